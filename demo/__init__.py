@@ -1,0 +1,1 @@
+"""``make demo``: the real pipeline over real data, from an empty folder to a settled ledger."""

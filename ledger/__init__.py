@@ -1,0 +1,8 @@
+"""ackledger: every record of a batch pipeline tracked from source to sink, in PostgreSQL."""
+
+from ledger.errors import LedgerError
+from ledger.pipeline import Pipeline
+from ledger.sinks import Bloom, ParquetSink
+from ledger.sources import FileSource
+
+__all__ = ["Bloom", "FileSource", "LedgerError", "ParquetSink", "Pipeline"]

@@ -1,0 +1,305 @@
+"""Airflow's face: a pipeline as a DAG, the sweeper, and the replay form.
+
+A pipeline's run opens its batch, submits one Spark job per step, settles, and tells complete from
+incomplete. Everything that connects, or needs Java, is imported when a task runs.
+"""
+
+import json
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
+from airflow.sdk import DAG, Asset, CronDataIntervalTimetable, Param, task
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+
+from ledger.errors import DeclarationError, InputError, LedgerError, NotReadyError
+from ledger.pipeline import Pipeline
+
+REPLAY_WANTED = Asset("x-ledger://replay-wanted")
+APPLICATION = Path(__file__).resolve().parent.parent / "jobs" / "run_step.py"
+_OWN_TASKS = ("open", "settle", "complete")
+_OWN_CONF = ("interval_start", "interval_end", "replay_of", "reason", "stage", "root")
+_START = datetime(2013, 1, 1, tzinfo=UTC)
+
+# A driver of a small step spends most of its seconds on its own start: compile less, collect simply.
+_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+
+def pipeline_dag(
+    pipeline: Pipeline,
+    *,
+    schedule: str | None,
+    target: str | None = None,
+    start_date: datetime = _START,
+    connection: str = "spark_default",
+    spark_conf: dict[str, str] | None = None,
+    java_options: str = _JAVA,
+    application: str | Path = APPLICATION,
+    retries: int = 1,
+    retry_delay: timedelta = timedelta(seconds=30),
+    **dag_options: Any,
+) -> DAG:
+    """The DAG of a pipeline: ``open``, one spark-submit per step, ``settle``, ``complete``.
+
+    ``schedule``: a cron expression or ``@monthly`` and the like; it becomes real data intervals.
+    ``target``: MODULE:NAME where the pipeline is found by the job; default: the module that
+    declared it. ``connection``, ``spark_conf``: of the Spark cluster. ``dag_options``: further
+    options of ``DAG``. Raises DeclarationError if the pipeline is not one.
+    """
+    steps = pipeline.steps()
+    for step in steps:
+        if step.name in _OWN_TASKS:
+            raise DeclarationError(
+                f"step {step.name!r} of {pipeline.name!r}: the DAG has a task of that name"
+            )
+    options: dict[str, Any] = {
+        "catchup": False,
+        "max_active_runs": 2,
+        "tags": ["ackledger"],
+        **dag_options,
+    }
+    timetable = CronDataIntervalTimetable(schedule, timezone="UTC") if schedule else None
+    defaults = {"retries": retries, "retry_delay": retry_delay, **options.pop("default_args", {})}
+    with DAG(
+        pipeline.name, schedule=timetable, start_date=start_date, default_args=defaults, **options
+    ) as dag:
+        opened = _open_task(target or _target(pipeline))
+        tasks = {
+            step.name: SparkSubmitOperator(
+                task_id=step.name,
+                conn_id=connection,
+                application=str(application),
+                name=f"{pipeline.name}.{step.name}",
+                application_args=_arguments(target or _target(pipeline), step.name),
+                conf={"spark.ui.enabled": "false", **(spark_conf or {})},
+                env_vars={"PYSPARK_PYTHON": sys.executable, "JAVA_TOOL_OPTIONS": java_options},
+                spark_binary=_spark_submit(),
+            )
+            for step in steps
+        }
+        settled = _settle_task()
+        for step in steps:
+            before = tasks[step.reads] if step.reads else opened
+            before >> tasks[step.name]
+            if step.kind == "sink":
+                tasks[step.name] >> settled
+        settled >> _complete_task()
+    return dag
+
+
+def _target(pipeline: Pipeline) -> str:
+    """MODULE:NAME of a pipeline that is a global of the module that declared it."""
+    for name, value in vars(sys.modules[pipeline.module]).items():
+        if value is pipeline:
+            return f"{pipeline.module}:{name}"
+    raise DeclarationError(
+        f"pipeline {pipeline.name!r} is no global of module {pipeline.module!r}: pass target='MODULE:NAME'"
+    )
+
+
+def _spark_submit() -> str:
+    """spark-submit beside this Python, whose pyspark it is; else the one on the PATH."""
+    beside = Path(sys.executable).parent / "spark-submit"
+    return str(beside) if beside.exists() else "spark-submit"
+
+
+def _arguments(target: str, step: str) -> list[str]:
+    return [
+        "--pipeline", target, "--batch", "{{ ti.xcom_pull(task_ids='open') }}", "--step", step,
+        "--attempt", "{{ ti.id }}", "--try-number", "{{ ti.try_number }}",
+    ]  # fmt: skip
+
+
+def _open_task(target: str) -> Any:
+    @task(task_id="open")
+    def open_batch(**context: Any) -> int:
+        """Open the run's batch, or find it again; its number."""
+        from ledger.loading import load_pipeline
+        from ledger.opening import RunKey
+
+        run = context["dag_run"]
+        key = RunKey(run.dag_id, run.run_id)
+        batch = _opened(load_pipeline(target), key, run.conf or {}, context)
+        print(
+            f"batch {batch.batch_id} ({batch.kind}) is {batch.status}: {batch.interval_start} to {batch.interval_end}"
+        )
+        return int(batch.batch_id)
+
+    return open_batch()
+
+
+def _opened(pipeline: Pipeline, key: Any, conf: dict[str, Any], context: Any) -> Any:
+    from ledger.opening import Interval, Selection, open_batch, open_replay
+    from ledger.settings import Settings
+
+    database, settings = _database(), Settings()
+    if conf.get("replay_of") is not None:
+        selection = Selection(conf.get("reason"), conf.get("stage"), conf.get("root"))
+        try:
+            return open_replay(database, settings, pipeline, key, int(conf["replay_of"]), selection)
+        except NotReadyError as exc:
+            raise AirflowSkipException(str(exc)) from exc
+    params = {name: value for name, value in conf.items() if name not in _OWN_CONF}
+    start, end = _interval(conf, context)
+    return open_batch(database, settings, pipeline, key, Interval(start, end, params))
+
+
+def _interval(conf: dict[str, Any], context: Any) -> tuple[datetime, datetime]:
+    """The run's data interval, or the one in its conf. A run id's date is never looked at."""
+    given = [conf.get("interval_start"), conf.get("interval_end")]
+    if all(given):
+        return _moment(given[0]), _moment(given[1])
+    run = context["dag_run"]
+    if run.data_interval_start is None or run.data_interval_end is None:
+        raise InputError(
+            "this run has no data interval: trigger it with a logical date, or with "
+            'conf {"interval_start": "2013-01-01", "interval_end": "2013-02-01"}'
+        )
+    return run.data_interval_start, run.data_interval_end
+
+
+def _moment(value: str) -> datetime:
+    try:
+        return datetime.fromisoformat(value)
+    except (TypeError, ValueError) as exc:
+        raise InputError(
+            f"{value!r} in the run's conf is no ISO date: expected for example 2013-01-01"
+        ) from exc
+
+
+def _settle_task() -> Any:
+    @task(task_id="settle")
+    def settle(**context: Any) -> None:
+        """Decide every record of the batch: acked, or failed with its stage and reason."""
+        from ledger.settlement import settle_once
+        from ledger.states import BatchStatus
+
+        settlement = settle_once(_database(), context["ti"].xcom_pull(task_ids="open"))
+        assert settlement is not None
+        print(settlement)  # noqa: T201
+        if settlement.status is not BatchStatus.SETTLED:
+            raise LedgerError(
+                f"batch {settlement.batch_id} is {settlement.status}: {settlement.reason}"
+            )
+
+    return settle()
+
+
+def _complete_task() -> Any:
+    @task(task_id="complete", retries=0)
+    def complete(**context: Any) -> None:
+        """Fail while records of the batch are failed and neither recovered nor quarantined."""
+        from ledger.summary import summarize
+
+        summary = summarize(_database(), context["ti"].xcom_pull(task_ids="open"))
+        print(summary.roots)  # noqa: T201
+        if not summary.complete:
+            raise AirflowFailException(summary.incomplete_because())
+
+    return complete()
+
+
+def _database() -> Any:
+    from ledger.database.connection import Database
+    from ledger.settings import Settings
+
+    database = Database.from_settings(Settings())
+    database.check()
+    return database
+
+
+def sweeper_dag(*, schedule: str, **dag_options: Any) -> DAG:
+    """Sweeps on ``schedule`` and, for pipelines with ``auto_replay``, asks for replays by an asset."""
+    options = {"catchup": False, "max_active_runs": 1, "tags": ["ackledger"], **dag_options}
+    with DAG("ledger_sweeper", schedule=schedule, start_date=_START, **options) as dag:
+
+        @task
+        def sweep() -> list[int]:
+            """One sweep; the batches whose pipeline wants a replay."""
+            from ledger.sweeper import sweep_once
+
+            swept = sweep_once(_database())
+            for settlement in swept.settlements:
+                print(settlement)  # noqa: T201
+            return [wish.batch_id for wish in swept.replays]
+
+        @task(outlets=[REPLAY_WANTED])
+        def ask_for_replay(batches: list[int], *, outlet_events: Any) -> None:
+            """Publish the asset event that starts ledger_replay; skipped if nothing has failed."""
+            if not batches:
+                raise AirflowSkipException("no pipeline wants a replay")
+            outlet_events[REPLAY_WANTED].extra = {"batches": batches}
+
+        ask_for_replay(sweep())
+    return dag
+
+
+def replay_dag(**dag_options: Any) -> DAG:
+    """Finds the batches with failed records and triggers their pipelines' DAGs to replay them."""
+    options = {"catchup": False, "tags": ["ackledger"], **dag_options}
+    params = {
+        "pipeline": Param(None, type=["null", "string"], description="Only this pipeline."),
+        "batch": Param(None, type=["null", "integer"], description="Only this original batch."),
+        "reason": Param(
+            None, type=["null", "string"], description="Only records that failed with this reason."
+        ),
+        "stage": Param(
+            None, type=["null", "string"], description="Only records that failed in this step."
+        ),
+        "root": Param(None, type=["null", "integer"], description="Only the record of this root."),
+    }
+    with DAG(
+        "ledger_replay", schedule=[REPLAY_WANTED], start_date=_START, params=params, **options
+    ) as dag:
+
+        @task
+        def find(**context: Any) -> list[dict[str, Any]]:
+            """One trigger per original batch with failed records."""
+            return _triggers(context["params"], _asked_for(context), context["dag_run"].run_id)
+
+        TriggerDagRunOperator.partial(task_id="replay", logical_date=None).expand_kwargs(find())
+    return dag
+
+
+def _asked_for(context: Any) -> set[int] | None:
+    """The batches that asset events name; None for a run by hand."""
+    events = context.get("triggering_asset_events") or {}
+    named = [event.extra.get("batches", []) for found in events.values() for event in found]
+    return {batch for batches in named for batch in batches} if named else None
+
+
+def _triggers(params: dict[str, Any], only: set[int] | None, run_id: str) -> list[dict[str, Any]]:
+    from ledger.opening import Selection
+    from ledger.queries import batches, replays
+
+    selection = Selection(params["reason"], params["stage"], params["root"]).as_json()
+    database = _database()
+    rows: Sequence[Any] = database.transact(
+        lambda c: replays.batches_to_replay(c, params["pipeline"], params["batch"], selection)
+    )
+    made = []
+    for row in rows:
+        if only is not None and row.batch_id not in only:
+            continue
+        dag_id = (
+            database.transact(lambda c, n=row.batch_id: batches.get_batch(c, n)).dag_id
+            or row.pipeline
+        )
+        conf = {"replay_of": row.batch_id, **selection}
+        print(
+            f"replay {row.messages} records of batch {row.batch_id} by {dag_id}: {json.dumps(conf)}"
+        )
+        made.append(
+            {
+                "trigger_dag_id": dag_id,
+                "trigger_run_id": f"replay_{row.batch_id}__{run_id}",
+                "conf": conf,
+            }
+        )
+    if not made:
+        raise AirflowSkipException("nothing to replay: no failed record matches")
+    return made

@@ -1,0 +1,252 @@
+"""The ``ackledger`` command. Exit codes: 0 complete, 3 failed records remain, 1 error."""
+
+import json
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import asdict
+from datetime import datetime
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from ledger import cli_tables as tables
+from ledger.database.connection import Database
+from ledger.errors import InputError, LedgerError
+from ledger.opening import Interval, RunKey, Selection, open_batch, open_replay
+from ledger.pipeline import Pipeline
+from ledger.queries import replays, reports
+from ledger.queries.batches import Batch
+from ledger.settings import Settings
+from ledger.settlement import settle_once
+from ledger.summary import Summary, summarize
+from ledger.sweeper import sweep_once
+
+INCOMPLETE = 3
+
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__
+)
+db = typer.Typer(no_args_is_help=True, help="The ledger's database.")
+app.add_typer(db, name="db")
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+Target = Annotated[
+    str, typer.Argument(metavar="MODULE:PIPELINE", help="For example jobs.flights:pipeline.")
+]
+Moment = typer.Option(formats=["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S%z"])
+PipelineName = Annotated[str | None, typer.Option("--pipeline", help="Only this pipeline.")]
+BatchNumber = Annotated[int | None, typer.Option("--batch", help="Only this batch.")]
+
+out = Console()
+err = Console(stderr=True)
+
+
+def main() -> None:
+    """Run the command; an error is one clear line and exit code 1."""
+    try:
+        app(standalone_mode=False)
+    except LedgerError as exc:
+        fail(str(exc))
+    except typer.Abort:
+        fail("interrupted")
+    except typer.Exit as exc:
+        sys.exit(exc.exit_code)
+    except Exception as exc:  # click's usage errors, and whatever a pipeline's own code raises
+        show = getattr(exc, "show", None)
+        if show is None:
+            raise
+        show()
+        sys.exit(1)
+
+
+def fail(message: str) -> None:
+    """Print one line and exit with 1."""
+    err.print(f"ackledger: {message}", style="red", markup=False, soft_wrap=True, highlight=False)
+    sys.exit(1)
+
+
+def connect(settings: Settings) -> Database:
+    """The ledger's database, checked: reachable, recent enough, migrated."""
+    database = Database.from_settings(settings)
+    database.check()
+    return database
+
+
+def show(data: Any, as_json: bool, table: Callable[[Any], Any]) -> None:
+    """Print ``data`` as JSON, or as the table made of it."""
+    if as_json:
+        sys.stdout.write(json.dumps(data, default=str, indent=2) + "\n")
+    else:
+        out.print(table(data))
+
+
+@db.command("upgrade")
+def db_upgrade(as_json: Json = False) -> None:
+    """Create or migrate the ledger's schema; safe to repeat."""
+    from ledger.database.upgrade import head, upgrade
+
+    database = Database.from_settings(Settings())
+    upgrade(database)
+    show({"database": database.shown, "revision": head()}, as_json, tables.facts)
+
+
+@app.command()
+def run(
+    target: Target,
+    interval_start: Annotated[datetime, Moment],
+    interval_end: Annotated[datetime, Moment],
+    run_id: Annotated[str | None, typer.Option(help="Finds the batch of that run again.")] = None,
+    param: Annotated[
+        list[str] | None, typer.Option(help="NAME=VALUE for the path templates.")
+    ] = None,
+    master: Annotated[str, typer.Option(help="Spark master.")] = "local[*]",
+    as_json: Json = False,
+) -> None:
+    """Run all steps of a pipeline over one interval in one process, without Airflow."""
+    settings = Settings()
+    pipeline = _load(target)
+    interval = Interval(interval_start, interval_end, _params(param or []))
+    database = connect(settings)
+    key = RunKey("", run_id or f"run-{uuid.uuid4()}")
+    batch = open_batch(database, settings, pipeline, key, interval)
+    _finish([_run_batch(database, settings, pipeline, batch, master)], as_json, single=True)
+
+
+@app.command()
+def replay(
+    target: Target,
+    batch: BatchNumber = None,
+    reason: Annotated[
+        str | None, typer.Option(help="Only records that failed with this reason.")
+    ] = None,
+    stage: Annotated[
+        str | None, typer.Option(help="Only records that failed in this step.")
+    ] = None,
+    root: Annotated[int | None, typer.Option(help="Only the record of this root.")] = None,
+    run_id: Annotated[str | None, typer.Option(help="Finds the replay of that run again.")] = None,
+    master: Annotated[str, typer.Option(help="Spark master.")] = "local[*]",
+    as_json: Json = False,
+) -> None:
+    """Run the failed records again, one replay batch for each original batch."""
+    settings = Settings()
+    pipeline = _load(target)
+    database = connect(settings)
+    selection = Selection(reason, stage, root)
+    found = database.transact(
+        lambda c: replays.batches_to_replay(c, pipeline.name, batch, selection.as_json())
+    )
+    base = run_id or f"replay-{uuid.uuid4()}"
+    opened = [
+        open_replay(
+            database,
+            settings,
+            pipeline,
+            RunKey("", f"{base}-{row.batch_id}"),
+            row.batch_id,
+            selection,
+        )
+        for row in found
+    ]
+    if not opened:
+        raise InputError("nothing to replay: no failed record matches; see 'ackledger failed'")
+    _finish([_run_batch(database, settings, pipeline, one, master) for one in opened], as_json)
+
+
+@app.command()
+def sweep(as_json: Json = False) -> None:
+    """Decide what can be decided, fail what expired, clean up; safe to run at any time."""
+    swept = sweep_once(connect(Settings()))
+    show(asdict(swept), as_json, tables.sweep)
+
+
+@app.command()
+def status(
+    pipeline: PipelineName = None, batch: BatchNumber = None, limit: int = 20, as_json: Json = False
+) -> None:
+    """Show the latest batches, or the steps of one."""
+    database = connect(Settings())
+    if batch is not None:
+        show(_summary(summarize(database, batch)), as_json, tables.summary)
+        return
+    rows = database.transact(
+        lambda c: reports.recent_batches(c, pipeline, limit), engine=database.reader
+    )
+    show([dict(row._mapping) for row in rows], as_json, tables.batches)
+
+
+@app.command()
+def failed(pipeline: PipelineName = None, batch: BatchNumber = None, as_json: Json = False) -> None:
+    """Show failed and quarantined records by stage and reason."""
+    database = connect(Settings())
+    rows = database.transact(lambda c: reports.failures(c, pipeline, batch), engine=database.reader)
+    show([dict(row._mapping) for row in rows], as_json, tables.failures)
+
+
+@app.command()
+def sql(query: str, as_json: Json = False) -> None:
+    """Ask the ledger in SQL, as the reader role in a read-only transaction."""
+    database = connect(Settings())
+    rows = database.transact(
+        lambda c: [dict(row._mapping) for row in c.exec_driver_sql(query)], engine=database.reader
+    )
+    show(rows, as_json, tables.rows)
+
+
+def _load(target: str) -> Pipeline:
+    from ledger.loading import load_pipeline
+
+    return load_pipeline(target)
+
+
+def _params(given: list[str]) -> dict[str, str]:
+    for one in given:
+        if "=" not in one:
+            raise InputError(f"--param {one!r}: expected NAME=VALUE")
+    return dict(one.split("=", 1) for one in given)
+
+
+def _run_batch(
+    database: Database, settings: Settings, pipeline: Pipeline, batch: Batch, master: str
+) -> dict[str, Any]:
+    """Run the batch's steps with a progress line each, settle, and summarize."""
+    from ledger.running import StepResult, run_steps
+    from ledger.spark.job import Job
+    from ledger.spark.session import build_session
+
+    started = time.monotonic()
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=err, transient=True) as progress:
+        line = progress.add_task(f"batch {batch.batch_id}: starting Spark")
+
+        def on_step(name: str, result: StepResult | None) -> None:
+            progress.update(line, description=f"batch {batch.batch_id}: {name}")
+
+        job = Job(build_session(f"ackledger {pipeline.name}", master), database, settings, pipeline)
+        run_steps(job, batch, on_step)
+        progress.update(line, description=f"batch {batch.batch_id}: settling")
+        settle_once(database, batch.batch_id)
+    return _summary(summarize(database, batch.batch_id), time.monotonic() - started)
+
+
+def _summary(summary: Summary, seconds: float | None = None) -> dict[str, Any]:
+    made = {**asdict(summary), "complete": summary.complete}
+    if seconds is not None:
+        made["seconds"] = round(seconds, 2)
+    if not summary.complete:
+        made["advice"] = summary.incomplete_because()
+    return made
+
+
+def _finish(summaries: list[dict[str, Any]], as_json: bool, *, single: bool = False) -> None:
+    """Print what became of the batches; exit 3 if one is incomplete."""
+    if as_json:
+        show(summaries[0] if single else summaries, True, tables.summary)
+    else:
+        for summary in summaries:
+            out.print(tables.summary(summary))
+    if not all(summary["complete"] for summary in summaries):
+        raise typer.Exit(INCOMPLETE)

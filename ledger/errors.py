@@ -1,0 +1,48 @@
+"""Every error that ackledger raises, classed by what the caller can do about it.
+
+LedgerError
+├── DeclarationError     the pipeline's definition is wrong: mend the code
+├── ConfigurationError   a setting, the database or the storage is not as needed: mend the set-up
+├── InputError           a file or an interval is not as declared: mend the input, run again
+├── StageError           a stage's own function broke its contract: mend the stage, run again
+├── FencedError          a newer attempt, or a settlement, owns the work: stop, nothing is lost
+├── NotReadyError        the batch is not in the state for this: wait, or run what is missing
+├── IntegrityError       what is stored differs from what was recorded: the batch is held
+└── UnavailableError     the database did not answer: run again later
+"""
+
+
+class LedgerError(Exception):
+    """Base of all errors of ackledger; its text says what was expected, found, where, what to do."""
+
+
+class DeclarationError(LedgerError):
+    """A pipeline's definition is wrong."""
+
+
+class ConfigurationError(LedgerError):
+    """A setting, the database or the storage is not as needed."""
+
+
+class InputError(LedgerError):
+    """A source file, an interval or an argument is not as declared."""
+
+
+class StageError(LedgerError):
+    """A stage's function broke its contract, for example by dropping the anchor column."""
+
+
+class FencedError(LedgerError):
+    """A newer attempt or a settlement owns the work; the caller must stop."""
+
+
+class NotReadyError(LedgerError):
+    """The batch is not in the state that the call needs."""
+
+
+class IntegrityError(LedgerError):
+    """Rows, edges, XOR or files differ from what was recorded."""
+
+
+class UnavailableError(LedgerError):
+    """The database did not answer; the call may be repeated."""

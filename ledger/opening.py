@@ -1,0 +1,241 @@
+"""Open a batch, or find it again: its row and its claims, in one transaction."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import Connection
+
+from ledger import templates
+from ledger.database.connection import Database
+from ledger.errors import InputError, NotReadyError
+from ledger.pipeline import Pipeline, SourceStep
+from ledger.queries import batches
+from ledger.queries import replays as replay_queries
+from ledger.queries.batches import Batch
+from ledger.settings import Settings
+from ledger.states import BatchKind, BatchStatus
+
+
+@dataclass(frozen=True)
+class RunKey:
+    """What Airflow, or the command line, calls this run; the batch is found again by it."""
+
+    dag_id: str
+    run_id: str
+
+
+@dataclass(frozen=True)
+class Interval:
+    """What a batch reads, from ``start`` inclusive to ``end`` exclusive, with the run's parameters."""
+
+    start: datetime
+    end: datetime
+    params: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, moment in (("start", self.start), ("end", self.end)):
+            if moment.tzinfo is None:
+                object.__setattr__(self, name, moment.replace(tzinfo=UTC))
+        if self.end <= self.start:
+            raise InputError(
+                f"the interval ends at {self.end.isoformat()}, not after its start {self.start.isoformat()}"
+            )
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which failed messages of one original batch a replay takes; None: any.
+
+    ``reason``: exact text. ``stage``: the step that failed. ``root``: a root id of any attempt.
+    """
+
+    reason: str | None = None
+    stage: str | None = None
+    root: int | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """What was given, for the ledger."""
+        return {key: value for key, value in vars(self).items() if value is not None}
+
+
+def open_batch(
+    database: Database, settings: Settings, pipeline: Pipeline, key: RunKey, interval: Interval
+) -> Batch:
+    """The batch of this run: found again, or opened with its claim of the interval.
+
+    Raises InputError when another batch has claimed the interval of one of the sources.
+    """
+
+    def work(connection: Connection) -> Batch:
+        pipeline_id = batches.save_pipeline(connection, _policy(pipeline))
+        found = batches.find_batch(connection, pipeline_id, key.dag_id, key.run_id)
+        if found is not None:
+            return _reopened(connection, found)
+        values = _values(pipeline, pipeline_id, key, interval)
+        batch_id = _insert(connection, settings, pipeline, values, BatchKind.ORIGINAL)
+        return batches.get_batch(connection, batch_id)
+
+    return database.transact(work)
+
+
+def open_replay(
+    database: Database,
+    settings: Settings,
+    pipeline: Pipeline,
+    key: RunKey,
+    original_batch_id: int,
+    selection: Selection,
+) -> Batch:
+    """The replay batch of this run: found again, or opened with its claim of failed messages.
+
+    Interval and parameters are the original's. Raises NotReadyError when nothing is left to claim.
+    """
+
+    def work(connection: Connection) -> Batch:
+        pipeline_id = batches.save_pipeline(connection, _policy(pipeline))
+        found = batches.find_batch(connection, pipeline_id, key.dag_id, key.run_id)
+        if found is not None:
+            return _reopened(connection, found)
+        original = batches.get_batch(connection, original_batch_id)
+        _check_original(original, pipeline)
+        interval = Interval(original.interval_start, original.interval_end, original.params)
+        values = _values(pipeline, pipeline_id, key, interval)
+        values |= {"original_batch_id": original_batch_id, "selection": selection.as_json()}
+        batch_id = _insert(connection, settings, pipeline, values, BatchKind.REPLAY)
+        _claim_messages(connection, batch_id, original_batch_id, selection.as_json())
+        return batches.get_batch(connection, batch_id)
+
+    return database.transact(work)
+
+
+def _policy(pipeline: Pipeline) -> dict[str, Any]:
+    return {
+        "name": pipeline.name,
+        "message_timeout_seconds": pipeline.message_timeout_seconds,
+        "max_replays": pipeline.max_replays,
+        "ackers": pipeline.ackers,
+        "auto_replay": pipeline.auto_replay,
+    }
+
+
+def _values(
+    pipeline: Pipeline, pipeline_id: int, key: RunKey, interval: Interval
+) -> dict[str, Any]:
+    return {
+        "pipeline_id": pipeline_id,
+        "dag_id": key.dag_id,
+        "run_id": key.run_id,
+        "interval_start": interval.start,
+        "interval_end": interval.end,
+        "params": dict(interval.params),
+        "original_batch_id": None,
+        "selection": None,
+        "topology": pipeline.topology(),
+    }
+
+
+def _insert(
+    connection: Connection,
+    settings: Settings,
+    pipeline: Pipeline,
+    values: dict[str, Any],
+    kind: BatchKind,
+) -> int:
+    """The batch's row, its claims and its delta partition."""
+    start, end = values["interval_start"], values["interval_end"]
+    sources = [step for step in pipeline.steps() if isinstance(step, SourceStep)]
+    if kind is BatchKind.ORIGINAL:
+        for step in sources:
+            _check_claim(connection, pipeline, values["pipeline_id"], step.name, start, end)
+    batch_id = batches.insert_batch(connection, {**values, "kind": kind.value})
+    for step in sources:
+        path = templates.render(step.source.path, start, end, values["params"])
+        batches.insert_source(
+            connection,
+            {
+                "batch_id": batch_id,
+                "source": step.name,
+                "pipeline_id": values["pipeline_id"],
+                "path": settings.data_path(path),
+                "interval_start": start,
+                "interval_end": end,
+                "claimed": kind is BatchKind.ORIGINAL,
+            },
+        )
+    batches.open_partition(connection, batch_id)
+    return batch_id
+
+
+def _check_claim(
+    connection: Connection,
+    pipeline: Pipeline,
+    pipeline_id: int,
+    source: str,
+    start: datetime,
+    end: datetime,
+) -> None:
+    claim = batches.claiming_batch(connection, pipeline_id, source, start, end)
+    if claim is not None:
+        raise InputError(
+            f"source {source!r} of pipeline {pipeline.name!r}: the interval {start.isoformat()} to {end.isoformat()} "
+            f"belongs to batch {claim.batch_id} ({claim.status}; run {claim.run_id!r}); a second batch would deliver it "
+            "twice. Run that one again under its run id, or replay what failed in it"
+        )
+
+
+def _reopened(connection: Connection, batch: Batch) -> Batch:
+    """A batch found again; an abandoned one takes its claims back and is open."""
+    if batch.status is not BatchStatus.ABANDONED:
+        return batch
+    locked = batches.lock_batch(connection, batch.batch_id)
+    assert locked is not None
+    if locked.status is not BatchStatus.ABANDONED:
+        return locked
+    if locked.kind is BatchKind.REPLAY:
+        _claim_messages(connection, batch.batch_id, locked.original_id, locked.selection or {})
+    else:
+        for source in batches.sources(connection, batch.batch_id):
+            _check_reclaim(connection, locked, source.source)
+        batches.set_claims(connection, batch.batch_id, True)
+    batches.move_batch(connection, batch.batch_id, BatchStatus.ABANDONED, BatchStatus.OPEN)
+    batches.open_partition(connection, batch.batch_id)
+    return batches.get_batch(connection, batch.batch_id)
+
+
+def _check_reclaim(connection: Connection, batch: Batch, source: str) -> None:
+    claim = batches.claiming_batch(
+        connection, batch.pipeline_id, source, batch.interval_start, batch.interval_end
+    )
+    if claim is not None:
+        raise InputError(
+            f"batch {batch.batch_id} was abandoned, and batch {claim.batch_id} has claimed its interval of source "
+            f"{source!r} since: it cannot be opened again"
+        )
+
+
+def _check_original(original: Batch, pipeline: Pipeline) -> None:
+    if original.pipeline != pipeline.name:
+        raise InputError(
+            f"batch {original.batch_id} is of pipeline {original.pipeline!r}, not {pipeline.name!r}"
+        )
+    if original.kind is BatchKind.REPLAY:
+        raise InputError(
+            f"batch {original.batch_id} is a replay: replay its original, batch {original.original_batch_id}"
+        )
+    if original.status is not BatchStatus.SETTLED:
+        raise NotReadyError(
+            f"batch {original.batch_id} is {original.status}: only a settled batch has failed messages to replay"
+        )
+
+
+def _claim_messages(
+    connection: Connection, batch_id: int, original_batch_id: int, selection: Mapping[str, Any]
+) -> None:
+    if replay_queries.claim_messages(connection, batch_id, original_batch_id, selection) == 0:
+        raise NotReadyError(
+            f"nothing to replay in batch {original_batch_id}: no failed message "
+            f"{'matches ' + str(dict(selection)) if selection else 'is left'} "
+            "(those replaying, recovered or quarantined are not taken)"
+        )

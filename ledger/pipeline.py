@@ -1,0 +1,269 @@
+"""A pipeline as its user declares it: sources, references, stages and sinks, checked as a graph."""
+
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from difflib import get_close_matches
+from graphlib import CycleError, TopologicalSorter
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from ledger.errors import DeclarationError
+from ledger.sinks import ParquetSink
+from ledger.sources import FileSource
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+Acks = Literal["on_emit", "on_read"]
+Function = TypeVar("Function", bound="Callable[..., DataFrame]")
+
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|d)")
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+@dataclass(frozen=True)
+class SourceStep:
+    """A tracked source: each of its records is a root."""
+
+    name: str
+    source: FileSource
+    kind = "source"
+    reads = None
+
+
+@dataclass(frozen=True)
+class StageStep:
+    """A stage: a function of DataFrames, with one tracked input."""
+
+    name: str
+    function: "Callable[..., DataFrame]"
+    reads: str
+    acks: Acks
+    references: tuple[str, ...]
+    kind = "stage"
+
+
+@dataclass(frozen=True)
+class SinkStep:
+    """A sink, fed by one stage or source."""
+
+    name: str
+    sink: ParquetSink
+    reads: str
+    kind = "sink"
+
+
+Step = SourceStep | StageStep | SinkStep
+
+
+class Pipeline:
+    """Sources, stages and sinks over which every record is tracked.
+
+    ``guarantee``: ``at_least_once``. ``message_timeout``: seconds, a timedelta or text such as
+    ``"90m"``; a batch expires this long after a run of it failed or its driver fell silent.
+    ``max_replays``: failed replays after which a record is quarantined. ``ackers``: parallel
+    writers to the ledger; 0 turns tracking off. ``auto_replay``: the sweeper asks for a replay
+    when records have failed.
+
+    Raises DeclarationError on any argument, name or graph that cannot work.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        guarantee: str = "at_least_once",
+        message_timeout: str | float | timedelta = "1h",
+        max_replays: int = 3,
+        ackers: int = 2,
+        auto_replay: bool = False,
+    ):
+        if guarantee != "at_least_once":
+            raise DeclarationError(
+                f'guarantee {guarantee!r} of pipeline {name!r}: only "at_least_once" exists so far; '
+                'give sinks dedup="exact" to drop what a replay delivers again'
+            )
+        if max_replays < 0 or ackers < 0:
+            raise DeclarationError(f"pipeline {name!r}: max_replays and ackers may not be negative")
+        self.name = _checked_name("pipeline", name)
+        self.message_timeout_seconds = seconds(message_timeout)
+        self.max_replays = max_replays
+        self.ackers = ackers
+        self.auto_replay = auto_replay
+        self.module: str = sys._getframe(1).f_globals.get("__name__", "__main__")
+        self._steps: dict[str, Step] = {}
+        self._references: dict[str, FileSource] = {}
+
+    def source(self, name: str, source: FileSource) -> None:
+        """Declare a tracked source."""
+        self._add(SourceStep(_checked_name("source", name), source))
+
+    def reference(self, name: str, source: FileSource) -> None:
+        """Declare a side input: not tracked, handed to stages that name it as a keyword."""
+        self._free(_checked_name("reference", name))
+        self._references[name] = source
+
+    def stage(
+        self, *, reads: str | Sequence[str], acks: Acks = "on_emit"
+    ) -> Callable[[Function], Function]:
+        """Declare the decorated function as a stage; its name is the stage's.
+
+        It takes the frame of ``reads`` and, as keyword-only parameters, references by name. What it
+        returns must keep ``_anchor``. With ``on_emit`` a record counts as processed only if some
+        output is anchored to it; with ``on_read`` once the stage has committed. A non-null
+        ``_failed`` string on an output row fails the record that it is anchored to.
+        """
+
+        def declare(function: Function) -> Function:
+            self._add(_stage(function, reads, acks))
+            return function
+
+        return declare
+
+    def sink(self, name: str, sink: ParquetSink, *, reads: str) -> None:
+        """Declare a sink."""
+        self._add(SinkStep(_checked_name("sink", name), sink, _one_input(name, reads)))
+
+    def steps(self) -> tuple[Step, ...]:
+        """All steps, every one behind its input. Raises DeclarationError if they form no pipeline."""
+        self._check_names()
+        try:
+            order = TopologicalSorter(
+                {step.name: [step.reads] if step.reads else [] for step in self._steps.values()}
+            )
+            names = tuple(order.static_order())
+        except CycleError as exc:
+            raise DeclarationError(
+                f"pipeline {self.name!r} has a cycle: {' -> '.join(exc.args[1])}"
+            ) from exc
+        self._check_readers()
+        return tuple(self._steps[name] for name in names)
+
+    def step(self, name: str) -> Step:
+        """One step by name."""
+        if name not in self._steps:
+            raise DeclarationError(
+                f"pipeline {self.name!r} has no step {name!r}{suggestion(name, self._steps)}"
+            )
+        return self._steps[name]
+
+    def consumers(self, name: str) -> tuple[str, ...]:
+        """Names of the steps that read ``name``, in the pipeline's order."""
+        return tuple(step.name for step in self.steps() if step.reads == name)
+
+    def references(self, step: StageStep) -> dict[str, FileSource]:
+        """The side inputs that a stage names."""
+        return {name: self._references[name] for name in step.references}
+
+    def topology(self) -> list[dict[str, Any]]:
+        """The steps in order, as the ledger keeps them: name, kind, reads."""
+        return [
+            {"name": step.name, "kind": step.kind, "reads": step.reads} for step in self.steps()
+        ]
+
+    def _add(self, step: Step) -> None:
+        self._free(step.name)
+        self._steps[step.name] = step
+
+    def _free(self, name: str) -> None:
+        if name in self._steps or name in self._references:
+            raise DeclarationError(f"pipeline {self.name!r} declares {name!r} twice")
+
+    def _check_names(self) -> None:
+        if not self._steps:
+            raise DeclarationError(f"pipeline {self.name!r} is empty: declare a source and a sink")
+        for step in self._steps.values():
+            if step.reads is not None:
+                self._check_input(step)
+            for name in getattr(step, "references", ()):
+                if name not in self._references:
+                    raise DeclarationError(
+                        f"stage {step.name!r} asks for reference {name!r}, which is not declared"
+                        f"{suggestion(name, self._references)}"
+                    )
+
+    def _check_input(self, step: Step) -> None:
+        assert step.reads is not None
+        if step.reads in self._references:
+            raise DeclarationError(
+                f"{step.kind} {step.name!r} reads {step.reads!r}, a reference: references are not "
+                "tracked; declare it as a source, or take it as a keyword-only parameter"
+            )
+        found = self._steps.get(step.reads)
+        if found is None:
+            raise DeclarationError(
+                f"{step.kind} {step.name!r} reads {step.reads!r}, which is not declared"
+                f"{suggestion(step.reads, self._steps)}"
+            )
+        if found.kind == "sink":
+            raise DeclarationError(f"{step.kind} {step.name!r} reads {step.reads!r}, a sink")
+
+    def _check_readers(self) -> None:
+        read = {step.reads for step in self._steps.values()}
+        for step in self._steps.values():
+            if step.kind != "sink" and step.name not in read:
+                raise DeclarationError(
+                    f"nothing reads {step.kind} {step.name!r} of pipeline {self.name!r}: "
+                    "add a stage or a sink that reads it, or remove it"
+                )
+
+
+def seconds(duration: str | float | timedelta) -> float:
+    """Seconds of ``90``, ``"90s"``, ``"1.5m"``, ``"1h"``, ``"2d"`` or a timedelta."""
+    if isinstance(duration, timedelta):
+        return duration.total_seconds()
+    if isinstance(duration, int | float):
+        return float(duration)
+    match = _DURATION.fullmatch(duration.strip())
+    if match is None:
+        raise DeclarationError(f"duration {duration!r}: expected for example 30s, 90m, 1h or 2d")
+    return float(match[1]) * _SECONDS[match[2]]
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """The end of an error message: what may have been meant."""
+    names = sorted(known)
+    close = get_close_matches(name, names, n=1)
+    if close:
+        return f"; did you mean {close[0]!r}?"
+    return f"; known: {', '.join(names)}" if names else ""
+
+
+def _checked_name(kind: str, name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise DeclarationError(
+            f"{kind} name {name!r}: expected a lower-case letter, then letters, digits or '_'"
+        )
+    return name
+
+
+def _one_input(name: str, reads: str | Sequence[str]) -> str:
+    if isinstance(reads, str):
+        return reads
+    raise DeclarationError(
+        f"{name!r} reads several tracked inputs ({', '.join(reads)}): not supported yet. "
+        "Read one, and declare the others as references"
+    )
+
+
+def _stage(
+    function: "Callable[..., DataFrame]", reads: str | Sequence[str], acks: str
+) -> StageStep:
+    name = _checked_name("stage", function.__name__)
+    if acks not in ("on_emit", "on_read"):
+        raise DeclarationError(
+            f"stage {name!r}: acks={acks!r}{suggestion(acks, ('on_emit', 'on_read'))}"
+        )
+    parameters = inspect.signature(function).parameters.values()
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    references = tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
+    if len(positional) != 1 or len(positional) + len(references) != len(parameters):
+        raise DeclarationError(
+            f"stage {name!r}: expected one positional parameter, the tracked frame, and references "
+            f"as keyword-only ones; found ({', '.join(map(str, parameters))})"
+        )
+    return StageStep(name, function, _one_input(name, reads), acks, references)  # type: ignore[arg-type]

@@ -1,0 +1,199 @@
+"""Statements about pipelines, batches and what they claim."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Row, text
+
+from ledger.errors import NotReadyError
+from ledger.states import BatchKind, BatchStatus
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One row of ``batch`` with its pipeline's name and policy. Moments are UTC."""
+
+    batch_id: int
+    pipeline: str
+    pipeline_id: int
+    kind: BatchKind
+    original_batch_id: int | None
+    dag_id: str
+    run_id: str
+    status: BatchStatus
+    interval_start: datetime
+    interval_end: datetime
+    params: Mapping[str, Any]
+    selection: Mapping[str, Any] | None
+    topology: Sequence[Mapping[str, Any]]
+    held_reason: str | None
+    message_timeout_seconds: float
+    max_replays: int
+    ackers: int
+
+    @property
+    def original_id(self) -> int:
+        """The batch that its messages were first seen in."""
+        return self.original_batch_id or self.batch_id
+
+
+_BATCH = """
+SELECT b.batch_id, p.name AS pipeline, b.pipeline_id, b.kind, b.original_batch_id, b.dag_id, b.run_id, b.status,
+       b.interval_start, b.interval_end, b.params, b.selection, b.topology, b.held_reason,
+       p.message_timeout_seconds, p.max_replays, p.ackers
+FROM batch b JOIN pipeline p USING (pipeline_id)
+"""
+
+
+def _batch(row: Row[Any] | None) -> Batch | None:
+    if row is None:
+        return None
+    fields = dict(row._mapping)
+    fields["kind"] = BatchKind(fields["kind"])
+    fields["status"] = BatchStatus(fields["status"])
+    return Batch(**fields)
+
+
+def save_pipeline(connection: Connection, policy: Mapping[str, Any]) -> int:
+    """Insert or update the pipeline's policy; locks its row, so that opens wait for each other."""
+    statement = text("""
+        INSERT INTO pipeline (name, message_timeout_seconds, max_replays, ackers, auto_replay)
+        VALUES (:name, :message_timeout_seconds, :max_replays, :ackers, :auto_replay)
+        ON CONFLICT (name) DO UPDATE SET
+          message_timeout_seconds = excluded.message_timeout_seconds, max_replays = excluded.max_replays,
+          ackers = excluded.ackers, auto_replay = excluded.auto_replay
+        RETURNING pipeline_id
+    """)
+    return int(connection.execute(statement, dict(policy)).scalar_one())
+
+
+def find_batch(connection: Connection, pipeline_id: int, dag_id: str, run_id: str) -> Batch | None:
+    """The batch of a run, if it was opened before."""
+    statement = text(
+        _BATCH + "WHERE b.pipeline_id = :pipeline_id AND b.dag_id = :dag_id AND b.run_id = :run_id"
+    )
+    keys = {"pipeline_id": pipeline_id, "dag_id": dag_id, "run_id": run_id}
+    return _batch(connection.execute(statement, keys).first())
+
+
+def get_batch(connection: Connection, batch_id: int) -> Batch:
+    """The batch of that number. Raises NotReadyError if there is none."""
+    found = _batch(
+        connection.execute(text(_BATCH + "WHERE b.batch_id = :id"), {"id": batch_id}).first()
+    )
+    if found is None:
+        raise NotReadyError(f"batch {batch_id} is not in the ledger: see 'ackledger status'")
+    return found
+
+
+def lock_batch(connection: Connection, batch_id: int, *, skip_locked: bool = False) -> Batch | None:
+    """Lock the batch's row for the transaction, then read it; None if another holds it."""
+    clause = "FOR NO KEY UPDATE" + (" SKIP LOCKED" if skip_locked else "")
+    locked = connection.execute(
+        text(f"SELECT batch_id FROM batch WHERE batch_id = :id {clause}"), {"id": batch_id}
+    ).first()
+    if locked is None and skip_locked:
+        return None
+    return get_batch(connection, batch_id)
+
+
+def insert_batch(connection: Connection, values: Mapping[str, Any]) -> int:
+    """A new open batch; its number."""
+    statement = text("""
+        INSERT INTO batch (pipeline_id, kind, original_batch_id, dag_id, run_id, status, interval_start, interval_end, params, selection, topology)
+        VALUES (:pipeline_id, :kind, :original_batch_id, :dag_id, :run_id, 'open', :interval_start, :interval_end,
+                cast(:params AS jsonb), cast(:selection AS jsonb), cast(:topology AS jsonb))
+        RETURNING batch_id
+    """)
+    as_json = {
+        key: None if values[key] is None else json.dumps(values[key])
+        for key in ("params", "selection", "topology")
+    }
+    return int(connection.execute(statement, {**values, **as_json}).scalar_one())
+
+
+def open_partition(connection: Connection, batch_id: int) -> None:
+    """Make the batch's delta partition, unless it is there."""
+    connection.execute(text("SELECT open_partition(:id)"), {"id": batch_id})
+
+
+def insert_source(connection: Connection, values: Mapping[str, Any]) -> None:
+    """What a batch reads of one source; the unique claim is checked by ``claiming_batch`` before."""
+    connection.execute(
+        text("""
+        INSERT INTO batch_source (batch_id, source, pipeline_id, path, interval_start, interval_end, claimed)
+        VALUES (:batch_id, :source, :pipeline_id, :path, :interval_start, :interval_end, :claimed)
+        """),
+        dict(values),
+    )
+
+
+def claiming_batch(
+    connection: Connection, pipeline_id: int, source: str, start: datetime, end: datetime
+) -> Row[Any] | None:
+    """The batch (batch_id, status, dag_id, run_id) that has claimed this interval of this source."""
+    statement = text("""
+        SELECT b.batch_id, b.status, b.dag_id, b.run_id FROM batch_source s JOIN batch b USING (batch_id)
+        WHERE s.pipeline_id = :pipeline_id AND s.source = :source AND s.claimed
+          AND s.interval_start = :start AND s.interval_end = :end
+    """)
+    keys = {"pipeline_id": pipeline_id, "source": source, "start": start, "end": end}
+    return connection.execute(statement, keys).first()
+
+
+def sources(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
+    """Per source of a batch: source, path, emit_run_id, first_root, roots."""
+    statement = text(
+        "SELECT source, path, emit_run_id, first_root, roots FROM batch_source WHERE batch_id = :id ORDER BY source"
+    )
+    return connection.execute(statement, {"id": batch_id}).all()
+
+
+def set_claims(connection: Connection, batch_id: int, claimed: bool) -> None:
+    """Take or release the batch's claims of its intervals."""
+    connection.execute(
+        text("UPDATE batch_source SET claimed = :claimed WHERE batch_id = :id"),
+        {"id": batch_id, "claimed": claimed},
+    )
+
+
+def move_batch(
+    connection: Connection,
+    batch_id: int,
+    before: BatchStatus,
+    after: BatchStatus,
+    reason: str | None = None,
+) -> None:
+    """Guarded transition of a batch. Raises NotReadyError when it is not in ``before``."""
+    statement = text("""
+        UPDATE batch SET status = :after, held_reason = :reason,
+               opened_at = CASE WHEN :after = 'open' THEN now() ELSE opened_at END
+        WHERE batch_id = :id AND status = :before RETURNING batch_id
+    """)
+    keys = {"id": batch_id, "before": before.value, "after": after.value, "reason": reason}
+    if connection.execute(statement, keys).first() is None:
+        raise NotReadyError(f"batch {batch_id} is no longer {before}: it cannot become {after}")
+
+
+def open_batches(connection: Connection) -> list[int]:
+    """Numbers of all open batches, oldest first."""
+    rows = connection.execute(
+        text("SELECT batch_id FROM batch WHERE status = 'open' ORDER BY batch_id")
+    )
+    return [row.batch_id for row in rows]
+
+
+def reserve_roots(connection: Connection, count: int) -> int:
+    """Reserve ``count`` root ids, rounded up to 4,096; the first of them."""
+    rounded = max(1, -(-count // 4096)) * 4096
+    statement = text("UPDATE root_counter SET next_root = next_root + :n RETURNING next_root - :n")
+    return int(connection.execute(statement, {"n": rounded}).scalar_one())
+
+
+def database_now(connection: Connection) -> datetime:
+    """The database's clock."""
+    moment: datetime = connection.execute(text("SELECT clock_timestamp()")).scalar_one()
+    return moment

@@ -1,0 +1,58 @@
+"""Statements about what sinks delivered earlier, and the filters kept of it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Row, text
+
+_DELIVERY = """
+SELECT r.stage_run_id, b.batch_id, b.kind, i.input_run_id, f.key, f.capacity, f.error_rate, f.entries, f.filter
+FROM stage_run r
+JOIN batch b USING (batch_id)
+JOIN stage_run_input i USING (stage_run_id)
+LEFT JOIN dedup_filter f USING (stage_run_id)
+WHERE r.state = 'committed' AND r.stage = :sink AND b.batch_id <> :batch_id
+"""
+
+
+def family_deliveries(
+    connection: Connection, sink: str, batch_id: int, original_id: int
+) -> Sequence[Row[Any]]:
+    """Committed runs of the sink in the other batches of a family, with input run and filter."""
+    statement = text(
+        _DELIVERY + "AND :original IN (b.batch_id, b.original_batch_id) ORDER BY b.batch_id"
+    )
+    keys = {"sink": sink, "batch_id": batch_id, "original": original_id}
+    return connection.execute(statement, keys).all()
+
+
+def pipeline_deliveries(
+    connection: Connection, sink: str, batch_id: int, pipeline_id: int, limit: int | None
+) -> Sequence[Row[Any]]:
+    """Committed runs of the sink in the pipeline's other batches, latest first, at most ``limit``."""
+    statement = text(
+        _DELIVERY + "AND b.pipeline_id = :pipeline_id ORDER BY b.batch_id DESC LIMIT :limit"
+    )
+    keys = {"sink": sink, "batch_id": batch_id, "pipeline_id": pipeline_id, "limit": limit}
+    return connection.execute(statement, keys).all()
+
+
+def messages_of_roots(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
+    """Of a replay batch: root_id and message_id of every root of its committed emits."""
+    statement = text("""
+        SELECT r.root_id, r.message_id FROM replay_root r
+        JOIN batch_source s ON s.batch_id = r.batch_id AND s.emit_run_id = r.stage_run_id
+        WHERE r.batch_id = :id
+    """)
+    return connection.execute(statement, {"id": batch_id}).all()
+
+
+def insert_filter(connection: Connection, values: Mapping[str, Any]) -> None:
+    """Keep the filter of a sink's run."""
+    connection.execute(
+        text("""
+        INSERT INTO dedup_filter (stage_run_id, key, capacity, error_rate, entries, filter)
+        VALUES (:run, :key, :capacity, :error_rate, :entries, :filter)
+        """),
+        dict(values),
+    )

@@ -1,0 +1,287 @@
+"""Statements of a settlement: all set-based, all within the transaction that holds the batch's lock.
+
+They hand rows to each other through the temporary table ``settling``, one row per failed root.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Row, text
+
+Hops = Sequence[tuple[int, str, str, int]]
+
+
+def tune(connection: Connection) -> None:
+    """Give the one large aggregation memory enough to stay in it, for this transaction."""
+    connection.execute(text("SET LOCAL work_mem = '256MB'"))
+    connection.execute(text("SET LOCAL jit = off"))
+
+
+def differing_runs(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
+    """Committed runs whose deltas in the ledger are not those that they recorded when they committed.
+
+    Each with stage, stage_run_id, recorded and found (rows, XOR, emitted edges, acked edges).
+    """
+    statement = text("""
+        SELECT r.stage, r.stage_run_id,
+               (r.delta_rows, r.delta_xor, r.emitted_edges, r.acked_edges)::text AS recorded,
+               (coalesce(f.rows, 0), coalesce(f.delta_xor, 0), coalesce(f.emitted, 0), coalesce(f.acked, 0))::text AS found
+        FROM stage_run r
+        LEFT JOIN (
+          SELECT stage_run_id, count(*) AS rows, bit_xor(delta) AS delta_xor,
+                 sum(emitted_edges) AS emitted, sum(acked_edges) AS acked
+          FROM ledger_delta WHERE batch_id = :id GROUP BY stage_run_id
+        ) f USING (stage_run_id)
+        WHERE r.batch_id = :id AND r.state = 'committed'
+          AND (r.delta_rows, r.delta_xor, r.emitted_edges, r.acked_edges) IS DISTINCT FROM
+              (coalesce(f.rows, 0), coalesce(f.delta_xor, 0), coalesce(f.emitted, 0), coalesce(f.acked, 0))
+    """)
+    return connection.execute(statement, {"id": batch_id}).all()
+
+
+def stale_readers(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
+    """Committed runs that read a run which is not committed any more: reader, input."""
+    statement = text("""
+        SELECT r.stage AS reader, i.stage AS input
+        FROM stage_run r
+        JOIN stage_run_input x USING (stage_run_id)
+        JOIN stage_run i ON i.stage_run_id = x.input_run_id
+        WHERE r.batch_id = :id AND r.state = 'committed' AND i.state <> 'committed'
+    """)
+    return connection.execute(statement, {"id": batch_id}).all()
+
+
+def uneven_sources(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
+    """Sources whose roots with an init are not exactly the range that was reserved for them."""
+    statement = text("""
+        SELECT s.source, s.roots, s.first_root, f.rows, f.first, f.last
+        FROM batch_source s
+        CROSS JOIN LATERAL (
+          SELECT count(*) AS rows, min(root_id) AS first, max(root_id) AS last
+          FROM ledger_delta WHERE batch_id = :id AND stage_run_id = s.emit_run_id
+        ) f
+        WHERE s.batch_id = :id
+          AND (f.rows <> s.roots OR f.first < s.first_root OR f.last >= s.first_root + s.roots)
+    """)
+    return connection.execute(statement, {"id": batch_id}).all()
+
+
+def total_roots(connection: Connection, batch_id: int) -> int:
+    """Roots that the batch's committed emit runs emitted."""
+    statement = text("SELECT coalesce(sum(roots), 0) FROM batch_source WHERE batch_id = :id")
+    return int(connection.execute(statement, {"id": batch_id}).scalar_one())
+
+
+COLLECT = """
+CREATE TEMP TABLE settling ON COMMIT DROP AS
+SELECT d.root_id, bit_xor(d.delta) AS residue, NULL::text AS stage, NULL::text AS reason, NULL::text AS detail,
+       false AS own_failure
+FROM ledger_delta d
+WHERE d.batch_id = :id AND d.stage_run_id IN (SELECT stage_run_id FROM stage_run WHERE batch_id = :id AND state = 'committed')
+GROUP BY d.root_id
+HAVING bit_xor(d.delta) <> 0 OR sum(d.emitted_edges) <> sum(d.acked_edges)
+"""
+
+
+def collect_nonzero(connection: Connection, batch_id: int) -> None:
+    """Fill ``settling`` with the roots whose ack value or count of edges is not 0."""
+    connection.execute(text(COLLECT), {"id": batch_id})
+
+
+def add_explicit_fails(connection: Connection, batch_id: int, stages: Sequence[str]) -> None:
+    """Add the roots that a committed run failed explicitly: a fail wins over zero.
+
+    Of several fails of one root the earliest stage's counts. ``stages``: in the pipeline's order.
+    """
+    statement = text("""
+        WITH fail AS (
+          SELECT DISTINCT ON (f.root_id) f.root_id, r.stage, f.reason, f.detail
+          FROM root_fail f JOIN stage_run r USING (stage_run_id)
+          WHERE f.batch_id = :id AND r.state = 'committed'
+          ORDER BY f.root_id, array_position(cast(:stages AS text[]), r.stage), f.reason
+        ), known AS (
+          UPDATE settling s SET stage = f.stage, reason = f.reason, detail = f.detail, own_failure = true
+          FROM fail f WHERE f.root_id = s.root_id RETURNING s.root_id
+        )
+        INSERT INTO settling (root_id, residue, stage, reason, detail, own_failure)
+        SELECT root_id, 0, stage, reason, detail, true FROM fail WHERE root_id NOT IN (SELECT root_id FROM known)
+    """)
+    connection.execute(statement, {"id": batch_id, "stages": list(stages)})
+
+
+def name_hops(
+    connection: Connection, batch_id: int, hops: Hops, uncommitted: Sequence[str]
+) -> None:
+    """Name, for each root without an explicit fail, the first hop where it broke.
+
+    A hop broke where the producer's emitted XOR differs from what its consumers acked. ``hops``:
+    (ordinal, producer, consumer, number of consumers). ``uncommitted``: steps that never committed;
+    a root that broke there failed through no fault of its own.
+    """
+    statement = text("""
+        WITH hop AS (
+          SELECT * FROM unnest(cast(:ordinals AS int[]), cast(:producers AS text[]), cast(:consumers AS text[]), cast(:fanouts AS int[]))
+                   AS h (ordinal, producer, consumer, fanout)
+        ), per AS (
+          SELECT d.root_id, r.stage, bit_xor(d.delta # d.acked) AS emitted, bit_xor(d.acked) AS acked,
+                 sum(d.emitted_edges) AS emitted_edges, sum(d.acked_edges) AS acked_edges
+          FROM ledger_delta d
+          JOIN settling s ON s.root_id = d.root_id AND s.stage IS NULL
+          JOIN stage_run r ON r.stage_run_id = d.stage_run_id AND r.state = 'committed'
+          WHERE d.batch_id = :id
+          GROUP BY d.root_id, r.stage
+        ), balance AS (
+          SELECT p.root_id, h.producer, min(h.ordinal) AS ordinal,
+                 p.emitted # bit_xor(coalesce(c.acked, 0)) AS residue,
+                 p.emitted_edges, sum(coalesce(c.acked_edges, 0)) AS acked_edges,
+                 array_agg(h.consumer ORDER BY h.ordinal) AS consumers,
+                 array_agg(h.consumer ORDER BY h.ordinal)
+                   FILTER (WHERE coalesce(c.acked_edges, 0) * h.fanout <> p.emitted_edges) AS uneven
+          FROM per p
+          JOIN hop h ON h.producer = p.stage
+          LEFT JOIN per c ON c.root_id = p.root_id AND c.stage = h.consumer
+          GROUP BY p.root_id, h.producer, p.emitted, p.emitted_edges
+        ), broken AS (
+          SELECT DISTINCT ON (root_id) *, coalesce(uneven, consumers) AS culprits
+          FROM balance WHERE residue <> 0 OR emitted_edges <> acked_edges
+          ORDER BY root_id, ordinal
+        )
+        UPDATE settling s SET
+          stage = array_to_string(b.culprits, ', '),
+          reason = CASE WHEN b.culprits && cast(:uncommitted AS text[]) THEN 'did not commit in time'
+                        WHEN b.emitted_edges > b.acked_edges THEN 'lost'
+                        WHEN b.emitted_edges < b.acked_edges THEN 'acked too often'
+                        ELSE 'one lost and another acked too often' END,
+          detail = format('%s edges from %s, %s acked', b.emitted_edges, b.producer, b.acked_edges),
+          own_failure = NOT b.culprits && cast(:uncommitted AS text[])
+        FROM broken b WHERE b.root_id = s.root_id
+    """)
+    keys = {
+        "id": batch_id,
+        "ordinals": [hop[0] for hop in hops],
+        "producers": [hop[1] for hop in hops],
+        "consumers": [hop[2] for hop in hops],
+        "fanouts": [hop[3] for hop in hops],
+        "uncommitted": list(uncommitted),
+    }
+    connection.execute(statement, keys)
+
+
+def unnamed_roots(connection: Connection) -> int:
+    """Roots in ``settling`` for which no broken hop was found: deltas that fit no producer."""
+    return int(
+        connection.execute(text("SELECT count(*) FROM settling WHERE stage IS NULL")).scalar_one()
+    )
+
+
+def record_failures_of_original(connection: Connection, batch_id: int, max_replays: int) -> int:
+    """A new ``failed_message`` per failed root of an original batch; how many."""
+    statement = text("""
+        INSERT INTO failed_message (message_id, original_batch_id, source, status, root_id, attempts, failed_replays)
+        SELECT s.root_id, :id, b.source,
+               (CASE WHEN s.own_failure AND :max_replays = 0 THEN 'quarantined' ELSE 'failed' END)::message_status,
+               s.root_id, 1, 0
+        FROM settling s
+        JOIN batch_source b ON b.batch_id = :id AND s.root_id >= b.first_root AND s.root_id < b.first_root + b.roots
+    """)
+    return connection.execute(statement, {"id": batch_id, "max_replays": max_replays}).rowcount
+
+
+def record_failures_of_replay(connection: Connection, batch_id: int, max_replays: int) -> int:
+    """Messages of a replay that failed again: failed, or quarantined with the budget used up."""
+    statement = text("""
+        UPDATE failed_message m SET
+          status = (CASE WHEN s.own_failure AND m.failed_replays + 1 >= :max_replays
+                         THEN 'quarantined' ELSE 'failed' END)::message_status,
+          root_id = s.root_id, attempts = m.attempts + 1, failed_replays = m.failed_replays + s.own_failure::int,
+          replay_batch_id = NULL, updated_at = now()
+        FROM settling s
+        JOIN replay_root r ON r.root_id = s.root_id AND r.batch_id = :id
+        JOIN batch_source b ON b.batch_id = :id AND b.emit_run_id = r.stage_run_id
+        WHERE m.message_id = r.message_id AND m.status = 'replaying' AND m.replay_batch_id = :id
+    """)
+    return connection.execute(statement, {"id": batch_id, "max_replays": max_replays}).rowcount
+
+
+def recover_rest_of_replay(connection: Connection, batch_id: int) -> int:
+    """Messages of a replay that did not fail again are recovered; how many."""
+    statement = text("""
+        UPDATE failed_message SET status = 'recovered', updated_at = now()
+        WHERE replay_batch_id = :id AND status = 'replaying'
+    """)
+    return connection.execute(statement, {"id": batch_id}).rowcount
+
+
+def record_attempts(connection: Connection, batch_id: int) -> int:
+    """Keep where and why each root failed, for good; how many."""
+    statement = text("""
+        INSERT INTO failed_root (root_id, message_id, batch_id, attempt, stage, reason, detail, residue, own_failure)
+        SELECT s.root_id, m.message_id, :id, m.attempts, s.stage, s.reason, s.detail, s.residue, s.own_failure
+        FROM settling s JOIN failed_message m ON m.root_id = s.root_id
+    """)
+    return connection.execute(statement, {"id": batch_id}).rowcount
+
+
+def settling_count(connection: Connection) -> int:
+    """Roots that fail in this settlement."""
+    return int(connection.execute(text("SELECT count(*) FROM settling")).scalar_one())
+
+
+def mark_settled(connection: Connection, batch_id: int, roots: int, failed: int) -> bool:
+    """Guarded: an open batch becomes settled; False if it was not open."""
+    statement = text("""
+        UPDATE batch SET status = 'settled', settled_at = now(), roots = :roots, failed_roots = :failed
+        WHERE batch_id = :id AND status = 'open' RETURNING batch_id
+    """)
+    keys = {"id": batch_id, "roots": roots, "failed": failed}
+    return connection.execute(statement, keys).first() is not None
+
+
+def forget_fails(connection: Connection, batch_id: int) -> None:
+    """Remove the explicit fails of a decided batch: failed_root has them."""
+    connection.execute(text("DELETE FROM root_fail WHERE batch_id = :id"), {"id": batch_id})
+
+
+def clear_partition(connection: Connection, batch_id: int) -> bool:
+    """Empty the batch's deltas; False if a straggler still writes there."""
+    return bool(
+        connection.execute(text("SELECT clear_partition(:id)"), {"id": batch_id}).scalar_one()
+    )
+
+
+def release_messages(connection: Connection, batch_id: int) -> int:
+    """Give the messages that an abandoned replay claimed back; how many."""
+    statement = text("""
+        UPDATE failed_message SET status = 'failed', replay_batch_id = NULL, updated_at = now()
+        WHERE replay_batch_id = :id AND status = 'replaying'
+    """)
+    return connection.execute(statement, {"id": batch_id}).rowcount
+
+
+def decided_partitions(connection: Connection) -> list[int]:
+    """Batches that are decided and whose delta partition, attached or not, still stands."""
+    statement = text("""
+        SELECT b.batch_id FROM pg_class c
+        JOIN batch b ON c.relname = 'ledger_delta_' || b.batch_id
+        WHERE c.relkind = 'r' AND b.status IN ('settled', 'abandoned') ORDER BY 1
+    """)
+    return [row.batch_id for row in connection.execute(statement)]
+
+
+def detach_partition(connection: Connection, batch_id: int) -> None:
+    """Detach the batch's partition without stopping writers; needs a connection in autocommit."""
+    statement = text("""
+        SELECT inhdetachpending FROM pg_inherits
+        WHERE inhparent = 'ledger_delta'::regclass AND inhrelid = to_regclass('ledger_delta_' || :id)
+    """)
+    found = connection.execute(statement, {"id": batch_id}).first()
+    if found is not None:
+        how = "FINALIZE" if found.inhdetachpending else "CONCURRENTLY"
+        connection.execute(
+            text(f"ALTER TABLE ledger_delta DETACH PARTITION ledger_delta_{int(batch_id)} {how}")
+        )
+
+
+def drop_partition(connection: Connection, batch_id: int) -> None:
+    """Drop the batch's detached partition."""
+    connection.execute(text(f"DROP TABLE IF EXISTS ledger_delta_{int(batch_id)}"))

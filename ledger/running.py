@@ -1,0 +1,95 @@
+"""Run steps of a batch: one, as spark-submit does for Airflow, or all of them in one process."""
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ledger.errors import FencedError, LedgerError
+from ledger.pipeline import SinkStep, SourceStep
+from ledger.queries.batches import Batch
+from ledger.stage_runs import Attempt, OpenedRun, Record, fail, heartbeat, open_run
+
+if TYPE_CHECKING:
+    from ledger.spark.job import Job
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What one step did. ``record`` is None if its batch was settled already."""
+
+    name: str
+    record: Record | None
+    seconds: float
+
+
+def run_step(
+    job: "Job",
+    batch_id: int,
+    name: str,
+    attempt: Attempt,
+    on_fenced: Callable[[], None] | None = None,
+) -> StepResult:
+    """Run one step of a batch as ``attempt``.
+
+    ``on_fenced``: called from another thread once a newer attempt owns the step; default: the
+    session's jobs are cancelled. Raises what the step raised, after its run is marked failed.
+    """
+    started = time.monotonic()
+    step = job.pipeline.step(name)
+    run = open_run(job.database, batch_id, name, attempt)
+    if run is None:
+        return StepResult(name, None, time.monotonic() - started)
+    with heartbeat(job.database, run.run_id, on_fenced or _cancel(job)):
+        try:
+            record = _execute(job, run, step)
+        except FencedError:
+            raise
+        except BaseException as exc:
+            _mark_failed(job, run, exc)
+            raise
+    return StepResult(name, record, time.monotonic() - started)
+
+
+def run_steps(
+    job: "Job", batch: Batch, on_step: Callable[[str, StepResult | None], None]
+) -> list[StepResult]:
+    """Run all steps of a batch in order; ``on_step`` hears of each before (None) and after."""
+    results = []
+    for step in job.pipeline.steps():
+        on_step(step.name, None)
+        results.append(run_step(job, batch.batch_id, step.name, Attempt()))
+        on_step(step.name, results[-1])
+    return results
+
+
+def _execute(job: "Job", run: OpenedRun, step: object) -> Record:
+    from ledger.spark.emit import run_source
+    from ledger.spark.sink import run_sink
+    from ledger.spark.stage import run_stage
+
+    if isinstance(step, SourceStep):
+        return run_source(job, run, step)
+    if isinstance(step, SinkStep):
+        return run_sink(job, run, step)
+    return run_stage(job, run, step)  # type: ignore[arg-type]
+
+
+def _cancel(job: "Job") -> Callable[[], None]:
+    def cancel() -> None:
+        _log.error("a newer attempt owns the step: this one is cancelled")
+        job.spark.interruptAll()
+
+    return cancel
+
+
+def _mark_failed(job: "Job", run: OpenedRun, exc: BaseException) -> None:
+    try:
+        fail(job.database, run, f"{type(exc).__name__}: {exc}")
+    except LedgerError as second:
+        _log.warning(
+            "run %s could not be marked failed, its lease will lapse: %s", run.run_id, second
+        )

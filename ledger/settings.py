@@ -1,0 +1,38 @@
+"""Settings from the environment, prefix ``ACKLEDGER_``; read when asked for, never at import."""
+
+from pathlib import Path
+
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class Settings(BaseSettings):
+    """Where ackledger keeps its things.
+
+    ``ACKLEDGER_HOME``: embedded database and everything local, default ``var``.
+    ``ACKLEDGER_STORAGE``: snapshots and stage outputs, a path or URL, default ``$ACKLEDGER_HOME/storage``.
+    ``ACKLEDGER_DATABASE_URL``: the ledger, ``postgresql+psycopg2://...``, default the embedded database.
+    ``ACKLEDGER_DATA``: the folder that relative paths of sources and sinks start from, default ``.``.
+    """
+
+    model_config = SettingsConfigDict(env_prefix="ACKLEDGER_", extra="ignore")
+
+    home: Path = Path("var")
+    storage: str | None = None
+    database_url: str | None = None
+    data: str = "."
+
+    def storage_root(self) -> str:
+        """The storage as an absolute path or URL, without a slash at its end."""
+        root = self.storage if self.storage is not None else str(self.home / "storage")
+        return absolute(root)
+
+    def data_path(self, path: str) -> str:
+        """``path`` itself if absolute or a URL, else below the data folder."""
+        if "://" in path or Path(path).is_absolute():
+            return path
+        return absolute(f"{self.data}/{path}")
+
+
+def absolute(path: str) -> str:
+    """A local path made absolute; a URL as it is."""
+    return path.rstrip("/") if "://" in path else str(Path(path).expanduser().absolute())

@@ -1,0 +1,164 @@
+"""Settle: decide every root of a batch, acked or failed, in one transaction under the batch's lock."""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sqlalchemy import Connection
+
+from ledger.database.connection import Database
+from ledger.errors import IntegrityError
+from ledger.queries import batches, runs
+from ledger.queries import settlement as queries
+from ledger.queries.batches import Batch
+from ledger.states import BatchKind, BatchStatus, RunState
+from ledger.verdict import Action, StepFacts, Verdict, decide, hops
+
+
+@dataclass(frozen=True)
+class Settlement:
+    """What a settlement did. ``decided``: this call made the decision.
+
+    ``roots``, ``failed``: of this batch; 0 while it is open.
+    """
+
+    batch_id: int
+    status: BatchStatus
+    reason: str
+    decided: bool = False
+    roots: int = 0
+    failed: int = 0
+
+
+def settle_once(
+    database: Database, batch_id: int, *, now: datetime | None = None, skip_locked: bool = False
+) -> Settlement | None:
+    """Settle the batch if it can be decided at ``now`` (default: the database's clock).
+
+    None if another settlement holds it and ``skip_locked``. A failed check holds the batch and
+    returns it as held: nothing else of the settlement takes effect.
+    """
+    try:
+        return database.transact(lambda c: _settle(c, batch_id, now, skip_locked))
+    except IntegrityError as exc:
+        failure = str(exc)
+        return database.transact(lambda c: _hold(c, batch_id, failure))
+
+
+def _settle(
+    connection: Connection, batch_id: int, now: datetime | None, skip_locked: bool
+) -> Settlement | None:
+    batch = batches.lock_batch(connection, batch_id, skip_locked=skip_locked)
+    if batch is None:
+        return None
+    if batch.status is not BatchStatus.OPEN:
+        return Settlement(batch_id, batch.status, batch.held_reason or f"already {batch.status}")
+    moment = now or batches.database_now(connection)
+    timeout = timedelta(seconds=batch.message_timeout_seconds)
+    verdict = decide(step_facts(connection, batch), moment, timeout)
+    if verdict.action is Action.WAIT:
+        return Settlement(batch_id, BatchStatus.OPEN, verdict.reason)
+    if verdict.action is Action.ABANDON:
+        return _abandon(connection, batch, verdict)
+    return _decide_roots(connection, batch, verdict)
+
+
+def step_facts(connection: Connection, batch: Batch) -> list[StepFacts]:
+    """The steps of a batch with their newest runs."""
+    found = runs.runs_of(connection, batch.batch_id)
+    newest = {run.stage: run for run in found}
+    committed = {run.stage for run in found if run.state is RunState.COMMITTED}
+    facts = []
+    for step in batch.topology:
+        name, run = step["name"], newest.get(step["name"])
+        is_committed = name in committed
+        if run is None:
+            facts.append(StepFacts(name, step["kind"], is_committed))
+        else:
+            facts.append(
+                StepFacts(
+                    name, step["kind"], is_committed, run.state, run.lease_until, run.closed_at
+                )
+            )
+    return facts
+
+
+def _decide_roots(connection: Connection, batch: Batch, verdict: Verdict) -> Settlement:
+    queries.tune(connection)
+    _check(connection, batch)
+    roots, failed = queries.total_roots(connection, batch.batch_id), 0
+    if batch.ackers > 0:
+        failed = _fail_roots(connection, batch, verdict)
+    if batch.kind is BatchKind.REPLAY:
+        queries.recover_rest_of_replay(connection, batch.batch_id)
+    runs.fence_all_running(connection, batch.batch_id)
+    if not queries.mark_settled(connection, batch.batch_id, roots, failed):
+        raise AssertionError("the batch is locked and was open")
+    queries.forget_fails(connection, batch.batch_id)
+    queries.clear_partition(connection, batch.batch_id)
+    return Settlement(batch.batch_id, BatchStatus.SETTLED, verdict.reason, True, roots, failed)
+
+
+def _fail_roots(connection: Connection, batch: Batch, verdict: Verdict) -> int:
+    queries.collect_nonzero(connection, batch.batch_id)
+    stages = [step["name"] for step in batch.topology]
+    queries.add_explicit_fails(connection, batch.batch_id, stages)
+    failed = queries.settling_count(connection)
+    if failed == 0:
+        return 0
+    queries.name_hops(connection, batch.batch_id, hops(batch.topology), verdict.missing)
+    unnamed = queries.unnamed_roots(connection)
+    if unnamed:
+        raise IntegrityError(
+            f"batch {batch.batch_id}: {unnamed} roots have an ack value that no step's edges explain"
+        )
+    record = (
+        queries.record_failures_of_original
+        if batch.kind is BatchKind.ORIGINAL
+        else queries.record_failures_of_replay
+    )
+    known = record(connection, batch.batch_id, batch.max_replays)
+    kept = queries.record_attempts(connection, batch.batch_id)
+    if not failed == known == kept:
+        raise IntegrityError(
+            f"batch {batch.batch_id}: {failed} roots failed, but {known} belong to a message of it and "
+            f"{kept} were kept: deltas were posted for roots that it never emitted"
+        )
+    return failed
+
+
+def _check(connection: Connection, batch: Batch) -> None:
+    """Absence is never evidence: raise IntegrityError unless all that was recorded is there."""
+    for row in queries.stale_readers(connection, batch.batch_id):
+        raise IntegrityError(
+            f"batch {batch.batch_id}: {row.reader} read a run of {row.input} that is superseded: run {row.reader} again"
+        )
+    for row in queries.differing_runs(connection, batch.batch_id):
+        raise IntegrityError(
+            f"batch {batch.batch_id}: run {row.stage_run_id} of {row.stage} recorded (rows, XOR, emitted, acked) = "
+            f"{row.recorded}, the ledger has {row.found}: run {row.stage} again"
+        )
+    if batch.ackers > 0:
+        for row in queries.uneven_sources(connection, batch.batch_id):
+            raise IntegrityError(
+                f"batch {batch.batch_id}: source {row.source} emitted {row.roots} roots from {row.first_root}, the ledger "
+                f"has an init for {row.rows} from {row.first} to {row.last}: run {row.source} again"
+            )
+
+
+def _abandon(connection: Connection, batch: Batch, verdict: Verdict) -> Settlement:
+    """No verdicts without an emit: give up the batch and what it claimed."""
+    batches.move_batch(connection, batch.batch_id, BatchStatus.OPEN, BatchStatus.ABANDONED)
+    batches.set_claims(connection, batch.batch_id, False)
+    queries.release_messages(connection, batch.batch_id)
+    runs.fence_all_running(connection, batch.batch_id)
+    queries.forget_fails(connection, batch.batch_id)
+    return Settlement(batch.batch_id, BatchStatus.ABANDONED, verdict.reason, True)
+
+
+def _hold(connection: Connection, batch_id: int, failure: str) -> Settlement:
+    batch = batches.lock_batch(connection, batch_id)
+    assert batch is not None
+    if batch.status is not BatchStatus.OPEN:
+        return Settlement(batch_id, batch.status, batch.held_reason or f"already {batch.status}")
+    batches.move_batch(connection, batch_id, BatchStatus.OPEN, BatchStatus.HELD, failure)
+    return Settlement(batch_id, BatchStatus.HELD, failure, True)

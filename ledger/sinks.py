@@ -1,0 +1,67 @@
+"""Where a pipeline can write, and how it recognizes what it has delivered already."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ledger.errors import DeclarationError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bloom:
+    """Recognize duplicates by a Bloom filter; every "maybe" is verified exactly.
+
+    ``key``: columns that identify a row over batches; without them the identity is the message,
+    the row and its ordinal among equal rows of that message. ``capacity``: entries over all
+    batches compared with; more is an error, a fuller filter would say "maybe" to everything.
+    ``error_rate``: share of false maybes, each costs a look-up and never a row.
+    ``window_batches``: with a key, how many of the sink's latest batches to compare with; None: all.
+    """
+
+    capacity: int
+    error_rate: float = 0.001
+    key: tuple[str, ...] = ()
+    window_batches: int | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.key, str):
+            object.__setattr__(self, "key", (self.key,))
+        else:
+            object.__setattr__(self, "key", tuple(self.key))
+        if self.capacity < 1 or not 0 < self.error_rate < 1:
+            raise DeclarationError(
+                f"Bloom needs capacity >= 1 and 0 < error_rate < 1, found {self.capacity} and {self.error_rate}"
+            )
+        if self.window_batches is not None and (self.window_batches < 1 or not self.key):
+            raise DeclarationError("Bloom's window_batches is at least 1 and needs a key")
+
+
+Dedup = Literal["none", "exact"] | Bloom
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ParquetOptions:
+    partition_by: tuple[str, ...] = ()
+    dedup: Dedup = "none"
+
+
+@dataclass(frozen=True)
+class ParquetSink(_ParquetOptions):
+    """A folder of Parquet files: ``<path>/batch=<id>/<partition columns>/``.
+
+    Each batch is staged under ``<path>/_staging/`` and shown by one rename, so a reader sees a
+    batch whole or not at all; on an object store a rename is a copy, file by file. It holds the
+    user's columns only. ``dedup``: ``none``, ``exact`` or ``Bloom(...)``: compare with what other
+    batches delivered. Relative paths start from ``ACKLEDGER_DATA``.
+    """
+
+    path: str
+
+    def __post_init__(self) -> None:
+        given = self.partition_by
+        object.__setattr__(
+            self, "partition_by", (given,) if isinstance(given, str) else tuple(given)
+        )
+        if not isinstance(self.dedup, Bloom) and self.dedup not in ("none", "exact"):
+            raise DeclarationError(
+                f'dedup of {self.path!r}: expected "none", "exact" or Bloom(...), found {self.dedup!r}'
+            )

@@ -1,0 +1,1 @@
+"""The Spark side: emit, stages, sinks, and the deltas derived from what they wrote."""

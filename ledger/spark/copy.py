@@ -1,0 +1,201 @@
+"""Post deltas: one transaction per bucket, from the executors, refused if it has happened before."""
+
+import csv
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import asdict, dataclass, fields
+from functools import partial, reduce
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import psycopg2
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import TaskContext
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+
+from ledger.errors import UnavailableError
+from ledger.spark.binary_copy import HEADER, TRAILER, Stream, encode
+from ledger.spark.session import session_conf
+
+MOST_DETAIL = 10_000  # characters of raw text kept in the ledger; the snapshot has all of it
+
+_DELTA = "batch_id, stage_run_id, root_id, delta, acked, emitted_edges, acked_edges"
+_FAIL = "batch_id, stage_run_id, root_id, reason, detail"
+_MESSAGE = "batch_id, stage_run_id, root_id, message_id"
+_OPTIONS = (
+    "-c role=ledger_writer -c lock_timeout=60s -c idle_in_transaction_session_timeout=10min "
+    "-c synchronous_commit=on"
+)
+
+
+@dataclass(frozen=True)
+class Posted:
+    """What was posted: ``rows`` deltas, their XOR, edges emitted and acked, roots failed."""
+
+    rows: int = 0
+    delta_xor: int = 0
+    emitted_edges: int = 0
+    acked_edges: int = 0
+    failed_roots: int = 0
+
+    def __add__(self, other: "Posted") -> "Posted":
+        return Posted(
+            self.rows + other.rows,
+            self.delta_xor ^ other.delta_xor,
+            self.emitted_edges + other.emitted_edges,
+            self.acked_edges + other.acked_edges,
+            self.failed_roots + other.failed_roots,
+        )
+
+
+_SCHEMA = ", ".join(f"{field.name} bigint" for field in fields(Posted))
+
+
+def post(
+    fold: DataFrame,
+    *,
+    database_dsn: str,
+    batch_id: int,
+    run_id: int,
+    buckets: int,
+    spread: bool = False,
+) -> Posted:
+    """Post a fold (see ``ledger.spark.fold``) in ``buckets`` by root; what was posted.
+
+    ``spread``: the fold has no exchange by root of its own yet. The job is started once: a retry of
+    the whole could cut buckets differently. Spark may run each task as often as it likes. The
+    address travels in the task's closure, never in an argument. Raises UnavailableError when the
+    database does not answer.
+    """
+    if spread:
+        fold = fold.repartition(buckets, "root")
+    task = partial(_post_bucket, database_dsn, batch_id, run_id)
+    # A fold ends in an exchange by root, which these options cut into just ``buckets`` tasks.
+    options = {
+        "spark.sql.shuffle.partitions": str(buckets),
+        "spark.sql.adaptive.coalescePartitions.enabled": "false",
+    }
+    with session_conf(fold.sparkSession, options):
+        try:
+            rows = fold.mapInArrow(task, _SCHEMA).collect()
+        except PySparkException as exc:
+            if "psycopg2.OperationalError" not in str(exc):
+                raise
+            raise UnavailableError(
+                f"the ledger did not take the deltas of run {run_id}: {_reason(exc)}. Run the step again"
+            ) from exc
+    return reduce(Posted.__add__, [Posted(**row.asDict()) for row in rows], Posted())
+
+
+def _reason(exc: Exception) -> str:
+    lines = [line for line in str(exc).splitlines() if "psycopg2.OperationalError" in line]
+    return lines[-1].partition("OperationalError:")[2].strip()
+
+
+def _post_bucket(
+    dsn: str, batch_id: int, run_id: int, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """One task: all its rows in one transaction, whose last statement is the bucket's own row."""
+    context = TaskContext.get()
+    assert context is not None
+    bucket = _Bucket(batch_id, run_id, context.partitionId(), batches)
+    with closing(_connect(dsn)) as connection:
+        posted = bucket.post(connection)
+    yield pa.RecordBatch.from_pylist([asdict(posted)])
+
+
+def _connect(dsn: str) -> Any:
+    """A connection that notices a dead peer: a half-open one would hold its bucket's lock."""
+    return psycopg2.connect(
+        dsn,
+        options=_OPTIONS,
+        connect_timeout=30,
+        keepalives=1,
+        keepalives_idle=10,
+        keepalives_interval=5,
+        keepalives_count=3,
+    )
+
+
+class _Bucket:
+    """The rows of one task on their way into the ledger."""
+
+    def __init__(self, batch_id: int, run_id: int, number: int, batches: Iterator[pa.RecordBatch]):
+        self._batch_id = batch_id
+        self._run_id = run_id
+        self._number = number
+        self._batches = batches
+        self._posted = Posted()
+        # Deltas stream; what else belongs to the rows waits, on disk if there is much of it.
+        self._fails = tempfile.SpooledTemporaryFile(16 << 20, "w+", newline="")
+        self._messages = tempfile.SpooledTemporaryFile(16 << 20, "w+b")
+
+    def post(self, connection: Any) -> Posted:
+        """COPY everything, then the bucket's row; the second writer of a bucket changes nothing."""
+        with connection.cursor() as cursor:
+            deltas = Stream(chain([HEADER], map(self._encode, self._batches), [TRAILER]))
+            cursor.copy_expert(f"COPY ledger_delta ({_DELTA}) FROM STDIN (FORMAT binary)", deltas)
+            if self._fails.tell():
+                self._fails.seek(0)
+                cursor.copy_expert(f"COPY root_fail ({_FAIL}) FROM STDIN (FORMAT csv)", self._fails)
+            if self._messages.tell():
+                parts = [HEADER, self._rewound(), TRAILER]
+                statement = f"COPY replay_root ({_MESSAGE}) FROM STDIN (FORMAT binary)"
+                cursor.copy_expert(statement, Stream(parts))
+            try:
+                cursor.execute(
+                    "INSERT INTO stage_run_bucket (stage_run_id, bucket, rows) VALUES (%s, %s, %s)",
+                    (self._run_id, self._number, self._posted.rows),
+                )
+            except psycopg2.errors.UniqueViolation:
+                connection.rollback()  # another attempt of this task was first, with the same rows
+            else:
+                connection.commit()
+        return self._posted
+
+    def _rewound(self) -> bytes:
+        self._messages.seek(0)
+        return self._messages.read()
+
+    def _encode(self, batch: pa.RecordBatch) -> bytes:
+        """The deltas of one Arrow batch in COPY's format; fails and messages are put aside."""
+        column = {
+            name: batch.column(name).to_numpy(zero_copy_only=False)
+            for name in ("root", "delta", "acked", "emitted_edges", "acked_edges")
+        }
+        failed = batch.column("reason").is_valid()
+        if pc.any(failed).as_py():
+            self._put_fails(batch.filter(failed))
+        if "message" in batch.schema.names:
+            message = batch.column("message").to_numpy(zero_copy_only=False)
+            self._messages.write(
+                encode({**self._keys(), "root": column["root"], "message": message})
+            )
+        self._posted += Posted(
+            batch.num_rows,
+            int(np.bitwise_xor.reduce(column["delta"])) if batch.num_rows else 0,
+            int(column["emitted_edges"].sum(dtype=np.int64)),
+            int(column["acked_edges"].sum(dtype=np.int64)),
+            int(pc.sum(failed).as_py() or 0),
+        )
+        return encode({**self._keys(), **column})
+
+    def _keys(self) -> dict[str, int]:
+        return {"batch": self._batch_id, "run": self._run_id}
+
+    def _put_fails(self, batch: pa.RecordBatch) -> None:
+        writer = csv.writer(self._fails)
+        for row in batch.select(["root", "reason", "detail"]).to_pylist():
+            detail = None if row["detail"] is None else _storable(row["detail"])[:MOST_DETAIL]
+            writer.writerow(
+                [self._batch_id, self._run_id, row["root"], _storable(row["reason"]), detail]
+            )
+
+
+def _storable(text: str) -> str:
+    """Text as PostgreSQL can keep it: it has no NUL character."""
+    return text.replace("\0", "\N{REPLACEMENT CHARACTER}")

@@ -1,0 +1,122 @@
+"""Emit a source: its records go to a snapshot, each becomes a root, and the init deltas are posted."""
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from ledger.pipeline import SourceStep
+from ledger.queries import batches, replays
+from ledger.spark import fold
+from ledger.spark.files import read_failure
+from ledger.spark.inputs import read_stored
+from ledger.spark.job import (
+    ERROR,
+    MESSAGE,
+    POSITION,
+    RAW,
+    STORED,
+    Job,
+    Witness,
+    file_rows,
+    require_equal,
+)
+from ledger.spark.manifest import Manifest, check_files, take_manifest, with_position
+from ledger.spark.reading import Reader, find_files
+from ledger.stage_runs import OpenedRun, Record, commit
+from ledger.states import BatchKind
+
+BROADCAST_MESSAGES = 1_000_000
+
+
+def run_source(job: Job, run: OpenedRun, step: SourceStep) -> Record:
+    """Emit one source of one batch and commit it; what it recorded."""
+    reader = Reader(job.spark, step.source)
+    folder = job.folder(run)
+    written = _write(_records(job, run, step, reader), folder)
+    repeated = reader.repeated_headers()
+    if repeated is not None:
+        written += _write(repeated, folder)
+    manifest = take_manifest(folder)
+    require_equal(f"records of {step.name} in {folder}", written, manifest.rows)
+    first_root = job.database.transact(lambda c: batches.reserve_roots(c, manifest.rows))
+    record = _post(job, run, step, manifest, first_root)
+    commit(
+        job.database, run, record, files=file_rows(manifest), emitted=(first_root, manifest.rows)
+    )
+    return record
+
+
+def _write(records: DataFrame, folder: str) -> int:
+    """Add records to the snapshot; how many were handed to the writer."""
+    wrote = Witness()
+    try:
+        wrote.watch(records).write.mode("append").options(**STORED).parquet(folder)
+    except PySparkException as exc:
+        failure = read_failure(exc)
+        if failure is None:
+            raise
+        raise failure from exc
+    return wrote.rows
+
+
+def _records(job: Job, run: OpenedRun, step: SourceStep, reader: Reader) -> DataFrame:
+    """What the batch emits: the records of its files, or the messages that a replay claimed."""
+    if run.batch.kind is BatchKind.REPLAY:
+        return reader.parse_again(_claimed(job, run, step))
+    found = job.database.transact(lambda c: batches.sources(c, run.batch.batch_id))
+    path = next(str(row.path) for row in found if row.source == step.name)
+    return reader.records(find_files(step.name, step.source, path))
+
+
+def _claimed(job: Job, run: OpenedRun, step: SourceStep) -> DataFrame:
+    """The messages that a replay claimed, from the snapshot of its original, with ``_message``."""
+    batch = run.batch
+    messages = job.database.transact(
+        lambda c: replays.claimed_messages(c, batch.batch_id, step.name)
+    )
+    emit = job.database.transact(lambda c: replays.original_emit(c, batch.original_id, step.name))
+    manifest = job.manifest(emit.emit_run_id)
+    check_files(manifest)
+    snapshot = with_position(read_stored(job, manifest), manifest, POSITION)
+    claimed = job.spark.createDataFrame(pa.table({MESSAGE: pa.array(messages, pa.int64())}))
+    claimed = claimed.withColumn(POSITION, F.col(MESSAGE) - F.lit(emit.first_root))
+    if len(messages) <= BROADCAST_MESSAGES:
+        claimed = F.broadcast(claimed)
+    return snapshot.join(claimed, POSITION, "inner").drop(POSITION)
+
+
+def _post(
+    job: Job, run: OpenedRun, step: SourceStep, manifest: Manifest, first_root: int
+) -> Record:
+    """Post one init delta per root; a record that did not parse fails its root at once."""
+    if run.batch.ackers == 0:
+        return Record(input_rows=manifest.rows, output_rows=manifest.rows)
+    stored = with_position(read_stored(job, manifest), manifest, "position")
+    message = [F.col(MESSAGE).alias("message")] if MESSAGE in stored.columns else []
+    rows = stored.select(
+        (F.col("position") + F.lit(first_root)).alias("root"),
+        "position",
+        ERROR,
+        _detail().alias("detail"),
+        *message,
+    )
+    folded = fold.fold_source(rows, run.run_id, job.pipeline.consumers(step.name))
+    posted = job.post(run, folded, spread=True)
+    require_equal(f"roots of {step.name} in run {run.run_id}", manifest.rows, posted.rows)
+    return Record(
+        input_rows=manifest.rows,
+        output_rows=manifest.rows - posted.failed_roots,
+        failed_rows=posted.failed_roots,
+        delta_rows=posted.rows,
+        delta_xor=posted.delta_xor,
+        emitted_edges=posted.emitted_edges,
+        acked_edges=posted.acked_edges,
+    )
+
+
+def _detail() -> Column:
+    """The raw text of a record that did not parse; base64 if it is not UTF-8."""
+    text = F.col(RAW).cast("string")
+    encoded = F.concat(F.lit("base64:"), F.base64(RAW))
+    return F.when(F.col(ERROR).isNotNull(), F.when(F.is_valid_utf8(text), text).otherwise(encoded))

@@ -1,0 +1,107 @@
+"""Find a source's files and check them before a record is read."""
+
+import codecs
+import csv
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import IO
+
+import fsspec
+import pyarrow.parquet as pq
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from ledger.errors import InputError
+
+# Spark's error classes, and Hadoop's words, for a file that cannot be read.
+_READ_FAILURES = (
+    "FAILED_READ_FILE",
+    "PATH_NOT_FOUND",
+    "FileNotFoundException",
+    "CANNOT_READ_FILE",
+    "not a gzip file",
+)
+
+
+def list_files(pattern: str) -> list[str]:
+    """Files that the glob matches, sorted; hidden ones and those beginning with ``_`` are left out."""
+    fs, path = fsspec.core.url_to_fs(pattern)
+    found = fs.glob(path, detail=True)
+    names = sorted(name for name, info in found.items() if info["type"] == "file")
+    shown = [name for name in names if not name.rsplit("/", 1)[-1].startswith((".", "_"))]
+    return [fs.unstrip_protocol(name) for name in shown] if "://" in pattern else shown
+
+
+def check_headers(
+    paths: list[str], schema: StructType, options: Mapping[str, str]
+) -> dict[str, str]:
+    """The header line of each file that has one; a file without records may lack it.
+
+    Raises InputError naming file, expected and found names unless they are the schema's, in order.
+    """
+    with ThreadPoolExecutor(8) as pool:
+        lines = dict(zip(paths, pool.map(_first_line, paths), strict=True))
+    reader = {"delimiter": options.get("sep", ","), "quotechar": options.get("quote", '"')}
+    for path, line in lines.items():
+        if line is None:
+            continue
+        found = next(csv.reader([line], **reader))  # type: ignore[arg-type]
+        if found != schema.names:
+            raise InputError(
+                f"the header of {path} is not the schema's names in order: expected {', '.join(schema.names)}; "
+                f"found {', '.join(found)}. Mend the file, or declare the source with header=False"
+            )
+    return {path: line for path, line in lines.items() if line is not None}
+
+
+def check_parquet(paths: list[str], schema: StructType) -> None:
+    """Raise InputError unless every file has the schema's columns with its types."""
+    with ThreadPoolExecutor(8) as pool:
+        for path, found in zip(paths, pool.map(_parquet_schema, paths), strict=True):
+            types = {field.name: field.dataType for field in found.fields}
+            for field in schema.fields:
+                if types.get(field.name) != field.dataType:
+                    has = (
+                        types[field.name].simpleString()
+                        if field.name in types
+                        else "no such column"
+                    )
+                    raise InputError(
+                        f"{path}: expected column {field.name} of type {field.dataType.simpleString()}, found {has}"
+                    )
+
+
+def read_failure(exc: BaseException) -> InputError | None:
+    """The error for a file that vanished or cannot be read, with its path; None for any other."""
+    text = str(exc)
+    if not any(word in text for word in _READ_FAILURES):
+        return None
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    named = [line for line in lines if any(word in line for word in _READ_FAILURES)]
+    return InputError(f"a source file vanished or cannot be read: {named[0][:500]}")
+
+
+def _open(path: str) -> IO[bytes]:
+    opened: IO[bytes] = fsspec.open(path, "rb", compression="infer").open()
+    return opened
+
+
+def _first_line(path: str) -> str | None:
+    """The first line that is not blank, without its end and byte order mark; None if there is none."""
+    try:
+        with _open(path) as stream:
+            for number, line in enumerate(stream):
+                text = line.removeprefix(codecs.BOM_UTF8) if number == 0 else line
+                if text.strip():
+                    return text.splitlines()[0].decode("utf-8", errors="replace")
+        return None
+    except (OSError, EOFError) as exc:
+        raise InputError(f"source file {path} cannot be read: {exc}") from exc
+
+
+def _parquet_schema(path: str) -> StructType:
+    try:
+        with _open(path) as stream:
+            return from_arrow_schema(pq.read_schema(stream))
+    except (OSError, ValueError) as exc:
+        raise InputError(f"source file {path} cannot be read as Parquet: {exc}") from exc

@@ -1,0 +1,68 @@
+"""Frames that are handed to stages and sinks: the committed output of a step, anchored."""
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from ledger.errors import FencedError
+from ledger.queries import batches
+from ledger.spark.job import (
+    ANCHOR,
+    ERROR,
+    FAILED,
+    MESSAGE,
+    PARENT,
+    POSITION,
+    RAW,
+    RESERVED,
+    ROOT,
+    Job,
+)
+from ledger.spark.manifest import Manifest, check_files, read_files, with_position
+from ledger.stage_runs import OpenedRun
+
+
+def input_rows(job: Job, run: OpenedRun) -> DataFrame:
+    """What the run's input passes on: its user columns, ``_root`` and ``_position``, no failed rows."""
+    assert run.input_run is not None
+    return delivered_rows(job, run.batch.batch_id, run.input_run.stage_run_id)
+
+
+def delivered_rows(job: Job, batch_id: int, input_run_id: int) -> DataFrame:
+    """What a committed run of a batch passed on to its consumers, as ``input_rows``."""
+    manifest = job.manifest(input_run_id)
+    check_files(manifest)
+    rows = with_position(read_stored(job, manifest), manifest, POSITION)
+    if ROOT not in rows.columns:  # a source's snapshot: roots are dense over positions
+        first_root = _first_root(job, batch_id, input_run_id)
+        rows = rows.where(F.col(ERROR).isNull()).withColumn(
+            ROOT, F.col(POSITION) + F.lit(first_root)
+        )
+    elif FAILED in rows.columns:
+        rows = rows.where(F.col(FAILED).isNull())
+    return rows.drop(ERROR, RAW, MESSAGE, FAILED, PARENT)
+
+
+def anchored(rows: DataFrame) -> DataFrame:
+    """Input rows as a stage sees them: user columns and ``_anchor`` (root, parent position)."""
+    anchor = F.struct(F.col(ROOT).alias("root"), F.col(POSITION).alias("parent")).alias(ANCHOR)
+    return rows.select(*user_columns(rows), anchor)
+
+
+def user_columns(frame: DataFrame) -> list[str]:
+    """The columns that are not the ledger's own, quoted for ``select``."""
+    return [f"`{name}`" for name in frame.columns if name not in RESERVED]
+
+
+def read_stored(job: Job, manifest: Manifest) -> DataFrame:
+    """The stored rows of a manifest, with the schema that they were written with."""
+    schema = job.spark.read.parquet(manifest.paths[0]).schema
+    return read_files(job.spark, manifest, schema)
+
+
+def _first_root(job: Job, batch_id: int, emit_run_id: int) -> int:
+    for source in job.database.transact(lambda c: batches.sources(c, batch_id)):
+        if source.emit_run_id == emit_run_id:
+            return int(source.first_root)
+    raise FencedError(
+        f"emit run {emit_run_id} of batch {batch_id} was superseded meanwhile: run this step again"
+    )

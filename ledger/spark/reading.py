@@ -1,0 +1,142 @@
+"""Reads what a FileSource declares: the records of a source, or a side input."""
+
+from collections import Counter
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from ledger import templates
+from ledger.errors import InputError
+from ledger.queries.batches import Batch
+from ledger.settings import Settings
+from ledger.sources import FileSource
+from ledger.spark import files, lines
+
+_BLANKS = " \t\r\f\v"
+
+
+class Reader:
+    """Reads one source. ``records`` is lazy; after its action, ``repeated_headers`` is complete."""
+
+    def __init__(self, spark: SparkSession, source: FileSource):
+        self._spark = spark
+        self._source = source
+        self.schema = _struct(source.schema)
+        lines.check_schema(self.schema)
+        self._headers: Counter[str] = Counter()
+        self._observed = Observation()
+
+    def records(self, paths: list[str]) -> DataFrame:
+        """All records: the schema's columns, ``_raw`` and ``_error``; checks headers at once.
+
+        Raises InputError when a header, or a Parquet file's schema, is not as declared.
+        """
+        if self._source.format == "parquet":
+            files.check_parquet(paths, self.schema)
+            return _unspoilt(
+                self._spark.read.schema(self.schema).parquet(*paths) if paths else self._none()
+            )
+        if self._source.format == "csv" and self._source.header:
+            headers = files.check_headers(paths, self.schema, self._source.options)
+            self._headers = Counter(headers.values())
+        text = (
+            self._spark.read.text(paths)
+            if paths
+            else self._spark.createDataFrame([], "value string")
+        )
+        return self._parsed(
+            self._without_headers(text).where(F.trim("value", F.lit(_BLANKS)) != "")
+        )
+
+    def repeated_headers(self) -> DataFrame | None:
+        """Lines equal to their file's header beyond the first: records that were left out.
+
+        The header is dropped by its text, within a file's first block, because text has no line
+        numbers; a file that repeats it has a record of that very text.
+        """
+        if not self._headers:
+            return None
+        seen = self._observed.get
+        extra = [
+            (text,)
+            for number, (text, due) in enumerate(self._headers.items())
+            for _ in range(int(seen[f"header_{number}"]) - due)
+        ]
+        return self._parsed(self._spark.createDataFrame(extra, "value string")) if extra else None
+
+    def parse_again(self, stored: DataFrame) -> DataFrame:
+        """Stored records, other columns kept, with those that did not parse parsed by today's schema."""
+        own = {*self.schema.names, "_raw", "_error"}
+        others = [name for name in stored.columns if name not in own]
+        good = stored.where(F.col("_error").isNull())
+        aligned = [self._aligned(good, name) for name in self.schema.names]
+        good = good.select(*others, *aligned, "_raw", "_error")
+        if self._source.format == "parquet":
+            return good
+        spoilt = stored.where(F.col("_error").isNotNull())
+        again = spoilt.select(*others, F.col("_raw").cast("string").alias("value"))
+        return good.unionByName(self._parsed(again))
+
+    def _aligned(self, stored: DataFrame, name: str) -> Column:
+        kind = self.schema[name].dataType
+        known = F.col(f"`{name}`") if name in stored.columns else F.lit(None)
+        return known.cast(kind).alias(name)
+
+    def _parsed(self, text: DataFrame) -> DataFrame:
+        source = self._source
+        return lines.parsed(text, source.format, self.schema, source.null_value, source.options)
+
+    def _without_headers(self, text: DataFrame) -> DataFrame:
+        if not self._headers:
+            return text.select("value")
+        first_block = F.col("_metadata.file_block_start") == 0
+        marked = text.select("value", first_block.alias("_first"))
+        matches = [F.col("_first") & (F.col("value") == header) for header in self._headers]
+        counts = [
+            F.count_if(match).alias(f"header_{number}") for number, match in enumerate(matches)
+        ]
+        is_header = reduce(lambda one, other: one | other, matches)
+        return marked.observe(self._observed, *counts).where(~is_header).select("value")
+
+    def _none(self) -> DataFrame:
+        return self._spark.createDataFrame([], self.schema)
+
+
+def find_files(name: str, source: FileSource, path: str) -> list[str]:
+    """The files that ``path`` matches. Raises InputError if there is none and one is due."""
+    paths = files.list_files(path)
+    if not paths and not source.allow_missing:
+        raise InputError(
+            f"source {name!r}: no file matches {path}. Bring the file and run the step again, "
+            "or declare it with allow_missing=True"
+        )
+    return paths
+
+
+def read_reference(
+    spark: SparkSession, settings: Settings, batch: Batch, name: str, source: FileSource
+) -> DataFrame:
+    """A side input; a record of it that does not parse fails the stage that reads it."""
+    path = templates.render(source.path, batch.interval_start, batch.interval_end, batch.params)
+    reader = Reader(spark, source)
+    records = reader.records(find_files(name, source, settings.data_path(path)))
+    message = F.concat(
+        F.lit(f"reference {name!r}: "), "_error", F.lit(": "), F.col("_raw").cast("string")
+    )
+    parsed = F.when(F.col("_error").isNull(), F.lit(True)).otherwise(
+        F.raise_error(message).cast("boolean")
+    )
+    return records.where(parsed).select(*(f"`{column}`" for column in reader.schema.names))
+
+
+def _struct(schema: StructType | str) -> StructType:
+    """A schema given as a StructType or a DDL string; needs a running session for the latter."""
+    return StructType.fromDDL(schema) if isinstance(schema, str) else schema
+
+
+def _unspoilt(rows: DataFrame) -> DataFrame:
+    return rows.select(
+        "*", F.lit(None).cast("binary").alias("_raw"), F.lit(None).cast("string").alias("_error")
+    )

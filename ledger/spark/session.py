@@ -1,0 +1,67 @@
+"""The Spark session that steps run in."""
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from ledger.errors import ConfigurationError
+
+# What correctness rests on: a file that is missing or damaged is an error, and time is UTC.
+REQUIRED = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.files.ignoreMissingFiles": "false",
+    "spark.sql.files.ignoreCorruptFiles": "false",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+}
+
+
+def build_session(app_name: str, master: str | None = None) -> SparkSession:
+    """The running session, or a new one on ``master`` (default: as spark-submit says).
+
+    Raises ConfigurationError when Java is missing.
+    """
+    _require_java()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName(app_name)
+    if master is not None:
+        builder = builder.master(master).config("spark.ui.enabled", "false")
+    if master is not None and master.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        builder = builder.config("spark.ui.showConsoleProgress", "false").config(
+            "spark.log.level", "ERROR"
+        )
+    session = builder.getOrCreate()
+    for name, value in REQUIRED.items():
+        session.conf.set(name, value)
+    return session
+
+
+@contextmanager
+def session_conf(spark: SparkSession, values: Mapping[str, str]) -> Iterator[None]:
+    """Set runtime options for the block, and put back what was there."""
+    before = {name: spark.conf.get(name, None) for name in values}
+    try:
+        for name, value in values.items():
+            spark.conf.set(name, value)
+        yield
+    finally:
+        for name, old in before.items():
+            if old is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, old)
+
+
+def _require_java() -> None:
+    home = os.environ.get("JAVA_HOME")
+    found = (Path(home) / "bin" / "java").exists() if home else shutil.which("java") is not None
+    if not found:
+        raise ConfigurationError(
+            "Spark needs Java 17 or 21, and none was found: install for example openjdk-17-jre-headless, "
+            "or set JAVA_HOME"
+        )

@@ -1,0 +1,115 @@
+"""Run a sink: write the user's columns beside the table, ack what it holds, show it by one rename."""
+
+from dataclasses import replace
+
+import fsspec
+from pyspark.sql import DataFrame
+
+from ledger.errors import StageError
+from ledger.pipeline import SinkStep
+from ledger.spark import fold
+from ledger.spark.dedup import Deduplicator
+from ledger.spark.inputs import input_rows, user_columns
+from ledger.spark.job import POSITION, ROOT, Job, Witness, file_rows, require_equal
+from ledger.spark.manifest import Manifest, take_manifest
+from ledger.stage_runs import OpenedRun, Record, commit
+
+WRITTEN = {"compression": "zstd", "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false"}
+
+
+def run_sink(job: Job, run: OpenedRun, step: SinkStep) -> Record:
+    """Run one sink of one batch, commit it and show its folder; what it recorded."""
+    rows = input_rows(job, run)
+    folders = _Folders(job.settings.data_path(step.sink.path), run)
+    dedup = Deduplicator(job, run, step)
+    kept = dedup.keep(rows)
+    wrote = Witness()
+    _write(wrote.watch(kept.select(*user_columns(kept))), step, folders.staging)
+    manifest = take_manifest(folders.staging)
+    require_equal(f"rows of {step.name} in {folders.staging}", wrote.rows, manifest.rows)
+    record = _post(job, run, step, rows, manifest, dedup.dropped(rows))
+    commit(
+        job.database,
+        run,
+        record,
+        files=file_rows(folders.shown(manifest)),
+        before_commit=lambda connection: (dedup.save(connection), folders.show()),
+    )
+    folders.clean()
+    return record
+
+
+def _write(rows: DataFrame, step: SinkStep, staging: str) -> None:
+    missing = sorted(set(step.sink.partition_by) - set(rows.columns))
+    if missing:
+        raise StageError(
+            f"sink {step.name!r} is partitioned by {missing[0]!r}, which its input lacks; it has {', '.join(rows.columns)}"
+        )
+    _filesystem(staging).makedirs(staging, exist_ok=True)
+    writer = rows.write.mode("append").options(**WRITTEN)
+    if step.sink.partition_by:
+        writer = writer.partitionBy(*step.sink.partition_by)
+    writer.parquet(staging)
+
+
+def _post(
+    job: Job, run: OpenedRun, step: SinkStep, rows: DataFrame, manifest: Manifest, dropped: int
+) -> Record:
+    """Ack what the sink holds: every row read is in its files, or was dropped as delivered before."""
+    assert run.input_run is not None
+    record = Record(
+        input_rows=run.input_run.output_rows or 0,
+        output_rows=manifest.rows,
+        duplicate_rows=dropped,
+    )
+    read = Witness()
+    tracked = read.watch(rows.select(ROOT, POSITION))
+    if run.batch.ackers == 0:
+        return record
+    posted = job.post(run, fold.fold_read(tracked, run.input_run.stage_run_id, step.name))
+    require_equal(
+        f"rows read by {step.name} less its duplicates", read.rows - dropped, manifest.rows
+    )
+    return replace(
+        record,
+        delta_rows=posted.rows,
+        delta_xor=posted.delta_xor,
+        emitted_edges=posted.emitted_edges,
+        acked_edges=posted.acked_edges,
+    )
+
+
+class _Folders:
+    """Where a sink's run stages its files and where they are shown: ``<path>/batch=<id>``."""
+
+    def __init__(self, path: str, run: OpenedRun):
+        self.staging = f"{path}/_staging/{run.run_id}"
+        self._replaced = f"{path}/_staging/{run.run_id}_replaced"
+        self._final = f"{path}/batch={run.batch.batch_id}"
+        self._fs = _filesystem(path)
+
+    def shown(self, manifest: Manifest) -> Manifest:
+        """The manifest with the paths that the files will have once shown."""
+        return Manifest(
+            tuple(
+                replace(file, path=file.path.replace(self.staging, self._final, 1))
+                for file in manifest.files
+            )
+        )
+
+    def show(self) -> None:
+        """Show the staged folder by one rename; an earlier run's folder of this batch gives way."""
+        if not self._fs.exists(self.staging) and self._fs.exists(self._final):
+            return  # renamed before the connection was lost; the batch's lock kept others away
+        if self._fs.exists(self._final):
+            self._fs.mv(self._final, self._replaced, recursive=True)
+        self._fs.mv(self.staging, self._final, recursive=True)
+
+    def clean(self) -> None:
+        """Remove what this run's folder replaced."""
+        if self._fs.exists(self._replaced):
+            self._fs.rm(self._replaced, recursive=True)
+
+
+def _filesystem(path: str) -> fsspec.AbstractFileSystem:
+    return fsspec.core.url_to_fs(path)[0]

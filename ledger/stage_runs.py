@@ -1,0 +1,220 @@
+"""The commit protocol of a stage run: open with a fence, renew a lease, commit under the batch's lock."""
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from typing import Any
+from uuid import UUID
+
+import uuid6
+from sqlalchemy import Connection
+
+from ledger.database.connection import Database
+from ledger.errors import FencedError, IntegrityError, LedgerError, NotReadyError
+from ledger.queries import batches, runs
+from ledger.queries.batches import Batch
+from ledger.queries.runs import Run
+from ledger.states import BatchStatus, RunState
+
+LEASE_SECONDS = 60.0
+HEARTBEAT_SECONDS = 10.0
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One try of one task. ``attempt_id``: UUIDv7, the greatest is the newest."""
+
+    attempt_id: UUID = field(default_factory=lambda: UUID(str(uuid6.uuid7())))
+    try_number: int = 1
+
+
+@dataclass(frozen=True)
+class OpenedRun:
+    """A running stage run. ``input_run``: the committed run of the step that it reads, if any."""
+
+    run_id: int
+    batch: Batch
+    stage: str
+    input_run: Run | None
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a run did, recorded when it commits and checked when its batch settles."""
+
+    input_rows: int = 0
+    output_rows: int = 0
+    failed_rows: int = 0
+    duplicate_rows: int = 0
+    delta_rows: int = 0
+    delta_xor: int = 0
+    emitted_edges: int = 0
+    acked_edges: int = 0
+
+
+def open_run(database: Database, batch_id: int, stage: str, attempt: Attempt) -> OpenedRun | None:
+    """Open a run of ``stage`` and fence the older ones; None if the batch is settled already.
+
+    Raises FencedError if a newer attempt exists, NotReadyError if the input is not committed or the
+    batch is abandoned.
+    """
+    return database.transact(lambda c: _open_run(c, batch_id, stage, attempt))
+
+
+def _open_run(
+    connection: Connection, batch_id: int, stage: str, attempt: Attempt
+) -> OpenedRun | None:
+    batch = batches.lock_batch(connection, batch_id)
+    assert batch is not None
+    if batch.status is BatchStatus.SETTLED:
+        return None
+    if batch.status is BatchStatus.ABANDONED:
+        raise NotReadyError(
+            f"batch {batch_id} was abandoned: run it again from its first task, which opens it again"
+        )
+    found = runs.runs_of(connection, batch_id)
+    own = _own_run(found, stage, attempt)
+    input_run = _input_run(batch, found, stage)
+    if own is not None:
+        return OpenedRun(own.stage_run_id, batch, stage, input_run)
+    if batch.status is BatchStatus.HELD:
+        batches.move_batch(connection, batch_id, BatchStatus.HELD, BatchStatus.OPEN)
+    runs.fence_running(connection, batch_id, stage)
+    run_id = runs.insert_run(
+        connection, batch_id, stage, attempt.attempt_id, attempt.try_number, LEASE_SECONDS
+    )
+    if input_run is not None:
+        runs.insert_inputs(connection, run_id, [input_run.stage_run_id])
+    return OpenedRun(run_id, batch, stage, input_run)
+
+
+def _own_run(found: list[Run], stage: str, attempt: Attempt) -> Run | None:
+    """The running run of this very attempt, if its opening was answered by a lost connection."""
+    for run in found:
+        if run.stage != stage:
+            continue
+        if run.attempt_id.int > attempt.attempt_id.int:
+            raise FencedError(
+                f"a newer attempt of {stage} in batch {run.batch_id} has started (run {run.stage_run_id}): this one stops"
+            )
+        if run.attempt_id == attempt.attempt_id:
+            if run.state is RunState.RUNNING:
+                return run
+            raise FencedError(
+                f"this attempt of {stage} in batch {run.batch_id} has ended: {run.state}"
+            )
+    return None
+
+
+def _input_run(batch: Batch, found: list[Run], stage: str) -> Run | None:
+    steps = {step["name"]: step for step in batch.topology}
+    if stage not in steps:
+        raise NotReadyError(
+            f"batch {batch.batch_id} was opened without a step {stage!r}; it has {', '.join(steps)}. "
+            "The pipeline has changed since: open a new run"
+        )
+    reads = steps[stage]["reads"]
+    if reads is None:
+        return None
+    for run in found:
+        if run.stage == reads and run.state is RunState.COMMITTED:
+            return run
+    raise NotReadyError(
+        f"{stage} of batch {batch.batch_id} reads {reads}, which has no committed run: run {reads} first"
+    )
+
+
+@contextmanager
+def heartbeat(
+    database: Database, run_id: int, on_fenced: Callable[[], None], every: float = HEARTBEAT_SECONDS
+) -> Iterator[None]:
+    """Renew the run's lease every 10 seconds while the block runs; ``on_fenced`` if it was fenced."""
+    stopped = threading.Event()
+
+    def beat() -> None:
+        while not stopped.wait(every):
+            try:
+                alive = database.transact(lambda c: runs.renew_lease(c, run_id, LEASE_SECONDS))
+            except LedgerError as exc:
+                _log.warning("lease of run %s not renewed: %s", run_id, exc)
+                continue
+            if not alive and not stopped.is_set():
+                on_fenced()
+                return
+
+    thread = threading.Thread(target=beat, name=f"lease-{run_id}", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stopped.set()
+        thread.join()
+
+
+def commit(
+    database: Database,
+    run: OpenedRun,
+    record: Record,
+    *,
+    files: list[dict[str, Any]] | None = None,
+    emitted: tuple[int, int] | None = None,
+    before_commit: Callable[[Connection], None] | None = None,
+) -> None:
+    """Make the run count, in one short transaction under the batch's lock.
+
+    ``files``: its manifest. ``emitted``: (first root, roots) of a source. ``before_commit``: the
+    last act of the transaction, for example the rename that shows a sink's folder. Raises
+    FencedError if the batch is decided, a newer attempt began or an input was run again.
+    """
+
+    def work(connection: Connection) -> None:
+        batch = batches.lock_batch(connection, run.batch.batch_id)
+        assert batch is not None
+        state = runs.get_run(connection, run.run_id).state
+        if state is RunState.COMMITTED:
+            return  # the answer to the first try was lost
+        _guard(connection, batch, run, state)
+        _check_posted(connection, run, record)
+        runs.supersede(connection, batch.batch_id, run.stage)
+        if not runs.commit_run(connection, run.run_id, asdict(record)):
+            raise AssertionError("the batch is locked and the run was running")
+        runs.insert_files(connection, run.run_id, files or [])
+        if emitted is not None:
+            runs.set_emitted(connection, batch.batch_id, run.stage, run.run_id, *emitted)
+        if before_commit is not None:
+            before_commit(connection)
+
+    database.transact(work)
+
+
+def _guard(connection: Connection, batch: Batch, run: OpenedRun, state: RunState) -> None:
+    if batch.status is not BatchStatus.OPEN:
+        raise FencedError(
+            f"batch {batch.batch_id} is {batch.status}: run {run.run_id} of {run.stage} comes too late"
+        )
+    if state is not RunState.RUNNING:
+        raise FencedError(
+            f"run {run.run_id} of {run.stage} in batch {batch.batch_id} is {state}: a newer attempt owns the step"
+        )
+    stale = runs.stale_inputs(connection, run.run_id)
+    if stale:
+        raise FencedError(
+            f"run {run.run_id} of {run.stage} read run {stale[0]}, which was superseded meanwhile: run {run.stage} again"
+        )
+
+
+def _check_posted(connection: Connection, run: OpenedRun, record: Record) -> None:
+    posted = runs.posted_rows(connection, run.run_id)
+    if posted != record.delta_rows:
+        raise IntegrityError(
+            f"run {run.run_id} of {run.stage} computed {record.delta_rows} deltas, its buckets hold {posted}: run it again"
+        )
+
+
+def fail(database: Database, run: OpenedRun, failure: str) -> None:
+    """Mark the run failed, if it still runs: from here the message timeout counts."""
+    database.transact(lambda c: runs.fail_run(c, run.run_id, failure[:10_000]))

@@ -1,0 +1,51 @@
+"""The state machines of batch, stage run and message, as in PostgreSQL's enums of the same names.
+
+batch      open -> settled | abandoned | held;  abandoned -> open;  held -> open
+stage run  running -> committed | failed | fenced;  committed -> superseded
+message    failed -> replaying -> recovered | failed | quarantined;  failed -> quarantined
+"""
+
+from enum import StrEnum
+
+
+class BatchStatus(StrEnum):
+    """Where a batch stands."""
+
+    OPEN = "open"
+    SETTLED = "settled"
+    ABANDONED = "abandoned"
+    HELD = "held"
+
+
+class BatchKind(StrEnum):
+    """An original batch reads a source; a replay re-emits failed messages of one original."""
+
+    ORIGINAL = "original"
+    REPLAY = "replay"
+
+
+class RunState(StrEnum):
+    """Where one attempt of one stage stands."""
+
+    RUNNING = "running"
+    COMMITTED = "committed"
+    FAILED = "failed"
+    FENCED = "fenced"
+    SUPERSEDED = "superseded"
+
+
+class MessageStatus(StrEnum):
+    """Where a message stands that failed at least once."""
+
+    FAILED = "failed"
+    REPLAYING = "replaying"
+    RECOVERED = "recovered"
+    QUARANTINED = "quarantined"
+
+
+BATCH_TRANSITIONS: dict[BatchStatus, frozenset[BatchStatus]] = {
+    BatchStatus.OPEN: frozenset({BatchStatus.SETTLED, BatchStatus.ABANDONED, BatchStatus.HELD}),
+    BatchStatus.ABANDONED: frozenset({BatchStatus.OPEN}),
+    BatchStatus.HELD: frozenset({BatchStatus.OPEN}),
+    BatchStatus.SETTLED: frozenset(),
+}

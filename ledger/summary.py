@@ -1,0 +1,75 @@
+"""What became of a batch: counts by state, steps, and whether it is complete."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from ledger.database.connection import Database
+from ledger.queries import reports
+from ledger.states import BatchStatus
+
+
+@dataclass(frozen=True)
+class RootCounts:
+    """Records by state; total = acked + failed + quarantined + pending."""
+
+    total: int
+    acked: int
+    failed: int
+    quarantined: int
+    pending: int
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One batch as ``batch_status`` and ``stage_progress`` have it. ``seconds`` per step."""
+
+    batch_id: int
+    pipeline: str
+    kind: str
+    status: BatchStatus
+    roots: RootCounts
+    stages: list[dict[str, Any]]
+    held_reason: str | None
+
+    @property
+    def complete(self) -> bool:
+        """Settled, and every record acked or quarantined."""
+        return self.status is BatchStatus.SETTLED and self.roots.failed == 0
+
+    def incomplete_because(self) -> str:
+        """One sentence: what is missing and what to do about it."""
+        if self.status is BatchStatus.SETTLED:
+            return (
+                f"batch {self.batch_id}: {self.roots.failed} of {self.roots.total} records failed. See why: "
+                f"ackledger failed --batch {self.batch_id}. Mend that, then replay just these: "
+                f"ackledger replay MODULE:PIPELINE --batch {self.batch_id}, or the DAG ledger_replay"
+            )
+        reason = f" ({self.held_reason})" if self.held_reason else ""
+        return f"batch {self.batch_id} is {self.status}{reason}: its steps have to run again"
+
+
+def summarize(database: Database, batch_id: int) -> Summary:
+    """The summary of one batch, as of now."""
+    row = database.transact(lambda c: reports.batch_counts(c, batch_id))
+    steps = database.transact(lambda c: reports.stage_table(c, batch_id))
+    return Summary(
+        batch_id,
+        row.pipeline,
+        row.kind,
+        BatchStatus(row.status),
+        RootCounts(row.total, row.acked, row.failed, row.quarantined, row.pending),
+        [
+            {
+                "name": step.stage,
+                "kind": step.kind,
+                "state": step.state,
+                "input": step.input_rows,
+                "output": step.output_rows,
+                "failed": step.failed_rows,
+                "duplicates": step.duplicate_rows,
+                "seconds": round(step.seconds, 2),
+            }
+            for step in steps
+        ],
+        row.held_reason,
+    )

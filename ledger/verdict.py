@@ -1,0 +1,91 @@
+"""What is to be done with an open batch: pure, with time as an argument."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from ledger.states import RunState
+
+
+class Action(StrEnum):
+    """What a settlement does with a batch."""
+
+    SETTLE = "settle"  # every step is committed: what is not zero now never will be
+    EXPIRE = "expire"  # a step died: roots that are not zero fail
+    ABANDON = "abandon"  # the emit died: there are no roots to judge
+    WAIT = "wait"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The action and why, in words for a person."""
+
+    action: Action
+    reason: str
+    missing: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class StepFacts:
+    """One step of a batch as the ledger has it.
+
+    ``state``, ``lease_until``, ``closed_at``: of its newest run, None without any.
+    ``committed``: whether a run of it is committed now.
+    """
+
+    name: str
+    kind: str
+    committed: bool
+    state: RunState | None = None
+    lease_until: datetime | None = None
+    closed_at: datetime | None = None
+
+
+def decide(steps: Sequence[StepFacts], now: datetime, message_timeout: timedelta) -> Verdict:
+    """Settle once everything is committed; expire ``message_timeout`` after the last sign of life.
+
+    A batch that merely waits for its next task never expires: only a run that failed, or whose
+    lease lapsed without a newer run, starts the clock.
+    """
+    missing = tuple(step.name for step in steps if not step.committed)
+    if not missing:
+        return Verdict(Action.SETTLE, "every step is committed")
+    deaths = [_death(step, now) for step in steps if not step.committed]
+    alive = [step.name for step in steps if _lives(step, now)]
+    died = [moment for moment in deaths if moment is not None]
+    if alive:
+        return Verdict(Action.WAIT, f"{', '.join(alive)} running", missing)
+    if not died:
+        return Verdict(Action.WAIT, f"waits for {', '.join(missing)} to run", missing)
+    deadline = max(died) + message_timeout
+    if now < deadline:
+        return Verdict(Action.WAIT, f"a run died; expires at {deadline:%Y-%m-%d %H:%M:%S}", missing)
+    if any(step.kind == "source" for step in steps if not step.committed):
+        return Verdict(Action.ABANDON, "its emit never committed", missing)
+    return Verdict(Action.EXPIRE, f"{missing[0]} did not commit in time", missing)
+
+
+def _lives(step: StepFacts, now: datetime) -> bool:
+    return (
+        step.state is RunState.RUNNING and step.lease_until is not None and now < step.lease_until
+    )
+
+
+def _death(step: StepFacts, now: datetime) -> datetime | None:
+    if step.state is None:
+        return None
+    return step.lease_until if step.state is RunState.RUNNING else step.closed_at
+
+
+def hops(topology: Sequence[Mapping[str, str | None]]) -> list[tuple[int, str, str, int]]:
+    """Every (ordinal, producer, consumer, number of consumers) of a topology, in order."""
+    readers: dict[str, int] = {}
+    for step in topology:
+        if step["reads"] is not None:
+            readers[step["reads"]] = readers.get(step["reads"], 0) + 1
+    return [
+        (ordinal, step["reads"], str(step["name"]), readers[step["reads"]])
+        for ordinal, step in enumerate(topology)
+        if step["reads"] is not None
+    ]

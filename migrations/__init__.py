@@ -1,0 +1,1 @@
+"""Alembic migrations of the ledger's schema; run by ``ackledger db upgrade``."""
