@@ -25,6 +25,7 @@ _log = logging.getLogger("ackledger")
 def main() -> int:
     """Run the step; 0 once it is committed, or if its batch was settled before."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    logging.getLogger("alembic").setLevel(logging.WARNING)
     given = _arguments()
     try:
         return _run(given)

@@ -75,7 +75,7 @@ def pipeline_dag(
                 application=str(application),
                 name=f"{pipeline.name}.{step.name}",
                 application_args=_arguments(target or _target(pipeline), step.name),
-                conf={"spark.ui.enabled": "false", **(spark_conf or {})},
+                conf={"spark.ui.enabled": "false", "spark.log.level": "WARN", **(spark_conf or {})},
                 env_vars={"PYSPARK_PYTHON": sys.executable, "JAVA_TOOL_OPTIONS": java_options},
                 spark_binary=_spark_submit(),
             )

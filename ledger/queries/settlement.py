@@ -12,8 +12,13 @@ Hops = Sequence[tuple[int, str, str, int]]
 
 
 def tune(connection: Connection) -> None:
-    """Give the one large aggregation memory enough to stay in it, for this transaction."""
+    """Plan for large sets, in this transaction: hash in memory, never loop over rows.
+
+    The delta partition and ``settling`` are new, so the planner knows nothing of their size and
+    takes nested loops: naming 15,000 broken hops took 49 s so, and takes 0.3 s with hash joins.
+    """
     connection.execute(text("SET LOCAL work_mem = '256MB'"))
+    connection.execute(text("SET LOCAL enable_nestloop = off"))
     connection.execute(text("SET LOCAL jit = off"))
 
 
