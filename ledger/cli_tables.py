@@ -3,9 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.console import Group, RenderableType
+from rich.box import SIMPLE_HEAD
+from rich.console import Group, JustifyMethod, RenderableType
 from rich.table import Table
 from rich.text import Text
+
+_SHORT = 24  # characters: a narrower column is never broken over lines
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -26,15 +29,12 @@ def batches(data: Rows) -> RenderableType:
     """Batches with their counts."""
     if not data:
         return Text("the ledger holds no batch yet: 'ackledger run MODULE:PIPELINE' makes one")
-    shown = [
-        {**row, "interval": f"{row['interval_start']:%Y-%m-%d} .. {row['interval_end']:%Y-%m-%d}"}
-        for row in data
-    ]
+    shown = [{**row, "from": f"{row['interval_start']:%Y-%m-%d}"} for row in data]
     names = [
         "batch_id",
         "pipeline",
         "kind",
-        "interval",
+        "from",
         "status",
         "total",
         "acked",
@@ -84,10 +84,13 @@ def sweep(data: Mapping[str, Any]) -> RenderableType:
 
 
 def _table(data: Rows, names: Sequence[str]) -> Table:
-    table = Table(header_style="bold")
+    table = Table(header_style="bold", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for name in names:
-        numeric = all(isinstance(row[name], int | float | None) for row in data)
-        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
+        values = [row[name] for row in data]
+        numeric = all(isinstance(value, int | float | None) for value in values)
+        short = max(len(_cell(value)) for value in values) <= _SHORT
+        justify: JustifyMethod = "right" if numeric else "left"
+        table.add_column(name.replace("_", " "), justify=justify, no_wrap=short, overflow="fold")
     for row in data:
         table.add_row(*(_cell(row[name]) for name in names))
     return table

@@ -84,7 +84,8 @@ def _own_runtime_folder(home: Path) -> Iterator[None]:
     """Keep the wheel's lock and sockets in ``home``: its default is one file in /tmp for all users."""
     before = os.environ.get("XDG_RUNTIME_DIR")
     runtime = home / "run"
-    (runtime / "python_PostgresServer").mkdir(mode=0o700, parents=True, exist_ok=True)
+    runtime.mkdir(mode=0o700, exist_ok=True)
+    (runtime / "python_PostgresServer").mkdir(mode=0o700, exist_ok=True)
     os.environ["XDG_RUNTIME_DIR"] = str(runtime)
     try:
         yield

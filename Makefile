@@ -1,0 +1,36 @@
+# Everything runs from a bare clone: no root, no Docker, no database. `make` alone lists the targets.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+
+# Written bytecode halves every start; a virtual environment of somebody else must not interfere.
+unexport PYTHONDONTWRITEBYTECODE VIRTUAL_ENV PYTHONHOME
+export PATH := $(CURDIR)/.venv/bin:$(PATH)
+
+.PHONY: help setup demo test lint bench up down clean
+
+help: ## List the targets
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-7s %s\n", $$1, $$2}'
+
+setup: ## Check Java and Python, make .venv from requirements.lock
+	@scripts/setup
+
+demo: setup ## Run the real pipeline over real data and show the ledger
+	@python -m demo
+
+test: setup ## Run every test
+	@python -m pytest
+
+lint: setup ## Run ruff and mypy
+	@ruff check . && ruff format --check . && mypy
+
+bench: setup ## Measure against plain Spark; writes benchmarks/results.json
+	@python -m benchmarks
+
+up: setup ## Start Airflow with UI, scheduler, DAGs and sweeper on 127.0.0.1
+	@python -m scripts.up
+
+down: ## Stop what `make up` started
+	@if [ -x .venv/bin/python ]; then python -m scripts.down; fi
+
+clean: ## Remove .venv and var
+	@rm -rf .venv var

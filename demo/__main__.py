@@ -1,0 +1,197 @@
+"""Run the demo: ``make demo``. Everything is made anew under ``var/demo``."""
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from demo import data, oracle
+from ledger.database import embedded
+from ledger.database.connection import Database
+from ledger.queries import reports
+from scripts.airflow_env import airflow_environment, clean_environment
+
+HOME = Path("var/demo").absolute()
+STEPS = 5  # Spark jobs of a run: the source, three stages, the sink
+JANUARY = "2013-02-01"  # the run at the end of January has January's interval
+console = Console(width=max(100, Console().width))
+
+
+def main() -> int:
+    """The whole demo; 0 if the sink holds just what pandas expects."""
+    began = time.monotonic()
+    fresh_home()
+    try:
+        return _demo(began)
+    finally:
+        embedded.stop(HOME)
+
+
+def fresh_home() -> None:
+    """Stop what an interrupted demo left, and empty the folder."""
+    embedded.stop(HOME)
+    shutil.rmtree(HOME, ignore_errors=True)
+    HOME.mkdir(parents=True)
+
+
+def _demo(began: float) -> int:
+    with step("embedded PostgreSQL, the ledger's schema, Airflow's own database"):
+        environment = set_up()
+    database = Database(embedded.start(HOME))
+    with step("real input: flights of 2013 by month, weather, every other plane"):
+        flights, planes = data.write_months(HOME), data.write_planes(HOME, every=2)
+    console.print(
+        f"   {flights:,} flights in 12 files; the planes file is incomplete: {planes:,} planes"
+    )
+    with step("Airflow runs DAG flights for January, one Spark job a step", bar=(database, 1)):
+        airflow(environment, "dags", "test", "flights", JANUARY, expect_failure=True)
+    console.print("   Nobody wrote a check. The run's last task is red, and the ledger knows why:")
+    ackledger(environment, "failed")
+    data.write_planes(HOME)
+    with step(
+        "the full planes file has arrived: replay, the same DAG, only what failed",
+        bar=(database, 2),
+    ):
+        airflow(environment, "dags", "test", "flights", "--conf", '{"replay_of": 1}')
+    ackledger(environment, "status")
+    ackledger(environment, "failed")
+    with step("compare the sink with an independent pandas computation"):
+        wanted = oracle.expected_rows(HOME, ["2013-01-01"])
+        found = oracle.sink_rows(HOME / "warehouse" / "departures")
+    return _conclude(database, wanted, found, began)
+
+
+@contextmanager
+def step(what: str, bar: tuple[Database, int] | None = None) -> Iterator[None]:
+    """Announce a step in one line, and end it with its time."""
+    started = time.monotonic()
+    if bar is None:
+        yield
+    else:
+        with progress_of(what, *bar):
+            yield
+    console.print(f"[bold green]✓[/] {what} [dim]({time.monotonic() - started:.1f} s)[/]")
+
+
+@contextmanager
+def progress_of(what: str, database: Database, batch_id: int) -> Iterator[None]:
+    """A bar over the batch's Spark jobs, fed by the ledger's own view of them."""
+    columns = (
+        TextColumn("  {task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task(what, total=STEPS)
+        stop = _every_second(
+            lambda: progress.update(task, completed=_committed(database, batch_id))
+        )
+        try:
+            yield
+        finally:
+            stop()
+
+
+def _every_second(action: Callable[[], None]) -> Callable[[], None]:
+    import threading
+
+    ended = threading.Event()
+
+    def loop() -> None:
+        while not ended.wait(1):
+            action()
+
+    thread = threading.Thread(target=loop, daemon=True)
+    thread.start()
+
+    def stop() -> None:
+        ended.set()
+        thread.join()
+
+    return stop
+
+
+def _committed(database: Database, batch_id: int) -> int:
+    rows = database.transact(lambda c: reports.stage_table(c, batch_id), engine=database.reader)
+    return sum(row.state == "committed" for row in rows)
+
+
+def set_up() -> dict[str, str]:
+    """Start the server and migrate both databases; the environment of all commands that follow."""
+    url = embedded.start(HOME)
+    own = {
+        "ACKLEDGER_HOME": str(HOME),
+        "ACKLEDGER_DATA": str(HOME),
+        "ACKLEDGER_STORAGE": str(HOME / "storage"),
+    }
+    airflow_url = embedded.ensure_database(url, "airflow")
+    kept = {k: v for k, v in clean_environment().items() if not k.startswith("ACKLEDGER_")}
+    environment = {**kept, **own, **airflow_environment(HOME / "airflow", airflow_url)}
+    ackledger(environment, "db", "upgrade", quiet=True)
+    airflow(environment, "db", "migrate")
+    return environment
+
+
+def airflow(environment: dict[str, str], *arguments: str, expect_failure: bool = False) -> None:
+    """Run Airflow's command, its output in ``var/demo/airflow.log``."""
+    log = HOME / "airflow.log"
+    with log.open("a") as stream:
+        done = subprocess.run(
+            ["airflow", *arguments], env=environment, stdout=stream, stderr=stream, check=False
+        )
+    if (done.returncode != 0) is not expect_failure:
+        tail = "\n".join(log.read_text().splitlines()[-30:])
+        raise SystemExit(
+            f"{tail}\nairflow {' '.join(arguments)} ended with {done.returncode}; see {log}"
+        )
+
+
+def ackledger(environment: dict[str, str], *arguments: str, quiet: bool = False) -> None:
+    """Run our own command as a user would, echoing it."""
+    if not quiet:
+        console.print(f"\n[bold]$ ackledger {' '.join(arguments)}[/]")
+    width = {"COLUMNS": str(console.width)}
+    subprocess.run(
+        ["ackledger", *arguments],
+        env={**environment, **width},
+        check=True,
+        stdout=subprocess.DEVNULL if quiet else None,
+    )
+    sys.stdout.flush()
+
+
+def _conclude(database: Database, wanted: oracle.Rows, found: oracle.Rows, began: float) -> int:
+    missing, extra = (wanted - found).total(), (found - wanted).total()
+    twice = sum(count > 1 for count in found.values())
+    counts = database.transact(lambda c: reports.batch_counts(c, 1), engine=database.reader)
+    console.print(f"""
+  flights in January        {counts.total:>8,}
+  in the sink               {found.total():>8,}   of them {counts.recovered:,} only because the ledger named them
+  pandas expects            {wanted.total():>8,}   missing {missing:,}, too many {extra:,}, rows twice {twice:,}
+  in quarantine, by name    {counts.quarantined:>8,}   no list knows their plane
+
+Ask more, while you like: make the demo's settings yours, then use SQL.
+  export ACKLEDGER_HOME={os.path.relpath(HOME)}; source .venv/bin/activate
+  ackledger sql "SELECT stage, reason, status, count(*) FROM failed_root_detail GROUP BY 1, 2, 3"
+  ackledger sql "SELECT * FROM stage_progress WHERE batch_id = 2 ORDER BY step"
+  ackledger sql "SELECT * FROM replay_history WHERE message_id = 2"
+  ackledger sql "SELECT * FROM root_state(1)"
+Whole demo: {time.monotonic() - began:.0f} s
+""")
+    right = missing == extra == twice == 0 and counts.failed == counts.pending == 0
+    console.print(
+        "[bold green]The sink is right.[/]" if right else "[bold red]The sink is wrong.[/]"
+    )
+    return 0 if right else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

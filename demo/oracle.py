@@ -1,0 +1,54 @@
+"""What the sink must hold, computed by pandas alone from the same files."""
+
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow.dataset as ds
+
+COLUMNS = [
+    "year", "month", "day", "dep_time", "sched_dep_time", "dep_delay", "arr_time", "sched_arr_time",
+    "arr_delay", "carrier", "flight", "tailnum", "origin", "dest", "air_time", "distance", "hour",
+    "minute", "time_hour", "date", "cancelled", "built", "manufacturer", "model", "seats", "temp",
+    "wind_speed", "precip", "visib",
+]  # fmt: skip
+
+Rows = Counter[tuple[Any, ...]]
+
+
+def expected_rows(data: Path, months: Iterable[str]) -> Rows:
+    """The flights of ``months`` (``2013-01-01`` and the like) whose plane is known, as a multiset."""
+    flights = pd.concat([_read(data / "flights" / f"{month}.csv") for month in months])
+    planes = _read(data / "planes.csv").rename(columns={"year": "built"})
+    weather = _read(data / "weather.csv")
+    flights["date"] = pd.to_datetime(flights[["year", "month", "day"]]).dt.strftime("%Y-%m-%d")
+    flights["cancelled"] = flights["dep_time"].isna()
+    known = flights[flights["tailnum"].notna()]
+    joined = known.merge(
+        planes[["tailnum", "built", "manufacturer", "model", "seats"]], on="tailnum"
+    )
+    measured = weather[["origin", "time_hour", "temp", "wind_speed", "precip", "visib"]]
+    return _rows(joined.merge(measured, on=["origin", "time_hour"], how="left"))
+
+
+def sink_rows(sink: Path) -> Rows:
+    """What the sink's folder holds, as a multiset; ``_staging`` is not part of it."""
+    table = ds.dataset(sink, partitioning="hive").to_table().to_pandas()
+    table["time_hour"] = table["time_hour"].dt.strftime("%Y-%m-%dT%H:%M:%SZ")
+    table["date"] = table["date"].astype(str)
+    return _rows(table)
+
+
+def _read(path: Path) -> pd.DataFrame:
+    # pandas' default parser rounds the last digit of some numbers; Spark's does not.
+    return pd.read_csv(path, na_values=["NA"], keep_default_na=False, float_precision="round_trip")
+
+
+def _rows(frame: pd.DataFrame) -> Rows:
+    plain = frame[COLUMNS].astype(object)
+    return Counter(
+        tuple(None if pd.isna(value) else value for value in row)
+        for row in plain.itertuples(index=False)
+    )
