@@ -41,7 +41,8 @@ Moment = typer.Option(formats=["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:
 PipelineName = Annotated[str | None, typer.Option("--pipeline", help="Only this pipeline.")]
 BatchNumber = Annotated[int | None, typer.Option("--batch", help="Only this batch.")]
 
-out = Console()
+# Broken lines in a narrow terminal, or a pipe, can still be read; cut cells can't.
+out = Console(width=max(Console().width, 110))
 err = Console(stderr=True)
 
 

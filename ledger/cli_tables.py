@@ -1,10 +1,19 @@
 """How the command line shows things: rich tables of plain rows."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Group, JustifyMethod, RenderableType
+from rich.console import (
+    Console,
+    ConsoleOptions,
+    Group,
+    JustifyMethod,
+    RenderableType,
+    RenderResult,
+)
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -14,10 +23,27 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def rows(data: Rows) -> RenderableType:
-    """Any rows, with their keys as the header."""
+    """Any rows, with their keys as the header; a line per column where they are too wide."""
     if not data:
         return Text("no rows")
-    return _table(data, list(data[0]))
+    return _Fitting(_table(data, list(data[0])), data)
+
+
+@dataclass(frozen=True)
+class _Fitting:
+    """A table if it fits the console, else its rows one below the other."""
+
+    table: Table
+    data: Rows
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        if Measurement.get(console, options.update(max_width=10_000), self.table).maximum <= options.max_width:
+            yield self.table
+            return
+        width = max(len(name) for name in self.data[0])
+        for number, row in enumerate(self.data, 1):
+            yield Text(f"row {number}", style="bold")
+            yield Text("\n".join(f"  {name:<{width}}  {_cell(value)}" for name, value in row.items()))
 
 
 def facts(data: Mapping[str, Any]) -> RenderableType:

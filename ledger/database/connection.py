@@ -160,7 +160,7 @@ def translated(database: Database) -> Iterator[None]:
             raise UnavailableError(
                 f"the connection to {database.shown} was lost: {_first_line(exc)}"
             ) from exc
-        raise
+        raise LedgerError(f"the ledger database refused a statement: {_first_line(exc)}") from exc
 
 
 def _operational(database: Database, exc: OperationalError) -> LedgerError:

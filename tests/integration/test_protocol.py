@@ -1,0 +1,326 @@
+"""The commit protocol: fences, supersedes, claims, and what a lost connection may not do twice."""
+
+import threading
+from uuid import UUID
+
+import pytest
+
+from ledger.errors import FencedError, InputError, IntegrityError, NotReadyError
+from ledger.opening import Interval, RunKey, open_batch
+from ledger.queries import batches
+from ledger.settings import Settings
+from ledger.settlement import settle_once
+from ledger.stage_runs import Attempt, Record, commit, fail, heartbeat, open_run
+from ledger.states import BatchStatus
+from tests.support.ledgers import (
+    START,
+    emit,
+    emit_replay,
+    one,
+    opened,
+    pipeline,
+    replayed,
+    rows,
+    run_middle,
+    run_sink,
+    started,
+    whole_batch,
+)
+from tests.support.posting import Delta, post_bucket, record_of
+
+
+def middle(roots):
+    """Middle's deltas for roots as ``emit`` made them."""
+    return [Delta(root, root + 1000, root + 2000, 1, 1) for root in roots]
+
+
+def test_newer_attempt_fences_the_older(database):
+    """Opening a run fences the running one, whose commit then is refused."""
+    batch = opened(database, pipeline())
+    roots = emit(database, batch, 2)
+    old = started(database, batch.batch_id, "middle")
+    new = started(database, batch.batch_id, "middle")
+    deltas = middle(roots)
+    post_bucket(database, batch.batch_id, old.run_id, 0, deltas)
+    with pytest.raises(FencedError, match="newer attempt"):
+        commit(database, old, record_of(deltas))
+    post_bucket(database, batch.batch_id, new.run_id, 0, deltas)
+    commit(database, new, record_of(deltas))
+    run_sink(database, batch, roots)
+    assert settle_once(database, batch.batch_id).failed == 0
+
+
+def test_older_attempt_cannot_open(database):
+    """A zombie that starts after its successor is refused by its attempt id."""
+    batch = opened(database, pipeline())
+    older, newer = Attempt(), Attempt()
+    assert older.attempt_id.int < newer.attempt_id.int
+    open_run(database, batch.batch_id, "source", newer)
+    with pytest.raises(FencedError, match="newer attempt"):
+        open_run(database, batch.batch_id, "source", older)
+
+
+def test_same_attempt_finds_its_run(database):
+    """An attempt whose first answer was lost finds the run that it opened."""
+    batch = opened(database, pipeline())
+    attempt = Attempt()
+    first = open_run(database, batch.batch_id, "source", attempt)
+    assert open_run(database, batch.batch_id, "source", attempt).run_id == first.run_id
+
+
+def test_ended_attempt_cannot_open_again(database):
+    """An attempt that failed does not come back to life."""
+    batch = opened(database, pipeline())
+    attempt = Attempt()
+    fail(database, open_run(database, batch.batch_id, "source", attempt), "out of memory")
+    with pytest.raises(FencedError, match="has ended: failed"):
+        open_run(database, batch.batch_id, "source", attempt)
+
+
+def test_commit_asked_twice(database):
+    """A commit whose answer was lost is asked again and changes nothing."""
+    batch = opened(database, pipeline())
+    roots = emit(database, batch, 2)
+    run = started(database, batch.batch_id, "middle")
+    deltas = middle(roots)
+    post_bucket(database, batch.batch_id, run.run_id, 0, deltas)
+    commit(database, run, record_of(deltas))
+    commit(database, run, record_of(deltas))
+    assert one(database, "SELECT count(*) FROM stage_run WHERE state = 'committed'")[0] == 2
+
+
+def test_backend_killed_during_commit(database):
+    """A commit whose backend is killed runs again as a whole and takes effect once."""
+    batch = opened(database, pipeline())
+    roots = emit(database, batch, 1)
+    run = started(database, batch.batch_id, "middle")
+    deltas = middle(roots)
+    post_bucket(database, batch.batch_id, run.run_id, 0, deltas)
+    tries = []
+
+    def kill_once(connection):
+        tries.append(1)
+        if len(tries) == 1:
+            pid = connection.exec_driver_sql("SELECT pg_backend_pid()").scalar()
+            with database.plain.begin() as other:
+                other.exec_driver_sql(f"SELECT pg_terminate_backend({pid})")
+
+    commit(database, run, record_of(deltas), before_commit=kill_once)
+    assert len(tries) == 2
+    assert one(database, "SELECT state FROM stage_run WHERE stage_run_id = :r", r=run.run_id).state == "committed"
+
+
+def test_second_attempt_of_a_task_is_refused(database):
+    """Of two attempts of one posting task the second changes nothing, in any order."""
+    batch = opened(database, pipeline())
+    roots = emit(database, batch, 2)
+    run = started(database, batch.batch_id, "middle")
+    deltas = middle(roots)
+    assert post_bucket(database, batch.batch_id, run.run_id, 0, deltas[:1])
+    assert not post_bucket(database, batch.batch_id, run.run_id, 0, deltas[:1])
+    assert post_bucket(database, batch.batch_id, run.run_id, 1, deltas[1:])
+    commit(database, run, record_of(deltas))
+    run_sink(database, batch, roots)
+    assert settle_once(database, batch.batch_id).failed == 0
+
+
+def test_lost_bucket_cannot_commit(database):
+    """A run one of whose buckets never arrived cannot commit."""
+    batch = opened(database, pipeline())
+    roots = emit(database, batch, 2)
+    run = started(database, batch.batch_id, "middle")
+    deltas = middle(roots)
+    post_bucket(database, batch.batch_id, run.run_id, 0, deltas[:1])
+    with pytest.raises(IntegrityError, match="computed 2 deltas, its buckets hold 1"):
+        commit(database, run, record_of(deltas))
+
+
+def test_rerun_supersedes_its_readers(database):
+    """Running a step again supersedes its old run and all that read it, at any depth."""
+    batch, roots = whole_batch(database, pipeline())
+    run_middle(database, batch, roots)
+    states = dict(
+        tuple(row) for row in rows(database, "SELECT stage, string_agg(state::text, ',' ORDER BY stage_run_id) FROM stage_run GROUP BY 1")
+    )
+    assert states == {"source": "committed", "middle": "superseded,committed", "sink": "superseded"}
+    assert settle_once(database, batch.batch_id).status is BatchStatus.OPEN
+    run_sink(database, batch, roots)
+    assert settle_once(database, batch.batch_id).failed == 0
+
+
+def test_old_run_counts_until_the_new_one_commits(database):
+    """Opening a re-run supersedes nothing: if it dies, the old run still counts."""
+    batch, _ = whole_batch(database, pipeline())
+    fail(database, started(database, batch.batch_id, "middle"), "died")
+    assert settle_once(database, batch.batch_id).failed == 0
+
+
+def test_reader_of_a_superseded_run_is_refused(database):
+    """A sink that read middle's old run cannot commit after middle ran again."""
+    batch = opened(database, pipeline())
+    roots = emit(database, batch, 1)
+    run_middle(database, batch, roots)
+    sink = started(database, batch.batch_id, "sink")
+    run_middle(database, batch, roots)
+    deltas = [Delta(roots[0], acked=roots[0] + 2000, acked_edges=1)]
+    post_bucket(database, batch.batch_id, sink.run_id, 0, deltas)
+    with pytest.raises(FencedError, match="superseded"):
+        commit(database, sink, record_of(deltas))
+
+
+def test_commit_after_settlement_is_refused(database):
+    """A run still open when its batch expired comes too late."""
+    from tests.support.ledgers import age
+
+    batch = opened(database, pipeline())
+    emit(database, batch, 1)
+    run = started(database, batch.batch_id, "middle")
+    age(database, batch.batch_id, 80)
+    settle_once(database, batch.batch_id)
+    with pytest.raises(FencedError, match="is settled"):
+        commit(database, run, Record())
+
+
+def test_task_of_a_settled_batch_changes_nothing(database):
+    """A cleared task of a settled batch opens no run."""
+    batch, _ = whole_batch(database, pipeline())
+    settle_once(database, batch.batch_id)
+    assert open_run(database, batch.batch_id, "middle", Attempt()) is None
+
+
+def test_input_must_be_committed(database):
+    """A step whose input has not committed is refused, naming the input."""
+    batch = opened(database, pipeline())
+    with pytest.raises(NotReadyError, match="reads source, which has no committed run"):
+        open_run(database, batch.batch_id, "middle", Attempt())
+
+
+def test_heartbeat_renews_and_finds_the_fence(database):
+    """A living driver renews its lease, and learns that it was fenced."""
+    batch = opened(database, pipeline())
+    run = started(database, batch.batch_id, "source")
+    fenced = threading.Event()
+    before = one(database, "SELECT lease_until FROM stage_run").lease_until
+    with heartbeat(database, run.run_id, fenced.set, every=0.02):
+        while one(database, "SELECT lease_until FROM stage_run").lease_until == before:
+            pass
+        started(database, batch.batch_id, "source")
+        assert fenced.wait(10)
+
+
+def test_interval_is_claimed_once(database):
+    """A second batch over an interval is refused, naming the batch that has it."""
+    made = pipeline()
+    first = opened(database, made, "first")
+    with pytest.raises(InputError, match=f"belongs to batch {first.batch_id}"):
+        opened(database, made, "second")
+    assert one(database, "SELECT count(*) FROM batch")[0] == 1
+
+
+def test_run_is_found_again(database):
+    """Opening the same run again, also at once from two processes, gives the one batch."""
+    made, found = pipeline(), []
+    barrier = threading.Barrier(2)
+
+    def work():
+        barrier.wait()
+        found.append(opened(database, made).batch_id)
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 2
+    assert len(set(found)) == 1
+
+
+def test_two_replays_share_nothing(database):
+    """Two replays opened at once claim each message once between them."""
+    made = pipeline()
+    batch, _ = whole_batch(database, made, lose_sink=range(10))
+    settle_once(database, batch.batch_id)
+    barrier, outcomes = threading.Barrier(2), []
+
+    def work(name):
+        barrier.wait()
+        try:
+            outcomes.append(replayed(database, made, batch.batch_id, name).batch_id)
+        except NotReadyError:
+            outcomes.append(None)
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in ("a", "b")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(outcome is None for outcome in outcomes) == [False, True]
+    claims = rows(database, "SELECT DISTINCT replay_batch_id FROM failed_message")
+    assert len(claims) == 1
+
+
+def test_replay_takes_what_is_selected(database):
+    """A selection by root or step claims just those messages; an empty one is refused, named."""
+    made = pipeline()
+    batch, roots = whole_batch(database, made, lose_middle=[1], lose_sink=[2, 3])
+    settle_once(database, batch.batch_id)
+    replayed(database, made, batch.batch_id, "one", root=roots[2])
+    replayed(database, made, batch.batch_id, "two", stage="middle")
+    claimed = rows(database, "SELECT message_id, replay_batch_id - :b FROM failed_message WHERE status = 'replaying' ORDER BY 1", b=batch.batch_id)
+    assert claimed == [(roots[1], 2), (roots[2], 1)]
+    with pytest.raises(NotReadyError, match="nothing to replay"):
+        replayed(database, made, batch.batch_id, "three", reason="unheard of")
+    assert one(database, "SELECT count(*) FROM batch")[0] == 3
+
+
+def test_replay_never_takes_an_acked_message(database):
+    """What a replay recovered is not taken by the next."""
+    made = pipeline()
+    batch, _ = whole_batch(database, made, lose_sink=[0])
+    settle_once(database, batch.batch_id)
+    replay = replayed(database, made, batch.batch_id)
+    new = emit_replay(database, replay)
+    run_middle(database, replay, new)
+    run_sink(database, replay, new)
+    settle_once(database, replay.batch_id)
+    with pytest.raises(NotReadyError, match="nothing to replay"):
+        replayed(database, made, batch.batch_id, "again")
+
+
+def test_only_settled_originals_are_replayed(database):
+    """A replay of an open batch, or of a replay, is refused with the batch to use."""
+    made = pipeline()
+    batch, _ = whole_batch(database, made, lose_sink=[0])
+    with pytest.raises(NotReadyError, match="is open"):
+        replayed(database, made, batch.batch_id)
+    settle_once(database, batch.batch_id)
+    replay = replayed(database, made, batch.batch_id)
+    with pytest.raises(InputError, match=f"its original, batch {batch.batch_id}"):
+        replayed(database, made, replay.batch_id, "deeper")
+
+
+def test_emit_ranges_are_never_used_twice(database):
+    """Each emit run reserves its own range, rounded up to 4,096."""
+    first = database.transact(lambda c: batches.reserve_roots(c, 5000))
+    second = database.transact(lambda c: batches.reserve_roots(c, 0))
+    third = database.transact(lambda c: batches.reserve_roots(c, 1))
+    assert (second - first, third - second) == (8192, 4096)
+
+
+def test_path_is_rendered_and_kept(database):
+    """The batch keeps the path as rendered for its interval, with the data folder in front."""
+    from ledger import FileSource, ParquetSink, Pipeline
+
+    made = Pipeline("paths")
+    made.source("s", FileSource("in/{{ interval_start | ds }}-{{ params.kind }}.csv", schema="n INT"))
+    made.sink("out", ParquetSink("out"), reads="s")
+    interval = Interval(START, START.replace(day=2), {"kind": "x"})
+    open_batch(database, Settings(data="/data"), made, RunKey("dag", "run"), interval)
+    assert one(database, "SELECT path FROM batch_source").path == "/data/in/2013-01-01-x.csv"
+
+
+def test_attempt_ids_grow():
+    """Attempts made one after the other have growing UUIDv7 ids."""
+    ids = [Attempt().attempt_id for _ in range(100)]
+    assert all(isinstance(one, UUID) and one.version == 7 for one in ids)
+    assert ids == sorted(ids)

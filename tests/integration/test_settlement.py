@@ -1,0 +1,380 @@
+"""Settlement on the real PostgreSQL: who is acked, who failed, where, and under which races."""
+
+import threading
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import text
+
+from ledger.queries import batches
+from ledger.settlement import settle_once
+from ledger.stage_runs import commit
+from ledger.states import BatchStatus
+from ledger.sweeper import sweep_once
+from tests.support.ledgers import (
+    age,
+    emit,
+    emit_replay,
+    finish,
+    one,
+    opened,
+    pipeline,
+    replayed,
+    rows,
+    run_middle,
+    run_sink,
+    started,
+    whole_batch,
+)
+from tests.support.posting import Delta, post_bucket, record_of
+
+
+def counts(database, batch_id):
+    """(total, acked, failed, quarantined, pending), checked to be disjoint."""
+    row = one(database, "SELECT * FROM batch_status WHERE batch_id = :b", b=batch_id)
+    found = (row.total, row.acked, row.failed, row.quarantined, row.pending)
+    assert found[0] == sum(found[1:])
+    return found
+
+
+def test_all_acked(database):
+    """A batch whose every edge was acked settles with every root acked and its deltas gone."""
+    batch, roots = whole_batch(database, pipeline())
+    settlement = settle_once(database, batch.batch_id)
+    assert (settlement.status, settlement.roots, settlement.failed) == (BatchStatus.SETTLED, 10, 0)
+    assert counts(database, batch.batch_id) == (10, 10, 0, 0, 0)
+    assert one(database, "SELECT count(*) FROM ledger_delta")[0] == 0
+    assert one(database, "SELECT status FROM root_state(:r)", r=roots[0]).status == "acked"
+
+
+def test_hop_is_named(database):
+    """A root lost in the middle and one lost in the sink are named with the step that lost each."""
+    batch, roots = whole_batch(database, pipeline(), lose_middle=[1], lose_sink=[2])
+    settle_once(database, batch.batch_id)
+    found = rows(database, "SELECT root_id, stage, reason, residue FROM failed_root ORDER BY root_id")
+    assert [tuple(row) for row in found] == [
+        (roots[1], "middle", "lost", roots[1] + 1000),
+        (roots[2], "sink", "lost", roots[2] + 2000),
+    ]
+    assert counts(database, batch.batch_id) == (10, 8, 2, 0, 0)
+
+
+def test_hop_is_named_with_fan_out(database):
+    """Of two readers of one output, only the one that lost the root is named."""
+    made = pipeline(fan_out=True)
+    batch = opened(database, made)
+    roots = emit(database, batch, 3)
+    run_middle(database, batch, roots, edges=2)
+    run_sink(database, batch, roots)
+    run_sink(database, batch, roots, lose=[roots[0]], name="second", offset=3000)
+    settle_once(database, batch.batch_id)
+    assert rows(database, "SELECT root_id, stage FROM failed_root") == [(roots[0], "second")]
+
+
+@pytest.mark.parametrize(
+    ("acked", "edges", "reason"),
+    [
+        (lambda root: (root + 2000) ^ 77, 2, "acked too often"),
+        (lambda root: 99, 1, "one lost and another acked too often"),
+    ],
+)
+def test_wrong_acks_fail(database, acked, edges, reason):
+    """An edge acked too often, or one for another, fails the root and says which it was."""
+    batch = opened(database, pipeline())
+    roots = emit(database, batch, 2)
+    run_middle(database, batch, roots)
+    deltas = [
+        Delta(roots[0], acked=acked(roots[0]), acked_edges=edges),
+        Delta(roots[1], acked=roots[1] + 2000, acked_edges=1),
+    ]
+    finish(database, started(database, batch.batch_id, "sink"), deltas)
+    settle_once(database, batch.batch_id)
+    assert rows(database, "SELECT root_id, stage, reason FROM failed_root") == [
+        (roots[0], "sink", reason)
+    ]
+
+
+def test_even_count_of_equal_acks_is_not_hidden(database):
+    """Two acks of one edge cancel in the XOR, and the count beside it still fails the root."""
+    batch = opened(database, pipeline())
+    (root,) = emit(database, batch, 1)
+    run_middle(database, batch, [root])
+    deltas = [Delta(root, acked=root + 2000, acked_edges=3)]
+    finish(database, started(database, batch.batch_id, "sink"), deltas)
+    assert settle_once(database, batch.batch_id).failed == 1
+
+
+def test_fail_wins_over_zero(database):
+    """An explicitly failed root is failed though its ack value is 0, with the reason given."""
+    batch = opened(database, pipeline())
+    roots = emit(database, batch, 2)
+    run_middle(database, batch, roots, fail={roots[0]: "no plane"})
+    run_sink(database, batch, [roots[1]])
+    settle_once(database, batch.batch_id)
+    assert rows(database, "SELECT root_id, stage, reason, residue FROM failed_root") == [
+        (roots[0], "middle", "no plane", 0)
+    ]
+
+
+def test_earliest_fail_counts(database):
+    """Of two fails of one root the earlier step's reason is kept."""
+    batch = opened(database, pipeline())
+    (root,) = emit(database, batch, 1)
+    run_middle(database, batch, [root], fail={root: "early"})
+    finish(database, started(database, batch.batch_id, "sink"), [Delta(root, reason="late")])
+    settle_once(database, batch.batch_id)
+    assert one(database, "SELECT stage, reason FROM failed_root") == ("middle", "early")
+
+
+def test_replay_recovers_and_quarantines(database):
+    """A replay recovers what it acks and quarantines what fails again with its budget used up."""
+    made = pipeline(max_replays=1)
+    batch, roots = whole_batch(database, made, lose_middle=[1, 2])
+    settle_once(database, batch.batch_id)
+    replay = replayed(database, made, batch.batch_id)
+    new = emit_replay(database, replay)
+    run_middle(database, replay, new, lose=[new[0]])
+    run_sink(database, replay, [new[1]])
+    settle_once(database, replay.batch_id)
+    assert counts(database, batch.batch_id) == (10, 9, 0, 1, 0)
+    assert counts(database, replay.batch_id) == (2, 1, 0, 1, 0)
+    assert one(database, "SELECT message_id, stage, attempts FROM quarantine") == (roots[1], "middle", 2)
+    history = rows(database, "SELECT attempt, outcome FROM replay_history WHERE message_id = :m ORDER BY 1", m=roots[2])
+    assert history == [(1, "failed"), (2, "acked")]
+
+
+def test_budget_of_several_replays(database):
+    """A message is quarantined just when max_replays of its own replays have failed."""
+    made = pipeline(max_replays=2)
+    batch, _ = whole_batch(database, made, 1, lose_middle=[0])
+    settle_once(database, batch.batch_id)
+    for number, expected in ((1, (1, 0, 1, 0, 0)), (2, (1, 0, 0, 1, 0))):
+        replay = replayed(database, made, batch.batch_id, f"replay-{number}")
+        emit_replay(database, replay)
+        run_middle(database, replay, [])
+        run_sink(database, replay, [])
+        settle_once(database, replay.batch_id)
+        assert counts(database, batch.batch_id) == expected
+
+
+def test_expiry_is_no_fault_of_the_message(database):
+    """A batch whose stage died expires: its roots fail, and that replay costs them no budget."""
+    made = pipeline(max_replays=1)
+    batch, _ = whole_batch(database, made, 1, lose_middle=[0])
+    settle_once(database, batch.batch_id)
+    replay = replayed(database, made, batch.batch_id)
+    emit_replay(database, replay)
+    started(database, replay.batch_id, "middle")
+    age(database, replay.batch_id, 60 + 9)
+    assert settle_once(database, replay.batch_id).status is BatchStatus.OPEN
+    age(database, replay.batch_id, 2)
+    assert settle_once(database, replay.batch_id).status is BatchStatus.SETTLED
+    assert counts(database, batch.batch_id) == (1, 0, 1, 0, 0)
+    row = one(database, "SELECT stage, reason, own_failure FROM failed_root WHERE batch_id = :b", b=replay.batch_id)
+    assert row == ("middle", "did not commit in time", False)
+
+
+def test_never_early(database):
+    """A batch waits while a run lives, however old it is, and while it waits for its next task."""
+    batch = opened(database, pipeline())
+    emit(database, batch, 1)
+    far = database.transact(batches.database_now) + timedelta(days=365)
+    assert settle_once(database, batch.batch_id, now=far).status is BatchStatus.OPEN
+    started(database, batch.batch_id, "middle")
+    assert settle_once(database, batch.batch_id).status is BatchStatus.OPEN
+
+
+def test_missing_emit_never_reads_as_acked(database):
+    """Without a committed emit there is no verdict: the batch is abandoned, and opens again."""
+    made = pipeline()
+    batch = opened(database, made)
+    run = started(database, batch.batch_id, "source")
+    post_bucket(database, batch.batch_id, run.run_id, 0, [Delta(1, emitted=5, emitted_edges=1)])
+    age(database, batch.batch_id, 71)
+    assert settle_once(database, batch.batch_id).status is BatchStatus.ABANDONED
+    assert counts(database, batch.batch_id) == (0, 0, 0, 0, 0)
+    sweep_once(database)  # drops its partition
+    again = opened(database, made)
+    assert (again.batch_id, again.status) == (batch.batch_id, BatchStatus.OPEN)
+    roots = emit(database, again, 2)
+    run_middle(database, again, roots)
+    run_sink(database, again, roots)
+    assert settle_once(database, again.batch_id).failed == 0
+
+
+def test_abandoned_replay_releases_its_messages(database):
+    """Messages claimed by a replay that never emitted can be claimed by the next."""
+    made = pipeline()
+    batch, _ = whole_batch(database, made, 3, lose_sink=[0])
+    settle_once(database, batch.batch_id)
+    replay = replayed(database, made, batch.batch_id)
+    started(database, replay.batch_id, "source")
+    age(database, replay.batch_id, 71)
+    assert settle_once(database, replay.batch_id).status is BatchStatus.ABANDONED
+    second = replayed(database, made, batch.batch_id, "second")
+    assert one(database, "SELECT status, replay_batch_id FROM failed_message") == ("replaying", second.batch_id)
+
+
+@pytest.mark.parametrize(
+    ("damage", "named"),
+    [
+        ("DELETE FROM ledger_delta WHERE root_id = {root} AND acked <> 0 AND emitted_edges = 1", "middle"),
+        ("UPDATE ledger_delta SET delta = delta # 1 WHERE root_id = {root} AND emitted_edges = 0", "sink"),
+        ("DELETE FROM ledger_delta WHERE root_id = {root} AND acked_edges = 0", "source"),
+    ],
+)
+def test_damaged_deltas_hold_the_batch(database, damage, named):
+    """Deltas that differ from what their run recorded hold the batch; running the step again opens it."""
+    batch, roots = whole_batch(database, pipeline())
+    with database.plain.begin() as connection:
+        assert connection.exec_driver_sql(damage.format(root=roots[3])).rowcount == 1
+    settlement = settle_once(database, batch.batch_id)
+    assert settlement.status is BatchStatus.HELD
+    assert named in settlement.reason
+    assert sweep_once(database).settlements == ()
+    if named == "sink":
+        run_sink(database, batch, roots)
+        assert settle_once(database, batch.batch_id).failed == 0
+
+
+def test_deltas_of_unknown_roots_hold_the_batch(database):
+    """Deltas for a root that the batch never emitted are damage, not a failed root."""
+    batch = opened(database, pipeline())
+    roots = emit(database, batch, 1)
+    run_middle(database, batch, [*roots, 999_999])
+    run_sink(database, batch, roots)
+    settlement = settle_once(database, batch.batch_id)
+    assert settlement.status is BatchStatus.HELD
+    assert one(database, "SELECT count(*) FROM failed_root")[0] == 0
+
+
+def test_uncommitted_deltas_do_not_count(database):
+    """What a run posted without committing changes no verdict."""
+    batch = opened(database, pipeline())
+    roots = emit(database, batch, 2)
+    zombie = started(database, batch.batch_id, "middle")
+    deltas = [Delta(root, root + 1000, root + 5000, 1, 1) for root in roots]
+    post_bucket(database, batch.batch_id, zombie.run_id, 0, deltas)
+    run_middle(database, batch, roots)
+    run_sink(database, batch, roots)
+    assert settle_once(database, batch.batch_id).failed == 0
+
+
+def test_settled_stays_settled(database):
+    """Settling twice, or sweeping a settled batch, decides once and changes nothing."""
+    batch, _ = whole_batch(database, pipeline(), lose_sink=[4])
+    assert settle_once(database, batch.batch_id).decided
+    before = rows(database, "SELECT * FROM failed_message")
+    again = settle_once(database, batch.batch_id)
+    assert (again.decided, again.status) == (False, BatchStatus.SETTLED)
+    assert sweep_once(database).settlements == ()
+    assert rows(database, "SELECT * FROM failed_message") == before
+
+
+def test_zero_roots(database):
+    """A batch without records is a settled batch of 0 roots."""
+    batch = opened(database, pipeline())
+    emit(database, batch, 0)
+    run_middle(database, batch, [])
+    run_sink(database, batch, [])
+    assert settle_once(database, batch.batch_id).status is BatchStatus.SETTLED
+    assert counts(database, batch.batch_id) == (0, 0, 0, 0, 0)
+
+
+def test_without_ackers_every_root_is_acked(database):
+    """With ackers=0 nothing is tracked and every root is acked once the steps have committed."""
+    batch = opened(database, pipeline(ackers=0))
+    for name, emitted in (("source", (1, 5)), ("middle", None), ("sink", None)):
+        run = started(database, batch.batch_id, name)
+        commit(database, run, record_of([]), emitted=emitted)
+    assert settle_once(database, batch.batch_id).status is BatchStatus.SETTLED
+    assert counts(database, batch.batch_id) == (5, 5, 0, 0, 0)
+
+
+def test_two_sweepers_one_decision(database):
+    """Of two sweeps at once exactly one decides the batch."""
+    batch, _ = whole_batch(database, pipeline(), lose_sink=[0])
+    barrier, swept = threading.Barrier(2), []
+
+    def sweep():
+        barrier.wait()
+        swept.append(sweep_once(database))
+
+    threads = [threading.Thread(target=sweep) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    decided = [one for result in swept for one in result.settlements if one.decided]
+    assert len(decided) == 1
+    assert one(database, "SELECT count(*) FROM failed_root")[0] == 1
+
+
+def test_sweep_races_the_last_commit(database):
+    """A sweep beside the last step's commit settles all roots as acked or leaves the batch open."""
+    for number in range(15):
+        batch = opened(database, pipeline(), f"run-{number}", number)
+        roots = emit(database, batch, 3)
+        run_middle(database, batch, roots)
+        run = started(database, batch.batch_id, "sink")
+        deltas = [Delta(root, acked=root + 2000, acked_edges=1) for root in roots]
+        post_bucket(database, batch.batch_id, run.run_id, 0, deltas)
+        barrier = threading.Barrier(2)
+
+        def sweep(barrier=barrier, batch=batch):
+            barrier.wait()
+            settle_once(database, batch.batch_id)
+
+        thread = threading.Thread(target=sweep)
+        thread.start()
+        barrier.wait()
+        commit(database, run, record_of(deltas))
+        thread.join()
+        assert settle_once(database, batch.batch_id).status is BatchStatus.SETTLED
+        assert counts(database, batch.batch_id) == (3, 3, 0, 0, 0)
+
+
+def test_open_copy_blocks_nobody(database):
+    """While a COPY into one batch is open, other batches open, settle and are cleaned up."""
+    slow = opened(database, pipeline(), "slow", 1)
+    run = started(database, slow.batch_id, "source")
+    with database.writer.connect() as writing:
+        writing.execute(
+            text("INSERT INTO ledger_delta VALUES (:b, :r, 1, 1, 0, 1, 0)"),
+            {"b": slow.batch_id, "r": run.run_id},
+        )
+        done = threading.Event()
+
+        def work():
+            batch, _ = whole_batch(database, pipeline(), run_id="quick", day=2)
+            settle_once(database, batch.batch_id)
+            done.set()
+
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        assert done.wait(20), "opening or settling waited for a COPY of another batch"
+        thread.join()
+        writing.rollback()
+
+
+def test_straggler_delays_only_the_clean_up(database):
+    """A straggler that still posts into a settled batch keeps its partition until it is gone."""
+    batch, _ = whole_batch(database, pipeline())
+    with database.writer.connect() as writing:
+        writing.execute(
+            text("INSERT INTO ledger_delta VALUES (:b, 1, 1, 1, 0, 1, 0)"), {"b": batch.batch_id}
+        )
+        assert settle_once(database, batch.batch_id).status is BatchStatus.SETTLED
+        assert sweep_once(database).dropped == ()
+        writing.commit()
+    assert sweep_once(database).dropped == (batch.batch_id,)
+    assert counts(database, batch.batch_id) == (10, 10, 0, 0, 0)
+
+
+def test_late_post_is_refused(database):
+    """A post into a batch that was settled and cleaned up is refused."""
+    batch, _ = whole_batch(database, pipeline())
+    settle_once(database, batch.batch_id)
+    sweep_once(database)
+    with pytest.raises(Exception, match="no partition"):
+        post_bucket(database, batch.batch_id, 1, 9, [Delta(1)])

@@ -1,0 +1,146 @@
+"""A small pipeline driven by hand, step by step, against the real ledger."""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from sqlalchemy import text
+
+from ledger import FileSource, ParquetSink, Pipeline
+from ledger.database.connection import Database
+from ledger.opening import Interval, RunKey, Selection, open_batch, open_replay
+from ledger.queries import batches
+from ledger.queries.batches import Batch
+from ledger.settings import Settings
+from ledger.stage_runs import Attempt, OpenedRun, commit, open_run
+from tests.support.posting import Delta, post_bucket, record_of
+
+START = datetime(2013, 1, 1, tzinfo=UTC)
+
+
+def pipeline(name: str = "chain", *, fan_out: bool = False, **options: Any) -> Pipeline:
+    """source -> middle -> sink; with ``fan_out`` also a second sink that reads middle."""
+    made = Pipeline(name, message_timeout="10s", **options)
+    made.source("source", FileSource("in.csv", schema="n INT"))
+
+    @made.stage(reads="source")
+    def middle(rows):  # type: ignore[no-untyped-def]
+        return rows
+
+    made.sink("sink", ParquetSink("out"), reads="middle")
+    if fan_out:
+        made.sink("second", ParquetSink("out2"), reads="middle")
+    return made
+
+
+def opened(database: Database, made: Pipeline, run_id: str = "run", day: int = 0) -> Batch:
+    """An open batch over one day."""
+    interval = Interval(START + timedelta(days=day), START + timedelta(days=day + 1))
+    return open_batch(database, Settings(data="/data"), made, RunKey("dag", run_id), interval)
+
+
+def replayed(database: Database, made: Pipeline, original: int, run_id: str = "replay", **selection: Any) -> Batch:
+    """An open replay batch of ``original``."""
+    key = RunKey("dag", run_id)
+    return open_replay(database, Settings(data="/data"), made, key, original, Selection(**selection))
+
+
+def started(database: Database, batch_id: int, stage: str) -> OpenedRun:
+    """A running run of a step, by a new attempt."""
+    run = open_run(database, batch_id, stage, Attempt())
+    assert run is not None
+    return run
+
+
+def emit(database: Database, batch: Batch, count: int, edges: dict[int, int] | None = None) -> range:
+    """Commit the source with ``count`` roots, each with one edge (default: root + 1000); the roots."""
+    run = started(database, batch.batch_id, "source")
+    first = database.transact(lambda c: batches.reserve_roots(c, count))
+    roots = range(first, first + count)
+    given = edges or {}
+    deltas = [Delta(root, emitted=given.get(root, root + 1000), emitted_edges=1) for root in roots]
+    post_bucket(database, batch.batch_id, run.run_id, 0, deltas)
+    commit(database, run, record_of(deltas), emitted=(first, count))
+    return roots
+
+
+def finish(database: Database, run: OpenedRun, deltas: Iterable[Delta]) -> None:
+    """Post a run's deltas and commit it."""
+    rows = list(deltas)
+    assert post_bucket(database, run.batch.batch_id, run.run_id, 0, rows)
+    commit(database, run, record_of(rows))
+
+
+def run_middle(database: Database, batch: Batch, roots: Iterable[int], lose: Iterable[int] = (), fail: dict[int, str] | None = None, edges: int = 1) -> None:
+    """Commit middle: acks root + 1000, emits root + 2000 (and + 3000 to a second consumer)."""
+    lost, failed = set(lose), fail or {}
+    deltas = []
+    for root in roots:
+        if root in lost:
+            continue
+        out = 0 if root in failed else (root + 2000) ^ (root + 3000 if edges == 2 else 0)
+        count = 0 if root in failed else edges
+        deltas.append(Delta(root, root + 1000, out, 1, count, failed.get(root)))
+    finish(database, started(database, batch.batch_id, "middle"), deltas)
+
+
+def run_sink(database: Database, batch: Batch, roots: Iterable[int], lose: Iterable[int] = (), name: str = "sink", offset: int = 2000) -> None:
+    """Commit a sink: acks root + offset."""
+    lost = set(lose)
+    deltas = [Delta(root, acked=root + offset, acked_edges=1) for root in roots if root not in lost]
+    finish(database, started(database, batch.batch_id, name), deltas)
+
+
+def whole_batch(database: Database, made: Pipeline, count: int = 10, run_id: str = "run", day: int = 0, **lose: Any) -> tuple[Batch, range]:
+    """Run every step of a batch; ``lose_middle``, ``lose_sink``: roots lost there."""
+    batch = opened(database, made, run_id, day)
+    roots = emit(database, batch, count)
+    base = roots.start
+    lost = [base + n for n in lose.get("lose_middle", ())]
+    run_middle(database, batch, roots, lost)
+    run_sink(database, batch, [r for r in roots if r not in lost], [base + n for n in lose.get("lose_sink", ())])
+    return batch, roots
+
+
+def emit_replay(database: Database, batch: Batch) -> range:
+    """Commit a replay's source: one root per claimed message."""
+    from ledger.queries import replays
+
+    messages = database.transact(lambda c: replays.claimed_messages(c, batch.batch_id, "source"))
+    run = started(database, batch.batch_id, "source")
+    first = database.transact(lambda c: batches.reserve_roots(c, len(messages)))
+    roots = range(first, first + len(messages))
+    deltas = [Delta(root, emitted=root + 1000, emitted_edges=1) for root in roots]
+    with database.writer.begin() as connection:
+        for root, message in zip(roots, messages, strict=True):
+            connection.execute(
+                text("INSERT INTO replay_root VALUES (:b, :r, :root, :m)"),
+                {"b": batch.batch_id, "r": run.run_id, "root": root, "m": message},
+            )
+    post_bucket(database, batch.batch_id, run.run_id, 0, deltas)
+    commit(database, run, record_of(deltas), emitted=(first, len(messages)))
+    return roots
+
+
+def one(database: Database, query: str, **values: Any) -> Any:
+    """The only row of a query, as the reader."""
+    with database.reader.connect() as connection:
+        return connection.execute(text(query), values).one()
+
+
+def rows(database: Database, query: str, **values: Any) -> list[Any]:
+    """All rows of a query, as the reader."""
+    with database.reader.connect() as connection:
+        return list(connection.execute(text(query), values).all())
+
+
+def age(database: Database, batch_id: int, seconds: float) -> None:
+    """Make every run of a batch ``seconds`` older: leases lapse and failures lie back."""
+    with database.plain.begin() as connection:
+        connection.execute(
+            text(
+                "UPDATE stage_run SET lease_until = lease_until - make_interval(secs => :s), closed_at = closed_at - make_interval(secs => :s) "
+                "WHERE batch_id = :b"
+            ),
+            {"s": seconds, "b": batch_id},
+        )

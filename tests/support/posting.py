@@ -1,0 +1,76 @@
+"""Posts deltas as an executor's task does, without Spark: one transaction, the bucket's row last."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import psycopg2
+from sqlalchemy import text
+
+from ledger.database.connection import Database
+from ledger.stage_runs import Record
+
+
+@dataclass(frozen=True)
+class Delta:
+    """What one run adds to one root: XORs and counts of edges acked and emitted."""
+
+    root: int
+    acked: int = 0
+    emitted: int = 0
+    acked_edges: int = 0
+    emitted_edges: int = 0
+    reason: str | None = None
+
+
+def signed(value: int) -> int:
+    """A 64-bit pattern as PostgreSQL's bigint."""
+    return value - (1 << 64) if value >> 63 else value
+
+
+def post_bucket(
+    database: Database, batch_id: int, run_id: int, bucket: int, deltas: Iterable[Delta]
+) -> bool:
+    """Post one bucket; False if another attempt of the task had posted it."""
+    rows = list(deltas)
+    with database.writer.connect() as connection:
+        for one in rows:
+            connection.execute(
+                text("INSERT INTO ledger_delta VALUES (:b, :r, :root, :delta, :acked, :e, :a)"),
+                {
+                    "b": batch_id,
+                    "r": run_id,
+                    "root": one.root,
+                    "delta": signed(one.acked ^ one.emitted),
+                    "acked": signed(one.acked),
+                    "e": one.emitted_edges,
+                    "a": one.acked_edges,
+                },
+            )
+            if one.reason is not None:
+                connection.execute(
+                    text("INSERT INTO root_fail VALUES (:b, :r, :root, :reason, NULL)"),
+                    {"b": batch_id, "r": run_id, "root": one.root, "reason": one.reason},
+                )
+        try:
+            connection.execute(
+                text("INSERT INTO stage_run_bucket VALUES (:r, :bucket, :rows)"),
+                {"r": run_id, "bucket": bucket, "rows": len(rows)},
+            )
+        except Exception as exc:
+            if not isinstance(getattr(exc, "orig", None), psycopg2.errors.UniqueViolation):
+                raise
+            connection.rollback()
+            return False
+        connection.commit()
+    return True
+
+
+def record_of(deltas: Iterable[Delta]) -> Record:
+    """What the run that posted ``deltas`` records when it commits."""
+    xor = rows = emitted = acked = 0
+    for one in deltas:
+        xor ^= one.acked ^ one.emitted
+        rows += 1
+        emitted += one.emitted_edges
+        acked += one.acked_edges
+    return Record(delta_rows=rows, delta_xor=signed(xor), emitted_edges=emitted, acked_edges=acked)
