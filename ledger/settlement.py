@@ -63,9 +63,9 @@ def _settle(
 
 
 def step_facts(connection: Connection, batch: Batch) -> list[StepFacts]:
-    """The steps of a batch with their newest runs."""
+    """The steps of a batch with their newest runs; what died before it was opened again is past."""
     found = runs.runs_of(connection, batch.batch_id)
-    newest = {run.stage: run for run in found}
+    newest = {run.stage: run for run in found if run.opened_at >= batch.opened_at}
     committed = {run.stage for run in found if run.state is RunState.COMMITTED}
     facts = []
     for step in batch.topology:

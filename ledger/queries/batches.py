@@ -24,6 +24,7 @@ class Batch:
     dag_id: str
     run_id: str
     status: BatchStatus
+    opened_at: datetime
     interval_start: datetime
     interval_end: datetime
     params: Mapping[str, Any]
@@ -41,7 +42,7 @@ class Batch:
 
 
 _BATCH = """
-SELECT b.batch_id, p.name AS pipeline, b.pipeline_id, b.kind, b.original_batch_id, b.dag_id, b.run_id, b.status,
+SELECT b.batch_id, p.name AS pipeline, b.pipeline_id, b.kind, b.original_batch_id, b.dag_id, b.run_id, b.status, b.opened_at,
        b.interval_start, b.interval_end, b.params, b.selection, b.topology, b.held_reason,
        p.message_timeout_seconds, p.max_replays, p.ackers
 FROM batch b JOIN pipeline p USING (pipeline_id)

@@ -21,12 +21,13 @@ class Run:
     stage: str
     state: RunState
     attempt_id: UUID
+    opened_at: datetime
     lease_until: datetime
     closed_at: datetime | None
     output_rows: int | None
 
 
-_RUN = "SELECT stage_run_id, batch_id, stage, state, attempt_id, lease_until, closed_at, output_rows FROM stage_run "
+_RUN = "SELECT stage_run_id, batch_id, stage, state, attempt_id, opened_at, lease_until, closed_at, output_rows FROM stage_run "
 
 
 def _run(row: Row[Any]) -> Run:

@@ -1,0 +1,350 @@
+"""A random walk over the ledger's life, with plain sets of pending edges as its oracle.
+
+The machine drives one batch, and then its replays, through opening, posting, crashing, committing,
+sweeping and expiring in any order that Hypothesis finds. The oracle knows which edges each run
+emitted and acked; whatever the ledger decides must be what the sets say.
+"""
+
+import os
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from sqlalchemy import text
+
+from ledger.errors import FencedError, NotReadyError
+from ledger.queries import batches, replays
+from ledger.settlement import settle_once
+from ledger.stage_runs import Attempt, OpenedRun, commit, fail, open_run
+from ledger.states import BatchStatus
+from tests.conftest import empty
+from tests.support.ledgers import opened, pipeline, replayed, rows
+from tests.support.posting import Delta, post_bucket, record_of
+
+STAGES = ("source", "middle", "sink", "second")
+READS = {"middle": "source", "sink": "middle", "second": "middle"}
+CONSUMERS = {"source": ("middle",), "middle": ("sink", "second"), "sink": (), "second": ()}
+MAX_REPLAYS = 1
+FATES = st.lists(st.sampled_from(["ok", "ok", "ok", "lost", "twice", "fail"]), min_size=3, max_size=3)
+
+
+@dataclass
+class Modelled:
+    """A run as the oracle knows it. Edges are (root, consumer) -> ids, acked ones may repeat."""
+
+    opened: OpenedRun
+    reads: "Modelled | None"
+    emitted: dict[tuple[int, str], list[int]] = field(default_factory=dict)
+    acked: dict[int, list[int]] = field(default_factory=dict)
+    fails: set[int] = field(default_factory=set)
+    roots: range = range(0)
+    deltas: list[Delta] | None = None
+    state: str = "running"
+
+
+class LedgerLife(RuleBasedStateMachine):
+    """One batch and its replays; ``database`` is set on the class by the test."""
+
+    database = None
+
+    def __init__(self):
+        super().__init__()
+        empty(self.database)
+        self.random = random.Random(7)
+        self.made = pipeline(fan_out=True, max_replays=MAX_REPLAYS)
+        self.original = self.batch = opened(self.database, self.made)
+        self.status = "open"
+        self.newest: dict[str, Modelled] = {}
+        self.committed: dict[str, Modelled] = {}
+        self.everything: list[Modelled] = []
+        self.messages: dict[int, str] = {}  # message -> status
+        self.message_of: dict[int, int] = {}  # root -> message
+        self.failed_replays: Counter[int] = Counter()
+        self.count = 3
+        self.replay_number = 0
+        self.dead_since_aging = False
+
+    # -- steps of a run ------------------------------------------------------------------------
+
+    @precondition(lambda self: self.status == "open")
+    @rule(stage=st.sampled_from(STAGES))
+    def open_a_run(self, stage):
+        """A new attempt of a step: fences the running one."""
+        reads = READS.get(stage)
+        if reads is not None and reads not in self.committed:
+            with pytest.raises(NotReadyError):
+                open_run(self.database, self.batch.batch_id, stage, Attempt())
+            return
+        run = open_run(self.database, self.batch.batch_id, stage, Attempt())
+        if stage in self.newest and self.newest[stage].state == "running":
+            self.newest[stage].state = "fenced"
+        self.newest[stage] = Modelled(run, self.committed.get(reads) if reads else None)
+        self.everything.append(self.newest[stage])
+
+    @rule(pick=st.integers(0, 99), fates=FATES, split=st.booleans(), repeat=st.booleans())
+    def post(self, pick, fates, split, repeat):
+        """Any run not posted yet, also a zombie, posts its buckets, in any order, perhaps twice."""
+        waiting = [run for run in self.everything if run.deltas is None]
+        if not waiting or self.status != "open":
+            return
+        run = waiting[pick % len(waiting)]
+        self._imagine(run, fates)
+        buckets = [run.deltas[::2], run.deltas[1::2]] if split else [run.deltas]
+        order = list(enumerate(buckets))
+        if repeat:
+            order.reverse()
+        for number, deltas in order:
+            assert post_bucket(self.database, self.batch.batch_id, run.opened.run_id, number, deltas)
+            if repeat:
+                assert not post_bucket(self.database, self.batch.batch_id, run.opened.run_id, number, deltas)
+
+    @rule(pick=st.integers(0, 99))
+    def commit_a_run(self, pick):
+        """Any posted run tries to commit; a zombie, or one whose input was superseded, is fenced."""
+        posted = [run for run in self.everything if run.deltas is not None and run.state != "failed"]
+        if not posted:
+            return
+        run = posted[pick % len(posted)]
+        stage = run.opened.stage
+        emitted = (run.roots.start, len(run.roots)) if stage == "source" else None
+        allowed = (
+            self.status == "open"
+            and run.state == "running"
+            and (run.reads is None or run.reads.state == "committed")
+        )
+        if run.state == "committed" or allowed:
+            commit(self.database, run.opened, record_of(run.deltas), emitted=emitted)
+        else:
+            with pytest.raises(FencedError):
+                commit(self.database, run.opened, record_of(run.deltas), emitted=emitted)
+        if allowed:
+            self._supersede(stage)
+            run.state = "committed"
+            self.committed[stage] = run
+
+    @rule(pick=st.integers(0, 99))
+    def crash(self, pick):
+        """A running run dies and says so; without saying, it simply never acts again."""
+        alive = [run for run in self.everything if run.state == "running"]
+        if alive and self.status == "open":
+            run = alive[pick % len(alive)]
+            fail(self.database, run.opened, "crashed")
+            run.state = "failed"
+
+    # -- decisions -----------------------------------------------------------------------------
+
+    @precondition(lambda self: self.status == "open")
+    @rule(late=st.booleans())
+    def sweep(self, late):
+        """A sweep, now or a day later, decides just what the sets allow."""
+        now = self.database.transact(batches.database_now) + timedelta(days=1 if late else 0)
+        settlement = settle_once(self.database, self.batch.batch_id, now=now)
+        missing = [stage for stage in STAGES if stage not in self.committed]
+        if not missing:
+            assert settlement.status is BatchStatus.SETTLED
+            self._settled()
+        elif not late or not any(stage in self.newest for stage in missing):
+            assert settlement.status is BatchStatus.OPEN
+        elif "source" in missing:
+            assert settlement.status is BatchStatus.ABANDONED
+            self._abandoned()
+        else:
+            assert settlement.status is BatchStatus.SETTLED
+            self._settled()
+
+    @precondition(lambda self: self.status == "settled" and "failed" in self.messages.values())
+    @rule()
+    def replay(self):
+        """A replay claims every failed message, and becomes the batch that is driven."""
+        self.replay_number += 1
+        self.batch = replayed(self.database, self.made, self.original.batch_id, f"r{self.replay_number}")
+        claimed = self.database.transact(lambda c: replays.claimed_messages(c, self.batch.batch_id, "source"))
+        assert set(claimed) == {m for m, status in self.messages.items() if status == "failed"}
+        for message in claimed:
+            self.messages[message] = "replaying"
+        self._fresh(len(claimed))
+
+    @precondition(lambda self: self.status == "abandoned")
+    @rule()
+    def open_again(self):
+        """Clearing the first task of an abandoned batch opens the same batch again."""
+        if self.batch.kind == "original":
+            again = opened(self.database, self.made)
+        else:
+            again = replayed(self.database, self.made, self.original.batch_id, f"r{self.replay_number}")
+            for message, status in self.messages.items():
+                if status == "failed":
+                    self.messages[message] = "replaying"
+        assert (again.batch_id, again.status) == (self.batch.batch_id, BatchStatus.OPEN)
+        self._fresh(self.count)
+
+    # -- invariants ----------------------------------------------------------------------------
+
+    @invariant()
+    def counts_are_disjoint(self):
+        """In every batch total = acked + failed + quarantined + pending, and open means pending."""
+        for row in rows(self.database, "SELECT * FROM batch_status"):
+            assert row.total == row.acked + row.failed + row.quarantined + row.pending
+            assert row.pending == (0 if row.status == "settled" else row.total)
+
+    @invariant()
+    def messages_are_as_the_oracle_has_them(self):
+        """Every message has the oracle's status, and is claimed by an open replay or by none."""
+        found = rows(self.database, "SELECT message_id, status, replay_batch_id FROM failed_message")
+        assert {row.message_id: row.status for row in found} == self.messages
+        for row in found:
+            assert (row.status == "replaying") <= (row.replay_batch_id == self.batch.batch_id)
+
+    @invariant()
+    def running_values_are_the_sets(self):
+        """The running ack value of every root is the XOR of its pending edges."""
+        if self.status != "open" or "source" not in self.committed:
+            return
+        found = {row.root_id: row.open_edges for row in rows(self.database, "SELECT * FROM pending_root")}
+        for root in self.committed["source"].roots:
+            emitted, acked = self._edges(root)
+            assert found.get(root, 0) == emitted.total() - acked.total()
+            assert (root in found) == (emitted != acked)
+
+    # -- the oracle ----------------------------------------------------------------------------
+
+    def _imagine(self, run, fates):
+        """What the run does to each root: the sets, and the deltas that say so."""
+        stage, consumers = run.opened.stage, CONSUMERS[run.opened.stage]
+        if stage == "source":
+            first = self.database.transact(lambda c: batches.reserve_roots(c, self.count))
+            run.roots = range(first, first + self.count)
+            self._map_messages(run)
+        else:
+            source = run
+            while source.reads is not None:
+                source = source.reads
+            run.roots = source.roots
+        run.deltas = []
+        for root, fate in zip(run.roots, fates, strict=False):
+            self._imagine_root(run, root, fate, consumers)
+
+    def _imagine_root(self, run, root, fate, consumers):
+        incoming = [] if run.reads is None else run.reads.emitted.get((root, run.opened.stage), [])
+        if run.reads is not None and (not incoming or fate == "lost"):
+            return
+        acked = incoming * 3 if fate == "twice" else list(incoming)
+        failed = fate == "fail"
+        out = [] if failed else [(name, self.random.getrandbits(63)) for name in consumers]
+        for name, edge in out:
+            run.emitted[root, name] = [edge]
+        run.acked[root] = acked
+        if failed:
+            run.fails.add(root)
+        run.deltas.append(
+            Delta(root, _xor(acked), _xor([edge for _, edge in out]), len(acked), len(out), "bad" if failed else None)
+        )
+
+    def _map_messages(self, run):
+        if self.batch.kind == "original":
+            self.message_of.update({root: root for root in run.roots})
+            return
+        claimed = self.database.transact(lambda c: replays.claimed_messages(c, self.batch.batch_id, "source"))
+        with self.database.writer.begin() as connection:
+            for root, message in zip(run.roots, claimed, strict=True):
+                self.message_of[root] = message
+                connection.execute(
+                    text("INSERT INTO replay_root VALUES (:b, :r, :root, :m)"),
+                    {"b": self.batch.batch_id, "r": run.opened.run_id, "root": root, "m": message},
+                )
+
+    def _edges(self, root):
+        """Multisets of edges emitted and acked for a root by the committed runs."""
+        emitted, acked = Counter(), Counter()
+        for run in self.committed.values():
+            for (owner, _), found in run.emitted.items():
+                if owner == root:
+                    emitted.update(found)
+            acked.update(run.acked.get(root, []))
+        return emitted, acked
+
+    def _settled(self):
+        expired = len(self.committed) < len(STAGES)
+        for root in self.committed["source"].roots:
+            emitted, acked = self._edges(root)
+            explicit = any(root in run.fails for run in self.committed.values())
+            message = self.message_of[root]
+            if not explicit and emitted == acked:
+                if message in self.messages:
+                    self.messages[message] = "recovered"
+                continue
+            own = explicit or not (expired and self._broke_where_nothing_committed(root))
+            self._failed(message, own)
+        self._close("settled")
+
+    def _broke_where_nothing_committed(self, root):
+        """Whether the first hop that broke, in order, has a consumer that never committed."""
+        for producer in STAGES:
+            run = self.committed.get(producer)
+            if run is None:
+                continue
+            out = {name: run.emitted.get((root, name), []) for name in CONSUMERS[producer]}
+            took = {name: self.committed[name].acked.get(root, []) if name in self.committed else [] for name in out}
+            if any(Counter(out[name]) != Counter(took[name]) for name in out):
+                uneven = [name for name in out if len(out[name]) != len(took[name])]
+                return any(name not in self.committed for name in uneven or out)
+        return False
+
+    def _failed(self, message, own):
+        if self.batch.kind != "original":
+            self.failed_replays[message] += own
+        budget_used = self.failed_replays[message] >= MAX_REPLAYS and self.batch.kind != "original"
+        self.messages[message] = "quarantined" if own and budget_used else "failed"
+
+    def _abandoned(self):
+        for message, status in self.messages.items():
+            if status == "replaying":
+                self.messages[message] = "failed"
+        self._close("abandoned")
+
+    def _close(self, status):
+        self.status = status
+        for run in self.everything:
+            if run.state == "running":
+                run.state = "fenced"
+
+    def _fresh(self, count):
+        self.status, self.count = "open", count
+        self.newest, self.committed, self.everything = {}, {}, []
+
+    def _supersede(self, stage):
+        old = self.committed.pop(stage, None)
+        if old is None:
+            return
+        old.state = "superseded"
+        for reader, reads in READS.items():
+            if reads == stage and reader in self.committed and self.committed[reader].reads is old:
+                self._supersede(reader)
+
+
+def _xor(edges):
+    value = 0
+    for edge in edges:
+        value ^= edge
+    return value
+
+
+def test_ledger_agrees_with_plain_sets(database):
+    """Over random lives, with crashes, zombies, lost and repeated posts, the ledger decides as plain sets of edges do."""
+    LedgerLife.database = database
+    examples = int(os.environ.get("ACKLEDGER_EXAMPLES", "60"))
+    run_state_machine_as_test(
+        LedgerLife,
+        settings=settings(
+            max_examples=examples,
+            stateful_step_count=40,
+            deadline=None,
+            derandomize=True,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
