@@ -4,7 +4,7 @@ A pipeline's run opens its batch, submits one Spark job per step, settles, and t
 incomplete. Everything that connects, or needs Java, is imported when a task runs.
 """
 
-import json
+import logging
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -23,6 +23,7 @@ REPLAY_WANTED = Asset("x-ledger://replay-wanted")
 APPLICATION = Path(__file__).resolve().parent.parent / "jobs" / "run_step.py"
 _OWN_TASKS = ("open", "settle", "complete")
 _OWN_CONF = ("interval_start", "interval_end", "replay_of", "reason", "stage", "root")
+_log = logging.getLogger(__name__)
 _START = datetime(2013, 1, 1, tzinfo=UTC)
 
 # A driver of a small step spends most of its seconds on its own start: compile less, collect simply.
@@ -124,8 +125,13 @@ def _open_task(target: str) -> Any:
         run = context["dag_run"]
         key = RunKey(run.dag_id, run.run_id)
         batch = _opened(load_pipeline(target), key, run.conf or {}, context)
-        print(
-            f"batch {batch.batch_id} ({batch.kind}) is {batch.status}: {batch.interval_start} to {batch.interval_end}"
+        _log.info(
+            "batch %s (%s) is %s: %s to %s",
+            batch.batch_id,
+            batch.kind,
+            batch.status,
+            batch.interval_start,
+            batch.interval_end,
         )
         return int(batch.batch_id)
 
@@ -150,9 +156,9 @@ def _opened(pipeline: Pipeline, key: Any, conf: dict[str, Any], context: Any) ->
 
 def _interval(conf: dict[str, Any], context: Any) -> tuple[datetime, datetime]:
     """The run's data interval, or the one in its conf. A run id's date is never looked at."""
-    given = [conf.get("interval_start"), conf.get("interval_end")]
-    if all(given):
-        return _moment(given[0]), _moment(given[1])
+    start, end = conf.get("interval_start"), conf.get("interval_end")
+    if start and end:
+        return _moment(start), _moment(end)
     run = context["dag_run"]
     if run.data_interval_start is None or run.data_interval_end is None:
         raise InputError(
@@ -180,7 +186,7 @@ def _settle_task() -> Any:
 
         settlement = settle_once(_database(), context["ti"].xcom_pull(task_ids="open"))
         assert settlement is not None
-        print(settlement)  # noqa: T201
+        _log.info("%s", settlement)
         if settlement.status is not BatchStatus.SETTLED:
             raise LedgerError(
                 f"batch {settlement.batch_id} is {settlement.status}: {settlement.reason}"
@@ -196,7 +202,7 @@ def _complete_task() -> Any:
         from ledger.summary import summarize
 
         summary = summarize(_database(), context["ti"].xcom_pull(task_ids="open"))
-        print(summary.roots)  # noqa: T201
+        _log.info("%s", summary.roots)
         if not summary.complete:
             raise AirflowFailException(summary.incomplete_because())
 
@@ -224,11 +230,11 @@ def sweeper_dag(*, schedule: str, **dag_options: Any) -> DAG:
 
             swept = sweep_once(_database())
             for settlement in swept.settlements:
-                print(settlement)  # noqa: T201
+                _log.info("%s", settlement)
             return [wish.batch_id for wish in swept.replays]
 
         @task(outlets=[REPLAY_WANTED])
-        def ask_for_replay(batches: list[int], *, outlet_events: Any) -> None:
+        def ask_for_replay(batches: Any, *, outlet_events: Any = None) -> None:
             """Publish the asset event that starts ledger_replay; skipped if nothing has failed."""
             if not batches:
                 raise AirflowSkipException("no pipeline wants a replay")
@@ -290,8 +296,8 @@ def _triggers(params: dict[str, Any], only: set[int] | None, run_id: str) -> lis
             or row.pipeline
         )
         conf = {"replay_of": row.batch_id, **selection}
-        print(
-            f"replay {row.messages} records of batch {row.batch_id} by {dag_id}: {json.dumps(conf)}"
+        _log.info(
+            "replay %s records of batch %s by %s: %s", row.messages, row.batch_id, dag_id, conf
         )
         made.append(
             {

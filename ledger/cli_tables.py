@@ -37,13 +37,18 @@ class _Fitting:
     data: Rows
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        if Measurement.get(console, options.update(max_width=10_000), self.table).maximum <= options.max_width:
+        if (
+            Measurement.get(console, options.update(max_width=10_000), self.table).maximum
+            <= options.max_width
+        ):
             yield self.table
             return
         width = max(len(name) for name in self.data[0])
         for number, row in enumerate(self.data, 1):
             yield Text(f"row {number}", style="bold")
-            yield Text("\n".join(f"  {name:<{width}}  {_cell(value)}" for name, value in row.items()))
+            yield Text(
+                "\n".join(f"  {name:<{width}}  {_cell(value)}" for name, value in row.items())
+            )
 
 
 def facts(data: Mapping[str, Any]) -> RenderableType:

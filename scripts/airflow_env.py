@@ -15,7 +15,7 @@ def airflow_environment(
     ``home``: AIRFLOW_HOME. ``sql_alchemy_conn``: Airflow's own database, never the ledger's. A
     Spark connection that is exported already is kept; the default is two threads of this machine.
     """
-    settings = {
+    return {
         "AIRFLOW_HOME": str(home),
         "AIRFLOW__CORE__DAGS_FOLDER": str(dags_folder),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
@@ -32,7 +32,6 @@ def airflow_environment(
         "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
     }
-    return settings
 
 
 def clean_environment() -> dict[str, str]:

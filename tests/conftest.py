@@ -11,7 +11,9 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-for _name in [name for name in os.environ if name.startswith(("ACKLEDGER_", "AIRFLOW_", "SPARK_", "PG"))]:
+for _name in [
+    name for name in os.environ if name.startswith(("ACKLEDGER_", "AIRFLOW_", "SPARK_", "PG"))
+]:
     del os.environ[_name]
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 
@@ -77,13 +79,13 @@ def settings(tmp_path: Path, server_home: Path) -> Settings:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator["SparkSession"]:  # noqa: F821
-    """One local session for all tests."""
+    """One local session for all tests; a task may be tried twice."""
     os.environ["PYSPARK_SUBMIT_ARGS"] = (
         "--driver-memory 2g --conf spark.sql.shuffle.partitions=2 --conf spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 "
         f"--conf spark.sql.warehouse.dir={tempfile.gettempdir()}/ackledger-warehouse pyspark-shell"
     )
     from ledger.spark.session import build_session
 
-    session = build_session("tests", "local[2]")
+    session = build_session("tests", "local[2, 2]")
     yield session
     session.stop()

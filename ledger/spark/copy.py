@@ -1,25 +1,24 @@
 """Post deltas: one transaction per bucket, from the executors, refused if it has happened before."""
 
 import csv
-import tempfile
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass, fields
 from functools import partial, reduce
 from itertools import chain
-from typing import Any
+from tempfile import SpooledTemporaryFile
+from typing import IO, Any
 
 import numpy as np
 import psycopg2
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from ledger.errors import UnavailableError
 from ledger.spark.binary_copy import HEADER, TRAILER, Stream, encode
-from ledger.spark.session import session_conf
+from ledger.spark.session import SPARK_ERRORS, session_conf
 
 MOST_DETAIL = 10_000  # characters of raw text kept in the ledger; the snapshot has all of it
 
@@ -82,7 +81,7 @@ def post(
     with session_conf(fold.sparkSession, options):
         try:
             rows = fold.mapInArrow(task, _SCHEMA).collect()
-        except PySparkException as exc:
+        except SPARK_ERRORS as exc:
             if "psycopg2.OperationalError" not in str(exc):
                 raise
             raise UnavailableError(
@@ -102,8 +101,13 @@ def _post_bucket(
     """One task: all its rows in one transaction, whose last statement is the bucket's own row."""
     context = TaskContext.get()
     assert context is not None
-    bucket = _Bucket(batch_id, run_id, context.partitionId(), batches)
-    with closing(_connect(dsn)) as connection:
+    # Deltas stream; what else belongs to the rows waits, on disk if there is much of it.
+    with (
+        SpooledTemporaryFile(16 << 20, "w+", newline="") as fails,
+        SpooledTemporaryFile(16 << 20, "w+b") as messages,
+        closing(_connect(dsn)) as connection,
+    ):
+        bucket = _Bucket(batch_id, run_id, context.partitionId(), batches, fails, messages)
         posted = bucket.post(connection)
     yield pa.RecordBatch.from_pylist([asdict(posted)])
 
@@ -124,15 +128,22 @@ def _connect(dsn: str) -> Any:
 class _Bucket:
     """The rows of one task on their way into the ledger."""
 
-    def __init__(self, batch_id: int, run_id: int, number: int, batches: Iterator[pa.RecordBatch]):
+    def __init__(
+        self,
+        batch_id: int,
+        run_id: int,
+        number: int,
+        batches: Iterator[pa.RecordBatch],
+        fails: IO[str],
+        messages: IO[bytes],
+    ):
         self._batch_id = batch_id
         self._run_id = run_id
         self._number = number
         self._batches = batches
         self._posted = Posted()
-        # Deltas stream; what else belongs to the rows waits, on disk if there is much of it.
-        self._fails = tempfile.SpooledTemporaryFile(16 << 20, "w+", newline="")
-        self._messages = tempfile.SpooledTemporaryFile(16 << 20, "w+b")
+        self._fails = fails
+        self._messages = messages
 
     def post(self, connection: Any) -> Posted:
         """COPY everything, then the bucket's row; the second writer of a bucket changes nothing."""

@@ -1,7 +1,6 @@
 """Emit a source: its records go to a snapshot, each becomes a root, and the init deltas are posted."""
 
 import pyarrow as pa
-from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
@@ -23,6 +22,7 @@ from ledger.spark.job import (
 )
 from ledger.spark.manifest import Manifest, check_files, take_manifest, with_position
 from ledger.spark.reading import Reader, find_files
+from ledger.spark.session import SPARK_ERRORS
 from ledger.stage_runs import OpenedRun, Record, commit
 from ledger.states import BatchKind
 
@@ -52,7 +52,7 @@ def _write(records: DataFrame, folder: str) -> int:
     wrote = Witness()
     try:
         wrote.watch(records).write.mode("append").options(**STORED).parquet(folder)
-    except PySparkException as exc:
+    except SPARK_ERRORS as exc:
         failure = read_failure(exc)
         if failure is None:
             raise

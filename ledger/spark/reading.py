@@ -133,7 +133,11 @@ def read_reference(
 
 def _struct(schema: StructType | str) -> StructType:
     """A schema given as a StructType or a DDL string; needs a running session for the latter."""
-    return StructType.fromDDL(schema) if isinstance(schema, str) else schema
+    if isinstance(schema, StructType):
+        return schema
+    parsed = StructType.fromDDL(schema)
+    assert isinstance(parsed, StructType)
+    return parsed
 
 
 def _unspoilt(rows: DataFrame) -> DataFrame:

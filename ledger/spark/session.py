@@ -7,9 +7,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from ledger.errors import ConfigurationError
+
+# What an action raises: Spark's own errors, and those of the bridge that it did not translate.
+SPARK_ERRORS = (PySparkException, Py4JError)
 
 # What correctness rests on: a file that is missing or damaged is an error, and time is UTC.
 REQUIRED = {

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import fsspec
 from pyspark.sql import DataFrame
+from sqlalchemy import Connection
 
 from ledger.errors import StageError
 from ledger.pipeline import SinkStep
@@ -28,12 +29,17 @@ def run_sink(job: Job, run: OpenedRun, step: SinkStep) -> Record:
     manifest = take_manifest(folders.staging)
     require_equal(f"rows of {step.name} in {folders.staging}", wrote.rows, manifest.rows)
     record = _post(job, run, step, rows, manifest, dedup.dropped(rows))
+
+    def deliver(connection: Connection) -> None:
+        dedup.save(connection)
+        folders.show()
+
     commit(
         job.database,
         run,
         record,
         files=file_rows(folders.shown(manifest)),
-        before_commit=lambda connection: (dedup.save(connection), folders.show()),
+        before_commit=deliver,
     )
     folders.clean()
     return record

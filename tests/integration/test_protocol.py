@@ -107,7 +107,10 @@ def test_backend_killed_during_commit(database):
 
     commit(database, run, record_of(deltas), before_commit=kill_once)
     assert len(tries) == 2
-    assert one(database, "SELECT state FROM stage_run WHERE stage_run_id = :r", r=run.run_id).state == "committed"
+    assert (
+        one(database, "SELECT state FROM stage_run WHERE stage_run_id = :r", r=run.run_id).state
+        == "committed"
+    )
 
 
 def test_second_attempt_of_a_task_is_refused(database):
@@ -140,7 +143,11 @@ def test_rerun_supersedes_its_readers(database):
     batch, roots = whole_batch(database, pipeline())
     run_middle(database, batch, roots)
     states = dict(
-        tuple(row) for row in rows(database, "SELECT stage, string_agg(state::text, ',' ORDER BY stage_run_id) FROM stage_run GROUP BY 1")
+        tuple(row)
+        for row in rows(
+            database,
+            "SELECT stage, string_agg(state::text, ',' ORDER BY stage_run_id) FROM stage_run GROUP BY 1",
+        )
     )
     assert states == {"source": "committed", "middle": "superseded,committed", "sink": "superseded"}
     assert settle_once(database, batch.batch_id).status is BatchStatus.OPEN
@@ -266,7 +273,11 @@ def test_replay_takes_what_is_selected(database):
     settle_once(database, batch.batch_id)
     replayed(database, made, batch.batch_id, "one", root=roots[2])
     replayed(database, made, batch.batch_id, "two", stage="middle")
-    claimed = rows(database, "SELECT message_id, replay_batch_id - :b FROM failed_message WHERE status = 'replaying' ORDER BY 1", b=batch.batch_id)
+    claimed = rows(
+        database,
+        "SELECT message_id, replay_batch_id - :b FROM failed_message WHERE status = 'replaying' ORDER BY 1",
+        b=batch.batch_id,
+    )
     assert claimed == [(roots[1], 2), (roots[2], 1)]
     with pytest.raises(NotReadyError, match="nothing to replay"):
         replayed(database, made, batch.batch_id, "three", reason="unheard of")
@@ -312,7 +323,9 @@ def test_path_is_rendered_and_kept(database):
     from ledger import FileSource, ParquetSink, Pipeline
 
     made = Pipeline("paths")
-    made.source("s", FileSource("in/{{ interval_start | ds }}-{{ params.kind }}.csv", schema="n INT"))
+    made.source(
+        "s", FileSource("in/{{ interval_start | ds }}-{{ params.kind }}.csv", schema="n INT")
+    )
     made.sink("out", ParquetSink("out"), reads="s")
     interval = Interval(START, START.replace(day=2), {"kind": "x"})
     open_batch(database, Settings(data="/data"), made, RunKey("dag", "run"), interval)

@@ -51,7 +51,9 @@ def test_hop_is_named(database):
     """A root lost in the middle and one lost in the sink are named with the step that lost each."""
     batch, roots = whole_batch(database, pipeline(), lose_middle=[1], lose_sink=[2])
     settle_once(database, batch.batch_id)
-    found = rows(database, "SELECT root_id, stage, reason, residue FROM failed_root ORDER BY root_id")
+    found = rows(
+        database, "SELECT root_id, stage, reason, residue FROM failed_root ORDER BY root_id"
+    )
     assert [tuple(row) for row in found] == [
         (roots[1], "middle", "lost", roots[1] + 1000),
         (roots[2], "sink", "lost", roots[2] + 2000),
@@ -138,8 +140,16 @@ def test_replay_recovers_and_quarantines(database):
     settle_once(database, replay.batch_id)
     assert counts(database, batch.batch_id) == (10, 9, 0, 1, 0)
     assert counts(database, replay.batch_id) == (2, 1, 0, 1, 0)
-    assert one(database, "SELECT message_id, stage, attempts FROM quarantine") == (roots[1], "middle", 2)
-    history = rows(database, "SELECT attempt, outcome FROM replay_history WHERE message_id = :m ORDER BY 1", m=roots[2])
+    assert one(database, "SELECT message_id, stage, attempts FROM quarantine") == (
+        roots[1],
+        "middle",
+        2,
+    )
+    history = rows(
+        database,
+        "SELECT attempt, outcome FROM replay_history WHERE message_id = :m ORDER BY 1",
+        m=roots[2],
+    )
     assert history == [(1, "failed"), (2, "acked")]
 
 
@@ -170,7 +180,11 @@ def test_expiry_is_no_fault_of_the_message(database):
     age(database, replay.batch_id, 2)
     assert settle_once(database, replay.batch_id).status is BatchStatus.SETTLED
     assert counts(database, batch.batch_id) == (1, 0, 1, 0, 0)
-    row = one(database, "SELECT stage, reason, own_failure FROM failed_root WHERE batch_id = :b", b=replay.batch_id)
+    row = one(
+        database,
+        "SELECT stage, reason, own_failure FROM failed_root WHERE batch_id = :b",
+        b=replay.batch_id,
+    )
     assert row == ("middle", "did not commit in time", False)
 
 
@@ -212,14 +226,23 @@ def test_abandoned_replay_releases_its_messages(database):
     age(database, replay.batch_id, 71)
     assert settle_once(database, replay.batch_id).status is BatchStatus.ABANDONED
     second = replayed(database, made, batch.batch_id, "second")
-    assert one(database, "SELECT status, replay_batch_id FROM failed_message") == ("replaying", second.batch_id)
+    assert one(database, "SELECT status, replay_batch_id FROM failed_message") == (
+        "replaying",
+        second.batch_id,
+    )
 
 
 @pytest.mark.parametrize(
     ("damage", "named"),
     [
-        ("DELETE FROM ledger_delta WHERE root_id = {root} AND acked <> 0 AND emitted_edges = 1", "middle"),
-        ("UPDATE ledger_delta SET delta = delta # 1 WHERE root_id = {root} AND emitted_edges = 0", "sink"),
+        (
+            "DELETE FROM ledger_delta WHERE root_id = {root} AND acked <> 0 AND emitted_edges = 1",
+            "middle",
+        ),
+        (
+            "UPDATE ledger_delta SET delta = delta # 1 WHERE root_id = {root} AND emitted_edges = 0",
+            "sink",
+        ),
         ("DELETE FROM ledger_delta WHERE root_id = {root} AND acked_edges = 0", "source"),
     ],
 )
@@ -293,7 +316,7 @@ def test_without_ackers_every_root_is_acked(database):
 
 def test_two_sweepers_one_decision(database):
     """Of two sweeps at once exactly one decides the batch."""
-    batch, _ = whole_batch(database, pipeline(), lose_sink=[0])
+    whole_batch(database, pipeline(), lose_sink=[0])
     barrier, swept = threading.Barrier(2), []
 
     def sweep():

@@ -14,7 +14,13 @@ from datetime import timedelta
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 from sqlalchemy import text
 
 from ledger.errors import FencedError, NotReadyError
@@ -30,7 +36,9 @@ STAGES = ("source", "middle", "sink", "second")
 READS = {"middle": "source", "sink": "middle", "second": "middle"}
 CONSUMERS = {"source": ("middle",), "middle": ("sink", "second"), "sink": (), "second": ()}
 MAX_REPLAYS = 1
-FATES = st.lists(st.sampled_from(["ok", "ok", "ok", "lost", "twice", "fail"]), min_size=3, max_size=3)
+FATES = st.lists(
+    st.sampled_from(["ok", "ok", "ok", "lost", "twice", "fail"]), min_size=3, max_size=3
+)
 
 
 @dataclass
@@ -99,14 +107,20 @@ class LedgerLife(RuleBasedStateMachine):
         if repeat:
             order.reverse()
         for number, deltas in order:
-            assert post_bucket(self.database, self.batch.batch_id, run.opened.run_id, number, deltas)
+            assert post_bucket(
+                self.database, self.batch.batch_id, run.opened.run_id, number, deltas
+            )
             if repeat:
-                assert not post_bucket(self.database, self.batch.batch_id, run.opened.run_id, number, deltas)
+                assert not post_bucket(
+                    self.database, self.batch.batch_id, run.opened.run_id, number, deltas
+                )
 
     @rule(pick=st.integers(0, 99))
     def commit_a_run(self, pick):
         """Any posted run tries to commit; a zombie, or one whose input was superseded, is fenced."""
-        posted = [run for run in self.everything if run.deltas is not None and run.state != "failed"]
+        posted = [
+            run for run in self.everything if run.deltas is not None and run.state != "failed"
+        ]
         if not posted:
             return
         run = posted[pick % len(posted)]
@@ -162,8 +176,12 @@ class LedgerLife(RuleBasedStateMachine):
     def replay(self):
         """A replay claims every failed message, and becomes the batch that is driven."""
         self.replay_number += 1
-        self.batch = replayed(self.database, self.made, self.original.batch_id, f"r{self.replay_number}")
-        claimed = self.database.transact(lambda c: replays.claimed_messages(c, self.batch.batch_id, "source"))
+        self.batch = replayed(
+            self.database, self.made, self.original.batch_id, f"r{self.replay_number}"
+        )
+        claimed = self.database.transact(
+            lambda c: replays.claimed_messages(c, self.batch.batch_id, "source")
+        )
         assert set(claimed) == {m for m, status in self.messages.items() if status == "failed"}
         for message in claimed:
             self.messages[message] = "replaying"
@@ -176,7 +194,9 @@ class LedgerLife(RuleBasedStateMachine):
         if self.batch.kind == "original":
             again = opened(self.database, self.made)
         else:
-            again = replayed(self.database, self.made, self.original.batch_id, f"r{self.replay_number}")
+            again = replayed(
+                self.database, self.made, self.original.batch_id, f"r{self.replay_number}"
+            )
             for message, status in self.messages.items():
                 if status == "failed":
                     self.messages[message] = "replaying"
@@ -195,7 +215,9 @@ class LedgerLife(RuleBasedStateMachine):
     @invariant()
     def messages_are_as_the_oracle_has_them(self):
         """Every message has the oracle's status, and is claimed by an open replay or by none."""
-        found = rows(self.database, "SELECT message_id, status, replay_batch_id FROM failed_message")
+        found = rows(
+            self.database, "SELECT message_id, status, replay_batch_id FROM failed_message"
+        )
         assert {row.message_id: row.status for row in found} == self.messages
         for row in found:
             assert (row.status == "replaying") <= (row.replay_batch_id == self.batch.batch_id)
@@ -205,7 +227,9 @@ class LedgerLife(RuleBasedStateMachine):
         """The running ack value of every root is the XOR of its pending edges."""
         if self.status != "open" or "source" not in self.committed:
             return
-        found = {row.root_id: row.open_edges for row in rows(self.database, "SELECT * FROM pending_root")}
+        found = {
+            row.root_id: row.open_edges for row in rows(self.database, "SELECT * FROM pending_root")
+        }
         for root in self.committed["source"].roots:
             emitted, acked = self._edges(root)
             assert found.get(root, 0) == emitted.total() - acked.total()
@@ -242,14 +266,23 @@ class LedgerLife(RuleBasedStateMachine):
         if failed:
             run.fails.add(root)
         run.deltas.append(
-            Delta(root, _xor(acked), _xor([edge for _, edge in out]), len(acked), len(out), "bad" if failed else None)
+            Delta(
+                root,
+                _xor(acked),
+                _xor([edge for _, edge in out]),
+                len(acked),
+                len(out),
+                "bad" if failed else None,
+            )
         )
 
     def _map_messages(self, run):
         if self.batch.kind == "original":
             self.message_of.update({root: root for root in run.roots})
             return
-        claimed = self.database.transact(lambda c: replays.claimed_messages(c, self.batch.batch_id, "source"))
+        claimed = self.database.transact(
+            lambda c: replays.claimed_messages(c, self.batch.batch_id, "source")
+        )
         with self.database.writer.begin() as connection:
             for root, message in zip(run.roots, claimed, strict=True):
                 self.message_of[root] = message
@@ -289,7 +322,10 @@ class LedgerLife(RuleBasedStateMachine):
             if run is None:
                 continue
             out = {name: run.emitted.get((root, name), []) for name in CONSUMERS[producer]}
-            took = {name: self.committed[name].acked.get(root, []) if name in self.committed else [] for name in out}
+            took = {
+                name: self.committed[name].acked.get(root, []) if name in self.committed else []
+                for name in out
+            }
             if any(Counter(out[name]) != Counter(took[name]) for name in out):
                 uneven = [name for name in out if len(out[name]) != len(took[name])]
                 return any(name not in self.committed for name in uneven or out)

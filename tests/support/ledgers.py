@@ -39,10 +39,14 @@ def opened(database: Database, made: Pipeline, run_id: str = "run", day: int = 0
     return open_batch(database, Settings(data="/data"), made, RunKey("dag", run_id), interval)
 
 
-def replayed(database: Database, made: Pipeline, original: int, run_id: str = "replay", **selection: Any) -> Batch:
+def replayed(
+    database: Database, made: Pipeline, original: int, run_id: str = "replay", **selection: Any
+) -> Batch:
     """An open replay batch of ``original``."""
     key = RunKey("dag", run_id)
-    return open_replay(database, Settings(data="/data"), made, key, original, Selection(**selection))
+    return open_replay(
+        database, Settings(data="/data"), made, key, original, Selection(**selection)
+    )
 
 
 def started(database: Database, batch_id: int, stage: str) -> OpenedRun:
@@ -52,7 +56,9 @@ def started(database: Database, batch_id: int, stage: str) -> OpenedRun:
     return run
 
 
-def emit(database: Database, batch: Batch, count: int, edges: dict[int, int] | None = None) -> range:
+def emit(
+    database: Database, batch: Batch, count: int, edges: dict[int, int] | None = None
+) -> range:
     """Commit the source with ``count`` roots, each with one edge (default: root + 1000); the roots."""
     run = started(database, batch.batch_id, "source")
     first = database.transact(lambda c: batches.reserve_roots(c, count))
@@ -71,7 +77,14 @@ def finish(database: Database, run: OpenedRun, deltas: Iterable[Delta]) -> None:
     commit(database, run, record_of(rows))
 
 
-def run_middle(database: Database, batch: Batch, roots: Iterable[int], lose: Iterable[int] = (), fail: dict[int, str] | None = None, edges: int = 1) -> None:
+def run_middle(
+    database: Database,
+    batch: Batch,
+    roots: Iterable[int],
+    lose: Iterable[int] = (),
+    fail: dict[int, str] | None = None,
+    edges: int = 1,
+) -> None:
     """Commit middle: acks root + 1000, emits root + 2000 (and + 3000 to a second consumer)."""
     lost, failed = set(lose), fail or {}
     deltas = []
@@ -84,21 +97,40 @@ def run_middle(database: Database, batch: Batch, roots: Iterable[int], lose: Ite
     finish(database, started(database, batch.batch_id, "middle"), deltas)
 
 
-def run_sink(database: Database, batch: Batch, roots: Iterable[int], lose: Iterable[int] = (), name: str = "sink", offset: int = 2000) -> None:
+def run_sink(
+    database: Database,
+    batch: Batch,
+    roots: Iterable[int],
+    lose: Iterable[int] = (),
+    name: str = "sink",
+    offset: int = 2000,
+) -> None:
     """Commit a sink: acks root + offset."""
     lost = set(lose)
     deltas = [Delta(root, acked=root + offset, acked_edges=1) for root in roots if root not in lost]
     finish(database, started(database, batch.batch_id, name), deltas)
 
 
-def whole_batch(database: Database, made: Pipeline, count: int = 10, run_id: str = "run", day: int = 0, **lose: Any) -> tuple[Batch, range]:
+def whole_batch(
+    database: Database,
+    made: Pipeline,
+    count: int = 10,
+    run_id: str = "run",
+    day: int = 0,
+    **lose: Any,
+) -> tuple[Batch, range]:
     """Run every step of a batch; ``lose_middle``, ``lose_sink``: roots lost there."""
     batch = opened(database, made, run_id, day)
     roots = emit(database, batch, count)
     base = roots.start
     lost = [base + n for n in lose.get("lose_middle", ())]
     run_middle(database, batch, roots, lost)
-    run_sink(database, batch, [r for r in roots if r not in lost], [base + n for n in lose.get("lose_sink", ())])
+    run_sink(
+        database,
+        batch,
+        [r for r in roots if r not in lost],
+        [base + n for n in lose.get("lose_sink", ())],
+    )
     return batch, roots
 
 

@@ -1,0 +1,75 @@
+"""Fixtures that run whole pipelines on a local Spark session."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from ledger.database.connection import Database
+from ledger.opening import Interval, RunKey, Selection, open_batch, open_replay
+from ledger.pipeline import Pipeline
+from ledger.queries.batches import Batch
+from ledger.running import StepResult, run_step
+from ledger.settings import Settings
+from ledger.settlement import Settlement, settle_once
+from ledger.spark.job import Job
+from ledger.stage_runs import Attempt
+
+START, END = datetime(2013, 1, 1, tzinfo=UTC), datetime(2013, 2, 1, tzinfo=UTC)
+
+
+class Runner:
+    """Opens, runs and settles batches of one pipeline."""
+
+    def __init__(self, job: Job):
+        self.job = job
+
+    def open(self, run_id: str = "run", start: datetime = START, end: datetime = END) -> Batch:
+        """The batch of ``run_id`` over the interval."""
+        job = self.job
+        return open_batch(
+            job.database, job.settings, job.pipeline, RunKey("", run_id), Interval(start, end)
+        )
+
+    def open_replay(self, original: int, run_id: str = "replay", **selection: object) -> Batch:
+        """A replay of the original's failed messages."""
+        job, chosen = self.job, Selection(**selection)  # type: ignore[arg-type]
+        return open_replay(
+            job.database, job.settings, job.pipeline, RunKey("", run_id), original, chosen
+        )
+
+    def step(self, batch: Batch, name: str) -> StepResult:
+        """Run one step as a new attempt."""
+        return run_step(self.job, batch.batch_id, name, Attempt())
+
+    def steps(self, batch: Batch) -> None:
+        """Run all steps in order."""
+        for step in self.job.pipeline.steps():
+            self.step(batch, step.name)
+
+    def settled(self, batch: Batch) -> Settlement:
+        """Run all steps and settle."""
+        self.steps(batch)
+        settlement = settle_once(self.job.database, batch.batch_id)
+        assert settlement is not None
+        return settlement
+
+
+@pytest.fixture
+def runner(spark, database: Database, settings: Settings) -> Callable[[Pipeline], Runner]:
+    """A runner for a pipeline."""
+    return lambda pipeline: Runner(Job(spark, database, settings, pipeline))
+
+
+@pytest.fixture
+def sink_rows(tmp_path: Path) -> Callable[..., list[tuple[object, ...]]]:
+    """Sorted rows of a sink's folder, as pyarrow's reader sees them."""
+    import pyarrow.dataset as ds
+
+    def read(folder: str = "out", *columns: str) -> list[tuple[object, ...]]:
+        table = ds.dataset(tmp_path / folder, partitioning="hive", format="parquet").to_table()
+        names = columns or [name for name in table.column_names if name != "batch"]
+        return sorted((tuple(row[name] for name in names) for row in table.to_pylist()), key=repr)
+
+    return read

@@ -1,0 +1,480 @@
+"""Tracking on real Spark: what a stage loses is named, what storage loses is noticed."""
+
+import struct
+from pathlib import Path
+
+import psycopg2
+import pytest
+import xxhash
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as F
+
+from ledger import FileSource, ParquetSink, Pipeline
+from ledger.errors import FencedError, IntegrityError, StageError, UnavailableError
+from ledger.settlement import settle_once
+from ledger.spark import copy, sink, stage
+from ledger.spark.copy import post
+from ledger.stage_runs import Attempt, open_run
+from ledger.states import BatchStatus
+from tests.support.ledgers import one, rows
+
+COUNT = 20
+
+
+def numbers(tmp_path: Path, count: int = COUNT) -> None:
+    """One file of numbers 0..count-1."""
+    (tmp_path / "in.csv").write_text("n\n" + "".join(f"{n}\n" for n in range(count)))
+
+
+def chain(*functions, acks="on_emit", dedup="none", partition_by=(), **options):
+    """source -> each function as a stage -> sink."""
+    made = Pipeline("chain", **options)
+    made.source("numbers", FileSource("in.csv", schema="n INT"))
+    reads = "numbers"
+    for function in functions:
+        made.stage(reads=reads, acks=acks)(function)
+        reads = function.__name__
+    made.sink("out", ParquetSink("out", dedup=dedup, partition_by=partition_by), reads=reads)
+    return made
+
+
+def keep(frame):
+    """Hand everything on."""
+    return frame
+
+
+def odd(frame):
+    """Lose the even numbers."""
+    return frame.where("n % 2 = 1")
+
+
+def thrice(frame):
+    """Three rows for each."""
+    return frame.withColumn("copy", F.explode(F.array(*map(F.lit, (1, 2, 3)))))
+
+
+def picky(frame):
+    """Fail the multiples of 5."""
+    return frame.withColumn("_failed", F.when(F.col("n") % 5 == 0, "a multiple of 5"))
+
+
+def spark_hash(*values):
+    """Spark's xxhash64 of bigints and strings, by another library."""
+    seed = 42
+    for value in values:
+        data = struct.pack("<q", value) if isinstance(value, int) else value.encode()
+        seed = xxhash.xxh64_intdigest(data, seed=seed)
+    return seed - (1 << 64) if seed >> 63 else seed
+
+
+def test_filter_loses_by_name(runner, tmp_path, sink_rows):
+    """A filter's victims are failed roots of that stage; the others arrive, user columns only."""
+    numbers(tmp_path)
+    run = runner(chain(keep, odd))
+    settlement = run.settled(run.open())
+    assert (settlement.roots, settlement.failed) == (COUNT, COUNT // 2)
+    found = rows(run.job.database, "SELECT DISTINCT stage, reason FROM failed_root")
+    assert found == [("odd", "lost")]
+    assert sink_rows("out") == [(n,) for n in sorted(range(1, COUNT, 2), key=lambda n: repr((n,)))]
+
+
+def test_on_read_acks_what_it_swallows(runner, tmp_path):
+    """A stage with acks="on_read" may drop rows: they are acked once it has committed."""
+    numbers(tmp_path)
+    run = runner(chain(odd, acks="on_read"))
+    assert run.settled(run.open()).failed == 0
+
+
+def test_many_children_ack_their_parent_once(runner, tmp_path, sink_rows):
+    """A parent with several children, also in several partitions, is acked once."""
+    numbers(tmp_path)
+
+    def scattered(frame):
+        return thrice(frame).repartition(4, "copy")
+
+    run = runner(chain(scattered, thrice2 := _renamed(thrice, "again"), keep))
+    assert thrice2.__name__ == "again"
+    assert run.settled(run.open()).failed == 0
+    assert len(sink_rows("out", "n")) == COUNT * 9
+
+
+def _renamed(function, name):
+    def other(frame):
+        return function(frame).drop("copy") if name == "again" else function(frame)
+
+    other.__name__ = name
+    return other
+
+
+def test_one_lost_child_among_many(runner, tmp_path):
+    """Of three children of one record, losing one behind the stage that made them fails that record alone."""
+    numbers(tmp_path)
+
+    def loses_one(frame):
+        return frame.where("NOT (n = 7 AND copy = 2)")
+
+    run = runner(chain(thrice, loses_one))
+    batch = run.open()
+    assert run.settled(batch).failed == 1
+    row = one(run.job.database, "SELECT root_id, stage, detail FROM failed_root")
+    assert (row.root_id, row.stage, row.detail) == (8, "loses_one", "3 edges from thrice, 2 acked")
+
+
+def test_failed_rows_go_no_further(runner, tmp_path, sink_rows):
+    """A non-null _failed fails the record with that reason, and the row goes no further."""
+    numbers(tmp_path)
+    run = runner(chain(picky, keep))
+    assert run.settled(run.open()).failed == 4
+    assert rows(run.job.database, "SELECT DISTINCT stage, reason FROM failed_root") == [
+        ("picky", "a multiple of 5")
+    ]
+    assert len(sink_rows("out", "n")) == COUNT - 4
+    progress = one(
+        run.job.database,
+        "SELECT output_rows, failed_rows FROM stage_progress WHERE stage = 'picky'",
+    )
+    assert progress == (COUNT - 4, 4)
+
+
+def test_deltas_are_those_of_another_implementation(runner, tmp_path):
+    """The ledger's edges are xxhash64(run, position, consumer, root), computed here by another library."""
+    numbers(tmp_path, 3)
+    run = runner(chain(keep))
+    batch = run.open()
+    for name in ("numbers", "keep", "out"):
+        run.step(batch, name)
+    found = rows(run.job.database, "SELECT * FROM ledger_delta ORDER BY stage_run_id, root_id")
+    runs = sorted({row.stage_run_id for row in found})
+    for row in found:
+        position = row.root_id - 1
+        emitted = {
+            runs[0]: spark_hash(runs[0], position, "keep", row.root_id),
+            runs[1]: spark_hash(runs[1], position, "out", row.root_id),
+            runs[2]: 0,
+        }[row.stage_run_id]
+        acked = 0 if row.stage_run_id == runs[0] else {
+            runs[1]: spark_hash(runs[0], position, "keep", row.root_id),
+            runs[2]: spark_hash(runs[1], position, "out", row.root_id),
+        }[row.stage_run_id]  # fmt: skip
+        assert (row.delta, row.acked) == (emitted ^ acked, acked)
+    assert rows(run.job.database, "SELECT DISTINCT bucket FROM stage_run_bucket ORDER BY 1") == [
+        (0,),
+        (1,),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda frame: frame.select("n"), r"without '_anchor'.*\.select\('n', '_anchor'\)"),
+        (lambda frame: 1, "returned int, expected a DataFrame"),
+        (lambda frame: frame.withColumn("_root", F.lit(1)), "'_root', a name of the ledger"),
+        (lambda frame: frame.withColumn("_failed", F.lit(1)), "must be a string"),
+        (lambda frame: frame.withColumn("_anchor", F.lit(1)), "changed '_anchor' to int"),
+        (lambda frame: frame.select("n", "*"), "column 'n' twice"),
+    ],
+)  # fmt: skip
+def test_broken_contract_is_named(runner, tmp_path, function, message):
+    """A stage that breaks its contract fails with its name, what is wrong and how to mend it."""
+    numbers(tmp_path)
+    function.__name__ = "broken"
+    run = runner(chain(function))
+    batch = run.open()
+    run.step(batch, "numbers")
+    with pytest.raises(StageError, match="'broken'.*" + message):
+        run.step(batch, "broken")
+    assert one(run.job.database, "SELECT count(*) FROM stage_run WHERE state = 'failed'")[0] == 1
+
+
+@pytest.mark.parametrize(("module", "step"), [(stage, "keep"), (sink, "out")])
+def test_file_lost_before_its_manifest(runner, tmp_path, monkeypatch, module, step):
+    """A file that is lost before the manifest was taken fails the run by the write witness."""
+    numbers(tmp_path)
+    run = runner(chain(keep))
+    batch = run.open()
+    for before in ("numbers", "keep")[: 1 if step == "keep" else 2]:
+        run.step(batch, before)
+    take = module.take_manifest
+
+    def lose_and_take(folder):
+        next(Path(folder).rglob("*.parquet")).unlink()
+        return take(folder)
+
+    monkeypatch.setattr(module, "take_manifest", lose_and_take)
+    with pytest.raises(IntegrityError, match=f"rows of {step} .*wrote {COUNT}, found 0"):
+        run.step(batch, step)
+    monkeypatch.undo()
+    run.step(batch, step)
+    if step == "keep":
+        run.step(batch, "out")
+    assert settle_once(run.job.database, batch.batch_id).failed == 0
+
+
+@pytest.mark.parametrize("damage", ["lose", "change"])
+def test_file_lost_after_its_manifest(runner, tmp_path, damage):
+    """A committed file that is missing or changed fails its consumer, naming it; re-running the producer mends it."""
+    numbers(tmp_path)
+    run = runner(chain(keep))
+    batch = run.open()
+    run.step(batch, "numbers")
+    run.step(batch, "keep")
+    path = Path(
+        one(
+            run.job.database,
+            "SELECT path FROM stage_run_file f JOIN stage_run USING (stage_run_id) WHERE stage = 'keep'",
+        ).path
+    )
+    path.unlink() if damage == "lose" else path.write_bytes(path.read_bytes() + b"x")
+    with pytest.raises(IntegrityError, match=f"{path.name}: expected .* bytes"):
+        run.step(batch, "out")
+    assert (
+        one(
+            run.job.database,
+            "SELECT count(*) FROM stage_run WHERE stage = 'out' AND state = 'committed'",
+        )[0]
+        == 0
+    )
+    run.step(batch, "keep")
+    run.step(batch, "out")
+    assert settle_once(run.job.database, batch.batch_id).failed == 0
+
+
+def test_task_attempt_that_lost_its_answer(runner, tmp_path, monkeypatch, spark):
+    """A posting task that committed and then died runs again, and counts once."""
+    numbers(tmp_path)
+    run = runner(chain(keep))
+    batch = run.open()
+    monkeypatch.setattr(copy, "_post_bucket", _dies_after_posting)
+    run.step(batch, "numbers")
+    monkeypatch.undo()
+    run.step(batch, "keep")
+    run.step(batch, "out")
+    assert one(
+        run.job.database, "SELECT sum(rows), count(*) FROM stage_run_bucket WHERE stage_run_id = 1"
+    ) == (COUNT, 2)
+    assert (
+        one(run.job.database, "SELECT count(*) FROM ledger_delta WHERE stage_run_id = 1")[0]
+        == COUNT
+    )
+    assert settle_once(run.job.database, batch.batch_id).failed == 0
+
+
+_post_bucket = copy._post_bucket
+
+
+def _dies_after_posting(dsn, batch_id, run_id, batches):
+    """The real task, whose first attempt is lost after its commit."""
+    from pyspark import TaskContext
+
+    yield from _post_bucket(dsn, batch_id, run_id, batches)
+    if TaskContext.get().attemptNumber() == 0:
+        raise RuntimeError("executor lost")
+
+
+def test_whole_posting_twice(runner, tmp_path):
+    """Posting the same fold twice for one run leaves one copy in the ledger and the same numbers."""
+    run = runner(chain(keep))
+    numbers(tmp_path)
+    batch = run.open()
+    opened = open_run(run.job.database, batch.batch_id, "numbers", Attempt())
+    frame = run.job.spark.range(10).selectExpr(
+        "id AS root", "id * 3 AS delta", "0L AS acked", "1 AS emitted_edges", "0 AS acked_edges",
+        "if(id = 4, 'bad' || char(0), null) AS reason", "string(null) AS detail",
+    )  # fmt: skip
+    arguments = {
+        "database_dsn": run.job.database.dsn,
+        "batch_id": batch.batch_id,
+        "run_id": opened.run_id,
+    }
+    first = post(frame, **arguments, buckets=3, spread=True)
+    assert post(frame, **arguments, buckets=3, spread=True) == first
+    assert (first.rows, first.emitted_edges, first.failed_roots) == (10, 10, 1)
+    assert one(run.job.database, "SELECT count(*), bit_xor(delta) FROM ledger_delta") == (
+        10,
+        first.delta_xor,
+    )
+    assert one(run.job.database, "SELECT root_id, reason FROM root_fail") == (
+        4,
+        "bad\N{REPLACEMENT CHARACTER}",
+    )
+
+
+def test_database_gone_while_posting(runner, tmp_path):
+    """When the database does not answer the posting tasks, the error is one clear, typed line."""
+    run = runner(chain(keep))
+    frame = run.job.spark.range(1).selectExpr(
+        "id AS root", "id AS delta", "id AS acked", "1 AS emitted_edges", "0 AS acked_edges",
+        "string(null) AS reason", "string(null) AS detail",
+    )  # fmt: skip
+    with pytest.raises(UnavailableError, match="did not take the deltas of run 1"):
+        post(
+            frame,
+            database_dsn="postgresql://nobody@127.0.0.1:9/x",
+            batch_id=1,
+            run_id=1,
+            buckets=1,
+            spread=True,
+        )
+
+
+def test_every_task_cleared_before_settlement(runner, tmp_path, sink_rows):
+    """Running each step again, with what is behind it, before settlement counts nothing twice."""
+    numbers(tmp_path)
+    run = runner(chain(keep, odd))
+    batch = run.open()
+    names = [step.name for step in run.job.pipeline.steps()]
+    run.steps(batch)
+    for first in range(len(names)):
+        for name in names[first:]:
+            run.step(batch, name)
+    settlement = settle_once(run.job.database, batch.batch_id)
+    assert (settlement.roots, settlement.failed) == (COUNT, COUNT // 2)
+    assert len(sink_rows("out", "n")) == COUNT // 2
+    assert not list((tmp_path / "out" / "_staging").iterdir())
+
+
+def test_every_task_cleared_after_settlement(runner, tmp_path, sink_rows):
+    """Running any step of a settled batch again changes nothing and succeeds."""
+    numbers(tmp_path)
+    run = runner(chain(keep))
+    batch = run.open()
+    run.settled(batch)
+    before = rows(run.job.database, "SELECT * FROM stage_run ORDER BY 1")
+    for step in run.job.pipeline.steps():
+        assert run.step(run.open(), step.name).record is None
+    assert rows(run.job.database, "SELECT * FROM stage_run ORDER BY 1") == before
+    assert len(sink_rows("out", "n")) == COUNT
+
+
+def test_zombie_cannot_show_its_folder(runner, tmp_path, monkeypatch, sink_rows):
+    """A sink's driver that was fenced while it wrote cannot show its folder."""
+    numbers(tmp_path)
+    run = runner(chain(keep))
+    batch = run.open()
+    run.step(batch, "numbers")
+    run.step(batch, "keep")
+    write = sink._write
+
+    def write_slowly(*arguments):
+        write(*arguments)
+        monkeypatch.setattr(sink, "_write", write)
+        run.step(batch, "out")  # meanwhile Airflow's next try runs the whole step
+
+    monkeypatch.setattr(sink, "_write", write_slowly)
+    with pytest.raises(FencedError, match="newer attempt"):
+        run.step(batch, "out")
+    assert len(sink_rows("out", "n")) == COUNT
+    assert settle_once(run.job.database, batch.batch_id).failed == 0
+
+
+def test_crash_between_rename_and_commit(runner, tmp_path, monkeypatch, sink_rows):
+    """A sink that dies between showing its folder and its commit is run again and delivers once."""
+    numbers(tmp_path)
+    run = runner(chain(keep))
+    batch = run.open()
+    run.step(batch, "numbers")
+    run.step(batch, "keep")
+    show = sink._Folders.show
+
+    def show_and_die(self):
+        show(self)
+        raise RuntimeError("killed")
+
+    monkeypatch.setattr(sink._Folders, "show", show_and_die)
+    with pytest.raises(RuntimeError):
+        run.step(batch, "out")
+    monkeypatch.undo()
+    run.step(batch, "out")
+    assert settle_once(run.job.database, batch.batch_id).failed == 0
+    assert len(sink_rows("out", "n")) == COUNT
+
+
+def test_connection_lost_after_the_rename(runner, tmp_path, monkeypatch, sink_rows):
+    """A sink whose commit loses its connection after the rename commits on the second try."""
+    numbers(tmp_path)
+    run = runner(chain(keep))
+    batch = run.open()
+    run.step(batch, "numbers")
+    run.step(batch, "keep")
+    show, calls = sink._Folders.show, []
+
+    def show_and_cut(self):
+        show(self)
+        calls.append(1)
+        if len(calls) == 1:
+            with run.job.database.plain.begin() as other:
+                other.exec_driver_sql(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname = current_database()"
+                )
+
+    monkeypatch.setattr(sink._Folders, "show", show_and_cut)
+    run.step(batch, "out")
+    assert len(calls) == 2
+    assert settle_once(run.job.database, batch.batch_id).failed == 0
+    assert len(sink_rows("out", "n")) == COUNT
+
+
+def test_without_ackers(runner, tmp_path, sink_rows):
+    """With ackers=0 the same pipeline runs untracked: no deltas, every root acked."""
+    numbers(tmp_path)
+    run = runner(chain(odd, ackers=0))
+    batch = run.open()
+    run.steps(batch)
+    assert one(run.job.database, "SELECT count(*) FROM ledger_delta")[0] == 0
+    settlement = settle_once(run.job.database, batch.batch_id)
+    assert (settlement.roots, settlement.failed) == (COUNT, 0)
+    assert len(sink_rows("out", "n")) == COUNT // 2
+
+
+def test_partitioned_sink(runner, tmp_path, sink_rows):
+    """A sink partitioned by a column makes its folders below the batch's; a missing column is named."""
+    numbers(tmp_path)
+    run = runner(chain(thrice, partition_by="copy"))
+    batch = run.open()
+    run.settled(batch)
+    assert sorted(
+        path.name for path in (tmp_path / "out" / f"batch={batch.batch_id}").iterdir()
+    ) == ["copy=1", "copy=2", "copy=3"]
+    assert len(sink_rows("out", "n", "copy")) == COUNT * 3
+
+
+def test_partition_column_must_exist(runner, tmp_path):
+    """A sink partitioned by a column that its input lacks fails, naming both."""
+    numbers(tmp_path)
+    run = runner(chain(keep, partition_by="day"))
+    batch = run.open()
+    run.step(batch, "numbers")
+    run.step(batch, "keep")
+    with pytest.raises(StageError, match="'out' is partitioned by 'day'"):
+        run.step(batch, "out")
+
+
+def test_user_error_fails_the_run_and_expires(runner, tmp_path):
+    """A stage whose code raises marks its run failed, with the error, and starts the message timeout."""
+    numbers(tmp_path)
+
+    def buggy(frame):
+        return frame.withColumn("bad", F.raise_error(F.lit("a bug")))
+
+    run = runner(chain(buggy, message_timeout="0s"))
+    batch = run.open()
+    run.step(batch, "numbers")
+    with pytest.raises(PySparkException):
+        run.step(batch, "buggy")
+    assert (
+        "a bug"
+        in one(run.job.database, "SELECT failure FROM stage_run WHERE state = 'failed'").failure
+    )
+    settlement = settle_once(run.job.database, batch.batch_id)
+    assert (settlement.status, settlement.failed) == (BatchStatus.SETTLED, COUNT)
+
+
+def test_credentials_stay_out_of_plans(runner, tmp_path):
+    """The database's address is in no part of the posting job's plan."""
+    frame = runner(chain(keep)).job.spark.range(1)
+    with pytest.raises((psycopg2.Error, UnavailableError)) as caught:
+        post(
+            frame.selectExpr("id AS root", "id AS delta", "id AS acked", "1 AS emitted_edges", "0 AS acked_edges", "string(null) AS reason", "string(null) AS detail"),
+            database_dsn="postgresql://nobody:secret@127.0.0.1:9/x", batch_id=1, run_id=1, buckets=1, spread=True,
+        )  # fmt: skip
+    assert "secret" not in str(caught.value)
