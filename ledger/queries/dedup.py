@@ -11,14 +11,14 @@ FROM stage_run r
 JOIN batch b USING (batch_id)
 JOIN stage_run_input i USING (stage_run_id)
 LEFT JOIN dedup_filter f USING (stage_run_id)
-WHERE r.state = 'committed' AND r.stage = :sink AND b.batch_id <> :batch_id
+WHERE r.state = 'committed' AND b.status = 'settled' AND r.stage = :sink AND b.batch_id <> :batch_id
 """
 
 
 def family_deliveries(
     connection: Connection, sink: str, batch_id: int, original_id: int
 ) -> Sequence[Row[Any]]:
-    """Committed runs of the sink in the other batches of a family, with input run and filter."""
+    """Committed runs of the sink in the settled batches of a family, with input run and filter."""
     statement = text(
         _DELIVERY + "AND :original IN (b.batch_id, b.original_batch_id) ORDER BY b.batch_id"
     )
@@ -29,7 +29,7 @@ def family_deliveries(
 def pipeline_deliveries(
     connection: Connection, sink: str, batch_id: int, pipeline_id: int, limit: int | None
 ) -> Sequence[Row[Any]]:
-    """Committed runs of the sink in the pipeline's other batches, latest first, at most ``limit``."""
+    """Committed runs of the sink in the pipeline's settled batches, latest first, at most ``limit``."""
     statement = text(
         _DELIVERY + "AND b.pipeline_id = :pipeline_id ORDER BY b.batch_id DESC LIMIT :limit"
     )

@@ -83,7 +83,9 @@ def _loaded(data: bytes) -> BloomFilter:
 
 
 def _load(data: bytes) -> BloomFilter:
-    return BloomFilter.fromfile(io.BytesIO(data))
+    loaded = BloomFilter.fromfile(io.BytesIO(data))
+    del loaded.bitarray[loaded.num_bits :]  # whole bytes were stored; a union needs equal lengths
+    return loaded
 
 
 def _dump(one: BloomFilter) -> bytes:

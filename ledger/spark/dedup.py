@@ -3,6 +3,9 @@
 A row's identity is its key, or (message, hash of the row, ordinal among equal rows of that
 message). A Bloom filter only spares the look-up: every "maybe" is verified against the kept inputs
 of the earlier deliveries, so no row is ever dropped on chance.
+
+Only settled batches count as earlier. What an open batch delivered may yet be replaced by a re-run,
+and a row dropped in its favour would be lost with it.
 """
 
 from collections.abc import Sequence
@@ -20,12 +23,16 @@ from ledger.queries import dedup as queries
 from ledger.sinks import Bloom
 from ledger.spark import bloom
 from ledger.spark.inputs import delivered_rows, user_columns
-from ledger.spark.job import POSITION, ROOT, Job
+from ledger.spark.job import DELIVERED, IDENTITY, POSITION, ROOT, Job
 from ledger.stage_runs import OpenedRun
 from ledger.states import BatchKind
 
-IDENTITY = "_identity"
-_MESSAGE = "_dedup_message"
+# Written out to the last microsecond: JSON's default keeps milliseconds.
+_EXACT = {
+    "ignoreNullFields": "false",
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
 
 
 class Deduplicator:
@@ -38,6 +45,8 @@ class Deduplicator:
         self._dedup = step.sink.dedup
         self._key = self._dedup.key if isinstance(self._dedup, Bloom) else ()
         self._filter: bloom.Filter | None = None
+        self._found: DataFrame | None = None
+        self._searched = False
 
     def keep(self, rows: DataFrame) -> DataFrame:
         """The rows to deliver: input rows less those that other batches delivered."""
@@ -52,13 +61,18 @@ class Deduplicator:
             identified = kept if IDENTITY in kept.columns else self._identified(rows)
             present = identified.where(F.col(IDENTITY).isNotNull())
             self._filter = bloom.build(present, IDENTITY, self._dedup)
-        return kept.drop(IDENTITY, _MESSAGE)
+        return kept.drop(IDENTITY, DELIVERED)
 
     def dropped(self, rows: DataFrame) -> int:
         """How many of the input rows are duplicates: counted by itself, not as a difference."""
         if self._dedup == "none" or self._duplicates(rows) is None:
             return 0
         return self._identified(rows).join(self._known(rows), IDENTITY, "left_semi").count()
+
+    def release(self) -> None:
+        """Free what was cached."""
+        if self._found is not None:
+            self._found.unpersist()
 
     def save(self, connection: Connection) -> None:
         """Keep the filter of what this run delivers, in the transaction that commits it."""
@@ -86,7 +100,7 @@ class Deduplicator:
 
     @cached_property
     def _earlier(self) -> Sequence[Row[Any]]:
-        """Committed runs of this sink in the batches to compare with."""
+        """Committed runs of this sink in the settled batches to compare with."""
         batch, sink = self._run.batch, self._step.name
         if self._key:
             assert isinstance(self._dedup, Bloom)
@@ -102,8 +116,8 @@ class Deduplicator:
 
     def _duplicates(self, rows: DataFrame) -> DataFrame | None:
         """Identities of this batch that were delivered before, distinct; None if there are none."""
-        if not hasattr(self, "_found"):
-            self._found = self._find(rows)
+        if not self._searched:
+            self._found, self._searched = self._find(rows), True
         return self._found
 
     def _known(self, rows: DataFrame) -> DataFrame:
@@ -118,10 +132,7 @@ class Deduplicator:
         united = self._united_filter()
         if united is not None:
             candidates = candidates.where(bloom.maybe(united.data, IDENTITY))
-        candidates = candidates.distinct().persist()
-        if candidates.isEmpty():
-            return None
-        found = candidates.join(self._delivered(), IDENTITY, "left_semi").persist()
+        found = candidates.distinct().join(self._delivered(), IDENTITY, "left_semi").persist()
         return None if found.isEmpty() else found
 
     def _united_filter(self) -> bloom.Filter | None:
@@ -160,24 +171,24 @@ class Deduplicator:
         with_message = self._with_message(rows, batch_id or batch.batch_id, kind or batch.kind)
         row_hash = F.sha2(_canonical(*user_columns(rows)), 256)
         hashed = with_message.withColumn(IDENTITY, row_hash)
-        equal = Window.partitionBy(_MESSAGE, IDENTITY).orderBy(POSITION)
+        equal = Window.partitionBy(DELIVERED, IDENTITY).orderBy(POSITION)
         ordinal = F.row_number().over(equal).cast("string")
         return hashed.withColumn(
-            IDENTITY, F.concat_ws("/", F.col(_MESSAGE).cast("string"), IDENTITY, ordinal)
+            IDENTITY, F.concat_ws("/", F.col(DELIVERED).cast("string"), IDENTITY, ordinal)
         )
 
     def _with_message(self, rows: DataFrame, batch_id: int, kind: str) -> DataFrame:
         """The rows with the message that their root is an attempt of."""
         if kind == BatchKind.ORIGINAL:
-            return rows.withColumn(_MESSAGE, F.col(ROOT))
+            return rows.withColumn(DELIVERED, F.col(ROOT))
         found = self._job.database.transact(lambda c: queries.messages_of_roots(c, batch_id))
         table = {
             ROOT: pa.array([row.root_id for row in found], pa.int64()),
-            _MESSAGE: pa.array([row.message_id for row in found], pa.int64()),
+            DELIVERED: pa.array([row.message_id for row in found], pa.int64()),
         }
         return rows.join(self._job.spark.createDataFrame(pa.table(table)), ROOT, "inner")
 
 
 def _canonical(*columns: str) -> Column:
     """A row as text in which no two different rows are equal: JSON with every null written out."""
-    return F.to_json(F.struct(*columns), {"ignoreNullFields": "false"})
+    return F.to_json(F.struct(*columns), _EXACT)

@@ -24,7 +24,11 @@ ERROR = "_error"
 RAW = "_raw"
 MESSAGE = "_message"
 POSITION = "_position"
-RESERVED = frozenset({ANCHOR, ROOT, PARENT, FAILED, ERROR, RAW, MESSAGE, POSITION})
+IDENTITY = "_identity"
+DELIVERED = "_delivered_message"
+RESERVED = frozenset(
+    {ANCHOR, ROOT, PARENT, FAILED, ERROR, RAW, MESSAGE, POSITION, IDENTITY, DELIVERED}
+)
 
 # Root and parent are runs of sorted integers: without a dictionary the v2 writer stores them as
 # deltas, 10 MB where Spark's defaults take 38 (16 million rows).

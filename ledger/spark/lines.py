@@ -8,25 +8,15 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
 from ledger.errors import DeclarationError
+from ledger.spark.job import RESERVED
 
 CORRUPT = "_corrupt"
-RESERVED = (
-    "_raw",
-    "_error",
-    "_anchor",
-    "_root",
-    "_parent",
-    "_failed",
-    "_message",
-    "_position",
-    CORRUPT,
-)
 NOT_UTF8 = "not UTF-8"
 
 
 def check_schema(schema: StructType) -> None:
     """Raise DeclarationError if a column has a name of the ledger."""
-    for name in RESERVED:
+    for name in sorted(RESERVED | {CORRUPT}):
         if name in schema.names:
             raise DeclarationError(
                 f"the schema has a column {name!r}, a name of the ledger: rename it"

@@ -42,6 +42,7 @@ def run_sink(job: Job, run: OpenedRun, step: SinkStep) -> Record:
         before_commit=deliver,
     )
     folders.clean()
+    dedup.release()
     return record
 
 

@@ -1,0 +1,244 @@
+"""What a sink delivers once: replays of partly delivered records, and keys over batches."""
+
+from collections import Counter
+
+import pytest
+from pyspark.sql import functions as F
+
+from ledger import Bloom, FileSource, ParquetSink, Pipeline
+from ledger.errors import ConfigurationError, StageError
+from ledger.settlement import settle_once
+from tests.integration.conftest import END, START
+from tests.support.ledgers import one, rows
+
+MONTH = END - START
+KEYED = {"key": ("k",), "capacity": 10_000}
+
+
+def numbers(tmp_path, values, name="in.csv"):
+    (tmp_path / name).write_text("n\n" + "".join(f"{n}\n" for n in values))
+
+
+def losses(tmp_path, *pairs):
+    (tmp_path / "losses.csv").write_text("n,copy\n" + "".join(f"{n},{copy}\n" for n, copy in pairs))
+
+
+def splitting(dedup, *, equal=False):
+    """Three rows a record, of which those in losses.csv vanish before the sink."""
+    made = Pipeline("splitting")
+    made.source("numbers", FileSource("in.csv", schema="n INT"))
+    made.reference("losses", FileSource("losses.csv", schema="n INT, copy INT"))
+
+    @made.stage(reads="numbers")
+    def thrice(frame):
+        return frame.withColumn("copy", F.explode(F.array(*map(F.lit, (1, 2, 3)))))
+
+    @made.stage(reads="thrice")
+    def lossy(frame, *, losses):
+        kept = frame.join(F.broadcast(losses), ["n", "copy"], "left_anti")
+        return kept.drop("copy") if equal else kept
+
+    made.sink("out", ParquetSink("out", dedup=dedup), reads="lossy")
+    return made
+
+
+def keyed(bloom, path="{{ interval_start | ds }}.csv"):
+    """Rows k, v straight from the file of the interval to the sink."""
+    made = Pipeline("keyed")
+    made.source("rows", FileSource(path, schema="k STRING, v INT"))
+    made.sink("out", ParquetSink("out", dedup=bloom), reads="rows")
+    return made
+
+
+def write_keys(tmp_path, month, pairs):
+    lines = "".join(f"{'' if k is None else k},{v}\n" for k, v in pairs)
+    (tmp_path / f"2013-0{month}-01.csv").write_text("k,v\n" + lines)
+
+
+def month(run, number):
+    """Run and settle the batch of one month."""
+    start = START.replace(month=number)
+    batch = run.open(f"run{number}", start, start + MONTH)
+    settlement = run.settled(batch)
+    assert settlement.failed == 0
+    return batch
+
+
+@pytest.mark.parametrize("equal", [False, True], ids=["distinct rows", "equal rows"])
+@pytest.mark.parametrize(
+    "dedup",
+    ["none", "exact", Bloom(capacity=1000), Bloom(capacity=1000, error_rate=0.5)],
+    ids=["none", "exact", "Bloom", "Bloom of 0.5"],
+)
+def test_partly_delivered_records_are_completed(runner, tmp_path, sink_rows, dedup, equal):
+    """A replay delivers just the rows of a record that were lost; without dedup it repeats the others."""
+    numbers(tmp_path, range(40))
+    losses(tmp_path, (7, 2), (8, 1), (8, 2), (8, 3), (9, 3))
+    run = runner(splitting(dedup, equal=equal))
+    assert run.settled(run.open()).failed == 3
+    losses(tmp_path, (9, 1))
+    assert run.settled(run.open_replay(1, "first")).failed == 1
+    losses(tmp_path)
+    assert run.settled(run.open_replay(1, "second")).failed == 0
+    found = Counter(sink_rows("out", "n") if equal else sink_rows("out", "n", "copy"))
+    wanted = Counter((n,) if equal else (n, copy) for n in range(40) for copy in (1, 2, 3))
+    dropped = [
+        row.duplicate_rows
+        for row in rows(
+            run.job.database,
+            "SELECT duplicate_rows FROM stage_progress WHERE stage = 'out' ORDER BY batch_id",
+        )
+    ]
+    if dedup == "none":
+        assert found >= wanted
+        assert (found.total(), dropped) == (126, [0, 0, 0])
+    else:
+        assert found == wanted
+        # Of 7 two rows came before. Of 9 the first replay brings one again and one anew, the second
+        # all three again; where its rows are equal they count by number: two of two, two of three.
+        assert dropped == ([0, 4, 2] if equal else [0, 3, 3])
+
+
+def test_timestamps_differ_by_a_microsecond(runner, tmp_path, sink_rows):
+    """Rows that differ by a microsecond are different rows: the lost one is the one that is delivered."""
+    numbers(tmp_path, [1])
+    losses(tmp_path, (1, 1))
+    made = Pipeline("micros")
+    made.source("numbers", FileSource("in.csv", schema="n INT"))
+    made.reference("losses", FileSource("losses.csv", schema="n INT, copy INT"))
+
+    @made.stage(reads="numbers")
+    def split(frame):
+        return frame.select("*", F.explode(F.array(F.lit(1), F.lit(2))).alias("copy"))
+
+    @made.stage(reads="split")
+    def timed(frame, *, losses):
+        kept = frame.join(F.broadcast(losses), ["n", "copy"], "left_anti")
+        return kept.select(
+            "n", F.timestamp_micros(F.col("copy").cast("bigint")).alias("at"), "_anchor"
+        )
+
+    made.sink("out", ParquetSink("out", dedup="exact"), reads="timed")
+    run = runner(made)
+    assert run.settled(run.open()).failed == 1
+    losses(tmp_path)
+    assert run.settled(run.open_replay(1)).failed == 0
+    assert [at.microsecond for _, at in sink_rows("out", "n", "at")] == [1, 2]
+
+
+@pytest.mark.parametrize("error_rate", [0.001, 0.5])
+def test_key_over_batches(runner, tmp_path, sink_rows, error_rate):
+    """Keys delivered by earlier batches are dropped and acked; however many false maybes, no row is lost."""
+    write_keys(tmp_path, 1, [(k, 1) for k in range(600)])
+    write_keys(tmp_path, 2, [(k, 2) for k in range(300, 1200)])
+    write_keys(tmp_path, 3, [(k, 3) for k in range(0, 1500, 2)])
+    run = runner(keyed(Bloom(**KEYED, error_rate=error_rate)))
+    for number in (1, 2, 3):
+        month(run, number)
+    found = sink_rows("out", "k", "v")
+    wanted = [(str(k), 1) for k in range(600)] + [(str(k), 2) for k in range(600, 1200)]
+    wanted += [(str(k), 3) for k in range(1200, 1500, 2)]
+    assert Counter(found) == Counter(wanted)
+    kept = rows(run.job.database, "SELECT entries FROM dedup_filter ORDER BY stage_run_id")
+    assert [row.entries for row in kept] == [600, 600, 150]
+    assert one(
+        run.job.database,
+        "SELECT duplicate_rows FROM stage_progress WHERE batch_id = 3 AND stage = 'out'",
+    ) == (600,)
+
+
+def test_null_keys_and_own_repeats_are_no_duplicates(runner, tmp_path, sink_rows):
+    """A null key is never a duplicate, and a record is never its own: a batch may repeat its keys."""
+    write_keys(tmp_path, 1, [(None, 1), (None, 2), ("a", 1), ("a", 2)])
+    write_keys(tmp_path, 2, [(None, 1), ("a", 3), ("b", 1), ("b", 1)])
+    run = runner(keyed(Bloom(**KEYED)))
+    first = month(run, 1)
+    month(run, 2)
+    assert Counter(sink_rows("out", "k", "v")) == Counter(
+        [(None, 1), (None, 2), ("a", 1), ("a", 2), (None, 1), ("b", 1), ("b", 1)]
+    )
+    assert first.batch_id == 1
+
+
+def test_rerun_of_an_open_batch_drops_nothing(runner, tmp_path, sink_rows):
+    """A sink that runs again replaces what it delivered: its own earlier run is no earlier delivery."""
+    write_keys(tmp_path, 1, [(k, 1) for k in range(10)])
+    run = runner(keyed(Bloom(**KEYED)))
+    batch = run.open()
+    run.steps(batch)
+    run.step(batch, "out")
+    assert settle_once(run.job.database, batch.batch_id).failed == 0
+    assert len(sink_rows("out", "k")) == 10
+
+
+def test_open_batches_do_not_drop_in_each_others_favour(runner, tmp_path, sink_rows):
+    """What an open batch delivered is not counted on: after its re-run no key is missing from the sink."""
+    write_keys(tmp_path, 1, [("a", 1)])
+    write_keys(tmp_path, 2, [("a", 2)])
+    run = runner(keyed(Bloom(**KEYED)))
+    first = run.open("run1")
+    run.steps(first)
+    second = run.open("run2", START.replace(month=2), START.replace(month=3))
+    assert run.settled(second).failed == 0
+    run.step(first, "out")
+    assert settle_once(run.job.database, first.batch_id).failed == 0
+    assert ("a",) in sink_rows("out", "k")
+
+
+def test_window_of_batches(runner, tmp_path, sink_rows):
+    """Outside the window of latest batches a key is new again."""
+    for number, key in ((1, "a"), (2, "b"), (3, "a"), (4, "a")):
+        write_keys(tmp_path, number, [(key, number)])
+    run = runner(keyed(Bloom(**KEYED, window_batches=1)))
+    for number in (1, 2, 3, 4):
+        month(run, number)
+    assert sink_rows("out", "k", "v") == [("a", 1), ("a", 3), ("b", 2)]
+
+
+def test_capacity_is_enforced_on_the_sum(runner, tmp_path, sink_rows):
+    """More entries than the capacity, in one batch or in all together, is an error; another capacity mends it."""
+    write_keys(tmp_path, 1, [(k, 1) for k in range(6)])
+    write_keys(tmp_path, 2, [(k, 1) for k in range(10, 16)])
+    write_keys(tmp_path, 3, [(k, 1) for k in range(5, 20)])
+    run = runner(keyed(Bloom(key=("k",), capacity=11)))
+    month(run, 1)
+    month(run, 2)
+    third = run.open("run3", START.replace(month=3), START.replace(month=4))
+    run.step(third, "rows")
+    with pytest.raises(
+        ConfigurationError,
+        match=r"2 earlier batches of sink 'out' would hold 12 entries, its capacity is 11",
+    ):
+        run.step(third, "out")
+    larger = runner(keyed(Bloom(key=("k",), capacity=100)))
+    larger.step(third, "out")
+    assert settle_once(run.job.database, third.batch_id).failed == 0
+    assert Counter(sink_rows("out", "k")) == Counter(
+        (str(k),) for k in [*range(6), *range(10, 16), *range(6, 10), *range(16, 20)]
+    )
+
+
+def test_capacity_of_one_batch(runner, tmp_path):
+    """A batch with more keys than the filter's capacity fails before it writes a row."""
+    write_keys(tmp_path, 1, [(k, 1) for k in range(6)])
+    run = runner(keyed(Bloom(key=("k",), capacity=5)))
+    batch = run.open()
+    run.step(batch, "rows")
+    with pytest.raises(
+        ConfigurationError,
+        match=r"this batch would hold 6 entries, its capacity is 5.*Raise capacity",
+    ):
+        run.step(batch, "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_key_that_is_no_column(runner, tmp_path):
+    """A key that the rows lack fails the sink, with what may have been meant."""
+    write_keys(tmp_path, 1, [("a", 1)])
+    run = runner(keyed(Bloom(key=("kk",), capacity=5)))
+    batch = run.open()
+    run.step(batch, "rows")
+    with pytest.raises(
+        StageError, match=r"deduplicates by 'kk', which its input lacks; did you mean 'k'"
+    ):
+        run.step(batch, "out")
