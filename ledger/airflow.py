@@ -12,9 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import DAG, Asset, CronDataIntervalTimetable, Param, task
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from airflow.sdk.exceptions import (
+    AirflowFailException,
+    AirflowSkipException,
+    DagRunTriggerException,
+)
 
 from ledger.errors import DeclarationError, InputError, LedgerError, NotReadyError
 from ledger.pipeline import Pipeline
@@ -267,8 +270,30 @@ def replay_dag(**dag_options: Any) -> DAG:
             """One trigger per original batch with failed records."""
             return _triggers(context["params"], _asked_for(context), context["dag_run"].run_id)
 
-        TriggerDagRunOperator.partial(task_id="replay", logical_date=None).expand_kwargs(find())
+        @task
+        def replay(trigger: Any) -> None:
+            """Trigger one pipeline's DAG."""
+            raise _trigger_exception(**trigger)
+
+        replay.expand(trigger=find())
     return dag
+
+
+def _trigger_exception(dag_id: str, run_id: str, conf: dict[str, Any]) -> DagRunTriggerException:
+    """What TriggerDagRunOperator raises; importing that operator takes 0.3 s of every parse."""
+    return DagRunTriggerException(
+        trigger_dag_id=dag_id,
+        dag_run_id=run_id,
+        conf=conf,
+        logical_date=None,
+        reset_dag_run=False,
+        skip_when_already_exists=True,
+        wait_for_completion=False,
+        allowed_states=["success"],
+        failed_states=["failed"],
+        poke_interval=60,
+        deferrable=False,
+    )
 
 
 def _asked_for(context: Any) -> set[int] | None:
@@ -301,8 +326,8 @@ def _triggers(params: dict[str, Any], only: set[int] | None, run_id: str) -> lis
         )
         made.append(
             {
-                "trigger_dag_id": dag_id,
-                "trigger_run_id": f"replay_{row.batch_id}__{run_id}",
+                "dag_id": dag_id,
+                "run_id": f"replay_{row.batch_id}__{run_id}",
                 "conf": conf,
             }
         )

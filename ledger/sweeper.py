@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import text
-
 from ledger.database.connection import Database, translated
 from ledger.errors import UnavailableError
 from ledger.queries import batches, replays
@@ -59,7 +57,7 @@ def _drop_decided(database: Database, options: SweepOptions) -> list[int]:
         try:
             with translated(database), database.owner.connect() as plain:
                 connection = plain.execution_options(isolation_level="AUTOCOMMIT")
-                connection.execute(text(f"SET lock_timeout = '{options.drop_lock_timeout}'"))
+                queries.wait_at_most(connection, options.drop_lock_timeout)
                 queries.detach_partition(connection, batch_id)
                 queries.drop_partition(connection, batch_id)
             dropped.append(batch_id)

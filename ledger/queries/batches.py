@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, text
 
 from ledger.errors import NotReadyError
-from ledger.states import BatchKind, BatchStatus
+from ledger.states import BATCH_TRANSITIONS, BatchKind, BatchStatus
 
 
 @dataclass(frozen=True)
@@ -169,6 +169,7 @@ def move_batch(
     reason: str | None = None,
 ) -> None:
     """Guarded transition of a batch. Raises NotReadyError when it is not in ``before``."""
+    assert after in BATCH_TRANSITIONS[before], (before, after)
     statement = text("""
         UPDATE batch SET status = :after, held_reason = :reason,
                opened_at = CASE WHEN :after = 'open' THEN now() ELSE opened_at END

@@ -273,6 +273,13 @@ def decided_partitions(connection: Connection) -> list[int]:
     return [row.batch_id for row in connection.execute(statement)]
 
 
+def wait_at_most(connection: Connection, timeout: str) -> None:
+    """Give up on a lock after ``timeout``, for example ``2s``, in this session."""
+    connection.execute(
+        text("SELECT set_config('lock_timeout', :timeout, false)"), {"timeout": timeout}
+    )
+
+
 def detach_partition(connection: Connection, batch_id: int) -> None:
     """Detach the batch's partition without stopping writers; needs a connection in autocommit."""
     statement = text("""

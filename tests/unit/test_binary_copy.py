@@ -1,0 +1,33 @@
+"""The binary COPY format, against PostgreSQL's documentation of it, byte by byte."""
+
+import struct
+
+import numpy as np
+
+from ledger.spark.binary_copy import HEADER, TRAILER, Stream, encode
+
+
+def test_rows_as_documented():
+    """A tuple is a 16-bit count of fields, then each field's length and big-endian value."""
+    made = encode(
+        {"batch": 7, "delta": np.array([-1, 2], np.int64), "edges": np.array([3, 4], np.int32)}
+    )
+    expected = b"".join(
+        struct.pack(">hiqiqii", 3, 8, 7, 8, delta, 4, edges) for delta, edges in [(-1, 3), (2, 4)]
+    )
+    assert made == expected
+
+
+def test_frame_of_a_stream():
+    """A stream begins with the signature, flags and an empty extension, and ends with -1."""
+    assert b"PGCOPY\n\xff\r\n\x00" + bytes(8) == HEADER
+    assert TRAILER == b"\xff\xff"
+
+
+def test_stream_reads_any_size():
+    """Chunks of any size, empty ones too, come out whole whatever is asked for."""
+    chunks = [b"abc", b"", b"defgh", b"i"]
+    stream = Stream(chunks)
+    read = iter(lambda: stream.read(2), b"")
+    assert b"".join(read) == b"abcdefghi"
+    assert Stream(chunks).read(-1) == b"abc"

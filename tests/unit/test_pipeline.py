@@ -1,0 +1,197 @@
+"""A pipeline is checked when it is declared; every refusal names its culprit."""
+
+from datetime import timedelta
+
+import pytest
+
+from ledger import Bloom, FileSource, ParquetSink, Pipeline
+from ledger.errors import DeclarationError
+from ledger.loading import load_pipeline
+from ledger.pipeline import seconds
+
+SOURCE = FileSource("in.csv", schema="n INT")
+SINK = ParquetSink("out")
+
+
+def declared():
+    """source -> stage -> sink, with a reference."""
+    made = Pipeline("chain")
+    made.source("source", SOURCE)
+    made.reference("side", SOURCE)
+
+    @made.stage(reads="source")
+    def stage(rows, *, side):
+        return rows
+
+    made.sink("sink", SINK, reads="stage")
+    return made
+
+
+def test_order_and_consumers():
+    """Steps come behind their inputs; a reference is no step."""
+    made = declared()
+    assert [step.name for step in made.steps()] == ["source", "stage", "sink"]
+    assert made.consumers("source") == ("stage",)
+    assert made.topology()[1] == {"name": "stage", "kind": "stage", "reads": "source"}
+    assert list(made.references(made.step("stage"))) == ["side"]
+
+
+def test_a_decorated_stage_stays_callable():
+    """The decorator hands the function back, so a stage can be tested as a plain function."""
+    made = Pipeline("chain")
+
+    @made.stage(reads="source")
+    def stage(rows):
+        return rows * 2
+
+    assert stage(21) == 42
+
+
+def unknown_input(made):
+    made.sink("other", SINK, reads="stages")
+
+
+def sink_as_input(made):
+    made.sink("other", SINK, reads="sink")
+
+
+def reference_as_input(made):
+    made.sink("other", SINK, reads="side")
+
+
+def unread_stage(made):
+    @made.stage(reads="source")
+    def lonely(rows):
+        return rows
+
+
+def unread_source(made):
+    made.source("second", SOURCE)
+
+
+def unknown_reference(made):
+    @made.stage(reads="source")
+    def other(rows, *, sides):
+        return rows
+
+    made.sink("more", SINK, reads="other")
+
+
+def cycle(made):
+    @made.stage(reads="two")
+    def one(rows):
+        return rows
+
+    @made.stage(reads="one")
+    def two(rows):
+        return rows
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (unknown_input, "sink 'other' reads 'stages', which is not declared; did you mean 'stage'?"),
+        (sink_as_input, "sink 'other' reads 'sink', a sink"),
+        (reference_as_input, "reads 'side', a reference: .* keyword-only parameter"),
+        (unread_stage, "nothing reads stage 'lonely'"),
+        (unread_source, "nothing reads source 'second'"),
+        (unknown_reference, "asks for reference 'sides', which is not declared; did you mean 'side'"),
+        (cycle, "pipeline 'chain' has a cycle: (one -> two -> one|two -> one -> two)"),
+    ],
+)  # fmt: skip
+def test_graphs_that_cannot_work(spoil, message):
+    """Each graph that cannot work is refused by a message that names the culprit."""
+    made = declared()
+    spoil(made)
+    with pytest.raises(DeclarationError, match=message):
+        made.steps()
+
+
+def several_inputs(made):
+    made.sink("joined", SINK, reads=["stage", "source"])
+
+
+def duplicate(made):
+    made.sink("stage", SINK, reads="source")
+
+
+def duplicate_of_reference(made):
+    made.source("side", SOURCE)
+
+
+def bad_acks(made):
+    made.stage(reads="source", acks="on_emitt")(lambda_stage)
+
+
+def lambda_stage(rows):
+    return rows
+
+
+def two_frames(made):
+    @made.stage(reads="source")
+    def stage2(rows, more):
+        return rows
+
+
+def bad_name(made):
+    made.source("My Source", SOURCE)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (several_inputs, r"'joined' reads several tracked inputs \(stage, source\)"),
+        (duplicate, "declares 'stage' twice"),
+        (duplicate_of_reference, "declares 'side' twice"),
+        (bad_acks, "acks='on_emitt'; did you mean 'on_emit'"),
+        (two_frames, r"expected one positional parameter.*found \(rows, more\)"),
+        (bad_name, "source name 'My Source'"),
+        (lambda made: Pipeline("x", guarantee="exactly_once"), "'exactly_once' of pipeline 'x': only"),
+        (lambda made: Pipeline("x", ackers=-1), "ackers may not be negative"),
+        (lambda made: Pipeline("x", message_timeout="soon"), "duration 'soon': expected for example 30s"),
+        (lambda made: FileSource("in", schema="n INT", format="xls"), "format 'xls' of 'in': expected one of csv"),
+        (lambda made: ParquetSink("out", dedup="bloom"), "dedup of 'out': expected \"none\", \"exact\" or Bloom"),
+        (lambda made: Bloom(capacity=0), "capacity >= 1 and 0 < error_rate < 1, found 0"),
+        (lambda made: Bloom(capacity=1, window_batches=3), "window_batches is at least 1 and needs a key"),
+        (lambda made: Pipeline("empty").steps(), "pipeline 'empty' is empty"),
+    ],
+)  # fmt: skip
+def test_declarations_that_cannot_work(spoil, message):
+    """What cannot work is refused in the line that declares it."""
+    with pytest.raises(DeclarationError, match=message):
+        spoil(declared())
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [(90, 90), ("90", None), ("30s", 30), ("1.5m", 90), ("1h", 3600), ("2d", 172800), (timedelta(hours=2), 7200)],
+)  # fmt: skip
+def test_durations(given, expected):
+    """Durations are seconds, text with a unit, or a timedelta; text without a unit is refused."""
+    if expected is None:
+        with pytest.raises(DeclarationError):
+            seconds(given)
+    else:
+        assert seconds(given) == expected
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("jobs.flights", "expected MODULE:NAME"),
+        ("jobs.flight:pipeline", "no module 'jobs.flight'; looked in"),
+        ("jobs.flights:pipelin", "has no pipeline 'pipelin'; did you mean 'pipeline'?"),
+    ],
+)
+def test_unknown_pipeline(target, message):
+    """A pipeline that does not exist is refused with what was looked for, and where."""
+    with pytest.raises(DeclarationError, match=message):
+        load_pipeline(target)
+
+
+def test_shipped_pipelines_load():
+    """The example pipelines are found by name and form a pipeline."""
+    assert [step.name for step in load_pipeline("jobs.flights:pipeline").steps()] == [
+        "departures", "parse", "with_plane", "with_weather", "warehouse",
+    ]  # fmt: skip
+    assert load_pipeline("jobs.wordcount:pipeline").ackers == 2

@@ -1,0 +1,87 @@
+"""When a batch is decided: pure, with time as an argument."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from ledger.states import RunState
+from ledger.verdict import Action, StepFacts, decide, hops
+
+NOW = datetime(2013, 1, 1, 12, tzinfo=UTC)
+TIMEOUT = timedelta(minutes=10)
+SECOND = timedelta(seconds=1)
+
+
+def committed(name="source", kind="source"):
+    return StepFacts(name, kind, True, RunState.COMMITTED, NOW - TIMEOUT * 9, NOW - TIMEOUT * 9)
+
+
+def running(lease, name="stage", kind="stage"):
+    return StepFacts(name, kind, False, RunState.RUNNING, lease)
+
+
+def failed(at, name="stage", kind="stage"):
+    return StepFacts(name, kind, False, RunState.FAILED, at, at)
+
+
+def test_all_committed_settles_at_once():
+    """Once every step is committed nothing can change any more: no timeout is waited for."""
+    assert decide([committed(), committed("sink", "sink")], NOW, TIMEOUT).action is Action.SETTLE
+
+
+def test_a_batch_that_queues_never_expires():
+    """Waiting for a task that has not started is not silence, however long it takes."""
+    verdict = decide(
+        [committed(), StepFacts("stage", "stage", False)], NOW + TIMEOUT * 999, TIMEOUT
+    )
+    assert (verdict.action, verdict.missing) == (Action.WAIT, ("stage",))
+
+
+@pytest.mark.parametrize(
+    ("age", "action"),
+    [(TIMEOUT - SECOND, Action.WAIT), (TIMEOUT, Action.EXPIRE), (TIMEOUT * 99, Action.EXPIRE)],
+)
+def test_timeout_counts_from_the_failure(age, action):
+    """Never early, never never: a failed run expires its batch after just the message timeout."""
+    assert decide([committed(), failed(NOW - age)], NOW, TIMEOUT).action is action
+
+
+@pytest.mark.parametrize(
+    ("age", "action"), [(-SECOND, Action.WAIT), (TIMEOUT - SECOND, Action.WAIT), (TIMEOUT, Action.EXPIRE)]
+)  # fmt: skip
+def test_timeout_counts_from_the_lapsed_lease(age, action):
+    """A driver that fell silent counts as dead from the end of its lease."""
+    assert decide([committed(), running(NOW - age)], NOW, TIMEOUT).action is action
+
+
+def test_a_long_stage_does_not_expire_while_its_driver_lives():
+    """A renewed lease keeps the batch, although another of its steps failed long ago."""
+    facts = [committed(), failed(NOW - TIMEOUT * 9), running(NOW + SECOND, "other")]
+    assert decide(facts, NOW, TIMEOUT).action is Action.WAIT
+
+
+def test_without_an_emit_there_is_no_verdict():
+    """A batch whose source never committed has no roots to judge: it is abandoned."""
+    facts = [failed(NOW - TIMEOUT, "source", "source"), StepFacts("sink", "sink", False)]
+    assert decide(facts, NOW, TIMEOUT).action is Action.ABANDON
+
+
+def test_the_latest_death_counts():
+    """A step that was tried again and failed later restarts the clock."""
+    facts = [committed(), failed(NOW - TIMEOUT * 9), failed(NOW - SECOND, "other")]
+    assert decide(facts, NOW, TIMEOUT).action is Action.WAIT
+
+
+def test_hops_count_the_readers_of_each_producer():
+    """A step that is read by two has two hops, each knowing of both."""
+    topology = [
+        {"name": "source", "reads": None},
+        {"name": "stage", "reads": "source"},
+        {"name": "one", "reads": "stage"},
+        {"name": "two", "reads": "stage"},
+    ]
+    assert hops(topology) == [
+        (1, "source", "stage", 1),
+        (2, "stage", "one", 2),
+        (3, "stage", "two", 2),
+    ]
