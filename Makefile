@@ -1,6 +1,7 @@
 # Everything runs from a bare clone: no root, no Docker, no database. `make` alone lists the targets.
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
+PORT ?= 8080
 
 # Written bytecode halves every start; a virtual environment of somebody else must not interfere.
 unexport PYTHONDONTWRITEBYTECODE VIRTUAL_ENV PYTHONHOME
@@ -27,7 +28,7 @@ bench: setup ## Measure against plain Spark; writes benchmarks/results.json
 	@python -m benchmarks
 
 up: setup ## Start Airflow with UI, scheduler, DAGs and sweeper on 127.0.0.1
-	@python -m scripts.up
+	@python -m scripts.up --port $(PORT)
 
 down: ## Stop what `make up` started
 	@if [ -x .venv/bin/python ]; then python -m scripts.down; fi

@@ -18,6 +18,7 @@ from ledger.settings import Settings
 from ledger.spark.job import Job
 from ledger.spark.session import build_session
 from ledger.stage_runs import Attempt
+from ledger.storage import require_writable
 
 _log = logging.getLogger("ackledger")
 
@@ -39,6 +40,7 @@ def _run(given: argparse.Namespace) -> int:
     settings = Settings()
     database = Database.from_settings(settings)
     database.check()
+    require_writable(settings.storage_root(), "ACKLEDGER_STORAGE")
     session = build_session(f"ackledger {pipeline.name}.{given.step}")
     job = Job(session, database, settings, pipeline)
     attempt = Attempt(given.attempt, given.try_number)

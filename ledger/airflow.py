@@ -27,7 +27,7 @@ APPLICATION = Path(__file__).resolve().parent.parent / "jobs" / "run_step.py"
 _OWN_TASKS = ("open", "settle", "complete")
 _OWN_CONF = ("interval_start", "interval_end", "replay_of", "reason", "stage", "root")
 _log = logging.getLogger(__name__)
-_START = datetime(2013, 1, 1, tzinfo=UTC)
+_START = datetime(2000, 1, 1, tzinfo=UTC)
 
 # A driver of a small step spends most of its seconds on its own start: compile less, collect simply.
 _JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -144,8 +144,10 @@ def _open_task(target: str) -> Any:
 def _opened(pipeline: Pipeline, key: Any, conf: dict[str, Any], context: Any) -> Any:
     from ledger.opening import Interval, Selection, open_batch, open_replay
     from ledger.settings import Settings
+    from ledger.storage import require_writable
 
     database, settings = _database(), Settings()
+    require_writable(settings.storage_root(), "ACKLEDGER_STORAGE")
     if conf.get("replay_of") is not None:
         selection = Selection(conf.get("reason"), conf.get("stage"), conf.get("root"))
         try:
@@ -223,7 +225,13 @@ def _database() -> Any:
 
 def sweeper_dag(*, schedule: str, **dag_options: Any) -> DAG:
     """Sweeps on ``schedule`` and, for pipelines with ``auto_replay``, asks for replays by an asset."""
-    options = {"catchup": False, "max_active_runs": 1, "tags": ["ackledger"], **dag_options}
+    options = {
+        "catchup": False,
+        "max_active_runs": 1,
+        "is_paused_upon_creation": False,
+        "tags": ["ackledger"],
+        **dag_options,
+    }
     with DAG("ledger_sweeper", schedule=schedule, start_date=_START, **options) as dag:
 
         @task
@@ -249,7 +257,12 @@ def sweeper_dag(*, schedule: str, **dag_options: Any) -> DAG:
 
 def replay_dag(**dag_options: Any) -> DAG:
     """Finds the batches with failed records and triggers their pipelines' DAGs to replay them."""
-    options = {"catchup": False, "tags": ["ackledger"], **dag_options}
+    options = {
+        "catchup": False,
+        "is_paused_upon_creation": False,
+        "tags": ["ackledger"],
+        **dag_options,
+    }
     params = {
         "pipeline": Param(None, type=["null", "string"], description="Only this pipeline."),
         "batch": Param(None, type=["null", "integer"], description="Only this original batch."),

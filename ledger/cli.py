@@ -22,6 +22,7 @@ from ledger.queries import replays, reports
 from ledger.queries.batches import Batch
 from ledger.settings import Settings
 from ledger.settlement import settle_once
+from ledger.storage import require_writable
 from ledger.summary import Summary, summarize
 from ledger.sweeper import sweep_once
 
@@ -112,6 +113,7 @@ def run(
     pipeline = _load(target)
     interval = Interval(interval_start, interval_end, _params(param or []))
     database = connect(settings)
+    require_writable(settings.storage_root(), "ACKLEDGER_STORAGE")
     key = RunKey("", run_id or f"run-{uuid.uuid4()}")
     batch = open_batch(database, settings, pipeline, key, interval)
     _finish([_run_batch(database, settings, pipeline, batch, master)], as_json, single=True)
@@ -136,6 +138,7 @@ def replay(
     settings = Settings()
     pipeline = _load(target)
     database = connect(settings)
+    require_writable(settings.storage_root(), "ACKLEDGER_STORAGE")
     selection = Selection(reason, stage, root)
     found = database.transact(
         lambda c: replays.batches_to_replay(c, pipeline.name, batch, selection.as_json())

@@ -14,6 +14,7 @@ from ledger.spark.inputs import input_rows, user_columns
 from ledger.spark.job import POSITION, ROOT, Job, Witness, file_rows, require_equal
 from ledger.spark.manifest import Manifest, take_manifest
 from ledger.stage_runs import OpenedRun, Record, commit
+from ledger.storage import require_writable
 
 WRITTEN = {"compression": "zstd", "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false"}
 
@@ -52,7 +53,7 @@ def _write(rows: DataFrame, step: SinkStep, staging: str) -> None:
         raise StageError(
             f"sink {step.name!r} is partitioned by {missing[0]!r}, which its input lacks; it has {', '.join(rows.columns)}"
         )
-    _filesystem(staging).makedirs(staging, exist_ok=True)
+    require_writable(staging, f"the path of sink {step.name!r}, or ACKLEDGER_DATA,")
     writer = rows.write.mode("append").options(**WRITTEN)
     if step.sink.partition_by:
         writer = writer.partitionBy(*step.sink.partition_by)

@@ -1,0 +1,233 @@
+"""Migrations, roles, documentation in the schema, and what users see when the database is not right."""
+
+import os
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
+
+from ledger import states
+from ledger.database import embedded
+from ledger.database.connection import Database
+from ledger.database.tables import metadata
+from ledger.database.upgrade import downgrade, head, upgrade
+from ledger.errors import ConfigurationError, LedgerError, UnavailableError
+from ledger.queries import batches
+from tests.support.ledgers import one, opened, pipeline, rows, whole_batch
+
+
+@pytest.fixture
+def scratch(server_home):
+    """An empty database in the server of the tests."""
+    postgres = embedded.ensure_database(embedded.start(server_home), "postgres")
+    made = Database(embedded.ensure_database(postgres, "scratch"))
+    yield made
+    made.dispose()
+    admin = Database(postgres)
+    with admin.plain.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.exec_driver_sql("DROP DATABASE scratch WITH (FORCE)")
+    admin.dispose()
+
+
+def tables_of(database):
+    return {
+        row.relname
+        for row in rows(
+            database,
+            "SELECT relname FROM pg_class JOIN pg_namespace n ON n.oid = relnamespace WHERE nspname = 'public' AND relkind IN ('r', 'p', 'v')",
+        )
+    }
+
+
+def test_migrations_equal_the_metadata(scratch):
+    """All migrations applied give just the tables that the code declares."""
+    upgrade(scratch)
+    with scratch.plain.connect() as connection:
+        options = {"compare_type": True, "compare_server_default": False}
+        context = MigrationContext.configure(connection, opts=options)
+        assert compare_metadata(context, metadata) == []
+
+
+def test_every_migration_goes_down_and_up(scratch):
+    """Each migration can be undone and done again, and the first leaves nothing behind."""
+    upgrade(scratch)
+    full = tables_of(scratch)
+    for revision in ("0001", "base"):
+        downgrade(scratch, revision)
+        if revision == "base":
+            assert tables_of(scratch) <= {"alembic_version"}
+            left = rows(
+                scratch,
+                "SELECT typname FROM pg_type t JOIN pg_namespace n ON n.oid = typnamespace WHERE nspname = 'public' AND typtype = 'e'",
+            )
+            assert left == []
+        upgrade(scratch)
+        upgrade(scratch)
+        assert tables_of(scratch) == full
+    scratch.check()
+
+
+def test_enums_are_those_of_the_code(database):
+    """PostgreSQL's enums have the members that the code's have, in order."""
+    expected = {
+        "batch_state": states.BatchStatus,
+        "batch_kind": states.BatchKind,
+        "run_state": states.RunState,
+        "message_status": states.MessageStatus,
+    }
+    for name, members in expected.items():
+        found = one(database, f"SELECT enum_range(NULL::{name})::text[] AS members").members
+        assert found == [member.value for member in members]
+
+
+def test_everything_is_commented(database):
+    """Every table, view, function and column says what it is."""
+    undocumented = rows(
+        database,
+        """
+        SELECT c.relname, a.attname FROM pg_class c
+        JOIN pg_namespace n ON n.oid = c.relnamespace AND n.nspname = 'public'
+        LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+        WHERE c.relkind IN ('r', 'p', 'v') AND c.relname <> 'alembic_version' AND NOT c.relispartition
+          AND (obj_description(c.oid) IS NULL OR col_description(c.oid, a.attnum) IS NULL)
+        UNION ALL
+        SELECT p.proname, NULL FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace AND n.nspname = 'public'
+        WHERE obj_description(p.oid, 'pg_proc') IS NULL
+        """,
+    )
+    assert undocumented == []
+
+
+VIEWS = ("root_status", "batch_status", "stage_progress", "pending_root", "failed_root_detail", "quarantine", "replay_history")  # fmt: skip
+
+
+def test_reader_reads_and_changes_nothing(database):
+    """The reader sees every view and the root function, and can write nothing, not even by choice."""
+    whole_batch(database, pipeline(), lose_sink=[0])
+    with database.reader.connect() as connection:
+        for view in VIEWS:
+            connection.execute(text(f"SELECT count(*) FROM {view}"))
+        assert connection.execute(text("SELECT count(*) FROM root_state(1)")).scalar_one() == 1
+    for statement in (
+        "DELETE FROM batch",
+        "UPDATE batch SET status = 'open'",
+        "SELECT open_partition(99)",
+        "CREATE TABLE mine (n int)",
+    ):
+        with database.reader.connect() as connection:
+            connection.execute(text("SET TRANSACTION READ WRITE"))
+            with pytest.raises(DBAPIError, match="permission denied"):
+                connection.execute(text(statement))
+
+
+def test_reader_is_read_only_by_default(database):
+    """Every transaction of the reader is read-only."""
+    with database.reader.connect() as connection:
+        assert connection.execute(text("SHOW transaction_read_only")).scalar_one() == "on"
+
+
+def test_writer_owns_nothing(database):
+    """The role of the jobs can post and open partitions, and cannot change the schema."""
+    batch = opened(database, pipeline())
+    for statement in (
+        "DROP TABLE batch",
+        f"DROP TABLE ledger_delta_{batch.batch_id}",
+        "ALTER TABLE batch ADD COLUMN mine int",
+        "CREATE TABLE mine (n int)",
+    ):
+        with (
+            database.writer.connect() as connection,
+            pytest.raises(DBAPIError, match=r"must be owner|permission denied"),
+        ):
+            connection.execute(text(statement))
+
+
+def test_unmigrated_database(scratch):
+    """A database without the schema is refused with the command that makes it."""
+    with pytest.raises(
+        ConfigurationError, match=f"revision none, expected {head()}: run 'ackledger db upgrade'"
+    ):
+        scratch.check()
+
+
+def test_server_that_is_down(tmp_path):
+    """A server that does not answer is a transient error that names its address, without the password."""
+    database = Database(f"postgresql+psycopg2://me:secret@/ackledger?host={tmp_path}")
+    with pytest.raises(
+        UnavailableError, match=r"did not answer.*Check that the server runs"
+    ) as caught:
+        database.check()
+    assert "secret" not in str(caught.value)
+
+
+def test_url_that_is_none():
+    """An address that is no URL is refused with an example of one."""
+    with pytest.raises(ConfigurationError, match="ACKLEDGER_DATABASE_URL is not a URL such as"):
+        Database("my database")
+
+
+@pytest.fixture
+def scram(server_home, migrated):
+    """The tests' server, asking everybody but its superuser for a SCRAM password; user and password."""
+    hba = server_home / "postgres" / "pg_hba.conf"
+    before = hba.read_text()
+    with migrated.plain.begin() as connection:
+        connection.exec_driver_sql("SET LOCAL password_encryption = 'scram-sha-256'")
+        connection.exec_driver_sql(
+            "CREATE ROLE app LOGIN PASSWORD 'right' IN ROLE ledger_owner, ledger_writer, ledger_reader"
+        )
+    hba.write_text("local all postgres trust\nlocal all all scram-sha-256\n")
+    _reload(migrated)
+    try:
+        yield migrated.url.set(username="app", password=None)
+    finally:
+        hba.write_text(before)
+        _reload(migrated)
+        with migrated.plain.begin() as connection:
+            connection.exec_driver_sql("DROP ROLE app")
+
+
+def _reload(database):
+    with database.plain.begin() as connection:
+        connection.exec_driver_sql("SELECT pg_reload_conf()")
+    database.dispose()
+
+
+def test_passwords(scram, tmp_path, monkeypatch, database):
+    """A wrong or missing password is one permanent error; the right one may come from a passfile."""
+    with pytest.raises(
+        ConfigurationError, match=r"refused the connection.*password authentication failed"
+    ) as caught:
+        Database(scram.set(password="wrong").render_as_string(hide_password=False)).check()
+    assert "wrong" not in str(caught.value)
+    url = scram.render_as_string(hide_password=False)
+    with pytest.raises(ConfigurationError, match="no password supplied"):
+        Database(url).check()
+    passfile = tmp_path / "passfile"
+    passfile.write_text("*:*:*:app:right\n")
+    passfile.chmod(0o600)
+    monkeypatch.setenv("PGPASSFILE", str(passfile))
+    reached = Database(url)
+    reached.check()
+    batch, _ = whole_batch(reached, pipeline())
+    assert (
+        reached.transact(lambda c: batches.get_batch(c, batch.batch_id)).batch_id == batch.batch_id
+    )
+    reached.dispose()
+
+
+def test_statement_that_is_refused(database):
+    """An error of the database is one line of the ledger's own, with the cause."""
+    with pytest.raises(LedgerError, match="refused a statement: division by zero"):
+        database.transact(lambda c: c.exec_driver_sql("SELECT 1 / 0"))
+
+
+def test_embedded_server_keeps_to_its_folder(server_home):
+    """The embedded server's lock and socket are in its own folder, and its data are its owner's alone."""
+    folder = server_home / "postgres"
+    assert (folder / "postmaster.pid").exists()
+    assert (os.stat(folder).st_mode & 0o077) == 0
+    assert not list(Path("/tmp").glob(".s.PGSQL.*"))
