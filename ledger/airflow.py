@@ -97,12 +97,22 @@ def pipeline_dag(
 
 def _target(pipeline: Pipeline) -> str:
     """MODULE:NAME of a pipeline that is a global of the module that declared it."""
+    _check_importable(pipeline)
     for name, value in vars(sys.modules[pipeline.module]).items():
         if value is pipeline:
             return f"{pipeline.module}:{name}"
     raise DeclarationError(
         f"pipeline {pipeline.name!r} is no global of module {pipeline.module!r}: pass target='MODULE:NAME'"
     )
+
+
+def _check_importable(pipeline: Pipeline) -> None:
+    """A DAG file is loaded under a name that a Spark job cannot import."""
+    if pipeline.module.startswith("unusual_prefix_"):
+        raise DeclarationError(
+            f"pipeline {pipeline.name!r} is declared in a DAG file, which its Spark jobs cannot import: declare it in "
+            "a module on PYTHONPATH, import it in the DAG file, or pass target='MODULE:NAME'"
+        )
 
 
 def _spark_submit() -> str:
@@ -223,7 +233,7 @@ def _database() -> Any:
     return database
 
 
-def sweeper_dag(*, schedule: str, **dag_options: Any) -> DAG:
+def sweeper_dag(*, schedule: str | None, **dag_options: Any) -> DAG:
     """Sweeps on ``schedule`` and, for pipelines with ``auto_replay``, asks for replays by an asset."""
     options = {
         "catchup": False,

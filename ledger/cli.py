@@ -50,19 +50,18 @@ err = Console(stderr=True)
 def main() -> None:
     """Run the command; an error is one clear line and exit code 1."""
     try:
-        app(standalone_mode=False)
+        code = app(standalone_mode=False)
     except LedgerError as exc:
         fail(str(exc))
     except typer.Abort:
         fail("interrupted")
-    except typer.Exit as exc:
-        sys.exit(exc.exit_code)
     except Exception as exc:  # click's usage errors, and whatever a pipeline's own code raises
         show = getattr(exc, "show", None)
         if show is None:
             raise
         show()
         sys.exit(1)
+    sys.exit(code or 0)  # of typer.Exit; a command itself returns None
 
 
 def fail(message: str) -> None:
@@ -194,10 +193,8 @@ def failed(pipeline: PipelineName = None, batch: BatchNumber = None, as_json: Js
 def sql(query: str, as_json: Json = False) -> None:
     """Ask the ledger in SQL, as the reader role in a read-only transaction."""
     database = connect(Settings())
-    rows = database.transact(
-        lambda c: [dict(row._mapping) for row in c.exec_driver_sql(query)], engine=database.reader
-    )
-    show(rows, as_json, tables.rows)
+    rows = database.transact(lambda c: reports.ask(c, query), engine=database.reader)
+    show([dict(row._mapping) for row in rows], as_json, tables.rows)
 
 
 def _load(target: str) -> Pipeline:
@@ -223,7 +220,7 @@ def _run_batch(
 
     started = time.monotonic()
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=err, transient=True) as progress:
+    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
         line = progress.add_task(f"batch {batch.batch_id}: starting Spark")
 
         def on_step(name: str, result: StepResult | None) -> None:

@@ -15,6 +15,9 @@ for _name in [
     name for name in os.environ if name.startswith(("ACKLEDGER_", "AIRFLOW_", "SPARK_", "PG"))
 ]:
     del os.environ[_name]
+# An import of Airflow makes its home where it is told to, by default in the user's own.
+_AIRFLOW_HOME = tempfile.TemporaryDirectory(prefix="ackledger-airflow-")
+os.environ["AIRFLOW_HOME"] = _AIRFLOW_HOME.name
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 
 from ledger.database import embedded  # noqa: E402

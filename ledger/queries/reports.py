@@ -5,11 +5,16 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, text
 
+from ledger.errors import InputError, NotReadyError
+
 
 def batch_counts(connection: Connection, batch_id: int) -> Row[Any]:
-    """One batch's row of ``batch_status``."""
+    """One batch's row of ``batch_status``. Raises NotReadyError if there is none."""
     statement = text("SELECT * FROM batch_status WHERE batch_id = :id")
-    return connection.execute(statement, {"id": batch_id}).one()
+    found = connection.execute(statement, {"id": batch_id}).first()
+    if found is None:
+        raise NotReadyError(f"batch {batch_id} is not in the ledger: see 'ackledger status'")
+    return found
 
 
 def recent_batches(connection: Connection, pipeline: str | None, limit: int) -> Sequence[Row[Any]]:
@@ -41,3 +46,17 @@ def stage_table(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
     """The steps of a batch in order, from ``stage_progress``."""
     statement = text("SELECT * FROM stage_progress WHERE batch_id = :id ORDER BY step")
     return connection.execute(statement, {"id": batch_id}).all()
+
+
+def ask(connection: Connection, query: str) -> Sequence[Row[Any]]:
+    """Rows of a user's own query. Raises InputError if it is none.
+
+    A transaction that has begun to read can no longer be made one that writes.
+    """
+    connection.execute(text("SELECT 1"))
+    found = connection.exec_driver_sql(query)
+    if not found.returns_rows:
+        raise InputError(
+            f"{query!r} returns no rows: expected a query, for example SELECT * FROM batch_status"
+        )
+    return found.all()

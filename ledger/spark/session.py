@@ -37,8 +37,9 @@ def build_session(app_name: str, master: str | None = None) -> SparkSession:
         builder = builder.master(master).config("spark.ui.enabled", "false")
     if master is not None and master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        quiet = Path(__file__).with_name("log4j2.properties").as_uri()
         builder = builder.config("spark.ui.showConsoleProgress", "false").config(
-            "spark.log.level", "ERROR"
+            "spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={quiet}"
         )
     session = builder.getOrCreate()
     for name, value in REQUIRED.items():

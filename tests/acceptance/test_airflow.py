@@ -1,0 +1,253 @@
+"""The real path: a scheduler, spark-submit for every step, and the ledger, on slices of real data."""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+
+import psutil
+import pytest
+from airflow.dag_processing.dagbag import DagBag
+
+from demo import data, oracle
+from scripts import airflow_services as services
+from scripts.airflow_env import ROOT
+from tests.acceptance.conftest import SECRET, wait
+from tests.support.flights import without_plane
+from tests.support.ledgers import one, rows
+
+MONTHS = ["2013-01-01", "2013-02-01"]
+STEPS = ("departures", "parse", "with_plane", "with_weather", "warehouse")
+COUNTS = "SELECT total, acked, recovered, failed, quarantined, pending FROM batch_status WHERE batch_id = {}"
+
+
+def batches_of(airflow, pipeline, kind):
+    """Batches of one pipeline, by interval."""
+    return rows(
+        airflow.ledger,
+        f"SELECT batch_id, run_id, status FROM batch_status WHERE pipeline = '{pipeline}' AND kind = '{kind}' ORDER BY interval_start, batch_id",
+    )
+
+
+@pytest.fixture(scope="module")
+def lost(airflow):
+    """Flights of January and February backfilled with half of the planes; lost flights a month."""
+    airflow.command("backfill", "create", "--dag-id", "flights", "--from-date", "2013-01-01", "--to-date", "2013-02-28")  # fmt: skip
+    runs = wait(
+        lambda: [run for run in airflow.runs("flights") if run["run_type"] == "backfill"],
+        "runs of the backfill",
+    )
+    assert len(runs) == 2
+    for run in runs:
+        # The last task is red as long as flights are failed.
+        assert airflow.ended("flights", run["dag_run_id"]) == "failed"
+    return [without_plane(airflow.data, month) for month in (1, 2)]
+
+
+def test_backfill_over_months_names_what_was_lost(airflow, lost):
+    """A backfill opens one batch a month with that month's interval, and every lost flight is named."""
+    batches = batches_of(airflow, "flights", "original")
+    assert [batch.status for batch in batches] == ["settled", "settled"]
+    for batch, month, missing in zip(batches, MONTHS, lost, strict=True):
+        start = one(
+            airflow.ledger, f"SELECT interval_start FROM batch WHERE batch_id = {batch.batch_id}"
+        )
+        assert f"{start.interval_start:%Y-%m-%d}" == month
+        assert one(airflow.ledger, COUNTS.format(batch.batch_id)) == (
+            300,
+            300 - missing,
+            0,
+            missing,
+            0,
+            0,
+        )
+        states = airflow.tasks("flights", batch.run_id)
+        assert states.pop("complete") == "failed"
+        assert set(states.values()) == {"success"}
+        assert set(states) == {"open", *STEPS, "settle"}
+    found = rows(
+        airflow.ledger,
+        "SELECT DISTINCT stage, reason FROM failed_root_detail WHERE pipeline = 'flights'",
+    )
+    assert found == [("with_plane", "lost")]
+
+
+def test_clearing_any_task_after_settlement_changes_nothing(airflow, lost):
+    """Each task of a settled batch that runs again says so, succeeds, and leaves the ledger as it was."""
+    batch = batches_of(airflow, "flights", "original")[0]
+    before = rows(airflow.ledger, "SELECT * FROM stage_run ORDER BY 1")
+    airflow.clear("flights", batch.run_id, "open")
+    assert airflow.ended("flights", batch.run_id) == "failed"
+    states = airflow.tasks("flights", batch.run_id)
+    assert states.pop("complete") == "failed"
+    assert set(states.values()) == {"success"}
+    assert rows(airflow.ledger, "SELECT * FROM stage_run ORDER BY 1") == before
+    assert len(batches_of(airflow, "flights", "original")) == 2
+
+
+def test_replay_by_form_completes_the_sink(airflow, lost):
+    """The replay DAG starts a replay batch per month through the same DAG; the sink is then what pandas expects."""
+    test_backfill_over_months_names_what_was_lost(airflow, lost)
+    data.write_planes(airflow.data)
+    asked = airflow.trigger("ledger_replay", pipeline="flights")
+    assert airflow.ended("ledger_replay", asked) == "success"
+    replays = wait(
+        lambda: [run for run in airflow.runs("flights") if run["dag_run_id"].startswith("replay_")],
+        "replays",
+    )
+    assert len(replays) == 2
+    for run in replays:
+        assert airflow.ended("flights", run["dag_run_id"]) == "success"
+    for batch, month, missing in zip(
+        batches_of(airflow, "flights", "original"), (1, 2), lost, strict=True
+    ):
+        unknown = without_plane(airflow.data, month)
+        assert 0 < unknown < missing
+        counts = one(airflow.ledger, COUNTS.format(batch.batch_id))
+        assert counts == (300, 300 - unknown, missing - unknown, 0, unknown, 0)
+        airflow.clear("flights", batch.run_id, "complete")
+        assert airflow.ended("flights", batch.run_id) == "success"
+    found = oracle.sink_rows(airflow.data / "warehouse" / "departures")
+    assert found == oracle.expected_rows(airflow.data, MONTHS)
+    assert set(found.values()) == {1}
+
+
+def test_clear_before_settlement_and_automatic_replay(airflow):
+    """Failed and cleared tasks count nothing twice; the sweeper's asset event replays what failed, unasked."""
+    folder = airflow.data / "letters"
+    folder.mkdir()
+    (folder / "first.csv").write_text("letter\na\nb\nc\n")
+    day = {"interval_start": "2013-01-01", "interval_end": "2013-01-02"}
+    run = airflow.trigger("letters", **day, file="first")
+    assert airflow.ended("letters", run) == "failed"
+    assert airflow.tasks("letters", run) == {
+        "open": "success", "letters": "success", "numbered": "failed",
+        "shelf": "upstream_failed", "settle": "upstream_failed", "complete": "upstream_failed",
+    }  # fmt: skip
+    failure = one(airflow.ledger, "SELECT failure FROM stage_run WHERE stage = 'numbered'").failure
+    assert f"no file matches {airflow.data}/known.csv" in failure
+
+    (airflow.data / "known.csv").write_text("letter,number\na,1\nb,2\n")
+    airflow.clear("letters", run, "letters")
+    assert airflow.ended("letters", run) == "failed"
+    batch = batches_of(airflow, "letters", "original")[0]
+    assert one(airflow.ledger, COUNTS.format(batch.batch_id)) == (3, 2, 0, 1, 0, 0)
+
+    (airflow.data / "known.csv").write_text("letter,number\na,1\nb,2\nc,3\n")
+    assert airflow.ended("ledger_sweeper", airflow.trigger("ledger_sweeper")) == "success"
+    replay = wait(
+        lambda: [run for run in airflow.runs("letters") if run["dag_run_id"].startswith("replay_")],
+        "replay",
+    )[0]
+    assert airflow.ended("letters", replay["dag_run_id"]) == "success"
+    assert one(airflow.ledger, COUNTS.format(batch.batch_id)) == (3, 3, 1, 0, 0, 0)
+    asked = airflow.runs("ledger_replay")[-1]
+    assert asked["run_type"] == "asset_triggered"
+
+    assert airflow.ended("ledger_sweeper", airflow.trigger("ledger_sweeper")) == "success"
+    assert (
+        len([run for run in airflow.runs("letters") if run["dag_run_id"].startswith("replay_")])
+        == 1
+    )
+
+
+def test_run_without_an_interval(airflow):
+    """A run that has neither a data interval nor one in its conf fails in its first task, saying what to give."""
+    run = airflow.trigger("letters", file="first")
+    assert airflow.ended("letters", run) == "failed"
+    log = next(
+        (
+            airflow.home / "airflow" / "logs" / "dag_id=letters" / f"run_id={run}" / "task_id=open"
+        ).glob("*.log")
+    )
+    assert "this run has no data interval: trigger it with a logical date" in log.read_text()
+
+
+def test_second_run_over_an_interval(airflow, lost):
+    """A second run over an interval that a batch has claimed is refused before it reads a record."""
+    run = airflow.trigger("flights", interval_start="2013-01-01", interval_end="2013-02-01")
+    assert airflow.ended("flights", run) == "failed"
+    assert airflow.tasks("flights", run)["open"] == "failed"
+    assert len(batches_of(airflow, "flights", "original")) == 2
+
+
+def test_no_password_in_logs_or_templates(airflow, lost):
+    """The ledger's password is in no task log, no rendered template and no argument."""
+    leaks = [
+        path
+        for path in (airflow.home / "airflow" / "logs").rglob("*")
+        if path.is_file() and SECRET in path.read_text(errors="replace")
+    ]
+    assert leaks == []
+    run = batches_of(airflow, "flights", "original")[0].run_id
+    instances = airflow.api("GET", f"/dags/flights/dagRuns/{run}/taskInstances")["task_instances"]
+    assert any("--pipeline" in json.dumps(task["rendered_fields"]) for task in instances)
+    assert SECRET not in json.dumps(instances)
+
+
+def test_services_listen_on_loopback_only(airflow):
+    """No service, and nothing that it started, can be reached from another machine."""
+    listening = {
+        connection.laddr.ip
+        for service in services.running(airflow.home / "airflow")
+        for process in [psutil.Process(service.pid), *psutil.Process(service.pid).children(True)]
+        for connection in process.net_connections("inet")
+        if connection.status == psutil.CONN_LISTEN
+    }
+    assert listening == {"127.0.0.1"}
+
+
+def test_secrets_of_the_services_are_private(airflow):
+    """Passwords and keys can be read by their owner alone, and tasks do not inherit them."""
+    for name in ("airflow.cfg", "passwords.json"):
+        assert (airflow.home / "airflow" / name).stat().st_mode & 0o077 == 0
+    assert not [name for name in airflow.environment if "SECRET" in name]
+
+
+def test_dag_files_import_without_java_or_database(monkeypatch):
+    """Every DAG file of the project loads without an error, a database or Java."""
+    monkeypatch.setenv("ACKLEDGER_DATABASE_URL", "postgresql+psycopg2://nobody@127.0.0.1:9/none")
+    monkeypatch.setenv("JAVA_HOME", "/nonexistent")
+    bag = DagBag(str(ROOT / "dags"))
+    assert bag.import_errors == {}
+    assert set(bag.dags) == {"flights", "wordcount", "ledger_sweeper", "ledger_replay"}
+
+
+@pytest.mark.parametrize("name", ["flights", "wordcount", "ledger_sweeper", "ledger_replay"])
+def test_dag_files_import_fast(name):
+    """Importing a DAG file adds less than 0.3 s to `import airflow.sdk`."""
+    program = f"import time, airflow.sdk; t = time.perf_counter(); import dags.{name}; print(time.perf_counter() - t)"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "AIRFLOW_HOME": "/nonexistent/airflow"}
+    seconds = [
+        float(subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True).stdout.split()[-1])
+        for _ in range(3)
+    ]  # fmt: skip
+    assert statistics.median(seconds) < 0.3
+
+
+def test_pipeline_in_a_dag_file(tmp_path):
+    """A pipeline declared in a DAG file, where no Spark job can import it, is an import error that says so."""
+    (tmp_path / "own.py").write_text(
+        "from ledger import FileSource, ParquetSink, Pipeline\n"
+        "from ledger.airflow import pipeline_dag\n"
+        "pipeline = Pipeline('own')\n"
+        "pipeline.source('a', FileSource('a', schema='n INT'))\n"
+        "pipeline.sink('b', ParquetSink('b'), reads='a')\n"
+        "dag = pipeline_dag(pipeline, schedule=None)\n"
+    )
+    errors = DagBag(str(tmp_path)).import_errors
+    assert "declare it in a module on PYTHONPATH" in next(iter(errors.values()))
+
+
+def test_step_named_like_a_task(tmp_path):
+    """A step that has the name of one of the DAG's own tasks is refused by name."""
+    from ledger import FileSource, ParquetSink, Pipeline
+    from ledger.airflow import pipeline_dag
+    from ledger.errors import DeclarationError
+
+    made = Pipeline("clash")
+    made.source("open", FileSource("a", schema="n INT"))
+    made.sink("b", ParquetSink("b"), reads="open")
+    with pytest.raises(DeclarationError, match="step 'open' of 'clash'"):
+        pipeline_dag(made, schedule=None)

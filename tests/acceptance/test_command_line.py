@@ -1,0 +1,233 @@
+"""The ``ackledger`` command as a user types it: its own embedded database, real Spark, exit codes."""
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import pyarrow.dataset as ds
+import pytest
+
+from demo import data, oracle
+from ledger.database import embedded
+from scripts.airflow_env import ROOT
+from tests.support.flights import without_plane, write_slice
+
+JANUARY = ("--interval-start", "2013-01-01", "--interval-end", "2013-02-01")
+FLIGHTS = "jobs.flights:pipeline"
+
+
+class CommandLine:
+    """Runs ``ackledger`` in a folder of its own."""
+
+    def __init__(self, folder: Path, **settings: str):
+        self.folder = folder
+        self.environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith("ACKLEDGER_")},
+            "PYTHONPATH": str(ROOT),
+            "ACKLEDGER_HOME": str(folder / "home"),
+            "ACKLEDGER_DATA": str(folder),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            **settings,
+        }  # fmt: skip
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run the command."""
+        return subprocess.run(
+            ["ackledger", *arguments], env=self.environment, cwd=self.folder, capture_output=True, text=True, check=False
+        )  # fmt: skip
+
+    def json(self, *arguments: str, code: int = 0):
+        """Run the command with --json; what it printed, if it ended with ``code``."""
+        done = self.run(*arguments, "--json")
+        assert done.returncode == code, done.stdout + done.stderr
+        return json.loads(done.stdout)
+
+    def refused(self, *arguments: str) -> str:
+        """Run a command that ends with 1 and one line; the line."""
+        done = self.run(*arguments)
+        lines = [
+            line
+            for line in done.stderr.splitlines()
+            if line and not line.startswith("WARNING: Using incubator")
+        ]
+        assert (done.returncode, len(lines)) == (1, 1), done.stdout + done.stderr
+        assert lines[0].startswith("ackledger: ")
+        return lines[0]
+
+
+@pytest.fixture
+def folder():
+    """A folder whose path is short enough for a socket; its server is stopped afterwards."""
+    with tempfile.TemporaryDirectory(prefix="ackledger-") as name:
+        path = Path(name)
+        path.chmod(0o755)
+        try:
+            yield path
+        finally:
+            embedded.stop(path / "home")
+
+
+@pytest.fixture
+def cli(folder, migrated, database):
+    """The command on the tests' migrated ledger, empty."""
+    return CommandLine(
+        folder, ACKLEDGER_DATABASE_URL=migrated.url.render_as_string(hide_password=False)
+    )
+
+
+def test_from_nothing_to_a_settled_ledger(folder):
+    """With no database and no settings but a folder: upgrade, run, see what was lost, replay, ask in SQL."""
+    cli = CommandLine(folder)
+    write_slice(folder, (1,))
+    lost = without_plane(folder, 1)
+    assert "run 'ackledger db upgrade'" in cli.refused("status")
+    assert cli.json("db", "upgrade")["revision"] == "0002"
+    assert "the ledger holds no batch yet" in cli.run("status").stdout
+
+    made = cli.json("run", FLIGHTS, *JANUARY, "--run-id", "first", code=3)
+    assert {"batch_id", "status", "roots", "stages", "seconds"} <= set(made)
+    assert (made["batch_id"], made["status"]) == (1, "settled")
+    assert made["roots"] == {
+        "total": 300,
+        "acked": 300 - lost,
+        "failed": lost,
+        "quarantined": 0,
+        "pending": 0,
+    }
+    assert [stage["name"] for stage in made["stages"]] == [
+        "departures",
+        "parse",
+        "with_plane",
+        "with_weather",
+        "warehouse",
+    ]
+    assert [stage["output"] for stage in made["stages"]] == [300, 300, *[300 - lost] * 3]
+    assert all(
+        {"name", "input", "output", "seconds"} <= set(stage) and stage["seconds"] > 0
+        for stage in made["stages"]
+    )
+    assert made["seconds"] > 0
+
+    failed = cli.json("failed")
+    assert [(row["stage"], row["reason"], row["status"], row["messages"]) for row in failed] == [
+        ("with_plane", "lost", "failed", lost)
+    ]
+    again = cli.json("run", FLIGHTS, *JANUARY, "--run-id", "first", code=3)
+    assert (again["batch_id"], again["roots"]) == (1, made["roots"])
+    assert "belongs to batch 1 (settled; run 'first')" in cli.refused("run", FLIGHTS, *JANUARY)
+
+    data.write_planes(folder)
+    unknown = without_plane(folder, 1)
+    (replayed,) = cli.json("replay", FLIGHTS)
+    assert replayed["roots"] == {
+        "total": lost,
+        "acked": lost - unknown,
+        "failed": 0,
+        "quarantined": unknown,
+        "pending": 0,
+    }
+    assert "nothing to replay" in cli.refused("replay", FLIGHTS)
+    found = oracle.sink_rows(folder / "warehouse" / "departures")
+    assert found == oracle.expected_rows(folder, ["2013-01-01"])
+
+    status = cli.json("status", "--pipeline", "flights")
+    assert [(row["kind"], row["acked"], row["quarantined"]) for row in status] == [
+        ("replay", lost - unknown, unknown), ("original", 300 - unknown, unknown),
+    ]  # fmt: skip
+    assert cli.json("status", "--batch", "1")["complete"] is True
+    table = cli.run("status").stdout
+    assert "quarantined" in table
+    assert "replay" in table
+    assert cli.json("sql", "SELECT count(*) AS n FROM quarantine") == [{"n": unknown}]
+    assert cli.json("sweep")["settlements"] == []
+
+
+def test_word_count(cli, folder):
+    """Sentences become words; the totals are a query over the sink; a sentence without words fails by name."""
+    sentences = ["good idea", "a good word is a word", "...", "idea"]
+    lines = folder / "sentences" / "2013-01-01" / "part.jsonl"
+    lines.parent.mkdir(parents=True)
+    lines.write_text("".join(json.dumps({"sentence": text}) + "\n" for text in sentences))
+    made = cli.json(
+        "run",
+        "jobs.wordcount:pipeline",
+        "--interval-start",
+        "2013-01-01",
+        "--interval-end",
+        "2013-01-02",
+        code=3,
+    )
+    assert made["roots"] == {"total": 4, "acked": 3, "failed": 1, "quarantined": 0, "pending": 0}
+    words = (
+        ds.dataset(folder / "warehouse" / "words", format="parquet", partitioning="hive")
+        .to_table()["word"]
+        .to_pylist()
+    )
+    assert Counter(words) == Counter(
+        ["good", "idea", "a", "good", "word", "is", "a", "word", "idea"]
+    )
+    (lost,) = cli.json("sql", "SELECT stage, reason, message_id FROM failed_root_detail")
+    assert lost == {"stage": "split", "reason": "lost", "message_id": 3}
+
+
+def test_missing_file_then_the_same_run_again(cli, folder):
+    """A run whose input is missing ends with one line and nothing done; run again by its id it goes on."""
+    line = cli.refused("run", FLIGHTS, *JANUARY, "--run-id", "first")
+    assert f"source 'departures': no file matches {folder}/flights/2013-01-01.csv" in line
+    (open_batch,) = cli.json("status")
+    assert (open_batch["status"], open_batch["total"]) == ("open", 0)
+    write_slice(folder, (1,), 20)
+    made = cli.json("run", FLIGHTS, *JANUARY, "--run-id", "first", code=3)
+    assert (made["batch_id"], made["roots"]["total"]) == (1, 20)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("run", "jobs.flight:pipeline", *JANUARY), "no module 'jobs.flight'"),
+        (("run", "jobs.flights:pipelines", *JANUARY), "did you mean 'pipeline'?"),
+        (("run", FLIGHTS, "--interval-start", "2013-02-01", "--interval-end", "2013-02-01"), "not after its start"),
+        (("run", FLIGHTS, *JANUARY, "--param", "region"), "expected NAME=VALUE"),
+        (("replay", FLIGHTS, "--batch", "7"), "nothing to replay"),
+        (("status", "--batch", "7"), "batch 7 is not in the ledger"),
+        (("sql", "SELECT * FROM batches"), 'relation "batches" does not exist'),
+        (("sql", "DELETE FROM batch"), "read-only transaction"),
+        (("sql", "SET TRANSACTION READ WRITE; DELETE FROM batch"), "read-write mode must be set before"),
+        (("sql", "SET work_mem = '1MB'"), "returns no rows: expected a query"),
+    ],
+)  # fmt: skip
+def test_clear_refusals(cli, arguments, message):
+    """What cannot be done is refused in one line that says why."""
+    assert message in cli.refused(*arguments)
+
+
+def test_storage_that_cannot_be_written(cli, folder):
+    """An unwritable storage is refused before a batch is opened."""
+    (folder / "file").write_text("")
+    cli.environment["ACKLEDGER_STORAGE"] = str(folder / "file" / "storage")
+    assert "cannot be written to" in cli.refused("run", FLIGHTS, *JANUARY)
+    assert cli.json("status") == []
+
+
+def test_database_that_is_down(folder):
+    """A database that does not answer is one line with its address and without its password."""
+    cli = CommandLine(
+        folder, ACKLEDGER_DATABASE_URL="postgresql+psycopg2://me:secret@127.0.0.1:9/ledger"
+    )
+    line = cli.refused("status")
+    assert "postgresql+psycopg2://me:***@127.0.0.1:9/ledger did not answer" in line
+    assert "secret" not in line
+
+
+def test_without_java(cli, folder, tmp_path):
+    """Without Java a run ends with the package to install, and its batch can be run again."""
+    for name in ("ackledger", "python"):
+        (tmp_path / name).symlink_to(shutil.which(name))
+    cli.environment |= {"PATH": str(tmp_path)}
+    cli.environment.pop("JAVA_HOME", None)
+    write_slice(folder, (1,), 5)
+    assert "openjdk-17-jre-headless" in cli.refused("run", FLIGHTS, *JANUARY)
