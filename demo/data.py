@@ -6,6 +6,7 @@ which is gone.
 
 import csv
 import io
+import sys
 import zipfile
 from collections.abc import Iterable
 from importlib.metadata import files
@@ -38,6 +39,13 @@ def write_planes(folder: Path, *, every: int = 1) -> int:
     return len(kept)
 
 
+def write_all(folder: Path) -> None:
+    """Write every input of the flights pipeline, unless it is there."""
+    if not (folder / "flights").exists():
+        write_months(folder)
+        write_planes(folder)
+
+
 def _flights() -> tuple[list[str], Iterable[list[str]]]:
     with zipfile.ZipFile(_data_file("flights.csv.zip")) as archive:
         text = io.StringIO(archive.read("flights.csv").decode("utf-8"), newline="")
@@ -57,3 +65,7 @@ def _write(path: Path, header: list[str], rows: Iterable[list[str]]) -> None:
         writer = csv.writer(stream, lineterminator="\n")
         writer.writerow(header)
         writer.writerows(rows)
+
+
+if __name__ == "__main__":
+    write_all(Path(sys.argv[1]))

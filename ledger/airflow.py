@@ -137,7 +137,10 @@ def _open_task(target: str) -> Any:
 
         run = context["dag_run"]
         key = RunKey(run.dag_id, run.run_id)
-        batch = _opened(load_pipeline(target), key, run.conf or {}, context)
+        try:
+            batch = _opened(load_pipeline(target), key, run.conf or {}, context)
+        except InputError as exc:  # asking again would get the same answer
+            raise AirflowFailException(str(exc)) from exc
         _log.info(
             "batch %s (%s) is %s: %s to %s",
             batch.batch_id,

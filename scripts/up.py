@@ -57,11 +57,8 @@ def up(settings: Settings, port: int, dags: Path = ROOT / "dags") -> str:
         subprocess.run(
             ["airflow", "db", "migrate"], env=environment, check=True, stdout=subprocess.DEVNULL
         )
-    folder = Path(environment["ACKLEDGER_DATA"])
-    if not (folder / "flights").exists():
-        with console.status("the flights of 2013, as input"):
-            data.write_months(folder)
-            data.write_planes(folder)
+    with console.status("the flights of 2013, as input"):
+        data.write_all(Path(environment["ACKLEDGER_DATA"]))
     with console.status("services") as status:
         for waiting in services.start(home / "airflow", port, environment):
             status.update(f"waiting for {waiting}")

@@ -34,13 +34,15 @@ def build_session(app_name: str, master: str | None = None) -> SparkSession:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(app_name)
     if master is not None:
-        builder = builder.master(master).config("spark.ui.enabled", "false")
-    if master is not None and master.startswith("local"):
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         quiet = Path(__file__).with_name("log4j2.properties").as_uri()
-        builder = builder.config("spark.ui.showConsoleProgress", "false").config(
-            "spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={quiet}"
-        )
+        options = {
+            "spark.ui.enabled": "false",
+            "spark.ui.showConsoleProgress": "false",
+            "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={quiet}",
+        }
+        builder = builder.master(master).config(map=options)
+        if master.startswith("local"):
+            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     session = builder.getOrCreate()
     for name, value in REQUIRED.items():
         session.conf.set(name, value)

@@ -111,7 +111,7 @@ def wait(found: Callable[[], Any], what: str, seconds: float = 300) -> Any:
     raise AssertionError(f"{what}: nothing after {seconds:.0f} s")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def airflow() -> Iterator[Airflow]:
     """Airflow as `make up` starts it, over a slice of the flights; all of it is gone afterwards."""
     folder = Path(tempfile.mkdtemp(prefix="ackledger-"))

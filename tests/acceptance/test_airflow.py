@@ -1,18 +1,12 @@
 """The real path: a scheduler, spark-submit for every step, and the ledger, on slices of real data."""
 
 import json
-import os
-import statistics
-import subprocess
-import sys
 
 import psutil
 import pytest
-from airflow.dag_processing.dagbag import DagBag
 
 from demo import data, oracle
 from scripts import airflow_services as services
-from scripts.airflow_env import ROOT
 from tests.acceptance.conftest import SECRET, wait
 from tests.support.flights import without_plane
 from tests.support.ledgers import one, rows
@@ -203,51 +197,3 @@ def test_secrets_of_the_services_are_private(airflow):
     for name in ("airflow.cfg", "passwords.json"):
         assert (airflow.home / "airflow" / name).stat().st_mode & 0o077 == 0
     assert not [name for name in airflow.environment if "SECRET" in name]
-
-
-def test_dag_files_import_without_java_or_database(monkeypatch):
-    """Every DAG file of the project loads without an error, a database or Java."""
-    monkeypatch.setenv("ACKLEDGER_DATABASE_URL", "postgresql+psycopg2://nobody@127.0.0.1:9/none")
-    monkeypatch.setenv("JAVA_HOME", "/nonexistent")
-    bag = DagBag(str(ROOT / "dags"))
-    assert bag.import_errors == {}
-    assert set(bag.dags) == {"flights", "wordcount", "ledger_sweeper", "ledger_replay"}
-
-
-@pytest.mark.parametrize("name", ["flights", "wordcount", "ledger_sweeper", "ledger_replay"])
-def test_dag_files_import_fast(name):
-    """Importing a DAG file adds less than 0.3 s to `import airflow.sdk`."""
-    program = f"import time, airflow.sdk; t = time.perf_counter(); import dags.{name}; print(time.perf_counter() - t)"
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "AIRFLOW_HOME": "/nonexistent/airflow"}
-    seconds = [
-        float(subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True).stdout.split()[-1])
-        for _ in range(3)
-    ]  # fmt: skip
-    assert statistics.median(seconds) < 0.3
-
-
-def test_pipeline_in_a_dag_file(tmp_path):
-    """A pipeline declared in a DAG file, where no Spark job can import it, is an import error that says so."""
-    (tmp_path / "own.py").write_text(
-        "from ledger import FileSource, ParquetSink, Pipeline\n"
-        "from ledger.airflow import pipeline_dag\n"
-        "pipeline = Pipeline('own')\n"
-        "pipeline.source('a', FileSource('a', schema='n INT'))\n"
-        "pipeline.sink('b', ParquetSink('b'), reads='a')\n"
-        "dag = pipeline_dag(pipeline, schedule=None)\n"
-    )
-    errors = DagBag(str(tmp_path)).import_errors
-    assert "declare it in a module on PYTHONPATH" in next(iter(errors.values()))
-
-
-def test_step_named_like_a_task(tmp_path):
-    """A step that has the name of one of the DAG's own tasks is refused by name."""
-    from ledger import FileSource, ParquetSink, Pipeline
-    from ledger.airflow import pipeline_dag
-    from ledger.errors import DeclarationError
-
-    made = Pipeline("clash")
-    made.source("open", FileSource("a", schema="n INT"))
-    made.sink("b", ParquetSink("b"), reads="open")
-    with pytest.raises(DeclarationError, match="step 'open' of 'clash'"):
-        pipeline_dag(made, schedule=None)
