@@ -115,7 +115,6 @@ def _policy(pipeline: Pipeline) -> dict[str, Any]:
         "name": pipeline.name,
         "message_timeout_seconds": pipeline.message_timeout_seconds,
         "max_replays": pipeline.max_replays,
-        "ackers": pipeline.ackers,
         "auto_replay": pipeline.auto_replay,
     }
 
@@ -132,6 +131,7 @@ def _values(
         "params": dict(interval.params),
         "original_batch_id": None,
         "selection": None,
+        "ackers": pipeline.ackers,
         "topology": pipeline.topology(),
     }
 

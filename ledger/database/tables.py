@@ -95,9 +95,6 @@ pipeline = Table(
         comment="Own failed replays after which a message is quarantined.",
     ),
     Column(
-        "ackers", Integer, nullable=False, comment="Parallel ledger writers; 0: tracking is off."
-    ),
-    Column(
         "auto_replay",
         Boolean,
         nullable=False,
@@ -144,6 +141,9 @@ batch = Table(
         "selection",
         JSONB,
         comment="What a replay selects of its original's failed messages; null for an original.",
+    ),
+    Column(
+        "ackers", Integer, nullable=False, comment="Parallel ledger writers; 0: tracking is off."
     ),
     Column("topology", JSONB, nullable=False, comment="Steps in order: name, kind, reads."),
     _moment("opened_at", "When it was opened, the last time.", now=True),

@@ -44,7 +44,8 @@ class Batch:
 _BATCH = """
 SELECT b.batch_id, p.name AS pipeline, b.pipeline_id, b.kind, b.original_batch_id, b.dag_id, b.run_id, b.status, b.opened_at,
        b.interval_start, b.interval_end, b.params, b.selection, b.topology, b.held_reason,
-       p.message_timeout_seconds, p.max_replays, p.ackers
+       b.ackers,
+       p.message_timeout_seconds, p.max_replays
 FROM batch b JOIN pipeline p USING (pipeline_id)
 """
 
@@ -61,11 +62,11 @@ def _batch(row: Row[Any] | None) -> Batch | None:
 def save_pipeline(connection: Connection, policy: Mapping[str, Any]) -> int:
     """Insert or update the pipeline's policy; locks its row, so that opens wait for each other."""
     statement = text("""
-        INSERT INTO pipeline (name, message_timeout_seconds, max_replays, ackers, auto_replay)
-        VALUES (:name, :message_timeout_seconds, :max_replays, :ackers, :auto_replay)
+        INSERT INTO pipeline (name, message_timeout_seconds, max_replays, auto_replay)
+        VALUES (:name, :message_timeout_seconds, :max_replays, :auto_replay)
         ON CONFLICT (name) DO UPDATE SET
           message_timeout_seconds = excluded.message_timeout_seconds, max_replays = excluded.max_replays,
-          ackers = excluded.ackers, auto_replay = excluded.auto_replay
+          auto_replay = excluded.auto_replay
         RETURNING pipeline_id
     """)
     return int(connection.execute(statement, dict(policy)).scalar_one())
@@ -104,9 +105,9 @@ def lock_batch(connection: Connection, batch_id: int, *, skip_locked: bool = Fal
 def insert_batch(connection: Connection, values: Mapping[str, Any]) -> int:
     """A new open batch; its number."""
     statement = text("""
-        INSERT INTO batch (pipeline_id, kind, original_batch_id, dag_id, run_id, status, interval_start, interval_end, params, selection, topology)
+        INSERT INTO batch (pipeline_id, kind, original_batch_id, dag_id, run_id, status, interval_start, interval_end, params, selection, ackers, topology)
         VALUES (:pipeline_id, :kind, :original_batch_id, :dag_id, :run_id, 'open', :interval_start, :interval_end,
-                cast(:params AS jsonb), cast(:selection AS jsonb), cast(:topology AS jsonb))
+                cast(:params AS jsonb), cast(:selection AS jsonb), :ackers, cast(:topology AS jsonb))
         RETURNING batch_id
     """)
     as_json = {

@@ -68,12 +68,6 @@ def upgrade() -> None:
             comment="Own failed replays after which a message is quarantined.",
         ),
         sa.Column(
-            "ackers",
-            sa.Integer(),
-            nullable=False,
-            comment="Parallel ledger writers; 0: tracking is off.",
-        ),
-        sa.Column(
             "auto_replay",
             sa.Boolean(),
             nullable=False,
@@ -206,6 +200,12 @@ def upgrade() -> None:
             postgresql.JSONB(astext_type=sa.Text()),
             nullable=True,
             comment="What a replay selects of its original's failed messages; null for an original.",
+        ),
+        sa.Column(
+            "ackers",
+            sa.Integer(),
+            nullable=False,
+            comment="Parallel ledger writers; 0: tracking is off.",
         ),
         sa.Column(
             "topology",

@@ -314,6 +314,17 @@ def test_without_ackers_every_root_is_acked(database):
     assert counts(database, batch.batch_id) == (5, 5, 0, 0, 0)
 
 
+def test_tracking_is_decided_when_a_batch_opens(database):
+    """Turning tracking off later does not acquit an open batch: its lost roots still fail."""
+    batch = opened(database, pipeline())
+    roots = emit(database, batch, 5)
+    run_middle(database, batch, roots)
+    opened(database, pipeline(ackers=0), "later", day=1)
+    run_sink(database, batch, roots, lose=[roots[0]])
+    settle_once(database, batch.batch_id)
+    assert counts(database, batch.batch_id) == (5, 4, 1, 0, 0)
+
+
 def test_two_sweepers_one_decision(database):
     """Of two sweeps at once exactly one decides the batch."""
     whole_batch(database, pipeline(), lose_sink=[0])
