@@ -1,0 +1,175 @@
+"""Measure against plain Spark: ``make bench``. Writes ``benchmarks/results.json``."""
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import statistics
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from benchmarks import data, plain
+from benchmarks.measure import Bench, PeakMemory, Times, seconds
+from benchmarks.pipelines import failing, flights, wordcount
+from ledger import Pipeline
+from ledger.database import embedded
+from ledger.database.connection import Database
+from ledger.database.upgrade import upgrade
+from ledger.settings import Settings
+from ledger.spark.copy import post
+from ledger.spark.job import Job
+from ledger.spark.session import build_session
+
+HOME = Path("var/bench").absolute()
+RESULTS = Path(__file__).with_name("results.json")
+RECORDS = {"flights": 1_010_328, "wordcount": data.SENTENCES}
+POSTED = 2_000_000
+console = Console()
+
+
+def main() -> int:
+    """All measurements; the results as a table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5, help="counted rounds, after one warm-up")
+    rounds = parser.parse_args().rounds
+    embedded.stop(HOME)
+    for name in ("postgres", "storage", "plain"):
+        shutil.rmtree(HOME / name, ignore_errors=True)
+    with console.status("input"):
+        data.write(HOME / "data")
+    database = Database(embedded.start(HOME))
+    upgrade(database)
+    os.environ["PYSPARK_SUBMIT_ARGS"] = (
+        "--driver-memory 6g --conf spark.sql.shuffle.partitions=4 pyspark-shell"
+    )
+    session = build_session("benchmarks", "local[2]")
+    try:
+        with PeakMemory() as memory:
+            results = measure(session, database, rounds)
+    finally:
+        session.stop()
+        embedded.stop(HOME)
+    results |= {"peak_rss_mb": memory.mb, "rounds": rounds, "machine": machine()}
+    RESULTS.write_text(json.dumps(results, indent=2) + "\n")
+    console.print(table(results))
+    return 0
+
+
+def measure(session: SparkSession, database: Database, rounds: int) -> dict[str, Any]:
+    """All figures, medians over ``rounds``; a round runs every variant once, in turn."""
+    settings = Settings(home=HOME, storage=str(HOME / "storage"), data=str(HOME / "data"))
+    bench = Bench(lambda made: Job(session, database, settings, made), settings, database)
+    results: dict[str, Any] = {}
+    for name, make, by_hand in (
+        ("flights", flights, plain.flights),
+        ("wordcount", wordcount, plain.wordcount),
+    ):
+        results |= throughput(
+            name, bench, make, lambda out, run=by_hand: run(session, HOME / "data", out), rounds
+        )
+    results["replay_seconds"] = replay_seconds(bench, rounds)
+    results["ledger_rows_per_second"] = ledger_rows_per_second(session, database, rounds)
+    return results
+
+
+def throughput(
+    name: str,
+    bench: Bench,
+    make: Callable[[int], Pipeline],
+    by_hand: Callable[[Path], None],
+    rounds: int,
+) -> dict[str, Any]:
+    """Tracked, untracked and plain, interleaved; ratios of throughput, of medians of one run."""
+    taken: dict[str, list[float]] = {"tracked": [], "untracked": [], "plain": []}
+    tracked: list[Times] = []
+    for number in track(range(rounds + 1), f"{name}: rounds", console=console):
+        _, times = bench.batch(make(2))
+        _, untracked = bench.batch(make(0))
+        by_hand_seconds = seconds(lambda: by_hand(HOME / "plain"))
+        shutil.rmtree(HOME / "plain")
+        if number > 0:
+            tracked.append(times)
+            for variant, value in (
+                ("tracked", times.total),
+                ("untracked", untracked.total),
+                ("plain", by_hand_seconds),
+            ):
+                taken[variant].append(value)
+    median = {variant: statistics.median(values) for variant, values in taken.items()}
+    settle = statistics.median(times.settle for times in tracked)
+    return {
+        f"{name}.tracked_over_plain_throughput": median["plain"] / median["tracked"],
+        f"{name}.tracked_over_untracked_throughput": median["untracked"] / median["tracked"],
+        f"{name}.tracked_records_per_second": RECORDS[name] / median["tracked"],
+        f"{name}.sweep_over_bare_group_by": statistics.median(t.settle / t.bare for t in tracked),
+        f"{name}.settle_seconds": settle,
+        f"{name}.seconds": taken,
+    }
+
+
+def replay_seconds(bench: Bench, rounds: int) -> float:
+    """Seconds to replay the 1 % of the flights that failed."""
+    taken = []
+    for number in track(range(rounds + 1), "replay: rounds", console=console):
+        original, _ = bench.batch(failing(True))
+        _, times = bench.replay(failing(False), original)
+        if number > 0:
+            taken.append(times.total)
+    return statistics.median(taken)
+
+
+def ledger_rows_per_second(session: SparkSession, database: Database, rounds: int) -> float:
+    """Deltas posted a second, from two executors' tasks, without the work that made them."""
+    rows = session.range(POSTED).selectExpr(
+        "id AS root", "xxhash64(id) AS delta", "0L AS acked", "1 AS emitted_edges",
+        "0 AS acked_edges", "string(null) AS reason", "string(null) AS detail",
+    )  # fmt: skip
+    taken = []
+    with database.plain.begin() as connection:
+        batch, run = connection.exec_driver_sql(
+            "SELECT max(batch_id), max(stage_run_id) FROM stage_run"
+        ).one()
+    for number in track(range(rounds + 1), "ledger: rounds", console=console):
+        with database.plain.begin() as connection:
+            connection.exec_driver_sql(f"DELETE FROM stage_run_bucket WHERE stage_run_id = {run}")
+            connection.exec_driver_sql(f"SELECT open_partition({batch})")
+            connection.exec_driver_sql(f"TRUNCATE ledger_delta_{batch}")
+        time = seconds(
+            lambda: post(rows, database_dsn=database.dsn, batch_id=batch, run_id=run, buckets=2)
+        )
+        if number > 0:
+            taken.append(POSTED / time)
+    return statistics.median(taken)
+
+
+def machine() -> dict[str, Any]:
+    """What it was measured on."""
+    return {
+        "cores": os.cpu_count(),
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30),
+        "python": platform.python_version(),
+        "platform": f"{platform.system()} {platform.machine()}",
+    }
+
+
+def table(results: dict[str, Any]) -> Table:
+    """The figures, one a row."""
+    made = Table("figure", "value")
+    for key, value in results.items():
+        if isinstance(value, float):
+            made.add_row(key, f"{value:,.2f}")
+        elif not key.endswith(".seconds"):
+            made.add_row(key, str(value))
+    return made
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,141 @@
+"""Stopwatch, memory, and the batches that are measured."""
+
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from pathlib import Path
+from types import TracebackType
+
+import psutil
+from sqlalchemy import text
+
+from ledger import Pipeline
+from ledger.database.connection import Database
+from ledger.opening import Interval, RunKey, Selection, open_batch, open_replay
+from ledger.queries import settlement as queries
+from ledger.queries.batches import Batch
+from ledger.running import run_steps
+from ledger.settings import Settings
+from ledger.settlement import settle_once
+from ledger.spark.job import Job
+
+START = datetime(2013, 1, 1, tzinfo=UTC)
+_days = count(1)
+
+
+def seconds(action: Callable[[], object]) -> float:
+    """Wall time of one call."""
+    started = time.perf_counter()
+    action()
+    return time.perf_counter() - started
+
+
+@dataclass(frozen=True)
+class Times:
+    """Seconds of a batch: its steps with opening, its settlement, and the bare aggregate before it."""
+
+    steps: float
+    settle: float
+    bare: float
+
+    @property
+    def total(self) -> float:
+        """What a user waits for."""
+        return self.steps + self.settle
+
+
+class Bench:
+    """Runs batches of pipelines in one session and removes what they wrote."""
+
+    def __init__(self, job: Callable[[Pipeline], Job], settings: Settings, database: Database):
+        self._job = job
+        self._settings = settings
+        self._database = database
+
+    def batch(self, pipeline: Pipeline) -> tuple[Batch, Times]:
+        """Run one batch of a pipeline, over an interval of its own, to its settlement."""
+        end = START + timedelta(days=next(_days))
+        key = RunKey("", f"until {end:%Y-%m-%d}")
+        return self._run(
+            pipeline,
+            lambda: open_batch(self._database, self._settings, pipeline, key, Interval(START, end)),
+        )
+
+    def replay(self, pipeline: Pipeline, original: Batch) -> tuple[Batch, Times]:
+        """Replay what failed in a batch."""
+        key = RunKey("", f"replay of {original.batch_id}")
+        return self._run(
+            pipeline,
+            lambda: open_replay(
+                self._database, self._settings, pipeline, key, original.batch_id, Selection()
+            ),
+        )
+
+    def _run(self, pipeline: Pipeline, opening: Callable[[], Batch]) -> tuple[Batch, Times]:
+        opened: list[Batch] = []
+
+        def steps() -> None:
+            opened.append(opening())
+            run_steps(self._job(pipeline), opened[0], lambda name, result: None)
+
+        steps_seconds = seconds(steps)
+        batch = opened[0]
+        bare = seconds(lambda: self._bare(batch.batch_id))
+        settle = seconds(lambda: settle_once(self._database, batch.batch_id))
+        self._clean(pipeline)
+        return batch, Times(steps_seconds, settle, bare)
+
+    def _bare(self, batch_id: int) -> None:
+        """The query that a settlement cannot do without, tuned as the settlement is."""
+        query = "SELECT root_id, bit_xor(delta) FROM ledger_delta WHERE batch_id = :id GROUP BY root_id HAVING bit_xor(delta) <> 0"
+        with self._database.writer.begin() as connection:
+            queries.tune(connection)
+            connection.execute(text(query), {"id": batch_id}).all()
+
+    def _clean(self, pipeline: Pipeline) -> None:
+        """Remove outputs, not snapshots: a replay reads them."""
+        sources = {step.name for step in pipeline.steps() if step.kind == "source"}
+        for folder in (Path(self._settings.storage_root()) / pipeline.name).iterdir():
+            if folder.name not in sources:
+                shutil.rmtree(folder)
+        shutil.rmtree(Path(self._settings.data) / "warehouse", ignore_errors=True)
+
+
+class PeakMemory:
+    """Samples this process and its children; ``mb``: peak resident memory by kind."""
+
+    def __init__(self) -> None:
+        self.mb = {"driver": 0, "executors": 0}
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._sample, daemon=True)
+
+    def __enter__(self) -> "PeakMemory":
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _sample(self) -> None:
+        own = psutil.Process()
+        while not self._ended.wait(0.5):
+            # In local mode the JVM is driver and executor in one; Python workers are the executors'.
+            found = {"driver": own.memory_info().rss, "executors": 0}
+            for child in own.children(recursive=True):
+                try:
+                    kind = "driver" if child.name() == "java" else "executors"
+                    found[kind] += child.memory_info().rss
+                except psutil.NoSuchProcess:
+                    continue
+            for kind, size in found.items():
+                self.mb[kind] = max(self.mb[kind], size >> 20)

@@ -1,0 +1,40 @@
+"""The pipelines that are measured: those of ``jobs``, with tracking on and off."""
+
+import copy
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+import jobs.flights
+import jobs.wordcount
+from ledger import Pipeline
+
+
+def flights(ackers: int) -> Pipeline:
+    """The flights pipeline with as many ackers."""
+    return _with(jobs.flights.pipeline, ackers)
+
+
+def wordcount(ackers: int) -> Pipeline:
+    """The word count pipeline with as many ackers."""
+    return _with(jobs.wordcount.pipeline, ackers)
+
+
+def failing(poisoned: bool) -> Pipeline:
+    """Flights from source to sink, of which one in a hundred fails while ``poisoned``."""
+    made = Pipeline("failing", max_replays=3)
+    made.source("departures", jobs.flights.pipeline.step("departures").source)
+
+    @made.stage(reads="departures")
+    def check(departures: DataFrame) -> DataFrame:
+        bad = F.pmod(F.xxhash64("_anchor.root"), F.lit(100)) == 0
+        return departures.withColumn("_failed", F.when(F.lit(poisoned) & bad, "poisoned"))
+
+    made.sink("warehouse", jobs.flights.pipeline.step("warehouse").sink, reads="check")
+    return made
+
+
+def _with(pipeline: Pipeline, ackers: int) -> Pipeline:
+    made = copy.copy(pipeline)
+    made.ackers = ackers
+    return made
