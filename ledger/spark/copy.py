@@ -33,11 +33,12 @@ _OPTIONS = (
 
 @dataclass(frozen=True)
 class Posted:
-    """What was posted: ``rows`` deltas, their XOR, edges emitted and acked, roots failed."""
+    """What was posted: ``rows`` deltas, their XOR, edges emitted and acked, roots with emitted edges, roots failed."""
 
     rows: int = 0
     delta_xor: int = 0
     emitted_edges: int = 0
+    emitted_roots: int = 0
     acked_edges: int = 0
     failed_roots: int = 0
 
@@ -46,6 +47,7 @@ class Posted:
             self.rows + other.rows,
             self.delta_xor ^ other.delta_xor,
             self.emitted_edges + other.emitted_edges,
+            self.emitted_roots + other.emitted_roots,
             self.acked_edges + other.acked_edges,
             self.failed_roots + other.failed_roots,
         )
@@ -190,6 +192,7 @@ class _Bucket:
             batch.num_rows,
             int(np.bitwise_xor.reduce(column["delta"])) if batch.num_rows else 0,
             int(column["emitted_edges"].sum(dtype=np.int64)),
+            int(np.count_nonzero(column["emitted_edges"])),
             int(column["acked_edges"].sum(dtype=np.int64)),
             int(pc.sum(failed).as_py() or 0),
         )

@@ -111,6 +111,7 @@ def _post(
         delta_rows=posted.rows,
         delta_xor=posted.delta_xor,
         emitted_edges=posted.emitted_edges,
+        emitted_roots=posted.emitted_roots,
         acked_edges=posted.acked_edges,
     )
 

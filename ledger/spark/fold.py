@@ -12,8 +12,6 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-COLUMNS = ("root", "delta", "acked", "emitted_edges", "acked_edges", "reason", "detail")
-
 
 def edge(run_id: int, position: Column, consumer: str, root: Column) -> Column:
     """64-bit id of the edge from the row at ``position`` of a run's output to ``consumer``."""
@@ -46,84 +44,113 @@ def fold_source(rows: DataFrame, run_id: int, consumers: Sequence[str]) -> DataF
 
 
 def fold_emitted(
-    output: DataFrame, input_run_id: int, run_id: int, stage: str, consumers: Sequence[str]
+    output: DataFrame,
+    failed: DataFrame | None,
+    input_run_id: int,
+    run_id: int,
+    stage: str,
+    consumers: Sequence[str],
+    *,
+    one_parent: bool,
 ) -> DataFrame:
     """Deltas of a stage that acks an input if some output is anchored to it.
 
-    ``output``: _root, _parent, _position and perhaps _failed. A parent counts once, however many
-    children it has: rows are folded by parent first.
+    ``output``: _root, _parent, _position and, with ``failed``, _failed. ``failed``: _root and _failed
+    of the same rows, if some of them fail. A parent counts once, however many children it has: rows
+    are folded by parent first, unless ``one_parent`` says that the input has a single row of each root.
     """
-    by_parent = _emitted_by(output, ["_root", "_parent"], run_id, consumers)
-    parent_edge = edge(input_run_id, F.col("_parent"), stage, F.col("_root"))
-    return _rows(
-        by_parent.groupBy("_root").agg(
+    measures = _emitted(output, run_id, consumers)
+    if one_parent:
+        by_root = output.groupBy("_root").agg(*measures, F.min("_parent").alias("_parent"))
+        parent_edge = edge(input_run_id, F.col("_parent"), stage, F.col("_root"))
+        folded = by_root.withColumns({"acked": parent_edge, "acked_edges": F.lit(1)})
+    else:
+        by_parent = output.groupBy("_root", "_parent").agg(*measures)
+        parent_edge = edge(input_run_id, F.col("_parent"), stage, F.col("_root"))
+        folded = by_parent.groupBy("_root").agg(
             F.bit_xor("emitted").alias("emitted"),
             F.sum("emitted_edges").alias("emitted_edges"),
             F.bit_xor(parent_edge).alias("acked"),
             F.count(F.lit(1)).alias("acked_edges"),
-            F.min("reason").alias("reason"),
         )
-    )
+    return _rows(_with_reasons(folded, failed))
 
 
-def fold_read(rows: DataFrame, input_run_id: int, consumer: str) -> DataFrame:
-    """Deltas of a sink: every row that it read is acked. ``rows``: _root, _position."""
-    return _rows(_acked_by_reading(rows, input_run_id, consumer))
+def fold_read(
+    rows: DataFrame, input_run_id: int, consumer: str, *, one_row: bool = False
+) -> DataFrame:
+    """Deltas of a sink: every row that it read is acked. ``rows``: _root, _position.
+
+    ``one_row``: there is a single row of each root, so nothing is to be folded.
+    """
+    if one_row:
+        own = edge(input_run_id, F.col("_position"), consumer, F.col("_root"))
+        acked = rows.withColumns({"acked": own, "acked_edges": F.lit(1)})
+    else:
+        acked = _acked_by_reading(rows, input_run_id, consumer)
+    none = {"emitted": F.lit(0).cast("bigint"), "emitted_edges": F.lit(0), "reason": _no_text()}
+    return _rows(acked.withColumns(none))
 
 
 def fold_on_read(
     rows: DataFrame,
     output: DataFrame,
+    failed: DataFrame | None,
     input_run_id: int,
     run_id: int,
     stage: str,
     consumers: Sequence[str],
 ) -> DataFrame:
-    """Deltas of a stage that acks every input it read, and emits what is in ``output``."""
+    """Deltas of a stage that acks every input it read, and emits what is in ``output``.
+
+    ``rows``: the input's _root, _position. ``output``, ``failed``: as for ``fold_emitted``.
+    """
     acked = _acked_by_reading(rows, input_run_id, stage)
-    emitted = _emitted_by(output, ["_root"], run_id, consumers).select(
-        "_root",
-        "emitted",
-        "emitted_edges",
-        F.lit(0).cast("bigint").alias("acked"),
-        F.lit(0).cast("bigint").alias("acked_edges"),
-        "reason",
-    )
-    both = acked.unionByName(emitted).groupBy("_root")
-    return _rows(
-        both.agg(
-            F.bit_xor("emitted").alias("emitted"),
-            F.sum("emitted_edges").alias("emitted_edges"),
-            F.bit_xor("acked").alias("acked"),
-            F.sum("acked_edges").alias("acked_edges"),
-            F.min("reason").alias("reason"),
+    emitted = output.groupBy("_root").agg(*_emitted(output, run_id, consumers))
+    both = acked.unionByName(emitted, allowMissingColumns=True).groupBy("_root")
+    folded = both.agg(
+        *(
+            F.coalesce(aggregate(name), F.lit(0).cast("bigint")).alias(name)
+            for name, aggregate in (
+                ("emitted", F.bit_xor),
+                ("emitted_edges", F.sum),
+                ("acked", F.bit_xor),
+                ("acked_edges", F.sum),
+            )
         )
     )
+    return _rows(_with_reasons(folded, failed))
 
 
-def _emitted_by(
-    output: DataFrame, keys: Sequence[str], run_id: int, consumers: Sequence[str]
-) -> DataFrame:
-    """Emitted XOR, edges and reason per key; a failed row goes no further, so it has no edges."""
+def _emitted(output: DataFrame, run_id: int, consumers: Sequence[str]) -> tuple[Column, Column]:
+    """XOR and count of the edges emitted; a failed row goes no further, so it has none."""
     passes = F.col("_failed").isNull() if "_failed" in output.columns else F.lit(True)
-    reason = F.col("_failed") if "_failed" in output.columns else F.lit(None).cast("string")
     own = edges(run_id, F.col("_position"), consumers, F.col("_root"))
-    return output.groupBy(*keys).agg(
+    return (
         F.coalesce(F.bit_xor(F.when(passes, own)), F.lit(0).cast("bigint")).alias("emitted"),
         F.sum(F.when(passes, F.lit(len(consumers))).otherwise(F.lit(0))).alias("emitted_edges"),
-        F.min(reason).alias("reason"),
     )
 
 
 def _acked_by_reading(rows: DataFrame, input_run_id: int, consumer: str) -> DataFrame:
     own = edge(input_run_id, F.col("_position"), consumer, F.col("_root"))
     return rows.groupBy("_root").agg(
-        F.lit(0).cast("bigint").alias("emitted"),
-        F.lit(0).cast("bigint").alias("emitted_edges"),
-        F.bit_xor(own).alias("acked"),
-        F.count(F.lit(1)).alias("acked_edges"),
-        F.lit(None).cast("string").alias("reason"),
+        F.bit_xor(own).alias("acked"), F.count(F.lit(1)).alias("acked_edges")
     )
+
+
+def _with_reasons(folded: DataFrame, failed: DataFrame | None) -> DataFrame:
+    """The reason of each failed root, joined: text among the measures would make Spark sort them."""
+    if failed is None:
+        return folded.withColumn("reason", _no_text())
+    reasons = (
+        failed.where("_failed IS NOT NULL").groupBy("_root").agg(F.min("_failed").alias("reason"))
+    )
+    return folded.join(reasons, "_root", "left")
+
+
+def _no_text() -> Column:
+    return F.lit(None).cast("string")
 
 
 def _rows(folded: DataFrame) -> DataFrame:
@@ -135,5 +162,5 @@ def _rows(folded: DataFrame) -> DataFrame:
         F.col("emitted_edges").cast("int").alias("emitted_edges"),
         F.col("acked_edges").cast("int").alias("acked_edges"),
         "reason",
-        F.lit(None).cast("string").alias("detail"),
+        _no_text().alias("detail"),
     )

@@ -99,6 +99,7 @@ class Witness:
             self._observation,
             F.count(F.lit(1)).alias("rows"),
             F.coalesce(mixed, F.lit(0)).alias("xor"),
+            F.count(F.col(FAILED) if FAILED in frame.columns else F.lit(None)).alias("failed"),
         )
 
     @property
@@ -107,15 +108,23 @@ class Witness:
         return self.seen[0]
 
     @property
+    def failed(self) -> int:
+        """Rows seen that fail with a reason; waits for the action."""
+        return self._metrics()["failed"]
+
+    @property
     def seen(self) -> tuple[int, int]:
         """Rows and XOR seen; waits for the action."""
+        metrics = self._metrics()
+        return metrics["rows"], metrics["xor"]
+
+    def _metrics(self) -> dict[str, int]:
         try:
-            metrics = self._observation.get
+            return {name: int(value) for name, value in self._observation.get.items()}
         except SPARK_ERRORS:
             # Adaptive execution cuts an empty frame out of the plan, its observation with it. Were
             # it cut out for any other reason, 0 would differ from what else is counted.
-            return 0, 0
-        return int(metrics["rows"]), int(metrics["xor"])
+            return {"rows": 0, "xor": 0, "failed": 0}
 
 
 def require_equal(what: str, wrote: object, found: object) -> None:

@@ -66,9 +66,12 @@ def _error(format: str, schema: StructType) -> Column:
         expected = (
             f"not one object with fields of the declared types ({schema.simpleString()[7:-1]})"
         )
-        # from_json reads the first value of a line and forgets what follows it.
+        # from_json reads the first value of a line and forgets what follows it. Where the first
+        # brace that closes is the last character nothing follows; else the line is parsed again.
+        ends = F.instr(value, "}") == F.length(F.rtrim(value))
         single = F.json_array_length(F.concat(F.lit("["), value, F.lit("]"))) == 1
-        well_formed = F.coalesce(single, F.lit(False)) & F.ltrim(value).startswith("{")
+        alone = F.when(ends, F.lit(True)).otherwise(F.coalesce(single, F.lit(False)))
+        well_formed = alone & F.ltrim(value).startswith("{")
     else:
         expected = f"not {len(schema.fields)} fields of the declared types"
         well_formed = F.lit(True)

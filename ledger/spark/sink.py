@@ -74,7 +74,12 @@ def _post(
     tracked = read.watch(rows.select(ROOT, POSITION))
     if run.batch.ackers == 0:
         return record
-    posted = job.post(run, fold.fold_read(tracked, run.input_run.stage_run_id, step.name))
+    posted = job.post(
+        run,
+        fold.fold_read(
+            tracked, run.input_run.stage_run_id, step.name, one_row=run.input_run.one_row_a_root
+        ),
+    )
     require_equal(
         f"rows read by {step.name} less its duplicates", read.rows - dropped, manifest.rows
     )
@@ -83,6 +88,7 @@ def _post(
         delta_rows=posted.rows,
         delta_xor=posted.delta_xor,
         emitted_edges=posted.emitted_edges,
+        emitted_roots=posted.emitted_roots,
         acked_edges=posted.acked_edges,
     )
 

@@ -89,16 +89,22 @@ def _post(
     assert run.input_run is not None
     written = with_position(read_stored(job, manifest), manifest, POSITION)
     found = Witness(ROOT, PARENT)
-    output = found.watch(written.select(ROOT, PARENT, POSITION, *_failed_column(written)))
+    failed = written.select(ROOT, FAILED) if wrote.failed else None
+    output = found.watch(
+        written.select(ROOT, PARENT, POSITION, *([FAILED] if wrote.failed else []))
+    )
     input_count = run.input_run.output_rows or 0
     if run.batch.ackers == 0:
         return Record(input_rows=input_count, output_rows=manifest.rows)
     consumers = job.pipeline.consumers(step.name)
     input_id = run.input_run.stage_run_id
     if step.acks == "on_emit":
-        folded = fold.fold_emitted(output, input_id, run.run_id, step.name, consumers)
+        one_parent = run.input_run.one_row_a_root
+        folded = fold.fold_emitted(
+            output, failed, input_id, run.run_id, step.name, consumers, one_parent=one_parent
+        )
     else:
-        folded = fold.fold_on_read(rows, output, input_id, run.run_id, step.name, consumers)
+        folded = fold.fold_on_read(rows, output, failed, input_id, run.run_id, step.name, consumers)
     posted = job.post(run, folded)
     require_equal(f"rows and XOR of {step.name} in run {run.run_id}", wrote.seen, found.seen)
     failed_rows = manifest.rows - posted.emitted_edges // len(consumers)
@@ -109,9 +115,6 @@ def _post(
         delta_rows=posted.rows,
         delta_xor=posted.delta_xor,
         emitted_edges=posted.emitted_edges,
+        emitted_roots=posted.emitted_roots,
         acked_edges=posted.acked_edges,
     )
-
-
-def _failed_column(written: DataFrame) -> list[str]:
-    return [FAILED] if FAILED in written.columns else []
