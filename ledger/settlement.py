@@ -132,17 +132,13 @@ def _check(connection: Connection, batch: Batch) -> None:
         raise IntegrityError(
             f"batch {batch.batch_id}: {row.reader} read a run of {row.input} that is superseded: run {row.reader} again"
         )
-    for row in queries.differing_runs(connection, batch.batch_id):
+    if batch.ackers == 0:
+        return
+    for row in queries.uneven_runs(connection, batch.batch_id):
         raise IntegrityError(
-            f"batch {batch.batch_id}: run {row.stage_run_id} of {row.stage} recorded (rows, XOR, emitted, acked) = "
-            f"{row.recorded}, the ledger has {row.found}: run {row.stage} again"
+            f"batch {batch.batch_id}: run {row.stage_run_id} of {row.stage} recorded (rows, XOR, emitted, acked; "
+            f"of a source roots, first, last) = {row.recorded}, the ledger has {row.found}: run {row.stage} again"
         )
-    if batch.ackers > 0:
-        for row in queries.uneven_sources(connection, batch.batch_id):
-            raise IntegrityError(
-                f"batch {batch.batch_id}: source {row.source} emitted {row.roots} roots from {row.first_root}, the ledger "
-                f"has an init for {row.rows} from {row.first} to {row.last}: run {row.source} again"
-            )
 
 
 def _abandon(connection: Connection, batch: Batch, verdict: Verdict) -> Settlement:

@@ -22,24 +22,30 @@ def tune(connection: Connection) -> None:
     connection.execute(text("SET LOCAL jit = off"))
 
 
-def differing_runs(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
-    """Committed runs whose deltas in the ledger are not those that they recorded when they committed.
+def uneven_runs(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
+    """Committed runs whose deltas in the ledger are not those that they recorded when they committed,
+    or, of a source, not one for each root of the range that was reserved for it.
 
-    Each with stage, stage_run_id, recorded and found (rows, XOR, emitted edges, acked edges).
+    Each with stage, stage_run_id, recorded and found: rows, XOR, emitted and acked edges, and of a
+    source the range of its roots.
     """
     statement = text("""
-        SELECT r.stage, r.stage_run_id,
-               (r.delta_rows, r.delta_xor, r.emitted_edges, r.acked_edges)::text AS recorded,
-               (coalesce(f.rows, 0), coalesce(f.delta_xor, 0), coalesce(f.emitted, 0), coalesce(f.acked, 0))::text AS found
-        FROM stage_run r
-        LEFT JOIN (
-          SELECT stage_run_id, count(*) AS rows, bit_xor(delta) AS delta_xor,
-                 sum(emitted_edges) AS emitted, sum(acked_edges) AS acked
-          FROM ledger_delta WHERE batch_id = :id GROUP BY stage_run_id
-        ) f USING (stage_run_id)
-        WHERE r.batch_id = :id AND r.state = 'committed'
-          AND (r.delta_rows, r.delta_xor, r.emitted_edges, r.acked_edges) IS DISTINCT FROM
-              (coalesce(f.rows, 0), coalesce(f.delta_xor, 0), coalesce(f.emitted, 0), coalesce(f.acked, 0))
+        SELECT * FROM (
+          SELECT r.stage, r.stage_run_id,
+                 (r.delta_rows, r.delta_xor, r.emitted_edges, r.acked_edges, s.roots, s.first_root, s.first_root + s.roots - 1)::text AS recorded,
+                 (coalesce(f.rows, 0), coalesce(f.delta_xor, 0), coalesce(f.emitted, 0), coalesce(f.acked, 0),
+                  CASE WHEN s.roots IS NOT NULL THEN coalesce(f.rows, 0) END,
+                  CASE WHEN s.roots IS NOT NULL THEN coalesce(f.first, s.first_root) END,
+                  CASE WHEN s.roots IS NOT NULL THEN coalesce(f.last, s.first_root - 1) END)::text AS found
+          FROM stage_run r
+          LEFT JOIN batch_source s ON s.batch_id = r.batch_id AND s.emit_run_id = r.stage_run_id
+          LEFT JOIN (
+            SELECT stage_run_id, count(*) AS rows, bit_xor(delta) AS delta_xor, sum(emitted_edges) AS emitted,
+                   sum(acked_edges) AS acked, min(root_id) AS first, max(root_id) AS last
+            FROM ledger_delta WHERE batch_id = :id GROUP BY stage_run_id
+          ) f ON f.stage_run_id = r.stage_run_id
+          WHERE r.batch_id = :id AND r.state = 'committed'
+        ) compared WHERE recorded <> found
     """)
     return connection.execute(statement, {"id": batch_id}).all()
 
@@ -52,21 +58,6 @@ def stale_readers(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
         JOIN stage_run_input x USING (stage_run_id)
         JOIN stage_run i ON i.stage_run_id = x.input_run_id
         WHERE r.batch_id = :id AND r.state = 'committed' AND i.state <> 'committed'
-    """)
-    return connection.execute(statement, {"id": batch_id}).all()
-
-
-def uneven_sources(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
-    """Sources whose roots with an init are not exactly the range that was reserved for them."""
-    statement = text("""
-        SELECT s.source, s.roots, s.first_root, f.rows, f.first, f.last
-        FROM batch_source s
-        CROSS JOIN LATERAL (
-          SELECT count(*) AS rows, min(root_id) AS first, max(root_id) AS last
-          FROM ledger_delta WHERE batch_id = :id AND stage_run_id = s.emit_run_id
-        ) f
-        WHERE s.batch_id = :id
-          AND (f.rows <> s.roots OR f.first < s.first_root OR f.last >= s.first_root + s.roots)
     """)
     return connection.execute(statement, {"id": batch_id}).all()
 
@@ -128,13 +119,16 @@ def name_hops(
           SELECT * FROM unnest(cast(:ordinals AS int[]), cast(:producers AS text[]), cast(:consumers AS text[]), cast(:fanouts AS int[]))
                    AS h (ordinal, producer, consumer, fanout)
         ), per AS (
-          SELECT d.root_id, r.stage, bit_xor(d.delta # d.acked) AS emitted, bit_xor(d.acked) AS acked,
-                 sum(d.emitted_edges) AS emitted_edges, sum(d.acked_edges) AS acked_edges
-          FROM ledger_delta d
-          JOIN settling s ON s.root_id = d.root_id AND s.stage IS NULL
-          JOIN stage_run r ON r.stage_run_id = d.stage_run_id AND r.state = 'committed'
-          WHERE d.batch_id = :id
-          GROUP BY d.root_id, r.stage
+          SELECT f.*, r.stage
+          FROM (
+            SELECT d.root_id, d.stage_run_id, bit_xor(d.delta # d.acked) AS emitted, bit_xor(d.acked) AS acked,
+                   sum(d.emitted_edges) AS emitted_edges, sum(d.acked_edges) AS acked_edges
+            FROM ledger_delta d
+            JOIN settling s ON s.root_id = d.root_id AND s.stage IS NULL
+            WHERE d.batch_id = :id
+            GROUP BY d.root_id, d.stage_run_id
+          ) f
+          JOIN stage_run r ON r.stage_run_id = f.stage_run_id AND r.state = 'committed'
         ), balance AS (
           SELECT p.root_id, h.producer, min(h.ordinal) AS ordinal,
                  p.emitted # bit_xor(coalesce(c.acked, 0)) AS residue,

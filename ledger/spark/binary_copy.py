@@ -23,11 +23,16 @@ def encode(columns: Columns) -> bytes:
     for name, value in columns.items():
         width = 4 if getattr(value, "dtype", None) == np.int32 else 8
         fields += [(f"{name}_size", ">i4"), (name, f">i{width}")]
-    rows = np.empty(length, dtype=fields)
-    rows["fields"] = len(columns)
+    same = np.zeros((), dtype=fields)  # what is equal in every row is laid out once, and copied
+    same["fields"] = len(columns)
     for name, value in columns.items():
-        rows[f"{name}_size"] = rows.dtype[name].itemsize
-        rows[name] = value
+        same[f"{name}_size"] = same.dtype[name].itemsize
+        if isinstance(value, int):
+            same[name] = value
+    rows = np.full(length, same)
+    for name, value in columns.items():
+        if not isinstance(value, int):
+            rows[name] = value
     return rows.tobytes()
 
 

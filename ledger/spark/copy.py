@@ -12,7 +12,6 @@ from typing import IO, Any
 import numpy as np
 import psycopg2
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
@@ -180,9 +179,7 @@ class _Bucket:
             name: batch.column(name).to_numpy(zero_copy_only=False)
             for name in ("root", "delta", "acked", "emitted_edges", "acked_edges")
         }
-        failed = batch.column("reason").is_valid()
-        if pc.any(failed).as_py():
-            self._put_fails(batch.filter(failed))
+        fails = self._put_fails(batch) if "reason" in batch.schema.names else 0
         if "message" in batch.schema.names:
             message = batch.column("message").to_numpy(zero_copy_only=False)
             self._messages.write(
@@ -194,20 +191,24 @@ class _Bucket:
             int(column["emitted_edges"].sum(dtype=np.int64)),
             int(np.count_nonzero(column["emitted_edges"])),
             int(column["acked_edges"].sum(dtype=np.int64)),
-            int(pc.sum(failed).as_py() or 0),
+            fails,
         )
         return encode({**self._keys(), **column})
 
     def _keys(self) -> dict[str, int]:
         return {"batch": self._batch_id, "run": self._run_id}
 
-    def _put_fails(self, batch: pa.RecordBatch) -> None:
+    def _put_fails(self, batch: pa.RecordBatch) -> int:
+        """Put the roots with a reason aside; how many."""
         writer = csv.writer(self._fails)
-        for row in batch.select(["root", "reason", "detail"]).to_pylist():
+        failed = batch.filter(batch.column("reason").is_valid())
+        rows = failed.select(["root", "reason", "detail"]).to_pylist()
+        for row in rows:
             detail = None if row["detail"] is None else _storable(row["detail"])[:MOST_DETAIL]
             writer.writerow(
                 [self._batch_id, self._run_id, row["root"], _storable(row["reason"]), detail]
             )
+        return len(rows)
 
 
 def _storable(text: str) -> str:

@@ -14,7 +14,7 @@ from ledger.spark.job import (
     MESSAGE,
     POSITION,
     RAW,
-    STORED,
+    SNAPSHOT,
     Job,
     Witness,
     file_rows,
@@ -33,31 +33,33 @@ def run_source(job: Job, run: OpenedRun, step: SourceStep) -> Record:
     """Emit one source of one batch and commit it; what it recorded."""
     reader = Reader(job.spark, step.source)
     folder = job.folder(run)
-    written = _write(_records(job, run, step, reader), folder)
+    wrote = [_write(_records(job, run, step, reader), folder)]
     repeated = reader.repeated_headers()
     if repeated is not None:
-        written += _write(repeated, folder)
+        wrote.append(_write(repeated, folder))
     manifest = take_manifest(folder)
+    written = sum(witness.rows for witness in wrote)
     require_equal(f"records of {step.name} in {folder}", written, manifest.rows)
     first_root = job.database.transact(lambda c: batches.reserve_roots(c, manifest.rows))
-    record = _post(job, run, step, manifest, first_root)
+    failing = any(witness.failed for witness in wrote)
+    record = _post(job, run, step, manifest, first_root, failing)
     commit(
         job.database, run, record, files=file_rows(manifest), emitted=(first_root, manifest.rows)
     )
     return record
 
 
-def _write(records: DataFrame, folder: str) -> int:
-    """Add records to the snapshot; how many were handed to the writer."""
-    wrote = Witness()
+def _write(records: DataFrame, folder: str) -> Witness:
+    """Add records to the snapshot; the witness of what was handed to the writer."""
+    wrote = Witness(failed=ERROR)
     try:
-        wrote.watch(records).write.mode("append").options(**STORED).parquet(folder)
+        wrote.watch(records).write.mode("append").options(**SNAPSHOT).parquet(folder)
     except SPARK_ERRORS as exc:
         failure = read_failure(exc)
         if failure is None:
             raise
         raise failure from exc
-    return wrote.rows
+    return wrote
 
 
 def _records(job: Job, run: OpenedRun, step: SourceStep, reader: Reader) -> DataFrame:
@@ -87,9 +89,14 @@ def _claimed(job: Job, run: OpenedRun, step: SourceStep) -> DataFrame:
 
 
 def _post(
-    job: Job, run: OpenedRun, step: SourceStep, manifest: Manifest, first_root: int
+    job: Job,
+    run: OpenedRun,
+    step: SourceStep,
+    manifest: Manifest,
+    first_root: int,
+    failing: bool,
 ) -> Record:
-    """Post one init delta per root; a record that did not parse fails its root at once."""
+    """Post one init delta per root; a record that did not parse, if any is, fails its root at once."""
     if run.batch.ackers == 0:
         return Record(input_rows=manifest.rows, output_rows=manifest.rows)
     stored = with_position(read_stored(job, manifest), manifest, "position")
@@ -97,8 +104,7 @@ def _post(
     rows = stored.select(
         (F.col("position") + F.lit(first_root)).alias("root"),
         "position",
-        ERROR,
-        _detail().alias("detail"),
+        *([F.col(ERROR), _detail().alias("detail")] if failing else []),
         *message,
     )
     folded = fold.fold_source(rows, run.run_id, job.pipeline.consumers(step.name))

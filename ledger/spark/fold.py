@@ -24,22 +24,27 @@ def edges(run_id: int, position: Column, consumers: Sequence[str], root: Column)
 
 
 def fold_source(rows: DataFrame, run_id: int, consumers: Sequence[str]) -> DataFrame:
-    """Init deltas, one per root. ``rows``: root, position, _error, detail and, in a replay, message.
+    """Init deltas, one per root.
 
-    A record that did not parse has no edges and fails with ``_error`` as its reason.
+    ``rows``: root, position; in a replay message; and _error and detail if some did not parse. Such
+    a record has no edges and fails with ``_error`` as its reason.
     """
-    parsed = F.col("_error").isNull()
     emitted = edges(run_id, F.col("position"), consumers, F.col("root"))
-    message = ["message"] if "message" in rows.columns else []
+    count = F.lit(len(consumers))
+    failing = "_error" in rows.columns
+    if failing:
+        parsed = F.col("_error").isNull()
+        emitted = F.when(parsed, emitted).otherwise(F.lit(0).cast("bigint"))
+        count = F.when(parsed, count).otherwise(F.lit(0))
+    kept = [name for name in ("detail", "message") if name in rows.columns]
     return rows.select(
         "root",
-        F.when(parsed, emitted).otherwise(F.lit(0).cast("bigint")).alias("delta"),
+        emitted.alias("delta"),
         F.lit(0).cast("bigint").alias("acked"),
-        F.when(parsed, F.lit(len(consumers))).otherwise(F.lit(0)).alias("emitted_edges"),
+        count.alias("emitted_edges"),
         F.lit(0).alias("acked_edges"),
-        F.col("_error").alias("reason"),
-        "detail",
-        *message,
+        *([F.col("_error").alias("reason")] if failing else []),
+        *kept,
     )
 
 
@@ -88,8 +93,7 @@ def fold_read(
         acked = rows.withColumns({"acked": own, "acked_edges": F.lit(1)})
     else:
         acked = _acked_by_reading(rows, input_run_id, consumer)
-    none = {"emitted": F.lit(0).cast("bigint"), "emitted_edges": F.lit(0), "reason": _no_text()}
-    return _rows(acked.withColumns(none))
+    return _rows(acked.withColumns({"emitted": F.lit(0).cast("bigint"), "emitted_edges": F.lit(0)}))
 
 
 def fold_on_read(
@@ -142,25 +146,19 @@ def _acked_by_reading(rows: DataFrame, input_run_id: int, consumer: str) -> Data
 def _with_reasons(folded: DataFrame, failed: DataFrame | None) -> DataFrame:
     """The reason of each failed root, joined: text among the measures would make Spark sort them."""
     if failed is None:
-        return folded.withColumn("reason", _no_text())
-    reasons = (
-        failed.where("_failed IS NOT NULL").groupBy("_root").agg(F.min("_failed").alias("reason"))
-    )
-    return folded.join(reasons, "_root", "left")
-
-
-def _no_text() -> Column:
-    return F.lit(None).cast("string")
+        return folded
+    failures = failed.where("_failed IS NOT NULL").groupBy("_root")
+    return folded.join(failures.agg(F.min("_failed").alias("reason")), "_root", "left")
 
 
 def _rows(folded: DataFrame) -> DataFrame:
-    """One row per root in the shape that is posted."""
+    """One row per root in the shape that is posted; reasons only where there are some."""
+    reason = [F.col("reason"), F.lit(None).cast("string").alias("detail")]
     return folded.select(
         F.col("_root").alias("root"),
         F.col("emitted").bitwiseXOR(F.col("acked")).alias("delta"),
         "acked",
         F.col("emitted_edges").cast("int").alias("emitted_edges"),
         F.col("acked_edges").cast("int").alias("acked_edges"),
-        "reason",
-        _no_text().alias("detail"),
+        *(reason if "reason" in folded.columns else []),
     )

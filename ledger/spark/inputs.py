@@ -17,7 +17,13 @@ from ledger.spark.job import (
     ROOT,
     Job,
 )
-from ledger.spark.manifest import Manifest, check_files, read_files, with_position
+from ledger.spark.manifest import (
+    Manifest,
+    check_files,
+    read_files,
+    stored_schema,
+    with_position,
+)
 from ledger.stage_runs import OpenedRun
 
 
@@ -55,8 +61,7 @@ def user_columns(frame: DataFrame) -> list[str]:
 
 def read_stored(job: Job, manifest: Manifest) -> DataFrame:
     """The stored rows of a manifest, with the schema that they were written with."""
-    schema = job.spark.read.parquet(manifest.paths[0]).schema
-    return read_files(job.spark, manifest, schema)
+    return read_files(job.spark, manifest, stored_schema(manifest))
 
 
 def _first_root(job: Job, batch_id: int, emit_run_id: int) -> int:

@@ -30,14 +30,18 @@ RESERVED = frozenset(
     {ANCHOR, ROOT, PARENT, FAILED, ERROR, RAW, MESSAGE, POSITION, IDENTITY, DELIVERED}
 )
 
-# Root and parent are runs of sorted integers: without a dictionary the v2 writer stores them as
-# deltas, 10 MB where Spark's defaults take 38 (16 million rows).
-STORED = {
+# How files are written. In a stage's output root and parent are runs of sorted integers: without a
+# dictionary the v2 writer stores them as deltas, 10 MB where Spark's defaults take 38 (16 million
+# rows). A snapshot has neither.
+SNAPSHOT = {
     "compression": "zstd",
+    "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+}
+STORED = {
+    **SNAPSHOT,
     "parquet.writer.version": "v2",
     f"parquet.enable.dictionary#{ROOT}": "false",
     f"parquet.enable.dictionary#{PARENT}": "false",
-    "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
 }
 
 
@@ -84,12 +88,15 @@ def file_rows(manifest: Manifest) -> list[dict[str, Any]]:
 class Witness:
     """Counts rows, and XORs hashes of chosen columns, where a frame passes by.
 
+    ``failed``: the column that holds the reason of a row that fails, if the frame has it.
+
     Two witnesses of the same rows are equal, whatever the order; see ARCHITECTURE's commit
     protocol: what a job meant to write is witnessed where it is written.
     """
 
-    def __init__(self, *columns: str):
+    def __init__(self, *columns: str, failed: str = FAILED):
         self._columns = columns
+        self._failed = failed
         self._observation = Observation()
 
     def watch(self, frame: DataFrame) -> DataFrame:
@@ -99,7 +106,9 @@ class Witness:
             self._observation,
             F.count(F.lit(1)).alias("rows"),
             F.coalesce(mixed, F.lit(0)).alias("xor"),
-            F.count(F.col(FAILED) if FAILED in frame.columns else F.lit(None)).alias("failed"),
+            F.count(F.col(self._failed) if self._failed in frame.columns else F.lit(None)).alias(
+                "failed"
+            ),
         )
 
     @property

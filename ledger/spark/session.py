@@ -34,6 +34,8 @@ def build_session(app_name: str, master: str | None = None) -> SparkSession:
     _require_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(app_name)
+    # Every column expression would otherwise note where in Python it was made.
+    builder = builder.config("spark.python.sql.dataFrameDebugging.enabled", "false")
     if master is not None:
         quiet = Path(__file__).with_name("log4j2.properties").as_uri()
         options: dict[str, Any] = {

@@ -310,16 +310,6 @@ def upgrade() -> None:
             "status <> 'replaying' OR replay_batch_id IS NOT NULL",
             name=op.f("failed_message_claimed_check"),
         ),
-        sa.ForeignKeyConstraint(
-            ["original_batch_id"],
-            ["batch.batch_id"],
-            name=op.f("failed_message_original_batch_id_fkey"),
-        ),
-        sa.ForeignKeyConstraint(
-            ["replay_batch_id"],
-            ["batch.batch_id"],
-            name=op.f("failed_message_replay_batch_id_fkey"),
-        ),
         sa.PrimaryKeyConstraint("message_id", name=op.f("failed_message_pkey")),
         comment="Every message that failed at least once. One replay at most claims it: there is one row and one claim.",
     )
@@ -577,16 +567,6 @@ def upgrade() -> None:
             server_default=sa.text("now()"),
             nullable=False,
             comment="When it was settled.",
-        ),
-        sa.ForeignKeyConstraint(
-            ["batch_id"], ["batch.batch_id"], name=op.f("failed_root_batch_id_fkey")
-        ),
-        sa.ForeignKeyConstraint(
-            ["message_id"],
-            ["failed_message.message_id"],
-            name=op.f("failed_root_message_id_fkey"),
-            initially="DEFERRED",
-            deferrable=True,
         ),
         sa.PrimaryKeyConstraint("root_id", name=op.f("failed_root_pkey")),
         comment="Every failed attempt of every message: where and why. Never changed.",
