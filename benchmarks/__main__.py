@@ -17,7 +17,7 @@ from rich.progress import track
 from rich.table import Table
 
 from benchmarks import data, plain
-from benchmarks.measure import Bench, PeakMemory, Times, seconds
+from benchmarks.measure import Bench, PeakMemory, seconds
 from benchmarks.pipelines import failing, flights, wordcount
 from ledger import Pipeline
 from ledger.database import embedded
@@ -87,16 +87,19 @@ def throughput(
     by_hand: Callable[[Path], None],
     rounds: int,
 ) -> dict[str, Any]:
-    """Tracked, untracked and plain, interleaved; ratios of throughput, of medians of one run."""
+    """Tracked, untracked, plain and the bare aggregate, interleaved; ratios of their medians."""
     taken: dict[str, list[float]] = {"tracked": [], "untracked": [], "plain": []}
-    tracked: list[Times] = []
+    settled: list[float] = []
+    bare: list[float] = []
     for number in track(range(rounds + 1), f"{name}: rounds", console=console):
         _, times = bench.batch(make(2))
         _, untracked = bench.batch(make(0))
+        bare_seconds = bench.bare(make(2))
         by_hand_seconds = seconds(lambda: by_hand(HOME / "plain"))
         shutil.rmtree(HOME / "plain")
         if number > 0:
-            tracked.append(times)
+            settled.append(times.settle)
+            bare.append(bare_seconds)
             for variant, value in (
                 ("tracked", times.total),
                 ("untracked", untracked.total),
@@ -104,13 +107,12 @@ def throughput(
             ):
                 taken[variant].append(value)
     median = {variant: statistics.median(values) for variant, values in taken.items()}
-    settle = statistics.median(times.settle for times in tracked)
     return {
         f"{name}.tracked_over_plain_throughput": median["plain"] / median["tracked"],
         f"{name}.tracked_over_untracked_throughput": median["untracked"] / median["tracked"],
         f"{name}.tracked_records_per_second": RECORDS[name] / median["tracked"],
-        f"{name}.sweep_over_bare_group_by": statistics.median(t.settle / t.bare for t in tracked),
-        f"{name}.settle_seconds": settle,
+        f"{name}.sweep_over_bare_group_by": statistics.median(settled) / statistics.median(bare),
+        f"{name}.settle_seconds": statistics.median(settled),
         f"{name}.seconds": taken,
     }
 
@@ -163,6 +165,7 @@ def machine() -> dict[str, Any]:
 def table(results: dict[str, Any]) -> Table:
     """The figures, one a row."""
     made = Table("figure", "value")
+    made.columns[0].no_wrap = True
     for key, value in results.items():
         if isinstance(value, float):
             made.add_row(key, f"{value:,.2f}")

@@ -396,7 +396,7 @@ failed_message = Table(
     _moment("updated_at", "Last change of its status.", now=True),
     CheckConstraint("status <> 'replaying' OR replay_batch_id IS NOT NULL", name="claimed"),
     Index(None, "original_batch_id", "status"),
-    Index(None, "replay_batch_id"),
+    Index(None, "replay_batch_id", postgresql_where=text("replay_batch_id IS NOT NULL")),
     comment="Every message that failed at least once. One replay at most claims it: there is one row and one claim.",
 )
 

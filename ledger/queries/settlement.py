@@ -114,21 +114,24 @@ def name_hops(
     (ordinal, producer, consumer, number of consumers). ``uncommitted``: steps that never committed;
     a root that broke there failed through no fault of its own.
     """
+    # Its own statement: what an UPDATE reads is never scanned in parallel.
+    emitted_and_acked = text("""
+        CREATE TEMP TABLE settling_run ON COMMIT DROP AS
+        SELECT f.*, r.stage
+        FROM (
+          SELECT d.root_id, d.stage_run_id, bit_xor(d.delta # d.acked) AS emitted, bit_xor(d.acked) AS acked,
+                 sum(d.emitted_edges) AS emitted_edges, sum(d.acked_edges) AS acked_edges
+          FROM ledger_delta d
+          JOIN settling s ON s.root_id = d.root_id AND s.stage IS NULL
+          WHERE d.batch_id = :id
+          GROUP BY d.root_id, d.stage_run_id
+        ) f
+        JOIN stage_run r ON r.stage_run_id = f.stage_run_id AND r.state = 'committed'
+    """)
     statement = text("""
         WITH hop AS (
           SELECT * FROM unnest(cast(:ordinals AS int[]), cast(:producers AS text[]), cast(:consumers AS text[]), cast(:fanouts AS int[]))
                    AS h (ordinal, producer, consumer, fanout)
-        ), per AS (
-          SELECT f.*, r.stage
-          FROM (
-            SELECT d.root_id, d.stage_run_id, bit_xor(d.delta # d.acked) AS emitted, bit_xor(d.acked) AS acked,
-                   sum(d.emitted_edges) AS emitted_edges, sum(d.acked_edges) AS acked_edges
-            FROM ledger_delta d
-            JOIN settling s ON s.root_id = d.root_id AND s.stage IS NULL
-            WHERE d.batch_id = :id
-            GROUP BY d.root_id, d.stage_run_id
-          ) f
-          JOIN stage_run r ON r.stage_run_id = f.stage_run_id AND r.state = 'committed'
         ), balance AS (
           SELECT p.root_id, h.producer, min(h.ordinal) AS ordinal,
                  p.emitted # bit_xor(coalesce(c.acked, 0)) AS residue,
@@ -136,9 +139,9 @@ def name_hops(
                  array_agg(h.consumer ORDER BY h.ordinal) AS consumers,
                  array_agg(h.consumer ORDER BY h.ordinal)
                    FILTER (WHERE coalesce(c.acked_edges, 0) * h.fanout <> p.emitted_edges) AS uneven
-          FROM per p
+          FROM settling_run p
           JOIN hop h ON h.producer = p.stage
-          LEFT JOIN per c ON c.root_id = p.root_id AND c.stage = h.consumer
+          LEFT JOIN settling_run c ON c.root_id = p.root_id AND c.stage = h.consumer
           GROUP BY p.root_id, h.producer, p.emitted, p.emitted_edges
         ), broken AS (
           SELECT DISTINCT ON (root_id) *, coalesce(uneven, consumers) AS culprits
@@ -156,13 +159,15 @@ def name_hops(
         FROM broken b WHERE b.root_id = s.root_id
     """)
     keys = {
-        "id": batch_id,
         "ordinals": [hop[0] for hop in hops],
         "producers": [hop[1] for hop in hops],
         "consumers": [hop[2] for hop in hops],
         "fanouts": [hop[3] for hop in hops],
         "uncommitted": list(uncommitted),
     }
+    connection.execute(text("ANALYZE settling (root_id, stage)"))
+    connection.execute(emitted_and_acked, {"id": batch_id})
+    connection.execute(text("ANALYZE settling_run (root_id, stage)"))
     connection.execute(statement, keys)
 
 

@@ -62,26 +62,23 @@ def post(
     batch_id: int,
     run_id: int,
     buckets: int,
-    spread: bool = False,
 ) -> Posted:
-    """Post a fold (see ``ledger.spark.fold``) in ``buckets`` by root; what was posted.
+    """Post a fold (see ``ledger.spark.fold``) in at most ``buckets`` by root; what was posted.
 
-    ``spread``: the fold has no exchange by root of its own yet. The job is started once: a retry of
-    the whole could cut buckets differently. Spark may run each task as often as it likes. The
-    address travels in the task's closure, never in an argument. Raises UnavailableError when the
-    database does not answer.
+    The job is started once: a retry of the whole could cut buckets differently. Spark may run each
+    task as often as it likes. The address travels in the task's closure, never in an argument.
+    Raises UnavailableError when the database does not answer.
     """
-    if spread:
-        fold = fold.repartition(buckets, "root")
     task = partial(_post_bucket, database_dsn, batch_id, run_id)
-    # A fold ends in an exchange by root, which these options cut into just ``buckets`` tasks.
+    # Most folds end in an exchange by root, which these options cut into just ``buckets`` tasks. The
+    # others have one row a root as it is, and their tasks take several files each.
     options = {
         "spark.sql.shuffle.partitions": str(buckets),
         "spark.sql.adaptive.coalescePartitions.enabled": "false",
     }
     with session_conf(fold.sparkSession, options):
         try:
-            rows = fold.mapInArrow(task, _SCHEMA).collect()
+            rows = fold.coalesce(buckets).mapInArrow(task, _SCHEMA).collect()
         except SPARK_ERRORS as exc:
             if "psycopg2.OperationalError" not in str(exc):
                 raise

@@ -100,15 +100,16 @@ def _post(
     if run.batch.ackers == 0:
         return Record(input_rows=manifest.rows, output_rows=manifest.rows)
     stored = with_position(read_stored(job, manifest), manifest, "position")
+    stored = with_position(stored, manifest, "root", first_root)
     message = [F.col(MESSAGE).alias("message")] if MESSAGE in stored.columns else []
     rows = stored.select(
-        (F.col("position") + F.lit(first_root)).alias("root"),
+        "root",
         "position",
         *([F.col(ERROR), _detail().alias("detail")] if failing else []),
         *message,
     )
     folded = fold.fold_source(rows, run.run_id, job.pipeline.consumers(step.name))
-    posted = job.post(run, folded, spread=True)
+    posted = job.post(run, folded)
     require_equal(f"roots of {step.name} in run {run.run_id}", manifest.rows, posted.rows)
     return Record(
         input_rows=manifest.rows,

@@ -1,6 +1,6 @@
 """Deltas: what a run adds to each root's ack value, folded to one row per root.
 
-An edge, one row on its way to one consumer, has the id ``xxhash64(run, position, consumer, root)``.
+An edge, one row on its way to one consumer, has the id ``xxhash64('run:consumer', position, root)``.
 It is a function of where the row is stored, so two readings of the same files agree, and equal
 siblings differ. See CONCEPTS of Storm's acker: an edge is XORed in twice, when it is emitted and
 when its consumer acks it.
@@ -14,8 +14,12 @@ from pyspark.sql import functions as F
 
 
 def edge(run_id: int, position: Column, consumer: str, root: Column) -> Column:
-    """64-bit id of the edge from the row at ``position`` of a run's output to ``consumer``."""
-    return F.xxhash64(F.lit(run_id).cast("bigint"), position, F.lit(consumer), root)
+    """64-bit id of the edge from the row at ``position`` of a run's output to ``consumer``.
+
+    The run is part of a text because Spark writes numbers into the code that it generates, texts
+    not: so it compiles a fold once a session, not once a run.
+    """
+    return F.xxhash64(F.lit(f"{run_id}:{consumer}"), position, root)
 
 
 def edges(run_id: int, position: Column, consumers: Sequence[str], root: Column) -> Column:

@@ -40,9 +40,7 @@ def delivered_rows(job: Job, batch_id: int, input_run_id: int) -> DataFrame:
     rows = with_position(read_stored(job, manifest), manifest, POSITION)
     if ROOT not in rows.columns:  # a source's snapshot: roots are dense over positions
         first_root = _first_root(job, batch_id, input_run_id)
-        rows = rows.where(F.col(ERROR).isNull()).withColumn(
-            ROOT, F.col(POSITION) + F.lit(first_root)
-        )
+        rows = with_position(rows.where(F.col(ERROR).isNull()), manifest, ROOT, first_root)
     elif FAILED in rows.columns:
         rows = rows.where(F.col(FAILED).isNull())
     return rows.drop(ERROR, RAW, MESSAGE, FAILED, PARENT)

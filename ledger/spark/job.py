@@ -68,7 +68,7 @@ class Job:
             tuple(DataFile(row.path, row.bytes, row.rows, row.first_position) for row in rows)
         )
 
-    def post(self, run: OpenedRun, fold: DataFrame, *, spread: bool = False) -> Posted:
+    def post(self, run: OpenedRun, fold: DataFrame) -> Posted:
         """Post the folded deltas of a run to the ledger; see ``ledger.spark.copy``."""
         return post(
             fold,
@@ -76,7 +76,6 @@ class Job:
             batch_id=run.batch.batch_id,
             run_id=run.run_id,
             buckets=run.batch.ackers,
-            spread=spread,
         )
 
 

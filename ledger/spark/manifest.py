@@ -4,7 +4,6 @@ import json
 import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import reduce
 
 import fsspec
 import pyarrow.parquet as pq
@@ -84,24 +83,18 @@ def stored_schema(manifest: Manifest) -> StructType:
     return StructType.fromJson(json.loads(metadata[_SPARK_SCHEMA]))
 
 
-def with_position(frame: DataFrame, manifest: Manifest, name: str) -> DataFrame:
-    """``frame``, read from the manifest's files, with each row's position as column ``name``."""
-    first = {os.path.basename(file.path): file.first_position for file in manifest.files}
+def with_position(frame: DataFrame, manifest: Manifest, name: str, offset: int = 0) -> DataFrame:
+    """``frame``, read from the manifest's files, with each row's position + ``offset`` as ``name``."""
+    first = {os.path.basename(file.path): file.first_position + offset for file in manifest.files}
     if len(first) != len(manifest.files):
         raise IntegrityError(f"two files of {manifest.paths[0]} and its siblings share a name")
-    row = F.col("_metadata.row_index")
+    file, row = F.col("_metadata.file_name"), F.col("_metadata.row_index")
     if len(first) <= MOST_FILES_COMPARED:
-        pairs = iter(first.items())
-        file_name, start = next(pairs)
-        chain = F.when(F.col("_metadata.file_name") == file_name, F.lit(start))
-        chain = reduce(
-            lambda made, pair: made.when(F.col("_metadata.file_name") == pair[0], F.lit(pair[1])),
-            pairs,
-            chain,
-        )
-        return frame.withColumn(name, chain + row)
+        # A map is data to the code that Spark generates; a chain of WHEN would be compiled anew.
+        known = F.create_map(*(F.lit(part) for pair in first.items() for part in pair))
+        return frame.withColumn(name, known[file].cast("bigint") + row)
     starts = frame.sparkSession.createDataFrame(list(first.items()), "_file string, _first bigint")
-    located = frame.select("*", F.col("_metadata.file_name").alias("_file"), row.alias("_row"))
+    located = frame.select("*", file.alias("_file"), row.alias("_row"))
     joined = located.join(F.broadcast(starts), "_file", "inner")
     return joined.withColumn(name, F.col("_first") + F.col("_row")).drop("_file", "_first", "_row")
 

@@ -324,6 +324,7 @@ def upgrade() -> None:
         "failed_message",
         ["replay_batch_id"],
         unique=False,
+        postgresql_where=sa.text("replay_batch_id IS NOT NULL"),
     )
     op.create_table(
         "stage_run",

@@ -137,7 +137,7 @@ def test_failed_rows_go_no_further(runner, tmp_path, sink_rows):
 
 
 def test_deltas_are_those_of_another_implementation(runner, tmp_path):
-    """The ledger's edges are xxhash64(run, position, consumer, root), computed here by another library."""
+    """The ledger's edges are xxhash64('run:consumer', position, root), computed here by another library."""
     numbers(tmp_path, 3)
     run = runner(chain(keep))
     batch = run.open()
@@ -148,13 +148,13 @@ def test_deltas_are_those_of_another_implementation(runner, tmp_path):
     for row in found:
         position = row.root_id - 1
         emitted = {
-            runs[0]: spark_hash(runs[0], position, "keep", row.root_id),
-            runs[1]: spark_hash(runs[1], position, "out", row.root_id),
+            runs[0]: spark_hash(f"{runs[0]}:keep", position, row.root_id),
+            runs[1]: spark_hash(f"{runs[1]}:out", position, row.root_id),
             runs[2]: 0,
         }[row.stage_run_id]
         acked = 0 if row.stage_run_id == runs[0] else {
-            runs[1]: spark_hash(runs[0], position, "keep", row.root_id),
-            runs[2]: spark_hash(runs[1], position, "out", row.root_id),
+            runs[1]: spark_hash(f"{runs[0]}:keep", position, row.root_id),
+            runs[2]: spark_hash(f"{runs[1]}:out", position, row.root_id),
         }[row.stage_run_id]  # fmt: skip
         assert (row.delta, row.acked) == (emitted ^ acked, acked)
     assert rows(run.job.database, "SELECT DISTINCT bucket FROM stage_run_bucket ORDER BY 1") == [
@@ -286,8 +286,8 @@ def test_whole_posting_twice(runner, tmp_path):
         "batch_id": batch.batch_id,
         "run_id": opened.run_id,
     }
-    first = post(frame, **arguments, buckets=3, spread=True)
-    assert post(frame, **arguments, buckets=3, spread=True) == first
+    first = post(frame, **arguments, buckets=2)
+    assert post(frame, **arguments, buckets=2) == first
     assert (first.rows, first.emitted_edges, first.failed_roots) == (10, 10, 1)
     assert one(run.job.database, "SELECT count(*), bit_xor(delta) FROM ledger_delta") == (
         10,
@@ -313,7 +313,6 @@ def test_database_gone_while_posting(runner, tmp_path):
             batch_id=1,
             run_id=1,
             buckets=1,
-            spread=True,
         )
 
 
@@ -475,6 +474,6 @@ def test_credentials_stay_out_of_plans(runner, tmp_path):
     with pytest.raises((psycopg2.Error, UnavailableError)) as caught:
         post(
             frame.selectExpr("id AS root", "id AS delta", "id AS acked", "1 AS emitted_edges", "0 AS acked_edges", "string(null) AS reason", "string(null) AS detail"),
-            database_dsn="postgresql://nobody:secret@127.0.0.1:9/x", batch_id=1, run_id=1, buckets=1, spread=True,
+            database_dsn="postgresql://nobody:secret@127.0.0.1:9/x", batch_id=1, run_id=1, buckets=1,
         )  # fmt: skip
     assert "secret" not in str(caught.value)
