@@ -177,6 +177,10 @@ def _interval(conf: dict[str, Any], context: Any) -> tuple[datetime, datetime]:
     start, end = conf.get("interval_start"), conf.get("interval_end")
     if start and end:
         return _moment(start), _moment(end)
+    if start or end:
+        raise InputError(
+            "the run's conf has only one of interval_start and interval_end: expected both, or neither"
+        )
     run = context["dag_run"]
     if run.data_interval_start is None or run.data_interval_end is None:
         raise InputError(
@@ -248,14 +252,15 @@ def sweeper_dag(*, schedule: str | None, **dag_options: Any) -> DAG:
     with DAG("ledger_sweeper", schedule=schedule, start_date=_START, **options) as dag:
 
         @task
-        def sweep() -> list[int]:
-            """One sweep; the batches whose pipeline wants a replay."""
+        def sweep() -> dict[str, list[Any]]:
+            """One sweep; the batches whose pipeline wants a replay, and what could not be settled."""
             from ledger.sweeper import sweep_once
 
             swept = sweep_once(_database())
             for settlement in swept.settlements:
                 _log.info("%s", settlement)
-            return [wish.batch_id for wish in swept.replays]
+            errors = [f"batch {batch}: {error}" for batch, error in swept.errors.items()]
+            return {"replays": [wish.batch_id for wish in swept.replays], "errors": errors}
 
         @task(outlets=[REPLAY_WANTED])
         def ask_for_replay(batches: Any, *, outlet_events: Any = None) -> None:
@@ -264,7 +269,15 @@ def sweeper_dag(*, schedule: str | None, **dag_options: Any) -> DAG:
                 raise AirflowSkipException("no pipeline wants a replay")
             outlet_events[REPLAY_WANTED].extra = {"batches": batches}
 
-        ask_for_replay(sweep())
+        @task
+        def report(errors: Any) -> None:
+            """Fail, saying which batches could not be settled, if there are any."""
+            if errors:
+                raise AirflowFailException("; ".join(errors))
+
+        swept: Any = sweep()
+        ask_for_replay(swept["replays"])
+        report(swept["errors"])
     return dag
 
 

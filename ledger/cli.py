@@ -7,24 +7,29 @@ import uuid
 from collections.abc import Callable
 from dataclasses import asdict
 from datetime import datetime
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from sqlalchemy import Connection
 
 from ledger import cli_tables as tables
 from ledger.database.connection import Database
-from ledger.errors import InputError, LedgerError
+from ledger.errors import InputError, LedgerError, NotReadyError
 from ledger.opening import Interval, RunKey, Selection, open_batch, open_replay
 from ledger.pipeline import Pipeline
 from ledger.queries import replays, reports
 from ledger.queries.batches import Batch
 from ledger.settings import Settings
 from ledger.settlement import settle_once
+from ledger.states import BatchStatus
 from ledger.storage import require_writable
 from ledger.summary import Summary, summarize
 from ledger.sweeper import sweep_once
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 INCOMPLETE = 3
 
@@ -139,24 +144,20 @@ def replay(
     database = connect(settings)
     require_writable(settings.storage_root(), "ACKLEDGER_STORAGE")
     selection = Selection(reason, stage, root)
-    found = database.transact(
-        lambda c: replays.batches_to_replay(c, pipeline.name, batch, selection.as_json())
-    )
     base = run_id or f"replay-{uuid.uuid4()}"
-    opened = [
-        open_replay(
-            database,
-            settings,
-            pipeline,
-            RunKey("", f"{base}-{row.batch_id}"),
-            row.batch_id,
-            selection,
-        )
-        for row in found
-    ]
-    if not opened:
+    summaries = []
+    for original in _originals(database, pipeline, batch, selection, base):
+        key = RunKey("", f"{base}-{original}")
+        _session(pipeline, master)  # without Spark nothing is claimed
+        try:
+            opened = open_replay(database, settings, pipeline, key, original, selection)
+        except NotReadyError as exc:  # another replay was first
+            err.print(f"batch {original}: {exc}", markup=False, highlight=False, soft_wrap=True)
+            continue
+        summaries.append(_run_batch(database, settings, pipeline, opened, master))
+    if not summaries:
         raise InputError("nothing to replay: no failed record matches; see 'ackledger failed'")
-    _finish([_run_batch(database, settings, pipeline, one, master) for one in opened], as_json)
+    _finish(summaries, as_json)
 
 
 @app.command()
@@ -164,6 +165,8 @@ def sweep(as_json: Json = False) -> None:
     """Decide what can be decided, fail what expired, clean up; safe to run at any time."""
     swept = sweep_once(connect(Settings()))
     show(asdict(swept), as_json, tables.sweep)
+    if swept.errors:
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -210,13 +213,31 @@ def _params(given: list[str]) -> dict[str, str]:
     return dict(one.split("=", 1) for one in given)
 
 
+def _originals(
+    database: Database, pipeline: Pipeline, batch: int | None, selection: Selection, base: str
+) -> list[int]:
+    """Batches with failed records that match, and those that this run began to replay before."""
+
+    def work(connection: Connection) -> list[int]:
+        rows = replays.batches_to_replay(connection, pipeline.name, batch, selection.as_json())
+        begun = replays.unfinished_replays(connection, pipeline.name, base)
+        return sorted({*(row.batch_id for row in rows), *begun})
+
+    return database.transact(work)
+
+
+def _session(pipeline: Pipeline, master: str) -> "SparkSession":
+    from ledger.spark.session import build_session
+
+    return build_session(f"ackledger {pipeline.name}", master)
+
+
 def _run_batch(
     database: Database, settings: Settings, pipeline: Pipeline, batch: Batch, master: str
 ) -> dict[str, Any]:
     """Run the batch's steps with a progress line each, settle, and summarize."""
     from ledger.running import StepResult, run_steps
     from ledger.spark.job import Job
-    from ledger.spark.session import build_session
 
     started = time.monotonic()
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
@@ -226,7 +247,7 @@ def _run_batch(
         def on_step(name: str, result: StepResult | None) -> None:
             progress.update(line, description=f"batch {batch.batch_id}: {name}")
 
-        job = Job(build_session(f"ackledger {pipeline.name}", master), database, settings, pipeline)
+        job = Job(_session(pipeline, master), database, settings, pipeline)
         run_steps(job, batch, on_step)
         progress.update(line, description=f"batch {batch.batch_id}: settling")
         settle_once(database, batch.batch_id)
@@ -243,11 +264,13 @@ def _summary(summary: Summary, seconds: float | None = None) -> dict[str, Any]:
 
 
 def _finish(summaries: list[dict[str, Any]], as_json: bool, *, single: bool = False) -> None:
-    """Print what became of the batches; exit 3 if one is incomplete."""
+    """Print what became of the batches; exit 3 if records failed, 1 if a batch is not settled."""
     if as_json:
         show(summaries[0] if single else summaries, True, tables.summary)
     else:
         for summary in summaries:
             out.print(tables.summary(summary))
+    if any(summary["status"] != BatchStatus.SETTLED for summary in summaries):
+        raise typer.Exit(1)
     if not all(summary["complete"] for summary in summaries):
         raise typer.Exit(INCOMPLETE)

@@ -90,8 +90,13 @@ def open_replay(
 ) -> Batch:
     """The replay batch of this run: found again, or opened with its claim of failed messages.
 
-    Interval and parameters are the original's. Raises NotReadyError when nothing is left to claim.
+    Interval and parameters are the original's. Raises NotReadyError when nothing is left to claim,
+    InputError when the pipeline can no longer tell what becomes of a replayed message.
     """
+    if pipeline.ackers == 0:
+        raise InputError(
+            f"pipeline {pipeline.name!r} has ackers=0, so nobody would know what a replay lost: turn tracking on"
+        )
 
     def work(connection: Connection) -> Batch:
         pipeline_id = batches.save_pipeline(connection, _policy(pipeline))
@@ -105,6 +110,7 @@ def open_replay(
         values |= {"original_batch_id": original_batch_id, "selection": selection.as_json()}
         batch_id = _insert(connection, settings, pipeline, values, BatchKind.REPLAY)
         _claim_messages(connection, batch_id, original_batch_id, selection.as_json())
+        _check_sources(connection, batch_id, pipeline)
         return batches.get_batch(connection, batch_id)
 
     return database.transact(work)
@@ -227,6 +233,16 @@ def _check_original(original: Batch, pipeline: Pipeline) -> None:
     if original.status is not BatchStatus.SETTLED:
         raise NotReadyError(
             f"batch {original.batch_id} is {original.status}: only a settled batch has failed messages to replay"
+        )
+
+
+def _check_sources(connection: Connection, batch_id: int, pipeline: Pipeline) -> None:
+    known = {step.name for step in pipeline.steps() if isinstance(step, SourceStep)}
+    gone = sorted(set(replay_queries.claimed_sources(connection, batch_id)) - known)
+    if gone:
+        raise InputError(
+            f"failed messages came from source {gone[0]!r}, which pipeline {pipeline.name!r} no longer has "
+            f"(it has {', '.join(sorted(known))}): bring it back for the replay, under its old name"
         )
 
 

@@ -7,7 +7,7 @@ from sqlalchemy import Connection
 
 from ledger.database.connection import Database
 from ledger.errors import IntegrityError
-from ledger.queries import batches, runs
+from ledger.queries import batches, replays, runs
 from ledger.queries import settlement as queries
 from ledger.queries.batches import Batch
 from ledger.states import BatchKind, BatchStatus, RunState
@@ -132,12 +132,24 @@ def _check(connection: Connection, batch: Batch) -> None:
         raise IntegrityError(
             f"batch {batch.batch_id}: {row.reader} read a run of {row.input} that is superseded: run {row.reader} again"
         )
+    if batch.kind is BatchKind.REPLAY:
+        _check_replayed(connection, batch)
     if batch.ackers == 0:
         return
     for row in queries.uneven_runs(connection, batch.batch_id):
         raise IntegrityError(
             f"batch {batch.batch_id}: run {row.stage_run_id} of {row.stage} recorded (rows, XOR, emitted, acked; "
             f"of a source roots, first, last) = {row.recorded}, the ledger has {row.found}: run {row.stage} again"
+        )
+
+
+def _check_replayed(connection: Connection, batch: Batch) -> None:
+    """A claimed message that was never emitted must not pass for one that was acked."""
+    claimed = replays.claimed_count(connection, batch.batch_id)
+    emitted = queries.total_roots(connection, batch.batch_id)
+    if claimed != emitted:
+        raise IntegrityError(
+            f"replay batch {batch.batch_id} claimed {claimed} messages and emitted {emitted}: run its sources again"
         )
 
 
@@ -148,6 +160,7 @@ def _abandon(connection: Connection, batch: Batch, verdict: Verdict) -> Settleme
     queries.release_messages(connection, batch.batch_id)
     runs.fence_all_running(connection, batch.batch_id)
     queries.forget_fails(connection, batch.batch_id)
+    queries.clear_partition(connection, batch.batch_id)
     return Settlement(batch.batch_id, BatchStatus.ABANDONED, verdict.reason, True)
 
 

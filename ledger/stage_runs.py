@@ -192,6 +192,22 @@ def commit(
     database.transact(work)
 
 
+def retire(database: Database, run: OpenedRun) -> None:
+    """Supersede the committed run that this one is about to replace, before it commits itself.
+
+    For a step whose output lies in one place: once that is touched, the old run no longer counts.
+    Raises FencedError as ``commit`` does.
+    """
+
+    def work(connection: Connection) -> None:
+        batch = batches.lock_batch(connection, run.batch.batch_id)
+        assert batch is not None
+        _guard(connection, batch, run, runs.get_run(connection, run.run_id).state)
+        runs.supersede(connection, batch.batch_id, run.stage)
+
+    database.transact(work)
+
+
 def _guard(connection: Connection, batch: Batch, run: OpenedRun, state: RunState) -> None:
     if batch.status is not BatchStatus.OPEN:
         raise FencedError(

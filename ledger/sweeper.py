@@ -3,8 +3,10 @@
 from dataclasses import dataclass
 from datetime import datetime
 
+from sqlalchemy import Connection
+
 from ledger.database.connection import Database, translated
-from ledger.errors import UnavailableError
+from ledger.errors import LedgerError, UnavailableError
 from ledger.queries import batches, replays
 from ledger.queries import settlement as queries
 from ledger.settlement import Settlement, settle_once
@@ -28,39 +30,68 @@ class ReplayWish:
 
 @dataclass(frozen=True)
 class Swept:
-    """``settlements``: of each open batch looked at. ``dropped``: partitions removed."""
+    """``settlements``: of each open batch looked at. ``dropped``: partitions removed. ``errors``: what
+    kept a batch from being settled, by batch; the others were looked at all the same."""
 
     settlements: tuple[Settlement, ...]
     dropped: tuple[int, ...]
     replays: tuple[ReplayWish, ...]
+    errors: dict[int, str]
 
 
 def sweep_once(
     database: Database, options: SweepOptions | None = None, *, now: datetime | None = None
 ) -> Swept:
     """One sweep at ``now`` (default: the database's clock). Any number may run at once."""
-    found = database.transact(batches.open_batches)
-    settled = [settle_once(database, batch_id, now=now, skip_locked=True) for batch_id in found]
+    settled, errors = _settle_all(database, now)
     dropped = _drop_decided(database, options or SweepOptions())
     wishes = database.transact(replays.automatic_replays)
     return Swept(
-        tuple(one for one in settled if one is not None),
+        tuple(settled),
         tuple(dropped),
         tuple(ReplayWish(row.batch_id, row.pipeline, row.messages) for row in wishes),
+        errors,
     )
 
 
-def _drop_decided(database: Database, options: SweepOptions) -> list[int]:
-    """Detach and drop the partitions of decided batches, outside a transaction, as the owner."""
-    dropped = []
-    for batch_id in database.transact(queries.decided_partitions):
+def _settle_all(
+    database: Database, now: datetime | None
+) -> tuple[list[Settlement], dict[int, str]]:
+    """Settle every open batch that can be decided; an error of one is no reason to skip the rest."""
+    settled, errors = [], {}
+    for batch_id in database.transact(batches.open_batches):
         try:
-            with translated(database), database.owner.connect() as plain:
-                connection = plain.execution_options(isolation_level="AUTOCOMMIT")
-                queries.wait_at_most(connection, options.drop_lock_timeout)
-                queries.detach_partition(connection, batch_id)
-                queries.drop_partition(connection, batch_id)
-            dropped.append(batch_id)
-        except UnavailableError:
-            continue  # somebody still writes there, or another sweeper drops it: the next sweep will
-    return dropped
+            settlement = settle_once(database, batch_id, now=now, skip_locked=True)
+        except LedgerError as exc:
+            errors[batch_id] = str(exc)
+            continue
+        if settlement is not None:
+            settled.append(settlement)
+    return settled, errors
+
+
+def _drop_decided(database: Database, options: SweepOptions) -> list[int]:
+    """Detach and drop the partitions of settled batches, outside a transaction, as the owner."""
+    decided = database.transact(queries.decided_partitions)
+    if not decided:
+        return []
+    with translated(database), database.owner.connect() as plain:
+        connection = plain.execution_options(isolation_level="AUTOCOMMIT")
+        if not queries.try_clean_up_lock(connection):
+            return []  # another sweeper is at it
+        try:
+            queries.wait_at_most(connection, options.drop_lock_timeout)
+            return [one for one in decided if _drop(database, connection, one)]
+        finally:
+            queries.release_clean_up_lock(connection)
+
+
+def _drop(database: Database, connection: Connection, batch_id: int) -> bool:
+    """Drop one partition; False if somebody still writes there: the next sweep will."""
+    try:
+        with translated(database):
+            queries.detach_partition(connection, batch_id)
+            queries.drop_partition(connection, batch_id)
+    except UnavailableError:
+        return False
+    return True

@@ -46,16 +46,17 @@ def decide(steps: Sequence[StepFacts], now: datetime, message_timeout: timedelta
     """Settle once everything is committed; expire ``message_timeout`` after the last sign of life.
 
     A batch that merely waits for its next task never expires: only a run that failed, or whose
-    lease lapsed without a newer run, starts the clock.
+    lease lapsed without a newer run, starts the clock. While a driver lives, nothing is decided: a
+    step that runs again is about to replace what its committed run did.
     """
     missing = tuple(step.name for step in steps if not step.committed)
-    if not missing:
-        return Verdict(Action.SETTLE, "every step is committed")
-    deaths = [_death(step, now) for step in steps if not step.committed]
     alive = [step.name for step in steps if _lives(step, now)]
-    died = [moment for moment in deaths if moment is not None]
     if alive:
         return Verdict(Action.WAIT, f"{', '.join(alive)} running", missing)
+    if not missing:
+        return Verdict(Action.SETTLE, "every step is committed")
+    deaths = [_death(step) for step in steps if not step.committed]
+    died = [moment for moment in deaths if moment is not None]
     if not died:
         return Verdict(Action.WAIT, f"waits for {', '.join(missing)} to run", missing)
     deadline = max(died) + message_timeout
@@ -72,8 +73,9 @@ def _lives(step: StepFacts, now: datetime) -> bool:
     )
 
 
-def _death(step: StepFacts, now: datetime) -> datetime | None:
-    if step.state is None:
+def _death(step: StepFacts) -> datetime | None:
+    """When the step's newest run ended in vain; a superseded one merely waits to run again."""
+    if step.state is None or step.state is RunState.SUPERSEDED:
         return None
     return step.lease_until if step.state is RunState.RUNNING else step.closed_at
 

@@ -5,6 +5,8 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, text
 
+from ledger.queries.batches import Batch
+
 _DELIVERY = """
 SELECT r.stage_run_id, b.batch_id, b.kind, i.input_run_id, f.key, f.capacity, f.error_rate, f.entries, f.filter
 FROM stage_run r
@@ -35,6 +37,22 @@ def pipeline_deliveries(
     )
     keys = {"sink": sink, "batch_id": batch_id, "pipeline_id": pipeline_id, "limit": limit}
     return connection.execute(statement, keys).all()
+
+
+def void_deliveries(connection: Connection, sink: str, batch: Batch) -> list[int]:
+    """Other settled batches of a batch's family in which the sink has no committed run.
+
+    What they show was renamed by a run that was superseded, or died before it committed: each of
+    its records failed, and this batch, or a later one, brings it again.
+    """
+    statement = text("""
+        SELECT b.batch_id FROM batch b
+        WHERE :original IN (b.batch_id, b.original_batch_id) AND b.batch_id <> :id AND b.status = 'settled'
+          AND NOT EXISTS (SELECT FROM stage_run r
+                          WHERE r.batch_id = b.batch_id AND r.stage = :sink AND r.state = 'committed')
+    """)
+    keys = {"original": batch.original_id, "id": batch.batch_id, "sink": sink}
+    return [row.batch_id for row in connection.execute(statement, keys)]
 
 
 def messages_of_roots(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:

@@ -39,6 +39,35 @@ def claimed_messages(connection: Connection, batch_id: int, source: str) -> list
     ]
 
 
+def claimed_count(connection: Connection, batch_id: int) -> int:
+    """How many messages a replay batch has claimed."""
+    statement = text(
+        "SELECT count(*) FROM failed_message WHERE replay_batch_id = :id AND status = 'replaying'"
+    )
+    return int(connection.execute(statement, {"id": batch_id}).scalar_one())
+
+
+def claimed_sources(connection: Connection, batch_id: int) -> list[str]:
+    """Sources of the messages that a replay batch has claimed."""
+    statement = text("""
+        SELECT DISTINCT source FROM failed_message
+        WHERE replay_batch_id = :id AND status = 'replaying' ORDER BY source
+    """)
+    return [row.source for row in connection.execute(statement, {"id": batch_id})]
+
+
+def unfinished_replays(connection: Connection, pipeline: str, run_id: str) -> list[int]:
+    """Originals whose replay by this run, named ``<run_id>-<original>``, is not settled."""
+    statement = text("""
+        SELECT b.original_batch_id FROM batch b JOIN pipeline p USING (pipeline_id)
+        WHERE p.name = :pipeline AND b.kind = 'replay' AND b.dag_id = '' AND b.status <> 'settled'
+          AND b.run_id = :run_id || '-' || b.original_batch_id
+        ORDER BY 1
+    """)
+    found = connection.execute(statement, {"pipeline": pipeline, "run_id": run_id})
+    return [row.original_batch_id for row in found]
+
+
 def batches_to_replay(
     connection: Connection, pipeline: str | None, batch_id: int | None, selection: Mapping[str, Any]
 ) -> Sequence[Row[Any]]:

@@ -263,13 +263,27 @@ def release_messages(connection: Connection, batch_id: int) -> int:
 
 
 def decided_partitions(connection: Connection) -> list[int]:
-    """Batches that are decided and whose delta partition, attached or not, still stands."""
+    """Settled batches whose delta partition, attached or not, still stands.
+
+    An abandoned batch keeps its partition, for it may be opened again.
+    """
     statement = text("""
         SELECT b.batch_id FROM pg_class c
         JOIN batch b ON c.relname = 'ledger_delta_' || b.batch_id
-        WHERE c.relkind = 'r' AND b.status IN ('settled', 'abandoned') ORDER BY 1
+        WHERE c.relkind = 'r' AND b.status = 'settled' ORDER BY 1
     """)
     return [row.batch_id for row in connection.execute(statement)]
+
+
+def try_clean_up_lock(connection: Connection) -> bool:
+    """Become the only session that drops partitions, until it ends; False if another is."""
+    statement = text("SELECT pg_try_advisory_lock(hashtext('ackledger clean-up'))")
+    return bool(connection.execute(statement).scalar_one())
+
+
+def release_clean_up_lock(connection: Connection) -> None:
+    """Let another session drop partitions."""
+    connection.execute(text("SELECT pg_advisory_unlock(hashtext('ackledger clean-up'))"))
 
 
 def wait_at_most(connection: Connection, timeout: str) -> None:

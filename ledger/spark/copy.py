@@ -1,6 +1,7 @@
 """Post deltas: one transaction per bucket, from the executors, refused if it has happened before."""
 
 import csv
+import re
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass, fields
@@ -19,6 +20,7 @@ from ledger.errors import UnavailableError
 from ledger.spark.binary_copy import HEADER, TRAILER, Stream, encode
 from ledger.spark.session import SPARK_ERRORS, session_conf
 
+NO_REASON = "no reason given"
 MOST_DETAIL = 10_000  # characters of raw text kept in the ledger; the snapshot has all of it
 
 _DELTA = "batch_id, stage_run_id, root_id, delta, acked, emitted_edges, acked_edges"
@@ -80,17 +82,22 @@ def post(
         try:
             rows = fold.coalesce(buckets).mapInArrow(task, _SCHEMA).collect()
         except SPARK_ERRORS as exc:
-            if "psycopg2.OperationalError" not in str(exc):
+            reason = _unavailable(exc)
+            if reason is None:
                 raise
             raise UnavailableError(
-                f"the ledger did not take the deltas of run {run_id}: {_reason(exc)}. Run the step again"
+                f"the ledger did not take the deltas of run {run_id}: {reason}. Run the step again"
             ) from exc
     return reduce(Posted.__add__, [Posted(**row.asDict()) for row in rows], Posted())
 
 
-def _reason(exc: Exception) -> str:
-    lines = [line for line in str(exc).splitlines() if "psycopg2.OperationalError" in line]
-    return lines[-1].partition("OperationalError:")[2].strip()
+def _unavailable(exc: Exception) -> str | None:
+    """What the database said, if a task failed because it was away, stopped, locked or full."""
+    for name, said in reversed(re.findall(r"psycopg2\.(?:errors\.)?(\w+): (.*)", str(exc))):
+        kind = getattr(psycopg2.errors, name, None) or getattr(psycopg2, name, None)
+        if kind and issubclass(kind, psycopg2.OperationalError | psycopg2.InterfaceError):
+            return str(said).strip()
+    return None
 
 
 def _post_bucket(
@@ -202,9 +209,8 @@ class _Bucket:
         rows = failed.select(["root", "reason", "detail"]).to_pylist()
         for row in rows:
             detail = None if row["detail"] is None else _storable(row["detail"])[:MOST_DETAIL]
-            writer.writerow(
-                [self._batch_id, self._run_id, row["root"], _storable(row["reason"]), detail]
-            )
+            reason = _storable(row["reason"]) or NO_REASON  # in COPY's CSV an empty text is NULL
+            writer.writerow([self._batch_id, self._run_id, row["root"], reason, detail])
         return len(rows)
 
 

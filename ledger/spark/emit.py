@@ -1,5 +1,8 @@
 """Emit a source: its records go to a snapshot, each becomes a root, and the init deltas are posted."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -33,10 +36,11 @@ def run_source(job: Job, run: OpenedRun, step: SourceStep) -> Record:
     """Emit one source of one batch and commit it; what it recorded."""
     reader = Reader(job.spark, step.source)
     folder = job.folder(run)
-    wrote = [_write(_records(job, run, step, reader), folder)]
-    repeated = reader.repeated_headers()
-    if repeated is not None:
-        wrote.append(_write(repeated, folder))
+    with _reading():
+        wrote = [_write(_records(job, run, step, reader), folder)]
+        repeated = reader.repeated_headers()
+        if repeated is not None:
+            wrote.append(_write(repeated, folder))
     manifest = take_manifest(folder)
     written = sum(witness.rows for witness in wrote)
     require_equal(f"records of {step.name} in {folder}", written, manifest.rows)
@@ -52,14 +56,20 @@ def run_source(job: Job, run: OpenedRun, step: SourceStep) -> Record:
 def _write(records: DataFrame, folder: str) -> Witness:
     """Add records to the snapshot; the witness of what was handed to the writer."""
     wrote = Witness(failed=ERROR)
+    wrote.watch(records).write.mode("append").options(**SNAPSHOT).parquet(folder)
+    return wrote
+
+
+@contextmanager
+def _reading() -> Iterator[None]:
+    """Say which file could not be read, whether Spark noticed when it planned or when it ran."""
     try:
-        wrote.watch(records).write.mode("append").options(**SNAPSHOT).parquet(folder)
+        yield
     except SPARK_ERRORS as exc:
         failure = read_failure(exc)
         if failure is None:
             raise
         raise failure from exc
-    return wrote
 
 
 def _records(job: Job, run: OpenedRun, step: SourceStep, reader: Reader) -> DataFrame:

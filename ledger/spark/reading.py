@@ -3,7 +3,7 @@
 from collections import Counter
 from functools import reduce
 
-from pyspark.sql import Column, DataFrame, Observation, SparkSession
+from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
@@ -67,22 +67,30 @@ class Reader:
         return self._parsed(self._spark.createDataFrame(extra, "value string")) if extra else None
 
     def parse_again(self, stored: DataFrame) -> DataFrame:
-        """Stored records, other columns kept, with those that did not parse parsed by today's schema."""
-        own = {*self.schema.names, "_raw", "_error"}
-        others = [name for name in stored.columns if name not in own]
-        good = stored.where(F.col("_error").isNull())
-        aligned = [self._aligned(good, name) for name in self.schema.names]
-        good = good.select(*others, *aligned, "_raw", "_error")
+        """Stored records with ``_message``, in today's schema; what did not parse is parsed by it.
+
+        A value that does not fit today's type fails its record.
+        """
+        good = self._aligned(stored.where(F.col("_error").isNull()))
         if self._source.format == "parquet":
             return good
         spoilt = stored.where(F.col("_error").isNotNull())
-        again = spoilt.select(*others, F.col("_raw").cast("string").alias("value"))
+        again = spoilt.select("_message", F.col("_raw").cast("string").alias("value"))
         return good.unionByName(self._parsed(again))
 
-    def _aligned(self, stored: DataFrame, name: str) -> Column:
-        kind = self.schema[name].dataType
-        known = F.col(f"`{name}`") if name in stored.columns else F.lit(None)
-        return known.cast(kind).alias(name)
+    def _aligned(self, stored: DataFrame) -> DataFrame:
+        """Stored records cast to the schema; columns that it no longer has are left out."""
+        columns, misfits = [], []
+        for field in self.schema.fields:
+            kept = F.col(f"`{field.name}`") if field.name in stored.columns else F.lit(None)
+            cast = kept.try_cast(field.dataType)
+            columns.append(cast.alias(field.name))
+            what = f"{field.name}: expected {field.dataType.simpleString()}, found "
+            text = F.concat(F.lit(what), kept.cast("string"))
+            misfits.append(F.when(kept.isNotNull() & cast.isNull(), text))
+        error = F.coalesce(*misfits)
+        raw = F.when(error.isNotNull(), F.to_json(F.struct("*"))).cast("binary")
+        return stored.select("_message", *columns, raw.alias("_raw"), error.alias("_error"))
 
     def _parsed(self, text: DataFrame) -> DataFrame:
         source = self._source

@@ -8,12 +8,13 @@ from sqlalchemy import Connection
 
 from ledger.errors import StageError
 from ledger.pipeline import SinkStep
+from ledger.queries import dedup as queries
 from ledger.spark import fold
 from ledger.spark.dedup import Deduplicator
 from ledger.spark.inputs import input_rows, user_columns
 from ledger.spark.job import POSITION, ROOT, Job, Witness, file_rows, require_equal
 from ledger.spark.manifest import Manifest, take_manifest
-from ledger.stage_runs import OpenedRun, Record, commit
+from ledger.stage_runs import OpenedRun, Record, commit, retire
 from ledger.storage import require_writable
 
 WRITTEN = {"compression": "zstd", "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false"}
@@ -31,8 +32,15 @@ def run_sink(job: Job, run: OpenedRun, step: SinkStep) -> Record:
     require_equal(f"rows of {step.name} in {folders.staging}", wrote.rows, manifest.rows)
     record = _post(job, run, step, rows, manifest, dedup.dropped(rows))
 
+    if folders.replaces():
+        # From here until the commit no run of the sink counts: were the driver killed between the
+        # renames, the batch could not settle without this sink.
+        retire(job.database, run)
+
     def deliver(connection: Connection) -> None:
         dedup.save(connection)
+        for batch_id in queries.void_deliveries(connection, step.name, run.batch):
+            folders.remove(batch_id)
         folders.show()
 
     commit(
@@ -97,6 +105,7 @@ class _Folders:
     """Where a sink's run stages its files and where they are shown: ``<path>/batch=<id>``."""
 
     def __init__(self, path: str, run: OpenedRun):
+        self._path = path
         self.staging = f"{path}/_staging/{run.run_id}"
         self._replaced = f"{path}/_staging/{run.run_id}_replaced"
         self._final = f"{path}/batch={run.batch.batch_id}"
@@ -115,9 +124,24 @@ class _Folders:
         """Show the staged folder by one rename; an earlier run's folder of this batch gives way."""
         if not self._fs.exists(self.staging) and self._fs.exists(self._final):
             return  # renamed before the connection was lost; the batch's lock kept others away
-        if self._fs.exists(self._final):
+        if self.replaces():
             self._fs.mv(self._final, self._replaced, recursive=True)
-        self._fs.mv(self.staging, self._final, recursive=True)
+        try:
+            self._fs.mv(self.staging, self._final, recursive=True)
+        except OSError:
+            if self._fs.exists(self._replaced) and not self.replaces():
+                self._fs.mv(self._replaced, self._final, recursive=True)
+            raise
+
+    def replaces(self) -> bool:
+        """Whether an earlier run of the batch shows its folder."""
+        return bool(self._fs.exists(self._final))
+
+    def remove(self, batch_id: int) -> None:
+        """Remove the folder of another batch."""
+        folder = f"{self._path}/batch={batch_id}"
+        if self._fs.exists(folder):
+            self._fs.rm(folder, recursive=True)
 
     def clean(self) -> None:
         """Remove what this run's folder replaced."""

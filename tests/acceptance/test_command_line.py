@@ -12,7 +12,10 @@ import pyarrow.dataset as ds
 import pytest
 
 from demo import data, oracle
+from jobs.wordcount import pipeline as wordcount
 from ledger.database import embedded
+from ledger.opening import RunKey, Selection, open_replay
+from ledger.settings import Settings
 from scripts.airflow_env import ROOT
 from tests.support.flights import without_plane, write_slice
 
@@ -26,7 +29,7 @@ class CommandLine:
     def __init__(self, folder: Path, **settings: str):
         self.folder = folder
         self.environment = {
-            **{name: value for name, value in os.environ.items() if not name.startswith("ACKLEDGER_")},
+            **{name: value for name, value in os.environ.items() if not name.startswith(("ACKLEDGER_", "PYSPARK_", "SPARK_"))},
             "PYTHONPATH": str(ROOT),
             "ACKLEDGER_HOME": str(folder / "home"),
             "ACKLEDGER_DATA": str(folder),
@@ -131,6 +134,10 @@ def test_from_nothing_to_a_settled_ledger(folder):
         "pending": 0,
     }
     assert "nothing to replay" in cli.refused("replay", FLIGHTS)
+    named = (
+        "SELECT count(*) AS n FROM failed_root_detail WHERE stage LIKE '%plane' AND reason <> ';'"
+    )
+    assert cli.json("sql", named) == [{"n": lost + unknown}]
     found = oracle.sink_rows(folder / "warehouse" / "departures")
     assert found == oracle.expected_rows(folder, ["2013-01-01"])
 
@@ -144,6 +151,23 @@ def test_from_nothing_to_a_settled_ledger(folder):
     assert "replay" in table
     assert cli.json("sql", "SELECT count(*) AS n FROM quarantine") == [{"n": unknown}]
     assert cli.json("sweep")["settlements"] == []
+
+
+def test_interrupted_replay_goes_on(cli, folder, database):
+    """A replay interrupted after it claimed its records is found again by its run id."""
+    sentences = folder / "sentences" / "2013-01-01" / "part.jsonl"
+    sentences.parent.mkdir(parents=True)
+    sentences.write_text(json.dumps({"sentence": "..."}) + "\n")
+    day = ("--interval-start", "2013-01-01", "--interval-end", "2013-01-02")
+    cli.json("run", "jobs.wordcount:pipeline", *day, code=3)
+    open_replay(database, Settings(), wordcount, RunKey("", "mine-1"), 1, Selection())
+    assert "nothing to replay" in cli.refused("replay", "jobs.wordcount:pipeline")
+    (replayed,) = cli.json("replay", "jobs.wordcount:pipeline", "--run-id", "mine", code=3)
+    assert (replayed["batch_id"], replayed["status"], replayed["roots"]["total"]) == (
+        2,
+        "settled",
+        1,
+    )
 
 
 def test_word_count(cli, folder):
@@ -194,9 +218,11 @@ def test_missing_file_then_the_same_run_again(cli, folder):
         (("run", FLIGHTS, *JANUARY, "--param", "region"), "expected NAME=VALUE"),
         (("replay", FLIGHTS, "--batch", "7"), "nothing to replay"),
         (("status", "--batch", "7"), "batch 7 is not in the ledger"),
-        (("sql", "SELECT * FROM batches"), 'relation "batches" does not exist'),
+        (("sql", "SELECT * FROM batches"), 'relation "batches" does not exist. docs/sql.md lists'),
+        (("sql", "SELECT * FROM alembic_version; SELECT 1"), "expected one query, found several"),
         (("sql", "DELETE FROM batch"), "read-only transaction"),
-        (("sql", "SET TRANSACTION READ WRITE; DELETE FROM batch"), "read-write mode must be set before"),
+        (("sql", "SET TRANSACTION READ WRITE"), "read-write mode must be set before"),
+        (("sql", "COMMIT; DELETE FROM batch"), "expected one query, found several"),
         (("sql", "SET work_mem = '1MB'"), "returns no rows: expected a query"),
     ],
 )  # fmt: skip

@@ -9,7 +9,7 @@ from airflow.dag_processing.dagbag import DagBag
 
 from ledger import FileSource, ParquetSink, Pipeline
 from ledger.airflow import pipeline_dag
-from ledger.errors import DeclarationError
+from ledger.errors import DeclarationError, InputError
 from scripts.airflow_env import ROOT
 
 
@@ -55,3 +55,11 @@ def test_step_named_like_a_task():
     made.sink("b", ParquetSink("b"), reads="open")
     with pytest.raises(DeclarationError, match="step 'open' of 'clash'"):
         pipeline_dag(made, schedule=None)
+
+
+def test_half_an_interval_is_refused():
+    """A conf with only one end of the interval is an error, not the run's own interval."""
+    from ledger.airflow import _interval
+
+    with pytest.raises(InputError, match="only one of interval_start and interval_end"):
+        _interval({"interval_start": "2013-01-01"}, {})

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import PySparkException
+from pyspark.sql import functions as F
 
 from ledger import FileSource, ParquetSink, Pipeline
 from ledger.errors import DeclarationError, InputError
@@ -239,3 +240,55 @@ def test_long_and_odd_text_is_kept(runner, tmp_path):
     assert run.settled(run.open()).failed == 2
     details = sorted(row.detail for row in rows(run.job.database, "SELECT detail FROM failed_root"))
     assert [len(detail) for detail in details] == [10_000, 3]
+
+
+def test_replay_leaves_out_and_refuses_by_todays_schema(runner, tmp_path, sink_rows):
+    """A replay casts kept values to today's types: a misfit fails by itself, a column that is gone is left out."""
+    write(tmp_path, "a.csv", b"n,name,price\n1,7,2\n2,b,3\n")
+    run = runner(failing_copy(SCHEMA, fail=True))
+    batch = run.open()
+    assert run.settled(batch).failed == 2
+    narrow = runner(failing_copy("n BIGINT, name INT", fail=False))
+    replay = narrow.open_replay(batch.batch_id)
+    assert narrow.settled(replay).failed == 1
+    assert sink_rows(f"out/batch={replay.batch_id}") == [(1, 7)]
+    found = one(run.job.database, "SELECT stage, reason, detail FROM quarantine")
+    assert (found.stage, found.reason) == ("records", "name: expected int, found b")
+    assert '"price":3.0' in found.detail
+
+
+def failing_copy(schema, *, fail):
+    """A pipeline that copies, or fails, every record."""
+    made = Pipeline("copy", max_replays=1)
+    made.source("records", FileSource("in/*", schema=schema))
+
+    @made.stage(reads="records")
+    def check(records):
+        return records.withColumn("_failed", F.when(F.lit(fail), ""))
+
+    made.sink("out", ParquetSink("out"), reads="check")
+    return made
+
+
+def test_empty_reason_is_a_reason(runner, tmp_path):
+    """An empty text in _failed fails the record all the same."""
+    write(tmp_path, "a.csv", b"n,name,price\n1,a,2\n")
+    run = runner(failing_copy(SCHEMA, fail=True))
+    assert run.settled(run.open()).failed == 1
+    assert one(run.job.database, "SELECT reason FROM failed_root").reason == "no reason given"
+
+
+def test_json_file_that_vanishes_after_listing(runner, tmp_path, monkeypatch):
+    """A file without a header to check, gone before Spark plans, fails the batch with its path."""
+    write(tmp_path, "a.json", b'{"n": 1}\n')
+    found = emit.find_files
+
+    def list_and_lose(*arguments):
+        paths = found(*arguments)
+        (tmp_path / "in" / "a.json").unlink()
+        return paths
+
+    monkeypatch.setattr(emit, "find_files", list_and_lose)
+    run = runner(copying(format="json"))
+    with pytest.raises(InputError, match=r"a\.json"):
+        run.step(run.open(), "records")

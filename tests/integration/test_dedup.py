@@ -242,3 +242,25 @@ def test_key_that_is_no_column(runner, tmp_path):
         StageError, match=r"deduplicates by 'kk', which its input lacks; did you mean 'k'"
     ):
         run.step(batch, "out")
+
+
+def test_delivery_that_no_longer_counts_is_removed(runner, tmp_path, sink_rows):
+    """Rows shown by a run that was superseded, in a batch that expired, are not delivered beside their replay."""
+    numbers(tmp_path, range(5))
+    losses(tmp_path)
+    run = runner(splitting("exact"))
+    batch = run.open()
+    run.steps(batch)
+    run.step(batch, "thrice")  # supersedes what reads it; nothing behind it runs again
+    with run.job.database.plain.begin() as connection:
+        connection.exec_driver_sql(
+            "INSERT INTO stage_run (batch_id, stage, state, attempt_id, try_number, opened_at, lease_until) "
+            f"VALUES ({batch.batch_id}, 'lossy', 'running', 'ffffffff-ffff-7fff-bfff-ffffffffffff', 2, now(), now() - interval '2 hours')"
+        )
+    assert settle_once(run.job.database, batch.batch_id).failed == 5
+    assert len(sink_rows()) == 15
+    replay = run.open_replay(batch.batch_id)
+    assert run.settled(replay).failed == 0
+    assert Counter(sink_rows("out", "n", "copy")) == Counter(
+        {(n, copy): 1 for n in range(5) for copy in (1, 2, 3)}
+    )

@@ -1,5 +1,7 @@
 """The commit protocol: fences, supersedes, claims, and what a lost connection may not do twice."""
 
+import subprocess
+import sys
 import threading
 from uuid import UUID
 
@@ -12,6 +14,7 @@ from ledger.settings import Settings
 from ledger.settlement import settle_once
 from ledger.stage_runs import Attempt, Record, commit, fail, heartbeat, open_run
 from ledger.states import BatchStatus
+from tests.conftest import ROOT
 from tests.support.ledgers import (
     START,
     emit,
@@ -213,6 +216,28 @@ def test_heartbeat_renews_and_finds_the_fence(database):
             pass
         started(database, batch.batch_id, "source")
         assert fenced.wait(10)
+
+
+def test_fenced_driver_ends(database):
+    """A driver that Airflow has lost ends by itself once a newer attempt owns its step."""
+    batch = opened(database, pipeline())
+    run = started(database, batch.batch_id, "source")
+    program = (
+        "import sys, time\n"
+        "from jobs.run_step import _leave\n"
+        "from ledger.database.connection import Database\n"
+        "from ledger.stage_runs import heartbeat\n"
+        "with heartbeat(Database(sys.argv[1]), int(sys.argv[2]), _leave, every=0.1):\n"
+        "    print('alive', flush=True)\n"
+        "    time.sleep(60)\n"
+    )
+    url = database.url.render_as_string(hide_password=False)
+    with subprocess.Popen(
+        [sys.executable, "-c", program, url, str(run.run_id)], cwd=ROOT, stdout=subprocess.PIPE
+    ) as driver:
+        assert driver.stdout.readline() == b"alive\n"
+        started(database, batch.batch_id, "source")
+        assert driver.wait(30) == 1
 
 
 def test_interval_is_claimed_once(database):

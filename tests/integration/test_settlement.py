@@ -6,7 +6,10 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import text
 
+from ledger import FileSource, ParquetSink, Pipeline, sweeper
+from ledger.errors import InputError, UnavailableError
 from ledger.queries import batches
+from ledger.queries import settlement as queries
 from ledger.settlement import settle_once
 from ledger.stage_runs import commit
 from ledger.states import BatchStatus
@@ -339,8 +342,10 @@ def test_two_sweepers_one_decision(database):
         thread.start()
     for thread in threads:
         thread.join()
+    assert len(swept) == 2, "a sweep raised"
     decided = [one for result in swept for one in result.settlements if one.decided]
     assert len(decided) == 1
+    assert sum(len(result.dropped) for result in swept) <= 1
     assert one(database, "SELECT count(*) FROM failed_root")[0] == 1
 
 
@@ -412,3 +417,96 @@ def test_late_post_is_refused(database):
     sweep_once(database)
     with pytest.raises(Exception, match="no partition"):
         post_bucket(database, batch.batch_id, 1, 9, [Delta(1)])
+
+
+def test_sweep_lets_a_held_batch_be_mended(database):
+    """While the step that holds a batch runs again, a sweep does not hold the batch anew."""
+    batch, roots = whole_batch(database, pipeline())
+    with database.plain.begin() as connection:
+        connection.exec_driver_sql(f"DELETE FROM ledger_delta WHERE root_id = {roots[3]}")
+    assert settle_once(database, batch.batch_id).status is BatchStatus.HELD
+    run = started(database, batch.batch_id, "source")
+    (swept,) = sweep_once(database).settlements
+    assert (swept.status, swept.reason) == (BatchStatus.OPEN, "source running")
+    deltas = [Delta(root, emitted=root + 1000, emitted_edges=1) for root in roots]
+    post_bucket(database, batch.batch_id, run.run_id, 0, deltas)
+    commit(database, run, record_of(deltas), emitted=(roots.start, len(roots)))
+    run_middle(database, batch, roots)
+    run_sink(database, batch, roots)
+    assert settle_once(database, batch.batch_id).failed == 0
+
+
+def test_abandoned_batch_keeps_its_partition(database):
+    """A sweep leaves the partition of an abandoned batch, which may be opened again and then posts there."""
+    made = pipeline()
+    batch = opened(database, made)
+    started(database, batch.batch_id, "source")
+    age(database, batch.batch_id, 71)
+    assert settle_once(database, batch.batch_id).status is BatchStatus.ABANDONED
+    assert sweep_once(database).dropped == ()
+    assert opened(database, made).status is BatchStatus.OPEN
+    roots = emit(database, batch, 2)
+    run_middle(database, batch, roots)
+    run_sink(database, batch, roots)
+    assert settle_once(database, batch.batch_id).failed == 0
+
+
+def test_replay_that_emits_too_little_is_held(database):
+    """A message that a replay claimed and never emitted does not pass for recovered."""
+    made = pipeline()
+    batch, _ = whole_batch(database, made, 5, lose_sink=[0, 1])
+    settle_once(database, batch.batch_id)
+    replay = replayed(database, made, batch.batch_id)
+    roots = emit(database, replay, 1)
+    run_middle(database, replay, roots)
+    run_sink(database, replay, roots)
+    settlement = settle_once(database, replay.batch_id)
+    assert (settlement.status, "claimed 2 messages and emitted 1" in settlement.reason) == (
+        BatchStatus.HELD,
+        True,
+    )
+    assert {row.status for row in rows(database, "SELECT status FROM failed_message")} == {
+        "replaying"
+    }
+
+
+def test_replay_needs_tracking_and_its_sources(database):
+    """A replay is refused with tracking off, or when a source of the failed messages is gone."""
+    batch, _ = whole_batch(database, pipeline(), 3, lose_sink=[0])
+    settle_once(database, batch.batch_id)
+    with pytest.raises(InputError, match="ackers=0"):
+        replayed(database, pipeline(ackers=0), batch.batch_id)
+    renamed = Pipeline("chain")
+    renamed.source("origin", FileSource("in.csv", schema="n INT"))
+    renamed.sink("sink", ParquetSink("out"), reads="origin")
+    with pytest.raises(InputError, match=r"came from source 'source'.*it has origin"):
+        replayed(database, renamed, batch.batch_id)
+    assert one(database, "SELECT status FROM failed_message").status == "failed"
+
+
+def test_one_bad_batch_does_not_stop_a_sweep(database, monkeypatch):
+    """A batch whose settlement raises is reported; the others are settled and cleaned up all the same."""
+    bad, _ = whole_batch(database, pipeline(), run_id="bad", day=1)
+    good, _ = whole_batch(database, pipeline(), run_id="good", day=2)
+
+    def settle(database, batch_id, **options):
+        if batch_id == bad.batch_id:
+            raise UnavailableError("disk full")
+        return settle_once(database, batch_id, **options)
+
+    monkeypatch.setattr(sweeper, "settle_once", settle)
+    swept = sweep_once(database)
+    assert swept.errors == {bad.batch_id: "disk full"}
+    assert [one.batch_id for one in swept.settlements] == [good.batch_id]
+    assert swept.dropped == (good.batch_id,)
+
+
+def test_one_sweeper_cleans_up(database):
+    """While one session drops partitions, another sweep leaves them to it."""
+    batch, _ = whole_batch(database, pipeline())
+    settle_once(database, batch.batch_id)
+    with database.owner.connect() as other:
+        assert queries.try_clean_up_lock(other)
+        assert sweep_once(database).dropped == ()
+        queries.release_clean_up_lock(other)
+    assert sweep_once(database).dropped == (batch.batch_id,)

@@ -8,6 +8,7 @@ emitted and acked; whatever the ledger decides must be what the sets say.
 import os
 import random
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -23,7 +24,7 @@ from hypothesis.stateful import (
 )
 from sqlalchemy import text
 
-from ledger.errors import FencedError, NotReadyError
+from ledger.errors import FencedError, IntegrityError, NotReadyError
 from ledger.queries import batches, replays
 from ledger.settlement import settle_once
 from ledger.stage_runs import Attempt, OpenedRun, commit, fail, open_run
@@ -52,6 +53,7 @@ class Modelled:
     fails: set[int] = field(default_factory=set)
     roots: range = range(0)
     deltas: list[Delta] | None = None
+    torn: bool = False
     state: str = "running"
 
 
@@ -94,9 +96,15 @@ class LedgerLife(RuleBasedStateMachine):
         self.newest[stage] = Modelled(run, self.committed.get(reads) if reads else None)
         self.everything.append(self.newest[stage])
 
-    @rule(pick=st.integers(0, 99), fates=FATES, split=st.booleans(), repeat=st.booleans())
-    def post(self, pick, fates, split, repeat):
-        """Any run not posted yet, also a zombie, posts its buckets, in any order, perhaps twice."""
+    @rule(
+        pick=st.integers(0, 99),
+        fates=FATES,
+        split=st.booleans(),
+        repeat=st.booleans(),
+        torn=st.booleans(),
+    )
+    def post(self, pick, fates, split, repeat, torn):
+        """Any run not posted yet, also a zombie, posts its buckets, in any order, perhaps twice, perhaps not all."""
         waiting = [run for run in self.everything if run.deltas is None]
         if not waiting or self.status != "open":
             return
@@ -106,6 +114,8 @@ class LedgerLife(RuleBasedStateMachine):
         order = list(enumerate(buckets))
         if repeat:
             order.reverse()
+        if torn:
+            run.torn = bool(order.pop()[1])
         for number, deltas in order:
             assert post_bucket(
                 self.database, self.batch.batch_id, run.opened.run_id, number, deltas
@@ -131,6 +141,10 @@ class LedgerLife(RuleBasedStateMachine):
             and run.state == "running"
             and (run.reads is None or run.reads.state == "committed")
         )
+        if allowed and run.torn:
+            with pytest.raises(IntegrityError):
+                commit(self.database, run.opened, record_of(run.deltas), emitted=emitted)
+            return
         if run.state == "committed" or allowed:
             commit(self.database, run.opened, record_of(run.deltas), emitted=emitted)
         else:
@@ -153,16 +167,22 @@ class LedgerLife(RuleBasedStateMachine):
     # -- decisions -----------------------------------------------------------------------------
 
     @precondition(lambda self: self.status == "open")
-    @rule(late=st.booleans())
-    def sweep(self, late):
-        """A sweep, now or a day later, decides just what the sets allow."""
+    @rule(late=st.booleans(), two=st.booleans())
+    def sweep(self, late, two):
+        """A sweep, or two at once, now or a day later, decides just what the sets allow."""
         now = self.database.transact(batches.database_now) + timedelta(days=1 if late else 0)
-        settlement = settle_once(self.database, self.batch.batch_id, now=now)
+        settlement = self._settle(now, 2 if two else 1)
         missing = [stage for stage in STAGES if stage not in self.committed]
-        if not missing:
+        alive = not late and any(run.state == "running" for run in self.newest.values())
+        died = [
+            stage
+            for stage in missing
+            if stage in self.newest and self.newest[stage].state != "superseded"
+        ]
+        if not missing and not alive:
             assert settlement.status is BatchStatus.SETTLED
             self._settled()
-        elif not late or not any(stage in self.newest for stage in missing):
+        elif not late or not died:
             assert settlement.status is BatchStatus.OPEN
         elif "source" in missing:
             assert settlement.status is BatchStatus.ABANDONED
@@ -234,6 +254,19 @@ class LedgerLife(RuleBasedStateMachine):
             emitted, acked = self._edges(root)
             assert found.get(root, 0) == emitted.total() - acked.total()
             assert (root in found) == (emitted != acked)
+
+    def _settle(self, now, sweepers):
+        """What the sweepers decided; of two that decide, one does, and the other finds it done."""
+        with ThreadPoolExecutor(sweepers) as pool:
+            settlements = list(
+                pool.map(
+                    lambda _: settle_once(self.database, self.batch.batch_id, now=now),
+                    range(sweepers),
+                )
+            )
+        assert sum(one.decided for one in settlements) <= 1
+        assert len({one.status for one in settlements}) == 1
+        return settlements[0]
 
     # -- the oracle ----------------------------------------------------------------------------
 

@@ -85,3 +85,18 @@ def test_hops_count_the_readers_of_each_producer():
         (2, "stage", "one", 2),
         (3, "stage", "two", 2),
     ]
+
+
+def test_a_step_that_runs_again_holds_the_verdict():
+    """While a committed step runs again, nothing is decided: its new run is about to replace the old one."""
+    again = StepFacts("stage", "stage", True, RunState.RUNNING, NOW + SECOND)
+    assert decide([committed(), again], NOW, TIMEOUT).action is Action.WAIT
+    assert decide([committed(), again], NOW + TIMEOUT, TIMEOUT).action is Action.SETTLE
+
+
+def test_a_superseded_run_has_not_died():
+    """A run superseded because its input ran again waits for its turn; its old age is no death."""
+    old = StepFacts(
+        "stage", "stage", False, RunState.SUPERSEDED, NOW - TIMEOUT * 9, NOW - TIMEOUT * 9
+    )
+    assert decide([committed(), old], NOW, TIMEOUT).action is Action.WAIT

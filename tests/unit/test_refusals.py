@@ -1,0 +1,77 @@
+"""What is refused before anything is touched, each in one line that says what to do."""
+
+import os
+import subprocess
+from types import SimpleNamespace
+
+import pytest
+
+from ledger.cli import _finish
+from ledger.database.connection import require_server
+from ledger.errors import ConfigurationError
+from ledger.spark.copy import _unavailable
+from tests.conftest import ROOT
+
+
+def test_setup_without_java(tmp_path):
+    """`make setup` without Java says what to install, before it does anything else."""
+    for name in ("bash", "dirname"):
+        (tmp_path / name).symlink_to(f"/usr/bin/{name}")
+    environment = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
+    done = subprocess.run(
+        [ROOT / "scripts" / "setup"], env={**environment, "PATH": str(tmp_path)}, capture_output=True, text=True, check=False
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("ackledger: Java 17 or 21 is needed, found none: install")
+
+
+def test_setup_with_an_old_java(tmp_path):
+    """Another version of Java is named, with where it was found."""
+    (tmp_path / "bin").mkdir()
+    java = tmp_path / "bin" / "java"
+    java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n")
+    java.chmod(0o755)
+    done = subprocess.run(
+        [ROOT / "scripts" / "setup"], env={**os.environ, "JAVA_HOME": str(tmp_path)}, capture_output=True, text=True, check=False
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert f"found 11 ({java})" in done.stderr
+
+
+@pytest.mark.parametrize(("version", "refused"), [(130012, True), (140000, False), (180004, False)])
+def test_server_that_is_too_old(version, refused):
+    """PostgreSQL below 14 is refused with both versions; 14 is not."""
+    answer = SimpleNamespace(scalar_one=lambda: str(version))
+    connection = SimpleNamespace(execute=lambda statement: answer)
+    if not refused:
+        require_server(connection)
+        return
+    with pytest.raises(ConfigurationError, match=r"PostgreSQL 14 or later is needed .*, found 13"):
+        require_server(connection)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("psycopg2.OperationalError: connection refused", "connection refused"),
+        ("psycopg2.errors.AdminShutdown: terminating connection", "terminating connection"),
+        ("psycopg2.errors.DiskFull: could not extend file", "could not extend file"),
+        ("psycopg2.InterfaceError: connection already closed", "connection already closed"),
+        ("psycopg2.errors.NotNullViolation: null value in column", None),
+        ("ValueError: a bug", None),
+    ],
+)
+def test_what_a_posting_task_says_of_the_database(line, said):
+    """A server that is away, stopped, locked or full is told from a mistake, whatever class psycopg2 gave it."""
+    assert _unavailable(RuntimeError(f"Traceback\n  File x\n{line}\n\tat java")) == said
+
+
+def test_exit_code_of_a_batch_that_is_not_settled(capsys):
+    """A held batch is an error, 1; failed records are 3."""
+    roots = {"total": 1, "acked": 0, "failed": 0, "quarantined": 0, "pending": 1}
+    summary = {"status": "held", "complete": False, "roots": roots, "stages": []}
+    for status, code in (("held", 1), ("settled", 3)):
+        with pytest.raises(Exception) as caught:
+            _finish([{**summary, "status": status}], as_json=True)
+        assert caught.value.exit_code == code
+    assert "held" in capsys.readouterr().out
