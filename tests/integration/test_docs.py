@@ -1,0 +1,66 @@
+"""What the documentation shows works: its queries, its declarations, its list of views."""
+
+import importlib.util
+import re
+
+import pytest
+
+from ledger import Pipeline
+from ledger.queries import reports
+from tests.conftest import ROOT
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def blocks(page, language):
+    """Fenced blocks of one language."""
+    return re.findall(rf"```{language}\n(.*?)```", page.read_text(), re.DOTALL)
+
+
+def views():
+    """The documented views, as the migration has them."""
+    path = ROOT / "migrations" / "versions" / "0002_views.py"
+    spec = importlib.util.spec_from_file_location("views", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.VIEWS
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_queries_run(database, page):
+    """Every query on the page is accepted by the migrated ledger, as its reader."""
+    for query in blocks(page, "sql"):
+        database.transact(lambda c, query=query: reports.ask(c, query), engine=database.reader)
+
+
+def test_there_are_queries_to_run():
+    """The pages with queries are among those that are checked."""
+    assert len(blocks(ROOT / "README.md", "sql")) >= 3
+    assert len(blocks(ROOT / "docs" / "sql.md", "sql")) >= 5
+
+
+def test_every_view_and_column_is_documented():
+    """docs/sql.md describes each column of each view in the words of the schema."""
+    page = (ROOT / "docs" / "sql.md").read_text()
+    for name, (comment, _, columns) in views().items():
+        section = page.partition(f"### `{name}`\n")[2].partition("\n#")[0]
+        assert comment in section, name
+        for column, meaning in columns.items():
+            assert f"| `{column}` | {meaning} |" in section, (name, column)
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/pipelines.md"])
+def test_shown_pipeline_can_be_declared(page):
+    """The first pipeline on the page is a valid one: its steps are listed only if it is."""
+    namespace = {"__name__": "orders"}
+    exec(blocks(ROOT / page, "python")[0], namespace)
+    made = namespace["pipeline"]
+    assert isinstance(made, Pipeline)
+    assert [step.name for step in made.steps()] == ["orders", "with_country", "by_country"]
+
+
+def test_links_lead_somewhere():
+    """Every relative link between the pages has a target."""
+    for page in [*PAGES, ROOT / "CHANGELOG.md"]:
+        for link in re.findall(r"\]\((?!http)([^)#]+)\)", page.read_text()):
+            assert (page.parent / link).exists(), f"{page.name}: {link}"
