@@ -6,6 +6,7 @@ incomplete. Everything that connects, or needs Java, is imported when a task run
 
 import logging
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -25,7 +26,8 @@ from ledger.pipeline import Pipeline
 REPLAY_WANTED = Asset("x-ledger://replay-wanted")
 APPLICATION = Path(__file__).resolve().parent.parent / "jobs" / "run_step.py"
 _OWN_TASKS = ("open", "settle", "complete")
-_OWN_CONF = ("interval_start", "interval_end", "replay_of", "reason", "stage", "root")
+_SELECTING = ("reason", "stage", "root", "source", "since", "until", "quarantined")
+_OWN_CONF = ("interval_start", "interval_end", "replay_of", *_SELECTING)
 _log = logging.getLogger(__name__)
 _START = datetime(2000, 1, 1, tzinfo=UTC)
 
@@ -155,14 +157,14 @@ def _open_task(target: str) -> Any:
 
 
 def _opened(pipeline: Pipeline, key: Any, conf: dict[str, Any], context: Any) -> Any:
-    from ledger.opening import Interval, Selection, open_batch, open_replay
+    from ledger.opening import Interval, open_batch, open_replay
     from ledger.settings import Settings
     from ledger.storage import require_writable
 
     database, settings = _database(), Settings()
     require_writable(settings.storage_root(), "ACKLEDGER_STORAGE")
     if conf.get("replay_of") is not None:
-        selection = Selection(conf.get("reason"), conf.get("stage"), conf.get("root"))
+        selection = _selection(conf)
         try:
             return open_replay(database, settings, pipeline, key, int(conf["replay_of"]), selection)
         except NotReadyError as exc:
@@ -170,6 +172,17 @@ def _opened(pipeline: Pipeline, key: Any, conf: dict[str, Any], context: Any) ->
     params = {name: value for name, value in conf.items() if name not in _OWN_CONF}
     start, end = _interval(conf, context)
     return open_batch(database, settings, pipeline, key, Interval(start, end, params))
+
+
+def _selection(conf: dict[str, Any]) -> Any:
+    """The records that a conf, or the form's parameters, name."""
+    from ledger.opening import Selection
+
+    given = {name: conf[name] for name in _SELECTING if conf.get(name) is not None}
+    for name in ("since", "until"):
+        if name in given:
+            given[name] = _moment(given[name])
+    return Selection(**given)
 
 
 def _interval(conf: dict[str, Any], context: Any) -> tuple[datetime, datetime]:
@@ -299,6 +312,15 @@ def replay_dag(**dag_options: Any) -> DAG:
             None, type=["null", "string"], description="Only records that failed in this step."
         ),
         "root": Param(None, type=["null", "integer"], description="Only the record of this root."),
+        "source": Param(None, type=["null", "string"], description="Only records of this source."),
+        "since": Param(None, type=["null", "string"], description="Only failed since (ISO date)."),
+        "until": Param(None, type=["null", "string"], description="Only failed before (ISO date)."),
+        "quarantined": Param(
+            False, type="boolean", description="Records given up, with a new budget."
+        ),
+        "release": Param(
+            False, type="boolean", description="First let that batch settle, which is held."
+        ),
     }
     with DAG(
         "ledger_replay", schedule=[REPLAY_WANTED], start_date=_START, params=params, **options
@@ -307,6 +329,8 @@ def replay_dag(**dag_options: Any) -> DAG:
         @task
         def find(**context: Any) -> list[dict[str, Any]]:
             """One trigger per original batch with failed records."""
+            if context["params"]["release"]:
+                _release(context["params"]["batch"])
             return _triggers(context["params"], _asked_for(context), context["dag_run"].run_id)
 
         @task
@@ -342,34 +366,35 @@ def _asked_for(context: Any) -> set[int] | None:
     return {batch for batches in named for batch in batches} if named else None
 
 
+def _release(batch: int | None) -> None:
+    from ledger.settlement import release
+
+    if batch is None:
+        raise AirflowFailException("which batch is to be released? Give its number as batch")
+    _log.info("%s", release(_database(), batch))
+
+
 def _triggers(params: dict[str, Any], only: set[int] | None, run_id: str) -> list[dict[str, Any]]:
-    from ledger.opening import Selection
     from ledger.queries import batches, replays
 
-    selection = Selection(params["reason"], params["stage"], params["root"]).as_json()
+    selection = _selection(params).as_json()
     database = _database()
     rows: Sequence[Any] = database.transact(
-        lambda c: replays.batches_to_replay(c, params["pipeline"], params["batch"], selection)
+        lambda c: replays.batches_to_replay(
+            c, params["pipeline"], params["batch"], selection, batches.database_now(c)
+        )
     )
-    made = []
+    counts: Counter[int] = Counter()
     for row in rows:
-        if only is not None and row.batch_id not in only:
-            continue
-        dag_id = (
-            database.transact(lambda c, n=row.batch_id: batches.get_batch(c, n)).dag_id
-            or row.pipeline
-        )
-        conf = {"replay_of": row.batch_id, **selection}
-        _log.info(
-            "replay %s records of batch %s by %s: %s", row.messages, row.batch_id, dag_id, conf
-        )
-        made.append(
-            {
-                "dag_id": dag_id,
-                "run_id": f"replay_{row.batch_id}__{run_id}",
-                "conf": conf,
-            }
-        )
+        if only is None or row.batch_id in only:
+            counts[row.batch_id] += row.messages
+    made = []
+    for number, messages in counts.items():
+        batch = database.transact(lambda c, n=number: batches.get_batch(c, n))
+        conf = {"replay_of": number, **selection}
+        dag_id = batch.dag_id or batch.pipeline
+        _log.info("replay %s records of batch %s by %s: %s", messages, number, dag_id, conf)
+        made.append({"dag_id": dag_id, "run_id": f"replay_{number}__{run_id}", "conf": conf})
     if not made:
         raise AirflowSkipException("nothing to replay: no failed record matches")
     return made

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from sqlalchemy import Connection
 
 from ledger import cli_tables as tables
 from ledger.database.connection import Database
 from ledger.errors import InputError, LedgerError, NotReadyError
 from ledger.opening import Interval, RunKey, Selection, open_batch, open_replay
 from ledger.pipeline import Pipeline
-from ledger.queries import replays, reports
+from ledger.queries import batches, replays, reports
 from ledger.queries.batches import Batch
 from ledger.settings import Settings
+from ledger.settlement import release as release_batch
 from ledger.settlement import settle_once
 from ledger.states import BatchStatus
 from ledger.storage import require_writable
@@ -128,12 +128,21 @@ def replay(
     target: Target,
     batch: BatchNumber = None,
     reason: Annotated[
-        str | None, typer.Option(help="Only records that failed with this reason.")
+        str | None, typer.Option(help="Only records whose last reason is like this SQL pattern.")
     ] = None,
     stage: Annotated[
         str | None, typer.Option(help="Only records that failed in this step.")
     ] = None,
     root: Annotated[int | None, typer.Option(help="Only the record of this root.")] = None,
+    source: Annotated[str | None, typer.Option(help="Only records of this source.")] = None,
+    since: Annotated[datetime | None, Moment] = None,
+    until: Annotated[datetime | None, Moment] = None,
+    quarantined: Annotated[
+        bool, typer.Option("--quarantined", help="Records given up, with a new budget.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what would be replayed.")
+    ] = False,
     run_id: Annotated[str | None, typer.Option(help="Finds the replay of that run again.")] = None,
     master: Annotated[str, typer.Option(help="Spark master.")] = "local[*]",
     as_json: Json = False,
@@ -143,7 +152,10 @@ def replay(
     pipeline = _load(target)
     database = connect(settings)
     require_writable(settings.storage_root(), "ACKLEDGER_STORAGE")
-    selection = Selection(reason, stage, root)
+    selection = Selection(reason, stage, root, source, since, until, quarantined)
+    if dry_run:
+        show(_matching(database, pipeline, batch, selection), as_json, tables.rows)
+        return
     base = run_id or f"replay-{uuid.uuid4()}"
     summaries = []
     for original in _originals(database, pipeline, batch, selection, base):
@@ -166,6 +178,15 @@ def sweep(as_json: Json = False) -> None:
     swept = sweep_once(connect(Settings()))
     show(asdict(swept), as_json, tables.sweep)
     if swept.errors:
+        raise typer.Exit(1)
+
+
+@app.command()
+def release(batch: int, as_json: Json = False) -> None:
+    """Let a batch settle that is held because too many of its records failed."""
+    released = release_batch(connect(Settings()), batch)
+    show(asdict(released), as_json, tables.facts)
+    if released.status is not BatchStatus.SETTLED:
         raise typer.Exit(1)
 
 
@@ -218,12 +239,21 @@ def _originals(
 ) -> list[int]:
     """Batches with failed records that match, and those that this run began to replay before."""
 
-    def work(connection: Connection) -> list[int]:
-        rows = replays.batches_to_replay(connection, pipeline.name, batch, selection.as_json())
-        begun = replays.unfinished_replays(connection, pipeline.name, base)
-        return sorted({*(row.batch_id for row in rows), *begun})
+    begun = database.transact(lambda c: replays.unfinished_replays(c, pipeline.name, base))
+    matching = _matching(database, pipeline, batch, selection)
+    return sorted({*(row["batch_id"] for row in matching), *begun})
 
-    return database.transact(work)
+
+def _matching(
+    database: Database, pipeline: Pipeline, batch: int | None, selection: Selection
+) -> list[dict[str, Any]]:
+    """Failed records that match and are due, by batch, stage and reason."""
+    rows = database.transact(
+        lambda c: replays.batches_to_replay(
+            c, pipeline.name, batch, selection.as_json(), batches.database_now(c)
+        )
+    )
+    return [dict(row._mapping) for row in rows]
 
 
 def _session(pipeline: Pipeline, master: str) -> "SparkSession":

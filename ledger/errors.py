@@ -8,6 +8,7 @@ LedgerError
 ├── FencedError          a newer attempt, or a settlement, owns the work: stop, nothing is lost
 ├── NotReadyError        the batch is not in the state for this: wait, or run what is missing
 ├── IntegrityError       what is stored differs from what was recorded: the batch is held
+├── TooManyFailedError   more records failed than a pipeline bears: the batch is held for a person
 └── UnavailableError     the database did not answer: run again later
 """
 
@@ -42,6 +43,10 @@ class NotReadyError(LedgerError):
 
 class IntegrityError(LedgerError):
     """Rows, edges, XOR or files differ from what was recorded."""
+
+
+class TooManyFailedError(LedgerError):
+    """More than ``max_failed_ratio`` of a batch's records failed through their own fault."""
 
 
 class UnavailableError(LedgerError):

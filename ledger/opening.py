@@ -48,16 +48,27 @@ class Interval:
 class Selection:
     """Which failed messages of one original batch a replay takes; None: any.
 
-    ``reason``: exact text. ``stage``: the step that failed. ``root``: a root id of any attempt.
+    ``reason``: a text or SQL pattern (``%``, ``_``). ``stage``: the step that failed last.
+    ``root``: a root id of any attempt. ``source``: where they came from. ``since``, ``until``: when
+    they failed last, until exclusive. ``quarantined``: those given up instead of those that failed;
+    they begin with a new budget of replays, and keep their history.
     """
 
     reason: str | None = None
     stage: str | None = None
     root: int | None = None
+    source: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    quarantined: bool = False
 
     def as_json(self) -> dict[str, Any]:
         """What was given, for the ledger."""
-        return {key: value for key, value in vars(self).items() if value is not None}
+        given = {key: value for key, value in vars(self).items() if value not in (None, False)}
+        return {
+            key: value.isoformat() if isinstance(value, datetime) else value
+            for key, value in given.items()
+        }
 
 
 def open_batch(
@@ -72,7 +83,7 @@ def open_batch(
         pipeline_id = batches.save_pipeline(connection, _policy(pipeline))
         found = batches.find_batch(connection, pipeline_id, key.dag_id, key.run_id)
         if found is not None:
-            return _reopened(connection, found)
+            return _reopened(connection, found, batches.database_now(connection))
         values = _values(pipeline, pipeline_id, key, interval)
         batch_id = _insert(connection, settings, pipeline, values, BatchKind.ORIGINAL)
         return batches.get_batch(connection, batch_id)
@@ -87,10 +98,13 @@ def open_replay(
     key: RunKey,
     original_batch_id: int,
     selection: Selection,
+    *,
+    now: datetime | None = None,
 ) -> Batch:
     """The replay batch of this run: found again, or opened with its claim of failed messages.
 
-    Interval and parameters are the original's. Raises NotReadyError when nothing is left to claim,
+    It takes what is due at ``now`` (default: the database's clock), at most the pipeline's
+    ``replay_limit``. Interval and parameters are the original's. Raises NotReadyError when nothing is left to claim,
     InputError when the pipeline can no longer tell what becomes of a replayed message.
     """
     if pipeline.ackers == 0:
@@ -101,17 +115,19 @@ def open_replay(
     def work(connection: Connection) -> Batch:
         pipeline_id = batches.save_pipeline(connection, _policy(pipeline))
         found = batches.find_batch(connection, pipeline_id, key.dag_id, key.run_id)
+        moment = now or batches.database_now(connection)
         if found is not None:
-            return _reopened(connection, found)
+            return _reopened(connection, found, moment)
         original = batches.get_batch(connection, original_batch_id)
         _check_original(original, pipeline)
         interval = Interval(original.interval_start, original.interval_end, original.params)
         values = _values(pipeline, pipeline_id, key, interval)
         values |= {"original_batch_id": original_batch_id, "selection": selection.as_json()}
         batch_id = _insert(connection, settings, pipeline, values, BatchKind.REPLAY)
-        _claim_messages(connection, batch_id, original_batch_id, selection.as_json())
+        opened = batches.get_batch(connection, batch_id)
+        _claim_messages(connection, opened, moment)
         _check_sources(connection, batch_id, pipeline)
-        return batches.get_batch(connection, batch_id)
+        return opened
 
     return database.transact(work)
 
@@ -120,7 +136,12 @@ def _policy(pipeline: Pipeline) -> dict[str, Any]:
     return {
         "name": pipeline.name,
         "message_timeout_seconds": pipeline.message_timeout_seconds,
+        "max_batch_age_seconds": pipeline.max_batch_age_seconds,
         "max_replays": pipeline.max_replays,
+        "max_failed_ratio": pipeline.max_failed_ratio,
+        "replay_limit": pipeline.replay_limit,
+        "replay_backoff_seconds": pipeline.replay_backoff_seconds,
+        "replay_backoff_cap_seconds": pipeline.replay_backoff_cap_seconds,
         "auto_replay": pipeline.auto_replay,
     }
 
@@ -191,7 +212,7 @@ def _check_claim(
         )
 
 
-def _reopened(connection: Connection, batch: Batch) -> Batch:
+def _reopened(connection: Connection, batch: Batch, moment: datetime) -> Batch:
     """A batch found again; an abandoned one takes its claims back and is open."""
     if batch.status is not BatchStatus.ABANDONED:
         return batch
@@ -200,7 +221,7 @@ def _reopened(connection: Connection, batch: Batch) -> Batch:
     if locked.status is not BatchStatus.ABANDONED:
         return locked
     if locked.kind is BatchKind.REPLAY:
-        _claim_messages(connection, batch.batch_id, locked.original_id, locked.selection or {})
+        _claim_messages(connection, locked, moment)
     else:
         for source in batches.sources(connection, batch.batch_id):
             _check_reclaim(connection, locked, source.source)
@@ -246,12 +267,14 @@ def _check_sources(connection: Connection, batch_id: int, pipeline: Pipeline) ->
         )
 
 
-def _claim_messages(
-    connection: Connection, batch_id: int, original_batch_id: int, selection: Mapping[str, Any]
-) -> None:
-    if replay_queries.claim_messages(connection, batch_id, original_batch_id, selection) == 0:
+def _claim_messages(connection: Connection, replay: Batch, moment: datetime) -> None:
+    selection = replay.selection or {}
+    claimed = replay_queries.claim_messages(
+        connection, replay.batch_id, replay.original_id, selection, moment, replay.replay_limit
+    )
+    if claimed == 0:
         raise NotReadyError(
-            f"nothing to replay in batch {original_batch_id}: no failed message "
+            f"nothing to replay in batch {replay.original_id}: no failed message "
             f"{'matches ' + str(dict(selection)) if selection else 'is left'} "
-            "(those replaying, recovered or quarantined are not taken)"
+            "(those replaying, recovered, quarantined or not due yet are not taken)"
         )

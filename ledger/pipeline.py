@@ -65,9 +65,13 @@ class Pipeline:
 
     ``guarantee``: ``at_least_once``. ``message_timeout``: seconds, a timedelta or text such as
     ``"90m"``; a batch expires this long after a run of it failed or its driver fell silent.
-    ``max_replays``: failed replays after which a record is quarantined. ``ackers``: parallel
-    writers to the ledger; 0 turns tracking off. ``auto_replay``: the sweeper asks for a replay
-    when records have failed.
+    ``max_batch_age``: the hard cap, whatever lives or waits. ``max_replays``: failed replays after
+    which a record is quarantined. ``replay_limit``: records that one replay takes at most.
+    ``replay_backoff``: the wait before a record's first replay, doubled by each that fails, up to
+    ``replay_backoff_cap``. ``max_failed_ratio``: share of records, failed through their own fault,
+    above which a batch is held for a person (0 to 1; None: never). ``ackers``: parallel writers to
+    the ledger; 0 turns tracking off. ``auto_replay``: the sweeper asks for a replay when records
+    have failed and are due.
 
     Raises DeclarationError on any argument, name or graph that cannot work.
     """
@@ -78,7 +82,12 @@ class Pipeline:
         *,
         guarantee: str = "at_least_once",
         message_timeout: str | float | timedelta = "1h",
+        max_batch_age: str | float | timedelta = "7d",
         max_replays: int = 3,
+        max_failed_ratio: float | None = None,
+        replay_limit: int | None = None,
+        replay_backoff: str | float | timedelta = 0,
+        replay_backoff_cap: str | float | timedelta = "1d",
         ackers: int = 2,
         auto_replay: bool = False,
     ):
@@ -89,9 +98,22 @@ class Pipeline:
             )
         if max_replays < 0 or ackers < 0:
             raise DeclarationError(f"pipeline {name!r}: max_replays and ackers may not be negative")
+        if max_failed_ratio is not None and not 0 <= max_failed_ratio <= 1:
+            raise DeclarationError(
+                f"pipeline {name!r}: max_failed_ratio={max_failed_ratio} is no share: expected 0 to 1, or None"
+            )
+        if replay_limit is not None and replay_limit < 1:
+            raise DeclarationError(
+                f"pipeline {name!r}: replay_limit={replay_limit} would replay nothing: expected 1 or more, or None"
+            )
         self.name = _checked_name("pipeline", name)
         self.message_timeout_seconds = seconds(message_timeout)
+        self.max_batch_age_seconds = seconds(max_batch_age)
         self.max_replays = max_replays
+        self.max_failed_ratio = max_failed_ratio
+        self.replay_limit = replay_limit
+        self.replay_backoff_seconds = seconds(replay_backoff)
+        self.replay_backoff_cap_seconds = seconds(replay_backoff_cap)
         self.ackers = ackers
         self.auto_replay = auto_replay
         self.module: str = sys._getframe(1).f_globals.get("__name__", "__main__")

@@ -6,12 +6,12 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection
 
 from ledger.database.connection import Database
-from ledger.errors import IntegrityError
+from ledger.errors import IntegrityError, NotReadyError, TooManyFailedError
 from ledger.queries import batches, replays, runs
 from ledger.queries import settlement as queries
 from ledger.queries.batches import Batch
 from ledger.states import BatchKind, BatchStatus, RunState
-from ledger.verdict import Action, StepFacts, Verdict, decide, hops
+from ledger.verdict import Action, Limits, StepFacts, Verdict, decide, hops
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ def settle_once(
     """
     try:
         return database.transact(lambda c: _settle(c, batch_id, now, skip_locked))
-    except IntegrityError as exc:
+    except (IntegrityError, TooManyFailedError) as exc:
         failure = str(exc)
         return database.transact(lambda c: _hold(c, batch_id, failure))
 
@@ -53,13 +53,16 @@ def _settle(
     if batch.status is not BatchStatus.OPEN:
         return Settlement(batch_id, batch.status, batch.held_reason or f"already {batch.status}")
     moment = now or batches.database_now(connection)
-    timeout = timedelta(seconds=batch.message_timeout_seconds)
-    verdict = decide(step_facts(connection, batch), moment, timeout)
+    limits = Limits(
+        timedelta(seconds=batch.message_timeout_seconds),
+        batch.opened_at + timedelta(seconds=batch.max_batch_age_seconds),
+    )
+    verdict = decide(step_facts(connection, batch), moment, limits)
     if verdict.action is Action.WAIT:
         return Settlement(batch_id, BatchStatus.OPEN, verdict.reason)
     if verdict.action is Action.ABANDON:
         return _abandon(connection, batch, verdict)
-    return _decide_roots(connection, batch, verdict)
+    return _decide_roots(connection, batch, verdict, moment)
 
 
 def step_facts(connection: Connection, batch: Batch) -> list[StepFacts]:
@@ -82,12 +85,35 @@ def step_facts(connection: Connection, batch: Batch) -> list[StepFacts]:
     return facts
 
 
-def _decide_roots(connection: Connection, batch: Batch, verdict: Verdict) -> Settlement:
+def release(database: Database, batch_id: int) -> Settlement:
+    """Let a batch that was held settle although too many of its records failed.
+
+    Raises NotReadyError unless it is held. What else held it, holds it again.
+    """
+
+    def work(connection: Connection) -> None:
+        batch = batches.lock_batch(connection, batch_id)
+        assert batch is not None
+        if not batches.release_batch(connection, batch_id):
+            raise NotReadyError(
+                f"batch {batch_id} is {batch.status}: only a held batch is released"
+            )
+
+    database.transact(work)
+    settlement = settle_once(database, batch_id)
+    assert settlement is not None
+    return settlement
+
+
+def _decide_roots(
+    connection: Connection, batch: Batch, verdict: Verdict, moment: datetime
+) -> Settlement:
     queries.tune(connection)
     _check(connection, batch)
     roots, failed = queries.total_roots(connection, batch.batch_id), 0
     if batch.ackers > 0:
-        failed = _fail_roots(connection, batch, verdict)
+        failed = _fail_roots(connection, batch, verdict, moment)
+        _check_ratio(connection, batch)
     if batch.kind is BatchKind.REPLAY:
         queries.recover_rest_of_replay(connection, batch.batch_id)
     runs.fence_all_running(connection, batch.batch_id)
@@ -98,7 +124,7 @@ def _decide_roots(connection: Connection, batch: Batch, verdict: Verdict) -> Set
     return Settlement(batch.batch_id, BatchStatus.SETTLED, verdict.reason, True, roots, failed)
 
 
-def _fail_roots(connection: Connection, batch: Batch, verdict: Verdict) -> int:
+def _fail_roots(connection: Connection, batch: Batch, verdict: Verdict, moment: datetime) -> int:
     queries.collect_nonzero(connection, batch.batch_id)
     stages = [step["name"] for step in batch.topology]
     queries.add_explicit_fails(connection, batch.batch_id, stages)
@@ -117,6 +143,10 @@ def _fail_roots(connection: Connection, batch: Batch, verdict: Verdict) -> int:
         else queries.record_failures_of_replay
     )
     known = record(connection, batch.batch_id, batch.max_replays)
+    if batch.replay_backoff_seconds > 0:
+        replays.delay_replays(
+            connection, moment, batch.replay_backoff_seconds, batch.replay_backoff_cap_seconds
+        )
     kept = queries.record_attempts(connection, batch.batch_id)
     if not failed == known == kept:
         raise IntegrityError(
@@ -124,6 +154,24 @@ def _fail_roots(connection: Connection, batch: Batch, verdict: Verdict) -> int:
             f"{kept} were kept: deltas were posted for roots that it never emitted"
         )
     return failed
+
+
+def _check_ratio(connection: Connection, batch: Batch) -> None:
+    """Raise TooManyFailedError if the family's own failures exceed what its pipeline bears.
+
+    Measured against the original's records: a replay, in which all may fail, is none by itself.
+    """
+    if batch.max_failed_ratio is None or batch.released:
+        return
+    family = queries.family_failures(connection, batch.original_id)
+    roots = family.roots or queries.total_roots(connection, batch.batch_id)
+    if family.released or family.failed <= batch.max_failed_ratio * roots:
+        return
+    raise TooManyFailedError(
+        f"batch {batch.batch_id}: {family.failed} of {roots} records failed, most at {family.stage} "
+        f"({family.reason}); the pipeline bears {batch.max_failed_ratio:.1%}. That is a broken step rather than "
+        f"broken records: mend it and run it again, or let the batch settle: ackledger release {batch.batch_id}"
+    )
 
 
 def _check(connection: Connection, batch: Batch) -> None:

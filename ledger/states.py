@@ -2,7 +2,8 @@
 
 batch      open -> settled | abandoned | held;  abandoned -> open;  held -> open
 stage run  running -> committed | failed | fenced;  committed -> superseded
-message    failed -> replaying -> recovered | failed | quarantined;  failed -> quarantined
+message    failed -> replaying -> recovered | failed | quarantined;  failed -> quarantined;
+           quarantined -> replaying, by hand
 """
 
 from enum import StrEnum

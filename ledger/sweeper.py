@@ -45,7 +45,9 @@ def sweep_once(
     """One sweep at ``now`` (default: the database's clock). Any number may run at once."""
     settled, errors = _settle_all(database, now)
     dropped = _drop_decided(database, options or SweepOptions())
-    wishes = database.transact(replays.automatic_replays)
+    wishes = database.transact(
+        lambda c: replays.automatic_replays(c, now or batches.database_now(c))
+    )
     return Swept(
         tuple(settled),
         tuple(dropped),

@@ -42,29 +42,46 @@ class StepFacts:
     closed_at: datetime | None = None
 
 
-def decide(steps: Sequence[StepFacts], now: datetime, message_timeout: timedelta) -> Verdict:
+@dataclass(frozen=True)
+class Limits:
+    """``message_timeout``: from the last sign of life of a step that died. ``deadline``: when the
+    batch reaches its greatest age and is decided whatever lives."""
+
+    message_timeout: timedelta
+    deadline: datetime
+
+
+def decide(steps: Sequence[StepFacts], now: datetime, limits: Limits) -> Verdict:
     """Settle once everything is committed; expire ``message_timeout`` after the last sign of life.
 
     A batch that merely waits for its next task never expires: only a run that failed, or whose
     lease lapsed without a newer run, starts the clock. While a driver lives, nothing is decided: a
-    step that runs again is about to replace what its committed run did.
+    step that runs again is about to replace what its committed run did. Past the batch's greatest
+    age none of this holds.
     """
     missing = tuple(step.name for step in steps if not step.committed)
     alive = [step.name for step in steps if _lives(step, now)]
-    if alive:
+    too_old = now >= limits.deadline
+    if alive and not too_old:
         return Verdict(Action.WAIT, f"{', '.join(alive)} running", missing)
     if not missing:
         return Verdict(Action.SETTLE, "every step is committed")
+    if too_old:
+        return _give_up(steps, missing, "before the batch reached its greatest age")
     deaths = [_death(step) for step in steps if not step.committed]
     died = [moment for moment in deaths if moment is not None]
     if not died:
         return Verdict(Action.WAIT, f"waits for {', '.join(missing)} to run", missing)
-    deadline = max(died) + message_timeout
+    deadline = max(died) + limits.message_timeout
     if now < deadline:
         return Verdict(Action.WAIT, f"a run died; expires at {deadline:%Y-%m-%d %H:%M:%S}", missing)
+    return _give_up(steps, missing, "in time")
+
+
+def _give_up(steps: Sequence[StepFacts], missing: tuple[str, ...], when: str) -> Verdict:
     if any(step.kind == "source" for step in steps if not step.committed):
-        return Verdict(Action.ABANDON, "its emit never committed", missing)
-    return Verdict(Action.EXPIRE, f"{missing[0]} did not commit in time", missing)
+        return Verdict(Action.ABANDON, f"its emit did not commit {when}", missing)
+    return Verdict(Action.EXPIRE, f"{missing[0]} did not commit {when}", missing)
 
 
 def _lives(step: StepFacts, now: datetime) -> bool:

@@ -26,7 +26,7 @@ from ledger.settings import Settings  # noqa: E402
 
 TABLES = (
     "dedup_filter, failed_root, failed_message, replay_root, root_fail, stage_run_bucket, stage_run_file, "
-    "stage_run_input, batch_source, stage_run, batch, pipeline"
+    "stage_run_input, stage_run_drop, batch_source, stage_run, batch, pipeline"
 )
 
 

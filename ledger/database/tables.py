@@ -100,6 +100,34 @@ pipeline = Table(
         nullable=False,
         comment="Whether the sweeper asks for replays by itself.",
     ),
+    Column(
+        "max_batch_age_seconds",
+        Float,
+        nullable=False,
+        comment="A batch expires at this age, whatever happens.",
+    ),
+    Column(
+        "max_failed_ratio",
+        Float,
+        comment="Share of own failures above which a batch is held for a person; null: never.",
+    ),
+    Column(
+        "replay_limit",
+        Integer,
+        comment="Messages that one replay batch takes at most; null: all.",
+    ),
+    Column(
+        "replay_backoff_seconds",
+        Float,
+        nullable=False,
+        comment="Wait before a message's first replay; each failed replay doubles it.",
+    ),
+    Column(
+        "replay_backoff_cap_seconds",
+        Float,
+        nullable=False,
+        comment="Longest wait before a replay.",
+    ),
     _moment("created_at", "When the ledger first saw it.", now=True),
     comment="One row per declared pipeline, with the policy that its last batch was opened with.",
 )
@@ -151,6 +179,13 @@ batch = Table(
     Column("held_reason", Text, comment="Why a check stopped its settlement, while it is held."),
     Column("roots", BigInteger, comment="Roots decided at settlement."),
     Column("failed_roots", BigInteger, comment="Roots of it that failed at settlement."),
+    Column(
+        "released",
+        Boolean,
+        nullable=False,
+        server_default=text("false"),
+        comment="Whether a person let it settle above max_failed_ratio.",
+    ),
     UniqueConstraint("pipeline_id", "dag_id", "run_id"),
     Index(None, "status", postgresql_where=text("status = 'open'")),
     Index(None, "original_batch_id"),
@@ -291,6 +326,15 @@ stage_run_file = Table(
     comment="Manifest of a committed output.",
 )
 
+stage_run_drop = Table(
+    "stage_run_drop",
+    metadata,
+    _key("stage_run_id", "stage_run.stage_run_id", "Run that dropped.", primary=True),
+    Column("reason", Text, primary_key=True, comment="Reason code."),
+    Column("records", BigInteger, nullable=False, comment="Rows of its input."),
+    comment="What each run acked without an output, by reason.",
+)
+
 stage_run_bucket = Table(
     "stage_run_bucket",
     metadata,
@@ -394,6 +438,7 @@ failed_message = Table(
         comment="Open replay that claims it, or the one that recovered it.",
     ),
     _moment("updated_at", "Last change of its status.", now=True),
+    _moment("not_before", "Replays that open earlier leave it out; null: at once.", nullable=True),
     CheckConstraint("status <> 'replaying' OR replay_batch_id IS NOT NULL", name="claimed"),
     Index(None, "original_batch_id", "status"),
     Index(None, "replay_batch_id", postgresql_where=text("replay_batch_id IS NOT NULL")),

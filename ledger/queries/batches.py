@@ -32,8 +32,14 @@ class Batch:
     topology: Sequence[Mapping[str, Any]]
     held_reason: str | None
     message_timeout_seconds: float
+    max_batch_age_seconds: float
     max_replays: int
+    max_failed_ratio: float | None
+    replay_limit: int | None
+    replay_backoff_seconds: float
+    replay_backoff_cap_seconds: float
     ackers: int
+    released: bool
 
     @property
     def original_id(self) -> int:
@@ -44,8 +50,9 @@ class Batch:
 _BATCH = """
 SELECT b.batch_id, p.name AS pipeline, b.pipeline_id, b.kind, b.original_batch_id, b.dag_id, b.run_id, b.status, b.opened_at,
        b.interval_start, b.interval_end, b.params, b.selection, b.topology, b.held_reason,
-       b.ackers,
-       p.message_timeout_seconds, p.max_replays
+       b.ackers, b.released,
+       p.message_timeout_seconds, p.max_batch_age_seconds, p.max_replays, p.max_failed_ratio, p.replay_limit,
+       p.replay_backoff_seconds, p.replay_backoff_cap_seconds
 FROM batch b JOIN pipeline p USING (pipeline_id)
 """
 
@@ -62,11 +69,16 @@ def _batch(row: Row[Any] | None) -> Batch | None:
 def save_pipeline(connection: Connection, policy: Mapping[str, Any]) -> int:
     """Insert or update the pipeline's policy; locks its row, so that opens wait for each other."""
     statement = text("""
-        INSERT INTO pipeline (name, message_timeout_seconds, max_replays, auto_replay)
-        VALUES (:name, :message_timeout_seconds, :max_replays, :auto_replay)
+        INSERT INTO pipeline (name, message_timeout_seconds, max_batch_age_seconds, max_replays, max_failed_ratio,
+                              replay_limit, replay_backoff_seconds, replay_backoff_cap_seconds, auto_replay)
+        VALUES (:name, :message_timeout_seconds, :max_batch_age_seconds, :max_replays, :max_failed_ratio,
+                :replay_limit, :replay_backoff_seconds, :replay_backoff_cap_seconds, :auto_replay)
         ON CONFLICT (name) DO UPDATE SET
-          message_timeout_seconds = excluded.message_timeout_seconds, max_replays = excluded.max_replays,
-          auto_replay = excluded.auto_replay
+          message_timeout_seconds = excluded.message_timeout_seconds,
+          max_batch_age_seconds = excluded.max_batch_age_seconds, max_replays = excluded.max_replays,
+          max_failed_ratio = excluded.max_failed_ratio, replay_limit = excluded.replay_limit,
+          replay_backoff_seconds = excluded.replay_backoff_seconds,
+          replay_backoff_cap_seconds = excluded.replay_backoff_cap_seconds, auto_replay = excluded.auto_replay
         RETURNING pipeline_id
     """)
     return int(connection.execute(statement, dict(policy)).scalar_one())
@@ -179,6 +191,15 @@ def move_batch(
     keys = {"id": batch_id, "before": before.value, "after": after.value, "reason": reason}
     if connection.execute(statement, keys).first() is None:
         raise NotReadyError(f"batch {batch_id} is no longer {before}: it cannot become {after}")
+
+
+def release_batch(connection: Connection, batch_id: int) -> bool:
+    """Let a held batch settle whatever its share of failures; False if it is not held."""
+    statement = text("""
+        UPDATE batch SET status = 'open', held_reason = NULL, released = true
+        WHERE batch_id = :id AND status = 'held' RETURNING batch_id
+    """)
+    return connection.execute(statement, {"id": batch_id}).first() is not None
 
 
 def open_batches(connection: Connection) -> list[int]:

@@ -1,31 +1,69 @@
 """Statements about failed messages and their replays."""
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, Row, text
 
+# Which failed messages m, with r their last failure, a selection takes. ``quarantined``: those given
+# up instead, to begin again by hand.
+_SELECTED = """
+    m.status = (CASE WHEN cast(:quarantined AS boolean) THEN 'quarantined' ELSE 'failed' END)::message_status
+    AND (m.not_before IS NULL OR m.not_before <= cast(:now AS timestamptz) OR cast(:quarantined AS boolean))
+    AND (cast(:source AS text) IS NULL OR m.source = :source)
+    AND (cast(:reason AS text) IS NULL OR r.reason LIKE :reason)
+    AND (cast(:stage AS text) IS NULL OR r.stage = :stage)
+    AND (cast(:since AS timestamptz) IS NULL OR r.failed_at >= cast(:since AS timestamptz))
+    AND (cast(:until AS timestamptz) IS NULL OR r.failed_at < cast(:until AS timestamptz))
+    AND (cast(:root AS bigint) IS NULL
+         OR m.message_id IN (SELECT f.message_id FROM failed_root f WHERE f.root_id = cast(:root AS bigint)))
+"""
+_ANY = dict.fromkeys(("source", "reason", "stage", "root", "since", "until"))
+
+
+def _keys(selection: Mapping[str, Any], now: datetime) -> dict[str, Any]:
+    return {**_ANY, "quarantined": False, **selection, "now": now}
+
 
 def claim_messages(
-    connection: Connection, batch_id: int, original_batch_id: int, selection: Mapping[str, Any]
+    connection: Connection,
+    batch_id: int,
+    original_batch_id: int,
+    selection: Mapping[str, Any],
+    now: datetime,
+    limit: int | None,
 ) -> int:
-    """Claim the failed messages that ``selection`` names for an open replay; how many.
+    """Claim the failed messages that ``selection`` names and that are due, at most ``limit``, for an
+    open replay; how many. Messages taken from quarantine begin with a new budget.
 
     Guarded by their status: of two replays at once each message goes to one.
     """
-    statement = text("""
-        UPDATE failed_message m SET status = 'replaying', replay_batch_id = :batch_id, updated_at = now()
-        FROM failed_root r
-        WHERE r.root_id = m.root_id AND m.original_batch_id = :original AND m.status = 'failed'
-          AND (cast(:reason AS text) IS NULL OR r.reason = :reason)
-          AND (cast(:stage AS text) IS NULL OR r.stage = :stage)
-          AND (cast(:root AS bigint) IS NULL
-               OR m.message_id IN (SELECT f.message_id FROM failed_root f WHERE f.root_id = cast(:root AS bigint)))
+    statement = text(f"""
+        UPDATE failed_message SET status = 'replaying', replay_batch_id = :batch_id, updated_at = now(),
+               not_before = NULL,
+               failed_replays = CASE WHEN status = 'quarantined' THEN 0 ELSE failed_replays END
+        WHERE message_id IN (
+          SELECT m.message_id FROM failed_message m JOIN failed_root r ON r.root_id = m.root_id
+          WHERE m.original_batch_id = :original AND {_SELECTED}
+          ORDER BY m.message_id LIMIT :limit FOR UPDATE OF m
+        ) AND status IN ('failed', 'quarantined')
     """)
-    keys = {"reason": None, "stage": None, "root": None, **selection}
-    return connection.execute(
-        statement, {**keys, "batch_id": batch_id, "original": original_batch_id}
-    ).rowcount
+    keys = {"batch_id": batch_id, "original": original_batch_id, "limit": limit}
+    return connection.execute(statement, {**_keys(selection, now), **keys}).rowcount
+
+
+def delay_replays(connection: Connection, moment: datetime, base: float, cap: float) -> None:
+    """Set when the messages that fail in this settlement may be replayed: the wait doubles each time."""
+    connection.execute(
+        text("""
+        UPDATE failed_message m
+        SET not_before = cast(:moment AS timestamptz)
+                         + make_interval(secs => least(:cap, :base * power(2, least(m.failed_replays, 60))))
+        FROM settling s WHERE m.root_id = s.root_id AND m.status = 'failed'
+        """),
+        {"moment": moment, "base": base, "cap": cap},
+    )
 
 
 def claimed_messages(connection: Connection, batch_id: int, source: str) -> list[int]:
@@ -69,39 +107,42 @@ def unfinished_replays(connection: Connection, pipeline: str, run_id: str) -> li
 
 
 def batches_to_replay(
-    connection: Connection, pipeline: str | None, batch_id: int | None, selection: Mapping[str, Any]
+    connection: Connection,
+    pipeline: str | None,
+    batch_id: int | None,
+    selection: Mapping[str, Any],
+    now: datetime,
 ) -> Sequence[Row[Any]]:
-    """Settled originals with failed messages that match: batch_id, pipeline, messages."""
-    statement = text("""
-        SELECT b.batch_id, p.name AS pipeline, count(*) AS messages
+    """Settled originals with failed messages that match and are due, by stage and reason of their
+    last failure: batch_id, pipeline, stage, reason, messages.
+    """
+    statement = text(f"""
+        SELECT b.batch_id, p.name AS pipeline, r.stage, r.reason, count(*) AS messages
         FROM failed_message m
         JOIN failed_root r ON r.root_id = m.root_id
         JOIN batch b ON b.batch_id = m.original_batch_id AND b.status = 'settled'
         JOIN pipeline p USING (pipeline_id)
-        WHERE m.status = 'failed'
+        WHERE {_SELECTED}
           AND (cast(:pipeline AS text) IS NULL OR p.name = :pipeline)
           AND (cast(:batch_id AS bigint) IS NULL OR b.batch_id = :batch_id)
-          AND (cast(:reason AS text) IS NULL OR r.reason = :reason)
-          AND (cast(:stage AS text) IS NULL OR r.stage = :stage)
-          AND (cast(:root AS bigint) IS NULL
-               OR m.message_id IN (SELECT f.message_id FROM failed_root f WHERE f.root_id = cast(:root AS bigint)))
-        GROUP BY b.batch_id, p.name ORDER BY b.batch_id
+        GROUP BY b.batch_id, p.name, r.stage, r.reason ORDER BY b.batch_id, messages DESC, r.stage, r.reason
     """)
-    keys = {"reason": None, "stage": None, "root": None, **selection}
-    return connection.execute(statement, {**keys, "pipeline": pipeline, "batch_id": batch_id}).all()
+    keys = {"pipeline": pipeline, "batch_id": batch_id}
+    return connection.execute(statement, {**_keys(selection, now), **keys}).all()
 
 
-def automatic_replays(connection: Connection) -> Sequence[Row[Any]]:
-    """Batches of pipelines with ``auto_replay`` that have failed messages: batch_id, pipeline, messages."""
+def automatic_replays(connection: Connection, now: datetime) -> Sequence[Row[Any]]:
+    """Batches of pipelines with ``auto_replay`` that have failed messages due: batch_id, pipeline, messages."""
     statement = text("""
         SELECT m.original_batch_id AS batch_id, p.name AS pipeline, count(*) AS messages
         FROM failed_message m
         JOIN batch b ON b.batch_id = m.original_batch_id
         JOIN pipeline p USING (pipeline_id)
         WHERE m.status = 'failed' AND p.auto_replay
+          AND (m.not_before IS NULL OR m.not_before <= cast(:now AS timestamptz))
         GROUP BY 1, 2 ORDER BY 1
     """)
-    return connection.execute(statement).all()
+    return connection.execute(statement, {"now": now}).all()
 
 
 def original_emit(connection: Connection, original_batch_id: int, source: str) -> Row[Any]:

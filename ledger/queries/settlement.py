@@ -207,6 +207,24 @@ def record_failures_of_replay(connection: Connection, batch_id: int, max_replays
     return connection.execute(statement, {"id": batch_id, "max_replays": max_replays}).rowcount
 
 
+def family_failures(connection: Connection, original_id: int) -> Row[Any]:
+    """Of an original and its replays: messages that failed through their own fault and are not
+    recovered, the stage and reason of most of them, the original's roots, and whether a person
+    released it: failed, stage, reason, roots, released.
+    """
+    statement = text("""
+        WITH own AS (
+          SELECT r.stage, r.reason FROM failed_message m JOIN failed_root r ON r.root_id = m.root_id
+          WHERE m.original_batch_id = :id AND m.status IN ('failed', 'quarantined') AND r.own_failure
+        )
+        SELECT (SELECT count(*) FROM own) AS failed, most.stage, most.reason, b.roots, b.released
+        FROM batch b
+        LEFT JOIN (SELECT stage, reason FROM own GROUP BY 1, 2 ORDER BY count(*) DESC LIMIT 1) most ON true
+        WHERE b.batch_id = :id
+    """)
+    return connection.execute(statement, {"id": original_id}).one()
+
+
 def recover_rest_of_replay(connection: Connection, batch_id: int) -> int:
     """Messages of a replay that did not fail again are recovered; how many."""
     statement = text("""

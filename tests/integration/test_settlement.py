@@ -193,7 +193,7 @@ def test_expiry_is_no_fault_of_the_message(database):
 
 def test_never_early(database):
     """A batch waits while a run lives, however old it is, and while it waits for its next task."""
-    batch = opened(database, pipeline())
+    batch = opened(database, pipeline(max_batch_age="366d"))
     emit(database, batch, 1)
     far = database.transact(batches.database_now) + timedelta(days=365)
     assert settle_once(database, batch.batch_id, now=far).status is BatchStatus.OPEN

@@ -5,11 +5,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from ledger.states import RunState
-from ledger.verdict import Action, StepFacts, decide, hops
+from ledger.verdict import Action, Limits, StepFacts, decide, hops
 
 NOW = datetime(2013, 1, 1, 12, tzinfo=UTC)
 TIMEOUT = timedelta(minutes=10)
 SECOND = timedelta(seconds=1)
+LIMITS = Limits(TIMEOUT, NOW + TIMEOUT * 9999)
 
 
 def committed(name="source", kind="source"):
@@ -26,14 +27,12 @@ def failed(at, name="stage", kind="stage"):
 
 def test_all_committed_settles_at_once():
     """Once every step is committed nothing can change any more: no timeout is waited for."""
-    assert decide([committed(), committed("sink", "sink")], NOW, TIMEOUT).action is Action.SETTLE
+    assert decide([committed(), committed("sink", "sink")], NOW, LIMITS).action is Action.SETTLE
 
 
 def test_a_batch_that_queues_never_expires():
     """Waiting for a task that has not started is not silence, however long it takes."""
-    verdict = decide(
-        [committed(), StepFacts("stage", "stage", False)], NOW + TIMEOUT * 999, TIMEOUT
-    )
+    verdict = decide([committed(), StepFacts("stage", "stage", False)], NOW + TIMEOUT * 999, LIMITS)
     assert (verdict.action, verdict.missing) == (Action.WAIT, ("stage",))
 
 
@@ -43,7 +42,7 @@ def test_a_batch_that_queues_never_expires():
 )
 def test_timeout_counts_from_the_failure(age, action):
     """Never early, never never: a failed run expires its batch after just the message timeout."""
-    assert decide([committed(), failed(NOW - age)], NOW, TIMEOUT).action is action
+    assert decide([committed(), failed(NOW - age)], NOW, LIMITS).action is action
 
 
 @pytest.mark.parametrize(
@@ -51,25 +50,25 @@ def test_timeout_counts_from_the_failure(age, action):
 )  # fmt: skip
 def test_timeout_counts_from_the_lapsed_lease(age, action):
     """A driver that fell silent counts as dead from the end of its lease."""
-    assert decide([committed(), running(NOW - age)], NOW, TIMEOUT).action is action
+    assert decide([committed(), running(NOW - age)], NOW, LIMITS).action is action
 
 
 def test_a_long_stage_does_not_expire_while_its_driver_lives():
     """A renewed lease keeps the batch, although another of its steps failed long ago."""
     facts = [committed(), failed(NOW - TIMEOUT * 9), running(NOW + SECOND, "other")]
-    assert decide(facts, NOW, TIMEOUT).action is Action.WAIT
+    assert decide(facts, NOW, LIMITS).action is Action.WAIT
 
 
 def test_without_an_emit_there_is_no_verdict():
     """A batch whose source never committed has no roots to judge: it is abandoned."""
     facts = [failed(NOW - TIMEOUT, "source", "source"), StepFacts("sink", "sink", False)]
-    assert decide(facts, NOW, TIMEOUT).action is Action.ABANDON
+    assert decide(facts, NOW, LIMITS).action is Action.ABANDON
 
 
 def test_the_latest_death_counts():
     """A step that was tried again and failed later restarts the clock."""
     facts = [committed(), failed(NOW - TIMEOUT * 9), failed(NOW - SECOND, "other")]
-    assert decide(facts, NOW, TIMEOUT).action is Action.WAIT
+    assert decide(facts, NOW, LIMITS).action is Action.WAIT
 
 
 def test_hops_count_the_readers_of_each_producer():
@@ -90,8 +89,8 @@ def test_hops_count_the_readers_of_each_producer():
 def test_a_step_that_runs_again_holds_the_verdict():
     """While a committed step runs again, nothing is decided: its new run is about to replace the old one."""
     again = StepFacts("stage", "stage", True, RunState.RUNNING, NOW + SECOND)
-    assert decide([committed(), again], NOW, TIMEOUT).action is Action.WAIT
-    assert decide([committed(), again], NOW + TIMEOUT, TIMEOUT).action is Action.SETTLE
+    assert decide([committed(), again], NOW, LIMITS).action is Action.WAIT
+    assert decide([committed(), again], NOW + TIMEOUT, LIMITS).action is Action.SETTLE
 
 
 def test_a_superseded_run_has_not_died():
@@ -99,4 +98,24 @@ def test_a_superseded_run_has_not_died():
     old = StepFacts(
         "stage", "stage", False, RunState.SUPERSEDED, NOW - TIMEOUT * 9, NOW - TIMEOUT * 9
     )
-    assert decide([committed(), old], NOW, TIMEOUT).action is Action.WAIT
+    assert decide([committed(), old], NOW, LIMITS).action is Action.WAIT
+
+
+@pytest.mark.parametrize(
+    ("facts", "action"),
+    [
+        ([committed(), StepFacts("stage", "stage", False)], Action.EXPIRE),
+        (
+            [StepFacts("source", "source", False), StepFacts("stage", "stage", False)],
+            Action.ABANDON,
+        ),
+        ([committed(), running(NOW + SECOND)], Action.EXPIRE),
+        ([committed(), committed("sink", "sink")], Action.SETTLE),
+    ],
+    ids=["waits for a task", "never emitted", "runs still", "all committed"],
+)
+def test_greatest_age_is_a_hard_cap(facts, action):
+    """A batch older than max_batch_age is decided, whatever waits or lives; a second earlier it is not."""
+    assert decide(facts, NOW, Limits(TIMEOUT, NOW)).action is action
+    if action is not Action.SETTLE:
+        assert decide(facts, NOW, Limits(TIMEOUT, NOW + SECOND)).action is Action.WAIT

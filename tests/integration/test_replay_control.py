@@ -1,0 +1,234 @@
+"""What a replay takes, when, how often, and when a person has to look: on the real PostgreSQL."""
+
+from datetime import timedelta
+
+import pytest
+
+from ledger.errors import NotReadyError
+from ledger.opening import Interval, RunKey, Selection, open_replay
+from ledger.queries import batches, replays
+from ledger.settings import Settings
+from ledger.settlement import release, settle_once
+from ledger.states import BatchStatus
+from ledger.sweeper import sweep_once
+from tests.support.ledgers import (
+    START,
+    age,
+    emit,
+    emit_replay,
+    one,
+    opened,
+    pipeline,
+    replayed,
+    rows,
+    run_middle,
+    run_sink,
+    started,
+    whole_batch,
+)
+
+HOUR = timedelta(hours=1)
+
+
+def failing_replay(database, made, original, run_id, lose=None, now=None, **selection):
+    """A replay that loses its messages (all by default) at the sink, settled at ``now``."""
+    key = RunKey("dag", run_id)
+    settings = Settings(data="/data")
+    replay = open_replay(database, settings, made, key, original, Selection(**selection), now=now)
+    roots = emit_replay(database, replay)
+    run_middle(database, replay, roots)
+    run_sink(database, replay, roots, roots if lose is None else [roots[n] for n in lose])
+    settle_once(database, replay.batch_id, now=now)
+    return replay, roots
+
+
+def claimed(database, replay):
+    return database.transact(lambda c: replays.claimed_messages(c, replay.batch_id, "source"))
+
+
+def test_replay_takes_no_more_than_its_limit(database):
+    """A replay takes at most replay_limit messages, the oldest; the next one takes the rest."""
+    made = pipeline(replay_limit=2)
+    batch, roots = whole_batch(database, made, 5, lose_sink=[0, 2, 4])
+    settle_once(database, batch.batch_id)
+    first = replayed(database, made, batch.batch_id, "first")
+    second = replayed(database, made, batch.batch_id, "second")
+    assert claimed(database, first) == [roots[0], roots[2]]
+    assert claimed(database, second) == [roots[4]]
+
+
+def test_backoff_doubles_up_to_its_cap(database):
+    """A message waits 1, 2, 4 hours between its replays, then the cap; never early, never never."""
+    made = pipeline(replay_backoff="1h", replay_backoff_cap="5h", max_replays=9)
+    batch, _ = whole_batch(database, made, 3, lose_sink=[0])
+    now = database.transact(batches.database_now)
+    settle_once(database, batch.batch_id, now=now)
+    for number, wait in enumerate([1, 2, 4, 5, 5]):
+        due = now + wait * HOUR
+        with pytest.raises(NotReadyError, match="not due yet"):
+            failing_replay(
+                database, made, batch.batch_id, f"r{number}", now=due - timedelta(seconds=1)
+            )
+        failing_replay(database, made, batch.batch_id, f"r{number}", now=due)
+        now = due
+    assert one(database, "SELECT status, failed_replays FROM failed_message") == ("failed", 5)
+
+
+def test_sweeper_waits_for_the_backoff(database):
+    """The sweeper asks for an automatic replay once the wait of a message is over."""
+    made = pipeline(replay_backoff="1h", auto_replay=True)
+    batch, _ = whole_batch(database, made, 3, lose_sink=[0])
+    now = database.transact(batches.database_now)
+    settle_once(database, batch.batch_id, now=now)
+    assert sweep_once(database, now=now + HOUR - timedelta(seconds=1)).replays == ()
+    (wish,) = sweep_once(database, now=now + HOUR).replays
+    assert (wish.batch_id, wish.messages) == (batch.batch_id, 1)
+
+
+@pytest.mark.parametrize(
+    ("selection", "taken"),
+    [
+        ({"reason": "bad %"}, [0, 1]),
+        ({"reason": "bad row"}, [0]),
+        ({"stage": "sink"}, [2]),
+        ({"source": "source"}, [0, 1, 2]),
+        ({"source": "other"}, []),
+        ({"until": START}, []),
+        ({"since": START, "reason": "%date"}, [1]),
+    ],
+    ids=str,
+)
+def test_selection(database, selection, taken):
+    """A replay takes what matches by reason (a SQL pattern), stage, source and time of failure, and a dry run tells it."""
+    made = pipeline()
+    batch = opened(database, made)
+    roots = emit(database, batch, 4)
+    run_middle(database, batch, roots, fail={roots[0]: "bad row", roots[1]: "bad date"})
+    run_sink(database, batch, roots[2:], [roots[2]])
+    settle_once(database, batch.batch_id)
+    chosen = Selection(**selection)
+    dry = database.transact(
+        lambda c: replays.batches_to_replay(
+            c, "chain", None, chosen.as_json(), batches.database_now(c)
+        )
+    )
+    assert sum(row.messages for row in dry) == len(taken)
+    if not taken:
+        with pytest.raises(NotReadyError):
+            replayed(database, made, batch.batch_id, **selection)
+        return
+    replay = replayed(database, made, batch.batch_id, **selection)
+    assert claimed(database, replay) == [roots[n] for n in taken]
+
+
+def test_quarantined_by_hand(database):
+    """Messages taken from quarantine begin with a new budget and keep every earlier attempt."""
+    made = pipeline(max_replays=1)
+    batch, roots = whole_batch(database, made, 3, lose_sink=[0, 1])
+    settle_once(database, batch.batch_id)
+    failing_replay(database, made, batch.batch_id, "first")
+    assert one(database, "SELECT count(*) FROM quarantine")[0] == 2
+    with pytest.raises(NotReadyError):
+        replayed(database, made, batch.batch_id, "none")
+    failing_replay(database, made, batch.batch_id, "again", [1], quarantined=True)
+    found = rows(
+        database,
+        "SELECT message_id, status, attempts, failed_replays FROM failed_message ORDER BY 1",
+    )
+    assert found == [(roots[0], "recovered", 2, 0), (roots[1], "quarantined", 3, 1)]
+    history = rows(
+        database,
+        f"SELECT attempt, outcome FROM replay_history WHERE message_id = {roots[0]} ORDER BY attempt",
+    )
+    assert history == [(1, "failed"), (2, "failed"), (3, "acked")]
+
+
+def test_poison_blocks_neither_the_others_nor_the_source(database):
+    """One record that always fails ends in quarantine; the rest of its replay and the next interval go through."""
+    made = pipeline(max_replays=2)
+    batch, roots = whole_batch(database, made, 5, lose_sink=[0, 1, 2])
+    settle_once(database, batch.batch_id)
+    failing_replay(database, made, batch.batch_id, "first", [0])
+    later, _ = whole_batch(database, made, 4, "later", day=1)
+    assert settle_once(database, later.batch_id).failed == 0
+    failing_replay(database, made, batch.batch_id, "second", [0])
+    assert rows(database, "SELECT message_id FROM quarantine") == [(roots[0],)]
+    status = one(database, f"SELECT * FROM batch_status WHERE batch_id = {batch.batch_id}")
+    assert (status.acked, status.failed, status.quarantined) == (4, 0, 1)
+
+
+def test_too_many_failures_hold_the_batch_for_a_person(database):
+    """Above max_failed_ratio nothing is decided; running the step again, or a release, goes on."""
+    made = pipeline(max_failed_ratio=0.2)
+    batch, _ = whole_batch(database, made, 10, lose_sink=[0, 1, 2])
+    settlement = settle_once(database, batch.batch_id)
+    assert settlement.status is BatchStatus.HELD
+    assert (
+        "3 of 10 records failed, most at sink (lost); the pipeline bears 20.0%" in settlement.reason
+    )
+    assert f"ackledger release {batch.batch_id}" in settlement.reason
+    assert one(database, "SELECT count(*) FROM failed_message")[0] == 0
+    released = release(database, batch.batch_id)
+    assert (released.status, released.failed) == (BatchStatus.SETTLED, 3)
+    failing_replay(database, made, batch.batch_id, "replay")
+    assert {row.status for row in rows(database, "SELECT status FROM batch")} == {"settled"}
+    with pytest.raises(NotReadyError, match="is settled: only a held batch"):
+        release(database, batch.batch_id)
+
+
+def test_mended_step_needs_no_release(database):
+    """A batch held for too many failures settles by itself once the broken step ran again, mended."""
+    batch, roots = whole_batch(database, pipeline(max_failed_ratio=0.2), 10, lose_sink=[0, 1, 2])
+    assert settle_once(database, batch.batch_id).status is BatchStatus.HELD
+    run_sink(database, batch, roots)
+    assert settle_once(database, batch.batch_id).failed == 0
+
+
+def test_just_the_ratio_is_borne(database):
+    """A share of failures equal to max_failed_ratio settles; a replay is never measured against itself."""
+    made = pipeline(max_failed_ratio=0.2)
+    batch, _ = whole_batch(database, made, 10, lose_sink=[0, 1])
+    assert settle_once(database, batch.batch_id).failed == 2
+    failing_replay(database, made, batch.batch_id, "replay")
+    assert one(database, "SELECT count(*) FROM batch WHERE status = 'settled'")[0] == 2
+
+
+def test_failures_of_dead_steps_trip_nothing(database):
+    """Records that failed because a step died are no failures of their own: the batch settles."""
+    made = pipeline(max_failed_ratio=0.1)
+    batch = opened(database, made)
+    run_middle(database, batch, emit(database, batch, 5))
+    started(database, batch.batch_id, "sink")
+    age(database, batch.batch_id, 71)
+    assert settle_once(database, batch.batch_id).failed == 5
+
+
+def test_queued_batches_do_not_expire(database):
+    """Twelve batches that wait for two slots, each far longer than the timeout, all finish."""
+    made = pipeline()
+    waiting = [opened(database, made, f"run-{n}", n) for n in range(12)]
+    late = timedelta(0)
+    while waiting:
+        slot, waiting = waiting[:2], waiting[2:]
+        for batch in slot:
+            roots = emit(database, batch, 2)
+            run_middle(database, batch, roots)
+            run_sink(database, batch, roots)
+        late += timedelta(hours=10)
+        sweep_once(database, now=database.transact(batches.database_now) + late)
+    assert rows(database, "SELECT DISTINCT status, acked, failed FROM batch_status") == [
+        ("settled", 2, 0)
+    ]
+
+
+def test_oldest_batch_is_given_up(database):
+    """A batch whose first task never ran is abandoned at max_batch_age, and its interval is free again."""
+    made = pipeline(max_batch_age="1d")
+    batch = opened(database, made)
+    now = database.transact(batches.database_now)
+    assert settle_once(database, batch.batch_id, now=now + 23 * HOUR).status is BatchStatus.OPEN
+    assert (
+        settle_once(database, batch.batch_id, now=now + 25 * HOUR).status is BatchStatus.ABANDONED
+    )
+    assert opened(database, made, "another").batch_id != batch.batch_id
+    assert Interval(batch.interval_start, batch.interval_end).start == START
