@@ -1,8 +1,19 @@
 """ackledger: every record of a batch pipeline tracked from source to sink, in PostgreSQL."""
 
 from ledger.errors import LedgerError
+from ledger.marks import FailedRecord, acked, dropped, failed
 from ledger.pipeline import Pipeline
 from ledger.sinks import Bloom, ParquetSink
 from ledger.sources import FileSource
 
-__all__ = ["Bloom", "FileSource", "LedgerError", "ParquetSink", "Pipeline"]
+__all__ = [
+    "Bloom",
+    "FailedRecord",
+    "FileSource",
+    "LedgerError",
+    "ParquetSink",
+    "Pipeline",
+    "acked",
+    "dropped",
+    "failed",
+]

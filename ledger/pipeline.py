@@ -8,17 +8,18 @@ from dataclasses import dataclass
 from datetime import timedelta
 from difflib import get_close_matches
 from graphlib import CycleError, TopologicalSorter
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 from ledger.errors import DeclarationError
 from ledger.sinks import ParquetSink
 from ledger.sources import FileSource
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
 
-Acks = Literal["on_emit", "on_read"]
-Function = TypeVar("Function", bound="Callable[..., DataFrame]")
+Acks = Literal["on_emit", "on_read", "explicit"]
+Emits = Literal["any", "one"]
+Function = TypeVar("Function", bound="Callable[..., Any]")
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|d)")
@@ -40,11 +41,18 @@ class StageStep:
     """A stage: a function of DataFrames, with one tracked input."""
 
     name: str
-    function: "Callable[..., DataFrame]"
+    function: "Callable[..., Any]"
     reads: str
     acks: Acks
     references: tuple[str, ...]
+    emits: Emits = "any"
+    schema: "StructType | str | None" = None
     kind = "stage"
+
+    @property
+    def by_record(self) -> bool:
+        """Whether the function takes one record instead of a frame; ``schema`` is then its output's."""
+        return self.schema is not None
 
 
 @dataclass(frozen=True)
@@ -130,18 +138,39 @@ class Pipeline:
         self._references[name] = source
 
     def stage(
-        self, *, reads: str | Sequence[str], acks: Acks = "on_emit"
+        self, *, reads: str | Sequence[str], acks: Acks = "on_emit", emits: Emits = "any"
     ) -> Callable[[Function], Function]:
         """Declare the decorated function as a stage; its name is the stage's.
 
-        It takes the frame of ``reads`` and, as keyword-only parameters, references by name. What it
-        returns must keep ``_anchor``. With ``on_emit`` a record counts as processed only if some
-        output is anchored to it; with ``on_read`` once the stage has committed. A non-null
-        ``_failed`` string on an output row fails the record that it is anchored to.
+        It takes the frame of ``reads`` and, as keyword-only parameters, references by name. It
+        returns a frame that keeps ``_anchor``, or a tuple of it and marks: ``dropped(frame, reason)``,
+        ``failed(frame, reason)``, ``acked(frame)``. With ``on_emit`` a record counts as processed
+        only if some output or drop is anchored to it; with ``explicit`` an ack does as well, and what
+        is mentioned nowhere fails as "not acked by" the stage; with ``on_read`` every input counts
+        once the stage has committed. A non-null ``_failed`` string on an output row fails the
+        record that it is anchored to. ``emits="one"``: a record with more than one output row for
+        an input fails.
         """
 
         def declare(function: Function) -> Function:
-            self._add(_stage(function, reads, acks))
+            self._add(_stage(function, reads, acks, emits))
+            return function
+
+        return declare
+
+    def record_stage(
+        self, *, reads: str | Sequence[str], schema: "StructType | str", emits: Emits = "any"
+    ) -> Callable[[Function], Function]:
+        """Declare the decorated generator as a stage that takes one record at a time.
+
+        It takes a dict of the input's columns and yields dicts of the columns of ``schema`` (a
+        StructType or DDL), or ``dropped(reason)``. Anchoring and acking are automatic. FailedRecord,
+        or any other exception, fails just that record with its type and message, and what it had
+        yielded is discarded. A record for which nothing is yielded fails as "emitted nothing".
+        """
+
+        def declare(function: Function) -> Function:
+            self._add(_record_stage(function, reads, schema, emits))
             return function
 
         return declare
@@ -182,9 +211,12 @@ class Pipeline:
         return {name: self._references[name] for name in step.references}
 
     def topology(self) -> list[dict[str, Any]]:
-        """The steps in order, as the ledger keeps them: name, kind, reads."""
+        """The steps in order, as the ledger keeps them: name, kind, reads, and of a stage acks."""
         return [
-            {"name": step.name, "kind": step.kind, "reads": step.reads} for step in self.steps()
+            {"name": step.name, "kind": step.kind, "reads": step.reads, "acks": step.acks}
+            if isinstance(step, StageStep)
+            else {"name": step.name, "kind": step.kind, "reads": step.reads}
+            for step in self.steps()
         ]
 
     def _add(self, step: Step) -> None:
@@ -273,12 +305,14 @@ def _one_input(name: str, reads: str | Sequence[str]) -> str:
 
 
 def _stage(
-    function: "Callable[..., DataFrame]", reads: str | Sequence[str], acks: str
+    function: "Callable[..., Any]", reads: str | Sequence[str], acks: str, emits: str
 ) -> StageStep:
     name = _checked_name("stage", function.__name__)
-    if acks not in ("on_emit", "on_read"):
+    _one_of(name, "acks", acks, get_args(Acks))
+    _one_of(name, "emits", emits, get_args(Emits))
+    if acks == "on_read" and emits == "one":
         raise DeclarationError(
-            f"stage {name!r}: acks={acks!r}{suggestion(acks, ('on_emit', 'on_read'))}"
+            f'stage {name!r}: emits="one" compares outputs with inputs, which acks="on_read" does not look at'
         )
     parameters = inspect.signature(function).parameters.values()
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
@@ -288,4 +322,28 @@ def _stage(
             f"stage {name!r}: expected one positional parameter, the tracked frame, and references "
             f"as keyword-only ones; found ({', '.join(map(str, parameters))})"
         )
-    return StageStep(name, function, _one_input(name, reads), acks, references)  # type: ignore[arg-type]
+    return StageStep(name, function, _one_input(name, reads), acks, references, emits)  # type: ignore[arg-type]
+
+
+def _record_stage(
+    function: "Callable[..., Any]",
+    reads: str | Sequence[str],
+    schema: "StructType | str",
+    emits: str,
+) -> StageStep:
+    name = _checked_name("stage", function.__name__)
+    _one_of(name, "emits", emits, get_args(Emits))
+    if not inspect.isgeneratorfunction(function):
+        raise DeclarationError(
+            f"record stage {name!r}: expected a generator, a function that yields its outputs"
+        )
+    if len(inspect.signature(function).parameters) != 1:
+        raise DeclarationError(
+            f"record stage {name!r}: expected one parameter, the record; join references in a stage"
+        )
+    return StageStep(name, function, _one_input(name, reads), "on_emit", (), emits, schema)  # type: ignore[arg-type]
+
+
+def _one_of(stage: str, option: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise DeclarationError(f"stage {stage!r}: {option}={value!r}{suggestion(value, known)}")

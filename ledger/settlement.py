@@ -131,7 +131,9 @@ def _fail_roots(connection: Connection, batch: Batch, verdict: Verdict, moment: 
     failed = queries.settling_count(connection)
     if failed == 0:
         return 0
-    queries.name_hops(connection, batch.batch_id, hops(batch.topology), verdict.missing)
+    explicit = [step["name"] for step in batch.topology if step.get("acks") == "explicit"]
+    order = hops(batch.topology)
+    queries.name_hops(connection, batch.batch_id, order, verdict.missing, explicit)
     unnamed = queries.unnamed_roots(connection)
     if unnamed:
         raise IntegrityError(

@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -163,11 +163,13 @@ def commit(
     *,
     files: list[dict[str, Any]] | None = None,
     emitted: tuple[int, int] | None = None,
+    drops: Mapping[str, int] | None = None,
     before_commit: Callable[[Connection], None] | None = None,
 ) -> None:
     """Make the run count, in one short transaction under the batch's lock.
 
-    ``files``: its manifest. ``emitted``: (first root, roots) of a source. ``before_commit``: the
+    ``files``: its manifest. ``emitted``: (first root, roots) of a source. ``drops``: inputs acked
+    without an output, by reason. ``before_commit``: the
     last act of the transaction, for example the rename that shows a sink's folder. Raises
     FencedError if the batch is decided, a newer attempt began or an input was run again.
     """
@@ -184,6 +186,7 @@ def commit(
         if not runs.commit_run(connection, run.run_id, asdict(record)):
             raise AssertionError("the batch is locked and the run was running")
         runs.insert_files(connection, run.run_id, files or [])
+        runs.insert_drops(connection, run.run_id, drops or {})
         if emitted is not None:
             runs.set_emitted(connection, batch.batch_id, run.stage, run.run_id, *emitted)
         if before_commit is not None:

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection, Row, text
 
-from ledger.database.tables import stage_run_file
+from ledger.database.tables import stage_run_drop, stage_run_file
 from ledger.states import RunState
 
 
@@ -170,6 +170,16 @@ def insert_files(connection: Connection, run_id: int, files: Sequence[Mapping[st
     if files:
         rows = [{"stage_run_id": run_id, **file} for file in files]
         connection.execute(stage_run_file.insert(), rows)
+
+
+def insert_drops(connection: Connection, run_id: int, drops: Mapping[str, int]) -> None:
+    """Inputs that the run acked without an output, by reason."""
+    if drops:
+        rows = [
+            {"stage_run_id": run_id, "reason": reason, "records": records}
+            for reason, records in drops.items()
+        ]
+        connection.execute(stage_run_drop.insert(), rows)
 
 
 def files(connection: Connection, run_id: int) -> Sequence[Row[Any]]:

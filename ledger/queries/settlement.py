@@ -105,29 +105,36 @@ def add_explicit_fails(connection: Connection, batch_id: int, stages: Sequence[s
     connection.execute(statement, {"id": batch_id, "stages": list(stages)})
 
 
+# Its own statement: what an UPDATE reads is never scanned in parallel.
+EMITTED_AND_ACKED = """
+CREATE TEMP TABLE settling_run ON COMMIT DROP AS
+SELECT f.*, r.stage
+FROM (
+  SELECT d.root_id, d.stage_run_id, bit_xor(d.delta # d.acked) AS emitted, bit_xor(d.acked) AS acked,
+         sum(d.emitted_edges) AS emitted_edges, sum(d.acked_edges) AS acked_edges
+  FROM ledger_delta d
+  JOIN settling s ON s.root_id = d.root_id AND s.stage IS NULL
+  WHERE d.batch_id = :id
+  GROUP BY d.root_id, d.stage_run_id
+) f
+JOIN stage_run r ON r.stage_run_id = f.stage_run_id AND r.state = 'committed'
+"""
+
+
 def name_hops(
-    connection: Connection, batch_id: int, hops: Hops, uncommitted: Sequence[str]
+    connection: Connection,
+    batch_id: int,
+    hops: Hops,
+    uncommitted: Sequence[str],
+    explicit: Sequence[str],
 ) -> None:
     """Name, for each root without an explicit fail, the first hop where it broke.
 
     A hop broke where the producer's emitted XOR differs from what its consumers acked. ``hops``:
     (ordinal, producer, consumer, number of consumers). ``uncommitted``: steps that never committed;
-    a root that broke there failed through no fault of its own.
+    a root that broke there failed through no fault of its own. ``explicit``: stages that ack by
+    themselves, so what is missing there was not acked rather than lost.
     """
-    # Its own statement: what an UPDATE reads is never scanned in parallel.
-    emitted_and_acked = text("""
-        CREATE TEMP TABLE settling_run ON COMMIT DROP AS
-        SELECT f.*, r.stage
-        FROM (
-          SELECT d.root_id, d.stage_run_id, bit_xor(d.delta # d.acked) AS emitted, bit_xor(d.acked) AS acked,
-                 sum(d.emitted_edges) AS emitted_edges, sum(d.acked_edges) AS acked_edges
-          FROM ledger_delta d
-          JOIN settling s ON s.root_id = d.root_id AND s.stage IS NULL
-          WHERE d.batch_id = :id
-          GROUP BY d.root_id, d.stage_run_id
-        ) f
-        JOIN stage_run r ON r.stage_run_id = f.stage_run_id AND r.state = 'committed'
-    """)
     statement = text("""
         WITH hop AS (
           SELECT * FROM unnest(cast(:ordinals AS int[]), cast(:producers AS text[]), cast(:consumers AS text[]), cast(:fanouts AS int[]))
@@ -151,6 +158,8 @@ def name_hops(
         UPDATE settling s SET
           stage = array_to_string(b.culprits, ', '),
           reason = CASE WHEN b.culprits && cast(:uncommitted AS text[]) THEN 'did not commit in time'
+                        WHEN b.emitted_edges > b.acked_edges AND b.culprits && cast(:explicit AS text[])
+                        THEN 'not acked by ' || array_to_string(b.culprits, ', ')
                         WHEN b.emitted_edges > b.acked_edges THEN 'lost'
                         WHEN b.emitted_edges < b.acked_edges THEN 'acked too often'
                         ELSE 'one lost and another acked too often' END,
@@ -164,9 +173,10 @@ def name_hops(
         "consumers": [hop[2] for hop in hops],
         "fanouts": [hop[3] for hop in hops],
         "uncommitted": list(uncommitted),
+        "explicit": list(explicit),
     }
     connection.execute(text("ANALYZE settling (root_id, stage)"))
-    connection.execute(emitted_and_acked, {"id": batch_id})
+    connection.execute(text(EMITTED_AND_ACKED), {"id": batch_id})
     connection.execute(text("ANALYZE settling_run (root_id, stage)"))
     connection.execute(statement, keys)
 

@@ -12,6 +12,8 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+REPEATED = "more than one row for an input"
+
 
 def edge(run_id: int, position: Column, consumer: str, root: Column) -> Column:
     """64-bit id of the edge from the row at ``position`` of a run's output to ``consumer``.
@@ -61,18 +63,27 @@ def fold_emitted(
     consumers: Sequence[str],
     *,
     one_parent: bool,
+    emits_one: bool = False,
 ) -> DataFrame:
     """Deltas of a stage that acks an input if some output is anchored to it.
 
-    ``output``: _root, _parent, _position and, with ``failed``, _failed. ``failed``: _root and _failed
+    ``output``: _root, _parent, _position and, where some rows have them, _failed and _dropped. ``failed``: _root and _failed
     of the same rows, if some of them fail. A parent counts once, however many children it has: rows
     are folded by parent first, unless ``one_parent`` says that the input has a single row of each root.
+    ``emits_one``: a root fails if one of its inputs has more than one row.
     """
     measures = _emitted(output, run_id, consumers)
+    repeated = F.max("emitted_edges") > len(consumers)
     if one_parent:
         by_root = output.groupBy("_root").agg(*measures, F.min("_parent").alias("_parent"))
         parent_edge = edge(input_run_id, F.col("_parent"), stage, F.col("_root"))
-        folded = by_root.withColumns({"acked": parent_edge, "acked_edges": F.lit(1)})
+        folded = by_root.withColumns(
+            {
+                "acked": parent_edge,
+                "acked_edges": F.lit(1),
+                "repeated": F.col("emitted_edges") > len(consumers),
+            }
+        )
     else:
         by_parent = output.groupBy("_root", "_parent").agg(*measures)
         parent_edge = edge(input_run_id, F.col("_parent"), stage, F.col("_root"))
@@ -81,8 +92,14 @@ def fold_emitted(
             F.sum("emitted_edges").alias("emitted_edges"),
             F.bit_xor(parent_edge).alias("acked"),
             F.count(F.lit(1)).alias("acked_edges"),
+            repeated.alias("repeated"),
         )
-    return _rows(_with_reasons(folded, failed))
+    folded = _with_reasons(folded, failed)
+    if emits_one:
+        told = F.col("reason") if "reason" in folded.columns else F.lit(None)
+        more = F.when(F.col("repeated"), F.lit(REPEATED))
+        folded = folded.withColumn("reason", F.coalesce(told, more))
+    return _rows(folded)
 
 
 def fold_read(
@@ -131,8 +148,12 @@ def fold_on_read(
 
 
 def _emitted(output: DataFrame, run_id: int, consumers: Sequence[str]) -> tuple[Column, Column]:
-    """XOR and count of the edges emitted; a failed row goes no further, so it has none."""
-    passes = F.col("_failed").isNull() if "_failed" in output.columns else F.lit(True)
+    """XOR and count of the edges emitted; a failed or dropped row goes no further, so it has none."""
+    passes = reduce(
+        Column.__and__,
+        [F.col(mark).isNull() for mark in ("_failed", "_dropped") if mark in output.columns],
+        F.lit(True),
+    )
     own = edges(run_id, F.col("_position"), consumers, F.col("_root"))
     return (
         F.coalesce(F.bit_xor(F.when(passes, own)), F.lit(0).cast("bigint")).alias("emitted"),

@@ -7,6 +7,7 @@ from ledger.errors import FencedError
 from ledger.queries import batches
 from ledger.spark.job import (
     ANCHOR,
+    DROPPED,
     ERROR,
     FAILED,
     MESSAGE,
@@ -41,9 +42,10 @@ def delivered_rows(job: Job, batch_id: int, input_run_id: int) -> DataFrame:
     if ROOT not in rows.columns:  # a source's snapshot: roots are dense over positions
         first_root = _first_root(job, batch_id, input_run_id)
         rows = with_position(rows.where(F.col(ERROR).isNull()), manifest, ROOT, first_root)
-    elif FAILED in rows.columns:
-        rows = rows.where(F.col(FAILED).isNull())
-    return rows.drop(ERROR, RAW, MESSAGE, FAILED, PARENT)
+    for mark in (FAILED, DROPPED):
+        if mark in rows.columns:
+            rows = rows.where(F.col(mark).isNull())
+    return rows.drop(ERROR, RAW, MESSAGE, FAILED, DROPPED, PARENT)
 
 
 def anchored(rows: DataFrame) -> DataFrame:

@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from ledger.database.connection import Database
@@ -20,6 +20,7 @@ ANCHOR = "_anchor"
 ROOT = "_root"
 PARENT = "_parent"
 FAILED = "_failed"
+DROPPED = "_dropped"
 ERROR = "_error"
 RAW = "_raw"
 MESSAGE = "_message"
@@ -27,7 +28,7 @@ POSITION = "_position"
 IDENTITY = "_identity"
 DELIVERED = "_delivered_message"
 RESERVED = frozenset(
-    {ANCHOR, ROOT, PARENT, FAILED, ERROR, RAW, MESSAGE, POSITION, IDENTITY, DELIVERED}
+    {ANCHOR, ROOT, PARENT, FAILED, DROPPED, ERROR, RAW, MESSAGE, POSITION, IDENTITY, DELIVERED}
 )
 
 # How files are written. In a stage's output root and parent are runs of sorted integers: without a
@@ -105,9 +106,8 @@ class Witness:
             self._observation,
             F.count(F.lit(1)).alias("rows"),
             F.coalesce(mixed, F.lit(0)).alias("xor"),
-            F.count(F.col(self._failed) if self._failed in frame.columns else F.lit(None)).alias(
-                "failed"
-            ),
+            _non_null(frame, self._failed).alias("failed"),
+            _non_null(frame, DROPPED).alias("dropped"),
         )
 
     @property
@@ -121,6 +121,11 @@ class Witness:
         return self._metrics()["failed"]
 
     @property
+    def dropped(self) -> int:
+        """Rows seen that stand for an input which is acked without an output; waits for the action."""
+        return self._metrics()["dropped"]
+
+    @property
     def seen(self) -> tuple[int, int]:
         """Rows and XOR seen; waits for the action."""
         metrics = self._metrics()
@@ -132,7 +137,11 @@ class Witness:
         except SPARK_ERRORS:
             # Adaptive execution cuts an empty frame out of the plan, its observation with it. Were
             # it cut out for any other reason, 0 would differ from what else is counted.
-            return {"rows": 0, "xor": 0, "failed": 0}
+            return {"rows": 0, "xor": 0, "failed": 0, "dropped": 0}
+
+
+def _non_null(frame: DataFrame, column: str) -> Column:
+    return F.count(F.col(column) if column in frame.columns else F.lit(None))
 
 
 def require_equal(what: str, wrote: object, found: object) -> None:

@@ -23,7 +23,7 @@ class Reader:
     def __init__(self, spark: SparkSession, source: FileSource):
         self._spark = spark
         self._source = source
-        self.schema = _struct(source.schema)
+        self.schema = struct(source.schema)
         lines.check_schema(self.schema)
         self._headers: Counter[str] = Counter()
         self._observed = Observation()
@@ -139,7 +139,7 @@ def read_reference(
     return records.where(parsed).select(*(f"`{column}`" for column in reader.schema.names))
 
 
-def _struct(schema: StructType | str) -> StructType:
+def struct(schema: StructType | str) -> StructType:
     """A schema given as a StructType or a DDL string; needs a running session for the latter."""
     if isinstance(schema, StructType):
         return schema

@@ -5,11 +5,13 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StringType
 
 from ledger.errors import StageError
+from ledger.marks import Mark
 from ledger.pipeline import StageStep
 from ledger.spark import fold
 from ledger.spark.inputs import anchored, input_rows, read_stored, user_columns
 from ledger.spark.job import (
     ANCHOR,
+    DROPPED,
     FAILED,
     PARENT,
     POSITION,
@@ -23,7 +25,10 @@ from ledger.spark.job import (
 )
 from ledger.spark.manifest import Manifest, take_manifest, with_position
 from ledger.spark.reading import read_reference
+from ledger.spark.records import run_records
 from ledger.stage_runs import OpenedRun, Record, commit
+
+SWALLOWED = "read"  # the reason of what an on_read stage read and did not emit
 
 
 def run_stage(job: Job, run: OpenedRun, step: StageStep) -> Record:
@@ -35,8 +40,8 @@ def run_stage(job: Job, run: OpenedRun, step: StageStep) -> Record:
     wrote.watch(output).write.options(**STORED).parquet(folder)
     manifest = take_manifest(folder)
     require_equal(f"rows of {step.name} in {folder}", wrote.rows, manifest.rows)
-    record = _post(job, run, step, manifest, wrote, rows)
-    commit(job.database, run, record, files=file_rows(manifest))
+    record, drops = _post(job, run, step, manifest, wrote, rows)
+    commit(job.database, run, record, files=file_rows(manifest), drops=drops)
     return record
 
 
@@ -46,11 +51,46 @@ def _output(job: Job, run: OpenedRun, step: StageStep, rows: DataFrame) -> DataF
         name: read_reference(job.spark, job.settings, run.batch, name, source)
         for name, source in job.pipeline.references(step).items()
     }
-    made = step.function(anchored(rows), **references)
-    check_output(step.name, made)
-    stored = [F.col(f"{ANCHOR}.root").alias(ROOT), F.col(f"{ANCHOR}.parent").alias(PARENT)]
-    failed = [F.col(FAILED)] if FAILED in made.columns else []
-    return made.select(*user_columns(made), *stored, *failed)
+    marks: list[Mark] = []
+    if step.by_record:
+        made = run_records(step, anchored(rows))
+    else:
+        made, marks = _parts(step, step.function(anchored(rows), **references))
+        check_output(step.name, made)
+    kept = [F.col(name) for name in (FAILED, DROPPED) if name in made.columns]
+    output = made.select(*user_columns(made), *map(F.expr, _STORED_ANCHOR), *kept)
+    for mark in marks:
+        output = output.unionByName(_marked(step, mark), allowMissingColumns=True)
+    return output
+
+
+_STORED_ANCHOR = ("_anchor.root AS _root", "_anchor.parent AS _parent")
+
+
+def _parts(step: StageStep, made: object) -> tuple[DataFrame, list[Mark]]:
+    """The output of a stage and the marks beside it; what the output is, is checked later."""
+    if not isinstance(made, tuple):
+        return made, []  # type: ignore[return-value]
+    output, *marks = made
+    for mark in marks:
+        if not isinstance(mark, Mark):
+            raise StageError(
+                f"stage {step.name!r} returned {type(mark).__name__} beside its output: expected "
+                "dropped(frame, reason), failed(frame, reason) or acked(frame)"
+            )
+        if mark.kind == "acked" and step.acks != "explicit":
+            raise StageError(
+                f'stage {step.name!r} returned acked(...), which needs acks="explicit"; '
+                "with on_emit say why there is no output: dropped(frame, reason)"
+            )
+    return output, marks
+
+
+def _marked(step: StageStep, mark: Mark) -> DataFrame:
+    """A mark's rows as they are stored: anchor and reason, no columns of the user's."""
+    check_anchor(step.name, f"{mark.kind}(...)", mark.frame)
+    column = FAILED if mark.kind == "failed" else DROPPED
+    return mark.frame.selectExpr(*_STORED_ANCHOR).withColumn(column, F.lit(mark.reason))
 
 
 def check_output(stage: str, made: object) -> None:
@@ -63,14 +103,7 @@ def check_output(stage: str, made: object) -> None:
             f"stage {stage!r} returned column {repeated[0]!r} twice: drop or rename one"
             + (" (merging anchors is not supported yet)" if repeated[0] == ANCHOR else "")
         )
-    if ANCHOR not in made.columns:
-        raise StageError(
-            f"stage {stage!r} returned a frame without {ANCHOR!r}, so its rows cannot be tracked. "
-            f"Keep it, for example .select({', '.join(map(repr, [*made.columns[:3], ANCHOR]))})"
-        )
-    anchor = made.schema[ANCHOR].dataType.simpleString()
-    if anchor != "struct<root:bigint,parent:bigint>":
-        raise StageError(f"stage {stage!r} changed {ANCHOR!r} to {anchor}: hand it on as it came")
+    check_anchor(stage, "a frame", made)
     taken = sorted((RESERVED - {ANCHOR, FAILED}) & set(made.columns))
     if taken:
         raise StageError(
@@ -82,39 +115,76 @@ def check_output(stage: str, made: object) -> None:
         )
 
 
+def check_anchor(stage: str, what: str, frame: DataFrame) -> None:
+    """Raise StageError unless a frame that a stage returned keeps its anchor as it came."""
+    if ANCHOR not in frame.columns:
+        raise StageError(
+            f"stage {stage!r} returned {what} without {ANCHOR!r}, so its rows cannot be tracked. "
+            f"Keep it, for example .select({', '.join(map(repr, [*frame.columns[:3], ANCHOR]))})"
+        )
+    anchor = frame.schema[ANCHOR].dataType.simpleString()
+    if anchor != "struct<root:bigint,parent:bigint>":
+        raise StageError(f"stage {stage!r} changed {ANCHOR!r} to {anchor}: hand it on as it came")
+
+
 def _post(
     job: Job, run: OpenedRun, step: StageStep, manifest: Manifest, wrote: Witness, rows: DataFrame
-) -> Record:
-    """Derive the deltas by reading the written files back, and post them."""
+) -> tuple[Record, dict[str, int]]:
+    """Derive the deltas by reading the written files back, and post them; the record, and drops by reason."""
     assert run.input_run is not None
     written = with_position(read_stored(job, manifest), manifest, POSITION)
     found = Witness(ROOT, PARENT)
     failed = written.select(ROOT, FAILED) if wrote.failed else None
-    output = found.watch(
-        written.select(ROOT, PARENT, POSITION, *([FAILED] if wrote.failed else []))
-    )
+    marks = [name for name, rows in ((FAILED, wrote.failed), (DROPPED, wrote.dropped)) if rows]
+    plain = written.select(ROOT, PARENT, POSITION, *marks)
+    output = found.watch(plain)
     input_count = run.input_run.output_rows or 0
     if run.batch.ackers == 0:
-        return Record(input_rows=input_count, output_rows=manifest.rows)
+        passed = manifest.rows - wrote.failed - wrote.dropped
+        return Record(input_rows=input_count, output_rows=passed, failed_rows=wrote.failed), {}
     consumers = job.pipeline.consumers(step.name)
     input_id = run.input_run.stage_run_id
-    if step.acks == "on_emit":
-        one_parent = run.input_run.one_row_a_root
-        folded = fold.fold_emitted(
-            output, failed, input_id, run.run_id, step.name, consumers, one_parent=one_parent
-        )
-    else:
+    if step.acks == "on_read":
         folded = fold.fold_on_read(rows, output, failed, input_id, run.run_id, step.name, consumers)
+    else:
+        folded = fold.fold_emitted(
+            output,
+            failed,
+            input_id,
+            run.run_id,
+            step.name,
+            consumers,
+            one_parent=run.input_run.one_row_a_root,
+            emits_one=step.emits == "one",
+        )
     posted = job.post(run, folded)
     require_equal(f"rows and XOR of {step.name} in run {run.run_id}", wrote.seen, found.seen)
-    failed_rows = manifest.rows - posted.emitted_edges // len(consumers)
-    return Record(
+    require_equal(
+        f"edges of {step.name} in run {run.run_id}",
+        (manifest.rows - wrote.failed - wrote.dropped) * len(consumers),
+        posted.emitted_edges,
+    )
+    drops = _drops(plain) if wrote.dropped else {}
+    if step.acks == "on_read":
+        swallowed = posted.acked_edges - plain.select(ROOT, PARENT).distinct().count()
+        drops |= {SWALLOWED: swallowed} if swallowed else {}
+    record = Record(
         input_rows=input_count,
-        output_rows=manifest.rows - failed_rows,
-        failed_rows=failed_rows,
+        output_rows=posted.emitted_edges // len(consumers),
+        failed_rows=wrote.failed,
         delta_rows=posted.rows,
         delta_xor=posted.delta_xor,
         emitted_edges=posted.emitted_edges,
         emitted_roots=posted.emitted_roots,
         acked_edges=posted.acked_edges,
     )
+    return record, drops
+
+
+def _drops(output: DataFrame) -> dict[str, int]:
+    """Inputs acked without an output, by reason; of several reasons for one the first by name."""
+    inputs = output.groupBy(ROOT, PARENT).agg(
+        F.bool_or(F.col(DROPPED).isNull()).alias("emitted"), F.min(DROPPED).alias("reason")
+    )
+    silent = inputs.where(~F.col("emitted") & (F.col("reason") != ""))
+    return {row["reason"]: row["count"] for row in silent.groupBy("reason").count().collect()}

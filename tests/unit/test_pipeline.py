@@ -32,7 +32,9 @@ def test_order_and_consumers():
     made = declared()
     assert [step.name for step in made.steps()] == ["source", "stage", "sink"]
     assert made.consumers("source") == ("stage",)
-    assert made.topology()[1] == {"name": "stage", "kind": "stage", "reads": "source"}
+    assert made.topology()[1] == {
+        "name": "stage", "kind": "stage", "reads": "source", "acks": "on_emit",
+    }  # fmt: skip
     assert list(made.references(made.step("stage"))) == ["side"]
 
 

@@ -1,0 +1,64 @@
+"""What a stage says of records beside its output: dropped on purpose, acked, failed.
+
+A stage of frames returns marks beside its output; a record stage yields ``dropped(reason)`` or
+raises ``FailedRecord``.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, overload
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+class FailedRecord(Exception):  # noqa: N818  it names what became of the record
+    """Raised in a record stage: the record fails with this reason; what it yielded is discarded."""
+
+
+@dataclass(frozen=True)
+class Drop:
+    """Yielded by a record stage: the record is acked without an output, for this reason."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Mark:
+    """What becomes of the rows of ``frame``, which keep their ``_anchor``: acked or failed."""
+
+    kind: Literal["dropped", "acked", "failed"]
+    frame: "DataFrame"
+    reason: str
+
+
+@overload
+def dropped(what: str) -> Drop: ...
+
+
+@overload
+def dropped(what: "DataFrame", reason: str) -> Mark: ...
+
+
+def dropped(what: "DataFrame | str", reason: str | None = None) -> Drop | Mark:
+    """A lawful drop: an ack with a reason code, counted in the ledger by stage and reason.
+
+    ``dropped(frame, reason)`` is returned beside a stage's output, ``dropped(reason)`` is yielded by
+    a record stage. Keep reasons few: they are codes, not messages.
+    """
+    if isinstance(what, str):
+        if reason is not None:
+            raise TypeError(f"dropped({what!r}, {reason!r}): expected a frame and a reason")
+        return Drop(what)
+    if not reason:
+        raise TypeError("dropped(frame): expected a reason beside the frame")
+    return Mark("dropped", what, reason)
+
+
+def acked(frame: "DataFrame") -> Mark:
+    """Returned beside the output of a stage with ``acks="explicit"``: these inputs are processed."""
+    return Mark("acked", frame, "")
+
+
+def failed(frame: "DataFrame", reason: str) -> Mark:
+    """Returned beside a stage's output: these inputs fail with ``reason``."""
+    return Mark("failed", frame, reason)

@@ -1,0 +1,284 @@
+"""Lawful drops, explicit acks and fails, one row for an input, and stages of single records."""
+
+from collections import Counter
+
+import pytest
+from pyspark.sql import functions as F
+
+from ledger import FailedRecord, FileSource, ParquetSink, Pipeline, acked, dropped, failed
+from ledger.errors import DeclarationError, StageError
+from tests.support.ledgers import one, rows
+
+COUNT = 30
+DROPS = "SELECT stage, reason, records FROM stage_drops ORDER BY reason"
+FAILED = "SELECT stage, reason, count(*) FROM failed_root_detail GROUP BY 1, 2 ORDER BY 2"
+
+
+def piped(tmp_path, declare, fan_in=1):
+    """numbers -> [twice ->] the declared stage -> out, over 0 .. COUNT - 1."""
+    (tmp_path / "in.csv").write_text("n\n" + "".join(f"{n}\n" for n in range(COUNT)))
+    made = Pipeline("marks", max_replays=1)
+    made.source("numbers", FileSource("in.csv", schema="n INT"))
+
+    @made.stage(reads="numbers")
+    def copies(frame):
+        return frame.withColumn("copy", F.explode(F.array(*map(F.lit, range(fan_in)))))
+
+    name = declare(made)
+    made.sink("out", ParquetSink("out"), reads=name)
+    return made
+
+
+def framed(function, **options):
+    """Declare a stage of frames."""
+
+    def declare(made):
+        made.stage(reads="copies", **options)(function)
+        return function.__name__
+
+    return declare
+
+
+def recorded(function, schema="n INT, twice INT", **options):
+    """Declare a stage of records."""
+
+    def declare(made):
+        made.record_stage(reads="copies", schema=schema, **options)(function)
+        return function.__name__
+
+    return declare
+
+
+def failures(run):
+    return [tuple(row) for row in rows(run.job.database, FAILED)]
+
+
+@pytest.mark.parametrize("fan_in", [1, 3])
+def test_lawful_drops_are_acked_and_counted(runner, tmp_path, sink_rows, fan_in):
+    """A drop is an ack with a reason code: the record is complete, and the ledger counts it by stage and reason."""
+
+    def sift(frame):
+        return (
+            frame.where("n % 3 = 0"),
+            dropped(frame.where("n % 3 = 1"), "one too many"),
+            dropped(frame.where("n % 3 = 2"), "one too few"),
+        )
+
+    run = runner(piped(tmp_path, framed(sift), fan_in))
+    assert run.settled(run.open()).failed == 0
+    assert [row[0] for row in sink_rows("out", "n")] == sorted(
+        [*range(0, COUNT, 3)] * fan_in, key=str
+    )
+    found = [tuple(row) for row in rows(run.job.database, DROPS)]
+    assert found == [("sift", "one too few", 10 * fan_in), ("sift", "one too many", 10 * fan_in)]
+
+
+def test_emitted_and_dropped_or_dropped_twice_is_acked_once(runner, tmp_path, sink_rows):
+    """A record both emitted and dropped is emitted; one dropped twice is acked once and counted once."""
+
+    def sift(frame):
+        return frame.where("n < 10"), dropped(frame, "all"), dropped(frame.where("n > 20"), "big")
+
+    run = runner(piped(tmp_path, framed(sift)))
+    assert run.settled(run.open()).failed == 0
+    assert len(sink_rows("out", "n")) == 10
+    assert sum(row.records for row in rows(run.job.database, DROPS)) == COUNT - 10
+
+
+def test_what_is_neither_emitted_nor_dropped_is_lost(runner, tmp_path):
+    """Beside drops, a record that is mentioned nowhere is still found."""
+
+    def sift(frame):
+        return frame.where("n < 10"), dropped(frame.where("n >= 12"), "big")
+
+    run = runner(piped(tmp_path, framed(sift)))
+    assert run.settled(run.open()).failed == 2
+    assert failures(run) == [("sift", "lost", 2)]
+
+
+def test_on_read_counts_what_it_swallowed(runner, tmp_path):
+    """A stage that acks on read loses nothing by definition; the ledger counts the inputs without an output."""
+
+    def sift(frame):
+        return frame.where("n < 10"), dropped(frame.where("n = 20"), "twenty")
+
+    run = runner(piped(tmp_path, framed(sift, acks="on_read"), 2))
+    assert run.settled(run.open()).failed == 0
+    found = [tuple(row) for row in rows(run.job.database, DROPS)]
+    assert found == [("sift", "read", 2 * (COUNT - 11)), ("sift", "twenty", 2)]
+
+
+def test_explicit_acks(runner, tmp_path, sink_rows):
+    """With explicit acks, outputs, acks and fails count; what is mentioned nowhere fails as not acked by the stage."""
+
+    def judge(frame):
+        return (
+            frame.where("n < 10"),
+            acked(frame.where("n BETWEEN 10 AND 14")),
+            failed(frame.where("n BETWEEN 15 AND 17"), "no good"),
+        )
+
+    run = runner(piped(tmp_path, framed(judge, acks="explicit")))
+    batch = run.open()
+    assert run.settled(batch).failed == 15
+    assert failures(run) == [("judge", "no good", 3), ("judge", "not acked by judge", 12)]
+    assert len(sink_rows("out", "n")) == 10
+    assert rows(run.job.database, DROPS) == []
+
+
+@pytest.mark.parametrize("fan_in", [1, 2])
+def test_emits_one_names_a_repeated_input(runner, tmp_path, fan_in):
+    """With emits="one" a record of which an input has two rows fails by name; the same rows pass without it."""
+
+    def repeat(frame):
+        times = F.when(F.col("n") < 3, 2).otherwise(1)
+        return frame.withColumn("copy", F.explode(F.sequence(F.lit(1), times)))
+
+    run = runner(piped(tmp_path, framed(repeat, emits="one"), fan_in))
+    assert run.settled(run.open()).failed == 3
+    assert failures(run) == [("repeat", "more than one row for an input", 3)]
+
+
+@pytest.mark.parametrize(
+    ("marks", "message"),
+    [
+        (lambda frame: (frame, frame), "returned DataFrame beside its output"),
+        (lambda frame: (frame, acked(frame)), 'needs acks="explicit"'),
+        (
+            lambda frame: (frame, dropped(frame.select("n"), "x")),
+            r"dropped\(...\) without '_anchor'",
+        ),
+        (lambda frame: (1, dropped(frame, "x")), "returned int, expected a DataFrame"),
+    ],
+)
+def test_marks_that_are_none(runner, tmp_path, marks, message):
+    """A mark that cannot be one is refused, naming the stage and what was expected."""
+
+    def wrong(frame):
+        return marks(frame)
+
+    run = runner(piped(tmp_path, framed(wrong)))
+    with pytest.raises(StageError, match=message):
+        run.steps(run.open())
+
+
+def test_record_stage(runner, tmp_path, sink_rows):
+    """A record's outputs are anchored for it; a raise fails just that record and discards what it had yielded."""
+
+    def double(record):
+        yield {"n": record["n"], "twice": record["n"] * 2}
+        if record["n"] == 5:
+            raise FailedRecord("five")
+        if record["n"] == 6:
+            raise ValueError("six")
+        if record["n"] == 7:
+            yield {"n": 7, "thrice": 21}
+        if record["n"] == 8:
+            yield {"n": "eight"}
+        if record["n"] == 9:
+            yield 9
+        if record["n"] == 10:
+            yield {"n": 10, "twice": 20}
+
+    run = runner(piped(tmp_path, recorded(double)))
+    assert run.settled(run.open()).failed == 5
+    reasons = dict(row[1:] for row in failures(run))
+    assert {"five", "ValueError: six"} < set(reasons)
+    assert "TypeError: yielded column 'thrice', the schema has n, twice" in reasons
+    assert "TypeError: yielded int, expected a dict or dropped(reason)" in reasons
+    assert any("eight" in reason or "int" in reason for reason in reasons if "Arrow" in reason)
+    expected = Counter((n, n * 2) for n in range(COUNT) if n not in range(5, 10))
+    expected[10, 20] += 1
+    assert Counter(sink_rows("out", "n", "twice")) == expected
+
+
+def test_record_that_yields_nothing(runner, tmp_path):
+    """A record for which nothing is yielded fails as such, unless it says that it is dropped, and why."""
+
+    def sift(record):
+        if record["n"] < 5:
+            yield {"n": record["n"]}
+        elif record["n"] < 10:
+            yield dropped("small")
+
+    run = runner(piped(tmp_path, recorded(sift, "n INT")))
+    assert run.settled(run.open()).failed == COUNT - 10
+    assert failures(run) == [("sift", "emitted nothing", COUNT - 10)]
+    assert [tuple(row) for row in rows(run.job.database, DROPS)] == [("sift", "small", 5)]
+
+
+def test_record_stage_of_all_types(runner, tmp_path, sink_rows):
+    """Moments, decimals, lists and nulls pass through a record stage unchanged."""
+
+    def hand_on(record):
+        yield record
+
+    schema = "n INT, at TIMESTAMP, price DECIMAL(10,2), tags ARRAY<STRING>, gone STRING"
+
+    def declare(made):
+        @made.stage(reads="copies")
+        def typed(frame):
+            return frame.selectExpr(
+                "n", "timestamp'2013-01-01 05:00:00.123456' AS at", "cast(n AS decimal(10,2)) AS price",
+                "array('a', cast(n AS string)) AS tags", "cast(null AS string) AS gone", "_anchor",
+            )  # fmt: skip
+
+        made.record_stage(reads="typed", schema=schema)(hand_on)
+        return "hand_on"
+
+    run = runner(piped(tmp_path, declare))
+    assert run.settled(run.open()).failed == 0
+    found = sink_rows("out", "n", "at", "price", "tags", "gone")
+    assert len(found) == COUNT
+    number, at, price, tags, gone = found[0]
+    assert (str(at)[:26], price, tags, gone) == (
+        "2013-01-01 05:00:00.123456",
+        number,
+        ["a", str(number)],
+        None,
+    )
+
+
+def test_a_bug_in_a_record_stage_holds_the_batch(runner, tmp_path):
+    """A bug that fails every record stops the batch at max_failed_ratio instead of failing the records."""
+
+    def buggy(record):
+        yield {"n": record["m"]}
+
+    made = piped(tmp_path, recorded(buggy, "n INT"))
+    made.max_failed_ratio = 0.5
+    run = runner(made)
+    settlement = run.settled(run.open())
+    assert settlement.status == "held"
+    assert "30 of 30 records failed, most at buggy (KeyError: 'm')" in settlement.reason
+    assert one(run.job.database, "SELECT count(*) FROM failed_message")[0] == 0
+
+
+def plain(record):
+    return [record]
+
+
+@pytest.mark.parametrize(
+    ("declare", "message"),
+    [
+        (recorded(plain), "expected a generator"),
+        (framed(plain, acks="on_reed"), "did you mean 'on_read'"),
+        (framed(plain, emits="two"), "emits='two'"),
+        (framed(plain, acks="on_read", emits="one"), "compares outputs with inputs"),
+    ],
+)
+def test_declarations_that_cannot_work(tmp_path, declare, message):
+    """A record stage that is no generator, or an unknown option, is refused when it is declared."""
+    with pytest.raises(DeclarationError, match=message):
+        piped(tmp_path, declare)
+
+
+def test_reserved_name_in_a_record_stage(runner, tmp_path):
+    """A record stage may not declare a column of the ledger's."""
+
+    def reserved(record):
+        yield record
+
+    run = runner(piped(tmp_path, recorded(reserved, "n INT, _failed STRING")))
+    with pytest.raises(StageError, match="'_failed', a name of the ledger"):
+        run.steps(run.open())
