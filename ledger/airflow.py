@@ -89,8 +89,8 @@ def pipeline_dag(
         }
         settled = _settle_task()
         for step in steps:
-            before = tasks[step.reads] if step.reads else opened
-            before >> tasks[step.name]
+            for before in [tasks[name] for name in step.inputs] or [opened]:
+                before >> tasks[step.name]
             if step.kind == "sink":
                 tasks[step.name] >> settled
         settled >> _complete_task()

@@ -33,16 +33,16 @@ class SourceStep:
     name: str
     source: FileSource
     kind = "source"
-    reads = None
+    inputs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class StageStep:
-    """A stage: a function of DataFrames, with one tracked input."""
+    """A stage: a function of its tracked inputs' DataFrames, or of one record."""
 
     name: str
     function: "Callable[..., Any]"
-    reads: str
+    inputs: tuple[str, ...]
     acks: Acks
     references: tuple[str, ...]
     emits: Emits = "any"
@@ -63,6 +63,11 @@ class SinkStep:
     sink: ParquetSink
     reads: str
     kind = "sink"
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The step that it reads."""
+        return (self.reads,)
 
 
 Step = SourceStep | StageStep | SinkStep
@@ -142,7 +147,8 @@ class Pipeline:
     ) -> Callable[[Function], Function]:
         """Declare the decorated function as a stage; its name is the stage's.
 
-        It takes the frame of ``reads`` and, as keyword-only parameters, references by name. It
+        It takes one frame for each input in ``reads``, in order, and, as keyword-only parameters,
+        references by name. Several inputs are for unions: each output row keeps the anchor of one. It
         returns a frame that keeps ``_anchor``, or a tuple of it and marks: ``dropped(frame, reason)``,
         ``failed(frame, reason)``, ``acked(frame)``. With ``on_emit`` a record counts as processed
         only if some output or drop is anchored to it; with ``explicit`` an ack does as well, and what
@@ -177,15 +183,13 @@ class Pipeline:
 
     def sink(self, name: str, sink: ParquetSink, *, reads: str) -> None:
         """Declare a sink."""
-        self._add(SinkStep(_checked_name("sink", name), sink, _one_input(name, reads)))
+        self._add(SinkStep(_checked_name("sink", name), sink, _one_input("sink", name, reads)))
 
     def steps(self) -> tuple[Step, ...]:
         """All steps, every one behind its input. Raises DeclarationError if they form no pipeline."""
         self._check_names()
         try:
-            order = TopologicalSorter(
-                {step.name: [step.reads] if step.reads else [] for step in self._steps.values()}
-            )
+            order = TopologicalSorter({step.name: step.inputs for step in self._steps.values()})
             names = tuple(order.static_order())
         except CycleError as exc:
             raise DeclarationError(
@@ -204,7 +208,7 @@ class Pipeline:
 
     def consumers(self, name: str) -> tuple[str, ...]:
         """Names of the steps that read ``name``, in the pipeline's order."""
-        return tuple(step.name for step in self.steps() if step.reads == name)
+        return tuple(step.name for step in self.steps() if name in step.inputs)
 
     def references(self, step: StageStep) -> dict[str, FileSource]:
         """The side inputs that a stage names."""
@@ -213,9 +217,12 @@ class Pipeline:
     def topology(self) -> list[dict[str, Any]]:
         """The steps in order, as the ledger keeps them: name, kind, reads, and of a stage acks."""
         return [
-            {"name": step.name, "kind": step.kind, "reads": step.reads, "acks": step.acks}
-            if isinstance(step, StageStep)
-            else {"name": step.name, "kind": step.kind, "reads": step.reads}
+            {
+                "name": step.name,
+                "kind": step.kind,
+                "reads": list(step.inputs),
+                **({"acks": step.acks} if isinstance(step, StageStep) else {}),
+            }
             for step in self.steps()
         ]
 
@@ -231,8 +238,8 @@ class Pipeline:
         if not self._steps:
             raise DeclarationError(f"pipeline {self.name!r} is empty: declare a source and a sink")
         for step in self._steps.values():
-            if step.reads is not None:
-                self._check_input(step)
+            for name in step.inputs:
+                self._check_input(step, name)
             for name in getattr(step, "references", ()):
                 if name not in self._references:
                     raise DeclarationError(
@@ -240,24 +247,23 @@ class Pipeline:
                         f"{suggestion(name, self._references)}"
                     )
 
-    def _check_input(self, step: Step) -> None:
-        assert step.reads is not None
-        if step.reads in self._references:
+    def _check_input(self, step: Step, name: str) -> None:
+        if name in self._references:
             raise DeclarationError(
-                f"{step.kind} {step.name!r} reads {step.reads!r}, a reference: references are not "
+                f"{step.kind} {step.name!r} reads {name!r}, a reference: references are not "
                 "tracked; declare it as a source, or take it as a keyword-only parameter"
             )
-        found = self._steps.get(step.reads)
+        found = self._steps.get(name)
         if found is None:
             raise DeclarationError(
-                f"{step.kind} {step.name!r} reads {step.reads!r}, which is not declared"
-                f"{suggestion(step.reads, self._steps)}"
+                f"{step.kind} {step.name!r} reads {name!r}, which is not declared"
+                f"{suggestion(name, self._steps)}"
             )
         if found.kind == "sink":
-            raise DeclarationError(f"{step.kind} {step.name!r} reads {step.reads!r}, a sink")
+            raise DeclarationError(f"{step.kind} {step.name!r} reads {name!r}, a sink")
 
     def _check_readers(self) -> None:
-        read = {step.reads for step in self._steps.values()}
+        read = {name for step in self._steps.values() for name in step.inputs}
         for step in self._steps.values():
             if step.kind != "sink" and step.name not in read:
                 raise DeclarationError(
@@ -295,13 +301,21 @@ def _checked_name(kind: str, name: str) -> str:
     return name
 
 
-def _one_input(name: str, reads: str | Sequence[str]) -> str:
+def _one_input(kind: str, name: str, reads: str | Sequence[str]) -> str:
     if isinstance(reads, str):
         return reads
     raise DeclarationError(
-        f"{name!r} reads several tracked inputs ({', '.join(reads)}): not supported yet. "
-        "Read one, and declare the others as references"
+        f"{kind} {name!r} reads {', '.join(reads)}: expected one input. Unite them in a stage that reads several"
     )
+
+
+def _inputs(name: str, reads: str | Sequence[str]) -> tuple[str, ...]:
+    inputs = (reads,) if isinstance(reads, str) else tuple(reads)
+    if not inputs or len(set(inputs)) != len(inputs):
+        raise DeclarationError(
+            f"stage {name!r} reads {', '.join(inputs) or 'nothing'}: expected one input or several, none twice"
+        )
+    return inputs
 
 
 def _stage(
@@ -317,12 +331,15 @@ def _stage(
     parameters = inspect.signature(function).parameters.values()
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     references = tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
-    if len(positional) != 1 or len(positional) + len(references) != len(parameters):
+    inputs = _inputs(name, reads)
+    frames = len(inputs)
+    if len(positional) != frames or len(positional) + len(references) != len(parameters):
+        expected = "one positional parameter" if frames == 1 else f"{frames} positional parameters"
         raise DeclarationError(
-            f"stage {name!r}: expected one positional parameter, the tracked frame, and references "
+            f"stage {name!r}: expected {expected}, a frame for each input ({', '.join(inputs)}), and references "
             f"as keyword-only ones; found ({', '.join(map(str, parameters))})"
         )
-    return StageStep(name, function, _one_input(name, reads), acks, references, emits)  # type: ignore[arg-type]
+    return StageStep(name, function, inputs, acks, references, emits)  # type: ignore[arg-type]
 
 
 def _record_stage(
@@ -341,7 +358,8 @@ def _record_stage(
         raise DeclarationError(
             f"record stage {name!r}: expected one parameter, the record; join references in a stage"
         )
-    return StageStep(name, function, _one_input(name, reads), "on_emit", (), emits, schema)  # type: ignore[arg-type]
+    reading = (_one_input("record stage", name, reads),)
+    return StageStep(name, function, reading, "on_emit", (), emits, schema)  # type: ignore[arg-type]
 
 
 def _one_of(stage: str, option: str, value: str, known: tuple[str, ...]) -> None:

@@ -11,6 +11,7 @@ from uuid import UUID
 import uuid6
 from sqlalchemy import Connection
 
+from ledger import verdict
 from ledger.database.connection import Database
 from ledger.errors import FencedError, IntegrityError, LedgerError, NotReadyError
 from ledger.queries import batches, runs
@@ -34,12 +35,18 @@ class Attempt:
 
 @dataclass(frozen=True)
 class OpenedRun:
-    """A running stage run. ``input_run``: the committed run of the step that it reads, if any."""
+    """A running stage run. ``inputs``: the committed run of each step that it reads, by name."""
 
     run_id: int
     batch: Batch
     stage: str
-    input_run: Run | None
+    inputs: Mapping[str, Run]
+
+    @property
+    def input_run(self) -> Run:
+        """The run that it reads, where it reads one."""
+        (run,) = self.inputs.values()
+        return run
 
 
 @dataclass(frozen=True)
@@ -79,18 +86,17 @@ def _open_run(
         )
     found = runs.runs_of(connection, batch_id)
     own = _own_run(found, stage, attempt)
-    input_run = _input_run(batch, found, stage)
+    inputs = _input_runs(batch, found, stage)
     if own is not None:
-        return OpenedRun(own.stage_run_id, batch, stage, input_run)
+        return OpenedRun(own.stage_run_id, batch, stage, inputs)
     if batch.status is BatchStatus.HELD:
         batches.move_batch(connection, batch_id, BatchStatus.HELD, BatchStatus.OPEN)
     runs.fence_running(connection, batch_id, stage)
     run_id = runs.insert_run(
         connection, batch_id, stage, attempt.attempt_id, attempt.try_number, LEASE_SECONDS
     )
-    if input_run is not None:
-        runs.insert_inputs(connection, run_id, [input_run.stage_run_id])
-    return OpenedRun(run_id, batch, stage, input_run)
+    runs.insert_inputs(connection, run_id, [run.stage_run_id for run in inputs.values()])
+    return OpenedRun(run_id, batch, stage, inputs)
 
 
 def _own_run(found: list[Run], stage: str, attempt: Attempt) -> Run | None:
@@ -111,22 +117,20 @@ def _own_run(found: list[Run], stage: str, attempt: Attempt) -> Run | None:
     return None
 
 
-def _input_run(batch: Batch, found: list[Run], stage: str) -> Run | None:
+def _input_runs(batch: Batch, found: list[Run], stage: str) -> dict[str, Run]:
     steps = {step["name"]: step for step in batch.topology}
     if stage not in steps:
         raise NotReadyError(
             f"batch {batch.batch_id} was opened without a step {stage!r}; it has {', '.join(steps)}. "
             "The pipeline has changed since: open a new run"
         )
-    reads = steps[stage]["reads"]
-    if reads is None:
-        return None
-    for run in found:
-        if run.stage == reads and run.state is RunState.COMMITTED:
-            return run
-    raise NotReadyError(
-        f"{stage} of batch {batch.batch_id} reads {reads}, which has no committed run: run {reads} first"
-    )
+    committed = {run.stage: run for run in found if run.state is RunState.COMMITTED}
+    for name in verdict.inputs(steps[stage]):
+        if name not in committed:
+            raise NotReadyError(
+                f"{stage} of batch {batch.batch_id} reads {name}, which has no committed run: run {name} first"
+            )
+    return {name: committed[name] for name in verdict.inputs(steps[stage])}
 
 
 @contextmanager

@@ -1,9 +1,11 @@
 """What is to be done with an open batch: pure, with time as an argument."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
+from typing import Any
 
 from ledger.states import RunState
 
@@ -97,14 +99,45 @@ def _death(step: StepFacts) -> datetime | None:
     return step.lease_until if step.state is RunState.RUNNING else step.closed_at
 
 
-def hops(topology: Sequence[Mapping[str, str | None]]) -> list[tuple[int, str, str, int]]:
-    """Every (ordinal, producer, consumer, number of consumers) of a topology, in order."""
-    readers: dict[str, int] = {}
-    for step in topology:
-        if step["reads"] is not None:
-            readers[step["reads"]] = readers.get(step["reads"], 0) + 1
-    return [
-        (ordinal, step["reads"], str(step["name"]), readers[step["reads"]])
+@dataclass(frozen=True)
+class Hop:
+    """One producer and one of its ``fanout`` consumers.
+
+    ``ordinal``: the consumer's place in the pipeline's order. ``component``: hops that share a
+    producer or a consumer are balanced together: what its producers emitted is what its consumers
+    acked.
+    """
+
+    ordinal: int
+    producer: str
+    consumer: str
+    fanout: int
+    component: int
+
+
+def hops(topology: Sequence[Mapping[str, Any]]) -> list[Hop]:
+    """Every hop of a topology, by the order of the consumers."""
+    pairs = [
+        (ordinal, producer, str(step["name"]))
         for ordinal, step in enumerate(topology)
-        if step["reads"] is not None
+        for producer in inputs(step)
     ]
+    fanout = Counter(producer for _, producer, _ in pairs)
+    component = {index: index for index in range(len(pairs))}
+    for one, (_, producer, consumer) in enumerate(pairs):
+        for other in range(one):
+            if producer == pairs[other][1] or consumer == pairs[other][2]:
+                old, new = component[one], component[other]
+                component = {index: new if of == old else of for index, of in component.items()}
+    return [
+        Hop(ordinal, producer, consumer, fanout[producer], component[index])
+        for index, (ordinal, producer, consumer) in enumerate(pairs)
+    ]
+
+
+def inputs(step: Mapping[str, Any]) -> tuple[str, ...]:
+    """What a step of a topology reads; one name, or null, in batches opened by earlier versions."""
+    reads = step["reads"]
+    if reads is None:
+        return ()
+    return (reads,) if isinstance(reads, str) else tuple(reads)

@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, text
 
-Hops = Sequence[tuple[int, str, str, int]]
+from ledger.verdict import Hop
 
 
 def tune(connection: Connection) -> None:
@@ -121,64 +121,88 @@ JOIN stage_run r ON r.stage_run_id = f.stage_run_id AND r.state = 'committed'
 """
 
 
+NAME_HOPS = """
+WITH hop AS (
+  SELECT * FROM unnest(cast(:ordinals AS int[]), cast(:producers AS text[]), cast(:consumers AS text[]),
+                       cast(:fanouts AS int[]), cast(:components AS int[]))
+           AS h (ordinal, producer, consumer, fanout, component)
+), component AS (
+  SELECT component, min(ordinal) AS ordinal, count(DISTINCT consumer) AS readers,
+         string_agg(DISTINCT producer, ', ') AS producers,
+         (SELECT array_agg(consumer ORDER BY first) FROM (
+            SELECT consumer, min(ordinal) AS first FROM hop h WHERE h.component = hop.component GROUP BY 1) c) AS consumers
+  FROM hop GROUP BY component
+), role AS (
+  SELECT DISTINCT component, producer AS stage, true AS emits FROM hop
+  UNION ALL SELECT DISTINCT component, consumer, false FROM hop
+), tally AS (
+  SELECT s.root_id, r.component,
+         bit_xor(CASE WHEN r.emits THEN s.emitted ELSE s.acked END) AS residue,
+         sum(CASE WHEN r.emits THEN s.emitted_edges ELSE 0 END) AS emitted_edges,
+         sum(CASE WHEN r.emits THEN 0 ELSE s.acked_edges END) AS acked_edges
+  FROM settling_run s JOIN role r USING (stage)
+  GROUP BY s.root_id, r.component
+), broken AS (
+  SELECT DISTINCT ON (t.root_id) t.*, k.producers, k.consumers, k.readers
+  FROM tally t JOIN component k USING (component)
+  WHERE t.residue <> 0 OR t.emitted_edges <> t.acked_edges
+  ORDER BY t.root_id, k.ordinal
+), uneven AS (
+  SELECT due.root_id, due.component, array_agg(due.consumer ORDER BY due.ordinal) AS consumers
+  FROM (
+    SELECT p.root_id, h.component, h.consumer, min(h.ordinal) AS ordinal, sum(p.emitted_edges / h.fanout) AS edges
+    FROM settling_run p JOIN hop h ON h.producer = p.stage JOIN component k USING (component)
+    WHERE k.readers > 1 GROUP BY 1, 2, 3
+  ) due
+  LEFT JOIN settling_run c ON c.root_id = due.root_id AND c.stage = due.consumer
+  WHERE due.edges <> coalesce(c.acked_edges, 0)
+  GROUP BY due.root_id, due.component
+), named AS (
+  SELECT b.*, coalesce(u.consumers, b.consumers) AS culprits
+  FROM broken b LEFT JOIN uneven u USING (root_id, component)
+)
+UPDATE settling s SET
+  stage = array_to_string(b.culprits, ', '),
+  reason = CASE WHEN b.culprits && cast(:uncommitted AS text[]) THEN 'did not commit in time'
+                WHEN b.emitted_edges > b.acked_edges AND b.culprits && cast(:explicit AS text[])
+                THEN 'not acked by ' || array_to_string(b.culprits, ', ')
+                WHEN b.emitted_edges > b.acked_edges THEN 'lost'
+                WHEN b.emitted_edges < b.acked_edges THEN 'acked too often'
+                ELSE 'one lost and another acked too often' END,
+  detail = format('%s edges from %s, %s acked', b.emitted_edges, b.producers, b.acked_edges),
+  own_failure = NOT b.culprits && cast(:uncommitted AS text[])
+FROM named b WHERE b.root_id = s.root_id
+"""
+
+
 def name_hops(
     connection: Connection,
     batch_id: int,
-    hops: Hops,
+    hops: Sequence[Hop],
     uncommitted: Sequence[str],
     explicit: Sequence[str],
 ) -> None:
-    """Name, for each root without an explicit fail, the first hop where it broke.
+    """Name, for each root without an explicit fail, the first step where it broke.
 
-    A hop broke where the producer's emitted XOR differs from what its consumers acked. ``hops``:
-    (ordinal, producer, consumer, number of consumers). ``uncommitted``: steps that never committed;
-    a root that broke there failed through no fault of its own. ``explicit``: stages that ack by
-    themselves, so what is missing there was not acked rather than lost.
+    A component of hops broke where what its producers emitted differs, as XOR or as a count, from
+    what its consumers acked. Of several consumers those with a wrong count are named.
+    ``uncommitted``: steps that never committed; a root that broke there failed through no fault of
+    its own. ``explicit``: stages that ack by themselves, so what is missing there was not acked
+    rather than lost.
     """
-    statement = text("""
-        WITH hop AS (
-          SELECT * FROM unnest(cast(:ordinals AS int[]), cast(:producers AS text[]), cast(:consumers AS text[]), cast(:fanouts AS int[]))
-                   AS h (ordinal, producer, consumer, fanout)
-        ), balance AS (
-          SELECT p.root_id, h.producer, min(h.ordinal) AS ordinal,
-                 p.emitted # bit_xor(coalesce(c.acked, 0)) AS residue,
-                 p.emitted_edges, sum(coalesce(c.acked_edges, 0)) AS acked_edges,
-                 array_agg(h.consumer ORDER BY h.ordinal) AS consumers,
-                 array_agg(h.consumer ORDER BY h.ordinal)
-                   FILTER (WHERE coalesce(c.acked_edges, 0) * h.fanout <> p.emitted_edges) AS uneven
-          FROM settling_run p
-          JOIN hop h ON h.producer = p.stage
-          LEFT JOIN settling_run c ON c.root_id = p.root_id AND c.stage = h.consumer
-          GROUP BY p.root_id, h.producer, p.emitted, p.emitted_edges
-        ), broken AS (
-          SELECT DISTINCT ON (root_id) *, coalesce(uneven, consumers) AS culprits
-          FROM balance WHERE residue <> 0 OR emitted_edges <> acked_edges
-          ORDER BY root_id, ordinal
-        )
-        UPDATE settling s SET
-          stage = array_to_string(b.culprits, ', '),
-          reason = CASE WHEN b.culprits && cast(:uncommitted AS text[]) THEN 'did not commit in time'
-                        WHEN b.emitted_edges > b.acked_edges AND b.culprits && cast(:explicit AS text[])
-                        THEN 'not acked by ' || array_to_string(b.culprits, ', ')
-                        WHEN b.emitted_edges > b.acked_edges THEN 'lost'
-                        WHEN b.emitted_edges < b.acked_edges THEN 'acked too often'
-                        ELSE 'one lost and another acked too often' END,
-          detail = format('%s edges from %s, %s acked', b.emitted_edges, b.producer, b.acked_edges),
-          own_failure = NOT b.culprits && cast(:uncommitted AS text[])
-        FROM broken b WHERE b.root_id = s.root_id
-    """)
     keys = {
-        "ordinals": [hop[0] for hop in hops],
-        "producers": [hop[1] for hop in hops],
-        "consumers": [hop[2] for hop in hops],
-        "fanouts": [hop[3] for hop in hops],
+        "ordinals": [hop.ordinal for hop in hops],
+        "producers": [hop.producer for hop in hops],
+        "consumers": [hop.consumer for hop in hops],
+        "fanouts": [hop.fanout for hop in hops],
+        "components": [hop.component for hop in hops],
         "uncommitted": list(uncommitted),
         "explicit": list(explicit),
     }
     connection.execute(text("ANALYZE settling (root_id, stage)"))
     connection.execute(text(EMITTED_AND_ACKED), {"id": batch_id})
     connection.execute(text("ANALYZE settling_run (root_id, stage)"))
-    connection.execute(statement, keys)
+    connection.execute(text(NAME_HOPS), keys)
 
 
 def unnamed_roots(connection: Connection) -> int:

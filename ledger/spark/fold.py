@@ -6,8 +6,9 @@ siblings differ. See CONCEPTS of Storm's acker: an edge is XORed in twice, when 
 when its consumer acks it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
+from itertools import chain
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -22,6 +23,24 @@ def edge(run_id: int, position: Column, consumer: str, root: Column) -> Column:
     not: so it compiles a fold once a session, not once a run.
     """
     return F.xxhash64(F.lit(f"{run_id}:{consumer}"), position, root)
+
+
+def parent_edge(inputs: Mapping[str, int], consumer: str) -> Column:
+    """Id of the edge that brought a row's parent, ``_parent`` of ``_root``, to ``consumer``.
+
+    ``inputs``: run ids of the steps that it reads; of several, ``_input`` says which one.
+    """
+    if len(inputs) == 1:
+        (run_id,) = inputs.values()
+        return edge(run_id, F.col("_parent"), consumer, F.col("_root"))
+    texts = ((F.lit(name), F.lit(f"{run_id}:{consumer}")) for name, run_id in inputs.items())
+    source = F.create_map(*chain.from_iterable(texts))[F.col("_input")]
+    return F.xxhash64(source, F.col("_parent"), F.col("_root"))
+
+
+def parent_key(inputs: Mapping[str, int]) -> list[str]:
+    """What tells an input row from others: root, position, and of several inputs which one."""
+    return ["_root", "_parent", *(["_input"] if len(inputs) > 1 else [])]
 
 
 def edges(run_id: int, position: Column, consumers: Sequence[str], root: Column) -> Column:
@@ -57,7 +76,7 @@ def fold_source(rows: DataFrame, run_id: int, consumers: Sequence[str]) -> DataF
 def fold_emitted(
     output: DataFrame,
     failed: DataFrame | None,
-    input_run_id: int,
+    inputs: Mapping[str, int],
     run_id: int,
     stage: str,
     consumers: Sequence[str],
@@ -76,21 +95,19 @@ def fold_emitted(
     repeated = F.max("emitted_edges") > len(consumers)
     if one_parent:
         by_root = output.groupBy("_root").agg(*measures, F.min("_parent").alias("_parent"))
-        parent_edge = edge(input_run_id, F.col("_parent"), stage, F.col("_root"))
         folded = by_root.withColumns(
             {
-                "acked": parent_edge,
+                "acked": parent_edge(inputs, stage),
                 "acked_edges": F.lit(1),
                 "repeated": F.col("emitted_edges") > len(consumers),
             }
         )
     else:
-        by_parent = output.groupBy("_root", "_parent").agg(*measures)
-        parent_edge = edge(input_run_id, F.col("_parent"), stage, F.col("_root"))
+        by_parent = output.groupBy(*parent_key(inputs)).agg(*measures)
         folded = by_parent.groupBy("_root").agg(
             F.bit_xor("emitted").alias("emitted"),
             F.sum("emitted_edges").alias("emitted_edges"),
-            F.bit_xor(parent_edge).alias("acked"),
+            F.bit_xor(parent_edge(inputs, stage)).alias("acked"),
             F.count(F.lit(1)).alias("acked_edges"),
             repeated.alias("repeated"),
         )
@@ -113,7 +130,9 @@ def fold_read(
         own = edge(input_run_id, F.col("_position"), consumer, F.col("_root"))
         acked = rows.withColumns({"acked": own, "acked_edges": F.lit(1)})
     else:
-        acked = _acked_by_reading(rows, input_run_id, consumer)
+        acked = _acked_by_reading(
+            rows.withColumnRenamed("_position", "_parent"), {consumer: input_run_id}, consumer
+        )
     return _rows(acked.withColumns({"emitted": F.lit(0).cast("bigint"), "emitted_edges": F.lit(0)}))
 
 
@@ -121,16 +140,16 @@ def fold_on_read(
     rows: DataFrame,
     output: DataFrame,
     failed: DataFrame | None,
-    input_run_id: int,
+    inputs: Mapping[str, int],
     run_id: int,
     stage: str,
     consumers: Sequence[str],
 ) -> DataFrame:
     """Deltas of a stage that acks every input it read, and emits what is in ``output``.
 
-    ``rows``: the input's _root, _position. ``output``, ``failed``: as for ``fold_emitted``.
+    ``rows``: of all inputs _root, _parent and, of several, _input. ``output``, ``failed``: as for ``fold_emitted``.
     """
-    acked = _acked_by_reading(rows, input_run_id, stage)
+    acked = _acked_by_reading(rows, inputs, stage)
     emitted = output.groupBy("_root").agg(*_emitted(output, run_id, consumers))
     both = acked.unionByName(emitted, allowMissingColumns=True).groupBy("_root")
     folded = both.agg(
@@ -161,8 +180,8 @@ def _emitted(output: DataFrame, run_id: int, consumers: Sequence[str]) -> tuple[
     )
 
 
-def _acked_by_reading(rows: DataFrame, input_run_id: int, consumer: str) -> DataFrame:
-    own = edge(input_run_id, F.col("_position"), consumer, F.col("_root"))
+def _acked_by_reading(rows: DataFrame, inputs: Mapping[str, int], consumer: str) -> DataFrame:
+    own = parent_edge(inputs, consumer)
     return rows.groupBy("_root").agg(
         F.bit_xor(own).alias("acked"), F.count(F.lit(1)).alias("acked_edges")
     )

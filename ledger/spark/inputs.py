@@ -10,6 +10,7 @@ from ledger.spark.job import (
     DROPPED,
     ERROR,
     FAILED,
+    INPUT,
     MESSAGE,
     PARENT,
     POSITION,
@@ -30,8 +31,18 @@ from ledger.stage_runs import OpenedRun
 
 def input_rows(job: Job, run: OpenedRun) -> DataFrame:
     """What the run's input passes on: its user columns, ``_root`` and ``_position``, no failed rows."""
-    assert run.input_run is not None
     return delivered_rows(job, run.batch.batch_id, run.input_run.stage_run_id)
+
+
+def input_frames(job: Job, run: OpenedRun) -> dict[str, DataFrame]:
+    """The rows of each of the run's inputs, as ``input_rows``; of several with ``_input``."""
+    frames = {
+        name: delivered_rows(job, run.batch.batch_id, read.stage_run_id)
+        for name, read in run.inputs.items()
+    }
+    if len(frames) == 1:
+        return frames
+    return {name: frame.withColumn(INPUT, F.lit(name)) for name, frame in frames.items()}
 
 
 def delivered_rows(job: Job, batch_id: int, input_run_id: int) -> DataFrame:
@@ -45,13 +56,16 @@ def delivered_rows(job: Job, batch_id: int, input_run_id: int) -> DataFrame:
     for mark in (FAILED, DROPPED):
         if mark in rows.columns:
             rows = rows.where(F.col(mark).isNull())
-    return rows.drop(ERROR, RAW, MESSAGE, FAILED, DROPPED, PARENT)
+    return rows.drop(ERROR, RAW, MESSAGE, FAILED, DROPPED, PARENT, INPUT)
 
 
 def anchored(rows: DataFrame) -> DataFrame:
-    """Input rows as a stage sees them: user columns and ``_anchor`` (root, parent position)."""
-    anchor = F.struct(F.col(ROOT).alias("root"), F.col(POSITION).alias("parent")).alias(ANCHOR)
-    return rows.select(*user_columns(rows), anchor)
+    """Input rows as a stage sees them: user columns and ``_anchor`` (root, parent position), in a stage
+    of several inputs with the input's name."""
+    fields = [F.col(ROOT).alias("root"), F.col(POSITION).alias("parent")]
+    if INPUT in rows.columns:
+        fields.append(F.col(INPUT).alias("input"))
+    return rows.select(*user_columns(rows), F.struct(*fields).alias(ANCHOR))
 
 
 def user_columns(frame: DataFrame) -> list[str]:

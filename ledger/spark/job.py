@@ -19,6 +19,7 @@ from ledger.stage_runs import OpenedRun
 ANCHOR = "_anchor"
 ROOT = "_root"
 PARENT = "_parent"
+INPUT = "_input"
 FAILED = "_failed"
 DROPPED = "_dropped"
 ERROR = "_error"
@@ -28,7 +29,20 @@ POSITION = "_position"
 IDENTITY = "_identity"
 DELIVERED = "_delivered_message"
 RESERVED = frozenset(
-    {ANCHOR, ROOT, PARENT, FAILED, DROPPED, ERROR, RAW, MESSAGE, POSITION, IDENTITY, DELIVERED}
+    {
+        ANCHOR,
+        ROOT,
+        PARENT,
+        INPUT,
+        FAILED,
+        DROPPED,
+        ERROR,
+        RAW,
+        MESSAGE,
+        POSITION,
+        IDENTITY,
+        DELIVERED,
+    }
 )
 
 # How files are written. In a stage's output root and parent are runs of sorted integers: without a

@@ -72,7 +72,6 @@ def _post(
     job: Job, run: OpenedRun, step: SinkStep, rows: DataFrame, manifest: Manifest, dropped: int
 ) -> Record:
     """Ack what the sink holds: every row read is in its files, or was dropped as delivered before."""
-    assert run.input_run is not None
     record = Record(
         input_rows=run.input_run.output_rows or 0,
         output_rows=manifest.rows,

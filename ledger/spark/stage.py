@@ -1,6 +1,9 @@
 """Run a stage: call its function, write the output, derive the deltas from what is on storage."""
 
-from pyspark.sql import DataFrame
+from collections.abc import Mapping
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType
 
@@ -8,11 +11,12 @@ from ledger.errors import StageError
 from ledger.marks import Mark
 from ledger.pipeline import StageStep
 from ledger.spark import fold
-from ledger.spark.inputs import anchored, input_rows, read_stored, user_columns
+from ledger.spark.inputs import anchored, input_frames, read_stored, user_columns
 from ledger.spark.job import (
     ANCHOR,
     DROPPED,
     FAILED,
+    INPUT,
     PARENT,
     POSITION,
     RESERVED,
@@ -33,38 +37,48 @@ SWALLOWED = "read"  # the reason of what an on_read stage read and did not emit
 
 def run_stage(job: Job, run: OpenedRun, step: StageStep) -> Record:
     """Run one stage of one batch and commit it; what it recorded."""
-    rows = input_rows(job, run)
-    output = _output(job, run, step, rows)
+    frames = input_frames(job, run)
+    output = _output(job, run, step, frames)
     folder = job.folder(run)
-    wrote = Witness(ROOT, PARENT)
+    wrote = Witness(*_identity(run))
     wrote.watch(output).write.options(**STORED).parquet(folder)
     manifest = take_manifest(folder)
     require_equal(f"rows of {step.name} in {folder}", wrote.rows, manifest.rows)
-    record, drops = _post(job, run, step, manifest, wrote, rows)
+    record, drops = _post(job, run, step, manifest, wrote, frames)
     commit(job.database, run, record, files=file_rows(manifest), drops=drops)
     return record
 
 
-def _output(job: Job, run: OpenedRun, step: StageStep, rows: DataFrame) -> DataFrame:
-    """What the stage's function makes, with the anchor as two columns that store well."""
+def _identity(run: OpenedRun) -> list[str]:
+    """The columns that say which input row an output row comes from."""
+    return fold.parent_key({name: read.stage_run_id for name, read in run.inputs.items()})
+
+
+def _output(
+    job: Job, run: OpenedRun, step: StageStep, frames: Mapping[str, DataFrame]
+) -> DataFrame:
+    """What the stage's function makes, with the anchor as columns that store well."""
     references = {
         name: read_reference(job.spark, job.settings, run.batch, name, source)
         for name, source in job.pipeline.references(step).items()
     }
     marks: list[Mark] = []
     if step.by_record:
+        (rows,) = frames.values()
         made = run_records(step, anchored(rows))
     else:
-        made, marks = _parts(step, step.function(anchored(rows), **references))
-        check_output(step.name, made)
+        made, marks = _parts(step, step.function(*map(anchored, frames.values()), **references))
+        check_output(step, made)
     kept = [F.col(name) for name in (FAILED, DROPPED) if name in made.columns]
-    output = made.select(*user_columns(made), *map(F.expr, _STORED_ANCHOR), *kept)
+    output = made.select(*user_columns(made), *_stored_anchor(step), *kept)
     for mark in marks:
         output = output.unionByName(_marked(step, mark), allowMissingColumns=True)
     return output
 
 
-_STORED_ANCHOR = ("_anchor.root AS _root", "_anchor.parent AS _parent")
+def _stored_anchor(step: StageStep) -> list[Column]:
+    names = ("root", "parent", "input")[: 3 if len(step.inputs) > 1 else 2]
+    return [F.col(f"{ANCHOR}.{name}").alias(f"_{name}") for name in names]
 
 
 def _parts(step: StageStep, made: object) -> tuple[DataFrame, list[Mark]]:
@@ -88,13 +102,14 @@ def _parts(step: StageStep, made: object) -> tuple[DataFrame, list[Mark]]:
 
 def _marked(step: StageStep, mark: Mark) -> DataFrame:
     """A mark's rows as they are stored: anchor and reason, no columns of the user's."""
-    check_anchor(step.name, f"{mark.kind}(...)", mark.frame)
+    check_anchor(step, f"{mark.kind}(...)", mark.frame)
     column = FAILED if mark.kind == "failed" else DROPPED
-    return mark.frame.selectExpr(*_STORED_ANCHOR).withColumn(column, F.lit(mark.reason))
+    return mark.frame.select(*_stored_anchor(step), F.lit(mark.reason).alias(column))
 
 
-def check_output(stage: str, made: object) -> None:
+def check_output(step: StageStep, made: object) -> None:
     """Raise StageError unless a stage returned a frame that keeps its anchor."""
+    stage = step.name
     if not isinstance(made, DataFrame):
         raise StageError(f"stage {stage!r} returned {type(made).__name__}, expected a DataFrame")
     repeated = sorted({name for name in made.columns if made.columns.count(name) > 1})
@@ -103,7 +118,7 @@ def check_output(stage: str, made: object) -> None:
             f"stage {stage!r} returned column {repeated[0]!r} twice: drop or rename one"
             + (" (merging anchors is not supported yet)" if repeated[0] == ANCHOR else "")
         )
-    check_anchor(stage, "a frame", made)
+    check_anchor(step, "a frame", made)
     taken = sorted((RESERVED - {ANCHOR, FAILED}) & set(made.columns))
     if taken:
         raise StageError(
@@ -115,46 +130,54 @@ def check_output(stage: str, made: object) -> None:
         )
 
 
-def check_anchor(stage: str, what: str, frame: DataFrame) -> None:
+def check_anchor(step: StageStep, what: str, frame: DataFrame) -> None:
     """Raise StageError unless a frame that a stage returned keeps its anchor as it came."""
+    stage = step.name
     if ANCHOR not in frame.columns:
         raise StageError(
             f"stage {stage!r} returned {what} without {ANCHOR!r}, so its rows cannot be tracked. "
             f"Keep it, for example .select({', '.join(map(repr, [*frame.columns[:3], ANCHOR]))})"
         )
     anchor = frame.schema[ANCHOR].dataType.simpleString()
-    if anchor != "struct<root:bigint,parent:bigint>":
+    expected = "root:bigint,parent:bigint" + (",input:string" if len(step.inputs) > 1 else "")
+    if anchor != f"struct<{expected}>":
         raise StageError(f"stage {stage!r} changed {ANCHOR!r} to {anchor}: hand it on as it came")
 
 
 def _post(
-    job: Job, run: OpenedRun, step: StageStep, manifest: Manifest, wrote: Witness, rows: DataFrame
+    job: Job,
+    run: OpenedRun,
+    step: StageStep,
+    manifest: Manifest,
+    wrote: Witness,
+    frames: Mapping[str, DataFrame],
 ) -> tuple[Record, dict[str, int]]:
     """Derive the deltas by reading the written files back, and post them; the record, and drops by reason."""
-    assert run.input_run is not None
     written = with_position(read_stored(job, manifest), manifest, POSITION)
-    found = Witness(ROOT, PARENT)
+    identity = _identity(run)
+    found = Witness(*identity)
     failed = written.select(ROOT, FAILED) if wrote.failed else None
     marks = [name for name, rows in ((FAILED, wrote.failed), (DROPPED, wrote.dropped)) if rows]
-    plain = written.select(ROOT, PARENT, POSITION, *marks)
+    plain = written.select(*identity, POSITION, *marks)
     output = found.watch(plain)
-    input_count = run.input_run.output_rows or 0
+    input_count = sum(read.output_rows or 0 for read in run.inputs.values())
     if run.batch.ackers == 0:
         passed = manifest.rows - wrote.failed - wrote.dropped
         return Record(input_rows=input_count, output_rows=passed, failed_rows=wrote.failed), {}
     consumers = job.pipeline.consumers(step.name)
-    input_id = run.input_run.stage_run_id
+    inputs = {name: read.stage_run_id for name, read in run.inputs.items()}
     if step.acks == "on_read":
-        folded = fold.fold_on_read(rows, output, failed, input_id, run.run_id, step.name, consumers)
+        rows = _all_rows(frames)
+        folded = fold.fold_on_read(rows, output, failed, inputs, run.run_id, step.name, consumers)
     else:
         folded = fold.fold_emitted(
             output,
             failed,
-            input_id,
+            inputs,
             run.run_id,
             step.name,
             consumers,
-            one_parent=run.input_run.one_row_a_root,
+            one_parent=len(inputs) == 1 and run.input_run.one_row_a_root,
             emits_one=step.emits == "one",
         )
     posted = job.post(run, folded)
@@ -164,9 +187,9 @@ def _post(
         (manifest.rows - wrote.failed - wrote.dropped) * len(consumers),
         posted.emitted_edges,
     )
-    drops = _drops(plain) if wrote.dropped else {}
+    drops = _drops(plain, identity) if wrote.dropped else {}
     if step.acks == "on_read":
-        swallowed = posted.acked_edges - plain.select(ROOT, PARENT).distinct().count()
+        swallowed = posted.acked_edges - plain.select(*identity).distinct().count()
         drops |= {SWALLOWED: swallowed} if swallowed else {}
     record = Record(
         input_rows=input_count,
@@ -181,9 +204,20 @@ def _post(
     return record, drops
 
 
-def _drops(output: DataFrame) -> dict[str, int]:
+def _all_rows(frames: Mapping[str, DataFrame]) -> DataFrame:
+    """Which rows there are in all inputs: _root, _parent and, of several inputs, _input."""
+    kept = [
+        frame.withColumnRenamed(POSITION, PARENT).select(
+            ROOT, PARENT, *([INPUT] if INPUT in frame.columns else [])
+        )
+        for frame in frames.values()
+    ]
+    return reduce(DataFrame.unionByName, kept)
+
+
+def _drops(output: DataFrame, identity: list[str]) -> dict[str, int]:
     """Inputs acked without an output, by reason; of several reasons for one the first by name."""
-    inputs = output.groupBy(ROOT, PARENT).agg(
+    inputs = output.groupBy(*identity).agg(
         F.bool_or(F.col(DROPPED).isNull()).alias("emitted"), F.min(DROPPED).alias("reason")
     )
     silent = inputs.where(~F.col("emitted") & (F.col("reason") != ""))

@@ -33,7 +33,7 @@ def test_order_and_consumers():
     assert [step.name for step in made.steps()] == ["source", "stage", "sink"]
     assert made.consumers("source") == ("stage",)
     assert made.topology()[1] == {
-        "name": "stage", "kind": "stage", "reads": "source", "acks": "on_emit",
+        "name": "stage", "kind": "stage", "reads": ["source"], "acks": "on_emit",
     }  # fmt: skip
     assert list(made.references(made.step("stage"))) == ["side"]
 
@@ -113,6 +113,14 @@ def several_inputs(made):
     made.sink("joined", SINK, reads=["stage", "source"])
 
 
+def same_input_twice(made):
+    made.stage(reads=["source", "source"])(lambda_stage)
+
+
+def too_few_frames(made):
+    made.stage(reads=["stage", "source"])(lambda_stage)
+
+
 def duplicate(made):
     made.sink("stage", SINK, reads="source")
 
@@ -142,7 +150,9 @@ def bad_name(made):
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (several_inputs, r"'joined' reads several tracked inputs \(stage, source\)"),
+        (several_inputs, r"sink 'joined' reads stage, source: expected one input"),
+        (same_input_twice, r"stage 'lambda_stage' reads source, source: .* none twice"),
+        (too_few_frames, r"'lambda_stage': expected 2 positional parameters, a frame for each input"),
         (duplicate, "declares 'stage' twice"),
         (duplicate_of_reference, "declares 'side' twice"),
         (bad_acks, "acks='on_emitt'; did you mean 'on_emit'"),

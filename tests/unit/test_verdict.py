@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from ledger.states import RunState
-from ledger.verdict import Action, Limits, StepFacts, decide, hops
+from ledger.verdict import Action, Hop, Limits, StepFacts, decide, hops
 
 NOW = datetime(2013, 1, 1, 12, tzinfo=UTC)
 TIMEOUT = timedelta(minutes=10)
@@ -80,9 +80,28 @@ def test_hops_count_the_readers_of_each_producer():
         {"name": "two", "reads": "stage"},
     ]
     assert hops(topology) == [
-        (1, "source", "stage", 1),
-        (2, "stage", "one", 2),
-        (3, "stage", "two", 2),
+        Hop(1, "source", "stage", 1, 0),
+        Hop(2, "stage", "one", 2, 1),
+        Hop(3, "stage", "two", 2, 1),
+    ]
+
+
+def test_hops_that_share_a_step_are_balanced_together():
+    """What several producers send to a consumer, and a producer to several, is one component."""
+    topology = [
+        {"name": "source", "reads": []},
+        {"name": "left", "reads": ["source"]},
+        {"name": "right", "reads": ["source"]},
+        {"name": "united", "reads": ["left", "right"]},
+        {"name": "out", "reads": ["united"]},
+    ]
+    found = [(hop.producer, hop.consumer, hop.component) for hop in hops(topology)]
+    assert found == [
+        ("source", "left", 0),
+        ("source", "right", 0),
+        ("left", "united", 2),
+        ("right", "united", 2),
+        ("united", "out", 4),
     ]
 
 

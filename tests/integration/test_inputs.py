@@ -1,0 +1,204 @@
+"""Several inputs, several readers, several sources: unions, diamonds and fan-out, tracked by input."""
+
+from collections import Counter
+
+import pytest
+from pyspark.sql import functions as F
+
+from ledger import FileSource, ParquetSink, Pipeline, dropped
+from ledger.errors import StageError
+from tests.support.ledgers import one, rows
+
+COUNT = 20
+FAILED = "SELECT stage, reason, count(*) FROM failed_root_detail GROUP BY 1, 2 ORDER BY 1, 2"
+
+
+def numbers(tmp_path, name="in.csv", start=0):
+    (tmp_path / name).write_text("n\n" + "".join(f"{n}\n" for n in range(start, start + COUNT)))
+
+
+def diamond(unite, **options):
+    """numbers -> left and right -> united by ``unite`` -> out."""
+    made = Pipeline("diamond", max_replays=1)
+    made.source("numbers", FileSource("in.csv", schema="n INT"))
+
+    @made.stage(reads="numbers")
+    def left(frame):
+        return frame.withColumn("side", F.lit("left"))
+
+    @made.stage(reads="numbers")
+    def right(frame):
+        return frame.withColumn("side", F.lit("right"))
+
+    @made.stage(reads=["left", "right"], **options)
+    def united(one, other):
+        return unite(one, other)
+
+    made.sink("out", ParquetSink("out"), reads="united")
+    return made
+
+
+def failures(run):
+    return [tuple(row) for row in rows(run.job.database, FAILED)]
+
+
+def test_diamond(runner, tmp_path, sink_rows):
+    """A record split in two branches and united again is acked once both branches have arrived."""
+    numbers(tmp_path)
+    run = runner(diamond(lambda left, right: left.unionByName(right)))
+    batch = run.open()
+    for name in ("numbers", "left", "right", "united"):
+        run.step(batch, name)
+        assert len(rows(run.job.database, "SELECT * FROM pending_root")) == COUNT
+    run.step(batch, "out")
+    assert rows(run.job.database, "SELECT * FROM pending_root") == []
+    assert run.settled(batch).failed == 0
+    expected = Counter((n, side) for n in range(COUNT) for side in ("left", "right"))
+    assert Counter(sink_rows("out", "n", "side")) == expected
+
+
+@pytest.mark.parametrize(
+    ("unite", "lost"),
+    [
+        (lambda left, right: left, COUNT),
+        (lambda left, right: left.unionByName(right.where("n % 2 = 0")), COUNT // 2),
+        (lambda left, right: left.where("n <> 3").unionByName(right.where("n <> 4")), 2),
+        (lambda left, right: left.unionByName(left), COUNT),
+    ],
+    ids=["a branch", "half of a branch", "one of each", "a branch, the other twice"],
+)
+def test_union_that_loses_part_of_a_branch(runner, tmp_path, unite, lost):
+    """A union that loses a branch, or rows of it, is found although the record has other rows there."""
+    numbers(tmp_path)
+    run = runner(diamond(unite))
+    assert run.settled(run.open()).failed == lost
+    assert failures(run) == [("united", "lost", lost)]
+    detail = one(run.job.database, "SELECT DISTINCT detail FROM failed_root_detail").detail
+    assert detail == "2 edges from left, right, 1 acked"
+
+
+def test_parent_anchored_twice_does_not_cancel_itself(runner, tmp_path, sink_rows):
+    """An input row with an even number of output rows is acked once, and each output row arrives."""
+    numbers(tmp_path)
+    run = runner(diamond(lambda left, right: left.unionByName(left).unionByName(right)))
+    assert run.settled(run.open()).failed == 0
+    assert len(sink_rows("out", "n")) == COUNT * 3
+
+
+def test_marks_over_several_inputs(runner, tmp_path, sink_rows):
+    """One branch may be dropped lawfully: the record is complete with the other's row."""
+    numbers(tmp_path)
+    run = runner(diamond(lambda left, right: (left, dropped(right, "the left will do"))))
+    assert run.settled(run.open()).failed == 0
+    assert len(sink_rows("out", "n")) == COUNT
+    drops = rows(run.job.database, "SELECT stage, reason, records FROM stage_drops")
+    assert [tuple(row) for row in drops] == [("united", "the left will do", COUNT)]
+
+
+def test_on_read_over_several_inputs(runner, tmp_path):
+    """A union that acks on read counts every input of every branch, whatever it emits."""
+    numbers(tmp_path)
+    made = diamond(lambda left, right: left.where("n < 5").unionByName(right), acks="on_read")
+    run = runner(made)
+    assert run.settled(run.open()).failed == 0
+    drops = rows(run.job.database, "SELECT reason, records FROM stage_drops")
+    assert [tuple(row) for row in drops] == [("read", COUNT - 5)]
+
+
+def test_emits_one_over_several_inputs(runner, tmp_path):
+    """With emits="one" each branch's row counts by itself: two rows from two inputs are right."""
+    numbers(tmp_path)
+    made = diamond(
+        lambda left, right: left.unionByName(right).unionByName(right.where("n = 7")), emits="one"
+    )
+    run = runner(made)
+    assert run.settled(run.open()).failed == 1
+    assert failures(run) == [("united", "more than one row for an input", 1)]
+
+
+def test_anchor_without_its_input(runner, tmp_path):
+    """In a stage of several inputs the input's name is part of the anchor, and may not be taken out."""
+    numbers(tmp_path)
+    smaller = F.struct("_anchor.root", "_anchor.parent")
+    run = runner(diamond(lambda left, right: left.withColumn("_anchor", smaller)))
+    with pytest.raises(StageError, match="changed '_anchor' to struct<root:bigint,parent:bigint>"):
+        run.steps(run.open())
+
+
+def test_step_that_reads_a_source_and_its_child(runner, tmp_path, sink_rows):
+    """A stage may read a step and what was made of it; a loss is named where it happened."""
+    numbers(tmp_path)
+    made = Pipeline("shortcut")
+    made.source("numbers", FileSource("in.csv", schema="n INT"))
+
+    @made.stage(reads="numbers")
+    def checked(frame):
+        return frame.where("n <> 5")
+
+    @made.stage(reads=["numbers", "checked"])
+    def united(numbers, checked):
+        return numbers.unionByName(checked.where("n <> 6"))
+
+    made.sink("out", ParquetSink("out"), reads="united")
+    run = runner(made)
+    assert run.settled(run.open()).failed == 2
+    assert failures(run) == [("checked", "lost", 1), ("united", "lost", 1)]
+
+
+def test_fan_out_names_the_reader_that_lost(runner, tmp_path, sink_rows):
+    """Of three readers of one step the one that loses a record is named; the record waits for all three."""
+    numbers(tmp_path)
+    made = Pipeline("fan_out")
+    made.source("numbers", FileSource("in.csv", schema="n INT"))
+
+    @made.stage(reads="numbers")
+    def all_of_them(frame):
+        return frame
+
+    @made.stage(reads="all_of_them")
+    def odd(frame):
+        return frame.where("n % 2 = 1")
+
+    made.sink("first", ParquetSink("first"), reads="all_of_them")
+    made.sink("second", ParquetSink("second"), reads="all_of_them")
+    made.sink("third", ParquetSink("third"), reads="odd")
+    run = runner(made)
+    assert run.settled(run.open()).failed == COUNT // 2
+    assert failures(run) == [("odd", "lost", COUNT // 2)]
+    assert len(sink_rows("first")) == len(sink_rows("second")) == COUNT
+
+
+def two_sources(lose):
+    """Two sources united, of which the second's numbers in losses.csv fail."""
+    made = Pipeline("two_sources", max_replays=2)
+    made.source("small", FileSource("small.csv", schema="n INT"))
+    made.source("large", FileSource("large.csv", schema="n INT"))
+
+    @made.stage(reads=["small", "large"])
+    def united(small, large):
+        return small.unionByName(large.where(~F.col("n").isin(lose)) if lose else large)
+
+    made.sink("out", ParquetSink("out"), reads="united")
+    return made
+
+
+def test_replay_of_one_source_of_two(runner, tmp_path, sink_rows):
+    """A replay re-emits only what failed of the one source; the other is emitted with nothing in it."""
+    numbers(tmp_path, "small.csv")
+    numbers(tmp_path, "large.csv", 1000)
+    broken = runner(two_sources([1003, 1004]))
+    batch = broken.open()
+    assert broken.settled(batch).failed == 2
+    found = rows(broken.job.database, "SELECT DISTINCT source, stage FROM failed_root_detail")
+    assert [tuple(row) for row in found] == [("large", "united")]
+    mended = runner(two_sources([]))
+    replay = mended.open_replay(batch.batch_id)
+    assert mended.settled(replay).failed == 0
+    emitted = rows(
+        broken.job.database,
+        f"SELECT source, roots FROM batch_source WHERE batch_id = {replay.batch_id} ORDER BY 1",
+    )
+    assert [tuple(row) for row in emitted] == [("large", 2), ("small", 0)]
+    assert Counter(sink_rows("out", "n")) == Counter(
+        (n,) for n in [*range(COUNT), *range(1000, 1000 + COUNT)]
+    )
