@@ -1,4 +1,4 @@
-"""The program that spark-submit runs: one step of one batch.
+"""The program that spark-submit runs: one step of one batch, or its notice to the sources.
 
 The database's address comes from ACKLEDGER_DATABASE_URL or the embedded server's folder, its
 password from PGPASSFILE: never from an argument.
@@ -13,7 +13,8 @@ from uuid import UUID
 from ledger.database.connection import Database
 from ledger.errors import LedgerError
 from ledger.loading import load_pipeline
-from ledger.running import run_step
+from ledger.pipeline import NOTIFY
+from ledger.running import notify, run_step
 from ledger.settings import Settings
 from ledger.spark.job import Job
 from ledger.spark.session import build_session
@@ -43,6 +44,10 @@ def _run(given: argparse.Namespace) -> int:
     require_writable(settings.storage_root(), "ACKLEDGER_STORAGE")
     session = build_session(f"ackledger {pipeline.name}.{given.step}")
     job = Job(session, database, settings, pipeline)
+    if given.step == NOTIFY:
+        _log.info("batch %s: told %s", given.batch, notify(job, given.batch))
+        session.stop()
+        return 0
     attempt = Attempt(given.attempt, given.try_number)
     result = run_step(job, given.batch, given.step, attempt, on_fenced=_leave)
     if result.record is None:

@@ -22,7 +22,6 @@ from ledger.queries import batches, replays, reports
 from ledger.queries.batches import Batch
 from ledger.settings import Settings
 from ledger.settlement import release as release_batch
-from ledger.settlement import settle_once
 from ledger.states import BatchStatus
 from ledger.storage import require_writable
 from ledger.summary import Summary, summarize
@@ -266,7 +265,7 @@ def _run_batch(
     database: Database, settings: Settings, pipeline: Pipeline, batch: Batch, master: str
 ) -> dict[str, Any]:
     """Run the batch's steps with a progress line each, settle, and summarize."""
-    from ledger.running import StepResult, run_steps
+    from ledger.running import StepResult, run_steps, settle_and_notify
     from ledger.spark.job import Job
 
     started = time.monotonic()
@@ -280,7 +279,7 @@ def _run_batch(
         job = Job(_session(pipeline, master), database, settings, pipeline)
         run_steps(job, batch, on_step)
         progress.update(line, description=f"batch {batch.batch_id}: settling")
-        settle_once(database, batch.batch_id)
+        settle_and_notify(job, batch.batch_id)
     return _summary(summarize(database, batch.batch_id), time.monotonic() - started)
 
 

@@ -15,12 +15,15 @@ from ledger.sinks import ParquetSink
 from ledger.sources import FileSource
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
 Acks = Literal["on_emit", "on_read", "explicit"]
 Emits = Literal["any", "one"]
+Notice = Callable[[int, "DataFrame"], object]
 Function = TypeVar("Function", bound="Callable[..., Any]")
 
+NOTIFY = "notify"  # the task, and the step of jobs/run_step.py, that tells sources
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|d)")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -32,6 +35,8 @@ class SourceStep:
 
     name: str
     source: FileSource
+    on_ack: Notice | None = None
+    on_fail: Notice | None = None
     kind = "source"
     inputs: tuple[str, ...] = ()
 
@@ -133,9 +138,22 @@ class Pipeline:
         self._steps: dict[str, Step] = {}
         self._references: dict[str, FileSource] = {}
 
-    def source(self, name: str, source: FileSource) -> None:
-        """Declare a tracked source."""
-        self._add(SourceStep(_checked_name("source", name), source))
+    def source(
+        self,
+        name: str,
+        source: FileSource,
+        *,
+        on_ack: Notice | None = None,
+        on_fail: Notice | None = None,
+    ) -> None:
+        """Declare a tracked source.
+
+        ``on_ack``, ``on_fail``: called with the batch's number and a frame of its messages that were
+        acked, or failed, once the batch is settled for good: the source's columns and
+        ``message_id``, of failed ones also ``stage``, ``reason`` and ``raw``. At least once for each
+        batch, so be idempotent on its number; what raises is called again.
+        """
+        self._add(SourceStep(_checked_name("source", name), source, on_ack, on_fail))
 
     def reference(self, name: str, source: FileSource) -> None:
         """Declare a side input: not tracked, handed to stages that name it as a keyword."""
@@ -209,6 +227,12 @@ class Pipeline:
     def consumers(self, name: str) -> tuple[str, ...]:
         """Names of the steps that read ``name``, in the pipeline's order."""
         return tuple(step.name for step in self.steps() if name in step.inputs)
+
+    @property
+    def wants_notice(self) -> bool:
+        """Whether a source declares ``on_ack`` or ``on_fail``."""
+        sources = [step for step in self._steps.values() if isinstance(step, SourceStep)]
+        return any(step.on_ack or step.on_fail for step in sources)
 
     def references(self, step: StageStep) -> dict[str, FileSource]:
         """The side inputs that a stage names."""

@@ -4,12 +4,15 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from ledger.errors import FencedError, LedgerError
 from ledger.pipeline import SinkStep, SourceStep
 from ledger.queries.batches import Batch
+from ledger.settlement import Settlement, settle_once
 from ledger.stage_runs import Attempt, OpenedRun, Record, fail, heartbeat, open_run
+from ledger.states import BatchStatus
 
 if TYPE_CHECKING:
     from ledger.spark.job import Job
@@ -64,6 +67,24 @@ def run_steps(
         results.append(run_step(job, batch.batch_id, step.name, Attempt()))
         on_step(step.name, results[-1])
     return results
+
+
+def settle_and_notify(job: "Job", batch_id: int, *, now: datetime | None = None) -> Settlement:
+    """Settle the batch if it can be decided at ``now``, then tell its sources what became of it."""
+    settlement = settle_once(job.database, batch_id, now=now)
+    assert settlement is not None
+    if settlement.status is BatchStatus.SETTLED:
+        notify(job, batch_id)
+    return settlement
+
+
+def notify(job: "Job", batch_id: int) -> list[str]:
+    """See ``ledger.spark.notify``; starts nothing for a pipeline whose sources want no notice."""
+    if not job.pipeline.wants_notice:
+        return []
+    from ledger.spark import notify as notices
+
+    return notices.notify(job, batch_id)
 
 
 def _execute(job: "Job", run: OpenedRun, step: object) -> Record:

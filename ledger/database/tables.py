@@ -288,6 +288,11 @@ batch_source = Table(
     _key("emit_run_id", "stage_run.stage_run_id", "The committed emit run.", nullable=True),
     Column("first_root", BigInteger, comment="First root id of the emit run."),
     Column("roots", BigInteger, comment="How many roots; their ids are dense."),
+    _moment(
+        "notified_at",
+        "When the source was told what became of its messages; null: not yet.",
+        nullable=True,
+    ),
     Index(
         "batch_source_claim_key",
         "pipeline_id",

@@ -159,10 +159,27 @@ def claiming_batch(
 
 
 def sources(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
-    """Per source of a batch: source, path, emit_run_id, first_root, roots."""
-    statement = text(
-        "SELECT source, path, emit_run_id, first_root, roots FROM batch_source WHERE batch_id = :id ORDER BY source"
+    """Per source of a batch: source, path, emit_run_id, first_root, roots, notified_at."""
+    statement = text("""
+        SELECT source, path, emit_run_id, first_root, roots, notified_at
+        FROM batch_source WHERE batch_id = :id ORDER BY source
+    """)
+    return connection.execute(statement, {"id": batch_id}).all()
+
+
+def set_notified(connection: Connection, batch_id: int, source: str) -> None:
+    """Note that a source was told what became of its messages in a batch."""
+    connection.execute(
+        text(
+            "UPDATE batch_source SET notified_at = now() WHERE batch_id = :id AND source = :source"
+        ),
+        {"id": batch_id, "source": source},
     )
+
+
+def failed_roots(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
+    """Roots that failed in a batch: root_id, stage, reason."""
+    statement = text("SELECT root_id, stage, reason FROM failed_root WHERE batch_id = :id")
     return connection.execute(statement, {"id": batch_id}).all()
 
 

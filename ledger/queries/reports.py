@@ -47,6 +47,25 @@ def failures(
     return connection.execute(statement, {"pipeline": pipeline, "batch_id": batch_id}).all()
 
 
+def failed_records(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
+    """Records that failed in a batch: message_id, source, stage, reason, detail, status by now."""
+    statement = text("""
+        SELECT message_id, source, stage, reason, detail, status FROM failed_root_detail
+        WHERE batch_id = :id ORDER BY message_id
+    """)
+    return connection.execute(statement, {"id": batch_id}).all()
+
+
+def family(connection: Connection, batch_id: int) -> list[int]:
+    """The original that a batch belongs to, and all replays of it."""
+    statement = text("""
+        SELECT f.batch_id FROM batch b
+        JOIN batch f ON coalesce(b.original_batch_id, b.batch_id) IN (f.batch_id, f.original_batch_id)
+        WHERE b.batch_id = :id ORDER BY f.batch_id
+    """)
+    return [row.batch_id for row in connection.execute(statement, {"id": batch_id})]
+
+
 def stage_table(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
     """The steps of a batch in order, from ``stage_progress``."""
     statement = text("SELECT * FROM stage_progress WHERE batch_id = :id ORDER BY step")

@@ -1,4 +1,4 @@
-"""Hard cap on a batch's age, circuit breaker, budget and backoff of replays, lawful drops.
+"""Hard cap on a batch's age, circuit breaker, budget and backoff of replays, drops, notices.
 
 Revision: 0003
 Revises: 0002
@@ -67,6 +67,14 @@ def upgrade() -> None:
             comment="Replays that open earlier leave it out; null: at once.",
         ),
     )
+    op.add_column(
+        "batch_source",
+        sa.Column(
+            "notified_at",
+            sa.DateTime(timezone=True),
+            comment="When the source was told what became of its messages; null: not yet.",
+        ),
+    )
     op.create_table(
         "stage_run_drop",
         sa.Column("stage_run_id", sa.BigInteger(), nullable=False, comment="Run that dropped."),
@@ -96,5 +104,6 @@ def downgrade() -> None:
     op.drop_table("stage_run_drop")
     op.drop_column("failed_message", "not_before")
     op.drop_column("batch", "released")
+    op.drop_column("batch_source", "notified_at")
     for name, *_ in POLICY:
         op.drop_column("pipeline", name)

@@ -118,6 +118,7 @@ def test_clear_before_settlement_and_automatic_replay(airflow):
     assert airflow.tasks("letters", run) == {
         "open": "success", "letters": "success", "numbered": "failed",
         "shelf": "upstream_failed", "settle": "upstream_failed", "complete": "upstream_failed",
+        "notify": "upstream_failed",
     }  # fmt: skip
     failure = one(airflow.ledger, "SELECT failure FROM stage_run WHERE stage = 'numbered'").failure
     assert f"no file matches {airflow.data}/known.csv" in failure
@@ -127,6 +128,9 @@ def test_clear_before_settlement_and_automatic_replay(airflow):
     assert airflow.ended("letters", run) == "failed"
     batch = batches_of(airflow, "letters", "original")[0]
     assert one(airflow.ledger, COUNTS.format(batch.batch_id)) == (3, 2, 0, 1, 0, 0)
+    assert airflow.tasks("letters", run)["notify"] == "success"
+    assert (airflow.data / f"acked-{batch.batch_id}.txt").read_text() == "ab"
+    assert (airflow.data / f"failed-{batch.batch_id}.txt").read_text() == "c"
 
     (airflow.data / "known.csv").write_text("letter,number\na,1\nb,2\nc,3\n")
     assert airflow.ended("ledger_sweeper", airflow.trigger("ledger_sweeper")) == "success"

@@ -59,7 +59,7 @@ def test_step_named_like_a_task():
 
 def test_half_an_interval_is_refused():
     """A conf with only one end of the interval is an error, not the run's own interval."""
-    from ledger.airflow import _interval
+    from ledger.airflow.pipelines import _interval
 
     with pytest.raises(InputError, match="only one of interval_start and interval_end"):
         _interval({"interval_start": "2013-01-01"}, {})

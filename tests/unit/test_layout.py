@@ -19,7 +19,7 @@ LAYERS = [
     ["opening", "stage_runs", "settlement", "sweeper", "summary"],
     ["spark"],
     ["running"],
-    ["cli_tables", "cli", "airflow"],
+    ["cli_tables", "cli", "airflow", "testing"],
 ]  # fmt: skip
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 CORE = {"errors", "states", "verdict"}

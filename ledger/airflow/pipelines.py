@@ -1,35 +1,31 @@
-"""Airflow's face: a pipeline as a DAG, the sweeper, and the replay form.
+"""A pipeline as a DAG.
 
-A pipeline's run opens its batch, submits one Spark job per step, settles, and tells complete from
-incomplete. Everything that connects, or needs Java, is imported when a task runs.
+Its run opens a batch, submits one Spark job per step, settles, and tells complete from incomplete.
+Everything that connects, or needs Java, is imported when a task runs.
 """
 
 import logging
 import sys
-from collections import Counter
-from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-from airflow.sdk import DAG, Asset, CronDataIntervalTimetable, Param, task
+from airflow.sdk import DAG, CronDataIntervalTimetable, task
 from airflow.sdk.exceptions import (
     AirflowFailException,
     AirflowSkipException,
-    DagRunTriggerException,
 )
 
 from ledger.errors import DeclarationError, InputError, LedgerError, NotReadyError
-from ledger.pipeline import Pipeline
+from ledger.pipeline import NOTIFY, Pipeline
 
-REPLAY_WANTED = Asset("x-ledger://replay-wanted")
-APPLICATION = Path(__file__).resolve().parent.parent / "jobs" / "run_step.py"
-_OWN_TASKS = ("open", "settle", "complete")
-_SELECTING = ("reason", "stage", "root", "source", "since", "until", "quarantined")
-_OWN_CONF = ("interval_start", "interval_end", "replay_of", *_SELECTING)
+APPLICATION = Path(__file__).resolve().parent.parent.parent / "jobs" / "run_step.py"
+_OWN_TASKS = ("open", "settle", "complete", NOTIFY)
+SELECTING = ("reason", "stage", "root", "source", "since", "until", "quarantined")
+_OWN_CONF = ("interval_start", "interval_end", "replay_of", *SELECTING)
 _log = logging.getLogger(__name__)
-_START = datetime(2000, 1, 1, tzinfo=UTC)
+START = datetime(2000, 1, 1, tzinfo=UTC)
 
 # A driver of a small step spends most of its seconds on its own start: compile less, collect simply.
 _JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -40,7 +36,7 @@ def pipeline_dag(
     *,
     schedule: str | None,
     target: str | None = None,
-    start_date: datetime = _START,
+    start_date: datetime = START,
     connection: str = "spark_default",
     spark_conf: dict[str, str] | None = None,
     java_options: str = _JAVA,
@@ -75,17 +71,20 @@ def pipeline_dag(
     ) as dag:
         opened = _open_task(target or _target(pipeline))
         tasks = {
-            step.name: SparkSubmitOperator(
-                task_id=step.name,
+            name: SparkSubmitOperator(
+                task_id=name,
                 conn_id=connection,
                 application=str(application),
-                name=f"{pipeline.name}.{step.name}",
-                application_args=_arguments(target or _target(pipeline), step.name),
+                name=f"{pipeline.name}.{name}",
+                application_args=_arguments(target or _target(pipeline), name),
                 conf={"spark.ui.enabled": "false", "spark.log.level": "WARN", **(spark_conf or {})},
                 env_vars={"PYSPARK_PYTHON": sys.executable, "JAVA_TOOL_OPTIONS": java_options},
                 spark_binary=_spark_submit(),
             )
-            for step in steps
+            for name in [
+                *(step.name for step in steps),
+                *([NOTIFY] if pipeline.wants_notice else []),
+            ]
         }
         settled = _settle_task()
         for step in steps:
@@ -94,6 +93,8 @@ def pipeline_dag(
             if step.kind == "sink":
                 tasks[step.name] >> settled
         settled >> _complete_task()
+        if pipeline.wants_notice:
+            settled >> tasks[NOTIFY]
     return dag
 
 
@@ -161,12 +162,12 @@ def _opened(pipeline: Pipeline, key: Any, conf: dict[str, Any], context: Any) ->
     from ledger.settings import Settings
     from ledger.storage import require_writable
 
-    database, settings = _database(), Settings()
+    database, settings = connected(), Settings()
     require_writable(settings.storage_root(), "ACKLEDGER_STORAGE")
     if conf.get("replay_of") is not None:
-        selection = _selection(conf)
+        chosen = selection(conf)
         try:
-            return open_replay(database, settings, pipeline, key, int(conf["replay_of"]), selection)
+            return open_replay(database, settings, pipeline, key, int(conf["replay_of"]), chosen)
         except NotReadyError as exc:
             raise AirflowSkipException(str(exc)) from exc
     params = {name: value for name, value in conf.items() if name not in _OWN_CONF}
@@ -174,14 +175,14 @@ def _opened(pipeline: Pipeline, key: Any, conf: dict[str, Any], context: Any) ->
     return open_batch(database, settings, pipeline, key, Interval(start, end, params))
 
 
-def _selection(conf: dict[str, Any]) -> Any:
+def selection(conf: dict[str, Any]) -> Any:
     """The records that a conf, or the form's parameters, name."""
     from ledger.opening import Selection
 
-    given = {name: conf[name] for name in _SELECTING if conf.get(name) is not None}
+    given = {name: conf[name] for name in SELECTING if conf.get(name) is not None}
     for name in ("since", "until"):
         if name in given:
-            given[name] = _moment(given[name])
+            given[name] = moment(given[name])
     return Selection(**given)
 
 
@@ -189,7 +190,7 @@ def _interval(conf: dict[str, Any], context: Any) -> tuple[datetime, datetime]:
     """The run's data interval, or the one in its conf. A run id's date is never looked at."""
     start, end = conf.get("interval_start"), conf.get("interval_end")
     if start and end:
-        return _moment(start), _moment(end)
+        return moment(start), moment(end)
     if start or end:
         raise InputError(
             "the run's conf has only one of interval_start and interval_end: expected both, or neither"
@@ -203,7 +204,7 @@ def _interval(conf: dict[str, Any], context: Any) -> tuple[datetime, datetime]:
     return run.data_interval_start, run.data_interval_end
 
 
-def _moment(value: str) -> datetime:
+def moment(value: str) -> datetime:
     try:
         return datetime.fromisoformat(value)
     except (TypeError, ValueError) as exc:
@@ -219,7 +220,7 @@ def _settle_task() -> Any:
         from ledger.settlement import settle_once
         from ledger.states import BatchStatus
 
-        settlement = settle_once(_database(), context["ti"].xcom_pull(task_ids="open"))
+        settlement = settle_once(connected(), context["ti"].xcom_pull(task_ids="open"))
         assert settlement is not None
         _log.info("%s", settlement)
         if settlement.status is not BatchStatus.SETTLED:
@@ -236,7 +237,7 @@ def _complete_task() -> Any:
         """Fail while records of the batch are failed and neither recovered nor quarantined."""
         from ledger.summary import summarize
 
-        summary = summarize(_database(), context["ti"].xcom_pull(task_ids="open"))
+        summary = summarize(connected(), context["ti"].xcom_pull(task_ids="open"))
         _log.info("%s", summary.roots)
         if not summary.complete:
             raise AirflowFailException(summary.incomplete_because())
@@ -244,157 +245,10 @@ def _complete_task() -> Any:
     return complete()
 
 
-def _database() -> Any:
+def connected() -> Any:
     from ledger.database.connection import Database
     from ledger.settings import Settings
 
     database = Database.from_settings(Settings())
     database.check()
     return database
-
-
-def sweeper_dag(*, schedule: str | None, **dag_options: Any) -> DAG:
-    """Sweeps on ``schedule`` and, for pipelines with ``auto_replay``, asks for replays by an asset."""
-    options = {
-        "catchup": False,
-        "max_active_runs": 1,
-        "is_paused_upon_creation": False,
-        "tags": ["ackledger"],
-        **dag_options,
-    }
-    with DAG("ledger_sweeper", schedule=schedule, start_date=_START, **options) as dag:
-
-        @task
-        def sweep() -> dict[str, list[Any]]:
-            """One sweep; the batches whose pipeline wants a replay, and what could not be settled."""
-            from ledger.sweeper import sweep_once
-
-            swept = sweep_once(_database())
-            for settlement in swept.settlements:
-                _log.info("%s", settlement)
-            errors = [f"batch {batch}: {error}" for batch, error in swept.errors.items()]
-            return {"replays": [wish.batch_id for wish in swept.replays], "errors": errors}
-
-        @task(outlets=[REPLAY_WANTED])
-        def ask_for_replay(batches: Any, *, outlet_events: Any = None) -> None:
-            """Publish the asset event that starts ledger_replay; skipped if nothing has failed."""
-            if not batches:
-                raise AirflowSkipException("no pipeline wants a replay")
-            outlet_events[REPLAY_WANTED].extra = {"batches": batches}
-
-        @task
-        def report(errors: Any) -> None:
-            """Fail, saying which batches could not be settled, if there are any."""
-            if errors:
-                raise AirflowFailException("; ".join(errors))
-
-        swept: Any = sweep()
-        ask_for_replay(swept["replays"])
-        report(swept["errors"])
-    return dag
-
-
-def replay_dag(**dag_options: Any) -> DAG:
-    """Finds the batches with failed records and triggers their pipelines' DAGs to replay them."""
-    options = {
-        "catchup": False,
-        "is_paused_upon_creation": False,
-        "tags": ["ackledger"],
-        **dag_options,
-    }
-    params = {
-        "pipeline": Param(None, type=["null", "string"], description="Only this pipeline."),
-        "batch": Param(None, type=["null", "integer"], description="Only this original batch."),
-        "reason": Param(
-            None, type=["null", "string"], description="Only records that failed with this reason."
-        ),
-        "stage": Param(
-            None, type=["null", "string"], description="Only records that failed in this step."
-        ),
-        "root": Param(None, type=["null", "integer"], description="Only the record of this root."),
-        "source": Param(None, type=["null", "string"], description="Only records of this source."),
-        "since": Param(None, type=["null", "string"], description="Only failed since (ISO date)."),
-        "until": Param(None, type=["null", "string"], description="Only failed before (ISO date)."),
-        "quarantined": Param(
-            False, type="boolean", description="Records given up, with a new budget."
-        ),
-        "release": Param(
-            False, type="boolean", description="First let that batch settle, which is held."
-        ),
-    }
-    with DAG(
-        "ledger_replay", schedule=[REPLAY_WANTED], start_date=_START, params=params, **options
-    ) as dag:
-
-        @task
-        def find(**context: Any) -> list[dict[str, Any]]:
-            """One trigger per original batch with failed records."""
-            if context["params"]["release"]:
-                _release(context["params"]["batch"])
-            return _triggers(context["params"], _asked_for(context), context["dag_run"].run_id)
-
-        @task
-        def replay(trigger: Any) -> None:
-            """Trigger one pipeline's DAG."""
-            raise _trigger_exception(**trigger)
-
-        replay.expand(trigger=find())
-    return dag
-
-
-def _trigger_exception(dag_id: str, run_id: str, conf: dict[str, Any]) -> DagRunTriggerException:
-    """What TriggerDagRunOperator raises; importing that operator takes 0.3 s of every parse."""
-    return DagRunTriggerException(
-        trigger_dag_id=dag_id,
-        dag_run_id=run_id,
-        conf=conf,
-        logical_date=None,
-        reset_dag_run=False,
-        skip_when_already_exists=True,
-        wait_for_completion=False,
-        allowed_states=["success"],
-        failed_states=["failed"],
-        poke_interval=60,
-        deferrable=False,
-    )
-
-
-def _asked_for(context: Any) -> set[int] | None:
-    """The batches that asset events name; None for a run by hand."""
-    events = context.get("triggering_asset_events") or {}
-    named = [event.extra.get("batches", []) for found in events.values() for event in found]
-    return {batch for batches in named for batch in batches} if named else None
-
-
-def _release(batch: int | None) -> None:
-    from ledger.settlement import release
-
-    if batch is None:
-        raise AirflowFailException("which batch is to be released? Give its number as batch")
-    _log.info("%s", release(_database(), batch))
-
-
-def _triggers(params: dict[str, Any], only: set[int] | None, run_id: str) -> list[dict[str, Any]]:
-    from ledger.queries import batches, replays
-
-    selection = _selection(params).as_json()
-    database = _database()
-    rows: Sequence[Any] = database.transact(
-        lambda c: replays.batches_to_replay(
-            c, params["pipeline"], params["batch"], selection, batches.database_now(c)
-        )
-    )
-    counts: Counter[int] = Counter()
-    for row in rows:
-        if only is None or row.batch_id in only:
-            counts[row.batch_id] += row.messages
-    made = []
-    for number, messages in counts.items():
-        batch = database.transact(lambda c, n=number: batches.get_batch(c, n))
-        conf = {"replay_of": number, **selection}
-        dag_id = batch.dag_id or batch.pipeline
-        _log.info("replay %s records of batch %s by %s: %s", messages, number, dag_id, conf)
-        made.append({"dag_id": dag_id, "run_id": f"replay_{number}__{run_id}", "conf": conf})
-    if not made:
-        raise AirflowSkipException("nothing to replay: no failed record matches")
-    return made

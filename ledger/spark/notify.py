@@ -1,0 +1,69 @@
+"""Tell sources what became of their messages, once their batch is settled for good."""
+
+from functools import partial
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from ledger.errors import NotReadyError
+from ledger.pipeline import SourceStep
+from ledger.queries import batches
+from ledger.spark.inputs import read_stored
+from ledger.spark.job import MESSAGE, RAW, RESERVED, ROOT, Job
+from ledger.spark.manifest import check_files, with_position
+from ledger.states import BatchStatus
+
+
+def notify(job: Job, batch_id: int) -> list[str]:
+    """Call ``on_ack`` and ``on_fail`` of the batch's sources that were not told yet; their names.
+
+    A source is noted as told after its calls have returned, so each is called at least once. Raises
+    NotReadyError unless the batch is settled, and whatever a call raises.
+    """
+    batch = job.database.transact(lambda c: batches.get_batch(c, batch_id))
+    if batch.status is not BatchStatus.SETTLED:
+        raise NotReadyError(
+            f"batch {batch_id} is {batch.status}: sources are told once it is settled"
+        )
+    told = []
+    for row in job.database.transact(lambda c: batches.sources(c, batch_id)):
+        step = job.pipeline.step(row.source)
+        assert isinstance(step, SourceStep)
+        if row.notified_at is None and (step.on_ack or step.on_fail):
+            _tell(job, batch_id, step, row.emit_run_id, row.first_root)
+            job.database.transact(
+                partial(batches.set_notified, batch_id=batch_id, source=step.name)
+            )
+            told.append(step.name)
+    return told
+
+
+def _tell(job: Job, batch_id: int, step: SourceStep, emit_run_id: int, first_root: int) -> None:
+    messages = _messages(job, emit_run_id, first_root)
+    failed = _failed(job, batch_id)
+    if step.on_ack is not None:
+        step.on_ack(batch_id, messages.join(failed, ROOT, "left_anti").drop(ROOT, "raw"))
+    if step.on_fail is not None:
+        step.on_fail(batch_id, messages.join(failed, ROOT, "inner").drop(ROOT))
+
+
+def _messages(job: Job, emit_run_id: int, first_root: int) -> DataFrame:
+    """Every message of an emit: the source's columns, ``message_id``, ``raw`` and its root."""
+    manifest = job.manifest(emit_run_id)
+    check_files(manifest)
+    stored = with_position(read_stored(job, manifest), manifest, ROOT, first_root)
+    message = F.col(MESSAGE if MESSAGE in stored.columns else ROOT)
+    own = [f"`{name}`" for name in stored.columns if name not in RESERVED]
+    raw = F.col(RAW).cast("string").alias("raw")
+    return stored.select(*own, message.alias("message_id"), raw, ROOT)
+
+
+def _failed(job: Job, batch_id: int) -> DataFrame:
+    rows = job.database.transact(lambda c: batches.failed_roots(c, batch_id))
+    columns = {
+        ROOT: pa.array([row.root_id for row in rows], pa.int64()),
+        "stage": pa.array([row.stage for row in rows], pa.string()),
+        "reason": pa.array([row.reason for row in rows], pa.string()),
+    }
+    return job.spark.createDataFrame(pa.table(columns))

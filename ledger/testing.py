@@ -1,0 +1,383 @@
+"""Show in a test that a pipeline loses nothing: run it over given rows, hurt it, look at the ledger.
+
+::
+
+    from ledger import testing
+
+    def test_orders_survive_a_bad_join(spark):
+        result = testing.run_batch(pipeline, {"orders": [{"id": "1", "cents": 5}]}, spark=spark,
+                                   faults=[testing.lose_rows("with_country", fraction=0.5, seed=1)])
+        again = testing.replay(result)
+        assert result.roots.failed == again.roots.acked
+
+Each ``run_batch`` has a ledger of its own in an embedded PostgreSQL that all tests of a process
+share, real Spark, and temporary folders that are removed when the process ends.
+"""
+
+import atexit
+import copy
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from itertools import count
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from ledger.database import embedded
+from ledger.database.connection import Database
+from ledger.database.upgrade import upgrade
+from ledger.errors import DeclarationError
+from ledger.opening import Interval, RunKey, Selection, open_batch, open_replay
+from ledger.pipeline import Pipeline, SinkStep, SourceStep, StageStep, suggestion
+from ledger.queries import reports
+from ledger.queries.batches import Batch, get_batch
+from ledger.running import run_steps, settle_and_notify
+from ledger.settings import Settings
+from ledger.sinks import ParquetSink
+from ledger.sources import FileSource
+from ledger.spark import emit, sink, stage
+from ledger.spark.job import Job
+from ledger.spark.reading import struct
+from ledger.spark.session import build_session
+from ledger.states import BatchStatus
+from ledger.summary import RootCounts, summarize
+
+Rows = Sequence[Mapping[str, Any]] | DataFrame
+START = datetime(2000, 1, 1, tzinfo=UTC)
+POINTS = ("batch_opened", "output_written", "deltas_posted", "steps_committed")
+_numbers = count(1)
+
+
+class Crash(BaseException):
+    """What ``crash_at`` raises: the process is gone, nobody says that its run failed."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One record that failed in the batch: ``status`` is what became of it by now."""
+
+    message_id: int
+    source: str
+    stage: str
+    reason: str
+    detail: str | None
+    status: str
+
+
+@dataclass(frozen=True)
+class BatchResult:
+    """What became of a batch. ``rows``: by sink, what it holds of the batch and those it belongs to.
+
+    ``crashed``: a fault ended the run; ``resume`` goes on as Airflow's retry would.
+    """
+
+    batch_id: int
+    status: BatchStatus
+    reason: str | None
+    roots: RootCounts
+    failed: list[Failure]
+    rows: dict[str, list[dict[str, Any]]]
+    crashed: bool
+    lab: "_Lab" = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something that goes wrong in a run: ``wrap`` changes the pipeline, ``during`` the machinery."""
+
+    wrap: Callable[[Pipeline], None] = lambda pipeline: None
+    during: Callable[[], Any] = ExitStack
+
+
+def run_batch(
+    pipeline: Pipeline,
+    sources: Mapping[str, Rows],
+    *,
+    references: Mapping[str, Rows] | None = None,
+    spark: SparkSession | None = None,
+    now: datetime | None = None,
+    faults: Sequence[Fault] = (),
+    after: BatchResult | None = None,
+) -> BatchResult:
+    """Run one batch over given rows and settle it at ``now`` (default: the database's clock).
+
+    ``sources``, ``references``: rows by name, as dicts or a DataFrame of the declared columns; what
+    is not given is empty. ``after``: go on in the ledger of an earlier result, with the next
+    interval, for what several batches share. Raises DeclarationError on an unknown name.
+    """
+    lab = (
+        after.lab
+        if after is not None
+        else _Lab(spark or build_session("ledger.testing", "local[2]"))
+    )
+    made = lab.pipeline(pipeline, sources, references or {})
+    number = next(_numbers)
+    interval = Interval(START + timedelta(days=number), START + timedelta(days=number + 1))
+    key = RunKey("", f"run-{number}")
+    return lab.run(
+        made,
+        lambda job: open_batch(job.database, job.settings, job.pipeline, key, interval),
+        faults,
+        now,
+    )
+
+
+def replay(
+    result: BatchResult,
+    pipeline: Pipeline | None = None,
+    *,
+    references: Mapping[str, Rows] | None = None,
+    now: datetime | None = None,
+    faults: Sequence[Fault] = (),
+    **selection: Any,
+) -> BatchResult:
+    """Replay what is failed of a batch and its replays, with the mended ``pipeline`` if one is given.
+
+    ``selection``: as for ``ledger.opening.Selection``. Raises NotReadyError if nothing is due.
+    """
+    lab = result.lab
+    made = lab.made if pipeline is None else lab.pipeline(pipeline, {}, references or {})
+    key = RunKey("", f"replay-{next(_numbers)}")
+    chosen = Selection(**selection)
+    original, *_ = lab.database.transact(lambda c: reports.family(c, result.batch_id))
+    return lab.run(
+        made,
+        lambda job: open_replay(
+            job.database, job.settings, job.pipeline, key, original, chosen, now=now
+        ),
+        faults,
+        now,
+    )
+
+
+def resume(result: BatchResult, *, now: datetime | None = None) -> BatchResult:
+    """Run all steps of a batch again that crashed, or was given no time, and settle it."""
+    lab = result.lab
+    again = lambda job: job.database.transact(lambda c: get_batch(c, result.batch_id))  # noqa: E731
+    return lab.run(lab.made, again, (), now)
+
+
+def lose_rows(stage_name: str, *, fraction: float, seed: int = 0) -> Fault:
+    """The stage silently loses this share of its output rows, the same for the same seed."""
+    return _on_output(stage_name, lambda rows: rows.where(_share(seed) >= fraction))
+
+
+def duplicate_rows(stage_name: str, *, fraction: float, seed: int = 0) -> Fault:
+    """The stage emits this share of its output rows twice.
+
+    The ledger notices at an ``emits="one"`` stage; elsewhere two rows for one input are as lawful as
+    those of an ``explode``, and the sink holds them.
+    """
+    return _on_output(
+        stage_name, lambda rows: rows.unionByName(rows.where(_share(seed) < fraction))
+    )
+
+
+def lose_file(step_name: str) -> Fault:
+    """A file that the step has written is gone before it is counted."""
+
+    @contextmanager
+    def during() -> Iterator[None]:
+        def lossy(take: Callable[[str], Any]) -> Callable[[str], Any]:
+            def taken(folder: str) -> Any:
+                found = sorted(Path(folder).rglob("*.parquet"))
+                if f"/{step_name}/" in folder or f"/{step_name}/" in f"{folder}/":
+                    found[-1].unlink()
+                return take(folder)
+
+            return taken
+
+        with ExitStack() as stack:
+            for module in (emit, stage, sink):
+                stack.enter_context(
+                    patch.object(module, "take_manifest", lossy(module.take_manifest))
+                )
+            yield
+
+    return Fault(during=during)
+
+
+def crash_at(point: str) -> Fault:
+    """The process dies at ``point``: ``batch_opened``, ``output_written`` or ``deltas_posted`` (of the
+    first source), ``steps_committed`` (before the settlement). Nobody says that its run failed.
+    """
+    if point not in POINTS:
+        raise DeclarationError(f"crash_at({point!r}){suggestion(point, POINTS)}")
+    targets = {
+        "batch_opened": ("ledger.testing.run_steps", False),
+        "output_written": ("ledger.spark.emit.take_manifest", True),
+        "deltas_posted": ("ledger.spark.job.Job.post", True),
+        "steps_committed": ("ledger.testing.settle_and_notify", False),
+    }
+    target, afterwards = targets[point]
+
+    @contextmanager
+    def during() -> Iterator[None]:
+        patched = patch(target)
+        original, _ = patched.get_original()
+
+        def die(*arguments: Any, **options: Any) -> None:
+            if afterwards:
+                original(*arguments, **options)
+            raise Crash(point)
+
+        with patch(target, die), patch("ledger.running._mark_failed", lambda *arguments: None):
+            yield
+
+    return Fault(during=during)
+
+
+def _share(seed: int) -> Any:
+    """A number from 0 to 1 for each row, by its anchor alone."""
+    return F.pmod(F.xxhash64("_anchor", F.lit(seed)), F.lit(1_000_000)) / 1_000_000
+
+
+def _on_output(stage_name: str, change: Callable[[DataFrame], DataFrame]) -> Fault:
+    def wrap(pipeline: Pipeline) -> None:
+        step = pipeline.step(stage_name)
+        if not isinstance(step, StageStep) or step.by_record:
+            raise DeclarationError(
+                f"{stage_name!r} is no stage of frames: rows can be lost or doubled only there"
+            )
+
+        def hurt(*frames: DataFrame, **references: DataFrame) -> Any:
+            made = step.function(*frames, **references)
+            if isinstance(made, tuple):
+                return (change(made[0]), *made[1:])
+            return change(made)
+
+        pipeline._steps[stage_name] = replace(step, function=hurt)
+
+    return Fault(wrap)
+
+
+@cache
+def _server() -> str:
+    """The URL of a server that lives as long as the process."""
+    home = Path(tempfile.mkdtemp(prefix="ackledger-testing-"))
+    home.chmod(0o755)
+    url = embedded.start(home)
+
+    def end() -> None:
+        embedded.stop(home)
+        shutil.rmtree(home, ignore_errors=True)
+
+    atexit.register(end)
+    return url
+
+
+class _Lab:
+    """A ledger, a storage and a data folder of their own, for one batch and what follows it."""
+
+    def __init__(self, spark: SparkSession):
+        self.spark = spark
+        self._folder = Path(tempfile.mkdtemp(prefix="ackledger-lab-"))
+        atexit.register(shutil.rmtree, self._folder, ignore_errors=True)
+        url = embedded.ensure_database(_server(), f"lab_{os.getpid()}_{next(_numbers)}")
+        self.database = Database(url)
+        upgrade(self.database)
+        self.settings = Settings(
+            home=self._folder, storage=str(self._folder / "storage"), data=str(self._folder)
+        )
+
+    def pipeline(
+        self, given: Pipeline, sources: Mapping[str, Rows], references: Mapping[str, Rows]
+    ) -> Pipeline:
+        """The pipeline with its sources, references and sinks in this lab's folders."""
+        made = copy.copy(given)
+        steps = given.steps()
+        own = [step for step in steps if isinstance(step, SourceStep)]
+        _check_names("source", sources, [step.name for step in own])
+        _check_names("reference", references, given._references)
+        made._steps = dict(given._steps)
+        for step in own:
+            rows = self._files(step.name, step.source, sources.get(step.name, ()))
+            made._steps[step.name] = replace(step, source=rows)
+        for last in steps:
+            if isinstance(last, SinkStep):
+                moved: ParquetSink = replace(last.sink, path=f"sinks/{last.name}")
+                made._steps[last.name] = replace(last, sink=moved)
+        made._references = {
+            name: self._files(name, source, references.get(name, ()))
+            for name, source in given._references.items()
+        }
+        self.made = made
+        return made
+
+    def _files(self, name: str, source: FileSource, rows: Rows) -> FileSource:
+        schema = struct(source.schema)
+        frame = (
+            rows if isinstance(rows, DataFrame) else self.spark.createDataFrame(list(rows), schema)
+        )
+        folder = self._folder / "sources" / f"{name}-{next(_numbers)}"
+        frame.select(*(F.col(f"`{f.name}`").cast(f.dataType) for f in schema.fields)).write.parquet(
+            str(folder)
+        )
+        return FileSource(f"{folder}/*.parquet", schema=schema, format="parquet")
+
+    def run(
+        self,
+        made: Pipeline,
+        opening: Callable[[Job], Batch],
+        faults: Sequence[Fault],
+        now: datetime | None,
+    ) -> BatchResult:
+        """Open, run and settle a batch among faults; what became of it."""
+        hurt = copy.copy(made)
+        hurt._steps = dict(made._steps)
+        batch, crashed = None, False
+        with ExitStack() as stack:
+            for fault in faults:
+                fault.wrap(hurt)
+                stack.enter_context(fault.during())
+            job = Job(self.spark, self.database, self.settings, hurt)
+            batch = opening(job)
+            try:
+                run_steps(job, batch, lambda name, result: None)
+                settle_and_notify(job, batch.batch_id, now=now)
+            except Crash:
+                crashed = True
+        return self._result(batch.batch_id, crashed)
+
+    def _result(self, batch_id: int, crashed: bool) -> BatchResult:
+        found = summarize(self.database, batch_id)
+        failed = self.database.transact(lambda c: reports.failed_records(c, batch_id))
+        return BatchResult(
+            batch_id,
+            found.status,
+            found.held_reason,
+            found.roots,
+            [Failure(**row._mapping) for row in failed],
+            {name: self._sink_rows(name, batch_id) for name in self._sinks()},
+            crashed,
+            self,
+        )
+
+    def _sinks(self) -> list[str]:
+        return [step.name for step in self.made.steps() if isinstance(step, SinkStep)]
+
+    def _sink_rows(self, name: str, batch_id: int) -> list[dict[str, Any]]:
+        """The rows that the sink holds of the batch's original and its replays."""
+        folder = self._folder / "sinks" / name
+        family = self.database.transact(lambda c: reports.family(c, batch_id))
+        shown = [str(folder / f"batch={one}") for one in family]
+        shown = [path for path in shown if any(Path(path).rglob("*.parquet"))]
+        if not shown:
+            return []
+        frame = self.spark.read.option("basePath", str(folder)).parquet(*shown).drop("batch")
+        return [row.asDict(recursive=True) for row in frame.collect()]
+
+
+def _check_names(kind: str, given: Mapping[str, Rows], known: Any) -> None:
+    for name in given:
+        if name not in known:
+            raise DeclarationError(f"no {kind} {name!r}{suggestion(name, known)}")

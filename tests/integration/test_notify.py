@@ -1,0 +1,110 @@
+"""What sources are told: on_ack and on_fail, once the settlement is durable, at least once."""
+
+import pytest
+from pyspark.sql import functions as F
+
+from ledger import FileSource, ParquetSink, Pipeline
+from ledger.airflow import pipeline_dag
+from ledger.errors import NotReadyError
+from ledger.running import notify, settle_and_notify
+
+
+class Told:
+    """Keeps what it was told."""
+
+    def __init__(self, fail_first=False):
+        self.acked, self.failed, self.calls = {}, {}, 0
+        self._fail_first = fail_first
+
+    def on_ack(self, batch_id, messages):
+        self.calls += 1
+        assert messages.columns == ["n", "message_id"]
+        self.acked[batch_id] = sorted((row["n"] for row in messages.collect()), key=str)
+
+    def on_fail(self, batch_id, messages):
+        if self._fail_first and self.calls == 1:
+            raise RuntimeError("the source does not answer")
+        assert set(messages.columns) == {"n", "message_id", "raw", "stage", "reason"}
+        self.failed[batch_id] = sorted(
+            (row["n"] or 0, row["stage"], row["reason"], row["raw"]) for row in messages.collect()
+        )
+
+
+def noticed(told, lose=(), ackers=2):
+    made = Pipeline("noticed", ackers=ackers)
+    made.source(
+        "numbers", FileSource("in.csv", schema="n INT"), on_ack=told.on_ack, on_fail=told.on_fail
+    )
+
+    @made.stage(reads="numbers")
+    def kept(frame):
+        return frame.where(~F.col("n").isin(list(lose))) if lose else frame
+
+    made.sink("out", ParquetSink("out"), reads="kept")
+    return made
+
+
+def numbers(tmp_path):
+    (tmp_path / "in.csv").write_text("n\n1\n2\nx\n4\n")
+
+
+def test_sources_are_told(runner, tmp_path):
+    """After the settlement a source is told its acked messages and its failed ones with stage, reason and raw text; a replay tells its own."""
+    numbers(tmp_path)
+    told = Told()
+    run = runner(noticed(told, [2]))
+    batch = run.open()
+    run.steps(batch)
+    with pytest.raises(NotReadyError, match="told once it is settled"):
+        notify(run.job, batch.batch_id)
+    settle_and_notify(run.job, batch.batch_id)
+    assert told.acked == {batch.batch_id: [1, 4]}
+    lost, unparsed = sorted(told.failed[batch.batch_id], key=lambda row: -row[0])
+    assert lost == (2, "kept", "lost", None)
+    assert (unparsed[1], unparsed[3]) == ("numbers", "x")
+    mended = runner(noticed(told))
+    replay = mended.open_replay(batch.batch_id, stage="kept")
+    mended.steps(replay)
+    settle_and_notify(mended.job, replay.batch_id)
+    assert told.acked[replay.batch_id] == [2]
+    assert told.failed[replay.batch_id] == []
+
+
+def test_a_call_that_raises_is_repeated(runner, tmp_path):
+    """A call that raises leaves the source untold; asking again calls both, and once they return never again."""
+    numbers(tmp_path)
+    told = Told(fail_first=True)
+    run = runner(noticed(told))
+    batch = run.open()
+    run.steps(batch)
+    with pytest.raises(RuntimeError, match="does not answer"):
+        settle_and_notify(run.job, batch.batch_id)
+    assert told.failed == {}
+    assert notify(run.job, batch.batch_id) == ["numbers"]
+    assert notify(run.job, batch.batch_id) == []
+    assert (told.calls, list(told.failed)) == (2, [batch.batch_id])
+
+
+def test_without_tracking_everything_is_acked(runner, tmp_path):
+    """With ackers=0 a source is told that all of its messages are acked."""
+    numbers(tmp_path)
+    told = Told()
+    run = runner(noticed(told, [2], ackers=0))
+    batch = run.open()
+    run.steps(batch)
+    settle_and_notify(run.job, batch.batch_id)
+    assert told.acked[batch.batch_id] == [1, 2, 4, None]
+    assert told.failed == {batch.batch_id: []}
+
+
+def test_the_dag_tells_the_sources():
+    """A pipeline with a notice has a task for it behind the settlement; one without has none."""
+    dag = pipeline_dag(noticed(Told()), schedule=None, target="m:p")
+    assert {task.task_id for task in dag.get_task("settle").downstream_list} == {
+        "complete",
+        "notify",
+    }
+    made = Pipeline("quiet")
+    made.source("a", FileSource("a", schema="n INT"))
+    made.sink("b", ParquetSink("b"), reads="a")
+    assert "notify" not in pipeline_dag(made, schedule=None, target="m:p").task_ids

@@ -1,0 +1,170 @@
+"""What users get to test their own pipelines: given rows, faults by name, and a result to look at."""
+
+from collections import Counter
+from datetime import timedelta
+
+import pytest
+from pyspark.sql import functions as F
+
+from jobs.flights import pipeline as flights
+from ledger import Bloom, FileSource, ParquetSink, Pipeline, testing
+from ledger.errors import DeclarationError, IntegrityError, NotReadyError
+from ledger.states import BatchStatus
+
+ORDERS = [{"id": n, "customer": n % 7, "at": None} for n in range(100)]
+
+
+def orders(dedup="none", **options):
+    """orders -> known -> out, partitioned by country."""
+    made = Pipeline("orders", **options)
+    schema = "id INT, customer INT, at TIMESTAMP"
+    made.source("orders", FileSource("{{ interval_start | ds }}.csv", schema=schema))
+    made.reference("customers", FileSource("customers.csv", schema="customer INT, country STRING"))
+
+    @made.stage(reads="orders", emits="one")
+    def known(orders, *, customers):
+        return orders.join(F.broadcast(customers), "customer", "inner")
+
+    sink = ParquetSink("/somewhere/else", partition_by=("country",), dedup=dedup)
+    made.sink("out", sink, reads="known")
+    return made
+
+
+def customers(numbers):
+    return {"customers": [{"customer": n, "country": "PT"} for n in numbers]}
+
+
+def test_run_and_replay(spark):
+    """Given rows go through the real pipeline; what is lost is in the result, and a replay completes it."""
+    result = testing.run_batch(
+        orders(), {"orders": ORDERS}, references=customers(range(6)), spark=spark
+    )
+    lost = [row["id"] for row in ORDERS if row["customer"] == 6]
+    assert (result.status, result.roots.total, result.roots.acked) == (
+        "settled",
+        100,
+        100 - len(lost),
+    )
+    assert {(one.stage, one.reason, one.source) for one in result.failed} == {
+        ("known", "lost", "orders")
+    }
+    assert sorted(row["id"] for row in result.rows["out"]) == sorted(
+        row["id"] for row in ORDERS if row["customer"] != 6
+    )
+    again = testing.replay(result, orders(), references=customers(range(7)))
+    assert (again.roots.total, again.roots.acked) == (len(lost), len(lost))
+    assert Counter(row["id"] for row in again.rows["out"]) == Counter(range(100))
+    with pytest.raises(NotReadyError):
+        testing.replay(again)
+
+
+def test_lost_rows_are_found(spark):
+    """Rows that a stage loses by a fault are all named, and the same seed loses the same ones."""
+    fault = testing.lose_rows("known", fraction=0.2, seed=1)
+    results = [
+        testing.run_batch(
+            orders(),
+            {"orders": ORDERS},
+            references=customers(range(7)),
+            spark=spark,
+            faults=[fault],
+        )
+        for _ in range(2)
+    ]
+    first, second = ({one.message_id for one in result.failed} for result in results)
+    assert first == second
+    assert 5 < len(first) < 40
+    again = testing.replay(results[0])
+    assert Counter(row["id"] for row in again.rows["out"]) == Counter(range(100))
+
+
+def test_doubled_rows_are_found_where_one_is_due(spark):
+    """A stage that declares one row for an input fails the records whose row a fault doubled."""
+    fault = testing.duplicate_rows("known", fraction=0.1, seed=3)
+    result = testing.run_batch(
+        orders(), {"orders": ORDERS}, references=customers(range(7)), spark=spark, faults=[fault]
+    )
+    assert 0 < result.roots.failed < 30
+    assert {one.reason for one in result.failed} == {"more than one row for an input"}
+
+
+@pytest.mark.parametrize("step", ["orders", "known", "out"])
+def test_lost_file(spark, step):
+    """A file lost between writing and counting fails the step; nothing of it counts."""
+    with pytest.raises(IntegrityError, match="wrote 100, found"):
+        testing.run_batch(
+            orders(),
+            {"orders": ORDERS},
+            references=customers(range(7)),
+            spark=spark,
+            faults=[testing.lose_file(step)],
+        )
+
+
+@pytest.mark.parametrize("point", testing.POINTS)
+def test_crash_and_resume(spark, point):
+    """A process that dies at any point leaves nothing half done; going on completes the batch once."""
+    result = testing.run_batch(
+        orders(),
+        {"orders": ORDERS},
+        references=customers(range(7)),
+        spark=spark,
+        faults=[testing.crash_at(point)],
+    )
+    assert (result.crashed, result.status) == (True, BatchStatus.OPEN)
+    assert result.roots.acked == 0
+    again = testing.resume(result)
+    assert (again.batch_id, again.status, again.roots.acked) == (result.batch_id, "settled", 100)
+    assert Counter(row["id"] for row in again.rows["out"]) == Counter(range(100))
+
+
+def test_time_is_given(spark):
+    """The clock is the test's: a backoff is over when the test says so."""
+    made = orders(replay_backoff="1h")
+    now = testing.START
+    fault = [testing.lose_rows("known", fraction=1.0)]
+    given = {"orders": ORDERS[:5]}
+    result = testing.run_batch(
+        made, given, references=customers(range(7)), spark=spark, faults=fault, now=now
+    )
+    assert result.roots.failed == 5
+    with pytest.raises(NotReadyError, match="not due yet"):
+        testing.replay(result, now=now + timedelta(minutes=59))
+    assert testing.replay(result, now=now + timedelta(hours=1)).roots.acked == 5
+
+
+def test_several_batches_of_one_ledger(spark):
+    """A batch that goes on after another shares its ledger: a key over batches is recognized there."""
+    made = orders(Bloom(key=("id",), capacity=1000))
+    known = customers(range(7))
+    first = testing.run_batch(made, {"orders": ORDERS[:60]}, references=known, spark=spark)
+    second = testing.run_batch(made, {"orders": ORDERS[40:]}, references=known, after=first)
+    assert sorted(row["id"] for row in second.rows["out"]) == list(range(60, 100))
+    alone = testing.run_batch(made, {"orders": ORDERS[40:]}, references=known, spark=spark)
+    assert len(alone.rows["out"]) == 60
+
+
+def test_example_pipeline(spark):
+    """The flights pipeline of the examples, with a frame as its source and nothing as its references."""
+    frame = spark.createDataFrame(
+        [(2013, 1, 1, "N1")], "year INT, month INT, day INT, tailnum STRING"
+    )
+    missing = [
+        F.lit(None).alias(name)
+        for name in ("dep_time", "sched_dep_time", "dep_delay", "arr_time", "sched_arr_time", "arr_delay",
+                     "carrier", "flight", "origin", "dest", "air_time", "distance", "hour", "minute", "time_hour")
+    ]  # fmt: skip
+    result = testing.run_batch(flights, {"departures": frame.select("*", *missing)}, spark=spark)
+    assert [(one.stage, one.reason) for one in result.failed] == [("with_plane", "lost")]
+
+
+def test_names_that_are_none(spark):
+    """An unknown source, reference, stage or point is refused with what was meant."""
+    with pytest.raises(DeclarationError, match="no source 'order'; did you mean 'orders'"):
+        testing.run_batch(orders(), {"order": ORDERS}, spark=spark)
+    with pytest.raises(DeclarationError, match="no reference 'customer'"):
+        testing.run_batch(orders(), {}, references={"customer": []}, spark=spark)
+    with pytest.raises(DeclarationError, match="'out' is no stage of frames"):
+        testing.run_batch(orders(), {}, spark=spark, faults=[testing.lose_rows("out", fraction=1)])
+    with pytest.raises(DeclarationError, match="did you mean 'deltas_posted'"):
+        testing.crash_at("delta_posted")
