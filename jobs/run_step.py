@@ -13,12 +13,12 @@ from uuid import UUID
 from ledger.database.connection import Database
 from ledger.errors import LedgerError
 from ledger.loading import load_pipeline
-from ledger.pipeline import NOTIFY
 from ledger.running import notify, run_step
 from ledger.settings import Settings
 from ledger.spark.job import Job
 from ledger.spark.session import build_session
 from ledger.stage_runs import Attempt
+from ledger.steps import NOTIFY
 from ledger.storage import require_writable
 
 _log = logging.getLogger("ackledger")

@@ -5,7 +5,8 @@ import os
 import sys
 
 from ledger.errors import DeclarationError
-from ledger.pipeline import Pipeline, suggestion
+from ledger.pipeline import Pipeline
+from ledger.steps import suggestion
 
 
 def load_pipeline(target: str) -> Pipeline:

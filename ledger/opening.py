@@ -10,12 +10,13 @@ from sqlalchemy import Connection
 from ledger import templates
 from ledger.database.connection import Database
 from ledger.errors import InputError, NotReadyError
-from ledger.pipeline import Pipeline, SourceStep
+from ledger.pipeline import Pipeline
 from ledger.queries import batches
 from ledger.queries import replays as replay_queries
 from ledger.queries.batches import Batch
 from ledger.settings import Settings
 from ledger.states import BatchKind, BatchStatus
+from ledger.steps import SourceStep
 
 
 @dataclass(frozen=True)

@@ -1,81 +1,38 @@
 """A pipeline as its user declares it: sources, references, stages and sinks, checked as a graph."""
 
-import inspect
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from datetime import timedelta
-from difflib import get_close_matches
 from graphlib import CycleError, TopologicalSorter
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ledger.errors import DeclarationError
 from ledger.sinks import ParquetSink
 from ledger.sources import FileSource
+from ledger.steps import (
+    Acks,
+    Emits,
+    Notice,
+    SinkStep,
+    SourceStep,
+    StageStep,
+    Step,
+    checked_name,
+    one_input,
+    record_step,
+    stage_step,
+    suggestion,
+    unanchored,
+)
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-Acks = Literal["on_emit", "on_read", "explicit"]
-Emits = Literal["any", "one"]
-Notice = Callable[[int, "DataFrame"], object]
 Function = TypeVar("Function", bound="Callable[..., Any]")
 
-NOTIFY = "notify"  # the task, and the step of jobs/run_step.py, that tells sources
-_NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|d)")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-
-
-@dataclass(frozen=True)
-class SourceStep:
-    """A tracked source: each of its records is a root."""
-
-    name: str
-    source: FileSource
-    on_ack: Notice | None = None
-    on_fail: Notice | None = None
-    kind = "source"
-    inputs: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class StageStep:
-    """A stage: a function of its tracked inputs' DataFrames, or of one record."""
-
-    name: str
-    function: "Callable[..., Any]"
-    inputs: tuple[str, ...]
-    acks: Acks
-    references: tuple[str, ...]
-    emits: Emits = "any"
-    schema: "StructType | str | None" = None
-    kind = "stage"
-
-    @property
-    def by_record(self) -> bool:
-        """Whether the function takes one record instead of a frame; ``schema`` is then its output's."""
-        return self.schema is not None
-
-
-@dataclass(frozen=True)
-class SinkStep:
-    """A sink, fed by one stage or source."""
-
-    name: str
-    sink: ParquetSink
-    reads: str
-    kind = "sink"
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """The step that it reads."""
-        return (self.reads,)
-
-
-Step = SourceStep | StageStep | SinkStep
 
 
 class Pipeline:
@@ -124,7 +81,7 @@ class Pipeline:
             raise DeclarationError(
                 f"pipeline {name!r}: replay_limit={replay_limit} would replay nothing: expected 1 or more, or None"
             )
-        self.name = _checked_name("pipeline", name)
+        self.name = checked_name("pipeline", name)
         self.message_timeout_seconds = seconds(message_timeout)
         self.max_batch_age_seconds = seconds(max_batch_age)
         self.max_replays = max_replays
@@ -153,15 +110,20 @@ class Pipeline:
         ``message_id``, of failed ones also ``stage``, ``reason`` and ``raw``. At least once for each
         batch, so be idempotent on its number; what raises is called again.
         """
-        self._add(SourceStep(_checked_name("source", name), source, on_ack, on_fail))
+        self._add(SourceStep(checked_name("source", name), source, on_ack, on_fail))
 
     def reference(self, name: str, source: FileSource) -> None:
         """Declare a side input: not tracked, handed to stages that name it as a keyword."""
-        self._free(_checked_name("reference", name))
+        self._free(checked_name("reference", name))
         self._references[name] = source
 
     def stage(
-        self, *, reads: str | Sequence[str], acks: Acks = "on_emit", emits: Emits = "any"
+        self,
+        *,
+        reads: str | Sequence[str],
+        acks: Acks = "on_emit",
+        emits: Emits = "any",
+        anchored: bool = True,
     ) -> Callable[[Function], Function]:
         """Declare the decorated function as a stage; its name is the stage's.
 
@@ -173,11 +135,13 @@ class Pipeline:
         is mentioned nowhere fails as "not acked by" the stage; with ``on_read`` every input counts
         once the stage has committed. A non-null ``_failed`` string on an output row fails the
         record that it is anchored to. ``emits="one"``: a record with more than one output row for
-        an input fails.
+        an input fails. ``anchored=False``: tracking ends here. What the stage read is acked once it
+        has committed; its output has no anchor, and what becomes of it is not guarded.
         """
 
         def declare(function: Function) -> Function:
-            self._add(_stage(function, reads, acks, emits))
+            step = stage_step(function, reads, acks, emits)
+            self._add(step if anchored else unanchored(step))
             return function
 
         return declare
@@ -194,14 +158,14 @@ class Pipeline:
         """
 
         def declare(function: Function) -> Function:
-            self._add(_record_stage(function, reads, schema, emits))
+            self._add(record_step(function, reads, schema, emits))
             return function
 
         return declare
 
     def sink(self, name: str, sink: ParquetSink, *, reads: str) -> None:
         """Declare a sink."""
-        self._add(SinkStep(_checked_name("sink", name), sink, _one_input("sink", name, reads)))
+        self._add(SinkStep(checked_name("sink", name), sink, one_input("sink", name, reads)))
 
     def steps(self) -> tuple[Step, ...]:
         """All steps, every one behind its input. Raises DeclarationError if they form no pipeline."""
@@ -214,6 +178,8 @@ class Pipeline:
                 f"pipeline {self.name!r} has a cycle: {' -> '.join(exc.args[1])}"
             ) from exc
         self._check_readers()
+        for name in names:
+            self._check_tracking(self._steps[name])
         return tuple(self._steps[name] for name in names)
 
     def step(self, name: str) -> Step:
@@ -227,6 +193,12 @@ class Pipeline:
     def consumers(self, name: str) -> tuple[str, ...]:
         """Names of the steps that read ``name``, in the pipeline's order."""
         return tuple(step.name for step in self.steps() if name in step.inputs)
+
+    def tracks(self, name: str) -> bool:
+        """Whether the output of a step is tracked: it ends at a stage with ``anchored=False``."""
+        step = self.step(name)
+        own = step.anchored if isinstance(step, StageStep) else True
+        return own and all(map(self.tracks, step.inputs))
 
     @property
     def wants_notice(self) -> bool:
@@ -286,6 +258,23 @@ class Pipeline:
         if found.kind == "sink":
             raise DeclarationError(f"{step.kind} {step.name!r} reads {name!r}, a sink")
 
+    def _check_tracking(self, step: Step) -> None:
+        tracked = [name for name in step.inputs if self.tracks(name)]
+        if len(tracked) == len(step.inputs):
+            return
+        what = f"{step.kind} {step.name!r} of pipeline {self.name!r}"
+        if tracked:
+            raise DeclarationError(
+                f"{what} reads {tracked[0]!r}, which is tracked, beside inputs that are not: expected all or none"
+            )
+        if isinstance(step, StageStep) and step.by_record:
+            raise DeclarationError(f"{what} takes records, and its input is not tracked any more")
+        if isinstance(step, SinkStep) and not step.sink.keyed and step.sink.dedup != "none":
+            raise DeclarationError(
+                f"{what} recognizes duplicates by their record, and its input is not tracked any more: "
+                'give Bloom a key, or dedup="none"'
+            )
+
     def _check_readers(self) -> None:
         read = {name for step in self._steps.values() for name in step.inputs}
         for step in self._steps.values():
@@ -306,86 +295,3 @@ def seconds(duration: str | float | timedelta) -> float:
     if match is None:
         raise DeclarationError(f"duration {duration!r}: expected for example 30s, 90m, 1h or 2d")
     return float(match[1]) * _SECONDS[match[2]]
-
-
-def suggestion(name: str, known: Iterable[str]) -> str:
-    """The end of an error message: what may have been meant."""
-    names = sorted(known)
-    close = get_close_matches(name, names, n=1)
-    if close:
-        return f"; did you mean {close[0]!r}?"
-    return f"; known: {', '.join(names)}" if names else ""
-
-
-def _checked_name(kind: str, name: str) -> str:
-    if not _NAME.fullmatch(name):
-        raise DeclarationError(
-            f"{kind} name {name!r}: expected a lower-case letter, then letters, digits or '_'"
-        )
-    return name
-
-
-def _one_input(kind: str, name: str, reads: str | Sequence[str]) -> str:
-    if isinstance(reads, str):
-        return reads
-    raise DeclarationError(
-        f"{kind} {name!r} reads {', '.join(reads)}: expected one input. Unite them in a stage that reads several"
-    )
-
-
-def _inputs(name: str, reads: str | Sequence[str]) -> tuple[str, ...]:
-    inputs = (reads,) if isinstance(reads, str) else tuple(reads)
-    if not inputs or len(set(inputs)) != len(inputs):
-        raise DeclarationError(
-            f"stage {name!r} reads {', '.join(inputs) or 'nothing'}: expected one input or several, none twice"
-        )
-    return inputs
-
-
-def _stage(
-    function: "Callable[..., Any]", reads: str | Sequence[str], acks: str, emits: str
-) -> StageStep:
-    name = _checked_name("stage", function.__name__)
-    _one_of(name, "acks", acks, get_args(Acks))
-    _one_of(name, "emits", emits, get_args(Emits))
-    if acks == "on_read" and emits == "one":
-        raise DeclarationError(
-            f'stage {name!r}: emits="one" compares outputs with inputs, which acks="on_read" does not look at'
-        )
-    parameters = inspect.signature(function).parameters.values()
-    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    references = tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
-    inputs = _inputs(name, reads)
-    frames = len(inputs)
-    if len(positional) != frames or len(positional) + len(references) != len(parameters):
-        expected = "one positional parameter" if frames == 1 else f"{frames} positional parameters"
-        raise DeclarationError(
-            f"stage {name!r}: expected {expected}, a frame for each input ({', '.join(inputs)}), and references "
-            f"as keyword-only ones; found ({', '.join(map(str, parameters))})"
-        )
-    return StageStep(name, function, inputs, acks, references, emits)  # type: ignore[arg-type]
-
-
-def _record_stage(
-    function: "Callable[..., Any]",
-    reads: str | Sequence[str],
-    schema: "StructType | str",
-    emits: str,
-) -> StageStep:
-    name = _checked_name("stage", function.__name__)
-    _one_of(name, "emits", emits, get_args(Emits))
-    if not inspect.isgeneratorfunction(function):
-        raise DeclarationError(
-            f"record stage {name!r}: expected a generator, a function that yields its outputs"
-        )
-    if len(inspect.signature(function).parameters) != 1:
-        raise DeclarationError(
-            f"record stage {name!r}: expected one parameter, the record; join references in a stage"
-        )
-    reading = (_one_input("record stage", name, reads),)
-    return StageStep(name, function, reading, "on_emit", (), emits, schema)  # type: ignore[arg-type]
-
-
-def _one_of(stage: str, option: str, value: str, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise DeclarationError(f"stage {stage!r}: {option}={value!r}{suggestion(value, known)}")

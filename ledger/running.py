@@ -8,11 +8,11 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from ledger.errors import FencedError, LedgerError
-from ledger.pipeline import SinkStep, SourceStep
 from ledger.queries.batches import Batch
 from ledger.settlement import Settlement, settle_once
 from ledger.stage_runs import Attempt, OpenedRun, Record, fail, heartbeat, open_run
 from ledger.states import BatchStatus
+from ledger.steps import SinkStep, SourceStep
 
 if TYPE_CHECKING:
     from ledger.spark.job import Job

@@ -57,6 +57,11 @@ class ParquetSink(_ParquetOptions):
 
     path: str
 
+    @property
+    def keyed(self) -> bool:
+        """Whether duplicates are recognized by columns of the row."""
+        return isinstance(self.dedup, Bloom) and bool(self.dedup.key)
+
     def __post_init__(self) -> None:
         given = self.partition_by
         object.__setattr__(

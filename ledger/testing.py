@@ -37,7 +37,7 @@ from ledger.database.connection import Database
 from ledger.database.upgrade import upgrade
 from ledger.errors import DeclarationError
 from ledger.opening import Interval, RunKey, Selection, open_batch, open_replay
-from ledger.pipeline import Pipeline, SinkStep, SourceStep, StageStep, suggestion
+from ledger.pipeline import Pipeline
 from ledger.queries import reports
 from ledger.queries.batches import Batch, get_batch
 from ledger.running import run_steps, settle_and_notify
@@ -49,6 +49,7 @@ from ledger.spark.job import Job
 from ledger.spark.reading import struct
 from ledger.spark.session import build_session
 from ledger.states import BatchStatus
+from ledger.steps import SinkStep, SourceStep, StageStep, suggestion
 from ledger.summary import RootCounts, summarize
 
 Rows = Sequence[Mapping[str, Any]] | DataFrame

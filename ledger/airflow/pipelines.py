@@ -18,7 +18,8 @@ from airflow.sdk.exceptions import (
 )
 
 from ledger.errors import DeclarationError, InputError, LedgerError, NotReadyError
-from ledger.pipeline import NOTIFY, Pipeline
+from ledger.pipeline import Pipeline
+from ledger.steps import NOTIFY
 
 APPLICATION = Path(__file__).resolve().parent.parent.parent / "jobs" / "run_step.py"
 _OWN_TASKS = ("open", "settle", "complete", NOTIFY)

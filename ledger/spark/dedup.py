@@ -18,7 +18,6 @@ from pyspark.sql import functions as F
 from sqlalchemy import Connection, Row
 
 from ledger.errors import StageError
-from ledger.pipeline import SinkStep, suggestion
 from ledger.queries import dedup as queries
 from ledger.sinks import Bloom
 from ledger.spark import bloom
@@ -26,6 +25,7 @@ from ledger.spark.inputs import delivered_rows, user_columns
 from ledger.spark.job import DELIVERED, IDENTITY, POSITION, ROOT, Job
 from ledger.stage_runs import OpenedRun
 from ledger.states import BatchKind
+from ledger.steps import SinkStep, suggestion
 
 # Written out to the last microsecond: JSON's default keeps milliseconds.
 _EXACT = {

@@ -7,7 +7,6 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from ledger.pipeline import SourceStep
 from ledger.queries import batches, replays
 from ledger.spark import fold
 from ledger.spark.files import read_failure
@@ -28,6 +27,7 @@ from ledger.spark.reading import Reader, find_files
 from ledger.spark.session import SPARK_ERRORS
 from ledger.stage_runs import OpenedRun, Record, commit
 from ledger.states import BatchKind
+from ledger.steps import SourceStep
 
 BROADCAST_MESSAGES = 1_000_000
 

@@ -120,19 +120,18 @@ def fold_emitted(
 
 
 def fold_read(
-    rows: DataFrame, input_run_id: int, consumer: str, *, one_row: bool = False
+    rows: DataFrame, inputs: Mapping[str, int], consumer: str, *, one_row: bool = False
 ) -> DataFrame:
-    """Deltas of a sink: every row that it read is acked. ``rows``: _root, _position.
+    """Deltas of a sink, or of the last tracked stage: every row that it read is acked.
 
-    ``one_row``: there is a single row of each root, so nothing is to be folded.
+    ``rows``: _root, _parent and, of several inputs, _input. ``one_row``: there is a single row of
+    each root, so nothing is to be folded.
     """
     if one_row:
-        own = edge(input_run_id, F.col("_position"), consumer, F.col("_root"))
+        own = parent_edge(inputs, consumer)
         acked = rows.withColumns({"acked": own, "acked_edges": F.lit(1)})
     else:
-        acked = _acked_by_reading(
-            rows.withColumnRenamed("_position", "_parent"), {consumer: input_run_id}, consumer
-        )
+        acked = _acked_by_reading(rows, inputs, consumer)
     return _rows(acked.withColumns({"emitted": F.lit(0).cast("bigint"), "emitted_edges": F.lit(0)}))
 
 

@@ -46,11 +46,12 @@ def input_frames(job: Job, run: OpenedRun) -> dict[str, DataFrame]:
 
 
 def delivered_rows(job: Job, batch_id: int, input_run_id: int) -> DataFrame:
-    """What a committed run of a batch passed on to its consumers, as ``input_rows``."""
+    """What a committed run of a batch passed on to its consumers, as ``input_rows``; without
+    ``_root`` where it is not tracked any more."""
     manifest = job.manifest(input_run_id)
     check_files(manifest)
     rows = with_position(read_stored(job, manifest), manifest, POSITION)
-    if ROOT not in rows.columns:  # a source's snapshot: roots are dense over positions
+    if ERROR in rows.columns:  # a source's snapshot: roots are dense over positions
         first_root = _first_root(job, batch_id, input_run_id)
         rows = with_position(rows.where(F.col(ERROR).isNull()), manifest, ROOT, first_root)
     for mark in (FAILED, DROPPED):
@@ -61,7 +62,9 @@ def delivered_rows(job: Job, batch_id: int, input_run_id: int) -> DataFrame:
 
 def anchored(rows: DataFrame) -> DataFrame:
     """Input rows as a stage sees them: user columns and ``_anchor`` (root, parent position), in a stage
-    of several inputs with the input's name."""
+    of several inputs with the input's name; behind the last tracked stage the columns alone."""
+    if ROOT not in rows.columns:
+        return rows.select(*user_columns(rows))
     fields = [F.col(ROOT).alias("root"), F.col(POSITION).alias("parent")]
     if INPUT in rows.columns:
         fields.append(F.col(INPUT).alias("input"))

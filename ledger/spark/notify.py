@@ -7,12 +7,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from ledger.errors import NotReadyError
-from ledger.pipeline import SourceStep
 from ledger.queries import batches
 from ledger.spark.inputs import read_stored
 from ledger.spark.job import MESSAGE, RAW, RESERVED, ROOT, Job
 from ledger.spark.manifest import check_files, with_position
 from ledger.states import BatchStatus
+from ledger.steps import SourceStep
 
 
 def notify(job: Job, batch_id: int) -> list[str]:

@@ -11,9 +11,9 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from ledger.errors import StageError
 from ledger.marks import Drop, FailedRecord
-from ledger.pipeline import StageStep
 from ledger.spark.job import ANCHOR, DROPPED, FAILED, RESERVED
 from ledger.spark.reading import struct
+from ledger.steps import StageStep
 
 NOTHING = "emitted nothing"
 

@@ -4,17 +4,18 @@ from dataclasses import replace
 
 import fsspec
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 from sqlalchemy import Connection
 
 from ledger.errors import StageError
-from ledger.pipeline import SinkStep
 from ledger.queries import dedup as queries
 from ledger.spark import fold
 from ledger.spark.dedup import Deduplicator
 from ledger.spark.inputs import input_rows, user_columns
-from ledger.spark.job import POSITION, ROOT, Job, Witness, file_rows, require_equal
+from ledger.spark.job import PARENT, POSITION, ROOT, Job, Witness, file_rows, require_equal
 from ledger.spark.manifest import Manifest, take_manifest
 from ledger.stage_runs import OpenedRun, Record, commit, retire
+from ledger.steps import SinkStep
 from ledger.storage import require_writable
 
 WRITTEN = {"compression": "zstd", "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false"}
@@ -77,16 +78,13 @@ def _post(
         output_rows=manifest.rows,
         duplicate_rows=dropped,
     )
-    read = Witness()
-    tracked = read.watch(rows.select(ROOT, POSITION))
-    if run.batch.ackers == 0:
+    if run.batch.ackers == 0 or ROOT not in rows.columns:
         return record
-    posted = job.post(
-        run,
-        fold.fold_read(
-            tracked, run.input_run.stage_run_id, step.name, one_row=run.input_run.one_row_a_root
-        ),
-    )
+    read = Witness()
+    tracked = read.watch(rows.select(ROOT, F.col(POSITION).alias(PARENT)))
+    inputs = {step.reads: run.input_run.stage_run_id}
+    one_row = run.input_run.one_row_a_root
+    posted = job.post(run, fold.fold_read(tracked, inputs, step.name, one_row=one_row))
     require_equal(
         f"rows read by {step.name} less its duplicates", read.rows - dropped, manifest.rows
     )

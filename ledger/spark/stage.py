@@ -1,6 +1,7 @@
 """Run a stage: call its function, write the output, derive the deltas from what is on storage."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import reduce
 
 from pyspark.sql import Column, DataFrame
@@ -9,7 +10,6 @@ from pyspark.sql.types import StringType
 
 from ledger.errors import StageError
 from ledger.marks import Mark
-from ledger.pipeline import StageStep
 from ledger.spark import fold
 from ledger.spark.inputs import anchored, input_frames, read_stored, user_columns
 from ledger.spark.job import (
@@ -31,6 +31,7 @@ from ledger.spark.manifest import Manifest, take_manifest, with_position
 from ledger.spark.reading import read_reference
 from ledger.spark.records import run_records
 from ledger.stage_runs import OpenedRun, Record, commit
+from ledger.steps import StageStep
 
 SWALLOWED = "read"  # the reason of what an on_read stage read and did not emit
 
@@ -40,7 +41,7 @@ def run_stage(job: Job, run: OpenedRun, step: StageStep) -> Record:
     frames = input_frames(job, run)
     output = _output(job, run, step, frames)
     folder = job.folder(run)
-    wrote = Witness(*_identity(run))
+    wrote = Witness(*(_identity(run) if job.pipeline.tracks(step.name) else []))
     wrote.watch(output).write.options(**STORED).parquet(folder)
     manifest = take_manifest(folder)
     require_equal(f"rows of {step.name} in {folder}", wrote.rows, manifest.rows)
@@ -68,12 +69,29 @@ def _output(
         made = run_records(step, anchored(rows))
     else:
         made, marks = _parts(step, step.function(*map(anchored, frames.values()), **references))
+        if not job.pipeline.tracks(step.name):
+            return _unanchored(step, made, marks)
         check_output(step, made)
     kept = [F.col(name) for name in (FAILED, DROPPED) if name in made.columns]
     output = made.select(*user_columns(made), *_stored_anchor(step), *kept)
     for mark in marks:
         output = output.unionByName(_marked(step, mark), allowMissingColumns=True)
     return output
+
+
+def _unanchored(step: StageStep, made: object, marks: list[Mark]) -> DataFrame:
+    """The output of a stage behind which nothing is tracked: the user's columns alone."""
+    if marks:
+        raise StageError(
+            f"stage {step.name!r} marks records, but tracking ends there or before: return the output alone"
+        )
+    check_frame(step, made)
+    assert isinstance(made, DataFrame)
+    if FAILED in made.columns:
+        raise StageError(
+            f"stage {step.name!r} returned {FAILED!r}, but tracking ends there or before: no record can fail"
+        )
+    return made.select(*user_columns(made))
 
 
 def _stored_anchor(step: StageStep) -> list[Column]:
@@ -107,8 +125,8 @@ def _marked(step: StageStep, mark: Mark) -> DataFrame:
     return mark.frame.select(*_stored_anchor(step), F.lit(mark.reason).alias(column))
 
 
-def check_output(step: StageStep, made: object) -> None:
-    """Raise StageError unless a stage returned a frame that keeps its anchor."""
+def check_frame(step: StageStep, made: object) -> None:
+    """Raise StageError unless a stage returned a frame whose columns have different names."""
     stage = step.name
     if not isinstance(made, DataFrame):
         raise StageError(f"stage {stage!r} returned {type(made).__name__}, expected a DataFrame")
@@ -118,6 +136,13 @@ def check_output(step: StageStep, made: object) -> None:
             f"stage {stage!r} returned column {repeated[0]!r} twice: drop or rename one"
             + (" (merging anchors is not supported yet)" if repeated[0] == ANCHOR else "")
         )
+
+
+def check_output(step: StageStep, made: object) -> None:
+    """Raise StageError unless a stage returned a frame that keeps its anchor."""
+    check_frame(step, made)
+    assert isinstance(made, DataFrame)
+    stage = step.name
     check_anchor(step, "a frame", made)
     taken = sorted((RESERVED - {ANCHOR, FAILED}) & set(made.columns))
     if taken:
@@ -154,6 +179,8 @@ def _post(
 ) -> tuple[Record, dict[str, int]]:
     """Derive the deltas by reading the written files back, and post them; the record, and drops by reason."""
     written = with_position(read_stored(job, manifest), manifest, POSITION)
+    if not job.pipeline.tracks(step.name):
+        return _ack_read(job, run, step, manifest, frames), {}
     identity = _identity(run)
     found = Witness(*identity)
     failed = written.select(ROOT, FAILED) if wrote.failed else None
@@ -202,6 +229,30 @@ def _post(
         acked_edges=posted.acked_edges,
     )
     return record, drops
+
+
+def _ack_read(
+    job: Job,
+    run: OpenedRun,
+    step: StageStep,
+    manifest: Manifest,
+    frames: Mapping[str, DataFrame],
+) -> Record:
+    """Ack what the last tracked stage has read; a stage behind it has nothing to ack."""
+    record = Record(
+        input_rows=sum(read.output_rows or 0 for read in run.inputs.values()),
+        output_rows=manifest.rows,
+    )
+    if run.batch.ackers == 0 or not all(map(job.pipeline.tracks, step.inputs)):
+        return record
+    inputs = {name: read.stage_run_id for name, read in run.inputs.items()}
+    posted = job.post(run, fold.fold_read(_all_rows(frames), inputs, step.name))
+    return replace(
+        record,
+        delta_rows=posted.rows,
+        delta_xor=posted.delta_xor,
+        acked_edges=posted.acked_edges,
+    )
 
 
 def _all_rows(frames: Mapping[str, DataFrame]) -> DataFrame:

@@ -1,0 +1,164 @@
+"""The steps of a pipeline, and how one is made of a declared function."""
+
+import inspect
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from ledger.errors import DeclarationError
+from ledger.sinks import ParquetSink
+from ledger.sources import FileSource
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+Acks = Literal["on_emit", "on_read", "explicit"]
+Emits = Literal["any", "one"]
+Notice = Callable[[int, "DataFrame"], object]
+
+NOTIFY = "notify"  # the task, and the step of jobs/run_step.py, that tells sources
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
+
+
+@dataclass(frozen=True)
+class SourceStep:
+    """A tracked source: each of its records is a root."""
+
+    name: str
+    source: FileSource
+    on_ack: Notice | None = None
+    on_fail: Notice | None = None
+    kind = "source"
+    inputs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class StageStep:
+    """A stage: a function of its tracked inputs' DataFrames, or of one record."""
+
+    name: str
+    function: "Callable[..., Any]"
+    inputs: tuple[str, ...]
+    acks: Acks
+    references: tuple[str, ...]
+    emits: Emits = "any"
+    schema: "StructType | str | None" = None
+    anchored: bool = True
+    kind = "stage"
+
+    @property
+    def by_record(self) -> bool:
+        """Whether the function takes one record instead of a frame; ``schema`` is then its output's."""
+        return self.schema is not None
+
+
+@dataclass(frozen=True)
+class SinkStep:
+    """A sink, fed by one stage or source."""
+
+    name: str
+    sink: ParquetSink
+    reads: str
+    kind = "sink"
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The step that it reads."""
+        return (self.reads,)
+
+
+Step = SourceStep | StageStep | SinkStep
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """The end of an error message: what may have been meant."""
+    names = sorted(known)
+    close = get_close_matches(name, names, n=1)
+    if close:
+        return f"; did you mean {close[0]!r}?"
+    return f"; known: {', '.join(names)}" if names else ""
+
+
+def checked_name(kind: str, name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise DeclarationError(
+            f"{kind} name {name!r}: expected a lower-case letter, then letters, digits or '_'"
+        )
+    return name
+
+
+def one_input(kind: str, name: str, reads: str | Sequence[str]) -> str:
+    if isinstance(reads, str):
+        return reads
+    raise DeclarationError(
+        f"{kind} {name!r} reads {', '.join(reads)}: expected one input. Unite them in a stage that reads several"
+    )
+
+
+def _inputs(name: str, reads: str | Sequence[str]) -> tuple[str, ...]:
+    inputs = (reads,) if isinstance(reads, str) else tuple(reads)
+    if not inputs or len(set(inputs)) != len(inputs):
+        raise DeclarationError(
+            f"stage {name!r} reads {', '.join(inputs) or 'nothing'}: expected one input or several, none twice"
+        )
+    return inputs
+
+
+def stage_step(
+    function: "Callable[..., Any]", reads: str | Sequence[str], acks: str, emits: str
+) -> StageStep:
+    name = checked_name("stage", function.__name__)
+    _one_of(name, "acks", acks, get_args(Acks))
+    _one_of(name, "emits", emits, get_args(Emits))
+    if acks == "on_read" and emits == "one":
+        raise DeclarationError(
+            f'stage {name!r}: emits="one" compares outputs with inputs, which acks="on_read" does not look at'
+        )
+    parameters = inspect.signature(function).parameters.values()
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    references = tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
+    inputs = _inputs(name, reads)
+    frames = len(inputs)
+    if len(positional) != frames or len(positional) + len(references) != len(parameters):
+        expected = "one positional parameter" if frames == 1 else f"{frames} positional parameters"
+        raise DeclarationError(
+            f"stage {name!r}: expected {expected}, a frame for each input ({', '.join(inputs)}), and references "
+            f"as keyword-only ones; found ({', '.join(map(str, parameters))})"
+        )
+    return StageStep(name, function, inputs, acks, references, emits)  # type: ignore[arg-type]
+
+
+def unanchored(step: StageStep) -> StageStep:
+    if step.acks != "on_emit" or step.emits != "any":
+        raise DeclarationError(
+            f"stage {step.name!r}: anchored=False acks what it reads, so acks and emits say nothing there"
+        )
+    return replace(step, anchored=False)
+
+
+def record_step(
+    function: "Callable[..., Any]",
+    reads: str | Sequence[str],
+    schema: "StructType | str",
+    emits: str,
+) -> StageStep:
+    name = checked_name("stage", function.__name__)
+    _one_of(name, "emits", emits, get_args(Emits))
+    if not inspect.isgeneratorfunction(function):
+        raise DeclarationError(
+            f"record stage {name!r}: expected a generator, a function that yields its outputs"
+        )
+    if len(inspect.signature(function).parameters) != 1:
+        raise DeclarationError(
+            f"record stage {name!r}: expected one parameter, the record; join references in a stage"
+        )
+    reading = (one_input("record stage", name, reads),)
+    return StageStep(name, function, reading, "on_emit", (), emits, schema)  # type: ignore[arg-type]
+
+
+def _one_of(stage: str, option: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise DeclarationError(f"stage {stage!r}: {option}={value!r}{suggestion(value, known)}")

@@ -1,0 +1,133 @@
+"""Where tracking ends: any stage may be the last tracked one, and what follows it is not guarded."""
+
+from collections import Counter
+
+import pytest
+from pyspark.sql import functions as F
+
+from ledger import Bloom, FileSource, ParquetSink, Pipeline, dropped
+from ledger.errors import DeclarationError, StageError
+from tests.support.ledgers import rows
+
+COUNT = 30
+
+
+def numbers(tmp_path):
+    (tmp_path / "in.csv").write_text("n\n" + "".join(f"{n}\n" for n in range(COUNT)))
+
+
+def totalled(total=None, dedup="none"):
+    """numbers -> odd (drops the even) -> totals (unanchored) -> doubled -> out; odd -> kept."""
+    made = Pipeline("totals")
+    made.source("numbers", FileSource("in.csv", schema="n INT"))
+
+    @made.stage(reads="numbers")
+    def odd(frame):
+        return frame.where("n % 2 = 1"), dropped(frame.where("n % 2 = 0"), "even")
+
+    def totals(frame):
+        return frame.groupBy((F.col("n") % 5).alias("rest")).count()
+
+    made.stage(reads="odd", anchored=False)(total or totals)
+
+    @made.stage(reads=(total or totals).__name__)
+    def doubled(frame):
+        return frame.withColumn("twice", F.col("count") * 2)
+
+    made.sink("out", ParquetSink("out", dedup=dedup), reads="doubled")
+    made.sink("kept", ParquetSink("kept"), reads="odd")
+    return made
+
+
+def test_any_stage_may_be_the_last_tracked_one(runner, tmp_path, sink_rows):
+    """Records are acked once an unanchored stage has read them; what it makes of them flows on without anchors."""
+    numbers(tmp_path)
+    run = runner(totalled())
+    batch = run.open()
+    assert run.settled(batch).failed == 0
+    assert Counter(sink_rows("out", "rest", "count", "twice")) == Counter(
+        (n, 3, 6) for n in range(5)
+    )
+    assert len(sink_rows("kept")) == COUNT // 2
+    found = rows(run.job.database, "SELECT stage, delta_rows FROM stage_run ORDER BY stage_run_id")
+    assert {row.stage: row.delta_rows for row in found} == {
+        "numbers": COUNT, "odd": COUNT, "totals": COUNT // 2, "doubled": 0, "out": 0, "kept": COUNT // 2,
+    }  # fmt: skip
+
+
+def test_a_loss_before_the_end_is_still_found(runner, tmp_path):
+    """In front of the unanchored stage every record is guarded as ever."""
+    numbers(tmp_path)
+    made = totalled()
+
+    @made.stage(reads="odd")
+    def picky(frame):
+        return frame.where("n > 10")
+
+    made.sink("more", ParquetSink("more"), reads="picky")
+    run = runner(made)
+    assert run.settled(run.open()).failed == 5
+    found = rows(run.job.database, "SELECT DISTINCT stage, reason FROM failed_root_detail")
+    assert [tuple(row) for row in found] == [("picky", "lost")]
+
+
+def test_rerun_of_untracked_steps(runner, tmp_path, sink_rows):
+    """Running the untracked steps again before the settlement replaces what they delivered."""
+    numbers(tmp_path)
+    run = runner(totalled())
+    batch = run.open()
+    run.steps(batch)
+    for name in ("totals", "doubled", "out"):
+        run.step(batch, name)
+    assert run.settled(batch).failed == 0
+    assert len(sink_rows("out", "rest")) == 5
+
+
+def failing(frame):
+    return frame.withColumn("_failed", F.lit("no"))
+
+
+def marking(frame):
+    return frame.groupBy("n").count(), dropped(frame, "x")
+
+
+@pytest.mark.parametrize(
+    ("total", "message"),
+    [(failing, "no record can fail"), (marking, "tracking ends there or before")],
+)
+def test_nothing_fails_where_nothing_is_tracked(runner, tmp_path, total, message):
+    """An unanchored stage cannot fail or drop records, and says so."""
+    numbers(tmp_path)
+    run = runner(totalled(total))
+    with pytest.raises(StageError, match=message):
+        run.steps(run.open())
+
+
+def test_declarations_that_cannot_work():
+    """What needs a record is refused behind the last tracked stage, by name."""
+    with pytest.raises(DeclarationError, match=r"sink 'out' .* not tracked any more"):
+        totalled(dedup="exact").steps()
+    assert totalled(dedup=Bloom(key=("rest",), capacity=10)).steps()
+
+    made = totalled()
+
+    @made.stage(reads=["odd", "doubled"])
+    def mixed(one, other):
+        return one
+
+    made.sink("mixed_out", ParquetSink("m"), reads="mixed")
+    with pytest.raises(DeclarationError, match="reads 'odd', which is tracked, beside inputs"):
+        made.steps()
+
+    made = totalled()
+
+    @made.record_stage(reads="doubled", schema="n INT")
+    def by_record(record):
+        yield record
+
+    made.sink("record_out", ParquetSink("r"), reads="by_record")
+    with pytest.raises(DeclarationError, match="takes records"):
+        made.steps()
+
+    with pytest.raises(DeclarationError, match="acks and emits say nothing"):
+        made.stage(reads="odd", anchored=False, emits="one")(failing)
