@@ -18,7 +18,7 @@ from rich.table import Table
 
 from benchmarks import data, plain
 from benchmarks.measure import Bench, PeakMemory, seconds
-from benchmarks.pipelines import failing, flights, wordcount
+from benchmarks.pipelines import by_record, failing, flights, wordcount
 from ledger import Pipeline
 from ledger.database import embedded
 from ledger.database.connection import Database
@@ -75,6 +75,7 @@ def measure(session: SparkSession, database: Database, rounds: int) -> dict[str,
         results |= throughput(
             name, bench, make, lambda out, run=by_hand: run(session, HOME / "data", out), rounds
         )
+    results |= record_stage(session, bench, rounds)
     results["replay_seconds"] = replay_seconds(bench, rounds)
     results["ledger_rows_per_second"] = ledger_rows_per_second(session, database, rounds)
     return results
@@ -115,6 +116,20 @@ def throughput(
         f"{name}.settle_seconds": statistics.median(settled),
         f"{name}.seconds": taken,
     }
+
+
+def record_stage(session: SparkSession, bench: Bench, rounds: int) -> dict[str, float]:
+    """A record stage, with its deltas and commit, against the same function in mapInArrow by hand."""
+    taken: dict[str, list[float]] = {"stage": [], "plain": []}
+    for number in track(range(rounds + 1), "record stage: rounds", console=console):
+        stage, snapshot = bench.step(by_record(), "counted")
+        by_hand = seconds(lambda paths=snapshot: plain.counted(session, paths, HOME / "plain"))
+        shutil.rmtree(HOME / "plain")
+        if number > 0:
+            taken["stage"].append(stage)
+            taken["plain"].append(by_hand)
+    median = {name: statistics.median(values) for name, values in taken.items()}
+    return {"record_stage.over_map_in_arrow_throughput": median["plain"] / median["stage"]}
 
 
 def replay_seconds(bench: Bench, rounds: int) -> float:

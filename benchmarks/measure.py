@@ -16,12 +16,14 @@ from sqlalchemy import text
 from ledger import Pipeline
 from ledger.database.connection import Database
 from ledger.opening import Interval, RunKey, Selection, open_batch, open_replay
+from ledger.queries import batches
 from ledger.queries import settlement as queries
 from ledger.queries.batches import Batch
-from ledger.running import run_steps
+from ledger.running import run_step, run_steps
 from ledger.settings import Settings
 from ledger.settlement import settle_once
 from ledger.spark.job import Job
+from ledger.stage_runs import Attempt
 
 START = datetime(2013, 1, 1, tzinfo=UTC)
 _days = count(1)
@@ -74,6 +76,19 @@ class Bench:
             pipeline, lambda batch: taken.append(seconds(lambda: self._bare(batch.batch_id)))
         )
         return taken[0]
+
+    def step(self, pipeline: Pipeline, name: str) -> tuple[float, list[str]]:
+        """Seconds of one step with its commit, and the files that it read."""
+        end = START + timedelta(days=next(_days))
+        key = RunKey("", f"until {end:%Y-%m-%d}")
+        batch = open_batch(self._database, self._settings, pipeline, key, Interval(START, end))
+        job = self._job(pipeline)
+        for step in pipeline.steps():
+            taken = seconds(lambda name=step.name: run_step(job, batch.batch_id, name, Attempt()))
+            if step.name == name:
+                break
+        (source,) = self._database.transact(lambda c: batches.sources(c, batch.batch_id))
+        return taken, job.manifest(source.emit_run_id).paths
 
     def replay(self, pipeline: Pipeline, original: Batch) -> tuple[Batch, Times]:
         """Replay what failed in a batch."""

@@ -1,6 +1,8 @@
 """The pipelines that are measured: those of ``jobs``, with tracking on and off."""
 
 import copy
+from collections.abc import Iterator
+from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -8,6 +10,8 @@ from pyspark.sql import functions as F
 import jobs.flights
 import jobs.wordcount
 from ledger import Pipeline
+
+COUNTED = "sentence STRING, words INT"
 
 
 def flights(ackers: int) -> Pipeline:
@@ -32,6 +36,21 @@ def failing(poisoned: bool) -> Pipeline:
 
     made.sink("warehouse", jobs.flights.pipeline.step("warehouse").sink, reads="check")
     return made
+
+
+def by_record() -> Pipeline:
+    """A record stage that counts the words of each sentence."""
+    made = Pipeline("by_record")
+    made.source("sentences", jobs.wordcount.pipeline.step("sentences").source)
+    made.record_stage(reads="sentences", schema=COUNTED)(counted)
+    made.sink("words", jobs.wordcount.pipeline.step("words").sink, reads="counted")
+    return made
+
+
+def counted(record: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """One sentence with the number of its words."""
+    sentence = record["sentence"]
+    yield {"sentence": sentence, "words": len(sentence.split())}
 
 
 def _with(pipeline: Pipeline, ackers: int) -> Pipeline:

@@ -4,8 +4,10 @@ Read the source directly, write each stage's output once, same format and codec.
 the stages are written out here, not shared, so that neither side pays for the other's shape.
 """
 
+from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
@@ -46,6 +48,23 @@ def flights(spark: SparkSession, data: Path, out: Path) -> None:
 
     departures = spark.read.parquet(str(out / "with_weather"))
     departures.write.partitionBy("month", "day").options(**ZSTD).parquet(str(out / "warehouse"))
+
+
+def counted(spark: SparkSession, snapshot: list[str], out: Path) -> None:
+    """Count the words of each sentence in Python, on Arrow batches."""
+    schema = pa.schema([("sentence", pa.string()), ("words", pa.int32())])
+
+    def count(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            rows = [
+                {"sentence": row["sentence"], "words": len(row["sentence"].split())}
+                for row in batch.to_pylist()
+            ]
+            yield pa.RecordBatch.from_pylist(rows, schema)
+
+    sentences = spark.read.parquet(*snapshot).select("sentence")
+    made = sentences.mapInArrow(count, "sentence STRING, words INT")
+    made.write.options(**ZSTD).parquet(str(out / "counted"))
 
 
 def wordcount(spark: SparkSession, data: Path, out: Path) -> None:

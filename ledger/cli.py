@@ -140,7 +140,7 @@ def replay(
         bool, typer.Option("--quarantined", help="Records given up, with a new budget.")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say what would be replayed.")
+        bool, typer.Option("--dry-run", help="Only say what is due, by stage and reason.")
     ] = False,
     run_id: Annotated[str | None, typer.Option(help="Finds the replay of that run again.")] = None,
     master: Annotated[str, typer.Option(help="Spark master.")] = "local[*]",

@@ -39,9 +39,12 @@ def settle_once(
     """
     try:
         return database.transact(lambda c: _settle(c, batch_id, now, skip_locked))
-    except (IntegrityError, TooManyFailedError) as exc:
+    except TooManyFailedError as exc:
         failure = str(exc)
         return database.transact(lambda c: _hold(c, batch_id, failure))
+    except IntegrityError as exc:
+        damage = str(exc)
+        return database.transact(lambda c: _hold(c, batch_id, damage, released=False))
 
 
 def _settle(
@@ -62,6 +65,11 @@ def _settle(
         return Settlement(batch_id, BatchStatus.OPEN, verdict.reason)
     if verdict.action is Action.ABANDON:
         return _abandon(connection, batch, verdict)
+    if verdict.action is Action.EXPIRE and batch.ackers == 0:
+        raise IntegrityError(
+            f"batch {batch_id}: {verdict.reason}, and with ackers=0 nobody knows what is missing behind it: "
+            f"run {verdict.missing[0]} again"
+        )
     return _decide_roots(connection, batch, verdict, moment)
 
 
@@ -165,7 +173,7 @@ def _check_ratio(connection: Connection, batch: Batch) -> None:
     """
     if batch.max_failed_ratio is None or batch.released:
         return
-    family = queries.family_failures(connection, batch.original_id)
+    family = queries.family_failures(connection, batch.original_id, batch.batch_id)
     roots = family.roots or queries.total_roots(connection, batch.batch_id)
     if family.released or family.failed <= batch.max_failed_ratio * roots:
         return
@@ -207,6 +215,7 @@ def _abandon(connection: Connection, batch: Batch, verdict: Verdict) -> Settleme
     """No verdicts without an emit: give up the batch and what it claimed."""
     batches.move_batch(connection, batch.batch_id, BatchStatus.OPEN, BatchStatus.ABANDONED)
     batches.set_claims(connection, batch.batch_id, False)
+    runs.supersede_all(connection, batch.batch_id)
     queries.release_messages(connection, batch.batch_id)
     runs.fence_all_running(connection, batch.batch_id)
     queries.forget_fails(connection, batch.batch_id)
@@ -214,10 +223,14 @@ def _abandon(connection: Connection, batch: Batch, verdict: Verdict) -> Settleme
     return Settlement(batch.batch_id, BatchStatus.ABANDONED, verdict.reason, True)
 
 
-def _hold(connection: Connection, batch_id: int, failure: str) -> Settlement:
+def _hold(
+    connection: Connection, batch_id: int, failure: str, *, released: bool | None = None
+) -> Settlement:
     batch = batches.lock_batch(connection, batch_id)
     assert batch is not None
     if batch.status is not BatchStatus.OPEN:
         return Settlement(batch_id, batch.status, batch.held_reason or f"already {batch.status}")
     batches.move_batch(connection, batch_id, BatchStatus.OPEN, BatchStatus.HELD, failure)
+    if released is not None:  # a release was meant for another reason than this one
+        batches.set_released(connection, batch_id, released)
     return Settlement(batch_id, BatchStatus.HELD, failure, True)

@@ -88,6 +88,7 @@ class BatchResult:
     failed: list[Failure]
     rows: dict[str, list[dict[str, Any]]]
     crashed: bool
+    made: Pipeline = field(repr=False)
     lab: "_Lab" = field(repr=False)
 
 
@@ -120,7 +121,7 @@ def run_batch(
         if after is not None
         else _Lab(spark or build_session("ledger.testing", "local[2]"))
     )
-    made = lab.pipeline(pipeline, sources, references or {})
+    made = lab.pipeline(pipeline, sources, references)
     number = next(_numbers)
     interval = Interval(START + timedelta(days=number), START + timedelta(days=number + 1))
     key = RunKey("", f"run-{number}")
@@ -143,10 +144,12 @@ def replay(
 ) -> BatchResult:
     """Replay what is failed of a batch and its replays, with the mended ``pipeline`` if one is given.
 
-    ``selection``: as for ``ledger.opening.Selection``. Raises NotReadyError if nothing is due.
+    ``references``: by default those of the batch. ``selection``: as for ``ledger.opening.Selection``. Raises NotReadyError if nothing is due.
     """
     lab = result.lab
-    made = lab.made if pipeline is None else lab.pipeline(pipeline, {}, references or {})
+    made = result.made
+    if pipeline is not None or references is not None:
+        made = lab.pipeline(pipeline or result.made, {}, references, result.made)
     key = RunKey("", f"replay-{next(_numbers)}")
     chosen = Selection(**selection)
     original, *_ = lab.database.transact(lambda c: reports.family(c, result.batch_id))
@@ -164,7 +167,7 @@ def resume(result: BatchResult, *, now: datetime | None = None) -> BatchResult:
     """Run all steps of a batch again that crashed, or was given no time, and settle it."""
     lab = result.lab
     again = lambda job: job.database.transact(lambda c: get_batch(c, result.batch_id))  # noqa: E731
-    return lab.run(lab.made, again, (), now)
+    return lab.run(result.made, again, (), now)
 
 
 def lose_rows(stage_name: str, *, fraction: float, seed: int = 0) -> Fault:
@@ -190,9 +193,8 @@ def lose_file(step_name: str) -> Fault:
     def during() -> Iterator[None]:
         def lossy(take: Callable[[str], Any]) -> Callable[[str], Any]:
             def taken(folder: str) -> Any:
-                found = sorted(Path(folder).rglob("*.parquet"))
-                if f"/{step_name}/" in folder or f"/{step_name}/" in f"{folder}/":
-                    found[-1].unlink()
+                if f"/{step_name}/batch=" in folder or f"/{step_name}/_staging/" in folder:
+                    sorted(Path(folder).rglob("*.parquet"))[-1].unlink()
                 return take(folder)
 
             return taken
@@ -204,7 +206,10 @@ def lose_file(step_name: str) -> Fault:
                 )
             yield
 
-    return Fault(during=during)
+    def known(pipeline: Pipeline) -> None:
+        pipeline.step(step_name)
+
+    return Fault(known, during)
 
 
 def crash_at(point: str) -> Fault:
@@ -291,14 +296,19 @@ class _Lab:
         )
 
     def pipeline(
-        self, given: Pipeline, sources: Mapping[str, Rows], references: Mapping[str, Rows]
+        self,
+        given: Pipeline,
+        sources: Mapping[str, Rows],
+        references: Mapping[str, Rows] | None,
+        before: Pipeline | None = None,
     ) -> Pipeline:
-        """The pipeline with its sources, references and sinks in this lab's folders."""
+        """The pipeline with its sources, references and sinks in this lab's folders; without
+        ``references`` it has those of the pipeline ``before``."""
         made = copy.copy(given)
         steps = given.steps()
         own = [step for step in steps if isinstance(step, SourceStep)]
         _check_names("source", sources, [step.name for step in own])
-        _check_names("reference", references, given._references)
+        _check_names("reference", references or {}, given._references)
         made._steps = dict(given._steps)
         for step in own:
             rows = self._files(step.name, step.source, sources.get(step.name, ()))
@@ -307,11 +317,11 @@ class _Lab:
             if isinstance(last, SinkStep):
                 moved: ParquetSink = replace(last.sink, path=f"sinks/{last.name}")
                 made._steps[last.name] = replace(last, sink=moved)
+        kept = before._references if before is not None and references is None else {}
         made._references = {
-            name: self._files(name, source, references.get(name, ()))
+            name: kept.get(name) or self._files(name, source, (references or {}).get(name, ()))
             for name, source in given._references.items()
         }
-        self.made = made
         return made
 
     def _files(self, name: str, source: FileSource, rows: Rows) -> FileSource:
@@ -347,9 +357,9 @@ class _Lab:
                 settle_and_notify(job, batch.batch_id, now=now)
             except Crash:
                 crashed = True
-        return self._result(batch.batch_id, crashed)
+        return self._result(made, batch.batch_id, crashed)
 
-    def _result(self, batch_id: int, crashed: bool) -> BatchResult:
+    def _result(self, made: Pipeline, batch_id: int, crashed: bool) -> BatchResult:
         found = summarize(self.database, batch_id)
         failed = self.database.transact(lambda c: reports.failed_records(c, batch_id))
         return BatchResult(
@@ -358,13 +368,15 @@ class _Lab:
             found.held_reason,
             found.roots,
             [Failure(**row._mapping) for row in failed],
-            {name: self._sink_rows(name, batch_id) for name in self._sinks()},
+            {
+                step.name: self._sink_rows(step.name, batch_id)
+                for step in made.steps()
+                if isinstance(step, SinkStep)
+            },
             crashed,
+            made,
             self,
         )
-
-    def _sinks(self) -> list[str]:
-        return [step.name for step in self.made.steps() if isinstance(step, SinkStep)]
 
     def _sink_rows(self, name: str, batch_id: int) -> list[dict[str, Any]]:
         """The rows that the sink holds of the batch's original and its replays."""

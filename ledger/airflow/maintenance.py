@@ -136,7 +136,10 @@ def _release(batch: int | None) -> None:
 
     if batch is None:
         raise AirflowFailException("which batch is to be released? Give its number as batch")
-    _log.info("%s", release(connected(), batch))
+    released = release(connected(), batch)
+    _log.info("%s", released)
+    if released.status != "settled":
+        raise AirflowFailException(f"batch {batch} is {released.status}: {released.reason}")
 
 
 def _triggers(params: dict[str, Any], only: set[int] | None, run_id: str) -> list[dict[str, Any]]:

@@ -24,7 +24,7 @@ from ledger.steps import NOTIFY
 APPLICATION = Path(__file__).resolve().parent.parent.parent / "jobs" / "run_step.py"
 _OWN_TASKS = ("open", "settle", "complete", NOTIFY)
 SELECTING = ("reason", "stage", "root", "source", "since", "until", "quarantined")
-_OWN_CONF = ("interval_start", "interval_end", "replay_of", *SELECTING)
+_OWN_CONF = ("interval_start", "interval_end")
 _log = logging.getLogger(__name__)
 START = datetime(2000, 1, 1, tzinfo=UTC)
 

@@ -219,6 +219,14 @@ def release_batch(connection: Connection, batch_id: int) -> bool:
     return connection.execute(statement, {"id": batch_id}).first() is not None
 
 
+def set_released(connection: Connection, batch_id: int, released: bool) -> None:
+    """Whether a batch may settle above ``max_failed_ratio``."""
+    connection.execute(
+        text("UPDATE batch SET released = :released WHERE batch_id = :id"),
+        {"id": batch_id, "released": released},
+    )
+
+
 def open_batches(connection: Connection) -> list[int]:
     """Numbers of all open batches, oldest first."""
     rows = connection.execute(

@@ -40,18 +40,28 @@ def pipeline_deliveries(
 
 
 def void_deliveries(connection: Connection, sink: str, batch: Batch) -> list[int]:
-    """Other settled batches of a batch's family in which the sink has no committed run.
+    """Other decided batches whose folder no committed run of the sink stands behind: settled ones of
+    the batch's family, and abandoned ones of it or of its interval.
 
-    What they show was renamed by a run that was superseded, or died before it committed: each of
-    its records failed, and this batch, or a later one, brings it again.
+    What they show was renamed by a run that was superseded, or died before it committed: this
+    batch, or a later one, brings each of its records again.
     """
     statement = text("""
         SELECT b.batch_id FROM batch b
-        WHERE :original IN (b.batch_id, b.original_batch_id) AND b.batch_id <> :id AND b.status = 'settled'
+        WHERE b.batch_id <> :id AND b.pipeline_id = :pipeline
+          AND (:original IN (b.batch_id, b.original_batch_id) AND b.status IN ('settled', 'abandoned')
+               OR b.status = 'abandoned' AND b.interval_start = :start AND b.interval_end = :end)
           AND NOT EXISTS (SELECT FROM stage_run r
                           WHERE r.batch_id = b.batch_id AND r.stage = :sink AND r.state = 'committed')
     """)
-    keys = {"original": batch.original_id, "id": batch.batch_id, "sink": sink}
+    keys = {
+        "original": batch.original_id,
+        "id": batch.batch_id,
+        "pipeline": batch.pipeline_id,
+        "start": batch.interval_start,
+        "end": batch.interval_end,
+        "sink": sink,
+    }
     return [row.batch_id for row in connection.execute(statement, keys)]
 
 

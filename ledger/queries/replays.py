@@ -35,7 +35,8 @@ def claim_messages(
     limit: int | None,
 ) -> int:
     """Claim the failed messages that ``selection`` names and that are due, at most ``limit``, for an
-    open replay; how many. Messages taken from quarantine begin with a new budget.
+    open replay; how many. Those that failed least often come first: one that kills its step every
+    time does not keep the others waiting. Messages taken from quarantine begin with a new budget.
 
     Guarded by their status: of two replays at once each message goes to one.
     """
@@ -46,7 +47,7 @@ def claim_messages(
         WHERE message_id IN (
           SELECT m.message_id FROM failed_message m JOIN failed_root r ON r.root_id = m.root_id
           WHERE m.original_batch_id = :original AND {_SELECTED}
-          ORDER BY m.message_id LIMIT :limit FOR UPDATE OF m
+          ORDER BY m.attempts, m.message_id LIMIT :limit FOR UPDATE OF m
         ) AND status IN ('failed', 'quarantined')
     """)
     keys = {"batch_id": batch_id, "original": original_batch_id, "limit": limit}

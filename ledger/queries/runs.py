@@ -153,6 +153,22 @@ def supersede(connection: Connection, batch_id: int, stage: str) -> None:
     )
 
 
+def supersede_all(connection: Connection, batch_id: int) -> None:
+    """Supersede every committed run of a batch that is given up: opened again, all runs again."""
+    connection.execute(
+        text("""
+        UPDATE stage_run SET state = 'superseded' WHERE batch_id = :id AND state = 'committed'
+        """),
+        {"id": batch_id},
+    )
+    connection.execute(
+        text("""
+        UPDATE batch_source SET emit_run_id = NULL, first_root = NULL, roots = NULL WHERE batch_id = :id
+        """),
+        {"id": batch_id},
+    )
+
+
 def commit_run(connection: Connection, run_id: int, record: Mapping[str, Any]) -> bool:
     """Mark a running run committed with what it did; False if it was not running any more."""
     statement = text("""

@@ -158,7 +158,10 @@ WITH hop AS (
   WHERE due.edges <> coalesce(c.acked_edges, 0)
   GROUP BY due.root_id, due.component
 ), named AS (
-  SELECT b.*, coalesce(u.consumers, b.consumers) AS culprits
+  -- Of several with a wrong count one that did commit is to blame: the others never had their turn.
+  SELECT b.*, coalesce((SELECT ARRAY[c] FROM unnest(u.consumers) WITH ORDINALITY AS c (c, place)
+                        ORDER BY c = ANY (cast(:uncommitted AS text[])), place LIMIT 1), b.consumers) AS culprits,
+         array_remove(u.consumers, NULL) AS wrong
   FROM broken b LEFT JOIN uneven u USING (root_id, component)
 )
 UPDATE settling s SET
@@ -169,7 +172,8 @@ UPDATE settling s SET
                 WHEN b.emitted_edges > b.acked_edges THEN 'lost'
                 WHEN b.emitted_edges < b.acked_edges THEN 'acked too often'
                 ELSE 'one lost and another acked too often' END,
-  detail = format('%s edges from %s, %s acked', b.emitted_edges, b.producers, b.acked_edges),
+  detail = format('%s edges from %s, %s acked', b.emitted_edges, b.producers, b.acked_edges)
+           || CASE WHEN cardinality(b.wrong) > 1 THEN '; wrong at ' || array_to_string(b.wrong, ', ') ELSE '' END,
   own_failure = NOT b.culprits && cast(:uncommitted AS text[])
 FROM named b WHERE b.root_id = s.root_id
 """
@@ -185,7 +189,8 @@ def name_hops(
     """Name, for each root without an explicit fail, the first step where it broke.
 
     A component of hops broke where what its producers emitted differs, as XOR or as a count, from
-    what its consumers acked. Of several consumers those with a wrong count are named.
+    what its consumers acked. Of several consumers with a wrong count the first that committed is
+    named, and the others in the detail.
     ``uncommitted``: steps that never committed; a root that broke there failed through no fault of
     its own. ``explicit``: stages that ack by themselves, so what is missing there was not acked
     rather than lost.
@@ -241,22 +246,24 @@ def record_failures_of_replay(connection: Connection, batch_id: int, max_replays
     return connection.execute(statement, {"id": batch_id, "max_replays": max_replays}).rowcount
 
 
-def family_failures(connection: Connection, original_id: int) -> Row[Any]:
-    """Of an original and its replays: messages that failed through their own fault and are not
-    recovered, the stage and reason of most of them, the original's roots, and whether a person
-    released it: failed, stage, reason, roots, released.
+def family_failures(connection: Connection, original_id: int, batch_id: int) -> Row[Any]:
+    """Of an original and its replays, as ``batch_id`` of them settles: messages that failed through
+    their own fault and are not recovered, those that others replay included; the stage and reason
+    of most of them, the original's roots, and whether a person released it: failed, stage, reason,
+    roots, released.
     """
     statement = text("""
         WITH own AS (
           SELECT r.stage, r.reason FROM failed_message m JOIN failed_root r ON r.root_id = m.root_id
-          WHERE m.original_batch_id = :id AND m.status IN ('failed', 'quarantined') AND r.own_failure
+          WHERE m.original_batch_id = :id AND r.own_failure
+            AND (m.status IN ('failed', 'quarantined') OR m.status = 'replaying' AND m.replay_batch_id <> :batch)
         )
         SELECT (SELECT count(*) FROM own) AS failed, most.stage, most.reason, b.roots, b.released
         FROM batch b
         LEFT JOIN (SELECT stage, reason FROM own GROUP BY 1, 2 ORDER BY count(*) DESC LIMIT 1) most ON true
         WHERE b.batch_id = :id
     """)
-    return connection.execute(statement, {"id": original_id}).one()
+    return connection.execute(statement, {"id": original_id, "batch": batch_id}).one()
 
 
 def recover_rest_of_replay(connection: Connection, batch_id: int) -> int:
@@ -306,10 +313,13 @@ def clear_partition(connection: Connection, batch_id: int) -> bool:
 
 
 def release_messages(connection: Connection, batch_id: int) -> int:
-    """Give the messages that an abandoned replay claimed back; how many."""
+    """Give the messages that an abandoned replay claimed back, to where it took them from; how many."""
     statement = text("""
-        UPDATE failed_message SET status = 'failed', replay_batch_id = NULL, updated_at = now()
-        WHERE replay_batch_id = :id AND status = 'replaying'
+        UPDATE failed_message m SET replay_batch_id = NULL, updated_at = now(),
+               status = (CASE WHEN coalesce(b.selection ->> 'quarantined', 'false') = 'true'
+                              THEN 'quarantined' ELSE 'failed' END)::message_status
+        FROM batch b
+        WHERE b.batch_id = :id AND m.replay_batch_id = b.batch_id AND m.status = 'replaying'
     """)
     return connection.execute(statement, {"id": batch_id}).rowcount
 

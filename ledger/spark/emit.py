@@ -23,6 +23,7 @@ from ledger.spark.job import (
     require_equal,
 )
 from ledger.spark.manifest import Manifest, check_files, take_manifest, with_position
+from ledger.spark.notify import check_columns
 from ledger.spark.reading import Reader, find_files
 from ledger.spark.session import SPARK_ERRORS
 from ledger.stage_runs import OpenedRun, Record, commit
@@ -35,6 +36,7 @@ BROADCAST_MESSAGES = 1_000_000
 def run_source(job: Job, run: OpenedRun, step: SourceStep) -> Record:
     """Emit one source of one batch and commit it; what it recorded."""
     reader = Reader(job.spark, step.source)
+    check_columns(step, reader.schema.names)
     folder = job.folder(run)
     with _reading():
         wrote = [_write(_records(job, run, step, reader), folder)]

@@ -6,13 +6,27 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from ledger.errors import NotReadyError
+from ledger.errors import InputError, NotReadyError
 from ledger.queries import batches
 from ledger.spark.inputs import read_stored
 from ledger.spark.job import MESSAGE, RAW, RESERVED, ROOT, Job
 from ledger.spark.manifest import check_files, with_position
 from ledger.states import BatchStatus
 from ledger.steps import SourceStep
+
+ADDED = ("message_id", "raw", "stage", "reason")
+
+
+def check_columns(step: SourceStep, names: list[str]) -> None:
+    """Raise InputError if a source that wants notices has a column that they add."""
+    if not (step.on_ack or step.on_fail):
+        return
+    for name in ADDED:
+        if name in names:
+            raise InputError(
+                f"source {step.name!r} has a column {name!r}, which the frames of on_ack and on_fail add: "
+                "rename it in the schema"
+            )
 
 
 def notify(job: Job, batch_id: int) -> list[str]:

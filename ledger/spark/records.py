@@ -1,7 +1,9 @@
 """Record stages: a user's generator over Arrow batches, one record at a time, anchored for it."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from functools import partial
+from itertools import groupby
 from typing import Any
 
 import pyarrow as pa
@@ -17,19 +19,59 @@ from ledger.steps import StageStep
 
 NOTHING = "emitted nothing"
 
+_ANCHOR = StructType([StructField("root", LongType()), StructField("parent", LongType())])
 _OWN = StructType(
     [
-        StructField(
-            ANCHOR,
-            StructType([StructField("root", LongType()), StructField("parent", LongType())]),
-            nullable=False,
-        ),
+        StructField(ANCHOR, _ANCHOR, nullable=False),
         StructField(FAILED, StringType()),
         StructField(DROPPED, StringType()),
     ]
 )
 
 Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """What a record may yield: Arrow's schema of its columns, and those that may not be null."""
+
+    schema: pa.Schema
+    required: frozenset[str]
+
+    def check(self, made: object) -> Record:
+        """What was yielded, if it is a row. Raises TypeError with what was expected."""
+        if not isinstance(made, dict):
+            raise TypeError(f"yielded {type(made).__name__}, expected a dict or dropped(reason)")
+        for name in made:
+            if name not in self.schema.names:
+                raise TypeError(
+                    f"yielded column {name!r}, the schema has {', '.join(self.schema.names)}"
+                )
+        for name in self.required:
+            if made.get(name) is None:
+                raise TypeError(f"yielded no {name!r}, which the schema says is NOT NULL")
+        return made
+
+
+@dataclass
+class _Made:
+    """Rows of one batch as they come: the row, and the place of its record in the batch."""
+
+    rows: list[Record] = field(default_factory=list)
+    places: list[int] = field(default_factory=list)
+    failed: dict[int, str] = field(default_factory=dict)
+    dropped: dict[int, str] = field(default_factory=dict)
+
+    def add(self, row: Record, place: int) -> None:
+        self.rows.append(row)
+        self.places.append(place)
+
+    def cut(self, length: int) -> None:
+        """Discard what was added beyond ``length`` rows."""
+        del self.rows[length:], self.places[length:]
+        for marks in (self.failed, self.dropped):
+            for row in [row for row in marks if row >= length]:
+                del marks[row]
 
 
 def run_records(step: StageStep, frame: DataFrame) -> DataFrame:
@@ -41,73 +83,91 @@ def run_records(step: StageStep, frame: DataFrame) -> DataFrame:
         raise StageError(
             f"record stage {step.name!r} declares column {taken[0]!r}, a name of the ledger: rename it"
         )
-    output = StructType([*declared.fields, *_OWN.fields])
-    task = partial(_task, step.function, declared.names, to_arrow_schema(output, timezone="UTC"))
-    return frame.mapInArrow(task, output)
+    # A row that only says why there is none has nulls in every column.
+    nullable = [StructField(f.name, f.dataType) for f in declared.fields]
+    columns = _Columns(
+        to_arrow_schema(StructType(nullable), timezone="UTC"),
+        frozenset(f.name for f in declared.fields if not f.nullable),
+    )
+    task = partial(_task, step.function, columns)
+    return frame.mapInArrow(task, StructType([*nullable, *_OWN.fields]))
 
 
 def _task(
     function: Callable[[Record], Iterator[Any]],
-    names: list[str],
-    schema: pa.Schema,
+    columns: _Columns,
     batches: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
-    known = frozenset(names)
     for batch in batches:
-        anchors = batch.column(ANCHOR).to_pylist()
-        records = batch.drop_columns([ANCHOR]).to_pylist()
-        made = [
-            _outputs(function, known, record, anchor)
-            for record, anchor in zip(records, anchors, strict=True)
-        ]
-        yield _as_batch(made, schema)
+        records = batch.drop_columns([ANCHOR])
+        made = _Made()
+        for place, record in enumerate(records.to_pylist()):
+            _run(function, columns, record, place, made)
+        rows, made = _fitting(made, columns.schema)
+        anchors = batch.column(ANCHOR).take(pa.array(made.places, pa.int32()))
+        count = len(made.places)
+        own = [anchors, _marks(made.failed, count), _marks(made.dropped, count)]
+        names = [*columns.schema.names, ANCHOR, FAILED, DROPPED]
+        yield pa.RecordBatch.from_arrays([*rows.columns, *own], names)
 
 
-def _outputs(
+def _run(
     function: Callable[[Record], Iterator[Any]],
-    known: frozenset[str],
+    columns: _Columns,
     record: Record,
-    anchor: Record,
-) -> list[Record]:
+    place: int,
+    made: _Made,
+) -> None:
     """What one record becomes: its rows, or one row that says why there is none."""
-    rows = []
+    before = len(made.rows)
     try:
-        for made in function(record):
-            if isinstance(made, Drop):
-                rows.append({DROPPED: made.reason, ANCHOR: anchor})
-            elif isinstance(made, dict) and made.keys() <= known:
-                rows.append({**made, ANCHOR: anchor})
+        for one in function(record):
+            if isinstance(one, Drop):
+                made.dropped[len(made.rows)] = one.reason
+                made.add({}, place)
             else:
-                raise TypeError(_misfit(made, known))
+                made.add(columns.check(one), place)
+        failure = NOTHING if len(made.rows) == before else None
     except FailedRecord as exc:
-        return [_failure(str(exc) or FailedRecord.__name__, anchor)]
+        failure = str(exc) or FailedRecord.__name__
     except Exception as exc:  # a record's own failure is data, not the job's
-        return [_failure(f"{type(exc).__name__}: {exc}", anchor)]
-    return rows or [_failure(NOTHING, anchor)]
+        failure = f"{type(exc).__name__}: {exc}"
+    if failure is not None:
+        _fail(made, before, place, failure)
 
 
-def _misfit(made: object, known: frozenset[str]) -> str:
-    if not isinstance(made, dict):
-        return f"yielded {type(made).__name__}, expected a dict or dropped(reason)"
-    return f"yielded column {min(made.keys() - known)!r}, the schema has {', '.join(sorted(known))}"
+def _fail(made: _Made, before: int, place: int, reason: str) -> None:
+    made.cut(before)
+    made.failed[before] = reason
+    made.add({}, place)
 
 
-def _failure(reason: str, anchor: Record) -> Record:
-    return {FAILED: reason, ANCHOR: anchor}
-
-
-def _as_batch(made: list[list[Record]], schema: pa.Schema) -> pa.RecordBatch:
-    """Rows as one Arrow batch. If a value does not fit the schema, just its record fails."""
+def _fitting(made: _Made, schema: pa.Schema) -> tuple[pa.RecordBatch, _Made]:
+    """The rows in Arrow. If a value does not fit the schema, just its record fails."""
     try:
-        return pa.RecordBatch.from_pylist([row for rows in made for row in rows], schema)
-    except (pa.ArrowException, TypeError, ValueError):
-        kept = [row for rows in made for row in _fitting(rows, schema)]
-        return pa.RecordBatch.from_pylist(kept, schema)
+        return pa.RecordBatch.from_pylist(made.rows, schema), made
+    except Exception:  # pyarrow raises errors of Arrow's, and Python's OverflowError and others
+        fitting = _Made()
+    for place, group in groupby(range(len(made.rows)), key=made.places.__getitem__):
+        _refit(made, list(group), place, schema, fitting)
+    return pa.RecordBatch.from_pylist(fitting.rows, schema), fitting
 
 
-def _fitting(rows: list[Record], schema: pa.Schema) -> list[Record]:
+def _refit(made: _Made, own: list[int], place: int, schema: pa.Schema, fitting: _Made) -> None:
+    """Hand on the rows of one record, or its failure if one of them does not fit."""
     try:
-        pa.RecordBatch.from_pylist(rows, schema)
-    except (pa.ArrowException, TypeError, ValueError) as exc:
-        return [_failure(f"{type(exc).__name__}: {exc}", rows[0][ANCHOR])]
-    return rows
+        pa.RecordBatch.from_pylist([made.rows[row] for row in own], schema)
+    except Exception as exc:
+        _fail(fitting, len(fitting.rows), place, f"{type(exc).__name__}: {exc}")
+        return
+    for row in own:
+        for marks, kept in ((made.failed, fitting.failed), (made.dropped, fitting.dropped)):
+            if row in marks:
+                kept[len(fitting.rows)] = marks[row]
+        fitting.add(made.rows[row], place)
+
+
+def _marks(marks: dict[int, str], count: int) -> pa.Array:
+    if not marks:
+        return pa.nulls(count, pa.string())
+    return pa.array([marks.get(row) for row in range(count)], pa.string())

@@ -5,7 +5,7 @@ from pyspark.sql import functions as F
 
 from ledger import FileSource, ParquetSink, Pipeline
 from ledger.airflow import pipeline_dag
-from ledger.errors import NotReadyError
+from ledger.errors import InputError, NotReadyError
 from ledger.running import notify, settle_and_notify
 
 
@@ -108,3 +108,15 @@ def test_the_dag_tells_the_sources():
     made.source("a", FileSource("a", schema="n INT"))
     made.sink("b", ParquetSink("b"), reads="a")
     assert "notify" not in pipeline_dag(made, schedule=None, target="m:p").task_ids
+
+
+def test_columns_that_notices_add(runner, tmp_path):
+    """A source column with a name that the notices' frames add is refused, naming it."""
+    (tmp_path / "in.csv").write_text("reason\nx\n")
+    made = Pipeline("noticed")
+    source = FileSource("in.csv", schema="reason STRING")
+    made.source("numbers", source, on_fail=Told().on_fail)
+    made.sink("out", ParquetSink("out"), reads="numbers")
+    run = runner(made)
+    with pytest.raises(InputError, match="has a column 'reason'"):
+        run.steps(run.open())

@@ -232,3 +232,36 @@ def test_oldest_batch_is_given_up(database):
     )
     assert opened(database, made, "another").batch_id != batch.batch_id
     assert Interval(batch.interval_start, batch.interval_end).start == START
+
+
+def test_abandoned_replay_of_quarantine_can_be_opened_again(database):
+    """Messages taken from quarantine by a replay that never emitted go back there, and it can take them again."""
+    made = pipeline(max_replays=1)
+    batch, _ = whole_batch(database, made, 3, lose_sink=[0])
+    settle_once(database, batch.batch_id)
+    failing_replay(database, made, batch.batch_id, "first")
+    again = replayed(database, made, batch.batch_id, "again", quarantined=True)
+    started(database, again.batch_id, "source")
+    age(database, again.batch_id, 71)
+    assert settle_once(database, again.batch_id).status is BatchStatus.ABANDONED
+    assert one(database, "SELECT status FROM failed_message").status == "quarantined"
+    reopened = replayed(database, made, batch.batch_id, "again", quarantined=True)
+    assert (reopened.batch_id, reopened.status) == (again.batch_id, BatchStatus.OPEN)
+    assert len(claimed(database, reopened)) == 1
+
+
+def test_what_failed_least_often_goes_first(database):
+    """Under a limit a message whose step dies every time does not keep the others from being replayed."""
+    made = pipeline(replay_limit=1, max_replays=9)
+    batch, roots = whole_batch(database, made, 3, lose_sink=[0, 1])
+    settle_once(database, batch.batch_id)
+    deadly = replayed(database, made, batch.batch_id, "deadly")
+    assert claimed(database, deadly) == [roots[0]]
+    emit_replay(database, deadly)
+    started(database, deadly.batch_id, "middle")
+    age(database, deadly.batch_id, 71)
+    settle_once(database, deadly.batch_id)
+    assert one(
+        database, f"SELECT failed_replays FROM failed_message WHERE message_id = {roots[0]}"
+    ) == (0,)
+    assert claimed(database, replayed(database, made, batch.batch_id, "next")) == [roots[1]]

@@ -10,8 +10,8 @@ from ledger import FileSource, ParquetSink, Pipeline, sweeper
 from ledger.errors import InputError, UnavailableError
 from ledger.queries import batches
 from ledger.queries import settlement as queries
-from ledger.settlement import settle_once
-from ledger.stage_runs import commit
+from ledger.settlement import release, settle_once
+from ledger.stage_runs import Record, commit
 from ledger.states import BatchStatus
 from ledger.sweeper import sweep_once
 from tests.support.ledgers import (
@@ -510,3 +510,86 @@ def test_one_sweeper_cleans_up(database):
         assert sweep_once(database).dropped == ()
         queries.release_clean_up_lock(other)
     assert sweep_once(database).dropped == (batch.batch_id,)
+
+
+def test_expiry_without_tracking_holds_the_batch(database):
+    """With ackers=0 nobody knows what a step that died left undone: the batch is held, not acked."""
+    made = pipeline(ackers=0)
+    batch = opened(database, made)
+    run = started(database, batch.batch_id, "source")
+    commit(database, run, Record(), emitted=(1, 7))
+    started(database, batch.batch_id, "middle")
+    age(database, batch.batch_id, 71)
+    settlement = settle_once(database, batch.batch_id)
+    assert settlement.status is BatchStatus.HELD
+    assert (
+        "with ackers=0 nobody knows what is missing behind it: run middle again"
+        in settlement.reason
+    )
+
+
+def two_sources():
+    """first and second, each with a sink of its own."""
+    made = Pipeline("pair", message_timeout="10s")
+    for name in ("first", "second"):
+        made.source(name, FileSource(f"{name}.csv", schema="n INT"))
+        made.sink(f"{name}_sink", ParquetSink(name), reads=name)
+    return made
+
+
+def run_source(database, batch, name, count=3):
+    """Commit a source with roots whose edges are root + 1000."""
+    run = started(database, batch.batch_id, name)
+    first = database.transact(lambda c: batches.reserve_roots(c, count))
+    roots = range(first, first + count)
+    deltas = [Delta(root, emitted=root + 1000, emitted_edges=1) for root in roots]
+    post_bucket(database, batch.batch_id, run.run_id, 0, deltas)
+    commit(database, run, record_of(deltas), emitted=(first, count))
+    return roots
+
+
+def test_abandoned_batch_of_two_sources_starts_from_the_beginning(database):
+    """When one of two sources never commits, the batch is given up with all that the other did, and runs whole again."""
+    made = two_sources()
+    batch = opened(database, made)
+    roots = run_source(database, batch, "first")
+    run_sink(database, batch, roots, name="first_sink", offset=1000)
+    started(database, batch.batch_id, "second")
+    age(database, batch.batch_id, 71)
+    assert settle_once(database, batch.batch_id).status is BatchStatus.ABANDONED
+    assert opened(database, made).status is BatchStatus.OPEN
+    for name in ("first", "second"):
+        roots = run_source(database, batch, name)
+        run_sink(database, batch, roots, name=f"{name}_sink", offset=1000)
+    assert settle_once(database, batch.batch_id).failed == 0
+    assert counts(database, batch.batch_id) == (6, 6, 0, 0, 0)
+
+
+def test_release_is_for_too_many_failures_only(database):
+    """A release of a batch that damage holds does not switch its circuit breaker off."""
+    batch, roots = whole_batch(database, pipeline(max_failed_ratio=0.2), 10, lose_sink=[0, 1, 2])
+    with database.plain.begin() as connection:
+        connection.exec_driver_sql(f"DELETE FROM ledger_delta WHERE root_id = {roots[9]}")
+    assert settle_once(database, batch.batch_id).status is BatchStatus.HELD
+    assert release(database, batch.batch_id).status is BatchStatus.HELD
+    assert one(database, "SELECT released FROM batch").released is False
+
+
+def test_of_two_readers_the_one_that_committed_is_blamed(database):
+    """A record that one reader lost while another never committed failed at the first, through its own fault."""
+    batch = opened(database, pipeline(fan_out=True))
+    roots = emit(database, batch, 3)
+    run_middle(database, batch, roots, edges=2)
+    run_sink(database, batch, roots, [roots[1]], name="second", offset=3000)
+    started(database, batch.batch_id, "sink")
+    age(database, batch.batch_id, 71)
+    assert settle_once(database, batch.batch_id).failed == 3
+    found = rows(
+        database, "SELECT stage, reason, own_failure, detail FROM failed_root ORDER BY root_id"
+    )
+    assert [tuple(row)[:3] for row in found] == [
+        ("sink", "did not commit in time", False),
+        ("second", "lost", True),
+        ("sink", "did not commit in time", False),
+    ]
+    assert found[1].detail.endswith("wrong at sink, second")

@@ -361,7 +361,9 @@ class LedgerLife(RuleBasedStateMachine):
             }
             if any(Counter(out[name]) != Counter(took[name]) for name in out):
                 uneven = [name for name in out if len(out[name]) != len(took[name])]
-                return any(name not in self.committed for name in uneven or out)
+                if uneven:  # one that did commit is to blame
+                    return all(name not in self.committed for name in uneven)
+                return any(name not in self.committed for name in out)
         return False
 
     def _failed(self, message, own):

@@ -51,6 +51,8 @@ def test_run_and_replay(spark):
     assert sorted(row["id"] for row in result.rows["out"]) == sorted(
         row["id"] for row in ORDERS if row["customer"] != 6
     )
+    still = testing.replay(result, orders())
+    assert still.roots.failed == len(lost), "references are those of the batch"
     again = testing.replay(result, orders(), references=customers(range(7)))
     assert (again.roots.total, again.roots.acked) == (len(lost), len(lost))
     assert Counter(row["id"] for row in again.rows["out"]) == Counter(range(100))
@@ -166,5 +168,7 @@ def test_names_that_are_none(spark):
         testing.run_batch(orders(), {}, references={"customer": []}, spark=spark)
     with pytest.raises(DeclarationError, match="'out' is no stage of frames"):
         testing.run_batch(orders(), {}, spark=spark, faults=[testing.lose_rows("out", fraction=1)])
+    with pytest.raises(DeclarationError, match="no step 'knwon'; did you mean 'known'"):
+        testing.run_batch(orders(), {}, spark=spark, faults=[testing.lose_file("knwon")])
     with pytest.raises(DeclarationError, match="did you mean 'deltas_posted'"):
         testing.crash_at("delta_posted")
