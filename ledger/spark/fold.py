@@ -82,6 +82,7 @@ def fold_emitted(
     consumers: Sequence[str],
     *,
     one_parent: bool,
+    one_each: bool = False,
     emits_one: bool = False,
 ) -> DataFrame:
     """Deltas of a stage that acks an input if some output is anchored to it.
@@ -89,8 +90,13 @@ def fold_emitted(
     ``output``: _root, _parent, _position and, where some rows have them, _failed and _dropped. ``failed``: _root and _failed
     of the same rows, if some of them fail. A parent counts once, however many children it has: rows
     are folded by parent first, unless ``one_parent`` says that the input has a single row of each root.
-    ``emits_one``: a root fails if one of its inputs has more than one row.
+    ``one_each``: each input, one of each root, has a single row. ``emits_one``: a root fails if one of
+    its inputs has more than one row.
     """
+    if one_each:
+        own = _own_edges(output, run_id, consumers)
+        acked = {"acked": parent_edge(inputs, stage), "acked_edges": F.lit(1)}
+        return _rows(_with_reasons(output.withColumns({**own, **acked}), failed))
     measures = _emitted(output, run_id, consumers)
     repeated = F.max("emitted_edges") > len(consumers)
     if one_parent:
@@ -167,16 +173,25 @@ def fold_on_read(
 
 def _emitted(output: DataFrame, run_id: int, consumers: Sequence[str]) -> tuple[Column, Column]:
     """XOR and count of the edges emitted; a failed or dropped row goes no further, so it has none."""
+    own = _own_edges(output, run_id, consumers)
+    return (
+        F.bit_xor(own["emitted"]).alias("emitted"),
+        F.sum(own["emitted_edges"]).alias("emitted_edges"),
+    )
+
+
+def _own_edges(output: DataFrame, run_id: int, consumers: Sequence[str]) -> dict[str, Column]:
+    """XOR and number of the edges of each row by itself; 0 if it goes no further."""
     passes = reduce(
         Column.__and__,
         [F.col(mark).isNull() for mark in ("_failed", "_dropped") if mark in output.columns],
         F.lit(True),
     )
     own = edges(run_id, F.col("_position"), consumers, F.col("_root"))
-    return (
-        F.coalesce(F.bit_xor(F.when(passes, own)), F.lit(0).cast("bigint")).alias("emitted"),
-        F.sum(F.when(passes, F.lit(len(consumers))).otherwise(F.lit(0))).alias("emitted_edges"),
-    )
+    return {
+        "emitted": F.when(passes, own).otherwise(F.lit(0).cast("bigint")),
+        "emitted_edges": F.when(passes, F.lit(len(consumers))).otherwise(F.lit(0)),
+    }
 
 
 def _acked_by_reading(rows: DataFrame, inputs: Mapping[str, int], consumer: str) -> DataFrame:

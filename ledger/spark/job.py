@@ -2,6 +2,7 @@
 
 from dataclasses import asdict, dataclass
 from typing import Any
+from uuid import uuid4
 
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
@@ -111,7 +112,8 @@ class Witness:
     def __init__(self, *columns: str, failed: str = FAILED):
         self._columns = columns
         self._failed = failed
-        self._observation = Observation()
+        self._name = str(uuid4())
+        self._observation = Observation(self._name)
 
     def watch(self, frame: DataFrame) -> DataFrame:
         """The same frame, observed when it is next executed."""
@@ -123,6 +125,10 @@ class Witness:
             _non_null(frame, self._failed).alias("failed"),
             _non_null(frame, DROPPED).alias("dropped"),
         )
+
+    def within(self, frame: DataFrame) -> bool:
+        """Whether ``frame`` is made of what this witness watches: else it would wait for ever."""
+        return self._name in frame._jdf.queryExecution().analyzed().toString()
 
     @property
     def rows(self) -> int:

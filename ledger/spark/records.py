@@ -99,10 +99,7 @@ def _task(
     batches: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
     for batch in batches:
-        records = batch.drop_columns([ANCHOR])
-        made = _Made()
-        for place, record in enumerate(records.to_pylist()):
-            _run(function, columns, record, place, made)
+        made = _run(function, columns, batch.drop_columns([ANCHOR]).to_pylist())
         rows, made = _fitting(made, columns.schema)
         anchors = batch.column(ANCHOR).take(pa.array(made.places, pa.int32()))
         count = len(made.places)
@@ -112,28 +109,32 @@ def _task(
 
 
 def _run(
-    function: Callable[[Record], Iterator[Any]],
-    columns: _Columns,
-    record: Record,
-    place: int,
-    made: _Made,
-) -> None:
-    """What one record becomes: its rows, or one row that says why there is none."""
-    before = len(made.rows)
-    try:
-        for one in function(record):
-            if isinstance(one, Drop):
-                made.dropped[len(made.rows)] = one.reason
-                made.add({}, place)
-            else:
-                made.add(columns.check(one), place)
-        failure = NOTHING if len(made.rows) == before else None
-    except FailedRecord as exc:
-        failure = str(exc) or FailedRecord.__name__
-    except Exception as exc:  # a record's own failure is data, not the job's
-        failure = f"{type(exc).__name__}: {exc}"
-    if failure is not None:
+    function: Callable[[Record], Iterator[Any]], columns: _Columns, records: list[Record]
+) -> _Made:
+    """What each record becomes: its rows, or one row that says why there is none."""
+    made, known, plain = _Made(), frozenset(columns.schema.names), not columns.required
+    rows, places = made.rows, made.places  # a call for each record would cost as much as the user's
+    for place, record in enumerate(records):
+        before = len(rows)
+        try:
+            for one in function(record):
+                if plain and one.__class__ is dict and one.keys() <= known:
+                    rows.append(one)
+                elif isinstance(one, Drop):
+                    made.dropped[len(rows)] = one.reason
+                    rows.append({})
+                else:
+                    rows.append(columns.check(one))
+                places.append(place)
+            if len(rows) > before:
+                continue
+            failure = NOTHING
+        except FailedRecord as exc:
+            failure = str(exc) or FailedRecord.__name__
+        except Exception as exc:  # a record's own failure is data, not the job's
+            failure = f"{type(exc).__name__}: {exc}"
         _fail(made, before, place, failure)
+    return made
 
 
 def _fail(made: _Made, before: int, place: int, reason: str) -> None:

@@ -39,15 +39,32 @@ SWALLOWED = "read"  # the reason of what an on_read stage read and did not emit
 def run_stage(job: Job, run: OpenedRun, step: StageStep) -> Record:
     """Run one stage of one batch and commit it; what it recorded."""
     frames = input_frames(job, run)
+    came = _watched(job, run, step, frames)
     output = _output(job, run, step, frames)
     folder = job.folder(run)
     wrote = Witness(*(_identity(run) if job.pipeline.tracks(step.name) else []))
     wrote.watch(output).write.options(**STORED).parquet(folder)
     manifest = take_manifest(folder)
     require_equal(f"rows of {step.name} in {folder}", wrote.rows, manifest.rows)
-    record, drops = _post(job, run, step, manifest, wrote, frames)
+    # As many rows, of the same anchors: each input has just one, and nothing is to be folded.
+    one_each = came is not None and came.within(output) and came.seen == wrote.seen
+    record, drops = _post(job, run, step, manifest, wrote, frames, one_each)
     commit(job.database, run, record, files=file_rows(manifest), drops=drops)
     return record
+
+
+def _watched(
+    job: Job, run: OpenedRun, step: StageStep, frames: dict[str, DataFrame]
+) -> Witness | None:
+    """A witness of the input, put into ``frames``, where the output may have one row for each of it."""
+    if len(frames) > 1 or step.acks == "on_read" or not job.pipeline.tracks(step.name):
+        return None
+    if not run.input_run.one_row_a_root:
+        return None
+    came = Witness(ROOT, POSITION)
+    for name, frame in frames.items():
+        frames[name] = came.watch(frame)
+    return came
 
 
 def _identity(run: OpenedRun) -> list[str]:
@@ -176,6 +193,7 @@ def _post(
     manifest: Manifest,
     wrote: Witness,
     frames: Mapping[str, DataFrame],
+    one_each: bool,
 ) -> tuple[Record, dict[str, int]]:
     """Derive the deltas by reading the written files back, and post them; the record, and drops by reason."""
     written = with_position(read_stored(job, manifest), manifest, POSITION)
@@ -205,6 +223,7 @@ def _post(
             step.name,
             consumers,
             one_parent=len(inputs) == 1 and run.input_run.one_row_a_root,
+            one_each=one_each,
             emits_one=step.emits == "one",
         )
     posted = job.post(run, folded)

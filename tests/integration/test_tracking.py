@@ -157,10 +157,59 @@ def test_deltas_are_those_of_another_implementation(runner, tmp_path):
             runs[2]: spark_hash(f"{runs[1]}:out", position, row.root_id),
         }[row.stage_run_id]  # fmt: skip
         assert (row.delta, row.acked) == (emitted ^ acked, acked)
-    assert rows(run.job.database, "SELECT DISTINCT bucket FROM stage_run_bucket ORDER BY 1") == [
-        (0,),
-        (1,),
-    ]
+    posted = rows(
+        run.job.database,
+        "SELECT stage_run_id, sum(rows) FROM stage_run_bucket GROUP BY 1 ORDER BY 1",
+    )
+    assert [tuple(row) for row in posted] == [(number, 3) for number in runs]
+
+
+def cached(frame):
+    """The input cached, and used twice."""
+    frame.cache()
+    assert frame.count() == COUNT
+    return frame
+
+
+def cached_lazily(frame):
+    """The input cached by the very job that writes."""
+    return frame.cache()
+
+
+def collected(frame):
+    """Rows that went through the driver: nothing of the input's plan is left."""
+    return frame.sparkSession.createDataFrame(frame.collect(), frame.schema)
+
+
+def beside_itself(frame):
+    """The input joined with itself."""
+    return frame.join(frame.select(F.col("n").alias("m")), F.col("n") == F.col("m")).drop("m")
+
+
+def doubled_and_lost(frame):
+    """As many rows as inputs, but one of them twice and another never."""
+    return frame.where("n <> 3").unionByName(frame.where("n = 4"))
+
+
+@pytest.mark.parametrize(
+    ("function", "lost", "delivered"),
+    [
+        (cached, 0, COUNT),
+        (cached_lazily, 0, COUNT),
+        (collected, 0, COUNT),
+        (beside_itself, 0, COUNT),
+        (doubled_and_lost, 1, COUNT),
+    ],
+)
+def test_one_row_for_each_input_is_proved(runner, tmp_path, sink_rows, function, lost, delivered):
+    """However a stage comes to as many rows as it has inputs, each input is judged by its own rows."""
+    numbers(tmp_path)
+    run = runner(chain(function, keep))
+    assert run.settled(run.open()).failed == lost
+    assert len(sink_rows("out", "n")) == delivered
+    if lost:
+        found = one(run.job.database, "SELECT stage, root_id FROM failed_root")
+        assert tuple(found) == ("doubled_and_lost", 4)
 
 
 @pytest.mark.parametrize(
