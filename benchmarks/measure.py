@@ -164,8 +164,12 @@ class PeakMemory:
             found = {"driver": own.memory_info().rss, "executors": 0}
             for child in own.children(recursive=True):
                 try:
-                    kind = "driver" if child.name() == "java" else "executors"
-                    found[kind] += child.memory_info().rss
+                    # A JVM that starts a process is, for a moment, there twice under another name.
+                    name = child.name()
+                    if name == "java":
+                        found["driver"] += child.memory_info().rss
+                    elif name.startswith("python"):
+                        found["executors"] += child.memory_info().rss
                 except psutil.NoSuchProcess:
                     continue
             for kind, size in found.items():
