@@ -87,9 +87,10 @@ def fold_emitted(
 ) -> DataFrame:
     """Deltas of a stage that acks an input if some output is anchored to it.
 
-    ``output``: _root, _parent, _position and, where some rows have them, _failed and _dropped. ``failed``: _root and _failed
-    of the same rows, if some of them fail. A parent counts once, however many children it has: rows
-    are folded by parent first, unless ``one_parent`` says that the input has a single row of each root.
+    ``output``: _root, _parent, _position and, where some rows have them, _failed and _dropped.
+    ``failed``: _root and _failed of the same rows, if some of them fail. A parent counts once, however
+    many children it has: rows are folded by parent first, unless ``one_parent`` says that the input
+    has a single row of each root.
     ``one_each``: each input, one of each root, has a single row. ``emits_one``: a root fails if one of
     its inputs has more than one row.
     """
@@ -98,7 +99,6 @@ def fold_emitted(
         acked = {"acked": parent_edge(inputs, stage), "acked_edges": F.lit(1)}
         return _rows(_with_reasons(output.withColumns({**own, **acked}), failed))
     measures = _emitted(output, run_id, consumers)
-    repeated = F.max("emitted_edges") > len(consumers)
     if one_parent:
         by_root = output.groupBy("_root").agg(*measures, F.min("_parent").alias("_parent"))
         folded = by_root.withColumns(
@@ -115,7 +115,7 @@ def fold_emitted(
             F.sum("emitted_edges").alias("emitted_edges"),
             F.bit_xor(parent_edge(inputs, stage)).alias("acked"),
             F.count(F.lit(1)).alias("acked_edges"),
-            repeated.alias("repeated"),
+            (F.max("emitted_edges") > len(consumers)).alias("repeated"),
         )
     folded = _with_reasons(folded, failed)
     if emits_one:
