@@ -1,5 +1,6 @@
 """ackledger: every record of a batch pipeline tracked from source to sink, in PostgreSQL."""
 
+from ledger.anchors import collect_anchors, merge_anchors
 from ledger.errors import LedgerError
 from ledger.marks import FailedRecord, acked, dropped, failed
 from ledger.pipeline import Pipeline
@@ -14,6 +15,8 @@ __all__ = [
     "ParquetSink",
     "Pipeline",
     "acked",
+    "collect_anchors",
     "dropped",
     "failed",
+    "merge_anchors",
 ]

@@ -11,7 +11,7 @@ from ledger import templates
 from ledger.database.connection import Database
 from ledger.errors import InputError, NotReadyError
 from ledger.pipeline import Pipeline
-from ledger.queries import batches
+from ledger.queries import batches, partitions
 from ledger.queries import replays as replay_queries
 from ledger.queries.batches import Batch
 from ledger.settings import Settings
@@ -52,7 +52,8 @@ class Selection:
     ``reason``: a text or SQL pattern (``%``, ``_``). ``stage``: the step that failed last.
     ``root``: a root id of any attempt. ``source``: where they came from. ``since``, ``until``: when
     they failed last, until exclusive. ``quarantined``: those given up instead of those that failed;
-    they begin with a new budget of replays, and keep their history.
+    they begin with a new budget of replays, and keep their history. ``held``: those whose unit failed
+    too often, instead.
     """
 
     reason: str | None = None
@@ -62,6 +63,7 @@ class Selection:
     since: datetime | None = None
     until: datetime | None = None
     quarantined: bool = False
+    held: bool = False
 
     def as_json(self) -> dict[str, Any]:
         """What was given, for the ledger."""
@@ -84,7 +86,7 @@ def open_batch(
         pipeline_id = batches.save_pipeline(connection, _policy(pipeline))
         found = batches.find_batch(connection, pipeline_id, key.dag_id, key.run_id)
         if found is not None:
-            return _reopened(connection, found, batches.database_now(connection))
+            return _reopened(connection, pipeline, found, batches.database_now(connection))
         values = _values(pipeline, pipeline_id, key, interval)
         batch_id = _insert(connection, settings, pipeline, values, BatchKind.ORIGINAL)
         return batches.get_batch(connection, batch_id)
@@ -118,9 +120,10 @@ def open_replay(
         found = batches.find_batch(connection, pipeline_id, key.dag_id, key.run_id)
         moment = now or batches.database_now(connection)
         if found is not None:
-            return _reopened(connection, found, moment)
+            return _reopened(connection, pipeline, found, moment)
         original = batches.get_batch(connection, original_batch_id)
         _check_original(original, pipeline)
+        _check_alone(connection, pipeline, original_batch_id, None)
         interval = Interval(original.interval_start, original.interval_end, original.params)
         values = _values(pipeline, pipeline_id, key, interval)
         values |= {"original_batch_id": original_batch_id, "selection": selection.as_json()}
@@ -192,7 +195,7 @@ def _insert(
                 "claimed": kind is BatchKind.ORIGINAL,
             },
         )
-    batches.open_partition(connection, batch_id)
+    partitions.open_partition(connection, batch_id)
     return batch_id
 
 
@@ -213,7 +216,7 @@ def _check_claim(
         )
 
 
-def _reopened(connection: Connection, batch: Batch, moment: datetime) -> Batch:
+def _reopened(connection: Connection, pipeline: Pipeline, batch: Batch, moment: datetime) -> Batch:
     """A batch found again; an abandoned one takes its claims back and is open."""
     if batch.status is not BatchStatus.ABANDONED:
         return batch
@@ -222,13 +225,14 @@ def _reopened(connection: Connection, batch: Batch, moment: datetime) -> Batch:
     if locked.status is not BatchStatus.ABANDONED:
         return locked
     if locked.kind is BatchKind.REPLAY:
+        _check_alone(connection, pipeline, locked.original_id, locked.batch_id)
         _claim_messages(connection, locked, moment)
     else:
         for source in batches.sources(connection, batch.batch_id):
             _check_reclaim(connection, locked, source.source)
         batches.set_claims(connection, batch.batch_id, True)
     batches.move_batch(connection, batch.batch_id, BatchStatus.ABANDONED, BatchStatus.OPEN)
-    batches.open_partition(connection, batch.batch_id)
+    partitions.open_partition(connection, batch.batch_id)
     return batches.get_batch(connection, batch.batch_id)
 
 
@@ -255,6 +259,18 @@ def _check_original(original: Batch, pipeline: Pipeline) -> None:
     if original.status is not BatchStatus.SETTLED:
         raise NotReadyError(
             f"batch {original.batch_id} is {original.status}: only a settled batch has failed messages to replay"
+        )
+
+
+def _check_alone(
+    connection: Connection, pipeline: Pipeline, original_batch_id: int, but: int | None
+) -> None:
+    """Units are replayed entire: of two replays at once both might take parts of one."""
+    others = replay_queries.open_replays(connection, original_batch_id, but)
+    if others and pipeline.graph.unit is not None:
+        raise NotReadyError(
+            f"batch {original_batch_id} is being replayed by batch {others[0]}, and behind a whole stage it is "
+            "replayed by one at a time: let that one settle first"
         )
 
 

@@ -4,10 +4,10 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ledger.errors import DeclarationError
+from ledger.graph import Graph
 from ledger.sinks import ParquetSink
 from ledger.sources import FileSource
 from ledger.steps import (
@@ -22,9 +22,9 @@ from ledger.steps import (
     one_input,
     record_step,
     stage_step,
-    suggestion,
     unanchored,
 )
+from ledger.steps import whole as whole_step
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -45,8 +45,8 @@ class Pipeline:
     ``replay_backoff``: the wait before a record's first replay, doubled by each that fails, up to
     ``replay_backoff_cap``. ``max_failed_ratio``: share of records, failed through their own fault,
     above which a batch is held for a person (0 to 1; None: never). ``ackers``: parallel writers to
-    the ledger; 0 turns tracking off. ``auto_replay``: the sweeper asks for a replay when records
-    have failed and are due.
+    the ledger; 0 turns tracking off. ``max_anchors``: records that one row may be anchored to.
+    ``auto_replay``: the sweeper asks for a replay when records have failed and are due.
 
     Raises DeclarationError on any argument, name or graph that cannot work.
     """
@@ -64,6 +64,7 @@ class Pipeline:
         replay_backoff: str | float | timedelta = 0,
         replay_backoff_cap: str | float | timedelta = "1d",
         ackers: int = 2,
+        max_anchors: int = 10_000,
         auto_replay: bool = False,
     ):
         if guarantee != "at_least_once":
@@ -76,6 +77,10 @@ class Pipeline:
         if max_failed_ratio is not None and not 0 <= max_failed_ratio <= 1:
             raise DeclarationError(
                 f"pipeline {name!r}: max_failed_ratio={max_failed_ratio} is no share: expected 0 to 1, or None"
+            )
+        if max_anchors < 1:
+            raise DeclarationError(
+                f"pipeline {name!r}: max_anchors={max_anchors}: expected 1 or more"
             )
         if replay_limit is not None and replay_limit < 1:
             raise DeclarationError(
@@ -90,6 +95,7 @@ class Pipeline:
         self.replay_backoff_seconds = seconds(replay_backoff)
         self.replay_backoff_cap_seconds = seconds(replay_backoff_cap)
         self.ackers = ackers
+        self.max_anchors = max_anchors
         self.auto_replay = auto_replay
         self.module: str = sys._getframe(1).f_globals.get("__name__", "__main__")
         self._steps: dict[str, Step] = {}
@@ -124,6 +130,8 @@ class Pipeline:
         acks: Acks = "on_emit",
         emits: Emits = "any",
         anchored: bool = True,
+        whole: bool = False,
+        unit: str | Sequence[str] = (),
     ) -> Callable[[Function], Function]:
         """Declare the decorated function as a stage; its name is the stage's.
 
@@ -137,10 +145,19 @@ class Pipeline:
         record that it is anchored to. ``emits="one"``: a record with more than one output row for
         an input fails. ``anchored=False``: tracking ends here. What the stage read is acked once it
         has committed; its output has no anchor, and what becomes of it is not guarded.
+        ``whole=True``: which rows come out of it depends on which others are there: joins of tracked
+        inputs, windows, totals. A row may then be anchored to several records (``merge_anchors``,
+        ``collect_anchors``), and what failed is replayed with its ``unit``: the batch, or the records
+        with equal values in these columns of the sources.
         """
 
         def declare(function: Function) -> Function:
             step = stage_step(function, reads, acks, emits)
+            if unit and not whole:
+                raise DeclarationError(
+                    f"stage {step.name!r} names a unit, {unit!r}, which only a stage with whole=True has"
+                )
+            step = whole_step(step, unit) if whole else step
             self._add(step if anchored else unanchored(step))
             return function
 
@@ -169,26 +186,16 @@ class Pipeline:
 
     def steps(self) -> tuple[Step, ...]:
         """All steps, every one behind its input. Raises DeclarationError if they form no pipeline."""
-        self._check_names()
-        try:
-            order = TopologicalSorter({step.name: step.inputs for step in self._steps.values()})
-            names = tuple(order.static_order())
-        except CycleError as exc:
-            raise DeclarationError(
-                f"pipeline {self.name!r} has a cycle: {' -> '.join(exc.args[1])}"
-            ) from exc
-        self._check_readers()
-        for name in names:
-            self._check_tracking(self._steps[name])
-        return tuple(self._steps[name] for name in names)
+        return self.graph.checked()
 
     def step(self, name: str) -> Step:
         """One step by name."""
-        if name not in self._steps:
-            raise DeclarationError(
-                f"pipeline {self.name!r} has no step {name!r}{suggestion(name, self._steps)}"
-            )
-        return self._steps[name]
+        return self.graph.step(name)
+
+    @property
+    def graph(self) -> Graph:
+        """Its steps as a graph: what is tracked, what is replayed together."""
+        return Graph(self.name, self._steps, self._references)
 
     def consumers(self, name: str) -> tuple[str, ...]:
         """Names of the steps that read ``name``, in the pipeline's order."""
@@ -196,9 +203,7 @@ class Pipeline:
 
     def tracks(self, name: str) -> bool:
         """Whether the output of a step is tracked: it ends at a stage with ``anchored=False``."""
-        step = self.step(name)
-        own = step.anchored if isinstance(step, StageStep) else True
-        return own and all(map(self.tracks, step.inputs))
+        return self.graph.tracks(name)
 
     @property
     def wants_notice(self) -> bool:
@@ -211,13 +216,15 @@ class Pipeline:
         return {name: self._references[name] for name in step.references}
 
     def topology(self) -> list[dict[str, Any]]:
-        """The steps in order, as the ledger keeps them: name, kind, reads, and of a stage acks."""
+        """The steps in order, as the ledger keeps them: name, kind, reads, of a stage acks, and whether
+        its rows may be anchored to several records."""
         return [
             {
                 "name": step.name,
                 "kind": step.kind,
                 "reads": list(step.inputs),
                 **({"acks": step.acks} if isinstance(step, StageStep) else {}),
+                **({"merges": True} if self.graph.merges(step.name) else {}),
             }
             for step in self.steps()
         ]
@@ -229,60 +236,6 @@ class Pipeline:
     def _free(self, name: str) -> None:
         if name in self._steps or name in self._references:
             raise DeclarationError(f"pipeline {self.name!r} declares {name!r} twice")
-
-    def _check_names(self) -> None:
-        if not self._steps:
-            raise DeclarationError(f"pipeline {self.name!r} is empty: declare a source and a sink")
-        for step in self._steps.values():
-            for name in step.inputs:
-                self._check_input(step, name)
-            for name in getattr(step, "references", ()):
-                if name not in self._references:
-                    raise DeclarationError(
-                        f"stage {step.name!r} asks for reference {name!r}, which is not declared"
-                        f"{suggestion(name, self._references)}"
-                    )
-
-    def _check_input(self, step: Step, name: str) -> None:
-        if name in self._references:
-            raise DeclarationError(
-                f"{step.kind} {step.name!r} reads {name!r}, a reference: references are not "
-                "tracked; declare it as a source, or take it as a keyword-only parameter"
-            )
-        found = self._steps.get(name)
-        if found is None:
-            raise DeclarationError(
-                f"{step.kind} {step.name!r} reads {name!r}, which is not declared"
-                f"{suggestion(name, self._steps)}"
-            )
-        if found.kind == "sink":
-            raise DeclarationError(f"{step.kind} {step.name!r} reads {name!r}, a sink")
-
-    def _check_tracking(self, step: Step) -> None:
-        tracked = [name for name in step.inputs if self.tracks(name)]
-        if len(tracked) == len(step.inputs):
-            return
-        what = f"{step.kind} {step.name!r} of pipeline {self.name!r}"
-        if tracked:
-            raise DeclarationError(
-                f"{what} reads {tracked[0]!r}, which is tracked, beside inputs that are not: expected all or none"
-            )
-        if isinstance(step, StageStep) and step.by_record:
-            raise DeclarationError(f"{what} takes records, and its input is not tracked any more")
-        if isinstance(step, SinkStep) and not step.sink.keyed and step.sink.dedup != "none":
-            raise DeclarationError(
-                f"{what} recognizes duplicates by their record, and its input is not tracked any more: "
-                'give Bloom a key, or dedup="none"'
-            )
-
-    def _check_readers(self) -> None:
-        read = {name for step in self._steps.values() for name in step.inputs}
-        for step in self._steps.values():
-            if step.kind != "sink" and step.name not in read:
-                raise DeclarationError(
-                    f"nothing reads {step.kind} {step.name!r} of pipeline {self.name!r}: "
-                    "add a stage or a sink that reads it, or remove it"
-                )
 
 
 def seconds(duration: str | float | timedelta) -> float:

@@ -7,11 +7,15 @@ from sqlalchemy import Connection
 
 from ledger.database.connection import Database
 from ledger.errors import IntegrityError, NotReadyError, TooManyFailedError
-from ledger.queries import batches, replays, runs
+from ledger.queries import batches, partitions, replays, runs
 from ledger.queries import settlement as queries
 from ledger.queries.batches import Batch
 from ledger.states import BatchKind, BatchStatus, RunState
 from ledger.verdict import Action, Limits, StepFacts, Verdict, decide, hops
+
+# How many failures of a unit more than of a record are borne: the record that spoils it is given up
+# first, and the others have a turn without it.
+UNIT_GRACE = 2
 
 
 @dataclass(frozen=True)
@@ -128,7 +132,7 @@ def _decide_roots(
     if not queries.mark_settled(connection, batch.batch_id, roots, failed):
         raise AssertionError("the batch is locked and was open")
     queries.forget_fails(connection, batch.batch_id)
-    queries.clear_partition(connection, batch.batch_id)
+    partitions.clear_partition(connection, batch.batch_id)
     return Settlement(batch.batch_id, BatchStatus.SETTLED, verdict.reason, True, roots, failed)
 
 
@@ -140,23 +144,21 @@ def _fail_roots(connection: Connection, batch: Batch, verdict: Verdict, moment: 
     if failed == 0:
         return 0
     explicit = [step["name"] for step in batch.topology if step.get("acks") == "explicit"]
+    merging = [step["name"] for step in batch.topology if step.get("merges")]
     order = hops(batch.topology)
-    queries.name_hops(connection, batch.batch_id, order, verdict.missing, explicit)
+    queries.name_hops(connection, batch.batch_id, order, verdict.missing, explicit, merging)
     unnamed = queries.unnamed_roots(connection)
     if unnamed:
         raise IntegrityError(
             f"batch {batch.batch_id}: {unnamed} roots have an ack value that no step's edges explain"
         )
-    record = (
-        queries.record_failures_of_original
-        if batch.kind is BatchKind.ORIGINAL
-        else queries.record_failures_of_replay
-    )
-    known = record(connection, batch.batch_id, batch.max_replays)
+    known = _record_failures(connection, batch)
     if batch.replay_backoff_seconds > 0:
         replays.delay_replays(
             connection, moment, batch.replay_backoff_seconds, batch.replay_backoff_cap_seconds
         )
+    if merging:
+        queries.hold_units(connection, batch.max_replays + UNIT_GRACE)
     kept = queries.record_attempts(connection, batch.batch_id)
     if not failed == known == kept:
         raise IntegrityError(
@@ -164,6 +166,17 @@ def _fail_roots(connection: Connection, batch: Batch, verdict: Verdict, moment: 
             f"{kept} were kept: deltas were posted for roots that it never emitted"
         )
     return failed
+
+
+def _record_failures(connection: Connection, batch: Batch) -> int:
+    """What becomes of the messages whose roots failed; how many."""
+    if batch.kind is BatchKind.ORIGINAL:
+        return queries.record_failures_of_original(connection, batch.batch_id, batch.max_replays)
+    of_companions = queries.record_failures_of_companions(
+        connection, batch.batch_id, batch.original_id, batch.max_replays
+    )
+    claimed = queries.record_failures_of_replay(connection, batch.batch_id, batch.max_replays)
+    return of_companions + claimed
 
 
 def _check_ratio(connection: Connection, batch: Batch) -> None:
@@ -205,6 +218,10 @@ def _check_replayed(connection: Connection, batch: Batch) -> None:
     """A claimed message that was never emitted must not pass for one that was acked."""
     claimed = replays.claimed_count(connection, batch.batch_id)
     emitted = queries.total_roots(connection, batch.batch_id)
+    if any(
+        step.get("merges") for step in batch.topology
+    ):  # it takes whole units, not just what failed
+        emitted = claimed - replays.unemitted_claims(connection, batch.batch_id)
     if claimed != emitted:
         raise IntegrityError(
             f"replay batch {batch.batch_id} claimed {claimed} messages and emitted {emitted}: run its sources again"
@@ -219,7 +236,7 @@ def _abandon(connection: Connection, batch: Batch, verdict: Verdict) -> Settleme
     queries.release_messages(connection, batch.batch_id)
     runs.fence_all_running(connection, batch.batch_id)
     queries.forget_fails(connection, batch.batch_id)
-    queries.clear_partition(connection, batch.batch_id)
+    partitions.clear_partition(connection, batch.batch_id)
     return Settlement(batch.batch_id, BatchStatus.ABANDONED, verdict.reason, True)
 
 

@@ -1,9 +1,11 @@
 """The state machines of batch, stage run and message, as in PostgreSQL's enums of the same names.
 
-batch      open -> settled | abandoned | held;  abandoned -> open;  held -> open
+batch      open -> settled | abandoned | held;  abandoned -> open;  held -> open;
+           settled -> superseded, once a batch opened to replace it is
 stage run  running -> committed | failed | fenced;  committed -> superseded
 message    failed -> replaying -> recovered | failed | quarantined;  failed -> quarantined;
-           quarantined -> replaying, by hand
+           quarantined -> replaying, by hand;  recovered -> failed, in a later replay of its unit;
+           failed -> superseded, with its batch
 """
 
 from enum import StrEnum
@@ -16,6 +18,7 @@ class BatchStatus(StrEnum):
     SETTLED = "settled"
     ABANDONED = "abandoned"
     HELD = "held"
+    SUPERSEDED = "superseded"
 
 
 class BatchKind(StrEnum):
@@ -42,11 +45,13 @@ class MessageStatus(StrEnum):
     REPLAYING = "replaying"
     RECOVERED = "recovered"
     QUARANTINED = "quarantined"
+    SUPERSEDED = "superseded"
 
 
 BATCH_TRANSITIONS: dict[BatchStatus, frozenset[BatchStatus]] = {
     BatchStatus.OPEN: frozenset({BatchStatus.SETTLED, BatchStatus.ABANDONED, BatchStatus.HELD}),
     BatchStatus.ABANDONED: frozenset({BatchStatus.OPEN}),
     BatchStatus.HELD: frozenset({BatchStatus.OPEN}),
-    BatchStatus.SETTLED: frozenset(),
+    BatchStatus.SETTLED: frozenset({BatchStatus.SUPERSEDED}),
+    BatchStatus.SUPERSEDED: frozenset(),
 }

@@ -47,6 +47,8 @@ class StageStep:
     emits: Emits = "any"
     schema: "StructType | str | None" = None
     anchored: bool = True
+    whole: bool = False
+    unit: tuple[str, ...] = ()
     kind = "stage"
 
     @property
@@ -137,6 +139,17 @@ def unanchored(step: StageStep) -> StageStep:
             f"stage {step.name!r}: anchored=False acks what it reads, so acks and emits say nothing there"
         )
     return replace(step, anchored=False)
+
+
+def whole(step: StageStep, unit: str | Sequence[str]) -> StageStep:
+    if step.emits == "one":
+        raise DeclarationError(
+            f'stage {step.name!r}: emits="one" compares rows with records one by one, which whole=True unites'
+        )
+    columns = (unit,) if isinstance(unit, str) else tuple(unit)
+    if len(set(columns)) != len(columns):
+        raise DeclarationError(f"stage {step.name!r}: unit names {', '.join(columns)}: none twice")
+    return replace(step, whole=True, unit=columns)
 
 
 def record_step(

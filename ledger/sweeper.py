@@ -7,8 +7,7 @@ from sqlalchemy import Connection
 
 from ledger.database.connection import Database, translated
 from ledger.errors import LedgerError, UnavailableError
-from ledger.queries import batches, replays
-from ledger.queries import settlement as queries
+from ledger.queries import batches, partitions, replays
 from ledger.settlement import Settlement, settle_once
 
 
@@ -74,26 +73,26 @@ def _settle_all(
 
 def _drop_decided(database: Database, options: SweepOptions) -> list[int]:
     """Detach and drop the partitions of settled batches, outside a transaction, as the owner."""
-    decided = database.transact(queries.decided_partitions)
+    decided = database.transact(partitions.decided_partitions)
     if not decided:
         return []
     with translated(database), database.owner.connect() as plain:
         connection = plain.execution_options(isolation_level="AUTOCOMMIT")
-        if not queries.try_clean_up_lock(connection):
+        if not partitions.try_clean_up_lock(connection):
             return []  # another sweeper is at it
         try:
-            queries.wait_at_most(connection, options.drop_lock_timeout)
+            partitions.wait_at_most(connection, options.drop_lock_timeout)
             return [one for one in decided if _drop(database, connection, one)]
         finally:
-            queries.release_clean_up_lock(connection)
+            partitions.release_clean_up_lock(connection)
 
 
 def _drop(database: Database, connection: Connection, batch_id: int) -> bool:
     """Drop one partition; False if somebody still writes there: the next sweep will."""
     try:
         with translated(database):
-            queries.detach_partition(connection, batch_id)
-            queries.drop_partition(connection, batch_id)
+            partitions.detach_partition(connection, batch_id)
+            partitions.drop_partition(connection, batch_id)
     except UnavailableError:
         return False
     return True

@@ -71,6 +71,16 @@ def _key(
     )
 
 
+def _shared() -> Column[bool]:
+    return Column(
+        "shared",
+        Boolean,
+        nullable=False,
+        server_default=text("false"),
+        comment="Whether the row that failed comes from several records: a failure of their unit.",
+    )
+
+
 pipeline = Table(
     "pipeline",
     metadata,
@@ -185,6 +195,12 @@ batch = Table(
         nullable=False,
         server_default=text("false"),
         comment="Whether a person let it settle above max_failed_ratio.",
+    ),
+    _key(
+        "replaces_batch_id",
+        "batch.batch_id",
+        "The original over the same interval that it was opened to replace.",
+        nullable=True,
     ),
     UniqueConstraint("pipeline_id", "dag_id", "run_id"),
     Index(None, "status", postgresql_where=text("status = 'open'")),
@@ -392,6 +408,7 @@ root_fail = Table(
     Column("root_id", BigInteger, nullable=False, comment="Root."),
     Column("reason", Text, nullable=False, comment="Reason given."),
     Column("detail", Text, comment="Raw text of a record that did not parse."),
+    _shared(),
     Index(None, "batch_id"),
     comment="Explicit fails of open batches; settlement moves them to failed_root.",
 )
@@ -444,6 +461,13 @@ failed_message = Table(
     ),
     _moment("updated_at", "Last change of its status.", now=True),
     _moment("not_before", "Replays that open earlier leave it out; null: at once.", nullable=True),
+    Column(
+        "unit_failures",
+        Integer,
+        nullable=False,
+        server_default=text("0"),
+        comment="How often a row of several records, this one among them, failed.",
+    ),
     CheckConstraint("status <> 'replaying' OR replay_batch_id IS NOT NULL", name="claimed"),
     Index(None, "original_batch_id", "status"),
     Index(None, "replay_batch_id", postgresql_where=text("replay_batch_id IS NOT NULL")),
@@ -475,6 +499,7 @@ failed_root = Table(
         comment="False if a stage never committed: no fault of the message.",
     ),
     _moment("failed_at", "When it was settled.", now=True),
+    _shared(),
     Index(None, "message_id"),
     Index(None, "batch_id"),
     comment="Every failed attempt of every message: where and why. Never changed.",

@@ -129,11 +129,6 @@ def insert_batch(connection: Connection, values: Mapping[str, Any]) -> int:
     return int(connection.execute(statement, {**values, **as_json}).scalar_one())
 
 
-def open_partition(connection: Connection, batch_id: int) -> None:
-    """Make the batch's delta partition, unless it is there."""
-    connection.execute(text("SELECT open_partition(:id)"), {"id": batch_id})
-
-
 def insert_source(connection: Connection, values: Mapping[str, Any]) -> None:
     """What a batch reads of one source; the unique claim is checked by ``claiming_batch`` before."""
     connection.execute(

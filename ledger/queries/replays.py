@@ -6,11 +6,12 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, text
 
-# Which failed messages m, with r their last failure, a selection takes. ``quarantined``: those given
-# up instead, to begin again by hand.
+# Which failed messages m, with r their last failure, a selection takes. ``quarantined``, ``held``: those
+# given up, or held with their unit, instead, to begin again by hand.
 _SELECTED = """
     m.status = (CASE WHEN cast(:quarantined AS boolean) THEN 'quarantined' ELSE 'failed' END)::message_status
-    AND (m.not_before IS NULL OR m.not_before <= cast(:now AS timestamptz) OR cast(:quarantined AS boolean))
+    AND CASE WHEN cast(:held AS boolean) THEN m.not_before = 'infinity'
+             ELSE cast(:quarantined AS boolean) OR m.not_before IS NULL OR m.not_before <= cast(:now AS timestamptz) END
     AND (cast(:source AS text) IS NULL OR m.source = :source)
     AND (cast(:reason AS text) IS NULL OR r.reason LIKE :reason)
     AND (cast(:stage AS text) IS NULL OR r.stage = :stage)
@@ -23,7 +24,7 @@ _ANY = dict.fromkeys(("source", "reason", "stage", "root", "since", "until"))
 
 
 def _keys(selection: Mapping[str, Any], now: datetime) -> dict[str, Any]:
-    return {**_ANY, "quarantined": False, **selection, "now": now}
+    return {**_ANY, "quarantined": False, "held": False, **selection, "now": now}
 
 
 def claim_messages(
@@ -36,14 +37,16 @@ def claim_messages(
 ) -> int:
     """Claim the failed messages that ``selection`` names and that are due, at most ``limit``, for an
     open replay; how many. Those that failed least often come first: one that kills its step every
-    time does not keep the others waiting. Messages taken from quarantine begin with a new budget.
+    time does not keep the others waiting. Messages taken from quarantine, or held with their unit, begin
+    with a new budget.
 
     Guarded by their status: of two replays at once each message goes to one.
     """
     statement = text(f"""
         UPDATE failed_message SET status = 'replaying', replay_batch_id = :batch_id, updated_at = now(),
                not_before = NULL,
-               failed_replays = CASE WHEN status = 'quarantined' THEN 0 ELSE failed_replays END
+               failed_replays = CASE WHEN status = 'quarantined' THEN 0 ELSE failed_replays END,
+               unit_failures = CASE WHEN not_before = 'infinity' THEN 0 ELSE unit_failures END
         WHERE message_id IN (
           SELECT m.message_id FROM failed_message m JOIN failed_root r ON r.root_id = m.root_id
           WHERE m.original_batch_id = :original AND {_SELECTED}
@@ -76,6 +79,47 @@ def claimed_messages(connection: Connection, batch_id: int, source: str) -> list
     return [
         row.message_id for row in connection.execute(statement, {"id": batch_id, "source": source})
     ]
+
+
+def claim_companions(connection: Connection, batch_id: int, run_id: int) -> int:
+    """Claim the failed messages that a replay's emit run emitted for the sake of their unit; how many."""
+    statement = text("""
+        UPDATE failed_message m SET status = 'replaying', replay_batch_id = :batch, not_before = NULL, updated_at = now()
+        FROM replay_root r
+        WHERE r.batch_id = :batch AND r.stage_run_id = :run AND r.message_id = m.message_id AND m.status = 'failed'
+    """)
+    return connection.execute(statement, {"batch": batch_id, "run": run_id}).rowcount
+
+
+def quarantined_messages(connection: Connection, original_batch_id: int, source: str) -> list[int]:
+    """Messages of an original batch's source that were given up."""
+    statement = text("""
+        SELECT message_id FROM failed_message
+        WHERE original_batch_id = :id AND source = :source AND status = 'quarantined'
+    """)
+    found = connection.execute(statement, {"id": original_batch_id, "source": source})
+    return [row.message_id for row in found]
+
+
+def unemitted_claims(connection: Connection, batch_id: int) -> int:
+    """Messages that a replay batch has claimed and that its committed emits did not emit."""
+    statement = text("""
+        SELECT count(*) FROM failed_message m
+        WHERE m.replay_batch_id = :id AND m.status = 'replaying' AND NOT EXISTS (
+          SELECT FROM replay_root r JOIN batch_source s ON s.batch_id = r.batch_id AND s.emit_run_id = r.stage_run_id
+          WHERE r.batch_id = :id AND r.message_id = m.message_id)
+    """)
+    return int(connection.execute(statement, {"id": batch_id}).scalar_one())
+
+
+def open_replays(connection: Connection, original_batch_id: int, but: int | None) -> list[int]:
+    """Undecided replays of an original batch, without the batch ``but``."""
+    statement = text("""
+        SELECT batch_id FROM batch
+        WHERE original_batch_id = :id AND status IN ('open', 'held') AND batch_id IS DISTINCT FROM :but ORDER BY 1
+    """)
+    found = connection.execute(statement, {"id": original_batch_id, "but": but})
+    return [row.batch_id for row in found]
 
 
 def claimed_count(connection: Connection, batch_id: int) -> int:

@@ -71,7 +71,7 @@ def total_roots(connection: Connection, batch_id: int) -> int:
 COLLECT = """
 CREATE TEMP TABLE settling ON COMMIT DROP AS
 SELECT d.root_id, bit_xor(d.delta) AS residue, NULL::text AS stage, NULL::text AS reason, NULL::text AS detail,
-       false AS own_failure
+       false AS own_failure, false AS shared
 FROM ledger_delta d
 WHERE d.batch_id = :id AND d.stage_run_id IN (SELECT stage_run_id FROM stage_run WHERE batch_id = :id AND state = 'committed')
 GROUP BY d.root_id
@@ -91,16 +91,18 @@ def add_explicit_fails(connection: Connection, batch_id: int, stages: Sequence[s
     """
     statement = text("""
         WITH fail AS (
-          SELECT DISTINCT ON (f.root_id) f.root_id, r.stage, f.reason, f.detail
+          SELECT DISTINCT ON (f.root_id) f.root_id, r.stage, f.reason, f.detail, f.shared
           FROM root_fail f JOIN stage_run r USING (stage_run_id)
           WHERE f.batch_id = :id AND r.state = 'committed'
-          ORDER BY f.root_id, array_position(cast(:stages AS text[]), r.stage), f.reason
+          ORDER BY f.root_id, array_position(cast(:stages AS text[]), r.stage), f.shared, f.reason
         ), known AS (
-          UPDATE settling s SET stage = f.stage, reason = f.reason, detail = f.detail, own_failure = true
+          UPDATE settling s SET stage = f.stage, reason = f.reason, detail = f.detail,
+                 own_failure = NOT f.shared, shared = f.shared
           FROM fail f WHERE f.root_id = s.root_id RETURNING s.root_id
         )
-        INSERT INTO settling (root_id, residue, stage, reason, detail, own_failure)
-        SELECT root_id, 0, stage, reason, detail, true FROM fail WHERE root_id NOT IN (SELECT root_id FROM known)
+        INSERT INTO settling (root_id, residue, stage, reason, detail, own_failure, shared)
+        SELECT root_id, 0, stage, reason, detail, NOT shared, shared
+        FROM fail WHERE root_id NOT IN (SELECT root_id FROM known)
     """)
     connection.execute(statement, {"id": batch_id, "stages": list(stages)})
 
@@ -128,7 +130,7 @@ WITH hop AS (
            AS h (ordinal, producer, consumer, fanout, component)
 ), component AS (
   SELECT component, min(ordinal) AS ordinal, count(DISTINCT consumer) AS readers,
-         string_agg(DISTINCT producer, ', ') AS producers,
+         string_agg(DISTINCT producer, ', ') AS producers, bool_or(ARRAY[producer, consumer] && cast(:merging AS text[])) AS merging,
          (SELECT array_agg(consumer ORDER BY first) FROM (
             SELECT consumer, min(ordinal) AS first FROM hop h WHERE h.component = hop.component GROUP BY 1) c) AS consumers
   FROM hop GROUP BY component
@@ -143,7 +145,7 @@ WITH hop AS (
   FROM settling_run s JOIN role r USING (stage)
   GROUP BY s.root_id, r.component
 ), broken AS (
-  SELECT DISTINCT ON (t.root_id) t.*, k.producers, k.consumers, k.readers
+  SELECT DISTINCT ON (t.root_id) t.*, k.producers, k.consumers, k.readers, k.merging
   FROM tally t JOIN component k USING (component)
   WHERE t.residue <> 0 OR t.emitted_edges <> t.acked_edges
   ORDER BY t.root_id, k.ordinal
@@ -174,7 +176,8 @@ UPDATE settling s SET
                 ELSE 'one lost and another acked too often' END,
   detail = format('%s edges from %s, %s acked', b.emitted_edges, b.producers, b.acked_edges)
            || CASE WHEN cardinality(b.wrong) > 1 THEN '; wrong at ' || array_to_string(b.wrong, ', ') ELSE '' END,
-  own_failure = NOT b.culprits && cast(:uncommitted AS text[])
+  own_failure = NOT (b.merging OR b.culprits && cast(:uncommitted AS text[])),
+  shared = b.merging AND NOT b.culprits && cast(:uncommitted AS text[])
 FROM named b WHERE b.root_id = s.root_id
 """
 
@@ -185,6 +188,7 @@ def name_hops(
     hops: Sequence[Hop],
     uncommitted: Sequence[str],
     explicit: Sequence[str],
+    merging: Sequence[str],
 ) -> None:
     """Name, for each root without an explicit fail, the first step where it broke.
 
@@ -193,7 +197,8 @@ def name_hops(
     named, and the others in the detail.
     ``uncommitted``: steps that never committed; a root that broke there failed through no fault of
     its own. ``explicit``: stages that ack by themselves, so what is missing there was not acked
-    rather than lost.
+    rather than lost. ``merging``: whole stages and those behind them; what is lost there may be for want of
+    another record, so it is a failure of the unit.
     """
     keys = {
         "ordinals": [hop.ordinal for hop in hops],
@@ -203,6 +208,7 @@ def name_hops(
         "components": [hop.component for hop in hops],
         "uncommitted": list(uncommitted),
         "explicit": list(explicit),
+        "merging": list(merging),
     }
     connection.execute(text("ANALYZE settling (root_id, stage)"))
     connection.execute(text(EMITTED_AND_ACKED), {"id": batch_id})
@@ -220,10 +226,11 @@ def unnamed_roots(connection: Connection) -> int:
 def record_failures_of_original(connection: Connection, batch_id: int, max_replays: int) -> int:
     """A new ``failed_message`` per failed root of an original batch; how many."""
     statement = text("""
-        INSERT INTO failed_message (message_id, original_batch_id, source, status, root_id, attempts, failed_replays)
+        INSERT INTO failed_message
+          (message_id, original_batch_id, source, status, root_id, attempts, failed_replays, unit_failures)
         SELECT s.root_id, :id, b.source,
                (CASE WHEN s.own_failure AND :max_replays = 0 THEN 'quarantined' ELSE 'failed' END)::message_status,
-               s.root_id, 1, 0
+               s.root_id, 1, 0, s.shared::int
         FROM settling s
         JOIN batch_source b ON b.batch_id = :id AND s.root_id >= b.first_root AND s.root_id < b.first_root + b.roots
     """)
@@ -237,13 +244,51 @@ def record_failures_of_replay(connection: Connection, batch_id: int, max_replays
           status = (CASE WHEN s.own_failure AND m.failed_replays + 1 >= :max_replays
                          THEN 'quarantined' ELSE 'failed' END)::message_status,
           root_id = s.root_id, attempts = m.attempts + 1, failed_replays = m.failed_replays + s.own_failure::int,
-          replay_batch_id = NULL, updated_at = now()
+          unit_failures = m.unit_failures + s.shared::int, replay_batch_id = NULL, updated_at = now()
         FROM settling s
         JOIN replay_root r ON r.root_id = s.root_id AND r.batch_id = :id
         JOIN batch_source b ON b.batch_id = :id AND b.emit_run_id = r.stage_run_id
         WHERE m.message_id = r.message_id AND m.status = 'replaying' AND m.replay_batch_id = :id
     """)
     return connection.execute(statement, {"id": batch_id, "max_replays": max_replays}).rowcount
+
+
+def record_failures_of_companions(
+    connection: Connection, batch_id: int, original_id: int, max_replays: int
+) -> int:
+    """Messages that a replay emitted for the sake of their unit, and that failed in it; how many.
+
+    They were acked before, or recovered: what the replay replaced of theirs is gone, so they count
+    as failed, as for the first time.
+    """
+    statement = text("""
+        INSERT INTO failed_message AS m
+          (message_id, original_batch_id, source, status, root_id, attempts, failed_replays, unit_failures)
+        SELECT r.message_id, :original, b.source,
+               (CASE WHEN s.own_failure AND :max_replays = 0 THEN 'quarantined' ELSE 'failed' END)::message_status,
+               s.root_id, 1, 0, s.shared::int
+        FROM settling s
+        JOIN replay_root r ON r.root_id = s.root_id AND r.batch_id = :id
+        JOIN batch_source b ON b.batch_id = :id AND b.emit_run_id = r.stage_run_id
+        LEFT JOIN failed_message k ON k.message_id = r.message_id
+        WHERE k.message_id IS NULL OR k.status = 'recovered'
+        ON CONFLICT (message_id) DO UPDATE SET
+          status = excluded.status, root_id = excluded.root_id, attempts = m.attempts + 1,
+          unit_failures = m.unit_failures + excluded.unit_failures, replay_batch_id = NULL,
+          not_before = NULL, updated_at = now()
+    """)
+    keys = {"id": batch_id, "original": original_id, "max_replays": max_replays}
+    return connection.execute(statement, keys).rowcount
+
+
+def hold_units(connection: Connection, most: int) -> int:
+    """Hold for a person the messages that fail in this settlement with others of their unit, at
+    least ``most`` times by now; how many."""
+    statement = text("""
+        UPDATE failed_message m SET not_before = 'infinity'
+        FROM settling s WHERE m.root_id = s.root_id AND s.shared AND m.unit_failures >= :most AND m.status = 'failed'
+    """)
+    return connection.execute(statement, {"most": most}).rowcount
 
 
 def family_failures(connection: Connection, original_id: int, batch_id: int) -> Row[Any]:
@@ -278,8 +323,9 @@ def recover_rest_of_replay(connection: Connection, batch_id: int) -> int:
 def record_attempts(connection: Connection, batch_id: int) -> int:
     """Keep where and why each root failed, for good; how many."""
     statement = text("""
-        INSERT INTO failed_root (root_id, message_id, batch_id, attempt, stage, reason, detail, residue, own_failure)
-        SELECT s.root_id, m.message_id, :id, m.attempts, s.stage, s.reason, s.detail, s.residue, s.own_failure
+        INSERT INTO failed_root
+          (root_id, message_id, batch_id, attempt, stage, reason, detail, residue, own_failure, shared)
+        SELECT s.root_id, m.message_id, :id, m.attempts, s.stage, s.reason, s.detail, s.residue, s.own_failure, s.shared
         FROM settling s JOIN failed_message m ON m.root_id = s.root_id
     """)
     return connection.execute(statement, {"id": batch_id}).rowcount
@@ -305,13 +351,6 @@ def forget_fails(connection: Connection, batch_id: int) -> None:
     connection.execute(text("DELETE FROM root_fail WHERE batch_id = :id"), {"id": batch_id})
 
 
-def clear_partition(connection: Connection, batch_id: int) -> bool:
-    """Empty the batch's deltas; False if a straggler still writes there."""
-    return bool(
-        connection.execute(text("SELECT clear_partition(:id)"), {"id": batch_id}).scalar_one()
-    )
-
-
 def release_messages(connection: Connection, batch_id: int) -> int:
     """Give the messages that an abandoned replay claimed back, to where it took them from; how many."""
     statement = text("""
@@ -322,53 +361,3 @@ def release_messages(connection: Connection, batch_id: int) -> int:
         WHERE b.batch_id = :id AND m.replay_batch_id = b.batch_id AND m.status = 'replaying'
     """)
     return connection.execute(statement, {"id": batch_id}).rowcount
-
-
-def decided_partitions(connection: Connection) -> list[int]:
-    """Settled batches whose delta partition, attached or not, still stands.
-
-    An abandoned batch keeps its partition, for it may be opened again.
-    """
-    statement = text("""
-        SELECT b.batch_id FROM pg_class c
-        JOIN batch b ON c.relname = 'ledger_delta_' || b.batch_id
-        WHERE c.relkind = 'r' AND b.status = 'settled' ORDER BY 1
-    """)
-    return [row.batch_id for row in connection.execute(statement)]
-
-
-def try_clean_up_lock(connection: Connection) -> bool:
-    """Become the only session that drops partitions, until it ends; False if another is."""
-    statement = text("SELECT pg_try_advisory_lock(hashtext('ackledger clean-up'))")
-    return bool(connection.execute(statement).scalar_one())
-
-
-def release_clean_up_lock(connection: Connection) -> None:
-    """Let another session drop partitions."""
-    connection.execute(text("SELECT pg_advisory_unlock(hashtext('ackledger clean-up'))"))
-
-
-def wait_at_most(connection: Connection, timeout: str) -> None:
-    """Give up on a lock after ``timeout``, for example ``2s``, in this session."""
-    connection.execute(
-        text("SELECT set_config('lock_timeout', :timeout, false)"), {"timeout": timeout}
-    )
-
-
-def detach_partition(connection: Connection, batch_id: int) -> None:
-    """Detach the batch's partition without stopping writers; needs a connection in autocommit."""
-    statement = text("""
-        SELECT inhdetachpending FROM pg_inherits
-        WHERE inhparent = 'ledger_delta'::regclass AND inhrelid = to_regclass('ledger_delta_' || :id)
-    """)
-    found = connection.execute(statement, {"id": batch_id}).first()
-    if found is not None:
-        how = "FINALIZE" if found.inhdetachpending else "CONCURRENTLY"
-        connection.execute(
-            text(f"ALTER TABLE ledger_delta DETACH PARTITION ledger_delta_{int(batch_id)} {how}")
-        )
-
-
-def drop_partition(connection: Connection, batch_id: int) -> None:
-    """Drop the batch's detached partition."""
-    connection.execute(text(f"DROP TABLE IF EXISTS ledger_delta_{int(batch_id)}"))

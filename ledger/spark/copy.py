@@ -24,7 +24,7 @@ NO_REASON = "no reason given"
 MOST_DETAIL = 10_000  # characters of raw text kept in the ledger; the snapshot has all of it
 
 _DELTA = "batch_id, stage_run_id, root_id, delta, acked, emitted_edges, acked_edges"
-_FAIL = "batch_id, stage_run_id, root_id, reason, detail"
+_FAIL = "batch_id, stage_run_id, root_id, reason, detail, shared"
 _MESSAGE = "batch_id, stage_run_id, root_id, message_id"
 _OPTIONS = (
     "-c role=ledger_writer -c lock_timeout=60s -c idle_in_transaction_session_timeout=10min "
@@ -206,11 +206,15 @@ class _Bucket:
         """Put the roots with a reason aside; how many."""
         writer = csv.writer(self._fails)
         failed = batch.filter(batch.column("reason").is_valid())
-        rows = failed.select(["root", "reason", "detail"]).to_pylist()
+        kept = [
+            name for name in ("root", "reason", "detail", "shared") if name in failed.schema.names
+        ]
+        rows = failed.select(kept).to_pylist()
         for row in rows:
             detail = None if row["detail"] is None else _storable(row["detail"])[:MOST_DETAIL]
             reason = _storable(row["reason"]) or NO_REASON  # in COPY's CSV an empty text is NULL
-            writer.writerow([self._batch_id, self._run_id, row["root"], reason, detail])
+            shared = bool(row.get("shared"))
+            writer.writerow([self._batch_id, self._run_id, row["root"], reason, detail, shared])
         return len(rows)
 
 

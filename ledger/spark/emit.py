@@ -6,6 +6,7 @@ from contextlib import contextmanager
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from sqlalchemy import Connection
 
 from ledger.queries import batches, replays
 from ledger.spark import fold
@@ -26,6 +27,7 @@ from ledger.spark.manifest import Manifest, check_files, take_manifest, with_pos
 from ledger.spark.notify import check_columns
 from ledger.spark.reading import Reader, find_files
 from ledger.spark.session import SPARK_ERRORS
+from ledger.spark.units import replayed_records, with_unit
 from ledger.stage_runs import OpenedRun, Record, commit
 from ledger.states import BatchKind
 from ledger.steps import SourceStep
@@ -42,15 +44,25 @@ def run_source(job: Job, run: OpenedRun, step: SourceStep) -> Record:
         wrote = [_write(_records(job, run, step, reader), folder)]
         repeated = reader.repeated_headers()
         if repeated is not None:
-            wrote.append(_write(repeated, folder))
+            wrote.append(_write(with_unit(job, step, repeated), folder))
     manifest = take_manifest(folder)
     written = sum(witness.rows for witness in wrote)
     require_equal(f"records of {step.name} in {folder}", written, manifest.rows)
     first_root = job.database.transact(lambda c: batches.reserve_roots(c, manifest.rows))
     failing = any(witness.failed for witness in wrote)
     record = _post(job, run, step, manifest, first_root, failing)
+
+    def claim(connection: Connection) -> None:
+        if run.batch.kind is BatchKind.REPLAY and job.pipeline.graph.in_units(step.name):
+            replays.claim_companions(connection, run.batch.batch_id, run.run_id)
+
     commit(
-        job.database, run, record, files=file_rows(manifest), emitted=(first_root, manifest.rows)
+        job.database,
+        run,
+        record,
+        files=file_rows(manifest),
+        emitted=(first_root, manifest.rows),
+        before_commit=claim,
     )
     return record
 
@@ -77,10 +89,12 @@ def _reading() -> Iterator[None]:
 def _records(job: Job, run: OpenedRun, step: SourceStep, reader: Reader) -> DataFrame:
     """What the batch emits: the records of its files, or the messages that a replay claimed."""
     if run.batch.kind is BatchKind.REPLAY:
+        if job.pipeline.graph.in_units(step.name):
+            return replayed_records(job, run, step, reader)
         return reader.parse_again(_claimed(job, run, step))
     found = job.database.transact(lambda c: batches.sources(c, run.batch.batch_id))
     path = next(str(row.path) for row in found if row.source == step.name)
-    return reader.records(find_files(step.name, step.source, path))
+    return with_unit(job, step, reader.records(find_files(step.name, step.source, path)))
 
 
 def _claimed(job: Job, run: OpenedRun, step: SourceStep) -> DataFrame:

@@ -73,6 +73,25 @@ def fold_source(rows: DataFrame, run_id: int, consumers: Sequence[str]) -> DataF
     )
 
 
+def by_anchor(output: DataFrame) -> DataFrame:
+    """Rows of several anchors (``_anchors``: root, parent and maybe input, sorted) as a row for each.
+
+    ``_first``: whether it is the row's first of that root. ``_shared``: whether the row has others.
+    """
+    one = F.col("_one")
+    anchor = output.schema["_anchors"].dataType.elementType  # type: ignore[attr-defined]
+    fields = [name for name in anchor.names if name != "unit"]
+    before = F.get(F.col("_anchors"), F.col("_place") - 1)["root"]
+    shared = F.array_min("_anchors")["root"] != F.array_max("_anchors")["root"]
+    rows = output.select("*", F.posexplode("_anchors").alias("_place", "_one"))
+    return rows.select(
+        *(name for name in output.columns if name != "_anchors"),
+        *(one[name].alias(f"_{name}") for name in fields),
+        (~before.eqNullSafe(one["root"])).alias("_first"),
+        shared.alias("_shared"),
+    )
+
+
 def fold_emitted(
     output: DataFrame,
     failed: DataFrame | None,
@@ -87,8 +106,9 @@ def fold_emitted(
 ) -> DataFrame:
     """Deltas of a stage that acks an input if some output is anchored to it.
 
-    ``output``: _root, _parent, _position and, where some rows have them, _failed and _dropped.
-    ``failed``: _root and _failed of the same rows, if some of them fail. A parent counts once, however
+    ``output``: _root, _parent, _position and, where some rows have them, _failed and _dropped; of rows
+    with several anchors as ``by_anchor`` makes it. ``failed``: _root, _failed, and maybe _shared, of the
+    same rows, if some of them fail. A parent counts once, however
     many children it has: rows are folded by parent first, unless ``one_parent`` says that the input
     has a single row of each root.
     ``one_each``: each input, one of each root, has a single row. ``emits_one``: a root fails if one of
@@ -182,11 +202,10 @@ def _emitted(output: DataFrame, run_id: int, consumers: Sequence[str]) -> tuple[
 
 def _own_edges(output: DataFrame, run_id: int, consumers: Sequence[str]) -> dict[str, Column]:
     """XOR and number of the edges of each row by itself; 0 if it goes no further."""
-    passes = reduce(
-        Column.__and__,
-        [F.col(mark).isNull() for mark in ("_failed", "_dropped") if mark in output.columns],
-        F.lit(True),
-    )
+    marks = [F.col(mark).isNull() for mark in ("_failed", "_dropped") if mark in output.columns]
+    # A row of several anchors has one edge for each root, however many of them are of that root.
+    first = [F.col("_first")] if "_first" in output.columns else []
+    passes = reduce(Column.__and__, [*marks, *first], F.lit(True))
     own = edges(run_id, F.col("_position"), consumers, F.col("_root"))
     return {
         "emitted": F.when(passes, own).otherwise(F.lit(0).cast("bigint")),
@@ -205,13 +224,18 @@ def _with_reasons(folded: DataFrame, failed: DataFrame | None) -> DataFrame:
     """The reason of each failed root, joined: text among the measures would make Spark sort them."""
     if failed is None:
         return folded
+    reasons = [F.min("_failed").alias("reason")]
+    if "_shared" in failed.columns:  # of a fail of its own and one with others, its own counts
+        own = F.min(F.struct("_shared", "_failed"))
+        reasons = [own["_failed"].alias("reason"), own["_shared"].alias("shared")]
     failures = failed.where("_failed IS NOT NULL").groupBy("_root")
-    return folded.join(failures.agg(F.min("_failed").alias("reason")), "_root", "left")
+    return folded.join(failures.agg(*reasons), "_root", "left")
 
 
 def _rows(folded: DataFrame) -> DataFrame:
     """One row per root in the shape that is posted; reasons only where there are some."""
     reason = [F.col("reason"), F.lit(None).cast("string").alias("detail")]
+    reason += [F.col("shared")] if "shared" in folded.columns else []
     return folded.select(
         F.col("_root").alias("root"),
         F.col("emitted").bitwiseXOR(F.col("acked")).alias("delta"),

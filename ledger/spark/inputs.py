@@ -7,6 +7,7 @@ from ledger.errors import FencedError
 from ledger.queries import batches
 from ledger.spark.job import (
     ANCHOR,
+    ANCHORS,
     DROPPED,
     ERROR,
     FAILED,
@@ -17,6 +18,8 @@ from ledger.spark.job import (
     RAW,
     RESERVED,
     ROOT,
+    ROOTS,
+    UNIT,
     Job,
 )
 from ledger.spark.manifest import (
@@ -30,7 +33,8 @@ from ledger.stage_runs import OpenedRun
 
 
 def input_rows(job: Job, run: OpenedRun) -> DataFrame:
-    """What the run's input passes on: its user columns, ``_root`` and ``_position``, no failed rows."""
+    """What the run's input passes on: its user columns, ``_root`` (behind a whole stage the list
+    ``_roots``), ``_position`` and, with units, ``_unit``; no failed rows."""
     return delivered_rows(job, run.batch.batch_id, run.input_run.stage_run_id)
 
 
@@ -57,18 +61,40 @@ def delivered_rows(job: Job, batch_id: int, input_run_id: int) -> DataFrame:
     for mark in (FAILED, DROPPED):
         if mark in rows.columns:
             rows = rows.where(F.col(mark).isNull())
-    return rows.drop(ERROR, RAW, MESSAGE, FAILED, DROPPED, PARENT, INPUT)
+    if ANCHORS in rows.columns:
+        rows = _with_roots(rows)
+    return rows.drop(ANCHORS, ERROR, RAW, MESSAGE, FAILED, DROPPED, PARENT, INPUT)
 
 
-def anchored(rows: DataFrame) -> DataFrame:
+def _with_roots(rows: DataFrame) -> DataFrame:
+    roots = F.array_distinct(F.transform(ANCHORS, lambda one: one["root"]))
+    rows = rows.withColumn(ROOTS, roots)
+    kept = rows.schema[ANCHORS].dataType.elementType.names  # type: ignore[attr-defined]
+    return rows.withColumn(UNIT, F.col(ANCHORS)[0]["unit"]) if "unit" in kept else rows
+
+
+def anchored(rows: DataFrame, *, as_list: bool = False) -> DataFrame:
     """Input rows as a stage sees them: user columns and ``_anchor`` (root, parent position), in a stage
-    of several inputs with the input's name; behind the last tracked stage the columns alone."""
-    if ROOT not in rows.columns:
+    of several inputs with the input's name, with units with the unit; ``as_list`` as a list of these,
+    as in whole stages and behind them. Behind the last tracked stage the columns alone."""
+    if ROOT not in rows.columns and ROOTS not in rows.columns:
         return rows.select(*user_columns(rows))
-    fields = [F.col(ROOT).alias("root"), F.col(POSITION).alias("parent")]
-    if INPUT in rows.columns:
-        fields.append(F.col(INPUT).alias("input"))
-    return rows.select(*user_columns(rows), F.struct(*fields).alias(ANCHOR))
+    others = [F.col(POSITION).alias("parent")]
+    others += [F.col(name).alias(name[1:]) for name in (INPUT, UNIT) if name in rows.columns]
+    if ROOTS in rows.columns:
+        anchor = F.transform(ROOTS, lambda root: F.struct(root.alias("root"), *others))
+    else:
+        one = F.struct(F.col(ROOT).alias("root"), *others)
+        anchor = F.array(one) if as_list else one
+    return rows.select(*user_columns(rows), anchor.alias(ANCHOR))
+
+
+def root_rows(rows: DataFrame) -> DataFrame:
+    """Input rows as ``_root``, ``_parent`` and, in a stage of several inputs, ``_input``: one for each
+    root of a row."""
+    root = F.explode(ROOTS).alias(ROOT) if ROOTS in rows.columns else F.col(ROOT)
+    given = [F.col(INPUT)] if INPUT in rows.columns else []
+    return rows.select(root, F.col(POSITION).alias(PARENT), *given)
 
 
 def user_columns(frame: DataFrame) -> list[str]:

@@ -18,7 +18,10 @@ from ledger.spark.session import SPARK_ERRORS
 from ledger.stage_runs import OpenedRun
 
 ANCHOR = "_anchor"
+ANCHORS = "_anchors"
 ROOT = "_root"
+ROOTS = "_roots"
+UNIT = "_unit"
 PARENT = "_parent"
 INPUT = "_input"
 FAILED = "_failed"
@@ -32,7 +35,10 @@ DELIVERED = "_delivered_message"
 RESERVED = frozenset(
     {
         ANCHOR,
+        ANCHORS,
         ROOT,
+        ROOTS,
+        UNIT,
         PARENT,
         INPUT,
         FAILED,

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import LongType, StringType, StructField, StructType
+from pyspark.sql.types import StringType, StructField, StructType
 
 from ledger.errors import StageError
 from ledger.marks import Drop, FailedRecord
@@ -19,14 +19,7 @@ from ledger.steps import StageStep
 
 NOTHING = "emitted nothing"
 
-_ANCHOR = StructType([StructField("root", LongType()), StructField("parent", LongType())])
-_OWN = StructType(
-    [
-        StructField(ANCHOR, _ANCHOR, nullable=False),
-        StructField(FAILED, StringType()),
-        StructField(DROPPED, StringType()),
-    ]
-)
+_MARKS = [StructField(FAILED, StringType()), StructField(DROPPED, StringType())]
 
 Record = dict[str, Any]
 
@@ -90,7 +83,8 @@ def run_records(step: StageStep, frame: DataFrame) -> DataFrame:
         frozenset(f.name for f in declared.fields if not f.nullable),
     )
     task = partial(_task, step.function, columns)
-    return frame.mapInArrow(task, StructType([*nullable, *_OWN.fields]))
+    anchor = StructField(ANCHOR, frame.schema[ANCHOR].dataType, nullable=False)
+    return frame.mapInArrow(task, StructType([*nullable, anchor, *_MARKS]))
 
 
 def _task(

@@ -4,16 +4,16 @@ from dataclasses import replace
 
 import fsspec
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 from sqlalchemy import Connection
 
 from ledger.errors import StageError
 from ledger.queries import dedup as queries
 from ledger.spark import fold
 from ledger.spark.dedup import Deduplicator
-from ledger.spark.inputs import input_rows, user_columns
-from ledger.spark.job import PARENT, POSITION, ROOT, Job, Witness, file_rows, require_equal
+from ledger.spark.inputs import input_rows, root_rows, user_columns
+from ledger.spark.job import POSITION, ROOT, ROOTS, Job, Witness, file_rows, require_equal
 from ledger.spark.manifest import Manifest, take_manifest
+from ledger.spark.units import Replacement
 from ledger.stage_runs import OpenedRun, Record, commit, retire
 from ledger.steps import SinkStep
 from ledger.storage import require_writable
@@ -27,11 +27,17 @@ def run_sink(job: Job, run: OpenedRun, step: SinkStep) -> Record:
     folders = _Folders(job.settings.data_path(step.sink.path), run)
     dedup = Deduplicator(job, run, step)
     kept = dedup.keep(rows)
-    wrote = Witness()
-    _write(wrote.watch(kept.select(*user_columns(kept))), step, folders.staging)
+    replacement = Replacement(job, run, step)
+    wrote, carried = Witness(), Witness()
+    delivered = wrote.watch(kept.select(*user_columns(kept)))
+    others = replacement.carried()
+    if others is not None:
+        delivered = delivered.unionByName(carried.watch(others), allowMissingColumns=True)
+    _write(delivered, step, folders.staging)
     manifest = take_manifest(folders.staging)
-    require_equal(f"rows of {step.name} in {folders.staging}", wrote.rows, manifest.rows)
-    record = _post(job, run, step, rows, manifest, dedup.dropped(rows))
+    own = manifest.rows - (0 if others is None else carried.rows)
+    require_equal(f"rows of {step.name} in {folders.staging}", wrote.rows, own)
+    record = _post(job, run, step, rows, own, dedup.dropped(rows))
 
     if folders.replaces():
         # From here until the commit no run of the sink counts: were the driver killed between the
@@ -52,6 +58,8 @@ def run_sink(job: Job, run: OpenedRun, step: SinkStep) -> Record:
         before_commit=deliver,
     )
     folders.clean()
+    for batch_id in replacement.batches:
+        folders.remove(batch_id)
     dedup.release()
     return record
 
@@ -70,24 +78,23 @@ def _write(rows: DataFrame, step: SinkStep, staging: str) -> None:
 
 
 def _post(
-    job: Job, run: OpenedRun, step: SinkStep, rows: DataFrame, manifest: Manifest, dropped: int
+    job: Job, run: OpenedRun, step: SinkStep, rows: DataFrame, held: int, dropped: int
 ) -> Record:
     """Ack what the sink holds: every row read is in its files, or was dropped as delivered before."""
     record = Record(
         input_rows=run.input_run.output_rows or 0,
-        output_rows=manifest.rows,
+        output_rows=held,
         duplicate_rows=dropped,
     )
-    if run.batch.ackers == 0 or ROOT not in rows.columns:
+    if run.batch.ackers == 0 or not job.pipeline.tracks(step.reads):
         return record
     read = Witness()
-    tracked = read.watch(rows.select(ROOT, F.col(POSITION).alias(PARENT)))
+    anchors = ROOTS if ROOTS in rows.columns else ROOT
+    tracked = root_rows(read.watch(rows.select(anchors, POSITION)))
     inputs = {step.reads: run.input_run.stage_run_id}
-    one_row = run.input_run.one_row_a_root
+    one_row = anchors == ROOT and run.input_run.one_row_a_root
     posted = job.post(run, fold.fold_read(tracked, inputs, step.name, one_row=one_row))
-    require_equal(
-        f"rows read by {step.name} less its duplicates", read.rows - dropped, manifest.rows
-    )
+    require_equal(f"rows read by {step.name} less its duplicates", read.rows - dropped, held)
     return replace(
         record,
         delta_rows=posted.rows,

@@ -4,20 +4,20 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import reduce
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType
 
 from ledger.errors import StageError
 from ledger.marks import Mark
 from ledger.spark import fold
-from ledger.spark.inputs import anchored, input_frames, read_stored, user_columns
+from ledger.spark.anchors import AnchorWitness, expected_type, stored_anchor
+from ledger.spark.inputs import anchored, input_frames, read_stored, root_rows, user_columns
 from ledger.spark.job import (
     ANCHOR,
+    ANCHORS,
     DROPPED,
     FAILED,
-    INPUT,
-    PARENT,
     POSITION,
     RESERVED,
     ROOT,
@@ -42,13 +42,17 @@ def run_stage(job: Job, run: OpenedRun, step: StageStep) -> Record:
     came = _watched(job, run, step, frames)
     output = _output(job, run, step, frames)
     folder = job.folder(run)
-    wrote = Witness(*(_identity(run) if job.pipeline.tracks(step.name) else []))
-    wrote.watch(output).write.options(**STORED).parquet(folder)
+    anchors = AnchorWitness() if ANCHORS in output.columns else None
+    wrote = Witness(*_stored_identity(run, output.columns))
+    watched = wrote.watch(anchors.watch(output) if anchors else output)
+    watched.write.options(**STORED).parquet(folder)
     manifest = take_manifest(folder)
     require_equal(f"rows of {step.name} in {folder}", wrote.rows, manifest.rows)
+    if anchors:
+        anchors.check(step, job.pipeline.max_anchors, job.pipeline.graph.unit)
     # As many rows, of the same anchors: each input has just one, and nothing is to be folded.
     one_each = came is not None and came.within(output) and came.seen == wrote.seen
-    record, drops = _post(job, run, step, manifest, wrote, frames, one_each)
+    record, drops = _post(job, run, step, manifest, wrote, frames, anchors, one_each)
     commit(job.database, run, record, files=file_rows(manifest), drops=drops)
     return record
 
@@ -59,7 +63,7 @@ def _watched(
     """A witness of the input, put into ``frames``, where the output may have one row for each of it."""
     if len(frames) > 1 or step.acks == "on_read" or not job.pipeline.tracks(step.name):
         return None
-    if not run.input_run.one_row_a_root:
+    if job.pipeline.graph.merges(step.name) or not run.input_run.one_row_a_root:
         return None
     came = Witness(ROOT, POSITION)
     for name, frame in frames.items():
@@ -72,6 +76,14 @@ def _identity(run: OpenedRun) -> list[str]:
     return fold.parent_key({name: read.stage_run_id for name, read in run.inputs.items()})
 
 
+def _stored_identity(run: OpenedRun, columns: list[str]) -> list[str]:
+    """The same as it is stored: a list where a row may come from several input rows; nothing if the
+    output is not tracked."""
+    if ANCHORS in columns:
+        return [ANCHORS]
+    return _identity(run) if ROOT in columns else []
+
+
 def _output(
     job: Job, run: OpenedRun, step: StageStep, frames: Mapping[str, DataFrame]
 ) -> DataFrame:
@@ -80,19 +92,20 @@ def _output(
         name: read_reference(job.spark, job.settings, run.batch, name, source)
         for name, source in job.pipeline.references(step).items()
     }
+    as_list = job.pipeline.graph.merges(step.name)
+    given = [anchored(rows, as_list=as_list) for rows in frames.values()]
     marks: list[Mark] = []
     if step.by_record:
-        (rows,) = frames.values()
-        made = run_records(step, anchored(rows))
+        made = run_records(step, *given)
     else:
-        made, marks = _parts(step, step.function(*map(anchored, frames.values()), **references))
+        made, marks = _parts(step, step.function(*given, **references))
         if not job.pipeline.tracks(step.name):
             return _unanchored(step, made, marks)
-        check_output(step, made)
+        check_output(job, step, made)
     kept = [F.col(name) for name in (FAILED, DROPPED) if name in made.columns]
-    output = made.select(*user_columns(made), *_stored_anchor(step), *kept)
+    output = made.select(*user_columns(made), *stored_anchor(job.pipeline, step), *kept)
     for mark in marks:
-        output = output.unionByName(_marked(step, mark), allowMissingColumns=True)
+        output = output.unionByName(_marked(job, step, mark), allowMissingColumns=True)
     return output
 
 
@@ -109,11 +122,6 @@ def _unanchored(step: StageStep, made: object, marks: list[Mark]) -> DataFrame:
             f"stage {step.name!r} returned {FAILED!r}, but tracking ends there or before: no record can fail"
         )
     return made.select(*user_columns(made))
-
-
-def _stored_anchor(step: StageStep) -> list[Column]:
-    names = ("root", "parent", "input")[: 3 if len(step.inputs) > 1 else 2]
-    return [F.col(f"{ANCHOR}.{name}").alias(f"_{name}") for name in names]
 
 
 def _parts(step: StageStep, made: object) -> tuple[DataFrame, list[Mark]]:
@@ -135,11 +143,12 @@ def _parts(step: StageStep, made: object) -> tuple[DataFrame, list[Mark]]:
     return output, marks
 
 
-def _marked(step: StageStep, mark: Mark) -> DataFrame:
+def _marked(job: Job, step: StageStep, mark: Mark) -> DataFrame:
     """A mark's rows as they are stored: anchor and reason, no columns of the user's."""
-    check_anchor(step, f"{mark.kind}(...)", mark.frame)
+    check_anchor(job, step, f"{mark.kind}(...)", mark.frame)
     column = FAILED if mark.kind == "failed" else DROPPED
-    return mark.frame.select(*_stored_anchor(step), F.lit(mark.reason).alias(column))
+    anchor = stored_anchor(job.pipeline, step)
+    return mark.frame.select(*anchor, F.lit(mark.reason).alias(column))
 
 
 def check_frame(step: StageStep, made: object) -> None:
@@ -151,16 +160,16 @@ def check_frame(step: StageStep, made: object) -> None:
     if repeated:
         raise StageError(
             f"stage {stage!r} returned column {repeated[0]!r} twice: drop or rename one"
-            + (" (merging anchors is not supported yet)" if repeated[0] == ANCHOR else "")
+            + (", in a whole stage by merge_anchors(...)" if repeated[0] == ANCHOR else "")
         )
 
 
-def check_output(step: StageStep, made: object) -> None:
+def check_output(job: Job, step: StageStep, made: object) -> None:
     """Raise StageError unless a stage returned a frame that keeps its anchor."""
     check_frame(step, made)
     assert isinstance(made, DataFrame)
     stage = step.name
-    check_anchor(step, "a frame", made)
+    check_anchor(job, step, "a frame", made)
     taken = sorted((RESERVED - {ANCHOR, FAILED}) & set(made.columns))
     if taken:
         raise StageError(
@@ -172,7 +181,7 @@ def check_output(step: StageStep, made: object) -> None:
         )
 
 
-def check_anchor(step: StageStep, what: str, frame: DataFrame) -> None:
+def check_anchor(job: Job, step: StageStep, what: str, frame: DataFrame) -> None:
     """Raise StageError unless a frame that a stage returned keeps its anchor as it came."""
     stage = step.name
     if ANCHOR not in frame.columns:
@@ -180,10 +189,17 @@ def check_anchor(step: StageStep, what: str, frame: DataFrame) -> None:
             f"stage {stage!r} returned {what} without {ANCHOR!r}, so its rows cannot be tracked. "
             f"Keep it, for example .select({', '.join(map(repr, [*frame.columns[:3], ANCHOR]))})"
         )
-    anchor = frame.schema[ANCHOR].dataType.simpleString()
-    expected = "root:bigint,parent:bigint" + (",input:string" if len(step.inputs) > 1 else "")
-    if anchor != f"struct<{expected}>":
-        raise StageError(f"stage {stage!r} changed {ANCHOR!r} to {anchor}: hand it on as it came")
+    found = frame.schema[ANCHOR].dataType.simpleString()
+    expected = expected_type(job.pipeline, step)
+    if found == f"array<{expected}>":
+        raise StageError(
+            f"stage {stage!r} merges anchors: a row of several records makes a stage whole, so declare it "
+            "with whole=True"
+        )
+    if found != expected:
+        raise StageError(
+            f"stage {stage!r} changed {ANCHOR!r} to {found}, expected {expected}: hand it on as it came"
+        )
 
 
 def _post(
@@ -193,53 +209,37 @@ def _post(
     manifest: Manifest,
     wrote: Witness,
     frames: Mapping[str, DataFrame],
+    anchors: AnchorWitness | None,
     one_each: bool,
 ) -> tuple[Record, dict[str, int]]:
     """Derive the deltas by reading the written files back, and post them; the record, and drops by reason."""
     written = with_position(read_stored(job, manifest), manifest, POSITION)
     if not job.pipeline.tracks(step.name):
         return _ack_read(job, run, step, manifest, frames), {}
-    identity = _identity(run)
-    found = Witness(*identity)
-    failed = written.select(ROOT, FAILED) if wrote.failed else None
-    marks = [name for name, rows in ((FAILED, wrote.failed), (DROPPED, wrote.dropped)) if rows]
-    plain = written.select(*identity, POSITION, *marks)
-    output = found.watch(plain)
+    passed = manifest.rows - wrote.failed - wrote.dropped
     input_count = sum(read.output_rows or 0 for read in run.inputs.values())
     if run.batch.ackers == 0:
-        passed = manifest.rows - wrote.failed - wrote.dropped
         return Record(input_rows=input_count, output_rows=passed, failed_rows=wrote.failed), {}
-    consumers = job.pipeline.consumers(step.name)
-    inputs = {name: read.stage_run_id for name, read in run.inputs.items()}
-    if step.acks == "on_read":
-        rows = _all_rows(frames)
-        folded = fold.fold_on_read(rows, output, failed, inputs, run.run_id, step.name, consumers)
-    else:
-        folded = fold.fold_emitted(
-            output,
-            failed,
-            inputs,
-            run.run_id,
-            step.name,
-            consumers,
-            one_parent=len(inputs) == 1 and run.input_run.one_row_a_root,
-            one_each=one_each,
-            emits_one=step.emits == "one",
-        )
-    posted = job.post(run, folded)
+    stored = _stored_identity(run, written.columns)
+    found = Witness(*stored)
+    marks = [name for name, rows in ((FAILED, wrote.failed), (DROPPED, wrote.dropped)) if rows]
+    plain = written.select(*stored, POSITION, *marks)
+    posted = job.post(run, _folded(job, run, step, plain, found, frames, one_each))
     require_equal(f"rows and XOR of {step.name} in run {run.run_id}", wrote.seen, found.seen)
+    consumers = job.pipeline.consumers(step.name)
     require_equal(
         f"edges of {step.name} in run {run.run_id}",
-        (manifest.rows - wrote.failed - wrote.dropped) * len(consumers),
+        (anchors.edges if anchors else passed) * len(consumers),
         posted.emitted_edges,
     )
-    drops = _drops(plain, identity) if wrote.dropped else {}
+    rows, identity = _anchor_rows(plain), _identity(run)
+    drops = _drops(rows, identity) if wrote.dropped else {}
     if step.acks == "on_read":
-        swallowed = posted.acked_edges - plain.select(*identity).distinct().count()
+        swallowed = posted.acked_edges - rows.select(*identity).distinct().count()
         drops |= {SWALLOWED: swallowed} if swallowed else {}
     record = Record(
         input_rows=input_count,
-        output_rows=posted.emitted_edges // len(consumers),
+        output_rows=passed,
         failed_rows=wrote.failed,
         delta_rows=posted.rows,
         delta_xor=posted.delta_xor,
@@ -248,6 +248,52 @@ def _post(
         acked_edges=posted.acked_edges,
     )
     return record, drops
+
+
+def _folded(
+    job: Job,
+    run: OpenedRun,
+    step: StageStep,
+    plain: DataFrame,
+    found: Witness,
+    frames: Mapping[str, DataFrame],
+    one_each: bool,
+) -> DataFrame:
+    """The deltas of what was written (``plain``: anchors, position, marks), witnessed as it is read."""
+    output = _anchor_rows(found.watch(plain))
+    failed = None
+    if FAILED in plain.columns:
+        rows = _anchor_rows(plain)
+        failed = rows.select(*(name for name in (ROOT, FAILED, "_shared") if name in rows.columns))
+    inputs = {name: read.stage_run_id for name, read in run.inputs.items()}
+    consumers = job.pipeline.consumers(step.name)
+    if step.acks == "on_read":
+        rows = _all_rows(frames)
+        return fold.fold_on_read(rows, output, failed, inputs, run.run_id, step.name, consumers)
+    return fold.fold_emitted(
+        output,
+        failed,
+        inputs,
+        run.run_id,
+        step.name,
+        consumers,
+        one_parent=_one_parent(job, run),
+        one_each=one_each,
+        emits_one=step.emits == "one",
+    )
+
+
+def _anchor_rows(rows: DataFrame) -> DataFrame:
+    """One row for each anchor of a row, where it has a list of them."""
+    return fold.by_anchor(rows) if ANCHORS in rows.columns else rows
+
+
+def _one_parent(job: Job, run: OpenedRun) -> bool:
+    """Whether the input has a single row of each root."""
+    names = list(run.inputs)
+    return (
+        len(names) == 1 and not job.pipeline.graph.merges(names[0]) and run.input_run.one_row_a_root
+    )
 
 
 def _ack_read(
@@ -276,13 +322,7 @@ def _ack_read(
 
 def _all_rows(frames: Mapping[str, DataFrame]) -> DataFrame:
     """Which rows there are in all inputs: _root, _parent and, of several inputs, _input."""
-    kept = [
-        frame.withColumnRenamed(POSITION, PARENT).select(
-            ROOT, PARENT, *([INPUT] if INPUT in frame.columns else [])
-        )
-        for frame in frames.values()
-    ]
-    return reduce(DataFrame.unionByName, kept)
+    return reduce(DataFrame.unionByName, map(root_rows, frames.values()))
 
 
 def _drops(output: DataFrame, identity: list[str]) -> dict[str, int]:

@@ -1,0 +1,29 @@
+"""Combine anchors in a whole stage, where ``_anchor`` is a list: the records that a row comes from."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+_NAME = "_anchor"
+
+
+def merge_anchors(*anchors: "Column | str") -> "Column":
+    """``_anchor`` of a row that comes from several: of a join, ``merge_anchors("o._anchor", "c._anchor")``.
+
+    Columns or their names; null, as an outer join leaves it, counts as none. The same record on both
+    sides is anchored once.
+    """
+    from pyspark.sql import functions as F
+
+    if not anchors:
+        raise TypeError("merge_anchors(): expected the anchors to merge, found none")
+    given = [F.col(anchor) if isinstance(anchor, str) else anchor for anchor in anchors]
+    return F.array_distinct(F.concat(*(F.coalesce(one, F.array()) for one in given))).alias(_NAME)
+
+
+def collect_anchors(anchor: "Column | str" = _NAME) -> "Column":
+    """``_anchor`` of a group, as an aggregate: all records that its rows come from."""
+    from pyspark.sql import functions as F
+
+    return F.array_distinct(F.flatten(F.collect_list(anchor))).alias(_NAME)

@@ -1,0 +1,173 @@
+"""The graph of a pipeline's steps: their order, what is tracked, what is replayed together."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
+
+from ledger.errors import DeclarationError
+from ledger.sources import FileSource
+from ledger.steps import SinkStep, SourceStep, StageStep, Step, suggestion
+
+
+@dataclass(frozen=True)
+class Graph:
+    """The declared steps and references of the pipeline ``name``."""
+
+    name: str
+    steps: Mapping[str, Step]
+    references: Mapping[str, FileSource]
+
+    def checked(self) -> tuple[Step, ...]:
+        """All steps, every one behind its input. Raises DeclarationError if they form no pipeline."""
+        self._check_names()
+        try:
+            order = TopologicalSorter({step.name: step.inputs for step in self.steps.values()})
+            names = tuple(order.static_order())
+        except CycleError as exc:
+            raise DeclarationError(
+                f"pipeline {self.name!r} has a cycle: {' -> '.join(exc.args[1])}"
+            ) from exc
+        self._check_readers()
+        for name in names:
+            self._check_tracking(self.steps[name])
+        self._check_units()
+        return tuple(self.steps[name] for name in names)
+
+    def step(self, name: str) -> Step:
+        """One step by name."""
+        if name not in self.steps:
+            raise DeclarationError(
+                f"pipeline {self.name!r} has no step {name!r}{suggestion(name, self.steps)}"
+            )
+        return self.steps[name]
+
+    def tracks(self, name: str) -> bool:
+        """Whether the output of a step is tracked: it ends at a stage with ``anchored=False``."""
+        step = self.step(name)
+        own = step.anchored if isinstance(step, StageStep) else True
+        return own and all(map(self.tracks, step.inputs))
+
+    def merges(self, name: str) -> bool:
+        """Whether a row of a step's output may be anchored to several records: behind a whole stage."""
+        step = self.step(name)
+        return isinstance(step, StageStep) and (step.whole or any(map(self.merges, step.inputs)))
+
+    @property
+    def unit(self) -> tuple[str, ...] | None:
+        """The source columns whose equal values make a unit, () if the batch is one; None without a
+        whole stage: records are replayed one by one."""
+        return self._wholes[0].unit if self._wholes else None
+
+    def in_units(self, name: str) -> bool:
+        """Whether records of a source, or what a step makes of them, are replayed by unit."""
+        reached = {source for step in self._wholes for source in self._sources_of(step.name)}
+        return not reached.isdisjoint(self._sources_of(name))
+
+    @property
+    def _wholes(self) -> list[StageStep]:
+        stages = [step for step in self.steps.values() if isinstance(step, StageStep)]
+        return [step for step in stages if step.whole]
+
+    def _sources_of(self, name: str) -> set[str]:
+        step = self.step(name)
+        return set().union(*map(self._sources_of, step.inputs)) if step.inputs else {name}
+
+    def _check_names(self) -> None:
+        if not self.steps:
+            raise DeclarationError(f"pipeline {self.name!r} is empty: declare a source and a sink")
+        for step in self.steps.values():
+            for name in step.inputs:
+                self._check_input(step, name)
+            for name in getattr(step, "references", ()):
+                if name not in self.references:
+                    raise DeclarationError(
+                        f"stage {step.name!r} asks for reference {name!r}, which is not declared"
+                        f"{suggestion(name, self.references)}"
+                    )
+
+    def _check_input(self, step: Step, name: str) -> None:
+        if name in self.references:
+            raise DeclarationError(
+                f"{step.kind} {step.name!r} reads {name!r}, a reference: references are not "
+                "tracked; declare it as a source, or take it as a keyword-only parameter"
+            )
+        found = self.steps.get(name)
+        if found is None:
+            raise DeclarationError(
+                f"{step.kind} {step.name!r} reads {name!r}, which is not declared"
+                f"{suggestion(name, self.steps)}"
+            )
+        if found.kind == "sink":
+            raise DeclarationError(f"{step.kind} {step.name!r} reads {name!r}, a sink")
+
+    def _check_readers(self) -> None:
+        read = {name for step in self.steps.values() for name in step.inputs}
+        for step in self.steps.values():
+            if step.kind != "sink" and step.name not in read:
+                raise DeclarationError(
+                    f"nothing reads {step.kind} {step.name!r} of pipeline {self.name!r}: "
+                    "add a stage or a sink that reads it, or remove it"
+                )
+
+    def _check_tracking(self, step: Step) -> None:
+        tracked = [name for name in step.inputs if self.tracks(name)]
+        if len(tracked) == len(step.inputs):
+            return
+        what = f"{step.kind} {step.name!r} of pipeline {self.name!r}"
+        if tracked:
+            raise DeclarationError(
+                f"{what} reads {tracked[0]!r}, which is tracked, beside inputs that are not: expected all or none"
+            )
+        if isinstance(step, StageStep) and step.by_record:
+            raise DeclarationError(f"{what} takes records, and its input is not tracked any more")
+        if isinstance(step, SinkStep) and not step.sink.keyed and step.sink.dedup != "none":
+            raise DeclarationError(
+                f"{what} recognizes duplicates by their record, and its input is not tracked any more: "
+                'give Bloom a key, or dedup="none"'
+            )
+
+    def _check_units(self) -> None:
+        for stage in self._wholes:
+            if stage.unit != self.unit:
+                raise DeclarationError(
+                    f"pipeline {self.name!r} has the units {_shown(self.unit)} and {_shown(stage.unit)} (stage "
+                    f"{stage.name!r}): expected one for all its whole stages"
+                )
+        for name, step in self.steps.items():
+            if isinstance(step, StageStep) and step.emits == "one" and self.merges(name):
+                raise DeclarationError(
+                    f'stage {name!r}: emits="one" compares rows with records one by one, and behind a whole '
+                    "stage a row may be of several"
+                )
+            if isinstance(step, SinkStep) and self.in_units(name):
+                self._check_replaceable(step)
+            if isinstance(step, SourceStep) and self.in_units(name):
+                self._check_unit_columns(step)
+
+    def _check_replaceable(self, step: SinkStep) -> None:
+        """A replay by unit brings all rows of it again: the sink must be able to replace them."""
+        what = f"sink {step.name!r} of pipeline {self.name!r}"
+        if step.sink.dedup != "none":
+            raise DeclarationError(
+                f'{what}: a whole stage makes replays replace all rows of a unit, so expected dedup="none"'
+            )
+        if self.unit and not self.tracks(step.reads):
+            raise DeclarationError(
+                f"{what} reads {step.reads!r}, which is not tracked any more, so the rows of a unit "
+                f"({_shown(self.unit)}) cannot be replaced: leave out unit=, or keep the anchor"
+            )
+
+    def _check_unit_columns(self, step: SourceStep) -> None:
+        names = getattr(
+            step.source.schema, "names", None
+        )  # a DDL text is looked at when it is read
+        for column in self.unit or ():
+            if names is not None and column not in names:
+                raise DeclarationError(
+                    f"source {step.name!r} of pipeline {self.name!r} has no column {column!r}, which makes its unit"
+                    f"{suggestion(column, names)}"
+                )
+
+
+def _shown(unit: tuple[str, ...] | None) -> str:
+    return ", ".join(unit or ()) or "the batch"

@@ -1,0 +1,65 @@
+"""Statements about the delta partitions of batches: made, emptied, detached and dropped."""
+
+from sqlalchemy import Connection, text
+
+
+def open_partition(connection: Connection, batch_id: int) -> None:
+    """Make the batch's delta partition, unless it is there."""
+    connection.execute(text("SELECT open_partition(:id)"), {"id": batch_id})
+
+
+def clear_partition(connection: Connection, batch_id: int) -> bool:
+    """Empty the batch's deltas; False if a straggler still writes there."""
+    return bool(
+        connection.execute(text("SELECT clear_partition(:id)"), {"id": batch_id}).scalar_one()
+    )
+
+
+def decided_partitions(connection: Connection) -> list[int]:
+    """Decided batches whose delta partition, attached or not, still stands.
+
+    An abandoned batch keeps its partition, for it may be opened again.
+    """
+    statement = text("""
+        SELECT b.batch_id FROM pg_class c
+        JOIN batch b ON c.relname = 'ledger_delta_' || b.batch_id
+        WHERE c.relkind = 'r' AND b.status IN ('settled', 'superseded') ORDER BY 1
+    """)
+    return [row.batch_id for row in connection.execute(statement)]
+
+
+def try_clean_up_lock(connection: Connection) -> bool:
+    """Become the only session that drops partitions, until it ends; False if another is."""
+    statement = text("SELECT pg_try_advisory_lock(hashtext('ackledger clean-up'))")
+    return bool(connection.execute(statement).scalar_one())
+
+
+def release_clean_up_lock(connection: Connection) -> None:
+    """Let another session drop partitions."""
+    connection.execute(text("SELECT pg_advisory_unlock(hashtext('ackledger clean-up'))"))
+
+
+def wait_at_most(connection: Connection, timeout: str) -> None:
+    """Give up on a lock after ``timeout``, for example ``2s``, in this session."""
+    connection.execute(
+        text("SELECT set_config('lock_timeout', :timeout, false)"), {"timeout": timeout}
+    )
+
+
+def detach_partition(connection: Connection, batch_id: int) -> None:
+    """Detach the batch's partition without stopping writers; needs a connection in autocommit."""
+    statement = text("""
+        SELECT inhdetachpending FROM pg_inherits
+        WHERE inhparent = 'ledger_delta'::regclass AND inhrelid = to_regclass('ledger_delta_' || :id)
+    """)
+    found = connection.execute(statement, {"id": batch_id}).first()
+    if found is not None:
+        how = "FINALIZE" if found.inhdetachpending else "CONCURRENTLY"
+        connection.execute(
+            text(f"ALTER TABLE ledger_delta DETACH PARTITION ledger_delta_{int(batch_id)} {how}")
+        )
+
+
+def drop_partition(connection: Connection, batch_id: int) -> None:
+    """Drop the batch's detached partition."""
+    connection.execute(text(f"DROP TABLE IF EXISTS ledger_delta_{int(batch_id)}"))

@@ -1,0 +1,342 @@
+"""Whole stages: rows of several records, and replays by unit."""
+
+import pytest
+from pyspark.sql import Window
+from pyspark.sql import functions as F
+
+from ledger import (
+    FileSource,
+    ParquetSink,
+    Pipeline,
+    collect_anchors,
+    dropped,
+    merge_anchors,
+    testing,
+)
+from ledger.errors import DeclarationError, StageError
+
+ORDERS = "id INT, customer STRING, cents INT"
+CUSTOMERS = "customer STRING, country STRING"
+
+
+def orders_of(*numbers, customer="a"):
+    return [{"id": n, "customer": customer, "cents": 10 * n} for n in numbers]
+
+
+def joining(unit=(), lose=(), partition_by=(), **options):
+    """Orders joined with customers, both tracked; ``lose``: orders that vanish before the join."""
+    made = Pipeline("shop", max_replays=2, **options)
+    made.source("orders", FileSource("orders.csv", schema=ORDERS))
+    made.source("customers", FileSource("customers.csv", schema=CUSTOMERS))
+
+    @made.stage(reads="orders")
+    def checked(orders):
+        return orders.where(~F.col("id").isin(list(lose) or [-1]))
+
+    @made.stage(reads=["checked", "customers"], whole=True, unit=unit)
+    def sold(orders, customers):
+        joined = orders.alias("o").join(customers.alias("c"), "customer", "inner")
+        return joined.select("o.id", "customer", "country", merge_anchors("o._anchor", "c._anchor"))
+
+    made.sink("sales", ParquetSink("sales", partition_by=partition_by), reads="sold")
+    return made
+
+
+def ids(result, sink="sales"):
+    return sorted(row["id"] for row in result.rows[sink])
+
+
+SHOP = {
+    "orders": [*orders_of(1, 2, 3), *orders_of(4, 5, customer="b")],
+    "customers": [{"customer": "a", "country": "PT"}, {"customer": "b", "country": "NO"}],
+}
+
+
+@pytest.mark.parametrize("unit", [(), ("customer",)])
+def test_a_lost_order_finds_its_partner_in_the_replay(spark, unit):
+    """An order lost before a join of two tracked sources is replayed with the customer it belongs to."""
+    result = testing.run_batch(joining(unit, lose=[2]), SHOP, spark=spark)
+    assert [(one.source, one.stage, one.reason) for one in result.failed] == [
+        ("orders", "checked", "lost")
+    ]
+    assert ids(result) == [1, 3, 4, 5]
+
+    again = testing.replay(result, joining(unit))
+    assert again.roots.failed == 0
+    assert ids(again) == [1, 2, 3, 4, 5]
+    assert again.roots.total == (
+        7 if unit == () else 4
+    )  # the batch, or customer a with three orders
+
+
+def test_rows_of_a_join_are_acked_for_both_sides(spark):
+    """A customer without orders is lost by the inner join; orders and customers that met are acked."""
+    shop = {**SHOP, "customers": [*SHOP["customers"], {"customer": "c", "country": "FR"}]}
+    result = testing.run_batch(joining(), shop, spark=spark)
+    assert [(one.source, one.stage) for one in result.failed] == [("customers", "sold")]
+    assert result.roots.acked == 7
+
+
+def latest(unit=("customer",), lose=()):
+    made = Pipeline("latest")
+    made.source("events", FileSource("events.csv", schema=ORDERS))
+
+    @made.stage(reads="events")
+    def checked(events):
+        return events.where(~F.col("id").isin(list(lose) or [-1]))
+
+    @made.stage(reads="checked", whole=True, unit=unit)
+    def last(events):
+        newest = Window.partitionBy("customer").orderBy(F.desc("id"))
+        ranked = events.withColumn("place", F.row_number().over(newest))
+        return ranked.where("place = 1"), dropped(ranked.where("place > 1"), "superseded")
+
+    made.sink("sales", ParquetSink("sales"), reads="last")
+    return made
+
+
+def test_latest_per_key_with_a_replayed_older_row(spark):
+    """An older row that is replayed does not replace the newer one of its key, and other keys stay."""
+    events = {"events": [*orders_of(1, 2, 3), *orders_of(7, customer="b")]}
+    result = testing.run_batch(latest(lose=[1]), events, spark=spark)
+    assert ids(result) == [3, 7]
+    again = testing.replay(result, latest())
+    assert again.roots.failed == 0
+    assert again.roots.total == 3
+    assert ids(again) == [3, 7]
+
+
+def test_the_newest_row_of_a_key_is_replayed(spark):
+    """A newer row that was lost replaces, in the replay, what the batch delivered in its absence."""
+    events = {"events": [*orders_of(1, 2, 3), *orders_of(7, customer="b")]}
+    result = testing.run_batch(latest(lose=[3]), events, spark=spark)
+    assert ids(result) == [2, 7]
+    again = testing.replay(result, latest())
+    assert ids(again) == [3, 7]
+
+
+def test_each_replay_carries_over_what_the_others_brought(spark):
+    """Units replayed one after the other: the sink has each as its latest replay brought it."""
+    events = {
+        "events": [*orders_of(1, 2, 3), *orders_of(7, 8, customer="b"), *orders_of(9, customer="c")]
+    }
+    result = testing.run_batch(latest(lose=[3, 8]), events, spark=spark)
+    assert ids(result) == [2, 7, 9]
+    first = testing.replay(result, latest(), root=min(one.message_id for one in result.failed))
+    assert ids(first) in ([3, 7, 9], [2, 8, 9])
+    second = testing.replay(result, latest())
+    assert ids(second) == [3, 8, 9]
+
+
+def totals(poison=None, behind=False, unit=("customer",), **options):
+    """A total per customer; ``poison``: an order that is refused before the total, or behind it."""
+    made = Pipeline("totals", max_replays=2, **options)
+    made.source("orders", FileSource("orders.csv", schema=ORDERS))
+
+    @made.stage(reads="orders")
+    def checked(orders):
+        bad = F.lit(not behind) & (F.col("id") == F.lit(poison if poison is not None else -1))
+        return orders.withColumn("_failed", F.when(bad, "poisoned"))
+
+    @made.stage(reads="checked", whole=True, unit=unit)
+    def total(orders):
+        return orders.groupBy("customer").agg(
+            F.sum("cents").alias("cents"), F.count(F.lit(1)).alias("orders"), collect_anchors()
+        )
+
+    @made.stage(reads="total")
+    def published(totals):
+        bad = F.lit(behind) & (F.col("customer") == "a")
+        return totals.withColumn("_failed", F.when(bad, "refused"))
+
+    made.sink("sales", ParquetSink("sales"), reads="published")
+    return made
+
+
+def unit_of_100():
+    return {"orders": [*orders_of(*range(100)), *orders_of(500, customer="b")]}
+
+
+@pytest.mark.parametrize("options", [{}, {"replay_limit": 1}])
+def test_a_poisoned_record_in_a_unit_of_100(spark, options):
+    """Once the poisoned record is quarantined the other 99 are through, and none of them was given up."""
+    result = testing.run_batch(totals(poison=50, **options), unit_of_100(), spark=spark)
+    for _ in range(2):
+        again = testing.replay(result, totals(poison=50, **options))
+        assert again.roots.total == 100
+    final = {(one.message_id, one.status) for one in again.failed}
+    assert [status for _, status in final] == ["quarantined"]
+    assert again.roots.acked == 99
+    assert sorted((row["customer"], row["orders"]) for row in again.rows["sales"]) == [
+        ("a", 99),
+        ("b", 1),
+    ]
+
+
+def test_a_unit_that_fails_behind_its_total_is_held_for_a_person(spark):
+    """A row of 100 records that fails is nobody's own failure: none is quarantined, the unit is held."""
+    result = testing.run_batch(totals(behind=True), unit_of_100(), spark=spark)
+    assert {(one.stage, one.reason) for one in result.failed} == {("published", "refused")}
+    assert len(result.failed) == 100
+    for _ in range(3):
+        again = testing.replay(result, totals(behind=True))
+    assert {one.status for one in again.failed} == {"failed"}
+    with pytest.raises(Exception, match="nothing to replay"):
+        testing.replay(result, totals(behind=True))
+    mended = testing.replay(result, totals(), held=True)
+    assert mended.roots.failed == 0
+    assert sorted((row["customer"], row["orders"]) for row in mended.rows["sales"]) == [
+        ("a", 100),
+        ("b", 1),
+    ]
+
+
+def test_a_companion_that_fails_in_the_replay_counts_as_failed(spark):
+    """A record that was acked, and is lost in a replay of its unit, is failed and replayed in turn."""
+    result = testing.run_batch(totals(poison=50), unit_of_100(), spark=spark)
+    again = testing.replay(result, totals(poison=7))
+    assert [one.reason for one in again.failed] == ["poisoned"]
+    whole = testing.replay(result, totals())
+    assert whole.roots.failed == 0
+    assert sorted(row["orders"] for row in whole.rows["sales"]) == [1, 100]
+
+
+def test_a_row_of_two_units_is_refused(spark):
+    """A row whose records lie in two units fails the stage, naming both."""
+    made = Pipeline("mixed")
+    made.source("orders", FileSource("orders.csv", schema=ORDERS))
+
+    @made.stage(reads="orders", whole=True, unit="customer")
+    def total(orders):
+        return orders.groupBy().agg(F.sum("cents").alias("cents"), collect_anchors())
+
+    made.sink("sales", ParquetSink("sales"), reads="total")
+    with pytest.raises(StageError, match=r"roots \d+ and \d+, whose units differ \(customer\)"):
+        testing.run_batch(made, {"orders": SHOP["orders"]}, spark=spark)
+
+
+def test_max_anchors(spark):
+    """A row of more records than max_anchors fails its stage with the advice to end tracking there."""
+    with pytest.raises(
+        StageError, match="a row of 100 records, max_anchors is 99: end tracking there"
+    ):
+        testing.run_batch(totals(max_anchors=99), unit_of_100(), spark=spark)
+
+
+def test_self_join_anchors_each_record_once(spark):
+    """In a self join the record that meets itself is anchored once, and exactly the unmatched ones fail."""
+    made = Pipeline("pairs")
+    made.source("orders", FileSource("orders.csv", schema=ORDERS))
+
+    @made.stage(reads="orders", whole=True)
+    def pairs(orders):
+        one, other = orders.alias("one"), orders.alias("other")
+        joined = one.join(
+            other, F.expr("one.customer = other.customer AND one.id <= other.id"), "inner"
+        )
+        kept = joined.where("one.id <> 5 AND other.id <> 5")
+        return kept.select("one.id", merge_anchors("one._anchor", "other._anchor"))
+
+    made.sink("sales", ParquetSink("sales"), reads="pairs")
+    result = testing.run_batch(made, {"orders": SHOP["orders"]}, spark=spark)
+    assert result.roots.acked == 4
+    assert [(one.stage, one.reason) for one in result.failed] == [("pairs", "lost")]
+
+
+def test_two_rows_of_one_record_meet_again(spark):
+    """Two descendants of a record in one row are two inputs acked and one edge: they do not cancel."""
+    made = Pipeline("meet")
+    made.source("orders", FileSource("orders.csv", schema=ORDERS))
+
+    @made.stage(reads="orders")
+    def halves(orders):
+        return orders.withColumn("half", F.explode(F.array(F.lit(1), F.lit(2))))
+
+    @made.stage(reads="halves", whole=True)
+    def met(halves):
+        left, right = halves.where("half = 1").alias("l"), halves.where("half = 2").alias("r")
+        return left.join(right, "id", "inner").select("id", merge_anchors("l._anchor", "r._anchor"))
+
+    made.record_stage(reads="met", schema="id INT")(as_it_is)
+    made.sink("sales", ParquetSink("sales"), reads="as_it_is")
+    result = testing.run_batch(made, {"orders": orders_of(1, 2, 3)}, spark=spark)
+    assert (result.roots.acked, ids(result)) == (3, [1, 2, 3])
+    lost = testing.run_batch(
+        made,
+        {"orders": orders_of(*range(40))},
+        spark=spark,
+        faults=[testing.lose_rows("met", fraction=0.4, seed=2)],
+    )
+    assert 0 < len(lost.failed) < 40
+    assert {one.stage for one in lost.failed} == {"met"}
+    assert len(lost.rows["sales"]) == 40 - len(lost.failed)
+
+
+def as_it_is(record):
+    yield {"id": record["id"]}
+
+
+def test_a_row_that_comes_from_no_record_is_refused(spark):
+    """A row with an empty anchor is an error, not an untracked row."""
+    made = Pipeline("outer")
+    made.source("orders", FileSource("orders.csv", schema=ORDERS))
+    made.source("customers", FileSource("customers.csv", schema=CUSTOMERS))
+
+    @made.stage(reads=["orders", "customers"], whole=True)
+    def sold(orders, customers):
+        joined = orders.alias("o").join(customers.alias("c"), "customer", "full_outer")
+        return joined.select("customer", merge_anchors("o._anchor"))
+
+    made.sink("sales", ParquetSink("sales"), reads="sold")
+    shop = {**SHOP, "customers": [*SHOP["customers"], {"customer": "c", "country": "FR"}]}
+    with pytest.raises(StageError, match="1 rows with an empty '_anchor'"):
+        testing.run_batch(made, shop, spark=spark)
+
+
+def test_merging_without_saying_whole_is_refused(spark):
+    """merge_anchors in a stage that is not declared whole names what to declare."""
+    made = Pipeline("union")
+    made.source("orders", FileSource("orders.csv", schema=ORDERS))
+
+    @made.stage(reads="orders")
+    def total(orders):
+        return orders.groupBy("customer").agg(F.collect_set("_anchor").alias("_anchor"))
+
+    made.sink("sales", ParquetSink("sales"), reads="total")
+    with pytest.raises(StageError, match="declare it with whole=True"):
+        testing.run_batch(made, {"orders": SHOP["orders"]}, spark=spark)
+
+
+def test_declarations_that_cannot_be_replayed_by_unit():
+    """Units that differ, sinks that could not replace a unit's rows, a unit without whole=True."""
+    made = joining()
+    made._steps["sales"] = made._steps["sales"].__class__(
+        "sales", ParquetSink("sales", dedup="exact"), "sold"
+    )
+    with pytest.raises(
+        DeclarationError, match='replays replace all rows of a unit, so expected dedup="none"'
+    ):
+        made.steps()
+
+    made = joining(unit="customer")
+    made.stage(reads="sold", whole=True)(again)
+    made.sink("others", ParquetSink("others"), reads="again")
+    with pytest.raises(DeclarationError, match="has the units customer and the batch"):
+        made.steps()
+
+    made = joining(unit="customer")
+    made.stage(reads="sold", anchored=False)(again)
+    made.sink("others", ParquetSink("others"), reads="again")
+    with pytest.raises(DeclarationError, match="cannot be replaced: leave out unit="):
+        made.steps()
+
+    with pytest.raises(DeclarationError, match="only a stage with whole=True has"):
+        made.stage(reads="sold", unit="customer")(third)
+
+
+def again(rows):
+    return rows
+
+
+def third(rows):
+    return rows
