@@ -108,6 +108,9 @@ def run(
     param: Annotated[
         list[str] | None, typer.Option(help="NAME=VALUE for the path templates.")
     ] = None,
+    reprocess: Annotated[
+        bool, typer.Option("--reprocess", help="Replace the batch that has this interval.")
+    ] = False,
     master: Annotated[str, typer.Option(help="Spark master.")] = "local[*]",
     as_json: Json = False,
 ) -> None:
@@ -118,7 +121,7 @@ def run(
     database = connect(settings)
     require_writable(settings.storage_root(), "ACKLEDGER_STORAGE")
     key = RunKey("", run_id or f"run-{uuid.uuid4()}")
-    batch = open_batch(database, settings, pipeline, key, interval)
+    batch = open_batch(database, settings, pipeline, key, interval, reprocess=reprocess)
     _finish([_run_batch(database, settings, pipeline, batch, master)], as_json, single=True)
 
 
@@ -139,6 +142,9 @@ def replay(
     quarantined: Annotated[
         bool, typer.Option("--quarantined", help="Records given up, with a new budget.")
     ] = False,
+    held: Annotated[
+        bool, typer.Option("--held", help="Records whose unit failed too often, with a new budget.")
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say what is due, by stage and reason.")
     ] = False,
@@ -151,7 +157,7 @@ def replay(
     pipeline = _load(target)
     database = connect(settings)
     require_writable(settings.storage_root(), "ACKLEDGER_STORAGE")
-    selection = Selection(reason, stage, root, source, since, until, quarantined)
+    selection = Selection(reason, stage, root, source, since, until, quarantined, held)
     if dry_run:
         show(_matching(database, pipeline, batch, selection), as_json, tables.rows)
         return
@@ -299,7 +305,7 @@ def _finish(summaries: list[dict[str, Any]], as_json: bool, *, single: bool = Fa
     else:
         for summary in summaries:
             out.print(tables.summary(summary))
-    if any(summary["status"] != BatchStatus.SETTLED for summary in summaries):
+    if any(not BatchStatus(summary["status"]).decided for summary in summaries):
         raise typer.Exit(1)
     if not all(summary["complete"] for summary in summaries):
         raise typer.Exit(INCOMPLETE)

@@ -75,11 +75,19 @@ class Selection:
 
 
 def open_batch(
-    database: Database, settings: Settings, pipeline: Pipeline, key: RunKey, interval: Interval
+    database: Database,
+    settings: Settings,
+    pipeline: Pipeline,
+    key: RunKey,
+    interval: Interval,
+    *,
+    reprocess: bool = False,
 ) -> Batch:
     """The batch of this run: found again, or opened with its claim of the interval.
 
-    Raises InputError when another batch has claimed the interval of one of the sources.
+    ``reprocess``: it replaces the batch that has the interval, once it settles. Raises InputError when
+    another batch has claimed the interval of one of the sources, NotReadyError when the one to replace
+    is not decided.
     """
 
     def work(connection: Connection) -> Batch:
@@ -88,6 +96,8 @@ def open_batch(
         if found is not None:
             return _reopened(connection, pipeline, found, batches.database_now(connection))
         values = _values(pipeline, pipeline_id, key, interval)
+        if reprocess:
+            values["replaces_batch_id"] = _replaceable(connection, pipeline, values)
         batch_id = _insert(connection, settings, pipeline, values, BatchKind.ORIGINAL)
         return batches.get_batch(connection, batch_id)
 
@@ -124,6 +134,7 @@ def open_replay(
         original = batches.get_batch(connection, original_batch_id)
         _check_original(original, pipeline)
         _check_alone(connection, pipeline, original_batch_id, None)
+        _check_kept(connection, original_batch_id)
         interval = Interval(original.interval_start, original.interval_end, original.params)
         values = _values(pipeline, pipeline_id, key, interval)
         values |= {"original_batch_id": original_batch_id, "selection": selection.as_json()}
@@ -164,6 +175,7 @@ def _values(
         "selection": None,
         "ackers": pipeline.ackers,
         "topology": pipeline.topology(),
+        "replaces_batch_id": None,
     }
 
 
@@ -177,7 +189,8 @@ def _insert(
     """The batch's row, its claims and its delta partition."""
     start, end = values["interval_start"], values["interval_end"]
     sources = [step for step in pipeline.steps() if isinstance(step, SourceStep)]
-    if kind is BatchKind.ORIGINAL:
+    claims = kind is BatchKind.ORIGINAL and values["replaces_batch_id"] is None
+    if claims:
         for step in sources:
             _check_claim(connection, pipeline, values["pipeline_id"], step.name, start, end)
     batch_id = batches.insert_batch(connection, {**values, "kind": kind.value})
@@ -192,7 +205,7 @@ def _insert(
                 "path": settings.data_path(path),
                 "interval_start": start,
                 "interval_end": end,
-                "claimed": kind is BatchKind.ORIGINAL,
+                "claimed": claims,
             },
         )
     partitions.open_partition(connection, batch_id)
@@ -212,8 +225,39 @@ def _check_claim(
         raise InputError(
             f"source {source!r} of pipeline {pipeline.name!r}: the interval {start.isoformat()} to {end.isoformat()} "
             f"belongs to batch {claim.batch_id} ({claim.status}; run {claim.run_id!r}); a second batch would deliver it "
-            "twice. Run that one again under its run id, or replay what failed in it"
+            "twice. Run that one again under its run id, replay what failed in it, or replace it (reprocess)"
         )
+
+
+def _replaceable(connection: Connection, pipeline: Pipeline, values: dict[str, Any]) -> int | None:
+    """The settled batch that has the interval; None if nobody has. Raises NotReadyError while it, or what
+    belongs to it, is not decided."""
+    interval = values["interval_start"], values["interval_end"]
+    claims = {
+        claim.batch_id: claim.status
+        for step in pipeline.steps()
+        if isinstance(step, SourceStep)
+        for claim in [
+            batches.claiming_batch(connection, values["pipeline_id"], step.name, *interval)
+        ]
+        if claim is not None
+    }
+    if not claims:
+        return None
+    if len(claims) > 1:
+        raise InputError(
+            f"the sources of pipeline {pipeline.name!r} have this interval in batches {', '.join(map(str, claims))}: "
+            "only one batch can be replaced"
+        )
+    ((batch_id, status),) = claims.items()
+    others = replay_queries.open_replays(connection, batch_id, None)
+    others += batches.replacing_batches(connection, batch_id)
+    if status != BatchStatus.SETTLED or others:
+        busy = f"its batch {others[0]} is not" if others else f"it is {status}"
+        raise NotReadyError(
+            f"batch {batch_id} has this interval and can be replaced once it is settled with all that belongs to it: {busy}"
+        )
+    return int(batch_id)
 
 
 def _reopened(connection: Connection, pipeline: Pipeline, batch: Batch, moment: datetime) -> Batch:
@@ -227,10 +271,12 @@ def _reopened(connection: Connection, pipeline: Pipeline, batch: Batch, moment: 
     if locked.kind is BatchKind.REPLAY:
         _check_alone(connection, pipeline, locked.original_id, locked.batch_id)
         _claim_messages(connection, locked, moment)
-    else:
+    elif locked.replaces_batch_id is None:
         for source in batches.sources(connection, batch.batch_id):
             _check_reclaim(connection, locked, source.source)
         batches.set_claims(connection, batch.batch_id, True)
+    else:
+        _check_still_replaceable(connection, locked)
     batches.move_batch(connection, batch.batch_id, BatchStatus.ABANDONED, BatchStatus.OPEN)
     partitions.open_partition(connection, batch.batch_id)
     return batches.get_batch(connection, batch.batch_id)
@@ -244,6 +290,19 @@ def _check_reclaim(connection: Connection, batch: Batch, source: str) -> None:
         raise InputError(
             f"batch {batch.batch_id} was abandoned, and batch {claim.batch_id} has claimed its interval of source "
             f"{source!r} since: it cannot be opened again"
+        )
+
+
+def _check_still_replaceable(connection: Connection, batch: Batch) -> None:
+    assert batch.replaces_batch_id is not None
+    others = batches.replacing_batches(connection, batch.replaces_batch_id, batch.batch_id)
+    others += replay_queries.open_replays(connection, batch.replaces_batch_id, None)
+    status = batches.get_batch(connection, batch.replaces_batch_id).status
+    if others or status is not BatchStatus.SETTLED:
+        raise NotReadyError(
+            f"batch {batch.batch_id} was abandoned before it replaced batch {batch.replaces_batch_id}, which is {status} now"
+            + (f" and waits for batch {others[0]}" if others else "")
+            + ": reprocess the interval in a new run"
         )
 
 
@@ -271,6 +330,14 @@ def _check_alone(
         raise NotReadyError(
             f"batch {original_batch_id} is being replayed by batch {others[0]}, and behind a whole stage it is "
             "replayed by one at a time: let that one settle first"
+        )
+
+
+def _check_kept(connection: Connection, original_batch_id: int) -> None:
+    successors = batches.replacing_batches(connection, original_batch_id)
+    if successors:
+        raise NotReadyError(
+            f"batch {original_batch_id} is being replaced by batch {successors[0]}: nothing of it is replayed"
         )
 
 

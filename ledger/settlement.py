@@ -131,6 +131,9 @@ def _decide_roots(
     runs.fence_all_running(connection, batch.batch_id)
     if not queries.mark_settled(connection, batch.batch_id, roots, failed):
         raise AssertionError("the batch is locked and was open")
+    if batch.replaces_batch_id is not None:
+        batches.lock_batch(connection, batch.replaces_batch_id)
+        batches.supersede_family(connection, batch.replaces_batch_id, batch.batch_id)
     queries.forget_fails(connection, batch.batch_id)
     partitions.clear_partition(connection, batch.batch_id)
     return Settlement(batch.batch_id, BatchStatus.SETTLED, verdict.reason, True, roots, failed)

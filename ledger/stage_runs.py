@@ -78,7 +78,7 @@ def _open_run(
 ) -> OpenedRun | None:
     batch = batches.lock_batch(connection, batch_id)
     assert batch is not None
-    if batch.status is BatchStatus.SETTLED:
+    if batch.status.decided:
         return None
     if batch.status is BatchStatus.ABANDONED:
         raise NotReadyError(

@@ -20,6 +20,11 @@ class BatchStatus(StrEnum):
     HELD = "held"
     SUPERSEDED = "superseded"
 
+    @property
+    def decided(self) -> bool:
+        """Whether every root of it is decided for good."""
+        return self in (BatchStatus.SETTLED, BatchStatus.SUPERSEDED)
+
 
 class BatchKind(StrEnum):
     """An original batch reads a source; a replay re-emits failed messages of one original."""

@@ -33,8 +33,8 @@ class Summary:
 
     @property
     def complete(self) -> bool:
-        """Settled, and every record acked or quarantined."""
-        return self.status is BatchStatus.SETTLED and self.roots.failed == 0
+        """Decided, and every record acked or quarantined, or replaced with its batch."""
+        return self.status.decided and self.roots.failed == 0
 
     def incomplete_because(self) -> str:
         """One sentence: what is missing and what to do about it."""

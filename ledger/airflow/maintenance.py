@@ -83,6 +83,9 @@ def replay_dag(**dag_options: Any) -> DAG:
         "quarantined": Param(
             False, type="boolean", description="Records given up, with a new budget."
         ),
+        "held": Param(
+            False, type="boolean", description="Records held with their unit, with a new budget."
+        ),
         "release": Param(
             False, type="boolean", description="First let that batch settle, which is held."
         ),

@@ -23,8 +23,8 @@ from ledger.steps import NOTIFY
 
 APPLICATION = Path(__file__).resolve().parent.parent.parent / "jobs" / "run_step.py"
 _OWN_TASKS = ("open", "settle", "complete", NOTIFY)
-SELECTING = ("reason", "stage", "root", "source", "since", "until", "quarantined")
-_OWN_CONF = ("interval_start", "interval_end")
+SELECTING = ("reason", "stage", "root", "source", "since", "until", "quarantined", "held")
+_OWN_CONF = ("interval_start", "interval_end", "reprocess")
 _log = logging.getLogger(__name__)
 START = datetime(2000, 1, 1, tzinfo=UTC)
 
@@ -159,7 +159,7 @@ def _open_task(target: str) -> Any:
 
 
 def _opened(pipeline: Pipeline, key: Any, conf: dict[str, Any], context: Any) -> Any:
-    from ledger.opening import Interval, open_batch, open_replay
+    from ledger.opening import Interval, RunKey, open_batch, open_replay
     from ledger.settings import Settings
     from ledger.storage import require_writable
 
@@ -173,7 +173,11 @@ def _opened(pipeline: Pipeline, key: Any, conf: dict[str, Any], context: Any) ->
             raise AirflowSkipException(str(exc)) from exc
     params = {name: value for name, value in conf.items() if name not in _OWN_CONF}
     start, end = _interval(conf, context)
-    return open_batch(database, settings, pipeline, key, Interval(start, end, params))
+    reprocess = bool(conf.get("reprocess"))
+    if reprocess:  # by the same run, cleared, it is another batch than the one that it replaces
+        key = RunKey(key.dag_id, f"{key.run_id}#reprocess")
+    interval = Interval(start, end, params)
+    return open_batch(database, settings, pipeline, key, interval, reprocess=reprocess)
 
 
 def selection(conf: dict[str, Any]) -> Any:
@@ -219,12 +223,11 @@ def _settle_task() -> Any:
     def settle(**context: Any) -> None:
         """Decide every record of the batch: acked, or failed with its stage and reason."""
         from ledger.settlement import settle_once
-        from ledger.states import BatchStatus
 
         settlement = settle_once(connected(), context["ti"].xcom_pull(task_ids="open"))
         assert settlement is not None
         _log.info("%s", settlement)
-        if settlement.status is not BatchStatus.SETTLED:
+        if not settlement.status.decided:
             raise LedgerError(
                 f"batch {settlement.batch_id} is {settlement.status}: {settlement.reason}"
             )

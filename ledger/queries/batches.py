@@ -40,6 +40,7 @@ class Batch:
     replay_backoff_cap_seconds: float
     ackers: int
     released: bool
+    replaces_batch_id: int | None
 
     @property
     def original_id(self) -> int:
@@ -50,7 +51,7 @@ class Batch:
 _BATCH = """
 SELECT b.batch_id, p.name AS pipeline, b.pipeline_id, b.kind, b.original_batch_id, b.dag_id, b.run_id, b.status, b.opened_at,
        b.interval_start, b.interval_end, b.params, b.selection, b.topology, b.held_reason,
-       b.ackers, b.released,
+       b.ackers, b.released, b.replaces_batch_id,
        p.message_timeout_seconds, p.max_batch_age_seconds, p.max_replays, p.max_failed_ratio, p.replay_limit,
        p.replay_backoff_seconds, p.replay_backoff_cap_seconds
 FROM batch b JOIN pipeline p USING (pipeline_id)
@@ -117,9 +118,9 @@ def lock_batch(connection: Connection, batch_id: int, *, skip_locked: bool = Fal
 def insert_batch(connection: Connection, values: Mapping[str, Any]) -> int:
     """A new open batch; its number."""
     statement = text("""
-        INSERT INTO batch (pipeline_id, kind, original_batch_id, dag_id, run_id, status, interval_start, interval_end, params, selection, ackers, topology)
+        INSERT INTO batch (pipeline_id, kind, original_batch_id, dag_id, run_id, status, interval_start, interval_end, params, selection, ackers, topology, replaces_batch_id)
         VALUES (:pipeline_id, :kind, :original_batch_id, :dag_id, :run_id, 'open', :interval_start, :interval_end,
-                cast(:params AS jsonb), cast(:selection AS jsonb), :ackers, cast(:topology AS jsonb))
+                cast(:params AS jsonb), cast(:selection AS jsonb), :ackers, cast(:topology AS jsonb), :replaces_batch_id)
         RETURNING batch_id
     """)
     as_json = {
@@ -184,6 +185,37 @@ def set_claims(connection: Connection, batch_id: int, claimed: bool) -> None:
         text("UPDATE batch_source SET claimed = :claimed WHERE batch_id = :id"),
         {"id": batch_id, "claimed": claimed},
     )
+
+
+def replacing_batches(connection: Connection, batch_id: int, but: int | None = None) -> list[int]:
+    """Undecided batches that were opened to replace an original, without the batch ``but``."""
+    statement = text("""
+        SELECT batch_id FROM batch
+        WHERE replaces_batch_id = :id AND status IN ('open', 'held') AND batch_id IS DISTINCT FROM :but ORDER BY 1
+    """)
+    return [row.batch_id for row in connection.execute(statement, {"id": batch_id, "but": but})]
+
+
+def supersede_family(connection: Connection, original_id: int, successor_id: int) -> int:
+    """A settled original and its replays give way to the batch opened to replace them, which takes over
+    the claims; their failed messages end as superseded; how many batches."""
+    keys = {"id": original_id, "successor": successor_id}
+    connection.execute(text("UPDATE batch_source SET claimed = false WHERE batch_id = :id"), keys)
+    connection.execute(
+        text("UPDATE batch_source SET claimed = true WHERE batch_id = :successor"), keys
+    )
+    connection.execute(
+        text("""
+        UPDATE failed_message SET status = 'superseded', updated_at = now()
+        WHERE original_batch_id = :id AND status = 'failed'
+        """),
+        keys,
+    )
+    statement = text("""
+        UPDATE batch SET status = 'superseded'
+        WHERE :id IN (batch_id, original_batch_id) AND status = 'settled'
+    """)
+    return connection.execute(statement, keys).rowcount
 
 
 def move_batch(

@@ -14,6 +14,7 @@ JOIN batch b USING (batch_id)
 JOIN stage_run_input i USING (stage_run_id)
 LEFT JOIN dedup_filter f USING (stage_run_id)
 WHERE r.state = 'committed' AND b.status = 'settled' AND r.stage = :sink AND b.batch_id <> :batch_id
+  AND coalesce(b.original_batch_id, b.batch_id) IS DISTINCT FROM (SELECT replaces_batch_id FROM batch WHERE batch_id = :batch_id)
 """
 
 
@@ -41,7 +42,8 @@ def pipeline_deliveries(
 
 def void_deliveries(connection: Connection, sink: str, batch: Batch) -> list[int]:
     """Other decided batches whose folder no committed run of the sink stands behind: settled ones of
-    the batch's family, and abandoned ones of it or of its interval.
+    the batch's family, and abandoned ones of it or of its interval; and those of its interval that
+    another batch has replaced.
 
     What they show was renamed by a run that was superseded, or died before it committed: this
     batch, or a later one, brings each of its records again.
@@ -49,10 +51,11 @@ def void_deliveries(connection: Connection, sink: str, batch: Batch) -> list[int
     statement = text("""
         SELECT b.batch_id FROM batch b
         WHERE b.batch_id <> :id AND b.pipeline_id = :pipeline
-          AND (:original IN (b.batch_id, b.original_batch_id) AND b.status IN ('settled', 'abandoned')
-               OR b.status = 'abandoned' AND b.interval_start = :start AND b.interval_end = :end)
-          AND NOT EXISTS (SELECT FROM stage_run r
-                          WHERE r.batch_id = b.batch_id AND r.stage = :sink AND r.state = 'committed')
+          AND ((:original IN (b.batch_id, b.original_batch_id) AND b.status IN ('settled', 'abandoned')
+                OR b.status = 'abandoned' AND b.interval_start = :start AND b.interval_end = :end)
+               AND NOT EXISTS (SELECT FROM stage_run r
+                               WHERE r.batch_id = b.batch_id AND r.stage = :sink AND r.state = 'committed')
+               OR b.status = 'superseded' AND b.interval_start = :start AND b.interval_end = :end)
     """)
     keys = {
         "original": batch.original_id,
@@ -63,6 +66,14 @@ def void_deliveries(connection: Connection, sink: str, batch: Batch) -> list[int
         "sink": sink,
     }
     return [row.batch_id for row in connection.execute(statement, keys)]
+
+
+def family_batches(connection: Connection, original_id: int) -> list[int]:
+    """An original batch and all its replays."""
+    statement = text(
+        "SELECT batch_id FROM batch WHERE :id IN (batch_id, original_batch_id) ORDER BY 1"
+    )
+    return [row.batch_id for row in connection.execute(statement, {"id": original_id})]
 
 
 def messages_of_roots(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:

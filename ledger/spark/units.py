@@ -68,7 +68,7 @@ class Replacement:
 
     The rows of a unit are those of the latest batch that brought it. A replay of the whole batch
     replaces everything; one of some units carries the others over, from the kept inputs of the earlier
-    deliveries.
+    deliveries. A batch that reprocesses an interval replaces all that another brought of it.
     """
 
     def __init__(self, job: Job, run: OpenedRun, step: SinkStep):
@@ -78,7 +78,11 @@ class Replacement:
 
     @property
     def batches(self) -> list[int]:
-        """Earlier batches of the family whose folders give way once this one is shown."""
+        """Earlier batches whose folders give way once this one is shown: of the family, or of the one
+        that this batch was opened to replace."""
+        replaced = self._run.batch.replaces_batch_id
+        if replaced is not None:
+            return self._job.database.transact(lambda c: dedup.family_batches(c, replaced))
         return [row.batch_id for row in self._earlier]
 
     def carried(self) -> DataFrame | None:

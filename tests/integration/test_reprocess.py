@@ -1,0 +1,183 @@
+"""Running an interval again on purpose: the new batch replaces the old one."""
+
+from datetime import timedelta
+
+import pytest
+
+from ledger import Bloom, FileSource, ParquetSink, Pipeline
+from ledger.errors import InputError, NotReadyError
+from ledger.opening import Interval, RunKey, open_batch
+from ledger.settings import Settings
+from ledger.settlement import settle_once
+from ledger.stage_runs import Attempt, open_run
+from ledger.states import BatchStatus
+from ledger.summary import summarize
+from ledger.sweeper import sweep_once
+from tests.integration.conftest import END, START
+from tests.support.ledgers import START as FIRST
+from tests.support.ledgers import (
+    age,
+    emit,
+    emit_replay,
+    one,
+    opened,
+    pipeline,
+    replayed,
+    rows,
+    run_middle,
+    run_sink,
+    started,
+    whole_batch,
+)
+
+
+def reprocessed(database, made, run_id="again"):
+    key, interval = RunKey("dag", run_id), Interval(FIRST, FIRST + timedelta(days=1))
+    return open_batch(database, Settings(data="/data"), made, key, interval, reprocess=True)
+
+
+def run_all(database, batch, count=5):
+    roots = emit(database, batch, count)
+    run_middle(database, batch, roots)
+    run_sink(database, batch, roots)
+    return settle_once(database, batch.batch_id)
+
+
+def test_the_new_batch_supersedes_the_old_family(database):
+    """Once it settles, the old batch and its replays are superseded, and so are their failed messages."""
+    made = pipeline(max_replays=1)
+    old, _ = whole_batch(database, made, 5, lose_sink=[0, 1])
+    settle_once(database, old.batch_id)
+    new = reprocessed(database, made)
+    assert (
+        one(database, "SELECT status FROM batch WHERE batch_id = :b", b=old.batch_id).status
+        == "settled"
+    )
+    assert run_all(database, new).status is BatchStatus.SETTLED
+    found = one(database, "SELECT * FROM batch_status WHERE batch_id = :b", b=old.batch_id)
+    assert (found.status, found.total, found.acked, found.failed, found.superseded) == (
+        "superseded",
+        5,
+        3,
+        0,
+        2,
+    )
+    assert summarize(database, old.batch_id).complete
+    claims = rows(database, "SELECT batch_id FROM batch_source WHERE claimed")
+    assert [row.batch_id for row in claims] == [new.batch_id]
+    with pytest.raises(
+        NotReadyError, match="is superseded: only a settled batch has failed messages"
+    ):
+        replayed(database, made, old.batch_id)
+    with pytest.raises(InputError, match=f"belongs to batch {new.batch_id}"):
+        opened(database, made, "third")
+    sweep_once(database)
+    assert (
+        rows(database, "SELECT relname FROM pg_class WHERE relname LIKE 'ledger\\_delta\\__%'")
+        == []
+    )
+
+
+def test_a_superseded_batch_is_left_alone(database):
+    """A cleared task of a superseded batch changes nothing and succeeds."""
+    made = pipeline()
+    old, _ = whole_batch(database, made)
+    settle_once(database, old.batch_id)
+    run_all(database, reprocessed(database, made))
+    assert open_run(database, old.batch_id, "middle", Attempt()) is None
+    assert settle_once(database, old.batch_id).status is BatchStatus.SUPERSEDED
+
+
+def test_only_what_is_decided_can_be_replaced(database):
+    """An open batch, one with an open replay, and one that is being replaced already are refused."""
+    made = pipeline()
+    old, _ = whole_batch(database, made, 5, lose_sink=[0])
+    with pytest.raises(NotReadyError, match="it is open"):
+        reprocessed(database, made)
+    settle_once(database, old.batch_id)
+    replay = replayed(database, made, old.batch_id)
+    with pytest.raises(NotReadyError, match=f"its batch {replay.batch_id} is not"):
+        reprocessed(database, made)
+    run_replay(database, replay)
+    new = reprocessed(database, made)
+    with pytest.raises(NotReadyError, match=f"its batch {new.batch_id} is not"):
+        reprocessed(database, made, "another")
+
+
+def run_replay(database, replay):
+    roots = emit_replay(database, replay)
+    run_middle(database, replay, roots)
+    run_sink(database, replay, roots, lose=roots)
+    settle_once(database, replay.batch_id)
+
+
+def test_nothing_is_replayed_while_it_is_being_replaced(database):
+    """A replay of the old batch would deliver what the new one is about to."""
+    made = pipeline()
+    old, _ = whole_batch(database, made, 5, lose_sink=[0])
+    settle_once(database, old.batch_id)
+    new = reprocessed(database, made)
+    with pytest.raises(NotReadyError, match=f"is being replaced by batch {new.batch_id}"):
+        replayed(database, made, old.batch_id)
+
+
+def test_a_reprocess_that_dies_replaces_nothing(database):
+    """Abandoned before its source committed, it leaves the old batch as it was, and opens again."""
+    made = pipeline()
+    old, _ = whole_batch(database, made)
+    settle_once(database, old.batch_id)
+    new = reprocessed(database, made)
+    started(database, new.batch_id, "source")
+    age(database, new.batch_id, 100)
+    assert settle_once(database, new.batch_id).status is BatchStatus.ABANDONED
+    assert (
+        one(database, "SELECT status FROM batch WHERE batch_id = :b", b=old.batch_id).status
+        == "settled"
+    )
+    assert [
+        r.batch_id for r in rows(database, "SELECT batch_id FROM batch_source WHERE claimed")
+    ] == [old.batch_id]
+    assert reprocessed(database, made).batch_id == new.batch_id
+    assert run_all(database, new).status is BatchStatus.SETTLED
+    assert (
+        one(database, "SELECT status FROM batch WHERE batch_id = :b", b=old.batch_id).status
+        == "superseded"
+    )
+
+
+def test_nothing_to_replace_is_an_ordinary_batch(database):
+    """Over an interval that nobody has, a reprocess claims it."""
+    made = pipeline()
+    new = reprocessed(database, made)
+    assert new.replaces_batch_id is None
+    assert [
+        r.batch_id for r in rows(database, "SELECT batch_id FROM batch_source WHERE claimed")
+    ] == [new.batch_id]
+
+
+@pytest.mark.parametrize("dedup", ["none", "exact", Bloom(key="id", capacity=100)])
+def test_the_sink_holds_what_the_new_batch_brought(runner, tmp_path, sink_rows, dedup):
+    """The folders of the old batch and its replay go; rows equal to theirs are no duplicates."""
+    source = tmp_path / "in.csv"
+    source.write_text("id,word\n1,a\n2,b\n3,\n")
+    made = Pipeline("words")
+    made.source("words", FileSource("in.csv", schema="id INT, word STRING"))
+
+    @made.stage(reads="words")
+    def checked(words):
+        return words.selectExpr("*", "CASE WHEN word IS NULL THEN 'no word' END AS _failed")
+
+    made.sink("out", ParquetSink("out", dedup=dedup), reads="checked")
+    run = runner(made)
+    first = run.open()
+    run.settled(first)
+    run.settled(run.open_replay(first.batch_id))
+    assert sink_rows("out", "id", "word") == [(1, "a"), (2, "b")]
+
+    source.write_text("id,word\n1,a\n3,c\n")
+    job = run.job
+    key, interval = RunKey("", "again"), Interval(START, END)
+    again = open_batch(job.database, job.settings, made, key, interval, reprocess=True)
+    assert run.settled(again).failed == 0
+    assert sink_rows("out", "id", "word") == [(1, "a"), (3, "c")]
+    assert {path.name for path in (tmp_path / "out").glob("batch=*")} == {f"batch={again.batch_id}"}
