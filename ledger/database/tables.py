@@ -309,6 +309,38 @@ batch_source = Table(
         "When the source was told what became of its messages; null: not yet.",
         nullable=True,
     ),
+    Column(
+        "quota",
+        BigInteger,
+        comment="Most records that it may emit (max_pending less what was pending); null: any number.",
+    ),
+    Column(
+        "rest",
+        BigInteger,
+        comment="Records of its snapshot beyond the quota, which other batches emit.",
+    ),
+    _key(
+        "rest_of_batch_id",
+        "batch.batch_id",
+        "Batch whose rest this one emits; null: it reads the source.",
+        nullable=True,
+    ),
+    Column(
+        "first_position",
+        BigInteger,
+        comment="Position in that batch's snapshot at which it begins.",
+    ),
+    Column(
+        "claimed_after",
+        Text,
+        comment="Cursor of a table: claimed are the rows above; null: from the start.",
+    ),
+    Column(
+        "claimed_upto",
+        Text,
+        comment="Cursor of a table: claimed are the rows up to and with this; null: none.",
+    ),
+    Index(None, "rest_of_batch_id", postgresql_where=text("rest_of_batch_id IS NOT NULL")),
     Index(
         "batch_source_claim_key",
         "pipeline_id",
@@ -320,6 +352,31 @@ batch_source = Table(
     ),
     Index(None, "first_root"),
     comment="What a batch claims of each source, and the range of roots that it emitted.",
+)
+
+claimed_file = Table(
+    "claimed_file",
+    metadata,
+    _key("pipeline_id", "pipeline.pipeline_id", "Pipeline that reads.", primary=True),
+    Column("source", Text, primary_key=True, comment="Source by name."),
+    Column("path", Text, primary_key=True, comment="Path or URL."),
+    Column(
+        "bytes",
+        BigInteger,
+        primary_key=True,
+        autoincrement=False,
+        comment="Size when it was claimed.",
+    ),
+    Column(
+        "modified_at",
+        DateTime(timezone=True),
+        primary_key=True,
+        comment="When it was last modified then.",
+    ),
+    Column("digest", Text, comment="SHA-256 of a small file's content; null: not looked at."),
+    _key("batch_id", "batch.batch_id", "Batch that reads it."),
+    Index(None, "batch_id"),
+    comment="Files that incremental sources have claimed: each content once. An abandoned batch gives them back.",
 )
 
 stage_run_input = Table(

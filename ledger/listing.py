@@ -1,0 +1,103 @@
+"""What lies where a source points: its files, their age and content, and how many records they hold."""
+
+import hashlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+from ledger.errors import InputError
+
+SMALL = 1 << 20  # bytes up to which a file's content is read to tell whether it is new
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True)
+class FoundFile:
+    """A file as it was found. ``digest``: SHA-256 of its content, of small files only."""
+
+    path: str
+    bytes: int
+    modified_at: datetime
+    digest: str | None = None
+
+
+def list_files(pattern: str) -> list[FoundFile]:
+    """Files that the glob matches, by path; hidden ones and those beginning with ``_`` are left out."""
+    import fsspec
+
+    fs, path = fsspec.core.url_to_fs(pattern)
+    found = fs.glob(path, detail=True)
+    shown = []
+    for name, info in sorted(found.items()):
+        if info["type"] == "file" and not name.rsplit("/", 1)[-1].startswith((".", "_")):
+            full = fs.unstrip_protocol(name) if "://" in pattern else name
+            shown.append(FoundFile(full, int(info["size"]), _modified(fs, name, info)))
+    return shown
+
+
+def look_at(path: str) -> FoundFile | None:
+    """The file as it is now; None if it is gone."""
+    import fsspec
+
+    fs, name = fsspec.core.url_to_fs(path)
+    try:
+        info = fs.info(name)
+    except FileNotFoundError:
+        return None
+    return FoundFile(path, int(info["size"]), _modified(fs, name, info))
+
+
+def with_digests(files: list[FoundFile]) -> list[FoundFile]:
+    """The files, the small ones with the digest of their content."""
+    with ThreadPoolExecutor(8) as pool:
+        return list(pool.map(_with_digest, files))
+
+
+def most_records(file: FoundFile, format: str) -> int:
+    """At least as many records as the file can hold: a Parquet footer's rows, or lines of text."""
+    try:
+        if format == "parquet":
+            import fsspec
+            import pyarrow.parquet as pq
+
+            with fsspec.open(file.path, "rb") as stream:
+                return int(pq.ParquetFile(stream).metadata.num_rows)
+        return sum(chunk.count(b"\n") for chunk in _chunks(file.path, "infer")) + 1
+    except (OSError, EOFError, ValueError) as exc:
+        raise InputError(f"source file {file.path} cannot be read: {exc}") from exc
+
+
+def _modified(fs: Any, name: str, info: dict[str, Any]) -> datetime:
+    """Modification time; the epoch where the file system knows none."""
+    moment = info.get("mtime") or info.get("LastModified") or info.get("last_modified")
+    if moment is None:
+        try:
+            moment = fs.modified(name)
+        except NotImplementedError:
+            moment = 0.0
+    if isinstance(moment, int | float):
+        moment = datetime.fromtimestamp(moment, UTC)
+    made: datetime = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return made
+
+
+def _with_digest(file: FoundFile) -> FoundFile:
+    if file.bytes > SMALL:
+        return file
+    digest = hashlib.sha256()
+    try:
+        for chunk in _chunks(file.path, None):
+            digest.update(chunk)
+    except OSError as exc:
+        raise InputError(f"source file {file.path} cannot be read: {exc}") from exc
+    return replace(file, digest=digest.hexdigest())
+
+
+def _chunks(path: str, compression: str | None) -> Iterator[bytes]:
+    import fsspec
+
+    with fsspec.open(path, "rb", compression=compression) as stream:
+        yield from iter(partial(stream.read, _CHUNK), b"")

@@ -1,0 +1,122 @@
+"""Statements about what batches claim of sources: intervals, files, cursor ranges, rests of snapshots."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Row, text
+
+from ledger.database.tables import claimed_file
+
+
+def pending_roots(
+    connection: Connection, pipeline_id: int, source: str, but: int | None
+) -> Row[Any]:
+    """Roots of a source that undecided batches, without the batch ``but``, have emitted or may emit:
+    roots, batches (their numbers)."""
+    statement = text("""
+        SELECT coalesce(sum(coalesce(s.roots, s.quota, 0)), 0) AS roots, array_agg(b.batch_id ORDER BY b.batch_id) AS batches
+        FROM batch_source s JOIN batch b USING (batch_id)
+        WHERE s.pipeline_id = :pipeline_id AND s.source = :source AND b.status IN ('open', 'held')
+          AND b.batch_id IS DISTINCT FROM :but
+    """)
+    keys = {"pipeline_id": pipeline_id, "source": source, "but": but}
+    return connection.execute(statement, keys).one()
+
+
+def snapshots_with_rest(
+    connection: Connection, pipeline_id: int, source: str
+) -> Sequence[Row[Any]]:
+    """Batches whose snapshot of a source holds more than they emitted, oldest first: batch_id, roots, rest,
+    interval_start, interval_end."""
+    statement = text("""
+        SELECT s.batch_id, s.roots, s.rest, s.interval_start, s.interval_end
+        FROM batch_source s JOIN batch b USING (batch_id)
+        WHERE s.pipeline_id = :pipeline_id AND s.source = :source AND s.rest > 0
+          AND b.status IN ('open', 'held', 'settled')
+        ORDER BY s.batch_id
+    """)
+    return connection.execute(statement, {"pipeline_id": pipeline_id, "source": source}).all()
+
+
+def claimed_rests(connection: Connection, batch_id: int, source: str) -> list[tuple[int, int]]:
+    """Ranges of positions in a batch's snapshot that other batches have claimed: start, end."""
+    statement = text("""
+        SELECT first_position AS start, first_position + coalesce(roots, quota, 0) AS stop
+        FROM batch_source WHERE rest_of_batch_id = :id AND source = :source ORDER BY 1
+    """)
+    found = connection.execute(statement, {"id": batch_id, "source": source})
+    return [(row.start, row.stop) for row in found]
+
+
+def cursor_claims(connection: Connection, pipeline_id: int, source: str) -> Sequence[Row[Any]]:
+    """Ranges of a table's cursor that are claimed: claimed_after, claimed_upto (text)."""
+    statement = text("""
+        SELECT claimed_after, claimed_upto FROM batch_source
+        WHERE pipeline_id = :pipeline_id AND source = :source AND claimed_upto IS NOT NULL
+    """)
+    return connection.execute(statement, {"pipeline_id": pipeline_id, "source": source}).all()
+
+
+def claimed_files(
+    connection: Connection, pipeline_id: int, source: str, paths: Sequence[str]
+) -> Sequence[Row[Any]]:
+    """Claims of files with these paths: path, bytes, modified_at, digest."""
+    statement = text("""
+        SELECT path, bytes, modified_at, digest FROM claimed_file
+        WHERE pipeline_id = :pipeline_id AND source = :source AND path = ANY (cast(:paths AS text[]))
+    """)
+    keys = {"pipeline_id": pipeline_id, "source": source, "paths": list(paths)}
+    return connection.execute(statement, keys).all()
+
+
+def files_of(connection: Connection, batch_id: int, source: str) -> Sequence[Row[Any]]:
+    """Files that a batch has claimed of a source, by path: path, bytes, modified_at, digest."""
+    statement = text("""
+        SELECT path, bytes, modified_at, digest FROM claimed_file
+        WHERE batch_id = :id AND source = :source ORDER BY path
+    """)
+    return connection.execute(statement, {"id": batch_id, "source": source}).all()
+
+
+def insert_files(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Claim files."""
+    if rows:
+        connection.execute(claimed_file.insert(), list(rows))
+
+
+def release(connection: Connection, batch_id: int) -> None:
+    """Give back everything that a batch has claimed."""
+    keys = {"id": batch_id}
+    connection.execute(text("DELETE FROM claimed_file WHERE batch_id = :id"), keys)
+    connection.execute(
+        text("""
+        UPDATE batch_source SET claimed = false, quota = NULL, rest = NULL, rest_of_batch_id = NULL, first_position = NULL,
+               claimed_after = NULL, claimed_upto = NULL WHERE batch_id = :id
+        """),
+        keys,
+    )
+
+
+def update_source(connection: Connection, values: Mapping[str, Any]) -> None:
+    """What a batch that is opened again claims of one source."""
+    connection.execute(
+        text("""
+        UPDATE batch_source SET claimed = :claimed, quota = :quota, rest_of_batch_id = :rest_of_batch_id,
+               first_position = :first_position, claimed_after = :claimed_after, claimed_upto = :claimed_upto
+        WHERE batch_id = :batch_id AND source = :source
+        """),
+        dict(values),
+    )
+
+
+def unread(connection: Connection, batch_id: int) -> int:
+    """Records of a batch's interval that no batch has emitted yet: of its own snapshots and of those whose
+    rests it emits."""
+    statement = text("""
+        SELECT coalesce(sum(h.rest - coalesce((
+            SELECT sum(r.roots) FROM batch_source r WHERE r.rest_of_batch_id = h.batch_id AND r.source = h.source), 0)), 0)
+        FROM batch_source h
+        WHERE h.rest > 0 AND (h.batch_id, h.source) IN (
+          SELECT coalesce(s.rest_of_batch_id, s.batch_id), s.source FROM batch_source s WHERE s.batch_id = :id)
+    """)
+    return int(connection.execute(statement, {"id": batch_id}).scalar_one())
