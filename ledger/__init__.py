@@ -4,7 +4,7 @@ from ledger.errors import LedgerError
 from ledger.marks import FailedRecord, acked, dropped, failed
 from ledger.pipeline import Pipeline
 from ledger.sinks import Bloom, ParquetSink
-from ledger.sources import FileSource
+from ledger.sources import FileSource, TableSource
 
 __all__ = [
     "Bloom",
@@ -13,6 +13,7 @@ __all__ = [
     "LedgerError",
     "ParquetSink",
     "Pipeline",
+    "TableSource",
     "acked",
     "dropped",
     "failed",

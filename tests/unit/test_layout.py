@@ -13,7 +13,7 @@ FILES = sorted((ROOT / "ledger").rglob("*.py"))
 
 # Inner modules first; nobody imports from a layer outside its own.
 LAYERS = [
-    ["errors", "states", "settings", "templates", "sources", "sinks", "marks", "steps", "pipeline", "verdict", "loading", "storage"],
+    ["errors", "durations", "states", "settings", "templates", "sources", "sinks", "marks", "steps", "pipeline", "verdict", "loading", "storage"],
     ["database"],
     ["queries"],
     ["opening", "stage_runs", "settlement", "sweeper", "summary"],
