@@ -62,16 +62,18 @@ class Fitting:
         does not fit, or None; one that does not is null in every column."""
         errors: list[str | None] = [None] * len(rows)
         columns = list(zip(*rows, strict=True)) if rows else [()] * len(self._fields)
-        made = [
-            self._column(number, values, errors) or self._each(number, values, errors)
-            for number, values in enumerate(columns)
-        ]
+        made = []
+        for number, values in enumerate(columns):
+            whole = self._column(number, values)
+            made.append(self._each(number, values, errors) if whole is None else whole)
         if any(errors):
-            good = pa.array([place if e is None else None for place, e in enumerate(errors)])
+            good = pa.array(
+                [place if e is None else None for place, e in enumerate(errors)], pa.int32()
+            )
             made = [column.take(good) for column in made]
         return made, errors
 
-    def _column(self, number: int, values: Row, errors: list[str | None]) -> pa.Array | None:
+    def _column(self, number: int, values: Row) -> pa.Array | None:
         """All values at once; None if one of them does not fit."""
         field = self._fields[number]
         try:
@@ -84,7 +86,7 @@ class Fitting:
         """One value after the other; notes the first column of a row that does not fit."""
         made = []
         for place, value in enumerate(values):
-            fits = self._column(number, [value], errors)
+            fits = self._column(number, [value])
             made.append(pa.nulls(1, self._types[number]) if fits is None else fits)
             if fits is None and errors[place] is None:
                 errors[place] = _misfit(self._fields[number], value)
