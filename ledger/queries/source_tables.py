@@ -252,7 +252,7 @@ def _timed(
 
 def _not_ready(table: SourceTable, left: list[Running]) -> NotReadyError:
     hint = ""
-    if any(one.started is None and one.gid is None for one in left):
+    if any(one.started is None and one.pid is not None for one in left):
         hint = ". Grant pg_read_all_stats to this user so that it sees when they began"
     return NotReadyError(
         f"{table.source.shown}: {len(left)} transaction(s) may still bring rows below those that "

@@ -20,10 +20,10 @@ POLL_SECONDS = 0.2
 
 _HERE = "(SELECT oid FROM pg_database WHERE datname = current_database())"
 _HOLDERS = f"""
-    SELECT DISTINCT l.virtualtransaction AS transaction, l.pid, a.xact_start AS started, p.gid
-    FROM pg_locks l
-    LEFT JOIN pg_stat_activity a ON a.pid = l.pid
-    LEFT JOIN pg_prepared_xacts p ON l.pid IS NULL AND l.virtualtransaction = '-1/' || p.transaction::text
+    SELECT DISTINCT l.virtualtransaction AS transaction, l.pid, a.xact_start AS started,
+           (SELECT min(p.gid) FROM pg_locks x JOIN pg_prepared_xacts p ON p.transaction = x.transactionid
+            WHERE l.pid IS NULL AND x.virtualtransaction = l.virtualtransaction) AS gid
+    FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid
     WHERE l.locktype = 'relation' AND l.database = {_HERE} AND l.granted
       AND l.relation = ANY (cast(:relations AS oid[]))
       AND l.mode IN ('RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')
@@ -43,8 +43,8 @@ _RUNNING = f"""
 
 @dataclass(frozen=True)
 class Running:
-    """A transaction that runs on the source. ``started`` is None if that may not be seen, ``gid``
-    names a prepared one, which has no ``pid``."""
+    """A transaction that runs on the source. ``started`` is None if that may not be seen. A
+    prepared one has no ``pid`` and a ``gid``."""
 
     transaction: str
     pid: int | None
@@ -52,8 +52,10 @@ class Running:
     gid: str | None
 
     def __str__(self) -> str:
-        who = f"pid {self.pid}" if self.gid is None else f"prepared transaction {self.gid!r}"
-        return who if self.started is None else f"{who} since {self.started.isoformat()}"
+        if self.pid is None:
+            return f"prepared transaction {self.gid!r}"
+        since = "" if self.started is None else f" since {self.started.isoformat()}"
+        return f"pid {self.pid}{since}"
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,7 @@ def outwait(
 ) -> list[Running]:
     """Wait until those that ``look`` shows at first have ended; the ones left after ``wait_seconds``.
 
-    One that is prepared meanwhile goes by another name, so all prepared ones are waited for.
+    One that is prepared may go by another name afterwards, so all prepared ones are waited for.
     """
     deadline = time.monotonic() + wait_seconds
     with asking(connection):
@@ -124,7 +126,7 @@ def outwait(
     while left and time.monotonic() < deadline:
         time.sleep(POLL_SECONDS)
         with asking(connection):
-            left = [one for one in look() if one.transaction in first or one.gid is not None]
+            left = [one for one in look() if one.transaction in first or one.pid is None]
     return left
 
 

@@ -19,11 +19,13 @@ from pyspark.sql.types import (
     TimestampNTZType,
     TimestampType,
 )
+from sqlalchemy import create_engine
 
 from ledger import TableSource
 from ledger.errors import ConfigurationError, DeclarationError, IntegrityError
 from ledger.queries.source_moments import MomentForm
 from ledger.queries.source_tables import from_text, to_text
+from ledger.queries.source_writers import POLL_SECONDS, Running, outwait
 from ledger.spark.fitting import Fitting, from_raw, raw
 
 URL = "postgresql+psycopg2://reader:secret@host:5433/shop?options=-csecret"
@@ -153,6 +155,21 @@ def test_a_text_that_is_no_cursor_value_is_refused(text):
 def test_moments_in_a_column_err_to_the_safe_side(form, at, before, past):
     """Zones, precision and dates never put a bound above what a transaction may still bring."""
     assert (form.at(NOON), form.before(NOON), form.past(NOON)) == (at, before, past)
+
+
+def test_a_wait_is_for_those_of_the_beginning_and_all_prepared_ones():
+    """Later transactions do not prolong it; one that was prepared may go by another name."""
+    looks = iter(
+        [
+            [Running("3/1", 5, NOON, None)],
+            [Running("-1/77", None, None, "sale"), Running("3/2", 6, NOON, None)],
+            [Running("3/2", 6, NOON, None)],
+        ]
+    )
+    with create_engine("sqlite://").connect() as connection:
+        waited = outwait(connection, lambda: next(looks), POLL_SECONDS / 2)
+        assert [str(one) for one in waited] == ["prepared transaction 'sale'"]
+        assert outwait(connection, lambda: next(looks), 0) != []
 
 
 def fitted(kind, value, nullable=True):
