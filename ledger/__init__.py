@@ -5,7 +5,7 @@ from ledger.errors import LedgerError
 from ledger.marks import FailedRecord, acked, dropped, failed
 from ledger.pipeline import Pipeline
 from ledger.sinks import Bloom, ParquetSink
-from ledger.sources import FileSource
+from ledger.sources import FileSource, TableSource
 
 __all__ = [
     "Bloom",
@@ -14,6 +14,7 @@ __all__ = [
     "LedgerError",
     "ParquetSink",
     "Pipeline",
+    "TableSource",
     "acked",
     "collect_anchors",
     "dropped",

@@ -1,11 +1,11 @@
 """A pipeline as its user declares it: sources, references, stages and sinks, checked as a graph."""
 
-import re
 import sys
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ledger.durations import seconds
 from ledger.errors import DeclarationError
 from ledger.graph import Graph
 from ledger.sinks import ParquetSink
@@ -30,9 +30,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 Function = TypeVar("Function", bound="Callable[..., Any]")
-
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|d)")
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 class Pipeline:
@@ -236,15 +233,3 @@ class Pipeline:
     def _free(self, name: str) -> None:
         if name in self._steps or name in self._references:
             raise DeclarationError(f"pipeline {self.name!r} declares {name!r} twice")
-
-
-def seconds(duration: str | float | timedelta) -> float:
-    """Seconds of ``90``, ``"90s"``, ``"1.5m"``, ``"1h"``, ``"2d"`` or a timedelta."""
-    if isinstance(duration, timedelta):
-        return duration.total_seconds()
-    if isinstance(duration, int | float):
-        return float(duration)
-    match = _DURATION.fullmatch(duration.strip())
-    if match is None:
-        raise DeclarationError(f"duration {duration!r}: expected for example 30s, 90m, 1h or 2d")
-    return float(match[1]) * _SECONDS[match[2]]

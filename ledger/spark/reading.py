@@ -71,26 +71,12 @@ class Reader:
 
         A value that does not fit today's type fails its record.
         """
-        good = self._aligned(stored.where(F.col("_error").isNull()))
+        good = aligned(stored.where(F.col("_error").isNull()), self.schema)
         if self._source.format == "parquet":
             return good
         spoilt = stored.where(F.col("_error").isNotNull())
         again = spoilt.select("_message", F.col("_raw").cast("string").alias("value"))
         return good.unionByName(self._parsed(again))
-
-    def _aligned(self, stored: DataFrame) -> DataFrame:
-        """Stored records cast to the schema; columns that it no longer has are left out."""
-        columns, misfits = [], []
-        for field in self.schema.fields:
-            kept = F.col(f"`{field.name}`") if field.name in stored.columns else F.lit(None)
-            cast = kept.try_cast(field.dataType)
-            columns.append(cast.alias(field.name))
-            what = f"{field.name}: expected {field.dataType.simpleString()}, found "
-            text = F.concat(F.lit(what), kept.cast("string"))
-            misfits.append(F.when(kept.isNotNull() & cast.isNull(), text))
-        error = F.coalesce(*misfits)
-        raw = F.when(error.isNotNull(), F.to_json(F.struct("*"))).cast("binary")
-        return stored.select("_message", *columns, raw.alias("_raw"), error.alias("_error"))
 
     def _parsed(self, text: DataFrame) -> DataFrame:
         source = self._source
@@ -146,6 +132,24 @@ def struct(schema: StructType | str) -> StructType:
     parsed = StructType.fromDDL(schema)
     assert isinstance(parsed, StructType)
     return parsed
+
+
+def aligned(stored: DataFrame, schema: StructType) -> DataFrame:
+    """Stored records with ``_message`` cast to ``schema``; columns that it no longer has are left out.
+
+    A value that does not fit fails its record.
+    """
+    columns, misfits = [], []
+    for field in schema.fields:
+        kept = F.col(f"`{field.name}`") if field.name in stored.columns else F.lit(None)
+        cast = kept.try_cast(field.dataType)
+        columns.append(cast.alias(field.name))
+        what = f"{field.name}: expected {field.dataType.simpleString()}, found "
+        text = F.concat(F.lit(what), kept.cast("string"))
+        misfits.append(F.when(kept.isNotNull() & cast.isNull(), text))
+    error = F.coalesce(*misfits)
+    raw = F.when(error.isNotNull(), F.to_json(F.struct("*"))).cast("binary")
+    return stored.select("_message", *columns, raw.alias("_raw"), error.alias("_error"))
 
 
 def _unspoilt(rows: DataFrame) -> DataFrame:

@@ -13,10 +13,10 @@ FILES = sorted((ROOT / "ledger").rglob("*.py"))
 
 # Inner modules first; nobody imports from a layer outside its own.
 LAYERS = [
-    ["errors", "states", "settings", "templates", "sources", "sinks", "marks", "anchors", "steps", "graph", "pipeline", "verdict", "loading", "storage"],
+    ["errors", "states", "durations", "settings", "templates", "sources", "sinks", "marks", "anchors", "steps", "graph", "pipeline", "verdict", "loading", "storage", "listing"],
     ["database"],
     ["queries"],
-    ["opening", "stage_runs", "settlement", "sweeper", "summary"],
+    ["claims", "opening", "stage_runs", "settlement", "sweeper", "summary"],
     ["spark"],
     ["running"],
     ["cli_tables", "cli", "airflow", "testing"],
