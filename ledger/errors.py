@@ -7,6 +7,7 @@ LedgerError
 ├── StageError           a stage's own function broke its contract: mend the stage, run again
 ├── FencedError          a newer attempt, or a settlement, owns the work: stop, nothing is lost
 ├── NotReadyError        the batch is not in the state for this: wait, or run what is missing
+│   └── BackPressureError    as many records are pending as a pipeline bears: wait
 ├── IntegrityError       what is stored differs from what was recorded: the batch is held
 ├── TooManyFailedError   more records failed than a pipeline bears: the batch is held for a person
 └── UnavailableError     the database did not answer: run again later
@@ -39,6 +40,10 @@ class FencedError(LedgerError):
 
 class NotReadyError(LedgerError):
     """The batch is not in the state that the call needs."""
+
+
+class BackPressureError(NotReadyError):
+    """``max_pending`` records of a source are under way: a batch may open once some are decided."""
 
 
 class IntegrityError(LedgerError):

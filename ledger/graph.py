@@ -16,6 +16,7 @@ class Graph:
     name: str
     steps: Mapping[str, Step]
     references: Mapping[str, FileSource]
+    max_pending: int | None = None
 
     def checked(self) -> tuple[Step, ...]:
         """All steps, every one behind its input. Raises DeclarationError if they form no pipeline."""
@@ -31,6 +32,7 @@ class Graph:
         for name in names:
             self._check_tracking(self.steps[name])
         self._check_units()
+        self._check_sources()
         return tuple(self.steps[name] for name in names)
 
     def step(self, name: str) -> Step:
@@ -62,6 +64,11 @@ class Graph:
         """Whether records of a source, or what a step makes of them, are replayed by unit."""
         reached = {source for step in self._wholes for source in self._sources_of(step.name)}
         return not reached.isdisjoint(self._sources_of(name))
+
+    def may_be_untracked(self, name: str) -> bool:
+        """Whether a source that a step goes back to has untracked records."""
+        sources = [self.step(source) for source in self._sources_of(name)]
+        return any(isinstance(step, SourceStep) and step.track is not None for step in sources)
 
     @property
     def _wholes(self) -> list[StageStep]:
@@ -143,6 +150,27 @@ class Graph:
                 self._check_replaceable(step)
             if isinstance(step, SourceStep) and self.in_units(name):
                 self._check_unit_columns(step)
+
+    def _check_sources(self) -> None:
+        """What takes records apart cannot go with what needs them together."""
+        for name, step in self.steps.items():
+            if not isinstance(step, SourceStep):
+                continue
+            what = f"source {name!r} of pipeline {self.name!r}"
+            if self.max_pending is not None and self.in_units(name):
+                raise DeclarationError(
+                    f"{what} feeds a whole stage, which needs all records of a unit at once, and max_pending would "
+                    "read them in parts: leave out max_pending"
+                )
+            if step.track is not None and self.in_units(name):
+                raise DeclarationError(
+                    f"{what} feeds a whole stage, and a replay could not bring its untracked records again: leave "
+                    "out track="
+                )
+            if step.track is not None and self.max_pending is not None:
+                raise DeclarationError(
+                    f"{what}: track= and max_pending do not go together: an untracked record is never pending"
+                )
 
     def _check_replaceable(self, step: SinkStep) -> None:
         """A replay by unit brings all rows of it again: the sink must be able to replace them."""

@@ -7,7 +7,8 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from ledger import templates
+from ledger import claims
+from ledger.claims import Claim, Opening, Survey
 from ledger.database.connection import Database
 from ledger.errors import InputError, NotReadyError
 from ledger.pipeline import Pipeline
@@ -90,16 +91,24 @@ def open_batch(
     is not decided.
     """
 
+    found = database.transact(lambda c: batches.find_run(c, pipeline.name, key.dag_id, key.run_id))
+    surveys = {}
+    if found is None or found.status is BatchStatus.ABANDONED:
+        opening = Opening(0, interval.start, interval.end, interval.params)
+        surveys = claims.survey(database, settings, pipeline, opening)
+
     def work(connection: Connection) -> Batch:
         pipeline_id = batches.save_pipeline(connection, _policy(pipeline))
-        found = batches.find_batch(connection, pipeline_id, key.dag_id, key.run_id)
+        found = batches.find_run(connection, pipeline.name, key.dag_id, key.run_id)
         if found is not None:
-            return _reopened(connection, pipeline, found, batches.database_now(connection))
+            now = batches.database_now(connection)
+            return _reopened(connection, settings, pipeline, found, now, surveys)
         values = _values(pipeline, pipeline_id, key, interval)
         if reprocess:
             values["replaces_batch_id"] = _replaceable(connection, pipeline, values)
-        batch_id = _insert(connection, settings, pipeline, values, BatchKind.ORIGINAL)
-        return batches.get_batch(connection, batch_id)
+        opening = _opening(values)
+        taken = claims.claim(connection, settings, pipeline, opening, surveys)
+        return _insert(connection, opening, values, BatchKind.ORIGINAL, taken)
 
     return database.transact(work)
 
@@ -127,10 +136,10 @@ def open_replay(
 
     def work(connection: Connection) -> Batch:
         pipeline_id = batches.save_pipeline(connection, _policy(pipeline))
-        found = batches.find_batch(connection, pipeline_id, key.dag_id, key.run_id)
+        found = batches.find_run(connection, pipeline.name, key.dag_id, key.run_id)
         moment = now or batches.database_now(connection)
         if found is not None:
-            return _reopened(connection, pipeline, found, moment)
+            return _reopened(connection, settings, pipeline, found, moment, {})
         original = batches.get_batch(connection, original_batch_id)
         _check_original(original, pipeline)
         _check_alone(connection, pipeline, original_batch_id, None)
@@ -138,10 +147,10 @@ def open_replay(
         interval = Interval(original.interval_start, original.interval_end, original.params)
         values = _values(pipeline, pipeline_id, key, interval)
         values |= {"original_batch_id": original_batch_id, "selection": selection.as_json()}
-        batch_id = _insert(connection, settings, pipeline, values, BatchKind.REPLAY)
-        opened = batches.get_batch(connection, batch_id)
+        taken = claims.replay_claims(settings, pipeline, _opening(values))
+        opened = _insert(connection, _opening(values), values, BatchKind.REPLAY, taken)
         _claim_messages(connection, opened, moment)
-        _check_sources(connection, batch_id, pipeline)
+        _check_sources(connection, opened.batch_id, pipeline)
         return opened
 
     return database.transact(work)
@@ -179,61 +188,42 @@ def _values(
     }
 
 
+def _opening(values: Mapping[str, Any], batch_id: int | None = None) -> Opening:
+    return Opening(
+        values["pipeline_id"],
+        values["interval_start"],
+        values["interval_end"],
+        values["params"],
+        batch_id,
+        values["replaces_batch_id"] is not None,
+    )
+
+
 def _insert(
     connection: Connection,
-    settings: Settings,
-    pipeline: Pipeline,
+    opening: Opening,
     values: dict[str, Any],
     kind: BatchKind,
-) -> int:
+    taken: list[Claim],
+) -> Batch:
     """The batch's row, its claims and its delta partition."""
-    start, end = values["interval_start"], values["interval_end"]
-    sources = [step for step in pipeline.steps() if isinstance(step, SourceStep)]
-    claims = kind is BatchKind.ORIGINAL and values["replaces_batch_id"] is None
-    if claims:
-        for step in sources:
-            _check_claim(connection, pipeline, values["pipeline_id"], step.name, start, end)
     batch_id = batches.insert_batch(connection, {**values, "kind": kind.value})
-    for step in sources:
-        path = templates.render(step.source.path, start, end, values["params"])
-        batches.insert_source(
-            connection,
-            {
-                "batch_id": batch_id,
-                "source": step.name,
-                "pipeline_id": values["pipeline_id"],
-                "path": settings.data_path(path),
-                "interval_start": start,
-                "interval_end": end,
-                "claimed": claims,
-            },
-        )
+    claims.insert(connection, opening, batch_id, taken)
     partitions.open_partition(connection, batch_id)
-    return batch_id
-
-
-def _check_claim(
-    connection: Connection,
-    pipeline: Pipeline,
-    pipeline_id: int,
-    source: str,
-    start: datetime,
-    end: datetime,
-) -> None:
-    claim = batches.claiming_batch(connection, pipeline_id, source, start, end)
-    if claim is not None:
-        raise InputError(
-            f"source {source!r} of pipeline {pipeline.name!r}: the interval {start.isoformat()} to {end.isoformat()} "
-            f"belongs to batch {claim.batch_id} ({claim.status}; run {claim.run_id!r}); a second batch would deliver it "
-            "twice. Run that one again under its run id, replay what failed in it, or replace it (reprocess)"
-        )
+    return batches.get_batch(connection, batch_id)
 
 
 def _replaceable(connection: Connection, pipeline: Pipeline, values: dict[str, Any]) -> int | None:
     """The settled batch that has the interval; None if nobody has. Raises NotReadyError while it, or what
     belongs to it, is not decided."""
     interval = values["interval_start"], values["interval_end"]
-    claims = {
+    for step in pipeline.steps():
+        if isinstance(step, SourceStep) and step.incremental:
+            raise InputError(
+                f"source {step.name!r} of pipeline {pipeline.name!r} is incremental, it has no interval to run again: "
+                "replay what failed"
+            )
+    found = {
         claim.batch_id: claim.status
         for step in pipeline.steps()
         if isinstance(step, SourceStep)
@@ -242,26 +232,34 @@ def _replaceable(connection: Connection, pipeline: Pipeline, values: dict[str, A
         ]
         if claim is not None
     }
-    if not claims:
+    if not found:
         return None
-    if len(claims) > 1:
+    if len(found) > 1:
         raise InputError(
-            f"the sources of pipeline {pipeline.name!r} have this interval in batches {', '.join(map(str, claims))}: "
+            f"the sources of pipeline {pipeline.name!r} have this interval in batches {', '.join(map(str, found))}: "
             "only one batch can be replaced"
         )
-    ((batch_id, status),) = claims.items()
-    others = replay_queries.open_replays(connection, batch_id, None)
+    ((batch_id, status),) = found.items()
+    others = batches.undecided_parts(connection, batch_id)
     others += batches.replacing_batches(connection, batch_id)
+    others = [one for one in others if one != batch_id]
     if status != BatchStatus.SETTLED or others:
-        busy = f"its batch {others[0]} is not" if others else f"it is {status}"
+        busy = f"batch {others[0]} is not" if others else f"it is {status}"
         raise NotReadyError(
             f"batch {batch_id} has this interval and can be replaced once it is settled with all that belongs to it: {busy}"
         )
     return int(batch_id)
 
 
-def _reopened(connection: Connection, pipeline: Pipeline, batch: Batch, moment: datetime) -> Batch:
-    """A batch found again; an abandoned one takes its claims back and is open."""
+def _reopened(
+    connection: Connection,
+    settings: Settings,
+    pipeline: Pipeline,
+    batch: Batch,
+    moment: datetime,
+    surveys: Mapping[str, Survey],
+) -> Batch:
+    """A batch found again; an abandoned one claims anew and is open."""
     if batch.status is not BatchStatus.ABANDONED:
         return batch
     locked = batches.lock_batch(connection, batch.batch_id)
@@ -271,32 +269,21 @@ def _reopened(connection: Connection, pipeline: Pipeline, batch: Batch, moment: 
     if locked.kind is BatchKind.REPLAY:
         _check_alone(connection, pipeline, locked.original_id, locked.batch_id)
         _claim_messages(connection, locked, moment)
-    elif locked.replaces_batch_id is None:
-        for source in batches.sources(connection, batch.batch_id):
-            _check_reclaim(connection, locked, source.source)
-        batches.set_claims(connection, batch.batch_id, True)
     else:
-        _check_still_replaceable(connection, locked)
+        if locked.replaces_batch_id is not None:
+            _check_still_replaceable(connection, locked)
+        opening = _opening(vars(locked), locked.batch_id)
+        taken = claims.claim(connection, settings, pipeline, opening, surveys)
+        claims.retake(connection, opening, locked.batch_id, taken)
     batches.move_batch(connection, batch.batch_id, BatchStatus.ABANDONED, BatchStatus.OPEN)
     partitions.open_partition(connection, batch.batch_id)
     return batches.get_batch(connection, batch.batch_id)
 
 
-def _check_reclaim(connection: Connection, batch: Batch, source: str) -> None:
-    claim = batches.claiming_batch(
-        connection, batch.pipeline_id, source, batch.interval_start, batch.interval_end
-    )
-    if claim is not None:
-        raise InputError(
-            f"batch {batch.batch_id} was abandoned, and batch {claim.batch_id} has claimed its interval of source "
-            f"{source!r} since: it cannot be opened again"
-        )
-
-
 def _check_still_replaceable(connection: Connection, batch: Batch) -> None:
     assert batch.replaces_batch_id is not None
     others = batches.replacing_batches(connection, batch.replaces_batch_id, batch.batch_id)
-    others += replay_queries.open_replays(connection, batch.replaces_batch_id, None)
+    others += batches.undecided_parts(connection, batch.replaces_batch_id)
     status = batches.get_batch(connection, batch.replaces_batch_id).status
     if others or status is not BatchStatus.SETTLED:
         raise NotReadyError(

@@ -9,7 +9,7 @@ from ledger.durations import seconds
 from ledger.errors import DeclarationError
 from ledger.graph import Graph
 from ledger.sinks import ParquetSink
-from ledger.sources import FileSource
+from ledger.sources import FileSource, TableSource
 from ledger.steps import (
     Acks,
     Emits,
@@ -43,6 +43,8 @@ class Pipeline:
     ``replay_backoff_cap``. ``max_failed_ratio``: share of records, failed through their own fault,
     above which a batch is held for a person (0 to 1; None: never). ``ackers``: parallel writers to
     the ledger; 0 turns tracking off. ``max_anchors``: records that one row may be anchored to.
+    ``max_pending``: records of a source that may be undecided at once; a batch takes as many as are
+    left, and what an interval has more is read by further batches (None: no limit).
     ``auto_replay``: the sweeper asks for a replay when records have failed and are due.
 
     Raises DeclarationError on any argument, name or graph that cannot work.
@@ -62,6 +64,7 @@ class Pipeline:
         replay_backoff_cap: str | float | timedelta = "1d",
         ackers: int = 2,
         max_anchors: int = 10_000,
+        max_pending: int | None = None,
         auto_replay: bool = False,
     ):
         if guarantee != "at_least_once":
@@ -79,6 +82,10 @@ class Pipeline:
             raise DeclarationError(
                 f"pipeline {name!r}: max_anchors={max_anchors}: expected 1 or more"
             )
+        if max_pending is not None and max_pending < 1:
+            raise DeclarationError(
+                f"pipeline {name!r}: max_pending={max_pending} would read nothing: expected 1 or more, or None"
+            )
         if replay_limit is not None and replay_limit < 1:
             raise DeclarationError(
                 f"pipeline {name!r}: replay_limit={replay_limit} would replay nothing: expected 1 or more, or None"
@@ -93,6 +100,7 @@ class Pipeline:
         self.replay_backoff_cap_seconds = seconds(replay_backoff_cap)
         self.ackers = ackers
         self.max_anchors = max_anchors
+        self.max_pending = max_pending
         self.auto_replay = auto_replay
         self.module: str = sys._getframe(1).f_globals.get("__name__", "__main__")
         self._steps: dict[str, Step] = {}
@@ -101,23 +109,32 @@ class Pipeline:
     def source(
         self,
         name: str,
-        source: FileSource,
+        source: FileSource | TableSource,
         *,
         on_ack: Notice | None = None,
         on_fail: Notice | None = None,
+        track: str | None = None,
     ) -> None:
         """Declare a tracked source.
+
+        ``track``: a SQL predicate over its columns, for example ``"cents > 0"``; records for which it
+        is false are handed on untracked: nobody notices if they are lost. Null counts as true.
 
         ``on_ack``, ``on_fail``: called with the batch's number and a frame of its messages that were
         acked, or failed, once the batch is settled for good: the source's columns and
         ``message_id``, of failed ones also ``stage``, ``reason`` and ``raw``. At least once for each
         batch, so be idempotent on its number; what raises is called again.
         """
-        self._add(SourceStep(checked_name("source", name), source, on_ack, on_fail))
+        self._add(SourceStep(checked_name("source", name), source, on_ack, on_fail, track))
 
     def reference(self, name: str, source: FileSource) -> None:
         """Declare a side input: not tracked, handed to stages that name it as a keyword."""
         self._free(checked_name("reference", name))
+        if not isinstance(source, FileSource) or source.incremental:
+            raise DeclarationError(
+                f"reference {name!r} of {self.name!r}: expected a FileSource that is not incremental: every batch "
+                "reads all of it"
+            )
         self._references[name] = source
 
     def stage(
@@ -192,7 +209,7 @@ class Pipeline:
     @property
     def graph(self) -> Graph:
         """Its steps as a graph: what is tracked, what is replayed together."""
-        return Graph(self.name, self._steps, self._references)
+        return Graph(self.name, self._steps, self._references, self.max_pending)
 
     def consumers(self, name: str) -> tuple[str, ...]:
         """Names of the steps that read ``name``, in the pipeline's order."""
@@ -207,6 +224,12 @@ class Pipeline:
         """Whether a source declares ``on_ack`` or ``on_fail``."""
         sources = [step for step in self._steps.values() if isinstance(step, SourceStep)]
         return any(step.on_ack or step.on_fail for step in sources)
+
+    @property
+    def reads_in_parts(self) -> bool:
+        """Whether an interval may be read by several batches, one after the other."""
+        sources = [step for step in self._steps.values() if isinstance(step, SourceStep)]
+        return self.max_pending is not None and not all(step.incremental for step in sources)
 
     def references(self, step: StageStep) -> dict[str, FileSource]:
         """The side inputs that a stage names."""

@@ -7,7 +7,7 @@ from sqlalchemy import Connection
 
 from ledger.database.connection import Database
 from ledger.errors import IntegrityError, NotReadyError, TooManyFailedError
-from ledger.queries import batches, partitions, replays, runs
+from ledger.queries import batches, claims, partitions, replays, runs
 from ledger.queries import settlement as queries
 from ledger.queries.batches import Batch
 from ledger.states import BatchKind, BatchStatus, RunState
@@ -234,7 +234,7 @@ def _check_replayed(connection: Connection, batch: Batch) -> None:
 def _abandon(connection: Connection, batch: Batch, verdict: Verdict) -> Settlement:
     """No verdicts without an emit: give up the batch and what it claimed."""
     batches.move_batch(connection, batch.batch_id, BatchStatus.OPEN, BatchStatus.ABANDONED)
-    batches.set_claims(connection, batch.batch_id, False)
+    claims.release(connection, batch.batch_id)
     runs.supersede_all(connection, batch.batch_id)
     queries.release_messages(connection, batch.batch_id)
     runs.fence_all_running(connection, batch.batch_id)

@@ -27,19 +27,22 @@ class _FileOptions:
     header: bool = True
     null_value: str | None = None
     allow_missing: bool = False
+    incremental: bool = False
     options: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class FileSource(_FileOptions):
-    """Files of one format, read by interval.
+    """Files of one format, read by interval or, with ``incremental``, each once.
 
     ``path``: glob, a template over ``interval_start``, ``interval_end`` and ``params``; relative
     paths start from ``ACKLEDGER_DATA``. ``format``: ``csv``, ``json`` (one object a line) or
     ``parquet``. ``schema``: a StructType or a DDL string; a record that does not fit fails, it is
     never dropped. ``header``: csv files begin with the schema's names, in order. ``null_value``:
     text that means null, for example ``NA``. ``allow_missing``: no matching file means no records
-    instead of an error. ``options``: further options of Spark's reader, for example ``sep``.
+    instead of an error. ``incremental``: a batch takes the files that no batch has taken yet, whatever
+    its interval; a file is another one once its size, modification time or, if it is small, content
+    differ. ``options``: further options of Spark's reader, for example ``sep``.
 
     Raises DeclarationError on an unknown format or a path that is no template.
     """

@@ -16,7 +16,7 @@ from ledger.database.connection import Database
 from ledger.errors import FencedError, IntegrityError, LedgerError, NotReadyError
 from ledger.queries import batches, runs
 from ledger.queries.batches import Batch
-from ledger.queries.runs import Run
+from ledger.queries.runs import Emitted, Run
 from ledger.states import BatchStatus, RunState
 
 LEASE_SECONDS = 60.0
@@ -166,13 +166,13 @@ def commit(
     record: Record,
     *,
     files: list[dict[str, Any]] | None = None,
-    emitted: tuple[int, int] | None = None,
+    emitted: Emitted | None = None,
     drops: Mapping[str, int] | None = None,
     before_commit: Callable[[Connection], None] | None = None,
 ) -> None:
     """Make the run count, in one short transaction under the batch's lock.
 
-    ``files``: its manifest. ``emitted``: (first root, roots) of a source. ``drops``: inputs acked
+    ``files``: its manifest. ``emitted``: the roots of a source. ``drops``: inputs acked
     without an output, by reason. ``before_commit``: the
     last act of the transaction, for example the rename that shows a sink's folder. Raises
     FencedError if the batch is decided, a newer attempt began or an input was run again.
@@ -192,7 +192,7 @@ def commit(
         runs.insert_files(connection, run.run_id, files or [])
         runs.insert_drops(connection, run.run_id, drops or {})
         if emitted is not None:
-            runs.set_emitted(connection, batch.batch_id, run.stage, run.run_id, *emitted)
+            runs.set_emitted(connection, batch.batch_id, run.stage, run.run_id, emitted)
         if before_commit is not None:
             before_commit(connection)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from ledger.errors import DeclarationError
 from ledger.sinks import ParquetSink
-from ledger.sources import FileSource
+from ledger.sources import FileSource, TableSource
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -25,14 +25,20 @@ _NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 
 @dataclass(frozen=True)
 class SourceStep:
-    """A tracked source: each of its records is a root."""
+    """A tracked source: each of its records, or of those for which ``track`` holds, is a root."""
 
     name: str
-    source: FileSource
+    source: FileSource | TableSource
     on_ack: Notice | None = None
     on_fail: Notice | None = None
+    track: str | None = None
     kind = "source"
     inputs: tuple[str, ...] = ()
+
+    @property
+    def incremental(self) -> bool:
+        """Whether a batch takes what no other has taken, instead of an interval."""
+        return isinstance(self.source, TableSource) or self.source.incremental
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ledger.database.connection import Database
-from ledger.queries import reports
+from ledger.queries import claims, reports
 from ledger.states import BatchStatus
 
 
@@ -21,7 +21,8 @@ class RootCounts:
 
 @dataclass(frozen=True)
 class Summary:
-    """One batch as ``batch_status`` and ``stage_progress`` have it. ``seconds`` per step."""
+    """One batch as ``batch_status`` and ``stage_progress`` have it. ``seconds`` per step. ``unread``:
+    records of its interval that further batches are to read (``max_pending``)."""
 
     batch_id: int
     pipeline: str
@@ -30,14 +31,25 @@ class Summary:
     roots: RootCounts
     stages: list[dict[str, Any]]
     held_reason: str | None
+    unread: int = 0
 
     @property
-    def complete(self) -> bool:
+    def done(self) -> bool:
         """Decided, and every record acked or quarantined, or replaced with its batch."""
         return self.status.decided and self.roots.failed == 0
 
+    @property
+    def complete(self) -> bool:
+        """Done, and nothing of its interval is left to read."""
+        return self.done and self.unread == 0
+
     def incomplete_because(self) -> str:
         """One sentence: what is missing and what to do about it."""
+        if self.done:
+            return (
+                f"batch {self.batch_id}: {self.unread} records of its interval wait for further batches (max_pending): "
+                "run the same interval again, under another run id, until none is left"
+            )
         if self.status is BatchStatus.SETTLED:
             return (
                 f"batch {self.batch_id}: {self.roots.failed} of {self.roots.total} records failed. See why: "
@@ -72,4 +84,5 @@ def summarize(database: Database, batch_id: int) -> Summary:
             for step in steps
         ],
         row.held_reason,
+        database.transact(lambda c: claims.unread(c, batch_id)),
     )

@@ -43,7 +43,7 @@ from ledger.queries.batches import Batch, get_batch
 from ledger.running import run_steps, settle_and_notify
 from ledger.settings import Settings
 from ledger.sinks import ParquetSink
-from ledger.sources import FileSource
+from ledger.sources import FileSource, TableSource
 from ledger.spark import emit, sink, stage
 from ledger.spark.job import Job
 from ledger.spark.reading import struct
@@ -324,7 +324,7 @@ class _Lab:
         }
         return made
 
-    def _files(self, name: str, source: FileSource, rows: Rows) -> FileSource:
+    def _files(self, name: str, source: FileSource | TableSource, rows: Rows) -> FileSource:
         schema = struct(source.schema)
         frame = (
             rows if isinstance(rows, DataFrame) else self.spark.createDataFrame(list(rows), schema)

@@ -67,6 +67,10 @@ def _batch(row: Row[Any] | None) -> Batch | None:
     return Batch(**fields)
 
 
+# The batches that emit one interval: the one that claimed it, and those that read on in its snapshot.
+_PARTS = "SELECT :id UNION SELECT batch_id FROM batch_source WHERE rest_of_batch_id = :id"
+
+
 def save_pipeline(connection: Connection, policy: Mapping[str, Any]) -> int:
     """Insert or update the pipeline's policy; locks its row, so that opens wait for each other."""
     statement = text("""
@@ -85,12 +89,12 @@ def save_pipeline(connection: Connection, policy: Mapping[str, Any]) -> int:
     return int(connection.execute(statement, dict(policy)).scalar_one())
 
 
-def find_batch(connection: Connection, pipeline_id: int, dag_id: str, run_id: str) -> Batch | None:
+def find_run(connection: Connection, pipeline: str, dag_id: str, run_id: str) -> Batch | None:
     """The batch of a run, if it was opened before."""
     statement = text(
-        _BATCH + "WHERE b.pipeline_id = :pipeline_id AND b.dag_id = :dag_id AND b.run_id = :run_id"
+        _BATCH + "WHERE p.name = :pipeline AND b.dag_id = :dag_id AND b.run_id = :run_id"
     )
-    keys = {"pipeline_id": pipeline_id, "dag_id": dag_id, "run_id": run_id}
+    keys = {"pipeline": pipeline, "dag_id": dag_id, "run_id": run_id}
     return _batch(connection.execute(statement, keys).first())
 
 
@@ -134,8 +138,10 @@ def insert_source(connection: Connection, values: Mapping[str, Any]) -> None:
     """What a batch reads of one source; the unique claim is checked by ``claiming_batch`` before."""
     connection.execute(
         text("""
-        INSERT INTO batch_source (batch_id, source, pipeline_id, path, interval_start, interval_end, claimed)
-        VALUES (:batch_id, :source, :pipeline_id, :path, :interval_start, :interval_end, :claimed)
+        INSERT INTO batch_source (batch_id, source, pipeline_id, path, interval_start, interval_end, claimed, quota,
+                                  rest_of_batch_id, first_position, claimed_after, claimed_upto)
+        VALUES (:batch_id, :source, :pipeline_id, :path, :interval_start, :interval_end, :claimed, :quota,
+                :rest_of_batch_id, :first_position, :claimed_after, :claimed_upto)
         """),
         dict(values),
     )
@@ -144,9 +150,10 @@ def insert_source(connection: Connection, values: Mapping[str, Any]) -> None:
 def claiming_batch(
     connection: Connection, pipeline_id: int, source: str, start: datetime, end: datetime
 ) -> Row[Any] | None:
-    """The batch (batch_id, status, dag_id, run_id) that has claimed this interval of this source."""
+    """The batch (batch_id, status, dag_id, run_id, roots and rest of its snapshot) that has claimed this
+    interval of this source."""
     statement = text("""
-        SELECT b.batch_id, b.status, b.dag_id, b.run_id FROM batch_source s JOIN batch b USING (batch_id)
+        SELECT b.batch_id, b.status, b.dag_id, b.run_id, s.roots, s.rest FROM batch_source s JOIN batch b USING (batch_id)
         WHERE s.pipeline_id = :pipeline_id AND s.source = :source AND s.claimed
           AND s.interval_start = :start AND s.interval_end = :end
     """)
@@ -155,9 +162,11 @@ def claiming_batch(
 
 
 def sources(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
-    """Per source of a batch: source, path, emit_run_id, first_root, roots, notified_at."""
+    """Per source of a batch: source, path, emit_run_id, first_root, roots, notified_at, and its claim:
+    quota, rest, rest_of_batch_id, first_position, claimed_after, claimed_upto."""
     statement = text("""
-        SELECT source, path, emit_run_id, first_root, roots, notified_at
+        SELECT source, path, emit_run_id, first_root, roots, notified_at, quota, rest, rest_of_batch_id,
+               first_position, claimed_after, claimed_upto
         FROM batch_source WHERE batch_id = :id ORDER BY source
     """)
     return connection.execute(statement, {"id": batch_id}).all()
@@ -179,14 +188,6 @@ def failed_roots(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
     return connection.execute(statement, {"id": batch_id}).all()
 
 
-def set_claims(connection: Connection, batch_id: int, claimed: bool) -> None:
-    """Take or release the batch's claims of its intervals."""
-    connection.execute(
-        text("UPDATE batch_source SET claimed = :claimed WHERE batch_id = :id"),
-        {"id": batch_id, "claimed": claimed},
-    )
-
-
 def replacing_batches(connection: Connection, batch_id: int, but: int | None = None) -> list[int]:
     """Undecided batches that were opened to replace an original, without the batch ``but``."""
     statement = text("""
@@ -197,25 +198,35 @@ def replacing_batches(connection: Connection, batch_id: int, but: int | None = N
 
 
 def supersede_family(connection: Connection, original_id: int, successor_id: int) -> int:
-    """A settled original and its replays give way to the batch opened to replace them, which takes over
-    the claims; their failed messages end as superseded; how many batches."""
+    """A settled original, the further parts of its interval and their replays give way to the batch
+    opened to replace them, which takes over the claims; their failed messages end as superseded; how
+    many batches."""
     keys = {"id": original_id, "successor": successor_id}
     connection.execute(text("UPDATE batch_source SET claimed = false WHERE batch_id = :id"), keys)
     connection.execute(
         text("UPDATE batch_source SET claimed = true WHERE batch_id = :successor"), keys
     )
     connection.execute(
-        text("""
+        text(f"""
         UPDATE failed_message SET status = 'superseded', updated_at = now()
-        WHERE original_batch_id = :id AND status = 'failed'
+        WHERE original_batch_id IN ({_PARTS}) AND status = 'failed'
         """),
         keys,
     )
-    statement = text("""
+    statement = text(f"""
         UPDATE batch SET status = 'superseded'
-        WHERE :id IN (batch_id, original_batch_id) AND status = 'settled'
+        WHERE coalesce(original_batch_id, batch_id) IN ({_PARTS}) AND status = 'settled'
     """)
     return connection.execute(statement, keys).rowcount
+
+
+def undecided_parts(connection: Connection, batch_id: int) -> list[int]:
+    """Undecided batches among the further parts of a batch's interval, their replays, and its own."""
+    statement = text(f"""
+        SELECT batch_id FROM batch
+        WHERE coalesce(original_batch_id, batch_id) IN ({_PARTS}) AND status IN ('open', 'held') ORDER BY 1
+    """)
+    return [row.batch_id for row in connection.execute(statement, {"id": batch_id})]
 
 
 def move_batch(

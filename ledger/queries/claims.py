@@ -111,12 +111,12 @@ def update_source(connection: Connection, values: Mapping[str, Any]) -> None:
 
 def unread(connection: Connection, batch_id: int) -> int:
     """Records of a batch's interval that no batch has emitted yet: of its own snapshots and of those whose
-    rests it emits."""
+    rests it emits. What an incremental source left belongs to no interval."""
     statement = text("""
         SELECT coalesce(sum(h.rest - coalesce((
             SELECT sum(r.roots) FROM batch_source r WHERE r.rest_of_batch_id = h.batch_id AND r.source = h.source), 0)), 0)
         FROM batch_source h
-        WHERE h.rest > 0 AND (h.batch_id, h.source) IN (
+        WHERE h.rest > 0 AND h.claimed AND (h.batch_id, h.source) IN (
           SELECT coalesce(s.rest_of_batch_id, s.batch_id), s.source FROM batch_source s WHERE s.batch_id = :id)
     """)
     return int(connection.execute(statement, {"id": batch_id}).scalar_one())

@@ -14,7 +14,9 @@ JOIN batch b USING (batch_id)
 JOIN stage_run_input i USING (stage_run_id)
 LEFT JOIN dedup_filter f USING (stage_run_id)
 WHERE r.state = 'committed' AND b.status = 'settled' AND r.stage = :sink AND b.batch_id <> :batch_id
-  AND coalesce(b.original_batch_id, b.batch_id) IS DISTINCT FROM (SELECT replaces_batch_id FROM batch WHERE batch_id = :batch_id)
+  AND NOT EXISTS (
+    SELECT FROM batch n LEFT JOIN batch_source p ON p.rest_of_batch_id = n.replaces_batch_id
+    WHERE n.batch_id = :batch_id AND coalesce(b.original_batch_id, b.batch_id) IN (n.replaces_batch_id, p.batch_id))
 """
 
 
@@ -69,10 +71,11 @@ def void_deliveries(connection: Connection, sink: str, batch: Batch) -> list[int
 
 
 def family_batches(connection: Connection, original_id: int) -> list[int]:
-    """An original batch and all its replays."""
-    statement = text(
-        "SELECT batch_id FROM batch WHERE :id IN (batch_id, original_batch_id) ORDER BY 1"
-    )
+    """An original batch, the further parts of its interval, and all their replays."""
+    statement = text("""
+        SELECT batch_id FROM batch WHERE coalesce(original_batch_id, batch_id) IN (
+          SELECT :id UNION SELECT batch_id FROM batch_source WHERE rest_of_batch_id = :id) ORDER BY 1
+    """)
     return [row.batch_id for row in connection.execute(statement, {"id": original_id})]
 
 

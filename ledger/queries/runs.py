@@ -33,6 +33,16 @@ class Run:
         return self.output_rows is not None and self.output_rows == self.emitted_roots
 
 
+@dataclass(frozen=True)
+class Emitted:
+    """What an emit run emitted: ``roots`` from ``first_root`` on; ``rest``: records of its snapshot that
+    are left to other batches."""
+
+    first_root: int
+    roots: int
+    rest: int = 0
+
+
 _RUN = "SELECT stage_run_id, batch_id, stage, state, attempt_id, opened_at, lease_until, closed_at, output_rows, emitted_roots FROM stage_run "
 
 
@@ -163,7 +173,7 @@ def supersede_all(connection: Connection, batch_id: int) -> None:
     )
     connection.execute(
         text("""
-        UPDATE batch_source SET emit_run_id = NULL, first_root = NULL, roots = NULL WHERE batch_id = :id
+        UPDATE batch_source SET emit_run_id = NULL, first_root = NULL, roots = NULL, rest = NULL WHERE batch_id = :id
         """),
         {"id": batch_id},
     )
@@ -208,20 +218,21 @@ def files(connection: Connection, run_id: int) -> Sequence[Row[Any]]:
 
 
 def set_emitted(
-    connection: Connection, batch_id: int, source: str, run_id: int, first_root: int, roots: int
+    connection: Connection, batch_id: int, source: str, run_id: int, emitted: Emitted
 ) -> None:
-    """The emit run that counts for a source of a batch, and its range of roots."""
+    """The emit run that counts for a source of a batch, its range of roots, and what it left."""
     connection.execute(
         text("""
-        UPDATE batch_source SET emit_run_id = :run, first_root = :first_root, roots = :roots
+        UPDATE batch_source SET emit_run_id = :run, first_root = :first_root, roots = :roots, rest = :rest
         WHERE batch_id = :batch_id AND source = :source
         """),
         {
             "batch_id": batch_id,
             "source": source,
             "run": run_id,
-            "first_root": first_root,
-            "roots": roots,
+            "first_root": emitted.first_root,
+            "roots": emitted.roots,
+            "rest": emitted.rest,
         },
     )
 

@@ -1,14 +1,19 @@
 """Emit a source: its records go to a snapshot, each becomes a root, and the init deltas are posted."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Row
 
-from ledger.queries import batches, replays
+from ledger import listing
+from ledger.errors import InputError
+from ledger.queries import batches, claims, replays, source_tables
+from ledger.queries.runs import Emitted
+from ledger.sources import FileSource, TableSource
 from ledger.spark import fold
 from ledger.spark.files import read_failure
 from ledger.spark.inputs import read_stored
@@ -27,6 +32,7 @@ from ledger.spark.manifest import Manifest, check_files, take_manifest, with_pos
 from ledger.spark.notify import check_columns
 from ledger.spark.reading import Reader, find_files
 from ledger.spark.session import SPARK_ERRORS
+from ledger.spark.tables import TableReader, reader_of, table_failure
 from ledger.spark.units import replayed_records, with_unit
 from ledger.stage_runs import OpenedRun, Record, commit
 from ledger.states import BatchKind
@@ -34,23 +40,29 @@ from ledger.steps import SourceStep
 
 BROADCAST_MESSAGES = 1_000_000
 
+# Untracked records lie in a folder of their own, whose files come last: roots are dense over the others.
+UNTRACKED_COLUMN = "_untracked"
+UNTRACKED = f"/{UNTRACKED_COLUMN}=true/"
+
 
 def run_source(job: Job, run: OpenedRun, step: SourceStep) -> Record:
     """Emit one source of one batch and commit it; what it recorded."""
-    reader = Reader(job.spark, step.source)
+    reader = reader_of(job.spark, step.source)
     check_columns(step, reader.schema.names)
+    claimed = _claim(job, run, step)
     folder = job.folder(run)
     with _reading():
-        wrote = [_write(_records(job, run, step, reader), folder)]
+        wrote = [_write(step, run, _records(job, run, step, reader, claimed), folder)]
         repeated = reader.repeated_headers()
         if repeated is not None:
-            wrote.append(_write(with_unit(job, step, repeated), folder))
+            wrote.append(_write(step, run, with_unit(job, step, repeated), folder))
+    _check_files(job, run, step)
     manifest = take_manifest(folder)
     written = sum(witness.rows for witness in wrote)
     require_equal(f"records of {step.name} in {folder}", written, manifest.rows)
-    first_root = job.database.transact(lambda c: batches.reserve_roots(c, manifest.rows))
+    emitted = _reserved(job, manifest, claimed)
     failing = any(witness.failed for witness in wrote)
-    record = _post(job, run, step, manifest, first_root, failing)
+    record = _post(job, run, step, manifest, emitted, failing)
 
     def claim(connection: Connection) -> None:
         if run.batch.kind is BatchKind.REPLAY and job.pipeline.graph.in_units(step.name):
@@ -61,16 +73,39 @@ def run_source(job: Job, run: OpenedRun, step: SourceStep) -> Record:
         run,
         record,
         files=file_rows(manifest),
-        emitted=(first_root, manifest.rows),
+        emitted=emitted,
         before_commit=claim,
     )
     return record
 
 
-def _write(records: DataFrame, folder: str) -> Witness:
-    """Add records to the snapshot; the witness of what was handed to the writer."""
+def _claim(job: Job, run: OpenedRun, step: SourceStep) -> Row[Any]:
+    """What the batch has claimed of the source, as ``batches.sources`` has it."""
+    found = job.database.transact(lambda c: batches.sources(c, run.batch.batch_id))
+    return next(row for row in found if row.source == step.name)
+
+
+def _reserved(job: Job, manifest: Manifest, claimed: Row[Any]) -> Emitted:
+    """The roots of a snapshot: of its tracked records, at most the quota; the others are left."""
+    tracked = sum(file.rows for file in manifest.files if UNTRACKED not in file.path)
+    roots = tracked if claimed.quota is None else min(tracked, claimed.quota)
+    if claimed.rest_of_batch_id is not None:
+        require_equal(f"rest of batch {claimed.rest_of_batch_id}", claimed.quota, tracked)
+    first_root = job.database.transact(lambda c: batches.reserve_roots(c, roots))
+    return Emitted(first_root, roots, tracked - roots)
+
+
+def _write(step: SourceStep, run: OpenedRun, records: DataFrame, folder: str) -> Witness:
+    """Add records to the snapshot, the untracked ones behind the others; the witness of what was handed
+    to the writer."""
     wrote = Witness(failed=ERROR)
-    wrote.watch(records).write.mode("append").options(**SNAPSHOT).parquet(folder)
+    watched = wrote.watch(records)
+    writer = watched.write.mode("append").options(**SNAPSHOT)
+    if step.track is not None and run.batch.kind is BatchKind.ORIGINAL:
+        tracked = F.col(ERROR).isNotNull() | F.coalesce(F.expr(step.track), F.lit(True))
+        marked = watched.withColumn(UNTRACKED_COLUMN, ~tracked)
+        writer = marked.write.mode("append").options(**SNAPSHOT).partitionBy(UNTRACKED_COLUMN)
+    writer.parquet(folder)
     return wrote
 
 
@@ -80,21 +115,68 @@ def _reading() -> Iterator[None]:
     try:
         yield
     except SPARK_ERRORS as exc:
-        failure = read_failure(exc)
+        failure = table_failure(exc) or read_failure(exc)
         if failure is None:
             raise
         raise failure from exc
 
 
-def _records(job: Job, run: OpenedRun, step: SourceStep, reader: Reader) -> DataFrame:
-    """What the batch emits: the records of its files, or the messages that a replay claimed."""
+def _records(
+    job: Job, run: OpenedRun, step: SourceStep, reader: Reader | TableReader, claimed: Row[Any]
+) -> DataFrame:
+    """What the batch emits: the records that it claimed, or the messages that a replay claimed."""
     if run.batch.kind is BatchKind.REPLAY:
         if job.pipeline.graph.in_units(step.name):
             return replayed_records(job, run, step, reader)
         return reader.parse_again(_claimed(job, run, step))
-    found = job.database.transact(lambda c: batches.sources(c, run.batch.batch_id))
-    path = next(str(row.path) for row in found if row.source == step.name)
-    return with_unit(job, step, reader.records(find_files(step.name, step.source, path)))
+    if claimed.rest_of_batch_id is not None:
+        return _rest(job, step, claimed)
+    if isinstance(reader, TableReader):
+        return with_unit(job, step, reader.records(_ranges(step.source, claimed)))
+    assert isinstance(step.source, FileSource)
+    if step.incremental:
+        paths = [file.path for file in _check_files(job, run, step)]
+    else:
+        paths = find_files(step.name, step.source, str(claimed.path))
+    return with_unit(job, step, reader.records(paths))
+
+
+def _ranges(source: object, claimed: Row[Any]) -> list[source_tables.Range]:
+    """The claimed rows of a table, cut into ranges that are read in parallel."""
+    assert isinstance(source, TableSource)
+    if claimed.claimed_upto is None:
+        return []
+    after = claimed.claimed_after and source_tables.from_text(claimed.claimed_after)
+    upto = source_tables.from_text(claimed.claimed_upto)
+    return source_tables.slices(source, after, upto, source.partitions)
+
+
+def _check_files(job: Job, run: OpenedRun, step: SourceStep) -> Sequence[Row[Any]]:
+    """The files that the batch has claimed. Raises InputError if one is no longer as it was then: half
+    of it may have been read."""
+    files = job.database.transact(lambda c: claims.files_of(c, run.batch.batch_id, step.name))
+    for file in files:
+        now = listing.look_at(file.path)
+        if now is None or (now.bytes, now.modified_at) != (file.bytes, file.modified_at):
+            found = "it is gone" if now is None else f"found {now.bytes} bytes of {now.modified_at}"
+            raise InputError(
+                f"source {step.name!r}: {file.path} was claimed with {file.bytes} bytes of {file.modified_at}, {found}. "
+                "Files must appear whole: write them under another name and rename them. The batch gives its claims "
+                "back once it is abandoned; clear its run then"
+            )
+    return files
+
+
+def _rest(job: Job, step: SourceStep, claimed: Row[Any]) -> DataFrame:
+    """Records that an earlier batch has in its snapshot and left, as they are there."""
+    found = job.database.transact(lambda c: batches.sources(c, claimed.rest_of_batch_id))
+    emit = next(row for row in found if row.source == step.name)
+    manifest = job.manifest(emit.emit_run_id)
+    check_files(manifest)
+    first = claimed.first_position
+    stored = with_position(read_stored(job, manifest), manifest, POSITION)
+    mine = (F.col(POSITION) >= first) & (F.col(POSITION) < first + claimed.quota)
+    return stored.where(mine).drop(POSITION)
 
 
 def _claimed(job: Job, run: OpenedRun, step: SourceStep) -> DataFrame:
@@ -119,14 +201,17 @@ def _post(
     run: OpenedRun,
     step: SourceStep,
     manifest: Manifest,
-    first_root: int,
+    emitted: Emitted,
     failing: bool,
 ) -> Record:
     """Post one init delta per root; a record that did not parse, if any is, fails its root at once."""
+    passed = manifest.rows - emitted.rest
     if run.batch.ackers == 0:
-        return Record(input_rows=manifest.rows, output_rows=manifest.rows)
+        return Record(input_rows=passed, output_rows=passed)
     stored = with_position(read_stored(job, manifest), manifest, "position")
-    stored = with_position(stored, manifest, "root", first_root)
+    stored = with_position(stored, manifest, "root", emitted.first_root)
+    if emitted.roots < manifest.rows:
+        stored = stored.where(F.col("position") < emitted.roots)
     message = [F.col(MESSAGE).alias("message")] if MESSAGE in stored.columns else []
     rows = stored.select(
         "root",
@@ -136,10 +221,10 @@ def _post(
     )
     folded = fold.fold_source(rows, run.run_id, job.pipeline.consumers(step.name))
     posted = job.post(run, folded)
-    require_equal(f"roots of {step.name} in run {run.run_id}", manifest.rows, posted.rows)
+    require_equal(f"roots of {step.name} in run {run.run_id}", emitted.roots, posted.rows)
     return Record(
-        input_rows=manifest.rows,
-        output_rows=manifest.rows - posted.failed_roots,
+        input_rows=passed,
+        output_rows=passed - posted.failed_roots,
         failed_rows=posted.failed_roots,
         delta_rows=posted.rows,
         delta_xor=posted.delta_xor,

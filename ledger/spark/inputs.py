@@ -1,7 +1,10 @@
 """Frames that are handed to stages and sinks: the committed output of a step, anchored."""
 
+from typing import Any
+
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
+from sqlalchemy import Row
 
 from ledger.errors import FencedError
 from ledger.queries import batches
@@ -55,9 +58,8 @@ def delivered_rows(job: Job, batch_id: int, input_run_id: int) -> DataFrame:
     manifest = job.manifest(input_run_id)
     check_files(manifest)
     rows = with_position(read_stored(job, manifest), manifest, POSITION)
-    if ERROR in rows.columns:  # a source's snapshot: roots are dense over positions
-        first_root = _first_root(job, batch_id, input_run_id)
-        rows = with_position(rows.where(F.col(ERROR).isNull()), manifest, ROOT, first_root)
+    if ERROR in rows.columns:
+        rows = _emitted(job, rows, manifest, batch_id, input_run_id)
     for mark in (FAILED, DROPPED):
         if mark in rows.columns:
             rows = rows.where(F.col(mark).isNull())
@@ -107,10 +109,26 @@ def read_stored(job: Job, manifest: Manifest) -> DataFrame:
     return read_files(job.spark, manifest, stored_schema(manifest))
 
 
-def _first_root(job: Job, batch_id: int, emit_run_id: int) -> int:
+def _emitted(
+    job: Job, snapshot: DataFrame, manifest: Manifest, batch_id: int, emit_run_id: int
+) -> DataFrame:
+    """What a source's snapshot passes on: roots are dense over its first positions. What lies behind
+    them is left to other batches, or, where records may be untracked, has no root."""
+    source = emitted_source(job, batch_id, emit_run_id)
+    parsed = snapshot.where(F.col(ERROR).isNull())
+    rows = with_position(parsed, manifest, ROOT, int(source.first_root))
+    if source.rest:
+        return rows.where(F.col(POSITION) < source.roots)
+    if source.roots < manifest.rows:
+        return rows.withColumn(ROOT, F.when(F.col(POSITION) < source.roots, F.col(ROOT)))
+    return rows
+
+
+def emitted_source(job: Job, batch_id: int, emit_run_id: int) -> Row[Any]:
+    """The source of a batch that an emit run counts for, as ``batches.sources`` has it."""
     for source in job.database.transact(lambda c: batches.sources(c, batch_id)):
         if source.emit_run_id == emit_run_id:
-            return int(source.first_root)
+            return source
     raise FencedError(
         f"emit run {emit_run_id} of batch {batch_id} was superseded meanwhile: run this step again"
     )

@@ -130,6 +130,7 @@ class Witness:
             F.coalesce(mixed, F.lit(0)).alias("xor"),
             _non_null(frame, self._failed).alias("failed"),
             _non_null(frame, DROPPED).alias("dropped"),
+            *_rooted(frame),
         )
 
     def within(self, frame: DataFrame) -> bool:
@@ -152,6 +153,16 @@ class Witness:
         return self._metrics()["dropped"]
 
     @property
+    def rooted(self) -> int:
+        """Rows seen that have a root; waits for the action."""
+        return self._metrics()["rooted"]
+
+    @property
+    def passed(self) -> int:
+        """Rows seen that have a root, and neither fail nor are dropped; waits for the action."""
+        return self._metrics()["passed"]
+
+    @property
     def seen(self) -> tuple[int, int]:
         """Rows and XOR seen; waits for the action."""
         metrics = self._metrics()
@@ -163,7 +174,18 @@ class Witness:
         except SPARK_ERRORS:
             # Adaptive execution cuts an empty frame out of the plan, its observation with it. Were
             # it cut out for any other reason, 0 would differ from what else is counted.
-            return {"rows": 0, "xor": 0, "failed": 0, "dropped": 0}
+            return dict.fromkeys(("rows", "xor", "failed", "dropped", "rooted", "passed"), 0)
+
+
+def _rooted(frame: DataFrame) -> list[Column]:
+    """Counts of the rows that have a root, where a frame has the column."""
+    if ROOT not in frame.columns:
+        return []
+    passes = F.col(ROOT).isNotNull()
+    for mark in (FAILED, DROPPED):
+        if mark in frame.columns:
+            passes &= F.col(mark).isNull()
+    return [F.count(ROOT).alias("rooted"), F.count_if(passes).alias("passed")]
 
 
 def _non_null(frame: DataFrame, column: str) -> Column:

@@ -1,10 +1,12 @@
 """Tell sources what became of their messages, once their batch is settled for good."""
 
 from functools import partial
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
+from sqlalchemy import Row
 
 from ledger.errors import InputError, NotReadyError
 from ledger.queries import batches
@@ -45,7 +47,7 @@ def notify(job: Job, batch_id: int) -> list[str]:
         step = job.pipeline.step(row.source)
         assert isinstance(step, SourceStep)
         if row.notified_at is None and (step.on_ack or step.on_fail):
-            _tell(job, batch_id, step, row.emit_run_id, row.first_root)
+            _tell(job, batch_id, step, row)
             job.database.transact(
                 partial(batches.set_notified, batch_id=batch_id, source=step.name)
             )
@@ -53,8 +55,8 @@ def notify(job: Job, batch_id: int) -> list[str]:
     return told
 
 
-def _tell(job: Job, batch_id: int, step: SourceStep, emit_run_id: int, first_root: int) -> None:
-    messages = _messages(job, emit_run_id, first_root)
+def _tell(job: Job, batch_id: int, step: SourceStep, source: Row[Any]) -> None:
+    messages = _messages(job, source)
     failed = _failed(job, batch_id)
     if step.on_ack is not None:
         step.on_ack(batch_id, messages.join(failed, ROOT, "left_anti").drop(ROOT, "raw"))
@@ -62,11 +64,13 @@ def _tell(job: Job, batch_id: int, step: SourceStep, emit_run_id: int, first_roo
         step.on_fail(batch_id, messages.join(failed, ROOT, "inner").drop(ROOT))
 
 
-def _messages(job: Job, emit_run_id: int, first_root: int) -> DataFrame:
+def _messages(job: Job, source: Row[Any]) -> DataFrame:
     """Every message of an emit: the source's columns, ``message_id``, ``raw`` and its root."""
-    manifest = job.manifest(emit_run_id)
+    manifest = job.manifest(source.emit_run_id)
     check_files(manifest)
-    stored = with_position(read_stored(job, manifest), manifest, ROOT, first_root)
+    stored = with_position(read_stored(job, manifest), manifest, ROOT, source.first_root)
+    if source.roots < manifest.rows:  # the others are untracked, or left to other batches
+        stored = stored.where(F.col(ROOT) < source.first_root + source.roots)
     message = F.col(MESSAGE if MESSAGE in stored.columns else ROOT)
     own = [f"`{name}`" for name in stored.columns if name not in RESERVED]
     raw = F.col(RAW).cast("string").alias("raw")

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import fsspec
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 from sqlalchemy import Connection
 
 from ledger.errors import StageError
@@ -91,6 +92,8 @@ def _post(
     read = Witness()
     anchors = ROOTS if ROOTS in rows.columns else ROOT
     tracked = root_rows(read.watch(rows.select(anchors, POSITION)))
+    if job.pipeline.graph.may_be_untracked(step.name):
+        tracked = tracked.where(F.col(ROOT).isNotNull())
     inputs = {step.reads: run.input_run.stage_run_id}
     one_row = anchors == ROOT and run.input_run.one_row_a_root
     posted = job.post(run, fold.fold_read(tracked, inputs, step.name, one_row=one_row))

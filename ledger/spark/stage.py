@@ -48,13 +48,28 @@ def run_stage(job: Job, run: OpenedRun, step: StageStep) -> Record:
     watched.write.options(**STORED).parquet(folder)
     manifest = take_manifest(folder)
     require_equal(f"rows of {step.name} in {folder}", wrote.rows, manifest.rows)
-    if anchors:
-        anchors.check(step, job.pipeline.max_anchors, job.pipeline.graph.unit)
+    _check_anchors(job, step, wrote, anchors)
     # As many rows, of the same anchors: each input has just one, and nothing is to be folded.
     one_each = came is not None and came.within(output) and came.seen == wrote.seen
     record, drops = _post(job, run, step, manifest, wrote, frames, anchors, one_each)
     commit(job.database, run, record, files=file_rows(manifest), drops=drops)
     return record
+
+
+def _check_anchors(
+    job: Job, step: StageStep, wrote: Witness, anchors: AnchorWitness | None
+) -> None:
+    """Raise StageError if a written row has an anchor that cannot be."""
+    graph = job.pipeline.graph
+    if anchors:
+        anchors.check(step, job.pipeline.max_anchors, graph.unit)
+    elif graph.tracks(step.name) and not graph.may_be_untracked(step.name):
+        bare = wrote.rows - wrote.rooted
+        if bare:
+            raise StageError(
+                f"stage {step.name!r} returned {bare} rows whose {ANCHOR!r} is null, so they come from no record: an "
+                "outer join keeps rows of the other side; drop those, or declare the stage with whole=True"
+            )
 
 
 def _watched(
@@ -229,10 +244,10 @@ def _post(
     consumers = job.pipeline.consumers(step.name)
     require_equal(
         f"edges of {step.name} in run {run.run_id}",
-        (anchors.edges if anchors else passed) * len(consumers),
+        (anchors.edges if anchors else wrote.passed) * len(consumers),
         posted.emitted_edges,
     )
-    rows, identity = _anchor_rows(plain), _identity(run)
+    rows, identity = _anchor_rows(job, step, plain), _identity(run)
     drops = _drops(rows, identity) if wrote.dropped else {}
     if step.acks == "on_read":
         swallowed = posted.acked_edges - rows.select(*identity).distinct().count()
@@ -260,15 +275,15 @@ def _folded(
     one_each: bool,
 ) -> DataFrame:
     """The deltas of what was written (``plain``: anchors, position, marks), witnessed as it is read."""
-    output = _anchor_rows(found.watch(plain))
+    output = _anchor_rows(job, step, found.watch(plain))
     failed = None
     if FAILED in plain.columns:
-        rows = _anchor_rows(plain)
+        rows = _anchor_rows(job, step, plain)
         failed = rows.select(*(name for name in (ROOT, FAILED, "_shared") if name in rows.columns))
     inputs = {name: read.stage_run_id for name, read in run.inputs.items()}
     consumers = job.pipeline.consumers(step.name)
     if step.acks == "on_read":
-        rows = _all_rows(frames)
+        rows = _all_rows(job, step, frames)
         return fold.fold_on_read(rows, output, failed, inputs, run.run_id, step.name, consumers)
     return fold.fold_emitted(
         output,
@@ -283,9 +298,12 @@ def _folded(
     )
 
 
-def _anchor_rows(rows: DataFrame) -> DataFrame:
-    """One row for each anchor of a row, where it has a list of them."""
-    return fold.by_anchor(rows) if ANCHORS in rows.columns else rows
+def _anchor_rows(job: Job, step: StageStep, rows: DataFrame) -> DataFrame:
+    """One row for each anchor of a row, where it has a list of them; none for untracked rows."""
+    if ANCHORS in rows.columns:
+        return fold.by_anchor(rows)
+    untracked = job.pipeline.graph.may_be_untracked(step.name)
+    return rows.where(F.col(ROOT).isNotNull()) if untracked else rows
 
 
 def _one_parent(job: Job, run: OpenedRun) -> bool:
@@ -311,7 +329,7 @@ def _ack_read(
     if run.batch.ackers == 0 or not all(map(job.pipeline.tracks, step.inputs)):
         return record
     inputs = {name: read.stage_run_id for name, read in run.inputs.items()}
-    posted = job.post(run, fold.fold_read(_all_rows(frames), inputs, step.name))
+    posted = job.post(run, fold.fold_read(_all_rows(job, step, frames), inputs, step.name))
     return replace(
         record,
         delta_rows=posted.rows,
@@ -320,9 +338,11 @@ def _ack_read(
     )
 
 
-def _all_rows(frames: Mapping[str, DataFrame]) -> DataFrame:
-    """Which rows there are in all inputs: _root, _parent and, of several inputs, _input."""
-    return reduce(DataFrame.unionByName, map(root_rows, frames.values()))
+def _all_rows(job: Job, step: StageStep, frames: Mapping[str, DataFrame]) -> DataFrame:
+    """Which tracked rows there are in all inputs: _root, _parent and, of several inputs, _input."""
+    rows = reduce(DataFrame.unionByName, map(root_rows, frames.values()))
+    untracked = job.pipeline.graph.may_be_untracked(step.name)
+    return rows.where(F.col(ROOT).isNotNull()) if untracked else rows
 
 
 def _drops(output: DataFrame, identity: list[str]) -> dict[str, int]:

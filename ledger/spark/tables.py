@@ -13,11 +13,11 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructField, Str
 from ledger.errors import InputError, LedgerError, UnavailableError
 from ledger.queries import source_tables
 from ledger.queries.source_tables import Range
-from ledger.sources import TableSource
+from ledger.sources import FileSource, TableSource
 from ledger.spark import lines
 from ledger.spark.fitting import Fitting, from_raw, raw
 from ledger.spark.job import ERROR, MESSAGE, RAW
-from ledger.spark.reading import aligned, struct
+from ledger.spark.reading import Reader, aligned, struct
 
 _OWN = [StructField(RAW, BinaryType()), StructField(ERROR, StringType())]
 _FAILURES: dict[str, type[LedgerError]] = {
@@ -73,6 +73,11 @@ class TableReader:
         shape = StructType([StructField(MESSAGE, LongType()), *self._records.fields])
         task = partial(_fit_again, self.schema.names, self._fitting)
         return good.unionByName(spoilt.mapInArrow(task, shape))
+
+
+def reader_of(spark: SparkSession, source: FileSource | TableSource) -> "Reader | TableReader":
+    """The reader of a source."""
+    return TableReader(spark, source) if isinstance(source, TableSource) else Reader(spark, source)
 
 
 def table_failure(exc: BaseException) -> LedgerError | None:

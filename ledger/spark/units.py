@@ -16,6 +16,7 @@ from ledger.spark.inputs import delivered_rows, read_stored, user_columns
 from ledger.spark.job import MESSAGE, UNIT, Job
 from ledger.spark.manifest import check_files, with_position
 from ledger.spark.reading import Reader
+from ledger.spark.tables import TableReader, reader_of
 from ledger.stage_runs import OpenedRun
 from ledger.states import BatchKind
 from ledger.steps import SinkStep, SourceStep, suggestion
@@ -36,7 +37,9 @@ def with_unit(job: Job, step: SourceStep, records: DataFrame) -> DataFrame:
     return records.withColumn(UNIT, F.xxhash64(F.to_json(texts, {"ignoreNullFields": "false"})))
 
 
-def replayed_records(job: Job, run: OpenedRun, step: SourceStep, reader: Reader) -> DataFrame:
+def replayed_records(
+    job: Job, run: OpenedRun, step: SourceStep, reader: Reader | TableReader
+) -> DataFrame:
     """What a replay emits of a source in units: every record of the claimed messages' units but those given
     up, parsed again, with ``_message``."""
     batch = run.batch
@@ -55,7 +58,7 @@ def replayed_records(job: Job, run: OpenedRun, step: SourceStep, reader: Reader)
         with_unit(
             job,
             source,
-            Reader(job.spark, source.source).parse_again(_claimed(job, run, source, messages)),
+            reader_of(job.spark, source.source).parse_again(_claimed(job, run, source, messages)),
         )
         for source, messages in claimed
     ]

@@ -506,9 +506,9 @@ def test_one_sweeper_cleans_up(database):
     batch, _ = whole_batch(database, pipeline())
     settle_once(database, batch.batch_id)
     with database.owner.connect() as other:
-        assert queries.try_clean_up_lock(other)
+        assert partitions.try_clean_up_lock(other)
         assert sweep_once(database).dropped == ()
-        queries.release_clean_up_lock(other)
+        partitions.release_clean_up_lock(other)
     assert sweep_once(database).dropped == (batch.batch_id,)
 
 
