@@ -1,7 +1,7 @@
 """Statements on the tables that pipelines read: how far is safe, how much at once, and the rows."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal, InvalidOperation
@@ -117,7 +117,7 @@ def require_columns(source: TableSource, columns: Sequence[str]) -> None:
 
 def rows(
     source: TableSource, columns: Sequence[str], after: Value | None, upto: Value
-) -> Iterator[Sequence[Sequence[Any]]]:
+) -> Generator[Sequence[Sequence[Any]], None, None]:
     """The rows with ``after`` < cursor <= ``upto``, streamed in lists, as the driver gives them."""
     with connected(source, stream=True) as connection:
         table = find_table(connection, source, [*columns, source.cursor])

@@ -35,7 +35,7 @@ _RUNNING = f"""
     SELECT l.virtualtransaction AS transaction, l.pid, a.xact_start AS started, NULL AS gid
     FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
     WHERE l.locktype = 'virtualxid' AND l.virtualxid = l.virtualtransaction AND l.granted
-      AND a.datid = {_HERE} AND l.pid <> pg_backend_pid() AND a.application_name <> :own
+      AND a.datid = {_HERE} AND l.pid <> pg_backend_pid() AND a.application_name IS DISTINCT FROM :own
       AND coalesce(a.backend_type, '') NOT IN ('autovacuum worker', 'parallel worker', 'walsender')
     UNION ALL SELECT * FROM ({_HOLDERS}) held WHERE held.pid IS NULL
 """

@@ -4,7 +4,7 @@ import sqlite3
 import tempfile
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -322,12 +322,11 @@ def test_a_transaction_whose_start_is_hidden_is_not_passed(shop):
 def test_our_own_readers_do_not_hold_a_moment_up(shop):
     """A long parallel read of the same database is known to bring nothing."""
     shop.do(INSERT, INSERT)
-    reading = source_tables.rows(shop.source(), ["id"], None, 2)
-    next(reading)
-    shop.do(INSERT)
     source = shop.source("at", "at timestamp")
-    assert limit_bound(source, None, safe_bound(source, now(), BRIEF), None)[1] == 3
-    reading.close()
+    with closing(source_tables.rows(shop.source(), ["id"], None, 2)) as reading:
+        next(reading)
+        shop.do(INSERT)
+        assert limit_bound(source, None, safe_bound(source, now(), BRIEF), None)[1] == 3
 
 
 def test_the_limit_never_parts_equal_values(shop):
@@ -368,6 +367,7 @@ def test_slices_cover_the_range_once(shop, parts):
     assert max(counts) <= 87 / parts + 3
     assert slices(source, None, 30, 2)[0][0] is None
     assert slices(source, 40, 50, 3) == [(40, 50)]
+    assert slices(source, 29, 30, 3) == [(29, 30)]
 
 
 def test_values_come_back_from_text_as_they_were(shop):
