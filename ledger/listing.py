@@ -65,7 +65,10 @@ def most_records(file: FoundFile, format: str) -> int:
 
             with fsspec.open(file.path, "rb") as stream:
                 return int(pq.ParquetFile(stream).metadata.num_rows)
-        return sum(chunk.count(b"\n") for chunk in _chunks(file.path, "infer")) + 1
+        lines, last = 0, b"\n"
+        for chunk in _chunks(file.path, "infer"):
+            lines, last = lines + chunk.count(b"\n"), chunk[-1:]
+        return lines + (last != b"\n")
     except (OSError, EOFError, ValueError) as exc:
         raise InputError(f"source file {file.path} cannot be read: {exc}") from exc
 

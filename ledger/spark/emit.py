@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import fsspec
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -100,13 +101,24 @@ def _write(step: SourceStep, run: OpenedRun, records: DataFrame, folder: str) ->
     to the writer."""
     wrote = Witness(failed=ERROR)
     watched = wrote.watch(records)
-    writer = watched.write.mode("append").options(**SNAPSHOT)
     if step.track is not None and run.batch.kind is BatchKind.ORIGINAL:
         tracked = F.col(ERROR).isNotNull() | F.coalesce(F.expr(step.track), F.lit(True))
         marked = watched.withColumn(UNTRACKED_COLUMN, ~tracked)
-        writer = marked.write.mode("append").options(**SNAPSHOT).partitionBy(UNTRACKED_COLUMN)
-    writer.parquet(folder)
+        marked.write.mode("append").options(**SNAPSHOT).partitionBy(UNTRACKED_COLUMN).parquet(
+            folder
+        )
+        _rename_untracked(folder)
+    else:
+        watched.write.mode("append").options(**SNAPSHOT).parquet(folder)
     return wrote
+
+
+def _rename_untracked(folder: str) -> None:
+    """Give the files of untracked records names of their own: a task writes both kinds under one."""
+    fs, root = fsspec.core.url_to_fs(folder)
+    for path in fs.glob(f"{root}{UNTRACKED}part-*"):
+        parent, name = path.rsplit("/", 1)
+        fs.mv(path, f"{parent}/untracked-{name}")
 
 
 @contextmanager

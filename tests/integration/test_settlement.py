@@ -8,8 +8,7 @@ from sqlalchemy import text
 
 from ledger import FileSource, ParquetSink, Pipeline, sweeper
 from ledger.errors import InputError, UnavailableError
-from ledger.queries import batches
-from ledger.queries import settlement as queries
+from ledger.queries import batches, partitions
 from ledger.settlement import release, settle_once
 from ledger.stage_runs import Record, commit
 from ledger.states import BatchStatus

@@ -1,0 +1,538 @@
+"""What batches claim of their sources: files, rows of a table, parts of an interval, within max_pending."""
+
+import os
+from datetime import timedelta
+from functools import partial
+
+import pytest
+import sqlalchemy as sa
+
+from ledger import FileSource, ParquetSink, Pipeline, TableSource
+from ledger.claims import first_gap, next_range
+from ledger.errors import BackPressureError, InputError, NotReadyError, StageError
+from ledger.opening import Interval, RunKey, open_batch
+from ledger.queries import source_tables
+from ledger.running import notify
+from ledger.settlement import settle_once
+from ledger.states import BatchStatus
+from ledger.summary import summarize
+from ledger.sweeper import sweep_once
+from tests.integration.conftest import END, START
+from tests.support.ledgers import age, one, rows, started
+
+
+def words_of(source, lose=(), name="words", **options):
+    """source -> checked, which fails the words in ``lose`` -> sink."""
+    made = Pipeline(name, **options)
+    made.source("words", source)
+
+    @made.stage(reads="words")
+    def checked(words):
+        bad = " OR ".join(f"word = '{word}'" for word in lose) or "false"
+        return words.selectExpr("*", f"CASE WHEN {bad} THEN 'bad word' END AS _failed")
+
+    made.sink("out", ParquetSink("out"), reads="checked")
+    return made
+
+
+def by_interval(**options):
+    return words_of(FileSource("in.csv", schema="word STRING", header=False), **options)
+
+
+def incremental(**options):
+    source = FileSource("in/*.csv", schema="word STRING", header=False, incremental=True)
+    return words_of(source, **options)
+
+
+def write(path, *words, modified=None):
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("".join(f"{word}\n" for word in words))
+    if modified is not None:
+        os.utime(path, (modified, modified))
+
+
+def delivered(sink_rows):
+    return [word for (word,) in sink_rows("out", "word")]
+
+
+# Intervals in parts
+
+
+def test_an_interval_larger_than_max_pending_is_read_in_parts(runner, tmp_path, sink_rows):
+    """Batch after batch of the same interval reads on, nothing is left out, and then it is complete."""
+    everything = [f"w{n:02d}" for n in range(10)]
+    write(tmp_path / "in.csv", *everything)
+    run = runner(by_interval(max_pending=4))
+    totals, unread = [], []
+    for number in range(3):
+        batch = run.open(f"part {number}")
+        assert run.settled(batch).status is BatchStatus.SETTLED
+        found = summarize(run.job.database, batch.batch_id)
+        totals.append(found.roots.total)
+        unread.append(found.unread)
+        assert found.complete is (found.unread == 0)
+        assert found.complete or "wait for further batches" in found.incomplete_because()
+    assert (totals, unread) == ([4, 4, 2], [6, 2, 0])
+    assert delivered(sink_rows) == everything
+    with pytest.raises(InputError, match="belongs to batch 1"):
+        run.open("one more")
+
+
+def test_the_rest_is_read_from_the_snapshot(runner, tmp_path, sink_rows):
+    """A part needs the source no more: what the first batch read and left is in its snapshot."""
+    write(tmp_path / "in.csv", "a", "b", "c")
+    run = runner(by_interval(max_pending=2))
+    run.settled(run.open("one"))
+    (tmp_path / "in.csv").unlink()
+    run.settled(run.open("two"))
+    assert delivered(sink_rows) == ["a", "b", "c"]
+
+
+def test_no_room_while_as_many_are_pending(runner, tmp_path):
+    """With max_pending records undecided no batch opens; once they settle one does."""
+    write(tmp_path / "in.csv", "a", "b", "c")
+    run = runner(by_interval(max_pending=2))
+    first = run.open("one")
+    with pytest.raises(
+        BackPressureError, match="2 records are pending in batches 1, max_pending is 2"
+    ):
+        run.open("other interval", START + timedelta(days=90), END + timedelta(days=90))
+    run.steps(first)
+    with pytest.raises(BackPressureError):
+        run.open("two")
+    settle_once(run.job.database, first.batch_id)
+    assert run.open("two").batch_id > first.batch_id
+
+
+def test_room_that_is_left_is_used(runner, tmp_path):
+    """A batch of fewer records than its quota leaves the others to the next, which may run beside it."""
+    write(tmp_path / "in.csv", "a")
+    run = runner(by_interval(max_pending=3))
+    first = run.open("one")
+    run.step(first, "words")
+    write(tmp_path / "in.csv", "d", "e", "f", "g")
+    second = run.open("two", START + timedelta(days=90), END + timedelta(days=90))
+    run.settled(second)
+    found = one(
+        run.job.database,
+        "SELECT quota, roots, rest FROM batch_source WHERE batch_id = :b",
+        b=second.batch_id,
+    )
+    assert tuple(found) == (2, 2, 2)
+
+
+def test_an_abandoned_part_goes_to_the_next(runner, tmp_path, sink_rows):
+    """A part whose source died gives its range back; opened again it would take what is left then."""
+    write(tmp_path / "in.csv", "a", "b", "c", "d")
+    run = runner(by_interval(max_pending=2))
+    run.settled(run.open("one"))
+    dead = run.open("two")
+    started(run.job.database, dead.batch_id, "words")
+    age(run.job.database, dead.batch_id, 10_000)
+    assert settle_once(run.job.database, dead.batch_id).status is BatchStatus.ABANDONED
+    run.settled(run.open("three"))
+    assert delivered(sink_rows) == ["a", "b", "c", "d"]
+    with pytest.raises(InputError, match="belongs to batch 1"):
+        run.open("two")
+
+
+def test_failures_in_a_part_are_replayed(runner, tmp_path, sink_rows):
+    """A record that fails in a later part is replayed from that part's snapshot."""
+    write(tmp_path / "in.csv", "a", "b", "c", "d")
+    run = runner(by_interval(max_pending=2, lose=["c", "d"]))
+    run.settled(run.open("one"))
+    second = run.open("two")
+    assert run.settled(second).failed == 2
+    mended = runner(by_interval(max_pending=2))
+    mended.settled(mended.open_replay(second.batch_id))
+    assert delivered(sink_rows) == ["a", "b", "c", "d"]
+
+
+def test_reprocessing_an_interval_in_parts(runner, tmp_path, sink_rows):
+    """The batch that runs an interval again replaces all the parts that it was read in."""
+    write(tmp_path / "in.csv", "a", "b", "c")
+    run = runner(by_interval(max_pending=2))
+    for name in ("one", "two"):
+        run.settled(run.open(name))
+    write(tmp_path / "in.csv", "x", "y")
+    job = run.job
+    again = open_batch(
+        job.database,
+        job.settings,
+        job.pipeline,
+        RunKey("", "again"),
+        Interval(START, END),
+        reprocess=True,
+    )
+    run.settled(again)
+    assert delivered(sink_rows) == ["x", "y"]
+    found = rows(job.database, "SELECT status FROM batch_status ORDER BY batch_id")
+    assert [row.status for row in found] == ["superseded", "superseded", "settled"]
+
+
+# Files
+
+
+def test_each_file_is_read_once(runner, tmp_path, sink_rows):
+    """A batch takes the files that nobody has taken, whatever its interval; one without any has no records."""
+    write(tmp_path / "in" / "1.csv", "a", "b")
+    run = runner(incremental())
+    run.settled(run.open("one"))
+    write(tmp_path / "in" / "2.csv", "c")
+    run.settled(run.open("two"))
+    empty = run.open("three")
+    run.settled(empty)
+    assert delivered(sink_rows) == ["a", "b", "c"]
+    assert summarize(run.job.database, empty.batch_id).roots.total == 0
+    assert summarize(run.job.database, empty.batch_id).complete
+    files = rows(run.job.database, "SELECT path, batch_id, finished FROM source_file ORDER BY path")
+    assert [(row.path.rsplit("/", 1)[1], row.batch_id, row.finished) for row in files] == [
+        ("1.csv", 1, True),
+        ("2.csv", 2, True),
+    ]
+
+
+def test_a_touched_file_is_the_same_and_a_changed_one_is_new(runner, tmp_path, sink_rows):
+    """A small file with another time but the same content is not read again; one with other content is."""
+    file = tmp_path / "in" / "1.csv"
+    write(file, "a", modified=1_000_000)
+    run = runner(incremental())
+    run.settled(run.open("one"))
+    write(file, "a", modified=2_000_000)
+    run.settled(run.open("two"))
+    assert delivered(sink_rows) == ["a"]
+    write(file, "b", modified=2_000_000)
+    run.settled(run.open("three"))
+    assert delivered(sink_rows) == ["a", "b"]
+    write(file, "b", "c", modified=2_000_000)
+    run.settled(run.open("four"))
+    assert delivered(sink_rows) == ["a", "b", "b", "c"]
+
+
+def test_two_batches_at_once_take_different_files(runner, tmp_path, sink_rows):
+    """What one batch has claimed the next one leaves, though nothing of it was read yet."""
+    write(tmp_path / "in" / "1.csv", "a")
+    run = runner(incremental())
+    first = run.open("one")
+    write(tmp_path / "in" / "2.csv", "b")
+    second = run.open("two")
+    run.settled(second)
+    assert delivered(sink_rows) == ["b"]
+    run.settled(first)
+    assert delivered(sink_rows) == ["a", "b"]
+
+
+def test_an_abandoned_batch_gives_its_files_back(runner, tmp_path, sink_rows):
+    """Files of a batch whose source died go to the next; opened again it takes what is new then."""
+    write(tmp_path / "in" / "1.csv", "a")
+    run = runner(incremental())
+    dead = run.open("one")
+    started(run.job.database, dead.batch_id, "words")
+    age(run.job.database, dead.batch_id, 10_000)
+    sweep_once(run.job.database)
+    run.settled(run.open("two"))
+    write(tmp_path / "in" / "2.csv", "b")
+    again = run.open("one")
+    assert again.batch_id == dead.batch_id
+    run.settled(again)
+    assert delivered(sink_rows) == ["a", "b"]
+
+
+def test_a_file_that_changes_after_its_claim(runner, tmp_path):
+    """A file that is not as it was claimed fails the batch, naming it: half of it might be read."""
+    write(tmp_path / "in" / "1.csv", "a")
+    run = runner(incremental())
+    batch = run.open("one")
+    write(tmp_path / "in" / "1.csv", "a", "b")
+    with pytest.raises(
+        InputError, match=r"1\.csv was claimed with 2 bytes .* Files must appear whole"
+    ):
+        run.step(batch, "words")
+
+
+def test_a_backlog_of_files_within_max_pending(runner, tmp_path, sink_rows):
+    """A slow sink and a backlog: never more than max_pending are undecided, and nothing is left out."""
+    backlog = [f"{file}{n}" for file in "abc" for n in range(3)]
+    for place, file in enumerate("abc"):
+        write(
+            tmp_path / "in" / f"{file}.csv",
+            *(w for w in backlog if w[0] == file),
+            modified=1_000 + place,
+        )
+    run = runner(incremental(max_pending=4))
+    pending = "SELECT sum(pending) AS n FROM batch_status"
+    number = 0
+    while number == 0 or delivered(sink_rows) != backlog:
+        under_way = []
+        while (
+            True
+        ):  # until there is no room, or no file; the sinks have it all, and nothing is settled
+            number += 1
+            assert number < 20
+            try:
+                under_way.append(run.open(f"run {number}"))
+            except BackPressureError:
+                break
+            run.steps(under_way[-1])
+            assert one(run.job.database, pending).n <= 4
+            if not summarize(run.job.database, under_way[-1].batch_id).roots.total:
+                break
+        for batch in under_way:
+            settle_once(run.job.database, batch.batch_id)
+
+
+def test_a_file_larger_than_max_pending(runner, tmp_path, sink_rows):
+    """What one file has more than the quota is emitted by the next batches, before any new file."""
+    write(tmp_path / "in" / "1.csv", "a", "b", "c", "d", "e")
+    run = runner(incremental(max_pending=2))
+    run.settled(run.open("one"))
+    write(tmp_path / "in" / "0.csv", "z")
+    run.settled(run.open("two"))
+    assert len(delivered(sink_rows)) == 4
+    assert "z" not in delivered(sink_rows)
+    run.settled(run.open("three"))
+    run.settled(run.open("four"))
+    assert delivered(sink_rows) == ["a", "b", "c", "d", "e", "z"]
+
+
+# Tables
+
+
+@pytest.fixture
+def table(database, tmp_path):
+    """A table of words on the real PostgreSQL, and its source."""
+    with database.plain.begin() as connection:
+        connection.execute(sa.text("DROP TABLE IF EXISTS word_source"))
+        connection.execute(
+            sa.text("CREATE TABLE word_source (id bigserial PRIMARY KEY, word text)")
+        )
+    yield TableSource(
+        database.plain.url.render_as_string(hide_password=False),
+        "word_source",
+        cursor="id",
+        schema="id BIGINT, word STRING",
+    )
+    with database.plain.begin() as connection:
+        connection.execute(sa.text("DROP TABLE word_source"))
+
+
+def add(database, *words):
+    with database.plain.begin() as connection:
+        for word in words:
+            connection.execute(sa.text("INSERT INTO word_source (word) VALUES (:w)"), {"w": word})
+
+
+def position(database):
+    return [row.position for row in rows(database, "SELECT position FROM source_position")]
+
+
+def test_rows_are_read_once_and_the_position_follows(runner, database, table, sink_rows):
+    """Each batch takes the rows that came since the last claim; the position is where all is acked."""
+    run = runner(words_of(table))
+    add(database, "a", "b")
+    run.settled(run.open("one"))
+    add(database, "c")
+    run.settled(run.open("two"))
+    run.settled(run.open("three"))
+    assert delivered(sink_rows) == ["a", "b", "c"]
+    assert position(database) == ["int:3"]
+
+
+def test_the_position_waits_for_the_first_unfinished_batch(runner, database, table):
+    """A failed record in one batch holds the position before it, though later ones are done; quarantine
+    lets it pass; reading never starts there."""
+    run = runner(words_of(table, lose=["b"], max_replays=1))
+    for name, words in (("one", ["a"]), ("two", ["b"]), ("three", ["c"])):
+        add(database, *words)
+        run.settled(run.open(name))
+    assert position(database) == ["int:1"]
+    run.settled(run.open_replay(2))
+    assert position(database) == ["int:3"]
+    assert one(database, "SELECT count(*) AS n FROM quarantine").n == 1
+
+
+def test_without_ackers_the_position_commits_at_once(runner, database, table):
+    """With tracking off a settled batch is done."""
+    run = runner(words_of(table, ackers=0))
+    add(database, "a")
+    run.settled(run.open("one"))
+    assert position(database) == ["int:1"]
+
+
+def test_an_abandoned_range_goes_to_the_next(runner, database, table, sink_rows):
+    """The gap that an abandoned batch leaves is read first, then what came later."""
+    run = runner(words_of(table))
+    add(database, "a")
+    dead = run.open("one")
+    started(database, dead.batch_id, "words")
+    age(database, dead.batch_id, 10_000)
+    add(database, "b")
+    second = run.open("two")
+    assert settle_once(database, dead.batch_id).status is BatchStatus.ABANDONED
+    run.settled(second)
+    assert delivered(sink_rows) == ["b"]
+    run.settled(run.open("three"))
+    assert delivered(sink_rows) == ["a", "b"]
+    assert position(database) == ["int:2"]
+
+
+def test_a_batch_of_a_table_claims_what_has_room(runner, database, table, sink_rows):
+    """max_pending bounds the range itself; the rest is unclaimed."""
+    run = runner(words_of(table, max_pending=2))
+    add(database, "a", "b", "c")
+    run.settled(run.open("one"))
+    assert one(database, "SELECT claimed_upto FROM batch_source").claimed_upto == "int:2"
+    run.settled(run.open("two"))
+    assert delivered(sink_rows) == ["a", "b", "c"]
+
+
+def test_a_row_of_a_running_transaction_is_not_passed_by(runner, database, table, sink_rows):
+    """A row drawn first and committed last is read by the next batch."""
+    run = runner(words_of(table))
+    slow = database.plain.connect()
+    try:
+        slow.execute(sa.text("INSERT INTO word_source (word) VALUES ('slow')"))
+        add(database, "fast")
+        quick = partial(source_tables.safe_bound, wait_seconds=0.2)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(source_tables, "safe_bound", quick)
+            with pytest.raises(NotReadyError, match="may still bring rows"):
+                run.open("one")
+        slow.commit()
+        run.settled(run.open("one"))
+    finally:
+        slow.close()
+    assert delivered(sink_rows) == ["fast", "slow"]
+
+
+def test_a_failed_row_is_replayed_from_the_snapshot(runner, database, table, sink_rows):
+    """A row that failed is replayed though the table has forgotten it."""
+    run = runner(words_of(table, lose=["a"]))
+    add(database, "a", "b")
+    first = run.open("one")
+    run.settled(first)
+    with database.plain.begin() as connection:
+        connection.execute(sa.text("DELETE FROM word_source"))
+    mended = runner(words_of(table))
+    mended.settled(mended.open_replay(first.batch_id))
+    assert delivered(sink_rows) == ["a", "b"]
+
+
+def test_a_password_is_nowhere_in_the_ledger(runner, database, table):
+    """The ledger keeps a table's address without its password."""
+    run = runner(words_of(table))
+    run.open("one")
+    shown = one(database, "SELECT path FROM batch_source").path
+    assert shown.endswith("#word_source")
+    assert "password" not in shown
+
+
+# Untracked records
+
+
+def test_untracked_records_pass_and_nobody_misses_them(runner, tmp_path, sink_rows):
+    """A record that a source's predicate leaves out reaches the sink, is no root, and fails nothing."""
+    write(tmp_path / "in.csv", "a", "click", "b", "click")
+    made = Pipeline("clicks")
+    source = FileSource("in.csv", schema="word STRING", header=False)
+    told = []
+    made.source(
+        "words",
+        source,
+        track="word <> 'click'",
+        on_ack=lambda batch, frame: told.extend(r.word for r in frame.collect()),
+    )
+
+    @made.stage(reads="words")
+    def checked(words):
+        return words.where("word <> 'b'")
+
+    made.sink("out", ParquetSink("out"), reads="checked")
+    run = runner(made)
+    batch = run.open()
+    assert run.settled(batch).failed == 1
+    assert delivered(sink_rows) == ["a", "click", "click"]
+    counts = summarize(run.job.database, batch.batch_id).roots
+    assert (counts.total, counts.acked, counts.failed) == (2, 1, 1)
+    notify(run.job, batch.batch_id)
+    assert told == ["a"]
+
+
+def test_losing_untracked_records_fails_nobody(runner, tmp_path, sink_rows):
+    """Untracked records that a stage drops, fails or doubles leave the tracked ones as they are."""
+    write(tmp_path / "in.csv", "a", "click", "b", "click")
+    made = Pipeline("clicks")
+    made.source(
+        "words", FileSource("in.csv", schema="word STRING", header=False), track="word <> 'click'"
+    )
+
+    @made.stage(reads="words", emits="one")
+    def checked(words):
+        clicks = words.where("word = 'click'")
+        failing = clicks.selectExpr("*", "'no clicks' AS _failed")
+        return (
+            words.unionByName(clicks)
+            .selectExpr("*", "CAST(NULL AS STRING) AS _failed")
+            .unionByName(failing)
+        )
+
+    made.record_stage(reads="checked", schema="word STRING")(as_it_is)
+    made.sink("out", ParquetSink("out"), reads="as_it_is")
+    run = runner(made)
+    assert run.settled(run.open()).failed == 0
+    assert delivered(sink_rows) == ["a", "b", *["click"] * 4]
+
+
+def as_it_is(record):
+    yield {"word": record["word"]}
+
+
+def test_a_null_anchor_is_an_error_where_all_is_tracked(runner, tmp_path):
+    """Rows that an outer join adds come from no record: the stage fails and says so."""
+    write(tmp_path / "in.csv", "a")
+    write(tmp_path / "known.csv", "b")
+    made = Pipeline("outer")
+    made.source("words", FileSource("in.csv", schema="word STRING", header=False))
+    made.reference("known", FileSource("known.csv", schema="word STRING", header=False))
+
+    @made.stage(reads="words")
+    def joined(words, *, known):
+        return words.join(known, "word", "full_outer")
+
+    made.sink("out", ParquetSink("out"), reads="joined")
+    run = runner(made)
+    with pytest.raises(StageError, match="1 rows whose '_anchor' is null"):
+        run.steps(run.open())
+
+
+# Ranges
+
+
+@pytest.mark.parametrize(
+    ("taken", "count", "gap"),
+    [
+        ([], 5, (0, 5)),
+        ([(0, 5)], 5, None),
+        ([(0, 2)], 5, (2, 5)),
+        ([(3, 5), (0, 2)], 5, (2, 3)),
+        ([(0, 2), (2, 2)], 2, None),
+        ([], 0, None),
+    ],
+)
+def test_first_gap(taken, count, gap):
+    """The first positions that nobody has claimed."""
+    assert first_gap(taken, count) == gap
+
+
+@pytest.mark.parametrize(
+    ("claims", "free"),
+    [
+        ([], (None, None)),
+        ([(None, 3), (3, 7)], (7, None)),
+        ([(3, 7)], (None, 3)),
+        ([(7, 9), (None, 3)], (3, 7)),
+    ],
+)
+def test_next_range(claims, free):
+    """The first range of a cursor that nobody has claimed; claims may be found in any order."""
+    assert next_range(claims) == free
