@@ -35,7 +35,6 @@ SELECTING = ("reason", "stage", "root", "source", "since", "until", "quarantined
 _OWN_CONF = ("interval_start", "interval_end", "reprocess")
 _log = logging.getLogger(__name__)
 START = datetime(2000, 1, 1, tzinfo=UTC)
-ROOM_POLL = timedelta(minutes=1)  # between two looks whether a batch has room (max_pending)
 
 # A driver of a small step spends most of its seconds on its own start: compile less, collect simply.
 _JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -53,13 +52,15 @@ def pipeline_dag(
     application: str | Path = APPLICATION,
     retries: int = 1,
     retry_delay: timedelta = timedelta(seconds=30),
+    room_poll: timedelta = timedelta(minutes=1),
     **dag_options: Any,
 ) -> DAG:
     """The DAG of a pipeline: ``open``, one spark-submit per step, ``settle``, ``complete``.
 
     ``schedule``: a cron expression or ``@monthly`` and the like; it becomes real data intervals.
     ``target``: MODULE:NAME where the pipeline is found by the job; default: the module that
-    declared it. ``connection``, ``spark_conf``: of the Spark cluster. ``dag_options``: further
+    declared it. ``connection``, ``spark_conf``: of the Spark cluster. ``room_poll``: how often a run
+    that waits for room (``max_pending``) looks again. ``dag_options``: further
     options of ``DAG``. Raises DeclarationError if the pipeline is not one.
     """
     steps = pipeline.steps()
@@ -79,7 +80,7 @@ def pipeline_dag(
     with DAG(
         pipeline.name, schedule=timetable, start_date=start_date, default_args=defaults, **options
     ) as dag:
-        opened = _open_task(target or _target(pipeline))
+        opened = _open_task(target or _target(pipeline), room_poll)
         tasks = {
             name: SparkSubmitOperator(
                 task_id=name,
@@ -143,7 +144,7 @@ def _arguments(target: str, step: str) -> list[str]:
     ]  # fmt: skip
 
 
-def _open_task(target: str) -> Any:
+def _open_task(target: str, room_poll: timedelta) -> Any:
     @task(task_id="open")
     def open_batch(**context: Any) -> int:
         """Open the run's batch, or find it again; its number."""
@@ -158,7 +159,7 @@ def _open_task(target: str) -> Any:
             raise AirflowFailException(str(exc)) from exc
         except BackPressureError as exc:  # waiting takes no worker's slot and no retry
             _log.info("%s", exc)
-            later = datetime.now(UTC) + ROOM_POLL
+            later = datetime.now(UTC) + room_poll
             raise AirflowRescheduleException(later) from exc  # type: ignore[no-untyped-call]
         _log.info(
             "batch %s (%s) is %s: %s to %s",

@@ -130,7 +130,7 @@ def airflow() -> Iterator[Airflow]:
                 settings, embedded.ensure_database(url, "airflow"), dags
             )
             started = Airflow(home, port, password, environment)
-            for dag in ("flights", "letters"):
+            for dag in ("flights", "letters", "inbox"):
                 wait(lambda name=dag: name in _known(started), f"DAG {dag}", 60)
                 started.api("PATCH", f"/dags/{dag}", {"is_paused": False})
             yield started

@@ -1,4 +1,4 @@
-"""A pipeline of three steps that asks for replays by itself, and writes down what it is told."""
+"""A pipeline that asks for replays by itself and writes down what it is told, and one that reads in parts."""
 
 import os
 from pathlib import Path
@@ -40,3 +40,7 @@ def numbered(letters: DataFrame, *, known: DataFrame) -> DataFrame:
 
 
 pipeline.sink("shelf", ParquetSink("shelf", dedup="exact"), reads="numbered")
+
+inbox = Pipeline("inbox", max_pending=2)
+inbox.source("post", FileSource("inbox/{{ interval_start | ds }}.csv", schema="letter STRING"))
+inbox.sink("tray", ParquetSink("tray"), reads="post")

@@ -3,6 +3,7 @@
 import json
 
 import psutil
+import pyarrow.dataset as ds
 import pytest
 
 from demo import data, oracle
@@ -148,6 +149,38 @@ def test_clear_before_settlement_and_automatic_replay(airflow):
         len([run for run in airflow.runs("letters") if run["dag_run_id"].startswith("replay_")])
         == 1
     )
+
+
+def test_an_interval_in_parts_and_again(airflow):
+    """A run that may not read its interval whole triggers the next, one without room waits, and a reprocess
+    replaces all parts."""
+    folder = airflow.data / "inbox"
+    folder.mkdir()
+    (folder / "2013-01-01.csv").write_text("letter\na\nb\nc\n")
+    (folder / "2013-01-02.csv").write_text("letter\nd\n")
+    day = {"interval_start": "2013-01-01", "interval_end": "2013-01-02"}
+    first = airflow.trigger("inbox", **day)
+    opened = lambda: airflow.tasks("inbox", first).get("open") == "success"  # noqa: E731
+    wait(opened, "the first batch")
+    other = airflow.trigger("inbox", interval_start="2013-01-02", interval_end="2013-01-03")
+    waiting = lambda: airflow.tasks("inbox", other).get("open") == "up_for_reschedule"  # noqa: E731
+    wait(waiting, "a run that waits for room")
+    assert airflow.ended("inbox", first) == "success"
+    assert airflow.ended("inbox", other) == "success"
+    (part,) = wait(
+        lambda: [run for run in airflow.runs("inbox") if run["dag_run_id"].startswith("part__")],
+        "the run of the second part",
+    )
+    assert airflow.ended("inbox", part["dag_run_id"]) == "success"
+    assert airflow.tasks("inbox", part["dag_run_id"])["next_part"] == "skipped"
+    shown = ds.dataset(airflow.data / "tray", partitioning="hive", format="parquet")
+    assert sorted(shown.to_table().column("letter").to_pylist()) == ["a", "b", "c", "d"]
+
+    (folder / "2013-01-01.csv").write_text("letter\nx\ny\n")
+    again = airflow.trigger("inbox", **day, reprocess=True)
+    assert airflow.ended("inbox", again) == "success"
+    shown = ds.dataset(airflow.data / "tray", partitioning="hive", format="parquet")
+    assert sorted(shown.to_table().column("letter").to_pylist()) == ["d", "x", "y"]
 
 
 def test_run_without_an_interval(airflow):

@@ -13,7 +13,7 @@ from ledger import (
     merge_anchors,
     testing,
 )
-from ledger.errors import DeclarationError, StageError
+from ledger.errors import DeclarationError, NotReadyError, StageError
 
 ORDERS = "id INT, customer STRING, cents INT"
 CUSTOMERS = "customer STRING, country STRING"
@@ -181,7 +181,7 @@ def test_a_unit_that_fails_behind_its_total_is_held_for_a_person(spark):
     for _ in range(3):
         again = testing.replay(result, totals(behind=True))
     assert {one.status for one in again.failed} == {"failed"}
-    with pytest.raises(Exception, match="nothing to replay"):
+    with pytest.raises(NotReadyError, match="nothing to replay"):
         testing.replay(result, totals(behind=True))
     mended = testing.replay(result, totals(), held=True)
     assert mended.roots.failed == 0
@@ -305,6 +305,65 @@ def test_merging_without_saying_whole_is_refused(spark):
     made.sink("sales", ParquetSink("sales"), reads="total")
     with pytest.raises(StageError, match="declare it with whole=True"):
         testing.run_batch(made, {"orders": SHOP["orders"]}, spark=spark)
+
+
+def test_a_record_that_did_not_parse_joins_its_unit(runner, tmp_path, sink_rows):
+    """A record whose unit was unknown, for it did not parse, is replayed with the unit that it has then."""
+    (tmp_path / "orders.csv").write_text("id,customer,cents\n1,a,10\n2,a,x\n3,b,30\n")
+
+    def made(schema):
+        pipeline = Pipeline("totals")
+        pipeline.source("orders", FileSource("orders.csv", schema=schema))
+
+        @pipeline.stage(reads="orders", whole=True, unit="customer")
+        def total(orders):
+            return orders.groupBy("customer").agg(
+                F.count(F.lit(1)).alias("orders"), collect_anchors()
+            )
+
+        pipeline.sink("sales", ParquetSink("sales"), reads="total")
+        return pipeline
+
+    first = runner(made(ORDERS))
+    batch = first.open()
+    assert first.settled(batch).failed == 1
+    assert sink_rows("sales", "customer", "orders") == [("a", 1), ("b", 1)]
+    mended = runner(made("id INT, customer STRING, cents STRING"))
+    assert mended.settled(mended.open_replay(batch.batch_id)).failed == 0
+    assert sink_rows("sales", "customer", "orders") == [("a", 2), ("b", 1)]
+
+
+def test_two_replays_of_a_batch_in_units(runner, tmp_path):
+    """While one replay of a batch is open another is refused: both might take parts of one unit."""
+    (tmp_path / "orders.csv").write_text("id,customer,cents\n1,a,x\n2,b,x\n")
+    made = Pipeline("totals")
+    made.source("orders", FileSource("orders.csv", schema=ORDERS))
+    made.stage(reads="orders", whole=True, unit="customer")(again)
+    made.sink("sales", ParquetSink("sales"), reads="again")
+    run = runner(made)
+    batch = run.open()
+    assert run.settled(batch).failed == 2
+    run.open_replay(batch.batch_id, "one", root=1)
+    with pytest.raises(NotReadyError, match="replayed by one at a time"):
+        run.open_replay(batch.batch_id, "two")
+
+
+def test_one_parent_in_several_partitions(spark):
+    """Rows of one record in many tasks count as one: just the records without any row are lost."""
+    made = Pipeline("scattered")
+    made.source("orders", FileSource("orders.csv", schema=ORDERS))
+
+    @made.stage(reads="orders")
+    def scattered(orders):
+        rows = orders.withColumn("copy", F.explode(F.sequence(F.lit(1), F.lit(8))))
+        kept = rows.where("id % 3 <> 0 OR id % 2 = 0 AND copy = 5")
+        return kept.repartition(7, F.xxhash64("id", "copy"))
+
+    made.sink("sales", ParquetSink("sales"), reads="scattered")
+    result = testing.run_batch(made, {"orders": orders_of(*range(1, 31))}, spark=spark)
+    assert (result.roots.acked, len(result.failed)) == (25, 5)
+    assert {one.stage for one in result.failed} == {"scattered"}
+    assert len({row["id"] for row in result.rows["sales"]}) == 25
 
 
 def test_declarations_that_cannot_be_replayed_by_unit():
