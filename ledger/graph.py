@@ -1,8 +1,10 @@
 """The graph of a pipeline's steps: their order, what is tracked, what is replayed together."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
+from typing import Any
 
 from ledger.errors import DeclarationError
 from ledger.sources import FileSource
@@ -45,14 +47,11 @@ class Graph:
 
     def tracks(self, name: str) -> bool:
         """Whether the output of a step is tracked: it ends at a stage with ``anchored=False``."""
-        step = self.step(name)
-        own = step.anchored if isinstance(step, StageStep) else True
-        return own and all(map(self.tracks, step.inputs))
+        return self._tracked[self.step(name).name]
 
     def merges(self, name: str) -> bool:
         """Whether a row of a step's output may be anchored to several records: behind a whole stage."""
-        step = self.step(name)
-        return isinstance(step, StageStep) and (step.whole or any(map(self.merges, step.inputs)))
+        return self._merging[self.step(name).name]
 
     @property
     def unit(self) -> tuple[str, ...] | None:
@@ -62,22 +61,50 @@ class Graph:
 
     def in_units(self, name: str) -> bool:
         """Whether records of a source, or what a step makes of them, are replayed by unit."""
-        reached = {source for step in self._wholes for source in self._sources_of(step.name)}
-        return not reached.isdisjoint(self._sources_of(name))
+        reached = {source for step in self._wholes for source in self._sources[step.name]}
+        return not reached.isdisjoint(self._sources[self.step(name).name])
 
     def may_be_untracked(self, name: str) -> bool:
         """Whether a source that a step goes back to has untracked records."""
-        sources = [self.step(source) for source in self._sources_of(name)]
+        sources = [self.steps[source] for source in self._sources[self.step(name).name]]
         return any(isinstance(step, SourceStep) and step.track is not None for step in sources)
 
-    @property
+    @cached_property
     def _wholes(self) -> list[StageStep]:
         stages = [step for step in self.steps.values() if isinstance(step, StageStep)]
         return [step for step in stages if step.whole]
 
-    def _sources_of(self, name: str) -> set[str]:
-        step = self.step(name)
-        return set().union(*map(self._sources_of, step.inputs)) if step.inputs else {name}
+    @cached_property
+    def _tracked(self) -> dict[str, bool]:
+        return self._derived(
+            lambda step, inputs: (
+                all(inputs) and not (isinstance(step, StageStep) and not step.anchored)
+            )
+        )
+
+    @cached_property
+    def _merging(self) -> dict[str, bool]:
+        return self._derived(
+            lambda step, inputs: isinstance(step, StageStep) and (step.whole or any(inputs))
+        )
+
+    @cached_property
+    def _sources(self) -> dict[str, frozenset[str]]:
+        return self._derived(lambda step, inputs: frozenset[str]().union(*inputs) or {step.name})
+
+    def _derived(self, derive: Callable[[Step, list[Any]], Any]) -> dict[str, Any]:
+        """What follows for every step from what follows for its inputs."""
+        found: dict[str, Any] = {}
+
+        def visit(name: str) -> Any:
+            if name not in found:
+                step = self.step(name)
+                found[name] = derive(step, [visit(before) for before in step.inputs])
+            return found[name]
+
+        for name in self.steps:
+            visit(name)
+        return found
 
     def _check_names(self) -> None:
         if not self.steps:

@@ -148,10 +148,6 @@ def unanchored(step: StageStep) -> StageStep:
 
 
 def whole(step: StageStep, unit: str | Sequence[str]) -> StageStep:
-    if step.emits == "one":
-        raise DeclarationError(
-            f'stage {step.name!r}: emits="one" compares rows with records one by one, which whole=True unites'
-        )
     columns = (unit,) if isinstance(unit, str) else tuple(unit)
     if len(set(columns)) != len(columns):
         raise DeclarationError(f"stage {step.name!r}: unit names {', '.join(columns)}: none twice")
