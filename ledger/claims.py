@@ -22,6 +22,7 @@ from ledger.queries import claims as queries
 from ledger.queries.source_tables import Range, Value
 from ledger.settings import Settings
 from ledger.sources import FileSource, TableSource
+from ledger.states import BatchStatus
 from ledger.steps import SourceStep
 
 
@@ -212,7 +213,8 @@ def _part(
 
 
 def _gap(connection: Connection, snapshot: Row[Any], source: str) -> tuple[int, int] | None:
-    if not snapshot.rest:
+    """What nobody has claimed of a snapshot's rest. Only a settled batch reads its source no more."""
+    if not snapshot.rest or snapshot.status != BatchStatus.SETTLED:
         return None
     taken = [(0, snapshot.roots), *queries.claimed_rests(connection, snapshot.batch_id, source)]
     return first_gap(taken, snapshot.roots + snapshot.rest)

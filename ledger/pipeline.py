@@ -223,7 +223,7 @@ class Pipeline:
     def wants_notice(self) -> bool:
         """Whether a source declares ``on_ack`` or ``on_fail``."""
         sources = [step for step in self._steps.values() if isinstance(step, SourceStep)]
-        return any(step.on_ack or step.on_fail for step in sources)
+        return any(step.wants_notice for step in sources)
 
     @property
     def reads_in_parts(self) -> bool:
@@ -236,8 +236,8 @@ class Pipeline:
         return {name: self._references[name] for name in step.references}
 
     def topology(self) -> list[dict[str, Any]]:
-        """The steps in order, as the ledger keeps them: name, kind, reads, of a stage acks, and whether
-        its rows may be anchored to several records."""
+        """The steps in order, as the ledger keeps them: name, kind, reads, of a stage acks and whether
+        its rows may be anchored to several records, of a source whether it is to be told."""
         return [
             {
                 "name": step.name,
@@ -245,6 +245,7 @@ class Pipeline:
                 "reads": list(step.inputs),
                 **({"acks": step.acks} if isinstance(step, StageStep) else {}),
                 **({"merges": True} if self.graph.merges(step.name) else {}),
+                **({"notice": True} if isinstance(step, SourceStep) and step.wants_notice else {}),
             }
             for step in self.steps()
         ]

@@ -36,6 +36,11 @@ class SourceStep:
     inputs: tuple[str, ...] = ()
 
     @property
+    def wants_notice(self) -> bool:
+        """Whether it is to be told what became of its messages."""
+        return self.on_ack is not None or self.on_fail is not None
+
+    @property
     def incremental(self) -> bool:
         """Whether a batch takes what no other has taken, instead of an interval."""
         return isinstance(self.source, TableSource) or self.source.incremental

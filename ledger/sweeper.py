@@ -1,7 +1,7 @@
 """The sweeper: decides what can be decided, fails what expired, and removes decided partitions."""
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from sqlalchemy import Connection
 
@@ -13,9 +13,11 @@ from ledger.settlement import Settlement, settle_once
 
 @dataclass(frozen=True)
 class SweepOptions:
-    """``drop_lock_timeout``: how long a clean-up may wait for writers before it is left for later."""
+    """``drop_lock_timeout``: how long a clean-up may wait for writers before it is left for later.
+    ``tell_after_seconds``: how long a run has to tell its sources of a settled batch by itself."""
 
     drop_lock_timeout: str = "2s"
+    tell_after_seconds: float = 900
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,14 @@ class ReplayWish:
 
 
 @dataclass(frozen=True)
+class Untold:
+    """A settled batch whose sources were told nothing, with the DAG whose run should have done it."""
+
+    batch_id: int
+    dag_id: str
+
+
+@dataclass(frozen=True)
 class Swept:
     """``settlements``: of each open batch looked at. ``dropped``: partitions removed. ``errors``: what
     kept a batch from being settled, by batch; the others were looked at all the same."""
@@ -35,6 +45,7 @@ class Swept:
     settlements: tuple[Settlement, ...]
     dropped: tuple[int, ...]
     replays: tuple[ReplayWish, ...]
+    untold: tuple[Untold, ...]
     errors: dict[int, str]
 
 
@@ -42,15 +53,18 @@ def sweep_once(
     database: Database, options: SweepOptions | None = None, *, now: datetime | None = None
 ) -> Swept:
     """One sweep at ``now`` (default: the database's clock). Any number may run at once."""
+    chosen = options or SweepOptions()
     settled, errors = _settle_all(database, now)
-    dropped = _drop_decided(database, options or SweepOptions())
-    wishes = database.transact(
-        lambda c: replays.automatic_replays(c, now or batches.database_now(c))
-    )
+    dropped = _drop_decided(database, chosen)
+    moment = now or database.transact(batches.database_now)
+    wishes = database.transact(lambda c: replays.automatic_replays(c, moment))
+    due = moment - timedelta(seconds=chosen.tell_after_seconds)
+    untold = database.transact(lambda c: batches.untold(c, due))
     return Swept(
         tuple(settled),
         tuple(dropped),
         tuple(ReplayWish(row.batch_id, row.pipeline, row.messages) for row in wishes),
+        tuple(Untold(row.batch_id, row.dag_id) for row in untold),
         errors,
     )
 

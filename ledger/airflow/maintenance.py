@@ -18,7 +18,8 @@ _log = logging.getLogger(__name__)
 
 
 def sweeper_dag(*, schedule: str | None, **dag_options: Any) -> DAG:
-    """Sweeps on ``schedule`` and, for pipelines with ``auto_replay``, asks for replays by an asset."""
+    """Sweeps on ``schedule``; for pipelines with ``auto_replay`` it asks for replays by an asset, and for
+    batches that were decided behind their run's back it starts a run that tells their sources."""
     options = {
         "catchup": False,
         "max_active_runs": 1,
@@ -37,7 +38,11 @@ def sweeper_dag(*, schedule: str | None, **dag_options: Any) -> DAG:
             for settlement in swept.settlements:
                 _log.info("%s", settlement)
             errors = [f"batch {batch}: {error}" for batch, error in swept.errors.items()]
-            return {"replays": [wish.batch_id for wish in swept.replays], "errors": errors}
+            return {
+                "replays": [wish.batch_id for wish in swept.replays],
+                "untold": [_telling(one.batch_id, one.dag_id) for one in swept.untold],
+                "errors": errors,
+            }
 
         @task(outlets=[REPLAY_WANTED])
         def ask_for_replay(batches: Any, *, outlet_events: Any = None) -> None:
@@ -47,6 +52,11 @@ def sweeper_dag(*, schedule: str | None, **dag_options: Any) -> DAG:
             outlet_events[REPLAY_WANTED].extra = {"batches": batches}
 
         @task
+        def tell(run: Any) -> None:
+            """Trigger a run of a batch's DAG that finds it decided and tells its sources."""
+            raise trigger(**run)
+
+        @task
         def report(errors: Any) -> None:
             """Fail, saying which batches could not be settled, if there are any."""
             if errors:
@@ -54,6 +64,7 @@ def sweeper_dag(*, schedule: str | None, **dag_options: Any) -> DAG:
 
         swept: Any = sweep()
         ask_for_replay(swept["replays"])
+        tell.expand(run=swept["untold"])
         report(swept["errors"])
     return dag
 
@@ -107,6 +118,10 @@ def replay_dag(**dag_options: Any) -> DAG:
 
         replay.expand(run=find())
     return dag
+
+
+def _telling(batch_id: int, dag_id: str) -> dict[str, Any]:
+    return {"dag_id": dag_id, "run_id": f"tell__{batch_id}", "conf": {"batch": batch_id}}
 
 
 def _asked_for(context: Any) -> set[int] | None:

@@ -181,6 +181,8 @@ def _opened(pipeline: Pipeline, key: Any, conf: dict[str, Any], context: Any) ->
 
     database, settings = connected(), Settings()
     require_writable(settings.storage_root(), "ACKLEDGER_STORAGE")
+    if conf.get("batch") is not None:  # a run that looks after a batch which another one opened
+        return _own_batch(database, pipeline, int(conf["batch"]))
     if conf.get("replay_of") is not None:
         chosen = selection(conf)
         try:
@@ -194,6 +196,17 @@ def _opened(pipeline: Pipeline, key: Any, conf: dict[str, Any], context: Any) ->
         key = RunKey(key.dag_id, f"{key.run_id}#reprocess")
     interval = Interval(start, end, params)
     return open_batch(database, settings, pipeline, key, interval, reprocess=reprocess)
+
+
+def _own_batch(database: Any, pipeline: Pipeline, batch_id: int) -> Any:
+    from ledger.queries import batches
+
+    batch = database.transact(lambda c: batches.get_batch(c, batch_id))
+    if batch.pipeline != pipeline.name:
+        raise InputError(
+            f"batch {batch_id} is of pipeline {batch.pipeline!r}, not {pipeline.name!r}"
+        )
+    return batch
 
 
 def selection(conf: dict[str, Any]) -> Any:

@@ -182,6 +182,20 @@ def set_notified(connection: Connection, batch_id: int, source: str) -> None:
     )
 
 
+def untold(connection: Connection, before: datetime) -> Sequence[Row[Any]]:
+    """Batches of a DAG, settled before a moment, of which a source that wants to know was told nothing:
+    batch_id, dag_id, pipeline."""
+    statement = text("""
+        SELECT DISTINCT b.batch_id, b.dag_id, p.name AS pipeline
+        FROM batch b JOIN pipeline p USING (pipeline_id)
+        JOIN batch_source s ON s.batch_id = b.batch_id AND s.notified_at IS NULL
+        JOIN LATERAL jsonb_array_elements(b.topology) AS step
+          ON step ->> 'name' = s.source AND step ->> 'notice' = 'true'
+        WHERE b.status = 'settled' AND b.settled_at < :before AND b.dag_id <> '' ORDER BY 1
+    """)
+    return connection.execute(statement, {"before": before}).all()
+
+
 def failed_roots(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
     """Roots that failed in a batch: root_id, stage, reason."""
     statement = text("SELECT root_id, stage, reason FROM failed_root WHERE batch_id = :id")

@@ -26,13 +26,12 @@ def pending_roots(
 def snapshots_with_rest(
     connection: Connection, pipeline_id: int, source: str
 ) -> Sequence[Row[Any]]:
-    """Batches whose snapshot of a source holds more than they emitted, oldest first: batch_id, roots, rest,
-    interval_start, interval_end."""
+    """Settled batches whose snapshot of a source holds more than they emitted, oldest first: batch_id,
+    status, roots, rest. An open one may yet read its source again."""
     statement = text("""
-        SELECT s.batch_id, s.roots, s.rest, s.interval_start, s.interval_end
+        SELECT s.batch_id, b.status, s.roots, s.rest
         FROM batch_source s JOIN batch b USING (batch_id)
-        WHERE s.pipeline_id = :pipeline_id AND s.source = :source AND s.rest > 0
-          AND b.status IN ('open', 'held', 'settled')
+        WHERE s.pipeline_id = :pipeline_id AND s.source = :source AND s.rest > 0 AND b.status = 'settled'
         ORDER BY s.batch_id
     """)
     return connection.execute(statement, {"pipeline_id": pipeline_id, "source": source}).all()

@@ -21,7 +21,7 @@ ADDED = ("message_id", "raw", "stage", "reason")
 
 def check_columns(step: SourceStep, names: list[str]) -> None:
     """Raise InputError if a source that wants notices has a column that they add."""
-    if not (step.on_ack or step.on_fail):
+    if not step.wants_notice:
         return
     for name in ADDED:
         if name in names:
@@ -46,7 +46,7 @@ def notify(job: Job, batch_id: int) -> list[str]:
     for row in job.database.transact(lambda c: batches.sources(c, batch_id)):
         step = job.pipeline.step(row.source)
         assert isinstance(step, SourceStep)
-        if row.notified_at is None and (step.on_ack or step.on_fail):
+        if row.notified_at is None and step.wants_notice:
             _tell(job, batch_id, step, row)
             job.database.transact(
                 partial(batches.set_notified, batch_id=batch_id, source=step.name)

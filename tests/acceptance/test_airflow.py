@@ -151,6 +151,25 @@ def test_clear_before_settlement_and_automatic_replay(airflow):
     )
 
 
+def test_the_sweeper_has_a_run_tell_what_nobody_told(airflow):
+    """For a batch that was decided while its run was gone the sweeper starts one that tells its source."""
+    batch = batches_of(airflow, "letters", "original")[0]
+    note = airflow.data / f"acked-{batch.batch_id}.txt"
+    note.unlink()
+    with airflow.ledger.plain.begin() as connection:
+        connection.exec_driver_sql(
+            f"UPDATE batch_source SET notified_at = NULL WHERE batch_id = {batch.batch_id}"
+        )
+        connection.exec_driver_sql(
+            f"UPDATE batch SET settled_at = settled_at - interval '1 hour' WHERE batch_id = {batch.batch_id}"
+        )
+    assert airflow.ended("ledger_sweeper", airflow.trigger("ledger_sweeper")) == "success"
+    run = f"tell__{batch.batch_id}"
+    wait(lambda: run in [found["dag_run_id"] for found in airflow.runs("letters")], "the run")
+    assert airflow.ended("letters", run) == "success"
+    assert note.read_text() == "ab"
+
+
 def test_an_interval_in_parts_and_again(airflow):
     """A run that may not read its interval whole triggers the next, one without room waits, and a reprocess
     replaces all parts."""

@@ -1,12 +1,18 @@
 """What sources are told: on_ack and on_fail, once the settlement is durable, at least once."""
 
+from datetime import timedelta
+
 import pytest
 from pyspark.sql import functions as F
 
 from ledger import FileSource, ParquetSink, Pipeline
 from ledger.airflow import pipeline_dag
 from ledger.errors import InputError, NotReadyError
+from ledger.opening import Interval, RunKey, open_batch
+from ledger.queries import batches
 from ledger.running import notify, settle_and_notify
+from ledger.sweeper import Untold, sweep_once
+from tests.integration.conftest import END, START
 
 
 class Told:
@@ -46,6 +52,27 @@ def noticed(told, lose=(), ackers=2):
 
 def numbers(tmp_path):
     (tmp_path / "in.csv").write_text("n\n1\n2\nx\n4\n")
+
+
+def test_a_batch_decided_behind_its_runs_back_is_told_later(runner, tmp_path):
+    """The sweeper names a settled batch whose sources heard nothing, once its own run had its time; one
+    that was told, or wants to know nothing, it does not name."""
+    numbers(tmp_path)
+    told = Told()
+    run = runner(noticed(told))
+    database = run.job.database
+    key, interval = RunKey("noticed", "run"), Interval(START, END)
+    batch = open_batch(database, run.job.settings, run.job.pipeline, key, interval)
+    run.steps(batch)
+    (settled,) = sweep_once(database).settlements
+    assert settled.decided
+    now = database.transact(batches.database_now)
+    assert sweep_once(database, now=now + timedelta(minutes=14)).untold == ()
+    later = now + timedelta(minutes=16)
+    assert sweep_once(database, now=later).untold == (Untold(batch.batch_id, "noticed"),)
+    notify(run.job, batch.batch_id)
+    assert sweep_once(database, now=later).untold == ()
+    assert told.acked == {batch.batch_id: [1, 2, 4]}
 
 
 def test_sources_are_told(runner, tmp_path):

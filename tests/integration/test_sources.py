@@ -121,6 +121,21 @@ def test_room_that_is_left_is_used(runner, tmp_path):
     assert tuple(found) == (2, 2, 2)
 
 
+def test_an_open_batch_keeps_its_rest(runner, tmp_path, sink_rows):
+    """While a batch is not settled its source may run again: what it left is nobody's yet."""
+    write(tmp_path / "in.csv", "a", "b", "c")
+    run = runner(by_interval(max_pending=2))
+    first = run.open("one")
+    run.step(first, "words")
+    roomy = runner(by_interval(max_pending=9))
+    with pytest.raises(InputError, match="belongs to batch 1 \\(open"):
+        roomy.open("two")
+    write(tmp_path / "in.csv", "x", "y", "z")
+    run.settled(first)
+    run.settled(run.open("two"))
+    assert delivered(sink_rows) == ["x", "y", "z"]
+
+
 def test_an_abandoned_part_goes_to_the_next(runner, tmp_path, sink_rows):
     """A part whose source died gives its range back; opened again it would take what is left then."""
     write(tmp_path / "in.csv", "a", "b", "c", "d")
