@@ -8,17 +8,19 @@ them unclaimed. An abandoned batch gives everything back.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from sqlalchemy import Connection, Row
 
 from ledger import listing, templates
 from ledger.database.connection import Database
-from ledger.errors import BackPressureError, InputError
+from ledger.errors import BackPressureError, InputError, NotReadyError
 from ledger.listing import FoundFile
 from ledger.pipeline import Pipeline
 from ledger.queries import batches, source_tables
 from ledger.queries import claims as queries
+from ledger.queries.batches import Batch
 from ledger.queries.source_tables import Range, Value
 from ledger.settings import Settings
 from ledger.sources import FileSource, TableSource
@@ -30,6 +32,7 @@ from ledger.steps import SourceStep
 class Opening:
     """The batch that claims. ``batch_id``: None while it has none. ``replaces``: it runs an interval again."""
 
+    pipeline: str
     pipeline_id: int
     interval_start: datetime
     interval_end: datetime
@@ -40,9 +43,10 @@ class Opening:
 
 @dataclass(frozen=True)
 class Survey:
-    """What an incremental source offers: files, or how far its cursor may be read."""
+    """What an incremental source offers: files that nobody had claimed, the oldest first, with the most
+    records that each of them may hold (None: not counted), or how far its cursor may be read."""
 
-    files: tuple[FoundFile, ...] = ()
+    files: tuple[tuple[FoundFile, int | None], ...] = ()
     bound: Value | None = None
 
 
@@ -78,7 +82,11 @@ def survey(
             found[step.name] = Survey(bound=source_tables.safe_bound(step.source, now))
         elif step.incremental:
             files = listing.list_files(_path(settings, step, opening))
-            found[step.name] = Survey(files=tuple(listing.with_digests(files)))
+            unknown = database.transact(
+                partial(_unclaimed, opening=opening, source=step.name, files=files)
+            )
+            new = listing.with_digests(unknown)
+            found[step.name] = Survey(files=_counted(new, step.source, pipeline.max_pending))
     return found
 
 
@@ -95,30 +103,46 @@ def claim(
     BackPressureError when as many records are pending as the pipeline bears.
     """
     holders = {
-        step.name: _holder(connection, opening, step)
+        step.name: holder
         for step in _sources(pipeline)
         if not step.incremental and not opening.replaces
+        for holder in [_holder(connection, opening, step)]
+        if holder is not None
     }
+    for name, holder in holders.items():
+        _check_part(connection, pipeline, opening, name, holder)
     claims = []
     for step in _sources(pipeline):
         room = _room(connection, pipeline, opening, step.name)
         path = _path(settings, step, opening)
         if step.incremental:
-            claims.append(_incremental(connection, opening, step, path, room, surveys[step.name]))
-        elif (holder := holders.get(step.name)) is not None:
-            claims.append(_part(connection, step, path, room, holder))
+            claims.append(_incremental(connection, opening, step, path, room, surveys))
+        elif step.name in holders:
+            claims.append(_part(connection, step, path, room, holders[step.name]))
         else:
             claims.append(Claim(step.name, path, claimed=not opening.replaces, quota=room))
-    held = [(name, holder) for name, holder in holders.items() if holder is not None]
-    parts = [one for one in claims if one.rest_of_batch_id is not None and one.quota]
-    if held and not parts:
-        raise _taken(pipeline, opening, *held[0])
+    if holders and not any(one.quota for one in claims if one.source in holders):
+        raise _taken(pipeline, opening, *next(iter(holders.items())))
     return claims
 
 
 def replay_claims(settings: Settings, pipeline: Pipeline, opening: Opening) -> list[Claim]:
     """A replay claims messages, nothing of a source."""
     return [Claim(step.name, _path(settings, step, opening)) for step in _sources(pipeline)]
+
+
+def replay_room(connection: Connection, pipeline: Pipeline, replay: Batch) -> int | None:
+    """How many messages a replay may claim, of whichever source; None: any number."""
+    opening = Opening(
+        pipeline.name,
+        replay.pipeline_id,
+        replay.interval_start,
+        replay.interval_end,
+        replay.params,
+        replay.batch_id,
+    )
+    rooms = [_room(connection, pipeline, opening, step.name) for step in _sources(pipeline)]
+    return min((room for room in rooms if room is not None), default=None)
 
 
 def insert(
@@ -159,12 +183,12 @@ def next_range(claims: Sequence[Range]) -> tuple[Value | None, Value | None]:
 
     Claims follow each other, one begins where another ends; an abandoned one leaves a gap.
     """
+    ends = dict(claims)
     after: Value | None = None
-    for low, high in sorted(claims, key=lambda one: one[1]):
-        if low != after:
-            return after, low
-        after = high
-    return after, None
+    while after in ends:
+        after = ends[after]
+    later = [low for low in ends if low is not None and (after is None or low > after)]  # type: ignore[operator]
+    return after, min(later, default=None)
 
 
 def _sources(pipeline: Pipeline) -> list[SourceStep]:
@@ -185,6 +209,12 @@ def _room(connection: Connection, pipeline: Pipeline, opening: Opening, source: 
         return None
     pending = queries.pending_roots(connection, opening.pipeline_id, source, opening.batch_id)
     room = pipeline.max_pending - int(pending.roots)
+    if room <= 0 and pending.held:
+        raise InputError(
+            f"source {source!r} of pipeline {pipeline.name!r}: {pending.roots} records are pending, max_pending is "
+            f"{pipeline.max_pending}, and batch {pending.held[0]} is held: mend what holds it, or release it, then run "
+            "this again"
+        )
     if room <= 0:
         raise BackPressureError(
             f"source {source!r} of pipeline {pipeline.name!r}: {pending.roots} records are pending in batches "
@@ -197,6 +227,25 @@ def _holder(connection: Connection, opening: Opening, step: SourceStep) -> Row[A
     return batches.claiming_batch(
         connection, opening.pipeline_id, step.name, opening.interval_start, opening.interval_end
     )
+
+
+def _check_part(
+    connection: Connection, pipeline: Pipeline, opening: Opening, source: str, holder: Row[Any]
+) -> None:
+    """Raise unless a batch may read on in what the holder of the interval left, or may have left."""
+    if (pipeline.max_pending is None and not holder.rest) or holder.params != dict(opening.params):
+        raise _taken(pipeline, opening, source, holder)
+    if holder.status != BatchStatus.SETTLED:
+        raise BackPressureError(
+            f"source {source!r} of pipeline {pipeline.name!r}: batch {holder.batch_id} reads this interval and is "
+            f"{holder.status}: what it leaves, if anything, is read once it is settled"
+        )
+    successors = batches.replacing_batches(connection, holder.batch_id)
+    if successors:
+        raise BackPressureError(
+            f"source {source!r} of pipeline {pipeline.name!r}: batch {successors[0]} replaces batch {holder.batch_id}, "
+            "which has this interval: what that one leaves is read once it is settled"
+        )
 
 
 def _part(
@@ -235,16 +284,22 @@ def _incremental(
     step: SourceStep,
     path: str,
     room: int | None,
-    found: Survey,
+    surveys: Mapping[str, Survey],
 ) -> Claim:
     """What was left of an earlier snapshot, else what is new."""
     for snapshot in queries.snapshots_with_rest(connection, opening.pipeline_id, step.name):
         if _gap(connection, snapshot, step.name) is not None:
             return _part(connection, step, path, room, snapshot)
+    if step.name not in surveys:
+        raise NotReadyError(
+            f"source {step.name!r}: its batch was given up a moment ago and opens anew: run this again"
+        )
+    found = surveys[step.name]
     if isinstance(step.source, TableSource):
         return _rows(connection, opening, step.name, step.source, path, room, found.bound)
-    new = _new_files(connection, opening, step.name, found.files)
-    return Claim(step.name, path, quota=room, files=_fitting(new, step.source, room))
+    return Claim(
+        step.name, path, quota=room, files=_fitting(connection, opening, step.name, found, room)
+    )
 
 
 def _rows(
@@ -264,7 +319,7 @@ def _rows(
         for row in queries.cursor_claims(connection, opening.pipeline_id, name)
     ]
     after, end = next_range(claims)
-    upto, _ = source_tables.limit_bound(source, after, bound if end is None else end, room)
+    upto = source_tables.reach(source, after, bound if end is None else end, room)
     if upto is None and end is not None:  # nothing is left in the gap: close it
         upto = end
     if upto is None:
@@ -278,12 +333,13 @@ def _rows(
     )
 
 
-def _new_files(
+def _unclaimed(
     connection: Connection, opening: Opening, source: str, files: Sequence[FoundFile]
 ) -> list[FoundFile]:
-    """The files of which no batch has claimed this content, the oldest first."""
-    paths = [file.path for file in files]
-    known = queries.claimed_files(connection, opening.pipeline_id, source, paths)
+    """The files that no batch has claimed as they are now, the oldest first."""
+    known = queries.claimed_files(
+        connection, opening.pipeline, source, [file.path for file in files]
+    )
     seen = {(row.path, row.bytes, row.modified_at) for row in known}
     contents = {(row.path, row.digest) for row in known if row.digest is not None}
     new = [
@@ -295,18 +351,35 @@ def _new_files(
     return sorted(new, key=lambda file: (file.modified_at, file.path))
 
 
-def _fitting(
-    files: Sequence[FoundFile], source: FileSource, room: int | None
-) -> tuple[FoundFile, ...]:
-    """As many of the files as have room for all their records, at least one: what exceeds the quota
-    of it stays in its snapshot."""
-    if room is None:
-        return tuple(files)
-    taken: list[FoundFile] = []
+def _counted(
+    files: Sequence[FoundFile], source: FileSource, most: int | None
+) -> tuple[tuple[FoundFile, int | None], ...]:
+    """The files with the most records that each may hold; those beyond ``most`` are not looked at."""
+    counted: list[tuple[FoundFile, int | None]] = []
+    total = 0
     for file in files:
-        room -= listing.most_records(file, source.format)
-        if room < 0 and taken:
+        known = most is not None and total <= most
+        records = listing.most_records(file, source.format) if known else None
+        total += records or 0
+        counted.append((file, records))
+    return tuple(counted)
+
+
+def _fitting(
+    connection: Connection, opening: Opening, source: str, found: Survey, room: int | None
+) -> tuple[FoundFile, ...]:
+    """As many of the new files as have room for all their records, at least one: what exceeds the quota
+    of it stays in its snapshot."""
+    records = dict(found.files)
+    new = _unclaimed(connection, opening, source, list(records))
+    if room is None:
+        return tuple(new)
+    taken: list[FoundFile] = []
+    for file in new:
+        most = records[file]
+        if taken and (most is None or most > room):
             break
+        room -= most or 0
         taken.append(file)
     return tuple(taken)
 

@@ -1,6 +1,7 @@
 """What lies where a source points: its files, their age and content, and how many records they hold."""
 
 import hashlib
+import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -69,7 +70,7 @@ def most_records(file: FoundFile, format: str) -> int:
         for chunk in _chunks(file.path, "infer"):
             lines, last = lines + chunk.count(b"\n"), chunk[-1:]
         return lines + (last != b"\n")
-    except (OSError, EOFError, ValueError) as exc:
+    except (OSError, EOFError, ValueError, zlib.error) as exc:
         raise InputError(f"source file {file.path} cannot be read: {exc}") from exc
 
 

@@ -94,8 +94,8 @@ def open_batch(
     found = database.transact(lambda c: batches.find_run(c, pipeline.name, key.dag_id, key.run_id))
     surveys = {}
     if found is None or found.status is BatchStatus.ABANDONED:
-        opening = Opening(0, interval.start, interval.end, interval.params)
-        surveys = claims.survey(database, settings, pipeline, opening)
+        seen = found or interval
+        surveys = claims.survey(database, settings, pipeline, _seen(pipeline, seen))
 
     def work(connection: Connection) -> Batch:
         pipeline_id = batches.save_pipeline(connection, _policy(pipeline))
@@ -106,7 +106,7 @@ def open_batch(
         values = _values(pipeline, pipeline_id, key, interval)
         if reprocess:
             values["replaces_batch_id"] = _replaceable(connection, pipeline, values)
-        opening = _opening(values)
+        opening = _opening(pipeline, values)
         taken = claims.claim(connection, settings, pipeline, opening, surveys)
         return _insert(connection, opening, values, BatchKind.ORIGINAL, taken)
 
@@ -147,9 +147,9 @@ def open_replay(
         interval = Interval(original.interval_start, original.interval_end, original.params)
         values = _values(pipeline, pipeline_id, key, interval)
         values |= {"original_batch_id": original_batch_id, "selection": selection.as_json()}
-        taken = claims.replay_claims(settings, pipeline, _opening(values))
-        opened = _insert(connection, _opening(values), values, BatchKind.REPLAY, taken)
-        _claim_messages(connection, opened, moment)
+        taken = claims.replay_claims(settings, pipeline, _opening(pipeline, values))
+        opened = _insert(connection, _opening(pipeline, values), values, BatchKind.REPLAY, taken)
+        _claim_messages(connection, pipeline, opened, moment)
         _check_sources(connection, opened.batch_id, pipeline)
         return opened
 
@@ -188,8 +188,16 @@ def _values(
     }
 
 
-def _opening(values: Mapping[str, Any], batch_id: int | None = None) -> Opening:
+def _seen(pipeline: Pipeline, seen: Batch | Interval) -> Opening:
+    """What to look at before the batch has its place in the ledger: its interval, or that of its run."""
+    if isinstance(seen, Batch):
+        return Opening(pipeline.name, 0, seen.interval_start, seen.interval_end, seen.params)
+    return Opening(pipeline.name, 0, seen.start, seen.end, seen.params)
+
+
+def _opening(pipeline: Pipeline, values: Mapping[str, Any], batch_id: int | None = None) -> Opening:
     return Opening(
+        pipeline.name,
         values["pipeline_id"],
         values["interval_start"],
         values["interval_end"],
@@ -268,11 +276,11 @@ def _reopened(
         return locked
     if locked.kind is BatchKind.REPLAY:
         _check_alone(connection, pipeline, locked.original_id, locked.batch_id)
-        _claim_messages(connection, locked, moment)
+        _claim_messages(connection, pipeline, locked, moment)
     else:
         if locked.replaces_batch_id is not None:
             _check_still_replaceable(connection, locked)
-        opening = _opening(vars(locked), locked.batch_id)
+        opening = _opening(pipeline, vars(locked), locked.batch_id)
         taken = claims.claim(connection, settings, pipeline, opening, surveys)
         claims.retake(connection, opening, locked.batch_id, taken)
     batches.move_batch(connection, batch.batch_id, BatchStatus.ABANDONED, BatchStatus.OPEN)
@@ -321,7 +329,8 @@ def _check_alone(
 
 
 def _check_kept(connection: Connection, original_batch_id: int) -> None:
-    successors = batches.replacing_batches(connection, original_batch_id)
+    holder = batches.holder(connection, original_batch_id)
+    successors = batches.replacing_batches(connection, holder)
     if successors:
         raise NotReadyError(
             f"batch {original_batch_id} is being replaced by batch {successors[0]}: nothing of it is replayed"
@@ -338,10 +347,14 @@ def _check_sources(connection: Connection, batch_id: int, pipeline: Pipeline) ->
         )
 
 
-def _claim_messages(connection: Connection, replay: Batch, moment: datetime) -> None:
+def _claim_messages(
+    connection: Connection, pipeline: Pipeline, replay: Batch, moment: datetime
+) -> None:
     selection = replay.selection or {}
+    limits = [replay.replay_limit, claims.replay_room(connection, pipeline, replay)]
+    limit = min((one for one in limits if one is not None), default=None)
     claimed = replay_queries.claim_messages(
-        connection, replay.batch_id, replay.original_id, selection, moment, replay.replay_limit
+        connection, replay.batch_id, replay.original_id, selection, moment, limit
     )
     if claimed == 0:
         raise NotReadyError(

@@ -133,6 +133,12 @@ def _decide_roots(
         raise AssertionError("the batch is locked and was open")
     if batch.replaces_batch_id is not None:
         batches.lock_batch(connection, batch.replaces_batch_id)
+        others = batches.undecided_parts(connection, batch.replaces_batch_id)
+        if others:
+            raise NotReadyError(
+                f"batch {batch.batch_id} replaces batch {batch.replaces_batch_id}, of which batch {others[0]} is not "
+                "decided yet: let that one settle first"
+            )
         batches.supersede_family(connection, batch.replaces_batch_id, batch.batch_id)
     queries.forget_fails(connection, batch.batch_id)
     partitions.clear_partition(connection, batch.batch_id)

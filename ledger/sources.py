@@ -41,8 +41,8 @@ class FileSource(_FileOptions):
     never dropped. ``header``: csv files begin with the schema's names, in order. ``null_value``:
     text that means null, for example ``NA``. ``allow_missing``: no matching file means no records
     instead of an error. ``incremental``: a batch takes the files that no batch has taken yet, whatever
-    its interval; a file is another one once its size, modification time or, if it is small, content
-    differ. ``options``: further options of Spark's reader, for example ``sep``.
+    its interval; a file is another one once its size or modification time differ, but for a small one
+    that has the same content. ``options``: further options of Spark's reader, for example ``sep``.
 
     Raises DeclarationError on an unknown format or a path that is no template.
     """

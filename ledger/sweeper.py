@@ -7,17 +7,17 @@ from sqlalchemy import Connection
 
 from ledger.database.connection import Database, translated
 from ledger.errors import LedgerError, UnavailableError
-from ledger.queries import batches, partitions, replays
+from ledger.queries import batches, claims, partitions, replays
 from ledger.settlement import Settlement, settle_once
 
 
 @dataclass(frozen=True)
 class SweepOptions:
     """``drop_lock_timeout``: how long a clean-up may wait for writers before it is left for later.
-    ``tell_after_seconds``: how long a run has to tell its sources of a settled batch by itself."""
+    ``errand_after_seconds``: how long a run has to finish by itself what follows the settlement."""
 
     drop_lock_timeout: str = "2s"
-    tell_after_seconds: float = 900
+    errand_after_seconds: float = 900
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,9 @@ class ReplayWish:
 
 
 @dataclass(frozen=True)
-class Untold:
-    """A settled batch whose sources were told nothing, with the DAG whose run should have done it."""
+class Errand:
+    """A settled batch whose run left something undone, with its DAG: sources were told nothing, or
+    nobody reads on in its interval."""
 
     batch_id: int
     dag_id: str
@@ -45,7 +46,7 @@ class Swept:
     settlements: tuple[Settlement, ...]
     dropped: tuple[int, ...]
     replays: tuple[ReplayWish, ...]
-    untold: tuple[Untold, ...]
+    errands: tuple[Errand, ...]
     errors: dict[int, str]
 
 
@@ -58,13 +59,14 @@ def sweep_once(
     dropped = _drop_decided(database, chosen)
     moment = now or database.transact(batches.database_now)
     wishes = database.transact(lambda c: replays.automatic_replays(c, moment))
-    due = moment - timedelta(seconds=chosen.tell_after_seconds)
-    untold = database.transact(lambda c: batches.untold(c, due))
+    due = moment - timedelta(seconds=chosen.errand_after_seconds)
+    left = database.transact(lambda c: [*batches.untold(c, due), *claims.unread_intervals(c, due)])
+    errands = dict.fromkeys(Errand(row.batch_id, row.dag_id) for row in left)
     return Swept(
         tuple(settled),
         tuple(dropped),
         tuple(ReplayWish(row.batch_id, row.pipeline, row.messages) for row in wishes),
-        tuple(Untold(row.batch_id, row.dag_id) for row in untold),
+        tuple(errands),
         errors,
     )
 

@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 
 def sweeper_dag(*, schedule: str | None, **dag_options: Any) -> DAG:
     """Sweeps on ``schedule``; for pipelines with ``auto_replay`` it asks for replays by an asset, and for
-    batches that were decided behind their run's back it starts a run that tells their sources."""
+    batches that were decided behind their run's back it starts a run that does what follows."""
     options = {
         "catchup": False,
         "max_active_runs": 1,
@@ -40,7 +40,7 @@ def sweeper_dag(*, schedule: str | None, **dag_options: Any) -> DAG:
             errors = [f"batch {batch}: {error}" for batch, error in swept.errors.items()]
             return {
                 "replays": [wish.batch_id for wish in swept.replays],
-                "untold": [_telling(one.batch_id, one.dag_id) for one in swept.untold],
+                "errands": [_errand(one.batch_id, one.dag_id) for one in swept.errands],
                 "errors": errors,
             }
 
@@ -52,8 +52,8 @@ def sweeper_dag(*, schedule: str | None, **dag_options: Any) -> DAG:
             outlet_events[REPLAY_WANTED].extra = {"batches": batches}
 
         @task
-        def tell(run: Any) -> None:
-            """Trigger a run of a batch's DAG that finds it decided and tells its sources."""
+        def finish(run: Any) -> None:
+            """Trigger a run of a batch's DAG that finds it decided, tells its sources and reads on."""
             raise trigger(**run)
 
         @task
@@ -64,7 +64,7 @@ def sweeper_dag(*, schedule: str | None, **dag_options: Any) -> DAG:
 
         swept: Any = sweep()
         ask_for_replay(swept["replays"])
-        tell.expand(run=swept["untold"])
+        finish.expand(run=swept["errands"])
         report(swept["errors"])
     return dag
 
@@ -120,8 +120,8 @@ def replay_dag(**dag_options: Any) -> DAG:
     return dag
 
 
-def _telling(batch_id: int, dag_id: str) -> dict[str, Any]:
-    return {"dag_id": dag_id, "run_id": f"tell__{batch_id}", "conf": {"batch": batch_id}}
+def _errand(batch_id: int, dag_id: str) -> dict[str, Any]:
+    return {"dag_id": dag_id, "run_id": f"after__{batch_id}", "conf": {"batch": batch_id}}
 
 
 def _asked_for(context: Any) -> set[int] | None:

@@ -71,7 +71,8 @@ def pipeline_dag(
             )
     options: dict[str, Any] = {
         "catchup": False,
-        "max_active_runs": 2,
+        # A run that waits for room is running, and must not keep out the one that it waits for.
+        "max_active_runs": 2 if pipeline.max_pending is None else 16,
         "tags": ["ackledger"],
         **dag_options,
     }

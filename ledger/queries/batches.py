@@ -150,10 +150,10 @@ def insert_source(connection: Connection, values: Mapping[str, Any]) -> None:
 def claiming_batch(
     connection: Connection, pipeline_id: int, source: str, start: datetime, end: datetime
 ) -> Row[Any] | None:
-    """The batch (batch_id, status, dag_id, run_id, roots and rest of its snapshot) that has claimed this
-    interval of this source."""
+    """The batch (batch_id, status, dag_id, run_id, params, roots and rest of its snapshot) that has claimed
+    this interval of this source."""
     statement = text("""
-        SELECT b.batch_id, b.status, b.dag_id, b.run_id, s.roots, s.rest FROM batch_source s JOIN batch b USING (batch_id)
+        SELECT b.batch_id, b.status, b.dag_id, b.run_id, b.params, s.roots, s.rest FROM batch_source s JOIN batch b USING (batch_id)
         WHERE s.pipeline_id = :pipeline_id AND s.source = :source AND s.claimed
           AND s.interval_start = :start AND s.interval_end = :end
     """)
@@ -184,11 +184,10 @@ def set_notified(connection: Connection, batch_id: int, source: str) -> None:
 
 def untold(connection: Connection, before: datetime) -> Sequence[Row[Any]]:
     """Batches of a DAG, settled before a moment, of which a source that wants to know was told nothing:
-    batch_id, dag_id, pipeline."""
+    batch_id, dag_id."""
     statement = text("""
-        SELECT DISTINCT b.batch_id, b.dag_id, p.name AS pipeline
-        FROM batch b JOIN pipeline p USING (pipeline_id)
-        JOIN batch_source s ON s.batch_id = b.batch_id AND s.notified_at IS NULL
+        SELECT DISTINCT b.batch_id, b.dag_id
+        FROM batch b JOIN batch_source s ON s.batch_id = b.batch_id AND s.notified_at IS NULL
         JOIN LATERAL jsonb_array_elements(b.topology) AS step
           ON step ->> 'name' = s.source AND step ->> 'notice' = 'true'
         WHERE b.status = 'settled' AND b.settled_at < :before AND b.dag_id <> '' ORDER BY 1
@@ -209,6 +208,16 @@ def replacing_batches(connection: Connection, batch_id: int, but: int | None = N
         WHERE replaces_batch_id = :id AND status IN ('open', 'held') AND batch_id IS DISTINCT FROM :but ORDER BY 1
     """)
     return [row.batch_id for row in connection.execute(statement, {"id": batch_id, "but": but})]
+
+
+def holder(connection: Connection, batch_id: int) -> int:
+    """The batch that has the interval of which an original read a part; itself, if it is no part."""
+    statement = text("""
+        SELECT coalesce((SELECT min(s.rest_of_batch_id) FROM batch_source s JOIN batch_source h
+                         ON h.batch_id = s.rest_of_batch_id AND h.source = s.source AND h.claimed
+                         WHERE s.batch_id = :id), :id)
+    """)
+    return int(connection.execute(statement, {"id": batch_id}).scalar_one())
 
 
 def supersede_family(connection: Connection, original_id: int, successor_id: int) -> int:

@@ -1,6 +1,7 @@
 """Statements about what batches claim of sources: intervals, files, cursor ranges, rests of snapshots."""
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, Row, text
@@ -11,10 +12,14 @@ from ledger.database.tables import claimed_file
 def pending_roots(
     connection: Connection, pipeline_id: int, source: str, but: int | None
 ) -> Row[Any]:
-    """Roots of a source that undecided batches, without the batch ``but``, have emitted or may emit:
-    roots, batches (their numbers)."""
+    """Roots of a source that undecided batches, without the batch ``but``, have emitted or may emit, and
+    messages that replays have claimed: roots, batches (their numbers), held (of those, which are)."""
     statement = text("""
-        SELECT coalesce(sum(coalesce(s.roots, s.quota, 0)), 0) AS roots, array_agg(b.batch_id ORDER BY b.batch_id) AS batches
+        SELECT coalesce(sum(coalesce(s.roots, s.quota, (
+                 SELECT count(*) FROM failed_message m
+                 WHERE m.replay_batch_id = b.batch_id AND m.status = 'replaying' AND m.source = s.source))), 0) AS roots,
+               array_agg(b.batch_id ORDER BY b.batch_id) AS batches,
+               array_agg(b.batch_id ORDER BY b.batch_id) FILTER (WHERE b.status = 'held') AS held
         FROM batch_source s JOIN batch b USING (batch_id)
         WHERE s.pipeline_id = :pipeline_id AND s.source = :source AND b.status IN ('open', 'held')
           AND b.batch_id IS DISTINCT FROM :but
@@ -26,12 +31,14 @@ def pending_roots(
 def snapshots_with_rest(
     connection: Connection, pipeline_id: int, source: str
 ) -> Sequence[Row[Any]]:
-    """Settled batches whose snapshot of a source holds more than they emitted, oldest first: batch_id,
+    """Settled batches whose snapshot of a source holds more than was claimed of it, oldest first: batch_id,
     status, roots, rest. An open one may yet read its source again."""
     statement = text("""
         SELECT s.batch_id, b.status, s.roots, s.rest
         FROM batch_source s JOIN batch b USING (batch_id)
         WHERE s.pipeline_id = :pipeline_id AND s.source = :source AND s.rest > 0 AND b.status = 'settled'
+          AND s.rest > (SELECT coalesce(sum(coalesce(r.roots, r.quota)), 0) FROM batch_source r
+                        WHERE r.rest_of_batch_id = s.batch_id AND r.source = s.source)
         ORDER BY s.batch_id
     """)
     return connection.execute(statement, {"pipeline_id": pipeline_id, "source": source}).all()
@@ -57,14 +64,14 @@ def cursor_claims(connection: Connection, pipeline_id: int, source: str) -> Sequ
 
 
 def claimed_files(
-    connection: Connection, pipeline_id: int, source: str, paths: Sequence[str]
+    connection: Connection, pipeline: str, source: str, paths: Sequence[str]
 ) -> Sequence[Row[Any]]:
     """Claims of files with these paths: path, bytes, modified_at, digest."""
     statement = text("""
-        SELECT path, bytes, modified_at, digest FROM claimed_file
-        WHERE pipeline_id = :pipeline_id AND source = :source AND path = ANY (cast(:paths AS text[]))
+        SELECT f.path, f.bytes, f.modified_at, f.digest FROM claimed_file f JOIN pipeline p USING (pipeline_id)
+        WHERE p.name = :pipeline AND f.source = :source AND f.path = ANY (cast(:paths AS text[]))
     """)
-    keys = {"pipeline_id": pipeline_id, "source": source, "paths": list(paths)}
+    keys = {"pipeline": pipeline, "source": source, "paths": list(paths)}
     return connection.execute(statement, keys).all()
 
 
@@ -119,3 +126,25 @@ def unread(connection: Connection, batch_id: int) -> int:
           SELECT coalesce(s.rest_of_batch_id, s.batch_id), s.source FROM batch_source s WHERE s.batch_id = :id)
     """)
     return int(connection.execute(statement, {"id": batch_id}).scalar_one())
+
+
+def unread_intervals(connection: Connection, before: datetime) -> Sequence[Row[Any]]:
+    """The last batch of each interval in parts of which something is left and nobody reads on, if it was
+    settled before a moment: batch_id, dag_id."""
+    statement = text("""
+        WITH part AS (
+          SELECT h.batch_id AS holder, h.source, h.rest, b.batch_id, b.dag_id, b.status, b.settled_at,
+                 CASE WHEN s.rest_of_batch_id IS NOT NULL THEN coalesce(s.roots, s.quota, 0) ELSE 0 END AS taken
+          FROM batch_source h
+          JOIN batch_source s ON s.source = h.source AND h.batch_id IN (s.batch_id, s.rest_of_batch_id)
+          JOIN batch b ON b.batch_id = s.batch_id AND b.dag_id <> ''
+          WHERE h.claimed AND h.rest > 0
+        )
+        SELECT DISTINCT last.batch_id, last.dag_id
+        FROM (SELECT holder, source FROM part GROUP BY holder, source, rest
+              HAVING rest > sum(taken) AND bool_and(status = 'settled' AND settled_at < :before)) AS left_over
+        CROSS JOIN LATERAL (
+          SELECT batch_id, dag_id FROM part WHERE part.holder = left_over.holder ORDER BY batch_id DESC LIMIT 1
+        ) AS last
+    """)
+    return connection.execute(statement, {"before": before}).all()

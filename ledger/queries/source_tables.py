@@ -61,35 +61,29 @@ def safe_bound(source: TableSource, now: datetime, wait_seconds: float = 30) -> 
             return _greatest(connection, table, limit)
 
 
-def limit_bound(
+def reach(
     source: TableSource, after: Value | None, bound: Value | None, most: int | None
-) -> tuple[Value | None, int]:
-    """How far at most ``most`` rows reach, of those with ``after`` < cursor <= ``bound``; how many.
+) -> Value | None:
+    """How far at most ``most`` rows reach, of those with ``after`` < cursor <= ``bound``; None: there are
+    none.
 
-    ``after`` None: from the start; ``most`` None: no limit; ``bound`` None or no rows: (None, 0).
-    Rows with one value stay together. Raises InputError when the first value has more than ``most``.
+    ``after`` None: from the start; ``most`` None: no limit. Rows with one value stay together: if the
+    first value has more than ``most``, they reach as far as that.
     """
     if bound is None:
-        return None, 0
+        return None
     with _table(source) as (connection, table):
-        if most is not None:
-            beyond = connection.execute(
-                sa.select(table.cursor)
-                .where(*_between(table, after, bound))
-                .order_by(table.cursor)
-                .offset(most)
-                .limit(1)
-            ).scalar()
-            if beyond is not None:
-                inside = [*_between(table, after, bound), table.cursor < beyond]
-                reached = connection.execute(
-                    sa.select(sa.func.max(table.cursor)).where(*inside)
-                ).scalar()
-                if reached is None:
-                    raise _too_many(connection, table, beyond, most)
-                bound = _checked(source, reached)
-        rows = _count(connection, table, *_between(table, after, bound))
-        return (bound, rows) if rows else (None, 0)
+        within = _between(table, after, bound)
+        first = connection.execute(sa.select(sa.func.min(table.cursor)).where(*within)).scalar()
+        if first is None or most is None:
+            return None if first is None else bound
+        ordered = sa.select(table.cursor).where(*within).order_by(table.cursor)
+        beyond = connection.execute(ordered.offset(most).limit(1)).scalar()
+        if beyond is None:
+            return bound
+        below = sa.select(sa.func.max(table.cursor)).where(*within, table.cursor < beyond)
+        reached = connection.execute(below).scalar()
+        return _checked(source, first if reached is None else reached)
 
 
 def slices(source: TableSource, after: Value | None, bound: Value, parts: int) -> list[Range]:
@@ -258,15 +252,6 @@ def _not_ready(table: SourceTable, left: list[Running]) -> NotReadyError:
         f"{table.source.shown}: {len(left)} transaction(s) may still bring rows below those that "
         f"are visible ({', '.join(str(one) for one in left)}): nothing was taken, the next run takes "
         f"the rows; end a transaction that hangs{hint}"
-    )
-
-
-def _too_many(connection: Connection, table: SourceTable, value: Any, most: int) -> InputError:
-    found = _count(connection, table, table.cursor == value)
-    return InputError(
-        f"{table.source.shown}: {found} rows have the value {value} in the cursor "
-        f"{table.source.cursor!r}, expected at most {most} (max_pending): they are read together: "
-        "raise max_pending, or choose a cursor without equal values"
     )
 
 

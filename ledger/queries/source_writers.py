@@ -17,6 +17,7 @@ from ledger.errors import InputError
 from ledger.queries.source_connection import APPLICATION, SourceTable, asking
 
 POLL_SECONDS = 0.2
+_BY_CODE_POINT = ("C", "POSIX", "ucs_basic", "C.UTF-8", "C.utf8", "pg_c_utf8")
 
 _HERE = "(SELECT oid FROM pg_database WHERE datname = current_database())"
 _HOLDERS = f"""
@@ -81,6 +82,7 @@ def find_relations(connection: Connection, table: SourceTable) -> Relations:
         """),
         {"table": source.table_name, "schema": source.schema_name},
     ).one()
+    _check_collation(connection, table, found.oid)
     tree = _tree(connection, found.oid)
     sequences = _sequences(connection, table, tree)
     blind = None
@@ -91,6 +93,25 @@ def find_relations(connection: Connection, table: SourceTable) -> Relations:
     elif _subscribed(connection, tree):
         blind = "its rows come by logical replication, later than their values were drawn"
     return Relations((*tree, *sequences), blind)
+
+
+def _check_collation(connection: Connection, table: SourceTable, oid: int) -> None:
+    """Raise InputError unless the database sorts a cursor of text as Python does, by code point: claims
+    are put in order here."""
+    found = connection.execute(
+        text("""
+        SELECT CASE c.collname WHEN 'default' THEN d.datcollate ELSE c.collname END AS name
+        FROM pg_attribute a JOIN pg_collation c ON c.oid = a.attcollation
+        JOIN pg_database d ON d.datname = current_database()
+        WHERE a.attrelid = :oid AND a.attname = :cursor
+        """),
+        {"oid": oid, "cursor": table.source.cursor},
+    ).first()
+    if found is not None and found.name not in _BY_CODE_POINT:
+        raise InputError(
+            f'{table.source.shown}: cursor {table.source.cursor!r} is text in collation {found.name}, expected "C": '
+            'declare the column COLLATE "C", or choose a number or a moment'
+        )
 
 
 def clock(connection: Connection) -> datetime:

@@ -2,7 +2,8 @@
 
 import codecs
 import csv
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import IO
 
@@ -12,6 +13,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from ledger.errors import InputError
+
+_PATTERN = re.compile(r"([\[\]{}*?\\])")
 
 # Spark's error classes, and Hadoop's words, for a file that cannot be read.
 _READ_FAILURES = (
@@ -23,13 +26,9 @@ _READ_FAILURES = (
 )
 
 
-def list_files(pattern: str) -> list[str]:
-    """Files that the glob matches, sorted; hidden ones and those beginning with ``_`` are left out."""
-    fs, path = fsspec.core.url_to_fs(pattern)
-    found = fs.glob(path, detail=True)
-    names = sorted(name for name, info in found.items() if info["type"] == "file")
-    shown = [name for name in names if not name.rsplit("/", 1)[-1].startswith((".", "_"))]
-    return [fs.unstrip_protocol(name) for name in shown] if "://" in pattern else shown
+def literal(paths: Sequence[str]) -> list[str]:
+    """Paths as Spark takes them for just these files: it would read a name with ``[`` as a pattern."""
+    return [_PATTERN.sub(r"\\\1", path) for path in paths]
 
 
 def check_headers(

@@ -36,7 +36,7 @@ Row = Sequence[Any]
 
 _MOST_SHOWN = 200  # characters of a value in a message; the raw record has all of it
 _LARGEST_FLOAT = 3.4028235677973366e38
-_BASE64 = "base64"
+_BASE64, _DECIMAL = "base64", "decimal"
 _OTHER_TEXT = (UUID, time, timedelta, Enum)
 
 
@@ -119,12 +119,16 @@ def _is_bytes(value: object) -> bool:
 def _json(value: Any) -> Any:
     if _is_bytes(value):
         return {_BASE64: base64.b64encode(value).decode()}
+    if isinstance(value, Decimal):
+        return {_DECIMAL: str(value)}
     return value.isoformat() if isinstance(value, date | time) else str(value)
 
 
 def _unwrapped(value: Any) -> Any:
     if isinstance(value, dict) and value.keys() == {_BASE64}:
         return base64.b64decode(value[_BASE64])
+    if isinstance(value, dict) and value.keys() == {_DECIMAL}:
+        return Decimal(value[_DECIMAL])
     return value
 
 

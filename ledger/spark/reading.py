@@ -7,7 +7,7 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from ledger import templates
+from ledger import listing, templates
 from ledger.errors import InputError
 from ledger.queries.batches import Batch
 from ledger.settings import Settings
@@ -36,13 +36,15 @@ class Reader:
         if self._source.format == "parquet":
             files.check_parquet(paths, self.schema)
             return _unspoilt(
-                self._spark.read.schema(self.schema).parquet(*paths) if paths else self._none()
+                self._spark.read.schema(self.schema).parquet(*files.literal(paths))
+                if paths
+                else self._none()
             )
         if self._source.format == "csv" and self._source.header:
             headers = files.check_headers(paths, self.schema, self._source.options)
             self._headers = Counter(headers.values())
         text = (
-            self._spark.read.text(paths)
+            self._spark.read.text(files.literal(paths))
             if paths
             else self._spark.createDataFrame([], "value string")
         )
@@ -100,7 +102,7 @@ class Reader:
 
 def find_files(name: str, source: FileSource, path: str) -> list[str]:
     """The files that ``path`` matches. Raises InputError if there is none and one is due."""
-    paths = files.list_files(path)
+    paths = [file.path for file in listing.list_files(path)]
     if not paths and not source.allow_missing:
         raise InputError(
             f"source {name!r}: no file matches {path}. Bring the file and run the step again, "

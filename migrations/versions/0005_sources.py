@@ -21,9 +21,18 @@ COLUMNS = (
     ("claimed_upto", sa.Text(), "Cursor of a table: claimed are the rows up to and with this; null: none."),
 )  # fmt: skip
 
+# Whether every record of a source in a batch is acked or quarantined, those that it left to others too.
 FINISHED = """
-NOT EXISTS (SELECT FROM failed_message m WHERE m.original_batch_id = b.batch_id AND m.source = s.source
-            AND m.status IN ('failed', 'replaying')) AND b.status::text IN ('settled', 'superseded')
+b.status::text IN ('settled', 'superseded')
+AND NOT EXISTS (SELECT FROM failed_message m WHERE m.original_batch_id = b.batch_id AND m.source = s.source
+                AND m.status IN ('failed', 'replaying'))
+AND (coalesce(s.rest, 0) = 0
+     OR s.rest <= (SELECT coalesce(sum(r.roots), 0) FROM batch_source r JOIN batch rb ON rb.batch_id = r.batch_id
+                   WHERE r.rest_of_batch_id = s.batch_id AND r.source = s.source
+                     AND rb.status::text IN ('settled', 'superseded'))
+     AND NOT EXISTS (SELECT FROM batch_source r JOIN failed_message m
+                     ON m.original_batch_id = r.batch_id AND m.source = r.source AND m.status IN ('failed', 'replaying')
+                     WHERE r.rest_of_batch_id = s.batch_id AND r.source = s.source))
 """
 FILES_COMMENT = "Files that incremental sources have claimed, by the batch that reads them."
 FILES = f"""
@@ -44,46 +53,43 @@ FILES_COLUMNS = {
 }
 
 POSITION_COMMENT = (
-    "How far each source is processed without a gap: everything up to the position is acked or quarantined. "
-    "For outsiders; reading never starts there."
+    "How far each source is processed without a gap, from its first claim on: everything up to the position is "
+    "acked or quarantined. For outsiders; reading never starts there."
 )
-# Claims of a cursor follow each other: one begins where another ends.
+# A claim of a cursor begins where another ends, an interval of a schedule too: the walk ends at the first
+# that does not, or is not finished. A cursor value is kept as its kind, a colon, and the value.
 POSITION = f"""
-WITH RECURSIVE state AS (
-  SELECT s.pipeline_id, s.source, s.batch_id, s.claimed, s.interval_start, s.interval_end,
-         s.claimed_after, s.claimed_upto, {FINISHED}
-         AND coalesce(s.rest, 0) <= coalesce((
-           SELECT sum(r.roots) FROM batch_source r JOIN batch rb ON rb.batch_id = r.batch_id
-           WHERE r.rest_of_batch_id = s.batch_id AND r.source = s.source AND rb.status::text IN ('settled', 'superseded')), 0)
-         AND NOT EXISTS (
-           SELECT FROM batch_source r JOIN failed_message m ON m.original_batch_id = r.batch_id AND m.source = r.source
-           WHERE r.rest_of_batch_id = s.batch_id AND r.source = s.source AND m.status IN ('failed', 'replaying'))
-         AS finished
+WITH state AS (
+  SELECT s.pipeline_id, s.source, s.claimed, s.interval_start, s.interval_end, s.claimed_after, s.claimed_upto,
+         split_part(s.claimed_upto, ':', 1) AS kind,
+         substr(s.claimed_upto, strpos(s.claimed_upto, ':') + 1) AS upto, {FINISHED} AS finished
   FROM batch_source s JOIN batch b ON b.batch_id = s.batch_id
-), chain AS (
-  SELECT pipeline_id, source, claimed_upto FROM state
-  WHERE claimed_after IS NULL AND claimed_upto IS NOT NULL AND finished
-  UNION
-  SELECT s.pipeline_id, s.source, s.claimed_upto FROM chain c
-  JOIN state s ON s.pipeline_id = c.pipeline_id AND s.source = c.source AND s.claimed_after = c.claimed_upto AND s.finished
 ), cursors AS (
-  SELECT c.pipeline_id, c.source, c.claimed_upto AS position FROM chain c
-  WHERE NOT EXISTS (SELECT FROM chain n JOIN state s ON s.pipeline_id = n.pipeline_id AND s.source = n.source
-                    AND s.claimed_upto = n.claimed_upto
-                    WHERE n.pipeline_id = c.pipeline_id AND n.source = c.source AND s.claimed_after = c.claimed_upto)
-), intervals AS (
-  SELECT pipeline_id, source, max(interval_end)::text AS position
-  FROM (SELECT s.*, bool_and(finished) OVER (PARTITION BY pipeline_id, source ORDER BY interval_start, interval_end) AS unbroken
-        FROM state s WHERE claimed) walked
-  WHERE unbroken GROUP BY pipeline_id, source
+  SELECT pipeline_id, source, claimed_after, claimed_upto, upto, finished,
+         CASE WHEN kind IN ('int', 'decimal') THEN upto::numeric
+              WHEN kind IN ('date', 'datetime') THEN extract(epoch FROM upto::timestamp) END AS number
+  FROM state WHERE claimed_upto IS NOT NULL
+), walked AS (
+  SELECT pipeline_id, source, upto AS position, row_number() OVER along AS place,
+         finished AND claimed_after IS NOT DISTINCT FROM lag(claimed_upto) OVER along AS follows
+  FROM cursors WINDOW along AS (PARTITION BY pipeline_id, source ORDER BY number, upto COLLATE "C")
+  UNION ALL
+  SELECT pipeline_id, source, to_char(interval_end AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"+00:00"'),
+         row_number() OVER along,
+         finished AND coalesce(interval_start = lag(interval_end) OVER along, true)
+  FROM state WHERE claimed
+  WINDOW along AS (PARTITION BY pipeline_id, source ORDER BY interval_start, interval_end)
+), reached AS (
+  SELECT *, bool_and(follows) OVER (PARTITION BY pipeline_id, source ORDER BY place) AS unbroken FROM walked
 )
-SELECT p.name AS pipeline, x.source, x.position
-FROM (SELECT * FROM cursors UNION ALL SELECT * FROM intervals) x JOIN pipeline p USING (pipeline_id)
+SELECT DISTINCT ON (p.name, r.source) p.name AS pipeline, r.source, r.position
+FROM reached r JOIN pipeline p USING (pipeline_id)
+WHERE r.unbroken ORDER BY p.name, r.source, r.place DESC
 """
 POSITION_COLUMNS = {
     "pipeline": "Pipeline by name.",
     "source": "Source by name.",
-    "position": "A table's cursor value, inclusive, or the end of an interval, exclusive, as text.",
+    "position": "A table's cursor value, inclusive, or the end of an interval, exclusive (UTC), as text.",
 }
 
 

@@ -11,7 +11,7 @@ from ledger.errors import InputError, NotReadyError
 from ledger.opening import Interval, RunKey, open_batch
 from ledger.queries import batches
 from ledger.running import notify, settle_and_notify
-from ledger.sweeper import Untold, sweep_once
+from ledger.sweeper import Errand, sweep_once
 from tests.integration.conftest import END, START
 
 
@@ -67,11 +67,11 @@ def test_a_batch_decided_behind_its_runs_back_is_told_later(runner, tmp_path):
     (settled,) = sweep_once(database).settlements
     assert settled.decided
     now = database.transact(batches.database_now)
-    assert sweep_once(database, now=now + timedelta(minutes=14)).untold == ()
+    assert sweep_once(database, now=now + timedelta(minutes=14)).errands == ()
     later = now + timedelta(minutes=16)
-    assert sweep_once(database, now=later).untold == (Untold(batch.batch_id, "noticed"),)
+    assert sweep_once(database, now=later).errands == (Errand(batch.batch_id, "noticed"),)
     notify(run.job, batch.batch_id)
-    assert sweep_once(database, now=later).untold == ()
+    assert sweep_once(database, now=later).errands == ()
     assert told.acked == {batch.batch_id: [1, 2, 4]}
 
 

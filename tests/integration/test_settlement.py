@@ -9,6 +9,7 @@ from sqlalchemy import text
 from ledger import FileSource, ParquetSink, Pipeline, sweeper
 from ledger.errors import InputError, UnavailableError
 from ledger.queries import batches, partitions
+from ledger.queries.runs import Emitted
 from ledger.settlement import release, settle_once
 from ledger.stage_runs import Record, commit
 from ledger.states import BatchStatus
@@ -309,7 +310,7 @@ def test_zero_roots(database):
 def test_without_ackers_every_root_is_acked(database):
     """With ackers=0 nothing is tracked and every root is acked once the steps have committed."""
     batch = opened(database, pipeline(ackers=0))
-    for name, emitted in (("source", (1, 5)), ("middle", None), ("sink", None)):
+    for name, emitted in (("source", Emitted(1, 5)), ("middle", None), ("sink", None)):
         run = started(database, batch.batch_id, name)
         commit(database, run, record_of([]), emitted=emitted)
     assert settle_once(database, batch.batch_id).status is BatchStatus.SETTLED
@@ -429,7 +430,7 @@ def test_sweep_lets_a_held_batch_be_mended(database):
     assert (swept.status, swept.reason) == (BatchStatus.OPEN, "source running")
     deltas = [Delta(root, emitted=root + 1000, emitted_edges=1) for root in roots]
     post_bucket(database, batch.batch_id, run.run_id, 0, deltas)
-    commit(database, run, record_of(deltas), emitted=(roots.start, len(roots)))
+    commit(database, run, record_of(deltas), emitted=Emitted(roots.start, len(roots)))
     run_middle(database, batch, roots)
     run_sink(database, batch, roots)
     assert settle_once(database, batch.batch_id).failed == 0
@@ -516,7 +517,7 @@ def test_expiry_without_tracking_holds_the_batch(database):
     made = pipeline(ackers=0)
     batch = opened(database, made)
     run = started(database, batch.batch_id, "source")
-    commit(database, run, Record(), emitted=(1, 7))
+    commit(database, run, Record(), emitted=Emitted(1, 7))
     started(database, batch.batch_id, "middle")
     age(database, batch.batch_id, 71)
     settlement = settle_once(database, batch.batch_id)
@@ -543,7 +544,7 @@ def run_source(database, batch, name, count=3):
     roots = range(first, first + count)
     deltas = [Delta(root, emitted=root + 1000, emitted_edges=1) for root in roots]
     post_bucket(database, batch.batch_id, run.run_id, 0, deltas)
-    commit(database, run, record_of(deltas), emitted=(first, count))
+    commit(database, run, record_of(deltas), emitted=Emitted(first, count))
     return roots
 
 

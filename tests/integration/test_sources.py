@@ -1,22 +1,24 @@
 """What batches claim of their sources: files, rows of a table, parts of an interval, within max_pending."""
 
+import dataclasses
 import os
 from datetime import timedelta
 from functools import partial
 
 import pytest
 import sqlalchemy as sa
+from pyspark.sql import functions as F
 
 from ledger import FileSource, ParquetSink, Pipeline, TableSource
 from ledger.claims import first_gap, next_range
 from ledger.errors import BackPressureError, InputError, NotReadyError, StageError
 from ledger.opening import Interval, RunKey, open_batch
-from ledger.queries import source_tables
+from ledger.queries import batches, source_tables
 from ledger.running import notify
 from ledger.settlement import settle_once
 from ledger.states import BatchStatus
 from ledger.summary import summarize
-from ledger.sweeper import sweep_once
+from ledger.sweeper import Errand, sweep_once
 from tests.integration.conftest import END, START
 from tests.support.ledgers import age, one, rows, started
 
@@ -185,7 +187,109 @@ def test_reprocessing_an_interval_in_parts(runner, tmp_path, sink_rows):
     assert [row.status for row in found] == ["superseded", "superseded", "settled"]
 
 
+def test_a_replay_is_bounded_by_the_room_too(runner, tmp_path):
+    """A replay claims no more messages than may be pending, and none while there is no room."""
+    write(tmp_path / "in.csv", "a", "b", "c")
+    run = runner(by_interval(lose=["a", "b", "c"]))
+    first = run.open("one")
+    run.settled(first)
+    tight = runner(by_interval(max_pending=2))
+    replay = tight.open_replay(first.batch_id, "replay")
+    with pytest.raises(BackPressureError, match="2 records are pending"):
+        tight.open_replay(first.batch_id, "second")
+    assert tight.settled(replay).roots == 2
+
+
+def test_a_held_batch_is_named_to_whoever_waits_for_it(runner, tmp_path):
+    """Only a person lets a held batch go on, so waiting for it is an error that says which it is."""
+    write(tmp_path / "in.csv", "a", "b")
+    run = runner(by_interval(max_pending=2, lose=["a"], max_failed_ratio=0.1))
+    first = run.open("one")
+    assert run.settled(first).status is BatchStatus.HELD
+    with pytest.raises(InputError, match=r"batch 1 is held: mend what holds it, or release it"):
+        run.open("two", START + timedelta(days=90), END + timedelta(days=90))
+
+
+def test_no_part_while_the_interval_is_run_again(runner, tmp_path, sink_rows):
+    """A part does not open beside the batch that replaces its interval, nor does a replay of a part."""
+    write(tmp_path / "in.csv", "a", "b", "c", "d", "e")
+    run = runner(by_interval(max_pending=2, lose=["c", "d"]))
+    run.settled(run.open("one"))
+    run.settled(run.open("two"))
+    job = run.job
+    roomy = runner(by_interval(max_pending=9)).job
+    again = open_batch(
+        job.database,
+        job.settings,
+        roomy.pipeline,
+        RunKey("", "again"),
+        Interval(START, END),
+        reprocess=True,
+    )
+    with pytest.raises(BackPressureError, match=f"batch {again.batch_id} replaces batch 1"):
+        runner(by_interval(max_pending=9)).open("three")
+    with pytest.raises(NotReadyError, match=f"is being replaced by batch {again.batch_id}"):
+        runner(by_interval(max_pending=99)).open_replay(2)
+    runner(by_interval(max_pending=9)).settled(again)
+    assert delivered(sink_rows) == ["a", "b", "c", "d", "e"]
+    assert summarize(job.database, again.batch_id).complete
+
+
+def test_a_part_of_other_parameters_is_refused(runner, tmp_path):
+    """A run with other parameters would read another file: it is no part of this interval."""
+    write(tmp_path / "in.csv", "a", "b", "c")
+    run = runner(by_interval(max_pending=2))
+    run.settled(run.open("one"))
+    job, key = run.job, RunKey("", "two")
+    with pytest.raises(InputError, match="belongs to batch 1"):
+        open_batch(
+            job.database, job.settings, job.pipeline, key, Interval(START, END, {"region": "eu"})
+        )
+
+
+def test_an_interval_left_in_parts_is_read_on(runner, tmp_path):
+    """A batch that was settled behind its run's back and left a rest is named by the sweeper, once."""
+    write(tmp_path / "in.csv", "a", "b", "c")
+    run = runner(by_interval(max_pending=2))
+    job = run.job
+    first = open_batch(
+        job.database, job.settings, job.pipeline, RunKey("dag", "one"), Interval(START, END)
+    )
+    run.settled(first)
+    later = job.database.transact(batches.database_now) + timedelta(hours=1)
+    assert sweep_once(job.database).errands == ()
+    assert sweep_once(job.database, now=later).errands == (Errand(first.batch_id, "dag"),)
+    second = open_batch(
+        job.database, job.settings, job.pipeline, RunKey("dag", "two"), Interval(START, END)
+    )
+    assert sweep_once(job.database, now=later).errands == ()
+    run.settled(second)
+    assert sweep_once(job.database, now=later + timedelta(hours=1)).errands == ()
+
+
+def test_the_position_of_intervals_stops_at_a_gap(runner, tmp_path):
+    """An interval that is missing between two finished ones holds the position before it."""
+    write(tmp_path / "in.csv", "a")
+    run = runner(by_interval())
+    months = [datetime(2013, month, 1, tzinfo=UTC) for month in range(1, 6)]
+    for place in (0, 2):
+        run.settled(run.open(f"month {place}", months[place], months[place + 1]))
+    assert position(run.job.database) == ["2013-02-01T00:00:00+00:00"]
+    run.settled(run.open("month 1", months[1], months[2]))
+    assert position(run.job.database) == ["2013-04-01T00:00:00+00:00"]
+
+
 # Files
+
+
+def test_names_with_brackets_are_names(runner, tmp_path, sink_rows):
+    """A file's name is no pattern: each of two that would match each other is read once."""
+    write(tmp_path / "in" / "a1.csv", "a")
+    write(tmp_path / "in" / "a[1].csv", "b")
+    write(tmp_path / "in" / "{x}.csv", "c")
+    run = runner(incremental())
+    run.settled(run.open("one"))
+    assert delivered(sink_rows) == ["a", "b", "c"]
 
 
 def test_each_file_is_read_once(runner, tmp_path, sink_rows):
@@ -350,7 +454,7 @@ def test_rows_are_read_once_and_the_position_follows(runner, database, table, si
     run.settled(run.open("two"))
     run.settled(run.open("three"))
     assert delivered(sink_rows) == ["a", "b", "c"]
-    assert position(database) == ["int:3"]
+    assert position(database) == ["3"]
 
 
 def test_the_position_waits_for_the_first_unfinished_batch(runner, database, table):
@@ -360,9 +464,9 @@ def test_the_position_waits_for_the_first_unfinished_batch(runner, database, tab
     for name, words in (("one", ["a"]), ("two", ["b"]), ("three", ["c"])):
         add(database, *words)
         run.settled(run.open(name))
-    assert position(database) == ["int:1"]
+    assert position(database) == ["1"]
     run.settled(run.open_replay(2))
-    assert position(database) == ["int:3"]
+    assert position(database) == ["3"]
     assert one(database, "SELECT count(*) AS n FROM quarantine").n == 1
 
 
@@ -371,7 +475,7 @@ def test_without_ackers_the_position_commits_at_once(runner, database, table):
     run = runner(words_of(table, ackers=0))
     add(database, "a")
     run.settled(run.open("one"))
-    assert position(database) == ["int:1"]
+    assert position(database) == ["1"]
 
 
 def test_an_abandoned_range_goes_to_the_next(runner, database, table, sink_rows):
@@ -388,7 +492,7 @@ def test_an_abandoned_range_goes_to_the_next(runner, database, table, sink_rows)
     assert delivered(sink_rows) == ["b"]
     run.settled(run.open("three"))
     assert delivered(sink_rows) == ["a", "b"]
-    assert position(database) == ["int:2"]
+    assert position(database) == ["2"]
 
 
 def test_a_batch_of_a_table_claims_what_has_room(runner, database, table, sink_rows):
@@ -434,12 +538,45 @@ def test_a_failed_row_is_replayed_from_the_snapshot(runner, database, table, sin
 
 
 def test_a_password_is_nowhere_in_the_ledger(runner, database, table):
-    """The ledger keeps a table's address without its password."""
-    run = runner(words_of(table))
-    run.open("one")
-    shown = one(database, "SELECT path FROM batch_source").path
-    assert shown.endswith("#word_source")
-    assert "password" not in shown
+    """The ledger keeps a table's address without its password, also when a step fails."""
+    secret = (
+        sa.make_url(table.url).set(password="pass-phrase").render_as_string(hide_password=False)
+    )
+    run = runner(words_of(dataclasses.replace(table, url=secret)))
+    add(database, "a")
+    batch = run.open("one")
+    with database.plain.begin() as connection:
+        connection.execute(sa.text("ALTER TABLE word_source RENAME COLUMN word TO other"))
+    with pytest.raises(InputError) as failure:
+        run.step(batch, "words")
+    kept = rows(
+        database,
+        "SELECT s::text AS row FROM batch_source s UNION ALL SELECT r::text FROM stage_run r",
+    )
+    assert len(kept) == 2
+    for text in [str(failure.value), *(row.row for row in kept)]:
+        assert "word_source" in text
+        assert "pass-phrase" not in text
+
+
+def test_more_equal_values_than_there_is_room_for(runner, database, tmp_path, sink_rows):
+    """Rows of one cursor value are claimed together; what exceeds the quota is emitted by the next batches."""
+    with database.plain.begin() as connection:
+        connection.execute(sa.text("CREATE TABLE tie_source (id bigint, word text)"))
+        for word in ("a", "b", "c"):
+            connection.execute(sa.text("INSERT INTO tie_source VALUES (7, :w)"), {"w": word})
+    url = database.plain.url.render_as_string(hide_password=False)
+    source = TableSource(url, "tie_source", cursor="id", schema="id BIGINT, word STRING")
+    try:
+        run = runner(words_of(source, max_pending=2))
+        run.settled(run.open("one"))
+        assert position(database) == []
+        run.settled(run.open("two"))
+        assert delivered(sink_rows) == ["a", "b", "c"]
+        assert position(database) == ["7"]
+    finally:
+        with database.plain.begin() as connection:
+            connection.execute(sa.text("DROP TABLE tie_source"))
 
 
 # Untracked records
@@ -471,6 +608,40 @@ def test_untracked_records_pass_and_nobody_misses_them(runner, tmp_path, sink_ro
     assert (counts.total, counts.acked, counts.failed) == (2, 1, 1)
     notify(run.job, batch.batch_id)
     assert told == ["a"]
+
+
+def test_untracked_records_and_replays(runner, tmp_path, sink_rows):
+    """A replay brings the failed records alone; a record for which the predicate is null is tracked; and a
+    batch without records is one of none."""
+    schema = "word STRING, n INT"
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "1.csv").write_text("word,n\na,1\nclick,0\nb,\nc,x\n")
+
+    def made(lose):
+        pipeline = Pipeline("clicks")
+        source = FileSource("in/*.csv", schema=schema, incremental=True)
+        pipeline.source("words", source, track="n > 0")
+
+        @pipeline.stage(reads="words")
+        def checked(words):
+            return words.where(~F.col("word").isin(lose))
+
+        pipeline.sink("out", ParquetSink("out"), reads="checked")
+        return pipeline
+
+    run = runner(made(["b"]))
+    first = run.open("one")
+    assert run.settled(first).failed == 2  # b is lost, c does not parse
+    assert summarize(run.job.database, first.batch_id).roots.total == 3
+    assert delivered(sink_rows) == ["a", "click"]
+    mended = runner(made(["z"]))
+    replay = mended.open_replay(first.batch_id)
+    assert mended.settled(replay).failed == 1
+    assert summarize(run.job.database, replay.batch_id).roots.total == 2
+    assert delivered(sink_rows) == ["a", "b", "click"]
+    nothing = mended.open("two")
+    mended.settled(nothing)
+    assert summarize(run.job.database, nothing.batch_id).complete
 
 
 def test_losing_untracked_records_fails_nobody(runner, tmp_path, sink_rows):

@@ -26,6 +26,7 @@ from sqlalchemy import text
 
 from ledger.errors import FencedError, IntegrityError, NotReadyError
 from ledger.queries import batches, replays
+from ledger.queries.runs import Emitted
 from ledger.settlement import settle_once
 from ledger.stage_runs import Attempt, OpenedRun, commit, fail, open_run
 from ledger.states import BatchStatus
@@ -135,7 +136,7 @@ class LedgerLife(RuleBasedStateMachine):
             return
         run = posted[pick % len(posted)]
         stage = run.opened.stage
-        emitted = (run.roots.start, len(run.roots)) if stage == "source" else None
+        emitted = Emitted(run.roots.start, len(run.roots)) if stage == "source" else None
         allowed = (
             self.status == "open"
             and run.state == "running"

@@ -19,7 +19,7 @@ from ledger.errors import DeclarationError, InputError, NotReadyError, Unavailab
 from ledger.queries import source_tables, source_writers
 from ledger.queries.source_tables import (
     from_text,
-    limit_bound,
+    reach,
     safe_bound,
     slices,
     to_text,
@@ -27,6 +27,16 @@ from ledger.queries.source_tables import (
 from ledger.spark.tables import TableReader, table_failure
 
 BRIEF = 0.5  # seconds to wait for a transaction that does not end
+
+
+def limit_bound(source, after, bound, most):
+    """How far the rows reach, and how many they are."""
+    reached = reach(source, after, bound, most)
+    if reached is None:
+        return None, 0
+    return reached, sum(
+        len(part) for part in source_tables.rows(source, [source.cursor], after, reached)
+    )
 
 
 def now():
@@ -330,7 +340,7 @@ def test_our_own_readers_do_not_hold_a_moment_up(shop):
 
 
 def test_the_limit_never_parts_equal_values(shop):
-    """As many rows as fit, whole values only; a first value that is too much is an error."""
+    """As many rows as fit, whole values only; a first value that is too much is taken whole."""
     values = [1, 2, 2, 3, 3, 3]
     shop.do(
         "CREATE TABLE shop.ties (c int)", *(f"INSERT INTO shop.ties VALUES ({v})" for v in values)
@@ -346,8 +356,19 @@ def test_the_limit_never_parts_equal_values(shop):
     ]
     assert limit_bound(source, 1, 3, 4) == (2, 2)
     assert limit_bound(source, 1, 2, 4) == (2, 2)
-    with pytest.raises(InputError, match=r"3 rows have the value 3 .*at most 2 \(max_pending\)"):
-        limit_bound(source, 2, 3, 2)
+    assert limit_bound(source, 2, 3, 2) == (3, 3)
+
+
+def test_a_cursor_of_text_is_sorted_by_code_point(shop):
+    """Claims are put in order by code point, so a collation that sorts otherwise is refused."""
+    shop.do(
+        'CREATE TABLE shop.codes (plain text COLLATE "C", spoken text COLLATE "und-x-icu")',
+        "INSERT INTO shop.codes VALUES ('a', 'a'), ('B', 'B')",
+    )
+    columns = "plain string, spoken string"
+    assert safe_bound(shop.source("plain", columns, "shop.codes"), now(), BRIEF) == "a"
+    with pytest.raises(InputError, match='text in collation und-x-icu, expected "C"'):
+        safe_bound(shop.source("spoken", columns, "shop.codes"), now(), BRIEF)
 
 
 @pytest.mark.parametrize("parts", [1, 2, 3, 7, 50])

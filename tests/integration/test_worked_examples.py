@@ -5,6 +5,7 @@ from sqlalchemy import text
 
 from ledger import FileSource, ParquetSink, Pipeline
 from ledger.queries import batches
+from ledger.queries.runs import Emitted
 from ledger.settlement import settle_once
 from ledger.stage_runs import commit
 from tests.support.ledgers import finish, one, opened, rows, started
@@ -30,7 +31,7 @@ def emit_edges(database, batch, value, count):
     root = database.transact(lambda c: batches.reserve_roots(c, 1))
     deltas = [Delta(root, emitted=value, emitted_edges=count)]
     post_bucket(database, batch.batch_id, run.run_id, 0, deltas)
-    commit(database, run, record_of(deltas), emitted=(root, 1))
+    commit(database, run, record_of(deltas), emitted=Emitted(root, 1))
     return root
 
 

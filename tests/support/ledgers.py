@@ -11,6 +11,7 @@ from ledger.database.connection import Database
 from ledger.opening import Interval, RunKey, Selection, open_batch, open_replay
 from ledger.queries import batches
 from ledger.queries.batches import Batch
+from ledger.queries.runs import Emitted
 from ledger.settings import Settings
 from ledger.stage_runs import Attempt, OpenedRun, commit, open_run
 from tests.support.posting import Delta, post_bucket, record_of
@@ -66,7 +67,7 @@ def emit(
     given = edges or {}
     deltas = [Delta(root, emitted=given.get(root, root + 1000), emitted_edges=1) for root in roots]
     post_bucket(database, batch.batch_id, run.run_id, 0, deltas)
-    commit(database, run, record_of(deltas), emitted=(first, count))
+    commit(database, run, record_of(deltas), emitted=Emitted(first, count))
     return roots
 
 
@@ -150,7 +151,7 @@ def emit_replay(database: Database, batch: Batch) -> range:
                 {"b": batch.batch_id, "r": run.run_id, "root": root, "m": message},
             )
     post_bucket(database, batch.batch_id, run.run_id, 0, deltas)
-    commit(database, run, record_of(deltas), emitted=(first, len(messages)))
+    commit(database, run, record_of(deltas), emitted=Emitted(first, len(messages)))
     return roots
 
 
