@@ -11,19 +11,19 @@ _NAME = "_anchor"
 def merge_anchors(*anchors: "Column | str") -> "Column":
     """``_anchor`` of a row that comes from several: of a join, ``merge_anchors("o._anchor", "c._anchor")``.
 
-    Columns or their names; null, as an outer join leaves it, counts as none. The same record on both
-    sides is anchored once.
+    Columns or their names; null, as an outer join leaves it, counts as none. A record that is in
+    several of them counts once.
     """
     from pyspark.sql import functions as F
 
     if not anchors:
         raise TypeError("merge_anchors(): expected the anchors to merge, found none")
     given = [F.col(anchor) if isinstance(anchor, str) else anchor for anchor in anchors]
-    return F.array_distinct(F.concat(*(F.coalesce(one, F.array()) for one in given))).alias(_NAME)
+    return F.concat(*(F.coalesce(one, F.array()) for one in given)).alias(_NAME)
 
 
 def collect_anchors(anchor: "Column | str" = _NAME) -> "Column":
     """``_anchor`` of a group, as an aggregate: all records that its rows come from."""
     from pyspark.sql import functions as F
 
-    return F.array_distinct(F.flatten(F.collect_list(anchor))).alias(_NAME)
+    return F.flatten(F.collect_list(anchor)).alias(_NAME)

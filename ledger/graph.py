@@ -33,6 +33,7 @@ class Graph:
         self._check_readers()
         for name in names:
             self._check_tracking(self.steps[name])
+        self._check_paths()
         self._check_units()
         self._check_sources()
         return tuple(self.steps[name] for name in names)
@@ -160,11 +161,22 @@ class Graph:
                 'give Bloom a key, or dedup="none"'
             )
 
+    def _check_paths(self) -> None:
+        sinks = [step for step in self.steps.values() if isinstance(step, SinkStep)]
+        owners: dict[str, str] = {}
+        for step in sinks:
+            other = owners.setdefault(step.sink.path, step.name)
+            if other != step.name:
+                raise DeclarationError(
+                    f"sinks {other!r} and {step.name!r} of pipeline {self.name!r} write to the same path "
+                    f"{step.sink.path!r}: each batch has one folder there, so give one of them another path"
+                )
+
     def _check_units(self) -> None:
         for stage in self._wholes:
             if stage.unit != self.unit:
                 raise DeclarationError(
-                    f"pipeline {self.name!r} has the units {_shown(self.unit)} and {_shown(stage.unit)} (stage "
+                    f"pipeline {self.name!r} has {shown_unit(self.unit)} and {shown_unit(stage.unit)} (stage "
                     f"{stage.name!r}): expected one for all its whole stages"
                 )
         for name, step in self.steps.items():
@@ -209,7 +221,7 @@ class Graph:
         if self.unit and not self.tracks(step.reads):
             raise DeclarationError(
                 f"{what} reads {step.reads!r}, which is not tracked any more, so the rows of a unit "
-                f"({_shown(self.unit)}) cannot be replaced: leave out unit=, or keep the anchor"
+                f"({', '.join(self.unit)}) cannot be replaced: leave out unit=, or keep the anchor"
             )
 
     def _check_unit_columns(self, step: SourceStep) -> None:
@@ -224,5 +236,8 @@ class Graph:
                 )
 
 
-def _shown(unit: tuple[str, ...] | None) -> str:
-    return ", ".join(unit or ()) or "the batch"
+def shown_unit(unit: tuple[str, ...] | None) -> str:
+    """A unit in words, for a message."""
+    if unit is None:
+        return "no whole stage"
+    return f"the unit {', '.join(unit)}" if unit else "the batch as unit"

@@ -11,6 +11,7 @@ from ledger import claims
 from ledger.claims import Claim, Opening, Survey
 from ledger.database.connection import Database
 from ledger.errors import InputError, NotReadyError
+from ledger.graph import shown_unit
 from ledger.pipeline import Pipeline
 from ledger.queries import batches, partitions
 from ledger.queries import replays as replay_queries
@@ -140,10 +141,7 @@ def open_replay(
         moment = now or batches.database_now(connection)
         if found is not None:
             return _reopened(connection, settings, pipeline, found, moment, {})
-        original = batches.get_batch(connection, original_batch_id)
-        _check_original(original, pipeline)
-        _check_alone(connection, pipeline, original_batch_id, None)
-        _check_kept(connection, original_batch_id)
+        original = _check_replayable(connection, pipeline, original_batch_id, None)
         interval = Interval(original.interval_start, original.interval_end, original.params)
         values = _values(pipeline, pipeline_id, key, interval)
         values |= {"original_batch_id": original_batch_id, "selection": selection.as_json()}
@@ -275,7 +273,7 @@ def _reopened(
     if locked.status is not BatchStatus.ABANDONED:
         return locked
     if locked.kind is BatchKind.REPLAY:
-        _check_alone(connection, pipeline, locked.original_id, locked.batch_id)
+        _check_replayable(connection, pipeline, locked.original_id, locked.batch_id)
         _claim_messages(connection, pipeline, locked, moment)
     else:
         if locked.replaces_batch_id is not None:
@@ -298,6 +296,39 @@ def _check_still_replaceable(connection: Connection, batch: Batch) -> None:
             f"batch {batch.batch_id} was abandoned before it replaced batch {batch.replaces_batch_id}, which is {status} now"
             + (f" and waits for batch {others[0]}" if others else "")
             + ": reprocess the interval in a new run"
+        )
+
+
+def _check_replayable(
+    connection: Connection, pipeline: Pipeline, original_batch_id: int, but: int | None
+) -> Batch:
+    """The original batch, if it can be replayed now by a batch, ``but`` if that is there already."""
+    original = batches.get_batch(connection, original_batch_id)
+    _check_original(original, pipeline)
+    _check_unit(original, pipeline)
+    _check_alone(connection, pipeline, original_batch_id, but)
+    _check_kept(connection, original_batch_id)
+    return original
+
+
+def _check_unit(original: Batch, pipeline: Pipeline) -> None:
+    """A replay replaces the rows of whole units: what makes one, and where it comes from, must be the same."""
+    then = [step for step in original.topology if step.get("unit") is not None]
+    now = pipeline.graph.unit
+    before = tuple(then[0]["unit"]) if then else None
+    if before != now:
+        shown = [shown_unit(unit) for unit in (before, now)]
+        raise InputError(
+            f"batch {original.batch_id} of pipeline {pipeline.name!r} ran with {shown[0]}, the pipeline has {shown[1]} "
+            "now, so the rows that a replay is to replace cannot be told: declare it as it was, or reprocess the interval"
+        )
+    had = {step["name"] for step in original.topology if step["kind"] == "source"}
+    has = {step.name for step in pipeline.steps() if isinstance(step, SourceStep)}
+    if now is not None and had != has:
+        raise InputError(
+            f"batch {original.batch_id} of pipeline {pipeline.name!r} ran with the sources {', '.join(sorted(had))}, the "
+            f"pipeline has {', '.join(sorted(has))} now: a unit takes the records of all, so declare them as they were, "
+            "or reprocess the interval"
         )
 
 

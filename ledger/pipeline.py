@@ -244,6 +244,7 @@ class Pipeline:
                 "kind": step.kind,
                 "reads": list(step.inputs),
                 **({"acks": step.acks} if isinstance(step, StageStep) else {}),
+                **({"unit": list(step.unit)} if isinstance(step, StageStep) and step.whole else {}),
                 **({"merges": True} if self.graph.merges(step.name) else {}),
                 **({"notice": True} if isinstance(step, SourceStep) and step.wants_notice else {}),
             }

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ledger.errors import FencedError, LedgerError
 from ledger.queries.batches import Batch
+from ledger.replaced import remove_replaced
 from ledger.settlement import Settlement, settle_once
 from ledger.stage_runs import Attempt, OpenedRun, Record, fail, heartbeat, open_run
 from ledger.states import BatchStatus
@@ -70,10 +71,12 @@ def run_steps(
 
 
 def settle_and_notify(job: "Job", batch_id: int, *, now: datetime | None = None) -> Settlement:
-    """Settle the batch if it can be decided at ``now``, then tell its sources what became of it."""
+    """Settle the batch if it can be decided at ``now``, then do what follows: folders that it has replaced
+    go, and its sources are told what became of it."""
     settlement = settle_once(job.database, batch_id, now=now)
     assert settlement is not None
     if settlement.status is BatchStatus.SETTLED:
+        remove_replaced(job.database)
         notify(job, batch_id)
     return settlement
 

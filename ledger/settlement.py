@@ -7,7 +7,7 @@ from sqlalchemy import Connection
 
 from ledger.database.connection import Database
 from ledger.errors import IntegrityError, NotReadyError, TooManyFailedError
-from ledger.queries import batches, claims, partitions, replays, runs
+from ledger.queries import batches, claims, dedup, partitions, replays, runs
 from ledger.queries import settlement as queries
 from ledger.queries.batches import Batch
 from ledger.states import BatchKind, BatchStatus, RunState
@@ -67,7 +67,8 @@ def _settle(
     verdict = decide(step_facts(connection, batch), moment, limits)
     if verdict.action is Action.WAIT:
         return Settlement(batch_id, BatchStatus.OPEN, verdict.reason)
-    if verdict.action is Action.ABANDON:
+    unfinished = verdict.action is Action.EXPIRE and batch.replaces_batch_id is not None
+    if verdict.action is Action.ABANDON or unfinished:  # what it was to replace is still in place
         return _abandon(connection, batch, verdict)
     if verdict.action is Action.EXPIRE and batch.ackers == 0:
         raise IntegrityError(
@@ -241,6 +242,7 @@ def _abandon(connection: Connection, batch: Batch, verdict: Verdict) -> Settleme
     """No verdicts without an emit: give up the batch and what it claimed."""
     batches.move_batch(connection, batch.batch_id, BatchStatus.OPEN, BatchStatus.ABANDONED)
     claims.release(connection, batch.batch_id)
+    dedup.forget_replaced(connection, batch.batch_id)
     runs.supersede_all(connection, batch.batch_id)
     queries.release_messages(connection, batch.batch_id)
     runs.fence_all_running(connection, batch.batch_id)

@@ -8,6 +8,7 @@ from sqlalchemy import Connection
 from ledger.database.connection import Database, translated
 from ledger.errors import LedgerError, UnavailableError
 from ledger.queries import batches, claims, partitions, replays
+from ledger.replaced import remove_replaced
 from ledger.settlement import Settlement, settle_once
 
 
@@ -40,11 +41,13 @@ class Errand:
 
 @dataclass(frozen=True)
 class Swept:
-    """``settlements``: of each open batch looked at. ``dropped``: partitions removed. ``errors``: what
+    """``settlements``: of each open batch looked at. ``dropped``: partitions removed. ``removed``:
+    folders that settled batches had replaced. ``errors``: what
     kept a batch from being settled, by batch; the others were looked at all the same."""
 
     settlements: tuple[Settlement, ...]
     dropped: tuple[int, ...]
+    removed: tuple[str, ...]
     replays: tuple[ReplayWish, ...]
     errands: tuple[Errand, ...]
     errors: dict[int, str]
@@ -57,6 +60,7 @@ def sweep_once(
     chosen = options or SweepOptions()
     settled, errors = _settle_all(database, now)
     dropped = _drop_decided(database, chosen)
+    removed = remove_replaced(database)
     moment = now or database.transact(batches.database_now)
     wishes = database.transact(lambda c: replays.automatic_replays(c, moment))
     due = moment - timedelta(seconds=chosen.errand_after_seconds)
@@ -65,6 +69,7 @@ def sweep_once(
     return Swept(
         tuple(settled),
         tuple(dropped),
+        tuple(removed),
         tuple(ReplayWish(row.batch_id, row.pipeline, row.messages) for row in wishes),
         tuple(errands),
         errors,

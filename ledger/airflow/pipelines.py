@@ -252,15 +252,18 @@ def _settle_task() -> Any:
     @task(task_id="settle")
     def settle(**context: Any) -> None:
         """Decide every record of the batch: acked, or failed with its stage and reason."""
+        from ledger.replaced import remove_replaced
         from ledger.settlement import settle_once
 
-        settlement = settle_once(connected(), context["ti"].xcom_pull(task_ids="open"))
+        database = connected()
+        settlement = settle_once(database, context["ti"].xcom_pull(task_ids="open"))
         assert settlement is not None
         _log.info("%s", settlement)
         if not settlement.status.decided:
             raise LedgerError(
                 f"batch {settlement.batch_id} is {settlement.status}: {settlement.reason}"
             )
+        remove_replaced(database)
 
     return settle()
 

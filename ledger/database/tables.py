@@ -525,6 +525,11 @@ failed_message = Table(
         server_default=text("0"),
         comment="How often a row of several records, this one among them, failed.",
     ),
+    Column(
+        "before_claim",
+        JSONB,
+        comment="What a replay found when it claimed the message, to be restored if it is abandoned.",
+    ),
     CheckConstraint("status <> 'replaying' OR replay_batch_id IS NOT NULL", name="claimed"),
     Index(None, "original_batch_id", "status"),
     Index(None, "replay_batch_id", postgresql_where=text("replay_batch_id IS NOT NULL")),
@@ -560,6 +565,15 @@ failed_root = Table(
     Index(None, "message_id"),
     Index(None, "batch_id"),
     comment="Every failed attempt of every message: where and why. Never changed.",
+)
+
+replaced_folder = Table(
+    "replaced_folder",
+    metadata,
+    _key("batch_id", "batch.batch_id", "Batch that replaces it.", primary=True),
+    Column("path", Text, primary_key=True, comment="Folder of an earlier delivery."),
+    Column("sink", Text, nullable=False, comment="Sink by name."),
+    comment="Folders of sinks that go once the batch that replaces them is settled.",
 )
 
 dedup_filter = Table(

@@ -23,9 +23,10 @@ WHERE r.state = 'committed' AND b.status = 'settled' AND r.stage = :sink AND b.b
 def family_deliveries(
     connection: Connection, sink: str, batch_id: int, original_id: int
 ) -> Sequence[Row[Any]]:
-    """Committed runs of the sink in the settled batches of a family, with input run and filter."""
+    """Committed runs of the sink in the settled batches of a family, oldest first, with input run and
+    filter. By run: a batch that was abandoned and opened again came later than its number says."""
     statement = text(
-        _DELIVERY + "AND :original IN (b.batch_id, b.original_batch_id) ORDER BY b.batch_id"
+        _DELIVERY + "AND :original IN (b.batch_id, b.original_batch_id) ORDER BY r.stage_run_id"
     )
     keys = {"sink": sink, "batch_id": batch_id, "original": original_id}
     return connection.execute(statement, keys).all()
@@ -44,8 +45,7 @@ def pipeline_deliveries(
 
 def void_deliveries(connection: Connection, sink: str, batch: Batch) -> list[int]:
     """Other decided batches whose folder no committed run of the sink stands behind: settled ones of
-    the batch's family, and abandoned ones of it or of its interval; and those of its interval that
-    another batch has replaced.
+    the batch's family, and abandoned ones of it or of its interval. They had a sink of this name.
 
     What they show was renamed by a run that was superseded, or died before it committed: this
     batch, or a later one, brings each of its records again.
@@ -57,7 +57,7 @@ def void_deliveries(connection: Connection, sink: str, batch: Batch) -> list[int
                 OR b.status = 'abandoned' AND b.interval_start = :start AND b.interval_end = :end)
                AND NOT EXISTS (SELECT FROM stage_run r
                                WHERE r.batch_id = b.batch_id AND r.stage = :sink AND r.state = 'committed')
-               OR b.status = 'superseded' AND b.interval_start = :start AND b.interval_end = :end)
+               AND jsonb_path_exists(b.topology, '$[*] ? (@.name == $sink)', jsonb_build_object('sink', cast(:sink AS text))))
     """)
     keys = {
         "original": batch.original_id,
@@ -77,6 +77,41 @@ def family_batches(connection: Connection, original_id: int) -> list[int]:
           SELECT :id UNION SELECT batch_id FROM batch_source WHERE rest_of_batch_id = :id) ORDER BY 1
     """)
     return [row.batch_id for row in connection.execute(statement, {"id": original_id})]
+
+
+def note_replaced(connection: Connection, batch_id: int, sink: str, paths: Sequence[str]) -> None:
+    """The folders that a sink's run of a batch replaces; they go once the batch is settled."""
+    keys = {"batch": batch_id, "sink": sink}
+    connection.execute(
+        text("DELETE FROM replaced_folder WHERE batch_id = :batch AND sink = :sink"), keys
+    )
+    for path in paths:
+        connection.execute(
+            text(
+                "INSERT INTO replaced_folder (batch_id, sink, path) VALUES (:batch, :sink, :path)"
+            ),
+            {**keys, "path": path},
+        )
+
+
+def replaced_folders(connection: Connection) -> Sequence[Row[Any]]:
+    """Folders that settled batches have replaced and that were not removed yet: batch_id, path."""
+    statement = text("""
+        SELECT f.batch_id, f.path FROM replaced_folder f JOIN batch b USING (batch_id)
+        WHERE b.status IN ('settled', 'superseded') ORDER BY 1, 2
+    """)
+    return connection.execute(statement).all()
+
+
+def forget_replaced(connection: Connection, batch_id: int, path: str | None = None) -> None:
+    """Forget a folder that was removed, or all that a batch was about to replace."""
+    connection.execute(
+        text("""
+        DELETE FROM replaced_folder
+        WHERE batch_id = :id AND (cast(:path AS text) IS NULL OR path = :path)
+        """),
+        {"id": batch_id, "path": path},
+    )
 
 
 def messages_of_roots(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:

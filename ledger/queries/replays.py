@@ -20,6 +20,14 @@ _SELECTED = """
     AND (cast(:root AS bigint) IS NULL
          OR m.message_id IN (SELECT f.message_id FROM failed_root f WHERE f.root_id = cast(:root AS bigint)))
 """
+
+
+def _as_found(message: str) -> str:
+    """What a claim changes of a message, to be restored if the replay is abandoned."""
+    names = ("status", "not_before", "failed_replays", "unit_failures")
+    return f"jsonb_build_object({', '.join(f"'{name}', {message}.{name}" for name in names)})"
+
+
 _ANY = dict.fromkeys(("source", "reason", "stage", "root", "since", "until"))
 
 
@@ -44,7 +52,7 @@ def claim_messages(
     """
     statement = text(f"""
         UPDATE failed_message SET status = 'replaying', replay_batch_id = :batch_id, updated_at = now(),
-               not_before = NULL,
+               not_before = NULL, before_claim = {_as_found("failed_message")},
                failed_replays = CASE WHEN status = 'quarantined' THEN 0 ELSE failed_replays END,
                unit_failures = CASE WHEN not_before = 'infinity' THEN 0 ELSE unit_failures END
         WHERE message_id IN (
@@ -82,10 +90,13 @@ def claimed_messages(connection: Connection, batch_id: int, source: str) -> list
 
 
 def claim_companions(connection: Connection, batch_id: int, run_id: int) -> int:
-    """Claim the failed messages that a replay's emit run emitted for the sake of their unit; how many."""
-    statement = text("""
-        UPDATE failed_message m SET status = 'replaying', replay_batch_id = :batch, not_before = NULL, updated_at = now()
-        FROM replay_root r
+    """Claim the failed messages that a replay's emit run emitted for the sake of their unit; how many. By
+    hand the whole unit begins with a new budget."""
+    statement = text(f"""
+        UPDATE failed_message m SET status = 'replaying', replay_batch_id = :batch, before_claim = {_as_found("m")},
+               not_before = NULL, updated_at = now(),
+               unit_failures = CASE WHEN b.selection ?| ARRAY['held', 'quarantined'] THEN 0 ELSE m.unit_failures END
+        FROM replay_root r JOIN batch b ON b.batch_id = r.batch_id
         WHERE r.batch_id = :batch AND r.stage_run_id = :run AND r.message_id = m.message_id AND m.status = 'failed'
     """)
     return connection.execute(statement, {"batch": batch_id, "run": run_id}).rowcount
@@ -177,7 +188,8 @@ def batches_to_replay(
 
 
 def automatic_replays(connection: Connection, now: datetime) -> Sequence[Row[Any]]:
-    """Batches of pipelines with ``auto_replay`` that have failed messages due: batch_id, pipeline, messages."""
+    """Batches of pipelines with ``auto_replay`` that have failed messages due, and may be replayed now:
+    batch_id, pipeline, messages."""
     statement = text("""
         SELECT m.original_batch_id AS batch_id, p.name AS pipeline, count(*) AS messages
         FROM failed_message m
@@ -185,6 +197,9 @@ def automatic_replays(connection: Connection, now: datetime) -> Sequence[Row[Any
         JOIN pipeline p USING (pipeline_id)
         WHERE m.status = 'failed' AND p.auto_replay
           AND (m.not_before IS NULL OR m.not_before <= cast(:now AS timestamptz))
+          AND NOT EXISTS (SELECT FROM batch n WHERE n.replaces_batch_id = b.batch_id AND n.status IN ('open', 'held'))
+          AND NOT (jsonb_path_exists(b.topology, '$[*].merges') AND EXISTS (
+            SELECT FROM batch r WHERE r.original_batch_id = b.batch_id AND r.status IN ('open', 'held')))
         GROUP BY 1, 2 ORDER BY 1
     """)
     return connection.execute(statement, {"now": now}).all()

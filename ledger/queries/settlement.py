@@ -130,7 +130,7 @@ WITH hop AS (
            AS h (ordinal, producer, consumer, fanout, component)
 ), component AS (
   SELECT component, min(ordinal) AS ordinal, count(DISTINCT consumer) AS readers,
-         string_agg(DISTINCT producer, ', ') AS producers, bool_or(ARRAY[producer, consumer] && cast(:merging AS text[])) AS merging,
+         string_agg(DISTINCT producer, ', ') AS producers,
          (SELECT array_agg(consumer ORDER BY first) FROM (
             SELECT consumer, min(ordinal) AS first FROM hop h WHERE h.component = hop.component GROUP BY 1) c) AS consumers
   FROM hop GROUP BY component
@@ -145,7 +145,7 @@ WITH hop AS (
   FROM settling_run s JOIN role r USING (stage)
   GROUP BY s.root_id, r.component
 ), broken AS (
-  SELECT DISTINCT ON (t.root_id) t.*, k.producers, k.consumers, k.readers, k.merging
+  SELECT DISTINCT ON (t.root_id) t.*, k.producers, k.consumers, k.readers
   FROM tally t JOIN component k USING (component)
   WHERE t.residue <> 0 OR t.emitted_edges <> t.acked_edges
   ORDER BY t.root_id, k.ordinal
@@ -159,16 +159,21 @@ WITH hop AS (
   LEFT JOIN settling_run c ON c.root_id = due.root_id AND c.stage = due.consumer
   WHERE due.edges <> coalesce(c.acked_edges, 0)
   GROUP BY due.root_id, due.component
-), named AS (
+), blamed AS (
   -- Of several with a wrong count one that did commit is to blame: the others never had their turn.
   SELECT b.*, coalesce((SELECT ARRAY[c] FROM unnest(u.consumers) WITH ORDINALITY AS c (c, place)
                         ORDER BY c = ANY (cast(:uncommitted AS text[])), place LIMIT 1), b.consumers) AS culprits,
          array_remove(u.consumers, NULL) AS wrong
   FROM broken b LEFT JOIN uneven u USING (root_id, component)
+), named AS (
+  SELECT b.*, b.culprits && cast(:uncommitted AS text[]) AS late, EXISTS (
+    SELECT FROM hop h WHERE h.consumer = ANY (b.culprits) AND ARRAY[h.producer, h.consumer] && cast(:merging AS text[])
+  ) AS merging
+  FROM blamed b
 )
 UPDATE settling s SET
   stage = array_to_string(b.culprits, ', '),
-  reason = CASE WHEN b.culprits && cast(:uncommitted AS text[]) THEN 'did not commit in time'
+  reason = CASE WHEN b.late THEN 'did not commit in time'
                 WHEN b.emitted_edges > b.acked_edges AND b.culprits && cast(:explicit AS text[])
                 THEN 'not acked by ' || array_to_string(b.culprits, ', ')
                 WHEN b.emitted_edges > b.acked_edges THEN 'lost'
@@ -176,8 +181,8 @@ UPDATE settling s SET
                 ELSE 'one lost and another acked too often' END,
   detail = format('%s edges from %s, %s acked', b.emitted_edges, b.producers, b.acked_edges)
            || CASE WHEN cardinality(b.wrong) > 1 THEN '; wrong at ' || array_to_string(b.wrong, ', ') ELSE '' END,
-  own_failure = NOT (b.merging OR b.culprits && cast(:uncommitted AS text[])),
-  shared = b.merging AND NOT b.culprits && cast(:uncommitted AS text[])
+  own_failure = NOT b.merging AND NOT b.late,
+  shared = b.merging AND NOT b.late
 FROM named b WHERE b.root_id = s.root_id
 """
 
@@ -259,23 +264,26 @@ def record_failures_of_companions(
     """Messages that a replay emitted for the sake of their unit, and that failed in it; how many.
 
     They were acked before, or recovered: what the replay replaced of theirs is gone, so they count
-    as failed, as for the first time.
+    as failed. For one that was acked it is the first failure; one that was recovered goes on counting.
     """
     statement = text("""
         INSERT INTO failed_message AS m
           (message_id, original_batch_id, source, status, root_id, attempts, failed_replays, unit_failures)
         SELECT r.message_id, :original, b.source,
-               (CASE WHEN s.own_failure AND :max_replays = 0 THEN 'quarantined' ELSE 'failed' END)::message_status,
-               s.root_id, 1, 0, s.shared::int
+               (CASE WHEN NOT s.own_failure THEN 'failed'
+                     WHEN coalesce(k.failed_replays + 1, 0) >= :max_replays THEN 'quarantined' ELSE 'failed' END)::message_status,
+               s.root_id, coalesce(k.attempts, 0) + 1, coalesce(k.failed_replays + s.own_failure::int, 0),
+               coalesce(k.unit_failures, 0) + s.shared::int
         FROM settling s
         JOIN replay_root r ON r.root_id = s.root_id AND r.batch_id = :id
         JOIN batch_source b ON b.batch_id = :id AND b.emit_run_id = r.stage_run_id
         LEFT JOIN failed_message k ON k.message_id = r.message_id
         WHERE k.message_id IS NULL OR k.status = 'recovered'
         ON CONFLICT (message_id) DO UPDATE SET
-          status = excluded.status, root_id = excluded.root_id, attempts = m.attempts + 1,
-          unit_failures = m.unit_failures + excluded.unit_failures, replay_batch_id = NULL,
-          not_before = NULL, updated_at = now()
+          status = excluded.status, root_id = excluded.root_id, attempts = excluded.attempts,
+          failed_replays = excluded.failed_replays, unit_failures = excluded.unit_failures,
+          replay_batch_id = NULL, not_before = NULL, updated_at = now()
+        WHERE m.status = 'recovered'
     """)
     keys = {"id": batch_id, "original": original_id, "max_replays": max_replays}
     return connection.execute(statement, keys).rowcount
@@ -352,12 +360,13 @@ def forget_fails(connection: Connection, batch_id: int) -> None:
 
 
 def release_messages(connection: Connection, batch_id: int) -> int:
-    """Give the messages that an abandoned replay claimed back, to where it took them from; how many."""
+    """Give back the messages that an abandoned replay claimed, as it found them; how many."""
     statement = text("""
-        UPDATE failed_message m SET replay_batch_id = NULL, updated_at = now(),
-               status = (CASE WHEN coalesce(b.selection ->> 'quarantined', 'false') = 'true'
-                              THEN 'quarantined' ELSE 'failed' END)::message_status
-        FROM batch b
-        WHERE b.batch_id = :id AND m.replay_batch_id = b.batch_id AND m.status = 'replaying'
+        UPDATE failed_message SET replay_batch_id = NULL, before_claim = NULL, updated_at = now(),
+               status = (before_claim ->> 'status')::message_status,
+               not_before = (before_claim ->> 'not_before')::timestamptz,
+               failed_replays = (before_claim ->> 'failed_replays')::int,
+               unit_failures = (before_claim ->> 'unit_failures')::int
+        WHERE replay_batch_id = :id AND status = 'replaying'
     """)
     return connection.execute(statement, {"id": batch_id}).rowcount

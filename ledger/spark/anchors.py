@@ -30,10 +30,17 @@ def carries_unit(pipeline: Pipeline, name: str) -> bool:
 def stored_anchor(pipeline: Pipeline, step: StageStep) -> list[Column]:
     """``_anchor`` as columns that store well: of one record flat, of several a sorted list."""
     if pipeline.graph.merges(step.name):
-        return [F.array_sort(F.array_distinct(ANCHOR)).alias(ANCHORS)]
+        return [F.sort_array(ANCHOR).alias(ANCHORS)]
     names = ["root", "parent", *(["input"] if len(step.inputs) > 1 else [])]
     names += ["unit"] if carries_unit(pipeline, step.name) else []
     return [F.col(f"{ANCHOR}.{name}").alias(f"_{name}") for name in names]
+
+
+def _bare() -> Column:
+    """Whether a row comes from no record, or in part from one that nobody knows."""
+    anchors = F.col(ANCHORS)
+    unknown = F.exists(anchors, lambda one: one["root"].isNull())
+    return anchors.isNull() | (F.size(anchors) == 0) | F.coalesce(unknown, F.lit(False))
 
 
 class AnchorWitness:
@@ -53,7 +60,7 @@ class AnchorWitness:
             self._observation,
             F.sum(F.when(passes, F.size(roots)).otherwise(F.lit(0))).alias("edges"),
             F.max(F.size(roots)).alias("most"),
-            F.count_if(F.col(ANCHORS).isNull() | (F.size(ANCHORS) == 0)).alias("bare"),
+            F.count_if(_bare()).alias("bare"),
             self._strangers(frame).alias("strangers"),
         )
 
@@ -62,8 +69,8 @@ class AnchorWitness:
         found = self._metrics()
         if found["bare"]:
             raise StageError(
-                f"stage {step.name!r} returned {found['bare']} rows with an empty {ANCHOR!r}, which come from no "
-                "record: merge the anchors of all inputs that a row may come from"
+                f"stage {step.name!r} returned {found['bare']} rows with an empty {ANCHOR!r} or a null in it, which "
+                "come from no record: merge_anchors(...) unites those of all inputs that a row may come from"
             )
         if found["most"] is not None and int(found["most"]) > max_anchors:
             raise StageError(

@@ -74,7 +74,8 @@ def fold_source(rows: DataFrame, run_id: int, consumers: Sequence[str]) -> DataF
 
 
 def by_anchor(output: DataFrame) -> DataFrame:
-    """Rows of several anchors (``_anchors``: root, parent and maybe input, sorted) as a row for each.
+    """Rows of several anchors (``_anchors``: root, parent and maybe input, sorted) as a row for each; one
+    that stands there twice makes two, which the folds count once.
 
     ``_first``: whether it is the row's first of that root. ``_shared``: whether the row has others.
     """

@@ -50,6 +50,8 @@ def run_sink(job: Job, run: OpenedRun, step: SinkStep) -> Record:
         for batch_id in queries.void_deliveries(connection, step.name, run.batch):
             folders.remove(batch_id)
         folders.show()
+        given_way = [folders.of(batch_id) for batch_id in replacement.batches]
+        queries.note_replaced(connection, run.batch.batch_id, step.name, given_way)
 
     commit(
         job.database,
@@ -59,8 +61,6 @@ def run_sink(job: Job, run: OpenedRun, step: SinkStep) -> Record:
         before_commit=deliver,
     )
     folders.clean()
-    for batch_id in replacement.batches:
-        folders.remove(batch_id)
     dedup.release()
     return record
 
@@ -115,7 +115,7 @@ class _Folders:
         self._path = path
         self.staging = f"{path}/_staging/{run.run_id}"
         self._replaced = f"{path}/_staging/{run.run_id}_replaced"
-        self._final = f"{path}/batch={run.batch.batch_id}"
+        self._final = self.of(run.batch.batch_id)
         self._fs = _filesystem(path)
 
     def shown(self, manifest: Manifest) -> Manifest:
@@ -144,9 +144,13 @@ class _Folders:
         """Whether an earlier run of the batch shows its folder."""
         return bool(self._fs.exists(self._final))
 
+    def of(self, batch_id: int) -> str:
+        """Where a batch's files are shown."""
+        return f"{self._path}/batch={batch_id}"
+
     def remove(self, batch_id: int) -> None:
         """Remove the folder of another batch."""
-        folder = f"{self._path}/batch={batch_id}"
+        folder = self.of(batch_id)
         if self._fs.exists(folder):
             self._fs.rm(folder, recursive=True)
 

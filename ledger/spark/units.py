@@ -47,7 +47,7 @@ def replayed_records(
         lambda c: replays.quarantined_messages(c, batch.original_id, step.name)
     )
     stored = _snapshot(job, batch.original_id, step.name)
-    kept = stored.join(F.broadcast(_numbers(job, given_up)), MESSAGE, "left_anti")
+    kept = stored.join(_numbers(job, given_up), MESSAGE, "left_anti")
     everything = with_unit(job, step, reader.parse_again(kept))
     claimed = _claimed_by_source(job, run)
     if not claimed:
@@ -63,7 +63,8 @@ def replayed_records(
         for source, messages in claimed
     ]
     chosen = reduce(DataFrame.unionByName, [found.select(UNIT) for found in units]).distinct()
-    return everything.join(F.broadcast(chosen), UNIT, "left_semi").select(*everything.columns)
+    names = [f"`{name}`" for name in everything.columns]
+    return everything.join(chosen, UNIT, "left_semi").select(*names)
 
 
 class Replacement:
@@ -76,7 +77,8 @@ class Replacement:
 
     def __init__(self, job: Job, run: OpenedRun, step: SinkStep):
         self._job, self._run, self._step = job, run, step
-        applies = run.batch.kind is BatchKind.REPLAY and job.pipeline.graph.in_units(step.name)
+        replay = run.batch.kind is BatchKind.REPLAY and job.pipeline.graph.in_units(step.name)
+        applies = replay and self._brought() > 0
         self._earlier: Sequence[Row[Any]] = self._deliveries() if applies else []
 
     @property
@@ -96,11 +98,17 @@ class Replacement:
         for row in reversed(self._earlier):
             rows = delivered_rows(self._job, row.batch_id, row.input_run_id)
             brought = reduce(DataFrame.unionByName, later).distinct()
-            kept.append(
-                rows.join(F.broadcast(brought), UNIT, "left_anti").select(*user_columns(rows))
-            )
+            kept.append(rows.join(brought, UNIT, "left_anti").select(*user_columns(rows)))
             later.append(self._units(row.batch_id))
         return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), kept)
+
+    def _brought(self) -> int:
+        """Records of sources in units that the batch emitted: a replay of others replaces nothing."""
+        sources = self._job.database.transact(
+            lambda c: batches.sources(c, self._run.batch.batch_id)
+        )
+        graph = self._job.pipeline.graph
+        return sum(row.roots or 0 for row in sources if graph.in_units(row.source))
 
     def _deliveries(self) -> Sequence[Row[Any]]:
         batch = self._run.batch
@@ -133,7 +141,7 @@ def _claimed_by_source(job: Job, run: OpenedRun) -> list[tuple[SourceStep, list[
 
 def _claimed(job: Job, run: OpenedRun, step: SourceStep, messages: list[int]) -> DataFrame:
     stored = _snapshot(job, run.batch.original_id, step.name)
-    return stored.join(F.broadcast(_numbers(job, messages)), MESSAGE, "left_semi")
+    return stored.join(_numbers(job, messages), MESSAGE, "left_semi")
 
 
 def _snapshot(job: Job, original_batch_id: int, source: str) -> DataFrame:

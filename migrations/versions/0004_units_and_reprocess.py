@@ -6,6 +6,7 @@ Revises: 0003
 
 import sqlalchemy as sa
 from alembic import op
+from sqlalchemy.dialects import postgresql
 
 revision = "0004"
 down_revision = "0003"
@@ -116,20 +117,21 @@ HELD_COLUMNS = {
     "unit_failures": "How often a row of several records, this one among them, failed.",
 }
 
-# A pending root is one of a batch that is not decided: superseded is decided.
+# A pending root is one of a batch that is not decided: superseded is decided. A record that failed only in
+# a later replay of its unit is not acked in its original either.
 ROOT_STATUS = """
 SELECT s.first_root + n.number AS root_id,
        coalesce(m.message_id, rr.message_id, s.first_root + n.number) AS message_id,
        b.batch_id, p.name AS pipeline, s.source,
        CASE WHEN b.status::text {undecided} THEN 'pending'
-            WHEN f.root_id IS NULL THEN 'acked' ELSE m.status::text END AS status,
+            WHEN {acked} THEN 'acked' ELSE m.status::text END AS status,
        f.stage, f.reason
 FROM batch_source s
 JOIN batch b USING (batch_id)
 JOIN pipeline p ON p.pipeline_id = b.pipeline_id
 CROSS JOIN LATERAL generate_series(0, s.roots - 1) AS n (number)
 LEFT JOIN failed_root f ON f.root_id = s.first_root + n.number
-LEFT JOIN failed_message m ON m.message_id = f.message_id
+LEFT JOIN failed_message m ON m.message_id = {message}
 LEFT JOIN replay_root rr ON rr.root_id = s.first_root + n.number AND rr.stage_run_id = s.emit_run_id
 WHERE s.emit_run_id IS NOT NULL
 """
@@ -140,19 +142,23 @@ RETURNS TABLE (root_id bigint, message_id bigint, batch_id bigint, pipeline text
 LANGUAGE sql STABLE AS $$
   SELECT root, coalesce(m.message_id, rr.message_id, root), b.batch_id, p.name, s.source,
          CASE WHEN b.status::text {undecided} THEN 'pending'
-              WHEN f.root_id IS NULL THEN 'acked' ELSE m.status::text END,
+              WHEN {acked} THEN 'acked' ELSE m.status::text END,
          f.stage, f.reason, f.detail
   FROM batch_source s
   JOIN batch b ON b.batch_id = s.batch_id
   JOIN pipeline p ON p.pipeline_id = b.pipeline_id
   LEFT JOIN failed_root f ON f.root_id = root
-  LEFT JOIN failed_message m ON m.message_id = f.message_id
+  LEFT JOIN failed_message m ON m.message_id = {message}
   LEFT JOIN replay_root rr ON rr.root_id = root AND rr.stage_run_id = s.emit_run_id
   WHERE s.emit_run_id IS NOT NULL AND s.first_root <= root AND root < s.first_root + s.roots
 $$
 """
-UNDECIDED = "NOT IN ('settled', 'superseded')"
-UNDECIDED_BEFORE = "<> 'settled'"
+NOW = {
+    "undecided": "NOT IN ('settled', 'superseded')",
+    "acked": "f.root_id IS NULL AND (b.kind = 'replay' OR m.message_id IS NULL)",
+}
+BEFORE = {"undecided": "<> 'settled'", "acked": "f.root_id IS NULL", "message": "f.message_id"}
+OWN = "coalesce(f.message_id, CASE WHEN b.kind = 'original' THEN {} END)"
 
 
 def _literal(value: str) -> str:
@@ -182,6 +188,28 @@ def upgrade() -> None:
         ),
     )
     op.add_column(
+        "failed_message",
+        sa.Column(
+            "before_claim",
+            postgresql.JSONB(),
+            comment="What a replay found when it claimed the message, to be restored if it is abandoned.",
+        ),
+    )
+    op.create_table(
+        "replaced_folder",
+        sa.Column("batch_id", sa.BigInteger(), nullable=False, comment="Batch that replaces it."),
+        sa.Column("path", sa.Text(), nullable=False, comment="Folder of an earlier delivery."),
+        sa.Column("sink", sa.Text(), nullable=False, comment="Sink by name."),
+        sa.ForeignKeyConstraint(
+            ["batch_id"], ["batch.batch_id"], name=op.f("replaced_folder_batch_id_fkey")
+        ),
+        sa.PrimaryKeyConstraint("batch_id", "path", name=op.f("replaced_folder_pkey")),
+        comment="Folders of sinks that go once the batch that replaces them is settled.",
+    )
+    op.execute("GRANT SELECT, INSERT, UPDATE, DELETE ON replaced_folder TO ledger_writer")
+    op.execute("GRANT SELECT ON replaced_folder TO ledger_reader")
+    op.execute("ALTER TABLE replaced_folder OWNER TO ledger_owner")
+    op.add_column(
         "batch",
         sa.Column(
             "replaces_batch_id",
@@ -198,8 +226,10 @@ def upgrade() -> None:
     _describe("held_record", HELD_COMMENT, HELD_COLUMNS)
     op.execute("GRANT SELECT ON held_record TO ledger_reader, ledger_writer")
     op.execute("ALTER VIEW held_record OWNER TO ledger_owner")
-    op.execute(f"CREATE OR REPLACE VIEW root_status AS {ROOT_STATUS.format(undecided=UNDECIDED)}")
-    op.execute(ROOT_STATE.format(undecided=UNDECIDED))
+    op.execute(
+        f"CREATE OR REPLACE VIEW root_status AS {ROOT_STATUS.format(**NOW, message=OWN.format('s.first_root + n.number'))}"
+    )
+    op.execute(ROOT_STATE.format(**NOW, message=OWN.format("root")))
 
 
 def downgrade() -> None:
@@ -215,12 +245,12 @@ def downgrade() -> None:
     _describe("batch_status", STATUS_COMMENT_BEFORE, old)
     op.execute("GRANT SELECT ON batch_status TO ledger_reader, ledger_writer")
     op.execute("ALTER VIEW batch_status OWNER TO ledger_owner")
-    op.execute(
-        f"CREATE OR REPLACE VIEW root_status AS {ROOT_STATUS.format(undecided=UNDECIDED_BEFORE)}"
-    )
-    op.execute(ROOT_STATE.format(undecided=UNDECIDED_BEFORE))
+    op.execute(f"CREATE OR REPLACE VIEW root_status AS {ROOT_STATUS.format(**BEFORE)}")
+    op.execute(ROOT_STATE.format(**BEFORE))
     op.drop_constraint(op.f("batch_replaces_batch_id_fkey"), "batch", type_="foreignkey")
     op.drop_column("batch", "replaces_batch_id")
+    op.drop_table("replaced_folder")
+    op.drop_column("failed_message", "before_claim")
     op.drop_column("failed_message", "unit_failures")
     op.drop_column("failed_root", "shared")
     op.drop_column("root_fail", "shared")

@@ -10,6 +10,7 @@ from ledger.database.connection import Database
 from ledger.opening import Interval, RunKey, Selection, open_batch, open_replay
 from ledger.pipeline import Pipeline
 from ledger.queries.batches import Batch
+from ledger.replaced import remove_replaced
 from ledger.running import StepResult, run_step
 from ledger.settings import Settings
 from ledger.settlement import Settlement, settle_once
@@ -53,6 +54,7 @@ class Runner:
         self.steps(batch)
         settlement = settle_once(self.job.database, batch.batch_id)
         assert settlement is not None
+        remove_replaced(self.job.database)
         return settlement
 
 

@@ -96,11 +96,11 @@ def test_only_what_is_decided_can_be_replaced(database):
         reprocessed(database, made)
     settle_once(database, old.batch_id)
     replay = replayed(database, made, old.batch_id)
-    with pytest.raises(NotReadyError, match=f"its batch {replay.batch_id} is not"):
+    with pytest.raises(NotReadyError, match=f"belongs to it: batch {replay.batch_id} is not"):
         reprocessed(database, made)
     run_replay(database, replay)
     new = reprocessed(database, made)
-    with pytest.raises(NotReadyError, match=f"its batch {new.batch_id} is not"):
+    with pytest.raises(NotReadyError, match=f"belongs to it: batch {new.batch_id} is not"):
         reprocessed(database, made, "another")
 
 
@@ -143,6 +143,98 @@ def test_a_reprocess_that_dies_replaces_nothing(database):
         one(database, "SELECT status FROM batch WHERE batch_id = :b", b=old.batch_id).status
         == "superseded"
     )
+
+
+def test_a_reprocess_that_expires_replaces_nothing(database):
+    """A new batch whose sink died is abandoned: the old one stays, and opened again it replaces it."""
+    made = pipeline()
+    old, _ = whole_batch(database, made)
+    settle_once(database, old.batch_id)
+    new = reprocessed(database, made)
+    roots = emit(database, new, 5)
+    run_middle(database, new, roots)
+    started(database, new.batch_id, "sink")
+    age(database, new.batch_id, 100)
+    assert settle_once(database, new.batch_id).status is BatchStatus.ABANDONED
+    assert (
+        one(database, "SELECT status FROM batch WHERE batch_id = :b", b=old.batch_id).status
+        == "settled"
+    )
+    assert reprocessed(database, made).batch_id == new.batch_id
+    assert run_all(database, new).status is BatchStatus.SETTLED
+
+
+def test_an_abandoned_replay_does_not_come_back_beside_it(database):
+    """A replay that was given up is not opened again while its batch is being replaced, nor afterwards."""
+    made = pipeline()
+    old, _ = whole_batch(database, made, 5, lose_sink=[0])
+    settle_once(database, old.batch_id)
+    replay = replayed(database, made, old.batch_id)
+    started(database, replay.batch_id, "source")
+    age(database, replay.batch_id, 100)
+    assert settle_once(database, replay.batch_id).status is BatchStatus.ABANDONED
+    new = reprocessed(database, made)
+    with pytest.raises(NotReadyError, match="is being replaced"):
+        replayed(database, made, old.batch_id)
+    run_all(database, new)
+    with pytest.raises(NotReadyError, match="is superseded"):
+        replayed(database, made, old.batch_id)
+
+
+def test_a_reprocess_of_two_sources_given_up_halfway(runner, tmp_path, sink_rows):
+    """One flow of the new batch is delivered, the other died: the old rows are there, and a replay of the
+    old batch leaves them."""
+    for name in "ab":
+        (tmp_path / f"{name}.csv").write_text("id\n1\n2\n")
+    made = Pipeline("two")
+    for name in "ab":
+        made.source(name, FileSource(f"{name}.csv", schema="id INT"))
+    made.stage(reads="b")(poisoned)
+    made.sink("sa", ParquetSink("sa"), reads="a")
+    made.sink("sb", ParquetSink("sb"), reads="poisoned")
+    run = runner(made)
+    first = run.open()
+    assert run.settled(first).failed == 1
+    job = run.job
+    again = open_batch(
+        job.database, job.settings, made, RunKey("", "again"), Interval(START, END), reprocess=True
+    )
+    run.step(again, "a")
+    run.step(again, "sa")
+    started(job.database, again.batch_id, "b")
+    age(job.database, again.batch_id, 10_000)
+    assert settle_once(job.database, again.batch_id).status is BatchStatus.ABANDONED
+    run.settled(run.open_replay(first.batch_id))
+    assert sink_rows("sa", "id") in ([(1,), (2,)], [(1,), (1,), (2,), (2,)])
+    assert (tmp_path / "sa" / f"batch={first.batch_id}").exists()
+
+
+def poisoned(rows):
+    return rows.selectExpr("*", "CASE WHEN id = 2 THEN 'poisoned' END AS _failed")
+
+
+def test_a_sink_renamed_over_its_path(runner, tmp_path, sink_rows):
+    """A replay through a sink of another name over the same path leaves what the batch delivered."""
+    (tmp_path / "b.csv").write_text("id\n1\n2\n")
+
+    def made(name, stage):
+        pipeline = Pipeline("renamed")
+        pipeline.source("b", FileSource("b.csv", schema="id INT"))
+        pipeline.stage(reads="b")(stage)
+        pipeline.sink(name, ParquetSink("out"), reads=stage.__name__)
+        return pipeline
+
+    run = runner(made("out", poisoned))
+    first = run.open()
+    run.settled(first)
+
+    def healed(rows):
+        return rows
+
+    healed.__name__ = "poisoned"
+    mended = runner(made("renamed", healed))
+    mended.settled(mended.open_replay(first.batch_id))
+    assert sink_rows("out", "id") == [(1,), (2,)]
 
 
 def test_nothing_to_replace_is_an_ordinary_batch(database):

@@ -2,7 +2,7 @@
 
 import dataclasses
 import os
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 
 import pytest
@@ -130,7 +130,9 @@ def test_an_open_batch_keeps_its_rest(runner, tmp_path, sink_rows):
     first = run.open("one")
     run.step(first, "words")
     roomy = runner(by_interval(max_pending=9))
-    with pytest.raises(InputError, match="belongs to batch 1 \\(open"):
+    with pytest.raises(
+        BackPressureError, match="what it leaves, if anything, is read once it is settled"
+    ):
         roomy.open("two")
     write(tmp_path / "in.csv", "x", "y", "z")
     run.settled(first)

@@ -1,5 +1,7 @@
 """Whole stages: rows of several records, and replays by unit."""
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
 from pyspark.sql import Window
 from pyspark.sql import functions as F
@@ -13,7 +15,11 @@ from ledger import (
     merge_anchors,
     testing,
 )
-from ledger.errors import DeclarationError, NotReadyError, StageError
+from ledger.errors import DeclarationError, InputError, NotReadyError, StageError
+from ledger.settlement import settle_once
+from ledger.states import BatchStatus
+from ledger.sweeper import sweep_once
+from tests.support.ledgers import age, one, rows, started
 
 ORDERS = "id INT, customer STRING, cents INT"
 CUSTOMERS = "customer STRING, country STRING"
@@ -289,7 +295,7 @@ def test_a_row_that_comes_from_no_record_is_refused(spark):
 
     made.sink("sales", ParquetSink("sales"), reads="sold")
     shop = {**SHOP, "customers": [*SHOP["customers"], {"customer": "c", "country": "FR"}]}
-    with pytest.raises(StageError, match="1 rows with an empty '_anchor'"):
+    with pytest.raises(StageError, match="1 rows with an empty '_anchor' or a null in it"):
         testing.run_batch(made, shop, spark=spark)
 
 
@@ -366,6 +372,214 @@ def test_one_parent_in_several_partitions(spark):
     assert len({row["id"] for row in result.rows["sales"]}) == 25
 
 
+def clicks_beside_orders(unit, lose=()):
+    """Orders in units and, beside them, clicks that are replayed one by one."""
+    made = totals(unit=unit)
+    made.source("clicks", FileSource("clicks.csv", schema=ORDERS))
+
+    @made.stage(reads="clicks")
+    def kept(clicks):
+        return clicks.where(~F.col("id").isin(list(lose) or [-1]))
+
+    made.sink("hits", ParquetSink("hits"), reads="kept")
+    return made
+
+
+@pytest.mark.parametrize("unit", [(), ("customer",)])
+def test_a_replay_of_others_replaces_nothing(spark, unit):
+    """A replay that takes no record of the sources in units leaves what their sinks hold."""
+    rows = {"orders": SHOP["orders"], "clicks": orders_of(8, 9)}
+    result = testing.run_batch(clicks_beside_orders(unit, [9]), rows, spark=spark)
+    assert (ids(result, "hits"), len(result.rows["sales"])) == ([8], 2)
+    again = testing.replay(result, clicks_beside_orders(unit))
+    assert again.roots.total == 1
+    assert (ids(again, "hits"), len(again.rows["sales"])) == ([8, 9], 2)
+
+
+@pytest.mark.parametrize("unit", [(), ("customer",)])
+def test_a_replay_that_dies_after_its_sink_replaces_what_it_was_to(spark, unit):
+    """The folders that a replay replaces go once it is settled, whoever settles it."""
+    result = testing.run_batch(totals(poison=2, unit=unit), {"orders": SHOP["orders"]}, spark=spark)
+    dead = testing.replay(result, totals(unit=unit), faults=[testing.crash_at("steps_committed")])
+    assert dead.crashed
+    assert sorted(row["orders"] for row in dead.rows["sales"]) == [2, 2, 2, 3]  # both are shown
+    swept = sweep_once(result.lab.database)
+    assert [path.rsplit("/", 1)[1] for path in swept.removed] == [f"batch={result.batch_id}"]
+    assert sorted(row["orders"] for row in testing.resume(dead).rows["sales"]) == [2, 3]
+
+
+def test_a_replay_opened_again_is_newer_than_its_number(runner, tmp_path, sink_rows):
+    """What an abandoned replay brings when it is opened again is not taken back by one that ran meanwhile."""
+    (tmp_path / "orders.csv").write_text(
+        "id,customer,cents\n1,a,10\n2,a,10\n3,a,10\n7,b,10\n8,b,10\n"
+    )
+
+    def made(lose):
+        pipeline = Pipeline("latest", max_replays=9)
+        pipeline.source("orders", FileSource("orders.csv", schema=ORDERS))
+
+        @pipeline.stage(reads="orders")
+        def checked(orders):
+            return orders.where(~F.col("id").isin(lose))
+
+        @pipeline.stage(reads="checked", whole=True, unit="customer")
+        def total(orders):
+            return orders.groupBy("customer").agg(
+                F.count(F.lit(1)).alias("orders"), collect_anchors()
+            )
+
+        pipeline.sink("sales", ParquetSink("sales"), reads="total")
+        return pipeline
+
+    run = runner(made([3, 8]))
+    first = run.open()
+    run.settled(first)
+    dead = run.open_replay(first.batch_id, "dead")
+    started(run.job.database, dead.batch_id, "orders")
+    age(run.job.database, dead.batch_id, 10_000)
+    assert settle_once(run.job.database, dead.batch_id).status is BatchStatus.ABANDONED
+    run.settled(run.open_replay(first.batch_id, "meanwhile"))  # loses 3 and 8 again
+    mended = runner(made([8]))
+    mended.settled(mended.open_replay(first.batch_id, "dead"))  # opened again: brings 3
+    assert sink_rows("sales", "customer", "orders") == [("a", 3), ("b", 1)]
+    last = runner(made([99]))
+    last.settled(last.open_replay(first.batch_id, "last"))  # brings 8, carries a over
+    assert sink_rows("sales", "customer", "orders") == [("a", 3), ("b", 2)]
+
+
+def test_another_unit_than_the_batch_had(spark):
+    """A replay whose rows could not be told from those it is to replace is refused."""
+    result = testing.run_batch(totals(poison=2), {"orders": SHOP["orders"]}, spark=spark)
+    with pytest.raises(
+        InputError, match="ran with the unit customer, the pipeline has the batch as unit"
+    ):
+        testing.replay(result, totals(unit=()))
+    with pytest.raises(
+        InputError, match="ran with the sources orders, the pipeline has clicks, orders"
+    ):
+        testing.replay(result, clicks_beside_orders(("customer",)))
+
+
+def test_an_abandoned_replay_gives_back_what_it_found(runner, tmp_path, database):
+    """Messages that a replay from quarantine took along are failed again afterwards, not quarantined."""
+    (tmp_path / "orders.csv").write_text("id,customer,cents\n1,a,x\n2,a,10\n")
+    (tmp_path / "customers.csv").write_text("customer,country\na,x\n")
+    made = Pipeline("shop", max_replays=1)
+    made.source("orders", FileSource("orders.csv", schema=ORDERS))
+    made.source("customers", FileSource("customers.csv", schema="customer STRING, country INT"))
+
+    @made.stage(reads=["orders", "customers"], whole=True)
+    def sold(orders, customers):
+        joined = orders.alias("o").join(customers.alias("c"), "customer", "inner")
+        return joined.select("o.id", merge_anchors("o._anchor", "c._anchor"))
+
+    made.sink("sales", ParquetSink("sales"), reads="sold")
+    run = runner(made)
+    first = run.open()
+    assert run.settled(first).failed == 3
+    run.settled(run.open_replay(first.batch_id, "one"))
+    status = "SELECT status, failed_replays, unit_failures FROM failed_message ORDER BY message_id"
+    before = rows(database, status)
+    assert sorted(row.status for row in before) == ["failed", "quarantined", "quarantined"]
+    again = run.open_replay(first.batch_id, "two", quarantined=True)
+    run.step(again, "orders")
+    started(database, again.batch_id, "customers")
+    age(database, again.batch_id, 10_000)
+    assert settle_once(database, again.batch_id).status is BatchStatus.ABANDONED
+    assert rows(database, status) == before
+
+
+def test_a_record_lost_beside_a_whole_stage_is_its_own_failure(spark):
+    """A source that a record-wise and a whole stage read: what the record-wise one loses again and again is
+    quarantined by itself."""
+    made = totals()
+
+    @made.stage(reads="orders")
+    def listed(orders):
+        return orders.where("id <> 4")
+
+    made.sink("list", ParquetSink("list"), reads="listed")
+    made.max_replays = 1
+    result = testing.run_batch(made, {"orders": SHOP["orders"]}, spark=spark)
+    assert [(one.stage, one.status) for one in result.failed] == [("listed", "failed")]
+    again = testing.replay(result)
+    assert [one.status for one in again.failed] == ["quarantined"]
+
+
+def test_backoff_and_failures_of_others_do_not_quarantine_them(spark):
+    """A poisoned customer makes its orders miss their partner: it is quarantined, they are not, whatever
+    the backoff, and a replay takes those of the unit that are not due with those that are."""
+
+    def shop(poisoned):
+        made = Pipeline("shop", max_replays=1, replay_backoff="1h")
+        made.source("orders", FileSource("orders.csv", schema=ORDERS))
+        made.source("customers", FileSource("customers.csv", schema=CUSTOMERS))
+
+        @made.stage(reads="customers")
+        def known(customers):
+            bad = F.lit(poisoned) & (F.col("customer") == "a")
+            return customers.withColumn("_failed", F.when(bad, "poisoned"))
+
+        @made.stage(reads=["orders", "known"], whole=True, unit="customer")
+        def sold(orders, customers):
+            joined = orders.alias("o").join(customers.alias("c"), "customer", "inner")
+            return joined.select("o.id", "customer", merge_anchors("o._anchor", "c._anchor"))
+
+        made.sink("sales", ParquetSink("sales"), reads="sold")
+        return made
+
+    now = datetime.now(UTC)
+    result = testing.run_batch(shop(True), SHOP, spark=spark, now=now)
+    assert sorted(one.source for one in result.failed) == [
+        "customers",
+        "orders",
+        "orders",
+        "orders",
+    ]
+    with pytest.raises(NotReadyError, match="not due yet"):
+        testing.replay(result, now=now + timedelta(minutes=59))
+    later = now + timedelta(hours=2)
+    again = testing.replay(result, now=later, source="customers")
+    status = {(one.source, one.status) for one in again.failed}
+    assert status == {("customers", "quarantined"), ("orders", "failed")}
+    mended = testing.replay(result, shop(False), now=later + timedelta(hours=9), quarantined=True)
+    assert ids(mended) == [1, 2, 3, 4, 5]
+    assert mended.roots.failed == 0
+
+
+def test_a_null_among_the_anchors_is_refused(spark):
+    """A list that an outer join has put a null into is an error, not a root of nobody."""
+    made = Pipeline("outer")
+    made.source("orders", FileSource("orders.csv", schema=ORDERS))
+    made.source("customers", FileSource("customers.csv", schema=CUSTOMERS))
+
+    @made.stage(reads=["orders", "customers"], whole=True)
+    def sold(orders, customers):
+        joined = orders.alias("o").join(customers.alias("c"), "customer", "left")
+        both = F.array(F.get("o._anchor", F.lit(0)), F.get("c._anchor", F.lit(0)))
+        return joined.select("o.id", both.alias("_anchor"))
+
+    made.sink("sales", ParquetSink("sales"), reads="sold")
+    with pytest.raises(StageError, match="5 rows with an empty '_anchor' or a null in it"):
+        testing.run_batch(made, {"orders": SHOP["orders"]}, spark=spark)
+
+
+def test_the_views_agree_on_a_companion_that_failed(spark):
+    """A record acked in its batch and lost in a replay of its unit is failed in every view."""
+    result = testing.run_batch(totals(poison=2), {"orders": SHOP["orders"]}, spark=spark)
+    testing.replay(result, totals(poison=1))
+    counts = one(
+        result.lab.database, "SELECT * FROM batch_status WHERE batch_id = :b", b=result.batch_id
+    )
+    assert (counts.acked, counts.recovered, counts.failed) == (4, 1, 1)
+    listed = rows(
+        result.lab.database,
+        "SELECT status, count(*) AS n FROM root_status WHERE batch_id = :b GROUP BY 1 ORDER BY 1",
+        b=result.batch_id,
+    )
+    assert {row.status: row.n for row in listed} == {"acked": 3, "failed": 1, "recovered": 1}
+
+
 def test_declarations_that_cannot_be_replayed_by_unit():
     """Units that differ, sinks that could not replace a unit's rows, a unit without whole=True."""
     made = joining()
@@ -380,7 +594,7 @@ def test_declarations_that_cannot_be_replayed_by_unit():
     made = joining(unit="customer")
     made.stage(reads="sold", whole=True)(again)
     made.sink("others", ParquetSink("others"), reads="again")
-    with pytest.raises(DeclarationError, match="has the units customer and the batch"):
+    with pytest.raises(DeclarationError, match="has the unit customer and the batch as unit"):
         made.steps()
 
     made = joining(unit="customer")

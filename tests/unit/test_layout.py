@@ -16,7 +16,7 @@ LAYERS = [
     ["errors", "states", "durations", "settings", "templates", "sources", "sinks", "marks", "anchors", "steps", "graph", "pipeline", "verdict", "loading", "storage", "listing"],
     ["database"],
     ["queries"],
-    ["claims", "opening", "stage_runs", "settlement", "sweeper", "summary"],
+    ["claims", "opening", "stage_runs", "settlement", "replaced", "sweeper", "summary"],
     ["spark"],
     ["running"],
     ["cli_tables", "cli", "airflow", "testing"],

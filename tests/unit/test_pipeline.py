@@ -207,3 +207,15 @@ def test_shipped_pipelines_load():
         "departures", "parse", "with_plane", "with_weather", "warehouse",
     ]  # fmt: skip
     assert load_pipeline("jobs.wordcount:pipeline").ackers == 2
+
+
+def test_two_sinks_of_one_path():
+    """Each batch has one folder below a sink's path, so two sinks may not share it."""
+    made = Pipeline("twice")
+    made.source("lines", FileSource("in.csv", schema="n INT"))
+    made.sink("one", ParquetSink("out"), reads="lines")
+    made.sink("other", ParquetSink("out"), reads="lines")
+    with pytest.raises(
+        DeclarationError, match="'one' and 'other' of pipeline 'twice' write to the same path 'out'"
+    ):
+        made.steps()
