@@ -9,7 +9,7 @@ import statistics
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pyspark.sql import SparkSession
 from rich.console import Console
@@ -18,7 +18,7 @@ from rich.table import Table
 
 from benchmarks import data, plain
 from benchmarks.measure import Bench, PeakMemory, seconds
-from benchmarks.pipelines import by_record, failing, flights, wordcount
+from benchmarks.pipelines import acking, by_record, failing, flights, wordcount
 from ledger import Pipeline
 from ledger.database import embedded
 from ledger.database.connection import Database
@@ -76,6 +76,7 @@ def measure(session: SparkSession, database: Database, rounds: int) -> dict[str,
             name, bench, make, lambda out, run=by_hand: run(session, HOME / "data", out), rounds
         )
     results |= record_stage(session, bench, rounds)
+    results |= on_emit(bench, rounds)
     results["replay_seconds"] = replay_seconds(bench, rounds)
     results["ledger_rows_per_second"] = ledger_rows_per_second(session, database, rounds)
     return results
@@ -130,6 +131,25 @@ def record_stage(session: SparkSession, bench: Bench, rounds: int) -> dict[str, 
             taken["plain"].append(by_hand)
     median = {name: statistics.median(values) for name, values in taken.items()}
     return {"record_stage.over_map_in_arrow_throughput": median["plain"] / median["stage"]}
+
+
+def on_emit(bench: Bench, rounds: int) -> dict[str, float]:
+    """Acks by comparison with what was emitted, against acks by reading alone, of the same stage."""
+    costs = {}
+    for name, pipeline, stage in (
+        ("split", wordcount(2), "split"),
+        ("one_row", flights(2), "parse"),
+    ):
+        batch = bench.batch_before(pipeline, stage)
+        taken: dict[Literal["on_emit", "on_read"], list[float]] = {"on_emit": [], "on_read": []}
+        for number in track(range(rounds + 1), f"on_emit, {name}: rounds", console=console):
+            for acks, values in taken.items():
+                stage_seconds = bench.step_of(batch, acking(pipeline, stage, acks), stage)
+                if number > 0:
+                    values.append(stage_seconds)
+        median = {acks: statistics.median(values) for acks, values in taken.items()}
+        costs[f"on_emit_over_on_read_cost.{name}"] = median["on_emit"] / median["on_read"]
+    return costs
 
 
 def replay_seconds(bench: Bench, rounds: int) -> float:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from itertools import count
+from itertools import count, takewhile
 from pathlib import Path
 from types import TracebackType
 
@@ -79,16 +79,24 @@ class Bench:
 
     def step(self, pipeline: Pipeline, name: str) -> tuple[float, list[str]]:
         """Seconds of one step with its commit, and the files that it read."""
+        batch = self.batch_before(pipeline, name)
+        taken = self.step_of(batch, pipeline, name)
+        (source,) = self._database.transact(lambda c: batches.sources(c, batch.batch_id))
+        return taken, self._job(pipeline).manifest(source.emit_run_id).paths
+
+    def batch_before(self, pipeline: Pipeline, name: str) -> Batch:
+        """A batch whose steps before ``name`` have run."""
         end = START + timedelta(days=next(_days))
         key = RunKey("", f"until {end:%Y-%m-%d}")
         batch = open_batch(self._database, self._settings, pipeline, key, Interval(START, end))
+        for step in takewhile(lambda step: step.name != name, pipeline.steps()):
+            run_step(self._job(pipeline), batch.batch_id, step.name, Attempt())
+        return batch
+
+    def step_of(self, batch: Batch, pipeline: Pipeline, name: str) -> float:
+        """Seconds of one step with its commit; it may run any number of times."""
         job = self._job(pipeline)
-        for step in pipeline.steps():
-            taken = seconds(lambda name=step.name: run_step(job, batch.batch_id, name, Attempt()))
-            if step.name == name:
-                break
-        (source,) = self._database.transact(lambda c: batches.sources(c, batch.batch_id))
-        return taken, job.manifest(source.emit_run_id).paths
+        return seconds(lambda: run_step(job, batch.batch_id, name, Attempt()))
 
     def replay(self, pipeline: Pipeline, original: Batch) -> tuple[Batch, Times]:
         """Replay what failed in a batch."""

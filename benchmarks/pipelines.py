@@ -2,7 +2,8 @@
 
 import copy
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import replace
+from typing import Any, Literal
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -10,6 +11,7 @@ from pyspark.sql import functions as F
 import jobs.flights
 import jobs.wordcount
 from ledger import Pipeline
+from ledger.steps import StageStep
 
 COUNTED = "sentence STRING, words INT"
 
@@ -51,6 +53,15 @@ def counted(record: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """One sentence with the number of its words."""
     sentence = record["sentence"]
     yield {"sentence": sentence, "words": len(sentence.split())}
+
+
+def acking(pipeline: Pipeline, stage: str, acks: Literal["on_emit", "on_read"]) -> Pipeline:
+    """The pipeline, of which one stage acks in this way."""
+    made = _with(pipeline, pipeline.ackers)
+    step = pipeline.step(stage)
+    assert isinstance(step, StageStep)
+    made._steps = {**pipeline._steps, stage: replace(step, acks=acks)}
+    return made
 
 
 def _with(pipeline: Pipeline, ackers: int) -> Pipeline:

@@ -25,7 +25,8 @@ _SELECTED = """
 def _as_found(message: str) -> str:
     """What a claim changes of a message, to be restored if the replay is abandoned."""
     names = ("status", "not_before", "failed_replays", "unit_failures")
-    return f"jsonb_build_object({', '.join(f"'{name}', {message}.{name}" for name in names)})"
+    pairs = ", ".join(f"'{name}', {message}.{name}" for name in names)
+    return f"jsonb_build_object({pairs})"
 
 
 _ANY = dict.fromkeys(("source", "reason", "stage", "root", "since", "until"))

@@ -2,7 +2,7 @@
 
 import csv
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass, fields
 from functools import partial, reduce
@@ -18,11 +18,20 @@ from pyspark.sql import DataFrame
 
 from ledger.errors import UnavailableError
 from ledger.spark.binary_copy import HEADER, TRAILER, Stream, encode
+from ledger.spark.fold import SAME
 from ledger.spark.session import SPARK_ERRORS, session_conf
 
 NO_REASON = "no reason given"
+CHUNK_BYTES = 1 << 16  # handed to the connection at once; its default, 8 KiB, costs a tenth more
 MOST_DETAIL = 10_000  # characters of raw text kept in the ledger; the snapshot has all of it
 
+_NUMBERS = {
+    "root": np.int64,
+    "delta": np.int64,
+    "acked": np.int64,
+    "emitted_edges": np.int32,
+    "acked_edges": np.int32,
+}
 _DELTA = "batch_id, stage_run_id, root_id, delta, acked, emitted_edges, acked_edges"
 _FAIL = "batch_id, stage_run_id, root_id, reason, detail, shared"
 _MESSAGE = "batch_id, stage_run_id, root_id, message_id"
@@ -71,7 +80,8 @@ def post(
     task as often as it likes. The address travels in the task's closure, never in an argument.
     Raises UnavailableError when the database does not answer.
     """
-    task = partial(_post_bucket, database_dsn, batch_id, run_id)
+    same = {one.name: one.metadata[SAME] for one in fold.schema if SAME in one.metadata}
+    task = partial(_post_bucket, database_dsn, batch_id, run_id, same)
     # Most folds end in an exchange by root, which these options cut into just ``buckets`` tasks. The
     # others have one row a root as it is, and their tasks take several files each.
     options = {
@@ -80,7 +90,7 @@ def post(
     }
     with session_conf(fold.sparkSession, options):
         try:
-            rows = fold.coalesce(buckets).mapInArrow(task, _SCHEMA).collect()
+            rows = fold.drop(*same).coalesce(buckets).mapInArrow(task, _SCHEMA).collect()
         except SPARK_ERRORS as exc:
             reason = _unavailable(exc)
             if reason is None:
@@ -101,7 +111,11 @@ def _unavailable(exc: Exception) -> str | None:
 
 
 def _post_bucket(
-    dsn: str, batch_id: int, run_id: int, batches: Iterator[pa.RecordBatch]
+    dsn: str,
+    batch_id: int,
+    run_id: int,
+    same: Mapping[str, int],
+    batches: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
     """One task: all its rows in one transaction, whose last statement is the bucket's own row."""
     context = TaskContext.get()
@@ -112,7 +126,7 @@ def _post_bucket(
         SpooledTemporaryFile(16 << 20, "w+b") as messages,
         closing(_connect(dsn)) as connection,
     ):
-        bucket = _Bucket(batch_id, run_id, context.partitionId(), batches, fails, messages)
+        bucket = _Bucket(batch_id, run_id, context.partitionId(), same, batches, fails, messages)
         posted = bucket.post(connection)
     yield pa.RecordBatch.from_pylist([asdict(posted)])
 
@@ -138,6 +152,7 @@ class _Bucket:
         batch_id: int,
         run_id: int,
         number: int,
+        same: Mapping[str, int],
         batches: Iterator[pa.RecordBatch],
         fails: IO[str],
         messages: IO[bytes],
@@ -145,6 +160,7 @@ class _Bucket:
         self._batch_id = batch_id
         self._run_id = run_id
         self._number = number
+        self._same = same
         self._batches = batches
         self._posted = Posted()
         self._fails = fails
@@ -154,7 +170,8 @@ class _Bucket:
         """COPY everything, then the bucket's row; the second writer of a bucket changes nothing."""
         with connection.cursor() as cursor:
             deltas = Stream(chain([HEADER], map(self._encode, self._batches), [TRAILER]))
-            cursor.copy_expert(f"COPY ledger_delta ({_DELTA}) FROM STDIN (FORMAT binary)", deltas)
+            statement = f"COPY ledger_delta ({_DELTA}) FROM STDIN (FORMAT binary)"
+            cursor.copy_expert(statement, deltas, CHUNK_BYTES)
             if self._fails.tell():
                 self._fails.seek(0)
                 cursor.copy_expert(f"COPY root_fail ({_FAIL}) FROM STDIN (FORMAT csv)", self._fails)
@@ -180,8 +197,10 @@ class _Bucket:
     def _encode(self, batch: pa.RecordBatch) -> bytes:
         """The deltas of one Arrow batch in COPY's format; fails and messages are put aside."""
         column = {
-            name: batch.column(name).to_numpy(zero_copy_only=False)
-            for name in ("root", "delta", "acked", "emitted_edges", "acked_edges")
+            name: np.full(batch.num_rows, self._same[name], kind)
+            if name in self._same
+            else batch.column(name).to_numpy(zero_copy_only=False)
+            for name, kind in _NUMBERS.items()
         }
         fails = self._put_fails(batch) if "reason" in batch.schema.names else 0
         if "message" in batch.schema.names:

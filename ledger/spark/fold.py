@@ -15,6 +15,8 @@ from pyspark.sql import functions as F
 
 REPEATED = "more than one row for an input"
 
+SAME = "same"  # in a column's metadata: its value, the same in every row, so it need not travel
+
 
 def edge(run_id: int, position: Column, consumer: str, root: Column) -> Column:
     """64-bit id of the edge from the row at ``position`` of a run's output to ``consumer``.
@@ -55,19 +57,19 @@ def fold_source(rows: DataFrame, run_id: int, consumers: Sequence[str]) -> DataF
     a record has no edges and fails with ``_error`` as its reason.
     """
     emitted = edges(run_id, F.col("position"), consumers, F.col("root"))
-    count = F.lit(len(consumers))
+    count = _same("emitted_edges", len(consumers))
     failing = "_error" in rows.columns
     if failing:
         parsed = F.col("_error").isNull()
         emitted = F.when(parsed, emitted).otherwise(F.lit(0).cast("bigint"))
-        count = F.when(parsed, count).otherwise(F.lit(0))
+        count = F.when(parsed, len(consumers)).otherwise(F.lit(0)).alias("emitted_edges")
     kept = [name for name in ("detail", "message") if name in rows.columns]
     return rows.select(
         "root",
         emitted.alias("delta"),
-        F.lit(0).cast("bigint").alias("acked"),
-        count.alias("emitted_edges"),
-        F.lit(0).alias("acked_edges"),
+        _same("acked", 0, "bigint"),
+        count,
+        _same("acked_edges", 0),
         *([F.col("_error").alias("reason")] if failing else []),
         *kept,
     )
@@ -118,7 +120,10 @@ def fold_emitted(
     if one_each:
         own = _own_edges(output, run_id, consumers)
         acked = {"acked": parent_edge(inputs, stage), "acked_edges": F.lit(1)}
-        return _rows(_with_reasons(output.withColumns({**own, **acked}), failed))
+        same = {"acked_edges": 1}
+        if not {"_failed", "_dropped"} & set(output.columns):
+            same["emitted_edges"] = len(consumers)
+        return _rows(_with_reasons(output.withColumns({**own, **acked}), failed), same)
     measures = _emitted(output, run_id, consumers)
     if one_parent:
         by_root = output.groupBy("_root").agg(*measures, F.min("_parent").alias("_parent"))
@@ -157,9 +162,12 @@ def fold_read(
     if one_row:
         own = parent_edge(inputs, consumer)
         acked = rows.withColumns({"acked": own, "acked_edges": F.lit(1)})
+        same = {"emitted_edges": 0, "acked_edges": 1}
     else:
         acked = _acked_by_reading(rows, inputs, consumer)
-    return _rows(acked.withColumns({"emitted": F.lit(0).cast("bigint"), "emitted_edges": F.lit(0)}))
+        same = {"emitted_edges": 0}
+    nothing = {"emitted": F.lit(0).cast("bigint"), "emitted_edges": F.lit(0)}
+    return _rows(acked.withColumns(nothing), same)
 
 
 def fold_on_read(
@@ -233,15 +241,26 @@ def _with_reasons(folded: DataFrame, failed: DataFrame | None) -> DataFrame:
     return folded.join(failures.agg(*reasons), "_root", "left")
 
 
-def _rows(folded: DataFrame) -> DataFrame:
-    """One row per root in the shape that is posted; reasons only where there are some."""
+def _same(name: str, value: int, kind: str = "int") -> Column:
+    return F.lit(value).cast(kind).alias(name, metadata={SAME: value})
+
+
+def _rows(folded: DataFrame, same: Mapping[str, int] | None = None) -> DataFrame:
+    """One row per root in the shape that is posted; reasons only where there are some.
+
+    ``same``: columns that have one value in all rows.
+    """
+    given = same or {}
+    counts = [
+        _same(name, given[name]) if name in given else F.col(name).cast("int").alias(name)
+        for name in ("emitted_edges", "acked_edges")
+    ]
     reason = [F.col("reason"), F.lit(None).cast("string").alias("detail")]
     reason += [F.col("shared")] if "shared" in folded.columns else []
     return folded.select(
         F.col("_root").alias("root"),
         F.col("emitted").bitwiseXOR(F.col("acked")).alias("delta"),
         "acked",
-        F.col("emitted_edges").cast("int").alias("emitted_edges"),
-        F.col("acked_edges").cast("int").alias("acked_edges"),
+        *counts,
         *(reason if "reason" in folded.columns else []),
     )

@@ -311,11 +311,11 @@ def test_task_attempt_that_lost_its_answer(runner, tmp_path, monkeypatch, spark)
 _post_bucket = copy._post_bucket
 
 
-def _dies_after_posting(dsn, batch_id, run_id, batches):
+def _dies_after_posting(*arguments):
     """The real task, whose first attempt is lost after its commit."""
     from pyspark import TaskContext
 
-    yield from _post_bucket(dsn, batch_id, run_id, batches)
+    yield from _post_bucket(*arguments)
     if TaskContext.get().attemptNumber() == 0:
         raise RuntimeError("executor lost")
 

@@ -1,0 +1,210 @@
+"""What Storm and JStorm test of their own acker, shown of whole pipelines on Spark."""
+
+from collections import Counter
+from datetime import timedelta
+from functools import partial
+
+import pytest
+from pyspark.sql import functions as F
+
+from ledger import FileSource, ParquetSink, Pipeline, acked, testing
+from ledger.errors import FencedError, NotReadyError
+from ledger.queries import batches, runs
+from ledger.running import run_step
+from ledger.settlement import settle_once
+from ledger.stage_runs import Attempt
+from ledger.states import BatchStatus
+from tests.integration.conftest import START
+from tests.support.ledgers import one, rows
+
+COUNT = 12
+DAY = timedelta(days=1)
+GIVEN = {"numbers": [{"n": n} for n in range(COUNT)]}
+
+
+def piped(*functions, sinks=("out",), **options):
+    """numbers -> a stage for each function, one behind the other -> the sinks."""
+    acks = options.pop("acks", "on_emit")
+    made = Pipeline("originals", message_timeout="10s", **options)
+    made.source("numbers", FileSource("{{ interval_start | ds }}.csv", schema="n INT"))
+    last = "numbers"
+    for function in functions:
+        made.stage(reads=last, acks=acks)(function)
+        last = function.__name__
+    for sink in sinks:
+        made.sink(sink, ParquetSink(sink), reads=last)
+    return made
+
+
+def keep(frame):
+    return frame
+
+
+def written(folder, day, numbers):
+    """The numbers as the input of one day."""
+    text = "n\n" + "".join(f"{n}\n" for n in numbers)
+    (folder / f"{START + day * DAY:%Y-%m-%d}.csv").write_text(text)
+
+
+def day_of(run, day):
+    """A batch over one day."""
+    return run.open(f"day-{day}", START + day * DAY, START + (day + 1) * DAY)
+
+
+def held_by(result, sink="out"):
+    """How often a sink holds each number."""
+    return Counter(row["n"] for row in result.rows[sink])
+
+
+def test_self_anchor(spark):
+    """A record that is anchored to itself, and one anchored to the same parent twice, is acked once at each hop."""
+
+    def twice(frame):
+        return frame.withColumn("copy", F.explode(F.array(F.lit(1), F.lit(2))))
+
+    result = testing.run_batch(piped(keep, twice), GIVEN, spark=spark)
+    assert (result.roots.total, result.roots.acked) == (COUNT, COUNT)
+    assert held_by(result) == Counter(list(range(COUNT)) * 2)
+    edges = "SELECT stage, acked_edges, emitted_edges FROM stage_run ORDER BY stage_run_id"
+    assert [tuple(row) for row in rows(result.lab.database, edges)] == [
+        ("numbers", 0, COUNT),
+        ("keep", COUNT, COUNT),
+        ("twice", COUNT, 2 * COUNT),
+        ("out", 2 * COUNT, 0),
+    ]
+
+
+def test_every_second_record_is_forgotten(spark):
+    """Of a stage that acks by itself and forgets every second record just those fail, and a replay acks them."""
+    forgets = [True]
+
+    def judge(frame):
+        due = frame.where("n % 2 = 0") if forgets else frame
+        return due.where("n < 6"), acked(due.where("n >= 6"))
+
+    result = testing.run_batch(piped(judge, acks="explicit"), GIVEN, spark=spark)
+    assert (result.roots.acked, result.roots.failed) == (COUNT // 2, COUNT // 2)
+    assert {(one.stage, one.reason) for one in result.failed} == {("judge", "not acked by judge")}
+    assert held_by(result) == Counter([0, 2, 4])
+    forgets.clear()
+    again = testing.replay(result)
+    assert (again.roots.total, again.roots.acked) == (COUNT // 2, COUNT // 2)
+    assert held_by(again) == Counter(range(6))
+
+
+def test_timeout_is_reset_while_the_stage_lives(runner, tmp_path, monkeypatch):
+    """A stage that renews its lease is not timed out, however long it takes; once it is dead, it is."""
+    written(tmp_path, 0, range(COUNT))
+
+    def slow(frame):
+        database = run.job.database
+        start = database.transact(batches.database_now)
+        (own,) = rows(database, "SELECT stage_run_id FROM stage_run WHERE state = 'running'")
+        for seconds in (60, 120, 180):
+            renew = partial(runs.renew_lease, run_id=own.stage_run_id, lease_seconds=seconds + 5)
+            assert database.transact(renew)
+            now = start + timedelta(seconds=seconds)
+            found.append(settle_once(database, batch.batch_id, now=now).status)
+        raise testing.Crash
+
+    found = []
+    run = runner(piped(slow))
+    batch = day_of(run, 0)
+    monkeypatch.setattr("ledger.running._mark_failed", lambda *arguments: None)
+    with pytest.raises(testing.Crash):
+        run.steps(batch)
+    assert found == [BatchStatus.OPEN] * 3
+    (lapsed,) = one(run.job.database, "SELECT max(lease_until) FROM stage_run WHERE stage = 'slow'")
+    for seconds, status in ((9, BatchStatus.OPEN), (11, BatchStatus.SETTLED)):
+        now = lapsed + timedelta(seconds=seconds)
+        assert settle_once(run.job.database, batch.batch_id, now=now).status is status
+    why = "SELECT stage, reason, count(*) FROM failed_root GROUP BY 1, 2"
+    assert rows(run.job.database, why) == [("slow", "did not commit in time", COUNT)]
+
+
+def test_retry_limit(spark):
+    """A record that fails each time is given up after max_replays; one that fails once, and all others, are acked."""
+    poison = {3, 5}
+
+    def swallow(frame):
+        return frame.withColumn("_failed", F.when(F.col("n").isin(poison), "poison"))
+
+    result = testing.run_batch(piped(swallow, max_replays=2), GIVEN, spark=spark)
+    assert (result.roots.acked, result.roots.failed) == (COUNT - 2, 2)
+    poison.remove(5)
+    first = testing.replay(result)
+    assert (first.roots.acked, first.roots.failed, first.roots.quarantined) == (1, 1, 0)
+    second = testing.replay(result)
+    assert (second.roots.acked, second.roots.failed, second.roots.quarantined) == (0, 0, 1)
+    with pytest.raises(NotReadyError):
+        testing.replay(result)
+    assert held_by(second) == Counter(set(range(COUNT)) - poison)
+
+
+def test_replays_take_what_failed(runner, tmp_path, sink_rows):
+    """Of two batches under way at once, settled in reverse order, each replay emits just what failed of its own."""
+    failed, lost = {1, 7}, {4, 8, 13}
+
+    def early(frame):
+        return frame.withColumn("_failed", F.when(F.col("n").isin(failed), "bad"))
+
+    def late(frame):
+        return frame.where(~F.col("n").isin(lost))
+
+    run = runner(piped(early, late))
+    own = {}
+    for day, numbers in enumerate((range(COUNT), range(6, 6 + COUNT))):
+        written(tmp_path, day, numbers)
+        own[day_of(run, day).batch_id] = {(n,) for n in numbers if n in failed | lost}
+    reverse = sorted(own, reverse=True)
+    for step in run.job.pipeline.steps():
+        for batch_id in own if step.name == "late" else reverse:
+            run_step(run.job, batch_id, step.name, Attempt())
+    for batch_id in reverse:
+        assert settle_once(run.job.database, batch_id).failed == len(own[batch_id])
+    failed.clear()
+    lost.clear()
+    for batch_id in reverse:
+        before = Counter(sink_rows("out", "n"))
+        settlement = run.settled(run.open_replay(batch_id, f"replay of {batch_id}"))
+        assert (settlement.roots, settlement.failed) == (len(own[batch_id]), 0)
+        assert Counter(sink_rows("out", "n")) - before == Counter(own[batch_id])
+
+
+def test_acks_of_a_stale_owner(runner, tmp_path, sink_rows):
+    """The older attempt of a stage, still at work when a newer one committed, is fenced; the newer's acks stand."""
+    written(tmp_path, 0, range(COUNT))
+    attempts = []
+
+    def owned(frame):
+        attempts.append(len(attempts))
+        if len(attempts) > 1:
+            return frame.where("n <> 7")
+        run.step(batch, "owned")  # Airflow has given this attempt up, and tries again
+        return frame.where("n < 3")
+
+    run = runner(piped(owned))
+    batch = day_of(run, 0)
+    run.step(batch, "numbers")
+    with pytest.raises(FencedError, match="newer attempt"):
+        run.step(batch, "owned")
+    run.step(batch, "out")
+    assert settle_once(run.job.database, batch.batch_id).failed == 1
+    assert Counter(sink_rows("out", "n")) == Counter((n,) for n in range(COUNT) if n != 7)
+    assert len(attempts) == 2
+
+
+def test_broadcast_acks_once_for_each_consumer(spark):
+    """A record that goes to three consumers has three edges, each acked by its consumer alone."""
+    result = testing.run_batch(piped(sinks=("one", "two", "three")), GIVEN, spark=spark)
+    assert (result.roots.total, result.roots.acked) == (COUNT, COUNT)
+    edges = "SELECT stage, emitted_edges, acked_edges FROM stage_run ORDER BY stage_run_id"
+    found = {row.stage: tuple(row)[1:] for row in rows(result.lab.database, edges)}
+    assert found == {
+        "numbers": (3 * COUNT, 0),
+        "one": (0, COUNT),
+        "two": (0, COUNT),
+        "three": (0, COUNT),
+    }
+    for sink in ("one", "two", "three"):
+        assert held_by(result, sink) == Counter(range(COUNT))
