@@ -52,6 +52,11 @@ def sweeper_dag(*, schedule: str | None, **dag_options: Any) -> DAG:
             outlet_events[REPLAY_WANTED].extra = {"batches": batches}
 
         @task
+        def errands(found: Any) -> list[Any]:
+            """What runs left undone, as a list of its own: only that can be mapped over."""
+            return list(found)
+
+        @task
         def finish(run: Any) -> None:
             """Trigger a run of a batch's DAG that finds it decided, tells its sources and reads on."""
             raise trigger(**run)
@@ -64,7 +69,7 @@ def sweeper_dag(*, schedule: str | None, **dag_options: Any) -> DAG:
 
         swept: Any = sweep()
         ask_for_replay(swept["replays"])
-        finish.expand(run=swept["errands"])
+        finish.expand(run=errands(swept["errands"]))
         report(swept["errors"])
     return dag
 

@@ -170,7 +170,8 @@ class _Bucket:
         """COPY everything, then the bucket's row; the second writer of a bucket changes nothing."""
         with connection.cursor() as cursor:
             deltas = Stream(chain([HEADER], map(self._encode, self._batches), [TRAILER]))
-            statement = f"COPY ledger_delta ({_DELTA}) FROM STDIN (FORMAT binary)"
+            # Into the batch's own partition: routed through the parent it takes a fifth longer.
+            statement = f"COPY ledger_delta_{self._batch_id} ({_DELTA}) FROM STDIN (FORMAT binary)"
             cursor.copy_expert(statement, deltas, CHUNK_BYTES)
             if self._fails.tell():
                 self._fails.seek(0)
