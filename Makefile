@@ -19,7 +19,7 @@ demo: setup ## Run the real pipeline over real data and show the ledger
 	@python -m demo
 
 test: setup ## Run every test
-	@python -m pytest
+	@python -m pytest -n 3 --dist loadfile
 
 lint: setup ## Run ruff and mypy
 	@ruff check . && ruff format --check . && mypy

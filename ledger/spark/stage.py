@@ -250,7 +250,10 @@ def _post(
     rows, identity = _anchor_rows(job, step, plain), _identity(run)
     drops = _drops(rows, identity) if wrote.dropped else {}
     if step.acks == "on_read":
-        swallowed = posted.acked_edges - rows.select(*identity).distinct().count()
+        # Where each root has one input row and no row says why there is none, they are counted already.
+        counted = _one_parent(job, run) and not marks
+        with_output = posted.emitted_roots if counted else rows.select(*identity).distinct().count()
+        swallowed = posted.acked_edges - with_output
         drops |= {SWALLOWED: swallowed} if swallowed else {}
     record = Record(
         input_rows=input_count,
