@@ -19,7 +19,7 @@ for _name in [
 _AIRFLOW_HOME = tempfile.TemporaryDirectory(prefix="ackledger-airflow-")
 os.environ["AIRFLOW_HOME"] = _AIRFLOW_HOME.name
 # The JVMs of tests live for seconds: what they compile at leisure never pays.
-os.environ["JAVA_TOOL_OPTIONS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+os.environ["SPARK_SUBMIT_OPTS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 
 from ledger.database import embedded  # noqa: E402

@@ -8,6 +8,7 @@ import pytest
 
 from ledger.errors import FencedError, InputError
 from ledger.queries import batches, runs
+from ledger.queries.runs import Emitted
 from ledger.settlement import settle_once
 from ledger.stage_runs import LEASE_SECONDS, commit, fail
 from ledger.states import BatchStatus
@@ -102,7 +103,7 @@ def test_init_posted_twice(database):
     deltas = [Delta(root, emitted=root + 1000, emitted_edges=1) for root in roots]
     assert post_bucket(database, batch.batch_id, run.run_id, 0, deltas)
     assert not post_bucket(database, batch.batch_id, run.run_id, 0, deltas)
-    commit(database, run, record_of(deltas), emitted=(first, 2))
+    commit(database, run, record_of(deltas), emitted=Emitted(first, 2))
     run_middle(database, batch, [first])
     run_sink(database, batch, [first])
     settle_once(database, batch.batch_id)

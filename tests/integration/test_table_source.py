@@ -1,5 +1,6 @@
 """Tables read incrementally: bounds that no row can come below, limits, slices, and every row once."""
 
+import json
 import sqlite3
 import tempfile
 import threading
@@ -362,12 +363,13 @@ def test_the_limit_never_parts_equal_values(shop):
 def test_a_cursor_of_text_is_sorted_by_code_point(shop):
     """Claims are put in order by code point, so a collation that sorts otherwise is refused."""
     shop.do(
-        'CREATE TABLE shop.codes (plain text COLLATE "C", spoken text COLLATE "und-x-icu")',
+        'CREATE COLLATION shop.spoken FROM "C"',  # by name: what it sorts by is not looked at
+        'CREATE TABLE shop.codes (plain text COLLATE "C", spoken text COLLATE shop.spoken)',
         "INSERT INTO shop.codes VALUES ('a', 'a'), ('B', 'B')",
     )
     columns = "plain string, spoken string"
     assert safe_bound(shop.source("plain", columns, "shop.codes"), now(), BRIEF) == "a"
-    with pytest.raises(InputError, match='text in collation und-x-icu, expected "C"'):
+    with pytest.raises(InputError, match='text in collation spoken, expected "C"'):
         safe_bound(shop.source("spoken", columns, "shop.codes"), now(), BRIEF)
 
 
@@ -537,7 +539,13 @@ def test_a_value_that_does_not_fit_fails_its_row_alone(spark, shop):
     assert text_of == "2026-01-31 01:02:03.000004"
     spoilt = rows["malformed row: need: expected string NOT NULL, found NULL"]
     assert spoilt["id"] is None
-    assert bytes(spoilt["_raw"]) == b'{"id": 7, "n": "1", "at": null, "data": null, "need": null}'
+    assert json.loads(bytes(spoilt["_raw"])) == {
+        "id": 7,
+        "n": {"decimal": "1"},
+        "at": None,
+        "data": None,
+        "need": None,
+    }
 
 
 def test_what_sqlite_holds_in_a_column_of_another_type(spark, lite):
