@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
+from posixpath import normpath
 from typing import Any
 
 from ledger.errors import DeclarationError
@@ -165,7 +166,8 @@ class Graph:
         sinks = [step for step in self.steps.values() if isinstance(step, SinkStep)]
         owners: dict[str, str] = {}
         for step in sinks:
-            other = owners.setdefault(step.sink.path, step.name)
+            path = step.sink.path.rstrip("/")
+            other = owners.setdefault(path if "://" in path else normpath(path), step.name)
             if other != step.name:
                 raise DeclarationError(
                     f"sinks {other!r} and {step.name!r} of pipeline {self.name!r} write to the same path "

@@ -13,7 +13,7 @@ from ledger.database.connection import Database
 from ledger.errors import InputError, NotReadyError
 from ledger.graph import shown_unit
 from ledger.pipeline import Pipeline
-from ledger.queries import batches, partitions
+from ledger.queries import batches, dedup, partitions
 from ledger.queries import replays as replay_queries
 from ledger.queries.batches import Batch
 from ledger.settings import Settings
@@ -230,7 +230,7 @@ def _replaceable(connection: Connection, pipeline: Pipeline, values: dict[str, A
                 "replay what failed"
             )
     found = {
-        claim.batch_id: claim.status
+        batches.holder(connection, claim.batch_id): claim.status
         for step in pipeline.steps()
         if isinstance(step, SourceStep)
         for claim in [
@@ -281,6 +281,7 @@ def _reopened(
         opening = _opening(pipeline, vars(locked), locked.batch_id)
         taken = claims.claim(connection, settings, pipeline, opening, surveys)
         claims.retake(connection, opening, locked.batch_id, taken)
+    dedup.forget_replaced(connection, batch.batch_id)
     batches.move_batch(connection, batch.batch_id, BatchStatus.ABANDONED, BatchStatus.OPEN)
     partitions.open_partition(connection, batch.batch_id)
     return batches.get_batch(connection, batch.batch_id)

@@ -76,7 +76,7 @@ def settle_and_notify(job: "Job", batch_id: int, *, now: datetime | None = None)
     settlement = settle_once(job.database, batch_id, now=now)
     assert settlement is not None
     if settlement.status is BatchStatus.SETTLED:
-        remove_replaced(job.database)
+        remove_replaced(job.database, batch_id)
         notify(job, batch_id)
     return settlement
 

@@ -243,6 +243,8 @@ def _abandon(connection: Connection, batch: Batch, verdict: Verdict) -> Settleme
     batches.move_batch(connection, batch.batch_id, BatchStatus.OPEN, BatchStatus.ABANDONED)
     claims.release(connection, batch.batch_id)
     dedup.forget_replaced(connection, batch.batch_id)
+    if batch.replaces_batch_id is not None:
+        dedup.note_own_folders(connection, batch.batch_id)
     runs.supersede_all(connection, batch.batch_id)
     queries.release_messages(connection, batch.batch_id)
     runs.fence_all_running(connection, batch.batch_id)

@@ -3,6 +3,7 @@
 import logging
 from collections import Counter
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from airflow.sdk import DAG, Asset, Param, task
@@ -126,7 +127,9 @@ def replay_dag(**dag_options: Any) -> DAG:
 
 
 def _errand(batch_id: int, dag_id: str) -> dict[str, Any]:
-    return {"dag_id": dag_id, "run_id": f"after__{batch_id}", "conf": {"batch": batch_id}}
+    """One run an hour at most: one that failed, or came too early, is followed by another."""
+    run_id = f"after__{batch_id}__{datetime.now(UTC):%Y%m%dT%H}"
+    return {"dag_id": dag_id, "run_id": run_id, "conf": {"batch": batch_id}}
 
 
 def _asked_for(context: Any) -> set[int] | None:

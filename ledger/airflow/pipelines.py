@@ -188,6 +188,8 @@ def _opened(pipeline: Pipeline, key: Any, conf: dict[str, Any], context: Any) ->
         chosen = selection(conf)
         try:
             return open_replay(database, settings, pipeline, key, int(conf["replay_of"]), chosen)
+        except BackPressureError:
+            raise  # it waits for room, as an original does
         except NotReadyError as exc:
             raise AirflowSkipException(str(exc)) from exc
     params = {name: value for name, value in conf.items() if name not in _OWN_CONF}
@@ -263,7 +265,7 @@ def _settle_task() -> Any:
             raise LedgerError(
                 f"batch {settlement.batch_id} is {settlement.status}: {settlement.reason}"
             )
-        remove_replaced(database)
+        remove_replaced(database, settlement.batch_id)
 
     return settle()
 
@@ -288,7 +290,7 @@ def _next_part_task() -> Any:
     @task(task_id="next_part")
     def next_part(**context: Any) -> None:
         """Trigger another run of this DAG for what is left of the interval; skipped if nothing is."""
-        from ledger.queries import batches
+        from ledger.queries import batches, claims
         from ledger.summary import summarize
 
         database, batch_id = connected(), context["ti"].xcom_pull(task_ids="open")
@@ -296,12 +298,15 @@ def _next_part_task() -> Any:
         if not unread:
             raise AirflowSkipException("the interval is read to its end")
         batch = database.transact(lambda c: batches.get_batch(c, batch_id))
-        _log.info("%s records of the interval are left: run part__%s reads on", unread, batch_id)
+        run_id = f"part__{batch_id}"
+        tried = database.transact(lambda c: claims.given_up(c, batch.dag_id, run_id))
+        run_id = f"{run_id}__{tried}" if tried else run_id
+        _log.info("%s records of the interval are left: run %s reads on", unread, run_id)
         interval = {
             "interval_start": batch.interval_start.isoformat(),
             "interval_end": batch.interval_end.isoformat(),
         }
-        raise trigger(batch.dag_id, f"part__{batch_id}", {**interval, **batch.params})
+        raise trigger(batch.dag_id, run_id, {**interval, **batch.params})
 
     return next_part()
 

@@ -137,14 +137,24 @@ def unread_intervals(connection: Connection, before: datetime) -> Sequence[Row[A
                  CASE WHEN s.rest_of_batch_id IS NOT NULL THEN coalesce(s.roots, s.quota, 0) ELSE 0 END AS taken
           FROM batch_source h
           JOIN batch_source s ON s.source = h.source AND h.batch_id IN (s.batch_id, s.rest_of_batch_id)
-          JOIN batch b ON b.batch_id = s.batch_id AND b.dag_id <> ''
+          JOIN batch b ON b.batch_id = s.batch_id
           WHERE h.claimed AND h.rest > 0
         )
         SELECT DISTINCT last.batch_id, last.dag_id
         FROM (SELECT holder, source FROM part GROUP BY holder, source, rest
               HAVING rest > sum(taken) AND bool_and(status = 'settled' AND settled_at < :before)) AS left_over
         CROSS JOIN LATERAL (
-          SELECT batch_id, dag_id FROM part WHERE part.holder = left_over.holder ORDER BY batch_id DESC LIMIT 1
+          SELECT batch_id, dag_id FROM part WHERE part.holder = left_over.holder AND dag_id <> ''
+          ORDER BY batch_id DESC LIMIT 1
         ) AS last
     """)
     return connection.execute(statement, {"before": before}).all()
+
+
+def given_up(connection: Connection, dag_id: str, run_id: str) -> int:
+    """How many batches of a run, and of those that took it up under ``<run_id>__<n>``, are abandoned."""
+    statement = text("""
+        SELECT count(*) FROM batch
+        WHERE dag_id = :dag_id AND status = 'abandoned' AND (run_id = :run_id OR starts_with(run_id, :run_id || '__'))
+    """)
+    return int(connection.execute(statement, {"dag_id": dag_id, "run_id": run_id}).scalar_one())

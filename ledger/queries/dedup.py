@@ -94,13 +94,34 @@ def note_replaced(connection: Connection, batch_id: int, sink: str, paths: Seque
         )
 
 
-def replaced_folders(connection: Connection) -> Sequence[Row[Any]]:
-    """Folders that settled batches have replaced and that were not removed yet: batch_id, path."""
+def note_own_folders(connection: Connection, batch_id: int) -> None:
+    """The folders that the sinks of a batch show, by their committed runs: it is given up, they go."""
+    connection.execute(
+        text("""
+        INSERT INTO replaced_folder (batch_id, sink, path)
+        SELECT DISTINCT r.batch_id, r.stage, regexp_replace(f.path, '(/batch=' || r.batch_id || ')/.*', '\\1')
+        FROM stage_run r JOIN stage_run_file f USING (stage_run_id)
+        JOIN batch b ON b.batch_id = r.batch_id
+        WHERE r.batch_id = :id AND r.state = 'committed'
+          AND jsonb_path_exists(b.topology, '$[*] ? (@.name == $name && @.kind == "sink")',
+                                jsonb_build_object('name', r.stage))
+        ON CONFLICT DO NOTHING
+        """),
+        {"id": batch_id},
+    )
+
+
+def replaced_folders(connection: Connection, batch_id: int | None) -> Sequence[Row[Any]]:
+    """Folders to be removed, of one batch or of all: batch_id, path. Those that a settled batch has
+    replaced, if the sink's run still counts, and an abandoned one's own."""
     statement = text("""
         SELECT f.batch_id, f.path FROM replaced_folder f JOIN batch b USING (batch_id)
-        WHERE b.status IN ('settled', 'superseded') ORDER BY 1, 2
+        WHERE (cast(:id AS bigint) IS NULL OR f.batch_id = :id)
+          AND (b.status = 'abandoned' OR b.status IN ('settled', 'superseded') AND EXISTS (
+            SELECT FROM stage_run r WHERE r.batch_id = f.batch_id AND r.stage = f.sink AND r.state = 'committed'))
+        ORDER BY 1, 2
     """)
-    return connection.execute(statement).all()
+    return connection.execute(statement, {"id": batch_id}).all()
 
 
 def forget_replaced(connection: Connection, batch_id: int, path: str | None = None) -> None:

@@ -363,10 +363,10 @@ def release_messages(connection: Connection, batch_id: int) -> int:
     """Give back the messages that an abandoned replay claimed, as it found them; how many."""
     statement = text("""
         UPDATE failed_message SET replay_batch_id = NULL, before_claim = NULL, updated_at = now(),
-               status = (before_claim ->> 'status')::message_status,
+               status = coalesce((before_claim ->> 'status')::message_status, 'failed'),
                not_before = (before_claim ->> 'not_before')::timestamptz,
-               failed_replays = (before_claim ->> 'failed_replays')::int,
-               unit_failures = (before_claim ->> 'unit_failures')::int
+               failed_replays = coalesce((before_claim ->> 'failed_replays')::int, failed_replays),
+               unit_failures = coalesce((before_claim ->> 'unit_failures')::int, unit_failures)
         WHERE replay_batch_id = :id AND status = 'replaying'
     """)
     return connection.execute(statement, {"id": batch_id}).rowcount

@@ -100,7 +100,9 @@ def _check_collation(connection: Connection, table: SourceTable, oid: int) -> No
     are put in order here."""
     found = connection.execute(
         text("""
-        SELECT CASE c.collname WHEN 'default' THEN d.datcollate ELSE c.collname END AS name
+        SELECT CASE WHEN c.collname <> 'default' THEN c.collname
+                    ELSE CASE to_jsonb(d) ->> 'datlocprovider' WHEN 'i' THEN 'ICU of the database' WHEN 'b' THEN 'C'
+                         ELSE d.datcollate END END AS name
         FROM pg_attribute a JOIN pg_collation c ON c.oid = a.attcollation
         JOIN pg_database d ON d.datname = current_database()
         WHERE a.attrelid = :oid AND a.attname = :cursor

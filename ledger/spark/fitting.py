@@ -36,7 +36,7 @@ Row = Sequence[Any]
 
 _MOST_SHOWN = 200  # characters of a value in a message; the raw record has all of it
 _LARGEST_FLOAT = 3.4028235677973366e38
-_BASE64, _DECIMAL = "base64", "decimal"
+_BASE64, _DECIMAL, _AS_IS = "base64", "decimal", "json"  # what a value is that JSON has no form for
 _OTHER_TEXT = (UUID, time, timedelta, Enum)
 
 
@@ -95,7 +95,8 @@ class Fitting:
 
 def raw(names: Sequence[str], row: Row) -> bytes:
     """A row as JSON, from which ``from_raw`` makes it again."""
-    return json.dumps(dict(zip(names, row, strict=True)), default=_json).encode()
+    values = [{_AS_IS: value} if isinstance(value, dict) else value for value in row]
+    return json.dumps(dict(zip(names, values, strict=True)), default=_json).encode()
 
 
 def from_raw(names: Sequence[str], stored: bytes) -> Row:
@@ -125,11 +126,12 @@ def _json(value: Any) -> Any:
 
 
 def _unwrapped(value: Any) -> Any:
-    if isinstance(value, dict) and value.keys() == {_BASE64}:
-        return base64.b64decode(value[_BASE64])
-    if isinstance(value, dict) and value.keys() == {_DECIMAL}:
-        return Decimal(value[_DECIMAL])
-    return value
+    if not isinstance(value, dict):
+        return value
+    ((kind, kept),) = value.items()
+    if kind == _BASE64:
+        return base64.b64decode(kept)
+    return Decimal(kept) if kind == _DECIMAL else kept
 
 
 def _converted(kind: DataType, values: Row) -> Row:

@@ -16,10 +16,13 @@ from ledger import (
     testing,
 )
 from ledger.errors import DeclarationError, InputError, NotReadyError, StageError
+from ledger.queries.dedup import note_replaced
+from ledger.replaced import remove_replaced
 from ledger.settlement import settle_once
+from ledger.stage_runs import retire
 from ledger.states import BatchStatus
 from ledger.sweeper import sweep_once
-from tests.support.ledgers import age, one, rows, started
+from tests.support.ledgers import age, one, pipeline, rows, started, whole_batch
 
 ORDERS = "id INT, customer STRING, cents INT"
 CUSTOMERS = "customer STRING, country STRING"
@@ -318,17 +321,17 @@ def test_a_record_that_did_not_parse_joins_its_unit(runner, tmp_path, sink_rows)
     (tmp_path / "orders.csv").write_text("id,customer,cents\n1,a,10\n2,a,x\n3,b,30\n")
 
     def made(schema):
-        pipeline = Pipeline("totals")
-        pipeline.source("orders", FileSource("orders.csv", schema=schema))
+        shop = Pipeline("totals")
+        shop.source("orders", FileSource("orders.csv", schema=schema))
 
-        @pipeline.stage(reads="orders", whole=True, unit="customer")
+        @shop.stage(reads="orders", whole=True, unit="customer")
         def total(orders):
             return orders.groupBy("customer").agg(
                 F.count(F.lit(1)).alias("orders"), collect_anchors()
             )
 
-        pipeline.sink("sales", ParquetSink("sales"), reads="total")
-        return pipeline
+        shop.sink("sales", ParquetSink("sales"), reads="total")
+        return shop
 
     first = runner(made(ORDERS))
     batch = first.open()
@@ -408,6 +411,37 @@ def test_a_replay_that_dies_after_its_sink_replaces_what_it_was_to(spark, unit):
     assert sorted(row["orders"] for row in testing.resume(dead).rows["sales"]) == [2, 3]
 
 
+def test_a_sink_that_no_longer_counts_replaces_nothing(runner, tmp_path, sink_rows):
+    """A replay whose sink was superseded and died again settles without it: the old folder stays."""
+    (tmp_path / "orders.csv").write_text("id,customer,cents\n1,a,10\n2,a,x\n")
+    made = Pipeline("totals")
+    made.source("orders", FileSource("orders.csv", schema=ORDERS))
+    made.stage(reads="orders", whole=True)(again)
+    made.sink("sales", ParquetSink("sales"), reads="again")
+    run = runner(made)
+    database = run.job.database
+    first = run.open()
+    run.settled(first)
+    replay = run.open_replay(first.batch_id)
+    run.steps(replay)
+    retire(database, started(database, replay.batch_id, "sales"))
+    age(database, replay.batch_id, 10_000)
+    assert settle_once(database, replay.batch_id).status is BatchStatus.SETTLED
+    assert remove_replaced(database) == []
+    assert (tmp_path / "sales" / f"batch={first.batch_id}").exists()
+
+
+def test_a_folder_that_cannot_be_seen_keeps_nobody_from_settling(database):
+    """A folder on a file system that is not known here is left for the next time, without an error."""
+    batch, _ = whole_batch(database, pipeline())
+    paths = ["nosuch://bucket/out/batch=7", "/nonexistent/out/batch=7"]
+    database.transact(lambda c: note_replaced(c, batch.batch_id, "sink", paths))
+    settle_once(database, batch.batch_id)
+    assert remove_replaced(database) == []
+    assert sweep_once(database).removed == ()
+    assert one(database, "SELECT count(*) AS n FROM replaced_folder").n == 2
+
+
 def test_a_replay_opened_again_is_newer_than_its_number(runner, tmp_path, sink_rows):
     """What an abandoned replay brings when it is opened again is not taken back by one that ran meanwhile."""
     (tmp_path / "orders.csv").write_text(
@@ -415,21 +449,21 @@ def test_a_replay_opened_again_is_newer_than_its_number(runner, tmp_path, sink_r
     )
 
     def made(lose):
-        pipeline = Pipeline("latest", max_replays=9)
-        pipeline.source("orders", FileSource("orders.csv", schema=ORDERS))
+        shop = Pipeline("latest", max_replays=9)
+        shop.source("orders", FileSource("orders.csv", schema=ORDERS))
 
-        @pipeline.stage(reads="orders")
+        @shop.stage(reads="orders")
         def checked(orders):
             return orders.where(~F.col("id").isin(lose))
 
-        @pipeline.stage(reads="checked", whole=True, unit="customer")
+        @shop.stage(reads="checked", whole=True, unit="customer")
         def total(orders):
             return orders.groupBy("customer").agg(
                 F.count(F.lit(1)).alias("orders"), collect_anchors()
             )
 
-        pipeline.sink("sales", ParquetSink("sales"), reads="total")
-        return pipeline
+        shop.sink("sales", ParquetSink("sales"), reads="total")
+        return shop
 
     run = runner(made([3, 8]))
     first = run.open()

@@ -266,3 +266,20 @@ def test_a_column_of_columns_is_refused():
     """A table has no nested types: the schema says string, a stage parses it."""
     with pytest.raises(DeclarationError, match="column 'c' is of type array<bigint>"):
         fitted(ArrayType(LongType()), [1])
+
+
+@pytest.mark.parametrize("kind", [DoubleType(), LongType(), DecimalType(9, 2)])
+def test_numbers_of_a_spoilt_row_fit_when_it_is_tried_again(kind):
+    """A numeric value is in the kept row what it was from the database, whatever column spoilt it."""
+    names = ["amount", "other"]
+    kept = raw(names, [Decimal("3"), "spoilt"])
+    fitting = Fitting(StructType([StructField("amount", kind), StructField("other", StringType())]))
+    (amounts, _), errors = fitting.fit([from_raw(names, kept)])
+    assert errors == [None]
+    assert amounts.to_pylist() == [3]
+
+
+@pytest.mark.parametrize("value", [{"decimal": "abc"}, {"base64": "?"}, {}, {"a": 1, "b": 2}, [1]])
+def test_json_of_a_spoilt_row_is_what_it_was(value):
+    """A value that looks like the form of another kind comes back as itself."""
+    assert from_raw(["data"], raw(["data"], [value])) == [value]
