@@ -109,15 +109,20 @@ def file_rows(manifest: Manifest) -> list[dict[str, Any]]:
 class Witness:
     """Counts rows, and XORs hashes of chosen columns, where a frame passes by.
 
-    ``failed``: the column that holds the reason of a row that fails, if the frame has it.
+    ``failed``: the column that holds the reason of a row that fails, if the frame has it. ``roots``: count
+    the rows that have a root, too; ``passed``: and those of them that go on. Each count costs every row.
 
     Two witnesses of the same rows are equal, whatever the order; see ARCHITECTURE's commit
     protocol: what a job meant to write is witnessed where it is written.
     """
 
-    def __init__(self, *columns: str, failed: str = FAILED):
+    def __init__(
+        self, *columns: str, failed: str = FAILED, roots: bool = False, passed: bool = False
+    ):
         self._columns = columns
         self._failed = failed
+        self._roots = roots
+        self._passed = passed
         self._name = str(uuid4())
         self._observation = Observation(self._name)
 
@@ -130,7 +135,7 @@ class Witness:
             F.coalesce(mixed, F.lit(0)).alias("xor"),
             _non_null(frame, self._failed).alias("failed"),
             _non_null(frame, DROPPED).alias("dropped"),
-            *_rooted(frame),
+            *self._rooted(frame),
         )
 
     def within(self, frame: DataFrame) -> bool:
@@ -168,6 +173,17 @@ class Witness:
         metrics = self._metrics()
         return metrics["rows"], metrics["xor"]
 
+    def _rooted(self, frame: DataFrame) -> list[Column]:
+        """Counts of the rows that have a root, where a frame has the column."""
+        if ROOT not in frame.columns:
+            return []
+        passes = F.col(ROOT).isNotNull()
+        for mark in (FAILED, DROPPED):
+            if mark in frame.columns:
+                passes &= F.col(mark).isNull()
+        counted = [F.count(ROOT).alias("rooted")] if self._roots else []
+        return [*counted, *([F.count_if(passes).alias("passed")] if self._passed else [])]
+
     def _metrics(self) -> dict[str, int]:
         try:
             return {name: int(value) for name, value in self._observation.get.items()}
@@ -175,17 +191,6 @@ class Witness:
             # Adaptive execution cuts an empty frame out of the plan, its observation with it. Were
             # it cut out for any other reason, 0 would differ from what else is counted.
             return dict.fromkeys(("rows", "xor", "failed", "dropped", "rooted", "passed"), 0)
-
-
-def _rooted(frame: DataFrame) -> list[Column]:
-    """Counts of the rows that have a root, where a frame has the column."""
-    if ROOT not in frame.columns:
-        return []
-    passes = F.col(ROOT).isNotNull()
-    for mark in (FAILED, DROPPED):
-        if mark in frame.columns:
-            passes &= F.col(mark).isNull()
-    return [F.count(ROOT).alias("rooted"), F.count_if(passes).alias("passed")]
 
 
 def _non_null(frame: DataFrame, column: str) -> Column:

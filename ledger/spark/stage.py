@@ -43,7 +43,8 @@ def run_stage(job: Job, run: OpenedRun, step: StageStep) -> Record:
     output = _output(job, run, step, frames)
     folder = job.folder(run)
     anchors = AnchorWitness() if ANCHORS in output.columns else None
-    wrote = Witness(*_stored_identity(run, output.columns))
+    untracked = job.pipeline.graph.may_be_untracked(step.name)
+    wrote = Witness(*_stored_identity(run, output.columns), roots=True, passed=untracked)
     watched = wrote.watch(anchors.watch(output) if anchors else output)
     watched.write.options(**STORED).parquet(folder)
     manifest = take_manifest(folder)
@@ -242,9 +243,10 @@ def _post(
     posted = job.post(run, _folded(job, run, step, plain, found, frames, one_each))
     require_equal(f"rows and XOR of {step.name} in run {run.run_id}", wrote.seen, found.seen)
     consumers = job.pipeline.consumers(step.name)
+    rooted = wrote.passed if job.pipeline.graph.may_be_untracked(step.name) else passed
     require_equal(
         f"edges of {step.name} in run {run.run_id}",
-        (anchors.edges if anchors else wrote.passed) * len(consumers),
+        (anchors.edges if anchors else rooted) * len(consumers),
         posted.emitted_edges,
     )
     rows, identity = _anchor_rows(job, step, plain), _identity(run)
