@@ -108,9 +108,8 @@ def _write(step: SourceStep, run: OpenedRun, records: DataFrame, folder: str) ->
             folder
         )
         _rename_untracked(folder)
-        if (
-            wrote.rows == 0
-        ):  # partitioned, nothing writes no file, and a snapshot has its schema from one
+        if wrote.rows == 0:
+            # Partitioned, nothing writes no file, and a snapshot has its schema from one.
             nothing = records.sparkSession.createDataFrame([], records.schema)
             nothing.write.mode("append").options(**SNAPSHOT).parquet(folder)
     else:
