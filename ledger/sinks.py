@@ -1,7 +1,7 @@
 """Where a pipeline can write, and how it recognizes what it has delivered already."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from ledger.errors import DeclarationError
 
@@ -39,35 +39,110 @@ class Bloom:
 Dedup = Literal["none", "exact"] | Bloom
 
 
+Mode = Literal["append", "upsert", "replace_interval"]
+
+
 @dataclass(frozen=True, kw_only=True)
-class _ParquetOptions:
-    partition_by: tuple[str, ...] = ()
+class _Options:
+    """What every sink takes. ``dedup``: ``none``, ``exact`` or ``Bloom(...)``: compare with what other batches
+    delivered. Of a pipeline that runs exactly once only a Bloom with a key has anything to do."""
+
     dedup: Dedup = "none"
-
-
-@dataclass(frozen=True)
-class ParquetSink(_ParquetOptions):
-    """A folder of Parquet files: ``<path>/batch=<id>/<partition columns>/``.
-
-    Each batch is staged under ``<path>/_staging/`` and shown by one rename, so a reader sees a
-    batch whole or not at all; on an object store a rename is a copy, file by file. It holds the
-    user's columns only. ``dedup``: ``none``, ``exact`` or ``Bloom(...)``: compare with what other
-    batches delivered. Relative paths start from ``ACKLEDGER_DATA``.
-    """
-
-    path: str
 
     @property
     def keyed(self) -> bool:
         """Whether duplicates are recognized by columns of the row."""
         return isinstance(self.dedup, Bloom) and bool(self.dedup.key)
 
-    def __post_init__(self) -> None:
-        given = self.partition_by
-        object.__setattr__(
-            self, "partition_by", (given,) if isinstance(given, str) else tuple(given)
-        )
+    @property
+    def place(self) -> str:
+        """What it writes to, in words."""
+        raise NotImplementedError
+
+    def _check_dedup(self) -> None:
         if not isinstance(self.dedup, Bloom) and self.dedup not in ("none", "exact"):
             raise DeclarationError(
-                f'dedup of {self.path!r}: expected "none", "exact" or Bloom(...), found {self.dedup!r}'
+                f'dedup of {self.place!r}: expected "none", "exact" or Bloom(...), found {self.dedup!r}'
             )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _FileOptions(_Options):
+    partition_by: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _FileSink(_FileOptions):
+    path: str
+
+    @property
+    def place(self) -> str:
+        return self.path
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "partition_by", _names(self.partition_by))
+        self._check_dedup()
+
+
+@dataclass(frozen=True)
+class ParquetSink(_FileSink):
+    """A folder of Parquet files: ``<path>/batch=<id>/<partition columns>/``.
+
+    Each batch is staged under ``<path>/_staging/`` and shown by one rename, so a reader sees a
+    batch whole or not at all; on an object store a rename is a copy, file by file. It holds the
+    user's columns only. Relative paths start from ``ACKLEDGER_DATA``.
+    """
+
+
+@dataclass(frozen=True)
+class DeltaSink(_FileSink):
+    """A Delta Lake table; made by the first batch.
+
+    Each batch is staged under ``<path>/_ackledger/`` and committed in place by one entry of the table's
+    log, so every reader of Delta sees it whole or not at all. Relative paths start from
+    ``ACKLEDGER_DATA``.
+    """
+
+
+@dataclass(frozen=True, kw_only=True)
+class _TableOptions(_Options):
+    key: tuple[str, ...] = ()
+    mode: Mode = "append"
+
+
+@dataclass(frozen=True)
+class PostgresSink(_TableOptions):
+    """A table in PostgreSQL, on whichever server: ``PostgresSink(url, "reporting.departures")``.
+
+    Each batch is one transaction there, with a record of its own. ``url``: of SQLAlchemy, or the name of
+    an environment variable that holds it, as ``env:REPORTING_URL``. ``mode``: ``append``; ``upsert`` by ``key``,
+    where an older row never overwrites a newer one; ``replace_interval``: what other batches brought of
+    the same interval goes.
+    """
+
+    url: str
+    table: str
+
+    @property
+    def place(self) -> str:
+        return self.table
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", _names(self.key))
+        self._check_dedup()
+        if self.mode not in get_args(Mode):
+            raise DeclarationError(
+                f"mode of {self.table!r}: expected {', '.join(get_args(Mode))}, found {self.mode!r}"
+            )
+        if (self.mode == "upsert") != bool(self.key):
+            raise DeclarationError(
+                f"sink of {self.table!r}: a key goes with mode='upsert' and upsert with a key; found mode={self.mode!r}, "
+                f"key={self.key!r}"
+            )
+
+
+Sink = ParquetSink | DeltaSink | PostgresSink
+
+
+def _names(given: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else tuple(given)

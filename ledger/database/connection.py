@@ -22,7 +22,7 @@ OLDEST_SERVER = 140000  # bit_xor() is an aggregate since PostgreSQL 14
 LOCK_TIMEOUT = "60s"
 TRIES = 3
 
-_PERMANENT = (
+REFUSED = (
     "authentication failed",
     "no password supplied",
     "does not exist",
@@ -94,15 +94,12 @@ class Database:
         A lost connection runs the whole of it again, up to 3 times: ``work`` must first ask whether
         it has happened already. Raises UnavailableError when the database stays away.
         """
-        for attempt in range(1, TRIES + 1):
-            try:
-                with translated(self), (engine or self.writer).begin() as connection:
-                    return work(connection)
-            except UnavailableError:
-                if attempt == TRIES:
-                    raise
-                time.sleep(0.5 * attempt)
-        raise AssertionError("unreachable")
+
+        def attempt() -> Result:
+            with translated(self), (engine or self.writer).begin() as connection:
+                return work(connection)
+
+        return persist(attempt)
 
     def check(self) -> None:
         """Raise ConfigurationError unless the server is recent enough and the schema is migrated."""
@@ -144,6 +141,18 @@ def require_server(connection: Connection) -> None:
         )
 
 
+def persist(attempt: Callable[[], Result]) -> Result:
+    """Call ``attempt``, one whole transaction, up to 3 times while the database is unavailable."""
+    for number in range(1, TRIES + 1):
+        try:
+            return attempt()
+        except UnavailableError:
+            if number == TRIES:
+                raise
+            time.sleep(0.5 * number)
+    raise AssertionError("unreachable")
+
+
 @contextmanager
 def translated(database: Database) -> Iterator[None]:
     """Turn driver errors into the ledger's own; its own pass through."""
@@ -158,14 +167,14 @@ def translated(database: Database) -> Iterator[None]:
     except DBAPIError as exc:
         if exc.connection_invalidated:
             raise UnavailableError(
-                f"the connection to {database.shown} was lost: {_first_line(exc)}"
+                f"the connection to {database.shown} was lost: {first_line(exc)}"
             ) from exc
-        raise LedgerError(f"the ledger database refused a statement: {_first_line(exc)}") from exc
+        raise LedgerError(f"the ledger database refused a statement: {first_line(exc)}") from exc
 
 
 def _operational(database: Database, exc: OperationalError) -> LedgerError:
-    found = _first_line(exc)
-    if any(phrase in str(exc.orig) for phrase in _PERMANENT):
+    found = first_line(exc)
+    if any(phrase in str(exc.orig) for phrase in REFUSED):
         return ConfigurationError(
             f"the ledger database {database.shown} refused the connection: {found}. Check ACKLEDGER_DATABASE_URL, PGPASSFILE and the server's roles"
         )
@@ -178,15 +187,16 @@ def _programming(database: Database, exc: ProgrammingError) -> LedgerError:
     code = getattr(exc.orig, "pgcode", None)
     if code in ("42P01", "42883", "3F000", "42704", "22023"):
         return ConfigurationError(
-            f"the ledger's schema in {database.shown} lacks something: {_first_line(exc)}. Run 'ackledger db upgrade'"
+            f"the ledger's schema in {database.shown} lacks something: {first_line(exc)}. Run 'ackledger db upgrade'"
         )
     if code == "42501":
         return ConfigurationError(
-            f"the database user may not do this: {_first_line(exc)}. Grant it the role ledger_writer"
+            f"the database user may not do this: {first_line(exc)}. Grant it the role ledger_writer"
         )
-    return LedgerError(f"the ledger database refused a statement: {_first_line(exc)}")
+    return LedgerError(f"the ledger database refused a statement: {first_line(exc)}")
 
 
-def _first_line(exc: DBAPIError) -> str:
+def first_line(exc: DBAPIError) -> str:
+    """What the driver said, without its hints."""
     lines = str(exc.orig).strip().splitlines()
     return lines[0] if lines else type(exc.orig).__name__

@@ -1,0 +1,1 @@
+"""How each kind of sink makes a delivery visible: one module a kind."""

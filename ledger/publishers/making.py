@@ -1,0 +1,46 @@
+"""The publisher of a declared sink."""
+
+import os
+
+from ledger.delivery import Publisher
+from ledger.errors import ConfigurationError
+from ledger.settings import Settings
+from ledger.sinks import DeltaSink, ParquetSink
+from ledger.steps import SinkStep
+
+_FROM_ENVIRONMENT = "env:"
+
+
+def publisher_of(settings: Settings, pipeline: str, step: SinkStep) -> Publisher:
+    """How a sink of ``pipeline`` is written to; connects to nothing."""
+    sink = step.sink
+    if isinstance(sink, ParquetSink):
+        from ledger.publishers.parquet import ParquetPublisher
+
+        return ParquetPublisher(settings.data_path(sink.path))
+    if isinstance(sink, DeltaSink):
+        from ledger.publishers.delta import DeltaPublisher
+
+        return DeltaPublisher(settings.data_path(sink.path), sink.partition_by)
+    from ledger.publishers.postgres import PostgresPublisher
+
+    return PostgresPublisher(
+        _address(sink.url, step.name),
+        sink.table,
+        key=sink.key,
+        mode=sink.mode,
+        staging_root=f"{settings.storage_root()}/{pipeline}/{step.name}",
+    )
+
+
+def _address(url: str, sink: str) -> str:
+    """The URL, or the one that an environment variable holds."""
+    if not url.startswith(_FROM_ENVIRONMENT):
+        return url
+    name = url.removeprefix(_FROM_ENVIRONMENT)
+    if name not in os.environ:
+        raise ConfigurationError(
+            f"sink {sink!r} takes its URL from the environment variable {name}, which is not set: set it to "
+            "postgresql+psycopg2://user@host/database where the sink's tasks run"
+        )
+    return os.environ[name]

@@ -1,0 +1,80 @@
+"""A folder of Parquet files: a batch is shown by renaming the folder that it was staged in."""
+
+from dataclasses import dataclass
+
+import fsspec
+import pyarrow as pa
+
+from ledger.delivery import Delivery
+from ledger.manifest import Manifest, check_files
+
+
+@dataclass(frozen=True)
+class ParquetPublisher:
+    """The sink's own record of a batch is its folder, ``<path>/batch=<id>``.
+
+    ``path``: absolute or a URL. A local rename is atomic; on an object store it is a copy, file by file,
+    and a reader may see a part. What a delivery replaces is hidden first, folder by folder, and the
+    new one is shown then: for a moment a reader sees less, never both.
+    """
+
+    path: str
+    keeps_tracking = False
+
+    def check(self, schema: pa.Schema) -> None:
+        """Each folder has its own schema: anything fits."""
+
+    def staging(self, batch_id: int, version: int) -> str:
+        """Beside the folders that are shown."""
+        return f"{self._place(batch_id)}/run={version}"
+
+    def publish(self, delivery: Delivery) -> None:
+        """See ``Publisher``; an earlier run's folder of the batch gives way. When the new one cannot be shown,
+        what was hidden is shown again."""
+        final = self.folder(delivery.batch_id)
+        if self._exists(delivery.folder) or not self._exists(final):
+            check_files(Manifest(delivery.files))
+            hidden = [
+                one for one in (*delivery.replaces, delivery.batch_id) if self._hide(one, delivery)
+            ]
+            try:
+                self._rename(delivery.folder, final)
+            except OSError:
+                for batch_id in hidden:
+                    self._rename(self._hidden(batch_id, delivery), self.folder(batch_id))
+                raise
+        self._remove(self._place(delivery.batch_id))  # runs that did not count, and what was hidden
+
+    def folder(self, batch_id: int) -> str:
+        """Where a batch is shown."""
+        return f"{self.path}/batch={batch_id}"
+
+    def _place(self, batch_id: int) -> str:
+        return f"{self.path}/_staging/batch={batch_id}"
+
+    def _hide(self, batch_id: int, delivery: Delivery) -> bool:
+        """Move a batch's folder aside; whether there was one."""
+        if not self._exists(self.folder(batch_id)):
+            return False
+        self._remove(self._hidden(batch_id, delivery))
+        self._rename(self.folder(batch_id), self._hidden(batch_id, delivery))
+        return True
+
+    def _hidden(self, batch_id: int, delivery: Delivery) -> str:
+        return f"{self._place(delivery.batch_id)}/replaced/batch={batch_id}"
+
+    def _rename(self, before: str, after: str) -> None:
+        fs = self._fs
+        fs.makedirs(after.rsplit("/", 1)[0], exist_ok=True)
+        fs.mv(before, after, recursive=True)
+
+    def _remove(self, folder: str) -> None:
+        if self._exists(folder):
+            self._fs.rm(folder, recursive=True)
+
+    def _exists(self, folder: str) -> bool:
+        return bool(self._fs.exists(folder))
+
+    @property
+    def _fs(self) -> fsspec.AbstractFileSystem:
+        return fsspec.core.url_to_fs(self.path)[0]

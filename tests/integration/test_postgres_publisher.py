@@ -1,0 +1,853 @@
+"""The publisher of PostgreSQL tables: every delivery once, whole, in order, and no value changed."""
+
+import math
+import socket
+import tempfile
+import threading
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+from datetime import time as clock
+from decimal import Decimal
+from itertools import count
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import sqlalchemy as sa
+
+from ledger.database import embedded
+from ledger.delivery import Delivery
+from ledger.errors import (
+    ConfigurationError,
+    DeclarationError,
+    FencedError,
+    IntegrityError,
+    NotReadyError,
+    StageError,
+    UnavailableError,
+)
+from ledger.manifest import take_manifest
+from ledger.publishers import postgres, staged
+from ledger.publishers.postgres import PostgresPublisher
+from ledger.queries import target
+from ledger.queries.target_connection import APPLICATION
+
+JANUARY, FEBRUARY = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 2, 1, tzinfo=UTC)
+ORDERS = pa.schema([("id", pa.int64()), ("item", pa.string())])
+
+
+class Warehouse:
+    """The target database, the staged files of a test, and what its tables hold."""
+
+    def __init__(self, url: str, folder: Path):
+        self.url = url
+        self.folder = folder
+        self.engine = sa.create_engine(url, poolclass=sa.pool.NullPool)
+        self._number = count()
+
+    def do(self, *statements):
+        with self.engine.begin() as connection:
+            for statement in statements:
+                connection.exec_driver_sql(statement)
+
+    def rows(self, statement):
+        with self.engine.connect() as connection:
+            return [tuple(row) for row in connection.exec_driver_sql(statement)]
+
+    def orders(self, table="orders"):
+        return self.rows(f"SELECT id, item, ackledger_batch FROM {table} ORDER BY 1, 2, 3")
+
+    def publisher(self, mode="append", table="orders", url=None, **more):
+        key = ("id",) if mode == "upsert" else ()
+        more = {"key": key, "staging_root": str(self.folder), **more}
+        return PostgresPublisher(url or self.url, table, mode=mode, **more)
+
+    def deliver(self, batch_id, *parts, version=None, schema=ORDERS, **more):
+        """A delivery of one file for each of ``parts``, a list of rows or a table."""
+        version = version or batch_id
+        folder = self.folder / f"batch={batch_id}" / f"run={version}-{next(self._number)}"
+        folder.mkdir(parents=True)
+        for number, part in enumerate(parts):
+            if not isinstance(part, pa.Table):
+                columns = zip(*part, strict=True) if part else [[] for _ in schema]
+                part = pa.table([list(column) for column in columns], schema=schema)
+            tracked = part.append_column("_root", pa.array(range(len(part)), pa.int64()))
+            tracked = tracked.append_column("_unit", pa.array(["u"] * len(part)))
+            pq.write_table(tracked, folder / f"part-{number}.parquet")
+        values = {"sink": "shop.orders", "interval_start": JANUARY, "original_id": batch_id, **more}
+        files = take_manifest(str(folder)).files
+        return Delivery(
+            batch_id=batch_id, version=version, folder=str(folder), files=files, **values
+        )
+
+
+@pytest.fixture(scope="module")
+def warehouse_url(server_home):
+    return embedded.ensure_database(embedded.start(server_home), "warehouse")
+
+
+@pytest.fixture
+def warehouse(warehouse_url, tmp_path):
+    """An empty target database."""
+    made = Warehouse(warehouse_url, tmp_path)
+    made.do("DROP SCHEMA public CASCADE", "CREATE SCHEMA public")
+    return made
+
+
+def both(*calls):
+    """Call all at one moment, each in a thread of its own; what they gave or raised."""
+    barrier = threading.Barrier(len(calls))
+
+    def run(call):
+        barrier.wait()
+        try:
+            return call()
+        except Exception as exc:
+            return exc
+
+    with ThreadPoolExecutor(len(calls)) as pool:
+        return list(pool.map(run, calls))
+
+
+def test_a_table_is_made_and_a_second_publish_changes_nothing(warehouse):
+    """The first publish makes table and record; the same again, even without its files, is a no-op."""
+    sink, delivery = warehouse.publisher(), warehouse.deliver(11, [(1, "a"), (2, None)])
+    assert sink.staging(11, 7) == f"{warehouse.folder}/batch=11/run=7"
+    sink.check(ORDERS)
+    assert warehouse.rows("SELECT to_regclass('orders'), to_regclass('ackledger_commit')") == [
+        (None, None)
+    ]
+    sink.publish(delivery)
+    for file in delivery.files:
+        Path(file.path).unlink()
+    sink.publish(delivery)
+    assert warehouse.orders() == [(1, "a", 11), (2, None, 11)]
+    found = warehouse.rows(
+        "SELECT sink, batch_id, version, interval_start, original_id, rows, table_name, replaced_by FROM ackledger_commit"
+    )
+    assert found == [("shop.orders", 11, 11, JANUARY, 11, 2, "orders", None)]
+    sink.check(pa.schema([*ORDERS, ("_root", pa.int64()), ("_unit", pa.string())]))
+
+
+@pytest.mark.parametrize("mode", ["append", "upsert", "replace_interval"])
+def test_two_publishes_at_one_moment_bring_the_rows_once(warehouse, mode):
+    """Two at once, from the making of the tables on, ten times: the rows are there once."""
+    for batch in range(1, 11):
+        made = [(batch * 100 + number, "x") for number in range(50)]
+        delivery = warehouse.deliver(batch, made, interval_start=JANUARY + timedelta(days=batch))
+        publish = [lambda d=delivery: warehouse.publisher(mode).publish(d)] * 2
+        assert both(*publish) == [None, None]
+        assert len(warehouse.orders()) == 50 * batch
+    assert set(Counter(row[0] for row in warehouse.orders()).values()) == {1}
+
+
+def test_two_sinks_make_the_record_at_one_moment(warehouse):
+    """Sinks of two tables that find no record both publish, again and again."""
+    for _ in range(5):
+        warehouse.do("DROP SCHEMA public CASCADE", "CREATE SCHEMA public")
+        calls = []
+        for name in ("a", "b", "c"):
+            delivery = warehouse.deliver(1, [(1, name)], sink=f"shop.{name}")
+            calls.append(lambda n=name, d=delivery: warehouse.publisher(table=n).publish(d))
+        assert both(*calls) == [None, None, None]
+        assert warehouse.rows("SELECT count(*) FROM ackledger_commit") == [(3,)]
+
+
+def test_append_replaces_batches(warehouse):
+    """Rows of replaced batches go when the new ones come; others stay; a late one is refused."""
+    sink = warehouse.publisher()
+    sink.publish(warehouse.deliver(10, [(1, "stays")]))
+    sink.publish(warehouse.deliver(11, [(1, "goes")]))
+    sink.publish(warehouse.deliver(13, [(1, "new")], replaces=(11, 12)))
+    assert warehouse.orders() == [(1, "new", 13), (1, "stays", 10)]
+    for late in (11, 12):
+        with pytest.raises(FencedError, match="batch 13 has replaced it"):
+            sink.publish(warehouse.deliver(late, [(1, "late")], version=99))
+    assert len(warehouse.orders()) == 2
+
+
+def test_another_sinks_batches_are_never_removed(warehouse):
+    """A batch named in ``replaces`` that this sink never showed keeps the rows another sink brought."""
+    warehouse.publisher().publish(warehouse.deliver(11, [(1, "a")], sink="other.orders"))
+    warehouse.publisher().publish(warehouse.deliver(12, [(2, "b")], replaces=(11,)))
+    assert warehouse.orders() == [(1, "a", 11), (2, "b", 12)]
+
+
+def test_two_sinks_of_one_batch_need_two_tables(warehouse):
+    """Rows of one batch from two sinks could not be told apart, so the second is refused."""
+    warehouse.publisher().publish(warehouse.deliver(11, [(1, "a")], sink="shop.a"))
+    with pytest.raises(DeclarationError, match=r"batch 11 from sink 'shop\.a'.*table of its own"):
+        warehouse.publisher().publish(warehouse.deliver(11, [(1, "b")], sink="shop.b"))
+    assert warehouse.orders() == [(1, "a", 11)]
+
+
+def test_a_newer_version_replaces_and_an_older_is_refused(warehouse):
+    """Of one batch the rows of the newest run are shown, whatever comes later."""
+    sink = warehouse.publisher()
+    sink.publish(warehouse.deliver(11, [(1, "old"), (2, "old")], version=5))
+    sink.publish(warehouse.deliver(11, [(1, "new")], version=6))
+    with pytest.raises(FencedError, match=r"version 5 of batch 11: version 6 is shown"):
+        sink.publish(warehouse.deliver(11, [(1, "old"), (2, "old")], version=5))
+    assert warehouse.orders() == [(1, "new", 11)]
+
+
+def test_a_record_of_another_ledger_is_not_taken_for_ones_own(warehouse):
+    """A ledger begun anew counts batches from 1 again: what the record says of those is not believed."""
+    sink = warehouse.publisher()
+    sink.publish(warehouse.deliver(1, [(1, "a")]))
+    for other in (
+        warehouse.deliver(1, [(1, "a"), (2, "b")]),
+        warehouse.deliver(1, [(1, "a")], version=2, interval_start=FEBRUARY),
+    ):
+        with pytest.raises(IntegrityError, match="another ledger wrote there"):
+            sink.publish(other)
+    assert warehouse.orders() == [(1, "a", 1)]
+
+
+def test_upsert_keeps_the_newer_row_in_any_order(warehouse):
+    """Batch 12 before 11 leaves 12's rows; a later interval wins over both; a replay over its family."""
+    sink = warehouse.publisher("upsert")
+    sink.publish(warehouse.deliver(12, [(1, "twelve")]))
+    sink.publish(warehouse.deliver(11, [(1, "eleven"), (2, "eleven")]))
+    assert warehouse.orders() == [(1, "twelve", 12), (2, "eleven", 11)]
+    sink.publish(warehouse.deliver(5, [(2, "february")], interval_start=FEBRUARY))
+    sink.publish(warehouse.deliver(13, [(1, "replay"), (2, "replay")], original_id=11))
+    assert warehouse.orders() == [(1, "twelve", 12), (2, "february", 5)]
+    sink.publish(warehouse.deliver(14, [(1, "fourteen")], original_id=12))
+    assert warehouse.orders() == [(1, "fourteen", 14), (2, "february", 5)]
+    keys = warehouse.rows(
+        "SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conrelid = 'orders'::regclass AND contype = 'p'"
+    )
+    assert keys == [("PRIMARY KEY (id)",)]
+
+
+def test_upsert_replaces_and_does_not_uncover(warehouse):
+    """Rows of a replaced batch go, and the older ones that they overwrote do not come back."""
+    sink = warehouse.publisher("upsert")
+    sink.publish(warehouse.deliver(11, [(1, "old"), (2, "old")]))
+    sink.publish(warehouse.deliver(12, [(2, "new"), (3, "new")]))
+    sink.publish(warehouse.deliver(13, [(3, "newest")], replaces=(12,)))
+    assert warehouse.orders() == [(1, "old", 11), (3, "newest", 13)]
+    sink.publish(warehouse.deliver(11, [(2, "again")], version=20))
+    assert warehouse.orders() == [(2, "again", 11), (3, "newest", 13)]
+
+
+def test_upsert_takes_over_rows_from_before(warehouse):
+    """A row that the table had before the sink is older than all, and of several columns a key."""
+    warehouse.do(
+        'CREATE TABLE "Or ders" ("i%%d" bigint, "a :b" text, ackledger_batch bigint, UNIQUE ("a :b", "i%%d"))',
+        "INSERT INTO \"Or ders\" VALUES (1, 'a', NULL)",
+    )
+    schema = pa.schema([("i%d", pa.int64()), ("a :b", pa.string())])
+    sink = warehouse.publisher("upsert", "public.Or ders", key=("i%d", "a :b"))
+    sink.check(schema)
+    sink.publish(warehouse.deliver(7, [(1, "a"), (1, "b")], schema=schema))
+    sink.publish(warehouse.deliver(6, [(1, "a"), (2, "b")], schema=schema))
+    found = warehouse.rows('SELECT * FROM "Or ders" ORDER BY 1, 2')
+    assert found == [(1, "a", 7), (1, "b", 7), (2, "b", 6)]
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        ([(1, "a"), (5, "b"), (5, "c")], r"2 row\(s\) of batch 11 have the key \(id\) = \('5'\)"),
+        ([(1, "a"), (None, "b")], r"1 row\(s\) of batch 11 have the key \(id\) = \(null\)"),
+    ],
+)
+def test_upsert_refuses_odd_keys(warehouse, made, message):
+    """Two rows with one key, or a key that is null, are an error that names the key; nothing comes."""
+    sink = warehouse.publisher("upsert")
+    sink.publish(warehouse.deliver(12, [(5, "newer")]))
+    with pytest.raises(StageError, match=message):
+        sink.publish(warehouse.deliver(11, made))
+    assert warehouse.orders() == [(5, "newer", 12)]
+
+
+def test_a_family_replaces_an_older_one_of_its_interval(warehouse):
+    """Another family over an interval takes the place of the first, of this interval alone; within a
+    family rows add up; what comes late of the first is refused."""
+    sink = warehouse.publisher("replace_interval")
+    sink.publish(warehouse.deliver(10, [(0, "february")], interval_start=FEBRUARY))
+    sink.publish(warehouse.deliver(11, [(1, "first")]))
+    sink.publish(warehouse.deliver(12, [(2, "its replay")], original_id=11))
+    assert len(warehouse.orders()) == 3
+    sink.publish(warehouse.deliver(14, [(1, "second")]))
+    assert warehouse.orders() == [(0, "february", 10), (1, "second", 14)]
+    sink.publish(warehouse.deliver(16, [(2, "its replay")], original_id=14))
+    for late in (
+        warehouse.deliver(12, [(2, "its replay")], original_id=11),
+        warehouse.deliver(15, [(3, "late replay")], original_id=11),
+    ):
+        with pytest.raises(FencedError, match="replaced"):
+            sink.publish(late)
+    assert warehouse.orders() == [(0, "february", 10), (1, "second", 14), (2, "its replay", 16)]
+
+
+def test_an_empty_family_replaces_too(warehouse):
+    """A family without rows leaves the interval empty, be its files empty or none."""
+    sink = warehouse.publisher("replace_interval")
+    sink.publish(warehouse.deliver(11, [(1, "first")]))
+    sink.publish(warehouse.deliver(12))
+    assert warehouse.orders() == []
+    sink.publish(warehouse.deliver(13, [(1, "third")]))
+    sink.publish(warehouse.deliver(14, []))
+    assert warehouse.orders() == []
+
+
+def test_an_empty_delivery_is_recorded(warehouse):
+    """Without files there is no table to make; a file without rows makes it; both are in the record."""
+    sink = warehouse.publisher()
+    sink.publish(warehouse.deliver(11))
+    assert warehouse.rows("SELECT to_regclass('orders')") == [(None,)]
+    sink.publish(warehouse.deliver(12, []))
+    assert warehouse.orders() == []
+    found = warehouse.rows("SELECT batch_id, rows FROM ackledger_commit ORDER BY 1")
+    assert found == [(11, 0), (12, 0)]
+
+
+def test_a_reader_never_sees_part_of_a_batch(warehouse):
+    """While a batch takes the place of two others, a reader sees those two whole or it whole."""
+    sink = warehouse.publisher()
+    seen, done = [], threading.Event()
+    before, after = {11: 2000, 12: 1000}, {13: 4000}
+    for batch, rows in before.items():
+        sink.publish(warehouse.deliver(batch, [(n, "x") for n in range(rows)]))
+
+    def look():
+        with warehouse.engine.connect() as connection:
+            while True:
+                last = done.is_set()
+                statement = "SELECT ackledger_batch, count(*) FROM orders GROUP BY 1"
+                seen.append(dict(connection.exec_driver_sql(statement).all()))
+                connection.rollback()
+                if last:
+                    return
+
+    reader = threading.Thread(target=look)
+    reader.start()
+    parts = [[(n, "y") for n in range(1000)] for _ in range(4)]
+    sink.publish(warehouse.deliver(13, *parts, replaces=(11, 12)))
+    done.set()
+    reader.join()
+    assert len(seen) > 2
+    assert all(one in (before, after) for one in seen), seen
+    assert seen[0] == before
+    assert seen[-1] == after
+
+
+@contextmanager
+def killer(warehouse, most):
+    """End up to ``most`` publishers, each as soon as it waits for the table's lock."""
+    killed, done = [], threading.Event()
+    statement = (
+        "SELECT pid, pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event_type = 'Lock' "
+        f"AND application_name = '{APPLICATION}' AND datname = 'warehouse'"
+    )
+
+    def run():
+        while len(killed) < most and not done.is_set():
+            killed.extend(warehouse.rows(statement))
+            time.sleep(0.02)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield killed
+    finally:
+        done.set()
+        thread.join()
+
+
+def test_a_killed_publish_leaves_nothing(warehouse):
+    """A backend ended between the copy and the commit, at every try, leaves neither rows nor record;
+    the next call brings the rows once."""
+    sink = warehouse.publisher()
+    sink.publish(warehouse.deliver(11, [(1, "first")]))
+    delivery = warehouse.deliver(12, [(2, "second")], replaces=(11,))
+    with warehouse.engine.connect() as holder, holder.begin():
+        holder.exec_driver_sql("LOCK TABLE orders IN SHARE MODE")
+        with (
+            killer(warehouse, 3) as killed,
+            pytest.raises(UnavailableError, match="did not answer"),
+        ):
+            sink.publish(delivery)
+        assert len(killed) == 3
+    assert warehouse.orders() == [(1, "first", 11)]
+    assert warehouse.rows("SELECT batch_id FROM ackledger_commit") == [(11,)]
+    sink.publish(delivery)
+    assert warehouse.orders() == [(2, "second", 12)]
+
+
+def test_a_connection_lost_in_the_copy_is_tried_again(warehouse, monkeypatch):
+    """A backend that ends between two pieces costs a new try of the whole, and no row."""
+    calls = count(1)
+
+    def to_csv(*given):
+        if next(calls) == 2:
+            warehouse.rows(
+                f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = '{APPLICATION}'"
+            )
+        return original(*given)
+
+    original = postgres.to_csv
+    monkeypatch.setattr(postgres, "to_csv", to_csv)
+    warehouse.publisher().publish(warehouse.deliver(11, [(1, "a")], [(2, "b")], [(3, "c")]))
+    assert next(calls) > 5  # one, a lost one, and three
+    assert warehouse.orders() == [(1, "a", 11), (2, "b", 11), (3, "c", 11)]
+
+
+class Proxy:
+    """Between client and server, it cuts the first connection that commits: before the server is
+    told, or after it has answered."""
+
+    def __init__(self, upstream: str, told: bool):
+        self.upstream, self.told, self.cuts, self.connections = upstream, told, 0, 0
+        self._folder = tempfile.TemporaryDirectory(prefix="pg-")
+        self.host = self._folder.name
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(f"{self.host}/.s.PGSQL.5432")
+        self._listener.listen()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self):
+        self._listener.close()
+        self._folder.cleanup()
+
+    def _accept(self):
+        while True:
+            try:
+                client = self._listener.accept()[0]
+            except OSError:
+                return
+            self.connections += 1
+            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client):
+        server = socket.socket(socket.AF_UNIX)
+        server.connect(self.upstream)
+        committing = threading.Event()
+        threading.Thread(target=self._answers, args=(client, server, committing)).start()
+        while data := self._received(client):
+            if data.startswith(b"Q") and b"COMMIT" in data and not self.cuts:
+                self.cuts += 1
+                committing.set()
+                if not self.told:
+                    break
+            server.sendall(data)
+        server.shutdown(socket.SHUT_RDWR)
+
+    def _answers(self, client, server, committing):
+        while (data := self._received(server)) and not committing.is_set():
+            client.sendall(data)
+        client.shutdown(socket.SHUT_RDWR)
+
+    @staticmethod
+    def _received(end):
+        try:
+            return end.recv(1 << 16)
+        except OSError:
+            return b""
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["after it", "before it"])
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_a_commit_without_an_answer_is_not_done_twice(warehouse, told, mode):
+    """Whether the connection broke before or after the commit, the next try asks the record."""
+    url = sa.make_url(warehouse.url)
+    proxy = Proxy(f"{url.query['host']}/.s.PGSQL.{url.port or 5432}", told)
+    try:
+        through = url.set(port=5432, query={"host": proxy.host})
+        sink = warehouse.publisher(mode, url=through.render_as_string(hide_password=False))
+        sink.publish(warehouse.deliver(11, [(1, "a"), (2, "b")]))
+        assert (proxy.cuts, proxy.connections) == (1, 2)
+    finally:
+        proxy.close()
+    assert warehouse.orders() == [(1, "a", 11), (2, "b", 11)]
+
+
+NASTY = ["", "null", "NULL", "\\N", "\\.", '"', "''", 'a"b,c;d', "line\nfeed\r\nreturn\rtab\t", " pad ", "\\", "{}", "{1,NULL}", "\u00e9\u4e2d\U0001f600", "\x01\x1f\x7f", "%s :x"]  # fmt: skip
+
+
+def round_trip(warehouse, kind, values):
+    """What a column of the values holds, and its type, in a table made for it."""
+    sink = warehouse.publisher(table="typed")
+    schema = pa.schema([("n", pa.int32()), ("v", kind)])
+    sink.check(schema)
+    made = pa.table({"n": pa.array(range(len(values)), pa.int32()), "v": pa.array(values, kind)})
+    # In two slices of one buffer: offsets into it must not matter.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(staged, "MOST_BYTES", max(1, made.nbytes // 2))
+        sink.publish(warehouse.deliver(1, made))
+    sink.check(schema)
+    found = warehouse.rows("SELECT v FROM typed ORDER BY n")
+    types = warehouse.rows(
+        "SELECT format_type(atttypid, atttypmod) FROM pg_attribute WHERE attrelid = 'typed'::regclass AND attname = 'v'"
+    )
+    return [row[0] for row in found], types[0][0]
+
+
+MOMENTS = [datetime(1, 1, 1), datetime(1969, 12, 31, 23, 59, 59, 999999), datetime(2026, 3, 29, 1, 30), datetime(9999, 12, 31, 23, 59, 59, 999999), None]  # fmt: skip
+AWARE = [one and one.replace(tzinfo=UTC) for one in MOMENTS]
+DATES = [date(1, 1, 1), date(1582, 10, 10), date(1969, 12, 31), date(9999, 12, 31), None]
+FLOATS = [0.1, -0.0, 5e-324, 1.7976931348623157e308, -math.inf, math.inf, None, 1e16, 123456789.125]
+BYTES = [b"", b"\x00\xff\\x\n\"',", None, b"abc", bytes(range(256))]
+SCALARS = [
+    (pa.bool_(), [True, False, None], "boolean"),
+    (pa.int8(), [-128, 127, None], "smallint"),
+    (pa.uint8(), [0, 255, None], "smallint"),
+    (pa.int16(), [-(2**15), 2**15 - 1, None], "smallint"),
+    (pa.uint16(), [0, 2**16 - 1, None], "integer"),
+    (pa.int32(), [-(2**31), 2**31 - 1, None], "integer"),
+    (pa.uint32(), [0, 2**32 - 1, None], "bigint"),
+    (pa.int64(), [-(2**63), 2**63 - 1, None], "bigint"),
+    (pa.uint64(), [Decimal(0), Decimal(2**64 - 1), None], "numeric(20,0)"),
+    (pa.float64(), FLOATS, "double precision"),
+    (pa.float32(), [0.5, -1.5, math.inf, None], "real"),
+    (pa.decimal128(7, 2), [Decimal("-99999.99"), Decimal("0.01"), None], "numeric(7,2)"),
+    (pa.decimal128(38, 18), [Decimal("1E-18"), Decimal(10**19), None], "numeric(38,18)"),
+    (pa.string(), [*NASTY, None], "text"),
+    (pa.large_string(), [*NASTY, None], "text"),
+    (pa.dictionary(pa.int32(), pa.string()), ["a", '\\"', "", None, "a"], "text"),
+    (pa.binary(), BYTES, "bytea"),
+    (pa.binary(2), [b"\x00\x01", None, b"ab"], "bytea"),
+    (pa.date32(), DATES, "date"),
+    (pa.time64("us"), [clock(0), clock(23, 59, 59, 999999), None], "time without time zone"),
+    (pa.timestamp("us"), MOMENTS, "timestamp without time zone"),
+    (pa.timestamp("us", "UTC"), AWARE, "timestamp with time zone"),
+    (pa.timestamp("ms", "Europe/Berlin"), [AWARE[2], None], "timestamp with time zone"),
+]  # fmt: skip
+
+
+def plain(value):
+    """A value as it compares: bytes of a memoryview, the zone of a moment as UTC."""
+    if isinstance(value, list):
+        return [plain(one) for one in value]
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        return value.astimezone(UTC)
+    return bytes(value) if isinstance(value, memoryview) else value
+
+
+@pytest.mark.parametrize(("kind", "values", "expected"), SCALARS, ids=[str(one[0]) for one in SCALARS])  # fmt: skip
+def test_values_arrive_as_they_were(warehouse, kind, values, expected):
+    """Every value of every type, the awkward ones too, alone and in an array, is what was staged."""
+    given = [int(one) if pa.types.is_uint64(kind) and one is not None else one for one in values]
+    found, made = round_trip(warehouse, kind, given)
+    assert [plain(one) for one in found] == values
+    assert made == expected
+    warehouse.do("DROP TABLE typed, ackledger_commit")
+    lists = [given, None, [], [None], given[:1], *([one] for one in given)]
+    found, made = round_trip(warehouse, pa.list_(kind), lists)
+    expected_lists = [values, None, [], [None], values[:1], *([one] for one in values)]
+    if pa.types.is_binary(kind) or pa.types.is_fixed_size_binary(kind):
+        statement = "SELECT to_json(v) FROM typed ORDER BY n"
+        found = [row[0] for row in warehouse.rows(statement)]
+        found = [one and [x and bytes.fromhex(x[2:]) if x != "\\x" else b"" for x in one] for one in found]  # fmt: skip
+    assert [plain(one) for one in found] == expected_lists
+    assert made == f"{expected}[]"
+
+
+def test_not_a_number_arrives(warehouse):
+    """NaN, which equals nothing, is NaN in the table."""
+    found, _ = round_trip(warehouse, pa.float64(), [math.nan, None, 1.0])
+    assert math.isnan(found[0])
+    assert found[1:] == [None, 1.0]
+
+
+def test_nested_values_arrive_as_json(warehouse):
+    """Structs, maps, and lists of them are jsonb: text escaped, numbers exact, moments in ISO form."""
+    inner = pa.struct(
+        [
+            ("text", pa.string()),
+            ('we"ird', pa.list_(pa.int64())),
+            ("price", pa.decimal128(38, 18)),
+            ("at", pa.timestamp("us", "UTC")),
+            ("raw", pa.binary()),
+            ("ok", pa.bool_()),
+        ]
+    )
+    price = Decimal("12345678901234567890.123456789012345678")
+    texts = [one for one in NASTY if one]
+    rows = [
+        {
+            "text": text,
+            'we"ird': [1, None],
+            "price": price,
+            "at": AWARE[1],
+            "raw": b"\x00a",
+            "ok": True,
+        }
+        for text in texts
+    ]
+    empty = dict.fromkeys(rows[0])
+    shown = {'we"ird': [1, None], "at": "1969-12-31T23:59:59.999999Z", "raw": "\\x0061", "ok": True}
+    found, made = round_trip(warehouse, pa.list_(inner), [rows, None, [], [None, empty]])
+    assert made == "jsonb"
+    got = [{name: one[name] for name in ("text", *shown)} for one in found[0]]
+    assert got == [{"text": text, **shown} for text in texts]
+    assert found[1:] == [None, [], [None, empty]]
+    exact = warehouse.rows("SELECT v -> 0 ->> 'price' FROM typed WHERE n = 0")
+    assert exact == [(str(price),)]
+
+
+def test_maps_and_lists_of_lists_arrive_as_json(warehouse):
+    """A map is an object whatever its keys are, and lists in lists need not be of one length."""
+    kind = pa.struct(
+        [
+            ("m", pa.map_(pa.string(), pa.float64())),
+            ("d", pa.map_(pa.date32(), pa.struct([("x", pa.int8())]))),
+            ("l", pa.list_(pa.list_(pa.string()))),
+        ]
+    )
+    rows = [
+        {
+            "m": [('a"\n', 0.5), ("b", None)],
+            "d": [(date(2026, 1, 1), {"x": 1})],
+            "l": [["a"], [], None],
+        },
+        {"m": [], "d": None, "l": []},
+        None,
+    ]
+    found, _ = round_trip(warehouse, kind, rows)
+    assert found == [
+        {"m": {'a"\n': 0.5, "b": None}, "d": {"2026-01-01": {"x": 1}}, "l": [["a"], [], None]},
+        {"m": {}, "d": None, "l": []},
+        None,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "message"),
+    [
+        (pa.string(), "a\0b", r"column 'v' has text with a NUL character"),
+        (pa.list_(pa.string()), ["a\0b"], r"column 'v' has text with a NUL character"),
+        (pa.struct([("x", pa.float64())]), {"x": math.nan}, r"column 'v': NaN and infinity"),
+        (pa.struct([("x", pa.string())]), {"x": "a\0b"}, r"refused a row: .*column v"),
+    ],
+)
+def test_values_without_a_counterpart_are_named(warehouse, kind, value, message):
+    """What PostgreSQL cannot hold is an error that names the column, and nothing comes."""
+    with pytest.raises(StageError, match=message):
+        round_trip(warehouse, kind, [value])
+    assert warehouse.rows("SELECT to_regclass('typed')") == [(None,)]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.duration("us"),
+        pa.timestamp("ns"),
+        pa.null(),
+        pa.map_(pa.struct([("a", pa.int8())]), pa.int8()),
+        pa.list_(pa.duration("s")),
+    ],
+    ids=str,
+)
+def test_types_without_a_counterpart_are_named(warehouse, kind):
+    """A type that PostgreSQL lacks is refused before anything is staged."""
+    with pytest.raises(StageError, match=r"column 'v': type .* has no counterpart"):
+        warehouse.publisher().check(pa.schema([("v", kind)]))
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ("id bigint, ackledger_batch bigint", r"column 'item' is missing: ALTER TABLE public\.orders ADD COLUMN item text"),
+        ("id integer, item text, ackledger_batch bigint", r"column 'id': expected bigint, found integer: ALTER TABLE public\.orders ALTER COLUMN id TYPE bigint"),
+        ("id bigint, item text", r"column 'ackledger_batch' is missing: ALTER TABLE public\.orders ADD COLUMN ackledger_batch bigint"),
+        ("id bigint, item text, ackledger_batch text", r"'ackledger_batch': expected bigint, found text"),
+        ("id bigint, item text, ackledger_batch bigint, must int NOT NULL", r"column 'must': expected in the rows.*ALTER COLUMN must DROP NOT NULL"),
+        ("id bigint GENERATED ALWAYS AS IDENTITY, item text, ackledger_batch bigint", r"column 'id': .*GENERATED ALWAYS"),
+        ("id bigint, item bytea, ackledger_batch bigint", r"column 'item': expected text, found bytea"),
+        ("id bigint, item text, ackledger_batch bigint, UNIQUE (item, id)", r"key \(id\): expected a unique index on just these columns, found \(id, item\): CREATE UNIQUE INDEX ON public\.orders \(id\)"),
+        ("id bigint PRIMARY KEY DEFERRABLE, item text, ackledger_batch bigint", r"key \(id\): .* found none"),
+    ],
+)  # fmt: skip
+def test_a_table_that_does_not_fit_is_told_how_to(warehouse, columns, message):
+    """Column, expected, found and the statement that mends it; the publish refuses it as well."""
+    warehouse.do(f"CREATE TABLE orders ({columns})")
+    sink = warehouse.publisher("upsert")
+    with pytest.raises(StageError, match=message):
+        sink.check(ORDERS)
+    with pytest.raises(StageError, match=message):
+        sink.publish(warehouse.deliver(11, [(1, "a")]))
+    assert warehouse.rows("SELECT count(*) FROM orders") == [(0,)]
+
+
+def test_a_table_with_other_types_that_hold_all_values(warehouse):
+    """Wider types, domains, enums, uuid, json and defaults take what fits them; others say which row."""
+    warehouse.do(
+        "CREATE DOMAIN word AS varchar(5)",
+        "CREATE TYPE size AS ENUM ('S', 'M')",
+        "CREATE TABLE orders (n numeric(10, 0), w word, s size, u uuid, j json, k jsonb, a numeric[], d numeric(9, 3), "
+        "made timestamptz NOT NULL DEFAULT now(), serial bigserial, ackledger_batch bigint)",
+    )
+    schema = pa.schema(
+        [("n", pa.int32()), ("w", pa.string()), ("s", pa.string()), ("u", pa.string()), ("j", pa.string()),
+         ("k", pa.list_(pa.int8())), ("a", pa.list_(pa.int64())), ("d", pa.decimal128(8, 2))]
+    )  # fmt: skip
+    sink = warehouse.publisher()
+    sink.check(schema)
+    uuid = "00000000-0000-0000-0000-000000000001"
+    row = (1, "a", "M", uuid, '{"a": 1}', [1, None], [2, None], Decimal("1.50"))
+    sink.publish(warehouse.deliver(11, [row], schema=schema))
+    found = warehouse.rows("SELECT n, w, s, u::text, j, k, a, d FROM orders")
+    assert found == [(1, "a", "M", uuid, {"a": 1}, [1, None], [2, None], Decimal("1.500"))]
+    for column, value in ((1, "longer than five"), (2, "XL"), (3, "no uuid")):
+        wrong = [*row[:column], value, *row[column + 1 :]]
+        with pytest.raises(StageError, match="refused a row"):
+            sink.publish(warehouse.deliver(12, [wrong], schema=schema))
+    with pytest.raises(
+        StageError, match=r"column 'd': expected numeric\(10, 2\), found numeric\(9,3\)"
+    ):
+        sink.check(schema.set(7, pa.field("d", pa.decimal128(10, 2))))
+
+
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_a_partitioned_table_is_a_table(warehouse, mode):
+    """Rows find their partitions, and a later version replaces them there."""
+    warehouse.do(
+        "CREATE TABLE orders (id bigint PRIMARY KEY, item text, ackledger_batch bigint) PARTITION BY RANGE (id)",
+        "CREATE TABLE low PARTITION OF orders FOR VALUES FROM (0) TO (10)",
+        "CREATE TABLE high PARTITION OF orders DEFAULT",
+    )
+    sink = warehouse.publisher(mode)
+    sink.check(ORDERS)
+    sink.publish(warehouse.deliver(11, [(1, "a"), (20, "a")]))
+    sink.publish(warehouse.deliver(11, [(2, "b"), (20, "b")], version=12))
+    assert (warehouse.orders("low"), warehouse.orders("high")) == ([(2, "b", 11)], [(20, "b", 11)])
+
+
+def test_rows_come_from_files_in_pieces(warehouse, monkeypatch):
+    """A file is loaded some rows at a time, none is left out or twice, and names may have dots."""
+    monkeypatch.setattr(staged, "MOST_ROWS", 100)
+    schema = pa.schema([("a.b", pa.int64()), ("a", pa.struct([("b", pa.int64())]))])
+    rows = pa.table({"a.b": range(1050), "a": [{"b": n} for n in range(1050)]}, schema=schema)
+    pieces = []
+    original = postgres.to_csv
+    monkeypatch.setattr(postgres, "to_csv", lambda rows, *more: pieces.append(len(rows)) or original(rows, *more))  # fmt: skip
+    warehouse.publisher().publish(warehouse.deliver(11, rows))
+    assert (sum(pieces), max(pieces)) == (1050, 100)
+    found = warehouse.rows(
+        'SELECT count(DISTINCT "a.b"), count(*) FILTER (WHERE a = jsonb_build_object(\'b\', "a.b")) FROM orders'
+    )
+    assert found == [(1050, 1050)]
+
+
+def test_a_constraint_of_the_table_is_told(warehouse):
+    """A row that a constraint refuses is the stage's matter, with the server's own detail."""
+    warehouse.do(
+        "CREATE TABLE orders (id bigint PRIMARY KEY, item text NOT NULL, ackledger_batch bigint)"
+    )
+    sink = warehouse.publisher()
+    sink.publish(warehouse.deliver(11, [(1, "a")]))
+    with pytest.raises(StageError, match=r"duplicate key.*Key \(id\)=\(1\) already exists"):
+        sink.publish(warehouse.deliver(12, [(1, "b")]))
+    with pytest.raises(StageError, match=r'null value in column "item"'):
+        sink.publish(warehouse.deliver(12, [(2, None)]))
+    assert warehouse.orders() == [(1, "a", 11)]
+
+
+def test_a_trigger_that_drops_rows_is_found(warehouse):
+    """Rows that the table does not take are not silently gone."""
+    warehouse.do(
+        "CREATE TABLE orders (id bigint, item text, ackledger_batch bigint)",
+        "CREATE FUNCTION drop_row() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'",
+        "CREATE TRIGGER t BEFORE INSERT ON orders FOR EACH ROW WHEN (NEW.id = 2) EXECUTE FUNCTION drop_row()",
+    )
+    with pytest.raises(IntegrityError, match="took 1 of 2 rows"):
+        warehouse.publisher().publish(warehouse.deliver(11, [(1, "a"), (2, "b")]))
+    assert warehouse.orders() == []
+
+
+def test_staged_files_that_are_not_as_recorded(warehouse):
+    """A file that is gone, has other columns, or other rows than recorded stops the publish whole."""
+    sink = warehouse.publisher()
+    gone = warehouse.deliver(11, [(1, "a")], [(2, "b")])
+    Path(gone.files[1].path).unlink()
+    other = warehouse.deliver(11, [(1, "a")], pa.table({"id": pa.array([1])}))
+    less = warehouse.deliver(11, [(1, "a")])
+    less = replace(less, files=tuple(replace(file, rows=2) for file in less.files))
+    for delivery, message in (
+        (gone, "part-1.parquet: expected .* it is gone"),
+        (other, "part-1.parquet: expected columns"),
+        (less, r"expected 2 rows of batch 11 in .*, found 1"),
+    ):
+        with pytest.raises(IntegrityError, match=message):
+            sink.publish(delivery)
+    assert warehouse.rows("SELECT to_regclass('orders'), to_regclass('ackledger_commit')") == [(None, None)]  # fmt: skip
+
+
+def test_targets_that_cannot_be_written(warehouse):
+    """What is missing is named by class of error, and no message has the password."""
+    url = sa.make_url(warehouse.url)
+    warehouse.do(
+        "DROP ROLE IF EXISTS limited",
+        "CREATE ROLE limited LOGIN",
+        "GRANT USAGE ON SCHEMA public TO limited",
+    )
+    away = url.set(query={"host": "/nonexistent"})
+    for where, error, message in (
+        (url.set(database="nowhere"), ConfigurationError, 'database "nowhere" does not exist'),
+        (url.set(username="nobody"), ConfigurationError, 'role "nobody" does not exist'),
+        (away, UnavailableError, "did not answer"),
+        (
+            url.set(username="limited"),
+            ConfigurationError,
+            "GRANT CREATE ON SCHEMA public TO limited",
+        ),
+    ):
+        secret = where.set(password="sesame").render_as_string(hide_password=False)
+        with pytest.raises(error, match=message) as caught:
+            warehouse.publisher(url=secret).check(ORDERS)
+        assert "sesame" not in str(caught.value)
+    warehouse.publisher().publish(warehouse.deliver(11, [(1, "a")]))
+    limited = warehouse.publisher(url=url.set(username="limited").render_as_string(False))
+    with pytest.raises(
+        ConfigurationError, match=r"GRANT SELECT, INSERT.* ON public\.orders TO limited"
+    ):
+        limited.check(ORDERS)
+    with pytest.raises(ConfigurationError, match="permission denied"):
+        limited.publish(warehouse.deliver(12, [(1, "a")]))
+    with pytest.raises(ConfigurationError, match="CREATE SCHEMA elsewhere"):
+        warehouse.publisher(table="elsewhere.orders").check(ORDERS)
+    warehouse.do("CREATE VIEW seen AS SELECT * FROM orders")
+    with pytest.raises(StageError, match="expected a table, found a view"):
+        warehouse.publisher(table="seen").check(ORDERS)
+
+
+def test_declarations_that_cannot_be(warehouse):
+    """A publisher with a wrong mode, key or url is refused when it is made; nothing connects then."""
+    for url in ("no url, sesame", "sqlite:///sesame", "mysql://user:sesame@host/database"):
+        with pytest.raises(ConfigurationError) as caught:
+            warehouse.publisher(url=url)
+        assert "sesame" not in str(caught.value)
+    warehouse.publisher(url="postgresql://nobody@host.invalid/nowhere")
+    with pytest.raises(DeclarationError, match="expected one of append, upsert, replace_interval"):
+        warehouse.publisher("merge")
+    with pytest.raises(DeclarationError, match="expected a key with upsert"):
+        warehouse.publisher("upsert", key=())
+    for schema, message in (
+        (pa.schema([("ackledger_batch", pa.int64())]), "this name is taken"),
+        (pa.schema([("x" * 64, pa.int64())]), "1 to 63 bytes"),
+        (pa.schema([("item", pa.string())]), "key column 'id' is missing"),
+        (pa.schema([]), "expected columns, found none"),
+    ):
+        with pytest.raises(StageError, match=message):
+            warehouse.publisher("upsert").check(schema)
+
+
+def test_a_publish_that_hangs_does_not_hold_others_for_ever(warehouse, monkeypatch):
+    """After some minutes of another's turn a publish says so, and can be called again."""
+    monkeypatch.setattr(target, "TURN_SECONDS", 1)
+    sink = warehouse.publisher()
+    with warehouse.engine.connect() as holder, holder.begin():
+        target.lock(holder, "sink shop.orders")
+        with pytest.raises(NotReadyError, match=r"another publish into public\.orders has run"):
+            sink.publish(warehouse.deliver(11, [(1, "a")]))
+    sink.publish(warehouse.deliver(11, [(1, "a")]))
+    assert warehouse.orders() == [(1, "a", 11)]
