@@ -15,10 +15,11 @@ from sqlalchemy import text
 
 from ledger import Pipeline
 from ledger.database.connection import Database
-from ledger.opening import Interval, RunKey, Selection, open_batch, open_replay
+from ledger.opening import open_batch, open_replay
 from ledger.queries import batches
 from ledger.queries import settlement as queries
 from ledger.queries.batches import Batch
+from ledger.requests import Interval, RunKey, Selection
 from ledger.running import run_step, run_steps
 from ledger.settings import Settings
 from ledger.settlement import settle_once

@@ -1,4 +1,4 @@
-"""The program that spark-submit runs: one step of one batch, or its notice to the sources.
+"""The program that spark-submit runs: one step of one batch, or what follows its settlement.
 
 The database's address comes from ACKLEDGER_DATABASE_URL or the embedded server's folder, its
 password from PGPASSFILE: never from an argument.
@@ -8,20 +8,26 @@ import argparse
 import logging
 import os
 import sys
+from collections.abc import Callable
 from uuid import UUID
 
 from ledger.database.connection import Database
 from ledger.errors import LedgerError
 from ledger.loading import load_pipeline
-from ledger.running import notify, run_step
+from ledger.running import combine, notify, run_step, withhold
 from ledger.settings import Settings
 from ledger.spark.job import Job
 from ledger.spark.session import build_session
 from ledger.stage_runs import Attempt
-from ledger.steps import NOTIFY
+from ledger.steps import COMBINE, NOTIFY, WITHHOLD
 from ledger.storage import require_writable
 
 _log = logging.getLogger("ackledger")
+_FOLLOWING: dict[str, Callable[[Job, int], object]] = {
+    NOTIFY: notify,
+    WITHHOLD: withhold,
+    COMBINE: lambda job, batch: combine(job, batch, on_fenced=_leave),
+}
 
 
 def main() -> int:
@@ -44,8 +50,10 @@ def _run(given: argparse.Namespace) -> int:
     require_writable(settings.storage_root(), "ACKLEDGER_STORAGE")
     session = build_session(f"ackledger {pipeline.name}.{given.step}")
     job = Job(session, database, settings, pipeline)
-    if given.step == NOTIFY:
-        _log.info("batch %s: told %s", given.batch, notify(job, given.batch))
+    if given.step in _FOLLOWING:
+        _log.info(
+            "batch %s: %s %s", given.batch, given.step, _FOLLOWING[given.step](job, given.batch)
+        )
         session.stop()
         return 0
     attempt = Attempt(given.attempt, given.try_number)

@@ -4,16 +4,18 @@ from ledger.anchors import collect_anchors, merge_anchors
 from ledger.errors import LedgerError
 from ledger.marks import FailedRecord, acked, dropped, failed
 from ledger.pipeline import Pipeline
-from ledger.sinks import Bloom, ParquetSink
+from ledger.sinks import Bloom, DeltaSink, ParquetSink, PostgresSink
 from ledger.sources import FileSource, TableSource
 
 __all__ = [
     "Bloom",
+    "DeltaSink",
     "FailedRecord",
     "FileSource",
     "LedgerError",
     "ParquetSink",
     "Pipeline",
+    "PostgresSink",
     "TableSource",
     "acked",
     "collect_anchors",

@@ -16,13 +16,14 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from ledger import cli_tables as tables
 from ledger.database.connection import Database
 from ledger.errors import InputError, LedgerError, NotReadyError
-from ledger.opening import Interval, RunKey, Selection, open_batch, open_replay
+from ledger.opening import open_batch, open_replay
 from ledger.pipeline import Pipeline
-from ledger.queries import batches, replays, reports
+from ledger.queries import batches, publications, replays, reports
 from ledger.queries.batches import Batch
+from ledger.requests import Interval, RunKey, Selection
 from ledger.settings import Settings
 from ledger.settlement import release as release_batch
-from ledger.states import BatchStatus
+from ledger.states import BatchStatus, Guarantee
 from ledger.storage import require_writable
 from ledger.summary import Summary, summarize
 from ledger.sweeper import sweep_once
@@ -111,6 +112,9 @@ def run(
     reprocess: Annotated[
         bool, typer.Option("--reprocess", help="Replace the batch that has this interval.")
     ] = False,
+    guarantee: Annotated[
+        Guarantee | None, typer.Option(help="Instead of the pipeline's own.")
+    ] = None,
     master: Annotated[str, typer.Option(help="Spark master.")] = "local[*]",
     as_json: Json = False,
 ) -> None:
@@ -121,7 +125,9 @@ def run(
     database = connect(settings)
     require_writable(settings.storage_root(), "ACKLEDGER_STORAGE")
     key = RunKey("", run_id or f"run-{uuid.uuid4()}")
-    batch = open_batch(database, settings, pipeline, key, interval, reprocess=reprocess)
+    batch = open_batch(
+        database, settings, pipeline, key, interval, reprocess=reprocess, guarantee=guarantee
+    )
     _finish([_run_batch(database, settings, pipeline, batch, master)], as_json, single=True)
 
 
@@ -175,6 +181,25 @@ def replay(
     if not summaries:
         raise InputError("nothing to replay: no failed record matches; see 'ackledger failed'")
     _finish(summaries, as_json)
+
+
+@app.command()
+def publish(
+    target: Target,
+    batch: BatchNumber = None,
+    master: Annotated[str, typer.Option(help="Spark master.")] = "local[*]",
+    as_json: Json = False,
+) -> None:
+    """Show in the sinks what is decided and not shown yet: what a run that died has left."""
+    from ledger.running import publish_settled
+    from ledger.spark.job import Job
+
+    settings, pipeline = Settings(), _load(target)
+    database = connect(settings)
+    waiting = database.transact(lambda c: publications.waiting(c, pipeline.name, batch))
+    job = Job(_session(pipeline, master), database, settings, pipeline) if waiting else None
+    shown = [one for number in waiting if job for one in publish_settled(job, number)]
+    show([asdict(one) for one in shown], as_json, tables.rows)
 
 
 @app.command()
@@ -271,7 +296,7 @@ def _run_batch(
     database: Database, settings: Settings, pipeline: Pipeline, batch: Batch, master: str
 ) -> dict[str, Any]:
     """Run the batch's steps with a progress line each, settle, and summarize."""
-    from ledger.running import StepResult, run_steps, settle_and_notify
+    from ledger.running import StepResult, run_steps, settle_and_follow
     from ledger.spark.job import Job
 
     started = time.monotonic()
@@ -285,7 +310,7 @@ def _run_batch(
         job = Job(_session(pipeline, master), database, settings, pipeline)
         run_steps(job, batch, on_step)
         progress.update(line, description=f"batch {batch.batch_id}: settling")
-        settle_and_notify(job, batch.batch_id)
+        settle_and_follow(job, batch.batch_id)
     return _summary(summarize(database, batch.batch_id), time.monotonic() - started)
 
 

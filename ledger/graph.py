@@ -8,8 +8,9 @@ from posixpath import normpath
 from typing import Any
 
 from ledger.errors import DeclarationError
+from ledger.sinks import PostgresSink
 from ledger.sources import FileSource
-from ledger.steps import SinkStep, SourceStep, StageStep, Step, suggestion
+from ledger.steps import CombineStep, SinkStep, SourceStep, StageStep, Step, suggestion
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,8 @@ class Graph:
     max_pending: int | None = None
 
     def checked(self) -> tuple[Step, ...]:
-        """All steps, every one behind its input. Raises DeclarationError if they form no pipeline."""
+        """All steps, every one behind its input, those behind a settlement last. Raises DeclarationError if they
+        form no pipeline."""
         self._check_names()
         try:
             order = TopologicalSorter({step.name: step.inputs for step in self.steps.values()})
@@ -37,7 +39,36 @@ class Graph:
         self._check_paths()
         self._check_units()
         self._check_sources()
-        return tuple(self.steps[name] for name in names)
+        ordered = sorted(names, key=self.follows)
+        return tuple(self.steps[name] for name in ordered)
+
+    def follows(self, name: str) -> bool:
+        """Whether a step runs once its batch is settled: a combine, and what reads it."""
+        step = self.step(name)
+        return isinstance(step, CombineStep) or any(map(self.follows, step.inputs))
+
+    def check_publishable(self) -> None:
+        """Raise DeclarationError unless every sink can tell the rows of acked records from others."""
+        self._check_names()
+        for step in self.steps.values():
+            if isinstance(step, SinkStep) and not self.tracks(step.reads):
+                if self.follows(step.name):
+                    continue
+                raise DeclarationError(
+                    f"sink {step.name!r} of pipeline {self.name!r} reads {step.reads!r}, which is not tracked any more, "
+                    "so rows of failed records could not be withheld: keep the anchor up to the sink, or declare the "
+                    'pipeline with guarantee="at_least_once"'
+                )
+
+    def check_combines(self) -> None:
+        """Raise DeclarationError if a combine would count rows that replays of units bring again."""
+        self._check_names()
+        for step in self.steps.values():
+            if isinstance(step, CombineStep) and self.unit is not None and self.in_units(step.name):
+                raise DeclarationError(
+                    f"combine {step.name!r} of pipeline {self.name!r} reads what is replayed by unit, and at least once "
+                    'nobody can tell which rows of a unit count: declare the pipeline with guarantee="exactly_once"'
+                )
 
     def step(self, name: str) -> Step:
         """One step by name."""
@@ -80,7 +111,9 @@ class Graph:
     def _tracked(self) -> dict[str, bool]:
         return self._derived(
             lambda step, inputs: (
-                all(inputs) and not (isinstance(step, StageStep) and not step.anchored)
+                all(inputs)
+                and not isinstance(step, CombineStep)
+                and not (isinstance(step, StageStep) and not step.anchored)
             )
         )
 
@@ -135,6 +168,11 @@ class Graph:
             )
         if found.kind == "sink":
             raise DeclarationError(f"{step.kind} {step.name!r} reads {name!r}, a sink")
+        if found.kind == "combine" and step.kind != "sink":
+            raise DeclarationError(
+                f"{step.kind} {step.name!r} reads {name!r}, a combine, which runs once the batch is settled: only "
+                "sinks may read it. Do the rest in the combine itself"
+            )
 
     def _check_readers(self) -> None:
         read = {name for step in self.steps.values() for name in step.inputs}
@@ -150,12 +188,21 @@ class Graph:
         if len(tracked) == len(step.inputs):
             return
         what = f"{step.kind} {step.name!r} of pipeline {self.name!r}"
+        if isinstance(step, CombineStep):
+            raise DeclarationError(
+                f"{what} reads what is not tracked any more, so nobody knows which of its rows are acked: keep the "
+                "anchor up to it"
+            )
         if tracked:
             raise DeclarationError(
                 f"{what} reads {tracked[0]!r}, which is tracked, beside inputs that are not: expected all or none"
             )
         if isinstance(step, StageStep) and step.by_record:
             raise DeclarationError(f"{what} takes records, and its input is not tracked any more")
+        if isinstance(step, SinkStep) and self.follows(step.name) and step.sink.dedup != "none":
+            raise DeclarationError(
+                f'{what} shows what a combine makes, whole and once: expected dedup="none"'
+            )
         if isinstance(step, SinkStep) and not step.sink.keyed and step.sink.dedup != "none":
             raise DeclarationError(
                 f"{what} recognizes duplicates by their record, and its input is not tracked any more: "
@@ -166,12 +213,16 @@ class Graph:
         sinks = [step for step in self.steps.values() if isinstance(step, SinkStep)]
         owners: dict[str, str] = {}
         for step in sinks:
-            path = step.sink.path.rstrip("/")
-            other = owners.setdefault(path if "://" in path else normpath(path), step.name)
+            if isinstance(step.sink, PostgresSink):
+                place, what = f"{step.sink.url} {step.sink.table}", f"table {step.sink.table!r}"
+            else:
+                path = step.sink.path.rstrip("/")
+                place, what = path if "://" in path else normpath(path), f"path {step.sink.path!r}"
+            other = owners.setdefault(place, step.name)
             if other != step.name:
                 raise DeclarationError(
-                    f"sinks {other!r} and {step.name!r} of pipeline {self.name!r} write to the same path "
-                    f"{step.sink.path!r}: each batch has one folder there, so give one of them another path"
+                    f"sinks {other!r} and {step.name!r} of pipeline {self.name!r} write to the same {what}: each batch "
+                    "has one place there, so give one of them another"
                 )
 
     def _check_units(self) -> None:
@@ -187,7 +238,7 @@ class Graph:
                     f'stage {name!r}: emits="one" compares rows with records one by one, and behind a whole '
                     "stage a row may be of several"
                 )
-            if isinstance(step, SinkStep) and self.in_units(name):
+            if isinstance(step, SinkStep) and self.in_units(name) and not self.follows(name):
                 self._check_replaceable(step)
             if isinstance(step, SourceStep) and self.in_units(name):
                 self._check_unit_columns(step)

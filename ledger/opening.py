@@ -1,8 +1,7 @@
 """Open a batch, or find it again: its row and its claims, in one transaction."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection
@@ -16,64 +15,11 @@ from ledger.pipeline import Pipeline
 from ledger.queries import batches, dedup, partitions
 from ledger.queries import replays as replay_queries
 from ledger.queries.batches import Batch
+from ledger.requests import Interval, RunKey, Selection
 from ledger.settings import Settings
-from ledger.states import BatchKind, BatchStatus
-from ledger.steps import SourceStep
-
-
-@dataclass(frozen=True)
-class RunKey:
-    """What Airflow, or the command line, calls this run; the batch is found again by it."""
-
-    dag_id: str
-    run_id: str
-
-
-@dataclass(frozen=True)
-class Interval:
-    """What a batch reads, from ``start`` inclusive to ``end`` exclusive, with the run's parameters."""
-
-    start: datetime
-    end: datetime
-    params: Mapping[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for name, moment in (("start", self.start), ("end", self.end)):
-            if moment.tzinfo is None:
-                object.__setattr__(self, name, moment.replace(tzinfo=UTC))
-        if self.end <= self.start:
-            raise InputError(
-                f"the interval ends at {self.end.isoformat()}, not after its start {self.start.isoformat()}"
-            )
-
-
-@dataclass(frozen=True)
-class Selection:
-    """Which failed messages of one original batch a replay takes; None: any.
-
-    ``reason``: a text or SQL pattern (``%``, ``_``). ``stage``: the step that failed last.
-    ``root``: a root id of any attempt. ``source``: where they came from. ``since``, ``until``: when
-    they failed last, until exclusive. ``quarantined``: those given up instead of those that failed;
-    they begin with a new budget of replays, and keep their history. ``held``: those whose unit failed
-    too often, instead.
-    """
-
-    reason: str | None = None
-    stage: str | None = None
-    root: int | None = None
-    source: str | None = None
-    since: datetime | None = None
-    until: datetime | None = None
-    quarantined: bool = False
-    held: bool = False
-
-    def as_json(self) -> dict[str, Any]:
-        """What was given, for the ledger."""
-        given = {key: value for key, value in vars(self).items() if value not in (None, False)}
-        return {
-            key: value.isoformat() if isinstance(value, datetime) else value
-            for key, value in given.items()
-        }
+from ledger.sinks import ParquetSink
+from ledger.states import BatchKind, BatchStatus, Guarantee
+from ledger.steps import SinkStep, SourceStep
 
 
 def open_batch(
@@ -84,14 +30,17 @@ def open_batch(
     interval: Interval,
     *,
     reprocess: bool = False,
+    guarantee: Guarantee | None = None,
 ) -> Batch:
     """The batch of this run: found again, or opened with its claim of the interval.
 
-    ``reprocess``: it replaces the batch that has the interval, once it settles. Raises InputError when
+    ``reprocess``: it replaces the batch that has the interval, once it settles. ``guarantee``: None: the
+    pipeline's, or else that of the settings. Raises InputError when
     another batch has claimed the interval of one of the sources, NotReadyError when the one to replace
-    is not decided.
+    is not decided, DeclarationError when a sink cannot give the guarantee.
     """
-
+    given = guarantee or pipeline.guarantee or settings.guarantee
+    pipeline.check_guarantee(given)
     found = database.transact(lambda c: batches.find_run(c, pipeline.name, key.dag_id, key.run_id))
     surveys = {}
     if found is None or found.status is BatchStatus.ABANDONED:
@@ -104,8 +53,9 @@ def open_batch(
         if found is not None:
             now = batches.database_now(connection)
             return _reopened(connection, settings, pipeline, found, now, surveys)
-        values = _values(pipeline, pipeline_id, key, interval)
+        values = _values(pipeline, pipeline_id, key, interval) | {"guarantee": given.value}
         if reprocess:
+            _check_sinks(pipeline, given)
             values["replaces_batch_id"] = _replaceable(connection, pipeline, values)
         opening = _opening(pipeline, values)
         taken = claims.claim(connection, settings, pipeline, opening, surveys)
@@ -145,6 +95,7 @@ def open_replay(
         interval = Interval(original.interval_start, original.interval_end, original.params)
         values = _values(pipeline, pipeline_id, key, interval)
         values |= {"original_batch_id": original_batch_id, "selection": selection.as_json()}
+        values |= {"guarantee": original.guarantee.value, "settle": original.settle.value}
         taken = claims.replay_claims(settings, pipeline, _opening(pipeline, values))
         opened = _insert(connection, _opening(pipeline, values), values, BatchKind.REPLAY, taken)
         _claim_messages(connection, pipeline, opened, moment)
@@ -183,6 +134,7 @@ def _values(
         "ackers": pipeline.ackers,
         "topology": pipeline.topology(),
         "replaces_batch_id": None,
+        "settle": pipeline.settle.value,
     }
 
 
@@ -217,6 +169,20 @@ def _insert(
     claims.insert(connection, opening, batch_id, taken)
     partitions.open_partition(connection, batch_id)
     return batches.get_batch(connection, batch_id)
+
+
+def _check_sinks(pipeline: Pipeline, guarantee: Guarantee) -> None:
+    """At least once a sink shows its rows before it is certain that the batch will settle."""
+    for step in pipeline.steps():
+        if (
+            guarantee is Guarantee.AT_LEAST_ONCE
+            and isinstance(step, SinkStep)
+            and not isinstance(step.sink, ParquetSink)
+        ):
+            raise InputError(
+                f"sink {step.name!r} of pipeline {pipeline.name!r} would drop the rows of the old batch before the new "
+                'one is settled: reprocess with guarantee="exactly_once"'
+            )
 
 
 def _replaceable(connection: Connection, pipeline: Pipeline, values: dict[str, Any]) -> int | None:

@@ -3,15 +3,18 @@
 import sys
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ledger.durations import seconds
 from ledger.errors import DeclarationError
 from ledger.graph import Graph
-from ledger.sinks import ParquetSink
+from ledger.sinks import Sink
 from ledger.sources import FileSource, TableSource
+from ledger.states import Guarantee, Settle
 from ledger.steps import (
     Acks,
+    CombineStep,
     Emits,
     Notice,
     SinkStep,
@@ -19,10 +22,13 @@ from ledger.steps import (
     StageStep,
     Step,
     checked_name,
+    combine_step,
     one_input,
     record_step,
     stage_step,
+    suggestion,
     unanchored,
+    warn_of_aggregates,
 )
 from ledger.steps import whole as whole_step
 
@@ -30,12 +36,17 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 Function = TypeVar("Function", bound="Callable[..., Any]")
+Choice = TypeVar("Choice", bound=StrEnum)
 
 
 class Pipeline:
     """Sources, stages and sinks over which every record is tracked.
 
-    ``guarantee``: ``at_least_once``. ``message_timeout``: seconds, a timedelta or text such as
+    ``guarantee``: ``exactly_once``, sinks show the rows of acked records once each, after the batch is
+    settled; ``at_least_once``, they show at once whatever reached them; None: as
+    ``ACKLEDGER_GUARANTEE`` says, by default exactly once. ``settle``, of exactly once: ``publish_acked``, or
+    ``hold`` until no record of the batch, replays included, is failed any more.
+    ``message_timeout``: seconds, a timedelta or text such as
     ``"90m"``; a batch expires this long after a run of it failed or its driver fell silent.
     ``max_batch_age``: the hard cap, whatever lives or waits. ``max_replays``: failed replays after
     which a record is quarantined. ``replay_limit``: records that one replay takes at most.
@@ -54,7 +65,8 @@ class Pipeline:
         self,
         name: str,
         *,
-        guarantee: str = "at_least_once",
+        guarantee: str | None = None,
+        settle: str = "publish_acked",
         message_timeout: str | float | timedelta = "1h",
         max_batch_age: str | float | timedelta = "7d",
         max_replays: int = 3,
@@ -67,11 +79,8 @@ class Pipeline:
         max_pending: int | None = None,
         auto_replay: bool = False,
     ):
-        if guarantee != "at_least_once":
-            raise DeclarationError(
-                f'guarantee {guarantee!r} of pipeline {name!r}: only "at_least_once" exists so far; '
-                'give sinks dedup="exact" to drop what a replay delivers again'
-            )
+        self.guarantee = None if guarantee is None else _one_of(name, Guarantee, guarantee)
+        self.settle = _one_of(name, Settle, settle)
         if max_replays < 0 or ackers < 0:
             raise DeclarationError(f"pipeline {name!r}: max_replays and ackers may not be negative")
         if max_failed_ratio is not None and not 0 <= max_failed_ratio <= 1:
@@ -172,6 +181,8 @@ class Pipeline:
                     f"stage {step.name!r} names a unit, {unit!r}, which only a stage with whole=True has"
                 )
             step = whole_step(step, unit) if whole else step
+            if anchored and not whole:
+                warn_of_aggregates(step)
             self._add(step if anchored else unanchored(step))
             return function
 
@@ -194,13 +205,49 @@ class Pipeline:
 
         return declare
 
-    def sink(self, name: str, sink: ParquetSink, *, reads: str) -> None:
+    def combine(
+        self, *, reads: str | Sequence[str], partial: bool = False
+    ) -> Callable[[Function], Function]:
+        """Declare the decorated function as a combine: aggregates, windows, numbering; its name is the
+        combine's.
+
+        What it makes depends on which records are there, so it runs once all records of a batch, replays
+        included, are acked or quarantined, over the acked rows of all of them: one frame of the user's
+        columns for each step in ``reads``, references as keyword-only parameters. Its sinks show the
+        result once, whole. ``partial=True``: it runs after each settlement over what is acked by then, and the
+        complete result replaces the early one.
+        """
+
+        def declare(function: Function) -> Function:
+            self._add(combine_step(function, reads, partial))
+            return function
+
+        return declare
+
+    def sink(self, name: str, sink: Sink, *, reads: str) -> None:
         """Declare a sink."""
         self._add(SinkStep(checked_name("sink", name), sink, one_input("sink", name, reads)))
 
     def steps(self) -> tuple[Step, ...]:
-        """All steps, every one behind its input. Raises DeclarationError if they form no pipeline."""
+        """The steps that lead to the settlement, every one behind its input. Raises DeclarationError if they
+        form no pipeline."""
+        return tuple(step for step in self._checked() if not self.graph.follows(step.name))
+
+    def followers(self) -> tuple[Step, ...]:
+        """The steps that follow the settlement: combines, and the sinks that read them."""
+        return tuple(step for step in self._checked() if self.graph.follows(step.name))
+
+    def _checked(self) -> tuple[Step, ...]:
+        if self.guarantee is not None:
+            self.check_guarantee(self.guarantee)
         return self.graph.checked()
+
+    def check_guarantee(self, guarantee: Guarantee) -> None:
+        """Raise DeclarationError unless its sinks can give this guarantee."""
+        if guarantee is Guarantee.EXACTLY_ONCE:
+            self.graph.check_publishable()
+        else:
+            self.graph.check_combines()
 
     def step(self, name: str) -> Step:
         """One step by name."""
@@ -212,7 +259,7 @@ class Pipeline:
         return Graph(self.name, self._steps, self._references, self.max_pending)
 
     def consumers(self, name: str) -> tuple[str, ...]:
-        """Names of the steps that read ``name``, in the pipeline's order."""
+        """Names of the steps up to the settlement that read ``name``, in the pipeline's order."""
         return tuple(step.name for step in self.steps() if name in step.inputs)
 
     def tracks(self, name: str) -> bool:
@@ -231,13 +278,14 @@ class Pipeline:
         sources = [step for step in self._steps.values() if isinstance(step, SourceStep)]
         return self.max_pending is not None and not all(step.incremental for step in sources)
 
-    def references(self, step: StageStep) -> dict[str, FileSource]:
+    def references(self, step: StageStep | CombineStep) -> dict[str, FileSource]:
         """The side inputs that a stage names."""
         return {name: self._references[name] for name in step.references}
 
     def topology(self) -> list[dict[str, Any]]:
         """The steps in order, as the ledger keeps them: name, kind, reads, of a stage acks and whether
-        its rows may be anchored to several records, of a source whether it is to be told."""
+        its rows may be anchored to several records, of a source whether it is to be told; ``after``: it runs
+        after the settlement."""
         return [
             {
                 "name": step.name,
@@ -247,8 +295,9 @@ class Pipeline:
                 **({"unit": list(step.unit)} if isinstance(step, StageStep) and step.whole else {}),
                 **({"merges": True} if self.graph.merges(step.name) else {}),
                 **({"notice": True} if isinstance(step, SourceStep) and step.wants_notice else {}),
+                **({"after": True} if self.graph.follows(step.name) else {}),
             }
-            for step in self.steps()
+            for step in self._checked()
         ]
 
     def _add(self, step: Step) -> None:
@@ -258,3 +307,12 @@ class Pipeline:
     def _free(self, name: str) -> None:
         if name in self._steps or name in self._references:
             raise DeclarationError(f"pipeline {self.name!r} declares {name!r} twice")
+
+
+def _one_of(pipeline: str, choices: type[Choice], given: str) -> Choice:
+    try:
+        return choices(given)
+    except ValueError as exc:
+        raise DeclarationError(
+            f"pipeline {pipeline!r}: {choices.__name__.lower()}={given!r}{suggestion(given, [choice.value for choice in choices])}"
+        ) from exc

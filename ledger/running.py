@@ -7,13 +7,17 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from ledger import follow_ups
+from ledger.database.connection import Database
 from ledger.errors import FencedError, LedgerError
+from ledger.pipeline import Pipeline
+from ledger.publishing import Published, needs_withholding, publish
 from ledger.queries.batches import Batch
 from ledger.replaced import remove_replaced
 from ledger.settlement import Settlement, settle_once
 from ledger.stage_runs import Attempt, OpenedRun, Record, fail, heartbeat, open_run
 from ledger.states import BatchStatus
-from ledger.steps import SinkStep, SourceStep
+from ledger.steps import CombineStep, SinkStep, SourceStep, Step
 
 if TYPE_CHECKING:
     from ledger.spark.job import Job
@@ -47,14 +51,7 @@ def run_step(
     run = open_run(job.database, batch_id, name, attempt)
     if run is None:
         return StepResult(name, None, time.monotonic() - started)
-    with heartbeat(job.database, run.run_id, on_fenced or _cancel(job)):
-        try:
-            record = _execute(job, run, step)
-        except FencedError:
-            raise
-        except BaseException as exc:
-            _mark_failed(job, run, exc)
-            raise
+    record = _living(job, run, step, on_fenced)
     return StepResult(name, record, time.monotonic() - started)
 
 
@@ -70,15 +67,65 @@ def run_steps(
     return results
 
 
-def settle_and_notify(job: "Job", batch_id: int, *, now: datetime | None = None) -> Settlement:
-    """Settle the batch if it can be decided at ``now``, then do what follows: folders that it has replaced
-    go, and its sources are told what became of it."""
+def settle_and_follow(job: "Job", batch_id: int, *, now: datetime | None = None) -> Settlement:
+    """Settle the batch if it can be decided at ``now``, then do what follows: its sinks show what is
+    acked, folders that it has replaced go, and its sources are told what became of it."""
     settlement = settle_once(job.database, batch_id, now=now)
     assert settlement is not None
     if settlement.status is BatchStatus.SETTLED:
+        publish_settled(job, batch_id)
+        combine(job, batch_id)
         remove_replaced(job.database, batch_id)
         notify(job, batch_id)
     return settlement
+
+
+def withhold(job: "Job", batch_id: int) -> list[str]:
+    """See ``ledger.spark.withhold``; starts nothing where nothing failed."""
+    if not needs_withholding(job.database, batch_id):
+        return []
+    from ledger.spark import withhold as withholding
+
+    return withholding.withhold(job, batch_id)
+
+
+def publish_settled(job: "Job", batch_id: int) -> list[Published]:
+    """Withhold what failed, then publish all that is decided of a batch's family; what was published."""
+    withhold(job, batch_id)
+    return publish(job.database, job.settings, job.pipeline, batch_id)
+
+
+def combines_due(database: Database, pipeline: Pipeline, batch_id: int) -> bool:
+    """Whether something that follows the settlement of a batch has not run: a combine, or a sink of one."""
+    return any(_is_due(database, batch_id, step) for step in pipeline.followers())
+
+
+def combine(
+    job: "Job", batch_id: int, on_fenced: Callable[[], None] | None = None
+) -> list[StepResult]:
+    """Run the combines of a batch that are due, and their sinks, and publish these; starts nothing for others."""
+    results = []
+    for step in job.pipeline.followers():
+        started = time.monotonic()
+        run = _opened_follower(job.database, batch_id, step)
+        if run is not None:
+            record = _living(job, run, step, on_fenced)
+            results.append(StepResult(step.name, record, time.monotonic() - started))
+    publish(job.database, job.settings, job.pipeline, batch_id)
+    return results
+
+
+def _is_due(database: Database, batch_id: int, step: Step) -> bool:
+    if isinstance(step, CombineStep):
+        return follow_ups.is_due(database, batch_id, step)
+    return follow_ups.is_waiting(database, batch_id, step)
+
+
+def _opened_follower(database: Database, batch_id: int, step: Step) -> OpenedRun | None:
+    if isinstance(step, CombineStep):
+        return follow_ups.open_combine(database, batch_id, step, Attempt())
+    assert isinstance(step, SinkStep)
+    return follow_ups.open_combined_sink(database, batch_id, step, Attempt())
 
 
 def notify(job: "Job", batch_id: int) -> list[str]:
@@ -90,16 +137,32 @@ def notify(job: "Job", batch_id: int) -> list[str]:
     return notices.notify(job, batch_id)
 
 
-def _execute(job: "Job", run: OpenedRun, step: object) -> Record:
+def _living(job: "Job", run: OpenedRun, step: Step, on_fenced: Callable[[], None] | None) -> Record:
+    """Execute a run while its lease is renewed; one that raises is marked failed."""
+    with heartbeat(job.database, run.run_id, on_fenced or _cancel(job)):
+        try:
+            return _execute(job, run, step)
+        except FencedError:
+            raise
+        except BaseException as exc:
+            _mark_failed(job, run, exc)
+            raise
+
+
+def _execute(job: "Job", run: OpenedRun, step: Step) -> Record:
+    from ledger.spark.combine import run_combine, run_combined_sink
     from ledger.spark.emit import run_source
     from ledger.spark.sink import run_sink
     from ledger.spark.stage import run_stage
 
     if isinstance(step, SourceStep):
         return run_source(job, run, step)
+    if isinstance(step, CombineStep):
+        return run_combine(job, run, step)
     if isinstance(step, SinkStep):
-        return run_sink(job, run, step)
-    return run_stage(job, run, step)  # type: ignore[arg-type]
+        after = job.pipeline.graph.follows(step.name)
+        return run_combined_sink(job, run, step) if after else run_sink(job, run, step)
+    return run_stage(job, run, step)
 
 
 def _cancel(job: "Job") -> Callable[[], None]:

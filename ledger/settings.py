@@ -4,6 +4,8 @@ from pathlib import Path
 
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from ledger.states import Guarantee
+
 
 class Settings(BaseSettings):
     """Where ackledger keeps its things.
@@ -11,6 +13,7 @@ class Settings(BaseSettings):
     ``ACKLEDGER_HOME``: embedded database and everything local, default ``var``.
     ``ACKLEDGER_STORAGE``: snapshots and stage outputs, a path or URL, default ``$ACKLEDGER_HOME/storage``.
     ``ACKLEDGER_DATABASE_URL``: the ledger, ``postgresql+psycopg2://...``, default the embedded database.
+    ``ACKLEDGER_GUARANTEE``: of pipelines that name none, ``exactly_once`` (default) or ``at_least_once``.
     ``ACKLEDGER_DATA``: the folder that relative paths of sources and sinks start from, default ``.``.
     """
 
@@ -20,6 +23,7 @@ class Settings(BaseSettings):
     storage: str | None = None
     database_url: str | None = None
     data: str = "."
+    guarantee: Guarantee = Guarantee.EXACTLY_ONCE
 
     def storage_root(self) -> str:
         """The storage as an absolute path or URL, without a slash at its end."""

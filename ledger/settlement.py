@@ -1,5 +1,6 @@
 """Settle: decide every root of a batch, acked or failed, in one transaction under the batch's lock."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -7,10 +8,10 @@ from sqlalchemy import Connection
 
 from ledger.database.connection import Database
 from ledger.errors import IntegrityError, NotReadyError, TooManyFailedError
-from ledger.queries import batches, claims, dedup, partitions, replays, runs
+from ledger.queries import batches, claims, dedup, partitions, publications, replays, runs
 from ledger.queries import settlement as queries
 from ledger.queries.batches import Batch
-from ledger.states import BatchKind, BatchStatus, RunState
+from ledger.states import BatchKind, BatchStatus, RunState, Settle
 from ledger.verdict import Action, Limits, StepFacts, Verdict, decide, hops
 
 # How many failures of a unit more than of a record are borne: the record that spoils it is given up
@@ -85,6 +86,8 @@ def step_facts(connection: Connection, batch: Batch) -> list[StepFacts]:
     committed = {run.stage for run in found if run.state is RunState.COMMITTED}
     facts = []
     for step in batch.topology:
+        if step.get("after"):
+            continue
         name, run = step["name"], newest.get(step["name"])
         is_committed = name in committed
         if run is None:
@@ -96,6 +99,18 @@ def step_facts(connection: Connection, batch: Batch) -> list[StepFacts]:
                 )
             )
     return facts
+
+
+def wake(connection: Connection, batch_id: int, roots: Sequence[int], stage: str) -> None:
+    """Count roots of a settled batch as failed with their unit, of which another record was given up: its
+    replay takes the unit without that one. Roots that failed in the batch already stay as they are."""
+    batch = batches.lock_batch(connection, batch_id)
+    assert batch is not None
+    queries.collect_woken(
+        connection, batch_id, roots, stage, "its unit had a record that was given up"
+    )
+    _record_failures(connection, batch)
+    queries.record_attempts(connection, batch_id)
 
 
 def release(database: Database, batch_id: int) -> Settlement:
@@ -141,9 +156,21 @@ def _decide_roots(
                 "decided yet: let that one settle first"
             )
         batches.supersede_family(connection, batch.replaces_batch_id, batch.batch_id)
+        publications.supersede(connection, batch.batch_id)
+    _decide_publications(connection, batch)
     queries.forget_fails(connection, batch.batch_id)
     partitions.clear_partition(connection, batch.batch_id)
     return Settlement(batch.batch_id, BatchStatus.SETTLED, verdict.reason, True, roots, failed)
+
+
+def _decide_publications(connection: Connection, batch: Batch) -> None:
+    """What the sinks are to show from now on, of this batch and of those of its family that were held."""
+    if not batch.exactly_once:
+        return
+    if batch.settle is Settle.HOLD and publications.open_failures(connection, batch.original_id):
+        return
+    for row in publications.settled_family(connection, batch.original_id):
+        publications.decide(connection, row.batch_id, clean=row.clean)
 
 
 def _fail_roots(connection: Connection, batch: Batch, verdict: Verdict, moment: datetime) -> int:

@@ -35,12 +35,14 @@ class Attempt:
 
 @dataclass(frozen=True)
 class OpenedRun:
-    """A running stage run. ``inputs``: the committed run of each step that it reads, by name."""
+    """A running stage run. ``inputs``: the committed run of each step that it reads, by name. ``status``: of
+    its batch, in which alone it may commit."""
 
     run_id: int
     batch: Batch
     stage: str
     inputs: Mapping[str, Run]
+    status: BatchStatus = BatchStatus.OPEN
 
     @property
     def input_run(self) -> Run:
@@ -85,7 +87,7 @@ def _open_run(
             f"batch {batch_id} was abandoned: run it again from its first task, which opens it again"
         )
     found = runs.runs_of(connection, batch_id)
-    own = _own_run(found, stage, attempt)
+    own = own_run(found, stage, attempt)
     inputs = _input_runs(batch, found, stage)
     if own is not None:
         return OpenedRun(own.stage_run_id, batch, stage, inputs)
@@ -99,7 +101,7 @@ def _open_run(
     return OpenedRun(run_id, batch, stage, inputs)
 
 
-def _own_run(found: list[Run], stage: str, attempt: Attempt) -> Run | None:
+def own_run(found: list[Run], stage: str, attempt: Attempt) -> Run | None:
     """The running run of this very attempt, if its opening was answered by a lost connection."""
     for run in found:
         if run.stage != stage:
@@ -216,7 +218,7 @@ def retire(database: Database, run: OpenedRun) -> None:
 
 
 def _guard(connection: Connection, batch: Batch, run: OpenedRun, state: RunState) -> None:
-    if batch.status is not BatchStatus.OPEN:
+    if batch.status is not run.status:
         raise FencedError(
             f"batch {batch.batch_id} is {batch.status}: run {run.run_id} of {run.stage} comes too late"
         )

@@ -33,6 +33,21 @@ class BatchKind(StrEnum):
     REPLAY = "replay"
 
 
+class Guarantee(StrEnum):
+    """What sinks show: each acked record once, or whatever reached them."""
+
+    EXACTLY_ONCE = "exactly_once"
+    AT_LEAST_ONCE = "at_least_once"
+
+
+class Settle(StrEnum):
+    """When what is acked of a batch that runs exactly once may be shown: at its settlement, or once no
+    message of it and of its replays is failed any more."""
+
+    PUBLISH_ACKED = "publish_acked"
+    HOLD = "hold"
+
+
 class RunState(StrEnum):
     """Where one attempt of one stage stands."""
 

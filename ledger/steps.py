@@ -1,14 +1,17 @@
 """The steps of a pipeline, and how one is made of a declared function."""
 
+import ast
 import inspect
 import re
+import textwrap
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from ledger.errors import DeclarationError
-from ledger.sinks import ParquetSink
+from ledger.sinks import Sink
 from ledger.sources import FileSource, TableSource
 
 if TYPE_CHECKING:
@@ -19,7 +22,13 @@ Acks = Literal["on_emit", "on_read", "explicit"]
 Emits = Literal["any", "one"]
 Notice = Callable[[int, "DataFrame"], object]
 
-NOTIFY = "notify"  # the task, and the step of jobs/run_step.py, that tells sources
+# Tasks, and steps of jobs/run_step.py, beside the pipeline's own.
+NOTIFY = "notify"  # tells sources
+WITHHOLD = "withhold"  # leaves the rows of failed records out of what sinks are to show
+COMBINE = "combine"  # runs the combines, once all records of a batch are acked or quarantined
+_AGGREGATES = frozenset(
+    {"groupBy", "groupby", "rollup", "cube", "agg", "distinct", "dropDuplicates", "drop_duplicates", "limit", "over"}
+)  # fmt: skip
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 
 
@@ -73,7 +82,7 @@ class SinkStep:
     """A sink, fed by one stage or source."""
 
     name: str
-    sink: ParquetSink
+    sink: Sink
     reads: str
     kind = "sink"
 
@@ -83,7 +92,19 @@ class SinkStep:
         return (self.reads,)
 
 
-Step = SourceStep | StageStep | SinkStep
+@dataclass(frozen=True)
+class CombineStep:
+    """A function of all acked rows of a batch and its replays; tracking ends at what it reads."""
+
+    name: str
+    function: "Callable[..., Any]"
+    inputs: tuple[str, ...]
+    references: tuple[str, ...]
+    partial: bool = False
+    kind = "combine"
+
+
+Step = SourceStep | StageStep | SinkStep | CombineStep
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
@@ -111,11 +132,11 @@ def one_input(kind: str, name: str, reads: str | Sequence[str]) -> str:
     )
 
 
-def _inputs(name: str, reads: str | Sequence[str]) -> tuple[str, ...]:
+def _inputs(kind: str, name: str, reads: str | Sequence[str]) -> tuple[str, ...]:
     inputs = (reads,) if isinstance(reads, str) else tuple(reads)
     if not inputs or len(set(inputs)) != len(inputs):
         raise DeclarationError(
-            f"stage {name!r} reads {', '.join(inputs) or 'nothing'}: expected one input or several, none twice"
+            f"{kind} {name!r} reads {', '.join(inputs) or 'nothing'}: expected one input or several, none twice"
         )
     return inputs
 
@@ -130,18 +151,51 @@ def stage_step(
         raise DeclarationError(
             f'stage {name!r}: emits="one" compares outputs with inputs, which acks="on_read" does not look at'
         )
+    inputs, references = _parameters("stage", name, function, reads)
+    return StageStep(name, function, inputs, acks, references, emits)  # type: ignore[arg-type]
+
+
+def combine_step(
+    function: "Callable[..., Any]", reads: str | Sequence[str], partial: bool
+) -> CombineStep:
+    name = checked_name("combine", function.__name__)
+    inputs, references = _parameters("combine", name, function, reads)
+    return CombineStep(name, function, inputs, references, partial)
+
+
+def _parameters(
+    kind: str, name: str, function: "Callable[..., Any]", reads: str | Sequence[str]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The inputs of a function of frames, and the references that it names."""
     parameters = inspect.signature(function).parameters.values()
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     references = tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
-    inputs = _inputs(name, reads)
+    inputs = _inputs(kind, name, reads)
     frames = len(inputs)
     if len(positional) != frames or len(positional) + len(references) != len(parameters):
         expected = "one positional parameter" if frames == 1 else f"{frames} positional parameters"
         raise DeclarationError(
-            f"stage {name!r}: expected {expected}, a frame for each input ({', '.join(inputs)}), and references "
+            f"{kind} {name!r}: expected {expected}, a frame for each input ({', '.join(inputs)}), and references "
             f"as keyword-only ones; found ({', '.join(map(str, parameters))})"
         )
-    return StageStep(name, function, inputs, acks, references, emits)  # type: ignore[arg-type]
+    return inputs, references
+
+
+def warn_of_aggregates(step: StageStep) -> None:
+    """Warn of a tracked stage whose rows depend on which others are there: a record lost before it leaves no
+    trace in a total."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(step.function)))
+    except (OSError, TypeError, SyntaxError):  # a function without a source that can be read
+        return
+    calls = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
+    named = {func.attr for func in calls if isinstance(func, ast.Attribute)} & _AGGREGATES
+    if named:
+        warnings.warn(
+            f"stage {step.name!r} calls {', '.join(sorted(named))}: what a record that is lost, or replayed alone, leaves "
+            "in a total or a window cannot be tracked. Declare it with @pipeline.combine, or with whole=True",
+            stacklevel=4,
+        )
 
 
 def unanchored(step: StageStep) -> StageStep:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ledger.database.connection import Database
-from ledger.queries import claims, reports
+from ledger.queries import claims, publications, reports
 from ledger.states import BatchStatus
 
 
@@ -22,7 +22,8 @@ class RootCounts:
 @dataclass(frozen=True)
 class Summary:
     """One batch as ``batch_status`` and ``stage_progress`` have it. ``seconds`` per step. ``unread``:
-    records of its interval that further batches are to read (``max_pending``)."""
+    records of its interval that further batches are to read (``max_pending``). ``unpublished``: sinks that
+    are yet to show what is decided of it."""
 
     batch_id: int
     pipeline: str
@@ -32,11 +33,12 @@ class Summary:
     stages: list[dict[str, Any]]
     held_reason: str | None
     unread: int = 0
+    unpublished: int = 0
 
     @property
     def done(self) -> bool:
-        """Decided, and every record acked or quarantined, or replaced with its batch."""
-        return self.status.decided and self.roots.failed == 0
+        """Decided, every record acked or quarantined, or replaced with its batch, and what is acked shown."""
+        return self.status.decided and self.roots.failed == 0 and self.unpublished == 0
 
     @property
     def complete(self) -> bool:
@@ -49,6 +51,11 @@ class Summary:
             return (
                 f"batch {self.batch_id}: {self.unread} records of its interval wait for further batches (max_pending): "
                 "run the same interval again, under another run id, until none is left"
+            )
+        if self.unpublished:
+            return (
+                f"batch {self.batch_id}: {self.unpublished} sinks are yet to show what is acked of it: "
+                "ackledger publish MODULE:PIPELINE, or in Airflow clear its task publish"
             )
         if self.status is BatchStatus.SETTLED:
             return (
@@ -85,4 +92,5 @@ def summarize(database: Database, batch_id: int) -> Summary:
         ],
         row.held_reason,
         database.transact(lambda c: claims.unread(c, batch_id)),
+        database.transact(lambda c: publications.unpublished(c, batch_id)),
     )

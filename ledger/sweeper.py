@@ -7,7 +7,7 @@ from sqlalchemy import Connection
 
 from ledger.database.connection import Database, translated
 from ledger.errors import LedgerError, UnavailableError
-from ledger.queries import batches, claims, partitions, replays
+from ledger.queries import batches, claims, partitions, publications, replays
 from ledger.replaced import remove_replaced
 from ledger.settlement import Settlement, settle_once
 
@@ -32,8 +32,8 @@ class ReplayWish:
 
 @dataclass(frozen=True)
 class Errand:
-    """A settled batch whose run left something undone, with its DAG: sources were told nothing, or
-    nobody reads on in its interval."""
+    """A settled batch whose run left something undone, with its DAG: sinks do not show what is acked, a combine
+    has not run, sources were told nothing, or nobody reads on in its interval."""
 
     batch_id: int
     dag_id: str
@@ -64,7 +64,14 @@ def sweep_once(
     moment = now or database.transact(batches.database_now)
     wishes = database.transact(lambda c: replays.automatic_replays(c, moment))
     due = moment - timedelta(seconds=chosen.errand_after_seconds)
-    left = database.transact(lambda c: [*batches.untold(c, due), *claims.unread_intervals(c, due)])
+    left = database.transact(
+        lambda c: [
+            *publications.overdue(c, due),
+            *publications.uncombined(c, due),
+            *batches.untold(c, due),
+            *claims.unread_intervals(c, due),
+        ]
+    )
     errands = dict.fromkeys(Errand(row.batch_id, row.dag_id) for row in left)
     return Swept(
         tuple(settled),

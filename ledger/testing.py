@@ -36,15 +36,16 @@ from ledger.database import embedded
 from ledger.database.connection import Database
 from ledger.database.upgrade import upgrade
 from ledger.errors import DeclarationError
-from ledger.opening import Interval, RunKey, Selection, open_batch, open_replay
+from ledger.opening import open_batch, open_replay
 from ledger.pipeline import Pipeline
 from ledger.queries import reports
 from ledger.queries.batches import Batch, get_batch
-from ledger.running import run_steps, settle_and_notify
+from ledger.requests import Interval, RunKey, Selection
+from ledger.running import run_steps, settle_and_follow
 from ledger.settings import Settings
-from ledger.sinks import ParquetSink
+from ledger.sinks import ParquetSink, PostgresSink
 from ledger.sources import FileSource, TableSource
-from ledger.spark import emit, sink, stage
+from ledger.spark import emit, stage, staging
 from ledger.spark.job import Job
 from ledger.spark.reading import struct
 from ledger.spark.session import build_session
@@ -144,7 +145,7 @@ def replay(
 ) -> BatchResult:
     """Replay what is failed of a batch and its replays, with the mended ``pipeline`` if one is given.
 
-    ``references``: by default those of the batch. ``selection``: as for ``ledger.opening.Selection``. Raises NotReadyError if nothing is due.
+    ``references``: by default those of the batch. ``selection``: as for ``ledger.requests.Selection``. Raises NotReadyError if nothing is due.
     """
     lab = result.lab
     made = result.made
@@ -200,7 +201,7 @@ def lose_file(step_name: str) -> Fault:
             return taken
 
         with ExitStack() as stack:
-            for module in (emit, stage, sink):
+            for module in (emit, stage, staging):
                 stack.enter_context(
                     patch.object(module, "take_manifest", lossy(module.take_manifest))
                 )
@@ -222,7 +223,7 @@ def crash_at(point: str) -> Fault:
         "batch_opened": ("ledger.testing.run_steps", False),
         "output_written": ("ledger.spark.emit.take_manifest", True),
         "deltas_posted": ("ledger.spark.job.Job.post", True),
-        "steps_committed": ("ledger.testing.settle_and_notify", False),
+        "steps_committed": ("ledger.testing.settle_and_follow", False),
     }
     target, afterwards = targets[point]
 
@@ -302,10 +303,10 @@ class _Lab:
         references: Mapping[str, Rows] | None,
         before: Pipeline | None = None,
     ) -> Pipeline:
-        """The pipeline with its sources, references and sinks in this lab's folders; without
+        """The pipeline with its sources, references and sinks in this lab's folders, every sink as Parquet; without
         ``references`` it has those of the pipeline ``before``."""
         made = copy.copy(given)
-        steps = given.steps()
+        steps = (*given.steps(), *given.followers())
         own = [step for step in steps if isinstance(step, SourceStep)]
         _check_names("source", sources, [step.name for step in own])
         _check_names("reference", references or {}, given._references)
@@ -315,7 +316,8 @@ class _Lab:
             made._steps[step.name] = replace(step, source=rows)
         for last in steps:
             if isinstance(last, SinkStep):
-                moved: ParquetSink = replace(last.sink, path=f"sinks/{last.name}")
+                parts = () if isinstance(last.sink, PostgresSink) else last.sink.partition_by
+                moved = ParquetSink(f"sinks/{last.name}", partition_by=parts, dedup=last.sink.dedup)
                 made._steps[last.name] = replace(last, sink=moved)
         kept = before._references if before is not None and references is None else {}
         made._references = {
@@ -354,7 +356,7 @@ class _Lab:
             batch = opening(job)
             try:
                 run_steps(job, batch, lambda name, result: None)
-                settle_and_notify(job, batch.batch_id, now=now)
+                settle_and_follow(job, batch.batch_id, now=now)
             except Crash:
                 crashed = True
         return self._result(made, batch.batch_id, crashed)
@@ -370,7 +372,7 @@ class _Lab:
             [Failure(**row._mapping) for row in failed],
             {
                 step.name: self._sink_rows(step.name, batch_id)
-                for step in made.steps()
+                for step in (*made.steps(), *made.followers())
                 if isinstance(step, SinkStep)
             },
             crashed,

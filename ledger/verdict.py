@@ -116,10 +116,11 @@ class Hop:
 
 
 def hops(topology: Sequence[Mapping[str, Any]]) -> list[Hop]:
-    """Every hop of a topology, by the order of the consumers."""
+    """Every hop of a topology up to the settlement, by the order of the consumers."""
     pairs = [
         (ordinal, producer, str(step["name"]))
         for ordinal, step in enumerate(topology)
+        if not step.get("after")
         for producer in inputs(step)
     ]
     fanout = Counter(producer for _, producer, _ in pairs)

@@ -12,7 +12,8 @@ from airflow.sdk.exceptions import (
     AirflowSkipException,
 )
 
-from ledger.airflow.pipelines import START, connected, selection, trigger
+from ledger.airflow.pipelines import START, selection, trigger
+from ledger.airflow.submitting import connected
 
 REPLAY_WANTED = Asset("x-ledger://replay-wanted")
 _log = logging.getLogger(__name__)

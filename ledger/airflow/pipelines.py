@@ -6,11 +6,12 @@ Everything that connects, or needs Java, is imported when a task runs.
 
 import logging
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import DAG, CronDataIntervalTimetable, task
 from airflow.sdk.exceptions import (
     AirflowFailException,
@@ -19,6 +20,7 @@ from airflow.sdk.exceptions import (
     DagRunTriggerException,
 )
 
+from ledger.airflow.submitting import Combine, Withhold, connected, submitted
 from ledger.errors import (
     BackPressureError,
     DeclarationError,
@@ -27,12 +29,14 @@ from ledger.errors import (
     NotReadyError,
 )
 from ledger.pipeline import Pipeline
-from ledger.steps import NOTIFY
+from ledger.settings import Settings
+from ledger.states import Guarantee
+from ledger.steps import COMBINE, NOTIFY, WITHHOLD
 
 APPLICATION = Path(__file__).resolve().parent.parent.parent / "jobs" / "run_step.py"
-_OWN_TASKS = ("open", "settle", "complete", "next_part", NOTIFY)
+_OWN_TASKS = ("open", "settle", "publish", "complete", "next_part", NOTIFY, WITHHOLD, COMBINE)
 SELECTING = ("reason", "stage", "root", "source", "since", "until", "quarantined", "held")
-_OWN_CONF = ("interval_start", "interval_end", "reprocess")
+_OWN_CONF = ("interval_start", "interval_end", "reprocess", "guarantee")
 _log = logging.getLogger(__name__)
 START = datetime(2000, 1, 1, tzinfo=UTC)
 
@@ -55,8 +59,10 @@ def pipeline_dag(
     room_poll: timedelta = timedelta(minutes=1),
     **dag_options: Any,
 ) -> DAG:
-    """The DAG of a pipeline: ``open``, one spark-submit per step, ``settle``, ``complete``.
+    """The DAG of a pipeline: ``open``, one spark-submit per step, ``settle``, ``publish``, ``complete``.
 
+    Between the last two, ``withhold`` submits a Spark job if records failed, and is skipped if none did.
+    A run's conf may name another guarantee than the pipeline's: ``{"guarantee": "at_least_once"}``.
     ``schedule``: a cron expression or ``@monthly`` and the like; it becomes real data intervals.
     ``target``: MODULE:NAME where the pipeline is found by the job; default: the module that
     declared it. ``connection``, ``spark_conf``: of the Spark cluster. ``room_poll``: how often a run
@@ -64,7 +70,8 @@ def pipeline_dag(
     options of ``DAG``. Raises DeclarationError if the pipeline is not one.
     """
     steps = pipeline.steps()
-    for step in steps:
+    pipeline.check_guarantee(pipeline.guarantee or Settings().guarantee)
+    for step in (*steps, *pipeline.followers()):
         if step.name in _OWN_TASKS:
             raise DeclarationError(
                 f"step {step.name!r} of {pipeline.name!r}: the DAG has a task of that name"
@@ -82,34 +89,37 @@ def pipeline_dag(
         pipeline.name, schedule=timetable, start_date=start_date, default_args=defaults, **options
     ) as dag:
         opened = _open_task(target or _target(pipeline), room_poll)
-        tasks = {
-            name: SparkSubmitOperator(
-                task_id=name,
-                conn_id=connection,
-                application=str(application),
-                name=f"{pipeline.name}.{name}",
-                application_args=_arguments(target or _target(pipeline), name),
-                conf={"spark.ui.enabled": "false", "spark.log.level": "WARN", **(spark_conf or {})},
-                env_vars={"PYSPARK_PYTHON": sys.executable, "JAVA_TOOL_OPTIONS": java_options},
-                spark_binary=_spark_submit(),
-            )
-            for name in [
-                *(step.name for step in steps),
-                *([NOTIFY] if pipeline.wants_notice else []),
-            ]
-        }
+        submit = partial(
+            submitted,
+            pipeline,
+            target or _target(pipeline),
+            conn_id=connection,
+            application=str(application),
+            conf={"spark.ui.enabled": "false", "spark.log.level": "WARN", **(spark_conf or {})},
+            env_vars={"PYSPARK_PYTHON": sys.executable, "JAVA_TOOL_OPTIONS": java_options},
+        )
+        tasks = {step.name: submit(step.name) for step in steps}
         settled = _settle_task()
         for step in steps:
             for before in [tasks[name] for name in step.inputs] or [opened]:
                 before >> tasks[step.name]
             if step.kind == "sink":
                 tasks[step.name] >> settled
-        settled >> _complete_task()
-        if pipeline.reads_in_parts:
-            settled >> _next_part_task()
-        if pipeline.wants_notice:
-            settled >> tasks[NOTIFY]
+        _follow(pipeline, settled, _publish_task(target or _target(pipeline)), submit)
     return dag
+
+
+def _follow(pipeline: Pipeline, settled: Any, published: Any, submit: Callable[..., Any]) -> None:
+    """What follows the settlement, in order."""
+    completed = _complete_task()
+    settled >> submit(WITHHOLD, kind=Withhold) >> published >> completed
+    settled >> published
+    if pipeline.followers():
+        published >> submit(COMBINE, kind=Combine) >> completed
+    if pipeline.reads_in_parts:
+        settled >> _next_part_task()
+    if pipeline.wants_notice:
+        settled >> submit(NOTIFY)
 
 
 def _target(pipeline: Pipeline) -> str:
@@ -132,25 +142,12 @@ def _check_importable(pipeline: Pipeline) -> None:
         )
 
 
-def _spark_submit() -> str:
-    """spark-submit beside this Python, whose pyspark it is; else the one on the PATH."""
-    beside = Path(sys.executable).parent / "spark-submit"
-    return str(beside) if beside.exists() else "spark-submit"
-
-
-def _arguments(target: str, step: str) -> list[str]:
-    return [
-        "--pipeline", target, "--batch", "{{ ti.xcom_pull(task_ids='open') }}", "--step", step,
-        "--attempt", "{{ ti.id }}", "--try-number", "{{ ti.try_number }}",
-    ]  # fmt: skip
-
-
 def _open_task(target: str, room_poll: timedelta) -> Any:
     @task(task_id="open")
     def open_batch(**context: Any) -> int:
         """Open the run's batch, or find it again; its number."""
         from ledger.loading import load_pipeline
-        from ledger.opening import RunKey
+        from ledger.requests import RunKey
 
         run = context["dag_run"]
         key = RunKey(run.dag_id, run.run_id)
@@ -176,8 +173,8 @@ def _open_task(target: str, room_poll: timedelta) -> Any:
 
 
 def _opened(pipeline: Pipeline, key: Any, conf: dict[str, Any], context: Any) -> Any:
-    from ledger.opening import Interval, RunKey, open_batch, open_replay
-    from ledger.settings import Settings
+    from ledger.opening import open_batch, open_replay
+    from ledger.requests import Interval, RunKey
     from ledger.storage import require_writable
 
     database, settings = connected(), Settings()
@@ -198,7 +195,18 @@ def _opened(pipeline: Pipeline, key: Any, conf: dict[str, Any], context: Any) ->
     if reprocess:  # by the same run, cleared, it is another batch than the one that it replaces
         key = RunKey(key.dag_id, f"{key.run_id}#reprocess")
     interval = Interval(start, end, params)
-    return open_batch(database, settings, pipeline, key, interval, reprocess=reprocess)
+    return open_batch(
+        database, settings, pipeline, key, interval, reprocess=reprocess, guarantee=_guarantee(conf)
+    )
+
+
+def _guarantee(conf: dict[str, Any]) -> Guarantee | None:
+    given = conf.get("guarantee")
+    if given is not None and given not in list(Guarantee):
+        raise InputError(
+            f"guarantee {given!r} in the run's conf: expected {' or '.join(Guarantee)}"
+        )
+    return None if given is None else Guarantee(given)
 
 
 def _own_batch(database: Any, pipeline: Pipeline, batch_id: int) -> Any:
@@ -214,7 +222,7 @@ def _own_batch(database: Any, pipeline: Pipeline, batch_id: int) -> Any:
 
 def selection(conf: dict[str, Any]) -> Any:
     """The records that a conf, or the form's parameters, name."""
-    from ledger.opening import Selection
+    from ledger.requests import Selection
 
     given = {name: conf[name] for name in SELECTING if conf.get(name) is not None}
     for name in ("since", "until"):
@@ -270,13 +278,32 @@ def _settle_task() -> Any:
     return settle()
 
 
+def _publish_task(target: str) -> Any:
+    @task(task_id="publish", trigger_rule="none_failed")
+    def publish(**context: Any) -> None:
+        """Show what is acked in the sinks; of a batch that ran at least once they show it already."""
+        from ledger.loading import load_pipeline
+        from ledger.publishing import publish as publish_batch
+
+        batch_id = context["ti"].xcom_pull(task_ids="open")
+        if batch_id is None:
+            raise AirflowSkipException("the run has no batch")
+        for shown in publish_batch(connected(), Settings(), load_pipeline(target), batch_id):
+            _log.info("%s", shown)
+
+    return publish()
+
+
 def _complete_task() -> Any:
-    @task(task_id="complete", retries=0)
+    @task(task_id="complete", retries=0, trigger_rule="none_failed")
     def complete(**context: Any) -> None:
         """Fail while records of the batch are failed and neither recovered nor quarantined."""
         from ledger.summary import summarize
 
-        summary = summarize(connected(), context["ti"].xcom_pull(task_ids="open"))
+        batch_id = context["ti"].xcom_pull(task_ids="open")
+        if batch_id is None:
+            raise AirflowSkipException("the run has no batch")
+        summary = summarize(connected(), batch_id)
         _log.info("%s", summary.roots)
         if not summary.done:
             raise AirflowFailException(summary.incomplete_because())
@@ -326,12 +353,3 @@ def trigger(dag_id: str, run_id: str, conf: dict[str, Any]) -> DagRunTriggerExce
         poke_interval=60,
         deferrable=False,
     )
-
-
-def connected() -> Any:
-    from ledger.database.connection import Database
-    from ledger.settings import Settings
-
-    database = Database.from_settings(Settings())
-    database.check()
-    return database

@@ -202,6 +202,18 @@ batch = Table(
         "The original over the same interval that it was opened to replace.",
         nullable=True,
     ),
+    Column(
+        "guarantee",
+        Text,
+        nullable=False,
+        comment="exactly_once: sinks show what is acked, after settlement; at_least_once: all, at once.",
+    ),
+    Column(
+        "settle",
+        Text,
+        nullable=False,
+        comment="publish_acked: what is acked is shown once the batch is settled; hold: once no message of it, or of its replays, is failed any more.",
+    ),
     UniqueConstraint("pipeline_id", "dag_id", "run_id"),
     Index(None, "status", postgresql_where=text("status = 'open'")),
     Index(None, "original_batch_id"),
@@ -565,6 +577,57 @@ failed_root = Table(
     Index(None, "message_id"),
     Index(None, "batch_id"),
     comment="Every failed attempt of every message: where and why. Never changed.",
+)
+
+publication = Table(
+    "publication",
+    metadata,
+    _key("batch_id", "batch.batch_id", "Batch whose rows are to be shown.", primary=True),
+    Column("sink", Text, primary_key=True, comment="Sink by name."),
+    _key("stage_run_id", "stage_run.stage_run_id", "The sink's run that staged them."),
+    _moment("decided_at", "When it was decided, in the transaction of a settlement.", now=True),
+    Column(
+        "ready",
+        Boolean,
+        nullable=False,
+        comment="Whether the files hold just what is to be shown: nothing failed, or it is left out.",
+    ),
+    Column(
+        "folder",
+        Text,
+        comment="Folder of the files without what is withheld; null: as they were staged.",
+    ),
+    Column(
+        "files",
+        JSONB,
+        comment="Those files: path, bytes, rows, first_position; null: as they were staged.",
+    ),
+    Column("rows", BigInteger, comment="Rows to be shown; null until it is ready."),
+    _moment("published_at", "When the sink had shown them; null: not yet.", nullable=True),
+    _moment(
+        "replaced_at",
+        "When a batch that reprocesses the interval took their place; null: it has not.",
+        nullable=True,
+    ),
+    Index(
+        "publication_pending_idx",
+        "batch_id",
+        postgresql_where=text("published_at IS NULL AND replaced_at IS NULL"),
+    ),
+    comment="What each sink is to show of a settled batch, and whether it does.",
+)
+
+sink_replacement = Table(
+    "sink_replacement",
+    metadata,
+    _key("stage_run_id", "stage_run.stage_run_id", "The sink's run.", primary=True),
+    _key(
+        "replaced_batch_id",
+        "batch.batch_id",
+        "Batch whose rows go when those of the run are shown.",
+        primary=True,
+    ),
+    comment="Whose rows a sink's run brings again: a replay of units that had been shown already.",
 )
 
 replaced_folder = Table(

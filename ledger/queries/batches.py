@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, text
 
 from ledger.errors import NotReadyError
-from ledger.states import BATCH_TRANSITIONS, BatchKind, BatchStatus
+from ledger.states import BATCH_TRANSITIONS, BatchKind, BatchStatus, Guarantee, Settle
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,13 @@ class Batch:
     ackers: int
     released: bool
     replaces_batch_id: int | None
+    guarantee: Guarantee
+    settle: Settle
+
+    @property
+    def exactly_once(self) -> bool:
+        """Whether its sinks show what is acked, and only that."""
+        return self.guarantee is Guarantee.EXACTLY_ONCE
 
     @property
     def original_id(self) -> int:
@@ -51,7 +58,7 @@ class Batch:
 _BATCH = """
 SELECT b.batch_id, p.name AS pipeline, b.pipeline_id, b.kind, b.original_batch_id, b.dag_id, b.run_id, b.status, b.opened_at,
        b.interval_start, b.interval_end, b.params, b.selection, b.topology, b.held_reason,
-       b.ackers, b.released, b.replaces_batch_id,
+       b.ackers, b.released, b.replaces_batch_id, b.guarantee, b.settle,
        p.message_timeout_seconds, p.max_batch_age_seconds, p.max_replays, p.max_failed_ratio, p.replay_limit,
        p.replay_backoff_seconds, p.replay_backoff_cap_seconds
 FROM batch b JOIN pipeline p USING (pipeline_id)
@@ -64,6 +71,8 @@ def _batch(row: Row[Any] | None) -> Batch | None:
     fields = dict(row._mapping)
     fields["kind"] = BatchKind(fields["kind"])
     fields["status"] = BatchStatus(fields["status"])
+    fields["guarantee"] = Guarantee(fields["guarantee"])
+    fields["settle"] = Settle(fields["settle"])
     return Batch(**fields)
 
 
@@ -122,9 +131,11 @@ def lock_batch(connection: Connection, batch_id: int, *, skip_locked: bool = Fal
 def insert_batch(connection: Connection, values: Mapping[str, Any]) -> int:
     """A new open batch; its number."""
     statement = text("""
-        INSERT INTO batch (pipeline_id, kind, original_batch_id, dag_id, run_id, status, interval_start, interval_end, params, selection, ackers, topology, replaces_batch_id)
+        INSERT INTO batch (pipeline_id, kind, original_batch_id, dag_id, run_id, status, interval_start, interval_end, params, selection, ackers, topology, replaces_batch_id,
+                           guarantee, settle)
         VALUES (:pipeline_id, :kind, :original_batch_id, :dag_id, :run_id, 'open', :interval_start, :interval_end,
-                cast(:params AS jsonb), cast(:selection AS jsonb), :ackers, cast(:topology AS jsonb), :replaces_batch_id)
+                cast(:params AS jsonb), cast(:selection AS jsonb), :ackers, cast(:topology AS jsonb), :replaces_batch_id,
+                :guarantee, :settle)
         RETURNING batch_id
     """)
     as_json = {

@@ -21,8 +21,9 @@ from ledger.errors import StageError
 from ledger.queries import dedup as queries
 from ledger.sinks import Bloom
 from ledger.spark import bloom
-from ledger.spark.inputs import delivered_rows, user_columns
+from ledger.spark.inputs import user_columns
 from ledger.spark.job import DELIVERED, IDENTITY, POSITION, ROOT, Job
+from ledger.spark.withheld import shown_rows
 from ledger.stage_runs import OpenedRun
 from ledger.states import BatchKind
 from ledger.steps import SinkStep, suggestion
@@ -42,7 +43,9 @@ class Deduplicator:
         self._job = job
         self._run = run
         self._step = step
-        self._dedup = step.sink.dedup
+        # Exactly once nothing of a failed record was ever shown: only a key has anything to compare.
+        without = run.batch.exactly_once and not step.sink.keyed
+        self._dedup = "none" if without else step.sink.dedup
         self._key = self._dedup.key if isinstance(self._dedup, Bloom) else ()
         self._filter: bloom.Filter | None = None
         self._found: DataFrame | None = None
@@ -151,7 +154,9 @@ class Deduplicator:
         """Identities of all earlier deliveries, from their kept inputs."""
         frames = [
             self._identified(
-                delivered_rows(self._job, row.batch_id, row.input_run_id), row.batch_id, row.kind
+                shown_rows(self._job, row.batch_id, row.input_run_id, self._step.name),
+                row.batch_id,
+                row.kind,
             )
             for row in self._earlier
         ]

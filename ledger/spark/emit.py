@@ -12,6 +12,7 @@ from sqlalchemy import Connection, Row
 
 from ledger import listing
 from ledger.errors import InputError
+from ledger.manifest import Manifest, check_files, take_manifest
 from ledger.queries import batches, claims, replays, source_tables
 from ledger.queries.runs import Emitted
 from ledger.sources import FileSource, TableSource
@@ -29,7 +30,7 @@ from ledger.spark.job import (
     file_rows,
     require_equal,
 )
-from ledger.spark.manifest import Manifest, check_files, take_manifest, with_position
+from ledger.spark.manifest import with_position
 from ledger.spark.notify import check_columns
 from ledger.spark.reading import Reader, find_files
 from ledger.spark.session import SPARK_ERRORS

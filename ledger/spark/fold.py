@@ -46,8 +46,9 @@ def parent_key(inputs: Mapping[str, int]) -> list[str]:
 
 
 def edges(run_id: int, position: Column, consumers: Sequence[str], root: Column) -> Column:
-    """XOR of a row's edges to all its consumers."""
-    return reduce(Column.bitwiseXOR, [edge(run_id, position, name, root) for name in consumers])
+    """XOR of a row's edges to all its consumers; 0 where only combines read it."""
+    own = [edge(run_id, position, name, root) for name in consumers]
+    return reduce(Column.bitwiseXOR, own) if own else F.lit(0).cast("bigint")
 
 
 def fold_source(rows: DataFrame, run_id: int, consumers: Sequence[str]) -> DataFrame:

@@ -7,6 +7,7 @@ from pyspark.sql import functions as F
 from sqlalchemy import Row
 
 from ledger.errors import FencedError
+from ledger.manifest import Manifest, check_files
 from ledger.queries import batches
 from ledger.spark.job import (
     ANCHOR,
@@ -25,13 +26,7 @@ from ledger.spark.job import (
     UNIT,
     Job,
 )
-from ledger.spark.manifest import (
-    Manifest,
-    check_files,
-    read_files,
-    stored_schema,
-    with_position,
-)
+from ledger.spark.manifest import read_files, stored_schema, with_position
 from ledger.stage_runs import OpenedRun
 
 

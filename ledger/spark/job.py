@@ -9,11 +9,11 @@ from pyspark.sql import functions as F
 
 from ledger.database.connection import Database
 from ledger.errors import IntegrityError
+from ledger.manifest import DataFile, Manifest
 from ledger.pipeline import Pipeline
 from ledger.queries import runs
 from ledger.settings import Settings
 from ledger.spark.copy import Posted, post
-from ledger.spark.manifest import DataFile, Manifest
 from ledger.spark.session import SPARK_ERRORS
 from ledger.stage_runs import OpenedRun
 

@@ -9,10 +9,11 @@ from pyspark.sql import functions as F
 from sqlalchemy import Row
 
 from ledger.errors import InputError, NotReadyError
+from ledger.manifest import check_files
 from ledger.queries import batches
 from ledger.spark.inputs import read_stored
 from ledger.spark.job import MESSAGE, RAW, RESERVED, ROOT, Job
-from ledger.spark.manifest import check_files, with_position
+from ledger.spark.manifest import with_position
 from ledger.states import BatchStatus
 from ledger.steps import SourceStep
 

@@ -1,81 +1,123 @@
-"""Run a sink: write the user's columns beside the table, ack what it holds, show it by one rename."""
+"""Run a sink: stage its rows, ack what is staged, and commit; see ``ledger.publishing`` for what follows."""
 
 from dataclasses import replace
 
-import fsspec
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
 from sqlalchemy import Connection
 
-from ledger.errors import StageError
+from ledger.delivery import Delivery, Publisher
+from ledger.manifest import Manifest
+from ledger.publishers.making import publisher_of
+from ledger.publishers.parquet import ParquetPublisher
 from ledger.queries import dedup as queries
+from ledger.queries import publications
 from ledger.spark import fold
 from ledger.spark.dedup import Deduplicator
 from ledger.spark.inputs import input_rows, root_rows, user_columns
 from ledger.spark.job import POSITION, ROOT, ROOTS, Job, Witness, file_rows, require_equal
-from ledger.spark.manifest import Manifest, take_manifest
+from ledger.spark.staging import stage_rows, tracking_columns
 from ledger.spark.units import Replacement
 from ledger.stage_runs import OpenedRun, Record, commit, retire
 from ledger.steps import SinkStep
-from ledger.storage import require_writable
-
-WRITTEN = {"compression": "zstd", "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false"}
 
 
 def run_sink(job: Job, run: OpenedRun, step: SinkStep) -> Record:
-    """Run one sink of one batch, commit it and show its folder; what it recorded."""
+    """Run one sink of one batch and commit it; what it recorded. At least once its rows are shown by the
+    commit, exactly once they stay staged."""
     rows = input_rows(job, run)
-    folders = _Folders(job.settings.data_path(step.sink.path), run)
+    publisher = publisher_of(job.settings, job.pipeline.name, step)
+    publisher.check(to_arrow_schema(rows.select(*user_columns(rows)).schema, timezone="UTC"))
+    folder = publisher.staging(run.batch.batch_id, run.run_id)
     dedup = Deduplicator(job, run, step)
     kept = dedup.keep(rows)
     replacement = Replacement(job, run, step)
     wrote, carried = Witness(), Witness()
-    delivered = wrote.watch(kept.select(*user_columns(kept)))
+    tracking = run.batch.exactly_once and publisher.keeps_tracking
+    columns = [*user_columns(kept), *(tracking_columns(kept) if tracking else [])]
+    delivered = wrote.watch(kept.select(*columns))
     others = replacement.carried()
     if others is not None:
         delivered = delivered.unionByName(carried.watch(others), allowMissingColumns=True)
-    _write(delivered, step, folders.staging)
-    manifest = take_manifest(folders.staging)
+    manifest = stage_rows(delivered, step, folder)
     own = manifest.rows - (0 if others is None else carried.rows)
-    require_equal(f"rows of {step.name} in {folders.staging}", wrote.rows, own)
+    require_equal(f"rows of {step.name} in {folder}", wrote.rows, own)
     record = _post(job, run, step, rows, own, dedup.dropped(rows))
-
-    if folders.replaces():
-        # From here until the commit no run of the sink counts: were the driver killed between the
-        # renames, the batch could not settle without this sink.
-        retire(job.database, run)
-
-    def deliver(connection: Connection) -> None:
-        dedup.save(connection)
-        for batch_id in queries.void_deliveries(connection, step.name, run.batch):
-            folders.remove(batch_id)
-        folders.show()
-        given_way = [folders.of(batch_id) for batch_id in replacement.batches]
-        queries.note_replaced(connection, run.batch.batch_id, step.name, given_way)
-
-    commit(
-        job.database,
-        run,
-        record,
-        files=file_rows(folders.shown(manifest)),
-        before_commit=deliver,
-    )
-    folders.clean()
+    commit_sink = _commit_staged if run.batch.exactly_once else _commit_shown
+    commit_sink(job, run, step, record, manifest, dedup, replacement)
     dedup.release()
     return record
 
 
-def _write(rows: DataFrame, step: SinkStep, staging: str) -> None:
-    missing = sorted(set(step.sink.partition_by) - set(rows.columns))
-    if missing:
-        raise StageError(
-            f"sink {step.name!r} is partitioned by {missing[0]!r}, which its input lacks; it has {', '.join(rows.columns)}"
-        )
-    require_writable(staging, f"the path of sink {step.name!r}, or ACKLEDGER_DATA,")
-    writer = rows.write.mode("append").options(**WRITTEN)
-    if step.sink.partition_by:
-        writer = writer.partitionBy(*step.sink.partition_by)
-    writer.parquet(staging)
+def _commit_staged(
+    job: Job,
+    run: OpenedRun,
+    step: SinkStep,
+    record: Record,
+    manifest: Manifest,
+    dedup: Deduplicator,
+    replacement: Replacement,
+) -> None:
+    """Commit what is staged: the settlement decides what of it is shown."""
+
+    def keep(connection: Connection) -> None:
+        dedup.save(connection)
+        publications.note_brought_again(connection, run.run_id, replacement.brought_again)
+
+    commit(job.database, run, record, files=file_rows(manifest), before_commit=keep)
+
+
+def _commit_shown(
+    job: Job,
+    run: OpenedRun,
+    step: SinkStep,
+    record: Record,
+    manifest: Manifest,
+    dedup: Deduplicator,
+    replacement: Replacement,
+) -> None:
+    """Show what is staged as the last act of the commit."""
+    publisher = publisher_of(job.settings, job.pipeline.name, step)
+    batch = run.batch
+    # From here until the commit no run of the sink counts: were the driver killed in between, the batch
+    # could not settle without this sink.
+    retire(job.database, run)
+
+    def deliver(connection: Connection) -> None:
+        dedup.save(connection)
+        given_way = tuple(replacement.batches)
+        if isinstance(publisher, ParquetPublisher):  # folders go once the batch is settled
+            given_way = tuple(queries.void_deliveries(connection, step.name, batch))
+            folders = [publisher.folder(batch_id) for batch_id in replacement.batches]
+            queries.note_replaced(connection, batch.batch_id, step.name, folders)
+        publisher.publish(_delivery(run, step, publisher, manifest, given_way))
+
+    files = file_rows(manifest)
+    if isinstance(publisher, ParquetPublisher):
+        staged = publisher.staging(batch.batch_id, run.run_id)
+        shown = publisher.folder(batch.batch_id)
+        files = [{**file, "path": file["path"].replace(staged, shown, 1)} for file in files]
+    commit(job.database, run, record, files=files, before_commit=deliver)
+
+
+def _delivery(
+    run: OpenedRun,
+    step: SinkStep,
+    publisher: Publisher,
+    manifest: Manifest,
+    replaces: tuple[int, ...],
+) -> Delivery:
+    return Delivery(
+        sink=f"{run.batch.pipeline}.{step.name}",
+        batch_id=run.batch.batch_id,
+        version=run.run_id,
+        interval_start=run.batch.interval_start,
+        original_id=run.batch.original_id,
+        folder=publisher.staging(run.batch.batch_id, run.run_id),
+        files=manifest.files,
+        replaces=replaces,
+    )
 
 
 def _post(
@@ -106,59 +148,3 @@ def _post(
         emitted_roots=posted.emitted_roots,
         acked_edges=posted.acked_edges,
     )
-
-
-class _Folders:
-    """Where a sink's run stages its files and where they are shown: ``<path>/batch=<id>``."""
-
-    def __init__(self, path: str, run: OpenedRun):
-        self._path = path
-        self.staging = f"{path}/_staging/{run.run_id}"
-        self._replaced = f"{path}/_staging/{run.run_id}_replaced"
-        self._final = self.of(run.batch.batch_id)
-        self._fs = _filesystem(path)
-
-    def shown(self, manifest: Manifest) -> Manifest:
-        """The manifest with the paths that the files will have once shown."""
-        return Manifest(
-            tuple(
-                replace(file, path=file.path.replace(self.staging, self._final, 1))
-                for file in manifest.files
-            )
-        )
-
-    def show(self) -> None:
-        """Show the staged folder by one rename; an earlier run's folder of this batch gives way."""
-        if not self._fs.exists(self.staging) and self._fs.exists(self._final):
-            return  # renamed before the connection was lost; the batch's lock kept others away
-        if self.replaces():
-            self._fs.mv(self._final, self._replaced, recursive=True)
-        try:
-            self._fs.mv(self.staging, self._final, recursive=True)
-        except OSError:
-            if self._fs.exists(self._replaced) and not self.replaces():
-                self._fs.mv(self._replaced, self._final, recursive=True)
-            raise
-
-    def replaces(self) -> bool:
-        """Whether an earlier run of the batch shows its folder."""
-        return bool(self._fs.exists(self._final))
-
-    def of(self, batch_id: int) -> str:
-        """Where a batch's files are shown."""
-        return f"{self._path}/batch={batch_id}"
-
-    def remove(self, batch_id: int) -> None:
-        """Remove the folder of another batch."""
-        folder = self.of(batch_id)
-        if self._fs.exists(folder):
-            self._fs.rm(folder, recursive=True)
-
-    def clean(self) -> None:
-        """Remove what this run's folder replaced."""
-        if self._fs.exists(self._replaced):
-            self._fs.rm(self._replaced, recursive=True)
-
-
-def _filesystem(path: str) -> fsspec.AbstractFileSystem:
-    return fsspec.core.url_to_fs(path)[0]

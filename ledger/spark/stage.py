@@ -9,6 +9,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StringType
 
 from ledger.errors import StageError
+from ledger.manifest import Manifest, take_manifest
 from ledger.marks import Mark
 from ledger.spark import fold
 from ledger.spark.anchors import AnchorWitness, expected_type, stored_anchor
@@ -27,11 +28,11 @@ from ledger.spark.job import (
     file_rows,
     require_equal,
 )
-from ledger.spark.manifest import Manifest, take_manifest, with_position
+from ledger.spark.manifest import with_position
 from ledger.spark.reading import read_reference
 from ledger.spark.records import run_records
 from ledger.stage_runs import OpenedRun, Record, commit
-from ledger.steps import StageStep
+from ledger.steps import CombineStep, StageStep
 
 SWALLOWED = "read"  # the reason of what an on_read stage read and did not emit
 
@@ -167,15 +168,17 @@ def _marked(job: Job, step: StageStep, mark: Mark) -> DataFrame:
     return mark.frame.select(*anchor, F.lit(mark.reason).alias(column))
 
 
-def check_frame(step: StageStep, made: object) -> None:
+def check_frame(step: StageStep | CombineStep, made: object) -> None:
     """Raise StageError unless a stage returned a frame whose columns have different names."""
     stage = step.name
     if not isinstance(made, DataFrame):
-        raise StageError(f"stage {stage!r} returned {type(made).__name__}, expected a DataFrame")
+        raise StageError(
+            f"{step.kind} {stage!r} returned {type(made).__name__}, expected a DataFrame"
+        )
     repeated = sorted({name for name in made.columns if made.columns.count(name) > 1})
     if repeated:
         raise StageError(
-            f"stage {stage!r} returned column {repeated[0]!r} twice: drop or rename one"
+            f"{step.kind} {stage!r} returned column {repeated[0]!r} twice: drop or rename one"
             + (", in a whole stage by merge_anchors(...)" if repeated[0] == ANCHOR else "")
         )
 

@@ -10,13 +10,15 @@ from pyspark.sql import functions as F
 from sqlalchemy import Row
 
 from ledger.errors import InputError
+from ledger.manifest import check_files
 from ledger.queries import batches, dedup, replays
 from ledger.spark.anchors import carries_unit
-from ledger.spark.inputs import delivered_rows, read_stored, user_columns
+from ledger.spark.inputs import read_stored, user_columns
 from ledger.spark.job import MESSAGE, UNIT, Job
-from ledger.spark.manifest import check_files, with_position
+from ledger.spark.manifest import with_position
 from ledger.spark.reading import Reader
 from ledger.spark.tables import TableReader, reader_of
+from ledger.spark.withheld import shown_rows, withheld
 from ledger.stage_runs import OpenedRun
 from ledger.states import BatchKind
 from ledger.steps import SinkStep, SourceStep, suggestion
@@ -72,7 +74,9 @@ class Replacement:
 
     The rows of a unit are those of the latest batch that brought it. A replay of the whole batch
     replaces everything; one of some units carries the others over, from the kept inputs of the earlier
-    deliveries. A batch that reprocesses an interval replaces all that another brought of it.
+    deliveries. A batch that reprocesses an interval replaces all that another brought of it. Exactly once
+    units that failed were never shown: a replay has nothing to replace, but for one that takes a unit
+    again which had been shown without a record that was given up.
     """
 
     def __init__(self, job: Job, run: OpenedRun, step: SinkStep):
@@ -88,6 +92,11 @@ class Replacement:
         replaced = self._run.batch.replaces_batch_id
         if replaced is not None:
             return self._job.database.transact(lambda c: dedup.family_batches(c, replaced))
+        return self.brought_again
+
+    @property
+    def brought_again(self) -> list[int]:
+        """Earlier batches of the family, whose rows this one delivers anew."""
         return [row.batch_id for row in self._earlier]
 
     def carried(self) -> DataFrame | None:
@@ -96,7 +105,7 @@ class Replacement:
             return None
         later, kept = [self._units(self._run.batch.batch_id)], []
         for row in reversed(self._earlier):
-            rows = delivered_rows(self._job, row.batch_id, row.input_run_id)
+            rows = shown_rows(self._job, row.batch_id, row.input_run_id, self._step.name)
             brought = reduce(DataFrame.unionByName, later).distinct()
             kept.append(rows.join(brought, UNIT, "left_anti").select(*user_columns(rows)))
             later.append(self._units(row.batch_id))
@@ -112,9 +121,22 @@ class Replacement:
 
     def _deliveries(self) -> Sequence[Row[Any]]:
         batch = self._run.batch
-        return self._job.database.transact(
+        found = self._job.database.transact(
             lambda c: dedup.family_deliveries(c, self._step.name, batch.batch_id, batch.original_id)
         )
+        found = [row for row in found if row.stage_run_id < self._run.run_id]
+        if batch.exactly_once and not any(self._overlaps(row.batch_id) for row in found):
+            return []
+        return found
+
+    def _overlaps(self, batch_id: int) -> bool:
+        """Whether a sink shows of an earlier batch a unit that this one brings."""
+        hidden = withheld(self._job, batch_id, self._step.name)
+        if hidden.everything or not carries_unit(self._job.pipeline, self._step.name):
+            return not hidden.everything
+        shown = hidden.keep(self._units(batch_id).distinct())
+        own = self._units(self._run.batch.batch_id)
+        return not shown.join(own, UNIT, "left_semi").isEmpty()
 
     def _units(self, batch_id: int) -> DataFrame:
         """The units that a batch emitted."""

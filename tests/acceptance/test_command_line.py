@@ -15,7 +15,8 @@ from demo import data, oracle
 from jobs.wordcount import pipeline as wordcount
 from ledger.database import embedded
 from ledger.database.upgrade import head
-from ledger.opening import RunKey, Selection, open_replay
+from ledger.opening import open_replay
+from ledger.requests import RunKey, Selection
 from ledger.settings import Settings
 from scripts.airflow_env import ROOT
 from tests.support.flights import without_plane, write_slice

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from ledger.database.connection import Database
-from ledger.opening import Interval, RunKey, Selection, open_batch, open_replay
+from ledger.opening import open_batch, open_replay
 from ledger.pipeline import Pipeline
 from ledger.queries.batches import Batch
-from ledger.replaced import remove_replaced
-from ledger.running import StepResult, run_step
+from ledger.requests import Interval, RunKey, Selection
+from ledger.running import StepResult, run_step, settle_and_follow
 from ledger.settings import Settings
-from ledger.settlement import Settlement, settle_once
+from ledger.settlement import Settlement
 from ledger.spark.job import Job
 from ledger.stage_runs import Attempt
 
@@ -50,12 +50,9 @@ class Runner:
             self.step(batch, step.name)
 
     def settled(self, batch: Batch) -> Settlement:
-        """Run all steps and settle."""
+        """Run all steps, settle and publish."""
         self.steps(batch)
-        settlement = settle_once(self.job.database, batch.batch_id)
-        assert settlement is not None
-        remove_replaced(self.job.database)
-        return settlement
+        return settle_and_follow(self.job, batch.batch_id)
 
 
 @pytest.fixture

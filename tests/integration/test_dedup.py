@@ -25,7 +25,7 @@ def losses(tmp_path, *pairs):
 
 def splitting(dedup, *, equal=False):
     """Three rows a record, of which those in losses.csv vanish before the sink."""
-    made = Pipeline("splitting")
+    made = Pipeline("splitting", guarantee="at_least_once")
     made.source("numbers", FileSource("in.csv", schema="n INT"))
     made.reference("losses", FileSource("losses.csv", schema="n INT, copy INT"))
 
@@ -44,7 +44,7 @@ def splitting(dedup, *, equal=False):
 
 def keyed(bloom, path="{{ interval_start | ds }}.csv"):
     """Rows k, v straight from the file of the interval to the sink."""
-    made = Pipeline("keyed")
+    made = Pipeline("keyed", guarantee="at_least_once")
     made.source("rows", FileSource(path, schema="k STRING, v INT"))
     made.sink("out", ParquetSink("out", dedup=bloom), reads="rows")
     return made
@@ -103,7 +103,7 @@ def test_timestamps_differ_by_a_microsecond(runner, tmp_path, sink_rows):
     """Rows that differ by a microsecond are different rows: the lost one is the one that is delivered."""
     numbers(tmp_path, [1])
     losses(tmp_path, (1, 1))
-    made = Pipeline("micros")
+    made = Pipeline("micros", guarantee="at_least_once")
     made.source("numbers", FileSource("in.csv", schema="n INT"))
     made.reference("losses", FileSource("losses.csv", schema="n INT, copy INT"))
 

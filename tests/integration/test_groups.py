@@ -36,7 +36,7 @@ def declared(made, reads, function, name, **options):
 
 def three_sources():
     """Sources with a fan-out of 2, 4 and 1 that meet in a join of three, then a fan-out of 2."""
-    made = Pipeline("acking")
+    made = Pipeline("acking", guarantee="at_least_once")
     for name, width in (("one", 2), ("two", 4), ("three", 1)):
         made.source(name, FileSource(f"{name}.csv", schema=ROW))
         declared(made, name, named(name, branching(width)), f"branch_{name}")
@@ -78,7 +78,7 @@ def test_three_sources_meet_in_a_join_of_three(spark):
 
 def two_paths():
     """One source from which two paths lead to a join of four; each record's rows follow each other."""
-    made = Pipeline("paths")
+    made = Pipeline("paths", guarantee="at_least_once")
     made.source("words", FileSource("words.csv", schema=ROW))
     declared(made, "words", named("left", branching(1)), "left")
     declared(made, "words", named("right", branching(1)), "right")

@@ -148,7 +148,7 @@ def test_step_that_reads_a_source_and_its_child(runner, tmp_path, sink_rows):
 def test_fan_out_names_the_reader_that_lost(runner, tmp_path, sink_rows):
     """Of three readers of one step the one that loses a record is named; the record waits for all three."""
     numbers(tmp_path)
-    made = Pipeline("fan_out")
+    made = Pipeline("fan_out", guarantee="at_least_once")
     made.source("numbers", FileSource("in.csv", schema="n INT"))
 
     @made.stage(reads="numbers")

@@ -8,9 +8,10 @@ from pyspark.sql import functions as F
 from ledger import FileSource, ParquetSink, Pipeline
 from ledger.airflow import pipeline_dag
 from ledger.errors import InputError, NotReadyError
-from ledger.opening import Interval, RunKey, open_batch
+from ledger.opening import open_batch
 from ledger.queries import batches
-from ledger.running import notify, settle_and_notify
+from ledger.requests import Interval, RunKey
+from ledger.running import notify, publish_settled, settle_and_follow
 from ledger.sweeper import Errand, sweep_once
 from tests.integration.conftest import END, START
 
@@ -71,6 +72,7 @@ def test_a_batch_decided_behind_its_runs_back_is_told_later(runner, tmp_path):
     later = now + timedelta(minutes=16)
     assert sweep_once(database, now=later).errands == (Errand(batch.batch_id, "noticed"),)
     notify(run.job, batch.batch_id)
+    publish_settled(run.job, batch.batch_id)
     assert sweep_once(database, now=later).errands == ()
     assert told.acked == {batch.batch_id: [1, 2, 4]}
 
@@ -84,7 +86,7 @@ def test_sources_are_told(runner, tmp_path):
     run.steps(batch)
     with pytest.raises(NotReadyError, match="told once it is settled"):
         notify(run.job, batch.batch_id)
-    settle_and_notify(run.job, batch.batch_id)
+    settle_and_follow(run.job, batch.batch_id)
     assert told.acked == {batch.batch_id: [1, 4]}
     lost, unparsed = sorted(told.failed[batch.batch_id], key=lambda row: -row[0])
     assert lost == (2, "kept", "lost", None)
@@ -92,7 +94,7 @@ def test_sources_are_told(runner, tmp_path):
     mended = runner(noticed(told))
     replay = mended.open_replay(batch.batch_id, stage="kept")
     mended.steps(replay)
-    settle_and_notify(mended.job, replay.batch_id)
+    settle_and_follow(mended.job, replay.batch_id)
     assert told.acked[replay.batch_id] == [2]
     assert told.failed[replay.batch_id] == []
 
@@ -105,7 +107,7 @@ def test_a_call_that_raises_is_repeated(runner, tmp_path):
     batch = run.open()
     run.steps(batch)
     with pytest.raises(RuntimeError, match="does not answer"):
-        settle_and_notify(run.job, batch.batch_id)
+        settle_and_follow(run.job, batch.batch_id)
     assert told.failed == {}
     assert notify(run.job, batch.batch_id) == ["numbers"]
     assert notify(run.job, batch.batch_id) == []
@@ -119,7 +121,7 @@ def test_without_tracking_everything_is_acked(runner, tmp_path):
     run = runner(noticed(told, [2], ackers=0))
     batch = run.open()
     run.steps(batch)
-    settle_and_notify(run.job, batch.batch_id)
+    settle_and_follow(run.job, batch.batch_id)
     assert told.acked[batch.batch_id] == [1, 2, 4, None]
     assert told.failed == {batch.batch_id: []}
 
@@ -128,8 +130,9 @@ def test_the_dag_tells_the_sources():
     """A pipeline with a notice has a task for it behind the settlement; one without has none."""
     dag = pipeline_dag(noticed(Told()), schedule=None, target="m:p")
     assert {task.task_id for task in dag.get_task("settle").downstream_list} == {
-        "complete",
         "notify",
+        "publish",
+        "withhold",
     }
     made = Pipeline("quiet")
     made.source("a", FileSource("a", schema="n INT"))

@@ -25,7 +25,7 @@ GIVEN = {"numbers": [{"n": n} for n in range(COUNT)]}
 def piped(*functions, sinks=("out",), **options):
     """numbers -> a stage for each function, one behind the other -> the sinks."""
     acks = options.pop("acks", "on_emit")
-    made = Pipeline("originals", message_timeout="10s", **options)
+    made = Pipeline("originals", guarantee="at_least_once", message_timeout="10s", **options)
     made.source("numbers", FileSource("{{ interval_start | ds }}.csv", schema="n INT"))
     last = "numbers"
     for function in functions:

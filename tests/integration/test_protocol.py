@@ -8,8 +8,9 @@ from uuid import UUID
 import pytest
 
 from ledger.errors import FencedError, InputError, IntegrityError, NotReadyError
-from ledger.opening import Interval, RunKey, open_batch
+from ledger.opening import open_batch
 from ledger.queries import batches
+from ledger.requests import Interval, RunKey
 from ledger.settings import Settings
 from ledger.settlement import settle_once
 from ledger.stage_runs import Attempt, Record, commit, fail, heartbeat, open_run

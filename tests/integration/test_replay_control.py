@@ -5,8 +5,9 @@ from datetime import timedelta
 import pytest
 
 from ledger.errors import NotReadyError
-from ledger.opening import RunKey, Selection, open_replay
+from ledger.opening import open_replay
 from ledger.queries import batches, replays
+from ledger.requests import RunKey, Selection
 from ledger.settings import Settings
 from ledger.settlement import release, settle_once
 from ledger.states import BatchStatus

@@ -6,7 +6,8 @@ import pytest
 
 from ledger import Bloom, FileSource, ParquetSink, Pipeline
 from ledger.errors import InputError, NotReadyError
-from ledger.opening import Interval, RunKey, open_batch
+from ledger.opening import open_batch
+from ledger.requests import Interval, RunKey
 from ledger.settings import Settings
 from ledger.settlement import settle_once
 from ledger.stage_runs import Attempt, open_run
@@ -186,7 +187,7 @@ def test_a_reprocess_of_two_sources_given_up_halfway(runner, tmp_path, sink_rows
     old batch leaves them."""
     for name in "ab":
         (tmp_path / f"{name}.csv").write_text("id\n1\n2\n")
-    made = Pipeline("two")
+    made = Pipeline("two", guarantee="at_least_once")
     for name in "ab":
         made.source(name, FileSource(f"{name}.csv", schema="id INT"))
     made.stage(reads="b")(poisoned)
@@ -226,7 +227,7 @@ def test_a_sink_renamed_over_its_path(runner, tmp_path, sink_rows):
     (tmp_path / "b.csv").write_text("id\n1\n2\n")
 
     def made(name, stage):
-        pipeline = Pipeline("renamed")
+        pipeline = Pipeline("renamed", guarantee="at_least_once")
         pipeline.source("b", FileSource("b.csv", schema="id INT"))
         pipeline.stage(reads="b")(stage)
         pipeline.sink(name, ParquetSink("out"), reads=stage.__name__)

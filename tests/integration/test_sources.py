@@ -12,9 +12,10 @@ from pyspark.sql import functions as F
 from ledger import FileSource, ParquetSink, Pipeline, TableSource
 from ledger.claims import first_gap, next_range
 from ledger.errors import BackPressureError, InputError, NotReadyError, StageError
-from ledger.opening import Interval, RunKey, open_batch
+from ledger.opening import open_batch
 from ledger.queries import batches, source_tables
-from ledger.running import notify
+from ledger.requests import Interval, RunKey
+from ledger.running import notify, settle_and_follow
 from ledger.settlement import settle_once
 from ledger.states import BatchStatus
 from ledger.summary import summarize
@@ -399,7 +400,7 @@ def test_a_backlog_of_files_within_max_pending(runner, tmp_path, sink_rows):
             if not summarize(run.job.database, under_way[-1].batch_id).roots.total:
                 break
         for batch in under_way:
-            settle_once(run.job.database, batch.batch_id)
+            settle_and_follow(run.job, batch.batch_id)
 
 
 def test_a_file_larger_than_max_pending(runner, tmp_path, sink_rows):

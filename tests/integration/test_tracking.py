@@ -11,8 +11,9 @@ from pyspark.sql import functions as F
 
 from ledger import FileSource, ParquetSink, Pipeline
 from ledger.errors import FencedError, IntegrityError, StageError, UnavailableError
+from ledger.publishers.parquet import ParquetPublisher
 from ledger.settlement import settle_once
-from ledger.spark import copy, sink, stage
+from ledger.spark import copy, sink, stage, staging
 from ledger.spark.copy import post
 from ledger.stage_runs import Attempt, open_run
 from ledger.states import BatchStatus
@@ -28,7 +29,7 @@ def numbers(tmp_path: Path, count: int = COUNT) -> None:
 
 def chain(*functions, acks="on_emit", dedup="none", partition_by=(), **options):
     """source -> each function as a stage -> sink."""
-    made = Pipeline("chain", **options)
+    made = Pipeline("chain", guarantee="at_least_once", **options)
     made.source("numbers", FileSource("in.csv", schema="n INT"))
     reads = "numbers"
     for function in functions:
@@ -235,7 +236,7 @@ def test_broken_contract_is_named(runner, tmp_path, function, message):
     assert one(run.job.database, "SELECT count(*) FROM stage_run WHERE state = 'failed'")[0] == 1
 
 
-@pytest.mark.parametrize(("module", "step"), [(stage, "keep"), (sink, "out")])
+@pytest.mark.parametrize(("module", "step"), [(stage, "keep"), (staging, "out")])
 def test_file_lost_before_its_manifest(runner, tmp_path, monkeypatch, module, step):
     """A file that is lost before the manifest was taken fails the run by the write witness."""
     numbers(tmp_path)
@@ -401,14 +402,15 @@ def test_zombie_cannot_show_its_folder(runner, tmp_path, monkeypatch, sink_rows)
     batch = run.open()
     run.step(batch, "numbers")
     run.step(batch, "keep")
-    write = sink._write
+    write = sink.stage_rows
 
     def write_slowly(*arguments):
-        write(*arguments)
-        monkeypatch.setattr(sink, "_write", write)
+        written = write(*arguments)
+        monkeypatch.setattr(sink, "stage_rows", write)
         run.step(batch, "out")  # meanwhile Airflow's next try runs the whole step
+        return written
 
-    monkeypatch.setattr(sink, "_write", write_slowly)
+    monkeypatch.setattr(sink, "stage_rows", write_slowly)
     with pytest.raises(FencedError, match="newer attempt"):
         run.step(batch, "out")
     assert len(sink_rows("out", "n")) == COUNT
@@ -422,13 +424,13 @@ def test_crash_between_rename_and_commit(runner, tmp_path, monkeypatch, sink_row
     batch = run.open()
     run.step(batch, "numbers")
     run.step(batch, "keep")
-    show = sink._Folders.show
+    show = ParquetPublisher.publish
 
-    def show_and_die(self):
-        show(self)
+    def show_and_die(self, delivery):
+        show(self, delivery)
         raise RuntimeError("killed")
 
-    monkeypatch.setattr(sink._Folders, "show", show_and_die)
+    monkeypatch.setattr(ParquetPublisher, "publish", show_and_die)
     with pytest.raises(RuntimeError):
         run.step(batch, "out")
     monkeypatch.undo()
@@ -446,7 +448,7 @@ def test_killed_between_the_renames(runner, tmp_path, monkeypatch, sink_rows):
     move = LocalFileSystem.mv
 
     def move_and_die(self, source, target, **options):
-        if target.endswith("_replaced"):
+        if "/replaced/" in target:
             move(self, source, target, **options)
             raise KeyboardInterrupt
         move(self, source, target, **options)
@@ -472,7 +474,7 @@ def test_folder_that_cannot_be_shown_gives_way_to_the_old_one(
     move = LocalFileSystem.mv
 
     def refuse(self, source, target, **options):
-        if "_staging" in source and "_replaced" not in source:
+        if "/run=" in source and "/replaced/" not in source:
             raise OSError("disk full")
         move(self, source, target, **options)
 
@@ -492,10 +494,10 @@ def test_connection_lost_after_the_rename(runner, tmp_path, monkeypatch, sink_ro
     batch = run.open()
     run.step(batch, "numbers")
     run.step(batch, "keep")
-    show, calls = sink._Folders.show, []
+    show, calls = ParquetPublisher.publish, []
 
-    def show_and_cut(self):
-        show(self)
+    def show_and_cut(self, delivery):
+        show(self, delivery)
         calls.append(1)
         if len(calls) == 1:
             with run.job.database.plain.begin() as other:
@@ -503,7 +505,7 @@ def test_connection_lost_after_the_rename(runner, tmp_path, monkeypatch, sink_ro
                     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname = current_database()"
                 )
 
-    monkeypatch.setattr(sink._Folders, "show", show_and_cut)
+    monkeypatch.setattr(ParquetPublisher, "publish", show_and_cut)
     run.step(batch, "out")
     assert len(calls) == 2
     assert settle_once(run.job.database, batch.batch_id).failed == 0

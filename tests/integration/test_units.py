@@ -34,7 +34,7 @@ def orders_of(*numbers, customer="a"):
 
 def joining(unit=(), lose=(), partition_by=(), **options):
     """Orders joined with customers, both tracked; ``lose``: orders that vanish before the join."""
-    made = Pipeline("shop", max_replays=2, **options)
+    made = Pipeline("shop", guarantee="at_least_once", max_replays=2, **options)
     made.source("orders", FileSource("orders.csv", schema=ORDERS))
     made.source("customers", FileSource("customers.csv", schema=CUSTOMERS))
 
@@ -87,7 +87,7 @@ def test_rows_of_a_join_are_acked_for_both_sides(spark):
 
 
 def latest(unit=("customer",), lose=()):
-    made = Pipeline("latest")
+    made = Pipeline("latest", guarantee="at_least_once")
     made.source("events", FileSource("events.csv", schema=ORDERS))
 
     @made.stage(reads="events")
@@ -139,7 +139,7 @@ def test_each_replay_carries_over_what_the_others_brought(spark):
 
 def totals(poison=None, behind=False, unit=("customer",), **options):
     """A total per customer; ``poison``: an order that is refused before the total, or behind it."""
-    made = Pipeline("totals", max_replays=2, **options)
+    made = Pipeline("totals", guarantee="at_least_once", max_replays=2, **options)
     made.source("orders", FileSource("orders.csv", schema=ORDERS))
 
     @made.stage(reads="orders")
@@ -212,7 +212,7 @@ def test_a_companion_that_fails_in_the_replay_counts_as_failed(spark):
 
 def test_a_row_of_two_units_is_refused(spark):
     """A row whose records lie in two units fails the stage, naming both."""
-    made = Pipeline("mixed")
+    made = Pipeline("mixed", guarantee="at_least_once")
     made.source("orders", FileSource("orders.csv", schema=ORDERS))
 
     @made.stage(reads="orders", whole=True, unit="customer")
@@ -234,7 +234,7 @@ def test_max_anchors(spark):
 
 def test_self_join_anchors_each_record_once(spark):
     """In a self join the record that meets itself is anchored once, and exactly the unmatched ones fail."""
-    made = Pipeline("pairs")
+    made = Pipeline("pairs", guarantee="at_least_once")
     made.source("orders", FileSource("orders.csv", schema=ORDERS))
 
     @made.stage(reads="orders", whole=True)
@@ -254,7 +254,7 @@ def test_self_join_anchors_each_record_once(spark):
 
 def test_two_rows_of_one_record_meet_again(spark):
     """Two descendants of a record in one row are two inputs acked and one edge: they do not cancel."""
-    made = Pipeline("meet")
+    made = Pipeline("meet", guarantee="at_least_once")
     made.source("orders", FileSource("orders.csv", schema=ORDERS))
 
     @made.stage(reads="orders")
@@ -287,7 +287,7 @@ def as_it_is(record):
 
 def test_a_row_that_comes_from_no_record_is_refused(spark):
     """A row with an empty anchor is an error, not an untracked row."""
-    made = Pipeline("outer")
+    made = Pipeline("outer", guarantee="at_least_once")
     made.source("orders", FileSource("orders.csv", schema=ORDERS))
     made.source("customers", FileSource("customers.csv", schema=CUSTOMERS))
 
@@ -304,7 +304,7 @@ def test_a_row_that_comes_from_no_record_is_refused(spark):
 
 def test_merging_without_saying_whole_is_refused(spark):
     """merge_anchors in a stage that is not declared whole names what to declare."""
-    made = Pipeline("union")
+    made = Pipeline("union", guarantee="at_least_once")
     made.source("orders", FileSource("orders.csv", schema=ORDERS))
 
     @made.stage(reads="orders")
@@ -321,7 +321,7 @@ def test_a_record_that_did_not_parse_joins_its_unit(runner, tmp_path, sink_rows)
     (tmp_path / "orders.csv").write_text("id,customer,cents\n1,a,10\n2,a,x\n3,b,30\n")
 
     def made(schema):
-        shop = Pipeline("totals")
+        shop = Pipeline("totals", guarantee="at_least_once")
         shop.source("orders", FileSource("orders.csv", schema=schema))
 
         @shop.stage(reads="orders", whole=True, unit="customer")
@@ -345,7 +345,7 @@ def test_a_record_that_did_not_parse_joins_its_unit(runner, tmp_path, sink_rows)
 def test_two_replays_of_a_batch_in_units(runner, tmp_path):
     """While one replay of a batch is open another is refused: both might take parts of one unit."""
     (tmp_path / "orders.csv").write_text("id,customer,cents\n1,a,x\n2,b,x\n")
-    made = Pipeline("totals")
+    made = Pipeline("totals", guarantee="at_least_once")
     made.source("orders", FileSource("orders.csv", schema=ORDERS))
     made.stage(reads="orders", whole=True, unit="customer")(again)
     made.sink("sales", ParquetSink("sales"), reads="again")
@@ -359,7 +359,7 @@ def test_two_replays_of_a_batch_in_units(runner, tmp_path):
 
 def test_one_parent_in_several_partitions(spark):
     """Rows of one record in many tasks count as one: just the records without any row are lost."""
-    made = Pipeline("scattered")
+    made = Pipeline("scattered", guarantee="at_least_once")
     made.source("orders", FileSource("orders.csv", schema=ORDERS))
 
     @made.stage(reads="orders")
@@ -414,7 +414,7 @@ def test_a_replay_that_dies_after_its_sink_replaces_what_it_was_to(spark, unit):
 def test_a_sink_that_no_longer_counts_replaces_nothing(runner, tmp_path, sink_rows):
     """A replay whose sink was superseded and died again settles without it: the old folder stays."""
     (tmp_path / "orders.csv").write_text("id,customer,cents\n1,a,10\n2,a,x\n")
-    made = Pipeline("totals")
+    made = Pipeline("totals", guarantee="at_least_once")
     made.source("orders", FileSource("orders.csv", schema=ORDERS))
     made.stage(reads="orders", whole=True)(again)
     made.sink("sales", ParquetSink("sales"), reads="again")
@@ -449,7 +449,7 @@ def test_a_replay_opened_again_is_newer_than_its_number(runner, tmp_path, sink_r
     )
 
     def made(lose):
-        shop = Pipeline("latest", max_replays=9)
+        shop = Pipeline("latest", guarantee="at_least_once", max_replays=9)
         shop.source("orders", FileSource("orders.csv", schema=ORDERS))
 
         @shop.stage(reads="orders")
@@ -498,7 +498,7 @@ def test_an_abandoned_replay_gives_back_what_it_found(runner, tmp_path, database
     """Messages that a replay from quarantine took along are failed again afterwards, not quarantined."""
     (tmp_path / "orders.csv").write_text("id,customer,cents\n1,a,x\n2,a,10\n")
     (tmp_path / "customers.csv").write_text("customer,country\na,x\n")
-    made = Pipeline("shop", max_replays=1)
+    made = Pipeline("shop", guarantee="at_least_once", max_replays=1)
     made.source("orders", FileSource("orders.csv", schema=ORDERS))
     made.source("customers", FileSource("customers.csv", schema="customer STRING, country INT"))
 
@@ -545,7 +545,7 @@ def test_backoff_and_failures_of_others_do_not_quarantine_them(spark):
     the backoff, and a replay takes those of the unit that are not due with those that are."""
 
     def shop(poisoned):
-        made = Pipeline("shop", max_replays=1, replay_backoff="1h")
+        made = Pipeline("shop", guarantee="at_least_once", max_replays=1, replay_backoff="1h")
         made.source("orders", FileSource("orders.csv", schema=ORDERS))
         made.source("customers", FileSource("customers.csv", schema=CUSTOMERS))
 
@@ -583,7 +583,7 @@ def test_backoff_and_failures_of_others_do_not_quarantine_them(spark):
 
 def test_a_null_among_the_anchors_is_refused(spark):
     """A list that an outer join has put a null into is an error, not a root of nobody."""
-    made = Pipeline("outer")
+    made = Pipeline("outer", guarantee="at_least_once")
     made.source("orders", FileSource("orders.csv", schema=ORDERS))
     made.source("customers", FileSource("customers.csv", schema=CUSTOMERS))
 

@@ -18,7 +18,7 @@ def numbers(tmp_path):
 
 def totalled(total=None, dedup="none"):
     """numbers -> odd (drops the even) -> totals (unanchored) -> doubled -> out; odd -> kept."""
-    made = Pipeline("totals")
+    made = Pipeline("totals", guarantee="at_least_once")
     made.source("numbers", FileSource("in.csv", schema="n INT"))
 
     @made.stage(reads="numbers")

@@ -8,10 +8,11 @@ from sqlalchemy import text
 
 from ledger import FileSource, ParquetSink, Pipeline
 from ledger.database.connection import Database
-from ledger.opening import Interval, RunKey, Selection, open_batch, open_replay
+from ledger.opening import open_batch, open_replay
 from ledger.queries import batches
 from ledger.queries.batches import Batch
 from ledger.queries.runs import Emitted
+from ledger.requests import Interval, RunKey, Selection
 from ledger.settings import Settings
 from ledger.stage_runs import Attempt, OpenedRun, commit, open_run
 from tests.support.posting import Delta, post_bucket, record_of

@@ -13,10 +13,11 @@ FILES = sorted((ROOT / "ledger").rglob("*.py"))
 
 # Inner modules first; nobody imports from a layer outside its own.
 LAYERS = [
-    ["errors", "states", "durations", "settings", "templates", "sources", "sinks", "marks", "anchors", "steps", "graph", "pipeline", "verdict", "loading", "storage", "listing"],
+    ["errors", "states", "durations", "settings", "templates", "sources", "sinks", "marks", "anchors", "steps", "graph", "pipeline", "verdict", "loading", "storage", "listing", "manifest", "delivery", "requests"],
     ["database"],
     ["queries"],
-    ["claims", "opening", "stage_runs", "settlement", "replaced", "sweeper", "summary"],
+    ["publishers"],
+    ["claims", "opening", "stage_runs", "follow_ups", "settlement", "publishing", "replaced", "sweeper", "summary"],
     ["spark"],
     ["running"],
     ["cli_tables", "cli", "airflow", "testing"],

@@ -158,7 +158,11 @@ def bad_name(made):
         (bad_acks, "acks='on_emitt'; did you mean 'on_emit'"),
         (two_frames, r"expected one positional parameter.*found \(rows, more\)"),
         (bad_name, "source name 'My Source'"),
-        (lambda made: Pipeline("x", guarantee="exactly_once"), "'exactly_once' of pipeline 'x': only"),
+        (
+            lambda made: Pipeline("x", guarantee="exactly_one"),
+            "pipeline 'x': guarantee='exactly_one'; did you mean 'exactly_once'",
+        ),
+        (lambda made: Pipeline("x", settle="later"), "pipeline 'x': settle='later'; known: hold"),
         (lambda made: Pipeline("x", ackers=-1), "ackers may not be negative"),
         (lambda made: Pipeline("x", message_timeout="soon"), "duration 'soon': expected for example 30s"),
         (lambda made: FileSource("in", schema="n INT", format="xls"), "format 'xls' of 'in': expected one of csv"),

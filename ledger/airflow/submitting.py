@@ -1,0 +1,78 @@
+"""Tasks that submit a Spark job: a step of a pipeline, or what follows its settlement if it is due."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.sdk.exceptions import AirflowSkipException
+
+from ledger.pipeline import Pipeline
+from ledger.settings import Settings
+
+
+class Withhold(SparkSubmitOperator):
+    """Submits nothing where nothing failed."""
+
+    def execute(self, context: Any) -> None:
+        from ledger.publishing import needs_withholding
+
+        batch_id = context["ti"].xcom_pull(task_ids="open")
+        if not needs_withholding(connected(), batch_id):
+            raise AirflowSkipException("nothing is to be withheld")
+        super().execute(context)
+
+
+class Combine(SparkSubmitOperator):
+    """Submits nothing while records of the batch, or of its replays, are failed."""
+
+    def execute(self, context: Any) -> None:
+        from ledger.loading import load_pipeline
+        from ledger.running import combines_due
+
+        batch_id = context["ti"].xcom_pull(task_ids="open")
+        target = self.application_args[1]  # type: ignore[index]
+        if not combines_due(connected(), load_pipeline(target), batch_id):
+            raise AirflowSkipException(
+                "nothing is to be combined: it has been, or records are failed"
+            )
+        super().execute(context)
+
+
+def submitted(
+    pipeline: Pipeline,
+    target: str,
+    name: str,
+    *,
+    kind: type[SparkSubmitOperator] = SparkSubmitOperator,
+    **options: Any,
+) -> Any:
+    """The task that runs a step of the pipeline as a Spark job."""
+    return kind(
+        task_id=name,
+        name=f"{pipeline.name}.{name}",
+        application_args=_arguments(target, name),
+        spark_binary=_spark_submit(),
+        **options,
+    )
+
+
+def _spark_submit() -> str:
+    """spark-submit beside this Python, whose pyspark it is; else the one on the PATH."""
+    beside = Path(sys.executable).parent / "spark-submit"
+    return str(beside) if beside.exists() else "spark-submit"
+
+
+def _arguments(target: str, step: str) -> list[str]:
+    return [
+        "--pipeline", target, "--batch", "{{ ti.xcom_pull(task_ids='open') }}", "--step", step,
+        "--attempt", "{{ ti.id }}", "--try-number", "{{ ti.try_number }}",
+    ]  # fmt: skip
+
+
+def connected() -> Any:
+    from ledger.database.connection import Database
+
+    database = Database.from_settings(Settings())
+    database.check()
+    return database

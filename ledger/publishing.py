@@ -1,0 +1,103 @@
+"""Publish: show in its sinks what was decided of a settled batch, each sink in one moment, once.
+
+Two phases. Sinks stage, and the settlement decides, in one transaction, that they are to show it; from
+there everything goes forward only. Whoever dies in between, the next one finds the decision and asks the
+sink's own record whether it was carried out.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from sqlalchemy import Connection, Row
+
+from ledger.database.connection import Database
+from ledger.delivery import Delivery
+from ledger.errors import NotReadyError
+from ledger.manifest import DataFile
+from ledger.pipeline import Pipeline
+from ledger.publishers.making import publisher_of
+from ledger.queries import batches, publications, runs
+from ledger.settings import Settings
+from ledger.steps import SinkStep
+
+
+@dataclass(frozen=True)
+class Published:
+    """What a sink shows now of a batch."""
+
+    batch_id: int
+    sink: str
+    rows: int
+
+
+def needs_withholding(database: Database, batch_id: int) -> bool:
+    """Whether rows of failed records are yet to be left out of what is to be shown: by a Spark job, see
+    ``ledger.spark.withhold``."""
+    found = database.transact(lambda c: publications.pending(c, batch_id))
+    return any(not row.ready for row in found)
+
+
+def publish(
+    database: Database, settings: Settings, pipeline: Pipeline, batch_id: int
+) -> list[Published]:
+    """Show all that is decided of a batch's family and not shown yet; what was shown, in order.
+
+    Repeating it is harmless. Raises NotReadyError while rows are yet to be withheld, or somebody else is
+    publishing the same.
+    """
+    found = database.transact(lambda c: publications.pending(c, batch_id))
+    done = []
+    for row in found:
+        work = partial(_publish, settings=settings, pipeline=pipeline, row=row)
+        shown = database.transact(work)
+        if shown is not None:
+            done.append(shown)
+    return done
+
+
+def _publish(
+    connection: Connection, settings: Settings, pipeline: Pipeline, row: Row[Any]
+) -> Published | None:
+    """Show one delivery, under the lock of its record; None if that was done, or is not to be any more."""
+    locked = publications.lock_pending(connection, row.batch_id, row.sink)
+    if locked is None:
+        if publications.state(connection, row.batch_id, row.sink) in ("published", "replaced"):
+            return None
+        raise NotReadyError(
+            f"sink {row.sink!r} of batch {row.batch_id} is being published by another process: wait for it"
+        )
+    if not locked.ready:
+        raise NotReadyError(
+            f"sink {row.sink!r} of batch {row.batch_id}: rows of failed records are yet to be withheld; in Airflow the "
+            "task withhold does it, else: ackledger publish MODULE:PIPELINE"
+        )
+    step = pipeline.step(row.sink)
+    assert isinstance(step, SinkStep)
+    replaces = publications.replaced_batches(connection, row.batch_id, row.stage_run_id)
+    publisher = publisher_of(settings, pipeline.name, step)
+    files = _files(connection, locked)
+    publisher.publish(
+        Delivery(
+            sink=f"{locked.pipeline}.{locked.sink}",
+            batch_id=locked.batch_id,
+            version=locked.stage_run_id,
+            interval_start=locked.interval_start,
+            # Parts of one interval are one family to a sink: they complete each other.
+            original_id=batches.holder(connection, locked.original_id),
+            folder=locked.folder or publisher.staging(locked.batch_id, locked.stage_run_id),
+            files=files,
+            replaces=tuple(replaces),
+        )
+    )
+    publications.set_published(connection, locked.batch_id, locked.sink)
+    publications.set_replaced(connection, replaces, locked.sink)
+    return Published(locked.batch_id, locked.sink, sum(file.rows for file in files))
+
+
+def _files(connection: Connection, row: Row[Any]) -> tuple[DataFile, ...]:
+    """The files that hold just what is to be shown."""
+    if row.files is not None:
+        return tuple(DataFile(**file) for file in row.files)
+    staged = runs.files(connection, row.stage_run_id)
+    return tuple(DataFile(one.path, one.bytes, one.rows, one.first_position) for one in staged)

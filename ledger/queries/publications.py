@@ -1,0 +1,276 @@
+"""Statements about what sinks are to show of settled batches, and what they do show."""
+
+import json
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Row, text
+
+# The batches whose rows a batch takes the place of in its sinks: the family that it was opened to replace, with
+# the further parts of its interval, and whatever that one was opened to replace.
+_REPLACED = """
+WITH RECURSIVE chain AS (
+  SELECT replaces_batch_id AS batch_id FROM batch WHERE batch_id = :id AND replaces_batch_id IS NOT NULL
+  UNION
+  SELECT b.replaces_batch_id FROM batch b JOIN chain USING (batch_id) WHERE b.replaces_batch_id IS NOT NULL
+), part AS (
+  SELECT batch_id FROM chain
+  UNION SELECT s.batch_id FROM batch_source s JOIN chain c ON s.rest_of_batch_id = c.batch_id
+)
+SELECT b.batch_id FROM batch b JOIN part p ON coalesce(b.original_batch_id, b.batch_id) = p.batch_id
+"""
+
+
+def decide(connection: Connection, batch_id: int, *, clean: bool) -> int:
+    """Decide that the sinks show a settled batch, each what its committed run staged; how many.
+
+    ``clean``: nothing of it failed, so the staged files are what is to be shown.
+    """
+    statement = text("""
+        INSERT INTO publication (batch_id, sink, stage_run_id, ready, rows)
+        SELECT r.batch_id, r.stage, r.stage_run_id, :clean, CASE WHEN :clean THEN r.output_rows END
+        FROM stage_run r JOIN batch b USING (batch_id)
+        WHERE r.batch_id = :id AND r.state = 'committed'
+          AND jsonb_path_exists(b.topology, '$[*] ? (@.name == $name && @.kind == "sink" && !exists(@.after))',
+                                jsonb_build_object('name', r.stage))
+        ON CONFLICT DO NOTHING
+    """)
+    return connection.execute(statement, {"id": batch_id, "clean": clean}).rowcount
+
+
+def settled_family(connection: Connection, original_id: int) -> Sequence[Row[Any]]:
+    """Settled batches of a family that run exactly once: batch_id, whether nothing of them failed (clean)."""
+    statement = text("""
+        SELECT b.batch_id, b.failed_roots = 0 AS clean FROM batch b
+        WHERE :id IN (b.batch_id, b.original_batch_id) AND b.status = 'settled' AND b.guarantee = 'exactly_once'
+        ORDER BY 1
+    """)
+    return connection.execute(statement, {"id": original_id}).all()
+
+
+def open_failures(connection: Connection, original_id: int) -> int:
+    """Messages of an original that are failed or being replayed."""
+    statement = text("""
+        SELECT count(*) FROM failed_message
+        WHERE original_batch_id = :id AND status IN ('failed', 'replaying')
+    """)
+    return int(connection.execute(statement, {"id": original_id}).scalar_one())
+
+
+def combined_since(connection: Connection, batch_id: int, original_id: int, stage: str) -> bool:
+    """Whether a combine has a committed run in a batch, or in a later one of its family."""
+    statement = text("""
+        SELECT EXISTS (
+          SELECT FROM stage_run r JOIN batch b USING (batch_id)
+          WHERE r.stage = :stage AND r.state = 'committed' AND b.batch_id >= :id
+            AND :original IN (b.batch_id, b.original_batch_id))
+    """)
+    keys = {"id": batch_id, "original": original_id, "stage": stage}
+    return bool(connection.execute(statement, keys).scalar_one())
+
+
+def committed_outputs(connection: Connection, original_id: int, stage: str) -> Sequence[Row[Any]]:
+    """The committed runs of a step in the settled batches of a family, latest first: batch_id, stage_run_id."""
+    statement = text("""
+        SELECT r.batch_id, r.stage_run_id FROM stage_run r JOIN batch b USING (batch_id)
+        WHERE r.stage = :stage AND r.state = 'committed' AND b.status = 'settled'
+          AND :original IN (b.batch_id, b.original_batch_id)
+        ORDER BY r.stage_run_id DESC
+    """)
+    return connection.execute(statement, {"original": original_id, "stage": stage}).all()
+
+
+def decide_combined(
+    connection: Connection, batch_id: int, original_id: int, sink: str, run_id: int
+) -> None:
+    """Decide that a sink shows what a combine made of a family, in place of what an earlier one made of it."""
+    keys = {"id": batch_id, "original": original_id, "sink": sink, "run": run_id}
+    connection.execute(
+        text("""
+        INSERT INTO publication (batch_id, sink, stage_run_id, ready, rows)
+        SELECT :id, :sink, :run, true, output_rows FROM stage_run WHERE stage_run_id = :run
+        """),
+        keys,
+    )
+    connection.execute(
+        text("""
+        INSERT INTO sink_replacement (stage_run_id, replaced_batch_id)
+        SELECT :run, x.batch_id FROM publication x JOIN batch b USING (batch_id)
+        WHERE x.sink = :sink AND x.batch_id <> :id AND x.replaced_at IS NULL AND :original IN (b.batch_id, b.original_batch_id)
+        """),
+        keys,
+    )
+    connection.execute(
+        text("""
+        UPDATE publication x SET replaced_at = now() FROM batch b
+        WHERE b.batch_id = x.batch_id AND x.sink = :sink AND x.batch_id <> :id AND x.published_at IS NULL
+          AND x.replaced_at IS NULL AND :original IN (b.batch_id, b.original_batch_id)
+        """),
+        keys,
+    )
+
+
+def uncombined(connection: Connection, before: datetime) -> Sequence[Row[Any]]:
+    """Batches of a DAG, settled before a moment, that left nothing of their family failed and of which a combine
+    has not run: batch_id, dag_id."""
+    statement = text("""
+        SELECT b.batch_id, b.dag_id FROM batch b
+        WHERE b.status = 'settled' AND b.settled_at < :before AND b.dag_id <> ''
+          AND NOT EXISTS (SELECT FROM failed_message m WHERE m.original_batch_id = coalesce(b.original_batch_id, b.batch_id)
+                          AND m.status IN ('failed', 'replaying'))
+          AND NOT EXISTS (SELECT FROM batch l WHERE coalesce(l.original_batch_id, l.batch_id) = coalesce(b.original_batch_id, b.batch_id)
+                          AND l.batch_id > b.batch_id AND l.status = 'settled')
+          AND EXISTS (
+            SELECT FROM jsonb_array_elements(b.topology) AS step
+            WHERE step ->> 'after' = 'true' AND NOT EXISTS (
+              SELECT FROM stage_run r WHERE r.batch_id = b.batch_id AND r.stage = step ->> 'name' AND r.state = 'committed'))
+        ORDER BY 1
+    """)
+    return connection.execute(statement, {"before": before}).all()
+
+
+def supersede(connection: Connection, batch_id: int) -> int:
+    """What is decided and not shown of the batches that ``batch_id`` replaces never will be; how many."""
+    statement = text(f"""
+        UPDATE publication SET replaced_at = now()
+        WHERE published_at IS NULL AND replaced_at IS NULL AND batch_id IN ({_REPLACED})
+    """)
+    return connection.execute(statement, {"id": batch_id}).rowcount
+
+
+_PENDING = """
+SELECT x.batch_id, x.sink, x.stage_run_id, x.ready, x.folder, x.files, x.rows, i.input_run_id,
+       coalesce(b.original_batch_id, b.batch_id) AS original_id, b.interval_start, p.name AS pipeline
+FROM publication x
+JOIN batch b USING (batch_id)
+JOIN pipeline p USING (pipeline_id)
+JOIN stage_run_input i USING (stage_run_id)
+WHERE x.published_at IS NULL AND x.replaced_at IS NULL
+"""
+
+
+def pending(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
+    """What is decided and not shown of a batch's family: batch_id, sink, stage_run_id, ready, folder, files,
+    rows, input_run_id, original_id, interval_start, pipeline; oldest batch first."""
+    statement = text(f"""
+        {_PENDING} AND coalesce(b.original_batch_id, b.batch_id) =
+          (SELECT coalesce(original_batch_id, batch_id) FROM batch WHERE batch_id = :id)
+        ORDER BY x.batch_id, x.sink
+    """)
+    return connection.execute(statement, {"id": batch_id}).all()
+
+
+def lock_pending(connection: Connection, batch_id: int, sink: str) -> Row[Any] | None:
+    """The pending publication, locked for the transaction; None if it is shown, replaced, or somebody else
+    is at it."""
+    statement = text(
+        f"{_PENDING} AND x.batch_id = :id AND x.sink = :sink FOR UPDATE OF x SKIP LOCKED"
+    )
+    return connection.execute(statement, {"id": batch_id, "sink": sink}).first()
+
+
+def state(connection: Connection, batch_id: int, sink: str) -> str:
+    """What ``sink_publication`` says of it."""
+    statement = text("SELECT state FROM sink_publication WHERE batch_id = :id AND sink = :sink")
+    return str(connection.execute(statement, {"id": batch_id, "sink": sink}).scalar_one())
+
+
+def set_ready(
+    connection: Connection, batch_id: int, sink: str, folder: str, files: list[dict[str, Any]]
+) -> bool:
+    """The files that hold just what is to be shown; False if others were named already."""
+    statement = text("""
+        UPDATE publication SET ready = true, folder = :folder, files = cast(:files AS jsonb), rows = :rows
+        WHERE batch_id = :id AND sink = :sink AND NOT ready AND replaced_at IS NULL
+    """)
+    rows = sum(file["rows"] for file in files)
+    keys = {
+        "id": batch_id,
+        "sink": sink,
+        "folder": folder,
+        "files": json.dumps(files),
+        "rows": rows,
+    }
+    return connection.execute(statement, keys).rowcount == 1
+
+
+def set_published(connection: Connection, batch_id: int, sink: str) -> None:
+    """The sink shows the batch."""
+    connection.execute(
+        text("UPDATE publication SET published_at = now() WHERE batch_id = :id AND sink = :sink"),
+        {"id": batch_id, "sink": sink},
+    )
+
+
+def replaced_batches(connection: Connection, batch_id: int, run_id: int) -> list[int]:
+    """Batches whose rows the sink's run of a batch takes the place of: those that the batch reprocesses, and
+    those of its family whose units it brings again."""
+    statement = text(f"""
+        {_REPLACED} UNION SELECT replaced_batch_id FROM sink_replacement WHERE stage_run_id = :run ORDER BY 1
+    """)
+    found = connection.execute(statement, {"id": batch_id, "run": run_id})
+    return [row.batch_id for row in found]
+
+
+def note_brought_again(connection: Connection, run_id: int, batch_ids: Sequence[int]) -> None:
+    """The batches of its family whose rows a sink's run brings again."""
+    for batch_id in batch_ids:
+        connection.execute(
+            text(
+                "INSERT INTO sink_replacement (stage_run_id, replaced_batch_id) VALUES (:run, :batch)"
+            ),
+            {"run": run_id, "batch": batch_id},
+        )
+
+
+def failed_roots(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
+    """Roots that failed in a batch: root_id, source, stage, and whether their message had, or is to have, a
+    further attempt (live): it was not given up with this one."""
+    statement = text("""
+        SELECT r.root_id, m.source, r.stage, NOT (m.status = 'quarantined' AND m.root_id = r.root_id) AS live
+        FROM failed_root r JOIN failed_message m USING (message_id) WHERE r.batch_id = :id ORDER BY 1
+    """)
+    return connection.execute(statement, {"id": batch_id}).all()
+
+
+def set_replaced(connection: Connection, batch_ids: Sequence[int], sink: str) -> None:
+    """The sink shows these batches no longer."""
+    connection.execute(
+        text("""
+        UPDATE publication SET replaced_at = now()
+        WHERE batch_id = ANY(:ids) AND sink = :sink AND replaced_at IS NULL
+        """),
+        {"ids": list(batch_ids), "sink": sink},
+    )
+
+
+def unpublished(connection: Connection, batch_id: int) -> int:
+    """Sinks that are yet to show what is decided of a batch."""
+    statement = text("""
+        SELECT count(*) FROM publication
+        WHERE batch_id = :id AND published_at IS NULL AND replaced_at IS NULL
+    """)
+    return int(connection.execute(statement, {"id": batch_id}).scalar_one())
+
+
+def waiting(connection: Connection, pipeline: str, batch_id: int | None) -> list[int]:
+    """Batches of a pipeline, or the one, of which something is decided and not shown."""
+    statement = text("""
+        SELECT DISTINCT x.batch_id FROM publication x JOIN batch b USING (batch_id) JOIN pipeline p USING (pipeline_id)
+        WHERE x.published_at IS NULL AND x.replaced_at IS NULL AND p.name = :pipeline
+          AND (cast(:id AS bigint) IS NULL OR x.batch_id = :id)
+        ORDER BY 1
+    """)
+    found = connection.execute(statement, {"pipeline": pipeline, "id": batch_id})
+    return [row.batch_id for row in found]
+
+
+def overdue(connection: Connection, before: datetime) -> Sequence[Row[Any]]:
+    """Batches of a DAG of which something was decided before a moment and is not shown: batch_id, dag_id."""
+    statement = text("""
+        SELECT DISTINCT b.batch_id, b.dag_id FROM publication x JOIN batch b USING (batch_id)
+        WHERE x.published_at IS NULL AND x.replaced_at IS NULL AND x.decided_at < :before AND b.dag_id <> ''
+        ORDER BY 1
+    """)
+    return connection.execute(statement, {"before": before}).all()

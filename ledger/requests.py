@@ -1,0 +1,63 @@
+"""What a run asks for: its key, an interval to read, or failed messages to replay."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from ledger.errors import InputError
+
+
+@dataclass(frozen=True)
+class RunKey:
+    """What Airflow, or the command line, calls this run; the batch is found again by it."""
+
+    dag_id: str
+    run_id: str
+
+
+@dataclass(frozen=True)
+class Interval:
+    """What a batch reads, from ``start`` inclusive to ``end`` exclusive, with the run's parameters."""
+
+    start: datetime
+    end: datetime
+    params: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, moment in (("start", self.start), ("end", self.end)):
+            if moment.tzinfo is None:
+                object.__setattr__(self, name, moment.replace(tzinfo=UTC))
+        if self.end <= self.start:
+            raise InputError(
+                f"the interval ends at {self.end.isoformat()}, not after its start {self.start.isoformat()}"
+            )
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which failed messages of one original batch a replay takes; None: any.
+
+    ``reason``: a text or SQL pattern (``%``, ``_``). ``stage``: the step that failed last.
+    ``root``: a root id of any attempt. ``source``: where they came from. ``since``, ``until``: when
+    they failed last, until exclusive. ``quarantined``: those given up instead of those that failed;
+    they begin with a new budget of replays, and keep their history. ``held``: those whose unit failed
+    too often, instead.
+    """
+
+    reason: str | None = None
+    stage: str | None = None
+    root: int | None = None
+    source: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    quarantined: bool = False
+    held: bool = False
+
+    def as_json(self) -> dict[str, Any]:
+        """What was given, for the ledger."""
+        given = {key: value for key, value in vars(self).items() if value not in (None, False)}
+        return {
+            key: value.isoformat() if isinstance(value, datetime) else value
+            for key, value in given.items()
+        }

@@ -1,0 +1,57 @@
+"""Run a combine, a function of all acked rows of a family, and the sinks that read one."""
+
+from pyspark.sql.pandas.types import to_arrow_schema
+from sqlalchemy import Connection
+
+from ledger.manifest import take_manifest
+from ledger.publishers.making import publisher_of
+from ledger.queries import publications
+from ledger.spark.inputs import delivered_rows, user_columns
+from ledger.spark.job import STORED, Job, Witness, file_rows, require_equal
+from ledger.spark.reading import read_reference
+from ledger.spark.stage import check_frame
+from ledger.spark.staging import stage_rows
+from ledger.spark.withheld import acked_rows
+from ledger.stage_runs import OpenedRun, Record, commit
+from ledger.steps import CombineStep, SinkStep
+
+
+def run_combine(job: Job, run: OpenedRun, step: CombineStep) -> Record:
+    """Run a combine for the family of the run's batch and commit it; what it recorded."""
+    references = {
+        name: read_reference(job.spark, job.settings, run.batch, name, source)
+        for name, source in job.pipeline.references(step).items()
+    }
+    read = Witness()
+    frames = [acked_rows(job, run.batch.original_id, name, step.name) for name in step.inputs]
+    made = step.function(read.watch(frames[0]), *frames[1:], **references)
+    check_frame(step, made)
+    wrote, folder = Witness(), job.folder(run)
+    wrote.watch(made.select(*user_columns(made))).write.options(**STORED).parquet(folder)
+    manifest = take_manifest(folder)
+    require_equal(f"rows of {step.name} in {folder}", wrote.rows, manifest.rows)
+    record = Record(input_rows=read.rows, output_rows=manifest.rows)
+    commit(job.database, run, record, files=file_rows(manifest))
+    return record
+
+
+def run_combined_sink(job: Job, run: OpenedRun, step: SinkStep) -> Record:
+    """Stage what a combine made and decide that it is shown, in one go: there is nothing to withhold."""
+    rows = delivered_rows(job, run.batch.batch_id, run.input_run.stage_run_id)
+    rows = rows.select(*user_columns(rows))
+    publisher = publisher_of(job.settings, job.pipeline.name, step)
+    publisher.check(to_arrow_schema(rows.schema, timezone="UTC"))
+    folder = publisher.staging(run.batch.batch_id, run.run_id)
+    wrote = Witness()
+    manifest = stage_rows(wrote.watch(rows), step, folder)
+    require_equal(f"rows of {step.name} in {folder}", wrote.rows, manifest.rows)
+
+    def decide(connection: Connection) -> None:
+        batch = run.batch
+        publications.decide_combined(
+            connection, batch.batch_id, batch.original_id, step.name, run.run_id
+        )
+
+    record = Record(input_rows=run.input_run.output_rows or 0, output_rows=manifest.rows)
+    commit(job.database, run, record, files=file_rows(manifest), before_commit=decide)
+    return record

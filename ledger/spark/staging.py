@@ -1,0 +1,33 @@
+"""Staging: write the rows of a sink as Parquet files where nobody reads them yet."""
+
+from pyspark.sql import DataFrame
+
+from ledger.errors import StageError
+from ledger.manifest import Manifest, take_manifest
+from ledger.sinks import PostgresSink
+from ledger.spark.job import ROOT, ROOTS, UNIT
+from ledger.steps import SinkStep
+from ledger.storage import require_writable
+
+WRITTEN = {"compression": "zstd", "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false"}
+
+
+def stage_rows(rows: DataFrame, step: SinkStep, folder: str) -> Manifest:
+    """Write the rows below ``folder``, partitioned as the sink is; what is there then, by the footers."""
+    names = () if isinstance(step.sink, PostgresSink) else step.sink.partition_by
+    missing = sorted(set(names) - set(rows.columns))
+    if missing:
+        raise StageError(
+            f"sink {step.name!r} is partitioned by {missing[0]!r}, which its input lacks; it has {', '.join(rows.columns)}"
+        )
+    require_writable(folder, f"the path of sink {step.name!r}, or ACKLEDGER_DATA,")
+    writer = rows.write.mode("append").options(**WRITTEN)
+    if names:
+        writer = writer.partitionBy(*names)
+    writer.parquet(folder)
+    return take_manifest(folder)
+
+
+def tracking_columns(rows: DataFrame) -> list[str]:
+    """The columns that tell whose a row is, of a sink's input."""
+    return [name for name in (ROOT, ROOTS, UNIT) if name in rows.columns]

@@ -1,0 +1,130 @@
+"""Withhold: leave the rows of failed records, or of their units, out of what sinks are to show."""
+
+from dataclasses import asdict
+from functools import reduce
+from typing import Any
+from urllib.parse import unquote
+from uuid import uuid4
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from sqlalchemy import Row
+
+from ledger import settlement
+from ledger.manifest import DataFile, Manifest, check_files
+from ledger.publishers.making import publisher_of
+from ledger.queries import batches, publications
+from ledger.sinks import Bloom
+from ledger.spark.files import literal
+from ledger.spark.inputs import delivered_rows, user_columns
+from ledger.spark.job import ROOT, UNIT, Job, require_equal
+from ledger.spark.staging import stage_rows, tracking_columns
+from ledger.spark.units import Replacement
+from ledger.spark.withheld import emitted_roots, numbers, shown_rows, units_of, withheld
+from ledger.stage_runs import OpenedRun
+from ledger.steps import SinkStep
+
+_FILE = "_file"
+
+
+def withhold(job: Job, batch_id: int) -> list[str]:
+    """Make ready all that is decided of a batch's family and not ready; the sinks. Repeating it is harmless."""
+    found = job.database.transact(lambda c: publications.pending(c, batch_id))
+    unready = [row for row in found if not row.ready]
+    for number in sorted({row.batch_id for row in unready}):
+        _wake_units(job, number)
+    for row in unready:
+        _make_ready(job, row)
+    return [row.sink for row in unready]
+
+
+def _make_ready(job: Job, row: Row[Any]) -> None:
+    step = job.pipeline.step(row.sink)
+    assert isinstance(step, SinkStep)
+    staged = job.manifest(row.stage_run_id)
+    check_files(staged)
+    publisher = publisher_of(job.settings, job.pipeline.name, step)
+    base = publisher.staging(row.batch_id, row.stage_run_id)
+    folder = f"{base}/kept-{uuid4().hex}"
+    if publisher.keeps_tracking:
+        files = _clean_files(job, row, step, staged, base, folder)
+    else:
+        files = stage_rows(_kept(job, row, step, staged), step, folder).files
+    described = [asdict(file) for file in files]
+    job.database.transact(
+        lambda c: publications.set_ready(c, row.batch_id, row.sink, folder, described)
+    )
+
+
+def _clean_files(
+    job: Job, row: Row[Any], step: SinkStep, staged: Manifest, base: str, folder: str
+) -> tuple[DataFile, ...]:
+    """The staged files without a row to be withheld, and the remaining rows of the others in new files."""
+    chosen = withheld(job, row.batch_id, step.name)
+    source = delivered_rows(job, row.batch_id, row.input_run_id)
+    schema = source.select(*user_columns(source), *tracking_columns(source)).schema
+    reader = job.spark.read.schema(schema).option("basePath", base)
+    rows = reader.parquet(*literal(staged.paths)).withColumn(_FILE, F.col("_metadata.file_path"))
+    counted = chosen.keep(rows).groupBy(_FILE).count().collect()
+    kept = {_below(base, unquote(one[_FILE])): int(one["count"]) for one in counted}
+    shares = [(file, kept.get(_below(base, file.path), 0)) for file in staged.files]
+    clean = [file for file, count in shares if count == file.rows]
+    dirty = [(file, count) for file, count in shares if 0 < count < file.rows]
+    if not dirty:
+        return tuple(clean)
+    rest = chosen.keep(reader.parquet(*literal([file.path for file, _ in dirty])))
+    written = stage_rows(rest, step, folder)
+    what = f"rows of {step.name} in {len(dirty)} files less those withheld"
+    require_equal(what, sum(count for _, count in dirty), written.rows)
+    return (*clean, *written.files)
+
+
+def _kept(job: Job, row: Row[Any], step: SinkStep, staged: Manifest) -> DataFrame:
+    """What the sink has read and staged, without the rows to be withheld, from its kept input."""
+    rows = delivered_rows(job, row.batch_id, row.input_run_id)
+    kept = shown_rows(job, row.batch_id, row.input_run_id, step.name)
+    dedup = step.sink.dedup
+    if isinstance(dedup, Bloom) and dedup.key:  # what other batches had delivered was not staged
+        key = [f"`{name}`" for name in dedup.key]
+        shown = job.spark.read.schema(rows.select(*user_columns(rows)).schema)
+        known = shown.parquet(*literal(staged.paths)).select(*key).distinct()
+        missing = reduce(lambda a, b: a | b, [F.col(name).isNull() for name in key])
+        names = [f"`{name}`" for name in kept.columns]
+        kept = kept.where(missing).unionByName(
+            kept.join(known, list(dedup.key), "left_semi").select(*names)
+        )
+    kept = kept.select(*user_columns(rows))
+    batch = job.database.transact(lambda c: batches.get_batch(c, row.batch_id))
+    others = Replacement(job, OpenedRun(row.stage_run_id, batch, step.name, {}), step).carried()
+    return kept if others is None else kept.unionByName(others, allowMissingColumns=True)
+
+
+def _wake_units(job: Job, batch_id: int) -> None:
+    """Units that are withheld although no message of them is to be replayed, for those that failed were given
+    up: one of the others counts as failed, so that a replay takes the unit without them."""
+    graph = job.pipeline.graph
+    failed = job.database.transact(lambda c: publications.failed_roots(c, batch_id))
+    spoiling = [row for row in failed if graph.in_units(row.source)]
+    if not spoiling or all(row.live for row in spoiling):
+        return
+    known = numbers(job, ROOT, [row.root_id for row in spoiling])
+    live = [row.root_id for row in spoiling if row.live]
+    sound = [rows.join(known, ROOT, "left_anti") for rows in emitted_roots(job, batch_id)]
+    others = reduce(DataFrame.unionByName, sound)
+    if graph.unit:
+        asleep = units_of(job, batch_id, [row.root_id for row in spoiling if not row.live])
+        if live:
+            asleep = asleep.join(units_of(job, batch_id, live), UNIT, "left_anti")
+        others = others.join(asleep, UNIT, "left_semi").groupBy(UNIT).agg(F.min(ROOT).alias(ROOT))
+    elif live:
+        return
+    else:
+        others = others.agg(F.min(ROOT).alias(ROOT)).where(F.col(ROOT).isNotNull())
+    chosen = [one[ROOT] for one in others.select(ROOT).collect()]
+    job.database.transact(lambda c: settlement.wake(c, batch_id, chosen, spoiling[0].stage))
+
+
+def _below(folder: str, path: str) -> str:
+    """A file's path below the folder that it was staged in, however the URL before it is written."""
+    mark = "/".join(folder.rsplit("/", 2)[-2:])
+    return path.rsplit(f"/{mark}/", 1)[-1]

@@ -1,0 +1,240 @@
+"""Combines: totals over all acked rows of a batch and its replays, shown once, whole."""
+
+from collections import Counter
+from datetime import UTC, datetime
+
+import pytest
+from pyspark.sql import functions as F
+
+from ledger import FileSource, ParquetSink, Pipeline, testing
+from ledger.errors import DeclarationError, StageError
+from ledger.opening import open_batch
+from ledger.queries import publications
+from ledger.requests import Interval, RunKey
+from ledger.running import combine, combines_due, publish_settled
+from ledger.settlement import settle_once
+from ledger.summary import summarize
+from ledger.sweeper import sweep_once
+from tests.integration.conftest import END, START
+from tests.support.ledgers import one, rows
+
+FLIGHTS = "flight INT, carrier STRING, delay INT"
+FLOWN = [{"flight": n, "carrier": "AA" if n % 3 else "UA", "delay": n} for n in range(30)]
+
+
+def totals(lose=(), fail=(), guarantee="exactly_once", partial=False, **options) -> Pipeline:
+    """flights -> checked, which may lose or fail some -> the flights, and a total per carrier."""
+    made = Pipeline("totals", guarantee=guarantee, **{"max_replays": 2, **options})
+    made.source("flights", FileSource("flights.csv", schema=FLIGHTS))
+
+    @made.stage(reads="flights")
+    def checked(flights):
+        bad = F.col("flight").isin([-1, *fail])
+        kept = flights.where(~F.col("flight").isin([-1, *lose]))
+        return kept.withColumn("_failed", F.when(bad, "implausible"))
+
+    @made.combine(reads="checked", partial=partial)
+    def per_carrier(checked):
+        return checked.groupBy("carrier").agg(
+            F.count("*").alias("n"), F.sum("delay").alias("delay")
+        )
+
+    made.sink("departures", ParquetSink("departures"), reads="checked")
+    made.sink("daily", ParquetSink("daily"), reads="per_carrier")
+    return made
+
+
+def oracle(without=()):
+    left = [row for row in FLOWN if row["flight"] not in without]
+    found = Counter()
+    for row in left:
+        found[row["carrier"], "n"] += 1
+        found[row["carrier"], "delay"] += row["delay"]
+    return sorted((c, found[c, "n"], found[c, "delay"]) for c in {r["carrier"] for r in left})
+
+
+def daily(result):
+    return sorted((row["carrier"], row["n"], row["delay"]) for row in result.rows["daily"])
+
+
+@pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
+def test_a_total_waits_for_what_is_replayed(spark, guarantee):
+    """A flight lost before the total, and one that fails: no total until both are replayed, then the oracle's."""
+    given = {"flights": FLOWN}
+    result = testing.run_batch(totals(lose=[4], fail=[9], guarantee=guarantee), given, spark=spark)
+    assert result.roots.failed == 2
+    assert daily(result) == []
+    assert len(result.rows["departures"]) == 28
+    first = testing.replay(result, totals(fail=[9], guarantee=guarantee))
+    assert daily(first) == []
+    second = testing.replay(result, totals(guarantee=guarantee))
+    assert daily(second) == oracle()
+
+
+def test_quarantined_records_are_left_out(spark):
+    """A record that is given up is in no total; taken from quarantine, it makes another in place of the first."""
+    result = testing.run_batch(totals(fail=[9], max_replays=0), {"flights": FLOWN}, spark=spark)
+    assert result.roots.quarantined == 1
+    assert daily(result) == oracle(without=[9])
+    again = testing.replay(result, totals(max_replays=0), quarantined=True)
+    assert daily(again) == oracle()
+
+
+def test_a_partial_total_is_replaced(spark):
+    """partial=True shows what is acked by then, and the complete total takes its place."""
+    result = testing.run_batch(totals(lose=[4], partial=True), {"flights": FLOWN}, spark=spark)
+    assert daily(result) == oracle(without=[4])
+    again = testing.replay(result, totals(partial=True))
+    assert daily(again) == oracle()
+
+
+def test_a_clean_batch_has_its_total_at_once(spark):
+    """Where nothing fails the total is there when the batch is, and the batch is complete."""
+    result = testing.run_batch(totals(), {"flights": FLOWN}, spark=spark)
+    assert daily(result) == oracle()
+    found = rows(result.lab.database, "SELECT sink, state FROM sink_publication ORDER BY 1")
+    assert [tuple(row) for row in found] == [("daily", "published"), ("departures", "published")]
+    assert summarize(result.lab.database, result.batch_id).complete
+
+
+def test_behind_units_the_latest_attempt_counts(spark):
+    """With a whole stage before it, a total holds each unit once: as the replay brought it."""
+
+    def windowed(lose=()):
+        made = Pipeline("windowed", guarantee="exactly_once")
+        made.source("flights", FileSource("flights.csv", schema=FLIGHTS))
+
+        @made.stage(reads="flights")
+        def kept(flights):
+            return flights.where(~F.col("flight").isin([-1, *lose]))
+
+        @made.stage(reads="kept", whole=True, unit="carrier")
+        def ranked(kept):
+            from pyspark.sql import Window
+
+            place = F.row_number().over(Window.partitionBy("carrier").orderBy("flight"))
+            return kept.withColumn("place", place)
+
+        @made.combine(reads="ranked")
+        def places(ranked):
+            return ranked.groupBy("carrier").agg(
+                F.sum("place").alias("n"), F.sum("delay").alias("delay")
+            )
+
+        made.sink("out", ParquetSink("out"), reads="ranked")
+        made.sink("daily", ParquetSink("daily"), reads="places")
+        return made
+
+    result = testing.run_batch(windowed(lose=[4]), {"flights": FLOWN}, spark=spark)
+    assert {row["carrier"] for row in result.rows["out"]} == {"UA"}
+    again = testing.replay(result, windowed())
+    assert len(again.rows["out"]) == 30
+    assert daily(again) == [("AA", 210, 300), ("UA", 55, 135)]
+
+
+def written(folder):
+    lines = [f"{row['flight']},{row['carrier']},{row['delay']}" for row in FLOWN]
+    (folder / "flights.csv").write_text("flight,carrier,delay\n" + "\n".join(lines) + "\n")
+
+
+def test_a_combine_that_raises_is_run_again(runner, tmp_path, sink_rows):
+    """The settlement stands, the run is marked failed, nothing is shown; the next call goes on."""
+    written(tmp_path)
+    made = totals()
+
+    @made.combine(reads="checked")
+    def broken(checked):
+        return "no frame"
+
+    made.sink("unused", ParquetSink("unused"), reads="broken")
+    run = runner(made)
+    batch = run.open()
+    with pytest.raises(StageError, match="combine 'broken' returned str, expected a DataFrame"):
+        run.settled(batch)
+    mended = totals()
+    job = runner(mended).job
+    combine(job, batch.batch_id)
+    assert sink_rows("daily", "carrier", "n", "delay") == oracle()
+
+
+def test_a_crash_between_the_combine_and_its_sink(runner, tmp_path, sink_rows, monkeypatch):
+    """A process that dies after any of its commits leaves something that the next call, and the sweeper, sees."""
+    written(tmp_path)
+    run = runner(totals())
+    job = run.job
+    batch = open_batch(
+        job.database, job.settings, job.pipeline, RunKey("dag", "run"), Interval(START, END)
+    )
+    run.steps(batch)
+    settle_once(job.database, batch.batch_id)
+    publish_settled(job, batch.batch_id)
+    later = one(job.database, "SELECT now() + interval '1 hour' AS later").later
+
+    def dies(*arguments):
+        raise KeyboardInterrupt
+
+    for target in ("decide_combined", "set_published"):
+        assert combines_due(job.database, job.pipeline, batch.batch_id)
+        assert [one.batch_id for one in sweep_once(job.database, now=later).errands] == [
+            batch.batch_id
+        ]
+        with monkeypatch.context() as patched:
+            patched.setattr(publications, target, dies)
+            with pytest.raises(KeyboardInterrupt):
+                combine(job, batch.batch_id)
+    assert summarize(job.database, batch.batch_id).unpublished == 1
+    combine(job, batch.batch_id)
+    assert sink_rows("daily", "carrier", "n", "delay") == oracle()
+    assert not combines_due(job.database, job.pipeline, batch.batch_id)
+    assert sweep_once(job.database, now=later).errands == ()
+    combine(job, batch.batch_id)
+    assert one(job.database, "SELECT count(*) AS n FROM stage_run WHERE stage = 'daily'").n == 2
+
+
+def test_reprocessing_replaces_the_total(runner, tmp_path, sink_rows):
+    """A batch that replaces another replaces its totals, too, those that a replay made included."""
+    written(tmp_path)
+    run = runner(totals(lose=[4]))
+    batch = run.open()
+    run.settled(batch)
+    mended = runner(totals())
+    mended.settled(mended.open_replay(batch.batch_id))
+    assert sink_rows("daily", "carrier", "n", "delay") == oracle()
+    job = mended.job
+    again = open_batch(
+        job.database,
+        job.settings,
+        job.pipeline,
+        RunKey("", "again"),
+        Interval(datetime(2013, 1, 1, tzinfo=UTC), END),
+        reprocess=True,
+    )
+    mended.settled(again)
+    assert sink_rows("daily", "carrier", "n", "delay") == oracle()
+    assert sorted(path.name for path in (tmp_path / "daily").glob("batch=*")) == [
+        f"batch={again.batch_id}"
+    ]
+
+
+def test_what_cannot_be_declared():
+    """A stage behind a combine, a combine of what is untracked, and units at least once are refused."""
+    made = totals()
+
+    @made.stage(reads="per_carrier")
+    def more(per_carrier):
+        return per_carrier
+
+    made.sink("more_sink", ParquetSink("more"), reads="more")
+    with pytest.raises(DeclarationError, match=r"reads 'per_carrier', a combine.*only sinks"):
+        made.steps()
+
+
+def test_an_aggregate_in_a_tracked_stage_is_warned_of():
+    """A total inside a tracked stage would be wrong after a loss: the declaration says so."""
+    made = Pipeline("naive")
+    made.source("flights", FileSource("flights.csv", schema=FLIGHTS))
+    with pytest.warns(UserWarning, match=r"stage 'counted' calls agg, groupBy.*pipeline.combine"):
+
+        @made.stage(reads="flights")
+        def counted(flights):
+            return flights.groupBy("carrier").agg(F.count("*"))

@@ -1,0 +1,421 @@
+"""Exactly once: sinks show the rows of acked records, once each, after the settlement."""
+
+import threading
+from collections import Counter
+from pathlib import Path
+
+import pyarrow.dataset as ds
+import pytest
+from pyspark.sql import functions as F
+
+from ledger import Bloom, FileSource, ParquetSink, Pipeline
+from ledger.errors import DeclarationError, IntegrityError, NotReadyError
+from ledger.opening import open_batch
+from ledger.publishing import needs_withholding, publish
+from ledger.queries import publications
+from ledger.requests import Interval, RunKey
+from ledger.running import publish_settled
+from ledger.settlement import settle_once
+from ledger.stage_runs import Attempt, open_run
+from ledger.states import Guarantee
+from ledger.summary import summarize
+from ledger.sweeper import SweepOptions, sweep_once
+from tests.integration.conftest import END, START
+from tests.support.ledgers import age, one, rows
+
+LOST = {3, 7, 11}
+
+
+def numbers(folder: Path, count: int = 20, name: str = "in.csv") -> None:
+    (folder / name).write_text("n\n" + "\n".join(map(str, range(count))) + "\n")
+
+
+def branching(lose=frozenset(), lose_late=frozenset(), **options) -> Pipeline:
+    """n -> twice (n, 1), (n, 2) -> one sink of all; late, which may lose some -> a second sink."""
+    made = Pipeline("branching", **{"guarantee": "exactly_once", "max_replays": 3, **options})
+    made.source("numbers", FileSource("in.csv", schema="n INT"))
+
+    @made.stage(reads="numbers")
+    def twice(numbers):
+        return numbers.select("n", F.explode(F.array(F.lit(1), F.lit(2))).alias("copy"), "_anchor")
+
+    @made.stage(reads="twice")
+    def lossy(twice):
+        gone = F.col("n").isin([-1, *lose]) & (F.col("copy") == 1)
+        return twice.where(~gone)
+
+    @made.stage(reads="twice")
+    def late(twice):
+        return twice.where(~F.col("n").isin([-1, *lose_late]))
+
+    made.sink("all", ParquetSink("out", partition_by="copy"), reads="lossy")
+    made.sink("late_sink", ParquetSink("late"), reads="late")
+    return made
+
+
+def expected(keep=lambda n: True, count=20):
+    return Counter((n, copy) for n in range(count) if keep(n) for copy in (1, 2))
+
+
+def shown(sink_rows, folder="out"):
+    try:
+        return Counter(sink_rows(folder, "n", "copy"))
+    except FileNotFoundError:
+        return Counter()
+
+
+def test_nothing_is_shown_before_the_settlement(runner, tmp_path, sink_rows):
+    """Sinks have committed, and no reader sees a row until it is decided what may be shown."""
+    numbers(tmp_path)
+    run = runner(branching())
+    batch = run.open()
+    run.steps(batch)
+    assert shown(sink_rows) == Counter()
+    settle_once(run.job.database, batch.batch_id)
+    assert shown(sink_rows) == Counter()
+    publish_settled(run.job, batch.batch_id)
+    assert shown(sink_rows) == shown(sink_rows, "late") == expected()
+
+
+def test_rows_of_failed_records_are_withheld_and_replays_bring_them(runner, tmp_path, sink_rows):
+    """A record that lost one of its rows shows none, in no sink; its replay shows all, and none twice."""
+    numbers(tmp_path)
+    run = runner(branching(lose=LOST, lose_late={7, 9}))
+    batch = run.open()
+    assert run.settled(batch).failed == len(LOST | {9})
+    gone = LOST | {9}
+    assert shown(sink_rows) == expected(lambda n: n not in gone)
+    assert shown(sink_rows, "late") == expected(lambda n: n not in gone)
+    again = runner(branching(lose={3}))
+    assert again.settled(again.open_replay(batch.batch_id, "first")).failed == 1
+    assert shown(sink_rows) == shown(sink_rows, "late") == expected(lambda n: n != 3)
+    mended = runner(branching())
+    assert mended.settled(mended.open_replay(batch.batch_id, "second")).failed == 0
+    assert shown(sink_rows) == shown(sink_rows, "late") == expected()
+
+
+def test_what_is_shown_has_the_users_columns_only(runner, tmp_path):
+    """Neither a clean batch nor one that was written again shows a column of the ledger."""
+    numbers(tmp_path)
+    run = runner(branching(lose=LOST))
+    run.settled(run.open())
+    table = ds.dataset(tmp_path / "out", partitioning="hive").to_table()
+    assert set(table.column_names) == {"n", "copy", "batch"}
+    assert set(ds.dataset(tmp_path / "late").to_table().column_names) == {"n", "copy"}
+
+
+def test_a_clean_batch_is_one_rename(runner, tmp_path):
+    """Where nothing failed no row is written again: the very files that were staged are shown."""
+    numbers(tmp_path)
+    run = runner(branching())
+    batch = run.open()
+    run.steps(batch)
+    staged = {path.stat().st_ino for path in (tmp_path / "out" / "_staging").rglob("*.parquet")}
+    settle_once(run.job.database, batch.batch_id)
+    assert not needs_withholding(run.job.database, batch.batch_id)
+    publish_settled(run.job, batch.batch_id)
+    folder = tmp_path / "out" / f"batch={batch.batch_id}"
+    assert {path.stat().st_ino for path in folder.rglob("*.parquet")} == staged
+    assert not list((tmp_path / "out" / "_staging").rglob("*.parquet"))
+
+
+def test_publishing_twice_is_a_no_op_by_the_sinks_own_record(
+    runner, tmp_path, sink_rows, monkeypatch
+):
+    """A process that died after the sink showed its rows, and before the ledger noted it, is repeated
+    without harm."""
+    numbers(tmp_path)
+    run = runner(branching(lose=LOST))
+    batch = run.open()
+    run.steps(batch)
+    settle_once(run.job.database, batch.batch_id)
+
+    def dies(*arguments):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(publications, "set_published", dies)
+        with pytest.raises(KeyboardInterrupt):
+            publish_settled(run.job, batch.batch_id)
+    assert shown(sink_rows) == expected(lambda n: n not in LOST)
+    assert summarize(run.job.database, batch.batch_id).unpublished == 2
+    assert len(publish_settled(run.job, batch.batch_id)) == 2
+    assert publish_settled(run.job, batch.batch_id) == []
+    assert shown(sink_rows) == shown(sink_rows, "late") == expected(lambda n: n not in LOST)
+    assert summarize(run.job.database, batch.batch_id).unpublished == 0
+
+
+def test_two_publishers_at_once(runner, tmp_path, sink_rows):
+    """Of several processes that publish the same batch each row is shown once; who comes too early is told."""
+    numbers(tmp_path)
+    run = runner(branching())
+    batch = run.open()
+    run.steps(batch)
+    settle_once(run.job.database, batch.batch_id)
+    job, barrier, told = run.job, threading.Barrier(4), []
+
+    def work():
+        barrier.wait()
+        try:
+            publish(job.database, job.settings, job.pipeline, batch.batch_id)
+        except NotReadyError as exc:
+            told.append(str(exc))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all("published by another process" in text for text in told)
+    publish(job.database, job.settings, job.pipeline, batch.batch_id)
+    assert shown(sink_rows) == shown(sink_rows, "late") == expected()
+
+
+def test_publishing_before_withholding_is_refused(runner, tmp_path, sink_rows):
+    """Rows of failed records cannot slip through a publish that comes too early."""
+    numbers(tmp_path)
+    run = runner(branching(lose=LOST))
+    batch = run.open()
+    run.steps(batch)
+    settle_once(run.job.database, batch.batch_id)
+    job = run.job
+    with pytest.raises(NotReadyError, match="rows of failed records are yet to be withheld"):
+        publish(job.database, job.settings, job.pipeline, batch.batch_id)
+    assert shown(sink_rows) == Counter()
+
+
+def test_a_staged_file_that_is_gone(runner, tmp_path, sink_rows):
+    """A batch is not shown without a file that was counted: the error names it, nothing is shown."""
+    numbers(tmp_path)
+    run = runner(branching())
+    batch = run.open()
+    run.steps(batch)
+    settle_once(run.job.database, batch.batch_id)
+    next((tmp_path / "out" / "_staging").rglob("*.parquet")).unlink()
+    with pytest.raises(IntegrityError, match=r"\.parquet: expected .* it is gone"):
+        publish_settled(run.job, batch.batch_id)
+    assert shown(sink_rows) == Counter()
+
+
+def test_a_sink_that_never_ran_withholds_what_the_others_staged(runner, tmp_path, sink_rows):
+    """A batch that expires before its second sink ran shows nothing in the first: no tree is complete."""
+    numbers(tmp_path)
+    run = runner(branching(message_timeout="10s"))
+    batch = run.open()
+    for name in ("numbers", "twice", "lossy", "late", "all"):
+        run.step(batch, name)
+    open_run(run.job.database, batch.batch_id, "late_sink", Attempt())
+    age(run.job.database, batch.batch_id, 100)
+    assert settle_once(run.job.database, batch.batch_id).failed == 20
+    publish_settled(run.job, batch.batch_id)
+    assert shown(sink_rows) == Counter()
+    assert run.settled(run.open_replay(batch.batch_id)).failed == 0
+    assert shown(sink_rows) == shown(sink_rows, "late") == expected()
+
+
+def test_hold_shows_nothing_until_nothing_is_failed(runner, tmp_path, sink_rows):
+    """With settle="hold" the batch and its replays are shown once every record is acked or quarantined."""
+    numbers(tmp_path)
+    run = runner(branching(lose=LOST, settle="hold", max_replays=2))
+    batch = run.open()
+    run.settled(batch)
+    run.settled(run.open_replay(batch.batch_id, "first"))
+    assert shown(sink_rows) == Counter()
+    again = runner(branching(lose={3}, settle="hold", max_replays=2))
+    again.settled(again.open_replay(batch.batch_id, "second"))
+    assert shown(sink_rows) == shown(sink_rows, "late") == expected(lambda n: n != 3)
+    found = summarize(run.job.database, batch.batch_id)
+    assert (found.roots.failed, found.roots.quarantined, found.unpublished) == (0, 1, 0)
+
+
+def test_a_reader_sees_whole_batches_only(runner, tmp_path):
+    """Read in a loop while batches are published, a sink never shows a part of one."""
+    made = branching(lose=LOST)
+    run = runner(made)
+    seen, stop = [], threading.Event()
+
+    def read():
+        while not stop.is_set():
+            table = ds.dataset(tmp_path / "out", partitioning="hive").to_table()
+            if "batch" in table.column_names:
+                seen.append(frozenset(Counter(table["batch"].to_pylist()).items()))
+
+    numbers(tmp_path)
+    (tmp_path / "out").mkdir()
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        for number in range(3):
+            batch = run.open(f"run-{number}", START.replace(day=1 + number), END)
+            run.settled(batch)
+    finally:
+        stop.set()
+        reader.join()
+    assert {count for view in seen for _, count in view} == {2 * (20 - len(LOST))}
+    assert len(set(seen)) >= 3
+
+
+def test_reprocessing_replaces_what_is_shown(runner, tmp_path, sink_rows):
+    """A batch opened to replace another takes its place in each sink, replays of the old one included."""
+    numbers(tmp_path)
+    run = runner(branching(lose=LOST))
+    batch = run.open()
+    run.settled(batch)
+    mended = runner(branching(lose={3}))
+    mended.settled(mended.open_replay(batch.batch_id))
+    numbers(tmp_path, 30)
+    job = mended.job
+    again = open_batch(
+        job.database,
+        job.settings,
+        job.pipeline,
+        RunKey("", "again"),
+        Interval(START, END),
+        reprocess=True,
+    )
+    mended.steps(again)
+    settle_once(job.database, again.batch_id)
+    assert shown(sink_rows) == expected(lambda n: n != 3)
+    publish_settled(job, again.batch_id)
+    assert shown(sink_rows) == shown(sink_rows, "late") == expected(lambda n: n != 3, 30)
+    states = rows(job.database, "SELECT batch_id, sink, state FROM sink_publication ORDER BY 1, 2")
+    assert [row.state for row in states] == ["replaced"] * 4 + ["published"] * 2
+
+
+def test_what_was_not_shown_when_it_was_replaced_never_is(runner, tmp_path, sink_rows):
+    """A batch that died before it published, and is reprocessed meanwhile, is not shown beside its successor."""
+    numbers(tmp_path)
+    run = runner(branching())
+    batch = run.open()
+    run.steps(batch)
+    job = run.job
+    settle_once(job.database, batch.batch_id)
+    again = open_batch(
+        job.database,
+        job.settings,
+        job.pipeline,
+        RunKey("", "again"),
+        Interval(START, END),
+        reprocess=True,
+    )
+    run.settled(again)
+    assert publish_settled(job, batch.batch_id) == []
+    assert shown(sink_rows) == expected()
+
+
+def test_a_row_withheld_is_not_delivered(runner, tmp_path, sink_rows):
+    """With a business key a row is a duplicate of what is shown, never of what was withheld."""
+    (tmp_path / "in.csv").write_text("k,n\na,1\nb,2\nc,3\n")
+
+    def keyed(lose=()):
+        made = Pipeline("keyed", guarantee="exactly_once")
+        made.source("rows", FileSource("in.csv", schema="k STRING, n INT"))
+
+        @made.stage(reads="rows")
+        def checked(rows):
+            return rows.withColumn("_failed", F.when(F.col("k").isin(["-", *lose]), "bad"))
+
+        made.sink("out", ParquetSink("out", dedup=Bloom(key="k", capacity=100)), reads="checked")
+        made.sink("other", ParquetSink("other"), reads="checked")
+        return made
+
+    run = runner(keyed())
+    first = run.open("first")
+    for name in ("rows", "checked", "out"):
+        run.step(first, name)
+    with (
+        run.job.database.plain.begin() as connection
+    ):  # the root of b fails after its sink staged it
+        connection.exec_driver_sql(
+            "INSERT INTO root_fail (batch_id, stage_run_id, root_id, reason, shared) "
+            f"SELECT {first.batch_id}, stage_run_id, 2, 'late', false FROM stage_run WHERE stage = 'checked'"
+        )
+    run.step(first, "other")
+    assert settle_once(run.job.database, first.batch_id).failed == 1
+    publish_settled(run.job, first.batch_id)
+    assert [key for (key,) in sink_rows("out", "k")] == ["a", "c"]
+    (tmp_path / "in.csv").write_text("k,n\nb,7\nc,8\n")
+    second = run.open("second", START, END.replace(day=5))
+    assert run.settled(second).failed == 0
+    assert sink_rows("out", "k", "n") == [("a", 1), ("b", 7), ("c", 3)]
+
+
+def test_the_guarantee_is_a_switch(runner, tmp_path, sink_rows, monkeypatch):
+    """The same pipeline runs at least once when a run, its declaration or the environment says so."""
+    numbers(tmp_path)
+    undecided = branching(lose=LOST, guarantee=None)
+    job = runner(undecided).job
+
+    def opened(name, made=undecided, settings=job.settings, **options):
+        length = Interval(START, END.replace(day=len(name)))
+        return open_batch(job.database, settings, made, RunKey("", name), length, **options)
+
+    assert opened("a").guarantee is Guarantee.EXACTLY_ONCE
+    less = job.settings.model_copy(update={"guarantee": Guarantee.AT_LEAST_ONCE})
+    assert opened("bb", settings=less).guarantee is Guarantee.AT_LEAST_ONCE
+    declared = branching(guarantee="exactly_once")
+    assert opened("ccc", declared, less).guarantee is Guarantee.EXACTLY_ONCE
+    run = opened("dddd", declared, guarantee=Guarantee.AT_LEAST_ONCE)
+    assert run.guarantee is Guarantee.AT_LEAST_ONCE
+    monkeypatch.setenv("ACKLEDGER_GUARANTEE", "at_least_once")
+    assert type(job.settings)().guarantee is Guarantee.AT_LEAST_ONCE
+
+
+def test_at_least_once_shows_all_at_once(runner, tmp_path, sink_rows):
+    """The other guarantee: rows are there when the sink commits, those of failed records too."""
+    numbers(tmp_path)
+    run = runner(branching(lose=LOST, guarantee="at_least_once"))
+    batch = run.open()
+    run.steps(batch)
+    assert sum(shown(sink_rows).values()) == 40 - len(LOST)
+    assert not rows(run.job.database, "SELECT * FROM sink_publication")
+    run.settled(batch)
+    assert run.open_replay(batch.batch_id).guarantee is Guarantee.AT_LEAST_ONCE
+
+
+def test_a_sink_that_cannot_tell_rows_apart_is_refused():
+    """Behind the last tracked stage nobody knows whose rows they are, so nothing could be withheld."""
+    made = Pipeline("open_end", guarantee="exactly_once")
+    made.source("numbers", FileSource("in.csv", schema="n INT"))
+
+    @made.stage(reads="numbers", anchored=False)
+    def summed(numbers):
+        return numbers.groupBy().sum("n")
+
+    made.sink("out", ParquetSink("out"), reads="summed")
+    with pytest.raises(DeclarationError, match="'out' of pipeline 'open_end' reads 'summed'"):
+        made.steps()
+
+
+def test_the_sweeper_asks_for_a_run_that_publishes(runner, tmp_path):
+    """A batch of a DAG that was settled behind its run's back, or whose publish died, gets a run of its own."""
+    numbers(tmp_path)
+    run = runner(branching())
+    job = run.job
+    batch = open_batch(
+        job.database, job.settings, job.pipeline, RunKey("dag", "run"), Interval(START, END)
+    )
+    run.steps(batch)
+    settle_once(job.database, batch.batch_id)
+    now = one(job.database, "SELECT now() + interval '1 hour' AS later").later
+    (errand,) = sweep_once(job.database, SweepOptions(), now=now).errands
+    assert (errand.batch_id, errand.dag_id) == (batch.batch_id, "dag")
+    publish_settled(job, batch.batch_id)
+    assert sweep_once(job.database, SweepOptions(), now=now).errands == ()
+
+
+@pytest.mark.parametrize("made", [branching(lose=LOST)])
+def test_the_ledger_says_what_is_shown(runner, tmp_path, made):
+    """Rows shown and withheld of each sink, by SQL."""
+    numbers(tmp_path)
+    run = runner(made)
+    batch = run.open()
+    run.settled(batch)
+    found = rows(
+        run.job.database,
+        "SELECT sink, state, rows, withheld_rows FROM sink_publication ORDER BY sink",
+    )
+    assert [tuple(row) for row in found] == [
+        ("all", "published", 34, 3),
+        ("late_sink", "published", 34, 6),
+    ]
