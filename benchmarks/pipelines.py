@@ -10,15 +10,19 @@ from pyspark.sql import functions as F
 
 import jobs.flights
 import jobs.wordcount
-from ledger import Pipeline
-from ledger.steps import StageStep
+from ledger import ParquetSink, Pipeline
+from ledger.steps import SinkStep, StageStep
 
+WAREHOUSE = ParquetSink("warehouse/departures", partition_by=("month", "day"))
 COUNTED = "sentence STRING, words INT"
 
 
 def flights(ackers: int) -> Pipeline:
-    """The flights pipeline with as many ackers."""
-    return _with(jobs.flights.pipeline, ackers)
+    """The flights pipeline with as many ackers, up to its warehouse as Parquet files, as by hand."""
+    made = _with(jobs.flights.pipeline, ackers)
+    made._steps = {step.name: step for step in made.steps()}
+    made._steps["warehouse"] = SinkStep("warehouse", WAREHOUSE, "with_weather")
+    return made
 
 
 def wordcount(ackers: int) -> Pipeline:
@@ -36,7 +40,7 @@ def failing(poisoned: bool) -> Pipeline:
         bad = F.pmod(F.xxhash64("_anchor.root"), F.lit(100)) == 0
         return departures.withColumn("_failed", F.when(F.lit(poisoned) & bad, "poisoned"))
 
-    made.sink("warehouse", jobs.flights.pipeline.step("warehouse").sink, reads="check")
+    made.sink("warehouse", WAREHOUSE, reads="check")
     return made
 
 

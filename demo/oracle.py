@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import pyarrow.dataset as ds
+from deltalake import DeltaTable
 
 COLUMNS = [
     "year", "month", "day", "dep_time", "sched_dep_time", "dep_delay", "arr_time", "sched_arr_time",
@@ -34,11 +34,40 @@ def expected_rows(data: Path, months: Iterable[str]) -> Rows:
 
 
 def sink_rows(sink: Path) -> Rows:
-    """What the sink's folder holds, as a multiset; ``_staging`` is not part of it."""
-    table = ds.dataset(sink, partitioning="hive").to_table().to_pandas()
+    """What the sink's table holds, as a multiset; nothing if it is not there yet."""
+    if not DeltaTable.is_deltatable(str(sink)):
+        return Counter()
+    table = DeltaTable(sink).to_pyarrow_table().to_pandas()
     table["time_hour"] = table["time_hour"].dt.strftime("%Y-%m-%dT%H:%M:%SZ")
     table["date"] = table["date"].astype(str)
     return _rows(table)
+
+
+def expected_days(rows: Rows) -> Rows:
+    """Flights, cancellations and delay by carrier and day, of what ``expected_rows`` gives."""
+    carrier, date, cancelled, delay = map(
+        COLUMNS.index, ("carrier", "date", "cancelled", "dep_delay")
+    )
+    totals: dict[tuple[Any, ...], list[float]] = {}
+    for row, count in rows.items():
+        total = totals.setdefault((row[carrier], row[date]), [0, 0, 0])
+        total[0] += count
+        total[1] += count * row[cancelled]
+        total[2] += count * (row[delay] or 0)
+    return Counter((*key, *map(int, total)) for key, total in totals.items())
+
+
+def day_rows(sink: Path) -> Rows:
+    """What the table of daily totals holds; nothing if it is not there yet."""
+    if not DeltaTable.is_deltatable(str(sink)):
+        return Counter()
+    names = ("carrier", "date", "flights", "cancelled", "dep_delay")
+    found = DeltaTable(sink).to_pyarrow_table().to_pylist()
+    return Counter(
+        (row["carrier"], str(row["date"]), row["flights"], row["cancelled"], row["dep_delay"] or 0)
+        for row in found
+        if len(row) == len(names)
+    )
 
 
 def _read(path: Path) -> pd.DataFrame:

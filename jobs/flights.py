@@ -1,13 +1,14 @@
 """Every departure from New York in 2013, month by month, with its plane and the weather.
 
 The join with the planes is an inner one, the mistake that everybody makes: flights whose plane is
-not in the list vanish. Nothing here checks for it; the ledger names each of them.
+not in the list vanish. Nothing here checks for it; the ledger names each of them. The warehouse shows a
+month whole, each flight once, and the totals of its days once no flight of it is missing any more.
 """
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from ledger import FileSource, ParquetSink, Pipeline
+from ledger import DeltaSink, FileSource, Pipeline
 
 FLIGHT = """
     year INT, month INT, day INT, dep_time INT, sched_dep_time INT, dep_delay INT,
@@ -66,8 +67,17 @@ def with_weather(flights: DataFrame, *, weather: DataFrame) -> DataFrame:
     return flights.join(F.broadcast(measured), ["origin", "time_hour"], "left")
 
 
+@pipeline.combine(reads="with_weather")
+def per_day(flights: DataFrame) -> DataFrame:
+    """Departures, cancellations and delay of each carrier and day: over all flights of the month, or none."""
+    return flights.groupBy("carrier", "date").agg(
+        F.count(F.lit(1)).alias("flights"),
+        F.count_if("cancelled").alias("cancelled"),
+        F.sum("dep_delay").alias("dep_delay"),
+    )
+
+
 pipeline.sink(
-    "warehouse",
-    ParquetSink("warehouse/departures", partition_by=("month", "day")),
-    reads="with_weather",
+    "warehouse", DeltaSink("warehouse/departures", partition_by=("month",)), reads="with_weather"
 )
+pipeline.sink("days", DeltaSink("warehouse/days"), reads="per_day")

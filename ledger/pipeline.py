@@ -284,8 +284,8 @@ class Pipeline:
 
     def topology(self) -> list[dict[str, Any]]:
         """The steps in order, as the ledger keeps them: name, kind, reads, of a stage acks and whether
-        its rows may be anchored to several records, of a source whether it is to be told; ``after``: it runs
-        after the settlement."""
+        its rows may be anchored to several records, of a source whether it is to be told, of a sink whether its
+        rows are withheld by unit; ``after``: it runs after the settlement."""
         return [
             {
                 "name": step.name,
@@ -295,6 +295,11 @@ class Pipeline:
                 **({"unit": list(step.unit)} if isinstance(step, StageStep) and step.whole else {}),
                 **({"merges": True} if self.graph.merges(step.name) else {}),
                 **({"notice": True} if isinstance(step, SourceStep) and step.wants_notice else {}),
+                **(
+                    {"units": True}
+                    if step.kind == "sink" and self.graph.in_units(step.name)
+                    else {}
+                ),
                 **({"after": True} if self.graph.follows(step.name) else {}),
             }
             for step in self._checked()

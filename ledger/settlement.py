@@ -157,18 +157,20 @@ def _decide_roots(
             )
         batches.supersede_family(connection, batch.replaces_batch_id, batch.batch_id)
         publications.supersede(connection, batch.batch_id)
-    _decide_publications(connection, batch)
+    _decide_publications(connection, batch, failed)
     queries.forget_fails(connection, batch.batch_id)
     partitions.clear_partition(connection, batch.batch_id)
     return Settlement(batch.batch_id, BatchStatus.SETTLED, verdict.reason, True, roots, failed)
 
 
-def _decide_publications(connection: Connection, batch: Batch) -> None:
+def _decide_publications(connection: Connection, batch: Batch, failed: int) -> None:
     """What the sinks are to show from now on, of this batch and of those of its family that were held."""
     if not batch.exactly_once:
         return
     if batch.settle is Settle.HOLD and publications.open_failures(connection, batch.original_id):
         return
+    if failed:
+        publications.decide_untouched(connection, batch.batch_id)
     for row in publications.settled_family(connection, batch.original_id):
         publications.decide(connection, row.batch_id, clean=row.clean)
 

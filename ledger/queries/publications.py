@@ -22,21 +22,42 @@ SELECT b.batch_id FROM batch b JOIN part p ON coalesce(b.original_batch_id, b.ba
 """
 
 
+_SINKS = """
+jsonb_path_exists(b.topology, '$[*] ? (@.name == $name && @.kind == "sink" && !exists(@.after))',
+                  jsonb_build_object('name', r.stage))
+"""
+
+
 def decide(connection: Connection, batch_id: int, *, clean: bool) -> int:
     """Decide that the sinks show a settled batch, each what its committed run staged; how many.
 
-    ``clean``: nothing of it failed, so the staged files are what is to be shown.
+    ``clean``: nothing of it failed, so the staged files are what is to be shown. What was decided stays.
     """
-    statement = text("""
+    statement = text(f"""
         INSERT INTO publication (batch_id, sink, stage_run_id, ready, rows)
         SELECT r.batch_id, r.stage, r.stage_run_id, :clean, CASE WHEN :clean THEN r.output_rows END
         FROM stage_run r JOIN batch b USING (batch_id)
-        WHERE r.batch_id = :id AND r.state = 'committed'
-          AND jsonb_path_exists(b.topology, '$[*] ? (@.name == $name && @.kind == "sink" && !exists(@.after))',
-                                jsonb_build_object('name', r.stage))
+        WHERE r.batch_id = :id AND r.state = 'committed' AND {_SINKS}
         ON CONFLICT DO NOTHING
     """)
     return connection.execute(statement, {"id": batch_id, "clean": clean}).rowcount
+
+
+def decide_untouched(connection: Connection, batch_id: int) -> int:
+    """Within a settlement, for the sinks that acked no row of the roots in ``settling``: what they staged is
+    what is to be shown; how many. Where rows are withheld by unit that says nothing."""
+    statement = text(f"""
+        INSERT INTO publication (batch_id, sink, stage_run_id, ready, rows)
+        SELECT r.batch_id, r.stage, r.stage_run_id, true, r.output_rows
+        FROM stage_run r JOIN batch b USING (batch_id)
+        WHERE r.batch_id = :id AND r.state = 'committed' AND {_SINKS}
+          AND NOT jsonb_path_exists(b.topology, '$[*] ? (@.name == $name && @.units == true)',
+                                    jsonb_build_object('name', r.stage))
+          AND r.stage_run_id NOT IN (
+            SELECT d.stage_run_id FROM ledger_delta d JOIN settling s USING (root_id)
+            WHERE d.batch_id = :id AND d.acked_edges > 0)
+    """)
+    return connection.execute(statement, {"id": batch_id}).rowcount
 
 
 def settled_family(connection: Connection, original_id: int) -> Sequence[Row[Any]]:

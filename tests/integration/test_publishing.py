@@ -119,6 +119,20 @@ def test_a_clean_batch_is_one_rename(runner, tmp_path):
     assert not list((tmp_path / "out" / "_staging").rglob("*.parquet"))
 
 
+def test_a_sink_without_a_row_of_what_failed_is_ready_at_once(runner, tmp_path, sink_rows):
+    """Records that were lost before the sink leave nothing to withhold there: the staged files are shown."""
+    numbers(tmp_path)
+    made = branching(lose_late=LOST)
+    run = runner(made)
+    batch = run.open()
+    run.steps(batch)
+    assert settle_once(run.job.database, batch.batch_id).failed == 3
+    found = rows(run.job.database, "SELECT sink, state, rows FROM sink_publication ORDER BY sink")
+    assert [tuple(row) for row in found] == [("all", "decided", None), ("late_sink", "ready", 34)]
+    publish_settled(run.job, batch.batch_id)
+    assert shown(sink_rows) == shown(sink_rows, "late") == expected(lambda n: n not in LOST)
+
+
 def test_publishing_twice_is_a_no_op_by_the_sinks_own_record(
     runner, tmp_path, sink_rows, monkeypatch
 ):

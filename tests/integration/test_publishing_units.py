@@ -1,0 +1,149 @@
+"""Exactly once behind whole stages: rows are withheld, replayed and shown by unit."""
+
+import pytest
+from pyspark.sql import functions as F
+
+from ledger import FileSource, ParquetSink, Pipeline, collect_anchors, merge_anchors, testing
+from ledger.errors import NotReadyError
+
+ORDERS = "id INT, customer STRING, cents INT"
+CUSTOMERS = "customer STRING, country STRING"
+SHOP = {
+    "orders": [{"id": n, "customer": "a" if n < 4 else "b", "cents": 10 * n} for n in range(1, 6)],
+    "customers": [{"customer": "a", "country": "PT"}, {"customer": "b", "country": "NO"}],
+}
+
+
+def joining(unit=(), lose=()):
+    """Orders joined with customers, both tracked; ``lose``: orders that vanish before the join."""
+    made = Pipeline("shop", guarantee="exactly_once", max_replays=2)
+    made.source("orders", FileSource("orders.csv", schema=ORDERS))
+    made.source("customers", FileSource("customers.csv", schema=CUSTOMERS))
+
+    @made.stage(reads="orders")
+    def checked(orders):
+        return orders.where(~F.col("id").isin([-1, *lose]))
+
+    @made.stage(reads=["checked", "customers"], whole=True, unit=unit)
+    def sold(orders, customers):
+        joined = orders.alias("o").join(customers.alias("c"), "customer", "inner")
+        return joined.select("o.id", "customer", "country", merge_anchors("o._anchor", "c._anchor"))
+
+    made.sink("sales", ParquetSink("sales"), reads="sold")
+    made.sink("log", ParquetSink("log"), reads="checked")
+    return made
+
+
+def ids(result, sink="sales"):
+    return sorted(row["id"] for row in result.rows[sink])
+
+
+@pytest.mark.parametrize(("unit", "sound"), [((), []), (("customer",), [4, 5])])
+def test_nothing_of_a_unit_is_shown_while_a_record_of_it_is_failed(spark, unit, sound):
+    """A lost order withholds what its customer bought, also in a sink beside the join; the replay brings all."""
+    result = testing.run_batch(joining(unit, lose=[2]), SHOP, spark=spark)
+    assert result.roots.failed == 1
+    assert ids(result) == ids(result, "log") == sound
+    still = testing.replay(result, joining(unit, lose=[2]))
+    assert ids(still) == ids(still, "log") == sound
+    again = testing.replay(result, joining(unit))
+    assert again.roots.failed == 0
+    assert ids(again) == ids(again, "log") == [1, 2, 3, 4, 5]
+
+
+def totals(poison=None, behind=False, unit=("customer",), late=(), **options):
+    """A total per customer; ``poison``: refused before the total, or behind it. ``late``: orders one of whose
+    two parts is refused, so that the other part reaches the total."""
+    made = Pipeline("totals", guarantee="exactly_once", **{"max_replays": 2, **options})
+    made.source("orders", FileSource("orders.csv", schema=ORDERS))
+
+    @made.stage(reads="orders")
+    def halves(orders):
+        return orders.withColumn("part", F.explode(F.array(F.lit(1), F.lit(2))))
+
+    @made.stage(reads="halves")
+    def checked(halves):
+        refused = F.lit(not behind) & (F.col("id") == F.lit(poison if poison is not None else -1))
+        half = F.col("id").isin([-1, *late]) & (F.col("part") == 2)
+        return halves.withColumn("_failed", F.when(refused | half, "poisoned"))
+
+    @made.stage(reads="checked", whole=True, unit=unit)
+    def total(halves):
+        return halves.groupBy("customer").agg(
+            F.sum("cents").alias("cents"), F.count(F.lit(1)).alias("parts"), collect_anchors()
+        )
+
+    @made.stage(reads="total")
+    def published(totals):
+        bad = F.lit(behind) & (F.col("customer") == "a")
+        return totals.withColumn("_failed", F.when(bad, "refused"))
+
+    made.sink("sales", ParquetSink("sales"), reads="published")
+    return made
+
+
+def orders_of(*numbers, customer="a"):
+    return [{"id": n, "customer": customer, "cents": 10 * n} for n in numbers]
+
+
+ORDERED = {"orders": [*orders_of(*range(20)), *orders_of(500, customer="b")]}
+
+
+def sold(result):
+    return sorted((row["customer"], row["cents"], row["parts"]) for row in result.rows["sales"])
+
+
+B = ("b", 10_000, 2)
+
+
+def test_a_poison_before_the_total(spark):
+    """The others of its unit are shown once it is given up, without it; other units do not wait."""
+    result = testing.run_batch(totals(poison=7), ORDERED, spark=spark)
+    assert sold(result) == [B]
+    for _ in range(2):
+        assert sold(result) == [B]
+        result = testing.replay(result, totals(poison=7))
+    assert [one.status for one in result.failed if one.reason == "poisoned"] == ["quarantined"]
+    last = testing.replay(result, totals(poison=7))
+    assert last.roots.failed == 0
+    assert sold(last) == [("a", 10 * 2 * (190 - 7), 38), B]
+    with pytest.raises(NotReadyError, match="nothing to replay"):
+        testing.replay(last, totals())
+
+
+def test_half_a_record_never_reaches_a_total_that_is_shown(spark):
+    """A record that is given up after a part of it had reached the total: the total is made anew without it."""
+    result = testing.run_batch(totals(late=[3], max_replays=0), ORDERED, spark=spark)
+    assert sold(result) == [B]
+    again = testing.replay(result, totals(late=[3], max_replays=0))
+    assert sold(again) == [("a", 10 * 2 * (190 - 3), 38), B]
+
+
+def test_a_poison_behind_the_total(spark):
+    """A total that is refused shows nothing of its unit, quarantines nobody, and is shown once it is mended."""
+    result = testing.run_batch(totals(behind=True), ORDERED, spark=spark)
+    assert len(result.failed) == 20
+    assert sold(result) == [B]
+    again = testing.replay(result, totals(behind=True))
+    assert {one.status for one in again.failed} == {"failed"}
+    mended = testing.replay(result, totals())
+    assert sold(mended) == [("a", 10 * 2 * 190, 40), B]
+
+
+def test_taken_from_quarantine_a_record_joins_what_is_shown(spark):
+    """A unit that was shown without a record is shown with it, in its place; others are shown once all along."""
+    result = testing.run_batch(totals(poison=7, max_replays=0), ORDERED, spark=spark)
+    shown = testing.replay(result, totals(poison=7, max_replays=0))
+    assert sold(shown) == [("a", 10 * 2 * (190 - 7), 38), B]
+    again = testing.replay(result, totals(max_replays=0), quarantined=True)
+    assert sold(again) == [("a", 10 * 2 * 190, 40), B]
+
+
+def test_the_batch_as_unit_and_a_quarantined_record(spark):
+    """The same where the whole batch is the unit: nothing, then all but the poison, then all."""
+    result = testing.run_batch(totals(poison=7, unit=(), max_replays=0), ORDERED, spark=spark)
+    assert sold(result) == []
+    shown = testing.replay(result, totals(poison=7, unit=(), max_replays=0))
+    assert sold(shown) == [("a", 10 * 2 * (190 - 7), 38), B]
+    again = testing.replay(result, totals(unit=(), max_replays=0), quarantined=True)
+    assert sold(again) == [("a", 10 * 2 * 190, 40), B]

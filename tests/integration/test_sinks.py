@@ -1,0 +1,263 @@
+"""Every kind of sink in a whole pipeline, under both guarantees, read as its users read it."""
+
+from collections import Counter
+from datetime import UTC, datetime
+
+import polars
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import functions as F
+from sqlalchemy import create_engine, text
+
+from ledger import DeltaSink, FileSource, ParquetSink, Pipeline, PostgresSink
+from ledger.database import embedded
+from ledger.errors import ConfigurationError, InputError, StageError
+from ledger.opening import open_batch
+from ledger.publishers.delta import DeltaPublisher
+from ledger.requests import Interval, RunKey
+from ledger.running import publish_settled
+from ledger.settlement import settle_once
+from tests.integration.conftest import END, START
+
+LOST = {3, 7, 11}
+COUNT = 20
+
+
+@pytest.fixture
+def target(server_home):
+    """The URL of an empty database beside the ledger's."""
+    url = embedded.ensure_database(embedded.start(server_home), "target")
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        for table in ("plain", "latest", "ackledger_commit"):
+            connection.execute(text(f"DROP TABLE IF EXISTS {table}"))
+    yield url
+    engine.dispose()
+
+
+def numbers(folder, count=COUNT):
+    (folder / "in.csv").write_text(
+        "n,at\n" + "\n".join(f"{n},2013-01-0{n % 9 + 1} 05:00:00" for n in range(count))
+    )
+
+
+def spread(target, lose=frozenset(), guarantee="exactly_once", **options) -> Pipeline:
+    """n -> (n, half, at) -> a Delta table by half, two tables in PostgreSQL, a folder."""
+    made = Pipeline("spread", guarantee=guarantee, **{"max_replays": 2, **options})
+    made.source("numbers", FileSource("in.csv", schema="n INT, at TIMESTAMP"))
+
+    @made.stage(reads="numbers")
+    def halves(numbers):
+        return numbers.withColumn("half", F.explode(F.array(F.lit("a"), F.lit("b"))))
+
+    @made.stage(reads="halves")
+    def lossy(halves):
+        return halves.where(~(F.col("n").isin([-1, *lose]) & (F.col("half") == "b")))
+
+    @made.stage(reads="lossy")
+    def keyed(lossy):
+        return lossy.select(F.concat("half", F.col("n").cast("string")).alias("k"), "n", "_anchor")
+
+    made.sink("delta", DeltaSink("delta", partition_by="half"), reads="lossy")
+    made.sink("folder", ParquetSink("folder"), reads="lossy")
+    made.sink("plain", PostgresSink(target, "plain"), reads="lossy")
+    made.sink("latest", PostgresSink(target, "latest", mode="upsert", key="k"), reads="keyed")
+    return made
+
+
+def read(tmp_path, target):
+    """The rows of each sink, by its own readers."""
+    import pyarrow.dataset as ds
+
+    table = DeltaTable(tmp_path / "delta")
+    found = {
+        "delta": Counter((row["n"], row["half"]) for row in table.to_pyarrow_table().to_pylist()),
+        "polars": Counter(
+            (row["n"], row["half"]) for row in polars.read_delta(str(tmp_path / "delta")).to_dicts()
+        ),
+        "folder": Counter(
+            (row["n"], row["half"])
+            for row in ds.dataset(tmp_path / "folder", partitioning="hive").to_table().to_pylist()
+        ),
+    }
+    with create_engine(target).connect() as connection:
+        found["plain"] = Counter(
+            (row.n, row.half) for row in connection.execute(text("SELECT * FROM plain"))
+        )
+        found["latest"] = Counter(
+            (row.n, row.k[0]) for row in connection.execute(text("SELECT * FROM latest"))
+        )
+    return found
+
+
+def expected(keep=lambda n: True, count=COUNT):
+    return Counter((n, half) for n in range(count) if keep(n) for half in "ab")
+
+
+def every(found, rows):
+    return dict.fromkeys(found, rows) == found
+
+
+def test_rows_of_failed_records_reach_no_sink(runner, tmp_path, target):
+    """In every sink: the acked records of the batch, then after the replay all, each row once."""
+    numbers(tmp_path)
+    run = runner(spread(target, LOST))
+    batch = run.open()
+    assert run.settled(batch).failed == len(LOST)
+    assert every(read(tmp_path, target), expected(lambda n: n not in LOST))
+    mended = runner(spread(target))
+    assert mended.settled(mended.open_replay(batch.batch_id)).failed == 0
+    assert every(read(tmp_path, target), expected())
+
+
+def test_only_files_with_rows_of_failed_records_are_written_again(runner, tmp_path):
+    """In a Delta table the staged files without such a row are committed as they are, the others anew."""
+    numbers(tmp_path)
+    made = Pipeline("grouped", guarantee="exactly_once")
+    made.source("numbers", FileSource("in.csv", schema="n INT, at TIMESTAMP"))
+
+    @made.stage(reads="numbers")
+    def grouped(numbers):
+        return numbers.select("n", (F.col("n") % 5).alias("group"), "_anchor")
+
+    @made.stage(reads="grouped")
+    def lossy(grouped):
+        return grouped.withColumn("_failed", F.when(F.col("n").isin([-1, *LOST]), "bad"))
+
+    made.sink("delta", DeltaSink("delta", partition_by="group"), reads="grouped")
+    made.sink("other", ParquetSink("other"), reads="lossy")
+    run = runner(made)
+    batch = run.open()
+    run.steps(batch)
+    settle_once(run.job.database, batch.batch_id)
+    staged = sorted(map(str, (tmp_path / "delta").rglob("part-*.parquet")))
+    publish_settled(run.job, batch.batch_id)
+    table = DeltaTable(tmp_path / "delta")
+    as_staged = [path for path in table.file_uris() if "kept-" not in path]
+    written_again = [path for path in table.file_uris() if "kept-" in path]
+    assert len(staged) == 5
+    assert sorted(as_staged) == [path for path in staged if "group=0" in path or "group=4" in path]
+    assert len(written_again) == 3
+    rows = table.to_pyarrow_table()
+    assert rows.column_names == ["n", "group"]
+    assert sorted(rows["n"].to_pylist()) == [n for n in range(COUNT) if n not in LOST]
+
+
+def test_reprocessing_replaces_the_rows_of_every_sink(runner, tmp_path, target):
+    """The old batch's rows, and those of its replay, go in the moment the new ones come."""
+    numbers(tmp_path)
+    run = runner(spread(target, LOST))
+    batch = run.open()
+    run.settled(batch)
+    mended = runner(spread(target, {3}))
+    mended.settled(mended.open_replay(batch.batch_id))
+    numbers(tmp_path, 10)
+    job = mended.job
+    key, interval = RunKey("", "again"), Interval(START, END)
+    again = open_batch(job.database, job.settings, job.pipeline, key, interval, reprocess=True)
+    mended.settled(again)
+    assert every(read(tmp_path, target), expected(lambda n: n != 3, 10))
+
+
+def test_at_least_once_shows_rows_at_the_commit(runner, tmp_path, target):
+    """The same pipeline at least once: all rows at once; a run that is repeated replaces its own."""
+    numbers(tmp_path)
+    run = runner(spread(target, LOST, guarantee="at_least_once"))
+    batch = run.open()
+    run.steps(batch)
+    partly = expected() - Counter((n, "b") for n in LOST)
+    assert every(read(tmp_path, target), partly)
+    for name in ("delta", "plain", "latest", "folder"):
+        run.step(batch, name)
+    assert every(read(tmp_path, target), partly)
+    run.settled(batch)
+    mended = runner(spread(target, guarantee="at_least_once"))
+    mended.settled(mended.open_replay(batch.batch_id))
+    found = read(tmp_path, target)
+    assert found["latest"] == expected()
+    del found["latest"]
+    assert every(found, partly + expected(lambda n: n in LOST))
+
+
+def test_an_upsert_keeps_the_newer_interval(runner, tmp_path, target):
+    """A row of an older interval that comes later does not overwrite the newer one of its key."""
+    numbers(tmp_path)
+    run = runner(spread(target))
+    later = datetime(2013, 3, 1, tzinfo=UTC), datetime(2013, 4, 1, tzinfo=UTC)
+    run.settled(run.open("later", *later))
+    (tmp_path / "in.csv").write_text(
+        "n,at\n" + "\n".join(f"{n},2013-01-01 00:00:00" for n in range(5))
+    )
+
+    earlier = spread(target)
+    earlier._steps.pop("latest")
+    earlier.sink("latest", PostgresSink(target, "latest", mode="upsert", key="k"), reads="constant")
+
+    @earlier.stage(reads="keyed")
+    def constant(keyed):
+        return keyed.withColumn("n", F.lit(-1))
+
+    older = runner(earlier)
+    assert older.settled(older.open("earlier", START, END)).failed == 0
+    assert read(tmp_path, target)["latest"] == expected()
+
+
+def test_a_table_that_does_not_fit_fails_before_anything_is_staged(runner, tmp_path, target):
+    """A column that the table lacks is named with the statement that mends it; nothing is written."""
+    with create_engine(target).begin() as connection:
+        connection.execute(text("CREATE TABLE plain (n int, ackledger_batch bigint)"))
+    numbers(tmp_path)
+    run = runner(spread(target))
+    batch = run.open()
+    for name in ("numbers", "halves", "lossy"):
+        run.step(batch, name)
+    with pytest.raises(StageError, match=r"ALTER TABLE"):
+        run.step(batch, "plain")
+    assert not (tmp_path / "storage" / "spread" / "plain").exists()
+
+
+def test_an_address_from_the_environment(runner, tmp_path, target, monkeypatch):
+    """A sink's URL may stand in a variable; without it the error says which to set."""
+    numbers(tmp_path)
+    run = runner(spread("env:REPORTING_URL"))
+    batch = run.open()
+    for name in ("numbers", "halves", "lossy"):
+        run.step(batch, name)
+    with pytest.raises(ConfigurationError, match="variable REPORTING_URL, which is not set"):
+        run.step(batch, "plain")
+    monkeypatch.setenv("REPORTING_URL", target)
+    run.settled(batch)
+    assert read(tmp_path, target)["plain"] == expected()
+
+
+def test_reprocessing_at_least_once_is_refused_where_it_would_lose_rows(runner, tmp_path, target):
+    """A table would lose the old batch's rows before the new ones are certain."""
+    numbers(tmp_path)
+    run = runner(spread(target, guarantee="at_least_once"))
+    run.settled(run.open())
+    job, key = run.job, RunKey("", "again")
+    with pytest.raises(InputError, match=r"'delta' .*reprocess with guarantee"):
+        open_batch(
+            job.database, job.settings, job.pipeline, key, Interval(START, END), reprocess=True
+        )
+
+
+def test_a_publish_that_died_after_the_sinks_commit(runner, tmp_path, target, monkeypatch):
+    """Each sink's own record says that it shows the batch: the next publish adds nothing."""
+    numbers(tmp_path)
+    run = runner(spread(target, LOST))
+    batch = run.open()
+    run.steps(batch)
+    settle_once(run.job.database, batch.batch_id)
+    show = DeltaPublisher.publish
+
+    def show_and_die(self, delivery):
+        show(self, delivery)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(DeltaPublisher, "publish", show_and_die)
+        with pytest.raises(KeyboardInterrupt):
+            publish_settled(run.job, batch.batch_id)
+    assert len(publish_settled(run.job, batch.batch_id)) == 4
+    assert every(read(tmp_path, target), expected(lambda n: n not in LOST))
