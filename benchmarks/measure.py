@@ -20,7 +20,7 @@ from ledger.queries import batches
 from ledger.queries import settlement as queries
 from ledger.queries.batches import Batch
 from ledger.requests import Interval, RunKey, Selection
-from ledger.running import run_step, run_steps
+from ledger.running import publish_settled, run_step, run_steps
 from ledger.settings import Settings
 from ledger.settlement import settle_once
 from ledger.spark.job import Job
@@ -39,15 +39,16 @@ def seconds(action: Callable[[], object]) -> float:
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds of a batch: its steps with opening, and its settlement."""
+    """Seconds of a batch: its steps with opening, its settlement, and until its sinks show it."""
 
     steps: float
     settle: float
+    publish: float
 
     @property
     def total(self) -> float:
         """What a user waits for."""
-        return self.steps + self.settle
+        return self.steps + self.settle + self.publish
 
 
 class Bench:
@@ -126,8 +127,9 @@ class Bench:
         batch = opened[0]
         before_settling(batch)
         settle = seconds(lambda: settle_once(self._database, batch.batch_id))
+        publish = seconds(lambda: publish_settled(self._job(pipeline), batch.batch_id))
         self._clean(pipeline)
-        return batch, Times(steps_seconds, settle)
+        return batch, Times(steps_seconds, settle, publish)
 
     def _bare(self, batch_id: int) -> None:
         """The query that a settlement cannot do without, tuned as the settlement is."""

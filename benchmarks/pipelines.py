@@ -10,7 +10,8 @@ from pyspark.sql import functions as F
 
 import jobs.flights
 import jobs.wordcount
-from ledger import ParquetSink, Pipeline
+from ledger import Bloom, DeltaSink, FileSource, ParquetSink, Pipeline
+from ledger.states import Guarantee
 from ledger.steps import SinkStep, StageStep
 
 WAREHOUSE = ParquetSink("warehouse/departures", partition_by=("month", "day"))
@@ -41,6 +42,26 @@ def failing(poisoned: bool) -> Pipeline:
         return departures.withColumn("_failed", F.when(F.lit(poisoned) & bad, "poisoned"))
 
     made.sink("warehouse", WAREHOUSE, reads="check")
+    return made
+
+
+def guaranteed(variant: str) -> Pipeline:
+    """The flights, tracked, under a guarantee: ``once``, ``least``, or ``bloom``: least, with a filter."""
+    made = flights(2)
+    made.guarantee = Guarantee.EXACTLY_ONCE if variant == "once" else Guarantee.AT_LEAST_ONCE
+    if variant == "bloom":
+        sink = replace(WAREHOUSE, dedup=Bloom(capacity=2_000_000))
+        made._steps["warehouse"] = SinkStep("warehouse", sink, "with_weather")
+    return made
+
+
+def sized(name: str, kind: str) -> Pipeline:
+    """Numbers straight into a sink: what it takes to show them is what is measured, so nothing is tracked."""
+    made = Pipeline(f"sized_{kind}_{name}", guarantee="exactly_once", ackers=0)
+    source = FileSource(f"rows-{name}/*.parquet", schema="id BIGINT", format="parquet")
+    made.source("numbers", source)
+    path = f"warehouse/sized-{kind}-{name}"
+    made.sink("shown", DeltaSink(path) if kind == "delta" else ParquetSink(path), reads="numbers")
     return made
 
 
