@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from airflow.sdk import DAG, CronDataIntervalTimetable, task
+from airflow.sdk import DAG, CronDataIntervalTimetable, Param, task
 from airflow.sdk.exceptions import (
     AirflowFailException,
     AirflowRescheduleException,
@@ -82,6 +82,7 @@ def pipeline_dag(
         "max_active_runs": 2 if pipeline.max_pending is None else 16,
         "tags": ["ackledger"],
         **dag_options,
+        "params": {"guarantee": _guarantee_param(), **dag_options.get("params", {})},
     }
     timetable = CronDataIntervalTimetable(schedule, timezone="UTC") if schedule else None
     defaults = {"retries": retries, "retry_delay": retry_delay, **options.pop("default_args", {})}
@@ -107,6 +108,15 @@ def pipeline_dag(
                 tasks[step.name] >> settled
         _follow(pipeline, settled, _publish_task(target or _target(pipeline)), submit)
     return dag
+
+
+def _guarantee_param() -> Param:
+    return Param(
+        None,
+        type=["null", "string"],
+        enum=[None, *(one.value for one in Guarantee)],
+        description="What the sinks promise of this run's batch; none: as the pipeline says.",
+    )
 
 
 def _follow(pipeline: Pipeline, settled: Any, published: Any, submit: Callable[..., Any]) -> None:

@@ -140,7 +140,7 @@ def uncombined(connection: Connection, before: datetime) -> Sequence[Row[Any]]:
         WHERE b.status = 'settled' AND b.settled_at < :before AND b.dag_id <> ''
           AND NOT EXISTS (SELECT FROM failed_message m WHERE m.original_batch_id = coalesce(b.original_batch_id, b.batch_id)
                           AND m.status IN ('failed', 'replaying'))
-          AND NOT EXISTS (SELECT FROM batch l WHERE coalesce(l.original_batch_id, l.batch_id) = coalesce(b.original_batch_id, b.batch_id)
+          AND NOT EXISTS (SELECT FROM batch l WHERE l.original_batch_id = coalesce(b.original_batch_id, b.batch_id)
                           AND l.batch_id > b.batch_id AND l.status = 'settled')
           AND EXISTS (
             SELECT FROM jsonb_array_elements(b.topology) AS step

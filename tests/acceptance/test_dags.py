@@ -9,7 +9,9 @@ from airflow.dag_processing.dagbag import DagBag
 
 from ledger import FileSource, ParquetSink, Pipeline
 from ledger.airflow import pipeline_dag
+from ledger.airflow.pipelines import _guarantee
 from ledger.errors import DeclarationError, InputError
+from ledger.states import Guarantee
 from scripts.airflow_env import ROOT
 
 
@@ -63,3 +65,17 @@ def test_half_an_interval_is_refused():
 
     with pytest.raises(InputError, match="only one of interval_start and interval_end"):
         _interval({"interval_start": "2013-01-01"}, {})
+
+
+def test_the_guarantee_is_a_parameter_of_the_dag():
+    """The form of a run offers both guarantees, and the pipeline's own by default; another one is refused."""
+    made = Pipeline("offered")
+    made.source("a", FileSource("a", schema="n INT"))
+    made.sink("b", ParquetSink("b"), reads="a")
+    param = pipeline_dag(made, schedule=None, target="m:p").params.get_param("guarantee")
+    assert param.value is None
+    assert param.schema["enum"] == [None, "exactly_once", "at_least_once"]
+    with pytest.raises(InputError, match="'twice' in the run's conf: expected exactly_once or"):
+        _guarantee({"guarantee": "twice"})
+    assert _guarantee({"guarantee": "at_least_once"}) is Guarantee.AT_LEAST_ONCE
+    assert _guarantee({}) is None
