@@ -191,14 +191,17 @@ def publish(
     as_json: Json = False,
 ) -> None:
     """Show in the sinks what is decided and not shown yet: what a run that died has left."""
-    from ledger.running import publish_settled
+    from ledger.running import combine, publish_settled
     from ledger.spark.job import Job
 
     settings, pipeline = Settings(), _load(target)
     database = connect(settings)
     waiting = database.transact(lambda c: publications.waiting(c, pipeline.name, batch))
     job = Job(_session(pipeline, master), database, settings, pipeline) if waiting else None
-    shown = [one for number in waiting if job for one in publish_settled(job, number)]
+    shown = []
+    for number in waiting:
+        assert job is not None
+        shown += [*publish_settled(job, number), *combine(job, number)]
     show([asdict(one) for one in shown], as_json, tables.rows)
 
 

@@ -16,7 +16,7 @@ class Delivery:
 
     ``sink``: ``<pipeline>.<sink>``, under which the sink's own record knows it. ``version``: the stage
     run that staged the rows; a later run of the same batch has a greater one. ``interval_start``,
-    ``original_id``: which of two families is the newer. ``folder``: where the files were staged;
+    ``original_id``: which of two families is the newer; with ``interval_end``: which replace each other. ``folder``: where the files were staged;
     ``files``: those that count. ``replaces``: batches whose rows go in the moment these come.
     """
 
@@ -28,6 +28,7 @@ class Delivery:
     folder: str
     files: tuple[DataFile, ...]
     replaces: tuple[int, ...] = ()
+    interval_end: datetime | None = None
 
     @property
     def rows(self) -> int:

@@ -1,15 +1,15 @@
 """Runs of what follows a settlement: combines, and the sinks that read them.
 
-A combine belongs to the batch whose settlement left no record of its family failed: the original, or
-the replay that came last. It runs once there; a later replay, of records that had been given up, makes
-another, whose result takes the place of the first.
+A combine belongs to the batch of a family that was settled last: the original, or the replay that left no
+record of it failed. It runs once there; a later replay, of records that had been given up, makes another,
+whose result takes the place of the first. What began before that one was settled is fenced when it commits.
 """
 
 from sqlalchemy import Connection
 
 from ledger.database.connection import Database
-from ledger.errors import NotReadyError
-from ledger.queries import batches, publications, runs
+from ledger.errors import FencedError, NotReadyError
+from ledger.queries import batches, combines, publications, runs
 from ledger.queries.batches import Batch
 from ledger.stage_runs import LEASE_SECONDS, Attempt, OpenedRun, own_run
 from ledger.states import BatchStatus, RunState
@@ -22,10 +22,10 @@ def is_due(database: Database, batch_id: int, step: CombineStep) -> bool:
 
 
 def _is_due(connection: Connection, batch: Batch, step: CombineStep) -> bool:
-    """It has not run in this batch or a later one of the family, and what it needs is decided."""
-    if batch.status is not BatchStatus.SETTLED:
+    """It has not run in this batch, which is the last of its family, and what it needs is decided."""
+    if batch.status is not BatchStatus.SETTLED or not combines.is_last(connection, batch.batch_id):
         return False
-    if publications.combined_since(connection, batch.batch_id, batch.original_id, step.name):
+    if combines.has_run(connection, batch.batch_id, step.name):
         return False
     return step.partial or not publications.open_failures(connection, batch.original_id)
 
@@ -67,7 +67,17 @@ def _is_waiting(connection: Connection, batch: Batch, step: Step) -> bool:
     found = runs.runs_of(connection, batch.batch_id)
     committed = {run.stage for run in found if run.state is RunState.COMMITTED}
     (reads,) = step.inputs
-    return batch.status is BatchStatus.SETTLED and reads in committed and step.name not in committed
+    ready = batch.status is BatchStatus.SETTLED and combines.is_last(connection, batch.batch_id)
+    return ready and reads in committed and step.name not in committed
+
+
+def require_last(connection: Connection, batch: Batch) -> None:
+    """Within a commit, which has locked the original. Raises FencedError if another batch of the family was settled since the run began."""
+    if not combines.is_last(connection, batch.batch_id):
+        raise FencedError(
+            f"another batch of the family of batch {batch.original_id} was settled meanwhile: its combine takes the place "
+            "of this one"
+        )
 
 
 def _locked(connection: Connection, batch_id: int) -> Batch:

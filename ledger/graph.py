@@ -38,6 +38,8 @@ class Graph:
             self._check_tracking(self.steps[name])
         self._check_paths()
         self._check_units()
+        self._check_mixture()
+        self._check_followers()
         self._check_sources()
         ordered = sorted(names, key=self.follows)
         return tuple(self.steps[name] for name in ordered)
@@ -58,6 +60,28 @@ class Graph:
                     f"sink {step.name!r} of pipeline {self.name!r} reads {step.reads!r}, which is not tracked any more, "
                     "so rows of failed records could not be withheld: keep the anchor up to the sink, or declare the "
                     'pipeline with guarantee="at_least_once"'
+                )
+
+    def _check_followers(self) -> None:
+        """A total over a part of an interval is none; a table cannot tell families that read by claim apart."""
+        for name, step in self.steps.items():
+            what = f"{step.kind} {name!r} of pipeline {self.name!r}"
+            if isinstance(step, CombineStep) and self.max_pending is not None:
+                raise DeclarationError(
+                    f"{what} would make a total of each part of an interval, which max_pending cuts: leave out max_pending"
+                )
+            if not isinstance(step, SinkStep) or not isinstance(step.sink, PostgresSink):
+                continue
+            claiming = [
+                source
+                for source in sorted(self._sources[name])
+                for found in [self.steps[source]]
+                if isinstance(found, SourceStep) and found.incremental
+            ]
+            if step.sink.mode == "replace_interval" and claiming:
+                raise DeclarationError(
+                    f"{what}: source {claiming[0]!r} is incremental, its batches have no interval of their own to replace: "
+                    'expected mode="append" or "upsert"'
                 )
 
     def check_combines(self) -> None:
@@ -242,6 +266,19 @@ class Graph:
                 self._check_replaceable(step)
             if isinstance(step, SourceStep) and self.in_units(name):
                 self._check_unit_columns(step)
+
+    def _check_mixture(self) -> None:
+        """What is replayed by unit cannot be told from what is replayed record by record, once they are one frame."""
+        for name, step in self.steps.items():
+            sources = sorted(self._sources[name])
+            alone = [source for source in sources if not self.in_units(source)]
+            if self.in_units(name) and alone:
+                together = next(source for source in sources if source not in alone)
+                raise DeclarationError(
+                    f"{step.kind} {name!r} of pipeline {self.name!r} brings together source {together!r}, replayed by unit, and "
+                    f"source {alone[0]!r}, replayed record by record: give each its own sink, or unite them in a "
+                    "whole stage"
+                )
 
     def _check_sources(self) -> None:
         """What takes records apart cannot go with what needs them together."""

@@ -79,6 +79,10 @@ class Pipeline:
         max_pending: int | None = None,
         auto_replay: bool = False,
     ):
+        if settle == Settle.HOLD and guarantee == Guarantee.AT_LEAST_ONCE:
+            raise DeclarationError(
+                f"pipeline {name!r}: settle='hold' holds back what sinks show, and at least once they show it at once"
+            )
         self.guarantee = None if guarantee is None else _one_of(name, Guarantee, guarantee)
         self.settle = _one_of(name, Settle, settle)
         if max_replays < 0 or ackers < 0:
@@ -217,6 +221,11 @@ class Pipeline:
         result once, whole. ``partial=True``: it runs after each settlement over what is acked by then, and the
         complete result replaces the early one.
         """
+
+        if partial and self.settle is Settle.HOLD:
+            raise DeclarationError(
+                f"a combine of pipeline {self.name!r} is partial, and settle='hold' shows nothing before all is there"
+            )
 
         def declare(function: Function) -> Function:
             self._add(combine_step(function, reads, partial))

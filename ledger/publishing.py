@@ -5,6 +5,7 @@ there everything goes forward only. Whoever dies in between, the next one finds 
 sink's own record whether it was carried out.
 """
 
+import logging
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -13,13 +14,15 @@ from sqlalchemy import Connection, Row
 
 from ledger.database.connection import Database
 from ledger.delivery import Delivery
-from ledger.errors import NotReadyError
+from ledger.errors import FencedError, NotReadyError
 from ledger.manifest import DataFile
 from ledger.pipeline import Pipeline
 from ledger.publishers.making import publisher_of
 from ledger.queries import batches, publications, runs
 from ledger.settings import Settings
 from ledger.steps import SinkStep
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -32,10 +35,11 @@ class Published:
 
 
 def needs_withholding(database: Database, batch_id: int) -> bool:
-    """Whether rows of failed records are yet to be left out of what is to be shown: by a Spark job, see
-    ``ledger.spark.withhold``."""
+    """Whether rows of failed records are yet to be left out of what is to be shown, or units to be asked for
+    again: by a Spark job, see ``ledger.spark.withhold``."""
     found = database.transact(lambda c: publications.pending(c, batch_id))
-    return any(not row.ready for row in found)
+    asleep = database.transact(lambda c: publications.asleep(c, batch_id))
+    return bool(asleep) or any(not row.ready for row in found)
 
 
 def publish(
@@ -43,16 +47,25 @@ def publish(
 ) -> list[Published]:
     """Show all that is decided of a batch's family and not shown yet; what was shown, in order.
 
-    Repeating it is harmless. Raises NotReadyError while rows are yet to be withheld, or somebody else is
+    What is wrong with one sink keeps no other waiting; it is raised at the end. Repeating it is harmless. Raises NotReadyError while rows are yet to be withheld, or somebody else is
     publishing the same.
     """
     found = database.transact(lambda c: publications.pending(c, batch_id))
-    done = []
+    done: list[Published] = []
+    failed: dict[str, Exception] = {}
     for row in found:
+        if row.sink in failed:
+            continue  # a sink shows the batches of a family in order
         work = partial(_publish, settings=settings, pipeline=pipeline, row=row)
-        shown = database.transact(work)
+        try:
+            shown = database.transact(work)
+        except Exception as exc:  # of one sink: the others do not wait for it
+            failed[row.sink] = exc
+            continue
         if shown is not None:
             done.append(shown)
+    for failure in failed.values():
+        raise failure
     return done
 
 
@@ -72,24 +85,34 @@ def _publish(
             f"sink {row.sink!r} of batch {row.batch_id}: rows of failed records are yet to be withheld; in Airflow the "
             "task withhold does it, else: ackledger publish MODULE:PIPELINE"
         )
+    holder = batches.holder(connection, locked.original_id)
+    if publications.unpublished_of(connection, holder, locked.batch_id, row.sink):
+        raise NotReadyError(
+            f"sink {row.sink!r} of batch {row.batch_id}, a part of the interval of batch {holder}, waits until that one is "
+            "shown: publish it first"
+        )
     step = pipeline.step(row.sink)
     assert isinstance(step, SinkStep)
     replaces = publications.replaced_batches(connection, row.batch_id, row.stage_run_id)
     publisher = publisher_of(settings, pipeline.name, step)
     files = _files(connection, locked)
-    publisher.publish(
-        Delivery(
-            sink=f"{locked.pipeline}.{locked.sink}",
-            batch_id=locked.batch_id,
-            version=locked.stage_run_id,
-            interval_start=locked.interval_start,
-            # Parts of one interval are one family to a sink: they complete each other.
-            original_id=batches.holder(connection, locked.original_id),
-            folder=locked.folder or publisher.staging(locked.batch_id, locked.stage_run_id),
-            files=files,
-            replaces=tuple(replaces),
-        )
+    delivery = Delivery(
+        sink=f"{locked.pipeline}.{locked.sink}",
+        batch_id=locked.batch_id,
+        version=locked.stage_run_id,
+        interval_start=locked.interval_start,
+        original_id=holder,  # parts of one interval are one family to a sink: they complete each other
+        folder=locked.folder or publisher.staging(locked.batch_id, locked.stage_run_id),
+        files=files,
+        replaces=tuple(replaces),
+        interval_end=locked.interval_end,
     )
+    try:
+        publisher.publish(delivery)
+    except FencedError as exc:  # by the sink's own record something newer took its place, for good
+        _log.warning("%s", exc)
+        publications.set_replaced(connection, [locked.batch_id], locked.sink)
+        return None
     publications.set_published(connection, locked.batch_id, locked.sink)
     publications.set_replaced(connection, replaces, locked.sink)
     return Published(locked.batch_id, locked.sink, sum(file.rows for file in files))

@@ -102,17 +102,14 @@ def combines_due(database: Database, pipeline: Pipeline, batch_id: int) -> bool:
 
 def combine(
     job: "Job", batch_id: int, on_fenced: Callable[[], None] | None = None
-) -> list[StepResult]:
-    """Run the combines of a batch that are due, and their sinks, and publish these; starts nothing for others."""
-    results = []
+) -> list[Published]:
+    """Run the combines of a batch that are due, and their sinks; what was published. It starts nothing where
+    nothing is due."""
     for step in job.pipeline.followers():
-        started = time.monotonic()
         run = _opened_follower(job.database, batch_id, step)
         if run is not None:
-            record = _living(job, run, step, on_fenced)
-            results.append(StepResult(step.name, record, time.monotonic() - started))
-    publish(job.database, job.settings, job.pipeline, batch_id)
-    return results
+            _living(job, run, step, on_fenced)
+    return publish(job.database, job.settings, job.pipeline, batch_id)
 
 
 def _is_due(database: Database, batch_id: int, step: Step) -> bool:

@@ -55,7 +55,7 @@ def settle_once(
 def _settle(
     connection: Connection, batch_id: int, now: datetime | None, skip_locked: bool
 ) -> Settlement | None:
-    batch = batches.lock_batch(connection, batch_id, skip_locked=skip_locked)
+    batch = _lock(connection, batch_id, skip_locked)
     if batch is None:
         return None
     if batch.status is not BatchStatus.OPEN:
@@ -77,6 +77,18 @@ def _settle(
             f"run {verdict.missing[0]} again"
         )
     return _decide_roots(connection, batch, verdict, moment)
+
+
+def _lock(connection: Connection, batch_id: int, skip_locked: bool) -> Batch | None:
+    """The batch, locked behind its original: two settlements of a family would not see each other, and neither
+    would decide what both left to be decided. None if another holds one of them."""
+    original = batches.get_batch(connection, batch_id).original_id
+    if (
+        original != batch_id
+        and batches.lock_batch(connection, original, skip_locked=skip_locked) is None
+    ):
+        return None
+    return batches.lock_batch(connection, batch_id, skip_locked=skip_locked)
 
 
 def step_facts(connection: Connection, batch: Batch) -> list[StepFacts]:
@@ -104,13 +116,16 @@ def step_facts(connection: Connection, batch: Batch) -> list[StepFacts]:
 def wake(connection: Connection, batch_id: int, roots: Sequence[int], stage: str) -> None:
     """Count roots of a settled batch as failed with their unit, of which another record was given up: its
     replay takes the unit without that one. Roots that failed in the batch already stay as they are."""
-    batch = batches.lock_batch(connection, batch_id)
+    batch = _lock(connection, batch_id, skip_locked=False)
     assert batch is not None
-    queries.collect_woken(
-        connection, batch_id, roots, stage, "its unit had a record that was given up"
-    )
+    if batch.status is not BatchStatus.SETTLED:
+        return  # it was superseded meanwhile: nothing of it is replayed
+    publications.set_woken(connection, batch_id)
+    reason = "its unit had a record that was given up"
+    queries.collect_woken(connection, batch_id, roots, stage, reason)
     _record_failures(connection, batch)
     queries.record_attempts(connection, batch_id)
+    _decide_publications(connection, batch, failed=0)
 
 
 def release(database: Database, batch_id: int) -> Settlement:
@@ -167,7 +182,10 @@ def _decide_publications(connection: Connection, batch: Batch, failed: int) -> N
     """What the sinks are to show from now on, of this batch and of those of its family that were held."""
     if not batch.exactly_once:
         return
-    if batch.settle is Settle.HOLD and publications.open_failures(connection, batch.original_id):
+    if batch.settle is Settle.HOLD and (
+        publications.open_failures(connection, batch.original_id)
+        or publications.asleep(connection, batch.original_id)
+    ):
         return
     if failed:
         publications.decide_untouched(connection, batch.batch_id)
@@ -276,6 +294,8 @@ def _abandon(connection: Connection, batch: Batch, verdict: Verdict) -> Settleme
         dedup.note_own_folders(connection, batch.batch_id)
     runs.supersede_all(connection, batch.batch_id)
     queries.release_messages(connection, batch.batch_id)
+    if batch.kind is BatchKind.REPLAY:  # what was held for its sake may be shown now
+        _decide_publications(connection, batch, failed=0)
     runs.fence_all_running(connection, batch.batch_id)
     queries.forget_fails(connection, batch.batch_id)
     partitions.clear_partition(connection, batch.batch_id)

@@ -181,6 +181,10 @@ def commit(
     """
 
     def work(connection: Connection) -> None:
+        if (
+            run.status is not BatchStatus.OPEN
+        ):  # what follows a settlement looks at the whole family
+            batches.lock_batch(connection, run.batch.original_id)
         batch = batches.lock_batch(connection, run.batch.batch_id)
         assert batch is not None
         state = runs.get_run(connection, run.run_id).state

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ledger.database.connection import Database
-from ledger.queries import claims, publications, reports
+from ledger.queries import claims, combines, publications, reports
 from ledger.states import BatchStatus
 
 
@@ -23,7 +23,7 @@ class RootCounts:
 class Summary:
     """One batch as ``batch_status`` and ``stage_progress`` have it. ``seconds`` per step. ``unread``:
     records of its interval that further batches are to read (``max_pending``). ``unpublished``: sinks that
-    are yet to show what is decided of it."""
+    are yet to show what is decided of it. ``uncombined``: a combine of it is due."""
 
     batch_id: int
     pipeline: str
@@ -34,11 +34,13 @@ class Summary:
     held_reason: str | None
     unread: int = 0
     unpublished: int = 0
+    uncombined: bool = False
 
     @property
     def done(self) -> bool:
         """Decided, every record acked or quarantined, or replaced with its batch, and what is acked shown."""
-        return self.status.decided and self.roots.failed == 0 and self.unpublished == 0
+        shown = self.unpublished == 0 and not self.uncombined
+        return self.status.decided and self.roots.failed == 0 and shown
 
     @property
     def complete(self) -> bool:
@@ -52,9 +54,10 @@ class Summary:
                 f"batch {self.batch_id}: {self.unread} records of its interval wait for further batches (max_pending): "
                 "run the same interval again, under another run id, until none is left"
             )
-        if self.unpublished:
+        if self.unpublished or self.uncombined:
+            left = f"{self.unpublished} sinks" if self.unpublished else "combines"
             return (
-                f"batch {self.batch_id}: {self.unpublished} sinks are yet to show what is acked of it: "
+                f"batch {self.batch_id}: {left} are yet to show what is acked of it: "
                 "ackledger publish MODULE:PIPELINE, or in Airflow clear its task publish"
             )
         if self.status is BatchStatus.SETTLED:
@@ -93,4 +96,5 @@ def summarize(database: Database, batch_id: int) -> Summary:
         row.held_reason,
         database.transact(lambda c: claims.unread(c, batch_id)),
         database.transact(lambda c: publications.unpublished(c, batch_id)),
+        database.transact(lambda c: combines.combine_is_due(c, batch_id)),
     )

@@ -7,7 +7,7 @@ from sqlalchemy import Connection
 
 from ledger.database.connection import Database, translated
 from ledger.errors import LedgerError, UnavailableError
-from ledger.queries import batches, claims, partitions, publications, replays
+from ledger.queries import batches, claims, combines, partitions, publications, replays
 from ledger.replaced import remove_replaced
 from ledger.settlement import Settlement, settle_once
 
@@ -67,7 +67,7 @@ def sweep_once(
     left = database.transact(
         lambda c: [
             *publications.overdue(c, due),
-            *publications.uncombined(c, due),
+            *combines.uncombined(c, due),
             *batches.untold(c, due),
             *claims.unread_intervals(c, due),
         ]

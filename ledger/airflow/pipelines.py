@@ -104,7 +104,7 @@ def pipeline_dag(
         for step in steps:
             for before in [tasks[name] for name in step.inputs] or [opened]:
                 before >> tasks[step.name]
-            if step.kind == "sink":
+            if not pipeline.consumers(step.name):
                 tasks[step.name] >> settled
         _follow(pipeline, settled, _publish_task(target or _target(pipeline)), submit)
     return dag
@@ -127,7 +127,7 @@ def _follow(pipeline: Pipeline, settled: Any, published: Any, submit: Callable[.
     if pipeline.followers():
         published >> submit(COMBINE, kind=Combine) >> completed
     if pipeline.reads_in_parts:
-        settled >> _next_part_task()
+        published >> _next_part_task()
     if pipeline.wants_notice:
         settled >> submit(NOTIFY)
 
@@ -343,7 +343,8 @@ def _next_part_task() -> Any:
             "interval_start": batch.interval_start.isoformat(),
             "interval_end": batch.interval_end.isoformat(),
         }
-        raise trigger(batch.dag_id, run_id, {**interval, **batch.params})
+        own = {"guarantee": batch.guarantee.value}
+        raise trigger(batch.dag_id, run_id, {**interval, **own, **batch.params})
 
     return next_part()
 

@@ -214,8 +214,18 @@ batch = Table(
         nullable=False,
         comment="publish_acked: what is acked is shown once the batch is settled; hold: once no message of it, or of its replays, is failed any more.",
     ),
+    _moment(
+        "woken_at",
+        "When units of it whose records were given up were asked for again; null: not yet.",
+        nullable=True,
+    ),
     UniqueConstraint("pipeline_id", "dag_id", "run_id"),
     Index(None, "status", postgresql_where=text("status = 'open'")),
+    Index(
+        "batch_combining_idx",
+        "settled_at",
+        postgresql_where=text("topology @> '[{\"after\": true}]'::jsonb"),
+    ),
     Index(None, "original_batch_id"),
     comment="One run of a pipeline over one interval: scheduled, manual, backfill or replay.",
 )

@@ -7,11 +7,14 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, text
 
+from ledger.queries.combines import COMBINE_DUE
+
 # The batches whose rows a batch takes the place of in its sinks: the family that it was opened to replace, with
 # the further parts of its interval, and whatever that one was opened to replace.
 _REPLACED = """
 WITH RECURSIVE chain AS (
-  SELECT replaces_batch_id AS batch_id FROM batch WHERE batch_id = :id AND replaces_batch_id IS NOT NULL
+  SELECT o.replaces_batch_id AS batch_id FROM batch b JOIN batch o ON o.batch_id = coalesce(b.original_batch_id, b.batch_id)
+  WHERE b.batch_id = :id AND o.replaces_batch_id IS NOT NULL
   UNION
   SELECT b.replaces_batch_id FROM batch b JOIN chain USING (batch_id) WHERE b.replaces_batch_id IS NOT NULL
 ), part AS (
@@ -79,78 +82,6 @@ def open_failures(connection: Connection, original_id: int) -> int:
     return int(connection.execute(statement, {"id": original_id}).scalar_one())
 
 
-def combined_since(connection: Connection, batch_id: int, original_id: int, stage: str) -> bool:
-    """Whether a combine has a committed run in a batch, or in a later one of its family."""
-    statement = text("""
-        SELECT EXISTS (
-          SELECT FROM stage_run r JOIN batch b USING (batch_id)
-          WHERE r.stage = :stage AND r.state = 'committed' AND b.batch_id >= :id
-            AND :original IN (b.batch_id, b.original_batch_id))
-    """)
-    keys = {"id": batch_id, "original": original_id, "stage": stage}
-    return bool(connection.execute(statement, keys).scalar_one())
-
-
-def committed_outputs(connection: Connection, original_id: int, stage: str) -> Sequence[Row[Any]]:
-    """The committed runs of a step in the settled batches of a family, latest first: batch_id, stage_run_id."""
-    statement = text("""
-        SELECT r.batch_id, r.stage_run_id FROM stage_run r JOIN batch b USING (batch_id)
-        WHERE r.stage = :stage AND r.state = 'committed' AND b.status = 'settled'
-          AND :original IN (b.batch_id, b.original_batch_id)
-        ORDER BY r.stage_run_id DESC
-    """)
-    return connection.execute(statement, {"original": original_id, "stage": stage}).all()
-
-
-def decide_combined(
-    connection: Connection, batch_id: int, original_id: int, sink: str, run_id: int
-) -> None:
-    """Decide that a sink shows what a combine made of a family, in place of what an earlier one made of it."""
-    keys = {"id": batch_id, "original": original_id, "sink": sink, "run": run_id}
-    connection.execute(
-        text("""
-        INSERT INTO publication (batch_id, sink, stage_run_id, ready, rows)
-        SELECT :id, :sink, :run, true, output_rows FROM stage_run WHERE stage_run_id = :run
-        """),
-        keys,
-    )
-    connection.execute(
-        text("""
-        INSERT INTO sink_replacement (stage_run_id, replaced_batch_id)
-        SELECT :run, x.batch_id FROM publication x JOIN batch b USING (batch_id)
-        WHERE x.sink = :sink AND x.batch_id <> :id AND x.replaced_at IS NULL AND :original IN (b.batch_id, b.original_batch_id)
-        """),
-        keys,
-    )
-    connection.execute(
-        text("""
-        UPDATE publication x SET replaced_at = now() FROM batch b
-        WHERE b.batch_id = x.batch_id AND x.sink = :sink AND x.batch_id <> :id AND x.published_at IS NULL
-          AND x.replaced_at IS NULL AND :original IN (b.batch_id, b.original_batch_id)
-        """),
-        keys,
-    )
-
-
-def uncombined(connection: Connection, before: datetime) -> Sequence[Row[Any]]:
-    """Batches of a DAG, settled before a moment, that left nothing of their family failed and of which a combine
-    has not run: batch_id, dag_id."""
-    statement = text("""
-        SELECT b.batch_id, b.dag_id FROM batch b
-        WHERE b.status = 'settled' AND b.settled_at < :before AND b.dag_id <> ''
-          AND NOT EXISTS (SELECT FROM failed_message m WHERE m.original_batch_id = coalesce(b.original_batch_id, b.batch_id)
-                          AND m.status IN ('failed', 'replaying'))
-          AND NOT EXISTS (SELECT FROM batch l WHERE l.original_batch_id = coalesce(b.original_batch_id, b.batch_id)
-                          AND l.batch_id > b.batch_id AND l.status = 'settled')
-          AND EXISTS (
-            SELECT FROM jsonb_array_elements(b.topology) AS step
-            WHERE step ->> 'after' = 'true' AND NOT EXISTS (
-              SELECT FROM stage_run r WHERE r.batch_id = b.batch_id AND r.stage = step ->> 'name' AND r.state = 'committed'))
-        ORDER BY 1
-    """)
-    return connection.execute(statement, {"before": before}).all()
-
-
 def supersede(connection: Connection, batch_id: int) -> int:
     """What is decided and not shown of the batches that ``batch_id`` replaces never will be; how many."""
     statement = text(f"""
@@ -162,7 +93,8 @@ def supersede(connection: Connection, batch_id: int) -> int:
 
 _PENDING = """
 SELECT x.batch_id, x.sink, x.stage_run_id, x.ready, x.folder, x.files, x.rows, i.input_run_id,
-       coalesce(b.original_batch_id, b.batch_id) AS original_id, b.interval_start, p.name AS pipeline
+       coalesce(b.original_batch_id, b.batch_id) AS original_id, b.interval_start, b.interval_end,
+       p.name AS pipeline
 FROM publication x
 JOIN batch b USING (batch_id)
 JOIN pipeline p USING (pipeline_id)
@@ -173,7 +105,7 @@ WHERE x.published_at IS NULL AND x.replaced_at IS NULL
 
 def pending(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
     """What is decided and not shown of a batch's family: batch_id, sink, stage_run_id, ready, folder, files,
-    rows, input_run_id, original_id, interval_start, pipeline; oldest batch first."""
+    rows, input_run_id, original_id, interval_start, interval_end, pipeline; oldest batch first."""
     statement = text(f"""
         {_PENDING} AND coalesce(b.original_batch_id, b.batch_id) =
           (SELECT coalesce(original_batch_id, batch_id) FROM batch WHERE batch_id = :id)
@@ -276,15 +208,68 @@ def unpublished(connection: Connection, batch_id: int) -> int:
 
 
 def waiting(connection: Connection, pipeline: str, batch_id: int | None) -> list[int]:
-    """Batches of a pipeline, or the one, of which something is decided and not shown."""
-    statement = text("""
+    """Batches of a pipeline, or the one, of which something is decided and not shown, or a combine is due."""
+    statement = text(f"""
         SELECT DISTINCT x.batch_id FROM publication x JOIN batch b USING (batch_id) JOIN pipeline p USING (pipeline_id)
         WHERE x.published_at IS NULL AND x.replaced_at IS NULL AND p.name = :pipeline
           AND (cast(:id AS bigint) IS NULL OR x.batch_id = :id)
+        UNION
+        SELECT b.batch_id FROM batch b JOIN pipeline p USING (pipeline_id)
+        WHERE p.name = :pipeline AND (cast(:id AS bigint) IS NULL OR b.batch_id = :id) AND {COMBINE_DUE}
         ORDER BY 1
     """)
     found = connection.execute(statement, {"pipeline": pipeline, "id": batch_id})
     return [row.batch_id for row in found]
+
+
+def unpublished_of(connection: Connection, holder: int, batch_id: int, sink: str) -> bool:
+    """Whether a sink is yet to show the batch that has the interval of which ``batch_id`` read a part."""
+    statement = text("""
+        SELECT EXISTS (SELECT FROM publication WHERE batch_id = :holder AND batch_id <> :id AND sink = :sink
+                       AND published_at IS NULL AND replaced_at IS NULL
+                       AND :holder <> (SELECT coalesce(original_batch_id, batch_id) FROM batch WHERE batch_id = :id))
+    """)
+    keys = {"holder": holder, "id": batch_id, "sink": sink}
+    return bool(connection.execute(statement, keys).scalar_one())
+
+
+def asleep(connection: Connection, batch_id: int) -> list[int]:
+    """Settled batches of a batch's family in which records of units were given up, and nobody has asked yet for the
+    units without them."""
+    statement = text("""
+        SELECT f.batch_id FROM batch b
+        JOIN batch f ON coalesce(b.original_batch_id, b.batch_id) IN (f.batch_id, f.original_batch_id)
+        WHERE b.batch_id = :id AND f.status = 'settled' AND f.guarantee = 'exactly_once' AND f.woken_at IS NULL
+          AND jsonb_path_exists(f.topology, '$[*].unit')
+          AND EXISTS (SELECT FROM failed_root r JOIN failed_message m USING (message_id)
+                      WHERE r.batch_id = f.batch_id AND m.status = 'quarantined' AND m.root_id = r.root_id)
+        ORDER BY 1
+    """)
+    return [row.batch_id for row in connection.execute(statement, {"id": batch_id})]
+
+
+def set_woken(connection: Connection, batch_id: int) -> None:
+    """Units of a batch whose records were given up are asked for."""
+    connection.execute(
+        text("UPDATE batch SET woken_at = now() WHERE batch_id = :id"), {"id": batch_id}
+    )
+
+
+def cancel(connection: Connection, batch_id: int, sink: str) -> None:
+    """A sink never shows a batch: what it was to show anew failed again, and what is shown stays."""
+    connection.execute(
+        text("""
+        UPDATE publication SET replaced_at = now()
+        WHERE batch_id = :id AND sink = :sink AND published_at IS NULL AND NOT ready
+        """),
+        {"id": batch_id, "sink": sink},
+    )
+
+
+def brought_again(connection: Connection, run_id: int) -> bool:
+    """Whether a sink's run brings rows again that earlier batches of its family have shown."""
+    statement = text("SELECT EXISTS (SELECT FROM sink_replacement WHERE stage_run_id = :run)")
+    return bool(connection.execute(statement, {"run": run_id}).scalar_one())
 
 
 def overdue(connection: Connection, before: datetime) -> Sequence[Row[Any]]:

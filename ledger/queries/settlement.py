@@ -362,7 +362,7 @@ def settling_count(connection: Connection) -> int:
 def mark_settled(connection: Connection, batch_id: int, roots: int, failed: int) -> bool:
     """Guarded: an open batch becomes settled; False if it was not open."""
     statement = text("""
-        UPDATE batch SET status = 'settled', settled_at = now(), roots = :roots, failed_roots = :failed
+        UPDATE batch SET status = 'settled', settled_at = clock_timestamp(), roots = :roots, failed_roots = :failed
         WHERE batch_id = :id AND status = 'open' RETURNING batch_id
     """)
     keys = {"id": batch_id, "roots": roots, "failed": failed}

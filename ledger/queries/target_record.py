@@ -135,6 +135,7 @@ def put_commit(connection: Connection, record: sa.Table, place: Place, delivery:
     values = {
         "version": delivery.version,
         "interval_start": delivery.interval_start,
+        "interval_end": delivery.interval_end,
         "original_id": delivery.original_id,
         "rows": delivery.rows,
         "table_name": place.name,
@@ -157,6 +158,7 @@ def _record(schema: str) -> sa.Table:
             comment="The stage run whose rows are shown; 0: replaced before any was.",
         ),
         sa.Column("interval_start", sa.TIMESTAMP(timezone=True)),
+        sa.Column("interval_end", sa.TIMESTAMP(timezone=True)),
         sa.Column("original_id", sa.BigInteger, comment="The family: greater is newer."),
         sa.Column("rows", sa.BigInteger, nullable=False, comment="Rows delivered."),
         sa.Column("table_name", sa.Text, nullable=False, comment="In this schema."),
@@ -179,5 +181,7 @@ def _shown(record: sa.Table) -> sa.ColumnElement[bool]:
 
 def _same_interval(record: sa.Table, delivery: Delivery) -> sa.ColumnElement[bool]:
     return sa.and_(
-        record.c.sink == delivery.sink, record.c.interval_start == delivery.interval_start
+        record.c.sink == delivery.sink,
+        record.c.interval_start == delivery.interval_start,
+        record.c.interval_end.is_not_distinct_from(delivery.interval_end),
     )

@@ -1,11 +1,14 @@
 """Run a combine, a function of all acked rows of a family, and the sinks that read one."""
 
+from functools import partial
+
 from pyspark.sql.pandas.types import to_arrow_schema
 from sqlalchemy import Connection
 
+from ledger.follow_ups import require_last
 from ledger.manifest import take_manifest
 from ledger.publishers.making import publisher_of
-from ledger.queries import publications
+from ledger.queries import combines
 from ledger.spark.inputs import delivered_rows, user_columns
 from ledger.spark.job import STORED, Job, Witness, file_rows, require_equal
 from ledger.spark.reading import read_reference
@@ -31,7 +34,8 @@ def run_combine(job: Job, run: OpenedRun, step: CombineStep) -> Record:
     manifest = take_manifest(folder)
     require_equal(f"rows of {step.name} in {folder}", wrote.rows, manifest.rows)
     record = Record(input_rows=read.rows, output_rows=manifest.rows)
-    commit(job.database, run, record, files=file_rows(manifest))
+    last = partial(require_last, batch=run.batch)
+    commit(job.database, run, record, files=file_rows(manifest), before_commit=last)
     return record
 
 
@@ -48,7 +52,8 @@ def run_combined_sink(job: Job, run: OpenedRun, step: SinkStep) -> Record:
 
     def decide(connection: Connection) -> None:
         batch = run.batch
-        publications.decide_combined(
+        require_last(connection, batch)
+        combines.decide_combined(
             connection, batch.batch_id, batch.original_id, step.name, run.run_id
         )
 

@@ -1,6 +1,7 @@
 """Run a sink: stage its rows, ack what is staged, and commit; see ``ledger.publishing`` for what follows."""
 
 from dataclasses import replace
+from functools import reduce
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -8,11 +9,13 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from sqlalchemy import Connection
 
 from ledger.delivery import Delivery, Publisher
+from ledger.errors import StageError
 from ledger.manifest import Manifest
 from ledger.publishers.making import publisher_of
 from ledger.publishers.parquet import ParquetPublisher
+from ledger.queries import batches, publications
 from ledger.queries import dedup as queries
-from ledger.queries import publications
+from ledger.sinks import PostgresSink
 from ledger.spark import fold
 from ledger.spark.dedup import Deduplicator
 from ledger.spark.inputs import input_rows, root_rows, user_columns
@@ -20,7 +23,7 @@ from ledger.spark.job import POSITION, ROOT, ROOTS, Job, Witness, file_rows, req
 from ledger.spark.staging import stage_rows, tracking_columns
 from ledger.spark.units import Replacement
 from ledger.stage_runs import OpenedRun, Record, commit, retire
-from ledger.steps import SinkStep
+from ledger.steps import SinkStep, suggestion
 
 
 def run_sink(job: Job, run: OpenedRun, step: SinkStep) -> Record:
@@ -40,6 +43,7 @@ def run_sink(job: Job, run: OpenedRun, step: SinkStep) -> Record:
     others = replacement.carried()
     if others is not None:
         delivered = delivered.unionByName(carried.watch(others), allowMissingColumns=True)
+    _check_key(step, kept)
     manifest = stage_rows(delivered, step, folder)
     own = manifest.rows - (0 if others is None else carried.rows)
     require_equal(f"rows of {step.name} in {folder}", wrote.rows, own)
@@ -48,6 +52,26 @@ def run_sink(job: Job, run: OpenedRun, step: SinkStep) -> Record:
     commit_sink(job, run, step, record, manifest, dedup, replacement)
     dedup.release()
     return record
+
+
+def _check_key(step: SinkStep, rows: DataFrame) -> None:
+    """Raise StageError if an upsert could not tell which of two rows to keep: said before anything is decided."""
+    if not isinstance(step.sink, PostgresSink) or not step.sink.key:
+        return
+    for name in step.sink.key:
+        if name not in rows.columns:
+            raise StageError(
+                f"sink {step.name!r} has the key {name!r}, which its input lacks{suggestion(name, rows.columns)}"
+            )
+    key = [f"`{name}`" for name in step.sink.key]
+    missing = reduce(lambda one, other: one | other, [F.col(name).isNull() for name in key])
+    wrong = rows.groupBy(*key).count().where(missing | (F.col("count") > 1)).first()
+    if wrong is not None:
+        found = {name: wrong[name] for name in step.sink.key}
+        raise StageError(
+            f"sink {step.name!r}: {wrong['count']} rows have the key {found}: expected one row of each key and no null; "
+            "leave one in the stage before the sink"
+        )
 
 
 def _commit_staged(
@@ -91,7 +115,8 @@ def _commit_shown(
             given_way = tuple(queries.void_deliveries(connection, step.name, batch))
             folders = [publisher.folder(batch_id) for batch_id in replacement.batches]
             queries.note_replaced(connection, batch.batch_id, step.name, folders)
-        publisher.publish(_delivery(run, step, publisher, manifest, given_way))
+        holder = batches.holder(connection, batch.original_id)
+        publisher.publish(_delivery(run, step, publisher, manifest, given_way, holder))
 
     files = file_rows(manifest)
     if isinstance(publisher, ParquetPublisher):
@@ -107,16 +132,18 @@ def _delivery(
     publisher: Publisher,
     manifest: Manifest,
     replaces: tuple[int, ...],
+    holder: int,
 ) -> Delivery:
     return Delivery(
         sink=f"{run.batch.pipeline}.{step.name}",
         batch_id=run.batch.batch_id,
         version=run.run_id,
         interval_start=run.batch.interval_start,
-        original_id=run.batch.original_id,
+        original_id=holder,  # parts of one interval are one family to a sink
         folder=publisher.staging(run.batch.batch_id, run.run_id),
         files=manifest.files,
         replaces=replaces,
+        interval_end=run.batch.interval_end,
     )
 
 

@@ -103,7 +103,9 @@ class Replacement:
         """The rows of other units that earlier batches delivered; None if there are none."""
         if not self._earlier or not carries_unit(self._job.pipeline, self._step.name):
             return None
-        later, kept = [self._units(self._run.batch.batch_id)], []
+        # Once it is settled: units of it that failed again are not brought, what was shown of them stays.
+        own = withheld(self._job, self._run.batch.batch_id, self._step.name)
+        later, kept = [own.keep(self._units(self._run.batch.batch_id))], []
         for row in reversed(self._earlier):
             rows = shown_rows(self._job, row.batch_id, row.input_run_id, self._step.name)
             brought = reduce(DataFrame.unionByName, later).distinct()

@@ -7,7 +7,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from ledger.queries import batches, publications
+from ledger.errors import InputError
+from ledger.queries import batches, combines, publications
 from ledger.spark.inputs import delivered_rows, read_stored, user_columns
 from ledger.spark.job import ROOT, UNIT, Job
 from ledger.spark.manifest import with_position
@@ -67,7 +68,13 @@ def acked_rows(job: Job, original_id: int, reads: str, name: str) -> DataFrame:
 
     Of a unit that several batches brought, whole, the latest counts.
     """
-    found = job.database.transact(lambda c: publications.committed_outputs(c, original_id, reads))
+    found = job.database.transact(lambda c: combines.committed_outputs(c, original_id, reads))
+    for row in found:
+        if row.stage_run_id is None:
+            raise InputError(
+                f"{name!r} reads {reads!r}, which batch {row.batch_id} has not run: the pipeline has changed since, and a "
+                "total over the rest would be wrong. Reprocess the interval"
+            )
     in_units = job.pipeline.graph.in_units(name)
     parts: list[DataFrame] = []
     brought: DataFrame | None = None
@@ -78,7 +85,8 @@ def acked_rows(job: Job, original_id: int, reads: str, name: str) -> DataFrame:
             names = [f"`{column}`" for column in rows.columns]
             rows = rows.join(brought, UNIT, "left_anti").select(*names)
         parts.append(rows.select(*user_columns(rows)))
-        if in_units and not job.pipeline.graph.unit and not hidden.everything:
+        one_unit = in_units and not job.pipeline.graph.unit and not hidden.everything
+        if one_unit and _brought(job, row.batch_id):
             break  # the batch is the unit, and this one brought it
         if in_units and job.pipeline.graph.unit:
             shown = [hidden.keep(frame) for frame in emitted_roots(job, row.batch_id)]
@@ -86,6 +94,12 @@ def acked_rows(job: Job, original_id: int, reads: str, name: str) -> DataFrame:
             before = [] if brought is None else [brought]
             brought = reduce(DataFrame.unionByName, [*before, *units]).distinct()
     return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)
+
+
+def _brought(job: Job, batch_id: int) -> int:
+    """Records of sources in units that a batch emitted."""
+    sources = job.database.transact(lambda c: batches.sources(c, batch_id))
+    return sum(row.roots or 0 for row in sources if job.pipeline.graph.in_units(row.source))
 
 
 def units_of(job: Job, batch_id: int, roots: list[int]) -> DataFrame:

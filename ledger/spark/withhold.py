@@ -29,10 +29,10 @@ _FILE = "_file"
 
 def withhold(job: Job, batch_id: int) -> list[str]:
     """Make ready all that is decided of a batch's family and not ready; the sinks. Repeating it is harmless."""
+    for number in job.database.transact(lambda c: publications.asleep(c, batch_id)):
+        _wake_units(job, number)
     found = job.database.transact(lambda c: publications.pending(c, batch_id))
     unready = [row for row in found if not row.ready]
-    for number in sorted({row.batch_id for row in unready}):
-        _wake_units(job, number)
     for row in unready:
         _make_ready(job, row)
     return [row.sink for row in unready]
@@ -46,7 +46,12 @@ def _make_ready(job: Job, row: Row[Any]) -> None:
     publisher = publisher_of(job.settings, job.pipeline.name, step)
     base = publisher.staging(row.batch_id, row.stage_run_id)
     folder = f"{base}/kept-{uuid4().hex}"
-    if publisher.keeps_tracking:
+    again = job.database.transact(lambda c: publications.brought_again(c, row.stage_run_id))
+    if again and withheld(job, row.batch_id, step.name).everything:
+        # What it brought again failed: what is shown of it stays.
+        job.database.transact(lambda c: publications.cancel(c, row.batch_id, row.sink))
+        return
+    if publisher.keeps_tracking and not again:
         files = _clean_files(job, row, step, staged, base, folder)
     else:
         files = stage_rows(_kept(job, row, step, staged), step, folder).files
@@ -105,8 +110,14 @@ def _wake_units(job: Job, batch_id: int) -> None:
     graph = job.pipeline.graph
     failed = job.database.transact(lambda c: publications.failed_roots(c, batch_id))
     spoiling = [row for row in failed if graph.in_units(row.source)]
-    if not spoiling or all(row.live for row in spoiling):
-        return
+    chosen = _sleeping(job, batch_id, spoiling) if any(not row.live for row in spoiling) else []
+    stage = spoiling[0].stage if spoiling else ""
+    job.database.transact(lambda c: settlement.wake(c, batch_id, chosen, stage))
+
+
+def _sleeping(job: Job, batch_id: int, spoiling: list[Row[Any]]) -> list[int]:
+    """A root of each unit in which records were given up and nothing is to be replayed."""
+    graph = job.pipeline.graph
     known = numbers(job, ROOT, [row.root_id for row in spoiling])
     live = [row.root_id for row in spoiling if row.live]
     sound = [rows.join(known, ROOT, "left_anti") for rows in emitted_roots(job, batch_id)]
@@ -117,11 +128,10 @@ def _wake_units(job: Job, batch_id: int) -> None:
             asleep = asleep.join(units_of(job, batch_id, live), UNIT, "left_anti")
         others = others.join(asleep, UNIT, "left_semi").groupBy(UNIT).agg(F.min(ROOT).alias(ROOT))
     elif live:
-        return
+        return []
     else:
         others = others.agg(F.min(ROOT).alias(ROOT)).where(F.col(ROOT).isNotNull())
-    chosen = [one[ROOT] for one in others.select(ROOT).collect()]
-    job.database.transact(lambda c: settlement.wake(c, batch_id, chosen, spoiling[0].stage))
+    return [one[ROOT] for one in others.select(ROOT).collect()]
 
 
 def _below(folder: str, path: str) -> str:

@@ -22,7 +22,9 @@ SELECT x.batch_id, p.name AS pipeline, x.sink,
        CASE WHEN x.replaced_at IS NOT NULL THEN 'replaced'
             WHEN x.published_at IS NOT NULL THEN 'published'
             WHEN x.ready THEN 'ready' ELSE 'decided' END AS state,
-       x.decided_at, x.published_at, x.replaced_at, x.rows, r.output_rows - x.rows AS withheld_rows
+       x.decided_at, x.published_at, x.replaced_at, x.rows,
+       CASE WHEN NOT EXISTS (SELECT FROM sink_replacement s WHERE s.stage_run_id = x.stage_run_id)
+            THEN r.output_rows - x.rows END AS withheld_rows
 FROM publication x
 JOIN batch b USING (batch_id)
 JOIN pipeline p USING (pipeline_id)
@@ -37,7 +39,7 @@ VIEW_COLUMNS = {
     "published_at": "When the sink had shown it; null: not yet.",
     "replaced_at": "When a batch that reprocesses the interval took its place; null: it has not.",
     "rows": "Rows to be shown; null until that is known.",
-    "withheld_rows": "Rows staged and not shown: those of records that failed, or of their unit.",
+    "withheld_rows": "Rows staged and not shown: those of records that failed, or of their unit. Null where earlier rows were brought again beside them.",
 }
 
 
@@ -55,6 +57,20 @@ def upgrade() -> None:
             sa.Column(name, sa.Text(), nullable=False, server_default=default, comment=comment),
         )
         op.alter_column("batch", name, server_default=None)
+    op.add_column(
+        "batch",
+        sa.Column(
+            "woken_at",
+            sa.DateTime(timezone=True),
+            comment="When units of it whose records were given up were asked for again; null: not yet.",
+        ),
+    )
+    op.create_index(
+        "batch_combining_idx",
+        "batch",
+        ["settled_at"],
+        postgresql_where=sa.text("topology @> '[{\"after\": true}]'::jsonb"),
+    )
     op.create_table(
         "publication",
         sa.Column(
@@ -150,5 +166,7 @@ def downgrade() -> None:
     op.execute("DROP VIEW sink_publication")
     op.drop_table("sink_replacement")
     op.drop_table("publication")
+    op.drop_index("batch_combining_idx", "batch")
+    op.drop_column("batch", "woken_at")
     op.drop_column("batch", "settle")
     op.drop_column("batch", "guarantee")

@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 from ledger import FileSource, ParquetSink, Pipeline, testing
 from ledger.errors import DeclarationError, StageError
 from ledger.opening import open_batch
-from ledger.queries import publications
+from ledger.queries import combines, publications
 from ledger.requests import Interval, RunKey
 from ledger.running import combine, combines_due, publish_settled
 from ledger.settlement import settle_once
@@ -173,13 +173,13 @@ def test_a_crash_between_the_combine_and_its_sink(runner, tmp_path, sink_rows, m
     def dies(*arguments):
         raise KeyboardInterrupt
 
-    for target in ("decide_combined", "set_published"):
+    for module, target in ((combines, "decide_combined"), (publications, "set_published")):
         assert combines_due(job.database, job.pipeline, batch.batch_id)
         assert [one.batch_id for one in sweep_once(job.database, now=later).errands] == [
             batch.batch_id
         ]
         with monkeypatch.context() as patched:
-            patched.setattr(publications, target, dies)
+            patched.setattr(module, target, dies)
             with pytest.raises(KeyboardInterrupt):
                 combine(job, batch.batch_id)
     assert summarize(job.database, batch.batch_id).unpublished == 1

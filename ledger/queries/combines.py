@@ -1,0 +1,103 @@
+"""Statements about combines: what runs over all acked rows of a family, once none of it is failed any more."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Row, text
+
+# A settled batch b, the last of its family, that left nothing of it failed, has a combine or a sink of one to run.
+COMBINE_DUE = """
+b.status = 'settled' AND b.topology @> '[{"after": true}]'
+AND NOT EXISTS (SELECT FROM failed_message m WHERE m.original_batch_id = coalesce(b.original_batch_id, b.batch_id)
+                AND m.status IN ('failed', 'replaying'))
+AND NOT EXISTS (SELECT FROM batch l WHERE l.original_batch_id = coalesce(b.original_batch_id, b.batch_id)
+                AND l.status = 'settled' AND (l.settled_at, l.batch_id) > (b.settled_at, b.batch_id))
+AND EXISTS (
+  SELECT FROM jsonb_array_elements(b.topology) AS step
+  WHERE step ->> 'after' = 'true' AND NOT EXISTS (
+    SELECT FROM stage_run r WHERE r.batch_id = b.batch_id AND r.stage = step ->> 'name' AND r.state = 'committed'))
+"""
+
+
+def is_last(connection: Connection, batch_id: int) -> bool:
+    """Whether a batch is the one of its family that was settled last, and none of it is under way."""
+    statement = text("""
+        SELECT NOT EXISTS (
+          SELECT FROM batch b
+          JOIN batch f ON coalesce(b.original_batch_id, b.batch_id) IN (f.batch_id, f.original_batch_id)
+          WHERE b.batch_id = :id AND f.batch_id <> b.batch_id AND f.status = 'settled'
+            AND (f.settled_at, f.batch_id) > (b.settled_at, b.batch_id))
+    """)
+    return bool(connection.execute(statement, {"id": batch_id}).scalar_one())
+
+
+def has_run(connection: Connection, batch_id: int, stage: str) -> bool:
+    """Whether a step has a committed run in a batch."""
+    statement = text("""
+        SELECT EXISTS (SELECT FROM stage_run WHERE batch_id = :id AND stage = :stage AND state = 'committed')
+    """)
+    return bool(connection.execute(statement, {"id": batch_id, "stage": stage}).scalar_one())
+
+
+def committed_outputs(connection: Connection, original_id: int, stage: str) -> Sequence[Row[Any]]:
+    """The settled batches of a family, latest first, with the committed run of a step: batch_id, stage_run_id, null
+    where it was added later; not those that expired without it."""
+    statement = text("""
+        SELECT b.batch_id, r.stage_run_id FROM batch b
+        LEFT JOIN stage_run r ON r.batch_id = b.batch_id AND r.stage = :stage AND r.state = 'committed'
+        WHERE b.status = 'settled' AND :original IN (b.batch_id, b.original_batch_id)
+          AND (r.stage_run_id IS NOT NULL
+               OR NOT jsonb_path_exists(b.topology, '$[*] ? (@.name == $name)', jsonb_build_object('name', cast(:stage AS text))))
+        ORDER BY b.settled_at DESC, b.batch_id DESC
+    """)
+    return connection.execute(statement, {"original": original_id, "stage": stage}).all()
+
+
+def decide_combined(
+    connection: Connection, batch_id: int, original_id: int, sink: str, run_id: int
+) -> None:
+    """Decide that a sink shows what a combine made of a family, in place of what an earlier one made of it."""
+    keys = {"id": batch_id, "original": original_id, "sink": sink, "run": run_id}
+    connection.execute(
+        text("""
+        INSERT INTO publication (batch_id, sink, stage_run_id, ready, rows)
+        SELECT :id, :sink, :run, true, output_rows FROM stage_run WHERE stage_run_id = :run
+        """),
+        keys,
+    )
+    connection.execute(
+        text("""
+        INSERT INTO sink_replacement (stage_run_id, replaced_batch_id)
+        SELECT :run, x.batch_id FROM publication x JOIN batch b USING (batch_id)
+        WHERE x.sink = :sink AND x.batch_id <> :id AND x.replaced_at IS NULL AND :original IN (b.batch_id, b.original_batch_id)
+        """),
+        keys,
+    )
+    connection.execute(
+        text("""
+        UPDATE publication x SET replaced_at = now() FROM batch b
+        WHERE b.batch_id = x.batch_id AND x.sink = :sink AND x.batch_id <> :id AND x.published_at IS NULL
+          AND x.replaced_at IS NULL AND :original IN (b.batch_id, b.original_batch_id)
+        """),
+        keys,
+    )
+
+
+def uncombined(connection: Connection, before: datetime) -> Sequence[Row[Any]]:
+    """Batches of a DAG, settled before a moment, that left nothing of their family failed and of which a combine, or
+    a sink of one, has not run: batch_id, dag_id."""
+    statement = text(f"""
+        SELECT b.batch_id, b.dag_id FROM batch b
+        WHERE {COMBINE_DUE} AND b.settled_at < :before AND b.dag_id <> ''
+        ORDER BY 1
+    """)
+    return connection.execute(statement, {"before": before}).all()
+
+
+def combine_is_due(connection: Connection, batch_id: int) -> bool:
+    """Whether a combine, or a sink of one, is yet to run in a batch."""
+    statement = text(
+        f"SELECT EXISTS (SELECT FROM batch b WHERE b.batch_id = :id AND {COMBINE_DUE})"
+    )
+    return bool(connection.execute(statement, {"id": batch_id}).scalar_one())

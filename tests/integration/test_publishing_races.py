@@ -1,0 +1,452 @@
+"""What two of a family do side by side, late or again: what is shown, and that it comes to an end."""
+
+import threading
+
+import pytest
+import sqlalchemy as sa
+from pyspark.sql import Window
+from pyspark.sql import functions as F
+
+from ledger import (
+    FileSource,
+    ParquetSink,
+    Pipeline,
+    PostgresSink,
+    TableSource,
+    collect_anchors,
+    settlement,
+    testing,
+)
+from ledger.errors import DeclarationError, InputError, NotReadyError, StageError
+from ledger.follow_ups import is_due, open_combine
+from ledger.opening import open_batch
+from ledger.publishing import publish
+from ledger.queries import combines, publications
+from ledger.requests import Interval, RunKey
+from ledger.running import combine, combines_due, publish_settled
+from ledger.settlement import settle_once
+from ledger.stage_runs import Attempt, Record, commit
+from ledger.states import BatchStatus
+from ledger.summary import summarize
+from tests.integration.conftest import END, START
+from tests.integration.test_combine import FLIGHTS, FLOWN, daily, oracle, totals, written
+from tests.integration.test_publishing_units import ORDERED, B, sold
+from tests.integration.test_publishing_units import totals as unit_totals
+from tests.integration.test_reprocess import reprocessed, run_all
+from tests.support.ledgers import (
+    age,
+    emit_replay,
+    one,
+    pipeline,
+    replayed,
+    rows,
+    run_middle,
+    run_sink,
+    started,
+    whole_batch,
+)
+
+
+def run_replay(database, replay):
+    roots = emit_replay(database, replay)
+    run_middle(database, replay, roots)
+    run_sink(database, replay, roots)
+
+
+def test_two_replays_of_a_held_batch_settle_at_once(database):
+    """Of two settlements that leave nothing failed one sees it, and decides what is shown of all three."""
+    made = pipeline(settle="hold", guarantee="exactly_once")
+    old, roots = whole_batch(database, made, 5, lose_sink=[0, 1])
+    settle_once(database, old.batch_id)
+    first = replayed(database, made, old.batch_id, "first", root=roots[0])
+    second = replayed(database, made, old.batch_id, "second", root=roots[1])
+    for replay in (first, second):
+        run_replay(database, replay)
+    with database.writer.begin() as connection:
+        settlement._settle(connection, first.batch_id, None, False)  # not committed yet
+        other = threading.Thread(target=lambda: settle_once(database, second.batch_id))
+        other.start()
+        other.join(1)
+    other.join()
+    assert one(database, "SELECT count(*) AS n FROM publication").n == 3
+
+
+def test_a_held_batch_is_decided_when_its_last_replay_is_abandoned(database):
+    """A replay by hand that is given up leaves nothing failed: what was held is shown."""
+    made = pipeline(settle="hold", guarantee="exactly_once", max_replays=1)
+    old, roots = whole_batch(database, made, 5, lose_sink=[0, 1])
+    settle_once(database, old.batch_id)
+    failing = replayed(database, made, old.batch_id, "failing", root=roots[0])
+    again = emit_replay(database, failing)
+    run_middle(database, failing, again, fail={again[0]: "bad"})
+    run_sink(database, failing, [])
+    settle_once(database, failing.batch_id)
+    by_hand = replayed(database, made, old.batch_id, "by hand", quarantined=True)
+    last = replayed(database, made, old.batch_id, "last")
+    started(database, by_hand.batch_id, "source")
+    run_replay(database, last)
+    settle_once(database, last.batch_id)
+    assert one(database, "SELECT count(*) AS n FROM publication").n == 0
+    age(database, by_hand.batch_id, 100)
+    assert settle_once(database, by_hand.batch_id).status is BatchStatus.ABANDONED
+    assert one(database, "SELECT count(*) AS n FROM publication").n == 3
+
+
+def test_a_partial_combine_follows_the_settlements_not_the_numbers(database):
+    """Replays that settle out of order are each combined; a combine that began before one is fenced."""
+    made = pipeline(guarantee="exactly_once")
+
+    @made.combine(reads="middle", partial=True)
+    def total(rows):
+        return rows
+
+    made.sink("daily", ParquetSink("daily"), reads="total")
+    old, roots = whole_batch(database, made, 5, lose_sink=[0, 1])
+    settle_once(database, old.batch_id)
+    first = replayed(database, made, old.batch_id, "first", root=roots[0])
+    second = replayed(database, made, old.batch_id, "second", root=roots[1])
+    for replay in (second, first):
+        run_replay(database, replay)
+        settle_once(database, replay.batch_id)
+        assert is_due(database, replay.batch_id, made.step("total"))
+        run = open_combine(database, replay.batch_id, made.step("total"), Attempt())
+        commit(database, run, Record())
+    assert not is_due(database, second.batch_id, made.step("total"))
+
+
+def test_a_withhold_that_comes_after_the_batch_was_replaced(database):
+    """It wakes nothing of a batch that gave way to another."""
+    made = pipeline(guarantee="exactly_once", max_replays=0)
+    old, roots = whole_batch(database, made, 5, lose_sink=[0])
+    settle_once(database, old.batch_id)
+    run_all(database, reprocessed(database, made))
+    database.transact(lambda c: settlement.wake(c, old.batch_id, [roots[1]], "sink"))
+    assert summarize(database, old.batch_id).roots.failed == 0
+
+
+def test_a_reprocess_with_failures_replaces_the_old_totals(runner, tmp_path, sink_rows):
+    """Its combine runs in its replay, and takes the place of what the old family showed."""
+    written(tmp_path)
+    run = runner(totals())
+    run.settled(run.open())
+    lossy = runner(totals(lose=[4]))
+    job, key = lossy.job, RunKey("", "again")
+    again = open_batch(
+        job.database, job.settings, job.pipeline, key, Interval(START, END), reprocess=True
+    )
+    lossy.settled(again)
+    mended = runner(totals())
+    mended.settled(mended.open_replay(again.batch_id))
+    assert sink_rows("daily", "carrier", "n", "delay") == oracle()
+
+
+def test_an_old_combine_does_not_replace_a_newer_one(runner, tmp_path, sink_rows, monkeypatch):
+    """A task of the original that is retried after a replay has made the total again changes nothing."""
+    written(tmp_path)
+    run = runner(totals(fail=[9], max_replays=0))
+    batch = run.open()
+
+    def dies(*arguments):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(combines, "decide_combined", dies)
+        with pytest.raises(KeyboardInterrupt):
+            run.settled(batch)
+    mended = runner(totals(max_replays=0))
+    mended.settled(mended.open_replay(batch.batch_id, quarantined=True))
+    assert sink_rows("daily", "carrier", "n", "delay") == oracle()
+    combine(run.job, batch.batch_id)
+    assert sink_rows("daily", "carrier", "n", "delay") == oracle()
+
+
+def test_a_batch_without_its_total_is_not_complete(runner, tmp_path, sink_rows):
+    """A process that dies before the combine leaves a batch that says so, and is found to be gone on with."""
+    written(tmp_path)
+    run = runner(totals())
+    job = run.job
+    batch = run.open()
+    run.steps(batch)
+    settle_once(job.database, batch.batch_id)
+    publish_settled(job, batch.batch_id)
+    assert combines_due(job.database, job.pipeline, batch.batch_id)
+    found = summarize(job.database, batch.batch_id)
+    assert not found.complete
+    assert "ackledger publish" in found.incomplete_because()
+    waiting = job.database.transact(lambda c: publications.waiting(c, "totals", None))
+    assert waiting == [batch.batch_id]
+    assert [one.sink for one in combine(job, batch.batch_id)] == ["daily"]
+    assert summarize(job.database, batch.batch_id).complete
+
+
+def test_a_combine_behind_units_waits_for_the_sound_records(spark):
+    """Where only a combine reads units, those of a record that was given up are asked for again, too."""
+
+    def made(poison):
+        made = Pipeline("ranks", guarantee="exactly_once", max_replays=0)
+        made.source("flights", FileSource("flights.csv", schema=FLIGHTS))
+
+        @made.stage(reads="flights")
+        def kept(flights):
+            return flights.withColumn("_failed", F.when(F.col("flight") == poison, "bad"))
+
+        @made.stage(reads="kept", whole=True, unit="carrier")
+        def ranked(kept):
+            place = F.row_number().over(Window.partitionBy("carrier").orderBy("flight"))
+            return kept.withColumn("place", place)
+
+        @made.combine(reads="ranked")
+        def per(ranked):
+            return ranked.groupBy("carrier").agg(
+                F.count("*").alias("n"), F.sum("delay").alias("delay")
+            )
+
+        made.sink("daily", ParquetSink("daily"), reads="per")
+        return made
+
+    result = testing.run_batch(made(4), {"flights": FLOWN}, spark=spark)
+    assert (result.roots.failed, result.roots.quarantined) == (1, 1)
+    assert daily(result) == []
+    again = testing.replay(result, made(4))
+    assert daily(again) == oracle(without=[4])
+
+
+def two(lose_b=(), union=False):
+    """A total of source a, by the batch as unit, and beside it source b, record by record."""
+    made = Pipeline("two", guarantee="exactly_once")
+    made.source("a", FileSource("a.csv", schema="k STRING, n INT"))
+    made.source("b", FileSource("b.csv", schema="k STRING, n INT"))
+
+    @made.stage(reads="a", whole=True)
+    def counted(a):
+        return a.groupBy("k").agg(F.count("*").alias("n"), collect_anchors())
+
+    @made.stage(reads="b")
+    def part(b):
+        return b.where(~F.col("n").isin([-1, *lose_b]))
+
+    if union:
+
+        @made.stage(reads=["a", "b"])
+        def both(a, b):
+            return a.unionByName(b)
+
+        made.sink("all", ParquetSink("all"), reads="both")
+    made.sink("part_sink", ParquetSink("part"), reads="part")
+    made.sink("counts", ParquetSink("counts"), reads="counted")
+
+    @made.combine(reads="counted")
+    def total(counted):
+        return counted.groupBy().agg(F.sum("n").alias("n"))
+
+    made.sink("totals", ParquetSink("totals"), reads="total")
+    return made
+
+
+def test_a_replay_of_another_source_does_not_empty_a_total(spark):
+    """The last replay brought nothing of the unit: the total is of the batch that did."""
+    given = {
+        "a": [{"k": "x", "n": n} for n in range(5)],
+        "b": [{"k": "y", "n": n} for n in range(10, 15)],
+    }
+    result = testing.run_batch(two(lose_b=[12]), given, spark=spark)
+    assert result.rows["totals"] == []
+    assert testing.replay(result, two()).rows["totals"] == [{"n": 5}]
+
+
+def test_a_unit_taken_from_quarantine_in_vain(spark):
+    """A record that fails again takes nothing away: what was shown of its unit without it stays."""
+    result = testing.run_batch(unit_totals(poison=7, max_replays=0), ORDERED, spark=spark)
+    shown = testing.replay(result, unit_totals(poison=7, max_replays=0))
+    without = [("a", 10 * 2 * (190 - 7), 38), B]
+    assert sold(shown) == without
+    again = testing.replay(result, unit_totals(poison=7, max_replays=0), quarantined=True)
+    assert sold(again) == without
+
+
+def test_a_held_batch_waits_for_units_to_be_made_anew(spark):
+    """With settle="hold" nothing is shown while a unit has to be made again without what was given up."""
+    options = {"max_replays": 0, "settle": "hold"}
+    result = testing.run_batch(unit_totals(poison=7, **options), ORDERED, spark=spark)
+    assert result.roots.failed == 1
+    assert sold(result) == []
+    again = testing.replay(result, unit_totals(poison=7, **options))
+    assert sold(again) == [("a", 10 * 2 * (190 - 7), 38), B]
+
+
+def test_a_combine_of_a_stage_that_an_earlier_batch_did_not_run(spark):
+    """A total over the rest alone would be wrong, and is refused."""
+
+    def made(new, lose=()):
+        made = Pipeline("grown", guarantee="exactly_once")
+        made.source("flights", FileSource("flights.csv", schema=FLIGHTS))
+
+        @made.stage(reads="flights")
+        def kept(flights):
+            return flights.where(~F.col("flight").isin([-1, *lose]))
+
+        made.sink("out", ParquetSink("out"), reads="kept")
+        if new:
+
+            @made.stage(reads="kept")
+            def more(kept):
+                return kept
+
+            @made.combine(reads="more")
+            def per(more):
+                return more.groupBy("carrier").agg(F.count("*").alias("n"))
+
+            made.sink("daily", ParquetSink("daily"), reads="per")
+        return made
+
+    result = testing.run_batch(made(False, [4]), {"flights": FLOWN}, spark=spark)
+    with pytest.raises(InputError, match="'per' reads 'more', which batch 1 has not run"):
+        testing.replay(result, made(True))
+
+
+@pytest.fixture
+def target(database):
+    """The ledger's own database as a target, with a schema of its own."""
+    with database.plain.begin() as connection:
+        connection.exec_driver_sql("DROP SCHEMA IF EXISTS target CASCADE")
+        connection.exec_driver_sql("CREATE SCHEMA target")
+    yield database.url.render_as_string(hide_password=False)
+    with database.plain.begin() as connection:
+        connection.exec_driver_sql("DROP SCHEMA target CASCADE")
+
+
+def numbers(folder, values):
+    (folder / "in.csv").write_text("k,n\n" + "".join(f"{k},{n}\n" for k, n in values))
+
+
+def in_table(database):
+    with database.plain.begin() as connection:
+        return sorted(connection.execute(sa.text("SELECT n FROM target.t")).scalars())
+
+
+@pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
+def test_parts_of_an_interval_complete_each_other(runner, tmp_path, target, guarantee):
+    """The second part of an interval does not replace the first in a table that replaces intervals."""
+    numbers(tmp_path, [("a", n) for n in range(6)])
+    made = Pipeline("parts", guarantee=guarantee, max_pending=4)
+    made.source("rows", FileSource("in.csv", schema="k STRING, n INT"))
+    made.sink("t", PostgresSink(target, "target.t", mode="replace_interval"), reads="rows")
+    run = runner(made)
+    run.settled(run.open("one"))
+    run.settled(run.open("two"))
+    assert in_table(run.job.database) == list(range(6))
+
+
+def test_a_day_does_not_replace_its_month(runner, tmp_path, target):
+    """Intervals replace each other if they are the same, not if they begin together."""
+    made = Pipeline("months", guarantee="exactly_once")
+    made.source("rows", FileSource("in.csv", schema="k STRING, n INT"))
+    made.sink("t", PostgresSink(target, "target.t", mode="replace_interval"), reads="rows")
+    run = runner(made)
+    numbers(tmp_path, [("a", n) for n in range(31)])
+    run.settled(run.open("month"))
+    numbers(tmp_path, [("a", 100)])
+    run.settled(run.open("day", START, START.replace(day=2)))
+    assert in_table(run.job.database) == [*range(31), 100]
+
+
+def test_rows_of_one_key_are_refused_before_anything_is_decided(runner, tmp_path, target):
+    """An upsert that could not tell which row to keep fails its step, with the key."""
+    numbers(tmp_path, [("a", 1), ("a", 2), ("b", 3)])
+    made = Pipeline("keys", guarantee="exactly_once")
+    made.source("rows", FileSource("in.csv", schema="k STRING, n INT"))
+    made.sink("t", PostgresSink(target, "target.t", key="k", mode="upsert"), reads="rows")
+    run = runner(made)
+    batch = run.open()
+    run.step(batch, "rows")
+    with pytest.raises(StageError, match=r"2 rows have the key \{'k': 'a'\}"):
+        run.step(batch, "t")
+
+
+def test_a_sink_that_refuses_keeps_no_other_waiting(runner, tmp_path, target, sink_rows):
+    """What is wrong with one sink is raised once the others show the batch."""
+    numbers(tmp_path, [("a", 1)])
+    made = Pipeline("refusing", guarantee="exactly_once")
+    made.source("rows", FileSource("in.csv", schema="k STRING, n INT"))
+    made.sink("t", PostgresSink(target, "target.t"), reads="rows")
+    made.sink("z", ParquetSink("z"), reads="rows")
+    run = runner(made)
+    batch = run.open()
+    run.steps(batch)
+    settle_once(run.job.database, batch.batch_id)
+    with run.job.database.plain.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE target.t (n int, ackledger_batch bigint)")
+    with pytest.raises(StageError):
+        publish_settled(run.job, batch.batch_id)
+    assert sink_rows("z", "n") == [(1,)]
+
+
+def test_a_part_waits_for_the_batch_whose_interval_it_reads(runner, tmp_path, sink_rows):
+    """A part that settles before the reprocess it belongs to is shown does not stand beside the old rows."""
+    numbers(tmp_path, [("a", n) for n in range(6)])
+
+    def made(lose=(), **options):
+        made = Pipeline("parts", guarantee="exactly_once", **options)
+        made.source("rows", FileSource("in.csv", schema="k STRING, n INT"))
+
+        @made.stage(reads="rows")
+        def checked(rows):
+            return rows.where(~F.col("n").isin([-1, *lose]))
+
+        made.sink("out", ParquetSink("out"), reads="rows")
+        made.sink("other", ParquetSink("other"), reads="checked")
+        return made
+
+    run = runner(made())
+    run.settled(run.open("one"))
+    lossy = runner(made(lose=[1], max_pending=4))
+    job, key = lossy.job, RunKey("", "again")
+    again = open_batch(
+        job.database, job.settings, job.pipeline, key, Interval(START, END), reprocess=True
+    )
+    lossy.steps(again)
+    settle_once(job.database, again.batch_id)  # its withhold is yet to run
+    part = lossy.open("part")
+    lossy.steps(part)
+    settle_once(job.database, part.batch_id)
+    with pytest.raises(NotReadyError, match="waits until that one is shown"):
+        publish(job.database, job.settings, job.pipeline, part.batch_id)
+    assert sorted(n for (n,) in sink_rows("out", "n")) == list(range(6))
+    publish_settled(job, again.batch_id)
+    publish_settled(job, part.batch_id)
+    assert sorted(n for (n,) in sink_rows("out", "n")) == [0, 2, 3, 4, 5]
+    assert len(rows(job.database, "SELECT * FROM publication WHERE published_at IS NULL")) == 0
+
+
+def only(made):
+    made.steps()
+
+
+@pytest.mark.parametrize(
+    ("declare", "message"),
+    [
+        (lambda: only(two(union=True)), "'both' of pipeline 'two' brings together source 'a'"),
+        (
+            lambda: only(totals(max_pending=5)),
+            "combine 'per_carrier' .* would make a total of each part",
+        ),
+        (lambda: totals(partial=True, settle="hold"), "is partial, and settle='hold'"),
+        (
+            lambda: Pipeline("x", guarantee="at_least_once", settle="hold"),
+            "at least once they show it at once",
+        ),
+    ],
+)
+def test_what_could_not_be_right_is_refused(declare, message):
+    """Declarations under which a sink could not show each record once, or a total would be of a part."""
+    with pytest.raises(DeclarationError, match=message):
+        declare()
+
+
+def test_an_incremental_source_has_no_interval_to_replace():
+    """Its batches read what is new, so none of them takes another's place."""
+    made = Pipeline("claims")
+    made.source("t", TableSource("sqlite:///x.db", "t", cursor="id", schema="id BIGINT"))
+    made.sink("out", PostgresSink("postgresql://x", "out", mode="replace_interval"), reads="t")
+    with pytest.raises(DeclarationError, match="'t' is incremental"):
+        made.steps()
