@@ -43,15 +43,15 @@ def pipeline_deliveries(
     return connection.execute(statement, keys).all()
 
 
-def void_deliveries(connection: Connection, sink: str, batch: Batch) -> list[int]:
-    """Other decided batches whose folder no committed run of the sink stands behind: settled ones of
-    the batch's family, and abandoned ones of it or of its interval. They had a sink of this name.
+def void_deliveries(connection: Connection, sink: str, batch: Batch) -> Sequence[Row[Any]]:
+    """Other decided batches that no committed run of the sink stands behind: settled ones of the batch's
+    family, and abandoned ones of it or of its interval: batch_id, status. They had a sink of this name.
 
-    What they show was renamed by a run that was superseded, or died before it committed: this
+    What they show was brought by a run that was superseded, or died before it committed: this
     batch, or a later one, brings each of its records again.
     """
     statement = text("""
-        SELECT b.batch_id FROM batch b
+        SELECT b.batch_id, b.status FROM batch b
         WHERE b.batch_id <> :id AND b.pipeline_id = :pipeline
           AND ((:original IN (b.batch_id, b.original_batch_id) AND b.status IN ('settled', 'abandoned')
                 OR b.status = 'abandoned' AND b.interval_start = :start AND b.interval_end = :end)
@@ -67,7 +67,7 @@ def void_deliveries(connection: Connection, sink: str, batch: Batch) -> list[int
         "end": batch.interval_end,
         "sink": sink,
     }
-    return [row.batch_id for row in connection.execute(statement, keys)]
+    return connection.execute(statement, keys).all()
 
 
 def family_batches(connection: Connection, original_id: int) -> list[int]:

@@ -23,6 +23,7 @@ from ledger.spark.job import POSITION, ROOT, ROOTS, Job, Witness, file_rows, req
 from ledger.spark.staging import stage_rows, tracking_columns
 from ledger.spark.units import Replacement
 from ledger.stage_runs import OpenedRun, Record, commit, retire
+from ledger.states import BatchStatus
 from ledger.steps import SinkStep, suggestion
 
 
@@ -110,13 +111,18 @@ def _commit_shown(
 
     def deliver(connection: Connection) -> None:
         dedup.save(connection)
-        given_way = tuple(replacement.batches)
+        void = queries.void_deliveries(connection, step.name, batch)
         if isinstance(publisher, ParquetPublisher):  # folders go once the batch is settled
-            given_way = tuple(queries.void_deliveries(connection, step.name, batch))
+            given_way = {row.batch_id for row in void}
             folders = [publisher.folder(batch_id) for batch_id in replacement.batches]
             queries.note_replaced(connection, batch.batch_id, step.name, folders)
+        else:
+            # A table never shows again what gave way once, and an abandoned batch may open again.
+            settled = {row.batch_id for row in void if row.status == BatchStatus.SETTLED}
+            given_way = {*replacement.batches, *settled}
+        replaces = tuple(sorted(given_way))
         holder = batches.holder(connection, batch.original_id)
-        publisher.publish(_delivery(run, step, publisher, manifest, given_way, holder))
+        publisher.publish(_delivery(run, step, publisher, manifest, replaces, holder))
 
     files = file_rows(manifest)
     if isinstance(publisher, ParquetPublisher):

@@ -1,15 +1,20 @@
 """What a sink delivers once: replays of partly delivered records, and keys over batches."""
 
 from collections import Counter
+from contextlib import closing
 
+import psycopg2
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
-from ledger import Bloom, FileSource, ParquetSink, Pipeline
+from ledger import Bloom, DeltaSink, FileSource, ParquetSink, Pipeline, PostgresSink, running
+from ledger.database import embedded
 from ledger.errors import ConfigurationError, StageError
+from ledger.publishers.making import publisher_of
 from ledger.settlement import settle_once
 from tests.integration.conftest import END, START
-from tests.support.ledgers import one, rows
+from tests.support.ledgers import age, one, rows
 
 MONTH = END - START
 KEYED = {"key": ("k",), "capacity": 10_000}
@@ -264,3 +269,41 @@ def test_delivery_that_no_longer_counts_is_removed(runner, tmp_path, sink_rows):
     assert Counter(sink_rows("out", "n", "copy")) == Counter(
         {(n, copy): 1 for n in range(5) for copy in (1, 2, 3)}
     )
+
+
+@pytest.mark.parametrize("kind", ["delta", "postgres"])
+def test_what_a_dead_run_showed_in_a_table_gives_way(
+    runner, tmp_path, server_home, monkeypatch, kind
+):
+    """A run that died between a table's commit and the ledger's, and was given up, leaves no row beside its replay's."""
+    numbers(tmp_path, range(5))
+    url = embedded.ensure_database(embedded.start(server_home), "dead_run")
+    table = PostgresSink(url, "out", dedup="exact")
+    made = Pipeline("tables", guarantee="at_least_once", message_timeout="10s")
+    made.source("numbers", FileSource("in.csv", schema="n INT"))
+    made.sink("out", DeltaSink("out", dedup="exact") if kind == "delta" else table, reads="numbers")
+    run = runner(made)
+    batch = run.open()
+    run.step(batch, "numbers")
+
+    def dies(*arguments):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(running, "_mark_failed", lambda *arguments: None)
+        publisher = type(publisher_of(run.job.settings, made.name, made.step("out")))
+        shows = publisher.publish
+        patched.setattr(publisher, "publish", lambda *given: dies(shows(*given)))
+        with pytest.raises(KeyboardInterrupt):
+            run.step(batch, "out")
+    age(run.job.database, batch.batch_id, 100)
+    assert settle_once(run.job.database, batch.batch_id).failed == 5
+    assert run.settled(run.open_replay(batch.batch_id)).failed == 0
+    if kind == "delta":
+        found = DeltaTable(str(tmp_path / "out")).to_pyarrow_table()["n"].to_pylist()
+    else:
+        with closing(psycopg2.connect(url.replace("+psycopg2", ""))) as connection:
+            cursor = connection.cursor()
+            cursor.execute("SELECT n FROM out")
+            found = [n for (n,) in cursor.fetchall()]
+    assert sorted(found) == list(range(5))
