@@ -1,0 +1,294 @@
+"""The crash matrix: a process is killed at every arrow of a batch's life, and whoever comes next goes on.
+
+Each case begins where the one before the crash ended, kills a real process of its own, looks at what
+readers see, and lets Airflow's retry, or the sweeper and then a retry, and at last a replay go on.
+"""
+
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import chain
+from pathlib import Path
+
+import pytest
+
+from ledger.database import embedded
+from ledger.running import settle_and_follow
+from ledger.summary import summarize
+from ledger.sweeper import sweep_once
+from tests.support import orders
+from tests.support.children import Children
+from tests.support.crash_lab import ORIGINAL, Lab
+from tests.support.crashing import HALF_POSTED, IN_A_RECORD, opened, run_open_steps
+from tests.support.ledgers import one, rows
+
+FIRST, ALL = orders.expected(mended=False), orders.expected(mended=True)
+NOTHING: orders.Rows = Counter()
+
+
+@dataclass(frozen=True)
+class Case:
+    """A crash. ``stop``: what was done before; ``target``, ``when``, ``nth``: where the process dies, see
+    ``Order``. ``spark``: whether the process has a session. ``swept``: the sweeper comes before the retry;
+    ``whole``: the retry runs all steps again."""
+
+    name: str
+    stop: str
+    target: str
+    when: str = "after"
+    nth: int = 1
+    spark: bool = True
+    swept: bool = False
+    whole: bool = False
+    mode: str = "append"
+
+    @property
+    def to_the_end(self) -> bool:
+        """Whether what failed is replayed, too: where the retry ends in another state than without a crash it
+        may matter, elsewhere that state is compared and once is enough."""
+        return self.of_replay or self.swept or self.mode == "upsert"
+
+    @property
+    def of_replay(self) -> bool:
+        return self.stop.startswith("replay ") or self.stop == "told"
+
+
+def dry(*arguments, **options):
+    """A case whose process needs no Spark, as Airflow's tasks open, settle and publish."""
+    return Case(*arguments, spark=False, **options)
+
+
+EMIT, STAGE, SINK = "ledger.spark.emit", "ledger.spark.stage", "ledger.spark.sink"
+RUNNING, PUBLISHING, RUNS = "ledger.running", "ledger.publishing", "ledger.queries.runs"
+PUBLICATIONS, COMBINE = "ledger.queries.publications", "ledger.spark.combine"
+PARQUET = "ledger.publishers.parquet:ParquetPublisher"
+DELTA = "ledger.publishers.delta:DeltaPublisher"
+POSTGRES = "ledger.publishers.postgres:PostgresPublisher"
+WITHHOLD, NOTE = "ledger.spark.withhold", "tests.support.orders:note"
+STAGED = [("lake", "priced"), ("report", "lake"), ("table", "report")]
+
+CASES = [
+    dry("opening", "nothing", "ledger.opening:_insert"),
+    dry("opened", "nothing", f"{RUNS}:runs_of", "before"),
+    dry("opened, swept", "nothing", f"{RUNS}:runs_of", "before", swept=True),
+    dry("emit opened, swept", "opened", f"{RUNNING}:open_run", swept=True),
+    Case("snapshot written", "opened", f"{EMIT}:_write"),
+    Case("init posted", "opened", f"{EMIT}:_post"),
+    Case("emit in its commit", "opened", f"{RUNS}:set_emitted"),
+    Case("emit committed", "opened", f"{EMIT}:commit"),
+    Case("stage output written", "orders", f"{STAGE}:take_manifest"),
+    Case("deltas posted by half", "orders", HALF_POSTED),
+    Case("deltas posted", "orders", f"{STAGE}:_post"),
+    Case("deltas posted, swept", "orders", f"{STAGE}:_post", swept=True),
+    Case("stage in its commit", "orders", f"{RUNS}:commit_run"),
+    Case("stage committed", "orders", f"{STAGE}:commit"),
+    Case("in a record", "boxes", IN_A_RECORD),
+    Case("record stage committed, run whole", "boxes", f"{STAGE}:commit", whole=True),
+    *(Case(f"{sink} staged", stop, f"{SINK}:stage_rows") for sink, stop in STAGED),
+    Case("report staged, swept", "lake", f"{SINK}:stage_rows", swept=True),
+    Case("lake's acks posted", "priced", f"{SINK}:_post"),
+    *(Case(f"{sink} committed", stop, f"{SINK}:commit") for sink, stop in STAGED[:2]),
+    Case("table committed, swept", "report", f"{SINK}:commit", swept=True),
+    dry("in the settlement", "table", "ledger.settlement:_decide_publications"),
+    dry("settled", "table", f"{RUNNING}:settle_once"),
+    dry("settled, swept", "table", f"{RUNNING}:settle_once", swept=True),
+    Case("lake's kept rows written", "settled", f"{WITHHOLD}:stage_rows"),
+    Case("report's rows being noted", "settled", f"{PUBLICATIONS}:set_ready", nth=2),
+    Case("two of three withheld", "settled", f"{WITHHOLD}:_make_ready", nth=2, swept=True),
+    Case("withheld", "settled", f"{RUNNING}:withhold"),
+    dry("before lake is shown", "withheld", f"{PARQUET}.publish", "before"),
+    dry("lake renamed", "withheld", f"{PARQUET}._rename"),
+    dry("lake shown", "withheld", f"{PARQUET}.publish"),
+    dry("lake shown, swept", "withheld", f"{PARQUET}.publish", swept=True),
+    dry("lake being noted", "withheld", f"{PUBLICATIONS}:set_published"),
+    dry("before report is shown", "withheld", f"{POSTGRES}.publish", "before"),
+    dry("report in its transaction", "withheld", "ledger.queries.target_record:put_commit"),
+    dry("report shown", "withheld", f"{POSTGRES}.publish"),
+    dry("report upserted", "withheld", f"{POSTGRES}.publish", mode="upsert"),
+    dry("before table is shown", "withheld", f"{DELTA}.publish", "before"),
+    dry("table made", "withheld", f"{DELTA}._create"),
+    dry("table's files listed", "withheld", f"{DELTA}._staged"),
+    dry("table shown", "withheld", f"{DELTA}.publish"),
+    dry("published", "withheld", f"{RUNNING}:publish_settled"),
+    Case("source told of acks only", "published", NOTE),
+    Case("source told, swept", "published", "ledger.spark.notify:_tell", swept=True),
+    Case("source told and noted", "published", f"{RUNNING}:notify"),
+    dry("replay being opened", "told", "ledger.opening:_claim_messages"),
+    dry("replay opened", "told", f"{RUNS}:runs_of", "before"),
+    dry("replay opened, swept", "told", f"{RUNS}:runs_of", "before", swept=True),
+    Case("replay emitted", "replay opened", f"{EMIT}:_post"),
+    Case("replay stage posted, swept", "replay orders", f"{STAGE}:_post", swept=True),
+    Case("replay table committed", "replay report", f"{SINK}:commit"),
+    dry("replay in the settlement", "replay table", "ledger.settlement:_decide_publications"),
+    dry("replay settled", "replay table", f"{RUNNING}:settle_once"),
+    dry("replay lake shown", "replay withheld", f"{PARQUET}.publish"),
+    dry("replay report shown", "replay withheld", f"{POSTGRES}.publish"),
+    dry("replay table shown", "replay withheld", f"{DELTA}.publish"),
+    dry("before the combine", "replay withheld", f"{RUNNING}:combine", "before", swept=True),
+    dry("combine opened", "replay published", f"{RUNNING}:_opened_follower"),
+    Case("combine written", "replay published", f"{COMBINE}:take_manifest"),
+    Case("combine committed", "replay published", f"{COMBINE}:commit"),
+    Case("combine committed, swept", "replay published", f"{COMBINE}:commit", swept=True),
+    Case("combined sink staged", "replay published", f"{COMBINE}:stage_rows"),
+    Case("combined sink decided", "replay published", f"{PUBLICATIONS}:decide_combined"),
+    Case("combined sink committed", "replay published", f"{COMBINE}:commit", nth=2),
+    Case("before daily is shown", "replay published", f"{PARQUET}.publish", "before"),
+    Case("daily shown", "replay published", f"{PARQUET}.publish"),
+    Case("source told of the replay", "replay combined", "ledger.spark.notify:_tell"),
+]
+
+
+@pytest.fixture(scope="module")
+def children() -> Iterator[Children]:
+    """Processes to be killed; nothing of them is left when the tests end, however they end."""
+    made = Children()
+    try:
+        made.prepare()
+        yield made
+    finally:
+        made.end_all()
+
+
+@pytest.fixture(scope="module")
+def lab(children, spark, server_home) -> Iterator[Lab]:
+    """The batch's life, kept at every stop."""
+    folder = Path(tempfile.mkdtemp(prefix="ackledger-crash-"))
+    try:
+        made = Lab(spark, embedded.start(server_home), server_home, folder / "lab")
+        yield made
+        made.dispose()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name.replace(" ", "-"))
+def test_a_killed_process_is_gone_on_from(lab, children, case):
+    """Killed there, a batch is shown whole or not at all; run again, every record is shown once or quarantined."""
+    lab.go_to(case.stop)
+    _kill(lab, children, case)
+    _check_whole(lab, case)
+    if case.swept:
+        _sweep(lab)
+    if not case.of_replay:
+        _retry(lab, orders.Variant(mode=case.mode), whole=case.whole)
+        if not case.swept:
+            _check_first(lab)
+    if case.to_the_end:
+        _replay(lab, case.mode)
+        _check_end(lab)
+
+
+def test_nothing_outlives_the_killed(children):
+    """A JVM ends when its driver was killed; nobody had to kill one."""
+    assert children.left_behind == []
+
+
+def _kill(lab: Lab, children: Children, case: Case) -> None:
+    lab.leave()
+    if case.of_replay:
+        orders.write(lab.folder, mended=True)
+    variant = orders.Variant(mended=case.of_replay, mode=case.mode)
+    child = children.take(spark=case.spark)
+    try:
+        order = lab.order(
+            case.target,
+            when=case.when,
+            nth=case.nth,
+            replay_of=ORIGINAL if case.of_replay else None,
+            variant=variant,
+        )
+        child.carry_out(order)
+        lab.wait_for_rollback()
+    finally:
+        children.end(child)
+
+
+def _check_whole(lab: Lab, case: Case) -> None:
+    """A reader sees what was shown before, or that and all acked rows of the batch."""
+    for sink in orders.SINKS:
+        assert lab.shown(sink) in ((FIRST, ALL) if case.of_replay else (NOTHING, FIRST)), sink
+    assert lab.shown("daily") in (NOTHING, orders.totals(ALL))
+
+
+def _sweep(lab: Lab) -> None:
+    """The sweeper decides the batch or asks for a run that goes on; one for which nothing ever ran waits long."""
+    newest = one(lab.ledger, "SELECT max(batch_id) AS id FROM batch").id
+    for late in ("1 hour", "8 days"):
+        swept = sweep_once(lab.ledger, now=_later(lab, late))
+        assert swept.errors == {}
+        decided = {one.batch_id for one in swept.settlements if one.decided}
+        if newest in decided | {one.batch_id for one in swept.errands}:
+            return
+    raise AssertionError(swept)
+
+
+def _retry(lab: Lab, variant: orders.Variant, *, whole: bool = False, **which: int) -> None:
+    """The same run again, in this process."""
+    job = lab.job(variant)
+    batch = opened(job, **which)
+    run_open_steps(job, batch, whole=whole)
+    settle_and_follow(job, batch.batch_id)
+
+
+def _replay(lab: Lab, mode: str) -> None:
+    """What failed again, with reference and stage mended, until nothing is failed; the first of it may
+    have died before."""
+    orders.write(lab.folder, mended=True)
+    original = _original(lab)
+    for number in (1, 2):
+        variant = orders.Variant(mended=True, mode=mode)
+        _retry(lab, variant, replay_of=original, number=number)
+        if summarize(lab.ledger, original).roots.failed == 0:
+            return
+
+
+def _original(lab: Lab) -> int:
+    found = rows(lab.ledger, "SELECT batch_id FROM batch WHERE kind = 'original'")
+    assert len(found) == 1
+    return int(found[0].batch_id)
+
+
+def _check_first(lab: Lab) -> None:
+    """After the retry sinks and ledger are as without the crash: what failed waits for its replay."""
+    for sink in orders.SINKS:
+        assert lab.shown(sink) == FIRST, sink
+    assert lab.shown("daily") == NOTHING
+    found = summarize(lab.ledger, _original(lab))
+    assert (found.roots.acked, found.roots.failed, found.roots.pending) == (190, 10, 0)
+    _check_nothing_left(lab)
+
+
+def _check_end(lab: Lab) -> None:
+    """After the replay sinks equal the oracle, and every batch is complete."""
+    for sink in orders.SINKS:
+        assert lab.shown(sink) == ALL, sink
+    assert lab.shown("daily") == orders.totals(ALL)
+    found = summarize(lab.ledger, _original(lab))
+    counts = (found.roots.total, found.roots.acked, found.roots.quarantined, found.roots.pending)
+    assert (counts, found.complete) == ((200, 197, 3, 0), True)
+    for row in rows(lab.ledger, "SELECT batch_id FROM batch"):
+        assert summarize(lab.ledger, row.batch_id).complete
+    _check_nothing_left(lab)
+    acked = [told[0] for (_, kind), told in lab.notices().items() if kind == "acked"]
+    assert Counter(chain(*acked)) == Counter(set(range(orders.COUNT)) - orders.UNREADABLE)
+
+
+def _check_nothing_left(lab: Lab) -> None:
+    """The ledger knows of nothing open, running or unpublished; who was told twice was told the same."""
+    ledger = lab.ledger
+    assert {row.status for row in rows(ledger, "SELECT status FROM batch")} == {"settled"}
+    assert {row.state for row in rows(ledger, "SELECT state FROM sink_publication")} == {
+        "published"
+    }
+    assert not rows(ledger, "SELECT * FROM pending_root")
+    assert not rows(ledger, "SELECT * FROM stage_run WHERE state = 'running'")
+    swept = sweep_once(ledger, now=_later(lab))
+    assert (swept.settlements, swept.errands, swept.errors) == ((), (), {})
+    assert all(one == told[0] for told in lab.notices().values() for one in told)
+
+
+def _later(lab: Lab, late: str = "1 hour") -> datetime:
+    return one(lab.ledger, f"SELECT now() + interval '{late}' AS later").later

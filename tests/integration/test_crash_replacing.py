@@ -1,0 +1,180 @@
+"""Crashes where rows give way to others: a reprocess, folders that it replaced, and a sink at least once."""
+
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ledger.database import embedded
+from ledger.running import settle_and_follow
+from ledger.summary import summarize
+from ledger.sweeper import sweep_once
+from tests.support import orders
+from tests.support.children import Children
+from tests.support.crash_lab import ANEW, ORIGINAL, Lab
+from tests.support.crashing import opened, run_open_steps
+from tests.support.ledgers import one, rows
+
+FIRST, ALL = orders.expected(mended=False), orders.expected(mended=True)
+NOTHING: orders.Rows = Counter()
+ONCE_OR_MORE = orders.Variant(guarantee="at_least_once", dedup="exact")
+MENDED = orders.Variant(mended=True)
+PARQUET = "ledger.publishers.parquet:ParquetPublisher"
+DELTA = "ledger.publishers.delta:DeltaPublisher"
+POSTGRES = "ledger.publishers.postgres:PostgresPublisher"
+PUBLISHERS = {"lake": PARQUET, "report": POSTGRES, "table": DELTA}
+BEFORE = {"lake": "priced", "report": "lake", "table": "report"}
+
+
+@pytest.fixture(scope="module")
+def children() -> Iterator[Children]:
+    """Processes to be killed; nothing of them is left when the tests end, however they end."""
+    made = Children(spare=1)
+    try:
+        yield made
+    finally:
+        made.end_all()
+
+
+@pytest.fixture(scope="module")
+def a_lab(request, spark, server_home) -> Iterator[Lab]:
+    """The batch's life under one of the guarantees, kept at every stop."""
+    folder = Path(tempfile.mkdtemp(prefix="ackledger-crash-"))
+    try:
+        url = embedded.start(server_home)
+        made = Lab(spark, url, server_home, folder / "lab", request.param)
+        yield made
+        made.dispose()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+exactly_once = pytest.mark.parametrize(
+    "a_lab", [orders.Variant()], indirect=True, ids=["exactly"], scope="module"
+)
+at_least_once = pytest.mark.parametrize(
+    "a_lab", [ONCE_OR_MORE], indirect=True, ids=["at-least"], scope="module"
+)
+
+
+@exactly_once
+@pytest.mark.parametrize(
+    ("target", "nth"),
+    [
+        (f"{PARQUET}._hide", 1),
+        (f"{PARQUET}._rename", 2),
+        (f"{PARQUET}.publish", 1),
+        ("ledger.queries.publications:set_replaced", 1),
+        (f"{POSTGRES}.publish", 1),
+        (f"{DELTA}.publish", 1),
+    ],
+    ids=["old-hidden", "new-renamed", "lake-shown", "lake-being-noted", "report-shown", "table-shown"],
+)  # fmt: skip
+def test_a_reprocess_that_dies_while_it_publishes(a_lab, children, target, nth):
+    """The new rows stand in the place of the old ones, or a reader of folders sees neither for a moment; never both."""
+    lab = a_lab
+    lab.go_to(ANEW)
+    _kill(lab, children, spark=False, target=target, nth=nth, reprocess=True, variant=MENDED)
+    for sink in orders.SINKS:
+        seen = (FIRST, ALL, NOTHING) if sink == "lake" else (FIRST, ALL)
+        assert lab.shown(sink) in seen, sink
+    batch = _retry(lab, MENDED, reprocess=True)
+    assert all(lab.shown(sink) == ALL for sink in orders.SINKS)
+    _retry(lab, MENDED, replay_of=batch)
+    assert all(lab.shown(sink) == ALL for sink in orders.SINKS)
+    assert lab.shown("daily") == orders.totals(ALL)
+    assert summarize(lab.ledger, batch).complete
+    states = rows(lab.ledger, "SELECT state FROM sink_publication WHERE batch_id = 1")
+    assert [row.state for row in states] == ["replaced"] * 3
+
+
+@at_least_once
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("sink", orders.SINKS)
+def test_at_least_once_a_sink_that_dies_in_its_commit(a_lab, children, sink, when):
+    """Run again, what the dead run showed gives way; with dedup="exact" the replay brings no row twice."""
+    lab = a_lab
+    lab.go_to(BEFORE[sink])
+    target = f"{PUBLISHERS[sink]}.publish"
+    _kill(lab, children, target=target, when=when, variant=lab.base)
+    _retry(lab, lab.base)
+    _replay(lab)
+    for name in orders.SINKS:
+        assert lab.shown(name) == ALL, name
+
+
+@at_least_once
+@pytest.mark.parametrize("sink", orders.SINKS)
+def test_at_least_once_a_sink_that_died_and_was_given_up(a_lab, children, sink):
+    """Swept instead of run again, every record fails and is replayed: each row is there at least once."""
+    lab = a_lab
+    lab.go_to(BEFORE[sink])
+    _kill(lab, children, target=f"{PUBLISHERS[sink]}.publish", variant=lab.base)
+    later = one(lab.ledger, "SELECT now() + interval '1 hour' AS later").later
+    (settled,) = sweep_once(lab.ledger, now=later).settlements
+    assert settled.failed == orders.COUNT
+    _retry(lab, lab.base)
+    _replay(lab)
+    for name in orders.SINKS:
+        assert set(lab.shown(name)) == set(ALL), name
+    assert lab.shown(sink) == ALL
+
+
+@pytest.mark.parametrize(
+    ("target", "when"),
+    [("ledger.replaced:_remove", "before"), ("ledger.queries.dedup:forget_replaced", "before")],
+    ids=["before", "removed-and-not-noted"],
+)
+@at_least_once
+def test_folders_that_were_replaced_go_after_a_crash(a_lab, children, target, when):
+    """A reprocess that died before, or while, it removed the old batch's folders is finished by the sweeper."""
+    lab = a_lab
+    lab.go_to("nothing")
+    variant = replace(lab.base, sinks=("lake",))
+    _retry(lab, variant)
+    orders.write(lab.folder, mended=True)
+    mended = replace(variant, mended=True)
+    _kill(lab, children, target=target, when=when, reprocess=True, variant=mended)
+    sweep_once(lab.ledger)
+    assert lab.shown("lake") == ALL
+    _retry(lab, mended, reprocess=True)
+    assert lab.shown("lake") == ALL
+    assert not rows(lab.ledger, "SELECT * FROM replaced_folder")
+    assert len(list((lab.folder / "lake").glob("batch=*"))) == 1
+
+
+def test_nothing_outlives_the_killed(children):
+    """A JVM ends when its driver was killed; nobody had to kill one."""
+    assert children.left_behind == []
+
+
+def _kill(lab: Lab, children: Children, *, target: str, spark: bool = True, **more: object) -> None:
+    lab.leave()
+    child = children.take(spark=spark)
+    try:
+        child.carry_out(lab.order(target, **more))
+        lab.wait_for_rollback()
+    finally:
+        children.end(child)
+
+
+def _retry(lab: Lab, variant: orders.Variant, **which: object) -> int:
+    """The same run again, in this process; its batch."""
+    lab.leave()
+    job = lab.job(variant)
+    batch = opened(job, **which)
+    run_open_steps(job, batch)
+    settle_and_follow(job, batch.batch_id)
+    return batch.batch_id
+
+
+def _replay(lab: Lab) -> None:
+    """What failed again, mended, until nothing is failed."""
+    orders.write(lab.folder, mended=True)
+    _retry(lab, replace(lab.base, mended=True), replay_of=ORIGINAL)
+    found = summarize(lab.ledger, ORIGINAL)
+    assert (found.roots.acked, found.roots.quarantined, found.complete) == (197, 3, True)

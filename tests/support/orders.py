@@ -1,0 +1,150 @@
+"""Orders of shops, packed in boxes: a pipeline with all that can fail, three kinds of sinks, and its oracle."""
+
+import os
+import signal
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from ledger import DeltaSink, FailedRecord, FileSource, ParquetSink, Pipeline, PostgresSink
+
+COUNT = 200
+UNREADABLE = frozenset({20, 90, 150})  # lines that do not parse
+HOMELESS = frozenset({13, 63, 113, 163})  # of a shop that the reference lacks until it is mended
+BROKEN = frozenset({38, 101, 176})  # the second of three boxes fails until the stage is mended
+SINKS = ("lake", "report", "table")
+
+Rows = Counter[tuple[object, ...]]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """How the pipeline is declared. ``mended``: its stage fails nothing more. ``deadly``: a process that
+    the record stage kills, in the midst of its work; ``marker``: where that is noted."""
+
+    mended: bool = False
+    mode: str = "append"
+    guarantee: str = "exactly_once"
+    dedup: str = "none"
+    sinks: tuple[str, ...] = SINKS
+    deadly: int | None = None
+    marker: str = ""
+
+
+def pipeline(folder: str, warehouse: str, variant: Variant) -> Pipeline:
+    """orders -> boxes, by the shops -> priced -> a folder, a Delta table, a table; totals -> a folder."""
+    once = variant.guarantee == "exactly_once"
+    made = Pipeline("shop", guarantee=variant.guarantee, max_replays=1, message_timeout="10s")
+    given = FileSource("orders.csv", schema="id INT, shop STRING, items INT")
+
+    if once:
+        made.source(
+            "orders",
+            given,
+            on_ack=lambda batch_id, messages: note(folder, "acked", batch_id, messages),
+            on_fail=lambda batch_id, messages: note(folder, "failed", batch_id, messages),
+        )
+    else:
+        made.source("orders", given)
+    made.reference("shops", FileSource("shops.csv", schema="shop STRING, city STRING"))
+
+    @made.stage(reads="orders")
+    def boxes(orders: DataFrame, *, shops: DataFrame) -> DataFrame:
+        packed = orders.join(shops, "shop", "inner")
+        box = F.explode(F.sequence(F.lit(1), "items")).alias("box")
+        return packed.select("id", "shop", box, "_anchor")
+
+    broken = frozenset() if variant.mended else BROKEN
+    deadly, marker = variant.deadly, variant.marker
+
+    @made.record_stage(reads="boxes", schema="id INT, shop STRING, box INT, cents INT")
+    def priced(record: dict[str, Any]) -> Any:
+        if deadly is not None and record["id"] == 170:
+            from tests.support.orders import die  # where the executors of tests may not find it
+
+            die(deadly, marker)
+        if record["id"] in broken and record["box"] == 2:
+            raise FailedRecord("crushed")
+        yield {**record, "cents": 100 * record["id"] + record["box"]}
+
+    known = {
+        "lake": ParquetSink("lake", partition_by="shop", dedup=variant.dedup),
+        "report": PostgresSink(
+            warehouse,
+            "report",
+            mode=variant.mode,
+            key=("id", "box") if variant.mode == "upsert" else (),
+            dedup=variant.dedup,
+        ),
+        "table": DeltaSink("table", dedup=variant.dedup),
+    }
+    for name in variant.sinks:
+        made.sink(name, known[name], reads="priced")
+    if once:
+
+        @made.combine(reads="priced")
+        def totals(priced: DataFrame) -> DataFrame:
+            return priced.groupBy("shop").agg(
+                F.count("*").alias("boxes"), F.sum("cents").alias("cents")
+            )
+
+        made.sink("daily", ParquetSink("daily"), reads="totals")
+    return made
+
+
+def note(folder: str, kind: str, batch_id: int, messages: DataFrame) -> None:
+    """One line for each time that the source is told."""
+    ids = sorted(row["id"] or 0 for row in messages.select("id").collect())
+    with (Path(folder) / "notices.txt").open("a") as lines:
+        lines.write(f"{batch_id} {kind} {' '.join(map(str, ids))}\n")
+
+
+def write(folder: Path, *, mended: bool = False) -> None:
+    """The source's file, and the reference without one shop until it is mended."""
+    if not (folder / "orders.csv").exists():
+        lines = [",".join(map(str, _line(number))) for number in range(COUNT)]
+        (folder / "orders.csv").write_text("id,shop,items\n" + "\n".join(lines) + "\n")
+    shops = [f"s{number},Bonn" for number in range(5)] + (["new,Ulm"] if mended else [])
+    (folder / "shops.csv").write_text("shop,city\n" + "\n".join(shops) + "\n")
+
+
+def expected(*, mended: bool) -> Rows:
+    """What each sink is to hold: (id, shop, box, cents) of the records that are good."""
+    gone = UNREADABLE if mended else UNREADABLE | HOMELESS | BROKEN
+    found: Rows = Counter()
+    for number in range(COUNT):
+        if number not in gone:
+            _, shop, items = _line(number)
+            found.update(
+                (number, shop, box, 100 * number + box) for box in range(1, int(items) + 1)
+            )
+    return found
+
+
+def totals(rows: Rows) -> Rows:
+    """(shop, boxes, cents) over rows."""
+    boxes: Counter[object] = Counter()
+    cents: Counter[object] = Counter()
+    for (_, shop, _, price), count in rows.items():
+        boxes[shop] += count
+        cents[shop] += count * int(str(price))
+    return Counter((shop, boxes[shop], cents[shop]) for shop in boxes)
+
+
+def _line(number: int) -> tuple[object, str, int]:
+    name = f"x{number}" if number in UNREADABLE else number
+    shop = "new" if number in HOMELESS else f"s{number % 5}"
+    return name, shop, 3 if number in BROKEN else 1 + number % 3
+
+
+def die(process: int, marker: str) -> None:
+    """Note that the point was reached, then kill a process: this one, or the driver of this executor."""
+    with open(marker, "a") as lines:
+        lines.write(f"{process}\n")
+    os.kill(process, signal.SIGKILL)
+    time.sleep(60)
