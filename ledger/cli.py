@@ -190,18 +190,20 @@ def publish(
     master: Annotated[str, typer.Option(help="Spark master.")] = "local[*]",
     as_json: Json = False,
 ) -> None:
-    """Show in the sinks what is decided and not shown yet: what a run that died has left."""
-    from ledger.running import combine, publish_settled
+    """Show in the sinks what is decided and not shown yet, and bring states on: what a run that died has left."""
+    from ledger.running import advance_states, combine, publish_settled
     from ledger.spark.job import Job
+    from ledger.state_runs import is_due
 
     settings, pipeline = Settings(), _load(target)
     database = connect(settings)
     waiting = database.transact(lambda c: publications.waiting(c, pipeline.name, batch))
-    job = Job(_session(pipeline, master), database, settings, pipeline) if waiting else None
     shown = []
-    for number in waiting:
-        assert job is not None
-        shown += [*publish_settled(job, number), *combine(job, number)]
+    if waiting or is_due(database, pipeline):
+        job = Job(_session(pipeline, master), database, settings, pipeline)
+        for number in waiting:
+            shown += [*publish_settled(job, number), *combine(job, number)]
+        advance_states(job, batch)
     show([asdict(one) for one in shown], as_json, tables.rows)
 
 

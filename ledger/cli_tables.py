@@ -96,6 +96,7 @@ def summary(data: Mapping[str, Any]) -> RenderableType:
         _table(data["stages"], names),
         Text(f"{roots['total']:,} records: {counts}"),
     ]
+    parts += [Text(sentence, style="yellow") for sentence in data["waits"]]
     if "advice" in data:
         parts.append(Text(data["advice"], style="yellow"))
     return Group(*parts)

@@ -10,7 +10,7 @@ from typing import Any
 from ledger.errors import DeclarationError
 from ledger.sinks import PostgresSink
 from ledger.sources import FileSource
-from ledger.steps import CombineStep, SinkStep, SourceStep, StageStep, Step, suggestion
+from ledger.steps import CombineStep, SinkStep, SourceStep, StageStep, StateStep, Step, suggestion
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,14 @@ class Graph:
         return tuple(self.steps[name] for name in ordered)
 
     def follows(self, name: str) -> bool:
-        """Whether a step runs once its batch is settled: a combine, and what reads it."""
+        """Whether a step runs once its batch is settled: a combine or a state, and what reads it."""
         step = self.step(name)
-        return isinstance(step, CombineStep) or any(map(self.follows, step.inputs))
+        return isinstance(step, CombineStep | StateStep) or any(map(self.follows, step.inputs))
+
+    def is_stateful(self, name: str) -> bool:
+        """Whether a step is a state over batches, or shows one."""
+        step = self.step(name)
+        return isinstance(step, StateStep) or any(map(self.is_stateful, step.inputs))
 
     def check_publishable(self) -> None:
         """Raise DeclarationError unless every sink can tell the rows of acked records from others."""
@@ -85,12 +90,13 @@ class Graph:
                 )
 
     def check_combines(self) -> None:
-        """Raise DeclarationError if a combine would count rows that replays of units bring again."""
+        """Raise DeclarationError if a combine or a state would count rows that replays of units bring again."""
         self._check_names()
         for step in self.steps.values():
-            if isinstance(step, CombineStep) and self.unit is not None and self.in_units(step.name):
+            after = isinstance(step, CombineStep | StateStep)
+            if after and self.unit is not None and self.in_units(step.name):
                 raise DeclarationError(
-                    f"combine {step.name!r} of pipeline {self.name!r} reads what is replayed by unit, and at least once "
+                    f"{step.kind} {step.name!r} of pipeline {self.name!r} reads what is replayed by unit, and at least once "
                     'nobody can tell which rows of a unit count: declare the pipeline with guarantee="exactly_once"'
                 )
 
@@ -136,7 +142,7 @@ class Graph:
         return self._derived(
             lambda step, inputs: (
                 all(inputs)
-                and not isinstance(step, CombineStep)
+                and not isinstance(step, CombineStep | StateStep)
                 and not (isinstance(step, StageStep) and not step.anchored)
             )
         )
@@ -192,15 +198,18 @@ class Graph:
             )
         if found.kind == "sink":
             raise DeclarationError(f"{step.kind} {step.name!r} reads {name!r}, a sink")
-        if found.kind == "combine" and step.kind != "sink":
+        if isinstance(found, CombineStep | StateStep) and step.kind != "sink":
+            what = "a combine" if isinstance(found, CombineStep) else "a state over batches"
             raise DeclarationError(
-                f"{step.kind} {step.name!r} reads {name!r}, a combine, which runs once the batch is settled: only "
-                "sinks may read it. Do the rest in the combine itself"
+                f"{step.kind} {step.name!r} reads {name!r}, {what}, which runs once the batch is settled: only "
+                f"sinks may read it. Do the rest in {name!r} itself"
             )
 
     def _check_readers(self) -> None:
         read = {name for step in self.steps.values() for name in step.inputs}
         for step in self.steps.values():
+            if isinstance(step, StateStep) and step.keeper is not None:
+                continue  # it keeps its state where its users find it
             if step.kind != "sink" and step.name not in read:
                 raise DeclarationError(
                     f"nothing reads {step.kind} {step.name!r} of pipeline {self.name!r}: "
@@ -212,7 +221,7 @@ class Graph:
         if len(tracked) == len(step.inputs):
             return
         what = f"{step.kind} {step.name!r} of pipeline {self.name!r}"
-        if isinstance(step, CombineStep):
+        if isinstance(step, CombineStep | StateStep):
             raise DeclarationError(
                 f"{what} reads what is not tracked any more, so nobody knows which of its rows are acked: keep the "
                 "anchor up to it"
@@ -225,7 +234,7 @@ class Graph:
             raise DeclarationError(f"{what} takes records, and its input is not tracked any more")
         if isinstance(step, SinkStep) and self.follows(step.name) and step.sink.dedup != "none":
             raise DeclarationError(
-                f'{what} shows what a combine makes, whole and once: expected dedup="none"'
+                f'{what} shows what {step.reads!r} makes, whole and once: expected dedup="none"'
             )
         if isinstance(step, SinkStep) and not step.sink.keyed and step.sink.dedup != "none":
             raise DeclarationError(

@@ -11,6 +11,7 @@ from ledger.errors import DeclarationError
 from ledger.graph import Graph
 from ledger.sinks import Sink
 from ledger.sources import FileSource, TableSource
+from ledger.stateful import StatefulStage
 from ledger.states import Guarantee, Settle
 from ledger.steps import (
     Acks,
@@ -20,12 +21,15 @@ from ledger.steps import (
     SinkStep,
     SourceStep,
     StageStep,
+    StateStep,
     Step,
     checked_name,
     combine_step,
+    keeper_step,
     one_input,
     record_step,
     stage_step,
+    state_step,
     suggestion,
     unanchored,
     warn_of_aggregates,
@@ -233,6 +237,26 @@ class Pipeline:
 
         return declare
 
+    def stateful_stage(self, *, reads: str) -> Callable[[Function], Function]:
+        """Declare the decorated function as a state over batches; its name is the stage's.
+
+        It takes the state so far, as it returned it for the batch before or None, and the acked rows of one batch
+        in the user's columns, references as keyword-only parameters; it returns the new state. It runs
+        once the batch is settled, batch after batch in their order; a replay is a batch of its own. Its
+        sinks show the whole new state in place of the one before.
+        """
+
+        def declare(function: Function) -> Function:
+            self._add(state_step(function, reads))
+            return function
+
+        return declare
+
+    def stateful(self, name: str, stage: StatefulStage, *, reads: str) -> None:
+        """Declare a state over batches that ``stage`` keeps, by the hooks of StatefulStage; without sinks
+        if it shows its state elsewhere."""
+        self._add(keeper_step(name, stage, reads))
+
     def sink(self, name: str, sink: Sink, *, reads: str) -> None:
         """Declare a sink."""
         self._add(SinkStep(checked_name("sink", name), sink, one_input("sink", name, reads)))
@@ -243,8 +267,21 @@ class Pipeline:
         return tuple(step for step in self._checked() if not self.graph.follows(step.name))
 
     def followers(self) -> tuple[Step, ...]:
-        """The steps that follow the settlement: combines, and the sinks that read them."""
+        """The steps that follow the settlement: combines and states, and the sinks that read them."""
         return tuple(step for step in self._checked() if self.graph.follows(step.name))
+
+    def combined(self) -> tuple[Step, ...]:
+        """The steps that follow the settlement of one family: combines, and the sinks that read them."""
+        return tuple(step for step in self.followers() if not self.graph.is_stateful(step.name))
+
+    def states(self) -> tuple[StateStep, ...]:
+        """Its states over batches."""
+        return tuple(step for step in self._steps.values() if isinstance(step, StateStep))
+
+    def sinks_of(self, name: str) -> tuple[SinkStep, ...]:
+        """The sinks that read a step."""
+        sinks = [step for step in self._steps.values() if isinstance(step, SinkStep)]
+        return tuple(step for step in sinks if step.reads == name)
 
     def _checked(self) -> tuple[Step, ...]:
         if self.guarantee is not None:
@@ -287,14 +324,14 @@ class Pipeline:
         sources = [step for step in self._steps.values() if isinstance(step, SourceStep)]
         return self.max_pending is not None and not all(step.incremental for step in sources)
 
-    def references(self, step: StageStep | CombineStep) -> dict[str, FileSource]:
+    def references(self, step: StageStep | CombineStep | StateStep) -> dict[str, FileSource]:
         """The side inputs that a stage names."""
         return {name: self._references[name] for name in step.references}
 
     def topology(self) -> list[dict[str, Any]]:
         """The steps in order, as the ledger keeps them: name, kind, reads, of a stage acks and whether
         its rows may be anchored to several records, of a source whether it is to be told, of a sink whether its
-        rows are withheld by unit; ``after``: it runs after the settlement."""
+        rows are withheld by unit; ``after``: it runs after the settlement; ``stateful``: in the batches' order."""
         return [
             {
                 "name": step.name,
@@ -310,6 +347,7 @@ class Pipeline:
                     else {}
                 ),
                 **({"after": True} if self.graph.follows(step.name) else {}),
+                **({"stateful": True} if self.graph.is_stateful(step.name) else {}),
             }
             for step in self._checked()
         ]

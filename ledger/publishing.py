@@ -6,6 +6,7 @@ sink's own record whether it was carried out.
 """
 
 import logging
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -43,18 +44,23 @@ def needs_withholding(database: Database, batch_id: int) -> bool:
 
 
 def publish(
-    database: Database, settings: Settings, pipeline: Pipeline, batch_id: int
+    database: Database,
+    settings: Settings,
+    pipeline: Pipeline,
+    batch_id: int,
+    sinks: Collection[str] | None = None,
 ) -> list[Published]:
     """Show all that is decided of a batch's family and not shown yet; what was shown, in order.
 
-    What is wrong with one sink keeps no other waiting; it is raised at the end. Repeating it is harmless. Raises NotReadyError while rows are yet to be withheld, or somebody else is
+    ``sinks``: only in these. What is wrong with one sink keeps no other waiting; it is raised at the end. Repeating
+    it is harmless. Raises NotReadyError while rows are yet to be withheld, or somebody else is
     publishing the same.
     """
     found = database.transact(lambda c: publications.pending(c, batch_id))
     done: list[Published] = []
     failed: dict[str, Exception] = {}
     for row in found:
-        if row.sink in failed:
+        if row.sink in failed or (sinks is not None and row.sink not in sinks):
             continue  # a sink shows the batches of a family in order
         work = partial(_publish, settings=settings, pipeline=pipeline, row=row)
         try:

@@ -7,20 +7,26 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from ledger import follow_ups
+from ledger import follow_ups, state_runs
 from ledger.database.connection import Database
-from ledger.errors import FencedError, LedgerError
+from ledger.errors import FencedError, LedgerError, NotReadyError
 from ledger.pipeline import Pipeline
 from ledger.publishing import Published, needs_withholding, publish
+from ledger.queries import checkpoints
 from ledger.queries.batches import Batch
 from ledger.replaced import remove_replaced
 from ledger.settlement import Settlement, settle_once
 from ledger.stage_runs import Attempt, OpenedRun, Record, fail, heartbeat, open_run
+from ledger.state_runs import Elsewhere, StateRun
 from ledger.states import BatchStatus
-from ledger.steps import CombineStep, SinkStep, SourceStep, Step
+from ledger.steps import CombineStep, SinkStep, SourceStep, StateStep, Step
 
 if TYPE_CHECKING:
     from ledger.spark.job import Job
+
+# How long to wait for another driver that is at a state, and how often to look.
+STATE_WAIT_SECONDS = 300.0
+STATE_POLL_SECONDS = 1.0
 
 _log = logging.getLogger(__name__)
 
@@ -69,7 +75,8 @@ def run_steps(
 
 def settle_and_follow(job: "Job", batch_id: int, *, now: datetime | None = None) -> Settlement:
     """Settle the batch if it can be decided at ``now``, then do what follows: its sinks show what is
-    acked, folders that it has replaced go, and its sources are told what became of it."""
+    acked, folders that it has replaced go, its sources are told what became of it, and states over batches
+    take in what is their turn."""
     settlement = settle_once(job.database, batch_id, now=now)
     assert settlement is not None
     if settlement.status is BatchStatus.SETTLED:
@@ -77,6 +84,7 @@ def settle_and_follow(job: "Job", batch_id: int, *, now: datetime | None = None)
         combine(job, batch_id)
         remove_replaced(job.database, batch_id)
         notify(job, batch_id)
+        advance_states(job, batch_id)
     return settlement
 
 
@@ -97,7 +105,7 @@ def publish_settled(job: "Job", batch_id: int) -> list[Published]:
 
 def combines_due(database: Database, pipeline: Pipeline, batch_id: int) -> bool:
     """Whether something that follows the settlement of a batch has not run: a combine, or a sink of one."""
-    return any(_is_due(database, batch_id, step) for step in pipeline.followers())
+    return any(_is_due(database, batch_id, step) for step in pipeline.combined())
 
 
 def combine(
@@ -105,7 +113,7 @@ def combine(
 ) -> list[Published]:
     """Run the combines of a batch that are due, and their sinks; what was published. It starts nothing where
     nothing is due."""
-    for step in job.pipeline.followers():
+    for step in job.pipeline.combined():
         run = _opened_follower(job.database, batch_id, step)
         if run is not None:
             _living(job, run, step, on_fenced)
@@ -123,6 +131,68 @@ def _opened_follower(database: Database, batch_id: int, step: Step) -> OpenedRun
         return follow_ups.open_combine(database, batch_id, step, Attempt())
     assert isinstance(step, SinkStep)
     return follow_ups.open_combined_sink(database, batch_id, step, Attempt())
+
+
+def advance_states(
+    job: "Job", batch_id: int | None = None, on_fenced: Callable[[], None] | None = None
+) -> list[StepResult]:
+    """Bring the pipeline's states over batches as far as its batches are settled, in order, and show each.
+
+    Whoever comes does what earlier ones could not. ``batch_id``: say what this one waits for, if it does.
+    """
+    results = []
+    for step in job.pipeline.states():
+        _show_states(job, step)
+        while (run := _next_state(job, step)) is not None:
+            started = time.monotonic()
+            record = _living_state(job, run, step, on_fenced)
+            results.append(StepResult(step.name, record, time.monotonic() - started))
+            _log.info("batch %s: %s", run.run.batch.batch_id, results[-1])
+            _show_states(job, step)
+    if batch_id is not None:
+        for sentence in job.database.transact(lambda c: state_runs.waits_for(c, batch_id)):
+            _log.warning("%s", sentence)
+    return results
+
+
+def _show_states(job: "Job", step: StateStep) -> None:
+    """Show the current state where a sink does not, then let go of older ones."""
+    sinks = [sink.name for sink in job.pipeline.sinks_of(step.name)]
+    unshown = job.database.transact(lambda c: checkpoints.unshown(c, job.pipeline.name, sinks))
+    for batch_id in unshown:
+        try:
+            publish(job.database, job.settings, job.pipeline, batch_id, sinks)
+        except NotReadyError as exc:  # another process is showing it
+            _log.info("%s", exc)
+    state_runs.acknowledge(job.database, job.pipeline, step)
+
+
+def _next_state(job: "Job", step: StateStep) -> StateRun | None:
+    """A run for the batch whose turn it is; None if none is due, or another driver goes on being at it."""
+    deadline = time.monotonic() + STATE_WAIT_SECONDS
+    while True:
+        found = state_runs.open_next(job.database, job.pipeline, step, Attempt())
+        if not isinstance(found, Elsewhere):
+            return found
+        if time.monotonic() > deadline:
+            _log.warning("%s is left to the driver that is at it: %s", step.name, found)
+            return None
+        time.sleep(STATE_POLL_SECONDS)
+
+
+def _living_state(
+    job: "Job", opened: StateRun, step: StateStep, on_fenced: Callable[[], None] | None
+) -> Record:
+    """Execute a run of a state while its lease is renewed; one that raises ends at once."""
+    from ledger.spark.state import run_state
+
+    with heartbeat(job.database, opened.run.run_id, on_fenced or _cancel(job)):
+        try:
+            return run_state(job, opened, step)
+        except BaseException as exc:
+            for run in (opened.run, *opened.sinks.values()):
+                _mark_failed(job, run, exc)
+            raise
 
 
 def notify(job: "Job", batch_id: int) -> list[str]:
@@ -147,6 +217,7 @@ def _living(job: "Job", run: OpenedRun, step: Step, on_fenced: Callable[[], None
 
 
 def _execute(job: "Job", run: OpenedRun, step: Step) -> Record:
+    assert not isinstance(step, StateStep), "advance_states runs these"
     from ledger.spark.combine import run_combine, run_combined_sink
     from ledger.spark.emit import run_source
     from ledger.spark.sink import run_sink

@@ -181,28 +181,41 @@ def commit(
     """
 
     def work(connection: Connection) -> None:
-        if (
-            run.status is not BatchStatus.OPEN
-        ):  # what follows a settlement looks at the whole family
+        if run.status is not BatchStatus.OPEN:
+            # What follows a settlement looks at the whole family.
             batches.lock_batch(connection, run.batch.original_id)
-        batch = batches.lock_batch(connection, run.batch.batch_id)
-        assert batch is not None
-        state = runs.get_run(connection, run.run_id).state
-        if state is RunState.COMMITTED:
-            return  # the answer to the first try was lost
-        _guard(connection, batch, run, state)
-        _check_posted(connection, run, record)
-        runs.supersede(connection, batch.batch_id, run.stage)
-        if not runs.commit_run(connection, run.run_id, asdict(record)):
-            raise AssertionError("the batch is locked and the run was running")
-        runs.insert_files(connection, run.run_id, files or [])
-        runs.insert_drops(connection, run.run_id, drops or {})
-        if emitted is not None:
-            runs.set_emitted(connection, batch.batch_id, run.stage, run.run_id, emitted)
-        if before_commit is not None:
+        made = commit_in(connection, run, record, files=files, emitted=emitted, drops=drops)
+        if made and before_commit is not None:
             before_commit(connection)
 
     database.transact(work)
+
+
+def commit_in(
+    connection: Connection,
+    run: OpenedRun,
+    record: Record,
+    *,
+    files: list[dict[str, Any]] | None = None,
+    emitted: Emitted | None = None,
+    drops: Mapping[str, int] | None = None,
+) -> bool:
+    """As ``commit``, within a transaction; False if the answer to an earlier try was lost."""
+    batch = batches.lock_batch(connection, run.batch.batch_id)
+    assert batch is not None
+    state = runs.get_run(connection, run.run_id).state
+    if state is RunState.COMMITTED:
+        return False
+    _guard(connection, batch, run, state)
+    _check_posted(connection, run, record)
+    runs.supersede(connection, batch.batch_id, run.stage)
+    if not runs.commit_run(connection, run.run_id, asdict(record)):
+        raise AssertionError("the batch is locked and the run was running")
+    runs.insert_files(connection, run.run_id, files or [])
+    runs.insert_drops(connection, run.run_id, drops or {})
+    if emitted is not None:
+        runs.set_emitted(connection, batch.batch_id, run.stage, run.run_id, emitted)
+    return True
 
 
 def retire(database: Database, run: OpenedRun) -> None:

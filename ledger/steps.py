@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from ledger.errors import DeclarationError
 from ledger.sinks import Sink
 from ledger.sources import FileSource, TableSource
+from ledger.stateful import StatefulStage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -26,6 +27,7 @@ Notice = Callable[[int, "DataFrame"], object]
 NOTIFY = "notify"  # tells sources
 WITHHOLD = "withhold"  # leaves the rows of failed records out of what sinks are to show
 COMBINE = "combine"  # runs the combines, once all records of a batch are acked or quarantined
+STATE = "state"  # advances the states over batches, in the batches' order
 _AGGREGATES = frozenset(
     {"groupBy", "groupby", "rollup", "cube", "agg", "distinct", "dropDuplicates", "drop_duplicates", "limit", "over"}
 )  # fmt: skip
@@ -104,7 +106,19 @@ class CombineStep:
     kind = "combine"
 
 
-Step = SourceStep | StageStep | SinkStep | CombineStep
+@dataclass(frozen=True)
+class StateStep:
+    """A state over batches: a function of the state and a batch's acked rows, or an object that keeps it."""
+
+    name: str
+    inputs: tuple[str, ...]
+    function: "Callable[..., Any] | None" = None
+    references: tuple[str, ...] = ()
+    keeper: StatefulStage | None = None
+    kind = "stateful"
+
+
+Step = SourceStep | StageStep | SinkStep | CombineStep | StateStep
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
@@ -163,14 +177,37 @@ def combine_step(
     return CombineStep(name, function, inputs, references, partial)
 
 
+def state_step(function: "Callable[..., Any]", reads: str | Sequence[str]) -> StateStep:
+    name = checked_name("stateful", function.__name__)
+    frames = ("the state so far", one_input("stateful", name, reads))
+    references = _references("stateful", name, function, frames)
+    return StateStep(name, frames[1:], function, references)
+
+
+def keeper_step(name: str, keeper: StatefulStage, reads: str | Sequence[str]) -> StateStep:
+    if not isinstance(keeper, StatefulStage):
+        raise DeclarationError(
+            f"stateful {name!r}: expected an object of a subclass of StatefulStage, found {type(keeper).__name__}"
+        )
+    inputs = (one_input("stateful", name, reads),)
+    return StateStep(checked_name("stateful", name), inputs, keeper=keeper)
+
+
 def _parameters(
     kind: str, name: str, function: "Callable[..., Any]", reads: str | Sequence[str]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The inputs of a function of frames, and the references that it names."""
+    inputs = _inputs(kind, name, reads)
+    return inputs, _references(kind, name, function, inputs)
+
+
+def _references(
+    kind: str, name: str, function: "Callable[..., Any]", inputs: tuple[str, ...]
+) -> tuple[str, ...]:
+    """The references that a function of ``inputs``, a frame each, names."""
     parameters = inspect.signature(function).parameters.values()
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     references = tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
-    inputs = _inputs(kind, name, reads)
     frames = len(inputs)
     if len(positional) != frames or len(positional) + len(references) != len(parameters):
         expected = "one positional parameter" if frames == 1 else f"{frames} positional parameters"
@@ -178,7 +215,7 @@ def _parameters(
             f"{kind} {name!r}: expected {expected}, a frame for each input ({', '.join(inputs)}), and references "
             f"as keyword-only ones; found ({', '.join(map(str, parameters))})"
         )
-    return inputs, references
+    return references
 
 
 def warn_of_aggregates(step: StageStep) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 from ledger.database.connection import Database
 from ledger.queries import claims, combines, publications, reports
+from ledger.state_runs import waits_for
 from ledger.states import BatchStatus
 
 
@@ -23,7 +24,8 @@ class RootCounts:
 class Summary:
     """One batch as ``batch_status`` and ``stage_progress`` have it. ``seconds`` per step. ``unread``:
     records of its interval that further batches are to read (``max_pending``). ``unpublished``: sinks that
-    are yet to show what is decided of it. ``uncombined``: a combine of it is due."""
+    are yet to show what is decided of it. ``uncombined``: a combine of it is due. ``waits``: of each state over
+    batches that it is not in, what that waits for."""
 
     batch_id: int
     pipeline: str
@@ -35,6 +37,7 @@ class Summary:
     unread: int = 0
     unpublished: int = 0
     uncombined: bool = False
+    waits: tuple[str, ...] = ()
 
     @property
     def done(self) -> bool:
@@ -97,4 +100,5 @@ def summarize(database: Database, batch_id: int) -> Summary:
         database.transact(lambda c: claims.unread(c, batch_id)),
         database.transact(lambda c: publications.unpublished(c, batch_id)),
         database.transact(lambda c: combines.combine_is_due(c, batch_id)),
+        tuple(database.transact(lambda c: waits_for(c, batch_id))),
     )

@@ -7,7 +7,15 @@ from sqlalchemy import Connection
 
 from ledger.database.connection import Database, translated
 from ledger.errors import LedgerError, UnavailableError
-from ledger.queries import batches, claims, combines, partitions, publications, replays
+from ledger.queries import (
+    batches,
+    checkpoints,
+    claims,
+    combines,
+    partitions,
+    publications,
+    replays,
+)
 from ledger.replaced import remove_replaced
 from ledger.settlement import Settlement, settle_once
 
@@ -33,7 +41,7 @@ class ReplayWish:
 @dataclass(frozen=True)
 class Errand:
     """A settled batch whose run left something undone, with its DAG: sinks do not show what is acked, a combine
-    has not run, sources were told nothing, or nobody reads on in its interval."""
+    has not run, a state over batches waits for it, sources were told nothing, or nobody reads on in its interval."""
 
     batch_id: int
     dag_id: str
@@ -68,6 +76,7 @@ def sweep_once(
         lambda c: [
             *publications.overdue(c, due),
             *combines.uncombined(c, due),
+            *checkpoints.overdue(c, due),
             *batches.untold(c, due),
             *claims.unread_intervals(c, due),
         ]

@@ -77,7 +77,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class BatchResult:
-    """What became of a batch. ``rows``: by sink, what it holds of the batch and those it belongs to.
+    """What became of a batch. ``rows``: by sink, what it holds of the batch and those it belongs to, or all of a state.
 
     ``crashed``: a fault ended the run; ``resume`` goes on as Airflow's retry would.
     """
@@ -371,7 +371,7 @@ class _Lab:
             found.roots,
             [Failure(**row._mapping) for row in failed],
             {
-                step.name: self._sink_rows(step.name, batch_id)
+                step.name: self._sink_rows(made, step.name, batch_id)
                 for step in (*made.steps(), *made.followers())
                 if isinstance(step, SinkStep)
             },
@@ -380,11 +380,13 @@ class _Lab:
             self,
         )
 
-    def _sink_rows(self, name: str, batch_id: int) -> list[dict[str, Any]]:
-        """The rows that the sink holds of the batch's original and its replays."""
+    def _sink_rows(self, made: Pipeline, name: str, batch_id: int) -> list[dict[str, Any]]:
+        """The rows that the sink holds of the batch's original and its replays, or of a state."""
         folder = self._folder / "sinks" / name
         family = self.database.transact(lambda c: reports.family(c, batch_id))
         shown = [str(folder / f"batch={one}") for one in family]
+        if made.graph.is_stateful(name):
+            shown = [str(one) for one in folder.glob("batch=*")]
         shown = [path for path in shown if any(Path(path).rglob("*.parquet"))]
         if not shown:
             return []

@@ -20,7 +20,7 @@ from airflow.sdk.exceptions import (
     DagRunTriggerException,
 )
 
-from ledger.airflow.submitting import Combine, Withhold, connected, submitted
+from ledger.airflow.submitting import Combine, State, Withhold, connected, submitted
 from ledger.errors import (
     BackPressureError,
     DeclarationError,
@@ -31,10 +31,20 @@ from ledger.errors import (
 from ledger.pipeline import Pipeline
 from ledger.settings import Settings
 from ledger.states import Guarantee
-from ledger.steps import COMBINE, NOTIFY, WITHHOLD
+from ledger.steps import COMBINE, NOTIFY, STATE, WITHHOLD
 
 APPLICATION = Path(__file__).resolve().parent.parent.parent / "jobs" / "run_step.py"
-_OWN_TASKS = ("open", "settle", "publish", "complete", "next_part", NOTIFY, WITHHOLD, COMBINE)
+_OWN_TASKS = (
+    "open",
+    "settle",
+    "publish",
+    "complete",
+    "next_part",
+    NOTIFY,
+    WITHHOLD,
+    COMBINE,
+    STATE,
+)
 SELECTING = ("reason", "stage", "root", "source", "since", "until", "quarantined", "held")
 _OWN_CONF = ("interval_start", "interval_end", "reprocess", "guarantee")
 _log = logging.getLogger(__name__)
@@ -61,7 +71,8 @@ def pipeline_dag(
 ) -> DAG:
     """The DAG of a pipeline: ``open``, one spark-submit per step, ``settle``, ``publish``, ``complete``.
 
-    Between the last two, ``withhold`` submits a Spark job if records failed, and is skipped if none did.
+    Between the last two, ``withhold`` submits a Spark job if records failed, and is skipped if none did; so do
+    ``combine`` and ``state`` if the pipeline has them and it is their turn.
     A run's conf may name another guarantee than the pipeline's: ``{"guarantee": "at_least_once"}``.
     ``schedule``: a cron expression or ``@monthly`` and the like; it becomes real data intervals.
     ``target``: MODULE:NAME where the pipeline is found by the job; default: the module that
@@ -124,8 +135,10 @@ def _follow(pipeline: Pipeline, settled: Any, published: Any, submit: Callable[.
     completed = _complete_task()
     settled >> submit(WITHHOLD, kind=Withhold) >> published >> completed
     settled >> published
-    if pipeline.followers():
+    if pipeline.combined():
         published >> submit(COMBINE, kind=Combine) >> completed
+    if pipeline.states():
+        published >> submit(STATE, kind=State) >> completed
     if pipeline.reads_in_parts:
         published >> _next_part_task()
     if pipeline.wants_notice:
@@ -317,6 +330,8 @@ def _complete_task() -> Any:
         _log.info("%s", summary.roots)
         if not summary.done:
             raise AirflowFailException(summary.incomplete_because())
+        for sentence in summary.waits:
+            _log.warning("%s", sentence)
         if summary.unread:
             _log.warning("%s", summary.incomplete_because())
 

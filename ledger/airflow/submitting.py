@@ -39,6 +39,21 @@ class Combine(SparkSubmitOperator):
         super().execute(context)
 
 
+class State(SparkSubmitOperator):
+    """Submits nothing while no state is due: an earlier batch is not decided, or another run has done it."""
+
+    def execute(self, context: Any) -> None:
+        from ledger.loading import load_pipeline
+        from ledger.state_runs import is_due, waits_for
+
+        batch_id, database = context["ti"].xcom_pull(task_ids="open"), connected()
+        target = self.application_args[1]  # type: ignore[index]
+        if not is_due(database, load_pipeline(target)):
+            waits = database.transact(lambda c: waits_for(c, batch_id))
+            raise AirflowSkipException("; ".join(waits) or "the states have taken in this batch")
+        super().execute(context)
+
+
 def submitted(
     pipeline: Pipeline,
     target: str,

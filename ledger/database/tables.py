@@ -227,6 +227,7 @@ batch = Table(
         postgresql_where=text("topology @> '[{\"after\": true}]'::jsonb"),
     ),
     Index(None, "original_batch_id"),
+    Index(None, "replaces_batch_id", postgresql_where=text("replaces_batch_id IS NOT NULL")),
     comment="One run of a pipeline over one interval: scheduled, manual, backfill or replay.",
 )
 
@@ -638,6 +639,37 @@ sink_replacement = Table(
         primary=True,
     ),
     comment="Whose rows a sink's run brings again: a replay of units that had been shown already.",
+)
+
+checkpoint = Table(
+    "checkpoint",
+    metadata,
+    _key("pipeline_id", "pipeline.pipeline_id", "Pipeline.", primary=True),
+    Column("stage", Text, primary_key=True, comment="Stateful stage by name."),
+    _key("batch_id", "batch.batch_id", "Batch whose rows the state has taken in.", primary=True),
+    _key(
+        "stage_run_id",
+        "stage_run.stage_run_id",
+        "The run that made it, each from the one before: the greatest made the current state.",
+    ),
+    Column(
+        "snapshot",
+        JSONB,
+        comment="What the stage's commit returned; null for a function, whose state is the files of the run.",
+    ),
+    _moment("committed_at", "When the state was committed, with what its sinks show.", now=True),
+    _moment(
+        "acked_at",
+        "When the stage was told that the batch is committed as a whole; null: it was not.",
+        nullable=True,
+    ),
+    _moment(
+        "removed_at",
+        "When the files of the run were removed, a later state being acked; null: they are there.",
+        nullable=True,
+    ),
+    UniqueConstraint("stage_run_id"),
+    comment="The state over batches that a stateful stage has committed with each batch.",
 )
 
 replaced_folder = Table(

@@ -15,7 +15,7 @@ AND NOT EXISTS (SELECT FROM batch l WHERE l.original_batch_id = coalesce(b.origi
                 AND l.status = 'settled' AND (l.settled_at, l.batch_id) > (b.settled_at, b.batch_id))
 AND EXISTS (
   SELECT FROM jsonb_array_elements(b.topology) AS step
-  WHERE step ->> 'after' = 'true' AND NOT EXISTS (
+  WHERE step ->> 'after' = 'true' AND step -> 'stateful' IS NULL AND NOT EXISTS (
     SELECT FROM stage_run r WHERE r.batch_id = b.batch_id AND r.stage = step ->> 'name' AND r.state = 'committed'))
 """
 

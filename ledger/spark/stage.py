@@ -32,7 +32,7 @@ from ledger.spark.manifest import with_position
 from ledger.spark.reading import read_reference
 from ledger.spark.records import run_records
 from ledger.stage_runs import OpenedRun, Record, commit
-from ledger.steps import CombineStep, StageStep
+from ledger.steps import CombineStep, StageStep, StateStep
 
 SWALLOWED = "read"  # the reason of what an on_read stage read and did not emit
 
@@ -168,7 +168,7 @@ def _marked(job: Job, step: StageStep, mark: Mark) -> DataFrame:
     return mark.frame.select(*anchor, F.lit(mark.reason).alias(column))
 
 
-def check_frame(step: StageStep | CombineStep, made: object) -> None:
+def check_frame(step: StageStep | CombineStep | StateStep, made: object) -> None:
     """Raise StageError unless a stage returned a frame whose columns have different names."""
     stage = step.name
     if not isinstance(made, DataFrame):

@@ -59,6 +59,32 @@ def test_step_named_like_a_task():
         pipeline_dag(made, schedule=None)
 
 
+def test_a_state_has_a_task_behind_publish():
+    """A pipeline with a state over batches has one task for it, between publish and the run's verdict."""
+    made = Pipeline("kept")
+    made.source("a", FileSource("a", schema="n INT"))
+
+    @made.stateful_stage(reads="a")
+    def total(state, batch):
+        return batch
+
+    made.sink("b", ParquetSink("b"), reads="a")
+    made.sink("c", ParquetSink("c"), reads="total")
+    dag = pipeline_dag(made, schedule=None, target="jobs.kept:pipeline")
+    assert set(dag.task_dict) == {
+        "open",
+        "a",
+        "b",
+        "settle",
+        "withhold",
+        "publish",
+        "state",
+        "complete",
+    }
+    assert dag.get_task("state").upstream_task_ids == {"publish"}
+    assert dag.get_task("state").downstream_task_ids == {"complete"}
+
+
 def test_half_an_interval_is_refused():
     """A conf with only one end of the interval is an error, not the run's own interval."""
     from ledger.airflow.pipelines import _interval

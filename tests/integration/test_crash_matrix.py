@@ -133,7 +133,7 @@ CASES = [
     Case("combine committed", "replay published", f"{COMBINE}:commit"),
     Case("combine committed, swept", "replay published", f"{COMBINE}:commit", swept=True),
     Case("combined sink staged", "replay published", f"{COMBINE}:stage_rows"),
-    Case("combined sink decided", "replay published", f"{PUBLICATIONS}:decide_combined"),
+    Case("combined sink decided", "replay published", "ledger.queries.combines:decide_combined"),
     Case("combined sink committed", "replay published", f"{COMBINE}:commit", nth=2),
     Case("before daily is shown", "replay published", f"{PARQUET}.publish", "before"),
     Case("daily shown", "replay published", f"{PARQUET}.publish"),

@@ -13,11 +13,11 @@ FILES = sorted((ROOT / "ledger").rglob("*.py"))
 
 # Inner modules first; nobody imports from a layer outside its own.
 LAYERS = [
-    ["errors", "states", "durations", "settings", "templates", "sources", "sinks", "marks", "anchors", "steps", "graph", "pipeline", "verdict", "loading", "storage", "listing", "manifest", "delivery", "requests"],
+    ["errors", "states", "durations", "settings", "templates", "sources", "sinks", "marks", "anchors", "stateful", "steps", "graph", "pipeline", "verdict", "loading", "storage", "listing", "manifest", "delivery", "requests"],
     ["database"],
     ["queries"],
     ["publishers"],
-    ["claims", "opening", "stage_runs", "follow_ups", "settlement", "publishing", "replaced", "sweeper", "summary"],
+    ["claims", "opening", "stage_runs", "state_runs", "follow_ups", "settlement", "publishing", "replaced", "sweeper", "summary"],
     ["spark"],
     ["running"],
     ["cli_tables", "cli", "airflow", "testing"],

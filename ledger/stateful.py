@@ -1,0 +1,43 @@
+"""A state over batches that an object of the user's own keeps: the base class of its lifecycle."""
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+class StatefulStage(ABC):
+    """What ``Pipeline.stateful`` takes: hooks that carry a state from batch to batch.
+
+    All are called in the driver of the pipeline's state task, one batch after the other, in order. The object
+    may be a new one for each batch, so what counts is the snapshot: JSON that the ledger keeps, either the
+    state itself or the key of a large one kept elsewhere. Lifecycle after JStorm's batch transactions.
+    """
+
+    def init_state(self, snapshot: Any) -> None:  # noqa: B027 - a hook, no duty
+        """Start from the last committed snapshot; None: nothing is committed yet. Before each batch."""
+
+    @abstractmethod
+    def finish_batch(self, batch_id: int, batch: "DataFrame") -> Any:
+        """This batch's state: the one before it and the acked rows of the batch, the user's columns."""
+
+    def rows(self, state: Any) -> "DataFrame":
+        """What sinks that read the stage show of the state; by default the state is that frame."""
+        return state  # type: ignore[no-any-return]
+
+    @abstractmethod
+    def commit(self, batch_id: int, state: Any) -> Any:
+        """Keep the state where it outlives this process; a small snapshot of it, or the key of a large one.
+
+        It prepares: the state counts once the ledger has the snapshot, which follows at once or never.
+        So write beside what is committed, never over it.
+        """
+
+    def roll_back(self, snapshot: Any) -> None:  # noqa: B027
+        """An attempt behind this committed snapshot came to nothing: forget what it kept. ``init_state``
+        follows."""
+
+    def ack_commit(self, batch_id: int) -> None:  # noqa: B027
+        """The batch is committed as a whole, its sinks published: what older states kept may go. It may
+        come twice, and late; what it raises is logged and it is called again."""

@@ -1,0 +1,854 @@
+"""States over batches: taken on from batch to batch in order, shown whole, never from what failed."""
+
+import threading
+from collections import Counter
+from dataclasses import replace
+from datetime import timedelta
+from functools import reduce
+from pathlib import Path
+
+import pytest
+from pyspark.sql import functions as F
+
+from ledger import DeltaSink, FileSource, ParquetSink, Pipeline, StatefulStage, state_runs, testing
+from ledger.errors import DeclarationError, FencedError, InputError, LedgerError, StageError
+from ledger.opening import open_batch
+from ledger.queries import checkpoints, publications
+from ledger.requests import Interval, RunKey
+from ledger.running import advance_states, publish_settled
+from ledger.settlement import release, settle_once
+from ledger.spark import state as state_module
+from ledger.spark.job import Job
+from ledger.spark.state import run_state
+from ledger.stage_runs import Attempt, Record
+from ledger.state_runs import Elsewhere, Made, commit_state
+from ledger.states import Guarantee
+from ledger.summary import summarize
+from ledger.sweeper import sweep_once
+from tests.integration.conftest import START, Runner
+from tests.support.ledgers import age, one, rows, started
+
+FLIGHTS = "flight INT, carrier STRING, delay INT"
+WORDS = {1: ["the spout emits", "the bolt acks"], 2: ["the acker counts"], 3: ["a bolt fails"]}
+
+
+def flown(day, count=6):
+    """Flights of a day: numbers, carriers and delays of their own."""
+    return [(100 * day + n, "AA" if n % 3 else "UA", day * n) for n in range(count)]
+
+
+def totals(lose=(), fail=(), during=None, sink=None, **options) -> Pipeline:
+    """flights -> checked, which may lose or fail some -> the flights, and running totals per carrier."""
+    made = Pipeline("running", **{"guarantee": "exactly_once", "max_replays": 2, **options})
+    made.source(
+        "flights", FileSource("{{ interval_start | ds }}.csv", schema=FLIGHTS, allow_missing=True)
+    )
+
+    @made.stage(reads="flights")
+    def checked(flights):
+        bad = F.col("flight").isin([-1, *fail])
+        kept = flights.where(~F.col("flight").isin([-1, *lose]))
+        return kept.withColumn("_failed", F.when(bad, "implausible"))
+
+    @made.stateful_stage(reads="checked")
+    def balance(state, batch):
+        if during is not None:
+            during()
+        rows = batch.select("carrier", F.lit(1).alias("n"), F.col("delay").cast("bigint"))
+        if state is not None:
+            rows = rows.unionByName(state)
+        return rows.groupBy("carrier").agg(
+            F.sum("n").cast("int").alias("n"), F.sum("delay").alias("delay")
+        )
+
+    made.sink("departures", ParquetSink("departures"), reads="checked")
+    made.sink("balances", sink or ParquetSink("balances"), reads="balance")
+    return made
+
+
+def oracle(*days, without=()):
+    """What the totals are once these days are taken in."""
+    found = Counter()
+    for day in days:
+        for flight, carrier, delay in flown(day):
+            if flight not in without:
+                found[carrier, "n"] += 1
+                found[carrier, "delay"] += delay
+    return sorted((one, found[one, "n"], found[one, "delay"]) for one in {key[0] for key in found})
+
+
+@pytest.fixture
+def days(tmp_path):
+    """Three days of flights, one file each."""
+    for day in (1, 2, 3):
+        lines = [",".join(map(str, row)) for row in flown(day)]
+        name = (START + timedelta(days=day)).strftime("%Y-%m-%d")
+        (tmp_path / f"{name}.csv").write_text("flight,carrier,delay\n" + "\n".join(lines) + "\n")
+    return tmp_path
+
+
+@pytest.fixture
+def balances(sink_rows):
+    """What the sink of the state shows."""
+
+    def read():
+        try:
+            return sink_rows("balances", "carrier", "n", "delay")
+        except FileNotFoundError:
+            return []
+
+    return read
+
+
+def opened(run: Runner, day: int):
+    """The batch of a day."""
+    start = START + timedelta(days=day)
+    return run.open(f"day{day}", start, start + timedelta(days=1))
+
+
+def abandoned(run: Runner, day: int):
+    """A day's batch whose emit died, given up."""
+    batch, database = opened(run, day), run.job.database
+    started(database, batch.batch_id, "flights")
+    age(database, batch.batch_id, 120)
+    assert settle_once(database, batch.batch_id).status == "abandoned"
+
+
+def queue(database):
+    """The batches of the view by state, and what the waiting ones wait for."""
+    found = rows(
+        database,
+        "SELECT batch_id, state, waits_for_batch_id FROM state_progress ORDER BY batch_id",
+    )
+    return [tuple(row) for row in found]
+
+
+def history(database):
+    """The batches in the order in which the state has taken them in."""
+    return [
+        row.batch_id
+        for row in rows(database, "SELECT batch_id FROM checkpoint ORDER BY stage_run_id")
+    ]
+
+
+def test_running_totals_over_batches_and_a_replay(runner, days, balances):
+    """Each batch adds its acked rows, a replay the ones that had failed: in the end the oracle's totals."""
+    run = runner(totals(lose=[104], fail=[201]))
+    first = opened(run, 1)
+    run.settled(first)
+    assert balances() == oracle(1, without=[104])
+    run.settled(opened(run, 2))
+    assert balances() == oracle(1, 2, without=[104, 201])
+    mended = runner(totals())
+    mended.settled(mended.open_replay(first.batch_id))
+    assert balances() == oracle(1, 2, without=[201])
+    mended.settled(opened(mended, 3))
+    assert balances() == oracle(1, 2, 3, without=[201])
+    assert len(list((days / "balances").glob("batch=*"))) == 1
+    assert (
+        one(
+            run.job.database,
+            "SELECT count(*) AS n FROM sink_publication WHERE sink = 'balances' AND state = 'published'",
+        ).n
+        == 1
+    )
+
+
+def test_a_later_batch_waits_for_an_earlier_one(runner, days, balances, sink_rows):
+    """Batch 2 settles first: its rows are shown, its state waits, and batch 1 brings both, in order."""
+    run = runner(totals())
+    database = run.job.database
+    first, second = opened(run, 1), opened(run, 2)
+    run.settled(second)
+    assert len(sink_rows("departures", "flight")) == 6
+    assert balances() == []
+    assert queue(database) == [(1, "waiting", 1), (2, "waiting", 1)]
+    assert summarize(database, second.batch_id).waits == (
+        "the state 'balance' of batch 2 waits for batch 1: it is open",
+    )
+    assert summarize(database, second.batch_id).complete
+    run.settled(first)
+    assert history(database) == [1, 2]
+    assert balances() == oracle(1, 2)
+    assert queue(database) == [(1, "committed", None), (2, "committed", None)]
+
+
+def test_a_held_batch_blocks_states_and_no_sinks(runner, days, balances, sink_rows):
+    """Too many failed in batch 1: batch 2 is shown, its state waits until a person lets batch 1 settle."""
+    run = runner(totals(lose=[100, 101, 102], max_failed_ratio=0.1))
+    database = run.job.database
+    assert run.settled(opened(run, 1)).status == "held"
+    run.settled(opened(run, 2))
+    assert len(sink_rows("departures", "flight")) == 6
+    assert balances() == []
+    assert summarize(database, 2).waits[0].endswith("waits for batch 1: it is held")
+    release(database, 1)
+    advance_states(run.job, 2)
+    assert history(database) == [1, 2]
+    assert balances() == oracle(1, 2, without=[100, 101, 102])
+
+
+def test_an_abandoned_batch_is_skipped(runner, days, balances):
+    """A batch that was given up before it emitted keeps nobody waiting; opened again, it comes when it comes."""
+    run = runner(totals(message_timeout="10s"))
+    database = run.job.database
+    abandoned(run, 1)
+    run.settled(opened(run, 2))
+    assert balances() == oracle(2)
+    run.settled(opened(run, 1))
+    assert history(database) == [2, 1]
+    assert balances() == oracle(1, 2)
+
+
+def settled(run: Runner, day: int):
+    """Run a day's batch up to its settlement, and show its record-wise sinks."""
+    batch = opened(run, day)
+    run.steps(batch)
+    settle_once(run.job.database, batch.batch_id)
+    publish_settled(run.job, batch.batch_id)
+    return batch
+
+
+class Died(BaseException):
+    """The process is gone."""
+
+
+def dies(*arguments, **options):
+    raise Died
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        (state_module, "take_manifest"),
+        (state_module, "stage_rows"),
+        (state_module, "commit_state"),
+        (checkpoints, "decide"),
+        (publications, "set_published"),
+        (checkpoints, "set_acked"),
+        (checkpoints, "set_removed"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value.__name__.rpartition(".")[2],
+)
+def test_a_crash_between_the_arrows(runner, days, balances, monkeypatch, module, name):
+    """Whoever dies after the function, before or in the commit, or while it is shown: the next one ends as if
+    nothing had happened, and until then the sink shows one whole state."""
+    run = runner(totals())
+    database = run.job.database
+    run.settled(opened(run, 1))
+    settled(run, 2)
+    with monkeypatch.context() as patched:
+        patched.setattr(module, name, dies)
+        with pytest.raises(Died):
+            advance_states(run.job, 2)
+    assert balances() in (oracle(1), oracle(1, 2))
+    advance_states(run.job, 2)
+    assert balances() == oracle(1, 2)
+    assert history(database) == [1, 2]
+    assert not state_runs.is_due(database, run.job.pipeline)
+
+
+def test_a_driver_that_falls_silent_is_fenced(runner, days, balances):
+    """A killed driver says nothing; once its lease has lapsed another begins again at the committed state."""
+    run = runner(totals())
+    database = run.job.database
+    run.settled(opened(run, 1))
+    settled(run, 2)
+    step = run.job.pipeline.step("balance")
+    dead = state_runs.open_next(database, run.job.pipeline, step, Attempt())
+    assert state_runs.open_next(database, run.job.pipeline, step, Attempt()) == Elsewhere(
+        2, dead.run.run_id
+    )
+    age(database, 2, 120)
+    advance_states(run.job, 2)
+    assert balances() == oracle(1, 2)
+    with pytest.raises(LedgerError):  # what it began with is gone
+        run_state(run.job, dead, step)
+    nothing = Made(Record(), [])
+    with pytest.raises(FencedError):
+        commit_state(database, dead, nothing, {"balances": nothing}, None)
+    assert balances() == oracle(1, 2)
+    assert history(database) == [1, 2]
+
+
+def test_two_drivers_at_once_make_one_state_a_batch(runner, days, balances):
+    """Two state tasks over three settled batches: one waits for the other, no batch is taken in twice."""
+    arrived = threading.Barrier(2, timeout=60)
+    calls = []
+    run = runner(totals(during=lambda: calls.append(1)))
+    for day in (1, 2, 3):
+        settled(run, day)
+    errors = []
+
+    def drive():
+        try:
+            arrived.wait()
+            advance_states(run.job, 3)
+        except BaseException as exc:
+            errors.append(exc)
+
+    drivers = [threading.Thread(target=drive) for _ in range(2)]
+    for driver in drivers:
+        driver.start()
+    for driver in drivers:
+        driver.join()
+    assert errors == []
+    assert history(run.job.database) == [1, 2, 3]
+    assert len(calls) == 3
+    assert balances() == oracle(1, 2, 3)
+
+
+def test_a_state_whose_turn_is_over_is_not_kept(runner, days, balances):
+    """An earlier batch that was given up opens again while the state is computed: it would come out of order."""
+    run = runner(totals(message_timeout="10s"))
+    database = run.job.database
+    abandoned(run, 1)
+    settled(run, 2)
+    again = runner(totals(message_timeout="10s", during=lambda: opened(run, 1)))
+    with pytest.raises(FencedError, match=r"batch 2 is not kept: .* waits for batch 1: it is open"):
+        advance_states(again.job, 2)
+    assert balances() == []
+    run.settled(opened(run, 1))
+    assert history(database) == [1, 2]
+    assert balances() == oracle(1, 2)
+
+
+class Tally(StatefulStage):
+    """Counts flights; keeps what it did in files beside its snapshot, as one would keep a large state."""
+
+    def __init__(self, folder: Path, broken=()):
+        self.folder, self.broken, self.calls = folder, set(broken), []
+        folder.mkdir(exist_ok=True)
+
+    def init_state(self, snapshot):
+        self.calls.append(("init_state", snapshot))
+        self.count = 0 if snapshot is None else snapshot["flights"]
+
+    def finish_batch(self, batch_id, batch):
+        self.count += batch.count()
+        if "finish_batch" in self.broken:
+            raise RuntimeError("no")
+        return self.count
+
+    def rows(self, state):
+        from pyspark.sql import SparkSession
+
+        return SparkSession.getActiveSession().createDataFrame([(state,)], "flights INT")
+
+    def commit(self, batch_id, state):
+        (self.folder / str(batch_id)).write_text(str(state))
+        if "commit" in self.broken:
+            raise RuntimeError("no")
+        return {"flights": state, "key": str(batch_id)}
+
+    def roll_back(self, snapshot):
+        self.calls.append(("roll_back", snapshot))
+        for path in self.folder.iterdir():
+            if snapshot is None or int(path.name) > int(snapshot["key"]):
+                path.unlink()
+
+    def ack_commit(self, batch_id):
+        self.calls.append(("ack_commit", batch_id))
+        if "ack_commit" in self.broken:
+            raise RuntimeError("no")
+        for path in self.folder.iterdir():
+            if int(path.name) < batch_id:
+                path.unlink()
+
+    @property
+    def kept(self):
+        return sorted(path.name for path in self.folder.iterdir())
+
+
+def counted(tally, sink=True) -> Pipeline:
+    """flights -> a count over batches that an object keeps, with a sink or without."""
+    made = Pipeline("counted", guarantee="exactly_once")
+    made.source("flights", FileSource("{{ interval_start | ds }}.csv", schema=FLIGHTS))
+    made.stateful("tally", tally, reads="flights")
+    if sink:
+        made.sink("shown", ParquetSink("shown"), reads="tally")
+    made.sink("departures", ParquetSink("departures"), reads="flights")
+    return made
+
+
+def test_an_object_keeps_its_state(runner, days, sink_rows):
+    """Every hook in order: start, batch, snapshot in the ledger, clean-up once all is shown."""
+    tally = Tally(days / "tally")
+    run = runner(counted(tally))
+    run.settled(opened(run, 1))
+    run.settled(opened(run, 2))
+    assert tally.calls == [
+        ("init_state", None),
+        ("ack_commit", 1),
+        ("init_state", {"flights": 6, "key": "1"}),
+        ("ack_commit", 2),
+    ]
+    assert sink_rows("shown", "flights") == [(12,)]
+    found = rows(run.job.database, "SELECT snapshot FROM state_progress ORDER BY batch_id")
+    assert [row.snapshot for row in found] == [
+        {"flights": 6, "key": "1"},
+        {"flights": 12, "key": "2"},
+    ]
+    assert tally.kept == ["2"]
+
+
+@pytest.mark.parametrize("hook", ["finish_batch", "commit"])
+@pytest.mark.parametrize("sink", [True, False])
+def test_an_object_is_rolled_back(runner, days, hook, sink):
+    """An attempt that raises is rolled back to the last committed snapshot by the next one, in another process."""
+    run = runner(counted(Tally(days / "tally"), sink))
+    run.settled(opened(run, 1))
+    broken = runner(counted(Tally(days / "tally", [hook]), sink))
+    with pytest.raises(RuntimeError):
+        broken.settled(opened(broken, 2))
+    tally = Tally(days / "tally")
+    mended = runner(counted(tally, sink))
+    advance_states(mended.job, 2)
+    committed = {"flights": 6, "key": "1"}
+    assert tally.calls == [("roll_back", committed), ("init_state", committed), ("ack_commit", 2)]
+    assert tally.count == 12
+    assert tally.kept == ["2"]
+
+
+def test_a_first_attempt_is_rolled_back_to_nothing(runner, days):
+    """Where no state is committed yet there is no snapshot to go back to."""
+    broken = runner(counted(Tally(days / "tally", ["commit"])))
+    with pytest.raises(RuntimeError):
+        broken.settled(opened(broken, 1))
+    tally = Tally(days / "tally")
+    mended = runner(counted(tally))
+    advance_states(mended.job, 1)
+    assert tally.calls == [("roll_back", None), ("init_state", None), ("ack_commit", 1)]
+
+
+def test_ack_commit_waits_for_all_sinks_and_may_come_twice(runner, days, monkeypatch):
+    """Told late, twice or in vain: the state that counts is never let go, and an older one only after it."""
+    tally = Tally(days / "tally", ["ack_commit"])
+    run = runner(counted(tally))
+    run.settled(opened(run, 1))  # what it raises fails nothing
+    assert tally.calls[-1] == ("ack_commit", 1)
+    tally.broken.clear()
+    with monkeypatch.context() as patched:
+        patched.setattr(publications, "set_published", dies)
+        with pytest.raises(Died):
+            run.settled(opened(run, 2))  # dies in publish: the state is not due yet
+    assert tally.kept == ["1"]
+    with monkeypatch.context() as patched:
+        patched.setattr(publications, "set_published", dies)
+        with pytest.raises(Died):
+            advance_states(run.job, 2)
+    assert tally.kept == ["1", "2"]
+    advance_states(run.job, 2)
+    assert tally.kept == ["1", "2"]  # a record-wise sink of batch 2 is yet to be shown
+    publish_settled(run.job, 2)
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpoints, "set_acked", dies)
+        with pytest.raises(Died):
+            advance_states(run.job, 2)
+    advance_states(run.job, 2)
+    assert tally.calls[-2:] == [("ack_commit", 2), ("ack_commit", 2)]
+    assert tally.kept == ["2"]
+    advance_states(run.job, 2)
+    assert tally.kept == ["2"]
+
+
+def test_a_snapshot_must_be_json(runner, days):
+    """A frame or a set is no snapshot: the message says what is expected."""
+    tally = Tally(days / "tally")
+    tally.commit = lambda batch_id, state: {1, 2}
+    run = runner(counted(tally))
+    with pytest.raises(StageError, match="commit of stateful 'tally' returned what is no JSON"):
+        run.settled(opened(run, 1))
+
+
+def folders(settings):
+    """The batches of which files of the state are kept."""
+    return sorted(
+        path.parent.name for path in Path(settings.storage).glob("running/balance/batch=*/run=*")
+    )
+
+
+def test_files_of_older_states_go(runner, days, balances, settings, monkeypatch):
+    """Once a state is shown the files of those before it go; the last committed one stays, whatever is asked."""
+    run = runner(totals())
+    run.settled(opened(run, 1))
+    assert folders(settings) == ["batch=1"]
+    settled(run, 2)
+    with monkeypatch.context() as patched:
+        patched.setattr(publications, "set_published", dies)
+        with pytest.raises(Died):
+            advance_states(run.job, 2)
+    assert folders(settings) == ["batch=1", "batch=2"]  # 2 is committed and not shown
+    advance_states(run.job, 2)
+    assert folders(settings) == ["batch=2"]
+    step = run.job.pipeline.step("balance")
+    state_runs.acknowledge(run.job.database, run.job.pipeline, step)
+    assert folders(settings) == ["batch=2"]
+    run.settled(opened(run, 3))
+    assert folders(settings) == ["batch=3"]
+    assert balances() == oracle(1, 2, 3)
+
+
+def test_uncommitted_files_never_count(runner, days, balances, settings):
+    """What a dead attempt wrote is no state: the next starts from the committed one, not from that."""
+
+    class Once:
+        done = False
+
+        def __call__(self):
+            if not self.done:
+                self.done = True
+                raise RuntimeError("no")
+
+    run = runner(totals())
+    run.settled(opened(run, 1))
+    settled(run, 2)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(state_module, "commit_state", dies)
+        with pytest.raises(Died):
+            advance_states(run.job, 2)
+    assert folders(settings) == ["batch=1", "batch=2"]
+    hurt = runner(totals(during=Once()))
+    with pytest.raises(RuntimeError):
+        advance_states(hurt.job, 2)
+    advance_states(hurt.job, 2)
+    assert balances() == oracle(1, 2)
+
+
+def test_a_reader_sees_one_whole_state_at_any_moment(runner, days):
+    """A reader that looks all the time finds the totals after one batch or another, never between them."""
+    from deltalake import DeltaTable
+
+    run = runner(totals(sink=DeltaSink("balances")))
+    run.settled(opened(run, 1))
+    stop, seen = threading.Event(), set()
+
+    def look():
+        while not stop.is_set():
+            found = DeltaTable(str(days / "balances")).to_pyarrow_table().to_pylist()
+            seen.add(tuple(sorted((r["carrier"], r["n"], r["delay"]) for r in found)))
+
+    reader = threading.Thread(target=look)
+    reader.start()
+    try:
+        for day in (2, 3):
+            run.settled(opened(run, day))
+    finally:
+        stop.set()
+        reader.join()
+    whole = {tuple(oracle(1)), tuple(oracle(1, 2)), tuple(oracle(1, 2, 3))}
+    assert seen <= whole
+    assert tuple(oracle(1)) in seen
+    final = DeltaTable(str(days / "balances")).to_pyarrow_table().to_pylist()
+    assert sorted((r["carrier"], r["n"], r["delay"]) for r in final) == oracle(1, 2, 3)
+
+
+def test_hold_takes_a_family_in_whole(runner, days, balances):
+    """With settle="hold" batch 1 waits for its replay, batch 2 behind both: the state sees days in order."""
+    run = runner(totals(lose=[104], settle="hold"))
+    database = run.job.database
+    first = opened(run, 1)
+    run.settled(first)
+    run.settled(opened(run, 2))
+    assert balances() == []
+    assert queue(database) == [(1, "waiting", 1), (2, "waiting", 1)]
+    mended = runner(totals(settle="hold"))
+    mended.settled(mended.open_replay(first.batch_id))
+    assert history(database) == [1, 3, 2]
+    assert balances() == oracle(1, 2)
+
+
+def test_a_state_that_was_taken_in_is_not_reprocessed(runner, days, balances):
+    """Its rows would count twice; a batch that the state has not taken in yet may be replaced, and gives way."""
+    run = runner(totals())
+    job = run.job
+
+    def reprocess(day, using=job):
+        start = START + timedelta(days=day)
+        interval = Interval(start, start + timedelta(days=1))
+        return open_batch(
+            using.database,
+            using.settings,
+            using.pipeline,
+            RunKey("", f"again{day}"),
+            interval,
+            reprocess=True,
+        )
+
+    run.settled(opened(run, 1))
+    with pytest.raises(
+        InputError,
+        match=r"'balance' .* has taken in batch 1.*give the stage and its sinks new names",
+    ):
+        reprocess(1)
+    settled(run, 2)
+    again = reprocess(2)
+    advance_states(job, 2)
+    assert queue(job.database)[1:] == [(2, "waiting", 2), (3, "waiting", 2)]
+    run.settled(again)
+    assert history(job.database) == [1, 3]
+    assert balances() == oracle(1, 2)
+
+
+def test_a_state_is_built_anew_under_a_new_name(runner, days, sink_rows):
+    """The way out of the refusal: new names, the intervals reprocessed in order."""
+    run = runner(totals(lose=[104]))
+    for day in (1, 2):
+        run.settled(opened(run, day))
+    made = totals()
+    steps = made._steps
+    steps["balance2"] = replace(steps.pop("balance"), name="balance2")
+    steps["new"] = replace(
+        steps.pop("balances"), name="new", reads="balance2", sink=ParquetSink("new")
+    )
+    job = Job(run.job.spark, run.job.database, run.job.settings, made)
+    for day in (1, 2):
+        start = START + timedelta(days=day)
+        again = open_batch(
+            job.database,
+            job.settings,
+            made,
+            RunKey("", f"again{day}"),
+            Interval(start, start + timedelta(days=1)),
+            reprocess=True,
+        )
+        Runner(job).settled(again)
+    assert sink_rows("new", "carrier", "n", "delay") == oracle(1, 2)
+
+
+def test_the_sweeper_sends_for_a_state_that_is_overdue(runner, days, balances):
+    """A batch that settled behind its run's back leaves a state undone: the sweep names it until it is done."""
+    run = runner(totals())
+    job = run.job
+    start = START + timedelta(days=1)
+    key, interval = RunKey("dag", "run"), Interval(start, start + timedelta(days=1))
+    batch = open_batch(job.database, job.settings, job.pipeline, key, interval)
+    run.steps(batch)
+    settle_once(job.database, batch.batch_id)
+    publish_settled(job, batch.batch_id)
+    later = one(job.database, "SELECT now() + interval '1 hour' AS later").later
+    assert sweep_once(job.database).errands == ()
+    assert [errand.batch_id for errand in sweep_once(job.database, now=later).errands] == [1]
+    advance_states(job, batch.batch_id)
+    assert sweep_once(job.database, now=later).errands == ()
+    assert balances() == oracle(1)
+
+
+@pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
+def test_word_count_over_batches(spark, guarantee):
+    """The classic over three batches and a replay: words are counted once each, by a pipeline of the library."""
+
+    def words(lose="") -> Pipeline:
+        made = Pipeline("words", guarantee=guarantee)
+        made.source("sentences", FileSource("in", schema="sentence STRING"))
+
+        @made.stage(reads="sentences")
+        def split(sentences):
+            kept = sentences.where(F.col("sentence") != F.lit(lose))
+            return kept.select(F.explode(F.split("sentence", " ")).alias("word"), "_anchor")
+
+        @made.stateful_stage(reads="split")
+        def counts(state, batch):
+            new = batch.select("word", F.lit(1).cast("bigint").alias("n"))
+            before = new if state is None else new.unionByName(state)
+            return before.groupBy("word").agg(F.sum("n").alias("n"))
+
+        made.sink("totals", ParquetSink("totals"), reads="counts")
+        return made
+
+    result, expected, failed = None, Counter(), None
+    for day, sentences in WORDS.items():
+        given = {"sentences": [{"sentence": sentence} for sentence in sentences]}
+        result = testing.run_batch(words("the bolt acks"), given, spark=spark, after=result)
+        failed = failed or result
+        expected.update(" ".join(one for one in sentences if one != "the bolt acks").split())
+        assert {row["word"]: row["n"] for row in result.rows["totals"]} == expected, day
+    expected.update(["the", "bolt", "acks"])
+    again = testing.replay(failed, words())
+    assert {row["word"]: row["n"] for row in again.rows["totals"]} == expected
+
+
+def ranked(lose=(), fail=()) -> Pipeline:
+    """flights -> a rank within the carrier, which makes carriers units -> delays by carrier over batches."""
+    made = totals(lose=lose, fail=fail, max_replays=0 if fail else 2)
+    del made._steps["balance"], made._steps["balances"], made._steps["departures"]
+
+    @made.stage(reads="checked", whole=True, unit="carrier")
+    def places(checked):
+        from pyspark.sql import Window
+
+        place = F.row_number().over(Window.partitionBy("carrier").orderBy("flight"))
+        return checked.withColumn("place", place)
+
+    @made.stateful_stage(reads="places")
+    def balance(state, batch):
+        new = batch.groupBy("carrier").agg(
+            F.count("*").cast("int").alias("n"), F.sum("delay").alias("delay")
+        )
+        both = new if state is None else new.unionByName(state)
+        return both.groupBy("carrier").agg(
+            F.sum("n").cast("int").alias("n"), F.sum("delay").alias("delay")
+        )
+
+    made.sink("balances", ParquetSink("balances"), reads="balance")
+    made.sink("out", ParquetSink("out"), reads="places")
+    return made
+
+
+def test_units_are_taken_in_whole(runner, days, balances):
+    """A unit of which a record failed is taken in with its replay, entire; the others at once."""
+    run = runner(ranked(lose=[104]))
+    first = opened(run, 1)
+    run.settled(first)
+    assert balances() == [row for row in oracle(1) if row[0] == "UA"]
+    run.settled(opened(run, 2))
+    mended = runner(ranked())
+    mended.settled(mended.open_replay(first.batch_id))
+    assert balances() == oracle(1, 2)
+
+
+def test_a_quarantined_record_of_a_unit_is_not_taken_up(runner, days):
+    """Its unit would come again, the rest of which the state has: refused, with the way out."""
+    run = runner(ranked(fail=[104]))
+    first = opened(run, 1)
+    run.settled(first)
+    with pytest.raises(
+        InputError, match="would bring its whole unit again, and the state 'balance'"
+    ):
+        run.open_replay(first.batch_id, quarantined=True)
+
+
+def refused(match, declare):
+    made = totals()
+    with pytest.raises(DeclarationError, match=match):
+        declared(made, declare)
+
+
+def declared(made, declare):
+    declare(made)
+    made.followers()
+
+
+def test_what_cannot_be_declared():
+    """Stages and combines behind a state, states of what is not tracked, dedup, odd signatures and names."""
+
+    def behind(made):
+        made.stage(reads="balance")(lambda_named("more"))
+        made.sink("more_sink", ParquetSink("more"), reads="more")
+
+    def combined(made):
+        made.combine(reads="balance")(lambda_named("more"))
+        made.sink("more_sink", ParquetSink("more"), reads="more")
+
+    def untracked(made):
+        made.stage(reads="checked", anchored=False)(lambda_named("loose"))
+        made.stateful("tally", Tally.__new__(Tally), reads="loose")
+
+    def doubled(made):
+        made.sink("more", ParquetSink("more", dedup="exact"), reads="balance")
+
+    def unread(made):
+        made.stateful_stage(reads="checked")(two_named("nobody"))
+
+    refused("reads 'balance', a state over batches.*only sinks", behind)
+    refused("reads 'balance', a state over batches.*only sinks", combined)
+    refused("stateful 'tally' .*not tracked any more", untracked)
+    refused("shows what 'balance' makes", doubled)
+    refused("nothing reads stateful 'nobody'", unread)
+    refused(
+        "the state so far, checked",
+        lambda made: made.stateful_stage(reads="checked")(lambda_named("one")),
+    )
+    refused(
+        "expected one input",
+        lambda made: made.stateful_stage(reads=["checked", "flights"])(two_named("two")),
+    )
+    refused(
+        "subclass of StatefulStage, found str",
+        lambda made: made.stateful("x", "y", reads="checked"),
+    )
+    refused(
+        "stateful name 'X'", lambda made: made.stateful("X", Tally.__new__(Tally), reads="checked")
+    )
+    refused(
+        "declares 'balance' twice",
+        lambda made: made.stateful_stage(reads="checked")(two_named("balance")),
+    )
+
+
+def lambda_named(name):
+    def made(rows):
+        return rows
+
+    made.__name__ = name
+    return made
+
+
+def two_named(name):
+    def made(state, rows):
+        return rows
+
+    made.__name__ = name
+    return made
+
+
+def test_units_at_least_once_are_refused():
+    """Nobody could tell which rows of a unit count."""
+    made = ranked()
+    made.guarantee = Guarantee.AT_LEAST_ONCE
+    with pytest.raises(DeclarationError, match=r"stateful 'balance' .* replayed by unit"):
+        made.followers()
+
+
+def test_two_states_and_a_combine_side_by_side(spark):
+    """Each state has its own checkpoints; references and a batch that is read twice are fine; a combine keeps
+    to its family."""
+
+    def made(lose=-1) -> Pipeline:
+        two = Pipeline("two", guarantee="exactly_once")
+        two.source("flights", FileSource("in", schema=FLIGHTS))
+        two.reference("names", FileSource("names.csv", schema="carrier STRING, name STRING"))
+
+        @two.stage(reads="flights")
+        def kept(flights):
+            return flights.where(F.col("flight") != lose)
+
+        @two.stateful_stage(reads="kept")
+        def latest(state, batch, *, names):
+            last = batch.groupBy("carrier").agg(F.max("flight").alias("flight"))
+            new = batch.join(last, ["carrier", "flight"], "left_semi").join(
+                names, "carrier", "left"
+            )
+            before = [] if state is None else [state.join(last, "carrier", "left_anti")]
+            return reduce(lambda one, other: one.unionByName(other), before, new)
+
+        @two.stateful_stage(reads="kept")
+        def batches(state, batch):
+            return (
+                batch.sparkSession.range(1) if state is None else state.select(F.col("id") + 1)
+            ).toDF("id")
+
+        @two.combine(reads="kept")
+        def total(kept):
+            return kept.agg(F.count("*").alias("n"))
+
+        for name in ("latest", "batches", "total"):
+            two.sink(f"{name}_sink", ParquetSink(name), reads=name)
+        return two
+
+    def given(day):
+        columns = ("flight", "carrier", "delay")
+        return {"flights": [dict(zip(columns, row, strict=True)) for row in flown(day)]}
+
+    names = {"names": [{"carrier": "AA", "name": "American"}]}
+    first = testing.run_batch(made(104), given(1), references=names, spark=spark)
+    assert first.rows["total_sink"] == []
+    second = testing.run_batch(made(), given(2), references=names, spark=spark, after=first)
+    assert second.rows["total_sink"] == [{"n": 6}]
+    found = {row["carrier"]: (row["flight"], row["name"]) for row in second.rows["latest_sink"]}
+    assert found == {"AA": (205, "American"), "UA": (203, None)}
+    again = testing.replay(first, made())
+    assert again.rows["total_sink"] == [{"n": 6}]
+    assert again.rows["batches_sink"] == [{"id": 2}]
+    later = one(first.lab.database, "SELECT now() + interval '1 hour' AS later").later
+    assert sweep_once(first.lab.database, now=later).errands == ()
