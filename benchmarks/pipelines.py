@@ -27,8 +27,10 @@ def flights(ackers: int) -> Pipeline:
 
 
 def wordcount(ackers: int) -> Pipeline:
-    """The word count pipeline with as many ackers."""
-    return _with(jobs.wordcount.pipeline, ackers)
+    """The word count pipeline with as many ackers, up to its words, as by hand."""
+    made = _with(jobs.wordcount.pipeline, ackers)
+    made._steps = {step.name: step for step in made.steps()}
+    return made
 
 
 def failing(poisoned: bool) -> Pipeline:

@@ -77,7 +77,20 @@ def per_day(flights: DataFrame) -> DataFrame:
     )
 
 
+@pipeline.stateful_stage(reads="with_weather")
+def on_time(before: DataFrame | None, flights: DataFrame) -> DataFrame:
+    """Of each carrier, flights and those that left on time, over all months up to now."""
+    flown = flights.where("NOT cancelled").groupBy("carrier")
+    seen = flown.agg(
+        F.count(F.lit(1)).alias("flights"), F.count_if(F.col("dep_delay") <= 0).alias("on_time")
+    )
+    known = seen if before is None else before.unionByName(seen)
+    totals = known.groupBy("carrier")
+    return totals.agg(F.sum("flights").alias("flights"), F.sum("on_time").alias("on_time"))
+
+
 pipeline.sink(
     "warehouse", DeltaSink("warehouse/departures", partition_by=("month",)), reads="with_weather"
 )
 pipeline.sink("days", DeltaSink("warehouse/days"), reads="per_day")
+pipeline.sink("punctuality", DeltaSink("warehouse/punctuality"), reads="on_time")

@@ -14,12 +14,12 @@ from uuid import UUID
 from ledger.database.connection import Database
 from ledger.errors import LedgerError
 from ledger.loading import load_pipeline
-from ledger.running import combine, notify, run_step, withhold
+from ledger.running import advance_states, combine, notify, run_step, withhold
 from ledger.settings import Settings
 from ledger.spark.job import Job
 from ledger.spark.session import build_session
 from ledger.stage_runs import Attempt
-from ledger.steps import COMBINE, NOTIFY, WITHHOLD
+from ledger.steps import COMBINE, NOTIFY, STATE, WITHHOLD
 from ledger.storage import require_writable
 
 _log = logging.getLogger("ackledger")
@@ -27,6 +27,7 @@ _FOLLOWING: dict[str, Callable[[Job, int], object]] = {
     NOTIFY: notify,
     WITHHOLD: withhold,
     COMBINE: lambda job, batch: combine(job, batch, on_fenced=_leave),
+    STATE: lambda job, batch: advance_states(job, batch, on_fenced=_leave),
 }
 
 

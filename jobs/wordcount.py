@@ -1,12 +1,9 @@
-"""The classic: sentences are split into words. Totals are a query over the sink.
-
-SELECT word, count(*) FROM parquet.`warehouse/words` GROUP BY word
-"""
+"""The classic: sentences are split into words, and running totals are kept over batches."""
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from ledger import FileSource, ParquetSink, Pipeline
+from ledger import DeltaSink, FileSource, ParquetSink, Pipeline
 
 pipeline = Pipeline("wordcount")
 
@@ -25,4 +22,13 @@ def split(sentences: DataFrame) -> DataFrame:
     return sentences.select(F.explode(words).alias("word"), "_anchor")
 
 
+@pipeline.stateful_stage(reads="split")
+def totals(before: DataFrame | None, words: DataFrame) -> DataFrame:
+    """How often each word was seen up to now: replays add what they bring, once."""
+    seen = words.groupBy("word").agg(F.count(F.lit(1)).alias("n"))
+    known = seen if before is None else before.unionByName(seen)
+    return known.groupBy("word").agg(F.sum("n").alias("n"))
+
+
 pipeline.sink("words", ParquetSink("warehouse/words"), reads="split")
+pipeline.sink("counts", DeltaSink("warehouse/counts"), reads="totals")

@@ -5,6 +5,7 @@ import json
 import psutil
 import pyarrow.dataset as ds
 import pytest
+from deltalake import DeltaTable
 
 from demo import data, oracle
 from scripts import airflow_services as services
@@ -59,7 +60,9 @@ def test_backfill_over_months_names_what_was_lost(airflow, lost):
         )
         states = airflow.tasks("flights", batch.run_id)
         assert states.pop("complete") == "failed"
-        assert states.pop("withhold") in ("success", "skipped")  # skipped if it was cleared
+        assert states.pop("withhold") == "skipped"  # what failed was lost before the sink
+        assert states.pop("combine") == "skipped"  # records are failed
+        assert states.pop("state") in ("success", "skipped")  # skipped if the other run did both
         assert set(states.values()) == {"success"}
         assert set(states) == {"open", *STEPS, "settle", "publish"}
     found = rows(
@@ -77,7 +80,7 @@ def test_clearing_any_task_after_settlement_changes_nothing(airflow, lost):
     assert airflow.ended("flights", batch.run_id) == "failed"
     states = airflow.tasks("flights", batch.run_id)
     assert states.pop("complete") == "failed"
-    assert states.pop("withhold") == "skipped"
+    assert {states.pop(name) for name in ("withhold", "combine", "state")} == {"skipped"}
     assert set(states.values()) == {"success"}
     assert rows(airflow.ledger, "SELECT * FROM stage_run ORDER BY 1") == before
     assert len(batches_of(airflow, "flights", "original")) == 2
@@ -108,6 +111,10 @@ def test_replay_by_form_completes_the_sink(airflow, lost):
     found = oracle.sink_rows(airflow.data / "warehouse" / "departures")
     assert found == oracle.expected_rows(airflow.data, MONTHS)
     assert set(found.values()) == {1}
+    assert oracle.day_rows(airflow.data / "warehouse" / "days") == oracle.expected_days(found)
+    punctual = DeltaTable(airflow.data / "warehouse" / "punctuality").to_pyarrow_table()
+    flown = sum(count for row, count in found.items() if not row[oracle.COLUMNS.index("cancelled")])
+    assert sum(punctual["flights"].to_pylist()) == flown
 
 
 def test_clear_before_settlement_and_automatic_replay(airflow):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pyarrow.dataset as ds
 import pytest
+from deltalake import DeltaTable
 
 from demo import data, oracle
 from jobs.wordcount import pipeline as wordcount
@@ -173,7 +174,7 @@ def test_interrupted_replay_goes_on(cli, folder, database):
 
 
 def test_word_count(cli, folder):
-    """Sentences become words; the totals are a query over the sink; a sentence without words fails by name."""
+    """Sentences become words and running totals; a sentence without words fails by name."""
     sentences = ["good idea", "a good word is a word", "...", "idea"]
     lines = folder / "sentences" / "2013-01-01" / "part.jsonl"
     lines.parent.mkdir(parents=True)
@@ -196,6 +197,8 @@ def test_word_count(cli, folder):
     assert Counter(words) == Counter(
         ["good", "idea", "a", "good", "word", "is", "a", "word", "idea"]
     )
+    counts = DeltaTable(folder / "warehouse" / "counts").to_pyarrow_table().to_pylist()
+    assert Counter({row["word"]: row["n"] for row in counts}) == Counter(words)
     (lost,) = cli.json("sql", "SELECT stage, reason, message_id FROM failed_root_detail")
     assert lost == {"stage": "split", "reason": "lost", "message_id": 3}
 
