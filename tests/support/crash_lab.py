@@ -174,7 +174,8 @@ class Lab:
         elif done == "settled":
             settle_once(job.database, batch_id)
         elif done == "withheld":
-            assert len(withhold(job, batch_id)) == 3
+            # What the replay gives up did not parse, so no sink has a row of it.
+            assert len(withhold(job, batch_id)) == (3 if batch_id == ORIGINAL else 0)
         elif done == "published":
             publish_settled(job, batch_id)
         elif done == "combined":
