@@ -105,8 +105,10 @@ class DeltaPublisher(Publisher):
                     return
                 _require_newest(delivery, shown)
             staged = staged or self._staged(delivery)
-            table = table or self._create(staged)
-            if table is not None and self._commit(table, delivery, staged):
+            if table is None:
+                self._create(staged)
+                continue  # the new table may be ahead already: another publisher saw it first
+            if self._commit(table, delivery, staged):
                 return
             time.sleep(random.uniform(0, _LONGEST_PAUSE_SECONDS))
         raise UnavailableError(
@@ -151,8 +153,8 @@ class DeltaPublisher(Publisher):
         ]
         require_fit(nullable(staged.fields), nullable(held), place)
 
-    def _create(self, staged: _Staged) -> "DeltaTable | None":
-        """Make the table; None if somebody else just did. Its columns are nullable, as in Spark's files."""
+    def _create(self, staged: _Staged) -> None:
+        """Make the table, unless somebody else just did. Its columns are nullable, as in Spark's files."""
         from deltalake import CommitProperties, DeltaTable, Schema
         from deltalake.exceptions import DeltaError
 
@@ -165,7 +167,7 @@ class DeltaPublisher(Publisher):
         self._require_files_fit(staged, columns, f"Delta table {self._path}, which is to be made")
         struct = json.dumps({"type": "struct", "fields": nullable(columns)})
         try:
-            return DeltaTable.create(
+            DeltaTable.create(
                 self._path,
                 Schema.from_json(struct),
                 partition_by=list(self._partition_by),
@@ -173,9 +175,8 @@ class DeltaPublisher(Publisher):
                 commit_properties=CommitProperties(max_commit_retries=0),
             )
         except (DeltaError, OSError) as exc:
-            if DeltaTable.is_deltatable(self._path):
-                return None
-            raise self._failed("could not be made", exc) from exc
+            if not DeltaTable.is_deltatable(self._path):
+                raise self._failed("could not be made", exc) from exc
 
     def _failed(self, what: str, exc: Exception) -> LedgerError:
         kind = UnavailableError if isinstance(exc, OSError) else ConfigurationError
