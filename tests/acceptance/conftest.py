@@ -100,7 +100,7 @@ class Airflow:
             return json.load(answer)
 
 
-def wait(found: Callable[[], Any], what: str, seconds: float = 300) -> Any:
+def wait(found: Callable[[], Any], what: str, seconds: float = 600) -> Any:
     """Ask every second until something is found."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:

@@ -104,13 +104,9 @@ def test_from_nothing_to_a_settled_ledger(folder):
         "quarantined": 0,
         "pending": 0,
     }
-    assert [stage["name"] for stage in made["stages"]] == [
-        "departures",
-        "parse",
-        "with_plane",
-        "with_weather",
-        "warehouse",
-    ]
+    names = [stage["name"] for stage in made["stages"]]
+    assert names[:5] == ["departures", "parse", "with_plane", "with_weather", "warehouse"]
+    assert set(names[5:]) >= {"on_time", "punctuality"}
     assert [stage["output"] for stage in made["stages"]] == [300, 300, *[300 - lost] * 3]
     assert all(
         {"name", "input", "output", "seconds"} <= set(stage) and stage["seconds"] > 0
