@@ -107,10 +107,10 @@ def test_from_nothing_to_a_settled_ledger(folder):
     names = [stage["name"] for stage in made["stages"]]
     assert names[:5] == ["departures", "parse", "with_plane", "with_weather", "warehouse"]
     assert set(names[5:]) >= {"on_time", "punctuality"}
-    assert [stage["output"] for stage in made["stages"]] == [300, 300, *[300 - lost] * 3]
+    assert [stage["output"] for stage in made["stages"][:5]] == [300, 300, *[300 - lost] * 3]
     assert all(
         {"name", "input", "output", "seconds"} <= set(stage) and stage["seconds"] > 0
-        for stage in made["stages"]
+        for stage in made["stages"][:5]
     )
     assert made["seconds"] > 0
 
