@@ -250,7 +250,11 @@ def test_a_reader_sees_whole_batches_only(runner, tmp_path):
 
     def read():
         while not stop.is_set():
-            table = ds.dataset(tmp_path / "out", partitioning="hive").to_table()
+            try:
+                table = ds.dataset(tmp_path / "out", partitioning="hive").to_table()
+            except FileNotFoundError as gone:
+                assert "_staging" in str(gone)  # it lists folders that it then ignores, docs/exactly-once.md
+                continue
             if "batch" in table.column_names:
                 seen.append(frozenset(Counter(table["batch"].to_pylist()).items()))
 
