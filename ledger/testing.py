@@ -19,15 +19,14 @@ import copy
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from itertools import count
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -36,6 +35,15 @@ from ledger.database import embedded
 from ledger.database.connection import Database
 from ledger.database.upgrade import upgrade
 from ledger.errors import DeclarationError
+from ledger.faults import (
+    POINTS,
+    Crash,
+    Fault,
+    crash_at,
+    duplicate_rows,
+    lose_file,
+    lose_rows,
+)
 from ledger.opening import open_batch, open_replay
 from ledger.pipeline import Pipeline
 from ledger.queries import reports
@@ -45,22 +53,22 @@ from ledger.running import run_steps, settle_and_follow
 from ledger.settings import Settings
 from ledger.sinks import ParquetSink, PostgresSink
 from ledger.sources import FileSource, TableSource
-from ledger.spark import emit, stage, staging
 from ledger.spark.job import Job
 from ledger.spark.reading import struct
 from ledger.spark.session import build_session
 from ledger.states import BatchStatus
-from ledger.steps import SinkStep, SourceStep, StageStep, suggestion
+from ledger.steps import SinkStep, SourceStep, suggestion
 from ledger.summary import RootCounts, summarize
+from ledger.sweeper import sweep_once
+
+__all__ = [
+    "POINTS", "START", "BatchResult", "Crash", "Failure", "Fault", "crash_at", "duplicate_rows", "lose_file",
+    "lose_rows", "replay", "resume", "run_batch", "sweep",
+]  # fmt: skip
 
 Rows = Sequence[Mapping[str, Any]] | DataFrame
 START = datetime(2000, 1, 1, tzinfo=UTC)
-POINTS = ("batch_opened", "output_written", "deltas_posted", "steps_committed")
 _numbers = count(1)
-
-
-class Crash(BaseException):
-    """What ``crash_at`` raises: the process is gone, nobody says that its run failed."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +87,8 @@ class Failure:
 class BatchResult:
     """What became of a batch. ``rows``: by sink, what it holds of the batch and those it belongs to, or all of a state.
 
-    ``crashed``: a fault ended the run; ``resume`` goes on as Airflow's retry would.
+    ``crashed``: a fault ended the run; ``resume`` goes on as Airflow's retry would. ``error``: what the ledger said
+    of it, unless the process just died.
     """
 
     batch_id: int
@@ -89,16 +98,9 @@ class BatchResult:
     failed: list[Failure]
     rows: dict[str, list[dict[str, Any]]]
     crashed: bool
+    error: Exception | None
     made: Pipeline = field(repr=False)
     lab: "_Lab" = field(repr=False)
-
-
-@dataclass(frozen=True)
-class Fault:
-    """Something that goes wrong in a run: ``wrap`` changes the pipeline, ``during`` the machinery."""
-
-    wrap: Callable[[Pipeline], None] = lambda pipeline: None
-    during: Callable[[], Any] = ExitStack
 
 
 def run_batch(
@@ -164,107 +166,18 @@ def replay(
     )
 
 
+def sweep(result: BatchResult, *, now: datetime | None = None) -> BatchResult:
+    """Let the sweeper come at ``now``: it settles what can be decided, and expires or abandons what took too long.
+    What became of the batch; ``resume`` shows in its sinks what is acked, as the run does that the sweeper asks for."""
+    sweep_once(result.lab.database, now=now)
+    return result.lab.result(result.made, result.batch_id)
+
+
 def resume(result: BatchResult, *, now: datetime | None = None) -> BatchResult:
     """Run all steps of a batch again that crashed, or was given no time, and settle it."""
     lab = result.lab
     again = lambda job: job.database.transact(lambda c: get_batch(c, result.batch_id))  # noqa: E731
     return lab.run(result.made, again, (), now)
-
-
-def lose_rows(stage_name: str, *, fraction: float, seed: int = 0) -> Fault:
-    """The stage silently loses this share of its output rows, the same for the same seed."""
-    return _on_output(stage_name, lambda rows: rows.where(_share(seed) >= fraction))
-
-
-def duplicate_rows(stage_name: str, *, fraction: float, seed: int = 0) -> Fault:
-    """The stage emits this share of its output rows twice.
-
-    The ledger notices at an ``emits="one"`` stage; elsewhere two rows for one input are as lawful as
-    those of an ``explode``, and the sink holds them.
-    """
-    return _on_output(
-        stage_name, lambda rows: rows.unionByName(rows.where(_share(seed) < fraction))
-    )
-
-
-def lose_file(step_name: str) -> Fault:
-    """A file that the step has written is gone before it is counted."""
-
-    @contextmanager
-    def during() -> Iterator[None]:
-        def lossy(take: Callable[[str], Any]) -> Callable[[str], Any]:
-            def taken(folder: str) -> Any:
-                if f"/{step_name}/batch=" in folder or f"/{step_name}/_staging/" in folder:
-                    sorted(Path(folder).rglob("*.parquet"))[-1].unlink()
-                return take(folder)
-
-            return taken
-
-        with ExitStack() as stack:
-            for module in (emit, stage, staging):
-                stack.enter_context(
-                    patch.object(module, "take_manifest", lossy(module.take_manifest))
-                )
-            yield
-
-    def known(pipeline: Pipeline) -> None:
-        pipeline.step(step_name)
-
-    return Fault(known, during)
-
-
-def crash_at(point: str) -> Fault:
-    """The process dies at ``point``: ``batch_opened``, ``output_written`` or ``deltas_posted`` (of the
-    first source), ``steps_committed`` (before the settlement). Nobody says that its run failed.
-    """
-    if point not in POINTS:
-        raise DeclarationError(f"crash_at({point!r}){suggestion(point, POINTS)}")
-    targets = {
-        "batch_opened": ("ledger.testing.run_steps", False),
-        "output_written": ("ledger.spark.emit.take_manifest", True),
-        "deltas_posted": ("ledger.spark.job.Job.post", True),
-        "steps_committed": ("ledger.testing.settle_and_follow", False),
-    }
-    target, afterwards = targets[point]
-
-    @contextmanager
-    def during() -> Iterator[None]:
-        patched = patch(target)
-        original, _ = patched.get_original()
-
-        def die(*arguments: Any, **options: Any) -> None:
-            if afterwards:
-                original(*arguments, **options)
-            raise Crash(point)
-
-        with patch(target, die), patch("ledger.running._mark_failed", lambda *arguments: None):
-            yield
-
-    return Fault(during=during)
-
-
-def _share(seed: int) -> Any:
-    """A number from 0 to 1 for each row, by its anchor alone."""
-    return F.pmod(F.xxhash64("_anchor", F.lit(seed)), F.lit(1_000_000)) / 1_000_000
-
-
-def _on_output(stage_name: str, change: Callable[[DataFrame], DataFrame]) -> Fault:
-    def wrap(pipeline: Pipeline) -> None:
-        step = pipeline.step(stage_name)
-        if not isinstance(step, StageStep) or step.by_record:
-            raise DeclarationError(
-                f"{stage_name!r} is no stage of frames: rows can be lost or doubled only there"
-            )
-
-        def hurt(*frames: DataFrame, **references: DataFrame) -> Any:
-            made = step.function(*frames, **references)
-            if isinstance(made, tuple):
-                return (change(made[0]), *made[1:])
-            return change(made)
-
-        pipeline._steps[stage_name] = replace(step, function=hurt)
-
-    return Fault(wrap)
 
 
 @cache
@@ -347,7 +260,8 @@ class _Lab:
         """Open, run and settle a batch among faults; what became of it."""
         hurt = copy.copy(made)
         hurt._steps = dict(made._steps)
-        batch, crashed = None, False
+        batch, crashed, error = None, False, None
+        expected = tuple(kind for fault in faults for kind in fault.ends_with)
         with ExitStack() as stack:
             for fault in faults:
                 fault.wrap(hurt)
@@ -359,9 +273,18 @@ class _Lab:
                 settle_and_follow(job, batch.batch_id, now=now)
             except Crash:
                 crashed = True
-        return self._result(made, batch.batch_id, crashed)
+            except expected as exc:
+                crashed, error = True, exc
+        return self.result(made, batch.batch_id, crashed, error)
 
-    def _result(self, made: Pipeline, batch_id: int, crashed: bool) -> BatchResult:
+    def result(
+        self,
+        made: Pipeline,
+        batch_id: int,
+        crashed: bool = False,
+        error: Exception | None = None,
+    ) -> BatchResult:
+        """What became of a batch by now."""
         found = summarize(self.database, batch_id)
         failed = self.database.transact(lambda c: reports.failed_records(c, batch_id))
         return BatchResult(
@@ -376,6 +299,7 @@ class _Lab:
                 if isinstance(step, SinkStep)
             },
             crashed,
+            error,
             made,
             self,
         )

@@ -1,7 +1,7 @@
 """What users get to test their own pipelines: given rows, faults by name, and a result to look at."""
 
 from collections import Counter
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from pyspark.sql import functions as F
@@ -90,17 +90,46 @@ def test_doubled_rows_are_found_where_one_is_due(spark):
     assert {one.reason for one in result.failed} == {"more than one row for an input"}
 
 
+@pytest.mark.parametrize("acks", ["on_read", "on_emit"])
+def test_rows_that_are_read_twice_are_found(spark, acks):
+    """Where each row read is acked, at a sink and at a stage that acks on read, a row that comes twice fails
+    its record; a stage that acks on emit groups what it emits by its input, and a row more of it is lawful."""
+    made = Pipeline("copies", guarantee="at_least_once")
+    made.source("orders", FileSource("orders.csv", schema="id INT"))
+    made.stage(reads="orders", acks=acks)(as_it_is)
+    made.sink("out", ParquetSink("out"), reads="as_it_is")
+    given = {"orders": [{"id": n} for n in range(100)]}
+    for step in ("as_it_is", "out"):
+        fault = testing.duplicate_rows(step, fraction=0.1, seed=3)
+        result = testing.run_batch(made, given, spark=spark, faults=[fault])
+        if (step, acks) == ("as_it_is", "on_emit"):
+            assert result.roots.failed == 0
+            assert len(result.rows["out"]) > 100
+        else:
+            assert 0 < result.roots.failed < 30
+            assert {(one.stage, one.reason) for one in result.failed} == {(step, "acked too often")}
+
+
+def as_it_is(rows):
+    return rows
+
+
 @pytest.mark.parametrize("step", ["orders", "known", "out"])
 def test_lost_file(spark, step):
-    """A file lost between writing and counting fails the step; nothing of it counts."""
+    """A file lost between writing and counting fails the step; nothing of it counts, and the retry completes it."""
+    result = testing.run_batch(
+        orders(),
+        {"orders": ORDERS},
+        references=customers(range(7)),
+        spark=spark,
+        faults=[testing.lose_file(step)],
+    )
+    assert (result.crashed, result.status, result.rows["out"]) == (True, BatchStatus.OPEN, [])
     with pytest.raises(IntegrityError, match="wrote 100, found"):
-        testing.run_batch(
-            orders(),
-            {"orders": ORDERS},
-            references=customers(range(7)),
-            spark=spark,
-            faults=[testing.lose_file(step)],
-        )
+        raise result.error
+    again = testing.resume(result)
+    assert (again.crashed, again.error, again.roots.acked) == (False, None, 100)
+    assert Counter(row["id"] for row in again.rows["out"]) == Counter(range(100))
 
 
 @pytest.mark.parametrize("point", testing.POINTS)
@@ -133,6 +162,26 @@ def test_time_is_given(spark):
     with pytest.raises(NotReadyError, match="not due yet"):
         testing.replay(result, now=now + timedelta(minutes=59))
     assert testing.replay(result, now=now + timedelta(hours=1)).roots.acked == 5
+
+
+def test_what_took_too_long_expires(spark):
+    """A step that failed and is not run again: within message_timeout nothing happens, later the sweeper fails
+    what is pending, and a replay completes it."""
+    made = orders(message_timeout="10s")
+    fault = [testing.lose_file("out")]
+    known = customers(range(7))
+    result = testing.run_batch(
+        made, {"orders": ORDERS}, references=known, spark=spark, faults=fault
+    )
+    assert isinstance(result.error, IntegrityError)
+    failed_at = datetime.now(UTC)
+    early = testing.sweep(result, now=failed_at + timedelta(seconds=5))
+    assert (early.status, early.roots.failed) == (BatchStatus.OPEN, 0)
+    late = testing.sweep(result, now=failed_at + timedelta(seconds=11))
+    assert (late.status, late.roots.failed) == (BatchStatus.SETTLED, 100)
+    assert {(one.stage, one.reason) for one in late.failed} == {("out", "did not commit in time")}
+    again = testing.replay(late)
+    assert Counter(row["id"] for row in again.rows["out"]) == Counter(range(100))
 
 
 def test_several_batches_of_one_ledger(spark):

@@ -20,7 +20,7 @@ LAYERS = [
     ["claims", "opening", "stage_runs", "state_runs", "follow_ups", "settlement", "publishing", "replaced", "sweeper", "summary"],
     ["spark"],
     ["running"],
-    ["cli_tables", "cli", "airflow", "testing"],
+    ["cli_tables", "cli", "airflow", "faults", "testing"],
 ]  # fmt: skip
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 CORE = {"errors", "states", "verdict"}
