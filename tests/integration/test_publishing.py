@@ -253,7 +253,9 @@ def test_a_reader_sees_whole_batches_only(runner, tmp_path):
             try:
                 table = ds.dataset(tmp_path / "out", partitioning="hive").to_table()
             except FileNotFoundError as gone:
-                assert "_staging" in str(gone)  # it lists folders that it then ignores, docs/exactly-once.md
+                # pyarrow lists folders that it then leaves out, see docs/exactly-once.md.
+                if "_staging" not in str(gone):
+                    raise
                 continue
             if "batch" in table.column_names:
                 seen.append(frozenset(Counter(table["batch"].to_pylist()).items()))
