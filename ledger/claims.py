@@ -341,12 +341,14 @@ def _unclaimed(
         connection, opening.pipeline, source, [file.path for file in files]
     )
     seen = {(row.path, row.bytes, row.modified_at) for row in known}
-    contents = {(row.path, row.digest) for row in known if row.digest is not None}
+    newest = {
+        row.path: row.digest for row in known
+    }  # content that comes back is new, touched or not
     new = [
         file
         for file in files
         if (file.path, file.bytes, file.modified_at) not in seen
-        and (file.path, file.digest) not in contents
+        and (file.digest is None or file.digest != newest.get(file.path))
     ]
     return sorted(new, key=lambda file: (file.modified_at, file.path))
 

@@ -15,7 +15,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from ledger import cli_tables as tables
 from ledger.database.connection import Database
-from ledger.errors import InputError, LedgerError, NotReadyError
+from ledger.errors import BackPressureError, InputError, LedgerError, NotReadyError
 from ledger.opening import open_batch, open_replay
 from ledger.pipeline import Pipeline
 from ledger.queries import batches, publications, replays, reports
@@ -174,6 +174,8 @@ def replay(
         _session(pipeline, master)  # without Spark nothing is claimed
         try:
             opened = open_replay(database, settings, pipeline, key, original, selection)
+        except BackPressureError:
+            raise
         except NotReadyError as exc:  # another replay was first
             err.print(f"batch {original}: {exc}", markup=False, highlight=False, soft_wrap=True)
             continue

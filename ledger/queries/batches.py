@@ -201,7 +201,7 @@ def untold(connection: Connection, before: datetime) -> Sequence[Row[Any]]:
         FROM batch b JOIN batch_source s ON s.batch_id = b.batch_id AND s.notified_at IS NULL
         JOIN LATERAL jsonb_array_elements(b.topology) AS step
           ON step ->> 'name' = s.source AND step ->> 'notice' = 'true'
-        WHERE b.status = 'settled' AND b.settled_at < :before AND b.dag_id <> '' ORDER BY 1
+        WHERE b.status IN ('settled', 'superseded') AND b.settled_at < :before AND b.dag_id <> '' ORDER BY 1
     """)
     return connection.execute(statement, {"before": before}).all()
 

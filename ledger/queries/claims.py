@@ -66,10 +66,11 @@ def cursor_claims(connection: Connection, pipeline_id: int, source: str) -> Sequ
 def claimed_files(
     connection: Connection, pipeline: str, source: str, paths: Sequence[str]
 ) -> Sequence[Row[Any]]:
-    """Claims of files with these paths: path, bytes, modified_at, digest."""
+    """Claims of files with these paths, each path's newest last: path, bytes, modified_at, digest."""
     statement = text("""
         SELECT f.path, f.bytes, f.modified_at, f.digest FROM claimed_file f JOIN pipeline p USING (pipeline_id)
         WHERE p.name = :pipeline AND f.source = :source AND f.path = ANY (cast(:paths AS text[]))
+        ORDER BY f.path, f.batch_id, f.modified_at
     """)
     keys = {"pipeline": pipeline, "source": source, "paths": list(paths)}
     return connection.execute(statement, keys).all()

@@ -126,13 +126,14 @@ def fold_emitted(
             same["emitted_edges"] = len(consumers)
         return _rows(_with_reasons(output.withColumns({**own, **acked}), failed), same)
     measures = _emitted(output, run_id, consumers)
+    if emits_one:  # by rows: where only combines and states read the stage, none has an edge
+        measures.append(F.count_if(_passes(output)).alias("going_on"))
     if one_parent:
         by_root = output.groupBy("_root").agg(*measures, F.min("_parent").alias("_parent"))
         folded = by_root.withColumns(
             {
                 "acked": parent_edge(inputs, stage),
                 "acked_edges": F.lit(1),
-                "repeated": F.col("emitted_edges") > len(consumers),
             }
         )
     else:
@@ -142,12 +143,12 @@ def fold_emitted(
             F.sum("emitted_edges").alias("emitted_edges"),
             F.bit_xor(parent_edge(inputs, stage)).alias("acked"),
             F.count(F.lit(1)).alias("acked_edges"),
-            (F.max("emitted_edges") > len(consumers)).alias("repeated"),
+            *([F.max("going_on").alias("going_on")] if emits_one else []),
         )
     folded = _with_reasons(folded, failed)
     if emits_one:
         told = F.col("reason") if "reason" in folded.columns else F.lit(None)
-        more = F.when(F.col("repeated"), F.lit(REPEATED))
+        more = F.when(F.col("going_on") > 1, F.lit(REPEATED))
         folded = folded.withColumn("reason", F.coalesce(told, more))
     return _rows(folded)
 
@@ -201,26 +202,31 @@ def fold_on_read(
     return _rows(_with_reasons(folded, failed))
 
 
-def _emitted(output: DataFrame, run_id: int, consumers: Sequence[str]) -> tuple[Column, Column]:
+def _emitted(output: DataFrame, run_id: int, consumers: Sequence[str]) -> list[Column]:
     """XOR and count of the edges emitted; a failed or dropped row goes no further, so it has none."""
     own = _own_edges(output, run_id, consumers)
-    return (
+    return [
         F.bit_xor(own["emitted"]).alias("emitted"),
         F.sum(own["emitted_edges"]).alias("emitted_edges"),
-    )
+    ]
 
 
 def _own_edges(output: DataFrame, run_id: int, consumers: Sequence[str]) -> dict[str, Column]:
     """XOR and number of the edges of each row by itself; 0 if it goes no further."""
-    marks = [F.col(mark).isNull() for mark in ("_failed", "_dropped") if mark in output.columns]
-    # A row of several anchors has one edge for each root, however many of them are of that root.
-    first = [F.col("_first")] if "_first" in output.columns else []
-    passes = reduce(Column.__and__, [*marks, *first], F.lit(True))
+    passes = _passes(output)
     own = edges(run_id, F.col("_position"), consumers, F.col("_root"))
     return {
         "emitted": F.when(passes, own).otherwise(F.lit(0).cast("bigint")),
         "emitted_edges": F.when(passes, F.lit(len(consumers))).otherwise(F.lit(0)),
     }
+
+
+def _passes(output: DataFrame) -> Column:
+    """Whether a row goes on to the consumers."""
+    marks = [F.col(mark).isNull() for mark in ("_failed", "_dropped") if mark in output.columns]
+    # A row of several anchors has one edge for each root, however many of them are of that root.
+    first = [F.col("_first")] if "_first" in output.columns else []
+    return reduce(Column.__and__, [*marks, *first], F.lit(True))
 
 
 def _acked_by_reading(rows: DataFrame, inputs: Mapping[str, int], consumer: str) -> DataFrame:

@@ -14,7 +14,6 @@ from ledger.queries import batches
 from ledger.spark.inputs import read_stored
 from ledger.spark.job import MESSAGE, RAW, RESERVED, ROOT, Job
 from ledger.spark.manifest import with_position
-from ledger.states import BatchStatus
 from ledger.steps import SourceStep
 
 ADDED = ("message_id", "raw", "stage", "reason")
@@ -36,10 +35,10 @@ def notify(job: Job, batch_id: int) -> list[str]:
     """Call ``on_ack`` and ``on_fail`` of the batch's sources that were not told yet; their names.
 
     A source is noted as told after its calls have returned, so each is called at least once. Raises
-    NotReadyError unless the batch is settled, and whatever a call raises.
+    NotReadyError unless the batch is settled, superseded since or not, and whatever a call raises.
     """
     batch = job.database.transact(lambda c: batches.get_batch(c, batch_id))
-    if batch.status is not BatchStatus.SETTLED:
+    if not batch.status.decided:
         raise NotReadyError(
             f"batch {batch_id} is {batch.status}: sources are told once it is settled"
         )

@@ -256,7 +256,7 @@ def _post(
     drops = _drops(rows, identity) if wrote.dropped else {}
     if step.acks == "on_read":
         # Where each root has one input row and no row says why there is none, they are counted already.
-        counted = _one_parent(job, run) and not marks
+        counted = _one_parent(job, run) and not marks and consumers
         with_output = posted.emitted_roots if counted else rows.select(*identity).distinct().count()
         swallowed = posted.acked_edges - with_output
         drops |= {SWALLOWED: swallowed} if swallowed else {}

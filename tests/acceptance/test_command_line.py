@@ -19,8 +19,11 @@ from ledger.database.upgrade import head
 from ledger.opening import open_replay
 from ledger.requests import RunKey, Selection
 from ledger.settings import Settings
+from ledger.settlement import settle_once
+from ledger.states import BatchStatus
 from scripts.airflow_env import ROOT
 from tests.support.flights import without_plane, write_slice
+from tests.support.ledgers import one, pipeline, whole_batch
 
 JANUARY = ("--interval-start", "2013-01-01", "--interval-end", "2013-02-01")
 FLIGHTS = "jobs.flights:pipeline"
@@ -230,6 +233,39 @@ def test_missing_file_then_the_same_run_again(cli, folder):
 def test_clear_refusals(cli, arguments, message):
     """What cannot be done is refused in one line that says why."""
     assert message in cli.refused(*arguments)
+
+
+def test_a_held_batch_is_released_and_its_replay_foreseen(cli, folder, database):
+    """``release`` settles what too many failures hold, and no other batch; ``replay --dry-run`` says what is due by
+    stage and reason, the selection's options included, and claims nothing."""
+    (folder / "chain.py").write_text(
+        "from tests.support.ledgers import pipeline\npipeline = pipeline(max_failed_ratio=0.2)\n"
+    )
+    cli.environment["PYTHONPATH"] += f":{folder}"
+    made = pipeline(max_failed_ratio=0.2)
+    batch, roots = whole_batch(database, made, 4, lose_sink=[0, 1])
+    number = str(batch.batch_id)
+    assert settle_once(database, batch.batch_id).status is BatchStatus.HELD
+    released = cli.json("release", number)
+    assert (released["status"], released["failed"]) == ("settled", 2)
+    assert "only a held batch" in cli.refused("release", number)
+    due = {"batch_id": batch.batch_id, "stage": "sink", "reason": "lost", "messages": 2}
+    wanted = [
+        ((), [due]),
+        (("--batch", number, "--stage", "sink", "--reason", "lo%", "--source", "source"), [due]),
+        (("--root", str(roots[1]), "--since", "2013-01-01"), [{**due, "messages": 1}]),
+        (("--stage", "middle"), []),
+        (("--reason", "bad%"), []),
+        (("--source", "other"), []),
+        (("--until", "2013-01-01"), []),
+        (("--since", "2100-01-01"), []),
+        (("--quarantined",), []),
+        (("--held",), []),
+    ]
+    for options, found in wanted:
+        told = cli.json("replay", "chain:pipeline", "--dry-run", *options)
+        assert [{name: row[name] for name in due} for row in told] == found, options
+    assert one(database, "SELECT count(*) FROM batch")[0] == 1
 
 
 def test_storage_that_cannot_be_written(cli, folder):

@@ -3,16 +3,20 @@
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 from airflow.dag_processing.dagbag import DagBag
+from airflow.sdk.exceptions import AirflowFailException
 
 from ledger import FileSource, ParquetSink, Pipeline
-from ledger.airflow import pipeline_dag
+from ledger.airflow import pipeline_dag, replay_dag
 from ledger.airflow.pipelines import _guarantee
-from ledger.errors import DeclarationError, InputError
+from ledger.errors import DeclarationError, InputError, LedgerError
+from ledger.settlement import settle_once
 from ledger.states import Guarantee
 from scripts.airflow_env import ROOT
+from tests.support.ledgers import pipeline, whole_batch
 
 
 def test_dag_files_import_without_java_or_database(monkeypatch):
@@ -105,3 +109,25 @@ def test_the_guarantee_is_a_parameter_of_the_dag():
         _guarantee({"guarantee": "twice"})
     assert _guarantee({"guarantee": "at_least_once"}) is Guarantee.AT_LEAST_ONCE
     assert _guarantee({}) is None
+
+
+def test_the_replay_dag_releases_a_held_batch(database, migrated, monkeypatch):
+    """Asked to release, the DAG's first task settles the batch and finds what failed in it; without its number, or
+    for one that is not held, it fails and says why."""
+    url = migrated.url.render_as_string(hide_password=False)
+    monkeypatch.setenv("ACKLEDGER_DATABASE_URL", url)
+    batch, _ = whole_batch(database, pipeline(max_failed_ratio=0.2), 4, lose_sink=[0, 1])
+    settle_once(database, batch.batch_id)
+    find = replay_dag().get_task("find")
+    params = {name: param.value for name, param in find.dag.params.items()}
+
+    def asked(number):
+        given = {**params, "release": True, "batch": number}
+        return find.python_callable(params=given, dag_run=SimpleNamespace(run_id="by hand"))
+
+    with pytest.raises(AirflowFailException, match="which batch is to be released"):
+        asked(None)
+    (trigger,) = asked(batch.batch_id)
+    assert trigger["dag_id"] == "dag"
+    with pytest.raises(LedgerError, match="only a held batch"):
+        asked(batch.batch_id)

@@ -108,6 +108,31 @@ def test_on_read_counts_what_it_swallowed(runner, tmp_path):
     assert found == [("sift", "read", 2 * (COUNT - 11)), ("sift", "twenty", 2)]
 
 
+def test_stages_that_only_a_combine_reads(runner, tmp_path):
+    """A stage whose rows go to no tracked step names a repeated input, and what it swallowed, all the same."""
+    (tmp_path / "in.csv").write_text("n\n" + "".join(f"{n}\n" for n in range(COUNT)))
+    made = Pipeline("marks")
+    made.source("numbers", FileSource("in.csv", schema="n INT"))
+
+    @made.stage(reads="numbers", emits="one")
+    def doubled(frame):
+        return frame.unionByName(frame.where("n < 3"))
+
+    @made.stage(reads="numbers", acks="on_read")
+    def sifted(frame):
+        return frame.where("n < 10")
+
+    @made.combine(reads=["doubled", "sifted"])
+    def total(one, other):
+        return one.select("n").unionByName(other.select("n")).groupBy().count()
+
+    made.sink("out", ParquetSink("out"), reads="total")
+    run = runner(made)
+    assert run.settled(run.open()).failed == 3
+    assert failures(run) == [("doubled", "more than one row for an input", 3)]
+    assert [tuple(row) for row in rows(run.job.database, DROPS)] == [("sifted", "read", COUNT - 10)]
+
+
 def test_explicit_acks(runner, tmp_path, sink_rows):
     """With explicit acks, outputs, acks and fails count; what is mentioned nowhere fails as not acked by the stage."""
 

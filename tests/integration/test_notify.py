@@ -12,6 +12,7 @@ from ledger.opening import open_batch
 from ledger.queries import batches
 from ledger.requests import Interval, RunKey
 from ledger.running import notify, publish_settled, settle_and_follow
+from ledger.settlement import settle_once
 from ledger.sweeper import Errand, sweep_once
 from tests.integration.conftest import END, START
 
@@ -97,6 +98,31 @@ def test_sources_are_told(runner, tmp_path):
     settle_and_follow(mended.job, replay.batch_id)
     assert told.acked[replay.batch_id] == [2]
     assert told.failed[replay.batch_id] == []
+
+
+def test_a_batch_superseded_before_it_was_told_is_told(runner, tmp_path):
+    """What was settled is told, though a batch that reprocesses the interval took its place meanwhile; the sweeper
+    names it till then, and a cleared task succeeds."""
+    numbers(tmp_path)
+    told = Told()
+    run = runner(noticed(told, [2]))
+    database, interval = run.job.database, Interval(START, END)
+
+    def opened(run_id, **options):
+        key = RunKey("noticed", run_id)
+        return open_batch(database, run.job.settings, run.job.pipeline, key, interval, **options)
+
+    first = opened("first")
+    run.steps(first)
+    settle_once(database, first.batch_id)
+    publish_settled(run.job, first.batch_id)
+    run.settled(opened("again", reprocess=True))
+    later = database.transact(batches.database_now) + timedelta(minutes=16)
+    assert sweep_once(database, now=later).errands == (Errand(first.batch_id, "noticed"),)
+    assert notify(run.job, first.batch_id) == ["numbers"]
+    assert told.acked[first.batch_id] == [1, 4]
+    assert notify(run.job, first.batch_id) == []
+    assert sweep_once(database, now=later).errands == ()
 
 
 def test_a_call_that_raises_is_repeated(runner, tmp_path):

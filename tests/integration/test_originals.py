@@ -1,5 +1,6 @@
 """What Storm and JStorm test of their own acker, shown of whole pipelines on Spark."""
 
+import time
 from collections import Counter
 from datetime import timedelta
 from functools import partial
@@ -12,7 +13,7 @@ from ledger.errors import FencedError, NotReadyError
 from ledger.queries import batches, runs
 from ledger.running import run_step
 from ledger.settlement import settle_once
-from ledger.stage_runs import Attempt
+from ledger.stage_runs import Attempt, heartbeat
 from ledger.states import BatchStatus
 from tests.integration.conftest import START
 from tests.support.ledgers import one, rows
@@ -120,6 +121,24 @@ def test_timeout_is_reset_while_the_stage_lives(runner, tmp_path, monkeypatch):
         assert settle_once(run.job.database, batch.batch_id, now=now).status is status
     why = "SELECT stage, reason, count(*) FROM failed_root GROUP BY 1, 2"
     assert rows(run.job.database, why) == [("slow", "did not commit in time", COUNT)]
+
+
+def test_the_lease_of_a_running_step_is_renewed(runner, tmp_path, monkeypatch):
+    """While a step runs its driver renews the lease by itself, though the stage itself never touches the ledger."""
+    written(tmp_path, 0, range(COUNT))
+    monkeypatch.setattr("ledger.running.heartbeat", partial(heartbeat, every=0.05))
+
+    def slow(frame):
+        own = "SELECT lease_until FROM stage_run WHERE state = 'running'"
+        first = one(run.job.database, own).lease_until
+        deadline = time.monotonic() + 20
+        while one(run.job.database, own).lease_until == first:
+            assert time.monotonic() < deadline, "the lease is what it was"
+            time.sleep(0.05)
+        return frame
+
+    run = runner(piped(slow))
+    assert run.settled(day_of(run, 0)).failed == 0
 
 
 def test_retry_limit(spark):

@@ -1,6 +1,6 @@
 """What a replay takes, when, how often, and when a person has to look: on the real PostgreSQL."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -29,6 +29,7 @@ from tests.support.ledgers import (
 )
 
 HOUR = timedelta(hours=1)
+LATER = datetime(2100, 1, 1, tzinfo=UTC)
 
 
 def failing_replay(database, made, original, run_id, lose=None, now=None, **selection):
@@ -96,6 +97,8 @@ def test_sweeper_waits_for_the_backoff(database):
         ({"source": "other"}, []),
         ({"until": START}, []),
         ({"since": START, "reason": "%date"}, [1]),
+        ({"since": LATER}, []),
+        ({"until": LATER}, [0, 1, 2]),
     ],
     ids=str,
 )
@@ -139,9 +142,13 @@ def test_quarantined_by_hand(database):
     assert found == [(roots[0], "recovered", 2, 0), (roots[1], "quarantined", 3, 1)]
     history = rows(
         database,
-        f"SELECT attempt, outcome FROM replay_history WHERE message_id = {roots[0]} ORDER BY attempt",
+        f"SELECT attempt, outcome, stage, reason FROM replay_history WHERE message_id = {roots[0]} ORDER BY attempt",
     )
-    assert history == [(1, "failed"), (2, "failed"), (3, "acked")]
+    assert history == [
+        (1, "failed", "sink", "lost"),
+        (2, "failed", "sink", "lost"),
+        (3, "acked", None, None),
+    ]
 
 
 def test_poison_blocks_neither_the_others_nor_the_source(database):

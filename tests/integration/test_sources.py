@@ -2,6 +2,9 @@
 
 import dataclasses
 import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
@@ -56,6 +59,19 @@ def write(path, *words, modified=None):
 
 def delivered(sink_rows):
     return [word for (word,) in sink_rows("out", "word")]
+
+
+def open_at_once(database, settings, made, count=4):
+    """Open batches in the same moment; those that found room."""
+    gate, interval = threading.Barrier(count), Interval(START, END)
+
+    def open_one(number):
+        gate.wait()
+        with suppress(BackPressureError):
+            return open_batch(database, settings, made, RunKey("", f"run-{number}"), interval)
+
+    with ThreadPoolExecutor(count) as pool:
+        return [batch for batch in pool.map(open_one, range(count)) if batch is not None]
 
 
 # Intervals in parts
@@ -329,6 +345,11 @@ def test_a_touched_file_is_the_same_and_a_changed_one_is_new(runner, tmp_path, s
     write(file, "b", "c", modified=2_000_000)
     run.settled(run.open("four"))
     assert delivered(sink_rows) == ["a", "b", "b", "c"]
+    write(
+        file, "a", modified=3_000_000
+    )  # content that was there before, and was not what came last
+    run.settled(run.open("five"))
+    assert delivered(sink_rows) == ["a", "a", "b", "b", "c"]
 
 
 def test_two_batches_at_once_take_different_files(runner, tmp_path, sink_rows):
@@ -342,6 +363,15 @@ def test_two_batches_at_once_take_different_files(runner, tmp_path, sink_rows):
     assert delivered(sink_rows) == ["b"]
     run.settled(first)
     assert delivered(sink_rows) == ["a", "b"]
+
+
+def test_batches_that_open_at_once_take_each_file_once(database, settings, tmp_path):
+    """Of batches that are opened in the same moment each file is claimed by one."""
+    for number in range(6):
+        write(tmp_path / "in" / f"{number}.csv", "a")
+    open_at_once(database, settings, incremental())
+    taken = rows(database, "SELECT path, count(*) FROM claimed_file GROUP BY 1")
+    assert [row.count for row in taken] == [1] * 6
 
 
 def test_an_abandoned_batch_gives_its_files_back(runner, tmp_path, sink_rows):
@@ -458,6 +488,18 @@ def test_rows_are_read_once_and_the_position_follows(runner, database, table, si
     run.settled(run.open("three"))
     assert delivered(sink_rows) == ["a", "b", "c"]
     assert position(database) == ["3"]
+
+
+def test_batches_that_open_at_once_take_each_row_once(runner, settings, database, table, sink_rows):
+    """Of batches that are opened in the same moment each claims a range of its own, and nothing is left out."""
+    add(database, *(f"w{n}" for n in range(9)))
+    run = runner(words_of(table, max_pending=9))
+    found = open_at_once(database, settings, run.job.pipeline)
+    for batch in found:
+        run.settled(batch)
+    while len(delivered(sink_rows)) < 9:
+        run.settled(run.open(f"more {len(delivered(sink_rows))}"))
+    assert delivered(sink_rows) == [f"w{n}" for n in range(9)]
 
 
 def test_the_position_waits_for_the_first_unfinished_batch(runner, database, table):

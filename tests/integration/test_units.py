@@ -139,7 +139,7 @@ def test_each_replay_carries_over_what_the_others_brought(spark):
 
 def totals(poison=None, behind=False, unit=("customer",), **options):
     """A total per customer; ``poison``: an order that is refused before the total, or behind it."""
-    made = Pipeline("totals", guarantee="at_least_once", max_replays=2, **options)
+    made = Pipeline("totals", **{"guarantee": "at_least_once", "max_replays": 2, **options})
     made.source("orders", FileSource("orders.csv", schema=ORDERS))
 
     @made.stage(reads="orders")
@@ -166,20 +166,35 @@ def unit_of_100():
     return {"orders": [*orders_of(*range(100)), *orders_of(500, customer="b")]}
 
 
-@pytest.mark.parametrize("options", [{}, {"replay_limit": 1}])
-def test_a_poisoned_record_in_a_unit_of_100(spark, options):
-    """Once the poisoned record is quarantined the other 99 are through, and none of them was given up."""
-    result = testing.run_batch(totals(poison=50, **options), unit_of_100(), spark=spark)
-    for _ in range(2):
-        again = testing.replay(result, totals(poison=50, **options))
-        assert again.roots.total == 100
+@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max_replays": 2, "replay_limit": 1},
+        {"max_replays": 1},
+        {"max_replays": 3, "replay_backoff": "1h"},
+    ],
+    ids=["limit of one", "one replay", "backoff"],
+)
+def test_a_poisoned_record_in_a_unit_of_100(spark, options, guarantee):
+    """Once the poisoned record is quarantined the other 99 are through, and none of them was given up, whatever
+    the budget and the backoff."""
+    made, now = totals(poison=50, guarantee=guarantee, **options), datetime.now(UTC)
+    again = result = testing.run_batch(made, unit_of_100(), spark=spark, now=now)
+    while again.roots.failed:
+        now += timedelta(days=1)
+        again = testing.replay(result, made, now=now)
+        assert {one.reason for one in again.failed if one.status == "quarantined"} <= {"poisoned"}
     final = {(one.message_id, one.status) for one in again.failed}
     assert [status for _, status in final] == ["quarantined"]
-    assert again.roots.acked == 99
     assert sorted((row["customer"], row["orders"]) for row in again.rows["sales"]) == [
         ("a", 99),
         ("b", 1),
     ]
+    status = one(
+        result.lab.database, "SELECT sum(acked), sum(quarantined), sum(pending) FROM batch_status"
+    )
+    assert tuple(status) == (100, 1, 0)
 
 
 def test_a_unit_that_fails_behind_its_total_is_held_for_a_person(spark):
@@ -208,6 +223,30 @@ def test_a_companion_that_fails_in_the_replay_counts_as_failed(spark):
     whole = testing.replay(result, totals())
     assert whole.roots.failed == 0
     assert sorted(row["orders"] for row in whole.rows["sales"]) == [1, 100]
+
+
+def test_the_history_of_a_companion_keeps_what_was_acked(spark):
+    """A record that was acked, in its batch or in a replay, and failed in a later replay of its unit, has all of
+    these attempts in its history, each with stage and reason, counted through."""
+    made = [totals(poison=poison) for poison in (1, 2, 0)]
+    result = testing.run_batch(made[0], {"orders": orders_of(0, 1, 2, 3)}, spark=spark)
+    for mended in made[1:]:
+        testing.replay(result, mended)
+    found = rows(
+        result.lab.database,
+        "SELECT message_id - min(message_id) OVER (), attempt, outcome, stage, reason FROM replay_history ORDER BY 1, 2",
+    )
+    poisoned, acked = ("failed", "checked", "poisoned"), ("acked", None, None)
+    histories = {
+        0: [acked, acked, poisoned],
+        1: [poisoned, acked, acked],
+        2: [acked, poisoned, acked],
+    }
+    assert [tuple(row) for row in found] == [
+        (number, attempt, *outcome)
+        for number, outcomes in histories.items()
+        for attempt, outcome in enumerate(outcomes, 1)
+    ]
 
 
 def test_a_row_of_two_units_is_refused(spark):
