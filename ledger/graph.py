@@ -127,10 +127,27 @@ class Graph:
         reached = {source for step in self._wholes for source in self._sources[step.name]}
         return not reached.isdisjoint(self._sources[self.step(name).name])
 
+    def carries(self, name: str) -> bool:
+        """Whether a replay by unit carries over what a stage has made of records that did not fail: before
+        a whole stage, or beside one, it is made record by record. Of a source: whether a stage behind it does."""
+        step = self.step(name)
+        if isinstance(step, SourceStep):
+            return any(self.carries(reader) for reader in self._stages_behind(name))
+        recordwise = isinstance(step, StageStep) and self.tracks(name) and not self.merges(name)
+        return recordwise and self.in_units(name)
+
+    def sources(self, name: str) -> frozenset[str]:
+        """The sources that a step goes back to."""
+        return self._sources[self.step(name).name]
+
     def may_be_untracked(self, name: str) -> bool:
         """Whether a source that a step goes back to has untracked records."""
         sources = [self.steps[source] for source in self._sources[self.step(name).name]]
         return any(isinstance(step, SourceStep) and step.track is not None for step in sources)
+
+    def _stages_behind(self, source: str) -> list[str]:
+        stages = [name for name, step in self.steps.items() if isinstance(step, StageStep)]
+        return [name for name in stages if source in self._sources[name]]
 
     @cached_property
     def _wholes(self) -> list[StageStep]:

@@ -195,20 +195,11 @@ def _decide_publications(connection: Connection, batch: Batch, failed: int) -> N
 
 def _fail_roots(connection: Connection, batch: Batch, verdict: Verdict, moment: datetime) -> int:
     queries.collect_nonzero(connection, batch.batch_id)
-    stages = [step["name"] for step in batch.topology]
-    queries.add_explicit_fails(connection, batch.batch_id, stages)
+    merging = [step["name"] for step in batch.topology if step.get("merges")]
+    _name_failures(connection, batch, verdict, merging)
     failed = queries.settling_count(connection)
     if failed == 0:
         return 0
-    explicit = [step["name"] for step in batch.topology if step.get("acks") == "explicit"]
-    merging = [step["name"] for step in batch.topology if step.get("merges")]
-    order = hops(batch.topology)
-    queries.name_hops(connection, batch.batch_id, order, verdict.missing, explicit, merging)
-    unnamed = queries.unnamed_roots(connection)
-    if unnamed:
-        raise IntegrityError(
-            f"batch {batch.batch_id}: {unnamed} roots have an ack value that no step's edges explain"
-        )
     known = _record_failures(connection, batch)
     if batch.replay_backoff_seconds > 0:
         replays.delay_replays(
@@ -223,6 +214,24 @@ def _fail_roots(connection: Connection, batch: Batch, verdict: Verdict, moment: 
             f"{kept} were kept: deltas were posted for roots that it never emitted"
         )
     return failed
+
+
+def _name_failures(
+    connection: Connection, batch: Batch, verdict: Verdict, merging: Sequence[str]
+) -> None:
+    """Name where each failed root broke: a fail of its own first, then what was lost, then fails with others."""
+    stages = [step["name"] for step in batch.topology]
+    queries.add_explicit_fails(connection, batch.batch_id, stages, shared=False)
+    if queries.unnamed_roots(connection):
+        explicit = [step["name"] for step in batch.topology if step.get("acks") == "explicit"]
+        order = hops(batch.topology)
+        queries.name_hops(connection, batch.batch_id, order, verdict.missing, explicit, merging)
+    queries.add_explicit_fails(connection, batch.batch_id, stages, shared=True)
+    unnamed = queries.unnamed_roots(connection)
+    if unnamed:
+        raise IntegrityError(
+            f"batch {batch.batch_id}: {unnamed} roots have an ack value that no step's edges explain"
+        )
 
 
 def _record_failures(connection: Connection, batch: Batch) -> int:

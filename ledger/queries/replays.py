@@ -113,6 +113,29 @@ def quarantined_messages(connection: Connection, original_batch_id: int, source:
     return [row.message_id for row in found]
 
 
+def messages_to_run(connection: Connection, original_batch_id: int, source: str) -> list[int]:
+    """Failed messages of an original batch's source of which some step before the whole stages may lack a row:
+    those that failed by themselves, or because a step never committed. What failed with others only was lost
+    at a whole stage or behind it."""
+    statement = text("""
+        SELECT m.message_id FROM failed_message m JOIN failed_root r ON r.root_id = m.root_id
+        WHERE m.original_batch_id = :id AND m.source = :source AND m.status IN ('failed', 'replaying') AND NOT r.shared
+    """)
+    found = connection.execute(statement, {"id": original_batch_id, "source": source})
+    return [row.message_id for row in found]
+
+
+def settled_emits(connection: Connection, original_batch_id: int) -> Sequence[Row[Any]]:
+    """The emits that count of an original batch and its settled replays: batch_id, source, emit_run_id,
+    first_root, roots. A message's latest has the greatest root: one replay by unit is open at a time."""
+    statement = text("""
+        SELECT b.batch_id, s.source, s.emit_run_id, s.first_root, s.roots
+        FROM batch b JOIN batch_source s USING (batch_id)
+        WHERE :id IN (b.batch_id, b.original_batch_id) AND b.status = 'settled' AND s.roots > 0 ORDER BY s.emit_run_id
+    """)
+    return connection.execute(statement, {"id": original_batch_id}).all()
+
+
 def unemitted_claims(connection: Connection, batch_id: int) -> int:
     """Messages that a replay batch has claimed and that its committed emits did not emit."""
     statement = text("""

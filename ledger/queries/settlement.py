@@ -71,7 +71,7 @@ def total_roots(connection: Connection, batch_id: int) -> int:
 COLLECT = """
 CREATE TEMP TABLE settling ON COMMIT DROP AS
 SELECT d.root_id, bit_xor(d.delta) AS residue, NULL::text AS stage, NULL::text AS reason, NULL::text AS detail,
-       false AS own_failure, false AS shared
+       false AS own_failure, false AS shared, false AS incomplete
 FROM ledger_delta d
 WHERE d.batch_id = :id AND d.stage_run_id IN (SELECT stage_run_id FROM stage_run WHERE batch_id = :id AND state = 'committed')
 GROUP BY d.root_id
@@ -99,27 +99,31 @@ def collect_woken(
     connection.execute(statement, keys)
 
 
-def add_explicit_fails(connection: Connection, batch_id: int, stages: Sequence[str]) -> None:
-    """Add the roots that a committed run failed explicitly: a fail wins over zero.
+def add_explicit_fails(
+    connection: Connection, batch_id: int, stages: Sequence[str], *, shared: bool
+) -> None:
+    """Add the roots that a committed run failed explicitly, by themselves or ``shared`` with others: a fail wins
+    over zero.
 
-    Of several fails of one root the earliest stage's counts. ``stages``: in the pipeline's order.
+    Of several fails of one root the earliest stage's counts. ``stages``: in the pipeline's order. Those that are
+    shared come last, and leave alone what failed by itself or is ``incomplete``.
     """
     statement = text("""
         WITH fail AS (
           SELECT DISTINCT ON (f.root_id) f.root_id, r.stage, f.reason, f.detail, f.shared
           FROM root_fail f JOIN stage_run r USING (stage_run_id)
-          WHERE f.batch_id = :id AND r.state = 'committed'
-          ORDER BY f.root_id, array_position(cast(:stages AS text[]), r.stage), f.shared, f.reason
+          WHERE f.batch_id = :id AND r.state = 'committed' AND f.shared = :shared
+          ORDER BY f.root_id, array_position(cast(:stages AS text[]), r.stage), f.reason
         ), known AS (
           UPDATE settling s SET stage = f.stage, reason = f.reason, detail = f.detail,
                  own_failure = NOT f.shared, shared = f.shared
-          FROM fail f WHERE f.root_id = s.root_id RETURNING s.root_id
+          FROM fail f WHERE f.root_id = s.root_id AND NOT s.own_failure AND NOT s.incomplete
         )
-        INSERT INTO settling (root_id, residue, stage, reason, detail, own_failure, shared)
-        SELECT root_id, 0, stage, reason, detail, NOT shared, shared
-        FROM fail WHERE root_id NOT IN (SELECT root_id FROM known)
+        INSERT INTO settling (root_id, residue, stage, reason, detail, own_failure, shared, incomplete)
+        SELECT root_id, 0, stage, reason, detail, NOT shared, shared, false
+        FROM fail WHERE NOT EXISTS (SELECT FROM settling s WHERE s.root_id = fail.root_id)
     """)
-    connection.execute(statement, {"id": batch_id, "stages": list(stages)})
+    connection.execute(statement, {"id": batch_id, "stages": list(stages), "shared": shared})
 
 
 # Its own statement: what an UPDATE reads is never scanned in parallel.
@@ -140,9 +144,10 @@ JOIN stage_run r ON r.stage_run_id = f.stage_run_id AND r.state = 'committed'
 
 NAME_HOPS = """
 WITH hop AS (
-  SELECT * FROM unnest(cast(:ordinals AS int[]), cast(:producers AS text[]), cast(:consumers AS text[]),
-                       cast(:fanouts AS int[]), cast(:components AS int[]))
-           AS h (ordinal, producer, consumer, fanout, component)
+  SELECT *, ARRAY[producer, consumer] && cast(:merging AS text[]) AS merging
+  FROM unnest(cast(:ordinals AS int[]), cast(:producers AS text[]), cast(:consumers AS text[]),
+              cast(:fanouts AS int[]), cast(:components AS int[]))
+       AS h (ordinal, producer, consumer, fanout, component)
 ), component AS (
   SELECT component, min(ordinal) AS ordinal, count(DISTINCT consumer) AS readers,
          string_agg(DISTINCT producer, ', ') AS producers,
@@ -160,14 +165,17 @@ WITH hop AS (
   FROM settling_run s JOIN role r USING (stage)
   GROUP BY s.root_id, r.component
 ), broken AS (
-  SELECT DISTINCT ON (t.root_id) t.*, k.producers, k.consumers, k.readers
+  SELECT t.*, k.producers, k.consumers, k.readers, k.ordinal
   FROM tally t JOIN component k USING (component)
   WHERE t.residue <> 0 OR t.emitted_edges <> t.acked_edges
-  ORDER BY t.root_id, k.ordinal
 ), uneven AS (
-  SELECT due.root_id, due.component, array_agg(due.consumer ORDER BY due.ordinal) AS consumers
+  -- Of several with a wrong count one that did commit is to blame: the others never had their turn.
+  SELECT due.root_id, due.component,
+         array_agg(due.consumer ORDER BY due.ordinal) AS consumers,
+         array_agg(due.consumer ORDER BY due.consumer = ANY (cast(:uncommitted AS text[])), due.merging, due.ordinal) AS blame
   FROM (
-    SELECT p.root_id, h.component, h.consumer, min(h.ordinal) AS ordinal, sum(p.emitted_edges / h.fanout) AS edges
+    SELECT p.root_id, h.component, h.consumer, bool_or(h.merging) AS merging, min(h.ordinal) AS ordinal,
+           sum(p.emitted_edges / h.fanout) AS edges
     FROM settling_run p JOIN hop h ON h.producer = p.stage JOIN component k USING (component)
     WHERE k.readers > 1 GROUP BY 1, 2, 3
   ) due
@@ -175,16 +183,17 @@ WITH hop AS (
   WHERE due.edges <> coalesce(c.acked_edges, 0)
   GROUP BY due.root_id, due.component
 ), blamed AS (
-  -- Of several with a wrong count one that did commit is to blame: the others never had their turn.
-  SELECT b.*, coalesce((SELECT ARRAY[c] FROM unnest(u.consumers) WITH ORDINALITY AS c (c, place)
-                        ORDER BY c = ANY (cast(:uncommitted AS text[])), place LIMIT 1), b.consumers) AS culprits,
-         array_remove(u.consumers, NULL) AS wrong
+  SELECT b.*, coalesce(u.blame[1:1], b.consumers) AS culprits, u.consumers AS wrong
   FROM broken b LEFT JOIN uneven u USING (root_id, component)
-), named AS (
-  SELECT b.*, b.culprits && cast(:uncommitted AS text[]) AS late, EXISTS (
-    SELECT FROM hop h WHERE h.consumer = ANY (b.culprits) AND ARRAY[h.producer, h.consumer] && cast(:merging AS text[])
-  ) AS merging
+), judged AS (
+  SELECT b.*, b.culprits && cast(:uncommitted AS text[]) AS late,
+         EXISTS (SELECT FROM hop h WHERE h.consumer = ANY (b.culprits) AND h.merging) AS merging,
+         EXISTS (SELECT FROM hop h WHERE h.consumer = ANY (coalesce(b.wrong, b.consumers)) AND NOT h.merging) AS recordwise
   FROM blamed b
+), named AS (
+  -- What a root lost by itself counts, whatever others lost with it; else the first hop.
+  SELECT DISTINCT ON (root_id) *, bool_or(recordwise) OVER (PARTITION BY root_id) AS incomplete
+  FROM judged ORDER BY root_id, merging OR late, ordinal
 )
 UPDATE settling s SET
   stage = array_to_string(b.culprits, ', '),
@@ -197,7 +206,8 @@ UPDATE settling s SET
   detail = format('%s edges from %s, %s acked', b.emitted_edges, b.producers, b.acked_edges)
            || CASE WHEN cardinality(b.wrong) > 1 THEN '; wrong at ' || array_to_string(b.wrong, ', ') ELSE '' END,
   own_failure = NOT b.merging AND NOT b.late,
-  shared = b.merging AND NOT b.late
+  shared = b.merging AND NOT b.late AND NOT b.incomplete,
+  incomplete = b.incomplete
 FROM named b WHERE b.root_id = s.root_id
 """
 
@@ -218,7 +228,8 @@ def name_hops(
     ``uncommitted``: steps that never committed; a root that broke there failed through no fault of
     its own. ``explicit``: stages that ack by themselves, so what is missing there was not acked
     rather than lost. ``merging``: whole stages and those behind them; what is lost there may be for want of
-    another record, so it is a failure of the unit.
+    another record, so it is a failure of the unit, unless the root is incomplete: something of it is missing
+    before them, too.
     """
     keys = {
         "ordinals": [hop.ordinal for hop in hops],

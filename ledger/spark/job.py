@@ -32,6 +32,9 @@ MESSAGE = "_message"
 POSITION = "_position"
 IDENTITY = "_identity"
 DELIVERED = "_delivered_message"
+CARRIED = (
+    "_carried"  # the root of an earlier batch that a replayed record's rows are taken over from
+)
 RESERVED = frozenset(
     {
         ANCHOR,
@@ -49,6 +52,7 @@ RESERVED = frozenset(
         POSITION,
         IDENTITY,
         DELIVERED,
+        CARRIED,
     }
 )
 

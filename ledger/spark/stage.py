@@ -13,10 +13,12 @@ from ledger.manifest import Manifest, take_manifest
 from ledger.marks import Mark
 from ledger.spark import fold
 from ledger.spark.anchors import AnchorWitness, expected_type, stored_anchor
+from ledger.spark.carried import CarryOver, carry_over, fresh_rows
 from ledger.spark.inputs import anchored, input_frames, read_stored, root_rows, user_columns
 from ledger.spark.job import (
     ANCHOR,
     ANCHORS,
+    CARRIED,
     DROPPED,
     FAILED,
     POSITION,
@@ -40,8 +42,13 @@ SWALLOWED = "read"  # the reason of what an on_read stage read and did not emit
 def run_stage(job: Job, run: OpenedRun, step: StageStep) -> Record:
     """Run one stage of one batch and commit it; what it recorded."""
     frames = input_frames(job, run)
-    came = _watched(job, run, step, frames)
+    carried = carry_over(job, run, step, frames)
+    if carried:
+        frames = carried.fresh
+    came = None if carried else _watched(job, run, step, frames)
     output = _output(job, run, step, frames)
+    if carried:
+        output = carried.united(output)
     folder = job.folder(run)
     anchors = AnchorWitness() if ANCHORS in output.columns else None
     untracked = job.pipeline.graph.may_be_untracked(step.name)
@@ -53,7 +60,7 @@ def run_stage(job: Job, run: OpenedRun, step: StageStep) -> Record:
     _check_anchors(job, step, wrote, anchors)
     # As many rows, of the same anchors: each input has just one, and nothing is to be folded.
     one_each = came is not None and came.within(output) and came.seen == wrote.seen
-    record, drops = _post(job, run, step, manifest, wrote, frames, anchors, one_each)
+    record, drops = _post(job, run, step, manifest, wrote, frames, anchors, one_each, carried)
     commit(job.database, run, record, files=file_rows(manifest), drops=drops)
     return record
 
@@ -230,6 +237,7 @@ def _post(
     frames: Mapping[str, DataFrame],
     anchors: AnchorWitness | None,
     one_each: bool,
+    carried: CarryOver | None,
 ) -> tuple[Record, dict[str, int]]:
     """Derive the deltas by reading the written files back, and post them; the record, and drops by reason."""
     written = with_position(read_stored(job, manifest), manifest, POSITION)
@@ -242,9 +250,14 @@ def _post(
     stored = _stored_identity(run, written.columns)
     found = Witness(*stored)
     marks = [name for name, rows in ((FAILED, wrote.failed), (DROPPED, wrote.dropped)) if rows]
-    plain = written.select(*stored, POSITION, *marks)
-    posted = job.post(run, _folded(job, run, step, plain, found, frames, one_each))
-    require_equal(f"rows and XOR of {step.name} in run {run.run_id}", wrote.seen, found.seen)
+    plain = written.select(*stored, POSITION, *marks, *([CARRIED] if carried else []))
+    fresh = fresh_rows(plain) if carried else plain
+    folded = _folded(job, run, step, fresh, found, frames, one_each)
+    if carried:
+        folded = folded.unionByName(carried.fold(plain, stored), allowMissingColumns=True)
+    posted = job.post(run, folded)
+    read_back = carried.found_with(found) if carried else found.seen
+    require_equal(f"rows and XOR of {step.name} in run {run.run_id}", wrote.seen, read_back)
     consumers = job.pipeline.consumers(step.name)
     rooted = wrote.passed if job.pipeline.graph.may_be_untracked(step.name) else passed
     require_equal(
@@ -252,13 +265,13 @@ def _post(
         (anchors.edges if anchors else rooted) * len(consumers),
         posted.emitted_edges,
     )
-    rows, identity = _anchor_rows(job, step, plain), _identity(run)
+    rows, identity = _anchor_rows(job, step, fresh), _identity(run)
     drops = _drops(rows, identity) if wrote.dropped else {}
     if step.acks == "on_read":
         # Where each root has one input row and no row says why there is none, they are counted already.
-        counted = _one_parent(job, run) and not marks and consumers
+        counted = consumers and _one_parent(job, run) and not marks and not carried
         with_output = posted.emitted_roots if counted else rows.select(*identity).distinct().count()
-        swallowed = posted.acked_edges - with_output
+        swallowed = posted.acked_edges - (carried.acked if carried else 0) - with_output
         drops |= {SWALLOWED: swallowed} if swallowed else {}
     record = Record(
         input_rows=input_count,

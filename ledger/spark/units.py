@@ -13,6 +13,7 @@ from ledger.errors import InputError
 from ledger.manifest import check_files
 from ledger.queries import batches, dedup, replays
 from ledger.spark.anchors import carries_unit
+from ledger.spark.carried import with_carried
 from ledger.spark.inputs import read_stored, user_columns
 from ledger.spark.job import MESSAGE, UNIT, Job
 from ledger.spark.manifest import with_position
@@ -43,7 +44,7 @@ def replayed_records(
     job: Job, run: OpenedRun, step: SourceStep, reader: Reader | TableReader
 ) -> DataFrame:
     """What a replay emits of a source in units: every record of the claimed messages' units but those given
-    up, parsed again, with ``_message``."""
+    up, parsed again, with ``_message`` and, where stages carry over what they made, ``_carried``."""
     batch = run.batch
     given_up = job.database.transact(
         lambda c: replays.quarantined_messages(c, batch.original_id, step.name)
@@ -55,7 +56,7 @@ def replayed_records(
     if not claimed:
         return everything.limit(0)
     if not carries_unit(job.pipeline, step.name):
-        return everything
+        return with_carried(job, run, step, everything)
     units = [
         with_unit(
             job,
@@ -66,7 +67,8 @@ def replayed_records(
     ]
     chosen = reduce(DataFrame.unionByName, [found.select(UNIT) for found in units]).distinct()
     names = [f"`{name}`" for name in everything.columns]
-    return everything.join(chosen, UNIT, "left_semi").select(*names)
+    taken = everything.join(chosen, UNIT, "left_semi").select(*names)
+    return with_carried(job, run, step, taken)
 
 
 class Replacement:

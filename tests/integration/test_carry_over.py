@@ -1,0 +1,528 @@
+"""Carry-over: a replay by unit runs record-wise steps for what failed there, and takes over the rest."""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from pyspark.sql import functions as F
+
+from ledger import (
+    FailedRecord,
+    FileSource,
+    ParquetSink,
+    Pipeline,
+    acked,
+    collect_anchors,
+    dropped,
+    merge_anchors,
+    testing,
+)
+from ledger.errors import InputError, StageError
+from ledger.settlement import settle_once
+from ledger.states import BatchStatus
+from tests.support.ledgers import age, rows, started
+
+ORDERS = "id INT, customer STRING, cents INT"
+GUARANTEES = ["at_least_once", "exactly_once"]
+both_guarantees = pytest.mark.parametrize("guarantee", GUARANTEES)
+both_units = pytest.mark.parametrize("unit", [(), ("customer",)])
+
+
+def orders_of(*numbers, customer="a"):
+    return [{"id": n, "customer": customer, "cents": 10 * n} for n in numbers]
+
+
+SHOP = {"orders": [*orders_of(1, 2, 3, 4), *orders_of(7, 8, customer="b")]}
+
+
+def without(frame, numbers):
+    return frame.where(~F.col("id").isin([-1, *numbers]))
+
+
+def failing(frame, numbers, reason="refused"):
+    return frame.withColumn("_failed", F.when(F.col("id").isin([-1, *numbers]), reason))
+
+
+def shop(
+    seen=None,
+    lose=(),
+    refuse=(),
+    lose_in_total=(),
+    behind=False,
+    version=0,
+    unit=("customer",),
+    **options,
+):
+    """orders -> checked -> a total per customer -> published -> a sink; beside it a list of what was checked.
+
+    ``seen``: takes the orders that ``checked`` is called with. ``lose``, ``refuse``: orders that it loses, or fails.
+    ``version``: a column of what it makes.
+    """
+    made = Pipeline("shop", **{"guarantee": "at_least_once", "max_replays": 2, **options})
+    made.source("orders", FileSource("orders.csv", schema=ORDERS))
+
+    @made.stage(reads="orders")
+    def checked(orders):
+        if seen is not None:
+            seen.append(sorted(row.id for row in orders.select("id").collect()))
+        kept = failing(without(orders, lose), refuse)
+        return kept.withColumn("version", F.lit(version))
+
+    @made.stage(reads="checked", whole=True, unit=unit)
+    def total(orders):
+        return (
+            without(orders, lose_in_total)
+            .groupBy("customer")
+            .agg(
+                F.sum("cents").alias("cents"),
+                F.sort_array(F.collect_list(F.struct("id", "version"))).alias("orders"),
+                collect_anchors(),
+            )
+        )
+
+    @made.stage(reads="total")
+    def published(totals):
+        return totals.withColumn("_failed", F.when(F.lit(behind), "refused"))
+
+    made.sink("sales", ParquetSink("sales"), reads="published")
+    made.sink("list", ParquetSink("list"), reads="checked")
+    return made
+
+
+def sales(result):
+    """What the sink shows: of each customer the orders with the version that made them."""
+    return {
+        row["customer"]: {one["id"]: one["version"] for one in row["orders"]}
+        for row in result.rows["sales"]
+    }
+
+
+@both_guarantees
+@both_units
+def test_a_stage_sees_only_what_failed_there(spark, unit, guarantee):
+    """In a replay the stage's function gets the lost and the refused order, and the total is of all of them."""
+    seen = []
+    options = {"unit": unit, "guarantee": guarantee}
+    result = testing.run_batch(shop(seen, lose=[2], refuse=[3], **options), SHOP, spark=spark)
+    assert sorted(one.reason for one in result.failed) == ["lost", "refused"]
+    again = testing.replay(result, shop(seen, version=1, **options))
+    assert seen == [[1, 2, 3, 4, 7, 8], [2, 3]]
+    assert again.roots.failed == 0
+    assert again.roots.total == (4 if unit else 6)
+    assert sales(again) == {"a": {1: 0, 2: 1, 3: 1, 4: 0}, "b": {7: 0, 8: 0}}
+
+
+@both_guarantees
+def test_a_sink_beside_gets_each_row_once(spark, guarantee):
+    """A sink that reads a record-wise stage beside the total has every order once after the replays."""
+    options = {"guarantee": guarantee}
+    result = testing.run_batch(shop(lose=[2, 7], **options), SHOP, spark=spark)
+    testing.replay(result, shop(lose=[2], version=1, **options))
+    last = testing.replay(result, shop(version=2, **options))
+    found = Counter((row["id"], row["version"]) for row in last.rows["list"])
+    assert found == Counter([(1, 0), (2, 2), (3, 0), (4, 0), (7, 1), (8, 0)])
+
+
+def transient(attempt, guarantee, unit):
+    """As the shop, with a check that fails 1 % of what it is given, others at each ``attempt``."""
+    made = Pipeline("transient", guarantee=guarantee, max_replays=3)
+    made.source("orders", FileSource("orders.csv", schema=ORDERS))
+
+    @made.stage(reads="orders")
+    def checked(orders):
+        number = F.pmod(F.xxhash64("id", F.lit(attempt)), F.lit(200))
+        kept = orders.where(number != 0)
+        return kept.withColumn("_failed", F.when(number == 1, "timed out"))
+
+    @made.stage(reads="checked", whole=True, unit=unit)
+    def total(orders):
+        sums = [F.sum("cents").alias("cents"), F.count(F.lit(1)).alias("orders")]
+        return orders.groupBy("customer").agg(*sums, collect_anchors())
+
+    made.sink("sales", ParquetSink("sales"), reads="total")
+    made.sink("list", ParquetSink("list"), reads="checked")
+    return made
+
+
+@both_guarantees
+@both_units
+def test_5000_messages_of_a_unit_converge(spark, unit, guarantee):
+    """With 1 % transient failures in every run, a unit of 5,000 records is through in a few rounds: nothing is
+    quarantined, lost or doubled."""
+    numbers = range(5_100)
+    customer = ["a" if n < 5_000 else "b" for n in numbers]
+    given = [{"id": n, "customer": customer[n], "cents": n} for n in numbers]
+    result = testing.run_batch(transient(0, guarantee, unit), {"orders": given}, spark=spark)
+    assert 20 < len(result.failed) < 100
+    rounds, last = 0, result
+    while last.roots.failed:
+        rounds += 1
+        assert rounds <= 5
+        last = testing.replay(result, transient(rounds, guarantee, unit))
+    assert last.roots.quarantined == 0
+    expected = {
+        name: (sum(n for n in numbers if customer[n] == name), customer.count(name))
+        for name in ("a", "b")
+    }
+    found = {row["customer"]: (row["cents"], row["orders"]) for row in last.rows["sales"]}
+    assert found == expected
+    assert len(last.rows["sales"]) == 2
+    assert Counter(row["id"] for row in last.rows["list"]) == Counter(numbers)
+
+
+def sometimes(stage, attempt, *columns):
+    """Whether a stage fails a row this time: one in twenty, others in each attempt."""
+    return F.pmod(F.xxhash64(F.lit(stage), F.lit(attempt), *columns), F.lit(20)) == 0
+
+
+def branches(attempt, given, unit, guarantee):
+    """Orders fan out and pass three stages, returns pass two; united they are joined with customers and totalled.
+    Every stage loses rows, others at each ``attempt``, the join in the first two. ``given``: takes how many orders
+    the first stage was given."""
+    made = Pipeline("branches", guarantee=guarantee, max_replays=20)
+    for name in ("orders", "returns"):
+        made.source(name, FileSource(f"{name}.csv", schema=ORDERS))
+    made.source("customers", FileSource("customers.csv", schema="customer STRING, country STRING"))
+
+    @made.stage(reads="orders")
+    def lines(orders):
+        given.append(orders.count())
+        fanned = orders.withColumn("line", F.explode(F.array(F.lit(1), F.lit(2), F.lit(3))))
+        return fanned.where(~sometimes("lines", attempt, "id"))
+
+    @made.stage(reads="lines", emits="one")
+    def priced(lines):
+        return lines.where(~sometimes("priced", attempt, "id", "line"))
+
+    def taxed(line):
+        if (line["id"] * 7 + line["line"] * 3 + attempt) % 23 == 0:
+            raise FailedRecord("no tax")
+        if line["line"] == 3 and line["id"] % 5 == 0:
+            yield dropped("free")
+        else:
+            yield {"id": line["id"], "customer": line["customer"], "cents": line["cents"]}
+
+    made.record_stage(reads="priced", schema=ORDERS)(taxed)
+
+    @made.stage(reads="returns")
+    def returned(returns):
+        return returns.where(~sometimes("returned", attempt, "id")).withColumn(
+            "cents", -F.col("cents")
+        )
+
+    @made.stage(reads=["taxed", "returned"])
+    def united(taxed, returned):
+        return taxed.unionByName(returned).where(~sometimes("united", attempt, "id", "cents"))
+
+    @made.stage(reads=["united", "customers"], whole=True, unit=unit)
+    def sold(united, customers):
+        kept = united.where(~sometimes("sold", attempt, "id", "cents") | F.lit(attempt > 1))
+        joined = kept.alias("u").join(customers.alias("c"), "customer", "inner")
+        return joined.select(
+            "customer", "country", "cents", merge_anchors("u._anchor", "c._anchor")
+        )
+
+    @made.stage(reads="sold", whole=True, unit=unit)
+    def totals(sold):
+        return sold.groupBy("customer").agg(F.sum("cents").alias("cents"), collect_anchors())
+
+    made.sink("sums", ParquetSink("sums"), reads="totals")
+    made.sink("list", ParquetSink("list"), reads="united")
+    return made
+
+
+@pytest.mark.parametrize(
+    ("unit", "guarantee"), [((), "exactly_once"), (("customer",), "at_least_once")]
+)
+def test_losses_on_every_branch(spark, unit, guarantee):
+    """Fan-out, stages in a row, drops, a union and a join with losses at each: the replays end with all rows, once,
+    and none runs the first stage for an order that has not failed before the join."""
+    customers = "abc"
+    orders = [{"id": n, "customer": customers[n % 3], "cents": 10 + n} for n in range(60)]
+    returns = [{"id": n, "customer": customers[n % 3], "cents": 1 + n} for n in range(40)]
+    sources = {
+        "orders": orders,
+        "returns": returns,
+        "customers": [{"customer": name, "country": "PT"} for name in customers],
+    }
+    given = []
+    result = testing.run_batch(branches(0, given, unit, guarantee), sources, spark=spark)
+    last, failed = result, [60]
+    for attempt in range(1, 15):
+        if not last.roots.failed:
+            break
+        again = [one for one in last.failed if one.source == "orders" and one.stage != "sold"]
+        failed.append(len(again))
+        last = testing.replay(result, branches(attempt, given, unit, guarantee))
+    assert (last.roots.failed, last.roots.quarantined) == (0, 0)
+    assert given == failed
+    due = Counter((one["id"], -one["cents"]) for one in returns)
+    for one in orders:
+        due[one["id"], one["cents"]] = 2 if one["id"] % 5 == 0 else 3
+    assert Counter((row["id"], row["cents"]) for row in last.rows["list"]) == due
+    sums = Counter()
+    for (number, cents), count in due.items():
+        sums[customers[number % 3]] += cents * count
+    assert {row["customer"]: row["cents"] for row in last.rows["sums"]} == sums
+    assert len(last.rows["sums"]) == 3
+
+
+def kinds(seen, refuse=()):
+    """A stage of each way to ack in a row: on read, with drops, explicit, and one that may refuse."""
+    made = Pipeline("kinds", guarantee="at_least_once")
+    made.source("orders", FileSource("orders.csv", schema=ORDERS))
+
+    def noting(name, frame):
+        seen[name] = sorted(row.id for row in frame.select("id").collect())
+        return frame
+
+    @made.stage(reads="orders", acks="on_read")
+    def quiet(orders):
+        return without(noting("quiet", orders), [1])
+
+    @made.stage(reads="quiet")
+    def noted(orders):
+        given = noting("noted", orders)
+        return given.where("id <> 2"), dropped(given.where("id = 2"), "void")
+
+    @made.stage(reads="noted", acks="explicit")
+    def told(orders):
+        given = noting("told", orders)
+        return given.where("id <> 3"), acked(given.where("id = 3"))
+
+    @made.stage(reads="told")
+    def last(orders):
+        return failing(noting("last", orders), refuse)
+
+    @made.stage(reads="last", whole=True)
+    def total(orders):
+        return orders.groupBy().agg(
+            F.sort_array(F.collect_list("id")).alias("ids"), collect_anchors()
+        )
+
+    made.sink("sums", ParquetSink("sums"), reads="total")
+    return made
+
+
+def test_stages_that_drop_ack_or_only_read(spark):
+    """What was dropped, acked or swallowed is not asked for again, nor counted again; what failed passes all."""
+    seen = {}
+    result = testing.run_batch(
+        kinds(seen, refuse=[4]), {"orders": orders_of(*range(1, 7))}, spark=spark
+    )
+    assert [one.reason for one in result.failed] == ["refused"]
+    again = testing.replay(result, kinds(seen))
+    assert seen == {"quiet": [4], "noted": [4], "told": [4], "last": [4]}
+    assert [row["ids"] for row in again.rows["sums"]] == [[4, 5, 6]]
+    counted = rows(
+        result.lab.database,
+        "SELECT r.batch_id = :b AS first, r.stage, d.reason, d.records "
+        "FROM stage_run_drop d JOIN stage_run r USING (stage_run_id) ORDER BY r.stage",
+        b=result.batch_id,
+    )
+    assert [tuple(row) for row in counted] == [
+        (True, "noted", "void", 1),
+        (True, "quiet", "read", 1),
+    ]
+
+
+@both_guarantees
+def test_a_failure_at_a_whole_stage_or_behind_carries_everything(spark, guarantee):
+    """What was lost at the total, or refused behind it, has all its rows before: the stage runs for nothing."""
+    seen = []
+    options = {"unit": (), "guarantee": guarantee}
+    result = testing.run_batch(shop(lose_in_total=[2], **options), SHOP, spark=spark)
+    again = testing.replay(result, shop(seen, behind=True, version=1, **options))
+    assert {one.stage for one in again.failed} == {"published"}
+    last = testing.replay(result, shop(seen, version=2, **options))
+    assert seen == [[], []]
+    assert last.roots.failed == 0
+    assert sales(last) == {"a": dict.fromkeys((1, 2, 3, 4), 0), "b": {7: 0, 8: 0}}
+    assert sorted(row["id"] for row in last.rows["list"]) == [1, 2, 3, 4, 7, 8]
+
+
+@both_guarantees
+def test_a_quarantined_record_leaves_and_comes_back(spark, guarantee):
+    """A record that is given up takes its rows with it; driven again it runs, and the others are carried over."""
+    seen = []
+    options = {"max_replays": 1, "guarantee": guarantee}
+    result = testing.run_batch(shop(refuse=[3], **options), SHOP, spark=spark)
+    last = testing.replay(result, shop(seen, refuse=[3], version=1, **options))
+    assert last.roots.quarantined == 1
+    if guarantee == "exactly_once":  # the unit is shown by a replay without it
+        last = testing.replay(result, shop(seen, version=2, **options))
+        assert seen.pop() == []
+    assert sales(last) == {"a": dict.fromkeys((1, 2, 4), 0), "b": {7: 0, 8: 0}}
+    assert 3 not in [row["id"] for row in last.rows["list"]]
+    mended = testing.replay(result, shop(seen, version=3, **options), quarantined=True)
+    assert seen == [[3], [3]]
+    assert sales(mended) == {"a": {1: 0, 2: 0, 3: 3, 4: 0}, "b": {7: 0, 8: 0}}
+
+
+def test_rows_come_from_the_latest_batch_that_made_them(spark):
+    """Each record's rows are those of its last run, whichever units were replayed in between; a record whose
+    rows are carried over and that the total loses is named so."""
+    seen = []
+    result = testing.run_batch(shop(lose=[2], refuse=[7]), SHOP, spark=spark)
+    first = testing.replay(result, shop(seen, lose_in_total=[1], version=1), reason="lost")
+    assert ("total", "lost") in [(one.stage, one.reason) for one in first.failed]
+    assert first.roots.failed == 1
+    testing.replay(result, shop(seen, version=2), reason="refused")
+    last = testing.replay(result, shop(seen, version=3))
+    assert seen == [[2], [7], []]
+    assert last.roots.failed == 0
+    assert sales(last) == {"a": {1: 0, 2: 1, 3: 0, 4: 0}, "b": {7: 2, 8: 0}}
+
+
+def test_columns_that_changed(spark):
+    """Rows that are carried over cannot be united with others: the error says what there is and what to do."""
+    result = testing.run_batch(shop(lose=[2]), SHOP, spark=spark)
+    with pytest.raises(
+        StageError,
+        match=r"version string; batch 1, .* rows of 3 records .*version int: .* reprocess",
+    ):
+        testing.replay(result, shop(version="new"))
+
+
+def test_a_stage_that_was_not_there(spark):
+    """A stage that the batch did not have, or had behind a whole one, has no rows to carry over."""
+    result = testing.run_batch(shop(lose=[2]), SHOP, spark=spark)
+    more = shop()
+    more._steps["total"] = replace(more._steps["total"], inputs=("sorted_out",))
+    more.stage(reads="checked")(sorted_out)
+    with pytest.raises(InputError, match=r"'sorted_out': .* stages were checked, total, published"):
+        testing.replay(result, more)
+
+    result = testing.run_batch(shop(lose=[2]), SHOP, spark=spark)
+    made = Pipeline("shop", guarantee="at_least_once")
+    made.source("orders", FileSource("orders.csv", schema=ORDERS))
+    made.stage(reads="orders")(published)
+    made.stage(reads="published", whole=True, unit="customer")(checked)
+    made.sink("sales", ParquetSink("sales"), reads="checked")
+    with pytest.raises(InputError, match=r"'published': .* of several records, or not tracked"):
+        testing.replay(result, made)
+
+
+def sorted_out(rows):
+    return rows
+
+
+def published(rows):
+    return rows
+
+
+def checked(rows):
+    return rows
+
+
+def halves(lose=False, behind=False):
+    """Each order in two rows, of which one of order 2 may be lost before a total that is refused behind."""
+    made = Pipeline("halves", guarantee="at_least_once")
+    made.source("orders", FileSource("orders.csv", schema=ORDERS))
+
+    @made.stage(reads="orders")
+    def split(orders):
+        return orders.withColumn("half", F.explode(F.array(F.lit(1), F.lit(2))))
+
+    @made.stage(reads="split")
+    def kept(split):
+        return split.where(~(F.lit(lose) & (F.col("id") == 2) & (F.col("half") == 1)))
+
+    @made.stage(reads="kept", whole=True)
+    def total(kept):
+        return kept.groupBy().agg(F.count(F.lit(1)).alias("halves"), collect_anchors())
+
+    @made.stage(reads="total")
+    def published(totals):
+        return totals.withColumn("_failed", F.when(F.lit(behind), "refused"))
+
+    made.sink("sums", ParquetSink("sums"), reads="published")
+    return made
+
+
+def test_a_record_that_failed_before_and_behind_the_total_runs_again(spark):
+    """A record that lost a row before the total is its own failure, although a row of it failed with others later:
+    it runs again, and the lost row is there."""
+    given = {"orders": orders_of(1, 2, 3)}
+    result = testing.run_batch(halves(lose=True, behind=True), given, spark=spark)
+    assert sorted((one.stage, one.reason) for one in result.failed) == [
+        ("kept", "lost"),
+        ("published", "refused"),
+        ("published", "refused"),
+    ]
+    again = testing.replay(result, halves())
+    assert again.roots.failed == 0
+    assert [row["halves"] for row in again.rows["sums"]] == [6]
+
+
+def beside(seen, lose=(), **options):
+    """A total, and beside it a stage that loses the same orders as the total."""
+    made = Pipeline("beside", guarantee="at_least_once", **options)
+    made.source("orders", FileSource("orders.csv", schema=ORDERS))
+
+    @made.stage(reads="orders", whole=True)
+    def total(orders):
+        return without(orders, lose).groupBy().agg(F.sum("id").alias("sum"), collect_anchors())
+
+    @made.stage(reads="orders")
+    def listed(orders):
+        seen.append(sorted(row.id for row in orders.select("id").collect()))
+        return without(orders, lose)
+
+    made.sink("sums", ParquetSink("sums"), reads="total")
+    made.sink("list", ParquetSink("list"), reads="listed")
+    return made
+
+
+def test_a_record_lost_at_the_total_and_beside_it_runs_again(spark):
+    """A record lost by a total and by a stage beside it is the latter's: it runs again there."""
+    seen = []
+    result = testing.run_batch(beside(seen, [2]), {"orders": orders_of(1, 2, 3)}, spark=spark)
+    assert [(one.stage, one.reason) for one in result.failed] == [("listed", "lost")]
+    again = testing.replay(result, beside(seen))
+    assert seen == [[1, 2, 3], [2]]
+    assert again.roots.failed == 0
+    assert sorted(row["id"] for row in again.rows["list"]) == [1, 2, 3]
+    assert [row["sum"] for row in again.rows["sums"]] == [6]
+
+
+def test_a_step_that_never_committed_runs_for_all(runner, tmp_path, database, sink_rows):
+    """Records of a batch that expired run again, those too that the total beside the missing step had lost."""
+    (tmp_path / "orders.csv").write_text("id,customer,cents\n1,a,1\n2,a,1\n3,a,1\n")
+    seen = []
+    run = runner(beside(seen, [2]))
+    first = run.open()
+    for name in ("orders", "total", "sums"):
+        run.step(first, name)
+    started(database, first.batch_id, "listed")
+    age(database, first.batch_id, 10_000)
+    assert settle_once(database, first.batch_id).failed == 3
+    mended = runner(beside(seen))
+    assert mended.settled(mended.open_replay(first.batch_id)).failed == 0
+    assert seen == [[1, 2, 3]]
+    assert sink_rows("list", "id") == [(1,), (2,), (3,)]
+    assert sink_rows("sums", "sum") == [(6,)]
+
+
+@both_guarantees
+def test_a_replay_that_dies_recovers_nothing(runner, tmp_path, database, sink_rows, guarantee):
+    """Records whose rows a replay was to carry over are not recovered while the stage that does so is missing; a
+    stage that runs twice hands them on once."""
+    (tmp_path / "orders.csv").write_text("id,customer,cents\n1,a,1\n2,a,1\n3,a,1\n")
+    options = {"unit": (), "guarantee": guarantee}
+    run = runner(shop(lose_in_total=[2], **options))
+    first = run.open()
+    assert run.settled(first).failed == 1
+    mended = runner(shop(version=1, **options))
+    dead = mended.open_replay(first.batch_id, "dead")
+    mended.step(dead, "orders")
+    started(database, dead.batch_id, "checked")
+    age(database, dead.batch_id, 10_000)
+    settlement = settle_once(database, dead.batch_id)
+    assert (settlement.status, settlement.failed) == (BatchStatus.SETTLED, 3)
+    last = mended.open_replay(first.batch_id, "last")
+    mended.step(last, "orders")
+    mended.step(last, "checked")
+    assert mended.settled(last).failed == 0
+    assert sink_rows("sales", "cents") == [(3,)]
+    assert sink_rows("list", "id") == [(1,), (2,), (3,)]
