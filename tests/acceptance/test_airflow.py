@@ -182,8 +182,8 @@ def test_the_sweeper_has_a_run_tell_what_nobody_told(airflow):
 
 
 def test_an_interval_in_parts_and_again(airflow):
-    """A run that may not read its interval whole triggers the next, one without room waits, and a reprocess
-    replaces all parts."""
+    """A run that may not read its interval whole triggers the next, one without room waits, with a guarantee of
+    its own, and a reprocess replaces all parts."""
     folder = airflow.data / "inbox"
     folder.mkdir()
     (folder / "2013-01-01.csv").write_text("letter\na\nb\nc\n")
@@ -192,7 +192,8 @@ def test_an_interval_in_parts_and_again(airflow):
     first = airflow.trigger("inbox", **day)
     opened = lambda: airflow.tasks("inbox", first).get("open") == "success"  # noqa: E731
     wait(opened, "the first batch")
-    other = airflow.trigger("inbox", interval_start="2013-01-02", interval_end="2013-01-03")
+    second_day = {"interval_start": "2013-01-02", "interval_end": "2013-01-03"}
+    other = airflow.trigger("inbox", **second_day, guarantee="at_least_once")
     waiting = lambda: airflow.tasks("inbox", other).get("open") == "up_for_reschedule"  # noqa: E731
     wait(waiting, "a run that waits for room")
     assert airflow.ended("inbox", first) == "success"
@@ -205,6 +206,11 @@ def test_an_interval_in_parts_and_again(airflow):
     assert airflow.tasks("inbox", part["dag_run_id"])["next_part"] == "skipped"
     shown = ds.dataset(airflow.data / "tray", partitioning="hive", format="parquet")
     assert sorted(shown.to_table().column("letter").to_pylist()) == ["a", "b", "c", "d"]
+    found = rows(
+        airflow.ledger,
+        "SELECT DISTINCT extract(day FROM interval_start)::int AS day, guarantee FROM batch b JOIN pipeline p USING (pipeline_id) WHERE p.name = 'inbox' ORDER BY 1",
+    )
+    assert [tuple(row) for row in found] == [(1, "exactly_once"), (2, "at_least_once")]
 
     (folder / "2013-01-01.csv").write_text("letter\nx\ny\n")
     again = airflow.trigger("inbox", **day, reprocess=True)

@@ -4,13 +4,21 @@ import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from itertools import product
 
 import pyarrow.dataset as ds
+import pytest
 from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
 from pyspark.sql import functions as F
+from sqlalchemy import create_engine, text
+from sqlalchemy.exc import ProgrammingError
+from sqlalchemy.pool import NullPool
 
-from ledger import DeltaSink, FileSource, ParquetSink, Pipeline
+from ledger import DeltaSink, FileSource, ParquetSink, Pipeline, PostgresSink
+from ledger.database import embedded
 from ledger.errors import NotReadyError
 from ledger.opening import open_batch, open_replay
 from ledger.requests import Interval, RunKey, Selection
@@ -23,8 +31,9 @@ DAYS, RECORDS, POISON = 4, 60, 7
 FIRST = datetime(2013, 1, 1, tzinfo=UTC)
 
 
-def pipeline(name: str, poison: int, mended: bool) -> Pipeline:
-    """n -> two rows -> one of which the poison and, until it is mended, every tenth record loses."""
+def pipeline(name: str, target: str, poison: int, mended: bool) -> Pipeline:
+    """n -> two rows -> one of which the poison and, until it is mended, every tenth record loses -> three sinks, and a
+    state of one row for each batch that it has taken in, in order."""
     made = Pipeline(name, guarantee="exactly_once", max_replays=1)
     made.source("numbers", FileSource("in/{{ interval_start | ds }}.csv", schema="n INT"))
 
@@ -41,34 +50,91 @@ def pipeline(name: str, poison: int, mended: bool) -> Pipeline:
 
     made.sink("folder", ParquetSink(f"{name}/folder"), reads="checked")
     made.sink("table", DeltaSink(f"{name}/table"), reads="checked")
+    made.sink("report", PostgresSink(target, f"report_{name}"), reads="checked")
+
+    @made.stateful_stage(reads="checked")
+    def course(before, checked):
+        place = F.lit(1 if before is None else before.count() + 1).alias("place")
+        taken = checked.groupBy().agg(place, F.count("*").alias("rows"), F.sum("n").alias("total"))
+        return taken if before is None else before.unionByName(taken)
+
+    made.sink("course", DeltaSink(f"{name}/course"), reads="course")
     return made
 
 
-def shown(folder, name):
-    """The rows of both sinks."""
-    table = ds.dataset(folder / name / "folder", partitioning="hive", format="parquet").to_table()
-    delta = DeltaTable(folder / name / "table").to_pyarrow_table()
-    return [Counter((row["n"], row["half"]) for row in one.to_pylist()) for one in (table, delta)]
+@pytest.fixture
+def target(server_home):
+    """The URL of an empty database beside the ledger's."""
+    url = embedded.ensure_database(embedded.start(server_home), "target")
+    with create_engine(url, poolclass=NullPool).begin() as connection:
+        for table in ("report_left", "report_right", "ackledger_commit"):
+            connection.execute(text(f"DROP TABLE IF EXISTS {table}"))
+    return url
 
 
-def test_eight_batches_of_two_pipelines(spark, database, settings, tmp_path):
-    """No row twice, input = published + quarantined, the reader saw whole batches only, nothing is left."""
+def readers(folder, target, name):
+    """How each sink of records is read: a Counter of n and half."""
+    engine = create_engine(target, poolclass=NullPool)
+
+    def counted(rows):
+        return Counter((row["n"], row["half"]) for row in rows)
+
+    def report():
+        with engine.connect() as connection:
+            rows = connection.execute(text(f"SELECT n, half FROM report_{name}")).mappings()
+            return counted(rows)
+
+    place = folder / name / "folder"
+    return {
+        "folder": lambda: counted(ds.dataset(place, partitioning="hive").to_table().to_pylist()),
+        "table": lambda: counted(
+            DeltaTable(folder / name / "table").to_pyarrow_table().to_pylist()
+        ),
+        "report": report,
+    }
+
+
+def _check_states(database, folder, wanted):
+    """Each batch was taken in once, the states in the order of the batches, and they hold every row."""
+    taken = rows(database, "SELECT pipeline_id, batch_id FROM checkpoint ORDER BY stage_run_id")
+    for pipeline_id in {row.pipeline_id for row in taken}:
+        own = [row.batch_id for row in taken if row.pipeline_id == pipeline_id]
+        assert own == sorted(own)
+        assert len(own) == 2 * DAYS
+    for name in ("left", "right"):
+        course = DeltaTable(folder / name / "course").to_pyarrow_table().to_pylist()
+        assert sorted(row["place"] for row in course) == list(range(1, 2 * DAYS + 1))
+        assert sum(row["rows"] for row in course) == wanted.total()
+        assert sum(row["total"] or 0 for row in course) == sum(n for n, _ in wanted.elements())
+
+
+def test_eight_batches_of_two_pipelines(spark, database, settings, tmp_path, target):
+    """No row twice, input = published + quarantined, the readers saw whole batches only, states took in each batch
+    once and in order, nothing is left."""
     names = ("left", "right")
     (tmp_path / "in").mkdir()
     for day in range(DAYS):
         numbers = range(day * RECORDS, (day + 1) * RECORDS)
         text = "n\n" + "\n".join(map(str, numbers)) + "\n"
         (tmp_path / "in" / f"2013-01-0{day + 1}.csv").write_text(text)
-    ended, partial, looks = threading.Event(), [], []
+    ended, partial, looks = threading.Event(), [], Counter()
+    sinks = {name: readers(tmp_path, target, name) for name in names}
+    # Of a day, a batch brings what does not fail, and its replay the rest: both halves of each, or nothing.
+    wholes = {0, RECORDS - RECORDS // 10 - 1, RECORDS - 1}
 
     def watch():
         while not ended.is_set():
-            for name in names:
-                if DeltaTable.is_deltatable(str(tmp_path / name / "table")):
-                    table = DeltaTable(tmp_path / name / "table").to_pyarrow_table()
-                    of = Counter(row["n"] for row in table.to_pylist())
-                    looks.append(len(of))
-                    partial.extend(n for n, count in of.items() if count != 2)
+            for name, sink in product(names, ("folder", "table", "report")):
+                with suppress(TableNotFoundError, ProgrammingError, FileNotFoundError):
+                    found = sinks[name][sink]()
+                    looks[name, sink] += 1
+                    days = Counter(n // RECORDS for n, _ in found)
+                    partial.extend(
+                        (name, sink, day) for day in days if days[day] // 2 not in wholes
+                    )
+                    partial.extend(
+                        (name, sink, row) for row in found if found[row[0], 1] != found[row[0], 2]
+                    )
             time.sleep(0.05)
 
     def sweep():
@@ -77,12 +143,12 @@ def test_eight_batches_of_two_pipelines(spark, database, settings, tmp_path):
             time.sleep(0.2)
 
     def work(name, day):
-        job = Job(spark, database, settings, pipeline(name, POISON, mended=False))
+        job = Job(spark, database, settings, pipeline(name, target, POISON, mended=False))
         interval = Interval(FIRST + timedelta(days=day), FIRST + timedelta(days=day + 1))
         batch = open_batch(database, settings, job.pipeline, RunKey("", f"day-{day}"), interval)
         run_steps(job, batch, lambda step, result: None)
         followed(job, batch.batch_id)
-        mended = Job(spark, database, settings, pipeline(name, POISON, mended=True))
+        mended = Job(spark, database, settings, pipeline(name, target, POISON, mended=True))
         key = RunKey("", f"replay-{day}")
         again = open_replay(database, settings, mended.pipeline, key, batch.batch_id, Selection())
         run_steps(mended, again, lambda step, result: None)
@@ -113,9 +179,12 @@ def test_eight_batches_of_two_pipelines(spark, database, settings, tmp_path):
         (n, half) for n in range(DAYS * RECORDS) if n not in poisoned for half in (1, 2)
     )
     for name in names:
-        assert shown(tmp_path, name) == [wanted, wanted]
-    assert looks, "the reader never looked"
+        assert {sink: look() for sink, look in sinks[name].items()} == dict.fromkeys(
+            sinks[name], wanted
+        )
+    assert len(looks) == 6, "a reader never saw its sink"
     assert partial == []
+    _check_states(database, tmp_path, wanted)
     assert one(database, "SELECT count(*) AS n FROM quarantine").n == len(names) * len(poisoned)
     left = rows(database, "SELECT * FROM sink_publication WHERE state <> 'published'")
     assert left == []

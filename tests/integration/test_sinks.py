@@ -1,13 +1,21 @@
 """Every kind of sink in a whole pipeline, under both guarantees, read as its users read it."""
 
+import threading
+import time
 from collections import Counter
+from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 
 import polars
+import pyarrow.dataset as ds
 import pytest
 from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
 from pyspark.sql import functions as F
 from sqlalchemy import create_engine, text
+from sqlalchemy.exc import ProgrammingError
+from sqlalchemy.pool import NullPool
 
 from ledger import DeltaSink, FileSource, ParquetSink, Pipeline, PostgresSink
 from ledger.database import embedded
@@ -29,7 +37,7 @@ def target(server_home):
     url = embedded.ensure_database(embedded.start(server_home), "target")
     engine = create_engine(url)
     with engine.begin() as connection:
-        for table in ("plain", "latest", "ackledger_commit"):
+        for table in ("plain", "latest", "days", "ackledger_commit"):
             connection.execute(text(f"DROP TABLE IF EXISTS {table}"))
     yield url
     engine.dispose()
@@ -65,29 +73,33 @@ def spread(target, lose=frozenset(), guarantee="exactly_once", **options) -> Pip
     return made
 
 
+def readers(tmp_path, target, *tables):
+    """How each sink is read, ``tables`` of PostgreSQL besides: its rows as Counter of n and half."""
+    engine = create_engine(target, poolclass=NullPool)
+
+    def counted(rows):
+        return Counter((row["n"], row["half"]) for row in rows)
+
+    def table(name, half):
+        with engine.connect() as connection:
+            rows = connection.execute(text(f"SELECT n, {half} AS half FROM {name}")).mappings()
+            return counted(rows)
+
+    return {
+        "delta": lambda: counted(DeltaTable(tmp_path / "delta").to_pyarrow_table().to_pylist()),
+        "polars": lambda: counted(polars.read_delta(str(tmp_path / "delta")).to_dicts()),
+        "folder": lambda: counted(
+            ds.dataset(tmp_path / "folder", partitioning="hive").to_table().to_pylist()
+        ),
+        "plain": partial(table, "plain", "half"),
+        "latest": partial(table, "latest", "left(k, 1)"),
+        **{name: partial(table, name, "half") for name in tables},
+    }
+
+
 def read(tmp_path, target):
     """The rows of each sink, by its own readers."""
-    import pyarrow.dataset as ds
-
-    table = DeltaTable(tmp_path / "delta")
-    found = {
-        "delta": Counter((row["n"], row["half"]) for row in table.to_pyarrow_table().to_pylist()),
-        "polars": Counter(
-            (row["n"], row["half"]) for row in polars.read_delta(str(tmp_path / "delta")).to_dicts()
-        ),
-        "folder": Counter(
-            (row["n"], row["half"])
-            for row in ds.dataset(tmp_path / "folder", partitioning="hive").to_table().to_pylist()
-        ),
-    }
-    with create_engine(target).connect() as connection:
-        found["plain"] = Counter(
-            (row.n, row.half) for row in connection.execute(text("SELECT * FROM plain"))
-        )
-        found["latest"] = Counter(
-            (row.n, row.k[0]) for row in connection.execute(text("SELECT * FROM latest"))
-        )
-    return found
+    return {name: look() for name, look in readers(tmp_path, target).items()}
 
 
 def expected(keep=lambda n: True, count=COUNT):
@@ -157,6 +169,48 @@ def test_reprocessing_replaces_the_rows_of_every_sink(runner, tmp_path, target):
     again = open_batch(job.database, job.settings, job.pipeline, key, interval, reprocess=True)
     mended.settled(again)
     assert every(read(tmp_path, target), expected(lambda n: n != 3, 10))
+
+
+def test_a_reader_beside_it_sees_whole_batches_in_every_sink(runner, tmp_path, target):
+    """Read in a loop from before the first batch, through a replay, to behind a reprocess: each sink, by its own reader,
+    shows nothing, what was acked, everything, what took its place, one after the other, and never a part."""
+    numbers(tmp_path)
+    wholes = [expected(lambda n: n not in LOST), expected(), expected(count=10)]
+    looks, stop = {}, threading.Event()
+
+    def watch(name, look):
+        seen = looks.setdefault(name, [])
+        while not stop.is_set():
+            with suppress(TableNotFoundError, ProgrammingError, FileNotFoundError):
+                found = look()
+                if found and (not seen or seen[-1] != found):
+                    seen.append(found)
+
+    watched = readers(tmp_path, target, "days")
+    threads = [threading.Thread(target=watch, args=pair) for pair in watched.items()]
+    for thread in threads:
+        thread.start()
+    try:
+        run, mended = (runner(_with_days(spread(target, lose), target)) for lose in (LOST, ()))
+        batch = run.open()
+        run.settled(batch)
+        mended.settled(mended.open_replay(batch.batch_id))
+        numbers(tmp_path, 10)
+        job, interval = mended.job, Interval(START, END)
+        key = RunKey("", "again")
+        again = open_batch(job.database, job.settings, job.pipeline, key, interval, reprocess=True)
+        mended.settled(again)
+        time.sleep(2)  # for a last look
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert looks == dict.fromkeys(watched, wholes)
+
+
+def _with_days(made, target):
+    made.sink("days", PostgresSink(target, "days", mode="replace_interval"), reads="lossy")
+    return made
 
 
 def test_at_least_once_shows_rows_at_the_commit(runner, tmp_path, target):

@@ -187,16 +187,13 @@ def test_a_poisoned_record_in_a_unit_of_100(spark, options, guarantee):
         now += timedelta(days=1)
         again = testing.replay(result, made, now=now)
         assert {one.reason for one in again.failed if one.status == "quarantined"} <= {"poisoned"}
-    final = {(one.message_id, one.status) for one in again.failed}
-    assert [status for _, status in final] == ["quarantined"]
     assert sorted((row["customer"], row["orders"]) for row in again.rows["sales"]) == [
         ("a", 99),
         ("b", 1),
     ]
-    status = one(
-        result.lab.database, "SELECT sum(acked), sum(quarantined), sum(pending) FROM batch_status"
-    )
-    assert tuple(status) == (100, 1, 0)
+    counts = "SELECT acked, quarantined, failed, pending FROM batch_status WHERE batch_id = :b"
+    status = one(result.lab.database, counts, b=result.batch_id)
+    assert tuple(status) == (100, 1, 0, 0)
 
 
 def test_a_unit_that_fails_behind_its_total_is_held_for_a_person(spark):
@@ -235,16 +232,18 @@ def test_the_history_of_a_companion_keeps_what_was_acked(spark):
         testing.replay(result, totals(lose=lost))
     found = rows(
         result.lab.database,
-        "SELECT message_id - min(message_id) OVER (), attempt, outcome, stage, reason FROM replay_history ORDER BY 1, 2",
+        "SELECT message_id, attempt, outcome, stage, reason FROM replay_history ORDER BY 1, 2",
     )
+    histories = {row.message_id: [] for row in found}
+    for row in found:
+        histories[row.message_id].append(tuple(row)[1:])
     poisoned, lost = ("failed", "checked", "poisoned"), ("failed", "total", "lost")
     acked = ("acked", None, None)
-    histories = {0: [acked, acked, lost], 1: [poisoned, acked, acked], 2: [acked, lost, acked]}
-    assert [tuple(row) for row in found] == [
-        (number, attempt, *outcome)
-        for number, outcomes in histories.items()
-        for attempt, outcome in enumerate(outcomes, 1)
-    ]
+    expected = [[acked, acked, lost], [poisoned, acked, acked], [acked, lost, acked]]
+    assert sorted(histories.values(), key=repr) == sorted(
+        ([(number, *outcome) for number, outcome in enumerate(one, 1)] for one in expected),
+        key=repr,
+    )
 
 
 def test_a_row_of_two_units_is_refused(spark):
