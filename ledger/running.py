@@ -2,7 +2,8 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -38,6 +39,27 @@ class StepResult:
     name: str
     record: Record | None
     seconds: float
+
+
+class Failures:
+    """Of works that do not wait for each other: each is tried, and the first failure is raised in the end."""
+
+    def __init__(self) -> None:
+        self._found: list[Exception] = []
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """What fails in here keeps nothing behind it from being tried."""
+        try:
+            yield
+        except Exception as exc:
+            _log.warning("%s: the rest goes on", exc)
+            self._found.append(exc)
+
+    def raise_first(self) -> None:
+        """Raise the first, if there is one."""
+        for failure in self._found:
+            raise failure
 
 
 def run_step(
@@ -138,33 +160,51 @@ def advance_states(
 ) -> list[StepResult]:
     """Bring the pipeline's states over batches as far as its batches are settled, in order, and show each.
 
-    Whoever comes does what earlier ones could not. ``batch_id``: say what this one waits for, if it does.
+    Whoever comes does what earlier ones could not; what is wrong with one state, or its sinks, keeps no other
+    waiting, and is raised at the end. ``batch_id``: say what this one waits for, if it does.
     """
-    results = []
+    results: list[StepResult] = []
+    failures = Failures()
     for step in job.pipeline.states():
-        _show_states(job, step)
-        while (run := _next_state(job, step)) is not None:
-            started = time.monotonic()
-            record = _living_state(job, run, step, on_fenced)
-            results.append(StepResult(step.name, record, time.monotonic() - started))
-            _log.info("batch %s: %s", run.run.batch.batch_id, results[-1])
-            _show_states(job, step)
+        with failures.kept():
+            _advance(job, step, results, on_fenced)
     if batch_id is not None:
         for sentence in job.database.transact(lambda c: state_runs.waits_for(c, batch_id)):
             _log.warning("%s", sentence)
+    failures.raise_first()
     return results
 
 
-def _show_states(job: "Job", step: StateStep) -> None:
-    """Show the current state where a sink does not, then let go of older ones."""
+def _advance(
+    job: "Job",
+    step: StateStep,
+    results: list[StepResult],
+    on_fenced: Callable[[], None] | None,
+) -> None:
+    """Do all that is due of one state. A sink that cannot show it fails only the last: the next one takes its place."""
+    failures = _show_states(job, step)
+    while (run := _next_state(job, step)) is not None:
+        started = time.monotonic()
+        record = _living_state(job, run, step, on_fenced)
+        results.append(StepResult(step.name, record, time.monotonic() - started))
+        _log.info("batch %s: %s", run.run.batch.batch_id, results[-1])
+        failures = _show_states(job, step)
+    failures.raise_first()
+
+
+def _show_states(job: "Job", step: StateStep) -> Failures:
+    """Show the current state where a sink does not, then let go of older ones; what could not be shown."""
+    failures = Failures()
     sinks = [sink.name for sink in job.pipeline.sinks_of(step.name)]
     unshown = job.database.transact(lambda c: checkpoints.unshown(c, job.pipeline.name, sinks))
     for batch_id in unshown:
-        try:
-            publish(job.database, job.settings, job.pipeline, batch_id, sinks)
-        except NotReadyError as exc:  # another process is showing it
-            _log.info("%s", exc)
+        with failures.kept():
+            try:
+                publish(job.database, job.settings, job.pipeline, batch_id, sinks)
+            except NotReadyError as exc:  # another process is showing it
+                _log.info("%s", exc)
     state_runs.acknowledge(job.database, job.pipeline, step)
+    return failures
 
 
 def _next_state(job: "Job", step: StateStep) -> StateRun | None:

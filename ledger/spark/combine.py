@@ -9,11 +9,11 @@ from ledger.follow_ups import require_last
 from ledger.manifest import take_manifest
 from ledger.publishers.making import publisher_of
 from ledger.queries import combines
-from ledger.spark.inputs import delivered_rows, user_columns
+from ledger.spark.inputs import delivered_rows, read_stored, user_columns
 from ledger.spark.job import STORED, Job, Witness, file_rows, require_equal
 from ledger.spark.reading import read_reference
 from ledger.spark.stage import check_frame
-from ledger.spark.staging import stage_rows
+from ledger.spark.staging import check_key, stage_rows
 from ledger.spark.withheld import acked_rows
 from ledger.stage_runs import OpenedRun, Record, commit
 from ledger.steps import CombineStep, SinkStep
@@ -33,6 +33,8 @@ def run_combine(job: Job, run: OpenedRun, step: CombineStep) -> Record:
     wrote.watch(made.select(*user_columns(made))).write.options(**STORED).parquet(folder)
     manifest = take_manifest(folder)
     require_equal(f"rows of {step.name} in {folder}", wrote.rows, manifest.rows)
+    for sink in job.pipeline.sinks_of(step.name):  # once it is committed the function runs no more
+        check_key(sink, read_stored(job, manifest))
     record = Record(input_rows=read.rows, output_rows=manifest.rows)
     last = partial(require_last, batch=run.batch)
     commit(job.database, run, record, files=file_rows(manifest), before_commit=last)
@@ -45,6 +47,7 @@ def run_combined_sink(job: Job, run: OpenedRun, step: SinkStep) -> Record:
     rows = rows.select(*user_columns(rows))
     publisher = publisher_of(job.settings, job.pipeline.name, step)
     publisher.check(to_arrow_schema(rows.schema, timezone="UTC"))
+    check_key(step, rows)
     folder = publisher.staging(run.batch.batch_id, run.run_id)
     wrote = Witness()
     manifest = stage_rows(wrote.watch(rows), step, folder)

@@ -1,7 +1,6 @@
 """Run a sink: stage its rows, ack what is staged, and commit; see ``ledger.publishing`` for what follows."""
 
 from dataclasses import replace
-from functools import reduce
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -9,22 +8,20 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from sqlalchemy import Connection
 
 from ledger.delivery import Delivery, Publisher
-from ledger.errors import StageError
 from ledger.manifest import Manifest
 from ledger.publishers.making import publisher_of
 from ledger.publishers.parquet import ParquetPublisher
 from ledger.queries import batches, publications
 from ledger.queries import dedup as queries
-from ledger.sinks import PostgresSink
 from ledger.spark import fold
 from ledger.spark.dedup import Deduplicator
 from ledger.spark.inputs import input_rows, root_rows, user_columns
 from ledger.spark.job import POSITION, ROOT, ROOTS, Job, Witness, file_rows, require_equal
-from ledger.spark.staging import stage_rows, tracking_columns
+from ledger.spark.staging import check_key, stage_rows, tracking_columns
 from ledger.spark.units import Replacement
 from ledger.stage_runs import OpenedRun, Record, commit, retire
 from ledger.states import BatchStatus
-from ledger.steps import SinkStep, suggestion
+from ledger.steps import SinkStep
 
 
 def run_sink(job: Job, run: OpenedRun, step: SinkStep) -> Record:
@@ -42,9 +39,11 @@ def run_sink(job: Job, run: OpenedRun, step: SinkStep) -> Record:
     columns = [*user_columns(kept), *(tracking_columns(kept) if tracking else [])]
     delivered = wrote.watch(kept.select(*columns))
     others = replacement.carried()
-    if others is not None:
+    if others is None:
+        check_key(step, kept)
+    else:
+        check_key(step, kept.unionByName(others, allowMissingColumns=True))
         delivered = delivered.unionByName(carried.watch(others), allowMissingColumns=True)
-    _check_key(step, kept)
     manifest = stage_rows(delivered, step, folder)
     own = manifest.rows - (0 if others is None else carried.rows)
     require_equal(f"rows of {step.name} in {folder}", wrote.rows, own)
@@ -53,26 +52,6 @@ def run_sink(job: Job, run: OpenedRun, step: SinkStep) -> Record:
     commit_sink(job, run, step, record, manifest, dedup, replacement)
     dedup.release()
     return record
-
-
-def _check_key(step: SinkStep, rows: DataFrame) -> None:
-    """Raise StageError if an upsert could not tell which of two rows to keep: said before anything is decided."""
-    if not isinstance(step.sink, PostgresSink) or not step.sink.key:
-        return
-    for name in step.sink.key:
-        if name not in rows.columns:
-            raise StageError(
-                f"sink {step.name!r} has the key {name!r}, which its input lacks{suggestion(name, rows.columns)}"
-            )
-    key = [f"`{name}`" for name in step.sink.key]
-    missing = reduce(lambda one, other: one | other, [F.col(name).isNull() for name in key])
-    wrong = rows.groupBy(*key).count().where(missing | (F.col("count") > 1)).first()
-    if wrong is not None:
-        found = {name: wrong[name] for name in step.sink.key}
-        raise StageError(
-            f"sink {step.name!r}: {wrong['count']} rows have the key {found}: expected one row of each key and no null; "
-            "leave one in the stage before the sink"
-        )
 
 
 def _commit_staged(

@@ -1,12 +1,15 @@
 """Staging: write the rows of a sink as Parquet files where nobody reads them yet."""
 
+from functools import reduce
+
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from ledger.errors import StageError
 from ledger.manifest import Manifest, take_manifest
 from ledger.sinks import PostgresSink
 from ledger.spark.job import ROOT, ROOTS, UNIT
-from ledger.steps import SinkStep
+from ledger.steps import SinkStep, suggestion
 from ledger.storage import require_writable
 
 WRITTEN = {"compression": "zstd", "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false"}
@@ -26,6 +29,26 @@ def stage_rows(rows: DataFrame, step: SinkStep, folder: str) -> Manifest:
         writer = writer.partitionBy(*names)
     writer.parquet(folder)
     return take_manifest(folder)
+
+
+def check_key(step: SinkStep, rows: DataFrame) -> None:
+    """Raise StageError if an upsert could not tell which of two rows to keep: said before anything is decided."""
+    if not isinstance(step.sink, PostgresSink) or not step.sink.key:
+        return
+    for name in step.sink.key:
+        if name not in rows.columns:
+            raise StageError(
+                f"sink {step.name!r} has the key {name!r}, which its input lacks{suggestion(name, rows.columns)}"
+            )
+    key = [f"`{name}`" for name in step.sink.key]
+    missing = reduce(lambda one, other: one | other, [F.col(name).isNull() for name in key])
+    wrong = rows.groupBy(*key).count().where(missing | (F.col("count") > 1)).first()
+    if wrong is not None:
+        found = {name: wrong[name] for name in step.sink.key}
+        raise StageError(
+            f"sink {step.name!r}: {wrong['count']} rows have the key {found}: expected one row of each key and no null; "
+            "leave one in the stage before the sink"
+        )
 
 
 def tracking_columns(rows: DataFrame) -> list[str]:

@@ -13,7 +13,7 @@ from ledger.spark.inputs import delivered_rows, read_stored, user_columns
 from ledger.spark.job import STORED, Job, Witness, file_rows, require_equal
 from ledger.spark.reading import read_reference
 from ledger.spark.stage import check_frame
-from ledger.spark.staging import stage_rows
+from ledger.spark.staging import check_key, stage_rows
 from ledger.spark.withheld import not_acked
 from ledger.stage_runs import OpenedRun, Record
 from ledger.state_runs import Made, StateRun, commit_state
@@ -107,6 +107,7 @@ def _staged(job: Job, run: OpenedRun, state: Manifest) -> Made:
     rows = read_stored(job, state)
     publisher = publisher_of(job.settings, job.pipeline.name, step)
     publisher.check(to_arrow_schema(rows.schema, timezone="UTC"))
+    check_key(step, rows)
     folder = publisher.staging(run.batch.batch_id, run.run_id)
     wrote = Witness()
     staged = stage_rows(wrote.watch(rows), step, folder)

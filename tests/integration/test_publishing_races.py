@@ -23,7 +23,7 @@ from ledger.opening import open_batch
 from ledger.publishing import publish
 from ledger.queries import combines, publications
 from ledger.requests import Interval, RunKey
-from ledger.running import combine, combines_due, publish_settled
+from ledger.running import combine, combines_due, publish_settled, settle_and_follow
 from ledger.settlement import settle_once
 from ledger.stage_runs import Attempt, Record, commit
 from ledger.states import BatchStatus
@@ -361,6 +361,76 @@ def test_rows_of_one_key_are_refused_before_anything_is_decided(runner, tmp_path
     run.step(batch, "rows")
     with pytest.raises(StageError, match=r"2 rows have the key \{'k': 'a'\}"):
         run.step(batch, "t")
+
+
+@pytest.mark.parametrize("kind", ["combine", "state"])
+def test_a_total_with_rows_of_one_key_is_refused_before_it_is_decided(
+    runner, tmp_path, target, kind
+):
+    """Nothing of it is committed, so the mended function takes its place."""
+
+    def made(rows_of_a_key):
+        made = Pipeline("key_totals", guarantee="exactly_once")
+        made.source("rows", FileSource("in.csv", schema="k STRING, n INT"))
+
+        def combined(rows):
+            return rows.where(F.col("n") <= rows_of_a_key)
+
+        def kept(state, rows):
+            return combined(rows)
+
+        if kind == "combine":
+            made.combine(reads="rows")(combined)
+        else:
+            made.stateful_stage(reads="rows")(kept)
+        reads = "combined" if kind == "combine" else "kept"
+        made.sink("t", PostgresSink(target, "target.t", key="k", mode="upsert"), reads=reads)
+        made.sink("raw", ParquetSink("raw"), reads="rows")
+        return made
+
+    numbers(tmp_path, [("a", 1), ("a", 2)])
+    run = runner(made(2))
+    batch = run.open()
+    with pytest.raises(StageError, match=r"2 rows have the key \{'k': 'a'\}"):
+        run.settled(batch)
+    assert not rows(run.job.database, "SELECT * FROM publication WHERE sink = 't'")
+    mended = runner(made(1))
+    settle_and_follow(mended.job, batch.batch_id)
+    assert in_table(run.job.database) == [1]
+
+
+def test_carried_rows_of_one_key_are_refused_before_anything_is_decided(runner, tmp_path, target):
+    """A replay of a unit is staged with the rows of the others: two of one key among them fail its sink."""
+
+    def made(fail, key):
+        made = Pipeline("carried_keys", guarantee="exactly_once", max_replays=0)
+        made.source("rows", FileSource("in.csv", schema="k STRING, n INT"))
+
+        @made.stage(reads="rows")
+        def checked(rows):
+            return rows.withColumn("_failed", F.when(F.col("n") == fail, "bad"))
+
+        @made.stage(reads="checked", whole=True, unit="k")
+        def ranked(checked):
+            place = F.row_number().over(Window.partitionBy("k").orderBy("n"))
+            return checked.withColumn("place", place + key)
+
+        made.sink("t", PostgresSink(target, "target.t", key="place", mode="upsert"), reads="ranked")
+        return made
+
+    numbers(tmp_path, [("a", 1), ("a", 2), ("b", 3)])
+    run = runner(made(2, F.when(F.col("k") == "a", 10).otherwise(0)))
+    batch = run.open()
+    run.settled(batch)
+    shown = run.open_replay(batch.batch_id, "without")
+    run.settled(shown)
+    assert in_table(run.job.database) == [1, 3]
+    again = runner(made(-1, F.lit(0)))
+    replay = again.open_replay(batch.batch_id, "with", quarantined=True)
+    for name in ("rows", "checked", "ranked"):
+        again.step(replay, name)
+    with pytest.raises(StageError, match=r"2 rows have the key \{'place': 1\}"):
+        again.step(replay, "t")
 
 
 def test_a_sink_that_refuses_keeps_no_other_waiting(runner, tmp_path, target, sink_rows):

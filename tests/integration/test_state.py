@@ -10,7 +10,16 @@ from pathlib import Path
 import pytest
 from pyspark.sql import functions as F
 
-from ledger import DeltaSink, FileSource, ParquetSink, Pipeline, StatefulStage, state_runs, testing
+from ledger import (
+    DeltaSink,
+    FileSource,
+    ParquetSink,
+    Pipeline,
+    StatefulStage,
+    running,
+    state_runs,
+    testing,
+)
 from ledger.errors import DeclarationError, FencedError, InputError, LedgerError, StageError
 from ledger.opening import open_batch
 from ledger.queries import checkpoints, publications
@@ -246,6 +255,27 @@ def test_a_crash_between_the_arrows(runner, days, balances, monkeypatch, module,
     assert balances() == oracle(1, 2)
     assert history(database) == [1, 2]
     assert not state_runs.is_due(database, run.job.pipeline)
+
+
+def test_a_state_that_cannot_be_shown_keeps_no_later_one_waiting(
+    runner, days, balances, monkeypatch
+):
+    """A sink that refuses is raised at the end; the next state is made all the same, and shown in its place."""
+    run = runner(totals())
+    settled(run, 1)
+    settled(run, 2)
+
+    def refuses(*arguments):
+        raise StageError("the target refuses it")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(running, "publish", refuses)
+        with pytest.raises(StageError, match="refuses it"):
+            advance_states(run.job)
+    assert history(run.job.database) == [1, 2]
+    assert balances() == []
+    advance_states(run.job)
+    assert balances() == oracle(1, 2)
 
 
 def test_a_driver_that_falls_silent_is_fenced(runner, days, balances):
