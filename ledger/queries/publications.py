@@ -223,11 +223,15 @@ def waiting(connection: Connection, pipeline: str, batch_id: int | None) -> list
 
 
 def unpublished_of(connection: Connection, holder: int, batch_id: int, sink: str) -> bool:
-    """Whether a sink is yet to show the batch that has the interval of which ``batch_id`` read a part."""
+    """Whether a sink is yet to show the batch that has the interval of which ``batch_id`` read a part, be it that
+    nothing is decided of that one yet, for records of it are failed (settle="hold")."""
     statement = text("""
-        SELECT EXISTS (SELECT FROM publication WHERE batch_id = :holder AND batch_id <> :id AND sink = :sink
-                       AND published_at IS NULL AND replaced_at IS NULL
-                       AND :holder <> (SELECT coalesce(original_batch_id, batch_id) FROM batch WHERE batch_id = :id))
+        SELECT EXISTS (
+          SELECT FROM batch h JOIN stage_run r ON r.batch_id = h.batch_id AND r.stage = :sink AND r.state = 'committed'
+          LEFT JOIN publication x ON x.batch_id = h.batch_id AND x.sink = r.stage
+          WHERE h.batch_id = :holder AND h.status = 'settled' AND h.guarantee = 'exactly_once'
+            AND x.published_at IS NULL AND x.replaced_at IS NULL
+            AND :holder <> (SELECT coalesce(original_batch_id, batch_id) FROM batch WHERE batch_id = :id))
     """)
     keys = {"holder": holder, "id": batch_id, "sink": sink}
     return bool(connection.execute(statement, keys).scalar_one())

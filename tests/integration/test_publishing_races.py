@@ -488,6 +488,44 @@ def test_a_part_waits_for_the_batch_whose_interval_it_reads(runner, tmp_path, si
     assert len(rows(job.database, "SELECT * FROM publication WHERE published_at IS NULL")) == 0
 
 
+def test_a_part_waits_for_the_batch_that_is_held(runner, tmp_path, sink_rows):
+    """With settle="hold" nothing is decided of a reprocess while a record of it is failed: a part that settles clean
+    neither stands beside the old rows nor takes their place alone."""
+    numbers(tmp_path, [("a", n) for n in range(6)])
+
+    def made(lose=(), **options):
+        made = Pipeline("held_parts", guarantee="exactly_once", settle="hold", **options)
+        made.source("rows", FileSource("in.csv", schema="k STRING, n INT"))
+
+        @made.stage(reads="rows")
+        def checked(rows):
+            return rows.where(~F.col("n").isin([-1, *lose]))
+
+        made.sink("out", ParquetSink("out"), reads="checked")
+        return made
+
+    def shown():
+        return sorted(n for (n,) in sink_rows("out", "n"))
+
+    run = runner(made())
+    run.settled(run.open("one"))
+    lossy = runner(made(lose=[1], max_pending=4))
+    job, key = lossy.job, RunKey("", "again")
+    again = open_batch(
+        job.database, job.settings, job.pipeline, key, Interval(START, END), reprocess=True
+    )
+    lossy.settled(again)
+    part = lossy.open("part")
+    with pytest.raises(NotReadyError, match="waits until that one is shown"):
+        lossy.settled(part)
+    assert shown() == list(range(6))
+    mended = runner(made(max_pending=4))
+    mended.settled(mended.open_replay(again.batch_id))
+    assert shown() == [0, 1, 2, 3]
+    publish_settled(job, part.batch_id)
+    assert shown() == list(range(6))
+
+
 def only(made):
     made.steps()
 
