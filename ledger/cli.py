@@ -15,7 +15,13 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from ledger import cli_tables as tables
 from ledger.database.connection import Database
-from ledger.errors import BackPressureError, InputError, LedgerError, NotReadyError
+from ledger.errors import (
+    BackPressureError,
+    Failures,
+    InputError,
+    LedgerError,
+    NotReadyError,
+)
 from ledger.opening import open_batch, open_replay
 from ledger.pipeline import Pipeline
 from ledger.queries import batches, publications, replays, reports
@@ -200,13 +206,17 @@ def publish(
     settings, pipeline = Settings(), _load(target)
     database = connect(settings)
     waiting = database.transact(lambda c: publications.waiting(c, pipeline.name, batch))
-    shown = []
+    failures, shown = Failures(), []
     if waiting or is_due(database, pipeline):
         job = Job(_session(pipeline, master), database, settings, pipeline)
         for number in waiting:
-            shown += [*publish_settled(job, number), *combine(job, number)]
-        advance_states(job, batch)
+            for follow in (publish_settled, combine):
+                with failures.kept():
+                    shown += follow(job, number)
+        with failures.kept():
+            advance_states(job, batch)
     show([asdict(one) for one in shown], as_json, tables.rows)
+    failures.raise_first()
 
 
 @app.command()

@@ -13,6 +13,12 @@ LedgerError
 └── UnavailableError     the database did not answer: run again later
 """
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_log = logging.getLogger(__name__)
+
 
 class LedgerError(Exception):
     """Base of all errors of ackledger; its text says what was expected, found, where, what to do."""
@@ -56,3 +62,24 @@ class TooManyFailedError(LedgerError):
 
 class UnavailableError(LedgerError):
     """The database did not answer; the call may be repeated."""
+
+
+class Failures:
+    """Of works that do not wait for each other: each is tried, and the first failure is raised at the end."""
+
+    def __init__(self) -> None:
+        self._found: list[Exception] = []
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """What fails in here keeps nothing behind it from being tried."""
+        try:
+            yield
+        except Exception as exc:
+            _log.warning("the rest goes on without this: %s", exc)
+            self._found.append(exc)
+
+    def raise_first(self) -> None:
+        """Raise the first, if there is one."""
+        for failure in self._found:
+            raise failure

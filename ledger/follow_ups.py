@@ -27,7 +27,10 @@ def _is_due(connection: Connection, batch: Batch, step: CombineStep) -> bool:
         return False
     if combines.has_run(connection, batch.batch_id, step.name):
         return False
-    return step.partial or not publications.open_failures(connection, batch.original_id)
+    return step.partial or not (
+        publications.open_failures(connection, batch.original_id)
+        or publications.asleep(connection, batch.original_id)  # units are to be asked for again
+    )
 
 
 def open_combine(

@@ -50,17 +50,19 @@ def publish(
     batch_id: int,
     sinks: Collection[str] | None = None,
 ) -> list[Published]:
-    """Show all that is decided of a batch's family and not shown yet; what was shown, in order.
+    """Show what is decided of a batch's family and not shown yet; what was shown, in order.
 
-    ``sinks``: only in these. What is wrong with one sink keeps no other waiting; it is raised at the end. Repeating
+    ``sinks``: in these; None: in those of records, which wait for nothing that follows the settlement. What is wrong with one sink keeps no other waiting; it is raised at the end. Repeating
     it is harmless. Raises NotReadyError while rows are yet to be withheld, or somebody else is
     publishing the same.
     """
     found = database.transact(lambda c: publications.pending(c, batch_id))
+    followers = {step.name for step in pipeline.followers()}
     done: list[Published] = []
     failed: dict[str, Exception] = {}
     for row in found:
-        if row.sink in failed or (sinks is not None and row.sink not in sinks):
+        chosen = row.sink not in followers if sinks is None else row.sink in sinks
+        if row.sink in failed or not chosen:
             continue  # a sink shows the batches of a family in order
         work = partial(_publish, settings=settings, pipeline=pipeline, row=row)
         try:

@@ -2,18 +2,17 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 from ledger import follow_ups, state_runs
 from ledger.database.connection import Database
-from ledger.errors import FencedError, LedgerError, NotReadyError
+from ledger.errors import Failures, FencedError, LedgerError, NotReadyError
 from ledger.pipeline import Pipeline
 from ledger.publishing import Published, needs_withholding, publish
-from ledger.queries import checkpoints
+from ledger.queries import checkpoints, publications
 from ledger.queries.batches import Batch
 from ledger.replaced import remove_replaced
 from ledger.settlement import Settlement, settle_once
@@ -39,27 +38,6 @@ class StepResult:
     name: str
     record: Record | None
     seconds: float
-
-
-class Failures:
-    """Of works that do not wait for each other: each is tried, and the first failure is raised in the end."""
-
-    def __init__(self) -> None:
-        self._found: list[Exception] = []
-
-    @contextmanager
-    def kept(self) -> Iterator[None]:
-        """What fails in here keeps nothing behind it from being tried."""
-        try:
-            yield
-        except Exception as exc:
-            _log.warning("%s: the rest goes on", exc)
-            self._found.append(exc)
-
-    def raise_first(self) -> None:
-        """Raise the first, if there is one."""
-        for failure in self._found:
-            raise failure
 
 
 def run_step(
@@ -98,16 +76,28 @@ def run_steps(
 def settle_and_follow(job: "Job", batch_id: int, *, now: datetime | None = None) -> Settlement:
     """Settle the batch if it can be decided at ``now``, then do what follows: its sinks show what is
     acked, folders that it has replaced go, its sources are told what became of it, and states over batches
-    take in what is their turn."""
+    take in what is their turn. What fails of it is raised once the rest is done."""
     settlement = settle_once(job.database, batch_id, now=now)
     assert settlement is not None
     if settlement.status is BatchStatus.SETTLED:
-        publish_settled(job, batch_id)
-        combine(job, batch_id)
-        remove_replaced(job.database, batch_id)
-        notify(job, batch_id)
-        advance_states(job, batch_id)
+        _follow(job, batch_id)
     return settlement
+
+
+def _follow(job: "Job", batch_id: int) -> None:
+    """Do what follows a settlement, in order: none of it waits for what fails before it."""
+    failures = Failures()
+    with failures.kept():
+        publish_settled(job, batch_id)
+    with failures.kept():
+        combine(job, batch_id)
+    with failures.kept():
+        remove_replaced(job.database, batch_id)
+    with failures.kept():
+        notify(job, batch_id)
+    with failures.kept():
+        advance_states(job, batch_id)
+    failures.raise_first()
 
 
 def withhold(job: "Job", batch_id: int) -> list[str]:
@@ -120,26 +110,45 @@ def withhold(job: "Job", batch_id: int) -> list[str]:
 
 
 def publish_settled(job: "Job", batch_id: int) -> list[Published]:
-    """Withhold what failed, then publish all that is decided of a batch's family; what was published."""
-    withhold(job, batch_id)
-    return publish(job.database, job.settings, job.pipeline, batch_id)
+    """Withhold what failed, then publish what is decided of a batch's family in the sinks of records; what was
+    published."""
+    failures, shown = Failures(), []
+    with failures.kept():  # of one sink: the others do not wait for it
+        withhold(job, batch_id)
+    with failures.kept():
+        shown = publish(job.database, job.settings, job.pipeline, batch_id)
+    failures.raise_first()
+    return shown
 
 
 def combines_due(database: Database, pipeline: Pipeline, batch_id: int) -> bool:
-    """Whether something that follows the settlement of a batch has not run: a combine, or a sink of one."""
-    return any(_is_due(database, batch_id, step) for step in pipeline.combined())
+    """Whether something that follows the settlement of a batch is undone: a combine, or a sink of one."""
+    if any(_is_due(database, batch_id, step) for step in pipeline.combined()):
+        return True
+    pending = database.transact(lambda c: publications.pending(c, batch_id))
+    return any(row.sink in _names(pipeline.combined()) for row in pending)
 
 
 def combine(
     job: "Job", batch_id: int, on_fenced: Callable[[], None] | None = None
 ) -> list[Published]:
-    """Run the combines of a batch that are due, and their sinks; what was published. It starts nothing where
-    nothing is due."""
+    """Run the combines of a batch that are due, and their sinks; what these show now. It starts nothing where
+    nothing is due. One that fails keeps no other waiting, and is raised at the end."""
+    failures, shown = Failures(), []
     for step in job.pipeline.combined():
-        run = _opened_follower(job.database, batch_id, step)
-        if run is not None:
-            _living(job, run, step, on_fenced)
-    return publish(job.database, job.settings, job.pipeline, batch_id)
+        with failures.kept():
+            run = _opened_follower(job.database, batch_id, step)
+            if run is not None:
+                _living(job, run, step, on_fenced)
+    with failures.kept():
+        sinks = _names(job.pipeline.combined())
+        shown = publish(job.database, job.settings, job.pipeline, batch_id, sinks)
+    failures.raise_first()
+    return shown
+
+
+def _names(steps: Iterable[Step]) -> list[str]:
+    return [step.name for step in steps]
 
 
 def _is_due(database: Database, batch_id: int, step: Step) -> bool:
@@ -195,7 +204,7 @@ def _advance(
 def _show_states(job: "Job", step: StateStep) -> Failures:
     """Show the current state where a sink does not, then let go of older ones; what could not be shown."""
     failures = Failures()
-    sinks = [sink.name for sink in job.pipeline.sinks_of(step.name)]
+    sinks = _names(job.pipeline.sinks_of(step.name))
     unshown = job.database.transact(lambda c: checkpoints.unshown(c, job.pipeline.name, sinks))
     for batch_id in unshown:
         with failures.kept():

@@ -61,7 +61,7 @@ class Summary:
             left = f"{self.unpublished} sinks" if self.unpublished else "combines"
             return (
                 f"batch {self.batch_id}: {left} are yet to show what is acked of it: "
-                "ackledger publish MODULE:PIPELINE, or in Airflow clear its task publish"
+                "ackledger publish MODULE:PIPELINE, or in Airflow clear its task withhold and those behind it"
             )
         if self.status is BatchStatus.SETTLED:
             return (

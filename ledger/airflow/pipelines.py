@@ -71,8 +71,8 @@ def pipeline_dag(
 ) -> DAG:
     """The DAG of a pipeline: ``open``, one spark-submit per step, ``settle``, ``publish``, ``complete``.
 
-    Between the last two, ``withhold`` submits a Spark job if records failed, and is skipped if none did; so do
-    ``combine`` and ``state`` if the pipeline has them and it is their turn.
+    Before the last two, ``withhold`` submits a Spark job if records failed, and is skipped if none did; so do
+    ``combine`` and ``state``, beside ``publish``, if the pipeline has them and it is their turn.
     A run's conf may name another guarantee than the pipeline's: ``{"guarantee": "at_least_once"}``.
     ``schedule``: a cron expression or ``@monthly`` and the like; it becomes real data intervals.
     ``target``: MODULE:NAME where the pipeline is found by the job; default: the module that
@@ -131,14 +131,15 @@ def _guarantee_param() -> Param:
 
 
 def _follow(pipeline: Pipeline, settled: Any, published: Any, submit: Callable[..., Any]) -> None:
-    """What follows the settlement, in order."""
-    completed = _complete_task()
-    settled >> submit(WITHHOLD, kind=Withhold) >> published >> completed
-    settled >> published
+    """What follows the settlement: a sink that cannot be reached keeps neither totals nor states waiting."""
+    completed, withheld = _complete_task(), submit(WITHHOLD, kind=Withhold)
+    following = [published]
     if pipeline.combined():
-        published >> submit(COMBINE, kind=Combine) >> completed
+        following.append(submit(COMBINE, kind=Combine, trigger_rule="none_failed"))
     if pipeline.states():
-        published >> submit(STATE, kind=State) >> completed
+        following.append(submit(STATE, kind=State, trigger_rule="none_failed"))
+    settled >> withheld >> following >> completed
+    settled >> following
     if pipeline.reads_in_parts:
         published >> _next_part_task()
     if pipeline.wants_notice:
@@ -339,16 +340,22 @@ def _complete_task() -> Any:
 
 
 def _next_part_task() -> Any:
-    @task(task_id="next_part")
+    @task(task_id="next_part", trigger_rule="all_done")
     def next_part(**context: Any) -> None:
-        """Trigger another run of this DAG for what is left of the interval; skipped if nothing is."""
+        """Trigger another run of this DAG for what is left of the interval, whether or not all sinks show this
+        part; skipped if nothing is left, or the batch is not settled."""
         from ledger.queries import batches, claims
         from ledger.summary import summarize
 
         database, batch_id = connected(), context["ti"].xcom_pull(task_ids="open")
-        unread = summarize(database, batch_id).unread
-        if not unread:
-            raise AirflowSkipException("the interval is read to its end")
+        if batch_id is None:
+            raise AirflowSkipException("the run has no batch")
+        summary = summarize(database, batch_id)
+        unread = summary.unread
+        if not unread or not summary.status.decided:
+            raise AirflowSkipException(
+                "the interval is read to its end, or its batch is not settled"
+            )
         batch = database.transact(lambda c: batches.get_batch(c, batch_id))
         run_id = f"part__{batch_id}"
         tried = database.transact(lambda c: claims.given_up(c, batch.dag_id, run_id))

@@ -30,7 +30,7 @@ class Combine(SparkSubmitOperator):
         from ledger.loading import load_pipeline
         from ledger.running import combines_due
 
-        batch_id = context["ti"].xcom_pull(task_ids="open")
+        batch_id = _batch(context)
         target = self.application_args[1]  # type: ignore[index]
         if not combines_due(connected(), load_pipeline(target), batch_id):
             raise AirflowSkipException(
@@ -46,12 +46,20 @@ class State(SparkSubmitOperator):
         from ledger.loading import load_pipeline
         from ledger.state_runs import is_due, waits_for
 
-        batch_id, database = context["ti"].xcom_pull(task_ids="open"), connected()
+        batch_id, database = _batch(context), connected()
         target = self.application_args[1]  # type: ignore[index]
         if not is_due(database, load_pipeline(target)):
             waits = database.transact(lambda c: waits_for(c, batch_id))
             raise AirflowSkipException("; ".join(waits) or "the states have taken in this batch")
         super().execute(context)
+
+
+def _batch(context: Any) -> int:
+    """The run's batch; a run that has none skips the task."""
+    batch_id = context["ti"].xcom_pull(task_ids="open")
+    if batch_id is None:
+        raise AirflowSkipException("the run has no batch")
+    return int(batch_id)
 
 
 def submitted(

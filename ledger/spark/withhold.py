@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 from sqlalchemy import Row
 
 from ledger import settlement
+from ledger.errors import Failures
 from ledger.manifest import DataFile, Manifest, check_files
 from ledger.publishers.making import publisher_of
 from ledger.queries import batches, publications
@@ -28,13 +29,17 @@ _FILE = "_file"
 
 
 def withhold(job: Job, batch_id: int) -> list[str]:
-    """Make ready all that is decided of a batch's family and not ready; the sinks. Repeating it is harmless."""
+    """Make ready all that is decided of a batch's family and not ready; the sinks. Repeating it is harmless.
+    What is wrong with one sink keeps no other waiting; it is raised at the end."""
     for number in job.database.transact(lambda c: publications.asleep(c, batch_id)):
         _wake_units(job, number)
     found = job.database.transact(lambda c: publications.pending(c, batch_id))
     unready = [row for row in found if not row.ready]
+    failures = Failures()
     for row in unready:
-        _make_ready(job, row)
+        with failures.kept():
+            _make_ready(job, row)
+    failures.raise_first()
     return [row.sink for row in unready]
 
 

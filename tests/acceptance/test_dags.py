@@ -63,9 +63,10 @@ def test_step_named_like_a_task():
         pipeline_dag(made, schedule=None)
 
 
-def test_a_state_has_a_task_behind_publish():
-    """A pipeline with a state over batches has one task for it, between publish and the run's verdict."""
-    made = Pipeline("kept")
+def test_totals_and_states_have_tasks_beside_publish():
+    """A pipeline with a combine and a state has one task for each, between the settlement and the run's verdict: what
+    becomes of publish is nothing to them. Nor does the next part of an interval wait until all sinks show this one."""
+    made = Pipeline("kept", max_pending=10)
     made.source("a", FileSource("a", schema="n INT"))
 
     @made.stateful_stage(reads="a")
@@ -75,18 +76,28 @@ def test_a_state_has_a_task_behind_publish():
     made.sink("b", ParquetSink("b"), reads="a")
     made.sink("c", ParquetSink("c"), reads="total")
     dag = pipeline_dag(made, schedule=None, target="jobs.kept:pipeline")
-    assert set(dag.task_dict) == {
-        "open",
-        "a",
-        "b",
-        "settle",
-        "withhold",
-        "publish",
-        "state",
-        "complete",
-    }
-    assert dag.get_task("state").upstream_task_ids == {"publish"}
-    assert dag.get_task("state").downstream_task_ids == {"complete"}
+    after = {"settle", "withhold", "publish", "state", "next_part", "complete"}
+    assert set(dag.task_dict) == {"open", "a", "b", *after}
+    assert dag.get_task("next_part").trigger_rule == "all_done"
+    _check_beside_publish(dag, "state")
+
+    made = Pipeline("summed")
+    made.source("a", FileSource("a", schema="n INT"))
+
+    @made.combine(reads="a")
+    def summed(a):
+        return a
+
+    made.sink("c", ParquetSink("c"), reads="summed")
+    _check_beside_publish(pipeline_dag(made, schedule=None, target="jobs.kept:pipeline"), "combine")
+
+
+def _check_beside_publish(dag, name):
+    for one in (name, "publish"):
+        task = dag.get_task(one)
+        assert task.upstream_task_ids == {"settle", "withhold"}
+        assert "complete" in task.downstream_task_ids
+        assert task.trigger_rule == "none_failed"  # withhold is skipped where nothing failed
 
 
 def test_half_an_interval_is_refused():

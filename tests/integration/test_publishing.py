@@ -211,6 +211,20 @@ def test_a_staged_file_that_is_gone(runner, tmp_path, sink_rows):
     assert shown(sink_rows) == Counter()
 
 
+def test_a_sink_whose_files_are_gone_keeps_no_other_waiting(runner, tmp_path, sink_rows):
+    """Where rows are to be withheld and one sink's files cannot be read, the other one shows its rows all the same."""
+    numbers(tmp_path)
+    run = runner(branching(lose=LOST))
+    batch = run.open()
+    run.steps(batch)
+    settle_once(run.job.database, batch.batch_id)
+    next((tmp_path / "out" / "_staging").rglob("*.parquet")).unlink()
+    with pytest.raises(IntegrityError, match=r"\.parquet: expected .* it is gone"):
+        publish_settled(run.job, batch.batch_id)
+    assert shown(sink_rows) == Counter()
+    assert shown(sink_rows, "late") == expected(lambda n: n not in LOST)
+
+
 def test_a_sink_that_never_ran_withholds_what_the_others_staged(runner, tmp_path, sink_rows):
     """A batch that expires before its second sink ran shows nothing in the first: no tree is complete."""
     numbers(tmp_path)

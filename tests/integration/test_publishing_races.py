@@ -179,36 +179,46 @@ def test_a_batch_without_its_total_is_not_complete(runner, tmp_path, sink_rows):
     assert summarize(job.database, batch.batch_id).complete
 
 
+def ranks(poison):
+    """flights -> kept, which fails one -> a rank within the carrier, which makes carriers units -> a total."""
+    made = Pipeline("ranks", guarantee="exactly_once", max_replays=0)
+    made.source("flights", FileSource("flights.csv", schema=FLIGHTS))
+
+    @made.stage(reads="flights")
+    def kept(flights):
+        return flights.withColumn("_failed", F.when(F.col("flight") == poison, "bad"))
+
+    @made.stage(reads="kept", whole=True, unit="carrier")
+    def ranked(kept):
+        place = F.row_number().over(Window.partitionBy("carrier").orderBy("flight"))
+        return kept.withColumn("place", place)
+
+    @made.combine(reads="ranked")
+    def per(ranked):
+        return ranked.groupBy("carrier").agg(F.count("*").alias("n"), F.sum("delay").alias("delay"))
+
+    made.sink("daily", ParquetSink("daily"), reads="per")
+    return made
+
+
 def test_a_combine_behind_units_waits_for_the_sound_records(spark):
     """Where only a combine reads units, those of a record that was given up are asked for again, too."""
-
-    def made(poison):
-        made = Pipeline("ranks", guarantee="exactly_once", max_replays=0)
-        made.source("flights", FileSource("flights.csv", schema=FLIGHTS))
-
-        @made.stage(reads="flights")
-        def kept(flights):
-            return flights.withColumn("_failed", F.when(F.col("flight") == poison, "bad"))
-
-        @made.stage(reads="kept", whole=True, unit="carrier")
-        def ranked(kept):
-            place = F.row_number().over(Window.partitionBy("carrier").orderBy("flight"))
-            return kept.withColumn("place", place)
-
-        @made.combine(reads="ranked")
-        def per(ranked):
-            return ranked.groupBy("carrier").agg(
-                F.count("*").alias("n"), F.sum("delay").alias("delay")
-            )
-
-        made.sink("daily", ParquetSink("daily"), reads="per")
-        return made
-
-    result = testing.run_batch(made(4), {"flights": FLOWN}, spark=spark)
+    result = testing.run_batch(ranks(4), {"flights": FLOWN}, spark=spark)
     assert (result.roots.failed, result.roots.quarantined) == (1, 1)
     assert daily(result) == []
-    again = testing.replay(result, made(4))
+    again = testing.replay(result, ranks(4))
     assert daily(again) == oracle(without=[4])
+
+
+def test_a_combine_does_not_overtake_the_withhold(runner, tmp_path):
+    """As long as nobody has asked for the sound records of a unit, its total is not due, although none is failed."""
+    written(tmp_path)
+    run = runner(ranks(4))
+    batch = run.open()
+    run.steps(batch)
+    assert settle_once(run.job.database, batch.batch_id).failed == 1
+    assert not combines_due(run.job.database, run.job.pipeline, batch.batch_id)
+    assert combine(run.job, batch.batch_id) == []
 
 
 def two(lose_b=(), union=False):
@@ -449,6 +459,35 @@ def test_a_sink_that_refuses_keeps_no_other_waiting(runner, tmp_path, target, si
     with pytest.raises(StageError):
         publish_settled(run.job, batch.batch_id)
     assert sink_rows("z", "n") == [(1,)]
+
+
+def test_a_sink_that_refuses_keeps_no_other_flow_waiting(runner, tmp_path, target, sink_rows):
+    """One source's target takes no rows; the total and the state of the other source are made and shown."""
+    numbers(tmp_path, [("a", 1)])
+    made = Pipeline("flows", guarantee="exactly_once")
+    for name in ("refused", "sound"):
+        made.source(name, FileSource("in.csv", schema="k STRING, n INT"))
+    made.sink("t", PostgresSink(target, "target.t"), reads="refused")
+
+    @made.combine(reads="sound")
+    def total(sound):
+        return sound.agg(F.sum("n").alias("n"))
+
+    @made.stateful_stage(reads="sound")
+    def latest(state, batch):
+        return batch
+
+    made.sink("totals", ParquetSink("totals"), reads="total")
+    made.sink("states", ParquetSink("states"), reads="latest")
+    run = runner(made)
+    batch = run.open()
+    run.steps(batch)
+    with run.job.database.plain.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE target.t (n int, ackledger_batch bigint)")
+    with pytest.raises(StageError):
+        settle_and_follow(run.job, batch.batch_id)
+    assert sink_rows("totals", "n") == [(1,)]
+    assert sink_rows("states", "k", "n") == [("a", 1)]
 
 
 def test_a_part_waits_for_the_batch_whose_interval_it_reads(runner, tmp_path, sink_rows):
