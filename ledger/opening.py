@@ -6,13 +6,13 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from ledger import claims
+from ledger import claims, taken_in
 from ledger.claims import Claim, Opening, Survey
 from ledger.database.connection import Database
 from ledger.errors import InputError, NotReadyError
 from ledger.graph import shown_unit
 from ledger.pipeline import Pipeline
-from ledger.queries import batches, checkpoints, dedup, partitions
+from ledger.queries import batches, dedup, partitions
 from ledger.queries import replays as replay_queries
 from ledger.queries.batches import Batch
 from ledger.requests import Interval, RunKey, Selection
@@ -92,7 +92,8 @@ def open_replay(
         if found is not None:
             return _reopened(connection, settings, pipeline, found, moment, {})
         original = _check_replayable(connection, pipeline, original_batch_id, None)
-        _check_counted(pipeline, selection)
+        if selection.quarantined:
+            taken_in.check_quarantined(connection, pipeline, original)
         interval = Interval(original.interval_start, original.interval_end, original.params)
         values = _values(pipeline, pipeline_id, key, interval)
         values |= {"original_batch_id": original_batch_id, "selection": selection.as_json()}
@@ -221,20 +222,8 @@ def _replaceable(connection: Connection, pipeline: Pipeline, values: dict[str, A
         raise NotReadyError(
             f"batch {batch_id} has this interval and can be replaced once it is settled with all that belongs to it: {busy}"
         )
-    _check_states(connection, pipeline, batch_id)
+    taken_in.check_replaced(connection, pipeline, batch_id)
     return int(batch_id)
-
-
-def _check_states(connection: Connection, pipeline: Pipeline, batch_id: int) -> None:
-    """What a state has taken in cannot be taken out of it again."""
-    stages = [step.name for step in pipeline.states()]
-    taken = checkpoints.committed_of(connection, batch_id, stages)
-    if taken:
-        raise InputError(
-            f"the state {taken[0]!r} of pipeline {pipeline.name!r} has taken in batch {batch_id}, and would count its "
-            "records twice: replay what failed; to correct the source give the stage and its sinks new names and "
-            "reprocess the intervals in order, so that the state is built anew"
-        )
 
 
 def _reopened(
@@ -253,12 +242,15 @@ def _reopened(
     if locked.status is not BatchStatus.ABANDONED:
         return locked
     if locked.kind is BatchKind.REPLAY:
-        _check_replayable(connection, pipeline, locked.original_id, locked.batch_id)
+        original = _check_replayable(connection, pipeline, locked.original_id, locked.batch_id)
+        if (locked.selection or {}).get("quarantined"):
+            taken_in.check_quarantined(connection, pipeline, original)
         _claim_messages(connection, pipeline, locked, moment)
     else:
         if locked.replaces_batch_id is not None:
             _check_still_replaceable(connection, locked)
-            _check_states(connection, pipeline, locked.replaces_batch_id)
+            taken_in.check_replaced(connection, pipeline, locked.replaces_batch_id)
+        taken_in.check_reopened(connection, pipeline, locked)
         opening = _opening(pipeline, vars(locked), locked.batch_id)
         taken = claims.claim(connection, settings, pipeline, opening, surveys)
         claims.retake(connection, opening, locked.batch_id, taken)
@@ -311,17 +303,6 @@ def _check_unit(original: Batch, pipeline: Pipeline) -> None:
             f"batch {original.batch_id} of pipeline {pipeline.name!r} ran with the sources {', '.join(sorted(had))}, the "
             f"pipeline has {', '.join(sorted(has))} now: a unit takes the records of all, so declare them as they were, "
             "or reprocess the interval"
-        )
-
-
-def _check_counted(pipeline: Pipeline, selection: Selection) -> None:
-    """A quarantined record is taken up again with its unit, whose other records a state has taken in."""
-    counted = [step.name for step in pipeline.states() if pipeline.graph.in_units(step.name)]
-    if selection.quarantined and counted:
-        raise InputError(
-            f"a quarantined record of pipeline {pipeline.name!r} would bring its whole unit again, and the state "
-            f"{counted[0]!r} has taken in the rest of it: give the stage and its sinks new names and reprocess the "
-            "intervals in order, so that the state is built anew"
         )
 
 

@@ -218,6 +218,22 @@ def committed_of(connection: Connection, batch_id: int, stages: Sequence[str]) -
     return [row.stage for row in found]
 
 
+def committed_behind(
+    connection: Connection, pipeline_id: int, stages: Sequence[str], place: int
+) -> tuple[str, int] | None:
+    """One of the stages, and a batch that its state has taken in, which stands behind a place: itself, or the
+    original that it replays; None if nothing does."""
+    statement = text("""
+        SELECT c.stage, c.batch_id FROM checkpoint c JOIN batch b USING (batch_id)
+        WHERE c.pipeline_id = :pipeline_id AND c.stage = ANY(:stages)
+          AND coalesce(b.original_batch_id, b.batch_id) > :place
+        ORDER BY c.stage_run_id LIMIT 1
+    """)
+    keys = {"pipeline_id": pipeline_id, "stages": list(stages), "place": place}
+    row = connection.execute(statement, keys).first()
+    return None if row is None else (str(row.stage), int(row.batch_id))
+
+
 def overdue(connection: Connection, before: datetime) -> Sequence[Row[Any]]:
     """Batches of a DAG, settled before a moment, whose state is due since then, nobody being at it, in
     pipelines that still have it: batch_id, dag_id."""

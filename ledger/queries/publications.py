@@ -91,6 +91,14 @@ def supersede(connection: Connection, batch_id: int) -> int:
     return connection.execute(statement, {"id": batch_id}).rowcount
 
 
+# A settled batch f in which records of units were given up, and nobody has asked yet for the units without them.
+_ASLEEP = """
+f.status = 'settled' AND f.guarantee = 'exactly_once' AND f.woken_at IS NULL AND f.failed_roots > 0
+AND jsonb_path_exists(f.topology, '$[*].unit')
+AND EXISTS (SELECT FROM failed_root r JOIN failed_message m USING (message_id)
+            WHERE r.batch_id = f.batch_id AND m.status = 'quarantined' AND m.root_id = r.root_id)
+"""
+
 _PENDING = """
 SELECT x.batch_id, x.sink, x.stage_run_id, x.ready, x.folder, x.files, x.rows, i.input_run_id,
        coalesce(b.original_batch_id, b.batch_id) AS original_id, b.interval_start, b.interval_end,
@@ -208,7 +216,8 @@ def unpublished(connection: Connection, batch_id: int) -> int:
 
 
 def waiting(connection: Connection, pipeline: str, batch_id: int | None) -> list[int]:
-    """Batches of a pipeline, or the one, of which something is decided and not shown, or a combine is due."""
+    """Batches of a pipeline, or the one, of which something is decided and not shown, a combine is due, or units are
+    to be asked for again."""
     statement = text(f"""
         SELECT DISTINCT x.batch_id FROM publication x JOIN batch b USING (batch_id) JOIN pipeline p USING (pipeline_id)
         WHERE x.published_at IS NULL AND x.replaced_at IS NULL AND p.name = :pipeline
@@ -216,6 +225,9 @@ def waiting(connection: Connection, pipeline: str, batch_id: int | None) -> list
         UNION
         SELECT b.batch_id FROM batch b JOIN pipeline p USING (pipeline_id)
         WHERE p.name = :pipeline AND (cast(:id AS bigint) IS NULL OR b.batch_id = :id) AND {COMBINE_DUE}
+        UNION
+        SELECT f.batch_id FROM batch f JOIN pipeline p USING (pipeline_id)
+        WHERE p.name = :pipeline AND (cast(:id AS bigint) IS NULL OR f.batch_id = :id) AND {_ASLEEP}
         ORDER BY 1
     """)
     found = connection.execute(statement, {"pipeline": pipeline, "id": batch_id})
@@ -240,13 +252,10 @@ def unpublished_of(connection: Connection, holder: int, batch_id: int, sink: str
 def asleep(connection: Connection, batch_id: int) -> list[int]:
     """Settled batches of a batch's family in which records of units were given up, and nobody has asked yet for the
     units without them."""
-    statement = text("""
+    statement = text(f"""
         SELECT f.batch_id FROM batch b
         JOIN batch f ON coalesce(b.original_batch_id, b.batch_id) IN (f.batch_id, f.original_batch_id)
-        WHERE b.batch_id = :id AND f.status = 'settled' AND f.guarantee = 'exactly_once' AND f.woken_at IS NULL
-          AND jsonb_path_exists(f.topology, '$[*].unit')
-          AND EXISTS (SELECT FROM failed_root r JOIN failed_message m USING (message_id)
-                      WHERE r.batch_id = f.batch_id AND m.status = 'quarantined' AND m.root_id = r.root_id)
+        WHERE b.batch_id = :id AND {_ASLEEP}
         ORDER BY 1
     """)
     return [row.batch_id for row in connection.execute(statement, {"id": batch_id})]
@@ -277,10 +286,13 @@ def brought_again(connection: Connection, run_id: int) -> bool:
 
 
 def overdue(connection: Connection, before: datetime) -> Sequence[Row[Any]]:
-    """Batches of a DAG of which something was decided before a moment and is not shown: batch_id, dag_id."""
-    statement = text("""
+    """Batches of a DAG of which something was decided before a moment and is not shown, or settled before it and has
+    units that nobody has asked for again: batch_id, dag_id."""
+    statement = text(f"""
         SELECT DISTINCT b.batch_id, b.dag_id FROM publication x JOIN batch b USING (batch_id)
         WHERE x.published_at IS NULL AND x.replaced_at IS NULL AND x.decided_at < :before AND b.dag_id <> ''
+        UNION
+        SELECT f.batch_id, f.dag_id FROM batch f WHERE {_ASLEEP} AND f.settled_at < :before AND f.dag_id <> ''
         ORDER BY 1
     """)
     return connection.execute(statement, {"before": before}).all()

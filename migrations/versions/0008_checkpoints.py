@@ -20,7 +20,8 @@ VIEW_COMMENT = (
 )
 
 # The first batch, in order, whose state is not committed is due, or holds up all others. A batch stands where
-# its number places it; with settle='hold' a replay stands with its original, whose rows it completes. What the
+# its number places it; with settle='hold' a replay stands with its original, whose rows it completes, and units that are asked for again without
+# a record that was given up are among them. What the
 # first one lacks is looked up behind the window, which would ask for it anew for every row.
 VIEW = """
 WITH queue AS (
@@ -53,6 +54,12 @@ FROM headed h LEFT JOIN LATERAL (
                 SELECT FROM failed_message m WHERE m.original_batch_id = coalesce(b.original_batch_id, b.batch_id)
                 AND m.status IN ('failed', 'replaying'))
                 THEN 'records of it are failed, and its pipeline has settle="hold"'
+              WHEN b.settle = 'hold' AND EXISTS (
+                SELECT FROM batch f WHERE coalesce(b.original_batch_id, b.batch_id) IN (f.batch_id, f.original_batch_id)
+                AND f.status = 'settled' AND f.woken_at IS NULL AND jsonb_path_exists(f.topology, '$[*].unit')
+                AND EXISTS (SELECT FROM failed_root r JOIN failed_message m USING (message_id)
+                            WHERE r.batch_id = f.batch_id AND m.status = 'quarantined' AND m.root_id = r.root_id))
+                THEN 'units of it are yet to be asked for again without the records that were given up'
          END AS obstacle
   FROM batch b WHERE b.batch_id = h.head
 ) o ON NOT h.committed

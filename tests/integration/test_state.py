@@ -588,6 +588,73 @@ def test_hold_takes_a_family_in_whole(runner, days, balances):
     assert balances() == oracle(1, 2)
 
 
+def test_hold_does_not_overtake_the_withhold(runner, days, balances):
+    """A batch that the sweeper settled, or whose withhold is yet to run, is not taken in without the units that it will
+    ask for again: its replay comes before the next batch. The sweeper sends for whoever asks."""
+    run = runner(ranked(fail=[104], settle="hold"))
+    database = run.job.database
+    start = START + timedelta(days=1)
+    first = open_batch(
+        database,
+        run.job.settings,
+        run.job.pipeline,
+        RunKey("dag", "day1"),
+        Interval(start, start + timedelta(days=1)),
+    )
+    run.steps(first)
+    assert settle_once(database, first.batch_id).failed == 1  # given up at once
+    second = opened(run, 2)
+    run.steps(second)
+    settle_once(database, second.batch_id)
+    advance_states(run.job, second.batch_id)
+    assert history(database) == []
+    assert summarize(database, 2).waits[0].endswith("without the records that were given up")
+    later = one(database, "SELECT now() + interval '1 hour' AS later").later
+    assert [errand.batch_id for errand in sweep_once(database, now=later).errands] == [1]
+    waiting = database.transact(lambda c: publications.waiting(c, "running", None))
+    assert waiting == [1, 2]
+    publish_settled(run.job, first.batch_id)
+    run.settled(run.open_replay(first.batch_id))
+    assert history(database) == [1, 3, 2]
+    assert balances() == oracle(1, 2, without=[104])
+
+
+def test_hold_takes_up_no_quarantined_record_behind_a_later_batch(runner, days, balances):
+    """With settle="hold" it would come at its original's place, where the state has gone past; before that it may."""
+    run = runner(totals(fail=[104], max_replays=0, settle="hold"))
+    database = run.job.database
+    first = opened(run, 1)
+    run.settled(first)
+    mended = runner(totals(max_replays=0, settle="hold"))
+    mended.settled(mended.open_replay(first.batch_id, "in time", quarantined=True))
+    lossy = opened(run, 2)
+    bad = runner(totals(fail=[201], max_replays=0, settle="hold"))
+    bad.settled(lossy)
+    run.settled(opened(run, 3))
+    assert history(database) == [1, 2, 3, 4]
+    with pytest.raises(
+        InputError, match=r"record of batch 3 .* belongs before batch 4, which the state 'balance'"
+    ):
+        mended.open_replay(lossy.batch_id, "too late", quarantined=True)
+    assert balances() == oracle(1, 2, 3, without=[201])
+
+
+def test_hold_opens_no_abandoned_batch_behind_a_later_one(runner, days, balances):
+    """With settle="hold" it would be taken in out of order: its interval comes as a batch of its own, at the end."""
+    run = runner(totals(message_timeout="10s", settle="hold"))
+    database = run.job.database
+    abandoned(run, 1)
+    run.settled(opened(run, 2))
+    with pytest.raises(
+        InputError, match=r"batch 1 .* was abandoned, and the state 'balance' has taken in batch 2"
+    ):
+        opened(run, 1)
+    start = START + timedelta(days=1)
+    run.settled(run.open("anew", start, start + timedelta(days=1)))
+    assert history(database) == [2, 3]
+    assert balances() == oracle(1, 2)
+
+
 def test_a_state_that_was_taken_in_is_not_reprocessed(runner, days, balances):
     """Its rows would count twice; a batch that the state has not taken in yet may be replaced, and gives way."""
     run = runner(totals())
@@ -698,9 +765,9 @@ def test_word_count_over_batches(spark, guarantee):
     assert {row["word"]: row["n"] for row in again.rows["totals"]} == expected
 
 
-def ranked(lose=(), fail=()) -> Pipeline:
+def ranked(lose=(), fail=(), **options) -> Pipeline:
     """flights -> a rank within the carrier, which makes carriers units -> delays by carrier over batches."""
-    made = totals(lose=lose, fail=fail, max_replays=0 if fail else 2)
+    made = totals(lose=lose, fail=fail, max_replays=0 if fail else 2, **options)
     del made._steps["balance"], made._steps["balances"], made._steps["departures"]
 
     @made.stage(reads="checked", whole=True, unit="carrier")
