@@ -30,18 +30,28 @@ class ParquetPublisher:
 
     def publish(self, delivery: Delivery) -> None:
         """See ``Publisher``; an earlier run's folder of the batch gives way. When the new one cannot be shown,
-        what was hidden is shown again."""
-        final = self.folder(delivery.batch_id)
-        if self._exists(delivery.folder) or not self._exists(final):
+        what was hidden is shown again.
+
+        Two may be at it, if one hung and lost its lock: whoever finds the staged folder gone takes nothing back.
+        """
+        final, earlier = self.folder(delivery.batch_id), []
+        if not self._shows(delivery):
+            if self._exists(
+                final
+            ):  # before the files are looked at: what comes later is this very version
+                earlier = [delivery.batch_id]
             check_files(Manifest(delivery.files))
-            hidden = [
-                one for one in (*delivery.replaces, delivery.batch_id) if self._hide(one, delivery)
-            ]
+            for (
+                batch_id
+            ) in delivery.replaces:  # first: none of them is shown any more by whoever is late
+                self._move(self._place(batch_id), self._aside(f"staged-{batch_id}", delivery))
+            hidden = [one for one in (*delivery.replaces, *earlier) if self._hide(one, delivery)]
             try:
                 self._rename(delivery.folder, final)
             except OSError:
-                for batch_id in hidden:
-                    self._rename(self._hidden(batch_id, delivery), self.folder(batch_id))
+                if self._exists(delivery.folder):
+                    for batch_id in hidden:
+                        self._rename(self._hidden(batch_id, delivery), self.folder(batch_id))
                 raise
         self._remove(self._place(delivery.batch_id))  # runs that did not count, and what was hidden
 
@@ -52,16 +62,33 @@ class ParquetPublisher:
     def _place(self, batch_id: int) -> str:
         return f"{self.path}/_staging/batch={batch_id}"
 
+    def _shows(self, delivery: Delivery) -> bool:
+        """Whether the batch's folder is this very version: what was staged is gone from its place, or there
+        with all its files, whose names Spark gave to nobody else."""
+        final = self.folder(delivery.batch_id)
+        if not self._exists(final):
+            return False
+        names = [file.path.removeprefix(delivery.folder) for file in delivery.files]
+        copied = bool(names) and all(self._exists(final + name) for name in names)
+        return copied or not self._exists(delivery.folder)
+
     def _hide(self, batch_id: int, delivery: Delivery) -> bool:
         """Move a batch's folder aside; whether there was one."""
-        if not self._exists(self.folder(batch_id)):
-            return False
-        self._remove(self._hidden(batch_id, delivery))
-        self._rename(self.folder(batch_id), self._hidden(batch_id, delivery))
-        return True
+        return self._move(self.folder(batch_id), self._hidden(batch_id, delivery))
 
     def _hidden(self, batch_id: int, delivery: Delivery) -> str:
-        return f"{self._place(delivery.batch_id)}/replaced/batch={batch_id}"
+        return self._aside(f"batch={batch_id}", delivery)
+
+    def _aside(self, name: str, delivery: Delivery) -> str:
+        return f"{self._place(delivery.batch_id)}/replaced/{name}"
+
+    def _move(self, folder: str, aside: str) -> bool:
+        """Move a folder, in place of what an attempt that died had moved there; whether there was one."""
+        if not self._exists(folder):
+            return False
+        self._remove(aside)
+        self._rename(folder, aside)
+        return True
 
     def _rename(self, before: str, after: str) -> None:
         fs = self._fs

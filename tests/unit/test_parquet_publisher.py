@@ -1,0 +1,149 @@
+"""A folder of Parquet files as a sink: what two publishers do that hung, lost their lock, or came late."""
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from ledger.delivery import Delivery
+from ledger.manifest import DataFile, take_manifest
+from ledger.publishers import parquet
+from ledger.publishers.parquet import ParquetPublisher
+
+START = datetime(2013, 1, 1, tzinfo=UTC)
+
+
+def staged(publisher, batch_id, rows, version=1, replaces=()):
+    """A delivery of these numbers, staged in one file of a name of its own."""
+    folder = publisher.staging(batch_id, version)
+    publisher._fs.makedirs(folder)
+    pq.write_table(pa.table({"n": rows}), f"{folder}/part-{batch_id}-{version}.parquet")
+    files: tuple[DataFile, ...] = take_manifest(folder).files
+    return Delivery("p.s", batch_id, version, START, batch_id, folder, files, replaces)
+
+
+def shown(path):
+    """The rows of each folder that a reader sees."""
+    return {
+        folder.name: sorted(n for file in folder.rglob("*.parquet") for n in numbers(file))
+        for folder in path.glob("batch=*")
+    }
+
+
+def numbers(file):
+    return pq.read_table(file, partitioning=None)["n"].to_pylist()
+
+
+@pytest.fixture
+def publisher(tmp_path):
+    """Publishes below the test's folder."""
+    return ParquetPublisher(str(tmp_path))
+
+
+def test_a_publisher_that_hung_does_not_show_what_was_replaced(publisher, tmp_path, monkeypatch):
+    """The old batch's publisher wakes once the new batch is shown in its place: it has nothing to rename."""
+    old = staged(publisher, 1, [1, 2])
+    new = staged(publisher, 10, [1, 2, 3], replaces=(1,))
+
+    def hangs(manifest):
+        monkeypatch.undo()
+        publisher.publish(new)
+
+    monkeypatch.setattr(parquet, "check_files", hangs)
+    with pytest.raises(OSError, match="No such file"):
+        publisher.publish(old)
+    assert shown(tmp_path) == {"batch=10": [1, 2, 3]}
+
+
+@dataclass(frozen=True)
+class Late(ParquetPublisher):
+    """Does what the test says before it renames what was staged, or removes it."""
+
+    before_rename: list = field(default_factory=list)
+    before_remove: list = field(default_factory=list)
+
+    def _rename(self, before, after):
+        if "run=" in before:
+            for act in self.before_rename:
+                act()
+        super()._rename(before, after)
+
+    def _remove(self, folder):
+        if folder.count("=") == 1:  # the whole place of a batch
+            for act in self.before_remove:
+                act()
+        super()._remove(folder)
+
+
+class Hangs(BaseException):
+    """A process that does nothing for now."""
+
+
+def hang():
+    raise Hangs
+
+
+def hanging(publish, delivery):
+    with pytest.raises(Hangs):
+        publish(delivery)
+
+
+def test_two_publishers_of_one_batch_lose_nothing(publisher, tmp_path, monkeypatch):
+    """One hangs behind its look at the files, the other before it tidies up: what that one shows is neither taken away
+    nor lost with its staging."""
+    publisher.publish(staged(publisher, 1, [1, 2]))
+    both = staged(publisher, 10, [1, 2, 3], replaces=(1,))
+    first = Late(str(tmp_path), before_remove=[hang])
+    place = f"{tmp_path}/_staging/batch=10"
+    late = Late(str(tmp_path), before_rename=[lambda: publisher._remove(place)])
+
+    def looks(manifest):
+        monkeypatch.undo()
+        hanging(first.publish, both)
+
+    monkeypatch.setattr(parquet, "check_files", looks)
+    with pytest.raises(OSError, match="No such file"):
+        late.publish(both)
+    assert shown(tmp_path) == {"batch=10": [1, 2, 3]}
+    publisher.publish(both)
+    assert shown(tmp_path) == {"batch=10": [1, 2, 3]}
+
+
+def test_what_was_replaced_does_not_come_back(publisher, tmp_path):
+    """Of two publishers one has hidden the old rows and the other shows the new ones: the first takes nothing back."""
+    publisher.publish(staged(publisher, 1, [1, 2]))
+    both = staged(publisher, 10, [1, 2, 3], replaces=(1,))
+    first = Late(str(tmp_path), before_remove=[hang])
+    late = Late(str(tmp_path), before_rename=[lambda: hanging(first.publish, both)])
+    with pytest.raises(OSError, match="No such file"):
+        late.publish(both)
+    assert shown(tmp_path) == {"batch=10": [1, 2, 3]}
+
+
+def test_a_rename_that_fails_brings_back_what_was_hidden(publisher, tmp_path):
+    """As long as the new rows are staged, and not shown, readers see the old ones."""
+    publisher.publish(staged(publisher, 1, [1, 2]))
+    new = staged(publisher, 10, [1, 2, 3], replaces=(1,))
+
+    def full():
+        raise OSError("no space left")
+
+    with pytest.raises(OSError, match="no space"):
+        Late(str(tmp_path), before_rename=[full]).publish(new)
+    assert shown(tmp_path) == {"batch=1": [1, 2]}
+    publisher.publish(new)
+    assert shown(tmp_path) == {"batch=10": [1, 2, 3]}
+
+
+@pytest.mark.parametrize("rows", [[7], []])
+def test_a_later_run_of_a_batch_takes_the_place_of_the_earlier(publisher, tmp_path, rows):
+    """At least once a batch is shown run by run, and also one without a file gives no room to the one before."""
+    publisher.publish(staged(publisher, 1, [1, 2]))
+    later = staged(publisher, 1, [7], version=2)
+    if not rows:
+        publisher._fs.rm(later.files[0].path)
+        later = Delivery("p.s", 1, 2, START, 1, later.folder, ())
+    publisher.publish(later)
+    assert shown(tmp_path) == {"batch=1": rows}
