@@ -202,7 +202,8 @@ def _advance(
 
 
 def _show_states(job: "Job", step: StateStep) -> Failures:
-    """Show the current state where a sink does not, then let go of older ones; what could not be shown."""
+    """Show the current state where a sink does not, then let go of older ones, of others that waited for it, too;
+    what could not be shown."""
     failures = Failures()
     sinks = _names(job.pipeline.sinks_of(step.name))
     unshown = job.database.transact(lambda c: checkpoints.unshown(c, job.pipeline.name, sinks))
@@ -212,7 +213,8 @@ def _show_states(job: "Job", step: StateStep) -> Failures:
                 publish(job.database, job.settings, job.pipeline, batch_id, sinks)
             except NotReadyError as exc:  # another process is showing it
                 _log.info("%s", exc)
-    state_runs.acknowledge(job.database, job.pipeline, step)
+    for one in job.pipeline.states():
+        state_runs.acknowledge(job.database, job.pipeline, one)
     return failures
 
 

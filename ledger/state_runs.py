@@ -187,11 +187,16 @@ def shown_by(pipeline: Pipeline) -> list[str]:
 
 
 def acknowledge(database: Database, pipeline: Pipeline, step: StateStep) -> None:
-    """Tell the stage of every batch that is committed as a whole, then remove the files of older states.
+    """Tell the stage of every batch that is committed as a whole, in order, then remove the files of older states.
 
     It never fails: what resists is left for the next time.
     """
-    for batch_id in database.transact(lambda c: checkpoints.unacked(c, pipeline.name, step.name)):
+    states, combines = [one.name for one in pipeline.states()], bool(pipeline.combined())
+
+    def ask(connection: Connection) -> list[int]:
+        return checkpoints.unacked(connection, pipeline.name, step.name, states, combines=combines)
+
+    for batch_id in database.transact(ask):
         try:
             if step.keeper is not None:
                 step.keeper.ack_commit(batch_id)

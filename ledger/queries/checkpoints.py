@@ -4,10 +4,13 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import takewhile
 from typing import Any
 from uuid import UUID
 
 from sqlalchemy import Connection, Row, text
+
+from ledger.queries.combines import COMBINE_DUE
 
 
 @dataclass(frozen=True)
@@ -159,17 +162,35 @@ def unshown(connection: Connection, pipeline: str, sinks: Sequence[str]) -> list
     return [row.batch_id for row in found]
 
 
-def unacked(connection: Connection, pipeline: str, stage: str) -> list[int]:
-    """Batches that are committed as a whole, nothing decided of them waits to be shown, and of which a stage
-    was not told; in the order of their states."""
-    statement = text("""
-        SELECT c.batch_id FROM checkpoint c JOIN pipeline p USING (pipeline_id)
-        WHERE p.name = :pipeline AND c.stage = :stage AND c.acked_at IS NULL
-          AND NOT EXISTS (SELECT FROM publication x WHERE x.batch_id = c.batch_id AND x.published_at IS NULL AND x.replaced_at IS NULL)
-        ORDER BY c.stage_run_id
+def unacked(
+    connection: Connection, pipeline: str, stage: str, states: Sequence[str], *, combines: bool
+) -> list[int]:
+    """Batches that a stage was not told of and that are committed as a whole, in the order of their states, up to
+    the first that is not: of its family a record is failed, a sink does not show what is decided, or one of the
+    ``states``, or of the ``combines`` if the pipeline has them, is yet to come."""
+    statement = text(f"""
+        WITH undone AS MATERIALIZED (
+          SELECT coalesce(b.original_batch_id, b.batch_id) AS family FROM state_progress s JOIN batch b USING (batch_id)
+          WHERE s.pipeline = :pipeline AND s.stage = ANY(:states) AND s.state <> 'committed'
+        ), told AS (
+          SELECT c.batch_id, c.stage_run_id, coalesce(b.original_batch_id, b.batch_id) AS family
+          FROM checkpoint c JOIN batch b USING (batch_id) JOIN pipeline p ON p.pipeline_id = c.pipeline_id
+          WHERE p.name = :pipeline AND c.stage = :stage AND c.acked_at IS NULL
+        )
+        SELECT t.batch_id,
+               NOT EXISTS (SELECT FROM undone u WHERE u.family = t.family)
+               AND NOT EXISTS (SELECT FROM failed_message m
+                               WHERE m.original_batch_id = t.family AND m.status IN ('failed', 'replaying'))
+               AND NOT EXISTS (SELECT FROM publication x JOIN batch f USING (batch_id)
+                               WHERE t.family IN (f.batch_id, f.original_batch_id)
+                                 AND x.published_at IS NULL AND x.replaced_at IS NULL)
+               AND NOT (:combines AND EXISTS (SELECT FROM batch b
+                               WHERE t.family IN (b.batch_id, b.original_batch_id) AND {COMBINE_DUE})) AS ready
+        FROM told t ORDER BY t.stage_run_id
     """)
-    found = connection.execute(statement, {"pipeline": pipeline, "stage": stage})
-    return [row.batch_id for row in found]
+    keys = {"pipeline": pipeline, "stage": stage, "states": list(states), "combines": combines}
+    found = connection.execute(statement, keys).all()
+    return [row.batch_id for row in takewhile(lambda row: row.ready, found)]
 
 
 _OF_STAGE = (
@@ -188,11 +209,12 @@ def set_acked(connection: Connection, pipeline: str, stage: str, batch_id: int) 
 
 
 def outlived(connection: Connection, pipeline: str, stage: str) -> list[int]:
-    """Runs whose state a later one, which is acked, was made of: nothing goes back to them. The last committed
-    is never among them."""
+    """Runs whose state a later one was made of that its batch's sinks show: nothing goes back to them. The last
+    committed is never among them."""
     statement = text(f"""
         SELECT stage_run_id FROM checkpoint WHERE {_OF_STAGE} AND removed_at IS NULL AND stage_run_id < (
-          SELECT max(stage_run_id) FROM checkpoint WHERE {_OF_STAGE} AND acked_at IS NOT NULL)
+          SELECT max(c.stage_run_id) FROM checkpoint c WHERE {_OF_STAGE} AND NOT EXISTS (
+            SELECT FROM publication x WHERE x.batch_id = c.batch_id AND x.published_at IS NULL AND x.replaced_at IS NULL))
         ORDER BY 1
     """)
     found = connection.execute(statement, {"pipeline": pipeline, "stage": stage})

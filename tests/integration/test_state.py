@@ -24,7 +24,7 @@ from ledger.errors import DeclarationError, FencedError, InputError, LedgerError
 from ledger.opening import open_batch
 from ledger.queries import checkpoints, publications
 from ledger.requests import Interval, RunKey
-from ledger.running import advance_states, publish_settled
+from ledger.running import advance_states, publish_settled, settle_and_follow
 from ledger.settlement import release, settle_once
 from ledger.spark import state as state_module
 from ledger.spark.job import Job
@@ -480,6 +480,61 @@ def test_ack_commit_waits_for_all_sinks_and_may_come_twice(runner, days, monkeyp
     assert tally.kept == ["2"]
     advance_states(run.job, 2)
     assert tally.kept == ["2"]
+
+
+def whole(tally, lose=(), broken=()) -> Pipeline:
+    """flights -> checked, which may lose some -> a count that an object keeps, a second state, and a total."""
+    made = Pipeline("counted", guarantee="exactly_once")
+    made.source("flights", FileSource("{{ interval_start | ds }}.csv", schema=FLIGHTS))
+
+    @made.stage(reads="flights")
+    def checked(flights):
+        return flights.where(~F.col("flight").isin([-1, *lose]))
+
+    made.stateful("tally", tally, reads="checked")
+    made.sink("shown", ParquetSink("shown"), reads="tally")
+
+    @made.stateful_stage(reads="checked")
+    def latest(state, batch):
+        return None if "latest" in broken else batch
+
+    @made.combine(reads="checked")
+    def total(checked):
+        return None if "total" in broken else checked
+
+    made.sink("latest_sink", ParquetSink("latest"), reads="latest")
+    made.sink("total_sink", ParquetSink("totals"), reads="total")
+    return made
+
+
+@pytest.mark.parametrize("broken", ["latest", "total"])
+def test_ack_commit_waits_for_states_and_combines(runner, days, broken):
+    """As long as another state of the batch, or its total, is yet to be made, the batch is not committed as a whole."""
+    tally = Tally(days / "tally")
+    run = runner(whole(tally, broken=[broken]))
+    with pytest.raises(StageError, match="expected a DataFrame"):
+        run.settled(opened(run, 1))
+    assert [name for name, _ in tally.calls] == ["init_state"]
+    mended = runner(whole(tally))
+    settle_and_follow(mended.job, 1)
+    assert tally.calls[1:] == [("ack_commit", 1)]
+
+
+def test_ack_commit_comes_in_order_for_families_that_are_finished(runner, days, settings):
+    """A batch with a failed record, and those behind it, are committed as a whole when its replay is. Files of older
+    states do not wait for that."""
+    tally = Tally(days / "tally")
+    run = runner(whole(tally, lose=[104]))
+    first = opened(run, 1)
+    run.settled(first)
+    run.settled(opened(run, 2))
+    assert {name for name, _ in tally.calls} == {"init_state"}
+    kept = sorted(Path(settings.storage).glob("counted/latest/batch=*/run=*"))
+    assert [path.parent.name for path in kept] == ["batch=2"]
+    mended = runner(whole(tally))
+    mended.settled(mended.open_replay(first.batch_id))
+    acked = [batch_id for name, batch_id in tally.calls if name == "ack_commit"]
+    assert acked == [1, 2, 3]
 
 
 def test_a_snapshot_must_be_json(runner, days):
