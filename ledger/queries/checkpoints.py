@@ -139,6 +139,11 @@ def decide(connection: Connection, pipeline_id: int, batch_id: int, sink: str, r
         INSERT INTO sink_replacement (stage_run_id, replaced_batch_id)
         SELECT :run, x.batch_id FROM publication x JOIN batch b USING (batch_id)
         WHERE x.sink = :sink AND x.batch_id <> :id AND x.replaced_at IS NULL AND b.pipeline_id = :pipeline_id
+        UNION
+        SELECT :run, s.replaced_batch_id  -- whatever one that was not shown would have taken away
+        FROM publication x JOIN batch b USING (batch_id) JOIN sink_replacement s USING (stage_run_id)
+        WHERE x.sink = :sink AND x.batch_id <> :id AND x.replaced_at IS NULL AND x.published_at IS NULL
+          AND b.pipeline_id = :pipeline_id
         """),
         keys,
     )

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import pytest
 from pyspark.sql import functions as F
 
-from ledger import FileSource, ParquetSink, Pipeline, testing
+from ledger import FileSource, ParquetSink, Pipeline, running, testing
 from ledger.errors import DeclarationError, StageError
 from ledger.opening import open_batch
 from ledger.queries import combines, publications
@@ -189,6 +189,37 @@ def test_a_crash_between_the_combine_and_its_sink(runner, tmp_path, sink_rows, m
     assert sweep_once(job.database, now=later).errands == ()
     combine(job, batch.batch_id)
     assert one(job.database, "SELECT count(*) AS n FROM stage_run WHERE stage = 'daily'").n == 2
+
+
+def test_a_total_that_was_shown_and_not_noted_gives_way(runner, tmp_path, sink_rows, monkeypatch):
+    """The publisher of the first dies before it notes what the sink shows, the second is never shown: the third takes
+    the place of both."""
+    written(tmp_path)
+    run = runner(totals(lose=[4, 5], partial=True))
+    batch = run.open()
+    run.steps(batch)
+    settle_once(run.job.database, batch.batch_id)
+    publish_settled(run.job, batch.batch_id)
+
+    def dies(*arguments):
+        raise KeyboardInterrupt
+
+    def refuses(*arguments):
+        raise StageError("the target refuses it")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(publications, "set_published", dies)
+        with pytest.raises(KeyboardInterrupt):
+            combine(run.job, batch.batch_id)
+    assert sink_rows("daily", "carrier", "n", "delay") == oracle(without=[4, 5])
+    better = runner(totals(lose=[5], partial=True))
+    with monkeypatch.context() as patched:
+        patched.setattr(running, "publish", refuses)
+        with pytest.raises(StageError, match="refuses it"):
+            better.settled(better.open_replay(batch.batch_id, "first"))
+    mended = runner(totals(partial=True))
+    mended.settled(mended.open_replay(batch.batch_id, "second"))
+    assert sink_rows("daily", "carrier", "n", "delay") == oracle()
 
 
 def test_reprocessing_replaces_the_total(runner, tmp_path, sink_rows):

@@ -278,6 +278,29 @@ def test_a_state_that_cannot_be_shown_keeps_no_later_one_waiting(
     assert balances() == oracle(1, 2)
 
 
+def test_a_state_that_was_shown_and_not_noted_gives_way(runner, days, balances, monkeypatch):
+    """The publisher of 1 dies before it notes what the sink shows, and 2 is never shown: 3 takes the place of both."""
+    run = runner(totals())
+    for day in (1, 2, 3):
+        settled(run, day)
+    with monkeypatch.context() as patched:
+        patched.setattr(publications, "set_published", dies)
+        with pytest.raises(Died):
+            advance_states(run.job)
+    assert balances() == oracle(1)
+
+    def refuses(*arguments):
+        raise StageError("the target refuses it")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(running, "publish", refuses)
+        with pytest.raises(StageError, match="refuses it"):
+            advance_states(run.job)
+    assert history(run.job.database) == [1, 2, 3]
+    advance_states(run.job)
+    assert balances() == oracle(1, 2, 3)
+
+
 def test_a_driver_that_falls_silent_is_fenced(runner, days, balances):
     """A killed driver says nothing; once its lease has lapsed another begins again at the committed state."""
     run = runner(totals())
