@@ -35,7 +35,7 @@ def run_combine(job: Job, run: OpenedRun, step: CombineStep) -> Record:
     require_equal(f"rows of {step.name} in {folder}", wrote.rows, manifest.rows)
     for sink in job.pipeline.sinks_of(step.name):  # once it is committed the function runs no more
         check_key(sink, read_stored(job, manifest))
-    record = Record(input_rows=read.rows, output_rows=manifest.rows)
+    record = Record(read.rows if read.within(made) else 0, manifest.rows)
     last = partial(require_last, batch=run.batch)
     commit(job.database, run, record, files=file_rows(manifest), before_commit=last)
     return record

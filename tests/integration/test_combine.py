@@ -97,6 +97,25 @@ def test_a_clean_batch_has_its_total_at_once(spark):
     assert summarize(result.lab.database, result.batch_id).complete
 
 
+def test_a_total_that_leaves_an_input_out(spark):
+    """A combine that reads only the second of its inputs ends, and says that it has read nothing of the first."""
+    made = totals()
+
+    @made.stage(reads="flights")
+    def all_flights(flights):
+        return flights
+
+    @made.combine(reads=["checked", "all_flights"])
+    def count(checked, all_flights):
+        return all_flights.agg(F.count("*").alias("n"))
+
+    made.sink("counted", ParquetSink("counted"), reads="count")
+    result = testing.run_batch(made, {"flights": FLOWN}, spark=spark)
+    assert result.rows["counted"] == [{"n": 30}]
+    found = one(result.lab.database, "SELECT input_rows FROM stage_run WHERE stage = 'count'")
+    assert found.input_rows == 0
+
+
 def test_behind_units_the_latest_attempt_counts(spark):
     """With a whole stage before it, a total holds each unit once: as the replay brought it."""
 
