@@ -21,6 +21,16 @@ READER = "ledger_reader"
 OLDEST_SERVER = 140000  # bit_xor() is an aggregate since PostgreSQL 14
 LOCK_TIMEOUT = "60s"
 TRIES = 3
+# A publisher holds a row while its sink takes the rows: were its host gone, the server would keep that for hours.
+KEEPALIVES: dict[str, int] = {
+    "keepalives": 1,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+}
+_SERVER_KEEPALIVES = (
+    "-c tcp_keepalives_idle=30 -c tcp_keepalives_interval=10 -c tcp_keepalives_count=3"
+)
 
 REFUSED = (
     "authentication failed",
@@ -78,10 +88,11 @@ class Database:
 
     def _engine(self, role: str | None, options: str = "") -> Engine:
         as_role = f"-c role={role} " if role else ""
-        given = f"{as_role}-c timezone=UTC -c lock_timeout={LOCK_TIMEOUT} {options}"
+        given = f"{as_role}-c timezone=UTC -c lock_timeout={LOCK_TIMEOUT} {_SERVER_KEEPALIVES} {options}"
+        alive = {name: value for name, value in KEEPALIVES.items() if name not in self.url.query}
         return create_engine(
             self.url,
-            connect_args={"options": given, "connect_timeout": 10},
+            connect_args={"options": given, "connect_timeout": 10, **alive},
             pool_size=2,
             pool_pre_ping=True,
         )
@@ -178,9 +189,22 @@ def _operational(database: Database, exc: OperationalError) -> LedgerError:
         return ConfigurationError(
             f"the ledger database {database.shown} refused the connection: {found}. Check ACKLEDGER_DATABASE_URL, PGPASSFILE and the server's roles"
         )
+    if getattr(exc.orig, "pgcode", None) == "55P03":
+        return UnavailableError(
+            f"the ledger database {database.shown}: waited in vain for what another process holds{_where(exc)}. A "
+            "settlement or a state waits so for the publish of what it replaces, if that takes long. Nothing was changed: "
+            "let that one end, then run this again"
+        )
     return UnavailableError(
         f"the ledger database {database.shown} did not answer: {found}. Check that the server runs, then run this again"
     )
+
+
+def _where(exc: DBAPIError) -> str:
+    """Which row was waited for, as the server tells it."""
+    about = getattr(exc.orig, "diag", None)
+    context = (getattr(about, "context", None) or "").splitlines()
+    return f", {context[0]}" if context else ""
 
 
 def _programming(database: Database, exc: ProgrammingError) -> LedgerError:

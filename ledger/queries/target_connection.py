@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
 from sqlalchemy.pool import NullPool
 
-from ledger.database.connection import LOCK_TIMEOUT, REFUSED, first_line, persist
+from ledger.database.connection import KEEPALIVES, LOCK_TIMEOUT, REFUSED, first_line, persist
 from ledger.errors import ConfigurationError, LedgerError, StageError, UnavailableError
 
 Result = TypeVar("Result")
@@ -27,11 +27,7 @@ _SETTINGS = {
 _ARGUMENTS = {
     "application_name": APPLICATION,
     "connect_timeout": 10,
-    # A half-open connection would hold the sink's lock.
-    "keepalives": 1,
-    "keepalives_idle": 10,
-    "keepalives_interval": 5,
-    "keepalives_count": 3,
+    **KEEPALIVES,  # a half-open connection would hold the sink's lock
 }
 
 

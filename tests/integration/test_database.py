@@ -10,6 +10,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from ledger import states
+from ledger.database import connection as connections
 from ledger.database import embedded
 from ledger.database.connection import Database
 from ledger.database.tables import metadata
@@ -161,6 +162,36 @@ def test_server_that_is_down(tmp_path):
     ) as caught:
         database.check()
     assert "secret" not in str(caught.value)
+
+
+def test_a_lost_host_is_noticed(database):
+    """Both ends of a connection ask whether the other still lives: else a dead host's locks would stay for hours."""
+    with database.writer.connect() as connection:
+        asked = connection.connection.dbapi_connection.info.dsn_parameters
+    assert (asked["keepalives"], asked["keepalives_idle"]) == ("1", "10")
+    assert "-c tcp_keepalives_idle=30" in asked["options"]
+    given = database.url.update_query_dict({"keepalives_idle": "77"})
+    own = Database(given.render_as_string(hide_password=False))
+    with own.writer.connect() as connection:
+        asked = connection.connection.dbapi_connection.info.dsn_parameters
+    assert asked["keepalives_idle"] == "77"
+    own.dispose()
+
+
+def test_a_lock_that_is_waited_for_in_vain(database, monkeypatch):
+    """The error says what was waited for, not that the server is down."""
+    batch = opened(database, pipeline())
+    monkeypatch.setattr(connections, "LOCK_TIMEOUT", "100ms")
+    hasty = Database(database.url.render_as_string(hide_password=False))
+    with database.writer.begin() as holding:
+        batches.lock_batch(holding, batch.batch_id)
+        with pytest.raises(
+            UnavailableError,
+            match=r'another process holds, while locking tuple .* in relation "batch"\. .* takes long',
+        ):
+            hasty.transact(lambda c: batches.lock_batch(c, batch.batch_id))
+    assert hasty.transact(lambda c: batches.lock_batch(c, batch.batch_id)) is not None
+    hasty.dispose()
 
 
 def test_url_that_is_none():
