@@ -34,16 +34,13 @@ class ParquetPublisher:
 
         Two may be at it, if one hung and lost its lock: whoever finds the staged folder gone takes nothing back.
         """
-        final, earlier = self.folder(delivery.batch_id), []
+        final = self.folder(delivery.batch_id)
         if not self._shows(delivery):
-            if self._exists(
-                final
-            ):  # before the files are looked at: what comes later is this very version
-                earlier = [delivery.batch_id]
+            # Looked at before the files are: what is there later may be this very version.
+            earlier = [delivery.batch_id] if self._exists(final) else []
             check_files(Manifest(delivery.files))
-            for (
-                batch_id
-            ) in delivery.replaces:  # first: none of them is shown any more by whoever is late
+            # First what is staged of the others: whoever is late with one of them shows it no more.
+            for batch_id in delivery.replaces:
                 self._move(self._place(batch_id), self._aside(f"staged-{batch_id}", delivery))
             hidden = [one for one in (*delivery.replaces, *earlier) if self._hide(one, delivery)]
             try:
