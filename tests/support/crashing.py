@@ -21,13 +21,13 @@ from ledger.opening import open_batch, open_replay
 from ledger.queries import runs
 from ledger.queries.batches import Batch
 from ledger.requests import Interval, RunKey, Selection
-from ledger.running import run_step, settle_and_follow
+from ledger.running import advance_states, run_step, settle_and_follow
 from ledger.settings import Settings
 from ledger.spark import copy
 from ledger.spark.job import Job
 from ledger.stage_runs import Attempt
 from ledger.states import RunState
-from tests.support import orders
+from tests.support import accounts, orders
 
 INTERVAL = Interval(datetime(2013, 1, 1, tzinfo=UTC), datetime(2013, 1, 2, tzinfo=UTC))
 KEY, REPROCESS_KEY = RunKey("dag", "run"), RunKey("dag", "anew")
@@ -41,7 +41,8 @@ class Order:
     """What to run, and where to die: before or after the ``nth`` call of ``target``, a ``module:name``.
 
     ``replay_of``: a replay of that batch; ``reprocess``: a batch in the place of the one that has the
-    interval. ``marker``: the file that is written just before.
+    interval. ``state``: the state task of ``tests.support.accounts`` in that form, instead of a batch.
+    ``marker``: the file that is written just before.
     """
 
     database: str
@@ -54,6 +55,7 @@ class Order:
     nth: int = 1
     replay_of: int | None = None
     reprocess: bool = False
+    state: str = ""
     variant: orders.Variant = field(default_factory=orders.Variant)
 
     def as_json(self) -> str:
@@ -116,12 +118,16 @@ def main() -> None:
 
 
 def _run(spark: Any, order: Order) -> None:
+    settings = settings_of(order.home, order.folder)
+    if order.state:
+        accounted = accounts.pipeline(order.folder, order.state)
+        advance_states(Job(spark, Database(order.database), settings, accounted))
+        return
     variant = order.variant
     if order.target == IN_A_RECORD:
         values = {**asdict(variant), "deadly": os.getpid(), "marker": order.marker}
         variant = orders.Variant(**values)
     made = orders.pipeline(order.folder, order.warehouse, variant)
-    settings = settings_of(order.home, order.folder)
     job = Job(spark, Database(order.database), settings, made)
     batch = opened(job, replay_of=order.replay_of, reprocess=order.reprocess)
     run_open_steps(job, batch)

@@ -1,0 +1,230 @@
+"""Crashes of a state over batches: a process is killed at every arrow of its commit, and whoever comes next goes on.
+
+Two batches and a replay, for a function whose state the ledger keeps and for an object that keeps files of
+its own. A state names the batches that it has taken in, so that one that is missing, comes twice or out of
+order shows in it.
+"""
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from ledger import running, state_runs
+from ledger.database import embedded
+from ledger.manifest import check_files
+from ledger.running import advance_states
+from ledger.summary import summarize
+from ledger.sweeper import sweep_once
+from tests.support import accounts
+from tests.support.accounts import FILES, FUNCTION
+from tests.support.children import Children
+from tests.support.ledgers import age, one, rows
+from tests.support.state_lab import StateLab
+
+FIRST = accounts.expected((1, False))
+BOTH = accounts.expected((1, False), (2, False))
+ALL = accounts.expected((1, False), (2, False), (1, True))
+
+
+@dataclass(frozen=True)
+class Case:
+    """A crash. ``form``: of the state; the others as in the crash matrix, see ``Order``."""
+
+    form: str
+    name: str
+    stop: str
+    target: str
+    when: str = "after"
+    spark: bool = True
+    swept: bool = False
+
+    @property
+    def of_replay(self) -> bool:
+        return self.stop.startswith("replay ")
+
+
+def dry(*arguments, **options):
+    """A case whose process needs no Spark: what is committed is shown and let go of without."""
+    return Case(*arguments, spark=False, **options)
+
+
+STATE, CHECKPOINTS, RUNS = "ledger.spark.state", "ledger.queries.checkpoints", "ledger.state_runs"
+DELTA, BOOK = "ledger.publishers.delta:DeltaPublisher", "tests.support.accounts:Book"
+
+
+def in_both_forms(form):
+    """The arrows at which the forms may differ."""
+    return [
+        Case(form, "rows written", "settled", f"{STATE}:take_manifest"),
+        Case(form, "sink staged", "settled", f"{STATE}:stage_rows"),
+        Case(form, "before its commit", "settled", f"{STATE}:commit_state", "before", swept=True),
+        Case(form, "in its commit", "settled", f"{CHECKPOINTS}:insert"),
+        Case(form, "committed", "settled", f"{STATE}:commit_state"),
+        dry(form, "shown", "committed", f"{DELTA}.publish"),
+        dry(form, "being noted as shown", "committed", "ledger.queries.publications:set_published"),
+        dry(form, "being noted as acked", "shown", f"{CHECKPOINTS}:set_acked"),
+        Case(form, "replay written", "replay settled", f"{STATE}:take_manifest", swept=True),
+        Case(form, "replay committed", "replay settled", f"{STATE}:commit_state"),
+    ]
+
+
+CASES = [
+    Case(FUNCTION, "opened", "settled", f"{RUNS}:open_next"),
+    Case(FUNCTION, "rows taken", "settled", f"{STATE}:acked_rows_of_batch", swept=True),
+    Case(FUNCTION, "before its rows are written", "settled", f"{STATE}:_stored", "before"),
+    *in_both_forms(FUNCTION),
+    Case(FUNCTION, "sink decided in its commit", "settled", f"{CHECKPOINTS}:decide"),
+    Case(FUNCTION, "committed, swept", "settled", f"{STATE}:commit_state", swept=True),
+    dry(FUNCTION, "before it is shown", "committed", f"{DELTA}.publish", "before"),
+    dry(FUNCTION, "shown, swept", "committed", f"{DELTA}.publish", swept=True),
+    dry(FUNCTION, "before its ack", "shown", f"{RUNS}:acknowledge", "before"),
+    dry(FUNCTION, "before old files go", "shown", f"{RUNS}:_remove", "before"),
+    dry(FUNCTION, "old files gone and not noted", "shown", f"{CHECKPOINTS}:set_removed", "before"),
+    *in_both_forms(FILES),
+    Case(FILES, "batch finished", "settled", f"{BOOK}.finish_batch"),
+    Case(FILES, "before its page is written", "settled", f"{BOOK}.commit", "before"),
+    Case(FILES, "page written", "settled", f"{BOOK}._write", swept=True),
+    dry(FILES, "before old pages go", "shown", f"{BOOK}.ack_commit", "before"),
+    dry(FILES, "old pages gone", "shown", f"{BOOK}._forget"),
+    dry(FILES, "old pages gone and not noted", "shown", f"{CHECKPOINTS}:set_acked", "before"),
+]
+
+
+@pytest.fixture(scope="module")
+def children() -> Iterator[Children]:
+    """Processes to be killed; nothing of them is left when the tests end, however they end."""
+    made = Children(spare=1)
+    try:
+        made.prepare()
+        yield made
+    finally:
+        made.end_all()
+
+
+@pytest.fixture(scope="module")
+def lab(request, spark, server_home) -> Iterator[StateLab]:
+    """The life of a state in one of its forms, kept at every stop."""
+    folder = Path(tempfile.mkdtemp(prefix="ackledger-crash-"))
+    try:
+        url = embedded.start(server_home)
+        made = StateLab(spark, url, server_home, folder / "lab", request.param)
+        yield made
+        made.dispose()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.mark.parametrize(
+    ("lab", "case"),
+    [pytest.param(case.form, case, id=f"{case.form}-{case.name.replace(' ', '-')}") for case in CASES],
+    indirect=["lab"],
+    scope="module",
+)  # fmt: skip
+def test_a_killed_process_is_gone_on_from(lab, children, case):
+    """Killed there, readers see one whole state and it can be gone on from; gone on, every batch is in it once."""
+    lab.go_to(case.stop)
+    before = lab.shown()
+    _kill(lab, children, case)
+    assert lab.shown() in (before, ALL if case.of_replay else BOTH)
+    _check_kept(lab)
+    if case.swept:
+        _sweep(lab)
+    _retry(lab)
+    if not case.of_replay:
+        assert lab.shown() == BOTH
+        _check_done(lab, [1, 2])
+        assert lab.replay() == 3
+    assert lab.shown() == ALL
+    _check_done(lab, [1, 2, 3])
+    assert lab.entered() == [5, 5, 1]
+    assert (summarize(lab.ledger, 1).complete, summarize(lab.ledger, 3).complete) == (True, True)
+
+
+@pytest.mark.parametrize("lab", [FUNCTION, FILES], indirect=True, scope="module")
+def test_a_retry_that_comes_before_the_lease_has_lapsed_waits(lab, children, monkeypatch):
+    """Nobody can tell a killed driver from a slow one, so it is left alone as long as it may live."""
+    lab.go_to("settled")
+    _kill(lab, children, Case(lab.form, "", "settled", f"{STATE}:take_manifest"))
+    with monkeypatch.context() as patched:
+        patched.setattr(running, "STATE_WAIT_SECONDS", 0.0)
+        assert advance_states(lab.job(), 2) == []
+    assert lab.shown() == FIRST
+    _retry(lab)
+    assert lab.shown() == BOTH
+    _check_done(lab, [1, 2])
+
+
+def test_nothing_outlives_the_killed(children):
+    """A JVM ends when its driver was killed; nobody had to kill one."""
+    assert children.left_behind == []
+
+
+def _kill(lab: StateLab, children: Children, case: Case) -> None:
+    lab.leave()
+    child = children.take(spark=case.spark)
+    try:
+        child.carry_out(lab.order(case.target, when=case.when, state=case.form))
+        lab.wait_for_rollback()
+    finally:
+        children.end(child)
+
+
+def _sweep(lab: StateLab) -> None:
+    """The sweeper asks for a run that brings the state on, or shows it."""
+    newest = one(lab.ledger, "SELECT max(batch_id) AS id FROM batch").id
+    swept = sweep_once(lab.ledger, now=_later(lab))
+    assert swept.errors == {}
+    assert [errand.batch_id for errand in swept.errands] == [newest]
+
+
+def _retry(lab: StateLab) -> None:
+    """The state task again, once the killed one can be told from a slow one."""
+    for row in rows(lab.ledger, "SELECT batch_id FROM batch"):
+        age(lab.ledger, row.batch_id, 120)
+    advance_states(lab.job())
+
+
+def _check_kept(lab: StateLab) -> None:
+    """What the next attempt begins with is there."""
+    current = _checkpoints(lab)[-1]
+    if lab.form == FUNCTION:
+        manifest = lab.job().manifest(current.stage_run_id)
+        assert manifest.rows > 0
+        check_files(manifest)
+    else:
+        assert (lab.folder / "book" / current.snapshot["page"]).exists()
+
+
+def _check_done(lab: StateLab, batches: list[int]) -> None:
+    """Each batch is in the state once and in order, told, and nothing but the current state is kept."""
+    found = _checkpoints(lab)
+    assert [row.batch_id for row in found] == batches
+    assert all(row.acked_at is not None for row in found)
+    if lab.form == FUNCTION:
+        folders = lab.folder.glob("storage/accounts/balance/batch=*/run=*")
+        kept = {int(path.name.removeprefix("run=")) for path in folders}
+        assert kept & {row.stage_run_id for row in found} == {found[-1].stage_run_id}
+        assert [row.removed_at is None for row in found] == [False] * (len(found) - 1) + [True]
+    else:
+        assert accounts.Book(lab.folder / "book").numbers == [batches[-1]]
+    _check_kept(lab)
+    assert not state_runs.is_due(lab.ledger, lab.job().pipeline)
+    assert not rows(lab.ledger, "SELECT * FROM stage_run WHERE state = 'running'")
+    states = rows(
+        lab.ledger, "SELECT state FROM sink_publication WHERE sink = 'balances' ORDER BY 1"
+    )
+    assert [row.state for row in states] == ["published"] + ["replaced"] * (len(batches) - 1)
+    swept = sweep_once(lab.ledger, now=_later(lab))
+    assert (swept.settlements, swept.errands, swept.errors) == ((), (), {})
+
+
+def _checkpoints(lab: StateLab) -> list:
+    return rows(lab.ledger, "SELECT * FROM checkpoint ORDER BY stage_run_id")
+
+
+def _later(lab: StateLab):
+    return one(lab.ledger, "SELECT now() + interval '1 hour' AS later").later

@@ -1,0 +1,149 @@
+"""What a crash is done to: a ledger, a target database and a folder that can be put back to any stop."""
+
+import shutil
+import time
+from abc import ABC, abstractmethod
+from pathlib import Path
+
+import psycopg2
+from sqlalchemy.engine import make_url
+
+from ledger.database.connection import Database
+from ledger.database.embedded import ensure_database
+from ledger.database.upgrade import upgrade
+from tests.support.crashing import Order
+
+NOTHING = "nothing"
+
+
+class Kept(ABC):
+    """A batch's life, kept at every stop that was asked for, so that each crash begins at its own."""
+
+    def __init__(
+        self,
+        spark: "SparkSession",  # noqa: F821
+        url: str,
+        home: Path,
+        folder: Path,
+    ):
+        self.spark = spark
+        self.home, self.folder = home, folder
+        self._kept_folders = folder.parent / f"{folder.name}-kept"
+        self._server = url
+        self.ledger = Database(self._named("crash_ledger"))
+        self.warehouse = self._named("crash_target")
+        self._kept: set[str] = set()
+        self._at = ""
+        for name in ("crash_ledger", "crash_target"):
+            self._do(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+            ensure_database(self._server, name)
+        upgrade(self.ledger)
+        self.folder.mkdir()
+        self.write()
+        self._keep(NOTHING)
+
+    @abstractmethod
+    def write(self) -> None:
+        """Write the files that the pipeline reads."""
+
+    @abstractmethod
+    def before(self, stop: str) -> str:
+        """The stop that comes before another."""
+
+    @abstractmethod
+    def advance(self, stop: str) -> None:
+        """From the stop before to this one, warm and without a crash."""
+
+    def leave(self) -> None:
+        """From here on things change: the next stop is put back."""
+        self._at = ""
+
+    def wait_for_rollback(self) -> None:
+        """Until the server has noticed that a killed process is gone: no transaction is open."""
+        for _ in range(200):
+            if not self._do(
+                "SELECT 1 FROM pg_stat_activity WHERE datname IN ('crash_ledger', 'crash_target') "
+                "AND backend_type = 'client backend' AND state <> 'idle' AND pid <> pg_backend_pid()"
+            ):
+                return
+            time.sleep(0.05)
+        raise AssertionError("a transaction outlives the process that began it")
+
+    def order(self, target: str, **more: object) -> Order:
+        """An order to die in this lab."""
+        return Order(
+            database=self._named("crash_ledger"),
+            home=str(self.home),
+            folder=str(self.folder),
+            warehouse=self.warehouse,
+            target=target,
+            marker=str(self.folder / "died"),
+            **more,  # type: ignore[arg-type]
+        )
+
+    def go_to(self, stop: str) -> None:
+        """Put everything back to what it was there; the first time the batch gets there step by step."""
+        if stop not in self._kept:
+            before = self.before(stop)
+            if before not in self._kept or self._at != before:
+                self.go_to(before)
+            self.advance(stop)
+            self._keep(stop)
+        if self._at != stop:
+            self._put_back(stop)
+
+    def dispose(self) -> None:
+        """Remove databases and folders."""
+        self.ledger.dispose()
+        for stop in self._kept:
+            self._drop(stop)
+        for name in ("crash_ledger", "crash_target"):
+            self._do(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+        for folder in (self.folder, self._kept_folders):
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _keep(self, stop: str) -> None:
+        self.ledger.dispose()
+        self._copy("crash_ledger", _name("ledger", stop))
+        self._copy("crash_target", _name("target", stop))
+        shutil.copytree(self.folder, self._kept_folders / stop, copy_function=shutil.copy2)
+        self._kept.add(stop)
+        self._at = stop
+
+    def _put_back(self, stop: str) -> None:
+        self.ledger.dispose()
+        self._copy(_name("ledger", stop), "crash_ledger")
+        self._copy(_name("target", stop), "crash_target")
+        shutil.rmtree(self.folder, ignore_errors=True)
+        shutil.copytree(self._kept_folders / stop, self.folder, copy_function=shutil.copy2)
+        self._at = stop
+
+    def _drop(self, stop: str) -> None:
+        for kind in ("ledger", "target"):
+            self._do(f"DROP DATABASE IF EXISTS {_name(kind, stop)} WITH (FORCE)")
+
+    def _copy(self, template: str, name: str) -> None:
+        self._do(
+            f"DROP DATABASE IF EXISTS {name} WITH (FORCE)",
+            f"CREATE DATABASE {name} TEMPLATE {template}",
+        )
+
+    def _do(self, *statements: str) -> int:
+        """Run statements as the server's own user; how many rows the last one found."""
+        plain = make_url(self._server).set(drivername="postgresql", database="postgres")
+        connection = psycopg2.connect(plain.render_as_string(hide_password=False))
+        try:
+            connection.autocommit = True
+            with connection.cursor() as cursor:
+                for statement in statements:
+                    cursor.execute(statement)
+                return int(cursor.rowcount)
+        finally:
+            connection.close()
+
+    def _named(self, name: str) -> str:
+        return make_url(self._server).set(database=name).render_as_string(hide_password=False)
+
+
+def _name(kind: str, stop: str) -> str:
+    return f"crash_{kind}_{stop.replace(' ', '_')}"

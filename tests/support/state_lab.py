@@ -1,0 +1,116 @@
+"""Two batches of ``tests.support.accounts`` and a replay, stop by stop, kept so that every crash begins at its own."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+from deltalake import DeltaTable
+
+from ledger import state_runs
+from ledger.opening import open_batch, open_replay
+from ledger.publishing import publish
+from ledger.queries.batches import Batch
+from ledger.requests import Interval, RunKey, Selection
+from ledger.running import advance_states, publish_settled, settle_and_follow
+from ledger.settlement import settle_once
+from ledger.spark.job import Job
+from ledger.spark.state import run_state
+from ledger.stage_runs import Attempt
+from ledger.state_runs import StateRun
+from tests.support import accounts
+from tests.support.crashing import run_open_steps, settings_of
+from tests.support.kept import NOTHING, Kept
+from tests.support.ledgers import rows
+
+# What was done before the crash: the first batch is in the state; the second is settled, its state is
+# committed, is shown; the second is done; of the first what was lost is settled.
+STOPS = (NOTHING, "first done", "settled", "committed", "shown", "done", "replay settled")
+
+
+class StateLab(Kept):
+    """The life of a state, in one of its forms."""
+
+    def __init__(
+        self,
+        spark: "SparkSession",  # noqa: F821
+        url: str,
+        home: Path,
+        folder: Path,
+        form: str,
+    ):
+        self.form = form
+        super().__init__(spark, url, home, folder)
+
+    def write(self) -> None:
+        """Write two days of entries."""
+        accounts.write(self.folder)
+
+    def before(self, stop: str) -> str:
+        """One stop earlier."""
+        return STOPS[STOPS.index(stop) - 1]
+
+    def job(self, *, mended: bool = False) -> Job:
+        """The surroundings of the pipeline in this process."""
+        made = accounts.pipeline(str(self.folder), self.form, mended=mended)
+        return Job(self.spark, self.ledger, settings_of(str(self.home), str(self.folder)), made)
+
+    def advance(self, stop: str) -> None:
+        """From the stop before to this one, warm and without a crash."""
+        job = self.job(mended=stop == "replay settled")
+        step = job.pipeline.states()[0]
+        if stop == "first done":
+            settle_and_follow(job, self._run(job, _opened(job, 1)))
+        elif stop == "settled":
+            self._settle(job, _opened(job, 2))
+        elif stop == "committed":
+            run = state_runs.open_next(job.database, job.pipeline, step, Attempt())
+            assert isinstance(run, StateRun)
+            run_state(job, run, step)
+        elif stop == "shown":
+            publish(job.database, job.settings, job.pipeline, 2, ["balances"])
+        elif stop == "done":
+            advance_states(job, 2)
+        else:
+            self._settle(job, _replay(job))
+
+    def replay(self) -> int:
+        """Bring what was lost of the first batch, mended; the replay's number."""
+        job = self.job(mended=True)
+        batch_id = self._run(job, _replay(job))
+        settle_and_follow(job, batch_id)
+        return batch_id
+
+    def shown(self) -> accounts.State:
+        """What a reader of the state's sink sees."""
+        table = DeltaTable(str(self.folder / "balances")).to_pyarrow_table().to_pylist()
+        found = [(row["account"], row["cents"], row["days"]) for row in table]
+        assert len(found) == len(set(found)), "a row is there twice"
+        return set(found)
+
+    def entered(self) -> list[int]:
+        """How many rows of each batch the sink of records shows."""
+        found = rows(
+            self.ledger,
+            "SELECT rows FROM publication WHERE sink = 'entered' AND published_at IS NOT NULL ORDER BY batch_id",
+        )
+        return [row.rows for row in found]
+
+    def _settle(self, job: Job, batch: Batch) -> None:
+        self._run(job, batch)
+        settle_once(job.database, batch.batch_id)
+        publish_settled(job, batch.batch_id)
+
+    def _run(self, job: Job, batch: Batch) -> int:
+        run_open_steps(job, batch)
+        return batch.batch_id
+
+
+def _opened(job: Job, day: int) -> Batch:
+    interval = Interval(datetime(2013, 1, day, tzinfo=UTC), datetime(2013, 1, day + 1, tzinfo=UTC))
+    return open_batch(
+        job.database, job.settings, job.pipeline, RunKey("dag", f"day{day}"), interval
+    )
+
+
+def _replay(job: Job) -> Batch:
+    key = RunKey("dag", "replay")
+    return open_replay(job.database, job.settings, job.pipeline, key, 1, Selection())
