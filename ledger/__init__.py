@@ -6,7 +6,7 @@ from ledger.marks import FailedRecord, acked, dropped, failed
 from ledger.pipeline import Pipeline
 from ledger.sinks import Bloom, DeltaSink, ParquetSink, PostgresSink
 from ledger.sources import FileSource, TableSource
-from ledger.stateful import StatefulStage
+from ledger.stateful import StatefulSource, StatefulStage
 
 __all__ = [
     "Bloom",
@@ -17,6 +17,7 @@ __all__ = [
     "ParquetSink",
     "Pipeline",
     "PostgresSink",
+    "StatefulSource",
     "StatefulStage",
     "TableSource",
     "acked",

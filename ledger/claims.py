@@ -80,7 +80,7 @@ def survey(
         if isinstance(step.source, TableSource):
             now = database.transact(batches.database_now)
             found[step.name] = Survey(bound=source_tables.safe_bound(step.source, now))
-        elif step.incremental:
+        elif isinstance(step.source, FileSource) and step.incremental:
             files = listing.list_files(_path(settings, step, opening))
             unknown = database.transact(
                 partial(_unclaimed, opening=opening, source=step.name, files=files)
@@ -115,7 +115,9 @@ def claim(
     for step in _sources(pipeline):
         room = _room(connection, pipeline, opening, step.name)
         path = _path(settings, step, opening)
-        if step.incremental:
+        if step.keeper is not None:  # what it reads is known once it has read
+            claims.append(Claim(step.name, path))
+        elif step.incremental:
             claims.append(_incremental(connection, opening, step, path, room, surveys))
         elif step.name in holders:
             claims.append(_part(connection, step, path, room, holders[step.name]))
@@ -196,7 +198,7 @@ def _sources(pipeline: Pipeline) -> list[SourceStep]:
 
 
 def _path(settings: Settings, step: SourceStep, opening: Opening) -> str:
-    if isinstance(step.source, TableSource):
+    if not isinstance(step.source, FileSource):
         return step.source.shown
     rendered = templates.render(
         step.source.path, opening.interval_start, opening.interval_end, opening.params

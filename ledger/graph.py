@@ -41,6 +41,7 @@ class Graph:
         self._check_mixture()
         self._check_followers()
         self._check_sources()
+        self._check_keepers()
         ordered = sorted(names, key=self.follows)
         return tuple(self.steps[name] for name in ordered)
 
@@ -325,6 +326,24 @@ class Graph:
             if step.track is not None and self.max_pending is not None:
                 raise DeclarationError(
                     f"{what}: track= and max_pending do not go together: an untracked record is never pending"
+                )
+
+    def _check_keepers(self) -> None:
+        """A source that keeps its own position has one, behind all that it gives."""
+        owners: dict[int, str] = {}
+        for name, step in self.steps.items():
+            if not isinstance(step, SourceStep) or step.keeper is None:
+                continue
+            if self.max_pending is not None:
+                raise DeclarationError(
+                    f"source {name!r} of pipeline {self.name!r} keeps its own position, which cannot stand in the midst "
+                    "of what it reads: leave out max_pending, and let read give no more than a batch may hold"
+                )
+            other = owners.setdefault(id(step.keeper), name)
+            if other != name:
+                raise DeclarationError(
+                    f"sources {other!r} and {name!r} of pipeline {self.name!r} are one object, which has one position: "
+                    "expected an object for each"
                 )
 
     def _check_replaceable(self, step: SinkStep) -> None:

@@ -10,11 +10,12 @@ from ledger.durations import seconds
 from ledger.errors import DeclarationError
 from ledger.graph import Graph
 from ledger.sinks import Sink
-from ledger.sources import FileSource, TableSource
+from ledger.sources import FileSource
 from ledger.stateful import StatefulStage
 from ledger.states import Guarantee, Settle
 from ledger.steps import (
     Acks,
+    AnySource,
     CombineStep,
     Emits,
     Notice,
@@ -28,6 +29,7 @@ from ledger.steps import (
     keeper_step,
     one_input,
     record_step,
+    source_step,
     stage_step,
     state_step,
     suggestion,
@@ -126,13 +128,13 @@ class Pipeline:
     def source(
         self,
         name: str,
-        source: FileSource | TableSource,
+        source: AnySource,
         *,
         on_ack: Notice | None = None,
         on_fail: Notice | None = None,
         track: str | None = None,
     ) -> None:
-        """Declare a tracked source.
+        """Declare a tracked source: files, a table, or a StatefulSource, whose hooks keep its position.
 
         ``track``: a SQL predicate over its columns, for example ``"cents > 0"``; records for which it
         is false are handed on untracked: nobody notices if they are lost. Null counts as true.
@@ -142,7 +144,7 @@ class Pipeline:
         ``message_id``, of failed ones also ``stage``, ``reason`` and ``raw``. At least once for each
         batch, so be idempotent on its number; what raises is called again.
         """
-        self._add(SourceStep(checked_name("source", name), source, on_ack, on_fail, track))
+        self._add(source_step(name, source, on_ack, on_fail, track))
 
     def reference(self, name: str, source: FileSource) -> None:
         """Declare a side input: not tracked, handed to stages that name it as a keyword."""
@@ -274,6 +276,10 @@ class Pipeline:
         """The steps that follow the settlement of one family: combines, and the sinks that read them."""
         return tuple(step for step in self.followers() if not self.graph.is_stateful(step.name))
 
+    def sources(self) -> tuple[SourceStep, ...]:
+        """Its sources."""
+        return tuple(step for step in self._steps.values() if isinstance(step, SourceStep))
+
     def states(self) -> tuple[StateStep, ...]:
         """Its states over batches."""
         return tuple(step for step in self._steps.values() if isinstance(step, StateStep))
@@ -314,15 +320,13 @@ class Pipeline:
 
     @property
     def wants_notice(self) -> bool:
-        """Whether a source declares ``on_ack`` or ``on_fail``."""
-        sources = [step for step in self._steps.values() if isinstance(step, SourceStep)]
-        return any(step.wants_notice for step in sources)
+        """Whether a source declares ``on_ack`` or ``on_fail``, or keeps its own position."""
+        return any(step.wants_notice for step in self.sources())
 
     @property
     def reads_in_parts(self) -> bool:
         """Whether an interval may be read by several batches, one after the other."""
-        sources = [step for step in self._steps.values() if isinstance(step, SourceStep)]
-        return self.max_pending is not None and not all(step.incremental for step in sources)
+        return self.max_pending is not None and not all(step.incremental for step in self.sources())
 
     def references(self, step: StageStep | CombineStep | StateStep) -> dict[str, FileSource]:
         """The side inputs that a stage names."""

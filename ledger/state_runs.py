@@ -6,7 +6,7 @@ that is due; whoever finds another at it lets that one finish.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -21,6 +21,7 @@ from ledger.queries.batches import Batch
 from ledger.queries.checkpoints import Checkpoint
 from ledger.queries.runs import Run
 from ledger.stage_runs import LEASE_SECONDS, Attempt, OpenedRun, Record, commit_in
+from ledger.stateful import Stateful
 from ledger.states import BatchStatus, RunState
 from ledger.steps import StateStep
 
@@ -196,22 +197,29 @@ def acknowledge(database: Database, pipeline: Pipeline, step: StateStep) -> None
     def ask(connection: Connection) -> list[int]:
         return checkpoints.unacked(connection, pipeline.name, step.name, states, combines=combines)
 
-    for batch_id in database.transact(ask):
-        try:
-            if step.keeper is not None:
-                step.keeper.ack_commit(batch_id)
-        except Exception as exc:  # of whatever the user's hook does: the state is committed
-            _log.warning("ack_commit(%s) of %s is called again: %s", batch_id, step.name, exc)
-            break
-        acked = partial(
-            checkpoints.set_acked, pipeline=pipeline.name, stage=step.name, batch_id=batch_id
-        )
-        database.transact(acked)
+    tell_acked(database, pipeline, step.name, step.keeper, database.transact(ask))
     for run_id in database.transact(lambda c: checkpoints.outlived(c, pipeline.name, step.name)):
         try:
             database.transact(partial(_remove, run_id=run_id))
         except Exception as exc:  # of whichever file system
             _log.warning("files of run %s of %s stay: %s", run_id, step.name, exc)
+
+
+def tell_acked(
+    database: Database, pipeline: Pipeline, name: str, keeper: Stateful | None, due: Sequence[int]
+) -> None:
+    """Call ``ack_commit`` for these batches in order, up to one that raises, and note which it was called for."""
+    for batch_id in due:
+        try:
+            if keeper is not None:
+                keeper.ack_commit(batch_id)
+        except Exception as exc:  # of whatever the user's hook does: the state is committed
+            _log.warning("ack_commit(%s) of %s is called again: %s", batch_id, name, exc)
+            break
+        acked = partial(
+            checkpoints.set_acked, pipeline=pipeline.name, stage=name, batch_id=batch_id
+        )
+        database.transact(acked)
 
 
 def _remove(connection: Connection, run_id: int) -> None:

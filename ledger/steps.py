@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from ledger.errors import DeclarationError
 from ledger.sinks import Sink
 from ledger.sources import FileSource, TableSource
-from ledger.stateful import StatefulStage
+from ledger.stateful import StatefulSource, StatefulStage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 Acks = Literal["on_emit", "on_read", "explicit"]
 Emits = Literal["any", "one"]
+AnySource = FileSource | TableSource | StatefulSource
 Notice = Callable[[int, "DataFrame"], object]
 
 # Tasks, and steps of jobs/run_step.py, beside the pipeline's own.
@@ -39,7 +40,7 @@ class SourceStep:
     """A tracked source: each of its records, or of those for which ``track`` holds, is a root."""
 
     name: str
-    source: FileSource | TableSource
+    source: AnySource
     on_ack: Notice | None = None
     on_fail: Notice | None = None
     track: str | None = None
@@ -47,14 +48,24 @@ class SourceStep:
     inputs: tuple[str, ...] = ()
 
     @property
-    def wants_notice(self) -> bool:
+    def hears_of_messages(self) -> bool:
         """Whether it is to be told what became of its messages."""
         return self.on_ack is not None or self.on_fail is not None
 
     @property
+    def keeper(self) -> StatefulSource | None:
+        """The object that keeps its position, if one does."""
+        return self.source if isinstance(self.source, StatefulSource) else None
+
+    @property
+    def wants_notice(self) -> bool:
+        """Whether it is to be told anything of a batch: what became of its messages, or that it is committed."""
+        return self.hears_of_messages or self.keeper is not None
+
+    @property
     def incremental(self) -> bool:
         """Whether a batch takes what no other has taken, instead of an interval."""
-        return isinstance(self.source, TableSource) or self.source.incremental
+        return not isinstance(self.source, FileSource) or self.source.incremental
 
 
 @dataclass(frozen=True)
@@ -153,6 +164,26 @@ def _inputs(kind: str, name: str, reads: str | Sequence[str]) -> tuple[str, ...]
             f"{kind} {name!r} reads {', '.join(inputs) or 'nothing'}: expected one input or several, none twice"
         )
     return inputs
+
+
+def source_step(
+    name: str,
+    source: AnySource,
+    on_ack: Notice | None,
+    on_fail: Notice | None,
+    track: str | None,
+) -> SourceStep:
+    if not isinstance(source, FileSource | TableSource | StatefulSource):
+        raise DeclarationError(
+            f"source {name!r}: expected a FileSource, a TableSource or an object of a subclass of StatefulSource, "
+            f"found {source!r}"
+        )
+    if isinstance(source, StatefulSource) and not getattr(source, "schema", None):
+        raise DeclarationError(
+            f"source {name!r}: expected an attribute schema of {type(source).__qualname__}, a StructType or a DDL "
+            "string: the columns of what read gives"
+        )
+    return SourceStep(checked_name("source", name), source, on_ack, on_fail, track)
 
 
 def stage_step(

@@ -52,12 +52,12 @@ from ledger.requests import Interval, RunKey, Selection
 from ledger.running import run_steps, settle_and_follow
 from ledger.settings import Settings
 from ledger.sinks import ParquetSink, PostgresSink
-from ledger.sources import FileSource, TableSource
+from ledger.sources import FileSource
 from ledger.spark.job import Job
 from ledger.spark.reading import struct
 from ledger.spark.session import build_session
 from ledger.states import BatchStatus
-from ledger.steps import SinkStep, SourceStep, suggestion
+from ledger.steps import AnySource, SinkStep, SourceStep, suggestion
 from ledger.summary import RootCounts, summarize
 from ledger.sweeper import sweep_once
 
@@ -239,7 +239,7 @@ class _Lab:
         }
         return made
 
-    def _files(self, name: str, source: FileSource | TableSource, rows: Rows) -> FileSource:
+    def _files(self, name: str, source: AnySource, rows: Rows) -> FileSource:
         schema = struct(source.schema)
         frame = (
             rows if isinstance(rows, DataFrame) else self.spark.createDataFrame(list(rows), schema)

@@ -143,7 +143,8 @@ def _follow(pipeline: Pipeline, settled: Any, published: Any, submit: Callable[.
     if pipeline.reads_in_parts:
         published >> _next_part_task()
     if pipeline.wants_notice:
-        settled >> submit(NOTIFY)
+        keeping = any(step.keeper is not None for step in pipeline.sources())
+        (published if keeping else settled) >> submit(NOTIFY)
 
 
 def _target(pipeline: Pipeline) -> str:

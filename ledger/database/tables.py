@@ -645,8 +645,13 @@ checkpoint = Table(
     "checkpoint",
     metadata,
     _key("pipeline_id", "pipeline.pipeline_id", "Pipeline.", primary=True),
-    Column("stage", Text, primary_key=True, comment="Stateful stage by name."),
-    _key("batch_id", "batch.batch_id", "Batch whose rows the state has taken in.", primary=True),
+    Column("stage", Text, primary_key=True, comment="Stateful stage or source by name."),
+    _key(
+        "batch_id",
+        "batch.batch_id",
+        "Batch whose rows the state has taken in; of a source the one that it has read for.",
+        primary=True,
+    ),
     _key(
         "stage_run_id",
         "stage_run.stage_run_id",
@@ -655,12 +660,16 @@ checkpoint = Table(
     Column(
         "snapshot",
         JSONB,
-        comment="What the stage's commit returned; null for a function, whose state is the files of the run.",
+        comment="What its commit returned; null for a function, whose state is the files of the run.",
     ),
-    _moment("committed_at", "When the state was committed, with what its sinks show.", now=True),
+    _moment(
+        "committed_at",
+        "When the state was committed, with what its sinks show, or with the source's records.",
+        now=True,
+    ),
     _moment(
         "acked_at",
-        "When the stage was told that the batch is committed as a whole; null: it was not.",
+        "When the stage or source was told that the batch is committed as a whole; null: it was not.",
         nullable=True,
     ),
     _moment(
@@ -669,7 +678,7 @@ checkpoint = Table(
         nullable=True,
     ),
     UniqueConstraint("stage_run_id"),
-    comment="The state over batches that a stateful stage has committed with each batch.",
+    comment="The state that a stateful stage or source has committed with each batch.",
 )
 
 replaced_folder = Table(

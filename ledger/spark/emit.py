@@ -15,8 +15,9 @@ from ledger.errors import InputError
 from ledger.manifest import Manifest, check_files, take_manifest
 from ledger.queries import batches, claims, replays, source_tables
 from ledger.queries.runs import Emitted
+from ledger.source_states import Position
 from ledger.sources import FileSource, TableSource
-from ledger.spark import fold
+from ledger.spark import fold, source_state
 from ledger.spark.files import read_failure
 from ledger.spark.inputs import read_stored
 from ledger.spark.job import (
@@ -32,9 +33,9 @@ from ledger.spark.job import (
 )
 from ledger.spark.manifest import with_position
 from ledger.spark.notify import check_columns
-from ledger.spark.reading import Reader, find_files
+from ledger.spark.reading import FrameReader, Reader, find_files
 from ledger.spark.session import SPARK_ERRORS
-from ledger.spark.tables import TableReader, reader_of, table_failure
+from ledger.spark.tables import AnyReader, TableReader, reader_of, table_failure
 from ledger.spark.units import replayed_records, with_unit
 from ledger.stage_runs import OpenedRun, Record, commit
 from ledger.states import BatchKind
@@ -52,9 +53,10 @@ def run_source(job: Job, run: OpenedRun, step: SourceStep) -> Record:
     reader = reader_of(job.spark, step.source)
     check_columns(step, reader.schema.names)
     claimed = _claim(job, run, step)
+    position = source_state.began(job, run, step)
     folder = job.folder(run)
     with _reading():
-        wrote = [_write(step, run, _records(job, run, step, reader, claimed), folder)]
+        wrote = [_write(step, run, _records(job, run, step, reader, claimed, position), folder)]
         repeated = reader.repeated_headers()
         if repeated is not None:
             wrote.append(_write(step, run, with_unit(job, step, repeated), folder))
@@ -65,6 +67,9 @@ def run_source(job: Job, run: OpenedRun, step: SourceStep) -> Record:
     emitted = _reserved(job, manifest, claimed)
     failing = any(witness.failed for witness in wrote)
     record = _post(job, run, step, manifest, emitted, failing)
+    if position is not None and position.again is None:
+        source_state.commit_behind(job, run, step, position, record, manifest, emitted)
+        return record
 
     def claim(connection: Connection) -> None:
         if run.batch.kind is BatchKind.REPLAY and job.pipeline.graph.in_units(step.name):
@@ -139,18 +144,27 @@ def _reading() -> Iterator[None]:
 
 
 def _records(
-    job: Job, run: OpenedRun, step: SourceStep, reader: Reader | TableReader, claimed: Row[Any]
+    job: Job,
+    run: OpenedRun,
+    step: SourceStep,
+    reader: AnyReader,
+    claimed: Row[Any],
+    position: Position | None,
 ) -> DataFrame:
     """What the batch emits: the records that it claimed, or the messages that a replay claimed."""
     if run.batch.kind is BatchKind.REPLAY:
         if job.pipeline.graph.in_units(step.name):
             return replayed_records(job, run, step, reader)
         return reader.parse_again(_claimed(job, run, step))
+    if step.keeper is not None and position is not None:
+        assert isinstance(reader, FrameReader)
+        return with_unit(job, step, source_state.records(job, reader, step.keeper, position))
     if claimed.rest_of_batch_id is not None:
         return _rest(job, step, claimed)
     if isinstance(reader, TableReader):
         return with_unit(job, step, reader.records(_ranges(step.source, claimed)))
     assert isinstance(step.source, FileSource)
+    assert isinstance(reader, Reader)
     if step.incremental:
         paths = [file.path for file in _check_files(job, run, step)]
     else:

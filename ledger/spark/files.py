@@ -57,17 +57,18 @@ def check_parquet(paths: list[str], schema: StructType) -> None:
     """Raise InputError unless every file has the schema's columns with its types."""
     with ThreadPoolExecutor(8) as pool:
         for path, found in zip(paths, pool.map(_parquet_schema, paths), strict=True):
-            types = {field.name: field.dataType for field in found.fields}
-            for field in schema.fields:
-                if types.get(field.name) != field.dataType:
-                    has = (
-                        types[field.name].simpleString()
-                        if field.name in types
-                        else "no such column"
-                    )
-                    raise InputError(
-                        f"{path}: expected column {field.name} of type {field.dataType.simpleString()}, found {has}"
-                    )
+            check_columns(path, found, schema)
+
+
+def check_columns(where: str, found: StructType, schema: StructType) -> None:
+    """Raise InputError unless what was found has the schema's columns with its types."""
+    types = {field.name: field.dataType for field in found.fields}
+    for field in schema.fields:
+        if types.get(field.name) != field.dataType:
+            has = types[field.name].simpleString() if field.name in types else "no such column"
+            raise InputError(
+                f"{where}: expected column {field.name} of type {field.dataType.simpleString()}, found {has}"
+            )
 
 
 def read_failure(exc: BaseException) -> InputError | None:

@@ -11,6 +11,7 @@ from sqlalchemy import Row
 from ledger.errors import InputError, NotReadyError
 from ledger.manifest import check_files
 from ledger.queries import batches
+from ledger.source_states import acknowledge
 from ledger.spark.inputs import read_stored
 from ledger.spark.job import MESSAGE, RAW, RESERVED, ROOT, Job
 from ledger.spark.manifest import with_position
@@ -21,7 +22,7 @@ ADDED = ("message_id", "raw", "stage", "reason")
 
 def check_columns(step: SourceStep, names: list[str]) -> None:
     """Raise InputError if a source that wants notices has a column that they add."""
-    if not step.wants_notice:
+    if not step.hears_of_messages:
         return
     for name in ADDED:
         if name in names:
@@ -32,7 +33,8 @@ def check_columns(step: SourceStep, names: list[str]) -> None:
 
 
 def notify(job: Job, batch_id: int) -> list[str]:
-    """Call ``on_ack`` and ``on_fail`` of the batch's sources that were not told yet; their names.
+    """Call ``on_ack`` and ``on_fail`` of the batch's sources that were not told yet; their names. And
+    ``ack_commit`` of those that keep their position, for every batch that is committed as a whole.
 
     A source is noted as told after its calls have returned, so each is called at least once. Raises
     NotReadyError unless the batch is settled, superseded since or not, and whatever a call raises.
@@ -46,8 +48,11 @@ def notify(job: Job, batch_id: int) -> list[str]:
     for row in job.database.transact(lambda c: batches.sources(c, batch_id)):
         step = job.pipeline.step(row.source)
         assert isinstance(step, SourceStep)
+        if step.keeper is not None:
+            acknowledge(job.database, job.pipeline, step)
         if row.notified_at is None and step.wants_notice:
-            _tell(job, batch_id, step, row)
+            if step.hears_of_messages:
+                _tell(job, batch_id, step, row)
             job.database.transact(
                 partial(batches.set_notified, batch_id=batch_id, source=step.name)
             )

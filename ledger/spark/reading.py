@@ -13,6 +13,7 @@ from ledger.queries.batches import Batch
 from ledger.settings import Settings
 from ledger.sources import FileSource
 from ledger.spark import files, lines
+from ledger.stateful import StatefulSource
 
 _BLANKS = " \t\r\f\v"
 
@@ -100,6 +101,34 @@ class Reader:
         return self._spark.createDataFrame([], self.schema)
 
 
+class FrameReader:
+    """Takes what a StatefulSource reads: a frame, which nothing has to be parsed of."""
+
+    def __init__(self, source: StatefulSource):
+        self._source = source
+        self.schema = struct(source.schema)
+        lines.check_schema(self.schema)
+
+    def records(self, frame: DataFrame) -> DataFrame:
+        """The schema's columns of the frame, ``_raw`` and ``_error``. Raises InputError when one is missing or
+        of another type."""
+        files.check_columns(f"read of {self._source.shown}", frame.schema, self.schema)
+        return _unspoilt(frame.select(*(f"`{name}`" for name in self.schema.names)))
+
+    def repeated_headers(self) -> None:
+        """A frame has no headers."""
+        return
+
+    def parse_again(self, stored: DataFrame) -> DataFrame:
+        """Stored records in today's schema, with ``_message`` where they have it; a value that does not fit fails
+        its record, one that did not fit before is as it was."""
+        good = aligned(stored.where(F.col("_error").isNull()), self.schema)
+        nothing = [F.lit(None).cast(one.dataType).alias(one.name) for one in self.schema.fields]
+        names = [name for name in good.columns if name not in self.schema.names]
+        spoilt = stored.where(F.col("_error").isNotNull())
+        return good.unionByName(spoilt.select(*nothing, *names))
+
+
 def find_files(name: str, source: FileSource, path: str) -> list[str]:
     """The files that ``path`` matches. Raises InputError if there is none and one is due."""
     paths = [file.path for file in listing.list_files(path)]
@@ -137,7 +166,7 @@ def struct(schema: StructType | str) -> StructType:
 
 
 def aligned(stored: DataFrame, schema: StructType) -> DataFrame:
-    """Stored records with ``_message`` cast to ``schema``; columns that it no longer has are left out.
+    """Stored records, with ``_message`` where they have it, cast to ``schema``; columns that it no longer has are left out.
 
     A value that does not fit fails its record.
     """
@@ -151,7 +180,8 @@ def aligned(stored: DataFrame, schema: StructType) -> DataFrame:
         misfits.append(F.when(kept.isNotNull() & cast.isNull(), text))
     error = F.coalesce(*misfits)
     raw = F.when(error.isNotNull(), F.to_json(F.struct("*"))).cast("binary")
-    return stored.select("_message", *columns, raw.alias("_raw"), error.alias("_error"))
+    message = [name for name in ("_message",) if name in stored.columns]
+    return stored.select(*message, *columns, raw.alias("_raw"), error.alias("_error"))
 
 
 def _unspoilt(rows: DataFrame) -> DataFrame:

@@ -75,18 +75,18 @@ def _run_keeper(
         manifest = _stored(job, opened.run, rows)
     shown = {name: _staged(job, sink, manifest) for name, sink in opened.sinks.items()}
     record = Record(batch.count(), manifest.rows)
-    snapshot = as_json(step.name, keeper.commit(batch_id, state))
+    snapshot = as_json(f"stateful {step.name!r}", keeper.commit(batch_id, state))
     commit_state(job.database, opened, Made(record, file_rows(manifest)), shown, snapshot)
     return record
 
 
-def as_json(name: str, snapshot: Any) -> Any:
+def as_json(what: str, snapshot: Any) -> Any:
     """The snapshot as the ledger gives it back. Raises StageError unless it is JSON."""
     try:
         return json.loads(json.dumps(snapshot, allow_nan=False))
     except (TypeError, ValueError) as exc:
         raise StageError(
-            f"commit of stateful {name!r} returned what is no JSON ({exc}): expected a small snapshot, or the key of "
+            f"commit of {what} returned what is no JSON ({exc}): expected a small snapshot, or the key of "
             "a large one kept elsewhere"
         ) from exc
 

@@ -13,11 +13,13 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructField, Str
 from ledger.errors import InputError, LedgerError, UnavailableError
 from ledger.queries import source_tables
 from ledger.queries.source_tables import Range
-from ledger.sources import FileSource, TableSource
+from ledger.sources import TableSource
 from ledger.spark import lines
 from ledger.spark.fitting import Fitting, from_raw, raw
 from ledger.spark.job import ERROR, MESSAGE, RAW
-from ledger.spark.reading import Reader, aligned, struct
+from ledger.spark.reading import FrameReader, Reader, aligned, struct
+from ledger.stateful import StatefulSource
+from ledger.steps import AnySource
 
 _OWN = [StructField(RAW, BinaryType()), StructField(ERROR, StringType())]
 _FAILURES: dict[str, type[LedgerError]] = {
@@ -75,8 +77,13 @@ class TableReader:
         return good.unionByName(spoilt.mapInArrow(task, shape))
 
 
-def reader_of(spark: SparkSession, source: FileSource | TableSource) -> "Reader | TableReader":
+AnyReader = Reader | TableReader | FrameReader
+
+
+def reader_of(spark: SparkSession, source: AnySource) -> "AnyReader":
     """The reader of a source."""
+    if isinstance(source, StatefulSource):
+        return FrameReader(source)
     return TableReader(spark, source) if isinstance(source, TableSource) else Reader(spark, source)
 
 

@@ -17,8 +17,7 @@ from ledger.spark.carried import with_carried
 from ledger.spark.inputs import read_stored, user_columns
 from ledger.spark.job import MESSAGE, UNIT, Job
 from ledger.spark.manifest import with_position
-from ledger.spark.reading import Reader
-from ledger.spark.tables import TableReader, reader_of
+from ledger.spark.tables import AnyReader, reader_of
 from ledger.spark.withheld import shown_rows, withheld
 from ledger.stage_runs import OpenedRun
 from ledger.states import BatchKind
@@ -40,9 +39,7 @@ def with_unit(job: Job, step: SourceStep, records: DataFrame) -> DataFrame:
     return records.withColumn(UNIT, F.xxhash64(F.to_json(texts, {"ignoreNullFields": "false"})))
 
 
-def replayed_records(
-    job: Job, run: OpenedRun, step: SourceStep, reader: Reader | TableReader
-) -> DataFrame:
+def replayed_records(job: Job, run: OpenedRun, step: SourceStep, reader: AnyReader) -> DataFrame:
     """What a replay emits of a source in units: every record of the claimed messages' units but those given
     up, parsed again, with ``_message`` and, where stages carry over what they made, ``_carried``."""
     batch = run.batch

@@ -27,7 +27,7 @@ from ledger.spark import copy
 from ledger.spark.job import Job
 from ledger.stage_runs import Attempt
 from ledger.states import RunState
-from tests.support import accounts, orders
+from tests.support import accounts, feeds, orders
 
 INTERVAL = Interval(datetime(2013, 1, 1, tzinfo=UTC), datetime(2013, 1, 2, tzinfo=UTC))
 KEY, REPROCESS_KEY = RunKey("dag", "run"), RunKey("dag", "anew")
@@ -41,7 +41,8 @@ class Order:
     """What to run, and where to die: before or after the ``nth`` call of ``target``, a ``module:name``.
 
     ``replay_of``: a replay of that batch; ``reprocess``: a batch in the place of the one that has the
-    interval. ``state``: the state task of ``tests.support.accounts`` in that form, instead of a batch.
+    interval. ``state``: instead, the second batch of ``tests.support.feeds``, or the state task of
+    ``tests.support.accounts`` in that form.
     ``marker``: the file that is written just before.
     """
 
@@ -99,6 +100,12 @@ def run_open_steps(job: Job, batch: Batch, *, whole: bool = False) -> None:
             run_step(job, batch.batch_id, step.name, Attempt())
 
 
+def run_whole(job: Job, batch: Batch) -> None:
+    """What is left of a batch, and what follows."""
+    run_open_steps(job, batch)
+    settle_and_follow(job, batch.batch_id)
+
+
 def main() -> None:
     """Make ready, take an order, carry it out. Ends with 0 only if the point was never reached."""
     spark = None
@@ -119,6 +126,10 @@ def main() -> None:
 
 def _run(spark: Any, order: Order) -> None:
     settings = settings_of(order.home, order.folder)
+    if order.state == feeds.FEED:
+        fed = Job(spark, Database(order.database), settings, feeds.of_folder(order.folder))
+        run_whole(fed, feeds.opened(fed, 2))
+        return
     if order.state:
         accounted = accounts.pipeline(order.folder, order.state)
         advance_states(Job(spark, Database(order.database), settings, accounted))
@@ -130,8 +141,7 @@ def _run(spark: Any, order: Order) -> None:
     made = orders.pipeline(order.folder, order.warehouse, variant)
     job = Job(spark, Database(order.database), settings, made)
     batch = opened(job, replay_of=order.replay_of, reprocess=order.reprocess)
-    run_open_steps(job, batch)
-    settle_and_follow(job, batch.batch_id)
+    run_whole(job, batch)
 
 
 @contextlib.contextmanager

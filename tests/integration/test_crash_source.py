@@ -1,0 +1,153 @@
+"""Crashes of a source that keeps its own position: killed at each arrow of its commit, whoever comes next reads on."""
+
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow.dataset as ds
+import pytest
+
+from ledger.database import embedded
+from ledger.spark.job import Job
+from ledger.summary import summarize
+from tests.support import feeds
+from tests.support.children import Children
+from tests.support.crashing import run_whole, settings_of
+from tests.support.kept import NOTHING, Kept
+from tests.support.ledgers import age, rows
+
+FIRST, BOTH, ALL = (Counter(range(1, end)) for end in (4, 6, 7))
+EMIT, FEED = "ledger.spark.emit", "tests.support.feeds:Feed"
+CHECKPOINTS, SOURCE_STATE = "ledger.queries.checkpoints", "ledger.spark.source_state"
+
+
+class FeedLab(Kept):
+    """Two batches of a feed; the first is done."""
+
+    def write(self) -> None:
+        """Write what the first batch finds."""
+        feeds.Feed(self.folder).add(1, 2, 3)
+
+    def before(self, stop: str) -> str:
+        """There is one stop."""
+        return NOTHING
+
+    def advance(self, stop: str) -> None:
+        """The first batch; what the second finds."""
+        self.run(1)
+        feeds.Feed(self.folder).add(4, 5)
+
+    def job(self) -> Job:
+        """The surroundings of the pipeline in this process."""
+        made = feeds.of_folder(str(self.folder))
+        return Job(self.spark, self.ledger, settings_of(str(self.home), str(self.folder)), made)
+
+    def run(self, day: int) -> None:
+        """What is left of a day's batch."""
+        job = self.job()
+        run_whole(job, feeds.opened(job, day))
+
+    def shown(self) -> Counter[int]:
+        """What a reader of the sink sees."""
+        found = ds.dataset(self.folder / "out", partitioning="hive", format="parquet").to_table()
+        return Counter(found["n"].to_pylist())
+
+
+@pytest.fixture(scope="module")
+def children() -> Iterator[Children]:
+    """Processes to be killed; nothing of them is left when the tests end, however they end."""
+    made = Children(spare=1)
+    try:
+        made.prepare()
+        yield made
+    finally:
+        made.end_all()
+
+
+@pytest.fixture(scope="module")
+def lab(spark, server_home) -> Iterator[FeedLab]:
+    """The feed after its first batch."""
+    folder = Path(tempfile.mkdtemp(prefix="ackledger-crash-"))
+    try:
+        made = FeedLab(spark, embedded.start(server_home), server_home, folder / "lab")
+        yield made
+        made.dispose()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.mark.parametrize("other_first", [False, True], ids=["retry", "another-batch-first"])
+@pytest.mark.parametrize(
+    ("target", "when"),
+    [
+        ("ledger.source_states:position_of", "after"),
+        (f"{EMIT}:_write", "after"),
+        (f"{EMIT}:_post", "after"),
+        (f"{FEED}.commit", "after"),
+        (f"{CHECKPOINTS}:insert", "after"),
+        (f"{SOURCE_STATE}:commit_read", "after"),
+    ],
+    ids=["opened", "read", "posted", "ticket-written", "in-its-commit", "committed"],
+)
+def test_a_killed_reader_is_gone_on_from(lab, children, target, when, other_first):
+    """Run again, or overtaken by the next batch, every record is shown once, and the position is behind it."""
+    lab.go_to("first done")
+    _kill(lab, children, target, when)
+    assert lab.shown() == FIRST
+    committed = target == f"{SOURCE_STATE}:commit_read"
+    feed = feeds.Feed(lab.folder)
+    feed.add(6)
+    for row in rows(lab.ledger, "SELECT batch_id FROM batch"):
+        age(lab.ledger, row.batch_id, 120)
+    if other_first:
+        lab.run(3)
+        # What the killed batch has read stays its own, and it is not finished.
+        assert lab.shown() == (Counter([1, 2, 3, 6]) if committed else ALL)
+        assert feed.forgotten == (3 if committed else 6)
+    lab.run(2)
+    lab.run(3)
+    _check_end(lab)
+
+
+@pytest.mark.parametrize(
+    ("target", "when"),
+    [(f"{FEED}.ack_commit", "before"), (f"{FEED}.ack_commit", "after"), (f"{CHECKPOINTS}:set_acked", "after")],
+    ids=["before-ack_commit", "after-ack_commit", "being-noted"],
+)  # fmt: skip
+def test_a_killed_ack_comes_again(lab, children, target, when):
+    """What the source forgets it forgets late or twice; nothing that is still to be read."""
+    lab.go_to("first done")
+    _kill(lab, children, target, when)
+    assert lab.shown() == BOTH
+    feeds.Feed(lab.folder).add(6)
+    lab.run(2)
+    lab.run(3)
+    _check_end(lab)
+
+
+def test_nothing_outlives_the_killed(children):
+    """A JVM ends when its driver was killed; nobody had to kill one."""
+    assert children.left_behind == []
+
+
+def _kill(lab: FeedLab, children: Children, target: str, when: str) -> None:
+    lab.leave()
+    child = children.take(spark=True)
+    try:
+        child.carry_out(lab.order(target, when=when, state=feeds.FEED))
+        lab.wait_for_rollback()
+    finally:
+        children.end(child)
+
+
+def _check_end(lab: FeedLab) -> None:
+    assert lab.shown() == ALL
+    assert feeds.Feed(lab.folder).forgotten == 6
+    found = rows(lab.ledger, "SELECT acked_at, snapshot FROM checkpoint ORDER BY stage_run_id")
+    assert all(row.acked_at is not None for row in found)
+    assert found[-1].snapshot["upto"] == 6
+    for row in rows(lab.ledger, "SELECT batch_id FROM batch"):
+        assert summarize(lab.ledger, row.batch_id).complete
+    assert not rows(lab.ledger, "SELECT * FROM stage_run WHERE state = 'running'")
