@@ -202,6 +202,20 @@ def test_word_count(cli, folder):
     assert lost == {"stage": "split", "reason": "lost", "message_id": 3}
 
 
+@pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
+def test_split_and_merge(cli, folder, guarantee):
+    """Without any input trades are made up, split and merged; their sum is the one that the source keeps."""
+    day = ("--interval-start", "2013-01-01", "--interval-end", "2013-01-02")
+    made = cli.json("run", "jobs.trades:pipeline", *day, "--guarantee", guarantee)
+    assert (made["roots"]["acked"], made["roots"]["failed"]) == (1000, 0)
+    (given,) = cli.json("sql", "SELECT snapshot FROM checkpoint WHERE stage = 'trades'")
+    totals = DeltaTable(folder / "warehouse" / "positions").to_pyarrow_table()
+    found = {name: sum(totals[name].to_pylist()) for name in ("trades", "cents")}
+    assert found == given["snapshot"]
+    (compared,) = DeltaTable(folder / "warehouse" / "comparison").to_pyarrow_table().to_pylist()
+    assert compared == {**found, "booked": 1000, "booked_cents": found["cents"]}
+
+
 def test_missing_file_then_the_same_run_again(cli, folder):
     """A run whose input is missing ends with one line and nothing done; run again by its id it goes on."""
     line = cli.refused("run", FLIGHTS, *JANUARY, "--run-id", "first")

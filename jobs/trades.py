@@ -1,0 +1,99 @@
+"""The classic split and merge: trades are split in two streams, merged again, and the sums have to agree.
+
+Nothing has to be prepared: the source makes up trades without end, so many for each batch, and keeps as its state how
+many it has given and what they come to. A trade that one of the branches loses is missing in the sums; the ledger
+names it, its replay brings it, and then they agree.
+"""
+
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from ledger import DeltaSink, ParquetSink, Pipeline, StatefulSource, dropped
+from ledger.marks import Mark
+
+BATCH = 1000
+
+
+class Trades(StatefulSource):
+    """An endless stream of trades, two purchases for each sale. Its state: ``trades`` and ``cents`` given up to now."""
+
+    schema = "trade BIGINT, side STRING, cents BIGINT"
+
+    def init_state(self, snapshot: Any) -> None:
+        """Go on behind what was given; nothing was at first."""
+        self._given: dict[str, int] = snapshot or {"trades": 0, "cents": 0}
+
+    def read(self, spark: SparkSession) -> DataFrame:
+        """The trades of one batch."""
+        first = self._given["trades"]
+        return made_up(spark, first, first + BATCH)
+
+    def finish_batch(self, batch_id: int) -> dict[str, int]:
+        """What was given up to now, by its own count."""
+        first, cents = self._given["trades"], self._given["cents"]
+        new = sum(100 + 7 * (trade % 97) for trade in range(first, first + BATCH))
+        return {"trades": first + BATCH, "cents": cents + new}
+
+    def commit(self, batch_id: int, state: Any) -> Any:
+        """So small that the ledger keeps all of it."""
+        return state
+
+
+def made_up(spark: SparkSession, first: int, end: int) -> DataFrame:
+    """The trades from ``first`` up to ``end``: each number makes the same trade whenever it is asked for."""
+    side = F.when(F.col("id") % 3 == 0, "sell").otherwise("buy")
+    cents = (100 + 7 * (F.col("id") % 97)).cast("bigint")
+    return spark.range(first, end).select(
+        F.col("id").alias("trade"), side.alias("side"), cents.alias("cents")
+    )
+
+
+pipeline = Pipeline("trades")
+pipeline.source("trades", Trades())
+
+
+@pipeline.stage(reads="trades")
+def bought(trades: DataFrame) -> tuple[DataFrame, Mark]:
+    """The purchases, which cost money. A sale is dropped on purpose: whatever else is missing was lost."""
+    purchases = trades.where("side = 'buy'").withColumn("flow", -F.col("cents"))
+    return purchases, dropped(trades.where("side = 'sell'"), "a sale")
+
+
+@pipeline.stage(reads="trades")
+def sold(trades: DataFrame) -> tuple[DataFrame, Mark]:
+    """The sales, which bring money."""
+    sales = trades.where("side = 'sell'").withColumn("flow", F.col("cents"))
+    return sales, dropped(trades.where("side = 'buy'"), "a purchase")
+
+
+@pipeline.stage(reads=["bought", "sold"])
+def merged(bought: DataFrame, sold: DataFrame) -> DataFrame:
+    """Both branches as one stream again."""
+    return bought.unionByName(sold)
+
+
+@pipeline.stateful_stage(reads="merged")
+def totals(before: DataFrame | None, batch: DataFrame) -> DataFrame:
+    """Over all batches, what came out of the merge by side."""
+    seen = batch.groupBy("side").agg(
+        F.count(F.lit(1)).alias("trades"), F.sum("cents").alias("cents"), F.sum("flow").alias("flow")
+    )  # fmt: skip
+    known = seen if before is None else before.unionByName(seen)
+    return known.groupBy("side").agg(
+        F.sum("trades").alias("trades"), F.sum("cents").alias("cents"), F.sum("flow").alias("flow")
+    )
+
+
+@pipeline.combine(reads=["trades", "merged"])
+def compared(trades: DataFrame, merged: DataFrame) -> DataFrame:
+    """Of each batch, once nothing of it is missing: what the source gave, and what came out of the merge."""
+    given = trades.agg(F.count(F.lit(1)).alias("trades"), F.sum("cents").alias("cents"))
+    booked = merged.agg(F.count(F.lit(1)).alias("booked"), F.sum("cents").alias("booked_cents"))
+    return given.crossJoin(booked)
+
+
+pipeline.sink("booked", ParquetSink("warehouse/trades"), reads="merged")
+pipeline.sink("positions", DeltaSink("warehouse/positions"), reads="totals")
+pipeline.sink("comparison", DeltaSink("warehouse/comparison"), reads="compared")
