@@ -87,22 +87,27 @@ def start(home: Path, port: int, environment: Mapping[str, str]) -> Iterator[str
     if not _is_free(port):
         raise RuntimeError(f"port {port} of 127.0.0.1 is taken: choose another, make up PORT=8081")
     (home / "logs").mkdir(parents=True, exist_ok=True)
-    for name, command in COMMANDS.items():
-        with (home / "logs" / f"{name}.log").open("a") as log:
-            process = subprocess.Popen(
-                ["airflow", *command],
-                env=dict(environment),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-        _remember(home, Service(name, process.pid, psutil.Process(process.pid).create_time()))
+    for name in COMMANDS:
+        start_one(home, name, environment)
     try:
         yield from _until_healthy(home, port)
     except BaseException:
         stop(home)
         raise
+
+
+def start_one(home: Path, name: str, environment: Mapping[str, str]) -> None:
+    """Start one service, as the first of its kind or in place of one that has died."""
+    with (home / "logs" / f"{name}.log").open("a") as log:
+        process = subprocess.Popen(
+            ["airflow", *COMMANDS[name]],
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    _remember(home, Service(name, process.pid, psutil.Process(process.pid).create_time()))
 
 
 def running(home: Path) -> list[Service]:

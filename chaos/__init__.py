@@ -1,0 +1,1 @@
+"""``make chaos``: a real Airflow runs a pipeline while its processes are killed; then four assertions."""

@@ -1,0 +1,67 @@
+"""Run it: ``make chaos``, ``make chaos SEED=7``. Everything is made anew under ``var/chaos``."""
+
+import argparse
+import random
+import shutil
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+
+from chaos.campaign import LONG, SHORT, Campaign, Outcome
+from chaos.schedule import Kind
+
+HOME = Path("var/chaos").absolute()
+console = Console(width=max(100, Console().width), highlight=False)
+
+
+def main() -> int:
+    """0 if every assertion holds and every kill was carried out."""
+    parser = argparse.ArgumentParser(prog="python -m chaos", description=__doc__)
+    parser.add_argument("--seed", type=int, help="repeat the schedule and the data of a run")
+    parser.add_argument("--minutes", type=float, help="how long processes are killed")
+    parser.add_argument("--short", action="store_true", help="3,000 records, nine kills")
+    given = parser.parse_args()
+    seed = given.seed if given.seed is not None else random.randrange(10_000)
+    plan = replace(SHORT if given.short else LONG, seed=seed)
+    if given.minutes is not None:
+        plan = replace(plan, minutes=given.minutes)
+    shutil.rmtree(HOME, ignore_errors=True)
+    HOME.mkdir(parents=True)
+    console.print(
+        f"seed {seed}: {plan.records:,} records in {plan.batches} batches, "
+        f"{sum(plan.kills.values())} kills in {plan.minutes:g} minutes"
+    )
+    outcome = Campaign(plan, HOME, console.print).run()
+    report(outcome)
+    if not outcome.good:
+        console.print(f"[red]What happened stands in {HOME}: airflow/logs, sweeper.log[/]")
+    return 0 if outcome.good else 1
+
+
+def report(outcome: Outcome) -> None:
+    """Seed, kills by kind, seconds, and each assertion."""
+    counts = outcome.counts
+    killed = ", ".join(f"{counts[kind]} {kind}" for kind in Kind)
+    console.print(f"""
+seed      {outcome.seed}
+kills     {len(outcome.kills)}: {killed}
+seconds   {outcome.seconds:.0f}, the last kill after {outcome.kills[-1].second if outcome.kills else 0:.0f}
+records   {outcome.records:,}: {outcome.rows:,} rows in each sink, {outcome.quarantined:,} records quarantined
+replays   {outcome.replays}
+reader    {outcome.looks:,} looks
+""")
+    if outcome.unfinished:
+        console.print(f"[red]given up[/]  {outcome.unfinished}")
+    for kind, count in outcome.missed.items():
+        if count:
+            console.print(f"[red]missed[/]  {count} kills of {kind}: the run was over before")
+    for assertion, wrong in outcome.wrong.items():
+        console.print(f"[red]WRONG[/] {assertion}" if wrong else f"[green]holds[/] {assertion}")
+        for sentence in wrong:
+            console.print(f"        {sentence}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,5 @@
+"""The library's replay form, as it is."""
+
+from ledger.airflow import replay_dag
+
+dag = replay_dag()

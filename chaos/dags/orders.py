@@ -1,0 +1,16 @@
+"""The chaos pipeline; tasks are tried again soon and often, for they are killed often."""
+
+from datetime import timedelta
+
+from chaos.pipeline import pipeline
+from ledger.airflow import pipeline_dag
+
+dag = pipeline_dag(
+    pipeline,
+    schedule=None,
+    retries=30,
+    retry_delay=timedelta(seconds=3),
+    max_active_runs=3,
+    is_paused_upon_creation=False,
+    spark_conf={"spark.sql.shuffle.partitions": "2", "spark.ui.showConsoleProgress": "false"},
+)

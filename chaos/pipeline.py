@@ -1,0 +1,68 @@
+"""The pipeline that is hurt: three stages with fan-out, three kinds of sinks, one state over batches."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from chaos.data import checksum_sql
+from ledger import DeltaSink, FailedRecord, FileSource, ParquetSink, Pipeline, PostgresSink
+
+NAME = "chaos"
+TARGET_URL = "CHAOS_TARGET_URL"
+TABLE = "order_line"
+PARQUET, DELTA, POSTGRES, HISTORY = "folder", "table", "reporting", "past"
+ORDER = "id BIGINT, day STRING, lines INT, cents BIGINT, region STRING, poison BOOLEAN"
+LINE = "id BIGINT, day STRING, line BIGINT, cents BIGINT, region STRING"
+
+pipeline = Pipeline(NAME, guarantee="exactly_once", max_replays=1, message_timeout="5m")
+pipeline.source("orders", FileSource("orders/{{ interval_start | ds }}.csv", schema=ORDER))
+pipeline.reference("regions", FileSource("regions.csv", schema="region STRING, percent INT"))
+
+
+@pipeline.stage(reads="orders")
+def lines(orders: DataFrame) -> DataFrame:
+    """One row for each line of an order."""
+    numbers = F.sequence(F.lit(1), F.col("lines"))
+    made = orders.withColumn("line", F.explode(numbers).cast("bigint"))
+    cents = (F.col("cents") + F.col("line")).alias("cents")
+    return made.select("id", "day", "line", cents, "region", "poison", "_anchor")
+
+
+@pipeline.record_stage(reads="lines", schema=LINE)
+def checked(line: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """A poison order fails in its first line: the others get to the sinks, where nobody may see them."""
+    if line["poison"] and line["line"] == 1:
+        raise FailedRecord(f"poison {line['id']}")
+    yield {name: value for name, value in line.items() if name != "poison"}
+
+
+@pipeline.stage(reads="checked", emits="one")
+def taxed(lines: DataFrame, *, regions: DataFrame) -> DataFrame:
+    """Add the region's tax; lines of a region that is not known yet are lost."""
+    return lines.join(F.broadcast(regions), "region", "inner")
+
+
+@pipeline.stateful_stage(reads="taxed")
+def history(before: DataFrame | None, batch: DataFrame) -> DataFrame:
+    """One row for each batch that was taken in: its place, what it brought, how much was there before."""
+    brought = batch.agg(
+        F.count(F.lit(1)).alias("brought"),
+        F.coalesce(F.sum(F.expr(checksum_sql())), F.lit(0).cast("bigint")).alias("checksum"),
+    )
+    if before is None:
+        return brought.select(
+            F.lit(1).cast("bigint").alias("place"), "brought", "checksum", F.lit(0).cast("bigint").alias("earlier")
+        )  # fmt: skip
+    known = before.agg(
+        (F.max("place") + 1).alias("place"), F.sum("brought").cast("bigint").alias("earlier")
+    )
+    newest = known.crossJoin(brought).select("place", "brought", "checksum", "earlier")
+    return before.unionByName(newest)
+
+
+pipeline.sink(PARQUET, ParquetSink("warehouse/folder"), reads="lines")
+pipeline.sink(DELTA, DeltaSink("warehouse/table"), reads="taxed")
+pipeline.sink(POSTGRES, PostgresSink(f"env:{TARGET_URL}", TABLE), reads="taxed")
+pipeline.sink(HISTORY, DeltaSink("warehouse/past"), reads="history")

@@ -1,0 +1,222 @@
+"""The world of a run: two PostgreSQL servers, Airflow, the sweeper; everything on this machine alone.
+
+All that it starts carries the run's own ACKLEDGER_HOME in its environment, and so does what those
+start: by that its processes are found, orphans too, and nobody else's.
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pyspark
+from sqlalchemy.engine import make_url
+
+from chaos.killer import lives
+from chaos.pipeline import NAME, TARGET_URL
+from chaos.schedule import Kind
+from ledger.database import embedded
+from ledger.database.connection import Database
+from ledger.database.upgrade import upgrade
+from scripts import airflow_services as services
+from scripts.airflow_api import AirflowApi
+from scripts.airflow_env import ROOT, airflow_environment, clean_environment
+
+MASTER = "local-cluster[2,1,1024]"
+SCHEDULER_AWAY_SECONDS = 3.0
+DAG_SECONDS = 120.0
+# What Airflow needs to notice the death of a task or a scheduler within seconds instead of minutes.
+ATTENTIVE = {
+    "AIRFLOW__WORKERS__SOCKET_CLEANUP_TIMEOUT": "5",
+    "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": "10",
+    "AIRFLOW__SCHEDULER__SCHEDULER_HEARTBEAT_SEC": "2",
+    "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "15",
+    "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "60",
+    "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "10",
+    "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "300",
+    "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "300",
+}
+
+
+class World:
+    """Started by ``start``; ``stop`` ends all of it, whatever it is in the middle of."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.data = folder / "data"
+        self.logs = folder / "airflow" / "logs"
+        self._ledger_home, self._other_home = folder / "ledger", folder / "other"
+        self._airflow = folder / "airflow"
+        self._sweeper: subprocess.Popen[bytes] | None = None
+        self._scheduler_missed: float | None = None
+        self.environment: dict[str, str] = {}
+        self.target_url = ""
+
+    def start(self) -> None:
+        """Servers, schema, services, sweeper; returns once Airflow knows the DAGs."""
+        self.data.mkdir(parents=True, exist_ok=True)
+        self.ledger = Database(embedded.start(self._ledger_home))
+        upgrade(self.ledger)
+        other = embedded.start(self._other_home)
+        airflow_url = embedded.ensure_database(other, "airflow")
+        target = make_url(embedded.ensure_database(other, "target"))
+        self.target_url = target.set(drivername="postgresql").render_as_string(hide_password=False)
+        dags = ROOT / "chaos" / "dags"
+        port = _free_port()
+        password = services.configure(self._airflow, port, airflow_url, dags)
+        self.environment = self._environment(
+            airflow_url, dags, target.render_as_string(hide_password=False)
+        )
+        migrate = ["airflow", "db", "migrate"]
+        with (self.folder / "migrate.log").open("w") as log:
+            subprocess.run(migrate, env=self.environment, check=True, stdout=log, stderr=log)
+        for _ in services.start(self._airflow, port, self.environment):
+            pass
+        self.airflow = AirflowApi(port, password)
+        self._await_dags()
+        self._start_sweeper()
+
+    def _environment(self, airflow_url: str, dags: Path, target_url: str) -> dict[str, str]:
+        own = {
+            "ACKLEDGER_HOME": str(self._ledger_home),
+            "ACKLEDGER_STORAGE": str(self.folder / "storage"),
+            "ACKLEDGER_DATA": str(self.data),
+            TARGET_URL: target_url,
+        }
+        kept = {k: v for k, v in clean_environment().items() if not k.startswith("ACKLEDGER_")}
+        return {
+            **kept,
+            **own,
+            **airflow_environment(self._airflow, airflow_url, dags_folder=dags),
+            **ATTENTIVE,
+            "AIRFLOW_CONN_SPARK_DEFAULT": f'{{"conn_type": "spark", "host": "{MASTER}"}}',
+            "SPARK_HOME": str(_spark_home(self.folder / "spark")),
+            "PYSPARK_PYTHON": sys.executable,
+        }
+
+    def _await_dags(self) -> None:
+        deadline = time.monotonic() + DAG_SECONDS
+        while not {NAME, "ledger_replay"} <= set(self.airflow.known_dags()):
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"Airflow does not know the DAGs: see {self.logs}")
+            time.sleep(1)
+
+    def tend(self) -> None:
+        """Start again what has died and starts nowhere else: the sweeper, and the scheduler after a while."""
+        if self._sweeper is None or self._sweeper.poll() is not None:
+            self._start_sweeper()
+        if self._scheduler() is not None:
+            self._scheduler_missed = None
+        elif self._scheduler_missed is None:
+            self._scheduler_missed = time.monotonic()
+        elif time.monotonic() - self._scheduler_missed > SCHEDULER_AWAY_SECONDS:
+            services.start_one(self._airflow, "scheduler", self.environment)
+
+    def victims(self, kind: Kind) -> list[psutil.Process]:
+        """The live processes of a kind, oldest first."""
+        if kind is Kind.SWEEPER:
+            found = [psutil.Process(self._sweeper.pid)] if self._sweeper else []
+        elif kind is Kind.SCHEDULER:
+            pid = self._scheduler()
+            found = [] if pid is None else [psutil.Process(pid)]
+        elif kind is Kind.BACKEND:
+            found = self._backends()
+        else:
+            found = [process for process in self._own() if _spark_part(process) is kind]
+        alive = [process for process in found if lives(process)]
+        return sorted(alive, key=lambda process: (process.create_time(), process.pid))
+
+    def stop(self) -> None:
+        """End every process of the run; the servers in good order."""
+        if self._sweeper is not None:
+            self._sweeper.kill()
+            self._sweeper.wait()
+        services.stop(self._airflow)
+        for process in self._own():
+            _kill(process)
+        if hasattr(self, "ledger"):
+            self.ledger.dispose()
+        for home in (self._ledger_home, self._other_home):
+            embedded.stop(home)
+
+    def _start_sweeper(self) -> None:
+        with (self.folder / "sweeper.log").open("a") as log:
+            self._sweeper = subprocess.Popen(
+                [sys.executable, "-m", "chaos.sweeper"],
+                env=self.environment,
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+
+    def _scheduler(self) -> int | None:
+        for service in services.running(self._airflow):
+            if service.name == "scheduler":
+                return service.pid
+        return None
+
+    def _backends(self) -> list[psutil.Process]:
+        """The processes of the ledger's server that serve a client of the ledger."""
+        pid_file = self._ledger_home / "postgres" / "postmaster.pid"
+        try:
+            postmaster = psutil.Process(int(pid_file.read_text().split()[0]))
+            children = postmaster.children()
+        except (OSError, IndexError, psutil.NoSuchProcess):
+            return []
+        return [one for one in children if f" {embedded.DATABASE} " in " ".join(_command(one))]
+
+    def _own(self) -> list[psutil.Process]:
+        """Every process with this run's mark; the servers are ended in their own way."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                marked = process.environ().get("ACKLEDGER_HOME") == str(self._ledger_home)
+                if marked and process.name() != "postgres" and process.pid != os.getpid():
+                    found.append(process)
+            except psutil.Error:
+                continue  # it has ended, or is not ours
+        return found
+
+
+def _spark_part(process: psutil.Process) -> Kind | None:
+    """Whether a process is an executor, or a driver: the JVM or its Python, either may die."""
+    command = _command(process)
+    if "org.apache.spark.executor.CoarseGrainedExecutorBackend" in command:
+        return Kind.EXECUTOR
+    submitted = "org.apache.spark.deploy.SparkSubmit" in command
+    in_python = len(command) > 1 and command[1].endswith("run_step.py")
+    return Kind.DRIVER if submitted or in_python else None
+
+
+def _command(process: psutil.Process) -> list[str]:
+    try:
+        return list(process.cmdline())
+    except psutil.Error:
+        return []
+
+
+def _kill(process: psutil.Process) -> None:
+    try:
+        process.send_signal(signal.SIGKILL)
+    except psutil.NoSuchProcess:
+        return  # it has ended
+
+
+def _spark_home(folder: Path) -> Path:
+    """pyspark's own files under another name: a worker writes below the home of its Spark."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in Path(pyspark.__file__).parent.iterdir():
+        if path.name != "work":
+            (folder / path.name).symlink_to(path)
+    return folder
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
