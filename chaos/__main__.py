@@ -3,6 +3,7 @@
 import argparse
 import random
 import shutil
+import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -27,17 +28,25 @@ def main() -> int:
     plan = replace(SHORT if given.short else LONG, seed=seed)
     if given.minutes is not None:
         plan = replace(plan, minutes=given.minutes)
+    for ending in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(ending, lambda number, frame: sys.exit(128 + number))
     shutil.rmtree(HOME, ignore_errors=True)
     HOME.mkdir(parents=True)
     console.print(
         f"seed {seed}: {plan.records:,} records in {plan.batches} batches, "
         f"{sum(plan.kills.values())} kills in {plan.minutes:g} minutes"
     )
-    outcome = Campaign(plan, HOME, console.print).run()
+    outcome = Campaign(plan, HOME, say).run()
     report(outcome)
     if not outcome.good:
         console.print(f"[red]What happened stands in {HOME}: airflow/logs, sweeper.log[/]")
     return 0 if outcome.good else 1
+
+
+def say(line: str) -> None:
+    """One line of progress, at once."""
+    console.print(line, soft_wrap=True)
+    console.file.flush()
 
 
 def report(outcome: Outcome) -> None:

@@ -58,7 +58,7 @@ SHORT = Plan(
     batches=2,
     minutes=2.5,
     kills={Kind.EXECUTOR: 2, Kind.DRIVER: 2, Kind.SWEEPER: 2, Kind.BACKEND: 2, Kind.SCHEDULER: 1},
-    finish_minutes=10,
+    finish_minutes=20,
 )
 
 

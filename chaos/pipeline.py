@@ -24,8 +24,8 @@ pipeline.reference("regions", FileSource("regions.csv", schema="region STRING, p
 @pipeline.stage(reads="orders")
 def lines(orders: DataFrame) -> DataFrame:
     """One row for each line of an order."""
-    numbers = F.sequence(F.lit(1), F.col("lines"))
-    made = orders.withColumn("line", F.explode(numbers).cast("bigint"))
+    numbers = F.sequence(F.lit(1).cast("bigint"), F.col("lines").cast("bigint"))
+    made = orders.withColumn("line", F.explode(numbers))
     cents = (F.col("cents") + F.col("line")).alias("cents")
     return made.select("id", "day", "line", cents, "region", "poison", "_anchor")
 
