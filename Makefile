@@ -7,7 +7,7 @@ PORT ?= 8080
 unexport PYTHONDONTWRITEBYTECODE VIRTUAL_ENV PYTHONHOME
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: help setup demo test lint bench up down clean
+.PHONY: help setup demo test chaos lint bench up down clean
 
 help: ## List the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-7s %s\n", $$1, $$2}'
@@ -20,6 +20,9 @@ demo: setup ## Run the real pipeline over real data and show the ledger
 
 test: setup ## Run every test
 	@python -m pytest -n 3 --dist loadfile
+
+chaos: setup ## Kill executors, drivers, servers while Airflow runs; SEED= repeats a run
+	@python -m chaos $(if $(SEED),--seed $(SEED))
 
 lint: setup ## Run ruff and mypy
 	@ruff check . && ruff format --check . && mypy

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil
 import pyspark
+from sqlalchemy import create_engine
 from sqlalchemy.engine import make_url
 
 from chaos.killer import lives
@@ -29,6 +30,7 @@ from scripts.airflow_env import ROOT, airflow_environment, clean_environment
 MASTER = "local-cluster[2,1,1024]"
 SCHEDULER_AWAY_SECONDS = 3.0
 DAG_SECONDS = 120.0
+IDLE_SECONDS = 15
 # What Airflow needs to notice the death of a task or a scheduler within seconds instead of minutes.
 ATTENTIVE = {
     "AIRFLOW__WORKERS__SOCKET_CLEANUP_TIMEOUT": "5",
@@ -63,6 +65,7 @@ class World:
         upgrade(self.ledger)
         other = embedded.start(self._other_home)
         airflow_url = embedded.ensure_database(other, "airflow")
+        _let_go_of_the_dead(airflow_url)
         target = make_url(embedded.ensure_database(other, "target"))
         self.target_url = target.set(drivername="postgresql").render_as_string(hide_password=False)
         dags = ROOT / "chaos" / "dags"
@@ -181,6 +184,17 @@ class World:
             except psutil.Error:
                 continue  # it has ended, or is not ours
         return found
+
+
+def _let_go_of_the_dead(airflow_url: str) -> None:
+    """End transactions that nobody goes on with. The workers of a killed scheduler were forked from it: they
+    keep its connection open, and with it the lock on its row, for which the next scheduler waits."""
+    engine = create_engine(airflow_url)
+    with engine.begin() as connection:
+        connection.exec_driver_sql(
+            f"ALTER DATABASE airflow SET idle_in_transaction_session_timeout = '{IDLE_SECONDS}s'"
+        )
+    engine.dispose()
 
 
 def _spark_part(process: psutil.Process) -> Kind | None:

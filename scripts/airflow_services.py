@@ -172,7 +172,8 @@ def _is_free(port: int) -> bool:
 
 
 def _remember(home: Path, service: Service) -> None:
-    known = [asdict(one) for one in _recorded(home) if _lives(one)]
+    # One that was killed stays known while what it started lives: else nobody would ever end that.
+    known = [asdict(one) for one in _recorded(home) if _session_of(one)]
     (home / "services.json").write_text(json.dumps([*known, asdict(service)], indent=2))
 
 

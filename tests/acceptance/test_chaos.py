@@ -1,0 +1,45 @@
+"""The short form of `make chaos`: a real Airflow whose processes are killed, on a little data."""
+
+import shutil
+import tempfile
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+
+from chaos.campaign import SHORT, Campaign
+from chaos.schedule import Kind, schedule
+
+
+def test_nothing_is_lost_and_nothing_comes_twice():
+    """Executors, drivers, the sweeper, backends and the scheduler are killed; the four assertions hold."""
+    folder = Path(tempfile.mkdtemp(prefix="ackledger-chaos-"))
+    folder.chmod(0o755)
+    plan, said = replace(SHORT, seed=1), []
+    outcome = Campaign(plan, folder, said.append).run()
+    where = "\n".join([*said, f"its logs: {folder}"])
+    assert outcome.unfinished is None, where
+    assert len(outcome.wrong) == 4
+    assert not any(outcome.wrong.values()), f"{outcome.wrong}\n{where}"
+    assert outcome.counts == Counter(plan.kills), where
+    assert all(outcome.counts[kind] >= 1 for kind in Kind)
+    order = [strike.kind for strike in schedule(plan.seed, plan.kills, plan.minutes * 60)]
+    assert [killed.kind for killed in outcome.kills] == order
+    assert outcome.quarantined > 0
+    assert outcome.replays > 0
+    assert outcome.looks > 0
+    assert left_of(folder) == []
+    shutil.rmtree(folder)
+
+
+def left_of(folder):
+    """Processes that a run has left behind."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if any(str(folder) in part for part in process.cmdline()):
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
