@@ -21,6 +21,7 @@ from ledger.errors import LedgerError
 
 TICK_SECONDS = 0.5
 LOOK_SECONDS = 3.0
+LAST_BEGINS = 0.85  # of the time in which processes are killed
 STATUS = """
     SELECT batch_id, kind, status, acked, failed, quarantined, pending,
            (SELECT count(*) FROM sink_publication p
@@ -43,11 +44,16 @@ class Plan:
     kills: Mapping[Kind, int]
     finish_minutes: float
 
+    def moments(self) -> list[float]:
+        """When each batch is begun, in seconds: two at once, the others so that there is always one to hurt."""
+        rest = max(self.batches - 2, 1)
+        return [max(0, number - 1) / rest * LAST_BEGINS * self.minutes * 60 for number in range(self.batches)]  # fmt: skip
+
 
 LONG = Plan(
     seed=0,
     records=100_000,
-    batches=5,
+    batches=6,
     minutes=20,
     kills={Kind.EXECUTOR: 14, Kind.DRIVER: 12, Kind.SWEEPER: 8, Kind.BACKEND: 8, Kind.SCHEDULER: 4},
     finish_minutes=30,
@@ -99,6 +105,7 @@ class Campaign:
         self._orders = data.make_orders(plan.seed, plan.records, plan.batches)
         deck = schedule(plan.seed, plan.kills, plan.minutes * 60)
         self._killer = Killer(deck, self._world.victims)
+        self._intervals = [*zip(plan.moments(), data.days(plan.batches), strict=True)]
         self._mended = False
         self._told: dict[int, str] = {}
         self._began = time.monotonic()
@@ -111,9 +118,6 @@ class Campaign:
             self._world.start()
             sinks = Sinks(self._world.data, self._world.target_url)
             reader = Reader(sinks)
-            for day in data.days(self._plan.batches):
-                after = date.fromisoformat(day) + timedelta(days=1)
-                self._world.airflow.trigger(NAME, interval_start=day, interval_end=str(after))
             self._began = time.monotonic()
             reader.start()
             try:
@@ -130,6 +134,7 @@ class Campaign:
         looked = 0.0
         while self._second < limit:
             self._world.tend()
+            self._trigger_due()
             killed = self._killer.tick(self._second)
             if killed is not None:
                 self._say(f"{killed.second:7.1f} s  killed {killed.kind} {killed.pid}")
@@ -139,6 +144,13 @@ class Campaign:
                     return None
             time.sleep(TICK_SECONDS)
         return f"not done after {limit / 60:.0f} minutes: {'; '.join(self._told.values())}"
+
+    def _trigger_due(self) -> None:
+        """Start the runs of the intervals whose time has come."""
+        while self._intervals and self._second >= self._intervals[0][0]:
+            _, day = self._intervals.pop(0)
+            after = date.fromisoformat(day) + timedelta(days=1)
+            self._world.airflow.trigger(NAME, interval_start=day, interval_end=str(after))
 
     @property
     def _second(self) -> float:

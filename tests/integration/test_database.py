@@ -1,8 +1,12 @@
 """Migrations, roles, documentation in the schema, and what users see when the database is not right."""
 
 import os
+import signal
+import tempfile
+from contextlib import closing
 from pathlib import Path
 
+import psycopg2
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
@@ -262,3 +266,25 @@ def test_embedded_server_keeps_to_its_folder(server_home):
     assert (folder / "postmaster.pid").exists()
     assert (os.stat(folder).st_mode & 0o077) == 0
     assert not list(Path("/tmp").glob(".s.PGSQL.*"))
+
+
+def test_embedded_server_that_recovers_is_waited_for():
+    """While the server restarts because a process of it was killed, `start` waits and then has its address."""
+    with tempfile.TemporaryDirectory(prefix="ackledger-") as folder:
+        home = Path(folder)
+        home.chmod(0o755)
+        url = embedded.start(home)
+        try:
+            with closing(psycopg2.connect(url.replace("+psycopg2", ""))) as connection:
+                os.kill(connection.info.backend_pid, signal.SIGKILL)
+                assert embedded.start(home) == url
+        finally:
+            embedded.stop(home)
+
+
+def test_server_that_is_not_there(monkeypatch):
+    """A server that does not answer is one line of the ledger's own, without the password."""
+    monkeypatch.setattr(embedded, "RECOVERY_SECONDS", 0.2)
+    with pytest.raises(UnavailableError, match="did not answer") as raised:
+        embedded.ensure_database("postgresql+psycopg2://me:secret@127.0.0.1:9/one", "two")
+    assert "secret" not in str(raised.value)

@@ -14,17 +14,17 @@ from chaos.verdict import Evidence, Look, Total, Update, judge
 
 ORDERS = data.make_orders(seed=7, records=1_000, day_count=2)
 GOOD = [order for order in ORDERS if not order.poison]
-DAYS = data.days(2)
+DIRTY, CLEAN = data.days(2)
 SINKS = ("folder", "table")
 COUNTS = {Kind.EXECUTOR: 5, Kind.SWEEPER: 3, Kind.SCHEDULER: 1}
 
 
 def rows_of(batch):
-    """Batch 1: the first day; 2: the second without its late region; 3: the replay that brings that."""
+    """Batch 1: the second day, a clean one; 2: the first without its late region; 3: the replay that brings that."""
     chosen = {
-        1: lambda order: order.day == DAYS[0],
-        2: lambda order: order.day == DAYS[1] and order.region != data.LATE_REGION,
-        3: lambda order: order.day == DAYS[1] and order.region == data.LATE_REGION,
+        1: lambda order: order.day == CLEAN,
+        2: lambda order: order.day == DIRTY and order.region != data.LATE_REGION,
+        3: lambda order: order.day == DIRTY and order.region == data.LATE_REGION,
     }[batch]
     return [row for order in GOOD if chosen(order) for row in order.rows()]
 
@@ -32,16 +32,16 @@ def rows_of(batch):
 def evidence():
     """Of a run in which nothing went wrong."""
     totals = {batch: Total.of(rows_of(batch)) for batch in (1, 2, 3)}
-    by_batch = {1: (DAYS[0], totals[1]), 2: (DAYS[1], totals[2]), 3: (DAYS[1], totals[3])}
+    by_batch = {1: (CLEAN, totals[1]), 2: (DIRTY, totals[2]), 3: (DIRTY, totals[3])}
     history = [
         Update(1, totals[1], 0),
         Update(2, totals[2], totals[1].rows),
         Update(3, totals[3], totals[1].rows + totals[2].rows),
     ]
     looks = [
-        Look("folder", {DAYS[0]: totals[1]}),
-        Look("table", {DAYS[1]: totals[2]}),
-        Look("table", {DAYS[0]: totals[1], DAYS[1]: totals[2] + totals[3]}),
+        Look("folder", {CLEAN: totals[1]}),
+        Look("table", {DIRTY: totals[2]}),
+        Look("table", {CLEAN: totals[1], DIRTY: totals[2] + totals[3]}),
     ]
     return Evidence(
         shown={sink: [row for order in GOOD for row in order.rows()] for sink in SINKS},
@@ -64,6 +64,7 @@ def test_a_good_run_passes():
     assert failed(evidence()) == []
     assert 0 < len(ORDERS) - len(GOOD) < 30
     assert any(order.region == data.LATE_REGION for order in GOOD)
+    assert all(order.day == DIRTY for order in ORDERS if order.poison)
     assert len({order.lines for order in ORDERS}) == data.MOST_LINES
 
 
@@ -114,7 +115,7 @@ def test_a_part_of_a_batch_is_found():
     good = evidence()
     rows = rows_of(2)
     for part in (rows[1:], [*rows, rows[0]]):
-        look = Look("table", {DAYS[1]: Total.of(part)})
+        look = Look("table", {DIRTY: Total.of(part)})
         assert failed(replace(good, looks=[*good.looks, look])) == ["batches"]
     assert failed(replace(good, looks=[])) == ["batches"]
 
@@ -122,7 +123,7 @@ def test_a_part_of_a_batch_is_found():
 def test_sinks_that_disagree_about_a_batch_are_found():
     """A batch that has other rows in one sink than in another."""
     good = evidence()
-    other = {**good.batches["table"], 3: (DAYS[1], Total.of(rows_of(3)[1:]))}
+    other = {**good.batches["table"], 3: (DIRTY, Total.of(rows_of(3)[1:]))}
     assert failed(replace(good, batches={**good.batches, "table": other})) == ["batches"]
 
 
