@@ -53,7 +53,7 @@ class Plan:
 LONG = Plan(
     seed=0,
     records=100_000,
-    batches=6,
+    batches=5,
     minutes=20,
     kills={Kind.EXECUTOR: 14, Kind.DRIVER: 12, Kind.SWEEPER: 8, Kind.BACKEND: 8, Kind.SCHEDULER: 4},
     finish_minutes=30,
@@ -134,7 +134,7 @@ class Campaign:
         looked = 0.0
         while self._second < limit:
             self._world.tend()
-            self._trigger_due()
+            self._ask(self._trigger_due)
             killed = self._killer.tick(self._second)
             if killed is not None:
                 self._say(f"{killed.second:7.1f} s  killed {killed.kind} {killed.pid}")
@@ -148,9 +148,17 @@ class Campaign:
     def _trigger_due(self) -> None:
         """Start the runs of the intervals whose time has come."""
         while self._intervals and self._second >= self._intervals[0][0]:
-            _, day = self._intervals.pop(0)
+            day = self._intervals[0][1]
             after = date.fromisoformat(day) + timedelta(days=1)
             self._world.airflow.trigger(NAME, interval_start=day, interval_end=str(after))
+            self._intervals.pop(0)
+
+    def _ask(self, something: Callable[[], None]) -> None:
+        """Ask Airflow's API, later again if it is too busy to answer: a run that comes twice finds its batch taken."""
+        try:
+            something()
+        except OSError as exc:
+            self._say(f"{self._second:7.1f} s  Airflow's API does not answer: {exc}")
 
     @property
     def _second(self) -> float:
@@ -177,7 +185,7 @@ class Campaign:
             data.write_regions(self._world.data, complete=True)
             self._mended = True
         if any(row.failed for row in settled) and self._mended:
-            self._replay()
+            self._ask(self._replay)
         decided = all(row.status == "settled" for row in batches)
         left = sum(row.failed + row.pending + row.unshown + row.waiting for row in batches)
         return len(originals) == self._plan.batches and decided and left == 0
