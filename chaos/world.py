@@ -27,7 +27,7 @@ from scripts import airflow_services as services
 from scripts.airflow_api import AirflowApi
 from scripts.airflow_env import ROOT, airflow_environment, clean_environment
 
-MASTER = "local-cluster[2,1,1024]"
+MASTER = "local-cluster[1,2,1024]"  # one executor for each driver: killed, it takes all that it holds along
 SCHEDULER_AWAY_SECONDS = 3.0
 DAG_SECONDS = 120.0
 IDLE_SECONDS = 15
