@@ -20,7 +20,8 @@ WRITER = "ledger_writer"
 READER = "ledger_reader"
 OLDEST_SERVER = 140000  # bit_xor() is an aggregate since PostgreSQL 14
 LOCK_TIMEOUT = "60s"
-TRIES = 3
+# Between the tries of a transaction: a server of which one process was killed recovers within seconds.
+PAUSES_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0)
 # A publisher holds a row while its sink takes the rows: were its host gone, the server would keep that for hours.
 KEEPALIVES: dict[str, int] = {
     "keepalives": 1,
@@ -102,8 +103,8 @@ class Database:
     ) -> Result:
         """Run ``work`` in one transaction and commit.
 
-        A lost connection runs the whole of it again, up to 3 times: ``work`` must first ask whether
-        it has happened already. Raises UnavailableError when the database stays away.
+        A lost connection runs the whole of it again, up to 6 times in 15 seconds: ``work`` must first ask
+        whether it has happened already. Raises UnavailableError when the database stays away.
         """
 
         def attempt() -> Result:
@@ -153,15 +154,13 @@ def require_server(connection: Connection) -> None:
 
 
 def persist(attempt: Callable[[], Result]) -> Result:
-    """Call ``attempt``, one whole transaction, up to 3 times while the database is unavailable."""
-    for number in range(1, TRIES + 1):
+    """Call ``attempt``, one whole transaction, up to 6 times in 15 seconds while the database is unavailable."""
+    for pause in PAUSES_SECONDS:
         try:
             return attempt()
         except UnavailableError:
-            if number == TRIES:
-                raise
-            time.sleep(0.5 * number)
-    raise AssertionError("unreachable")
+            time.sleep(pause)
+    return attempt()
 
 
 @contextmanager

@@ -52,7 +52,7 @@ def shown(url: sa.URL) -> str:
 def transact(url: sa.URL, work: Callable[[Connection], Result]) -> Result:
     """Run ``work`` in one transaction on a connection of its own, and commit.
 
-    Up to 3 times while the database does not answer: ``work`` must first ask whether it has happened
+    Up to 6 times in 15 seconds while the database does not answer: ``work`` must first ask whether it has happened
     already. Every statement sees what was committed before it, whatever the database's default is.
     """
     return persist(lambda: _once(url, work))

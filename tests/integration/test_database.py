@@ -282,6 +282,23 @@ def test_embedded_server_that_recovers_is_waited_for():
             embedded.stop(home)
 
 
+def test_a_transaction_outlasts_a_recovery():
+    """A transaction that is asked for while the server restarts after a crash is carried out behind it."""
+    with tempfile.TemporaryDirectory(prefix="ackledger-") as folder:
+        home = Path(folder)
+        home.chmod(0o755)
+        database = Database(embedded.start(home))
+        try:
+            upgrade(database)
+            with closing(psycopg2.connect(database.dsn)) as doomed, doomed.cursor() as cursor:
+                cursor.execute("CREATE TABLE much AS SELECT generate_series(1, 300000)")
+                os.kill(doomed.info.backend_pid, signal.SIGKILL)
+                assert database.transact(lambda c: c.execute(text("SELECT 1")).scalar_one()) == 1
+        finally:
+            database.dispose()
+            embedded.stop(home)
+
+
 def test_server_that_is_not_there(monkeypatch):
     """A server that does not answer is one line of the ledger's own, without the password."""
     monkeypatch.setattr(embedded, "RECOVERY_SECONDS", 0.2)

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 import sqlalchemy as sa
 
-from ledger.database import embedded
+from ledger.database import connection, embedded
 from ledger.delivery import Delivery
 from ledger.errors import (
     ConfigurationError,
@@ -363,9 +363,10 @@ def killer(warehouse, most):
         thread.join()
 
 
-def test_a_killed_publish_leaves_nothing(warehouse):
+def test_a_killed_publish_leaves_nothing(warehouse, monkeypatch):
     """A backend ended between the copy and the commit, at every try, leaves neither rows nor record;
     the next call brings the rows once."""
+    monkeypatch.setattr(connection, "PAUSES_SECONDS", (0.5, 1.0))  # three tries
     sink = warehouse.publisher()
     sink.publish(warehouse.deliver(11, [(1, "first")]))
     delivery = warehouse.deliver(12, [(2, "second")], replaces=(11,))
@@ -782,8 +783,9 @@ def test_staged_files_that_are_not_as_recorded(warehouse):
     assert warehouse.rows("SELECT to_regclass('orders'), to_regclass('ackledger_commit')") == [(None, None)]  # fmt: skip
 
 
-def test_targets_that_cannot_be_written(warehouse):
+def test_targets_that_cannot_be_written(warehouse, monkeypatch):
     """What is missing is named by class of error, and no message has the password."""
+    monkeypatch.setattr(connection, "PAUSES_SECONDS", (0.1,))
     url = sa.make_url(warehouse.url)
     warehouse.do(
         "DROP ROLE IF EXISTS limited",
