@@ -25,7 +25,7 @@ LAST_BEGINS = 0.85  # of the time in which processes are killed
 STATUS = """
     SELECT batch_id, kind, status, acked, failed, quarantined, pending,
            (SELECT count(*) FROM sink_publication p
-            WHERE p.batch_id = b.batch_id AND p.state <> 'published') AS unshown,
+            WHERE p.batch_id = b.batch_id AND p.state IN ('decided', 'ready')) AS unshown,
            (SELECT count(*) FROM state_progress s
             WHERE s.batch_id = b.batch_id AND s.state <> 'committed') AS waiting
     FROM batch_status b ORDER BY batch_id
