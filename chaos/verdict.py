@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations
+from itertools import combinations, takewhile
 
 from chaos.data import Order, Row, checksum
 
@@ -103,7 +103,8 @@ def unaccounted(orders: Sequence[Order], evidence: Evidence) -> list[str]:
 
 
 def parts(evidence: Evidence) -> list[str]:
-    """Moments in which a sink showed of a day something else than some of its batches, each whole."""
+    """Moments in which a sink showed of a day something else than some of its batches, each whole, or less
+    than before."""
     if not evidence.looks:
         return ["the reader never saw anything"]
     wrong = []
@@ -113,8 +114,13 @@ def parts(evidence: Evidence) -> list[str]:
         if {key: value for key, value in other.items() if value[1].rows} != known:
             wrong.append(f"the sinks {', '.join(evidence.batches)} do not hold the same by batch")
     allowed = {day: _unions(total for of, total in known.values() if of == day) for day, _ in known.values()}  # fmt: skip
+    most: Counter[tuple[str, str]] = Counter()
     for look in evidence.looks:
+        before = {day: rows for (sink, day), rows in most.items() if sink == look.sink}
+        gone = [day for day, rows in before.items() if look.days.get(day, Total()).rows < rows]
+        wrong += _said(f"{look.sink} shows less than before of days", gone)
         for day, total in look.days.items():
+            most[look.sink, day] = max(most[look.sink, day], total.rows)
             if total not in allowed.get(day, ()):
                 wrong.append(f"{look.sink} showed {total.rows} rows of {day}, which is no union of its batches")  # fmt: skip
     return wrong[:MOST_EXAMPLES]
@@ -129,9 +135,10 @@ def disorder(evidence: Evidence) -> list[str]:
         for place, total in enumerate(brought)
     ]
     wrong = []
-    if list(evidence.history) != wanted:
-        first = next((i for i, (a, b) in enumerate(zip(evidence.history, wanted, strict=False)) if a != b), min(len(evidence.history), len(wanted)))  # fmt: skip
-        wrong.append(f"{len(evidence.history)} updates for {len(wanted)} batches, the first wrong one at {first + 1}")  # fmt: skip
+    found = list(evidence.history)
+    if found != wanted:
+        place = 1 + _first_difference(found, wanted)
+        wrong.append(f"{len(found)} updates for {len(wanted)} batches, wrong from {place} on")
     for seen in evidence.histories:
         if list(seen) != wanted[: len(seen)]:
             wrong.append(f"the reader saw a state of {len(seen)} updates that are not the first batches in order")  # fmt: skip
@@ -149,6 +156,11 @@ def _unions(totals: Iterable[Total]) -> set[Total]:
         for size in range(len(given) + 1)
         for chosen in combinations(given, size)
     }
+
+
+def _first_difference(found: Sequence[object], wanted: Sequence[object]) -> int:
+    same = takewhile(lambda pair: pair[0] == pair[1], zip(found, wanted, strict=False))
+    return sum(1 for _ in same)
 
 
 def _said(what: str, found: Iterable[object]) -> list[str]:

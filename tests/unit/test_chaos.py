@@ -120,6 +120,14 @@ def test_a_part_of_a_batch_is_found():
     assert failed(replace(good, looks=[])) == ["batches"]
 
 
+def test_a_batch_that_vanishes_is_found():
+    """A look that shows less of a day than one before: a batch less, or the whole day."""
+    good = evidence()
+    for days in ({CLEAN: Total.of(rows_of(1)), DIRTY: Total.of(rows_of(2))}, {}):
+        looks = [*good.looks, Look("table", days)]
+        assert failed(replace(good, looks=looks)) == ["batches"]
+
+
 def test_sinks_that_disagree_about_a_batch_are_found():
     """A batch that has other rows in one sink than in another."""
     good = evidence()
