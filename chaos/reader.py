@@ -130,10 +130,10 @@ class Reader:
         for name, days in self._sinks.days().items():
             look = Look(name, days())
             self.count += 1
-            if look.days and last.get(name) != look:
+            if last.get(name, Look(name, {})) != look:
                 self.looks.append(look)
         history = self._sinks.history()
-        if history and (not self.histories or self.histories[-1] != history):
+        if history != (self.histories[-1] if self.histories else []):
             self.histories.append(history)
 
 
