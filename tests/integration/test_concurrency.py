@@ -58,7 +58,7 @@ def pipeline(name: str, target: str, poison: int, mended: bool) -> Pipeline:
         taken = checked.groupBy().agg(place, F.count("*").alias("rows"), F.sum("n").alias("total"))
         return taken if before is None else before.unionByName(taken)
 
-    made.sink("course", DeltaSink(f"{name}/course"), reads="course")
+    made.sink("history", DeltaSink(f"{name}/course"), reads="course")
     return made
 
 
