@@ -12,6 +12,7 @@ from rich.console import Console
 
 from chaos.campaign import LONG, SHORT, Campaign, Outcome
 from chaos.schedule import Kind
+from chaos.world import World
 
 HOME = Path("var/chaos").absolute()
 console = Console(width=max(100, Console().width), highlight=False)
@@ -30,6 +31,7 @@ def main() -> int:
         plan = replace(plan, minutes=given.minutes)
     for ending in (signal.SIGTERM, signal.SIGINT):
         signal.signal(ending, lambda number, frame: sys.exit(128 + number))
+    World(HOME).stop()  # what an interrupted run left
     shutil.rmtree(HOME, ignore_errors=True)
     HOME.mkdir(parents=True)
     console.print(
