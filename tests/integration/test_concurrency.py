@@ -186,7 +186,9 @@ def test_eight_batches_of_two_pipelines(spark, database, settings, tmp_path, tar
     assert partial == []
     _check_states(database, tmp_path, wanted)
     assert one(database, "SELECT count(*) AS n FROM quarantine").n == len(names) * len(poisoned)
-    left = rows(database, "SELECT * FROM sink_publication WHERE state <> 'published'")
+    # A state that was not shown before the next one came is not shown any more.
+    shown = "state = 'published' OR state = 'replaced' AND sink = 'history'"
+    left = rows(database, f"SELECT * FROM sink_publication WHERE NOT ({shown})")
     assert left == []
     statuses = rows(database, "SELECT DISTINCT status, failed, pending FROM batch_status")
     assert [tuple(row) for row in statuses] == [("settled", 0, 0)]
