@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from ledger import DeltaSink, FileSource, ParquetSink, Pipeline, StatefulStage
 
 COUNT = 6
-LATE = frozenset({4})  # an entry of each day that is lost until the stage is mended
+LATE = (2, 4)  # day and number of an entry that is lost until the stage is mended
 FUNCTION, FILES = "function", "files"
 STATE = "account STRING, cents BIGINT, days STRING"
 
@@ -32,11 +32,12 @@ def pipeline(folder: str, form: str, *, mended: bool = False) -> Pipeline:
             schema="day INT, entry INT, account STRING, cents BIGINT",
         ),
     )
-    lost = frozenset[int]() if mended else LATE
 
     @made.stage(reads="entries")
     def checked(entries: DataFrame) -> DataFrame:
-        return entries.where(~F.col("entry").isin([-1, *lost]))
+        day, number = LATE
+        late = (F.col("day") == day) & (F.col("entry") == number)
+        return entries.where(F.lit(mended) | ~late)
 
     if form == FUNCTION:
 
@@ -139,7 +140,7 @@ def expected(*batches: tuple[int, bool]) -> State:
     """The state after these batches: of each its day, and whether it is the replay of what was lost."""
     found: dict[str, tuple[int, list[int]]] = {}
     for day, replay in batches:
-        taken = [one for one in entries(day) if (one[1] in LATE) == replay]
+        taken = [one for one in entries(day) if (one[:2] == LATE) == replay]
         for account in {one[2] for one in taken}:
             cents, days = found.get(account, (0, []))
             new = sum(one[3] for one in taken if one[2] == account)

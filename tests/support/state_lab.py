@@ -22,8 +22,17 @@ from tests.support.kept import NOTHING, Kept
 from tests.support.ledgers import rows
 
 # What was done before the crash: the first batch is in the state; the second is settled, its state is
-# committed, is shown; the second is done; of the first what was lost is settled.
-STOPS = (NOTHING, "first done", "settled", "committed", "shown", "done", "replay settled")
+# committed, is shown; the second is done; what was lost of it is settled, is in a state that is shown.
+STOPS = (
+    NOTHING,
+    "first done",
+    "settled",
+    "committed",
+    "shown",
+    "done",
+    "replay settled",
+    "replay shown",
+)
 
 
 class StateLab(Kept):
@@ -55,25 +64,25 @@ class StateLab(Kept):
 
     def advance(self, stop: str) -> None:
         """From the stop before to this one, warm and without a crash."""
-        job = self.job(mended=stop == "replay settled")
-        step = job.pipeline.states()[0]
+        job = self.job(mended=stop.startswith("replay "))
         if stop == "first done":
             settle_and_follow(job, self._run(job, _opened(job, 1)))
         elif stop == "settled":
             self._settle(job, _opened(job, 2))
         elif stop == "committed":
-            run = state_runs.open_next(job.database, job.pipeline, step, Attempt())
-            assert isinstance(run, StateRun)
-            run_state(job, run, step)
+            _commit_state(job)
         elif stop == "shown":
             publish(job.database, job.settings, job.pipeline, 2, ["balances"])
         elif stop == "done":
             advance_states(job, 2)
-        else:
+        elif stop == "replay settled":
             self._settle(job, _replay(job))
+        else:
+            _commit_state(job)
+            publish(job.database, job.settings, job.pipeline, 3, ["balances"])
 
     def replay(self) -> int:
-        """Bring what was lost of the first batch, mended; the replay's number."""
+        """Bring what was lost of the second batch, mended; the replay's number."""
         job = self.job(mended=True)
         batch_id = self._run(job, _replay(job))
         settle_and_follow(job, batch_id)
@@ -113,4 +122,11 @@ def _opened(job: Job, day: int) -> Batch:
 
 def _replay(job: Job) -> Batch:
     key = RunKey("dag", "replay")
-    return open_replay(job.database, job.settings, job.pipeline, key, 1, Selection())
+    return open_replay(job.database, job.settings, job.pipeline, key, 2, Selection())
+
+
+def _commit_state(job: Job) -> None:
+    (step,) = job.pipeline.states()
+    run = state_runs.open_next(job.database, job.pipeline, step, Attempt())
+    assert isinstance(run, StateRun)
+    run_state(job, run, step)
