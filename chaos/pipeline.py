@@ -16,7 +16,7 @@ PARQUET, DELTA, POSTGRES, HISTORY = "folder", "table", "reporting", "past"
 ORDER = "id BIGINT, day STRING, lines INT, cents BIGINT, region STRING, poison BOOLEAN"
 LINE = "id BIGINT, day STRING, line BIGINT, cents BIGINT, region STRING"
 
-pipeline = Pipeline(NAME, guarantee="exactly_once", max_replays=1, message_timeout="5m")
+pipeline = Pipeline(NAME, guarantee="exactly_once", max_replays=1, message_timeout="1h")
 pipeline.source("orders", FileSource("orders/{{ interval_start | ds }}.csv", schema=ORDER))
 pipeline.reference("regions", FileSource("regions.csv", schema="region STRING, percent INT"))
 

@@ -29,8 +29,8 @@ from scripts.airflow_env import ROOT, airflow_environment, clean_environment
 
 MASTER = "local-cluster[1,2,1024]"  # one executor for each driver: killed, it takes all that it holds along
 SCHEDULER_AWAY_SECONDS = 3.0
-DAG_SECONDS = 120.0
-IDLE_SECONDS = 15
+DAG_SECONDS = 300.0
+IDLE_SECONDS = 30
 # What Airflow needs to notice the death of a task or a scheduler within seconds instead of minutes.
 ATTENTIVE = {
     "AIRFLOW__WORKERS__SOCKET_CLEANUP_TIMEOUT": "5",

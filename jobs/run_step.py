@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from uuid import UUID
 
-from ledger.database.connection import Database
+from ledger.database.connection import Database, persist
 from ledger.errors import LedgerError
 from ledger.loading import load_pipeline
 from ledger.running import advance_states, combine, notify, run_step, withhold
@@ -47,7 +47,7 @@ def _run(given: argparse.Namespace) -> int:
     pipeline = load_pipeline(given.pipeline)
     settings = Settings()
     database = Database.from_settings(settings)
-    database.check()
+    persist(database.check)
     require_writable(settings.storage_root(), "ACKLEDGER_STORAGE")
     session = build_session(f"ackledger {pipeline.name}.{given.step}")
     job = Job(session, database, settings, pipeline)

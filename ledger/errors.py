@@ -11,6 +11,7 @@ LedgerError
 ├── IntegrityError       what is stored differs from what was recorded: the batch is held
 ├── TooManyFailedError   more records failed than a pipeline bears: the batch is held for a person
 └── UnavailableError     the database did not answer: run again later
+    └── WaitedError          and it was waited for as long as makes sense: a lock, or a sink's database
 """
 
 import logging
@@ -62,6 +63,10 @@ class TooManyFailedError(LedgerError):
 
 class UnavailableError(LedgerError):
     """The database did not answer; the call may be repeated."""
+
+
+class WaitedError(UnavailableError):
+    """What is needed was waited for already: to repeat the call at once would only wait longer."""
 
 
 class Failures:

@@ -59,6 +59,7 @@ def duplicate_rows(step_name: str, *, fraction: float, seed: int = 0) -> Fault:
     reading = _on_input(step_name, read_twice)
 
     def wrap(pipeline: Pipeline) -> None:
+        _check_tracked(pipeline, step_name)
         if not _acks_by_reading(pipeline.step(step_name)):
             emitted.wrap(pipeline)
 
@@ -87,7 +88,7 @@ def lose_file(step_name: str) -> Fault:
             yield
 
     def known(pipeline: Pipeline) -> None:
-        pipeline.step(step_name)
+        _check_tracked(pipeline, step_name)
 
     return Fault(known, during, (IntegrityError,))
 
@@ -126,6 +127,15 @@ def _share(seed: int, *identity: str) -> Any:
     """A number from 0 to 1 for each row, by its anchor alone."""
     names = identity or (ANCHOR,)
     return F.pmod(F.xxhash64(*names, F.lit(seed)), F.lit(1_000_000)) / 1_000_000
+
+
+def _check_tracked(pipeline: Pipeline, step_name: str) -> None:
+    """Raise DeclarationError for a step that follows the settlement: no record is tracked there any more."""
+    if pipeline.graph.follows(step_name):
+        raise DeclarationError(
+            f"{step_name!r} follows the settlement, where nothing is tracked any more: expected a source, a stage, "
+            "or a sink of records"
+        )
 
 
 def _acks_by_reading(step: Step) -> bool:

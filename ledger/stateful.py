@@ -24,7 +24,8 @@ class Stateful(ABC):
         """Keep the state where it outlives this process; a small snapshot of it, or the key of a large one.
 
         It prepares: the state counts once the ledger has the snapshot, which follows at once or never.
-        So write beside what is committed, never over it.
+        So write beside what is committed, never over it, and under a key of this attempt's own, such as a
+        UUID: one that was replaced may still be writing.
         """
 
     def roll_back(self, snapshot: Any) -> None:  # noqa: B027

@@ -192,7 +192,9 @@ def _lives(service: Service) -> bool:
 
 def _session_of(service: Service) -> list[psutil.Process]:
     """Every process in the session that the service leads, its orphans too; none of a later one."""
-    found = []
+    found: list[psutil.Process] = []
+    if psutil.pid_exists(service.pid) and not _leads(service):
+        return found  # the number is another process's by now
     for process in psutil.process_iter():
         try:
             if os.getsid(process.pid) == service.pid and process.create_time() >= service.created:
@@ -200,6 +202,13 @@ def _session_of(service: Service) -> list[psutil.Process]:
         except (ProcessLookupError, PermissionError, psutil.NoSuchProcess):
             continue  # it has ended, or is not ours
     return found
+
+
+def _leads(service: Service) -> bool:
+    try:
+        return bool(psutil.Process(service.pid).create_time() == service.created)
+    except psutil.NoSuchProcess:
+        return True  # it has ended just now
 
 
 def _send(process: psutil.Process, which: signal.Signals) -> None:

@@ -20,7 +20,14 @@ from airflow.sdk.exceptions import (
     DagRunTriggerException,
 )
 
-from ledger.airflow.submitting import Combine, State, Withhold, connected, submitted
+from ledger.airflow.submitting import (
+    Combine,
+    State,
+    Withhold,
+    connected,
+    decided_batch,
+    submitted,
+)
 from ledger.errors import (
     BackPressureError,
     DeclarationError,
@@ -131,20 +138,24 @@ def _guarantee_param() -> Param:
 
 
 def _follow(pipeline: Pipeline, settled: Any, published: Any, submit: Callable[..., Any]) -> None:
-    """What follows the settlement: a sink that cannot be reached keeps neither totals nor states waiting."""
+    """What follows the settlement: a sink that cannot be withheld or reached keeps nothing else waiting, and the
+    run's last task from running."""
     completed, withheld = _complete_task(), submit(WITHHOLD, kind=Withhold)
     following = [published]
     if pipeline.combined():
-        following.append(submit(COMBINE, kind=Combine, trigger_rule="none_failed"))
+        following.append(submit(COMBINE, kind=Combine, trigger_rule="all_done"))
     if pipeline.states():
-        following.append(submit(STATE, kind=State, trigger_rule="none_failed"))
-    settled >> withheld >> following >> completed
-    settled >> following
+        following.append(submit(STATE, kind=State, trigger_rule="all_done"))
+    settled >> withheld >> following
+    [settled, withheld, *following] >> completed
     if pipeline.reads_in_parts:
         published >> _next_part_task()
     if pipeline.wants_notice:
         keeping = any(step.keeper is not None for step in pipeline.sources())
-        (published if keeping else settled) >> submit(NOTIFY)
+        if keeping:  # it hears of what its sinks show
+            published >> submit(NOTIFY, trigger_rule="all_done")
+        else:
+            settled >> submit(NOTIFY)
 
 
 def _target(pipeline: Pipeline) -> str:
@@ -304,16 +315,15 @@ def _settle_task() -> Any:
 
 
 def _publish_task(target: str) -> Any:
-    @task(task_id="publish", trigger_rule="none_failed")
+    @task(task_id="publish", trigger_rule="all_done")
     def publish(**context: Any) -> None:
         """Show what is acked in the sinks; of a batch that ran at least once they show it already."""
         from ledger.loading import load_pipeline
         from ledger.publishing import publish as publish_batch
 
-        batch_id = context["ti"].xcom_pull(task_ids="open")
-        if batch_id is None:
-            raise AirflowSkipException("the run has no batch")
-        for shown in publish_batch(connected(), Settings(), load_pipeline(target), batch_id):
+        database = connected()
+        batch_id = decided_batch(context, database)
+        for shown in publish_batch(database, Settings(), load_pipeline(target), batch_id):
             _log.info("%s", shown)
 
     return publish()
@@ -348,15 +358,11 @@ def _next_part_task() -> Any:
         from ledger.queries import batches, claims
         from ledger.summary import summarize
 
-        database, batch_id = connected(), context["ti"].xcom_pull(task_ids="open")
-        if batch_id is None:
-            raise AirflowSkipException("the run has no batch")
-        summary = summarize(database, batch_id)
-        unread = summary.unread
-        if not unread or not summary.status.decided:
-            raise AirflowSkipException(
-                "the interval is read to its end, or its batch is not settled"
-            )
+        database = connected()
+        batch_id = decided_batch(context, database)
+        unread = summarize(database, batch_id).unread
+        if not unread:
+            raise AirflowSkipException("the interval is read to its end")
         batch = database.transact(lambda c: batches.get_batch(c, batch_id))
         run_id = f"part__{batch_id}"
         tried = database.transact(lambda c: claims.given_up(c, batch.dag_id, run_id))

@@ -30,9 +30,10 @@ class Combine(SparkSubmitOperator):
         from ledger.loading import load_pipeline
         from ledger.running import combines_due
 
-        batch_id = _batch(context)
+        database = connected()
+        batch_id = decided_batch(context, database)
         target = self.application_args[1]  # type: ignore[index]
-        if not combines_due(connected(), load_pipeline(target), batch_id):
+        if not combines_due(database, load_pipeline(target), batch_id):
             raise AirflowSkipException(
                 "nothing is to be combined: it has been, or records are failed"
             )
@@ -46,7 +47,8 @@ class State(SparkSubmitOperator):
         from ledger.loading import load_pipeline
         from ledger.state_runs import is_due, waits_for
 
-        batch_id, database = _batch(context), connected()
+        database = connected()
+        batch_id = decided_batch(context, database)
         target = self.application_args[1]  # type: ignore[index]
         if not is_due(database, load_pipeline(target)):
             waits = database.transact(lambda c: waits_for(c, batch_id))
@@ -54,11 +56,16 @@ class State(SparkSubmitOperator):
         super().execute(context)
 
 
-def _batch(context: Any) -> int:
-    """The run's batch; a run that has none skips the task."""
+def decided_batch(context: Any, database: Any) -> int:
+    """The run's batch; a run that has none, or whose batch is not decided, skips the task."""
+    from ledger.queries import batches
+
     batch_id = context["ti"].xcom_pull(task_ids="open")
     if batch_id is None:
         raise AirflowSkipException("the run has no batch")
+    batch = database.transact(lambda c: batches.get_batch(c, batch_id))
+    if not batch.status.decided:
+        raise AirflowSkipException(f"batch {batch_id} is {batch.status}: nothing follows yet")
     return int(batch_id)
 
 
@@ -94,8 +101,8 @@ def _arguments(target: str, step: str) -> list[str]:
 
 
 def connected() -> Any:
-    from ledger.database.connection import Database
+    from ledger.database.connection import Database, persist
 
     database = Database.from_settings(Settings())
-    database.check()
+    persist(database.check)
     return database

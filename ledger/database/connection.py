@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Engine, create_engine, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError, ProgrammingError
 
-from ledger.errors import ConfigurationError, LedgerError, UnavailableError
+from ledger.errors import ConfigurationError, LedgerError, UnavailableError, WaitedError
 from ledger.settings import Settings
 
 Result = TypeVar("Result")
@@ -19,7 +19,7 @@ OWNER = "ledger_owner"
 WRITER = "ledger_writer"
 READER = "ledger_reader"
 OLDEST_SERVER = 140000  # bit_xor() is an aggregate since PostgreSQL 14
-LOCK_TIMEOUT = "60s"
+LOCK_TIMEOUT = "180s"  # a publish may hold a row so long; it is not waited for twice
 # Between the tries of a transaction: a server of which one process was killed recovers within seconds.
 PAUSES_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0)
 # A publisher holds a row while its sink takes the rows: were its host gone, the server would keep that for hours.
@@ -154,10 +154,13 @@ def require_server(connection: Connection) -> None:
 
 
 def persist(attempt: Callable[[], Result]) -> Result:
-    """Call ``attempt``, one whole transaction, up to 6 times in 15 seconds while the database is unavailable."""
+    """Call ``attempt``, one whole transaction, up to 6 times in 15 seconds while the database is unavailable. What
+    was waited for already, a lock or another database within it, is not waited for again."""
     for pause in PAUSES_SECONDS:
         try:
             return attempt()
+        except WaitedError:
+            raise
         except UnavailableError:
             time.sleep(pause)
     return attempt()
@@ -189,7 +192,7 @@ def _operational(database: Database, exc: OperationalError) -> LedgerError:
             f"the ledger database {database.shown} refused the connection: {found}. Check ACKLEDGER_DATABASE_URL, PGPASSFILE and the server's roles"
         )
     if getattr(exc.orig, "pgcode", None) == "55P03":
-        return UnavailableError(
+        return WaitedError(
             f"the ledger database {database.shown}: waited in vain for what another process holds{_where(exc)}. A "
             "settlement or a state waits so for the publish of what it replaces, if that takes long. Nothing was changed: "
             "let that one end, then run this again"

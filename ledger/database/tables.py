@@ -397,6 +397,13 @@ claimed_file = Table(
         comment="When it was last modified then.",
     ),
     Column("digest", Text, comment="SHA-256 of a small file's content; null: not looked at."),
+    Column(
+        "claimed_at",
+        DateTime(timezone=True),
+        nullable=False,
+        server_default=func.now(),
+        comment="When it was claimed.",
+    ),
     _key("batch_id", "batch.batch_id", "Batch that reads it."),
     Index(None, "batch_id"),
     comment="Files that incremental sources have claimed: each content once. An abandoned batch gives them back.",

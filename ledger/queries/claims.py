@@ -70,7 +70,7 @@ def claimed_files(
     statement = text("""
         SELECT f.path, f.bytes, f.modified_at, f.digest FROM claimed_file f JOIN pipeline p USING (pipeline_id)
         WHERE p.name = :pipeline AND f.source = :source AND f.path = ANY (cast(:paths AS text[]))
-        ORDER BY f.path, f.batch_id, f.modified_at
+        ORDER BY f.path, f.claimed_at
     """)
     keys = {"pipeline": pipeline, "source": source, "paths": list(paths)}
     return connection.execute(statement, keys).all()

@@ -10,7 +10,13 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
 from sqlalchemy.pool import NullPool
 
 from ledger.database.connection import KEEPALIVES, LOCK_TIMEOUT, REFUSED, first_line, persist
-from ledger.errors import ConfigurationError, LedgerError, StageError, UnavailableError
+from ledger.errors import (
+    ConfigurationError,
+    LedgerError,
+    StageError,
+    UnavailableError,
+    WaitedError,
+)
 
 Result = TypeVar("Result")
 
@@ -54,8 +60,12 @@ def transact(url: sa.URL, work: Callable[[Connection], Result]) -> Result:
 
     Up to 6 times in 15 seconds while the database does not answer: ``work`` must first ask whether it has happened
     already. Every statement sees what was committed before it, whatever the database's default is.
+    Raises WaitedError then: a transaction of the ledger may stand around it, which is not to wait as often again.
     """
-    return persist(lambda: _once(url, work))
+    try:
+        return persist(lambda: _once(url, work))
+    except UnavailableError as exc:
+        raise WaitedError(str(exc)) from exc
 
 
 def _once(url: sa.URL, work: Callable[[Connection], Result]) -> Result:
@@ -124,7 +134,7 @@ def _error(url: sa.URL, exc: DBAPIError) -> LedgerError:
             "its user"
         )
     if exc.connection_invalidated or isinstance(exc, OperationalError):
-        return UnavailableError(
+        return (WaitedError if code == "55P03" else UnavailableError)(
             f"{shown(url)} did not answer: {said}. Check that the database runs and is not locked, "
             "then run this again"
         )

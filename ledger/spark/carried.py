@@ -19,6 +19,7 @@ from ledger.spark.withheld import numbers
 from ledger.stage_runs import OpenedRun
 from ledger.states import BatchKind, RunState
 from ledger.steps import SourceStep, StageStep
+from ledger.verdict import inputs
 
 
 def with_carried(job: Job, run: OpenedRun, step: SourceStep, records: DataFrame) -> DataFrame:
@@ -188,11 +189,14 @@ def _batches_of(job: Job, run: OpenedRun, roots: DataFrame) -> dict[int, int]:
 
 def _stored_run(job: Job, step: StageStep, batch_id: int, records: int) -> int | None:
     """The run of a stage that counts in an earlier batch. None if it never committed there: then nothing reached
-    it of records that did not fail. Raises InputError if the batch had no such stage."""
+    it of records that did not fail. Raises InputError if the batch had no such stage, or with other inputs."""
     batch = job.database.transact(lambda c: batches.get_batch(c, batch_id))
-    stages = [str(one["name"]) for one in batch.topology if one["kind"] == "stage"]
+    stages = {str(one["name"]): one for one in batch.topology if one["kind"] == "stage"}
     if step.name not in stages:
         raise _misfit(step, batch_id, records, f"its stages were {', '.join(stages) or 'none'}")
+    read = inputs(stages[step.name])
+    if sorted(read) != sorted(step.inputs):  # what came by another input was never in its output
+        raise _misfit(step, batch_id, records, f"it read {', '.join(read)} there")
     found = job.database.transact(lambda c: runs.runs_of(c, batch_id))
     committed = [run for run in found if run.state is RunState.COMMITTED]
     return next((run.stage_run_id for run in committed if run.stage == step.name), None)

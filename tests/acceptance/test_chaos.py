@@ -34,11 +34,12 @@ def test_nothing_is_lost_and_nothing_comes_twice():
 
 
 def left_of(folder):
-    """Processes that a run has left behind."""
+    """Processes that a run has left behind: they name its folder, or have it from their environment."""
     found = []
     for process in psutil.process_iter():
         try:
-            if any(str(folder) in part for part in process.cmdline()):
+            known = [*process.cmdline(), process.environ().get("ACKLEDGER_HOME", "")]
+            if any(str(folder) in part for part in known):
                 found.append(process)
         except psutil.Error:
             continue

@@ -95,9 +95,13 @@ def test_totals_and_states_have_tasks_beside_publish():
 def _check_beside_publish(dag, name):
     for one in (name, "publish"):
         task = dag.get_task(one)
-        assert task.upstream_task_ids == {"settle", "withhold"}
+        assert task.upstream_task_ids == {"withhold"}
         assert "complete" in task.downstream_task_ids
-        assert task.trigger_rule == "none_failed"  # withhold is skipped where nothing failed
+        assert (
+            task.trigger_rule == "all_done"
+        )  # it asks the ledger itself whether the batch is decided
+    assert dag.get_task("complete").upstream_task_ids >= {"settle", "withhold", "publish", name}
+    assert dag.get_task("complete").trigger_rule == "none_failed"
 
 
 def test_half_an_interval_is_refused():

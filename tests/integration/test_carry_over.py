@@ -385,7 +385,7 @@ def test_columns_that_changed(spark):
 
 
 def test_a_stage_that_was_not_there(spark):
-    """A stage that the batch did not have, or had behind a whole one, has no rows to carry over."""
+    """A stage that the batch did not have, or had with other inputs, or as a whole one, has no rows to carry over."""
     result = testing.run_batch(shop(lose=[2]), SHOP, spark=spark)
     more = shop()
     more._steps["total"] = replace(more._steps["total"], inputs=("sorted_out",))
@@ -399,7 +399,17 @@ def test_a_stage_that_was_not_there(spark):
     made.stage(reads="orders")(published)
     made.stage(reads="published", whole=True, unit="customer")(checked)
     made.sink("sales", ParquetSink("sales"), reads="checked")
-    with pytest.raises(InputError, match=r"'published': .* of several records, or not tracked"):
+    with pytest.raises(InputError, match=r"'published': .* it read total there"):
+        testing.replay(result, made)
+
+    result = testing.run_batch(shop(lose=[2]), SHOP, spark=spark)
+    made = Pipeline("shop", guarantee="at_least_once")
+    made.source("orders", FileSource("orders.csv", schema=ORDERS))
+    made.stage(reads="orders")(checked)
+    made.stage(reads="checked")(total)
+    made.stage(reads="total", whole=True, unit="customer")(published)
+    made.sink("sales", ParquetSink("sales"), reads="published")
+    with pytest.raises(InputError, match=r"'total': .* of several records, or not tracked"):
         testing.replay(result, made)
 
 
@@ -408,6 +418,10 @@ def sorted_out(rows):
 
 
 def published(rows):
+    return rows
+
+
+def total(rows):
     return rows
 
 

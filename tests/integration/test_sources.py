@@ -390,6 +390,26 @@ def test_an_abandoned_batch_gives_its_files_back(runner, tmp_path, sink_rows):
     assert delivered(sink_rows) == ["a", "b"]
 
 
+def test_what_a_batch_claims_when_it_is_opened_again_is_the_newest(runner, tmp_path, sink_rows):
+    """The content that came last is that of the last claim, though the batch that made it has an older number."""
+    file = tmp_path / "in" / "1.csv"
+    write(file, "a", modified=1_000_000)
+    run = runner(incremental())
+    dead = run.open("one")
+    started(run.job.database, dead.batch_id, "words")
+    age(run.job.database, dead.batch_id, 10_000)
+    sweep_once(run.job.database)
+    run.settled(run.open("two"))
+    write(file, "b", modified=2_000_000)
+    run.settled(run.open("one"))
+    write(file, "b", modified=3_000_000)
+    run.settled(run.open("three"))
+    assert delivered(sink_rows) == ["a", "b"]
+    write(file, "a", modified=4_000_000)
+    run.settled(run.open("four"))
+    assert delivered(sink_rows) == ["a", "a", "b"]
+
+
 def test_a_file_that_changes_after_its_claim(runner, tmp_path):
     """A file that is not as it was claimed fails the batch, naming it: half of it might be read."""
     write(tmp_path / "in" / "1.csv", "a")

@@ -209,6 +209,16 @@ def test_example_pipeline(spark):
     assert [(one.stage, one.reason) for one in result.failed] == [("with_plane", "lost")]
 
 
+def test_faults_where_nothing_is_tracked_are_refused(spark):
+    """Behind the settlement no record can be lost or come twice: a fault there would prove nothing."""
+    made = orders()
+    made.combine(reads="known")(as_it_is)
+    made.sink("totals", ParquetSink("totals"), reads="as_it_is")
+    for fault in (testing.duplicate_rows("totals", fraction=0.5), testing.lose_file("as_it_is")):
+        with pytest.raises(DeclarationError, match="follows the settlement"):
+            testing.run_batch(made, {"orders": ORDERS[:5]}, spark=spark, faults=[fault])
+
+
 def test_names_that_are_none(spark):
     """An unknown source, reference, stage or point is refused with what was meant."""
     with pytest.raises(DeclarationError, match="no source 'order'; did you mean 'orders'"):
