@@ -1,6 +1,7 @@
 """The real path: a scheduler, spark-submit for every step, and the ledger, on slices of real data."""
 
 import json
+from contextlib import suppress
 
 import psutil
 import pyarrow.dataset as ds
@@ -255,13 +256,18 @@ def test_no_password_in_logs_or_templates(airflow, lost):
 
 def test_services_listen_on_loopback_only(airflow):
     """No service, and nothing that it started, can be reached from another machine."""
-    listening = {
-        connection.laddr.ip.removeprefix("::ffff:")  # as a JVM writes it
-        for service in services.running(airflow.home / "airflow")
-        for process in [psutil.Process(service.pid), *psutil.Process(service.pid).children(True)]
-        for connection in process.net_connections("inet")
-        if connection.status == psutil.CONN_LISTEN
-    }
+    listening = set()
+    for service in services.running(airflow.home / "airflow"):
+        leader = psutil.Process(service.pid)
+        for process in [leader, *leader.children(True)]:
+            with suppress(psutil.NoSuchProcess):  # a task's process that has just ended
+                found = process.net_connections("inet")
+                # A JVM writes 127.0.0.1 in another way.
+                listening |= {
+                    one.laddr.ip.removeprefix("::ffff:")
+                    for one in found
+                    if one.status == psutil.CONN_LISTEN
+                }
     assert listening == {"127.0.0.1"}
 
 
