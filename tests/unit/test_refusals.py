@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from ledger.cli import _finish
+from ledger.cli.running import finish
 from ledger.database.connection import require_server
 from ledger.errors import ConfigurationError
 from ledger.spark.copy import _unavailable
@@ -72,6 +72,6 @@ def test_exit_code_of_a_batch_that_is_not_settled(capsys):
     summary = {"status": "held", "complete": False, "roots": roots, "stages": []}
     for status, code in (("held", 1), ("settled", 3)):
         with pytest.raises(Exception) as caught:
-            _finish([{**summary, "status": status}], as_json=True)
+            finish([{**summary, "status": status}], as_json=True)
         assert caught.value.exit_code == code
     assert "held" in capsys.readouterr().out

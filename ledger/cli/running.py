@@ -1,109 +1,42 @@
-"""The ``ackledger`` command. Exit codes: 0 complete, 3 failed records remain, 1 error."""
+"""Commands that run a pipeline: ``run``, ``replay``, ``publish``."""
 
-import json
-import sys
 import time
 import uuid
-from collections.abc import Callable
 from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from ledger import cli_tables as tables
-from ledger.database.connection import Database
-from ledger.errors import (
-    BackPressureError,
-    Failures,
-    InputError,
-    LedgerError,
-    NotReadyError,
+from ledger.cli import tables
+from ledger.cli.base import (
+    INCOMPLETE,
+    BatchNumber,
+    Json,
+    Moment,
+    Target,
+    app,
+    connect,
+    err,
+    load,
+    out,
+    show,
 )
+from ledger.database.connection import Database
+from ledger.errors import BackPressureError, Failures, InputError, NotReadyError
 from ledger.opening import open_batch, open_replay
 from ledger.pipeline import Pipeline
-from ledger.queries import batches, publications, replays, reports
+from ledger.queries import batches, publications, replays
 from ledger.queries.batches import Batch
 from ledger.requests import Interval, RunKey, Selection
 from ledger.settings import Settings
-from ledger.settlement import release as release_batch
 from ledger.states import BatchStatus, Guarantee
 from ledger.storage import require_writable
 from ledger.summary import Summary, summarize
-from ledger.sweeper import sweep_once
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-INCOMPLETE = 3
-
-app = typer.Typer(
-    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__
-)
-db = typer.Typer(no_args_is_help=True, help="The ledger's database.")
-app.add_typer(db, name="db")
-
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-Target = Annotated[
-    str, typer.Argument(metavar="MODULE:PIPELINE", help="For example jobs.flights:pipeline.")
-]
-Moment = typer.Option(formats=["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S%z"])
-PipelineName = Annotated[str | None, typer.Option("--pipeline", help="Only this pipeline.")]
-BatchNumber = Annotated[int | None, typer.Option("--batch", help="Only this batch.")]
-
-# Broken lines in a narrow terminal, or a pipe, can still be read; cut cells can't.
-out = Console(width=max(Console().width, 110))
-err = Console(stderr=True)
-
-
-def main() -> None:
-    """Run the command; an error is one clear line and exit code 1."""
-    try:
-        code = app(standalone_mode=False)
-    except LedgerError as exc:
-        fail(str(exc))
-    except typer.Abort:
-        fail("interrupted")
-    except Exception as exc:  # click's usage errors, and whatever a pipeline's own code raises
-        show = getattr(exc, "show", None)
-        if show is None:
-            raise
-        show()
-        sys.exit(1)
-    sys.exit(code or 0)  # of typer.Exit; a command itself returns None
-
-
-def fail(message: str) -> None:
-    """Print one line and exit with 1."""
-    err.print(f"ackledger: {message}", style="red", markup=False, soft_wrap=True, highlight=False)
-    sys.exit(1)
-
-
-def connect(settings: Settings) -> Database:
-    """The ledger's database, checked: reachable, recent enough, migrated."""
-    database = Database.from_settings(settings)
-    database.check()
-    return database
-
-
-def show(data: Any, as_json: bool, table: Callable[[Any], Any]) -> None:
-    """Print ``data`` as JSON, or as the table made of it."""
-    if as_json:
-        sys.stdout.write(json.dumps(data, default=str, indent=2) + "\n")
-    else:
-        out.print(table(data))
-
-
-@db.command("upgrade")
-def db_upgrade(as_json: Json = False) -> None:
-    """Create or migrate the ledger's schema; safe to repeat."""
-    from ledger.database.upgrade import head, upgrade
-
-    database = Database.from_settings(Settings())
-    upgrade(database)
-    show({"database": database.shown, "revision": head()}, as_json, tables.facts)
 
 
 @app.command()
@@ -126,7 +59,7 @@ def run(
 ) -> None:
     """Run all steps of a pipeline over one interval in one process, without Airflow."""
     settings = Settings()
-    pipeline = _load(target)
+    pipeline = load(target)
     interval = Interval(interval_start, interval_end, _params(param or []))
     database = connect(settings)
     require_writable(settings.storage_root(), "ACKLEDGER_STORAGE")
@@ -134,7 +67,7 @@ def run(
     batch = open_batch(
         database, settings, pipeline, key, interval, reprocess=reprocess, guarantee=guarantee
     )
-    _finish([_run_batch(database, settings, pipeline, batch, master)], as_json, single=True)
+    finish([_run_batch(database, settings, pipeline, batch, master)], as_json, single=True)
 
 
 @app.command()
@@ -166,7 +99,7 @@ def replay(
 ) -> None:
     """Run the failed records again, one replay batch for each original batch."""
     settings = Settings()
-    pipeline = _load(target)
+    pipeline = load(target)
     database = connect(settings)
     require_writable(settings.storage_root(), "ACKLEDGER_STORAGE")
     selection = Selection(reason, stage, root, source, since, until, quarantined, held)
@@ -188,7 +121,7 @@ def replay(
         summaries.append(_run_batch(database, settings, pipeline, opened, master))
     if not summaries:
         raise InputError("nothing to replay: no failed record matches; see 'ackledger failed'")
-    _finish(summaries, as_json)
+    finish(summaries, as_json)
 
 
 @app.command()
@@ -203,7 +136,7 @@ def publish(
     from ledger.spark.job import Job
     from ledger.state_runs import is_due
 
-    settings, pipeline = Settings(), _load(target)
+    settings, pipeline = Settings(), load(target)
     database = connect(settings)
     waiting = database.transact(lambda c: publications.waiting(c, pipeline.name, batch))
     failures, shown = Failures(), []
@@ -217,61 +150,6 @@ def publish(
             advance_states(job, batch)
     show([asdict(one) for one in shown], as_json, tables.rows)
     failures.raise_first()
-
-
-@app.command()
-def sweep(as_json: Json = False) -> None:
-    """Decide what can be decided, fail what expired, clean up; safe to run at any time."""
-    swept = sweep_once(connect(Settings()))
-    show(asdict(swept), as_json, tables.sweep)
-    if swept.errors:
-        raise typer.Exit(1)
-
-
-@app.command()
-def release(batch: int, as_json: Json = False) -> None:
-    """Let a batch settle that is held because too many of its records failed."""
-    released = release_batch(connect(Settings()), batch)
-    show(asdict(released), as_json, tables.facts)
-    if released.status is not BatchStatus.SETTLED:
-        raise typer.Exit(1)
-
-
-@app.command()
-def status(
-    pipeline: PipelineName = None, batch: BatchNumber = None, limit: int = 20, as_json: Json = False
-) -> None:
-    """Show the latest batches, or the steps of one."""
-    database = connect(Settings())
-    if batch is not None:
-        show(_summary(summarize(database, batch)), as_json, tables.summary)
-        return
-    rows = database.transact(
-        lambda c: reports.recent_batches(c, pipeline, limit), engine=database.reader
-    )
-    show([dict(row._mapping) for row in rows], as_json, tables.batches)
-
-
-@app.command()
-def failed(pipeline: PipelineName = None, batch: BatchNumber = None, as_json: Json = False) -> None:
-    """Show failed and quarantined records by stage and reason."""
-    database = connect(Settings())
-    rows = database.transact(lambda c: reports.failures(c, pipeline, batch), engine=database.reader)
-    show([dict(row._mapping) for row in rows], as_json, tables.failures)
-
-
-@app.command()
-def sql(query: str, as_json: Json = False) -> None:
-    """Ask the ledger in SQL, as the reader role in a read-only transaction."""
-    database = connect(Settings())
-    rows = database.transact(lambda c: reports.ask(c, query), engine=database.reader)
-    show([dict(row._mapping) for row in rows], as_json, tables.rows)
-
-
-def _load(target: str) -> Pipeline:
-    from ledger.loading import load_pipeline
-
-    return load_pipeline(target)
 
 
 def _params(given: list[str]) -> dict[str, str]:
@@ -328,10 +206,11 @@ def _run_batch(
         run_steps(job, batch, on_step)
         progress.update(line, description=f"batch {batch.batch_id}: settling")
         settle_and_follow(job, batch.batch_id)
-    return _summary(summarize(database, batch.batch_id), time.monotonic() - started)
+    return summary_of(summarize(database, batch.batch_id), time.monotonic() - started)
 
 
-def _summary(summary: Summary, seconds: float | None = None) -> dict[str, Any]:
+def summary_of(summary: Summary, seconds: float | None = None) -> dict[str, Any]:
+    """What is printed of a batch."""
     made = {**asdict(summary), "complete": summary.complete}
     if seconds is not None:
         made["seconds"] = round(seconds, 2)
@@ -340,7 +219,7 @@ def _summary(summary: Summary, seconds: float | None = None) -> dict[str, Any]:
     return made
 
 
-def _finish(summaries: list[dict[str, Any]], as_json: bool, *, single: bool = False) -> None:
+def finish(summaries: list[dict[str, Any]], as_json: bool, *, single: bool = False) -> None:
     """Print what became of the batches; exit 3 if records failed, 1 if a batch is not settled."""
     if as_json:
         show(summaries[0] if single else summaries, True, tables.summary)

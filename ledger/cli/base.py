@@ -1,0 +1,62 @@
+"""What the commands share: the application, its consoles, its options, how an error ends."""
+
+import json
+import sys
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from ledger.database.connection import Database
+from ledger.pipeline import Pipeline
+from ledger.settings import Settings
+
+INCOMPLETE = 3
+HELP = "The ``ackledger`` command. Exit codes: 0 complete, 3 failed records remain, 1 error."
+
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=HELP
+)
+db = typer.Typer(no_args_is_help=True, help="The ledger's database.")
+app.add_typer(db, name="db")
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+Target = Annotated[
+    str, typer.Argument(metavar="MODULE:PIPELINE", help="For example jobs.flights:pipeline.")
+]
+Moment = typer.Option(formats=["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S%z"])
+PipelineName = Annotated[str | None, typer.Option("--pipeline", help="Only this pipeline.")]
+BatchNumber = Annotated[int | None, typer.Option("--batch", help="Only this batch.")]
+
+# Broken lines in a narrow terminal, or a pipe, can still be read; cut cells can't.
+out = Console(width=max(Console().width, 110))
+err = Console(stderr=True)
+
+
+def fail(message: str) -> None:
+    """Print one line and exit with 1."""
+    err.print(f"ackledger: {message}", style="red", markup=False, soft_wrap=True, highlight=False)
+    sys.exit(1)
+
+
+def connect(settings: Settings) -> Database:
+    """The ledger's database, checked: reachable, recent enough, migrated."""
+    database = Database.from_settings(settings)
+    database.check()
+    return database
+
+
+def show(data: Any, as_json: bool, table: Callable[[Any], Any]) -> None:
+    """Print ``data`` as JSON, or as the table made of it."""
+    if as_json:
+        sys.stdout.write(json.dumps(data, default=str, indent=2) + "\n")
+    else:
+        out.print(table(data))
+
+
+def load(target: str) -> Pipeline:
+    """The pipeline at MODULE:PIPELINE."""
+    from ledger.loading import load_pipeline
+
+    return load_pipeline(target)

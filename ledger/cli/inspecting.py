@@ -1,0 +1,39 @@
+"""Commands that ask the ledger: ``status``, ``failed``, ``sql``."""
+
+from ledger.cli import tables
+from ledger.cli.base import BatchNumber, Json, PipelineName, app, connect, show
+from ledger.cli.running import summary_of
+from ledger.queries import reports
+from ledger.settings import Settings
+from ledger.summary import summarize
+
+
+@app.command()
+def status(
+    pipeline: PipelineName = None, batch: BatchNumber = None, limit: int = 20, as_json: Json = False
+) -> None:
+    """Show the latest batches, or the steps of one."""
+    database = connect(Settings())
+    if batch is not None:
+        show(summary_of(summarize(database, batch)), as_json, tables.summary)
+        return
+    rows = database.transact(
+        lambda c: reports.recent_batches(c, pipeline, limit), engine=database.reader
+    )
+    show([dict(row._mapping) for row in rows], as_json, tables.batches)
+
+
+@app.command()
+def failed(pipeline: PipelineName = None, batch: BatchNumber = None, as_json: Json = False) -> None:
+    """Show failed and quarantined records by stage and reason."""
+    database = connect(Settings())
+    rows = database.transact(lambda c: reports.failures(c, pipeline, batch), engine=database.reader)
+    show([dict(row._mapping) for row in rows], as_json, tables.failures)
+
+
+@app.command()
+def sql(query: str, as_json: Json = False) -> None:
+    """Ask the ledger in SQL, as the reader role in a read-only transaction."""
+    database = connect(Settings())
+    rows = database.transact(lambda c: reports.ask(c, query), engine=database.reader)
+    show([dict(row._mapping) for row in rows], as_json, tables.rows)
