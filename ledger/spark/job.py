@@ -28,6 +28,7 @@ FAILED = "_failed"
 DROPPED = "_dropped"
 ERROR = "_error"
 RAW = "_raw"
+NAMES = "_names"  # the columns of the record's file, where they are read by name
 MESSAGE = "_message"
 POSITION = "_position"
 IDENTITY = "_identity"
@@ -48,6 +49,7 @@ RESERVED = frozenset(
         DROPPED,
         ERROR,
         RAW,
+        NAMES,
         MESSAGE,
         POSITION,
         IDENTITY,

@@ -65,6 +65,10 @@ class TableReader:
         """A table has no headers."""
         return
 
+    def by_file(self, stored: DataFrame) -> bool:
+        """A table has no lines."""
+        return False
+
     def parse_again(self, stored: DataFrame) -> DataFrame:
         """Stored records with ``_message``, in today's schema; what did not fit is fitted to it.
 
