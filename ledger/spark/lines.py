@@ -145,16 +145,19 @@ def _error(form: Format) -> Column:
     """Why a record does not parse, as ``_error``; null if it does."""
     value = F.col("value")
     malformed = f"malformed {form.format}: "
-    checks = F.when(~F.is_valid_utf8(value), NOT_UTF8)
-    for condition, reason in _csv_shape(form) if form.format == "csv" else _json_shape():
-        checks = checks.when(condition, malformed + reason)
-    misfit = F.col("_texts").isNotNull()
-    checks = checks.when(misfit, F.concat(F.lit(malformed), _misfit(form)))
-    for one in form.schema.fields:
-        if not one.nullable:
-            missing = F.col(_quoted(one.name)).isNull()
-            checks = checks.when(missing, f"{malformed}{one.name} is null")
-    return checks.alias("_error")
+    shape = _csv_shape(form) if form.format == "csv" else _json_shape()
+    missing = [
+        (F.col(_quoted(one.name)).isNull(), f"{one.name} is null")
+        for one in form.schema.fields
+        if not one.nullable
+    ]
+    problems = [
+        F.when(~F.is_valid_utf8(value), NOT_UTF8),
+        *(F.when(condition, malformed + reason) for condition, reason in shape),
+        F.concat(F.lit(malformed), _misfit(form)),
+        *(F.when(condition, malformed + reason) for condition, reason in missing),
+    ]
+    return F.coalesce(*problems).alias("_error")
 
 
 def _misfits(form: Format) -> Column:
@@ -186,7 +189,9 @@ def _misfit(form: Format) -> Column:
         expected = F.lit(f"{one.name}: expected {one.dataType.simpleString()}, found ")
         shown = F.left(text, F.lit(_MOST_SHOWN))
         found.append(F.when(text.isNotNull() & wrong, F.concat(expected, shown)))
-    return F.coalesce(F.when(texts[CORRUPT].isNotNull(), _not_a_record(form)), *found)
+    declared = form.schema.simpleString().removeprefix("struct<").removesuffix(">")
+    other = F.when(F.col("_record")[CORRUPT].isNotNull(), f"expected {declared}")
+    return F.coalesce(F.when(texts[CORRUPT].isNotNull(), _not_a_record(form)), *found, other)
 
 
 def _is_decimal(field: StructField) -> bool:

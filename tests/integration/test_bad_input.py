@@ -397,28 +397,31 @@ def test_values_of_csv_have_their_type(runner, tmp_path, sink_rows):
 
 def test_values_of_json_have_their_type(runner, tmp_path, sink_rows):
     """So does a value of JSON, at any depth; a number too exact for its decimal, and a comma in one, too."""
-    schema = f"{STRICT}, n INT, s STRUCT<a: DATE, d: DECIMAL(3,1)>, x ARRAY<TIMESTAMP>"
+    nested = "s STRUCT<a: DATE, d: DECIMAL(3,1)>, x ARRAY<TIMESTAMP>, y ARRAY<INT>"
     texts = [(n, v) for n, v, _ in VALUES if (n, v) != ("f", "1e999")]
     wrong = [
         *texts, ("f", "1d"), ("n", 1.5), ("n", "7"), ("s", {"a": "x"}), ("s", {"d": 1.25}),
-        ("x", ["2024-01-05", "12:30:00"]),
+        ("x", ["2024-01-05", "12:30:00"]), ("y", [1, "a"]), ("y", [1.5]),
     ]  # fmt: skip
-    bad = [json.dumps({name: value}) for name, value in wrong] + ['{"f": 1e999}', '{"d": 1.239}']
+    numbers = ['{"f": 1e999, "z": 1}', '{"d": 1.239, "z": 1}', '{"v": "1,5"}']
+    bad = [json.dumps({name: value, "z": 1}) for name, value in wrong] + numbers
     good = [
-        '{"d": 1.5, "n": 2, "s": {"a": "2024-01-05", "d": 1.5}, "v": "1,5"}',
-        '{"d": "7", "f": 2}',
+        '{"d": 1.5, "n": 2, "s": {"a": "2024-01-05", "d": 1.5}, "v": "1,5", "z": 1}',
+        '{"d": "7", "f": 2, "y": [1, null], "z": 1}',
     ]
     write(tmp_path, "a.jsonl", "\n".join([*bad, "", "  ", *good]).encode())
-    run = runner(copying(schema=schema, format="json"))
+    run = runner(copying(schema=f"{STRICT}, n INT, {nested}, z INT NOT NULL", format="json"))
     arrived, failed = parsed(run, ("d", "n", "v"), sink_rows)
     assert [(str(row[0]), *row[1:]) for row in arrived] == [
         ("1.50", 2, "1,5"),
         ("7.00", None, None),
     ]
     assert set(failed) == set(bad)
-    assert failed['{"d": 1.239}'] == "json: d: expected decimal(10,2), found 1.239"
-    assert failed['{"n": 1.5}'] == "json: n: expected int, found 1.5"
-    assert failed[json.dumps({"a": "2024-01-05 garbage"})].endswith("found 2024-01-05 garbage")
+    assert failed['{"d": 1.239, "z": 1}'] == "json: d: expected decimal(10,2), found 1.239"
+    assert failed['{"n": 1.5, "z": 1}'] == "json: n: expected int, found 1.5"
+    assert failed['{"v": "1,5"}'] == "json: z is null"
+    dated = json.dumps({"a": "2024-01-05 garbage", "z": 1})
+    assert failed[dated] == "json: a: expected date, found 2024-01-05 garbage"
 
 
 def test_formats_of_dates_are_enforced(runner, tmp_path, sink_rows):
