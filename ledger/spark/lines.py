@@ -11,6 +11,7 @@ from pyspark.sql.types import DataType, DecimalType, StringType, StructField, St
 
 from ledger.errors import DeclarationError
 from ledger.spark import values
+from ledger.spark.fitting import kept
 from ledger.spark.job import RESERVED
 
 CORRUPT = "_corrupt"
@@ -95,7 +96,7 @@ def _columns(form: Format) -> list[Column]:
     """The schema's columns; null where a value does not fit, or the file has no such column."""
     made = []
     for one in form.schema.fields:
-        column = F.lit(None).cast(values.parsed_type(one.dataType, "csv"))
+        column = F.lit(None).cast(kept(one.dataType))
         if one.name in form.names:
             read = F.col("_record")[one.name]
             column = values.converted(read, one.dataType, form.format, form.options)

@@ -460,9 +460,10 @@ def test_columns_by_name(runner, tmp_path, sink_rows, caplog):
     """By name, each file has columns in an order of its own; a new one is noted and ignored, one that is missing is null."""
     write(tmp_path, "a.csv", b"n,name,price\n1,a,2\nx,a,2\n")
     write(tmp_path, "b.csv", b"price,extra,n\n3,e,2\n4,e,y\n")
+    write(tmp_path, "c.csv", b"name,n\nc,5\n")
     run = runner(copying(columns="by_name"))
     arrived, failed = parsed(run, ("n", "name", "price"), sink_rows)
-    assert arrived == [(1, "a", 2.0), (2, None, 3.0)]
+    assert arrived == [(1, "a", 2.0), (2, None, 3.0), (5, "c", None)]
     assert failed == {
         "x,a,2": "csv: n: expected int, found x", "4,e,y": "csv: n: expected int, found y",
     }  # fmt: skip
