@@ -20,7 +20,7 @@ from ledger.database.connection import Database
 from ledger.database.tables import metadata
 from ledger.database.upgrade import downgrade, head, upgrade
 from ledger.errors import ConfigurationError, LedgerError, UnavailableError
-from ledger.queries import batches
+from ledger.queries import asking, batches
 from tests.support.ledgers import one, opened, pipeline, rows, whole_batch
 
 
@@ -252,6 +252,28 @@ def test_passwords(scram, tmp_path, monkeypatch, database):
         reached.transact(lambda c: batches.get_batch(c, batch.batch_id)).batch_id == batch.batch_id
     )
     reached.dispose()
+
+
+def test_queries_log_in_by_themselves(scram, tmp_path, monkeypatch, migrated):
+    """Where a server asks for passwords, a query needs the reader's own, and never runs as the ledger's user."""
+    monkeypatch.setenv("PGPASSWORD", "right")
+    url = scram.render_as_string(hide_password=False)
+    with pytest.raises(
+        ConfigurationError, match=r"log in as ledger_sql, which .*authentication failed.*READER_URL"
+    ):
+        asking.answer(Database(url), "SELECT 1")
+    monkeypatch.delenv("PGPASSWORD")
+    passfile = tmp_path / "passfile"
+    passfile.write_text("*:*:*:ledger_sql:reads\n*:*:*:app:right\n")
+    passfile.chmod(0o600)
+    monkeypatch.setenv("PGPASSFILE", str(passfile))
+    with migrated.plain.begin() as connection:
+        connection.exec_driver_sql("ALTER ROLE ledger_sql PASSWORD 'reads'")
+    try:
+        assert asking.answer(Database(url), "SELECT session_user") == [("ledger_sql",)]
+    finally:
+        with migrated.plain.begin() as connection:
+            connection.exec_driver_sql("ALTER ROLE ledger_sql PASSWORD NULL")
 
 
 def test_statement_that_is_refused(database):
