@@ -30,7 +30,10 @@ BEGIN
       NULL;  -- another database of this server was migrated at the same moment
     END;
   END LOOP;
-  IF NOT pg_has_role(current_user, 'ledger_payload_reader', 'MEMBER') THEN
+  -- Since PostgreSQL 16 who creates a role may grant it, and is no more than that.
+  IF NOT pg_has_role(current_user, 'ledger_payload_reader', 'MEMBER')
+     OR NOT pg_has_role(current_user, 'ledger_payload_reader', 'USAGE')
+        AND pg_has_role(current_user, 'ledger_payload_reader', 'MEMBER WITH ADMIN OPTION') THEN
     EXECUTE format('GRANT ledger_payload_reader TO %I', current_user);
   END IF;
 END $$;

@@ -21,6 +21,7 @@ from ledger.database.tables import metadata
 from ledger.database.upgrade import downgrade, head, upgrade
 from ledger.errors import ConfigurationError, LedgerError, UnavailableError
 from ledger.queries import asking, batches
+from ledger.settlement import settle_once
 from tests.support.ledgers import one, opened, pipeline, rows, whole_batch
 
 
@@ -274,6 +275,31 @@ def test_queries_log_in_by_themselves(scram, tmp_path, monkeypatch, migrated):
     finally:
         with migrated.plain.begin() as connection:
             connection.exec_driver_sql("ALTER ROLE ledger_sql PASSWORD NULL")
+
+
+def test_upgrade_by_a_user_who_may_create_roles():
+    """No superuser is needed: who owns the database and may create roles has all roles afterwards."""
+    with tempfile.TemporaryDirectory(prefix="ackledger-") as folder:
+        home = Path(folder)
+        home.chmod(0o755)
+        admin = Database(embedded.start(home))
+        with admin.plain.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            connection.exec_driver_sql("CREATE ROLE app LOGIN CREATEROLE")
+            connection.exec_driver_sql("CREATE DATABASE mine OWNER app")
+        url = admin.url.set(username="app", database="mine")
+        own = Database(url.render_as_string(hide_password=False))
+        try:
+            upgrade(own)
+            batch, _ = whole_batch(own, pipeline(), lose_sink=[0])
+            settle_once(own, batch.batch_id)
+            assert asking.answer(own, "SELECT failed FROM batch_status") == [(1,)]
+            assert (
+                one(own, "SELECT detail FROM failed_root").detail == "1 edges from middle, 0 acked"
+            )
+        finally:
+            own.dispose()
+            admin.dispose()
+            embedded.stop(home)
 
 
 def test_statement_that_is_refused(database):
