@@ -142,6 +142,38 @@ GUARD = """IF EXISTS (SELECT FROM batch b WHERE b.batch_id = clear_partition.bat
   END IF;
   """
 
+# What the writer may update of a row ends with its state: a decided batch keeps its verdict, a run
+# that ended its record. Texts, because a value of an enum cannot be used where it is added.
+REFUSE = """
+CREATE FUNCTION refuse_rewriting() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  RAISE EXCEPTION '% is history: % may not change it', TG_TABLE_NAME, current_user
+    USING ERRCODE = 'insufficient_privilege';
+END $$
+"""
+REFUSE_COMMENT = "Refuses an update by the writer of what is decided."
+VERDICT = "opened_at, settled_at, roots, failed_roots, held_reason, released"
+RECORD = """lease_until, closed_at, failure, input_rows, output_rows, failed_rows, duplicate_rows,
+    delta_rows, delta_xor, emitted_edges, emitted_roots, acked_edges"""
+
+
+def _of(row: str, columns: str) -> str:
+    return "(" + ", ".join(f"{row}.{name.strip()}" for name in columns.split(",")) + ")"
+
+
+TRIGGERS = {
+    "batch": f"""
+        OLD.status::text IN ('settled', 'superseded')
+        AND (NEW.status::text NOT IN (OLD.status::text, 'superseded')
+             OR {_of("NEW", VERDICT)} IS DISTINCT FROM {_of("OLD", VERDICT)})
+    """,
+    "stage_run": f"""
+        OLD.state::text <> 'running'
+        AND (NEW.state <> OLD.state AND (OLD.state::text, NEW.state::text) <> ('committed', 'superseded')
+             OR {_of("NEW", RECORD)} IS DISTINCT FROM {_of("OLD", RECORD)})
+    """,
+}
+
 # The views that had the raw text: {detail} stands where it was.
 DETAIL = """
 SELECT f.root_id, f.message_id, f.batch_id, p.name AS pipeline, b.kind, b.interval_start,
@@ -317,9 +349,22 @@ def _functions() -> None:
     op.execute(CLEAR.format(guard=GUARD))
 
 
+def _triggers() -> None:
+    op.execute(REFUSE)
+    op.execute(f"COMMENT ON FUNCTION refuse_rewriting() IS {_literal(REFUSE_COMMENT)}")
+    op.execute("ALTER FUNCTION refuse_rewriting() OWNER TO ledger_owner")
+    for table, rewrites in TRIGGERS.items():
+        op.execute(
+            f"CREATE TRIGGER {table}_history BEFORE UPDATE ON {table} FOR EACH ROW "
+            f"WHEN (current_user = 'ledger_writer' AND {rewrites}) "
+            "EXECUTE FUNCTION refuse_rewriting()"
+        )
+
+
 def upgrade() -> None:
     op.execute(ROLES)
     _functions()
+    _triggers()
     op.execute("REVOKE INSERT, UPDATE, DELETE ON root_counter FROM ledger_writer")
     for table, columns in UPDATED.items():
         op.execute(f"REVOKE UPDATE, DELETE ON {table} FROM ledger_writer")
@@ -345,6 +390,9 @@ def downgrade() -> None:
     for table in (*UPDATED, "root_counter"):
         op.execute(f"GRANT INSERT, UPDATE, DELETE ON {table} TO ledger_writer")
     op.execute(CLEAR.format(guard=""))
+    for table in TRIGGERS:
+        op.execute(f"DROP TRIGGER {table}_history ON {table}")
+    op.execute("DROP FUNCTION refuse_rewriting()")
     for signature in FUNCTIONS:
         name, _, argument = signature.removesuffix(")").partition("(")
         op.execute(f"DROP FUNCTION {name}({argument.split()[1]})")

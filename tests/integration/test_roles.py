@@ -43,6 +43,7 @@ UPDATED = {
 }  # fmt: skip
 DELETED = {"replaced_folder"}
 TABLES = sorted(metadata.tables)
+INSUFFICIENT_PRIVILEGE = "42501"
 
 
 def denied(engine, statement):
@@ -51,7 +52,7 @@ def denied(engine, statement):
         try:
             connection.execute(text(statement))
         except DBAPIError as exc:
-            if "permission denied" not in str(exc.orig):
+            if exc.orig.pgcode != INSUFFICIENT_PRIVILEGE:
                 raise
             return True
     return False
@@ -106,6 +107,27 @@ def test_history_in_full(database):
             pytest.raises(DBAPIError, match=r"permission denied|must be owner"),
         ):
             connection.execute(text(statement))
+
+
+def test_a_verdict_stays(database):
+    """What the writer may update while a batch is open and a run runs, it may not once that has ended."""
+    batch, _ = whole_batch(database, pipeline(), lose_sink=[0])
+    with database.writer.begin() as connection:
+        connection.execute(text("UPDATE batch SET held_reason = NULL, released = false"))
+    settle_once(database, batch.batch_id)
+    for change in (
+        "batch SET status = 'open'",
+        "batch SET failed_roots = 0",
+        "batch SET settled_at = now()",
+        "batch SET status = 'superseded', roots = 0",
+        "stage_run SET state = 'running'",
+        "stage_run SET output_rows = 77",
+        "stage_run SET state = 'superseded', failure = 'none'",
+        "stage_run SET state = 'failed'",
+    ):
+        assert denied(database.writer, f"UPDATE {change}"), change
+    for change in ("batch SET woken_at = now(), status = 'superseded'", "stage_run SET state = 'superseded'"):  # fmt: skip
+        assert not denied(database.writer, f"UPDATE {change}"), change
 
 
 def test_the_owners_functions_keep_what_is_undecided(database):
