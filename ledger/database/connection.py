@@ -58,7 +58,9 @@ class Database:
         self.url = _url("ACKLEDGER_DATABASE_URL", url)
         # The password of one login is not another's: that of ledger_sql comes from a passfile.
         self.reader_url = (
-            self.url._replace(username=SQL_LOGIN, password=None)
+            self.url._replace(username=SQL_LOGIN, password=None).difference_update_query(
+                ("user", "password")
+            )
             if reader_url is None
             else _url("ACKLEDGER_READER_URL", reader_url)
         )

@@ -38,6 +38,7 @@ END $open$
 """
 # What a login may do beyond reading, if anything.
 _POWERS = text("""
+    SELECT session_user || ' ' || power FROM (
     SELECT 'is a superuser' AS power FROM pg_roles WHERE rolname = session_user AND rolsuper
     UNION ALL
     SELECT 'may create roles, databases or replicas, or see past row security' FROM pg_roles
@@ -55,6 +56,7 @@ _POWERS = text("""
     SELECT 'may call ' || oid::regprocedure FROM pg_proc
     WHERE proowner = to_regrole(:owner) AND prosecdef
       AND has_function_privilege(session_user, oid, 'EXECUTE')
+    ) AS found
 """)
 
 
@@ -87,9 +89,8 @@ def _session(database: Database) -> Iterator[Connection]:
         keys = {"readers": [READER, PAYLOAD_READER], "owner": OWNER}
         power = connection.execute(_POWERS, keys).scalar()
         if power is not None:
-            user = database.reader_url.username
             raise ConfigurationError(
-                f"queries need a login that can only read, and {user} {power}. {_LOGIN}"
+                f"queries need a login that can only read, and {power}. {_LOGIN}"
             )
         yield connection
 
