@@ -42,7 +42,8 @@ _POWERS = text("""
     SELECT 'is a superuser' AS power FROM pg_roles WHERE rolname = session_user AND rolsuper
     UNION ALL
     SELECT 'may create roles, databases or replicas, or see past row security' FROM pg_roles
-    WHERE rolname = session_user AND (rolcreaterole OR rolcreatedb OR rolreplication OR rolbypassrls)
+    WHERE rolname = session_user
+      AND (rolcreaterole OR rolcreatedb OR rolreplication OR rolbypassrls)
     UNION ALL
     SELECT 'has the role ' || rolname FROM pg_roles
     WHERE pg_has_role(session_user, oid, 'MEMBER')

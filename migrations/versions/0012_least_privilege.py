@@ -88,7 +88,8 @@ FUNCTIONS: dict[str, tuple[str, str]] = {
           IF count IS NULL OR count <= 0 THEN
             RAISE EXCEPTION 'expected a positive number of roots, found %', count;
           END IF;
-          UPDATE root_counter SET next_root = next_root + count RETURNING next_root - count INTO first;
+          UPDATE root_counter SET next_root = next_root + count
+          RETURNING next_root - count INTO first;
           RETURN first;
         END $$
         """,
@@ -143,7 +144,7 @@ GUARD = """IF EXISTS (SELECT FROM batch b WHERE b.batch_id = clear_partition.bat
   """
 
 # What the writer may update of a row ends with its state: a decided batch keeps its verdict, a run
-# that ended its record. Texts, because a value of an enum cannot be used where it is added.
+# that ended its record, a delivery its files and moments. Texts, because a value of an enum cannot be used where it is added.
 REFUSE = """
 CREATE FUNCTION refuse_rewriting() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -155,6 +156,8 @@ REFUSE_COMMENT = "Refuses an update by the writer of what is decided."
 VERDICT = "opened_at, settled_at, roots, failed_roots, held_reason, released"
 RECORD = """lease_until, closed_at, failure, input_rows, output_rows, failed_rows, duplicate_rows,
     delta_rows, delta_xor, emitted_edges, emitted_roots, acked_edges"""
+
+DELIVERED = "published_at, ready, folder, files, rows"
 
 
 def _of(row: str, columns: str) -> str:
@@ -169,9 +172,16 @@ TRIGGERS = {
     """,
     "stage_run": f"""
         OLD.state::text <> 'running'
-        AND (NEW.state <> OLD.state AND (OLD.state::text, NEW.state::text) <> ('committed', 'superseded')
+        AND (NEW.state <> OLD.state
+             AND (OLD.state::text, NEW.state::text) <> ('committed', 'superseded')
              OR {_of("NEW", RECORD)} IS DISTINCT FROM {_of("OLD", RECORD)})
     """,
+    "publication": f"""(
+        OLD.published_at IS NOT NULL
+        AND {_of("NEW", DELIVERED)} IS DISTINCT FROM {_of("OLD", DELIVERED)}
+        OR OLD.replaced_at IS NOT NULL AND NEW.replaced_at IS DISTINCT FROM OLD.replaced_at
+    )""",
+    "checkpoint": "OLD.acked_at IS NOT NULL AND NEW.acked_at IS DISTINCT FROM OLD.acked_at",
 }
 
 # The views that had the raw text: {detail} stands where it was.

@@ -240,7 +240,7 @@ def test_missing_file_then_the_same_run_again(cli, folder):
         (("sql", "SELECT * FROM alembic_version; SELECT 1"), "expected one query, found several"),
         (("sql", "DELETE FROM batch"), "expected a query that returns rows, for example SELECT"),
         (("sql", "DELETE FROM batch RETURNING 1"), "read-only transaction"),
-        (("sql", "SELECT set_config('transaction_read_only', 'off', true)"), "read-write mode must be set before"),
+        (("sql", "SELECT set_config('transaction_read_only', 'off', true)"), "must be set before"),
         (("sql", "COMMIT; DELETE FROM batch"), "expected one query, found several"),
         (("sql", "SET work_mem = '1MB'"), "cannot open SET query as cursor"),
     ],

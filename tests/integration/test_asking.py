@@ -124,7 +124,10 @@ HONEST = [
     ("SELECT $x$ ; $$ $x$ AS s", [(" ; $$ ",)]),
     ("SELECT 100 % 3 AS n, '%s %(x)s :x' AS s", [(1, "%s %(x)s :x")]),
     ("VALUES (1), (2)", [(1,), (2,)]),
-    ("WITH RECURSIVE t (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM t WHERE n < 3) TABLE t", [(1,), (2,), (3,)]),
+    (
+        "WITH RECURSIVE t (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM t WHERE n < 3) TABLE t",
+        [(1,), (2,), (3,)],
+    ),
     ("SELECT n, sum(n) OVER (ORDER BY n) FROM generate_series(1, 2) n", [(1, 1), (2, 3)]),
     ("(SELECT 1) UNION (SELECT 2) ORDER BY 1", [(1,), (2,)]),
     ("SHOW transaction_read_only", [("on",)]),
@@ -134,7 +137,7 @@ HONEST = [
     ("SELECT status, count(*) FROM failed_root_detail GROUP BY 1", [("failed", 1)]),
     ("SELECT status, reason FROM root_state(1)", [("failed", "lost")]),
     ("SELECT stage, reason, root_id FROM failed_root", [("sink", "lost", 1)]),
-]  # fmt: skip
+]
 
 
 @pytest.fixture

@@ -256,7 +256,7 @@ def test_passwords(scram, tmp_path, monkeypatch, database):
 
 
 def test_queries_log_in_by_themselves(scram, tmp_path, monkeypatch, migrated):
-    """Where a server asks for passwords, a query needs the reader's own, and never runs as the ledger's user."""
+    """Where a server asks for passwords a query needs the reader's own, never the ledger's."""
     monkeypatch.setenv("PGPASSWORD", "right")
     url = scram.render_as_string(hide_password=False)
     with pytest.raises(
@@ -278,7 +278,7 @@ def test_queries_log_in_by_themselves(scram, tmp_path, monkeypatch, migrated):
 
 
 def test_upgrade_by_a_user_who_may_create_roles():
-    """No superuser is needed: who owns the database and may create roles has all roles afterwards."""
+    """No superuser is needed: who owns the database and may create roles has them afterwards."""
     with tempfile.TemporaryDirectory(prefix="ackledger-") as folder:
         home = Path(folder)
         home.chmod(0o755)

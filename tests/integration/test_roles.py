@@ -20,30 +20,80 @@ from tests.support.ledgers import emit as emitted
 # Columns that the writer may update. It may update no other, delete from one table, truncate none.
 UPDATED = {
     "pipeline": {
-        "message_timeout_seconds", "max_batch_age_seconds", "max_replays", "max_failed_ratio", "replay_limit",
-        "replay_backoff_seconds", "replay_backoff_cap_seconds", "auto_replay",
+        "message_timeout_seconds",
+        "max_batch_age_seconds",
+        "max_replays",
+        "max_failed_ratio",
+        "replay_limit",
+        "replay_backoff_seconds",
+        "replay_backoff_cap_seconds",
+        "auto_replay",
     },
     "batch": {
-        "status", "held_reason", "opened_at", "settled_at", "roots", "failed_roots", "released", "woken_at",
+        "status",
+        "held_reason",
+        "opened_at",
+        "settled_at",
+        "roots",
+        "failed_roots",
+        "released",
+        "woken_at",
     },
     "batch_source": {
-        "claimed", "quota", "rest", "rest_of_batch_id", "first_position", "claimed_after", "claimed_upto",
-        "emit_run_id", "first_root", "roots", "notified_at",
+        "claimed",
+        "quota",
+        "rest",
+        "rest_of_batch_id",
+        "first_position",
+        "claimed_after",
+        "claimed_upto",
+        "emit_run_id",
+        "first_root",
+        "roots",
+        "notified_at",
     },
     "stage_run": {
-        "state", "lease_until", "closed_at", "failure", "input_rows", "output_rows", "failed_rows", "duplicate_rows",
-        "delta_rows", "delta_xor", "emitted_edges", "emitted_roots", "acked_edges",
+        "state",
+        "lease_until",
+        "closed_at",
+        "failure",
+        "input_rows",
+        "output_rows",
+        "failed_rows",
+        "duplicate_rows",
+        "delta_rows",
+        "delta_xor",
+        "emitted_edges",
+        "emitted_roots",
+        "acked_edges",
     },
     "failed_message": {
-        "status", "root_id", "attempts", "failed_replays", "unit_failures", "replay_batch_id", "not_before",
-        "before_claim", "updated_at",
+        "status",
+        "root_id",
+        "attempts",
+        "failed_replays",
+        "unit_failures",
+        "replay_batch_id",
+        "not_before",
+        "before_claim",
+        "updated_at",
     },
     "publication": {"ready", "folder", "files", "rows", "published_at", "replaced_at"},
     "checkpoint": {"acked_at", "removed_at"},
-}  # fmt: skip
+}
 DELETED = {"replaced_folder"}
 TABLES = sorted(metadata.tables)
 INSUFFICIENT_PRIVILEGE = "42501"
+DELIVERED = """
+    INSERT INTO publication (batch_id, sink, stage_run_id, ready, rows, published_at, replaced_at)
+    SELECT batch_id, stage, stage_run_id, true, 9, now(), now() FROM stage_run WHERE stage = 'sink'
+    ON CONFLICT (batch_id, sink) DO UPDATE SET published_at = now(), replaced_at = now()
+"""
+COMMITTED = """
+    INSERT INTO checkpoint (pipeline_id, stage, batch_id, stage_run_id, acked_at)
+    SELECT pipeline_id, 'middle', batch_id, stage_run_id, now()
+    FROM stage_run JOIN batch USING (batch_id) WHERE stage = 'middle'
+"""
 
 
 def denied(engine, statement):
@@ -60,7 +110,7 @@ def denied(engine, statement):
 
 @pytest.mark.parametrize("table", TABLES)
 def test_the_writer_rewrites_nothing(database, table):
-    """DELETE, TRUNCATE, and UPDATE of every column: refused, but for what a statement of ours does."""
+    """DELETE, TRUNCATE, and UPDATE of every column: refused, but for what our statements do."""
     columns = [column.name for column in metadata.tables[table].columns]
     updated = {
         name for name in columns
@@ -72,7 +122,7 @@ def test_the_writer_rewrites_nothing(database, table):
 
 
 def test_grants_are_what_the_statements_need():
-    """The columns that the query modules set, and the tables that they delete from, are just these."""
+    """The columns that the query modules set, and the tables they delete from, are just these."""
     source = "\n".join(path.read_text() for path in (ROOT / "ledger" / "queries").glob("*.py"))
     source = re.sub(r"\{[^{}\n]*\}", "", source)  # expressions within a text
     end = r'(?:\bWHERE|\bFROM|\bRETURNING|")'
@@ -116,11 +166,14 @@ def test_history_in_full(database):
 
 
 def test_a_verdict_stays(database):
-    """What the writer may update while a batch is open and a run runs, it may not once that has ended."""
+    """What the writer updates of an open batch and a running run, it may not once that ended."""
     batch, _ = whole_batch(database, pipeline(), lose_sink=[0])
     with database.writer.begin() as connection:
         connection.execute(text("UPDATE batch SET held_reason = NULL, released = false"))
     settle_once(database, batch.batch_id)
+    with database.plain.begin() as connection:  # as a publisher and a state would have
+        connection.execute(text(DELIVERED))
+        connection.execute(text(COMMITTED))
     for change in (
         "batch SET status = 'open'",
         "batch SET failed_roots = 0",
@@ -130,9 +183,18 @@ def test_a_verdict_stays(database):
         "stage_run SET output_rows = 77",
         "stage_run SET state = 'superseded', failure = 'none'",
         "stage_run SET state = 'failed'",
+        "publication SET published_at = NULL",
+        "publication SET files = '[]'",
+        "publication SET rows = 7",
+        "publication SET replaced_at = NULL",
+        "checkpoint SET acked_at = NULL",
     ):
         assert denied(database.writer, f"UPDATE {change}"), change
-    for change in ("batch SET woken_at = now(), status = 'superseded'", "stage_run SET state = 'superseded'"):  # fmt: skip
+    for change in (
+        "batch SET woken_at = now(), status = 'superseded'",
+        "stage_run SET state = 'superseded'",
+        "checkpoint SET removed_at = now()",
+    ):
         assert not denied(database.writer, f"UPDATE {change}"), change
 
 
@@ -174,13 +236,24 @@ def test_the_counter_of_roots_only_goes_up(database):
     assert database.transact(lambda c: batches.reserve_roots(c, 1)) == first + 4096
 
 
-PAYLOAD = ("SELECT detail FROM failed_root", "SELECT detail FROM root_fail", "SELECT filter FROM dedup_filter",
-           "SELECT * FROM failed_root_payload")  # fmt: skip
-REASONS = ("failed_root_detail", "quarantine", "held_record", "root_status", "root_state(1)", "replay_history")  # fmt: skip
+PAYLOAD = (
+    "SELECT detail FROM failed_root",
+    "SELECT detail FROM root_fail",
+    "SELECT filter FROM dedup_filter",
+    "SELECT * FROM failed_root_payload",
+)
+REASONS = (
+    "failed_root_detail",
+    "quarantine",
+    "held_record",
+    "root_status",
+    "root_state(1)",
+    "replay_history",
+)
 
 
 def test_raw_text_is_for_the_payload_reader(database):
-    """The reader sees stages, reasons and ids; the raw text is for a role of its own, which sees both."""
+    """The reader sees stages, reasons and ids; raw text is for a role of its own."""
     for statement in PAYLOAD:
         assert denied(database.reader, statement)
         assert not denied(database.payload_reader, statement)
