@@ -21,7 +21,9 @@ from ledger.database.tables import metadata
 from ledger.database.upgrade import downgrade, head, upgrade
 from ledger.errors import ConfigurationError, LedgerError, UnavailableError
 from ledger.queries import asking, batches
+from ledger.settings import Settings
 from ledger.settlement import settle_once
+from scripts import databases
 from tests.support.ledgers import one, opened, pipeline, rows, whole_batch
 
 
@@ -275,6 +277,27 @@ def test_queries_log_in_by_themselves(scram, tmp_path, monkeypatch, migrated):
     finally:
         with migrated.plain.begin() as connection:
             connection.exec_driver_sql("ALTER ROLE ledger_sql PASSWORD NULL")
+
+
+def test_the_stack_has_a_login_for_queries(scram, monkeypatch, migrated):
+    """What the container stack starts with gives the login of its ACKLEDGER_READER_URL a password."""
+    admin = migrated.url.render_as_string(hide_password=False)
+    reader = scram.set(username="ledger_sql", password="it's long").render_as_string(
+        hide_password=False
+    )
+    monkeypatch.setenv("ACKLEDGER_DATABASE_URL", admin)
+    monkeypatch.setenv("ACKLEDGER_READER_URL", reader)
+    try:
+        for _ in range(2):
+            databases.main()
+            stack = Database.from_settings(Settings())
+            assert asking.answer(stack, "SELECT session_user") == [("ledger_sql",)]
+    finally:
+        with migrated.plain.begin() as connection:
+            connection.exec_driver_sql("ALTER ROLE ledger_sql PASSWORD NULL")
+        with migrated.plain.connect() as connection:
+            connection.execution_options(isolation_level="AUTOCOMMIT")
+            connection.exec_driver_sql("DROP DATABASE airflow")
 
 
 def test_upgrade_by_a_user_who_may_create_roles():
