@@ -9,12 +9,22 @@ from sqlalchemy.exc import DBAPIError
 from ledger.database.tables import metadata
 from ledger.errors import InputError
 from ledger.opening import open_batch
-from ledger.queries import batches, claims, partitions, settlement
+from ledger.queries import (
+    batches,
+    checkpoints,
+    claims,
+    dedup,
+    partitions,
+    publications,
+    settlement,
+    source_states,
+)
 from ledger.requests import Interval, RunKey
 from ledger.settings import Settings
 from ledger.settlement import settle_once
+from ledger.states import BatchStatus
 from tests.conftest import ROOT
-from tests.support.ledgers import END, START, opened, pipeline, rows, run_middle, whole_batch
+from tests.support.ledgers import END, START, one, opened, pipeline, rows, run_middle, whole_batch
 from tests.support.ledgers import emit as emitted
 
 # Columns that the writer may update. It may update no other, delete from one table, truncate none.
@@ -196,6 +206,57 @@ def test_a_verdict_stays(database):
         "checkpoint SET removed_at = now()",
     ):
         assert not denied(database.writer, f"UPDATE {change}"), change
+
+
+def test_the_services_may_do_their_work(database):
+    """What follows a settlement, from staging to an ack and back, is granted to the writer."""
+    batch, _ = whole_batch(database, pipeline(), lose_sink=[0])
+    number, other = batch.batch_id, opened(database, pipeline(), "other", day=1)
+    settle_once(database, number)
+    run = one(database, "SELECT max(stage_run_id) AS id FROM stage_run WHERE stage = 'sink'").id
+    files = [{"path": "out/one.parquet", "bytes": 1, "rows": 9, "first_position": 0}]
+    values = {"run": run, "key": ["n"], "capacity": 1, "error_rate": 0.1, "entries": 1}
+    with database.plain.begin() as connection:  # as if the sink had rows of what failed
+        connection.execute(text("UPDATE publication SET ready = false, rows = NULL"))
+    with database.writer.begin() as connection:
+        assert publications.lock_pending(connection, number, "sink") is not None
+        assert publications.set_ready(connection, number, "sink", "out", files)
+        publications.note_brought_again(connection, run, [number])
+        publications.set_published(connection, number, "sink")
+        publications.set_replaced(connection, [number], "sink")
+        publications.set_woken(connection, number)
+        batches.set_notified(connection, number, "source")
+        checkpoints.lock_pipeline(connection, "chain")
+        checkpoints.fence(connection, batch.pipeline_id, ["middle"])
+        checkpoints.insert(connection, batch.pipeline_id, "middle", number, run, {"n": 1})
+        checkpoints.set_acked(connection, "chain", "middle", number)
+        checkpoints.set_acked(connection, "chain", "middle", number)
+        checkpoints.set_removed(connection, run)
+        dedup.insert_filter(connection, {**values, "filter": b"x"})
+        dedup.note_replaced(connection, other.batch_id, "sink", ["out/batch=1"])
+        dedup.note_own_folders(connection, number)
+        dedup.forget_replaced(connection, other.batch_id)
+        assert source_states.take_over(connection, [run]) == 0  # the batch is not abandoned
+    states = one(database, "SELECT published_at, replaced_at, rows FROM publication")
+    assert None not in states
+    assert states.rows == 9
+
+
+def test_what_an_abandoned_batch_had_goes(database):
+    """The claims of files and the states of an abandoned batch are removed, by the owner's functions."""
+    batch = opened(database, pipeline())
+    emitted(database, batch, 3)
+    run = one(database, "SELECT stage_run_id AS id FROM stage_run").id
+    with database.writer.begin() as connection:
+        claims.insert_files(connection, [_file(batch)])
+        checkpoints.insert(connection, batch.pipeline_id, "source", batch.batch_id, run, None)
+        batches.move_batch(connection, batch.batch_id, BatchStatus.OPEN, BatchStatus.ABANDONED)
+        claims.release(connection, batch.batch_id)
+        settlement.forget_fails(connection, batch.batch_id)
+        partitions.clear_partition(connection, batch.batch_id)
+        assert source_states.take_over(connection, [run]) == 1
+    for table in ("claimed_file", "checkpoint", "ledger_delta"):
+        assert rows(database, f"SELECT * FROM {table}") == []
 
 
 def test_the_owners_functions_keep_what_is_undecided(database):
