@@ -144,7 +144,8 @@ GUARD = """IF EXISTS (SELECT FROM batch b WHERE b.batch_id = clear_partition.bat
   """
 
 # What the writer may update of a row ends with its state: a decided batch keeps its verdict, a run
-# that ended its record, a delivery its files and moments. Texts, because a value of an enum cannot be used where it is added.
+# that ended its record, a delivery its files and moments. Texts, because a value of an enum cannot
+# be used where it is added.
 REFUSE = """
 CREATE FUNCTION refuse_rewriting() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN

@@ -243,7 +243,7 @@ def test_the_services_may_do_their_work(database):
 
 
 def test_what_an_abandoned_batch_had_goes(database):
-    """The claims of files and the states of an abandoned batch are removed, by the owner's functions."""
+    """The claims of files and the states of an abandoned batch go, by the owner's functions."""
     batch = opened(database, pipeline())
     emitted(database, batch, 3)
     run = one(database, "SELECT stage_run_id AS id FROM stage_run").id
