@@ -9,6 +9,7 @@ LedgerError
 ├── NotReadyError        the batch is not in the state for this: wait, or run what is missing
 │   └── BackPressureError    as many records are pending as a pipeline bears: wait
 ├── IntegrityError       what is stored differs from what was recorded: the batch is held
+│   └── LostFileError        a file that was written is gone or changed: its writer runs again
 ├── TooManyFailedError   more records failed than a pipeline bears: the batch is held for a person
 └── UnavailableError     the database did not answer: run again later
     └── WaitedError          and it was waited for as long as makes sense: a lock, or a sink's database
@@ -55,6 +56,10 @@ class BackPressureError(NotReadyError):
 
 class IntegrityError(LedgerError):
     """Rows, edges, XOR or files differ from what was recorded."""
+
+
+class LostFileError(IntegrityError):
+    """A file that a run wrote is gone, or was changed since."""
 
 
 class TooManyFailedError(LedgerError):

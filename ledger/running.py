@@ -11,7 +11,7 @@ from ledger import follow_ups, state_runs
 from ledger.database.connection import Database
 from ledger.errors import Failures, FencedError, LedgerError, NotReadyError
 from ledger.pipeline import Pipeline
-from ledger.publishing import Published, needs_withholding, publish
+from ledger.publishing import Published, lost, needs_withholding, publish
 from ledger.queries import checkpoints, publications
 from ledger.queries.batches import Batch
 from ledger.replaced import remove_replaced
@@ -101,12 +101,21 @@ def _follow(job: "Job", batch_id: int) -> None:
 
 
 def withhold(job: "Job", batch_id: int) -> list[str]:
-    """See ``ledger.spark.withhold``; starts nothing where nothing failed."""
-    if not needs_withholding(job.database, batch_id):
+    """See ``ledger.spark.withhold``; starts nothing where nothing failed and no staged file is
+    lost."""
+    missing = lost(job.database, job.settings, job.pipeline, batch_id)
+    if not missing and not needs_withholding(job.database, batch_id):
         return []
     from ledger.spark import withhold as withholding
 
     return withholding.withhold(job, batch_id)
+
+
+def _stage_lost(job: "Job", batch_id: int, sinks: Iterable[str]) -> None:
+    """Stage anew what these sinks are to publish of a batch's family and is lost."""
+    missing = lost(job.database, job.settings, job.pipeline, batch_id)
+    if {row.sink for row in missing} & set(sinks):
+        withhold(job, batch_id)
 
 
 def publish_settled(job: "Job", batch_id: int) -> list[Published]:
@@ -142,6 +151,7 @@ def combine(
                 _living(job, run, step, on_fenced)
     with failures.kept():
         sinks = _names(job.pipeline.combined())
+        _stage_lost(job, batch_id, sinks)
         shown = publish(job.database, job.settings, job.pipeline, batch_id, sinks)
     failures.raise_first()
     return shown
@@ -210,6 +220,7 @@ def _show_states(job: "Job", step: StateStep) -> Failures:
     for batch_id in unshown:
         with failures.kept():
             try:
+                _stage_lost(job, batch_id, sinks)
                 publish(job.database, job.settings, job.pipeline, batch_id, sinks)
             except NotReadyError as exc:  # another process is showing it
                 _log.info("%s", exc)

@@ -173,7 +173,7 @@ def _decide_roots(
         batches.supersede_family(connection, batch.replaces_batch_id, batch.batch_id)
         publications.supersede(connection, batch.batch_id)
     _decide_publications(connection, batch, failed)
-    queries.forget_fails(connection, batch.batch_id)
+    runs.forget_fails(connection, batch.batch_id)
     partitions.clear_partition(connection, batch.batch_id)
     return Settlement(batch.batch_id, BatchStatus.SETTLED, verdict.reason, True, roots, failed)
 
@@ -306,7 +306,7 @@ def _abandon(connection: Connection, batch: Batch, verdict: Verdict) -> Settleme
     if batch.kind is BatchKind.REPLAY:  # what was held for its sake may be shown now
         _decide_publications(connection, batch, failed=0)
     runs.fence_all_running(connection, batch.batch_id)
-    queries.forget_fails(connection, batch.batch_id)
+    runs.forget_fails(connection, batch.batch_id)
     partitions.clear_partition(connection, batch.batch_id)
     return Settlement(batch.batch_id, BatchStatus.ABANDONED, verdict.reason, True)
 

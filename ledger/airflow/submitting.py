@@ -12,13 +12,17 @@ from ledger.settings import Settings
 
 
 class Withhold(SparkSubmitOperator):
-    """Submits nothing where nothing failed."""
+    """Submits nothing where nothing failed and no staged file is lost."""
 
     def execute(self, context: Any) -> None:
-        from ledger.publishing import needs_withholding
+        from ledger.loading import load_pipeline
+        from ledger.publishing import lost, needs_withholding
 
-        batch_id = context["ti"].xcom_pull(task_ids="open")
-        if not needs_withholding(connected(), batch_id):
+        batch_id, database = context["ti"].xcom_pull(task_ids="open"), connected()
+        target = self.application_args[1]  # type: ignore[index]
+        if not needs_withholding(database, batch_id) and not lost(
+            database, Settings(), load_pipeline(target), batch_id
+        ):
             raise AirflowSkipException("nothing is to be withheld")
         super().execute(context)
 

@@ -241,3 +241,24 @@ def posted_rows(connection: Connection, run_id: int) -> int:
     """Deltas that the run's buckets say they posted."""
     statement = text("SELECT coalesce(sum(rows), 0) FROM stage_run_bucket WHERE stage_run_id = :id")
     return int(connection.execute(statement, {"id": run_id}).scalar_one())
+
+
+def duplicate_rows(connection: Connection, run_id: int) -> int:
+    """Rows that a sink's run left out as delivered before."""
+    statement = text("SELECT coalesce(duplicate_rows, 0) FROM stage_run WHERE stage_run_id = :id")
+    return int(connection.execute(statement, {"id": run_id}).scalar_one())
+
+
+def refused_roots(connection: Connection, batch_id: int, sink: str) -> list[int]:
+    """Roots of a batch that ran at least once whose rows a sink left out, for it refused some."""
+    statement = text("""
+        SELECT DISTINCT f.root_id FROM root_fail f JOIN stage_run r USING (stage_run_id)
+        WHERE f.batch_id = :id AND r.stage = :sink AND r.state = 'committed' ORDER BY 1
+    """)
+    return [row.root_id for row in connection.execute(statement, {"id": batch_id, "sink": sink})]
+
+
+def forget_fails(connection: Connection, batch_id: int) -> None:
+    """Remove the explicit fails of a decided batch: failed_root has them. At least once those of
+    its sinks stay, for they say which rows a sink has left out."""
+    connection.execute(text("SELECT forget_fails(:id)"), {"id": batch_id})

@@ -124,8 +124,11 @@ def _error(url: sa.URL, exc: DBAPIError) -> LedgerError:
         said = type(exc.orig).__name__
     if code[:2] in ("22", "23"):  # values, constraints
         return StageError(
-            f"{shown(url)} refused a row: {said}. Mend the stage before the sink, or "
-            "the table, and run the sink again"
+            f"{shown(url)} refused a row: {said}. Nothing of the batch was published. What it was "
+            "staged against has changed since, or it comes from a combine or a state, or a "
+            "trigger, a missing partition, or a row of another batch is in the way: change the "
+            "table so that it takes the row, then publish it again: ackledger publish "
+            "MODULE:PIPELINE, or clear the task publish"
         )
     refused = not code and any(phrase in str(exc.orig) for phrase in REFUSED)
     if refused or code in ("42501", "25006"):  # no right, or read-only

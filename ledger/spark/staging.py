@@ -23,6 +23,11 @@ def stage_rows(rows: DataFrame, step: SinkStep, folder: str) -> Manifest:
         raise StageError(
             f"sink {step.name!r} is partitioned by {missing[0]!r}, which its input lacks; it has {', '.join(rows.columns)}"
         )
+    if names and not set(rows.columns) - set(names) - {ROOT, ROOTS, UNIT}:
+        raise StageError(
+            f"sink {step.name!r} is partitioned by all of its columns, {', '.join(names)}: files "
+            "need at least one column more"
+        )
     require_writable(folder, f"the path of sink {step.name!r}, or ACKLEDGER_DATA,")
     writer = rows.write.mode("append").options(**WRITTEN)
     if names:
@@ -31,8 +36,10 @@ def stage_rows(rows: DataFrame, step: SinkStep, folder: str) -> Manifest:
     return take_manifest(folder)
 
 
-def check_key(step: SinkStep, rows: DataFrame) -> None:
-    """Raise StageError if an upsert could not tell which of two rows to keep: said before anything is decided."""
+def check_key(step: SinkStep, rows: DataFrame, *, by_row: bool = False) -> None:
+    """Raise StageError if an upsert could not tell which of two rows to keep: said before anything
+    is decided. ``by_row``: rows with a null in the key fail one by one, see
+    ``ledger.spark.refused``."""
     if not isinstance(step.sink, PostgresSink) or not step.sink.key:
         return
     for name in step.sink.key:
@@ -42,7 +49,9 @@ def check_key(step: SinkStep, rows: DataFrame) -> None:
             )
     key = [f"`{name}`" for name in step.sink.key]
     missing = reduce(lambda one, other: one | other, [F.col(name).isNull() for name in key])
-    wrong = rows.groupBy(*key).count().where(missing | (F.col("count") > 1)).first()
+    several = F.col("count") > 1
+    odd = several & ~missing if by_row else several | missing
+    wrong = rows.groupBy(*key).count().where(odd).first()
     if wrong is not None:
         found = {name: wrong[name] for name in step.sink.key}
         raise StageError(

@@ -95,11 +95,17 @@ FUNCTIONS: dict[str, tuple[str, str]] = {
         """,
     ),
     "forget_fails(batch bigint)": (
-        "Removes the explicit fails of a decided batch: failed_root has them. Of no other batch.",
+        "Removes the explicit fails of a decided batch: failed_root has them. Of no other batch. "
+        "At least once those of its sinks stay: they say which rows a sink has left out.",
         """
         RETURNS void LANGUAGE sql SECURITY DEFINER SET search_path = public, pg_temp AS $$
           DELETE FROM root_fail f USING batch b
           WHERE f.batch_id = batch AND b.batch_id = f.batch_id AND b.status NOT IN ('open', 'held')
+            AND NOT (b.guarantee = 'at_least_once' AND EXISTS (
+              SELECT FROM stage_run r
+              WHERE r.stage_run_id = f.stage_run_id AND r.state = 'committed'
+                AND jsonb_path_exists(b.topology, '$[*] ? (@.name == $name && @.kind == "sink")',
+                                      jsonb_build_object('name', r.stage))))
         $$
         """,
     ),

@@ -156,19 +156,26 @@ def written(folder):
     (folder / "flights.csv").write_text("flight,carrier,delay\n" + "\n".join(lines) + "\n")
 
 
-def test_a_combine_that_raises_is_run_again(runner, tmp_path, sink_rows):
+@pytest.mark.parametrize(
+    ("makes", "message"),
+    [
+        (lambda checked: "no frame", "returned str, expected a DataFrame"),
+        (lambda checked: checked.withColumn("_unit", F.lit(1)), "'_unit', a name of the ledger"),
+    ],
+)
+def test_a_combine_that_raises_is_run_again(runner, tmp_path, sink_rows, makes, message):
     """The settlement stands, the run is marked failed, nothing is shown; the next call goes on."""
     written(tmp_path)
     made = totals()
 
     @made.combine(reads="checked")
     def broken(checked):
-        return "no frame"
+        return makes(checked)
 
     made.sink("unused", ParquetSink("unused"), reads="broken")
     run = runner(made)
     batch = run.open()
-    with pytest.raises(StageError, match="combine 'broken' returned str, expected a DataFrame"):
+    with pytest.raises(StageError, match="combine 'broken' returned .*" + message):
         run.settled(batch)
     mended = totals()
     job = runner(mended).job

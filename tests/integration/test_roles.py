@@ -16,7 +16,7 @@ from ledger.queries import (
     dedup,
     partitions,
     publications,
-    settlement,
+    runs,
     source_states,
 )
 from ledger.requests import Interval, RunKey
@@ -252,7 +252,7 @@ def test_what_an_abandoned_batch_had_goes(database):
         checkpoints.insert(connection, batch.pipeline_id, "source", batch.batch_id, run, None)
         batches.move_batch(connection, batch.batch_id, BatchStatus.OPEN, BatchStatus.ABANDONED)
         claims.release(connection, batch.batch_id)
-        settlement.forget_fails(connection, batch.batch_id)
+        runs.forget_fails(connection, batch.batch_id)
         partitions.clear_partition(connection, batch.batch_id)
         assert source_states.take_over(connection, [run]) == 1
     for table in ("claimed_file", "checkpoint", "ledger_delta"):
@@ -267,7 +267,7 @@ def test_the_owners_functions_keep_what_is_undecided(database):
     run_middle(database, batch, roots, fail={roots.start: "bad"})
     with database.writer.begin() as connection:
         claims.insert_files(connection, [_file(batch)])
-        settlement.forget_fails(connection, batch.batch_id)
+        runs.forget_fails(connection, batch.batch_id)
         connection.execute(text("SELECT release_files(:id)"), {"id": batch.batch_id})
     with (
         database.writer.connect() as connection,
