@@ -23,11 +23,11 @@ from ledger.steps import COMBINE, NOTIFY, STATE, WITHHOLD
 from ledger.storage import require_writable
 
 _log = logging.getLogger("ackledger")
-_FOLLOWING: dict[str, Callable[[Job, int], object]] = {
-    NOTIFY: notify,
-    WITHHOLD: withhold,
-    COMBINE: lambda job, batch: combine(job, batch, on_fenced=_leave),
-    STATE: lambda job, batch: advance_states(job, batch, on_fenced=_leave),
+_FOLLOWING: dict[str, Callable[[Job, int, Attempt], object]] = {
+    NOTIFY: lambda job, batch, _: notify(job, batch),
+    WITHHOLD: lambda job, batch, _: withhold(job, batch),
+    COMBINE: lambda job, batch, attempt: combine(job, batch, _leave, attempt),
+    STATE: lambda job, batch, _: advance_states(job, batch, _leave),
 }
 
 
@@ -51,13 +51,12 @@ def _run(given: argparse.Namespace) -> int:
     require_writable(settings.storage_root(), "ACKLEDGER_STORAGE")
     session = build_session(f"ackledger {pipeline.name}.{given.step}")
     job = Job(session, database, settings, pipeline)
+    attempt = Attempt(given.attempt, given.try_number)
     if given.step in _FOLLOWING:
-        _log.info(
-            "batch %s: %s %s", given.batch, given.step, _FOLLOWING[given.step](job, given.batch)
-        )
+        done = _FOLLOWING[given.step](job, given.batch, attempt)
+        _log.info("batch %s: %s %s", given.batch, given.step, done)
         session.stop()
         return 0
-    attempt = Attempt(given.attempt, given.try_number)
     result = run_step(job, given.batch, given.step, attempt, on_fenced=_leave)
     if result.record is None:
         _log.info("batch %s is settled: %s changes nothing", given.batch, given.step)

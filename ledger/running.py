@@ -16,7 +16,7 @@ from ledger.queries import checkpoints, publications
 from ledger.queries.batches import Batch
 from ledger.replaced import remove_replaced
 from ledger.settlement import Settlement, settle_once
-from ledger.stage_runs import Attempt, OpenedRun, Record, fail, heartbeat, open_run
+from ledger.stage_runs import Attempt, OpenedRun, Record, begin, fail, heartbeat, open_run
 from ledger.state_runs import Elsewhere, StateRun
 from ledger.states import BatchStatus
 from ledger.steps import CombineStep, SinkStep, SourceStep, StateStep, Step
@@ -64,11 +64,12 @@ def run_step(
 def run_steps(
     job: "Job", batch: Batch, on_step: Callable[[str, StepResult | None], None]
 ) -> list[StepResult]:
-    """Run all steps of a batch in order; ``on_step`` hears of each before (None) and after."""
-    results = []
+    """Run all steps of a batch in order, as one attempt that begins now; ``on_step`` hears of each before
+    (None) and after."""
+    results, attempt = [], begin(job.database)
     for step in job.pipeline.steps():
         on_step(step.name, None)
-        results.append(run_step(job, batch.batch_id, step.name, Attempt()))
+        results.append(run_step(job, batch.batch_id, step.name, attempt))
         on_step(step.name, results[-1])
     return results
 
@@ -130,14 +131,17 @@ def combines_due(database: Database, pipeline: Pipeline, batch_id: int) -> bool:
 
 
 def combine(
-    job: "Job", batch_id: int, on_fenced: Callable[[], None] | None = None
+    job: "Job",
+    batch_id: int,
+    on_fenced: Callable[[], None] | None = None,
+    attempt: Attempt | None = None,
 ) -> list[Published]:
     """Run the combines of a batch that are due, and their sinks; what these show now. It starts nothing where
-    nothing is due. One that fails keeps no other waiting, and is raised at the end."""
+    nothing is due. One that fails keeps no other waiting, and is raised at the end. ``attempt``: of a task."""
     failures, shown = Failures(), []
     for step in job.pipeline.combined():
         with failures.kept():
-            run = _opened_follower(job.database, batch_id, step)
+            run = _opened_follower(job.database, batch_id, step, attempt or Attempt())
             if run is not None:
                 _living(job, run, step, on_fenced)
     with failures.kept():
@@ -157,11 +161,13 @@ def _is_due(database: Database, batch_id: int, step: Step) -> bool:
     return follow_ups.is_waiting(database, batch_id, step)
 
 
-def _opened_follower(database: Database, batch_id: int, step: Step) -> OpenedRun | None:
+def _opened_follower(
+    database: Database, batch_id: int, step: Step, attempt: Attempt
+) -> OpenedRun | None:
     if isinstance(step, CombineStep):
-        return follow_ups.open_combine(database, batch_id, step, Attempt())
+        return follow_ups.open_combine(database, batch_id, step, attempt)
     assert isinstance(step, SinkStep)
-    return follow_ups.open_combined_sink(database, batch_id, step, Attempt())
+    return follow_ups.open_combined_sink(database, batch_id, step, attempt)
 
 
 def advance_states(

@@ -7,7 +7,7 @@ that is due; whoever finds another at it lets that one finish.
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -110,9 +110,7 @@ def _opened(
     own = [run for run in found if (run.stage, run.attempt_id) == (stage, attempt.attempt_id)]
     run_id = own[0].stage_run_id if own else None
     if run_id is None:
-        run_id = runs.insert_run(
-            connection, batch.batch_id, stage, attempt.attempt_id, attempt.try_number, LEASE_SECONDS
-        )
+        run_id = runs.insert_run(connection, batch.batch_id, stage, asdict(attempt), LEASE_SECONDS)
         runs.insert_inputs(connection, run_id, [read.stage_run_id])
     return OpenedRun(run_id, batch, stage, {read.stage: read}, BatchStatus.SETTLED)
 
