@@ -13,6 +13,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
+from ledger.advice import waits_for
 from ledger.database.connection import Database
 from ledger.errors import FencedError, NotReadyError
 from ledger.pipeline import Pipeline
@@ -150,21 +151,6 @@ def _check_turn(connection: Connection, opened: StateRun) -> None:
         raise FencedError(
             f"the state {stage!r} of batch {batch.batch_id} is not kept: {waits[0] if waits else 'another was first'}"
         )
-
-
-def waits_for(connection: Connection, batch_id: int) -> list[str]:
-    """Of each state that a batch is not in, one sentence: what it waits for."""
-    return [
-        f"the state {row.stage!r} of batch {batch_id} "
-        + (
-            "is due: the next run brings it"
-            if row.state == "due"
-            else f"waits for batch {row.waits_for_batch_id}: {row.waits_because}"
-            if row.waits_for_batch_id != batch_id
-            else f"waits: {row.waits_because}"
-        )
-        for row in checkpoints.waiting(connection, batch_id)
-    ]
 
 
 def is_due(database: Database, pipeline: Pipeline) -> bool:

@@ -340,10 +340,10 @@ def _complete_task() -> Any:
             raise AirflowSkipException("the run has no batch")
         summary = summarize(connected(), batch_id)
         _log.info("%s", summary.roots)
-        if not summary.done:
-            raise AirflowFailException(summary.incomplete_because())
         for sentence in summary.waits:
             _log.warning("%s", sentence)
+        if not summary.done:
+            raise AirflowFailException(summary.incomplete_because())
         if summary.unread:
             _log.warning("%s", summary.incomplete_because())
 

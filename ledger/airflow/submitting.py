@@ -44,8 +44,9 @@ class State(SparkSubmitOperator):
     """Submits nothing while no state is due: an earlier batch is not decided, or another run has done it."""
 
     def execute(self, context: Any) -> None:
+        from ledger.advice import waits_for
         from ledger.loading import load_pipeline
-        from ledger.state_runs import is_due, waits_for
+        from ledger.state_runs import is_due
 
         database = connected()
         batch_id = decided_batch(context, database)
