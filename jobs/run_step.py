@@ -12,10 +12,11 @@ from collections.abc import Callable
 from uuid import UUID
 
 from ledger.database.connection import Database, persist
-from ledger.errors import LedgerError
+from ledger.errors import EXIT_PERMANENT
 from ledger.loading import load_pipeline
 from ledger.running import advance_states, combine, notify, run_step, withhold
-from ledger.settings import Settings
+from ledger.settings import Settings, verbose
+from ledger.spark.failures import translated
 from ledger.spark.job import Job
 from ledger.spark.session import build_session
 from ledger.stage_runs import Attempt
@@ -38,9 +39,12 @@ def main() -> int:
     given = _arguments()
     try:
         return _run(given)
-    except LedgerError as exc:
-        _log.error("%s of batch %s: %s", given.step, given.batch, exc)
-        return 1
+    except Exception as exc:  # of whatever the user's code raises: one line, the last of the log
+        told = translated(exc)
+        if verbose():
+            _log.error("the traceback:", exc_info=exc)
+        _log.error("%s of batch %s: %s", given.step, given.batch, told)
+        return EXIT_PERMANENT if told.permanent else 1
 
 
 def _run(given: argparse.Namespace) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from ledger import follow_ups, state_runs
+from ledger import advice, follow_ups, state_runs
 from ledger.database.connection import Database
 from ledger.errors import Failures, FencedError, LedgerError, NotReadyError
 from ledger.pipeline import Pipeline
@@ -16,6 +16,7 @@ from ledger.queries import checkpoints, publications
 from ledger.queries.batches import Batch
 from ledger.replaced import remove_replaced
 from ledger.settlement import Settlement, settle_once
+from ledger.spark.failures import translated
 from ledger.stage_runs import Attempt, OpenedRun, Record, begin, fail, heartbeat, open_run
 from ledger.state_runs import Elsewhere, StateRun
 from ledger.states import BatchStatus
@@ -184,7 +185,7 @@ def advance_states(
         with failures.kept():
             _advance(job, step, results, on_fenced)
     if batch_id is not None:
-        for sentence in job.database.transact(lambda c: state_runs.waits_for(c, batch_id)):
+        for sentence in job.database.transact(lambda c: advice.waits_for(c, batch_id)):
             _log.warning("%s", sentence)
     failures.raise_first()
     return results
@@ -299,8 +300,12 @@ def _cancel(job: "Job") -> Callable[[], None]:
 
 
 def _mark_failed(job: "Job", run: OpenedRun, exc: BaseException) -> None:
+    told = translated(exc) if isinstance(exc, Exception) else exc
+    words = f"{type(told).__name__}: {told}"
+    if told is not exc:
+        words += f"\n\n{type(exc).__name__}: {exc}"
     try:
-        fail(job.database, run, f"{type(exc).__name__}: {exc}")
+        fail(job.database, run, words)
     except LedgerError as second:
         _log.warning(
             "run %s could not be marked failed, its lease will lapse: %s", run.run_id, second
