@@ -1,4 +1,5 @@
-"""What to do about a batch that stands still, and what keeps states over batches waiting: in words."""
+"""What to do about a batch that stands still, and what keeps states over batches waiting: in
+words."""
 
 import shlex
 from collections.abc import Sequence
@@ -16,7 +17,8 @@ _LONGEST = 300  # characters of a failure that are repeated in a sentence
 
 
 def run_again(batch: Batch, stage: str | None = None, target: str = "MODULE:PIPELINE") -> str:
-    """The command, or the click, that goes on with an open batch at ``stage``, or where it stands."""
+    """The command, or the click, that goes on with an open batch at ``stage``, or where it
+    stands."""
     if batch.dag_id:
         task = f"the task {stage} and those after it" if stage else "its failed tasks"
         return f"in Airflow clear {task} in run {batch.run_id} of DAG {batch.dag_id}"
@@ -33,7 +35,8 @@ def run_again(batch: Batch, stage: str | None = None, target: str = "MODULE:PIPE
 
 
 def waits_for(connection: Connection, batch_id: int) -> list[str]:
-    """Of each state that a batch is not in, one sentence: what it waits for, and what to do about that."""
+    """Of each state that a batch is not in, one sentence: what it waits for, and what to do about
+    that."""
     return [
         f"the state {row.stage!r} of batch {batch_id} {_why(connection, row, batch_id)}"
         for row in checkpoints.waiting(connection, batch_id=batch_id)
@@ -41,9 +44,11 @@ def waits_for(connection: Connection, batch_id: int) -> list[str]:
 
 
 def waiting_states(connection: Connection, pipeline: str | None = None) -> list[str]:
-    """Of each state that batches wait for, of one pipeline or of all, one sentence: how many do, and why."""
+    """Of each state that batches wait for, of one pipeline or of all, one sentence: how many do,
+    and why."""
     return [
-        f"pipeline {row.pipeline}: {row.batches} {'batch is' if row.batches == 1 else 'batches are'} not in "
+        f"pipeline {row.pipeline}: {row.batches} "
+        f"{'batch is' if row.batches == 1 else 'batches are'} not in "
         f"the state {row.stage!r}, which {_why(connection, row)}"
         for row in checkpoints.waiting(connection, pipeline=pipeline)
     ]
@@ -74,11 +79,13 @@ def _settled(batch: Batch, obstacle: str) -> str:
 
 
 def _cause(connection: Connection, batch: Batch) -> Sequence[str]:
-    """What is the matter with an undecided batch, and what to do, as sentences without their stops."""
+    """What is the matter with an undecided batch, and what to do, as sentences without their
+    stops."""
     if batch.status is BatchStatus.HELD:
         reason = _first_line(batch.held_reason)
         return [
-            f"{reason}. Fix it and {run_again(batch)}, or accept it: ackledger release {batch.batch_id}"
+            f"{reason}. Fix it and {run_again(batch)}, or accept it: ackledger release "
+            f"{batch.batch_id}"
         ]
     step = checkpoints.unfinished_step(connection, batch.batch_id)
     if step is None or step.kind in _FOLLOWING:

@@ -21,7 +21,8 @@ from contextlib import contextmanager
 _log = logging.getLogger(__name__)
 
 
-# What a driver exits with (EX_DATAERR of sysexits.h) where the same attempt again would only fail again.
+# What a driver exits with (EX_DATAERR of sysexits.h) where the same attempt again would only fail
+# again.
 EXIT_PERMANENT = 65
 
 

@@ -28,7 +28,8 @@ class FoundFile:
 
 
 def list_files(pattern: str) -> list[FoundFile]:
-    """Files that the glob matches, by path; hidden ones and those beginning with ``_`` are left out.
+    """Files that the glob matches, by path; hidden ones and those beginning with ``_`` are left
+    out.
 
     Raises InputError for an archive, of which Spark would read the packed bytes.
     """
@@ -48,7 +49,8 @@ def list_files(pattern: str) -> list[FoundFile]:
 def _require_readable(path: str) -> None:
     if path.lower().endswith(_ARCHIVES):
         raise InputError(
-            f"source file {path} is an archive, or compressed in a way that Spark does not read: unpack it beside, "
+            f"source file {path} is an archive, or compressed in a way that Spark does not read: "
+            "unpack it beside, "
             "or compress it as .gz, .bz2 or .zst, and let the path match only that"
         )
 

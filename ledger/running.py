@@ -65,7 +65,8 @@ def run_step(
 def run_steps(
     job: "Job", batch: Batch, on_step: Callable[[str, StepResult | None], None]
 ) -> list[StepResult]:
-    """Run all steps of a batch in order, as one attempt that begins now; ``on_step`` hears of each before
+    """Run all steps of a batch in order, as one attempt that begins now; ``on_step`` hears of each
+    before
     (None) and after."""
     results, attempt = [], begin(job.database)
     for step in job.pipeline.steps():
@@ -138,7 +139,10 @@ def combine(
     attempt: Attempt | None = None,
 ) -> list[Published]:
     """Run the combines of a batch that are due, and their sinks; what these show now. It starts nothing where
-    nothing is due. One that fails keeps no other waiting, and is raised at the end. ``attempt``: of a task."""
+    nothing is due. One that fails keeps no other waiting, and is raised at the end.
+
+    ``attempt``: of a task of Airflow.
+    """
     failures, shown = Failures(), []
     for step in job.pipeline.combined():
         with failures.kept():

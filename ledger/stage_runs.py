@@ -28,8 +28,9 @@ _log = logging.getLogger(__name__)
 class Attempt:
     """One try of one task, or one call of a command; it may run several steps.
 
-    ``attempt_id``: by which it finds the run that it opened. ``number``: drawn from the ledger when a
-    command began; None: drawn when it opens a run. ``try_number``: of a task of Airflow; None: of a command.
+    ``attempt_id``: by which it finds the run that it opened. ``number``: drawn from the ledger when
+    a command began; None: drawn when it opens a run. ``try_number``: of a task of Airflow; None: of
+    a command.
     """
 
     attempt_id: UUID = field(default_factory=uuid4)
@@ -37,7 +38,8 @@ class Attempt:
     number: int | None = None
 
     def is_older_than(self, run: Run) -> bool:
-        """Whether the attempt that opened ``run`` began after this one: of two tasks Airflow says so, by
+        """Whether the attempt that opened ``run`` began after this one: of two tasks Airflow says
+        so, by
         the order of their ids, else the ledger by the order of its numbers."""
         if self.try_number is not None and run.try_number is not None:
             return run.attempt_id.int > self.attempt_id.int
@@ -118,8 +120,8 @@ def _open_run(
 def own_run(connection: Connection, found: list[Run], stage: str, attempt: Attempt) -> Run | None:
     """The running run of this very attempt, if its opening was answered by a lost connection.
 
-    Raises FencedError if it has ended, or a newer attempt has done the step or is at it. A newer one that
-    failed, or whose driver is dead, keeps nobody out.
+    Raises FencedError if it has ended, or a newer attempt has done the step or is at it. A newer
+    one that failed, or whose driver is dead, keeps nobody out.
     """
     of_stage = [run for run in found if run.stage == stage]
     for run in of_stage:

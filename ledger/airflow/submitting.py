@@ -14,7 +14,8 @@ from ledger.settings import Settings
 
 
 class Step(SparkSubmitOperator):
-    """Fails for good, without another JVM, what the driver says another attempt would only fail again."""
+    """Fails for good, without another JVM, what the driver says another attempt would only fail
+    again."""
 
     def execute(self, context: Any) -> None:
         try:
@@ -73,7 +74,8 @@ class State(Step):
 
 
 def permanent_failure(told: str) -> str | None:
-    """What the driver said last, if spark-submit ended with its code for what is not worth another attempt."""
+    """What the driver said last, if spark-submit ended with its code for what is not worth another
+    attempt."""
     if not re.search(rf"Error code is: {EXIT_PERMANENT}\b", told):
         return None
     said = re.findall(r" ackledger ERROR (.+)", told)

@@ -38,7 +38,8 @@ def fail_with(exc: Exception) -> NoReturn:
 
 @contextmanager
 def going_on(batch: Batch, target: str, step: Callable[[], str]) -> Iterator[None]:
-    """Say of what fails in here in which batch and ``step`` that was, and the command that goes on."""
+    """Say of what fails in here in which batch and ``step`` that was, and the command that goes
+    on."""
     try:
         yield
     except FencedError:

@@ -49,8 +49,8 @@ def claim_messages(
     time does not keep the others waiting. Messages taken from quarantine, or held with their unit, begin
     with a new budget.
 
-    Guarded by their status: of two replays at once each message goes to one. Materialized, for a subquery may
-    run again for each row of the outer table, and its limit then holds for each run.
+    Guarded by their status: of two replays at once each message goes to one. Materialized, for a
+    subquery may run again for each row of the outer table, and its limit then holds for each run.
     """
     statement = text(f"""
         WITH chosen AS MATERIALIZED (

@@ -52,8 +52,8 @@ class Emitted:
 
 
 _RUN = """
-SELECT stage_run_id, batch_id, stage, state, attempt_id, attempt_number, try_number, opened_at, lease_until,
-       closed_at, output_rows, emitted_roots
+SELECT stage_run_id, batch_id, stage, state, attempt_id, attempt_number, try_number, opened_at,
+       lease_until, closed_at, output_rows, emitted_roots
 FROM stage_run
 """
 
@@ -91,8 +91,10 @@ def insert_run(
 ) -> int:
     """A new running run of an attempt (attempt_id, number, try_number); the run's number."""
     statement = text("""
-        INSERT INTO stage_run (batch_id, stage, state, attempt_id, attempt_number, try_number, lease_until)
-        VALUES (:batch_id, :stage, 'running', :attempt_id, coalesce(:number, nextval('attempt_number')), :try_number,
+        INSERT INTO stage_run
+          (batch_id, stage, state, attempt_id, attempt_number, try_number, lease_until)
+        VALUES (:batch_id, :stage, 'running', :attempt_id,
+                coalesce(:number, nextval('attempt_number')), :try_number,
                 clock_timestamp() + make_interval(secs => :lease))
         RETURNING stage_run_id
     """)

@@ -78,8 +78,8 @@ def post(
 
     The job is started once: a retry of the whole could cut buckets differently. Spark may run each
     task as often as it likes. The address travels in the task's closure, never in an argument.
-    Raises UnavailableError when the database does not answer, FencedError when the batch was decided and
-    its partition is gone.
+    Raises UnavailableError when the database does not answer, FencedError when the batch was
+    decided and its partition is gone.
     """
     same = {one.name: one.metadata[SAME] for one in fold.schema if SAME in one.metadata}
     task = partial(_post_bucket, database_dsn, batch_id, run_id, same)
@@ -95,7 +95,8 @@ def post(
         except SPARK_ERRORS as exc:
             if f'UndefinedTable: relation "{_partition(batch_id)}"' in str(exc):
                 raise FencedError(
-                    f"batch {batch_id} was decided and its deltas were removed: run {run_id} comes too late and "
+                    f"batch {batch_id} was decided and its deltas were removed: run {run_id} "
+                    "comes too late and "
                     f"changes nothing. See what became of it: ackledger status --batch {batch_id}"
                 ) from exc
             reason = _unavailable(exc)

@@ -1,8 +1,9 @@
-"""Errors of Spark, of files and of users' own code as the ledger's: one line with what, where and what to do.
+"""Errors of Spark, of files and of users' own code as the ledger's: one line with what, where and
+what to do.
 
-A failure of an executor arrives as the text of a Java exception, in which lies the one that says what happened:
-the worker's own traceback, the file that could not be read, or Spark's error condition. Nothing here imports
-Spark: what is looked at is text.
+A failure of an executor arrives as the text of a Java exception, in which lies the one that says
+what happened: the worker's own traceback, the file that could not be read, or Spark's error
+condition. Nothing here imports Spark: what is looked at is text.
 """
 
 import errno
@@ -23,7 +24,7 @@ from ledger.errors import (
 )
 
 _LONGEST = 500  # characters of what others said that are repeated
-_PACKAGE = str(Path(ledger.__file__).parent)
+_PACKAGE = f"{Path(ledger.__file__).parent}/"
 # Code that is nobody's own: its frames do not say where a user has to look.
 _FOREIGN = ("/site-packages/", "/dist-packages/", "/pyspark.zip/", "/lib/python3", "<frozen")
 
@@ -58,7 +59,8 @@ def translated(exc: BaseException) -> LedgerError:
             return found
     where, said = _worker_failure(text) or (_place(exc), None)
     if said is None:
-        said = _condition(text) or f"{type(exc).__name__}: {_first_line(text)}"
+        words = exc.msg if isinstance(exc, SyntaxError) else _first_line(text)
+        said = _condition(text) or f"{type(exc).__name__}: {words}"
     if where is None and not _is_sparks(exc):
         return LedgerError(
             f"unexpected {said}. With --verbose the traceback is shown: please report it"
@@ -77,7 +79,8 @@ def read_failure(exc: BaseException) -> InputError | None:
     causes = [f"{name}: {said}" for name, said in _CAUSED.findall(text)]
     cause = f" ({causes[-1][:_LONGEST].rstrip('. ')})" if causes else ""
     return InputError(
-        f"a source file vanished or cannot be read: {what}{cause}. Put a whole one in its place, then run this again"
+        f"a source file vanished or cannot be read: {what}{cause}. Put a whole one in its place, "
+        "then run this again"
     )
 
 
@@ -97,8 +100,10 @@ def _full_disk(exc: BaseException) -> UnavailableError | None:
     written = _WRITTEN.search(str(exc))
     named = written[1] if written else getattr(exc, "filename", None)
     return UnavailableError(
-        f"no space is left on the disk{f' of {named}' if named else ''}: free some of ACKLEDGER_STORAGE, of the sinks' "
-        "folders and of Spark's scratch folder (SPARK_LOCAL_DIRS, by default /tmp), then run this again"
+        f"no space is left on the disk{f' of {named}' if named else ''}: free some of "
+        "ACKLEDGER_STORAGE, of the sinks' "
+        "folders and of Spark's scratch folder (SPARK_LOCAL_DIRS, by default /tmp), then run "
+        "this again"
     )
 
 
@@ -106,7 +111,8 @@ def _out_of_memory(exc: BaseException) -> StageError | None:
     if not any(word in str(exc) for word in _MEMORY) and not isinstance(exc, MemoryError):
         return None
     return StageError(
-        "a process of Spark ran out of memory: give it more (spark.driver.memory, spark.executor.memory), or "
+        "a process of Spark ran out of memory: give it more (spark.driver.memory, "
+        "spark.executor.memory), or "
         "less to do at once (spark.sql.shuffle.partitions)"
     )
 
@@ -134,6 +140,8 @@ def _tracebacks(lines: Sequence[str]) -> Iterator[tuple[list[tuple[str, int, str
 
 def _place(exc: BaseException) -> str | None:
     """Where in the user's code an exception of the driver was raised."""
+    if isinstance(exc, SyntaxError):
+        return f"{exc.filename}:{exc.lineno}"
     found = traceback.extract_tb(exc.__traceback__)
     return _own_frame([(one.filename, one.lineno or 0, one.name) for one in found])
 

@@ -74,7 +74,8 @@ def session_conf(spark: SparkSession, values: Mapping[str, str]) -> Iterator[Non
 
 
 def _keep_quiet() -> None:
-    """Spark's Python writes each error to the terminal as JSON with its Java stack; whoever raises it says what it is."""
+    """Spark's Python writes each error to the terminal as JSON with its Java stack; whoever raises
+    it says what it is."""
     if not verbose():
         PySparkLogger.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)
 

@@ -1,4 +1,5 @@
-"""Which of two attempts is newer is said by a number that the ledger draws, not by a client's clock.
+"""Which of two attempts is newer is said by a number that the ledger draws, not by a client's
+clock.
 
 Revision: 0012
 Revises: 0011
@@ -15,12 +16,10 @@ depends_on = None
 # Of attempt_id and try_number, before and now.
 ATTEMPT = (
     "Id of the task instance (UUIDv7): the greatest is the newest attempt.",
-    "The attempt: a task instance's id, of which the greatest is the newest, or a command's own.",
+    "The attempt: a task instance's id (the greatest is the newest) or a command's.",
 )
 TRY = ("Airflow's try number, shown only.", "Airflow's try number, shown only; null of a command.")
-NUMBER = (
-    "Drawn when a command's attempt began, or a task's opened the run: the greatest is the newest."
-)
+NUMBER = "Drawn when a command began, or a task opened the run: the greatest is the newest."
 
 
 def upgrade() -> None:
@@ -30,7 +29,8 @@ def upgrade() -> None:
     op.add_column("stage_run", sa.Column("attempt_number", sa.BigInteger(), comment=NUMBER))
     op.execute("UPDATE stage_run SET attempt_number = stage_run_id")
     op.execute(
-        "SELECT setval('attempt_number', (SELECT coalesce(max(stage_run_id), 0) + 1 FROM stage_run), false)"
+        "SELECT setval('attempt_number', (SELECT coalesce(max(stage_run_id), 0) + 1 FROM "
+        "stage_run), false)"
     )
     op.alter_column(
         "stage_run",

@@ -314,13 +314,14 @@ def test_without_java(cli, folder, tmp_path):
 
 ORDERS = """
 from pyspark.sql import functions as F
+from pyspark.sql.types import DoubleType
 from ledger import FileSource, ParquetSink, Pipeline
 
 pipeline = Pipeline("orders")
 pipeline.source("orders", FileSource("{{ interval_start | ds }}.csv*", schema="id INT, price STRING"))
 
 
-@F.udf("double")
+@F.udf(DoubleType())
 def price(text):
     return float(text)
 
@@ -335,7 +336,8 @@ pipeline.sink("out", ParquetSink("out"), reads="priced")
 
 
 def test_what_fails_is_one_line_with_the_way_on(cli, folder):
-    """A function that raises and a damaged file are one line each, whose command goes on once it is fixed."""
+    """A function that raises and a damaged file are one line each, whose command goes on once it is
+    fixed."""
     cli.environment["PYTHONPATH"] = f"{ROOT}:{folder}"
     (folder / "orders.py").write_text(ORDERS)
     (folder / "2013-01-01.csv").write_text("id,price\n1,2.50\n2,dear\n")
@@ -343,7 +345,8 @@ def test_what_fails_is_one_line_with_the_way_on(cli, folder):
     number = ORDERS.splitlines().index("    return float(text)") + 1
     on = "ackledger run orders:pipeline --interval-start 2013-01-01 --interval-end 2013-02-01 --run-id jan"
     assert told == (
-        "ackledger: batch 1 (run id jan) failed at step 'priced': ValueError: could not convert string to float: 'dear' "
+        "ackledger: batch 1 (run id jan) failed at step 'priced': ValueError: could not convert "
+        "string to float: 'dear' "
         f"({folder}/orders.py:{number}, in price). To go on: {on}"
     )
     waiting = cli.run("--verbose", "run", "orders:pipeline", *JANUARY, "--run-id", "jan")
@@ -362,7 +365,8 @@ def test_what_fails_is_one_line_with_the_way_on(cli, folder):
     february = ("--interval-start", "2013-02-01", "--interval-end", "2013-03-01", "--run-id", "feb")
     told = cli.refused("run", "orders:pipeline", *february)
     assert told.startswith(
-        "ackledger: batch 2 (run id feb) failed at step 'orders': a source file vanished or cannot be read: "
+        "ackledger: batch 2 (run id feb) failed at step 'orders': a source file vanished or "
+        "cannot be read: "
         f"file://{folder}/2013-02-01.csv.gz (EOFException: Unexpected end of input stream). "
     )
     assert told.endswith("--interval-start 2013-02-01 --interval-end 2013-03-01 --run-id feb")

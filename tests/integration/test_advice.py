@@ -47,19 +47,23 @@ def stuck(database):
 
 
 def test_what_a_state_waits_for_is_told(database, stuck):
-    """A later batch says which batch, interval and step its state waits for, why, and what to do about it."""
+    """A later batch says which batch, interval and step its state waits for, why, and what to do
+    about it."""
     first, second = stuck
     (told,) = summarize(database, second.batch_id).waits
     assert told == (
-        f"the state 'total' of batch {second.batch_id} waits for batch {first.batch_id}: it is open "
-        f"(interval 2013-01-01 to 2013-01-02). Its step 'source' failed: {MISSING}. Second line. To go on: "
+        f"the state 'total' of batch {second.batch_id} waits for batch {first.batch_id}: it is "
+        "open "
+        f"(interval 2013-01-01 to 2013-01-02). Its step 'source' failed: {MISSING}. Second line. "
+        "To go on: "
         "in Airflow clear the task source and those after it in run run of DAG dag; "
         "if its source never comes, the sweeper abandons it after message_timeout"
     )
 
 
 def test_status_tells_of_waiting_states(database, stuck):
-    """Whoever looks at the batches hears once of each state that stands still, as the reader role."""
+    """Whoever looks at the batches hears once of each state that stands still, as the reader
+    role."""
     first, _ = stuck
 
     def ask(connection):
@@ -84,7 +88,8 @@ def test_a_running_step_is_waited_for(database):
 
 
 def test_the_command_that_goes_on(database):
-    """A batch of the command line is gone on with by its own run id, interval and parameters; a replay by its own."""
+    """A batch of the command line is gone on with by its own run id, interval and parameters; a
+    replay by its own."""
     made = pipeline()
     interval = Interval(START, START.replace(hour=6), {"kind": "a b"})
     batch = open_batch(database, Settings(data="/data"), made, RunKey("", "mine"), interval)

@@ -71,7 +71,8 @@ def hour_passes(database):
 
 
 def test_older_task_cannot_open(database):
-    """A zombie of Airflow that starts after its successor is refused, while that one lives and once it has committed."""
+    """A zombie of Airflow that starts after its successor is refused, while that one lives and once
+    it has committed."""
     batch = opened(database, pipeline())
     older, newer = task(1), task(2)
     run = open_run(database, batch.batch_id, "source", newer)
@@ -85,7 +86,8 @@ def test_older_task_cannot_open(database):
 
 
 def test_older_command_cannot_open(database):
-    """A command that stood still is refused at the step that a command which began later has begun."""
+    """A command that stood still is refused at the step that a command which began later has
+    begun."""
     batch = opened(database, pipeline())
     older, newer = begin(database), begin(database)
     open_run(database, batch.batch_id, "source", newer)
@@ -109,7 +111,8 @@ def test_a_clock_that_is_ahead_locks_nobody_out(database, monkeypatch):
 @pytest.mark.parametrize("died", ["failed", "silent"])
 @pytest.mark.parametrize("kind", ["task", "command"])
 def test_dead_runs_keep_nobody_out(database, died, kind):
-    """A newer attempt that failed, or whose lease has lapsed, does not stop an older one, which fences it."""
+    """A newer attempt that failed, or whose lease has lapsed, does not stop an older one, which
+    fences it."""
     batch = opened(database, pipeline())
     begun = (task(1), task(61)) if kind == "task" else (begin(database), begin(database))
     older, newer = begun

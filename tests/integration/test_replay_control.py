@@ -62,7 +62,8 @@ def test_replay_takes_no_more_than_its_limit(database):
 
 @pytest.fixture
 def nested_loops(database):
-    """The ledger's writers join by nested loops that keep nothing: what stands inside runs again for each row."""
+    """The ledger's writers join by nested loops that keep nothing: what stands inside runs again
+    for each row."""
     methods = ("hashjoin", "mergejoin", "material", "memoize", "hashagg", "sort", "bitmapscan")
     methods += ("indexscan", "indexonlyscan")
 
@@ -77,7 +78,8 @@ def nested_loops(database):
 
 @pytest.mark.parametrize("options", [{"replay_limit": 2}, {"max_pending": 2}], ids=str)
 def test_limit_holds_with_every_plan(nested_loops, options):
-    """A replay takes no more than replay_limit, or than max_pending leaves room for, whatever plan is chosen."""
+    """A replay takes no more than replay_limit, or than max_pending leaves room for, whatever plan
+    is chosen."""
     made = pipeline(**options)
     first = pipeline()  # max_pending would read the original in parts
     batch, roots = whole_batch(nested_loops, first, 5, lose_sink=[0, 1, 2, 3, 4])

@@ -569,7 +569,8 @@ def test_user_error_fails_the_run_and_expires(runner, tmp_path):
 
 
 def test_driver_that_comes_after_the_sweeper_is_fenced(runner, tmp_path):
-    """A driver whose batch was decided and cleaned up meanwhile hears it in one line, and changes nothing."""
+    """A driver whose batch was decided and cleaned up meanwhile hears it in one line, and changes
+    nothing."""
     numbers(tmp_path)
 
     def slow(frame):

@@ -73,7 +73,8 @@ ValueError: could not convert string to float: 'x'
                 + JAVA
             ),
             InputError,
-            "a source file vanished or cannot be read: file:///in/a.csv.gz (EOFException: Unexpected end of "
+            "a source file vanished or cannot be read: file:///in/a.csv.gz (EOFException: "
+            "Unexpected end of "
             "input stream). Put a whole one in its place, then run this again",
         ),
         (
@@ -85,14 +86,16 @@ ValueError: could not convert string to float: 'x'
             ),
             InputError,
             "a source file vanished or cannot be read: file:///in/a.parquet (RuntimeException: "
-            "file:/in/a.parquet is not a Parquet file). Put a whole one in its place, then run this again",
+            "file:/in/a.parquet is not a Parquet file). Put a whole one in its place, then run "
+            "this again",
         ),
         (
             PySparkException(
                 "[PATH_NOT_FOUND] Path does not exist: file:/in/b.csv. SQLSTATE: 42K03"
             ),
             InputError,
-            "a source file vanished or cannot be read: file:/in/b.csv. Put a whole one in its place, then run "
+            "a source file vanished or cannot be read: file:/in/b.csv. Put a whole one in its "
+            "place, then run "
             "this again",
         ),
         (
@@ -103,18 +106,23 @@ ValueError: could not convert string to float: 'x'
                 + JAVA
             ),
             UnavailableError,
-            "no space is left on the disk of file:/data/out: free some of ACKLEDGER_STORAGE, of the sinks' folders "
-            "and of Spark's scratch folder (SPARK_LOCAL_DIRS, by default /tmp), then run this again",
+            "no space is left on the disk of file:/data/out: free some of ACKLEDGER_STORAGE, of "
+            "the sinks' folders "
+            "and of Spark's scratch folder (SPARK_LOCAL_DIRS, by default /tmp), then run this "
+            "again",
         ),
         (
             OSError(errno.ENOSPC, "No space left on device", "/data/x"),
             UnavailableError,
-            "no space is left on the disk of /data/x: free some of ACKLEDGER_STORAGE, of the sinks' folders "
-            "and of Spark's scratch folder (SPARK_LOCAL_DIRS, by default /tmp), then run this again",
+            "no space is left on the disk of /data/x: free some of ACKLEDGER_STORAGE, of the "
+            "sinks' folders "
+            "and of Spark's scratch folder (SPARK_LOCAL_DIRS, by default /tmp), then run this "
+            "again",
         ),
         (
             PySparkException(
-                "[DIVIDE_BY_ZERO] Division by zero. Use `try_divide`. SQLSTATE: 22012\n== SQL ==\n1 / 0\n^^^"
+                "[DIVIDE_BY_ZERO] Division by zero. Use `try_divide`. SQLSTATE: 22012\n== SQL "
+                "==\n1 / 0\n^^^"
             ),
             StageError,
             "[DIVIDE_BY_ZERO] Division by zero. Use `try_divide`.",
@@ -129,7 +137,8 @@ ValueError: could not convert string to float: 'x'
                 CALL + "x\n" + JAVA + "Caused by: java.lang.OutOfMemoryError: Java heap space\n"
             ),
             StageError,
-            "a process of Spark ran out of memory: give it more (spark.driver.memory, spark.executor.memory), "
+            "a process of Spark ran out of memory: give it more (spark.driver.memory, "
+            "spark.executor.memory), "
             "or less to do at once (spark.sql.shuffle.partitions)",
         ),
     ],
@@ -142,7 +151,8 @@ def test_spark_is_translated(raised, kind, line):
 
 
 def test_own_code_is_named_by_its_line():
-    """An exception of the user's own function says which one and where; an error of the ledger stays as it is."""
+    """An exception of the user's own function says which one and where; an error of the ledger
+    stays as it is."""
 
     def stage():
         raise KeyError("no such\ncolumn")
@@ -153,6 +163,9 @@ def test_own_code_is_named_by_its_line():
     line = stage.__code__.co_firstlineno + 1
     assert type(told) is StageError
     assert str(told) == f"KeyError: 'no such\\ncolumn' ({__file__}:{line}, in stage)"
+    with pytest.raises(SyntaxError) as broken:
+        compile("def (", "/home/me/orders.py", "exec")
+    assert str(translated(broken.value)) == "SyntaxError: invalid syntax (/home/me/orders.py:1)"
     own = NotReadyError("wait")
     assert translated(own) is own
 
@@ -198,7 +211,8 @@ def command(monkeypatch, capsys):
 
 
 def test_a_command_fails_in_one_line(command, monkeypatch):
-    """Whatever is raised is one line and exit code 1; the traceback comes with --verbose, before the line."""
+    """Whatever is raised is one line and exit code 1; the traceback comes with --verbose, before
+    the line."""
     code, told = command(PySparkException(WORKER))
     assert code == 1
     assert told.splitlines() == [f"ackledger: {translated(PySparkException(WORKER))}"]
@@ -220,7 +234,8 @@ def test_a_command_fails_in_one_line(command, monkeypatch):
     ],
 )
 def test_a_driver_ends_in_one_line(monkeypatch, caplog, error, code):
-    """The last line of a driver's log says what failed, and its exit code whether another try is worth it."""
+    """The last line of a driver's log says what failed, and its exit code whether another try is
+    worth it."""
 
     def fails(given):
         raise error
