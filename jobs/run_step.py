@@ -16,7 +16,7 @@ from ledger.errors import EXIT_PERMANENT
 from ledger.loading import load_pipeline
 from ledger.running import advance_states, combine, notify, run_step, withhold
 from ledger.settings import Settings, verbose
-from ledger.spark.failures import translated
+from ledger.spark.failures import one_line, translated
 from ledger.spark.job import Job
 from ledger.spark.session import build_session
 from ledger.stage_runs import Attempt
@@ -40,11 +40,11 @@ def main() -> int:
     try:
         return _run(given)
     except Exception as exc:  # of whatever the user's code raises: one line, the last of the log
-        told = translated(exc)
         if verbose():
             _log.error("the traceback:", exc_info=exc)
-        _log.error("%s of batch %s: %s", given.step, given.batch, told)
-        return EXIT_PERMANENT if told.permanent else 1
+        said = ". ".join([one_line(exc).rstrip(". "), *getattr(exc, "__notes__", [])])
+        _log.error("%s of batch %s: %s", given.step, given.batch, said)
+        return EXIT_PERMANENT if translated(exc).permanent else 1
 
 
 def _run(given: argparse.Namespace) -> int:

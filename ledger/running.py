@@ -274,6 +274,7 @@ def _living(job: "Job", run: OpenedRun, step: Step, on_fenced: Callable[[], None
         except FencedError:
             raise
         except BaseException as exc:
+            exc.add_note(f"To go on: {advice.run_again(run.batch, run.stage)}")
             _mark_failed(job, run, exc)
             raise
 

@@ -13,7 +13,7 @@ from ledger.cli.base import app, err, fail
 from ledger.errors import FencedError
 from ledger.queries.batches import Batch
 from ledger.settings import VERBOSE, verbose
-from ledger.spark.failures import explained, translated
+from ledger.spark.failures import explained, one_line
 
 Verbose = Annotated[
     bool,
@@ -32,7 +32,7 @@ def fail_with(exc: Exception) -> NoReturn:
     """Print what failed in one line and exit with 1."""
     if verbose():
         err.print("".join(traceback.format_exception(exc)), markup=False, highlight=False)
-    fail(str(translated(exc)))
+    fail(one_line(exc))
     raise AssertionError("fail exits")
 
 

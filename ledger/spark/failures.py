@@ -68,6 +68,11 @@ def translated(exc: BaseException) -> LedgerError:
     return StageError(f"{said}{f' ({where})' if where else ''}"[: 2 * _LONGEST])
 
 
+def one_line(exc: BaseException) -> str:
+    """What the ledger says of it, whatever others have put into it, in one line."""
+    return " ".join(line.strip() for line in str(translated(exc)).splitlines() if line.strip())
+
+
 def read_failure(exc: BaseException) -> InputError | None:
     """The error for a file that vanished or cannot be read, with its path; None for any other."""
     text = str(exc)
@@ -167,8 +172,7 @@ def _condition(text: str) -> str | None:
 
 def explained(exc: BaseException, what: str, advice: str) -> LedgerError:
     """The error of a step, of the same class: what failed, with what words, and how to go on."""
-    told = translated(exc)
-    return type(told)(f"{what}: {str(told).rstrip('. ')}. {advice}")
+    return type(translated(exc))(f"{what}: {one_line(exc).rstrip('. ')}. {advice}")
 
 
 def _is_sparks(exc: BaseException) -> bool:

@@ -216,6 +216,8 @@ def test_a_command_fails_in_one_line(command, monkeypatch):
     code, told = command(PySparkException(WORKER))
     assert code == 1
     assert told.splitlines() == [f"ackledger: {translated(PySparkException(WORKER))}"]
+    _, told = command(InputError("two\n\n  lines"))
+    assert told.splitlines() == ["ackledger: two lines"]
     monkeypatch.setenv(VERBOSE, "0")
     code, told = command(ValueError("x"))
     assert len(told.splitlines()) == 1
@@ -238,6 +240,7 @@ def test_a_driver_ends_in_one_line(monkeypatch, caplog, error, code):
     worth it."""
 
     def fails(given):
+        error.add_note("To go on: clear the task s")
         raise error
 
     arguments = ["--pipeline", "m:p", "--batch", "7", "--step", "s"]
@@ -248,7 +251,7 @@ def test_a_driver_ends_in_one_line(monkeypatch, caplog, error, code):
     with caplog.at_level(logging.INFO, "ackledger"):
         assert run_step.main() == code
     assert [record.getMessage() for record in caplog.records] == [
-        f"s of batch 7: {translated(error)}"
+        f"s of batch 7: {translated(error)}. To go on: clear the task s"
     ]
 
 
