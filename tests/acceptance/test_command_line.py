@@ -338,7 +338,6 @@ pipeline.sink("out", ParquetSink("out"), reads="priced")
 def test_what_fails_is_one_line_with_the_way_on(cli, folder):
     """A function that raises and a damaged file are one line each, whose command goes on once it is
     fixed."""
-    cli.environment["PYTHONPATH"] = f"{ROOT}:{folder}"
     (folder / "orders.py").write_text(ORDERS)
     (folder / "2013-01-01.csv").write_text("id,price\n1,2.50\n2,dear\n")
     told = cli.refused("run", "orders:pipeline", *JANUARY, "--run-id", "jan")
