@@ -378,8 +378,8 @@ def test_spark_submit_hands_on_what_is_permanent(cli):
     given = ["--pipeline", "nowhere:pipeline", "--batch", "1", "--step", "s", "--attempt", attempt]
     done = subprocess.run(
         ["spark-submit", "--master", "local[1]", "--conf", "spark.log.level=WARN", driver, *given],
-        env=cli.environment, cwd=cli.folder, capture_output=True, text=True, check=False,
+        env=cli.environment, cwd=cli.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
     )  # fmt: skip
-    assert done.returncode == EXIT_PERMANENT, done.stderr
-    last = (done.stdout + done.stderr).strip().splitlines()[-1]
+    assert done.returncode == EXIT_PERMANENT, done.stdout
+    last = done.stdout.strip().splitlines()[-1]
     assert "ackledger ERROR s of batch 1: pipeline 'nowhere:pipeline': no module 'nowhere'" in last
