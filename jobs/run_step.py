@@ -12,10 +12,11 @@ from collections.abc import Callable
 from uuid import UUID
 
 from ledger.database.connection import Database, persist
-from ledger.errors import LedgerError
+from ledger.errors import EXIT_PERMANENT
 from ledger.loading import load_pipeline
 from ledger.running import advance_states, combine, notify, run_step, withhold
-from ledger.settings import Settings
+from ledger.settings import Settings, verbose
+from ledger.spark.failures import one_line, translated
 from ledger.spark.job import Job
 from ledger.spark.session import build_session
 from ledger.stage_runs import Attempt
@@ -23,11 +24,11 @@ from ledger.steps import COMBINE, NOTIFY, STATE, WITHHOLD
 from ledger.storage import require_writable
 
 _log = logging.getLogger("ackledger")
-_FOLLOWING: dict[str, Callable[[Job, int], object]] = {
-    NOTIFY: notify,
-    WITHHOLD: withhold,
-    COMBINE: lambda job, batch: combine(job, batch, on_fenced=_leave),
-    STATE: lambda job, batch: advance_states(job, batch, on_fenced=_leave),
+_FOLLOWING: dict[str, Callable[[Job, int, Attempt], object]] = {
+    NOTIFY: lambda job, batch, _: notify(job, batch),
+    WITHHOLD: lambda job, batch, _: withhold(job, batch),
+    COMBINE: lambda job, batch, attempt: combine(job, batch, _leave, attempt),
+    STATE: lambda job, batch, _: advance_states(job, batch, _leave),
 }
 
 
@@ -38,9 +39,12 @@ def main() -> int:
     given = _arguments()
     try:
         return _run(given)
-    except LedgerError as exc:
-        _log.error("%s of batch %s: %s", given.step, given.batch, exc)
-        return 1
+    except Exception as exc:  # of whatever the user's code raises: one line, the last of the log
+        if verbose():
+            _log.error("the traceback:", exc_info=exc)
+        said = ". ".join([one_line(exc).rstrip(". "), *getattr(exc, "__notes__", [])])
+        _log.error("%s of batch %s: %s", given.step, given.batch, said)
+        return EXIT_PERMANENT if translated(exc).permanent else 1
 
 
 def _run(given: argparse.Namespace) -> int:
@@ -51,13 +55,12 @@ def _run(given: argparse.Namespace) -> int:
     require_writable(settings.storage_root(), "ACKLEDGER_STORAGE")
     session = build_session(f"ackledger {pipeline.name}.{given.step}")
     job = Job(session, database, settings, pipeline)
+    attempt = Attempt(given.attempt, given.try_number)
     if given.step in _FOLLOWING:
-        _log.info(
-            "batch %s: %s %s", given.batch, given.step, _FOLLOWING[given.step](job, given.batch)
-        )
+        done = _FOLLOWING[given.step](job, given.batch, attempt)
+        _log.info("batch %s: %s %s", given.batch, given.step, done)
         session.stop()
         return 0
-    attempt = Attempt(given.attempt, given.try_number)
     result = run_step(job, given.batch, given.step, attempt, on_fenced=_leave)
     if result.record is None:
         _log.info("batch %s is settled: %s changes nothing", given.batch, given.step)

@@ -22,20 +22,36 @@ from contextlib import contextmanager
 _log = logging.getLogger(__name__)
 
 
+# What a driver exits with (EX_DATAERR of sysexits.h) where the same attempt again would only fail
+# again.
+EXIT_PERMANENT = 65
+
+
 class LedgerError(Exception):
-    """Base of all errors of ackledger; its text says what was expected, found, where, what to do."""
+    """Base of all errors of ackledger; its text says what was expected, found, where, what to do.
+
+    ``permanent``: until a person has changed something, another attempt fails just so.
+    """
+
+    permanent = False
 
 
 class DeclarationError(LedgerError):
     """A pipeline's definition is wrong."""
 
+    permanent = True
+
 
 class ConfigurationError(LedgerError):
     """A setting, the database or the storage is not as needed."""
 
+    permanent = True
+
 
 class InputError(LedgerError):
     """A source file, an interval or an argument is not as declared."""
+
+    permanent = True
 
 
 class StageError(LedgerError):

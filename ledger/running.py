@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from ledger import follow_ups, state_runs
+from ledger import advice, follow_ups, state_runs
 from ledger.database.connection import Database
 from ledger.errors import Failures, FencedError, LedgerError, NotReadyError
 from ledger.pipeline import Pipeline
@@ -16,7 +16,8 @@ from ledger.queries import checkpoints, publications
 from ledger.queries.batches import Batch
 from ledger.replaced import remove_replaced
 from ledger.settlement import Settlement, settle_once
-from ledger.stage_runs import Attempt, OpenedRun, Record, fail, heartbeat, open_run
+from ledger.spark.failures import translated
+from ledger.stage_runs import Attempt, OpenedRun, Record, begin, fail, heartbeat, open_run
 from ledger.state_runs import Elsewhere, StateRun
 from ledger.states import BatchStatus
 from ledger.steps import CombineStep, SinkStep, SourceStep, StateStep, Step
@@ -64,11 +65,13 @@ def run_step(
 def run_steps(
     job: "Job", batch: Batch, on_step: Callable[[str, StepResult | None], None]
 ) -> list[StepResult]:
-    """Run all steps of a batch in order; ``on_step`` hears of each before (None) and after."""
-    results = []
+    """Run all steps of a batch in order, as one attempt that begins now; ``on_step`` hears of each
+    before
+    (None) and after."""
+    results, attempt = [], begin(job.database)
     for step in job.pipeline.steps():
         on_step(step.name, None)
-        results.append(run_step(job, batch.batch_id, step.name, Attempt()))
+        results.append(run_step(job, batch.batch_id, step.name, attempt))
         on_step(step.name, results[-1])
     return results
 
@@ -139,14 +142,20 @@ def combines_due(database: Database, pipeline: Pipeline, batch_id: int) -> bool:
 
 
 def combine(
-    job: "Job", batch_id: int, on_fenced: Callable[[], None] | None = None
+    job: "Job",
+    batch_id: int,
+    on_fenced: Callable[[], None] | None = None,
+    attempt: Attempt | None = None,
 ) -> list[Published]:
     """Run the combines of a batch that are due, and their sinks; what these show now. It starts nothing where
-    nothing is due. One that fails keeps no other waiting, and is raised at the end."""
+    nothing is due. One that fails keeps no other waiting, and is raised at the end.
+
+    ``attempt``: of a task of Airflow.
+    """
     failures, shown = Failures(), []
     for step in job.pipeline.combined():
         with failures.kept():
-            run = _opened_follower(job.database, batch_id, step)
+            run = _opened_follower(job.database, batch_id, step, attempt or Attempt())
             if run is not None:
                 _living(job, run, step, on_fenced)
     with failures.kept():
@@ -167,11 +176,13 @@ def _is_due(database: Database, batch_id: int, step: Step) -> bool:
     return follow_ups.is_waiting(database, batch_id, step)
 
 
-def _opened_follower(database: Database, batch_id: int, step: Step) -> OpenedRun | None:
+def _opened_follower(
+    database: Database, batch_id: int, step: Step, attempt: Attempt
+) -> OpenedRun | None:
     if isinstance(step, CombineStep):
-        return follow_ups.open_combine(database, batch_id, step, Attempt())
+        return follow_ups.open_combine(database, batch_id, step, attempt)
     assert isinstance(step, SinkStep)
-    return follow_ups.open_combined_sink(database, batch_id, step, Attempt())
+    return follow_ups.open_combined_sink(database, batch_id, step, attempt)
 
 
 def advance_states(
@@ -188,7 +199,7 @@ def advance_states(
         with failures.kept():
             _advance(job, step, results, on_fenced)
     if batch_id is not None:
-        for sentence in job.database.transact(lambda c: state_runs.waits_for(c, batch_id)):
+        for sentence in job.database.transact(lambda c: advice.waits_for(c, batch_id)):
             _log.warning("%s", sentence)
     failures.raise_first()
     return results
@@ -274,6 +285,7 @@ def _living(job: "Job", run: OpenedRun, step: Step, on_fenced: Callable[[], None
         except FencedError:
             raise
         except BaseException as exc:
+            exc.add_note(f"To go on: {advice.run_again(run.batch, run.stage)}")
             _mark_failed(job, run, exc)
             raise
 
@@ -304,8 +316,12 @@ def _cancel(job: "Job") -> Callable[[], None]:
 
 
 def _mark_failed(job: "Job", run: OpenedRun, exc: BaseException) -> None:
+    told = translated(exc) if isinstance(exc, Exception) else exc
+    words = f"{type(told).__name__}: {told}"
+    if told is not exc:
+        words += f"\n\n{type(exc).__name__}: {exc}"
     try:
-        fail(job.database, run, f"{type(exc).__name__}: {exc}")
+        fail(job.database, run, words)
     except LedgerError as second:
         _log.warning(
             "run %s could not be marked failed, its lease will lapse: %s", run.run_id, second

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Any
 
+from ledger.advice import waits_for
 from ledger.database.connection import Database
 from ledger.queries import claims, combines, publications, reports
-from ledger.state_runs import waits_for
 from ledger.states import BatchStatus
 
 

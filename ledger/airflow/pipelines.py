@@ -189,12 +189,14 @@ def _open_task(target: str, room_poll: timedelta) -> Any:
         key = RunKey(run.dag_id, run.run_id)
         try:
             batch = _opened(load_pipeline(target), key, run.conf or {}, context)
-        except InputError as exc:  # asking again would get the same answer
-            raise AirflowFailException(str(exc)) from exc
         except BackPressureError as exc:  # waiting takes no worker's slot and no retry
             _log.info("%s", exc)
             later = datetime.now(UTC) + room_poll
             raise AirflowRescheduleException(later) from exc  # type: ignore[no-untyped-call]
+        except LedgerError as exc:
+            if not exc.permanent:
+                raise
+            raise AirflowFailException(str(exc)) from exc  # asking again would get the same answer
         _log.info(
             "batch %s (%s) is %s: %s to %s",
             batch.batch_id,
@@ -340,10 +342,10 @@ def _complete_task() -> Any:
             raise AirflowSkipException("the run has no batch")
         summary = summarize(connected(), batch_id)
         _log.info("%s", summary.roots)
-        if not summary.done:
-            raise AirflowFailException(summary.incomplete_because())
         for sentence in summary.waits:
             _log.warning("%s", sentence)
+        if not summary.done:
+            raise AirflowFailException(summary.incomplete_because())
         if summary.unread:
             _log.warning("%s", summary.incomplete_because())
 

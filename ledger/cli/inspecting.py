@@ -1,7 +1,8 @@
 """Commands that ask the ledger: ``status``, ``failed``, ``sql``."""
 
+from ledger.advice import waiting_states
 from ledger.cli import tables
-from ledger.cli.base import BatchNumber, Json, PipelineName, app, connect, show
+from ledger.cli.base import BatchNumber, Json, PipelineName, app, connect, err, show
 from ledger.cli.running import summary_of
 from ledger.queries import asking, reports
 from ledger.settings import Settings
@@ -21,6 +22,10 @@ def status(
         lambda c: reports.recent_batches(c, pipeline, limit), engine=database.reader
     )
     show([dict(row._mapping) for row in rows], as_json, tables.batches)
+    for sentence in database.transact(
+        lambda c: waiting_states(c, pipeline), engine=database.reader
+    ):
+        err.print(sentence, style="yellow", markup=False, highlight=False, soft_wrap=True)
 
 
 @app.command()

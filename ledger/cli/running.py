@@ -23,6 +23,7 @@ from ledger.cli.base import (
     out,
     show,
 )
+from ledger.cli.failing import going_on
 from ledger.database.connection import Database
 from ledger.errors import BackPressureError, Failures, InputError, NotReadyError
 from ledger.opening import open_batch, open_replay
@@ -67,7 +68,8 @@ def run(
     batch = open_batch(
         database, settings, pipeline, key, interval, reprocess=reprocess, guarantee=guarantee
     )
-    finish([_run_batch(database, settings, pipeline, batch, master)], as_json, single=True)
+    made = _run_batch(database, settings, pipeline, batch, master, target)
+    finish([made], as_json, single=True)
 
 
 @app.command()
@@ -118,7 +120,7 @@ def replay(
         except NotReadyError as exc:  # another replay was first
             err.print(f"batch {original}: {exc}", markup=False, highlight=False, soft_wrap=True)
             continue
-        summaries.append(_run_batch(database, settings, pipeline, opened, master))
+        summaries.append(_run_batch(database, settings, pipeline, opened, master, target))
     if not summaries:
         raise InputError("nothing to replay: no failed record matches; see 'ackledger failed'")
     finish(summaries, as_json)
@@ -188,24 +190,34 @@ def _session(pipeline: Pipeline, master: str) -> "SparkSession":
 
 
 def _run_batch(
-    database: Database, settings: Settings, pipeline: Pipeline, batch: Batch, master: str
+    database: Database,
+    settings: Settings,
+    pipeline: Pipeline,
+    batch: Batch,
+    master: str,
+    target: str,
 ) -> dict[str, Any]:
     """Run the batch's steps with a progress line each, settle, and summarize."""
     from ledger.running import StepResult, run_steps, settle_and_follow
     from ledger.spark.job import Job
 
     started = time.monotonic()
+    current = "its start"
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
         line = progress.add_task(f"batch {batch.batch_id}: starting Spark")
 
         def on_step(name: str, result: StepResult | None) -> None:
+            nonlocal current
+            current = f"step {name!r}"
             progress.update(line, description=f"batch {batch.batch_id}: {name}")
 
-        job = Job(_session(pipeline, master), database, settings, pipeline)
-        run_steps(job, batch, on_step)
-        progress.update(line, description=f"batch {batch.batch_id}: settling")
-        settle_and_follow(job, batch.batch_id)
+        with going_on(batch, target, lambda: current):
+            job = Job(_session(pipeline, master), database, settings, pipeline)
+            run_steps(job, batch, on_step)
+            current = "its settlement, or what follows it"
+            progress.update(line, description=f"batch {batch.batch_id}: settling")
+            settle_and_follow(job, batch.batch_id)
     return summary_of(summarize(database, batch.batch_id), time.monotonic() - started)
 
 

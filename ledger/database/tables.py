@@ -18,6 +18,7 @@ from sqlalchemy import (
     Integer,
     LargeBinary,
     MetaData,
+    Sequence,
     Table,
     Text,
     UniqueConstraint,
@@ -47,6 +48,7 @@ batch_status = _enum(states.BatchStatus, "batch_state")
 batch_kind = _enum(states.BatchKind, "batch_kind")
 run_state = _enum(states.RunState, "run_state")
 message_status = _enum(states.MessageStatus, "message_status")
+attempt_number = Sequence("attempt_number", metadata=metadata)
 
 
 def _moment(
@@ -273,9 +275,16 @@ stage_run = Table(
         "attempt_id",
         UUID(as_uuid=True),
         nullable=False,
-        comment="Id of the task instance (UUIDv7): the greatest is the newest attempt.",
+        comment="The attempt: a task instance's id (the greatest is the newest) or a command's.",
     ),
-    Column("try_number", Integer, nullable=False, comment="Airflow's try number, shown only."),
+    Column(
+        "attempt_number",
+        BigInteger,
+        nullable=False,
+        server_default=attempt_number.next_value(),
+        comment="Drawn when a command began, or a task opened the run: the greatest is the newest.",
+    ),
+    Column("try_number", Integer, comment="Airflow's try number, shown only; null of a command."),
     _moment("opened_at", "When it began.", now=True),
     _moment("lease_until", "A living driver renews this; past it the run counts as dead."),
     _moment("closed_at", "When it committed, failed or was fenced.", nullable=True),

@@ -18,7 +18,7 @@ from ledger.queries.runs import Emitted
 from ledger.source_states import Position
 from ledger.sources import FileSource, TableSource
 from ledger.spark import fold, source_state
-from ledger.spark.files import read_failure
+from ledger.spark.failures import read_failure
 from ledger.spark.inputs import read_stored
 from ledger.spark.job import (
     ERROR,

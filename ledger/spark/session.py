@@ -1,5 +1,6 @@
 """The Spark session that steps run in."""
 
+import logging
 import os
 import shutil
 import sys
@@ -10,9 +11,11 @@ from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from ledger.errors import ConfigurationError
+from ledger.settings import verbose
 
 # What an action raises: Spark's own errors, and those of the bridge that it did not translate.
 SPARK_ERRORS = (PySparkException, Py4JError)
@@ -32,6 +35,7 @@ def build_session(app_name: str, master: str | None = None) -> SparkSession:
     Raises ConfigurationError when Java is missing.
     """
     _require_java()
+    _keep_quiet()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(app_name)
     # Every column expression would otherwise note where in Python it was made.
@@ -41,7 +45,8 @@ def build_session(app_name: str, master: str | None = None) -> SparkSession:
         options: dict[str, Any] = {
             "spark.ui.enabled": "false",
             "spark.ui.showConsoleProgress": "false",
-            "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={quiet}",
+            "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={quiet} "
+            f"-Dackledger.spark.log={'error' if verbose() else 'fatal'}",
         }
         builder = builder.master(master).config(map=options)
         if master.startswith("local"):
@@ -66,6 +71,13 @@ def session_conf(spark: SparkSession, values: Mapping[str, str]) -> Iterator[Non
                 spark.conf.unset(name)
             else:
                 spark.conf.set(name, old)
+
+
+def _keep_quiet() -> None:
+    """Spark's Python writes each error to the terminal as JSON with its Java stack; whoever raises
+    it says what it is."""
+    if not verbose():
+        PySparkLogger.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)
 
 
 def _require_java() -> None:

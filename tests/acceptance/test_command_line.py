@@ -1,5 +1,6 @@
 """The ``ackledger`` command as a user types it: its own embedded database, real Spark, exit codes."""
 
+import gzip
 import json
 import os
 import shutil
@@ -16,6 +17,7 @@ from demo import data, oracle
 from jobs.wordcount import pipeline as wordcount
 from ledger.database import embedded
 from ledger.database.upgrade import head
+from ledger.errors import EXIT_PERMANENT
 from ledger.opening import open_replay
 from ledger.requests import RunKey, Selection
 from ledger.settings import Settings
@@ -309,3 +311,76 @@ def test_without_java(cli, folder, tmp_path):
     cli.environment.pop("JAVA_HOME", None)
     write_slice(folder, (1,), 5)
     assert "openjdk-17-jre-headless" in cli.refused("run", FLIGHTS, *JANUARY)
+
+
+ORDERS = """
+from pyspark.sql import functions as F
+from pyspark.sql.types import DoubleType
+from ledger import FileSource, ParquetSink, Pipeline
+
+pipeline = Pipeline("orders")
+pipeline.source("orders", FileSource("{{ interval_start | ds }}.csv*", schema="id INT, price STRING"))
+
+
+@F.udf(DoubleType())
+def price(text):
+    return float(text)
+
+
+@pipeline.stage(reads="orders")
+def priced(orders):
+    return orders.withColumn("price", price("price"))
+
+
+pipeline.sink("out", ParquetSink("out"), reads="priced")
+"""
+
+
+def test_what_fails_is_one_line_with_the_way_on(cli, folder):
+    """A function that raises and a damaged file are one line each, whose command goes on once it is
+    fixed."""
+    (folder / "orders.py").write_text(ORDERS)
+    (folder / "2013-01-01.csv").write_text("id,price\n1,2.50\n2,dear\n")
+    told = cli.refused("run", "orders:pipeline", *JANUARY, "--run-id", "jan")
+    number = ORDERS.splitlines().index("    return float(text)") + 1
+    on = "ackledger run orders:pipeline --interval-start 2013-01-01 --interval-end 2013-02-01 --run-id jan"
+    assert told == (
+        "ackledger: batch 1 (run id jan) failed at step 'priced': ValueError: could not convert "
+        "string to float: 'dear' "
+        f"({folder}/orders.py:{number}, in price). To go on: {on}"
+    )
+    waiting = cli.run("--verbose", "run", "orders:pipeline", *JANUARY, "--run-id", "jan")
+    assert waiting.returncode == 1
+    assert "Traceback (most recent call last)" in waiting.stderr
+    assert waiting.stderr.splitlines()[-1] == told
+
+    (folder / "orders.py").write_text(
+        ORDERS.replace("float(text)", "float(text.replace('dear', '9'))")
+    )
+    assert cli.run(*on.split()[1:]).returncode == 0
+    whole = gzip.compress(
+        b"id,price\n" + b"".join(b"%d,%d\n" % (n, n * 7919 % 997) for n in range(50_000))
+    )
+    (folder / "2013-02-01.csv.gz").write_bytes(whole[: len(whole) // 2])
+    february = ("--interval-start", "2013-02-01", "--interval-end", "2013-03-01", "--run-id", "feb")
+    told = cli.refused("run", "orders:pipeline", *february)
+    assert told.startswith(
+        "ackledger: batch 2 (run id feb) failed at step 'orders': a source file vanished or "
+        "cannot be read: "
+        f"file://{folder}/2013-02-01.csv.gz (EOFException: Unexpected end of input stream). "
+    )
+    assert told.endswith("--interval-start 2013-02-01 --interval-end 2013-03-01 --run-id feb")
+
+
+def test_spark_submit_hands_on_what_is_permanent(cli):
+    """The driver's exit code for what another try would only meet again is spark-submit's own."""
+    driver = str(ROOT / "jobs" / "run_step.py")
+    attempt = "00000000-0000-7000-8000-000000000000"
+    given = ["--pipeline", "nowhere:pipeline", "--batch", "1", "--step", "s", "--attempt", attempt]
+    done = subprocess.run(
+        ["spark-submit", "--master", "local[1]", "--conf", "spark.log.level=WARN", driver, *given],
+        env=cli.environment, cwd=cli.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == EXIT_PERMANENT, done.stdout
+    last = done.stdout.strip().splitlines()[-1]
+    assert "ackledger ERROR s of batch 1: pipeline 'nowhere:pipeline': no module 'nowhere'" in last
