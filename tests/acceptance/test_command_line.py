@@ -127,7 +127,7 @@ def test_from_nothing_to_a_settled_ledger(folder):
 
     data.write_planes(folder)
     unknown = without_plane(folder, 1)
-    (replayed,) = cli.json("replay", FLIGHTS)
+    (replayed,) = cli.json("replay", FLIGHTS, code=4)
     assert replayed["roots"] == {
         "total": lost,
         "acked": lost - unknown,
@@ -147,7 +147,12 @@ def test_from_nothing_to_a_settled_ledger(folder):
     assert [(row["kind"], row["acked"], row["quarantined"]) for row in status] == [
         ("replay", lost - unknown, unknown), ("original", 300 - unknown, unknown),
     ]  # fmt: skip
-    assert cli.json("status", "--batch", "1")["complete"] is True
+    given_up = cli.json("status", "--batch", "1")
+    assert given_up["outcome"] == "complete with quarantined records"
+    assert 'ackledger accept 1 --reason "..."' in given_up["advice"]
+    assert cli.json("accept", "2", "--reason", "unregistered")["accepted"] == unknown
+    done = cli.json("status", "--batch", "1")
+    assert (done["outcome"], done["accepted"]) == ("complete", unknown)
     table = cli.run("status").stdout
     assert "quarantined" in table
     assert "replay" in table
