@@ -1,6 +1,7 @@
 """DAG files as Airflow parses them: fast, without Java and database, and clear when they are wrong. And their tasks
 that need no Spark, as Airflow runs them."""
 
+import logging
 import os
 import shutil
 import subprocess
@@ -21,6 +22,7 @@ from ledger.airflow.pipelines import _guarantee
 from ledger.errors import DeclarationError, InputError, LedgerError
 from ledger.settlement import settle_once
 from ledger.states import Guarantee
+from ledger.sweeper import sweep_once
 from scripts.airflow_env import ROOT
 from tests.support.ledgers import one, pipeline, whole_batch
 
@@ -269,6 +271,18 @@ def test_the_guarantee_is_a_parameter_of_the_dag():
         _guarantee({"guarantee": "twice"})
     assert _guarantee({"guarantee": "at_least_once"}) is Guarantee.AT_LEAST_ONCE
     assert _guarantee({}) is None
+
+
+def test_settle_says_what_was_decided_before_it_came(ledger, caplog):
+    """The task settle of a batch that the sweeper has settled logs that, and the counts."""
+    batch, _ = whole_batch(ledger, pipeline("swept"), 4, lose_sink=[0])
+    assert sweep_once(ledger).settlements[0].decided
+    dag = pipeline_dag(pipeline("swept"), schedule=None, target="tests.support.ledgers:none")
+    run = SimpleNamespace(xcom_pull=lambda task_ids: batch.batch_id)
+    with caplog.at_level(logging.INFO):
+        dag.get_task("settle").python_callable(ti=run)
+    assert f"batch {batch.batch_id} is settled (already settled, 20" in caplog.text
+    assert "4 records, 3 acked, 1 failed" in caplog.text
 
 
 def test_the_replay_dag_releases_a_held_batch(ledger):
