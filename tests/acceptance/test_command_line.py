@@ -287,6 +287,28 @@ def test_a_held_batch_is_released_and_its_replay_foreseen(cli, folder, database)
     assert one(database, "SELECT count(*) FROM batch")[0] == 1
 
 
+def test_quarantined_records_are_accepted(cli, database):
+    """``accept`` says how many, for a batch that is there, and may be repeated; ``status`` has the outcome before and
+    after, and the command in between."""
+    batch, _ = whole_batch(database, pipeline(max_replays=0), 4, lose_sink=[0, 1])
+    settle_once(database, batch.batch_id)
+    with database.plain.begin() as connection:
+        connection.exec_driver_sql("UPDATE publication SET published_at = now()")
+    number = str(batch.batch_id)
+    before = cli.json("status", "--batch", number)
+    assert (before["outcome"], before["exit_code"]) == ("complete with quarantined records", 4)
+    assert f'ackledger accept {number} --reason "..."' in before["advice"]
+    done = cli.json("accept", number, "--reason", "test rows")
+    counts = {"records": 2, "accepted": 2, "quarantined": 2, "failed": 0}
+    assert done == {"batch_id": batch.batch_id, **counts}
+    assert cli.json("accept", number) == {**done, "records": 0}
+    assert "complete" in cli.run("status", "--batch", number).stdout.splitlines()[0]
+    after = cli.json("status", "--batch", number)
+    assert (after["outcome"], after["exit_code"], after["accepted"]) == ("complete", 0, 2)
+    assert [row["accepted"] for row in cli.json("status")] == [2]
+    assert "batch 77 is not in the ledger" in cli.refused("accept", "77")
+
+
 def test_storage_that_cannot_be_written(cli, folder):
     """An unwritable storage is refused before a batch is opened."""
     (folder / "file").write_text("")
