@@ -1,111 +1,134 @@
-"""What to do about a batch that stands still, and what keeps states over batches waiting: in
-words."""
+"""What a run says of its batch at its end: one sentence, and the commands that follow from it."""
 
-import shlex
-from collections.abc import Sequence
-from datetime import datetime
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Row
+from ledger.states import BatchStatus, Outcome
+from ledger.summary import Summary
 
-from ledger.queries import batches, checkpoints
-from ledger.queries.batches import Batch
-from ledger.states import BatchKind, BatchStatus, RunState
+ANY_TARGET = "MODULE:PIPELINE"  # where it is not known
 
-_FOLLOWING = ("combine", "stateful")
-_LONGEST = 300  # characters of a failure that are repeated in a sentence
-
-
-def run_again(batch: Batch, stage: str | None = None, target: str = "MODULE:PIPELINE") -> str:
-    """The command, or the click, that goes on with an open batch at ``stage``, or where it
-    stands."""
-    if batch.dag_id:
-        task = f"the task {stage} and those after it" if stage else "its failed tasks"
-        return f"in Airflow clear {task} in run {batch.run_id} of DAG {batch.dag_id}"
-    if batch.kind is BatchKind.REPLAY:
-        run_id = batch.run_id.removesuffix(f"-{batch.original_id}")
-        given = ["replay", target, "--batch", str(batch.original_id), "--run-id", run_id]
-    else:
-        interval = ["--interval-start", _shown(batch.interval_start)]
-        interval += ["--interval-end", _shown(batch.interval_end)]
-        given = ["run", target, *interval, "--run-id", batch.run_id]
-        for name, value in batch.params.items():
-            given += ["--param", f"{name}={value}"]
-    return f"ackledger {shlex.join(given)}"
+# Exit codes: nothing is decided; records failed; quarantined records are not accepted.
+ERROR, INCOMPLETE, QUARANTINED = 1, 3, 4
 
 
-def waits_for(connection: Connection, batch_id: int) -> list[str]:
-    """Of each state that a batch is not in, one sentence: what it waits for, and what to do about
-    that."""
-    return [
-        f"the state {row.stage!r} of batch {batch_id} {_why(connection, row, batch_id)}"
-        for row in checkpoints.waiting(connection, batch_id=batch_id)
-    ]
+@dataclass(frozen=True)
+class Advice:
+    """``because``: what is missing. ``commands``: what each is for, and the command as it is typed."""
+
+    because: str
+    commands: tuple[tuple[str, str], ...] = ()
+
+    def __str__(self) -> str:
+        return ". ".join((self.because, *(f"{what}: {how}" for what, how in self.commands)))
 
 
-def waiting_states(connection: Connection, pipeline: str | None = None) -> list[str]:
-    """Of each state that batches wait for, of one pipeline or of all, one sentence: how many do,
-    and why."""
-    return [
-        f"pipeline {row.pipeline}: {row.batches} "
-        f"{'batch is' if row.batches == 1 else 'batches are'} not in "
-        f"the state {row.stage!r}, which {_why(connection, row)}"
-        for row in checkpoints.waiting(connection, pipeline=pipeline)
-    ]
-
-
-def _why(connection: Connection, row: Row[Any], asked: int | None = None) -> str:
-    if row.state == "due" or row.waits_because == "its state is due":
-        return "is due: the next run applies it, or ackledger publish MODULE:PIPELINE"
-    batch = batches.get_batch(connection, row.waits_for_batch_id)
-    own = "" if batch.batch_id == asked else f" for batch {batch.batch_id}"
-    interval = f"{_shown(batch.interval_start)} to {_shown(batch.interval_end)}"
-    found = [f"waits{own}: {row.waits_because} (interval {interval})"]
-    if batch.status is BatchStatus.SETTLED:
-        return ". ".join([*found, _settled(batch, row.waits_because)])
-    return ". ".join([*found, *_cause(connection, batch)])
-
-
-def _settled(batch: Batch, obstacle: str) -> str:
-    """What brings on a settled batch, by what ``state_progress`` says that it lacks."""
-    if obstacle.startswith("records of it are failed"):
-        return (
-            f"ackledger failed --batch {batch.original_id} says which and why; replay them: "
-            f"ackledger replay MODULE:PIPELINE --batch {batch.original_id}"
+def advise(summary: Summary, target: str = ANY_TARGET) -> Advice | None:
+    """What to say of a batch of the pipeline at ``target``; None if every record is acked."""
+    name = f"batch {summary.batch_id}"
+    if not summary.status.decided:
+        reason = f" ({summary.held_reason})" if summary.held_reason else ""
+        return Advice(f"{name} is {summary.status}{reason}: its steps have to run again")
+    if summary.unpublished or summary.uncombined:
+        left = f"{summary.unpublished} sinks" if summary.unpublished else "combines"
+        return Advice(
+            f"{name}: {left} are yet to publish what is acked of it",
+            (
+                ("Publish it", f"ackledger publish {target} --batch {summary.batch_id}"),
+                ("In Airflow", "clear its task withhold and those downstream"),
+            ),
         )
-    if obstacle.startswith("units of it"):
-        return "To ask for them: ackledger publish MODULE:PIPELINE"
-    return "It goes on once that is decided"
+    if summary.status is BatchStatus.SUPERSEDED:
+        return None
+    return _of_records(summary, name, target)
 
 
-def _cause(connection: Connection, batch: Batch) -> Sequence[str]:
-    """What is the matter with an undecided batch, and what to do, as sentences without their
-    stops."""
-    if batch.status is BatchStatus.HELD:
-        reason = _first_line(batch.held_reason)
-        return [
-            f"{reason}. Fix it and {run_again(batch)}, or accept it: ackledger release "
-            f"{batch.batch_id}"
+def _of_records(summary: Summary, name: str, target: str) -> Advice | None:
+    """What to say of records that are not acked, or not read yet."""
+    sentences = [*_lost(summary)]
+    commands = _commands(summary, target) if sentences else ()
+    if summary.unread:
+        sentences.append(
+            f"{summary.unread:,} records of its interval wait for further batches (max_pending): "
+            "run the same interval again, under another run id, until none is left"
+        )
+    return Advice(f"{name}: {'; '.join(sentences)}", commands) if sentences else None
+
+
+def _lost(summary: Summary) -> Iterator[str]:
+    roots, policy = summary.roots, summary.policy
+    if policy.tolerated:
+        yield (
+            f"{policy.lost:,} of {policy.records:,} records of batch {summary.original_id} are "
+            f"tolerated (tolerate={policy.tolerate:.4g}): they are failed or quarantined, and are "
+            "replayed as ever"
+        )
+        return
+    if roots.failed:
+        yield f"{roots.failed:,} of {roots.total:,} records failed"
+    if summary.unaccepted:
+        yield f"{summary.unaccepted:,} of {roots.total:,} records are quarantined and not accepted"
+    if summary.accepted:
+        yield f"{summary.accepted:,} of {roots.total:,} records are quarantined, and were accepted"
+
+
+def _commands(summary: Summary, target: str) -> tuple[tuple[str, str], ...]:
+    """How to see these records, to replay them once the cause is fixed, to accept them."""
+    number, found = summary.original_id, []
+    replay = f"ackledger replay {target} --batch {number}"
+    if summary.roots.failed:
+        found += [
+            ("Once the cause is fixed, replay just these", replay),
+            ("In Airflow", _trigger("ledger_replay", f'{{"batch": {number}}}')),
         ]
-    step = checkpoints.unfinished_step(connection, batch.batch_id)
-    if step is None or step.kind in _FOLLOWING:
-        return [f"All its steps are done: settle it with ackledger sweep, or {run_again(batch)}"]
-    state = RunState(step.state) if step.state else None
-    if state is RunState.RUNNING:
-        return [f"Its step {step.stage!r} is running"]
-    if state is RunState.FAILED:
-        told = f"Its step {step.stage!r} failed: {_first_line(step.failure)}"
-        gone = "; if its source never comes, the sweeper abandons it after message_timeout"
-        return [told, f"To go on: {run_again(batch, step.stage)}{gone * (step.kind == 'source')}"]
-    return [f"Its step {step.stage!r} has not run. To go on: {run_again(batch, step.stage)}"]
+    if summary.unaccepted:
+        form = f'{{"batch": {number}, "reason": "..."}}'
+        found += [
+            ("Quarantined ones: replay them once the cause is fixed", f"{replay} --quarantined"),
+            ("Or accept them", f'ackledger accept {number} --reason "..."'),
+            ("In Airflow", _trigger("ledger_accept", form)),
+        ]
+    return (("See them", f"ackledger failed --records --batch {number}"), *found)
 
 
-def _first_line(told: str | None) -> str:
-    lines = (told or "").strip().splitlines()
-    return lines[0][:_LONGEST].rstrip(". ") if lines else "no reason is recorded"
+def _trigger(dag: str, conf: str) -> str:
+    return f"airflow dags trigger {dag} --conf '{conf}'"
 
 
-def _shown(moment: datetime) -> str:
-    """As the command takes it, in UTC."""
-    midnight = (moment.hour, moment.minute, moment.second) == (0, 0, 0)
-    return f"{moment:%Y-%m-%d}" if midnight else f"{moment:%Y-%m-%dT%H:%M:%S}"
+def report(summary: Summary, failures: Sequence[Any], target: str = ANY_TARGET) -> list[str]:
+    """The whole of it, line by line: counts, ``failures`` by stage and reason, what to do."""
+    roots, advice = summary.roots, advise(summary, target)
+    lines = [
+        f"batch {summary.batch_id} of {summary.pipeline} ({summary.kind}): {summary.outcome}",
+        f"{roots.total:,} records: {roots.acked:,} acked, {roots.failed:,} failed, "
+        f"{roots.quarantined:,} quarantined ({summary.accepted:,} of them accepted), "
+        f"{roots.pending:,} pending",
+        *_table(failures),
+        *summary.waits,
+    ]
+    if advice is not None:
+        lines += [advice.because, *(f"{what}: {how}" for what, how in advice.commands)]
+    return lines
+
+
+def _table(failures: Sequence[Any]) -> list[str]:
+    """Failed records by stage and reason, in columns."""
+    if not failures:
+        return []
+    rows = [("stage", "reason", "status", "records")]
+    rows += [(one.stage, one.reason, str(one.status), f"{one.messages:,}") for one in failures]
+    widths = [max(len(row[place]) for row in rows) for place in range(3)]
+    return [
+        "  ".join((*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]))
+        for row in rows
+    ]
+
+
+def exit_code(summary: Summary) -> int:
+    """What a command that ran the batch ends with; 0: its pipeline's policy is satisfied."""
+    if summary.succeeds:
+        return 0
+    if not summary.status.decided:
+        return ERROR
+    return QUARANTINED if summary.outcome is Outcome.QUARANTINED else INCOMPLETE

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from ledger import advice, follow_ups, state_runs
+from ledger import follow_ups, recovery, state_runs
 from ledger.database.connection import Database
 from ledger.errors import Failures, FencedError, LedgerError, NotReadyError
 from ledger.pipeline import Pipeline
@@ -199,7 +199,7 @@ def advance_states(
         with failures.kept():
             _advance(job, step, results, on_fenced)
     if batch_id is not None:
-        for sentence in job.database.transact(lambda c: advice.waits_for(c, batch_id)):
+        for sentence in job.database.transact(lambda c: recovery.waits_for(c, batch_id)):
             _log.warning("%s", sentence)
     failures.raise_first()
     return results
@@ -285,7 +285,7 @@ def _living(job: "Job", run: OpenedRun, step: Step, on_fenced: Callable[[], None
         except FencedError:
             raise
         except BaseException as exc:
-            exc.add_note(f"To go on: {advice.run_again(run.batch, run.stage)}")
+            exc.add_note(f"To go on: {recovery.run_again(run.batch, run.stage)}")
             _mark_failed(job, run, exc)
             raise
 

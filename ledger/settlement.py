@@ -23,7 +23,7 @@ UNIT_GRACE = 2
 class Settlement:
     """What a settlement did. ``decided``: this call made the decision.
 
-    ``roots``, ``failed``: of this batch; 0 while it is open.
+    ``roots``, ``failed``: of this batch, whoever decided it; 0 while it is open.
     """
 
     batch_id: int
@@ -59,7 +59,7 @@ def _settle(
     if batch is None:
         return None
     if batch.status is not BatchStatus.OPEN:
-        return Settlement(batch_id, batch.status, batch.held_reason or f"already {batch.status}")
+        return _settled_before(batch)
     moment = now or batches.database_now(connection)
     limits = Limits(
         timedelta(seconds=batch.message_timeout_seconds),
@@ -77,6 +77,15 @@ def _settle(
             f"run {verdict.missing[0]} again"
         )
     return _decide_roots(connection, batch, verdict, moment)
+
+
+def _settled_before(batch: Batch) -> Settlement:
+    """What another settlement, or the sweeper, has made of a batch."""
+    reason = batch.held_reason or f"already {batch.status}"
+    if batch.settled_at is not None:
+        reason += f", {batch.settled_at:%Y-%m-%d %H:%M:%S %Z}"
+    roots, failed = batch.roots or 0, batch.failed_roots or 0
+    return Settlement(batch.batch_id, batch.status, reason, roots=roots, failed=failed)
 
 
 def _lock(connection: Connection, batch_id: int, skip_locked: bool) -> Batch | None:
@@ -317,7 +326,7 @@ def _hold(
     batch = batches.lock_batch(connection, batch_id)
     assert batch is not None
     if batch.status is not BatchStatus.OPEN:
-        return Settlement(batch_id, batch.status, batch.held_reason or f"already {batch.status}")
+        return _settled_before(batch)
     batches.move_batch(connection, batch_id, BatchStatus.OPEN, BatchStatus.HELD, failure)
     if released is not None:  # a release was meant for another reason than this one
         batches.set_released(connection, batch_id, released)

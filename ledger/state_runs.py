@@ -13,7 +13,6 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from ledger.advice import waits_for
 from ledger.database.connection import Database
 from ledger.errors import FencedError, NotReadyError
 from ledger.pipeline import Pipeline
@@ -21,6 +20,7 @@ from ledger.queries import batches, checkpoints, runs
 from ledger.queries.batches import Batch
 from ledger.queries.checkpoints import Checkpoint
 from ledger.queries.runs import Run
+from ledger.recovery import waits_for
 from ledger.stage_runs import LEASE_SECONDS, Attempt, OpenedRun, Record, commit_in
 from ledger.stateful import Stateful
 from ledger.states import BatchStatus, RunState

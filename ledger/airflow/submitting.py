@@ -64,8 +64,8 @@ class State(Step):
     """Submits nothing while no state is due: an earlier batch is not decided, or another run has done it."""
 
     def execute(self, context: Any) -> None:
-        from ledger.advice import waits_for
         from ledger.loading import load_pipeline
+        from ledger.recovery import waits_for
         from ledger.state_runs import is_due
 
         database = connected()

@@ -12,8 +12,10 @@ from ledger.database.connection import Database
 from ledger.pipeline import Pipeline
 from ledger.settings import Settings
 
-INCOMPLETE = 3
-HELP = "The ``ackledger`` command. Exit codes: 0 complete, 3 failed records remain, 1 error."
+HELP = (
+    "The ``ackledger`` command. Exit codes: 0 complete, 4 complete but for quarantined records that "
+    "nobody has accepted, 3 failed records remain, 1 error."
+)
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=HELP

@@ -8,10 +8,10 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from ledger.advice import run_again
 from ledger.cli.base import app, err, fail
 from ledger.errors import FencedError
 from ledger.queries.batches import Batch
+from ledger.recovery import run_again
 from ledger.settings import VERBOSE, verbose
 from ledger.spark.failures import explained, one_line
 

@@ -1,10 +1,10 @@
 """Commands that ask the ledger: ``status``, ``failed``, ``sql``."""
 
-from ledger.advice import waiting_states
 from ledger.cli import tables
 from ledger.cli.base import BatchNumber, Json, PipelineName, app, connect, err, show
 from ledger.cli.running import summary_of
 from ledger.queries import asking, reports
+from ledger.recovery import waiting_states
 from ledger.settings import Settings
 from ledger.summary import summarize
 

@@ -1,9 +1,13 @@
-"""Commands that look after the ledger: ``db``, ``sweep``, ``release``."""
+"""Commands that look after the ledger: ``db``, ``sweep``, ``release``, ``accept``."""
 
+import getpass
+import os
 from dataclasses import asdict
+from typing import Annotated
 
 import typer
 
+from ledger.acceptance import accept as accept_batch
 from ledger.cli import tables
 from ledger.cli.base import Json, app, connect, db, show
 from ledger.database.connection import Database
@@ -39,3 +43,27 @@ def release(batch: int, as_json: Json = False) -> None:
     show(asdict(released), as_json, tables.facts)
     if released.status is not BatchStatus.SETTLED:
         raise typer.Exit(1)
+
+
+@app.command()
+def accept(
+    batch: int,
+    reason: Annotated[
+        str | None, typer.Option(help="Why they may stay out; kept in the ledger.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Accept the records of a batch that are quarantined: its runs are then complete.
+
+    For example: ackledger accept 12 --reason "planes that were never registered". What is
+    quarantined later, or again after a replay, is not accepted.
+    """
+    accepted = accept_batch(connect(Settings()), batch, by=_user(), reason=reason)
+    show(asdict(accepted), as_json, tables.facts)
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a user without a name, as in some containers
+        return f"uid {os.getuid()}"

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from ledger.advice import ANY_TARGET, ERROR, INCOMPLETE, QUARANTINED, advise, exit_code
 from ledger.cli import tables
 from ledger.cli.base import (
-    INCOMPLETE,
     BatchNumber,
     Json,
     Moment,
@@ -32,7 +32,7 @@ from ledger.queries import batches, publications, replays
 from ledger.queries.batches import Batch
 from ledger.requests import Interval, RunKey, Selection
 from ledger.settings import Settings
-from ledger.states import BatchStatus, Guarantee
+from ledger.states import Guarantee
 from ledger.storage import require_writable
 from ledger.summary import Summary, summarize
 
@@ -68,8 +68,8 @@ def run(
     batch = open_batch(
         database, settings, pipeline, key, interval, reprocess=reprocess, guarantee=guarantee
     )
-    made = _run_batch(database, settings, pipeline, batch, master, target)
-    finish([made], as_json, single=True)
+    done = _run_batch(database, settings, pipeline, batch, master, target)
+    finish([summary_of(*done, target)], as_json, single=True)
 
 
 @app.command()
@@ -120,7 +120,8 @@ def replay(
         except NotReadyError as exc:  # another replay was first
             err.print(f"batch {original}: {exc}", markup=False, highlight=False, soft_wrap=True)
             continue
-        summaries.append(_run_batch(database, settings, pipeline, opened, master, target))
+        done = _run_batch(database, settings, pipeline, opened, master, target)
+        summaries.append(summary_of(*done, target))
     if not summaries:
         raise InputError("nothing to replay: no failed record matches; see 'ackledger failed'")
     finish(summaries, as_json)
@@ -196,8 +197,8 @@ def _run_batch(
     batch: Batch,
     master: str,
     target: str,
-) -> dict[str, Any]:
-    """Run the batch's steps with a progress line each, settle, and summarize."""
+) -> tuple[Summary, float]:
+    """Run the batch's steps with a progress line each, and settle; its summary, and seconds."""
     from ledger.running import StepResult, run_steps, settle_and_follow
     from ledger.spark.job import Job
 
@@ -218,27 +219,31 @@ def _run_batch(
             current = "its settlement, or what follows it"
             progress.update(line, description=f"batch {batch.batch_id}: settling")
             settle_and_follow(job, batch.batch_id)
-    return summary_of(summarize(database, batch.batch_id), time.monotonic() - started)
+    return summarize(database, batch.batch_id), time.monotonic() - started
 
 
-def summary_of(summary: Summary, seconds: float | None = None) -> dict[str, Any]:
-    """What is printed of a batch."""
-    made = {**asdict(summary), "complete": summary.complete}
+def summary_of(
+    summary: Summary, seconds: float | None = None, target: str = ANY_TARGET
+) -> dict[str, Any]:
+    """What is printed of a batch of the pipeline at ``target``."""
+    outcome = {"outcome": summary.outcome.value, "exit_code": exit_code(summary)}
+    made = {**asdict(summary), **outcome}
     if seconds is not None:
         made["seconds"] = round(seconds, 2)
-    if not summary.complete:
-        made["advice"] = summary.incomplete_because()
+    advice = advise(summary, target)
+    if advice is not None:
+        made["advice"] = str(advice)
     return made
 
 
 def finish(summaries: list[dict[str, Any]], as_json: bool, *, single: bool = False) -> None:
-    """Print what became of the batches; exit 3 if records failed, 1 if a batch is not settled."""
+    """Print what became of the batches; exit with the worst of their codes: 1, then 3, then 4."""
     if as_json:
         show(summaries[0] if single else summaries, True, tables.summary)
     else:
         for summary in summaries:
             out.print(tables.summary(summary))
-    if any(not BatchStatus(summary["status"]).decided for summary in summaries):
-        raise typer.Exit(1)
-    if not all(summary["complete"] for summary in summaries):
-        raise typer.Exit(INCOMPLETE)
+    found = {summary["exit_code"] for summary in summaries}
+    for code in (ERROR, INCOMPLETE, QUARANTINED):
+        if code in found:
+            raise typer.Exit(code)

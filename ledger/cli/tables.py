@@ -17,6 +17,8 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from ledger.states import BatchStatus
+
 _SHORT = 24  # characters: a narrower column is never broken over lines
 
 Rows = Sequence[Mapping[str, Any]]
@@ -71,6 +73,7 @@ def batches(data: Rows) -> RenderableType:
         "acked",
         "failed",
         "quarantined",
+        "accepted",
         "pending",
     ]
     return _table(shown, names)
@@ -89,7 +92,10 @@ def summary(data: Mapping[str, Any]) -> RenderableType:
     """One batch: its steps, its counts, and what to do if it is incomplete."""
     roots = data["roots"]
     counts = ", ".join(f"{value:,} {key}" for key, value in roots.items() if key != "total")
+    counts += f"; {data['accepted']:,} of the quarantined accepted" if data["accepted"] else ""
     title = f"batch {data['batch_id']} of {data['pipeline']} ({data['kind']}): {data['status']}"
+    if BatchStatus(data["status"]).decided:
+        title += f", {data['outcome']}"
     names = ["name", "kind", "state", "input", "output", "failed", "duplicates", "seconds"]
     parts: list[RenderableType] = [
         Text(title, style="bold"),

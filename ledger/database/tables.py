@@ -124,6 +124,20 @@ pipeline = Table(
         comment="Share of own failures above which a batch is held for a person; null: never.",
     ),
     Column(
+        "on_quarantine",
+        Text,
+        nullable=False,
+        server_default=text("'fail'"),
+        comment="What a run does while quarantined records of its batch are not accepted: fail or warn.",
+    ),
+    Column(
+        "tolerate",
+        Float,
+        nullable=False,
+        server_default=text("0"),
+        comment="Share of records, failed and quarantined, up to which a run succeeds all the same.",
+    ),
+    Column(
         "replay_limit",
         Integer,
         comment="Messages that one replay batch takes at most; null: all.",
@@ -573,6 +587,41 @@ failed_message = Table(
     Index(None, "original_batch_id", "status"),
     Index(None, "replay_batch_id", postgresql_where=text("replay_batch_id IS NOT NULL")),
     comment="Every message that failed at least once. One replay at most claims it: there is one row and one claim.",
+)
+
+acceptance = Table(
+    "acceptance",
+    metadata,
+    Column(
+        "acceptance_id",
+        BigInteger,
+        Identity(always=True),
+        primary_key=True,
+        comment="Number of the acceptance.",
+    ),
+    _key(
+        "batch_id",
+        "batch.batch_id",
+        "Original whose quarantined records, those of its replays included, it names.",
+    ),
+    _moment("accepted_at", "When.", now=True),
+    Column("accepted_by", Text, nullable=False, comment="Who."),
+    Column("reason", Text, comment="Why, in the words of that person."),
+    comment="Each time that a person accepted the quarantined records of a batch.",
+)
+
+accepted_root = Table(
+    "accepted_root",
+    metadata,
+    Column(
+        "root_id",
+        BigInteger,
+        primary_key=True,
+        autoincrement=False,
+        comment="Root of the attempt with which a record was quarantined: a later failure is not accepted.",
+    ),
+    _key("acceptance_id", "acceptance.acceptance_id", "The acceptance that names it."),
+    comment="Quarantined records that were accepted, by the attempt that failed last.",
 )
 
 failed_root = Table(

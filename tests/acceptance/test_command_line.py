@@ -129,7 +129,7 @@ def test_from_nothing_to_a_settled_ledger(folder):
 
     data.write_planes(folder)
     unknown = without_plane(folder, 1)
-    (replayed,) = cli.json("replay", FLIGHTS)
+    (replayed,) = cli.json("replay", FLIGHTS, code=4)
     assert replayed["roots"] == {
         "total": lost,
         "acked": lost - unknown,
@@ -149,7 +149,12 @@ def test_from_nothing_to_a_settled_ledger(folder):
     assert [(row["kind"], row["acked"], row["quarantined"]) for row in status] == [
         ("replay", lost - unknown, unknown), ("original", 300 - unknown, unknown),
     ]  # fmt: skip
-    assert cli.json("status", "--batch", "1")["complete"] is True
+    given_up = cli.json("status", "--batch", "1")
+    assert given_up["outcome"] == "complete with quarantined records"
+    assert 'ackledger accept 1 --reason "..."' in given_up["advice"]
+    assert cli.json("accept", "2", "--reason", "unregistered")["accepted"] == unknown
+    done = cli.json("status", "--batch", "1")
+    assert (done["outcome"], done["accepted"]) == ("complete", unknown)
     table = cli.run("status").stdout
     assert "quarantined" in table
     assert "replay" in table
@@ -283,6 +288,28 @@ def test_a_held_batch_is_released_and_its_replay_foreseen(cli, folder, database)
         told = cli.json("replay", "chain:pipeline", "--dry-run", *options)
         assert [{name: row[name] for name in due} for row in told] == found, options
     assert one(database, "SELECT count(*) FROM batch")[0] == 1
+
+
+def test_quarantined_records_are_accepted(cli, database):
+    """``accept`` says how many, for a batch that is there, and may be repeated; ``status`` has the outcome before and
+    after, and the command in between."""
+    batch, _ = whole_batch(database, pipeline(max_replays=0), 4, lose_sink=[0, 1])
+    settle_once(database, batch.batch_id)
+    with database.plain.begin() as connection:
+        connection.exec_driver_sql("UPDATE publication SET published_at = now()")
+    number = str(batch.batch_id)
+    before = cli.json("status", "--batch", number)
+    assert (before["outcome"], before["exit_code"]) == ("complete with quarantined records", 4)
+    assert f'ackledger accept {number} --reason "..."' in before["advice"]
+    done = cli.json("accept", number, "--reason", "test rows")
+    counts = {"records": 2, "accepted": 2, "quarantined": 2, "failed": 0}
+    assert done == {"batch_id": batch.batch_id, **counts}
+    assert cli.json("accept", number) == {**done, "records": 0}
+    assert "complete" in cli.run("status", "--batch", number).stdout.splitlines()[0]
+    after = cli.json("status", "--batch", number)
+    assert (after["outcome"], after["exit_code"], after["accepted"]) == ("complete", 0, 2)
+    assert [row["accepted"] for row in cli.json("status")] == [2]
+    assert "batch 77 is not in the ledger" in cli.refused("accept", "77")
 
 
 def test_storage_that_cannot_be_written(cli, folder):

@@ -13,6 +13,7 @@ from ledger.queries import combines, publications
 from ledger.requests import Interval, RunKey
 from ledger.running import combine, combines_due, publish_settled
 from ledger.settlement import settle_once
+from ledger.states import Outcome
 from ledger.summary import summarize
 from ledger.sweeper import sweep_once
 from tests.integration.conftest import END, START
@@ -94,7 +95,7 @@ def test_a_clean_batch_has_its_total_at_once(spark):
     assert daily(result) == oracle()
     found = rows(result.lab.database, "SELECT sink, state FROM sink_publication ORDER BY 1")
     assert [tuple(row) for row in found] == [("daily", "published"), ("departures", "published")]
-    assert summarize(result.lab.database, result.batch_id).complete
+    assert summarize(result.lab.database, result.batch_id).outcome is Outcome.COMPLETE
 
 
 def test_a_total_that_leaves_an_input_out(spark):

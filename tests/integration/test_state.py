@@ -31,7 +31,7 @@ from ledger.spark.job import Job
 from ledger.spark.state import run_state
 from ledger.stage_runs import Attempt, Record
 from ledger.state_runs import Elsewhere, Made, commit_state
-from ledger.states import Guarantee
+from ledger.states import Guarantee, Outcome
 from ledger.summary import summarize
 from ledger.sweeper import sweep_once
 from tests.integration.conftest import START, Runner
@@ -175,7 +175,7 @@ def test_a_later_batch_waits_for_an_earlier_one(runner, days, balances, sink_row
     (told,) = summarize(database, second.batch_id).waits
     assert told.startswith("the state 'balance' of batch 2 waits for batch 1: it is open (interval")
     assert "Its step 'flights' has not run. To go on: ackledger run MODULE:PIPELINE" in told
-    assert summarize(database, second.batch_id).complete
+    assert summarize(database, second.batch_id).outcome is Outcome.COMPLETE
     run.settled(first)
     assert history(database) == [1, 2]
     assert balances() == oracle(1, 2)

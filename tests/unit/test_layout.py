@@ -17,7 +17,7 @@ LAYERS = [
     ["database"],
     ["queries"],
     ["publishers"],
-    ["advice", "claims", "taken_in", "opening", "stage_runs", "state_runs", "source_states", "follow_ups", "settlement", "publishing", "replaced", "sweeper", "summary"],
+    ["recovery", "claims", "taken_in", "opening", "stage_runs", "state_runs", "source_states", "follow_ups", "settlement", "publishing", "replaced", "sweeper", "summary", "acceptance", "advice"],
     ["spark"],
     ["running"],
     ["cli", "airflow", "faults", "testing"],

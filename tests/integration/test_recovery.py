@@ -3,9 +3,9 @@
 import pytest
 
 from ledger import ParquetSink
-from ledger.advice import run_again, waiting_states, waits_for
 from ledger.opening import open_batch
 from ledger.queries import batches
+from ledger.recovery import run_again, waiting_states, waits_for
 from ledger.requests import Interval, RunKey
 from ledger.settings import Settings
 from ledger.settlement import settle_once
