@@ -40,7 +40,7 @@ from ledger.settings import Settings
 from ledger.states import Guarantee
 from ledger.steps import COMBINE, NOTIFY, STATE, WITHHOLD
 
-APPLICATION = Path(__file__).resolve().parent.parent.parent / "jobs" / "run_step.py"
+APPLICATION = Path(__file__).resolve().parent.parent / "run_step.py"
 _OWN_TASKS = (
     "open",
     "settle",

@@ -20,7 +20,7 @@ LAYERS = [
     ["claims", "taken_in", "opening", "stage_runs", "state_runs", "source_states", "follow_ups", "settlement", "publishing", "replaced", "sweeper", "summary"],
     ["spark"],
     ["running"],
-    ["cli", "airflow", "faults", "testing"],
+    ["cli", "airflow", "run_step", "faults", "testing"],
 ]  # fmt: skip
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 CORE = {"errors", "states", "verdict"}

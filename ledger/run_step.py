@@ -1,0 +1,93 @@
+"""The program that spark-submit runs: one step of one batch, or what follows its settlement.
+
+The database's address comes from ACKLEDGER_DATABASE_URL or the embedded server's folder, its
+password from PGPASSFILE: never from an argument.
+"""
+
+import sys
+
+if __name__ == "__main__":
+    # Python put this folder first, where requests.py and others are not what libraries expect.
+    sys.path.pop(0)
+
+import argparse
+import logging
+import os
+from collections.abc import Callable
+from uuid import UUID
+
+from ledger.database.connection import Database, persist
+from ledger.errors import LedgerError
+from ledger.loading import load_pipeline
+from ledger.running import advance_states, combine, notify, run_step, withhold
+from ledger.settings import Settings
+from ledger.spark.job import Job
+from ledger.spark.session import build_session
+from ledger.stage_runs import Attempt
+from ledger.steps import COMBINE, NOTIFY, STATE, WITHHOLD
+from ledger.storage import require_writable
+
+_log = logging.getLogger("ackledger")
+_FOLLOWING: dict[str, Callable[[Job, int], object]] = {
+    NOTIFY: notify,
+    WITHHOLD: withhold,
+    COMBINE: lambda job, batch: combine(job, batch, on_fenced=_leave),
+    STATE: lambda job, batch: advance_states(job, batch, on_fenced=_leave),
+}
+
+
+def main() -> int:
+    """Run the step; 0 once it is committed, or if its batch was settled before."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    given = _arguments()
+    try:
+        return _run(given)
+    except LedgerError as exc:
+        _log.error("%s of batch %s: %s", given.step, given.batch, exc)
+        return 1
+
+
+def _run(given: argparse.Namespace) -> int:
+    pipeline = load_pipeline(given.pipeline)
+    settings = Settings()
+    database = Database.from_settings(settings)
+    persist(database.check)
+    require_writable(settings.storage_root(), "ACKLEDGER_STORAGE")
+    session = build_session(f"ackledger {pipeline.name}.{given.step}")
+    job = Job(session, database, settings, pipeline)
+    if given.step in _FOLLOWING:
+        _log.info(
+            "batch %s: %s %s", given.batch, given.step, _FOLLOWING[given.step](job, given.batch)
+        )
+        session.stop()
+        return 0
+    attempt = Attempt(given.attempt, given.try_number)
+    result = run_step(job, given.batch, given.step, attempt, on_fenced=_leave)
+    if result.record is None:
+        _log.info("batch %s is settled: %s changes nothing", given.batch, given.step)
+    else:
+        _log.info("%s of batch %s: %s", given.step, given.batch, result.record)
+    session.stop()
+    return 0
+
+
+def _leave() -> None:
+    """End this driver at once: Airflow may have lost it and started another."""
+    _log.error("a newer attempt owns this step: the driver ends")
+    logging.shutdown()
+    os._exit(1)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pipeline", required=True, metavar="MODULE:NAME")
+    parser.add_argument("--batch", required=True, type=int)
+    parser.add_argument("--step", required=True)
+    parser.add_argument("--attempt", required=True, type=UUID, help="id of the task instance")
+    parser.add_argument("--try-number", default=1, type=int)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
