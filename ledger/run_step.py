@@ -16,7 +16,8 @@ import os
 from collections.abc import Callable
 from uuid import UUID
 
-from ledger.database.connection import Database, persist
+from ledger.database.connection import persist
+from ledger.database.upgrade import connect
 from ledger.errors import LedgerError
 from ledger.loading import load_pipeline
 from ledger.running import advance_states, combine, notify, run_step, withhold
@@ -25,7 +26,7 @@ from ledger.spark.job import Job
 from ledger.spark.session import build_session
 from ledger.stage_runs import Attempt
 from ledger.steps import COMBINE, NOTIFY, STATE, WITHHOLD
-from ledger.storage import require_writable
+from ledger.storage import require_storage
 
 _log = logging.getLogger("ackledger")
 _FOLLOWING: dict[str, Callable[[Job, int], object]] = {
@@ -51,9 +52,8 @@ def main() -> int:
 def _run(given: argparse.Namespace) -> int:
     pipeline = load_pipeline(given.pipeline)
     settings = Settings()
-    database = Database.from_settings(settings)
-    persist(database.check)
-    require_writable(settings.storage_root(), "ACKLEDGER_STORAGE")
+    database = persist(lambda: connect(settings))
+    require_storage(settings)
     session = build_session(f"ackledger {pipeline.name}.{given.step}")
     job = Job(session, database, settings, pipeline)
     if given.step in _FOLLOWING:

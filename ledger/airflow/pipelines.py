@@ -211,10 +211,10 @@ def _open_task(target: str, room_poll: timedelta) -> Any:
 def _opened(pipeline: Pipeline, key: Any, conf: dict[str, Any], context: Any) -> Any:
     from ledger.opening import open_batch, open_replay
     from ledger.requests import Interval, RunKey
-    from ledger.storage import require_writable
+    from ledger.storage import require_storage
 
     database, settings = connected(), Settings()
-    require_writable(settings.storage_root(), "ACKLEDGER_STORAGE")
+    require_storage(settings)
     if conf.get("batch") is not None:  # a run that looks after a batch which another one opened
         return _own_batch(database, pipeline, int(conf["batch"]))
     if conf.get("replay_of") is not None:

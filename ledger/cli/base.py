@@ -8,9 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from ledger.database.connection import Database
 from ledger.pipeline import Pipeline
-from ledger.settings import Settings
 
 INCOMPLETE = 3
 HELP = "The ``ackledger`` command. Exit codes: 0 complete, 3 failed records remain, 1 error."
@@ -38,13 +36,6 @@ def fail(message: str) -> None:
     """Print one line and exit with 1."""
     err.print(f"ackledger: {message}", style="red", markup=False, soft_wrap=True, highlight=False)
     sys.exit(1)
-
-
-def connect(settings: Settings) -> Database:
-    """The ledger's database, checked: reachable, recent enough, migrated."""
-    database = Database.from_settings(settings)
-    database.check()
-    return database
 
 
 def show(data: Any, as_json: bool, table: Callable[[Any], Any]) -> None:

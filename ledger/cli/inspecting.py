@@ -1,8 +1,9 @@
 """Commands that ask the ledger: ``status``, ``failed``, ``sql``."""
 
 from ledger.cli import tables
-from ledger.cli.base import BatchNumber, Json, PipelineName, app, connect, show
+from ledger.cli.base import BatchNumber, Json, PipelineName, app, show
 from ledger.cli.running import summary_of
+from ledger.database.upgrade import connect
 from ledger.queries import reports
 from ledger.settings import Settings
 from ledger.summary import summarize

@@ -5,8 +5,10 @@ from dataclasses import asdict
 import typer
 
 from ledger.cli import tables
-from ledger.cli.base import Json, app, connect, db, show
+from ledger.cli.base import Json, app, db, show
 from ledger.database.connection import Database
+from ledger.database.upgrade import connect, state_of
+from ledger.errors import InputError
 from ledger.settings import Settings
 from ledger.settlement import release as release_batch
 from ledger.states import BatchStatus
@@ -21,6 +23,44 @@ def db_upgrade(as_json: Json = False) -> None:
     database = Database.from_settings(Settings())
     upgrade(database)
     show({"database": database.shown, "revision": head()}, as_json, tables.facts)
+
+
+@db.command("start")
+def db_start(as_json: Json = False) -> None:
+    """Start the embedded server if it does not run, with its schema up to date."""
+    database = connect(_embedded())
+    show({"database": database.shown, "state": "running"}, as_json, tables.facts)
+
+
+@db.command("stop")
+def db_stop(as_json: Json = False) -> None:
+    """Stop the embedded server; the next command that needs it starts it again."""
+    from ledger.database import embedded
+
+    settings = _embedded()
+    ran = embedded.stop(settings.home)
+    facts = {"home": str(settings.home), "state": "stopped", "did_run": ran}
+    show(facts, as_json, tables.facts)
+
+
+@db.command("status")
+def db_status(as_json: Json = False) -> None:
+    """Show where the ledger is and whether it is ready; starts nothing. Exit code 1 if it is not."""
+    found = state_of(Settings())
+    show(asdict(found), as_json, tables.facts)
+    if not found.ready:
+        raise typer.Exit(1)
+
+
+def _embedded() -> Settings:
+    """The settings, if the ledger is in the embedded server. Raises InputError if it is not."""
+    settings = Settings()
+    if settings.database_url is not None:
+        raise InputError(
+            "the ledger is in the server of ACKLEDGER_DATABASE_URL, and this command starts and stops only "
+            "the embedded one: use the server's own tools, or unset the variable"
+        )
+    return settings
 
 
 @app.command()

@@ -17,13 +17,13 @@ from ledger.cli.base import (
     Moment,
     Target,
     app,
-    connect,
     err,
     load,
     out,
     show,
 )
 from ledger.database.connection import Database
+from ledger.database.upgrade import connect
 from ledger.errors import BackPressureError, Failures, InputError, NotReadyError
 from ledger.opening import open_batch, open_replay
 from ledger.pipeline import Pipeline
@@ -32,7 +32,7 @@ from ledger.queries.batches import Batch
 from ledger.requests import Interval, RunKey, Selection
 from ledger.settings import Settings
 from ledger.states import BatchStatus, Guarantee
-from ledger.storage import require_writable
+from ledger.storage import require_storage
 from ledger.summary import Summary, summarize
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def run(
     pipeline = load(target)
     interval = Interval(interval_start, interval_end, _params(param or []))
     database = connect(settings)
-    require_writable(settings.storage_root(), "ACKLEDGER_STORAGE")
+    require_storage(settings)
     key = RunKey("", run_id or f"run-{uuid.uuid4()}")
     batch = open_batch(
         database, settings, pipeline, key, interval, reprocess=reprocess, guarantee=guarantee
@@ -101,7 +101,7 @@ def replay(
     settings = Settings()
     pipeline = load(target)
     database = connect(settings)
-    require_writable(settings.storage_root(), "ACKLEDGER_STORAGE")
+    require_storage(settings)
     selection = Selection(reason, stage, root, source, since, until, quarantined, held)
     if dry_run:
         show(_matching(database, pipeline, batch, selection), as_json, tables.rows)

@@ -7,9 +7,9 @@ from functools import cached_property
 from typing import TypeVar
 
 from sqlalchemy import Connection, Engine, create_engine, text
-from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError, ProgrammingError
 
+from ledger import addresses
 from ledger.errors import ConfigurationError, LedgerError, UnavailableError, WaitedError
 from ledger.settings import Settings
 
@@ -47,11 +47,11 @@ class Database:
 
     def __init__(self, url: str):
         try:
-            self.url = make_url(url)
-        except ArgumentError as exc:
-            raise ConfigurationError(
-                "ACKLEDGER_DATABASE_URL is not a URL such as postgresql+psycopg2://user@host/ackledger"
-            ) from exc
+            self.url = addresses.parsed(url)
+        except (ArgumentError, ValueError):
+            raise _no_address() from None  # it may quote a password
+        if self.url.drivername != "postgresql+psycopg2":
+            raise _no_address(f", found {self.url.drivername}://")
 
     @classmethod
     def from_settings(cls, settings: Settings) -> "Database":
@@ -113,19 +113,27 @@ class Database:
 
         return persist(attempt)
 
-    def check(self) -> None:
-        """Raise ConfigurationError unless the server is recent enough and the schema is migrated."""
-        from ledger.database.upgrade import head
+    def revision(self) -> str | None:
+        """The schema's revision; None: there is no schema yet.
 
+        Raises ConfigurationError unless the server is recent enough, UnavailableError without an answer.
+        """
         with translated(self), self.plain.connect() as connection:
             require_server(connection)
-            found = connection.execute(
-                text("SELECT to_regclass('alembic_version') IS NOT NULL")
-            ).scalar_one()
-            revision = (
-                connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
-                if found
-                else None
+            there = text("SELECT to_regclass('alembic_version') IS NOT NULL")
+            if not connection.execute(there).scalar_one():
+                return None
+            return connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+
+    def check(self) -> None:
+        """Raise ConfigurationError unless the server is recent enough and the schema is migrated."""
+        from ledger.database.upgrade import head, is_known
+
+        revision = self.revision()
+        if revision is not None and not is_known(revision):
+            raise ConfigurationError(
+                f"the ledger's schema in {self.shown} is at revision {revision}, which this ackledger does "
+                f"not know (its newest is {head()}): install the newer ackledger that made it"
             )
         if revision != head():
             raise ConfigurationError(
@@ -142,6 +150,12 @@ class Database:
         for name in ("plain", "owner", "writer", "reader"):
             if name in self.__dict__:
                 self.__dict__[name].dispose()
+
+
+def _no_address(found: str = "") -> ConfigurationError:
+    return ConfigurationError(
+        f"ACKLEDGER_DATABASE_URL is not a URL such as postgresql://user@host/ackledger{found}"
+    )
 
 
 def require_server(connection: Connection) -> None:

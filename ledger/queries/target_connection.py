@@ -9,6 +9,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
 from sqlalchemy.pool import NullPool
 
+from ledger import addresses
 from ledger.database.connection import KEEPALIVES, LOCK_TIMEOUT, REFUSED, first_line, persist
 from ledger.errors import (
     ConfigurationError,
@@ -40,7 +41,7 @@ _ARGUMENTS = {
 def parsed(url: str) -> sa.URL:
     """The address of a target. Raises ConfigurationError, which does not quote it, if it is none."""
     try:
-        made = sa.make_url(url)
+        made = addresses.parsed(url)
     except (ArgumentError, ValueError):
         made = None
     if made is None or made.get_backend_name() != "postgresql":
