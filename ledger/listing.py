@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from ledger.errors import InputError
+from ledger.sources import FileSource
 
 SMALL = 1 << 20  # bytes up to which a file's content is read to tell whether it is new
 _CHUNK = 1 << 20
@@ -37,6 +38,17 @@ def list_files(pattern: str) -> list[FoundFile]:
             full = fs.unstrip_protocol(name) if "://" in pattern else name
             shown.append(FoundFile(full, int(info["size"]), _modified(fs, name, info)))
     return shown
+
+
+def find_files(name: str, source: FileSource, path: str) -> list[str]:
+    """The files that ``path`` matches. Raises InputError if there is none and one is due."""
+    paths = [file.path for file in list_files(path)]
+    if not paths and not source.allow_missing:
+        raise InputError(
+            f"source {name!r}: no file matches {path}. Bring the file and run this again, "
+            "or declare it with allow_missing=True"
+        )
+    return paths
 
 
 def look_at(path: str) -> FoundFile | None:

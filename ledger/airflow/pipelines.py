@@ -209,16 +209,16 @@ def _open_task(target: str, room_poll: timedelta) -> Any:
 
 
 def _opened(pipeline: Pipeline, key: Any, conf: dict[str, Any], context: Any) -> Any:
+    from ledger.checks import before_run, require, surroundings
     from ledger.opening import open_batch, open_replay
     from ledger.requests import Interval, RunKey
-    from ledger.storage import require_storage
 
     database, settings = connected(), Settings()
-    require_storage(settings)
     if conf.get("batch") is not None:  # a run that looks after a batch which another one opened
         return _own_batch(database, pipeline, int(conf["batch"]))
     if conf.get("replay_of") is not None:
         chosen = selection(conf)
+        require(surroundings(settings, pipeline, None))
         try:
             return open_replay(database, settings, pipeline, key, int(conf["replay_of"]), chosen)
         except BackPressureError:
@@ -231,6 +231,7 @@ def _opened(pipeline: Pipeline, key: Any, conf: dict[str, Any], context: Any) ->
     if reprocess:  # by the same run, cleared, it is another batch than the one that it replaces
         key = RunKey(key.dag_id, f"{key.run_id}#reprocess")
     interval = Interval(start, end, params)
+    before_run(database, settings, pipeline, key, interval)
     return open_batch(
         database, settings, pipeline, key, interval, reprocess=reprocess, guarantee=_guarantee(conf)
     )

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from ledger.errors import InputError
 from ledger.pipeline import Pipeline
 
 INCOMPLETE = 3
@@ -51,3 +52,11 @@ def load(target: str) -> Pipeline:
     from ledger.loading import load_pipeline
 
     return load_pipeline(target)
+
+
+def params_of(given: list[str]) -> dict[str, str]:
+    """What --param gave, by name."""
+    for one in given:
+        if "=" not in one:
+            raise InputError(f"--param {one!r}: expected NAME=VALUE")
+    return dict(one.split("=", 1) for one in given)

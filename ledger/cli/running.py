@@ -1,7 +1,10 @@
 """Commands that run a pipeline: ``run``, ``replay``, ``publish``."""
 
+import shlex
 import time
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from ledger import commands
+from ledger.checks import before_run, require, surroundings
 from ledger.cli import tables
 from ledger.cli.base import (
     INCOMPLETE,
@@ -20,19 +25,20 @@ from ledger.cli.base import (
     err,
     load,
     out,
+    params_of,
     show,
 )
 from ledger.database.connection import Database
 from ledger.database.upgrade import connect
-from ledger.errors import BackPressureError, Failures, InputError, NotReadyError
+from ledger.errors import BackPressureError, Failures, InputError, LedgerError, NotReadyError
 from ledger.opening import open_batch, open_replay
 from ledger.pipeline import Pipeline
 from ledger.queries import batches, publications, replays
 from ledger.queries.batches import Batch
 from ledger.requests import Interval, RunKey, Selection
 from ledger.settings import Settings
+from ledger.settlement import abandon
 from ledger.states import BatchStatus, Guarantee
-from ledger.storage import require_storage
 from ledger.summary import Summary, summarize
 
 if TYPE_CHECKING:
@@ -60,14 +66,18 @@ def run(
     """Run all steps of a pipeline over one interval in one process, without Airflow."""
     settings = Settings()
     pipeline = load(target)
-    interval = Interval(interval_start, interval_end, _params(param or []))
+    interval = Interval(interval_start, interval_end, params_of(param or []))
     database = connect(settings)
-    require_storage(settings)
     key = RunKey("", run_id or f"run-{uuid.uuid4()}")
+    before_run(database, settings, pipeline, key, interval)
+    _session(pipeline, master)  # without Spark nothing is claimed
     batch = open_batch(
         database, settings, pipeline, key, interval, reprocess=reprocess, guarantee=guarantee
     )
-    finish([_run_batch(database, settings, pipeline, batch, master)], as_json, single=True)
+    again = f"{commands.run(target, interval)} --run-id {shlex.quote(key.run_id)}"
+    with _claimed(database, batch, again):
+        made = _run_batch(database, settings, pipeline, batch, master)
+    finish([made], as_json, single=True)
 
 
 @app.command()
@@ -101,14 +111,16 @@ def replay(
     settings = Settings()
     pipeline = load(target)
     database = connect(settings)
-    require_storage(settings)
     selection = Selection(reason, stage, root, source, since, until, quarantined, held)
     if dry_run:
         show(_matching(database, pipeline, batch, selection), as_json, tables.rows)
         return
     base = run_id or f"replay-{uuid.uuid4()}"
     summaries = []
-    for original in _originals(database, pipeline, batch, selection, base):
+    originals = _originals(database, pipeline, batch, selection, base)
+    if originals:
+        require(surroundings(settings, pipeline, None))
+    for original in originals:
         key = RunKey("", f"{base}-{original}")
         _session(pipeline, master)  # without Spark nothing is claimed
         try:
@@ -118,7 +130,9 @@ def replay(
         except NotReadyError as exc:  # another replay was first
             err.print(f"batch {original}: {exc}", markup=False, highlight=False, soft_wrap=True)
             continue
-        summaries.append(_run_batch(database, settings, pipeline, opened, master))
+        again = f"ackledger replay {target} --batch {original} --run-id {shlex.quote(base)}"
+        with _claimed(database, opened, again):
+            summaries.append(_run_batch(database, settings, pipeline, opened, master))
     if not summaries:
         raise InputError("nothing to replay: no failed record matches; see 'ackledger failed'")
     finish(summaries, as_json)
@@ -152,11 +166,24 @@ def publish(
     failures.raise_first()
 
 
-def _params(given: list[str]) -> dict[str, str]:
-    for one in given:
-        if "=" not in one:
-            raise InputError(f"--param {one!r}: expected NAME=VALUE")
-    return dict(one.split("=", 1) for one in given)
+@contextmanager
+def _claimed(database: Database, batch: Batch, again: str) -> Iterator[None]:
+    """A batch that fails before its first commit gives back what it claimed. ``again``: the command to go on
+    with, which the message has."""
+    try:
+        yield
+    except BaseException as exc:
+        reason = f"its run failed before anything was committed: {type(exc).__name__}"
+        if abandon(database, batch.batch_id, reason):
+            advice = (
+                f"Batch {batch.batch_id} is abandoned and claims nothing. Then run again: {again}"
+            )
+        else:
+            advice = f"Batch {batch.batch_id} keeps what is committed. Go on with it: {again}"
+        if isinstance(exc, LedgerError):
+            raise type(exc)(f"{exc}. {advice}") from exc
+        err.print(advice, markup=False, highlight=False, soft_wrap=True)
+        raise
 
 
 def _originals(

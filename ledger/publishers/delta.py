@@ -72,18 +72,24 @@ class DeltaPublisher(Publisher):
     def check(self, schema: pa.Schema) -> None:
         """Raise StageError unless rows of ``schema`` fit, and ConfigurationError unless a table is, or can be,
         at the path. The columns of one still to be made are kept in ``_ackledger``, for ``publish``."""
-        fields = delta_fields(schema, self._partition_by)
+        self.look(schema)
+        if self._open() is None:
+            self._folder.write_columns(delta_fields(schema, self._partition_by))
+
+    def look(self, schema: pa.Schema | None) -> None:
+        """See ``Publisher``."""
+        fields = None if schema is None else delta_fields(schema, self._partition_by)
         table = self._open()
         if table is not None:
             self._require_taking(table)
-            require_fit(fields, table_fields(table), f"Delta table {self._path}")
+            if fields is not None:
+                require_fit(fields, table_fields(table), f"Delta table {self._path}")
             return
         if found := self._folder.strangers():
             raise ConfigurationError(
                 f"{self._path}: expected a Delta table or an empty folder, found {found[0]!r}, which no "
                 "reader of the table would see and a vacuum would delete: choose another path"
             )
-        self._folder.write_columns(fields)
 
     def staging(self, batch_id: int, version: int) -> str:
         """The folder in which a run stages its files."""

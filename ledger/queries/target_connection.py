@@ -64,12 +64,13 @@ def transact(url: sa.URL, work: Callable[[Connection], Result]) -> Result:
     Raises WaitedError then: a transaction of the ledger may stand around it, which is not to wait as often again.
     """
     try:
-        return persist(lambda: _once(url, work))
+        return persist(lambda: once(url, work))
     except UnavailableError as exc:
         raise WaitedError(str(exc)) from exc
 
 
-def _once(url: sa.URL, work: Callable[[Connection], Result]) -> Result:
+def once(url: sa.URL, work: Callable[[Connection], Result]) -> Result:
+    """As ``transact``, but a database that does not answer is not asked again."""
     arguments = {name: value for name, value in _ARGUMENTS.items() if name not in url.query}
     with _translated(url):
         engine = sa.create_engine(

@@ -1,7 +1,6 @@
 """The Spark session that steps run in."""
 
 import os
-import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -12,7 +11,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from ledger.errors import ConfigurationError
+from ledger.java import require_java
 
 # What an action raises: Spark's own errors, and those of the bridge that it did not translate.
 SPARK_ERRORS = (PySparkException, Py4JError)
@@ -29,9 +28,10 @@ REQUIRED = {
 def build_session(app_name: str, master: str | None = None) -> SparkSession:
     """The running session, or a new one on ``master`` (default: as spark-submit says).
 
-    Raises ConfigurationError when Java is missing.
+    Raises ConfigurationError when Java is missing or of another version.
     """
-    _require_java()
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # else spark-submit has started it
+        require_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(app_name)
     # Every column expression would otherwise note where in Python it was made.
@@ -66,13 +66,3 @@ def session_conf(spark: SparkSession, values: Mapping[str, str]) -> Iterator[Non
                 spark.conf.unset(name)
             else:
                 spark.conf.set(name, old)
-
-
-def _require_java() -> None:
-    home = os.environ.get("JAVA_HOME")
-    found = (Path(home) / "bin" / "java").exists() if home else shutil.which("java") is not None
-    if not found:
-        raise ConfigurationError(
-            "Spark needs Java 17 or 21, and none was found: install for example openjdk-17-jre-headless, "
-            "or set JAVA_HOME"
-        )

@@ -13,11 +13,11 @@ FILES = sorted((ROOT / "ledger").rglob("*.py"))
 
 # Inner modules first; nobody imports from a layer outside its own.
 LAYERS = [
-    ["addresses", "errors", "states", "durations", "settings", "templates", "sources", "sinks", "marks", "anchors", "stateful", "steps", "graph", "pipeline", "verdict", "loading", "storage", "listing", "manifest", "delivery", "requests"],
+    ["addresses", "declared", "errors", "java", "states", "durations", "settings", "templates", "sources", "sinks", "marks", "anchors", "commands", "stateful", "steps", "graph", "pipeline", "verdict", "loading", "storage", "listing", "manifest", "delivery", "requests"],
     ["database"],
     ["queries"],
     ["publishers"],
-    ["claims", "taken_in", "opening", "stage_runs", "state_runs", "source_states", "follow_ups", "settlement", "publishing", "replaced", "sweeper", "summary"],
+    ["checks", "claims", "taken_in", "opening", "stage_runs", "state_runs", "source_states", "follow_ups", "settlement", "publishing", "replaced", "sweeper", "summary"],
     ["spark"],
     ["running"],
     ["cli", "airflow", "run_step", "faults", "testing"],
