@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Callable
+from importlib import metadata
 from typing import Annotated, Any
 
 import typer
@@ -15,10 +16,16 @@ INCOMPLETE = 3
 HELP = "The ``ackledger`` command. Exit codes: 0 complete, 3 failed records remain, 1 error."
 
 app = typer.Typer(
-    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=HELP
+    no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="rich", help=HELP
 )
 db = typer.Typer(no_args_is_help=True, help="The ledger's database.")
 app.add_typer(db, name="db")
+
+
+def example(*arguments: str) -> str:
+    """The end of a command's help: how one types it."""
+    return "\n\n".join(["Examples:", *(f"  ackledger {one}" for one in arguments)])
+
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Target = Annotated[
@@ -28,9 +35,24 @@ Moment = typer.Option(formats=["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:
 PipelineName = Annotated[str | None, typer.Option("--pipeline", help="Only this pipeline.")]
 BatchNumber = Annotated[int | None, typer.Option("--batch", help="Only this batch.")]
 
-# Broken lines in a narrow terminal, or a pipe, can still be read; cut cells can't.
-out = Console(width=max(Console().width, 110))
+out = Console()
 err = Console(stderr=True)
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        out.print(f"ackledger {metadata.version('ackledger')}", highlight=False)
+        raise typer.Exit
+
+
+@app.callback(help=HELP)
+def common(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Print the version.", callback=_show_version, is_eager=True),
+    ] = False,
+) -> None:
+    """Options of the command itself."""
 
 
 def fail(message: str) -> None:
@@ -44,7 +66,9 @@ def show(data: Any, as_json: bool, table: Callable[[Any], Any]) -> None:
     if as_json:
         sys.stdout.write(json.dumps(data, default=str, indent=2) + "\n")
     else:
-        out.print(table(data))
+        out.print(
+            table(data), crop=False
+        )  # a table fits the terminal, and a command stays one line
 
 
 def load(target: str) -> Pipeline:

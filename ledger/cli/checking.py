@@ -7,13 +7,18 @@ import typer
 from rich.text import Text
 
 from ledger.checks import examine
-from ledger.cli.base import Json, Moment, Target, app, load, out, params_of, show
+from ledger.cli.base import Json, Moment, Target, app, example, load, out, params_of, show
 from ledger.errors import InputError
 from ledger.requests import Interval
 from ledger.settings import Settings
 
 
-@app.command()
+@app.command(
+    epilog=example(
+        "check jobs.flights:pipeline --interval-start 2013-01-01 --interval-end 2013-02-01",
+        "check jobs.flights:pipeline --json",
+    )
+)
 def check(
     target: Target,
     interval_start: Annotated[datetime | None, Moment] = None,

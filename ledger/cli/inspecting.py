@@ -1,7 +1,7 @@
 """Commands that ask the ledger: ``status``, ``failed``, ``sql``."""
 
 from ledger.cli import tables
-from ledger.cli.base import BatchNumber, Json, PipelineName, app, show
+from ledger.cli.base import BatchNumber, Json, PipelineName, app, example, show
 from ledger.cli.running import summary_of
 from ledger.database.upgrade import connect
 from ledger.queries import reports
@@ -9,7 +9,7 @@ from ledger.settings import Settings
 from ledger.summary import summarize
 
 
-@app.command()
+@app.command(epilog=example("status --pipeline flights", "status --batch 1"))
 def status(
     pipeline: PipelineName = None, batch: BatchNumber = None, limit: int = 20, as_json: Json = False
 ) -> None:
@@ -24,7 +24,7 @@ def status(
     show([dict(row._mapping) for row in rows], as_json, tables.batches)
 
 
-@app.command()
+@app.command(epilog=example("failed", "failed --batch 1 --json"))
 def failed(pipeline: PipelineName = None, batch: BatchNumber = None, as_json: Json = False) -> None:
     """Show failed and quarantined records by stage and reason."""
     database = connect(Settings())
@@ -32,7 +32,7 @@ def failed(pipeline: PipelineName = None, batch: BatchNumber = None, as_json: Js
     show([dict(row._mapping) for row in rows], as_json, tables.failures)
 
 
-@app.command()
+@app.command(epilog=example("sql 'SELECT * FROM batch_status ORDER BY batch_id'"))
 def sql(query: str, as_json: Json = False) -> None:
     """Ask the ledger in SQL, as the reader role in a read-only transaction."""
     database = connect(Settings())

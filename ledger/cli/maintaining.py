@@ -5,7 +5,7 @@ from dataclasses import asdict
 import typer
 
 from ledger.cli import tables
-from ledger.cli.base import Json, app, db, show
+from ledger.cli.base import Json, app, db, example, show
 from ledger.database.connection import Database
 from ledger.database.upgrade import connect, state_of
 from ledger.errors import InputError
@@ -15,7 +15,7 @@ from ledger.states import BatchStatus
 from ledger.sweeper import sweep_once
 
 
-@db.command("upgrade")
+@db.command("upgrade", epilog=example("db upgrade"))
 def db_upgrade(as_json: Json = False) -> None:
     """Create or migrate the ledger's schema; safe to repeat."""
     from ledger.database.upgrade import head, upgrade
@@ -25,14 +25,14 @@ def db_upgrade(as_json: Json = False) -> None:
     show({"database": database.shown, "revision": head()}, as_json, tables.facts)
 
 
-@db.command("start")
+@db.command("start", epilog=example("db start"))
 def db_start(as_json: Json = False) -> None:
     """Start the embedded server if it does not run, with its schema up to date."""
     database = connect(_embedded())
     show({"database": database.shown, "state": "running"}, as_json, tables.facts)
 
 
-@db.command("stop")
+@db.command("stop", epilog=example("db stop"))
 def db_stop(as_json: Json = False) -> None:
     """Stop the embedded server; the next command that needs it starts it again."""
     from ledger.database import embedded
@@ -43,7 +43,7 @@ def db_stop(as_json: Json = False) -> None:
     show(facts, as_json, tables.facts)
 
 
-@db.command("status")
+@db.command("status", epilog=example("db status"))
 def db_status(as_json: Json = False) -> None:
     """Show where the ledger is and whether it is ready; starts nothing. Exit code 1 if it is not."""
     found = state_of(Settings())
@@ -63,7 +63,7 @@ def _embedded() -> Settings:
     return settings
 
 
-@app.command()
+@app.command(epilog=example("sweep"))
 def sweep(as_json: Json = False) -> None:
     """Decide what can be decided, fail what expired, clean up; safe to run at any time."""
     swept = sweep_once(connect(Settings()))
@@ -72,7 +72,7 @@ def sweep(as_json: Json = False) -> None:
         raise typer.Exit(1)
 
 
-@app.command()
+@app.command(epilog=example("release 7"))
 def release(batch: int, as_json: Json = False) -> None:
     """Let a batch settle that is held because too many of its records failed."""
     released = release_batch(connect(Settings()), batch)

@@ -10,7 +10,6 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from ledger import commands
 from ledger.checks import before_run, require, surroundings
@@ -23,11 +22,13 @@ from ledger.cli.base import (
     Target,
     app,
     err,
+    example,
     load,
     out,
     params_of,
     show,
 )
+from ledger.cli.progress import progress_of
 from ledger.database.connection import Database
 from ledger.database.upgrade import connect
 from ledger.errors import BackPressureError, Failures, InputError, LedgerError, NotReadyError
@@ -45,7 +46,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-@app.command()
+@app.command(
+    epilog=example(
+        "run jobs.flights:pipeline --interval-start 2013-01-01 --interval-end 2013-02-01",
+        "run jobs.flights:pipeline --interval-start 2013-01-01 --interval-end 2013-02-01 --run-id first",
+    )
+)
 def run(
     target: Target,
     interval_start: Annotated[datetime, Moment],
@@ -80,7 +86,12 @@ def run(
     finish([made], as_json, single=True)
 
 
-@app.command()
+@app.command(
+    epilog=example(
+        "replay jobs.flights:pipeline --batch 1",
+        "replay jobs.flights:pipeline --stage with_plane --dry-run",
+    )
+)
 def replay(
     target: Target,
     batch: BatchNumber = None,
@@ -138,7 +149,7 @@ def replay(
     finish(summaries, as_json)
 
 
-@app.command()
+@app.command(epilog=example("publish jobs.flights:pipeline"))
 def publish(
     target: Target,
     batch: BatchNumber = None,
@@ -217,21 +228,15 @@ def _session(pipeline: Pipeline, master: str) -> "SparkSession":
 def _run_batch(
     database: Database, settings: Settings, pipeline: Pipeline, batch: Batch, master: str
 ) -> dict[str, Any]:
-    """Run the batch's steps with a progress line each, settle, and summarize."""
-    from ledger.running import StepResult, run_steps, settle_and_follow
+    """Run the batch's steps, settle, and summarize; its progress goes to stderr."""
+    from ledger.running import run_steps, settle_and_follow
     from ledger.spark.job import Job
 
     started = time.monotonic()
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
-        line = progress.add_task(f"batch {batch.batch_id}: starting Spark")
-
-        def on_step(name: str, result: StepResult | None) -> None:
-            progress.update(line, description=f"batch {batch.batch_id}: {name}")
-
+    with progress_of(batch.batch_id, len(pipeline.steps())) as progress:
         job = Job(_session(pipeline, master), database, settings, pipeline)
-        run_steps(job, batch, on_step)
-        progress.update(line, description=f"batch {batch.batch_id}: settling")
+        run_steps(job, batch, progress.on_step)
+        progress.settling()
         settle_and_follow(job, batch.batch_id)
     return summary_of(summarize(database, batch.batch_id), time.monotonic() - started)
 
@@ -252,7 +257,7 @@ def finish(summaries: list[dict[str, Any]], as_json: bool, *, single: bool = Fal
         show(summaries[0] if single else summaries, True, tables.summary)
     else:
         for summary in summaries:
-            out.print(tables.summary(summary))
+            out.print(tables.summary(summary), crop=False)
     if any(not BatchStatus(summary["status"]).decided for summary in summaries):
         raise typer.Exit(1)
     if not all(summary["complete"] for summary in summaries):

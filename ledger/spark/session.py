@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from ledger.java import require_java
+from ledger.spark.quiet import quiet_start
 
 # What an action raises: Spark's own errors, and those of the bridge that it did not translate.
 SPARK_ERRORS = (PySparkException, Py4JError)
@@ -46,7 +47,8 @@ def build_session(app_name: str, master: str | None = None) -> SparkSession:
         builder = builder.master(master).config(map=options)
         if master.startswith("local"):
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    session = builder.getOrCreate()
+    with quiet_start() if master is not None else nullcontext():
+        session = builder.getOrCreate()
     for name, value in REQUIRED.items():
         session.conf.set(name, value)
     return session

@@ -58,11 +58,7 @@ class CommandLine:
     def refused(self, *arguments: str) -> str:
         """Run a command that ends with 1 and one line; the line."""
         done = self.run(*arguments)
-        lines = [
-            line
-            for line in done.stderr.splitlines()
-            if line and not line.startswith("WARNING: Using incubator")
-        ]
+        lines = [line for line in done.stderr.splitlines() if line]
         assert (done.returncode, len(lines)) == (1, 1), done.stdout + done.stderr
         assert lines[0].startswith("ackledger: ")
         return lines[0]
