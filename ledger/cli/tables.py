@@ -30,23 +30,23 @@ def rows(data: Rows) -> RenderableType:
 
 
 def _fitting(data: Rows) -> RenderableType:
-    return _Fitting(_table(data, list(data[0])), data)
+    names = list(data[0])
+    return _Fitting((_table(data, names), _table(data, names, gap=0)), data)
 
 
 @dataclass(frozen=True)
 class _Fitting:
-    """A table if it fits the console, else its rows one below the other."""
+    """The first of the tables that fits the console, else the rows one below the other."""
 
-    table: Table
+    tables: tuple[Table, ...]
     data: Rows
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        if (
-            Measurement.get(console, options.update(max_width=10_000), self.table).maximum
-            <= options.max_width
-        ):
-            yield self.table
-            return
+        unbound = options.update(max_width=10_000)
+        for table in self.tables:
+            if Measurement.get(console, unbound, table).maximum <= options.max_width:
+                yield table
+                return
         width = max(len(name) for name in self.data[0])
         for number, row in enumerate(self.data, 1):
             yield Text(f"row {number}", style="bold")
@@ -100,7 +100,7 @@ def summary(data: Mapping[str, Any]) -> RenderableType:
         names.remove("duplicates")
     parts: list[RenderableType] = [
         _line(title, "bold"),
-        _table(data["stages"], names),
+        _fitting([{name: step[name] for name in names} for step in data["stages"]]),
         _line(f"{roots['total']:,} records: {counts}"),
     ]
     parts += [_line(sentence, "yellow") for sentence in data["waits"]]
@@ -127,8 +127,8 @@ def _line(text: str, style: str = "") -> Text:
     return Text(text, style=style, no_wrap=True, overflow="ignore")
 
 
-def _table(data: Rows, names: Sequence[str]) -> Table:
-    table = Table(header_style="bold", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+def _table(data: Rows, names: Sequence[str], gap: int = 1) -> Table:
+    table = Table(header_style="bold", box=SIMPLE_HEAD, pad_edge=False, padding=(0, gap, 0, 0))
     for name in names:
         values = [row[name] for row in data]
         numeric = all(isinstance(value, int | float | None) for value in values)

@@ -70,6 +70,7 @@ def test_tables_fit_a_narrow_terminal(more):
     wanted = {"12345", "original", "settled", "2013-01-01", "336,776", "12,345"}
     wanted |= {f"{value:,}" for value in more.values() if isinstance(value, int)}
     assert wanted <= set(shown.split())
+    assert ("row 1" in shown) == (len(more.get("pipeline", "")) > 20 or "pending" in more)
 
 
 def test_rows_too_wide_for_a_table_stand_below_each_other():
@@ -88,6 +89,8 @@ def test_a_command_in_a_message_stays_one_line():
         ("name", "kind", "state", "input", "output", "failed", "duplicates", "seconds"), 0
     )]  # fmt: skip
     assert advice in printed(tables.summary(data)).splitlines()
+    data["stages"][0]["name"] = "a_name_of_a_step_that_is_rather_long_for_a_narrow_terminal"
+    assert data["stages"][0]["name"] in printed(tables.summary(data)).split()
 
 
 @pytest.mark.parametrize("path", list(commands()), ids=" ".join)
