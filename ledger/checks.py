@@ -1,7 +1,7 @@
 """What a run needs, looked at before a batch is opened: nothing is claimed and nothing is written."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,7 @@ from ledger.errors import ConfigurationError, InputError, LedgerError
 from ledger.java import require_java
 from ledger.pipeline import Pipeline
 from ledger.publishers.making import publisher_of
-from ledger.queries import batches, source_connection
+from ledger.queries import batches, claims, source_connection
 from ledger.requests import Interval, RunKey
 from ledger.settings import Settings
 from ledger.sinks import PostgresSink
@@ -42,14 +42,21 @@ class Finding:
         return {"check": self.subject, "ok": self.ok, "message": self.message}
 
 
-def examine(settings: Settings, pipeline: Pipeline, interval: Interval | None) -> list[Finding]:
-    """All that a run of ``pipeline`` needs. ``interval``: None: of files only those whose path needs none."""
+def examine(
+    settings: Settings,
+    pipeline: Pipeline,
+    interval: Interval | None,
+    excluding: Collection[str] = (),
+) -> list[Finding]:
+    """All that a run of ``pipeline`` needs. ``interval``: None: of files only those whose path needs none.
+    ``excluding``: sources that it does not read again."""
     return [
         _finding("database", lambda: _database(settings)),
         *surroundings(settings, pipeline, interval),
         *(
             _finding(f"source {step.name}", partial(_source, settings, step, interval))
             for step in pipeline.sources()
+            if step.name not in excluding
         ),
     ]
 
@@ -75,12 +82,23 @@ def surroundings(
 
 
 def before_run(
-    database: Database, settings: Settings, pipeline: Pipeline, key: RunKey, interval: Interval
+    database: Database,
+    settings: Settings,
+    pipeline: Pipeline,
+    key: RunKey,
+    interval: Interval,
+    *,
+    reprocess: bool = False,
 ) -> None:
-    """Raise what is wrong, unless the run's batch is open already: it has claimed what it reads."""
+    """Raise what is wrong, unless the run's batch is open already: it has claimed what it reads.
+
+    What another batch has read of the interval is not looked for: a further part comes from its snapshot.
+    """
     found = database.transact(lambda c: batches.find_run(c, pipeline.name, key.dag_id, key.run_id))
     if found is None or found.status is BatchStatus.ABANDONED:
-        require(examine(settings, pipeline, interval))
+        asked = (pipeline.name, interval.start, interval.end)
+        held = database.transact(lambda c: claims.claimed_sources(c, *asked))
+        require(examine(settings, pipeline, interval, () if reprocess else held))
 
 
 def require(findings: Sequence[Finding]) -> None:

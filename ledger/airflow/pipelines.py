@@ -231,7 +231,7 @@ def _opened(pipeline: Pipeline, key: Any, conf: dict[str, Any], context: Any) ->
     if reprocess:  # by the same run, cleared, it is another batch than the one that it replaces
         key = RunKey(key.dag_id, f"{key.run_id}#reprocess")
     interval = Interval(start, end, params)
-    before_run(database, settings, pipeline, key, interval)
+    before_run(database, settings, pipeline, key, interval, reprocess=reprocess)
     return open_batch(
         database, settings, pipeline, key, interval, reprocess=reprocess, guarantee=_guarantee(conf)
     )

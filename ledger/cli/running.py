@@ -75,7 +75,7 @@ def run(
     interval = Interval(interval_start, interval_end, params_of(param or []))
     database = connect(settings)
     key = RunKey("", run_id or f"run-{uuid.uuid4()}")
-    before_run(database, settings, pipeline, key, interval)
+    before_run(database, settings, pipeline, key, interval, reprocess=reprocess)
     _session(pipeline, master)  # without Spark nothing is claimed
     batch = open_batch(
         database, settings, pipeline, key, interval, reprocess=reprocess, guarantee=guarantee

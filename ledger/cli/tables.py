@@ -56,7 +56,8 @@ class _Fitting:
 
 def facts(data: Mapping[str, Any]) -> RenderableType:
     """One mapping, a line each; what has no value is left out."""
-    return _line("\n".join(f"{key}: {value}" for key, value in data.items() if value is not None))
+    told = (f"{key}: {value}" for key, value in data.items() if value is not None)
+    return Group(*map(_line, told))
 
 
 def batches(data: Rows) -> RenderableType:

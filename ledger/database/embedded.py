@@ -130,7 +130,17 @@ def _postmaster(home: Path) -> "PostmasterInfo | None":
             found = PostmasterInfo.read_from_pgdata(folder)
         except (AssertionError, ValueError):  # it is just being written, or damaged
             return None
-    return found if found is not None and found.is_running() else None
+    return found if found is not None and _is_postgres(found) else None
+
+
+def _is_postgres(found: "PostmasterInfo") -> bool:
+    """Whether the process lives, and has not only the number of one that died."""
+    import psutil
+
+    try:
+        return found.process is not None and found.process.name().startswith("postgres")
+    except psutil.Error:
+        return False
 
 
 @contextmanager

@@ -149,8 +149,12 @@ def test_an_open_batch_is_not_looked_at_again(settings, database, tmp_path):
     assert not abandon(database, batch.batch_id, "again")
     with pytest.raises(InputError, match="no file matches"):
         before_run(database, settings, made, key, INTERVAL)
-    other = open_batch(database, settings, made, RunKey("", "second"), INTERVAL)
+    second = RunKey("", "second")
+    other = open_batch(database, settings, made, second, INTERVAL)
     assert (other.batch_id, other.status) == (batch.batch_id + 1, BatchStatus.OPEN)
+    before_run(database, settings, made, key, INTERVAL)  # a part would come from the snapshot
+    with pytest.raises(InputError, match="no file matches"):
+        before_run(database, settings, made, key, INTERVAL, reprocess=True)
 
 
 def test_the_dag_looks_before_it_opens(settings, database, server_home, monkeypatch, tmp_path):

@@ -101,6 +101,19 @@ def test_the_server_is_started_and_stopped_by_command(outside, monkeypatch):
     assert "did_run: False" in ask("stop").output
 
 
+def test_a_number_that_another_process_has_is_no_server(outside):
+    """After a crash the recorded number may be another program's: it is neither shown as a server nor ended."""
+    home = outside / "home"
+    embedded.start(home)
+    record = home / "postgres" / "postmaster.pid"
+    lines = record.read_text().splitlines(keepends=True)
+    embedded.stop(home)
+    record.write_text("".join([f"{os.getpid()}\n", *lines[1:]]))
+    assert embedded.running(home) is None
+    assert not embedded.stop(home)
+    record.unlink()
+
+
 @pytest.mark.parametrize("form", ["postgresql", "postgres", "postgresql+psycopg2"])
 def test_forms_of_the_url(server_home, form):
     """A URL as libpq and hosting services write it reaches the ledger."""

@@ -81,6 +81,12 @@ def test_rows_too_wide_for_a_table_stand_below_each_other():
     assert lines[1].split(None, 1) == ["a_column_of_some_length_0", "value 0"]
 
 
+def test_facts_stay_one_line_each():
+    """A fact, however long, is one line; what has no value is left out."""
+    shown = printed(tables.facts({"database": "x" * 100, "pid": None, "state": "running"}))
+    assert shown.splitlines() == [f"database: {'x' * 100}", "state: running"]
+
+
 def test_a_command_in_a_message_stays_one_line():
     """What a summary advises can be pasted: no line break is put into it."""
     advice = "replay just these: ackledger replay jobs.flights:pipeline --batch 12345 " + "x" * 60
