@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -27,6 +28,7 @@ from tests.support.ledgers import one, pipeline, whole_batch
 
 JANUARY = ("--interval-start", "2013-01-01", "--interval-end", "2013-02-01")
 FLIGHTS = "jobs.flights:pipeline"
+PROGRESS = re.compile(r"batch \d+: ")
 
 
 class CommandLine:
@@ -58,7 +60,7 @@ class CommandLine:
     def refused(self, *arguments: str) -> str:
         """Run a command that ends with 1 and one line; the line."""
         done = self.run(*arguments)
-        lines = [line for line in done.stderr.splitlines() if line]
+        lines = [line for line in done.stderr.splitlines() if line and not PROGRESS.match(line)]
         assert (done.returncode, len(lines)) == (1, 1), done.stdout + done.stderr
         assert lines[0].startswith("ackledger: ")
         return lines[0]
