@@ -66,9 +66,8 @@ def show(data: Any, as_json: bool, table: Callable[[Any], Any]) -> None:
     if as_json:
         sys.stdout.write(json.dumps(data, default=str, indent=2) + "\n")
     else:
-        out.print(
-            table(data), crop=False
-        )  # a table fits the terminal, and a command stays one line
+        # A table fits the terminal by itself; a line with a command to paste is never cut.
+        out.print(table(data), crop=False)
 
 
 def load(target: str) -> Pipeline:
