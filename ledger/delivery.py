@@ -72,6 +72,10 @@ class Publisher(Protocol):
 
     keeps_tracking: bool
 
+    def look(self, schema: "pa.Schema | None") -> None:
+        """Raise as ``check`` does, as far as one can tell before there are rows: the sink is reachable, and what
+        is there takes rows of ``schema``. None: their columns are not known yet."""
+
     def check(self, schema: "pa.Schema", *, by_row: bool = False) -> None:
         """Raise StageError, naming column, expected and found, unless rows of ``schema`` fit the
         sink. Asked before anything is staged; it changes nothing. ``by_row``: ``rules`` and

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from ledger.errors import InputError
+from ledger.sources import FileSource
 
 SMALL = 1 << 20  # bytes up to which a file's content is read to tell whether it is new
 _CHUNK = 1 << 20
@@ -53,6 +54,17 @@ def _require_readable(path: str) -> None:
             "unpack it beside, "
             "or compress it as .gz, .bz2 or .zst, and let the path match only that"
         )
+
+
+def find_files(name: str, source: FileSource, path: str) -> list[str]:
+    """The files that ``path`` matches. Raises InputError if there is none and one is due."""
+    paths = [file.path for file in list_files(path)]
+    if not paths and not source.allow_missing:
+        raise InputError(
+            f"source {name!r}: no file matches {path}. Bring the file and run this again, "
+            "or declare it with allow_missing=True"
+        )
+    return paths
 
 
 def look_at(path: str) -> FoundFile | None:

@@ -9,6 +9,15 @@ from ledger.pipeline import Pipeline
 from ledger.steps import suggestion
 
 
+def target_of(pipeline: Pipeline) -> str:
+    """MODULE:NAME of a pipeline that is a global of the module that declared it, for commands to paste."""
+    module = sys.modules.get(pipeline.module)
+    for name, value in vars(module).items() if module else ():
+        if value is pipeline:
+            return f"{pipeline.module}:{name}"
+    return "MODULE:PIPELINE"
+
+
 def load_pipeline(target: str) -> Pipeline:
     """The pipeline that ``target``, such as ``jobs.flights:pipeline``, names; checked as a graph.
 

@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -21,6 +22,7 @@ from ledger.stage_runs import Attempt, OpenedRun, Record, begin, fail, heartbeat
 from ledger.state_runs import Elsewhere, StateRun
 from ledger.states import BatchStatus
 from ledger.steps import CombineStep, SinkStep, SourceStep, StateStep, Step
+from ledger.storage import private_output
 
 if TYPE_CHECKING:
     from ledger.spark.job import Job
@@ -259,11 +261,15 @@ def _living_state(
     """Execute a run of a state while its lease is renewed; one that raises ends at once."""
     from ledger.spark.state import run_state
 
-    with heartbeat(job.database, opened.run.run_id, on_fenced or _cancel(job)):
+    outputs = [opened.run, *opened.sinks.values()]
+    with ExitStack() as stack:
+        stack.enter_context(heartbeat(job.database, opened.run.run_id, on_fenced or _cancel(job)))
+        for run in outputs:
+            stack.enter_context(private_output(job.folder(run)))
         try:
             return run_state(job, opened, step)
         except BaseException as exc:
-            for run in (opened.run, *opened.sinks.values()):
+            for run in outputs:
                 _mark_failed(job, run, exc)
             raise
 
@@ -279,7 +285,10 @@ def notify(job: "Job", batch_id: int) -> list[str]:
 
 def _living(job: "Job", run: OpenedRun, step: Step, on_fenced: Callable[[], None] | None) -> Record:
     """Execute a run while its lease is renewed; one that raises is marked failed."""
-    with heartbeat(job.database, run.run_id, on_fenced or _cancel(job)):
+    with (
+        heartbeat(job.database, run.run_id, on_fenced or _cancel(job)),
+        private_output(job.folder(run)),
+    ):
         try:
             return _execute(job, run, step)
         except FencedError:

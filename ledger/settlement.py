@@ -137,6 +137,21 @@ def wake(connection: Connection, batch_id: int, roots: Sequence[int], stage: str
     _decide_publications(connection, batch, failed=0)
 
 
+def abandon(database: Database, batch_id: int, reason: str) -> bool:
+    """Give up an open batch of which no run is committed, with all that it claimed; whether it is given up."""
+
+    def work(connection: Connection) -> bool:
+        batch = _lock(connection, batch_id, skip_locked=False)
+        assert batch is not None
+        committed = {run.state for run in runs.runs_of(connection, batch_id)}
+        if batch.status is not BatchStatus.OPEN or RunState.COMMITTED in committed:
+            return False
+        _abandon(connection, batch, Verdict(Action.ABANDON, reason))
+        return True
+
+    return database.transact(work)
+
+
 def release(database: Database, batch_id: int) -> Settlement:
     """Let a batch that was held settle although too many of its records failed.
 

@@ -24,7 +24,7 @@ Emits = Literal["any", "one"]
 AnySource = FileSource | TableSource | StatefulSource
 Notice = Callable[[int, "DataFrame"], object]
 
-# Tasks, and steps of jobs/run_step.py, beside the pipeline's own.
+# Tasks, and steps of ledger/run_step.py, beside the pipeline's own.
 NOTIFY = "notify"  # tells sources
 WITHHOLD = "withhold"  # leaves the rows of failed records out of what sinks are to show
 COMBINE = "combine"  # runs the combines, once all records of a batch are acked or quarantined

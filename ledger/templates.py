@@ -47,6 +47,11 @@ def check(template: str) -> None:
         )
 
 
+def is_fixed(template: str) -> bool:
+    """Whether the path is the same for every run."""
+    return not meta.find_undeclared_variables(_environment().parse(template))
+
+
 def render(
     template: str, interval_start: datetime, interval_end: datetime, params: Mapping[str, Any]
 ) -> str:

@@ -52,6 +52,7 @@ _SHARED = ("test_airflow.py", "test_chaos.py", "test_crash_")
 _HASTY = ("fsync", "full_page_writes", "synchronous_commit")
 
 
+@pytest.hookimpl(tryfirst=True)  # before the groups are read
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the tests that share something together; set aside what ``make test-all`` alone runs."""
     for item in items:

@@ -35,7 +35,7 @@ from ledger.settings import Settings
 from ledger.states import Guarantee
 from ledger.steps import COMBINE, NOTIFY, STATE, WITHHOLD
 
-APPLICATION = Path(__file__).resolve().parent.parent.parent / "jobs" / "run_step.py"
+APPLICATION = Path(__file__).resolve().parent.parent / "run_step.py"
 _OWN_TASKS = (
     "open",
     "settle",
@@ -209,16 +209,16 @@ def _open_task(target: str, schedule: str | None, room_poll: timedelta) -> Any:
 
 
 def _opened(pipeline: Pipeline, key: Any, run: Any, schedule: str | None) -> Any:
+    from ledger.checks import before_run, require, surroundings
     from ledger.opening import open_batch, open_replay
     from ledger.requests import Interval, RunKey
-    from ledger.storage import require_writable
 
     database, settings, conf = connected(), Settings(), run.conf or {}
-    require_writable(settings.storage_root(), "ACKLEDGER_STORAGE")
     if conf.get("batch") is not None:  # a run that looks after a batch which another one opened
         return _own_batch(database, pipeline, int(conf["batch"]))
     if conf.get("replay_of") is not None:
         chosen = selection(conf)
+        require(surroundings(settings, pipeline, None))
         try:
             return open_replay(database, settings, pipeline, key, int(conf["replay_of"]), chosen)
         except BackPressureError:
@@ -231,6 +231,7 @@ def _opened(pipeline: Pipeline, key: Any, run: Any, schedule: str | None) -> Any
     if reprocess:  # by the same run, cleared, it is another batch than the one that it replaces
         key = RunKey(key.dag_id, f"{key.run_id}#reprocess")
     interval = Interval(start, end, params)
+    before_run(database, settings, pipeline, key, interval, reprocess=reprocess)
     return open_batch(
         database, settings, pipeline, key, interval, reprocess=reprocess, guarantee=_guarantee(conf)
     )

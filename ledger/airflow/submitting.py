@@ -131,8 +131,7 @@ def _arguments(target: str, step: str) -> list[str]:
 
 
 def connected() -> Any:
-    from ledger.database.connection import Database, persist
+    from ledger.database.connection import persist
+    from ledger.database.upgrade import connect
 
-    database = Database.from_settings(Settings())
-    persist(database.check)
-    return database
+    return persist(lambda: connect(Settings()))

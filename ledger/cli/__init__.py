@@ -4,7 +4,13 @@ import sys
 
 import typer
 
-from ledger.cli import failing, inspecting, maintaining, running  # noqa: F401  # each registers its commands
+from ledger.cli import (  # noqa: F401  # each registers its commands
+    checking,
+    failing,
+    inspecting,
+    maintaining,
+    running,
+)
 from ledger.cli.base import app, fail
 from ledger.cli.failing import fail_with
 

@@ -1,15 +1,16 @@
 """Commands that ask the ledger: ``status``, ``failed``, ``sql``."""
 
 from ledger.cli import tables
-from ledger.cli.base import BatchNumber, Json, PipelineName, app, connect, err, show
+from ledger.cli.base import BatchNumber, Json, PipelineName, app, err, example, show
 from ledger.cli.running import summary_of
+from ledger.database.upgrade import connect
 from ledger.queries import asking, reports
 from ledger.recovery import waiting_states
 from ledger.settings import Settings
 from ledger.summary import summarize
 
 
-@app.command()
+@app.command(epilog=example("status --pipeline flights", "status --batch 1"))
 def status(
     pipeline: PipelineName = None, batch: BatchNumber = None, limit: int = 20, as_json: Json = False
 ) -> None:
@@ -28,7 +29,7 @@ def status(
         err.print(sentence, style="yellow", markup=False, highlight=False, soft_wrap=True)
 
 
-@app.command()
+@app.command(epilog=example("failed", "failed --batch 1 --json"))
 def failed(pipeline: PipelineName = None, batch: BatchNumber = None, as_json: Json = False) -> None:
     """Show failed and quarantined records by stage and reason."""
     database = connect(Settings())
@@ -36,7 +37,7 @@ def failed(pipeline: PipelineName = None, batch: BatchNumber = None, as_json: Js
     show([dict(row._mapping) for row in rows], as_json, tables.failures)
 
 
-@app.command()
+@app.command(epilog=example("sql 'SELECT * FROM batch_status ORDER BY batch_id'"))
 def sql(query: str, as_json: Json = False) -> None:
     """Ask the ledger in SQL: one query, by a login that can only read."""
     rows = asking.answer(connect(Settings()), query)

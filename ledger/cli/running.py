@@ -7,9 +7,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from ledger.advice import ANY_TARGET, ERROR, INCOMPLETE, QUARANTINED, advise, exit_code
+from ledger.checks import before_run, require, surroundings
 from ledger.cli import tables
 from ledger.cli.base import (
     BatchNumber,
@@ -17,14 +17,17 @@ from ledger.cli.base import (
     Moment,
     Target,
     app,
-    connect,
     err,
+    example,
     load,
     out,
+    params_of,
     show,
 )
 from ledger.cli.failing import going_on
+from ledger.cli.progress import progress_of
 from ledger.database.connection import Database
+from ledger.database.upgrade import connect
 from ledger.errors import BackPressureError, Failures, InputError, NotReadyError
 from ledger.opening import open_batch, open_replay
 from ledger.pipeline import Pipeline
@@ -33,14 +36,18 @@ from ledger.queries.batches import Batch
 from ledger.requests import Interval, RunKey, Selection
 from ledger.settings import Settings
 from ledger.states import Guarantee
-from ledger.storage import require_writable
 from ledger.summary import Summary, summarize
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-@app.command()
+@app.command(
+    epilog=example(
+        "run jobs.flights:pipeline --interval-start 2013-01-01 --interval-end 2013-02-01",
+        "run jobs.flights:pipeline --interval-start 2013-01-01 --interval-end 2013-02-01 --run-id first",
+    )
+)
 def run(
     target: Target,
     interval_start: Annotated[datetime, Moment],
@@ -61,10 +68,11 @@ def run(
     """Run all steps of a pipeline over one interval in one process, without Airflow."""
     settings = Settings()
     pipeline = load(target)
-    interval = Interval(interval_start, interval_end, _params(param or []))
+    interval = Interval(interval_start, interval_end, params_of(param or []))
     database = connect(settings)
-    require_writable(settings.storage_root(), "ACKLEDGER_STORAGE")
     key = RunKey("", run_id or f"run-{uuid.uuid4()}")
+    before_run(database, settings, pipeline, key, interval, reprocess=reprocess)
+    _session(pipeline, master)  # without Spark nothing is claimed
     batch = open_batch(
         database, settings, pipeline, key, interval, reprocess=reprocess, guarantee=guarantee
     )
@@ -72,7 +80,12 @@ def run(
     finish([summary_of(*done, target)], as_json, single=True)
 
 
-@app.command()
+@app.command(
+    epilog=example(
+        "replay jobs.flights:pipeline --batch 1",
+        "replay jobs.flights:pipeline --stage with_plane --dry-run",
+    )
+)
 def replay(
     target: Target,
     batch: BatchNumber = None,
@@ -103,14 +116,16 @@ def replay(
     settings = Settings()
     pipeline = load(target)
     database = connect(settings)
-    require_writable(settings.storage_root(), "ACKLEDGER_STORAGE")
     selection = Selection(reason, stage, root, source, since, until, quarantined, held)
     if dry_run:
         show(_matching(database, pipeline, batch, selection), as_json, tables.rows)
         return
     base = run_id or f"replay-{uuid.uuid4()}"
     summaries = []
-    for original in _originals(database, pipeline, batch, selection, base):
+    originals = _originals(database, pipeline, batch, selection, base)
+    if originals:
+        require(surroundings(settings, pipeline, None))
+    for original in originals:
         key = RunKey("", f"{base}-{original}")
         _session(pipeline, master)  # without Spark nothing is claimed
         try:
@@ -127,7 +142,7 @@ def replay(
     finish(summaries, as_json)
 
 
-@app.command()
+@app.command(epilog=example("publish jobs.flights:pipeline"))
 def publish(
     target: Target,
     batch: BatchNumber = None,
@@ -153,13 +168,6 @@ def publish(
             advance_states(job, batch)
     show([asdict(one) for one in shown], as_json, tables.rows)
     failures.raise_first()
-
-
-def _params(given: list[str]) -> dict[str, str]:
-    for one in given:
-        if "=" not in one:
-            raise InputError(f"--param {one!r}: expected NAME=VALUE")
-    return dict(one.split("=", 1) for one in given)
 
 
 def _originals(
@@ -204,20 +212,18 @@ def _run_batch(
 
     started = time.monotonic()
     current = "its start"
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
-        line = progress.add_task(f"batch {batch.batch_id}: starting Spark")
+    with progress_of(batch.batch_id, len(pipeline.steps())) as progress:
 
         def on_step(name: str, result: StepResult | None) -> None:
             nonlocal current
             current = f"step {name!r}"
-            progress.update(line, description=f"batch {batch.batch_id}: {name}")
+            progress.on_step(name, result)
 
-        with going_on(batch, target, lambda: current):
+        with going_on(database, batch, target, lambda: current):
             job = Job(_session(pipeline, master), database, settings, pipeline)
             run_steps(job, batch, on_step)
             current = "its settlement, or what follows it"
-            progress.update(line, description=f"batch {batch.batch_id}: settling")
+            progress.settling()
             settle_and_follow(job, batch.batch_id)
     return summarize(database, batch.batch_id), time.monotonic() - started
 
@@ -242,7 +248,7 @@ def finish(summaries: list[dict[str, Any]], as_json: bool, *, single: bool = Fal
         show(summaries[0] if single else summaries, True, tables.summary)
     else:
         for summary in summaries:
-            out.print(tables.summary(summary))
+            out.print(tables.summary(summary), crop=False)
     found = {summary["exit_code"] for summary in summaries}
     for code in (ERROR, INCOMPLETE, QUARANTINED):
         if code in found:

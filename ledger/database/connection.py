@@ -7,10 +7,11 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, create_engine, text
-from sqlalchemy.engine import URL, make_url
+from sqlalchemy.engine import URL
 from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError, ProgrammingError
 from sqlalchemy.pool import NullPool
 
+from ledger import addresses
 from ledger.errors import ConfigurationError, LedgerError, UnavailableError, WaitedError
 from ledger.settings import Settings
 
@@ -138,19 +139,27 @@ class Database:
 
         return persist(attempt)
 
-    def check(self) -> None:
-        """Raise ConfigurationError unless the server is recent enough and the schema is migrated."""
-        from ledger.database.upgrade import head
+    def revision(self) -> str | None:
+        """The schema's revision; None: there is no schema yet.
 
+        Raises ConfigurationError unless the server is recent enough, UnavailableError without an answer.
+        """
         with translated(self), self.plain.connect() as connection:
             require_server(connection)
-            found = connection.execute(
-                text("SELECT to_regclass('alembic_version') IS NOT NULL")
-            ).scalar_one()
-            revision = (
-                connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
-                if found
-                else None
+            there = text("SELECT to_regclass('alembic_version') IS NOT NULL")
+            if not connection.execute(there).scalar_one():
+                return None
+            return connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+
+    def check(self) -> None:
+        """Raise ConfigurationError unless the server is recent enough and the schema is migrated."""
+        from ledger.database.upgrade import head, is_known
+
+        revision = self.revision()
+        if revision is not None and not is_known(revision):
+            raise ConfigurationError(
+                f"the ledger's schema in {self.shown} is at revision {revision}, which this ackledger does "
+                f"not know (its newest is {head()}): install the newer ackledger that made it"
             )
         if revision != head():
             raise ConfigurationError(
@@ -171,11 +180,18 @@ class Database:
 
 def _url(setting: str, given: str) -> URL:
     try:
-        return make_url(given)
-    except ArgumentError as exc:
-        raise ConfigurationError(
-            f"{setting} is not a URL such as postgresql+psycopg2://user@host/ackledger"
-        ) from exc
+        found = addresses.parsed(given)
+    except (ArgumentError, ValueError):
+        raise _no_address(setting) from None  # it may quote a password
+    if found.drivername != "postgresql+psycopg2":
+        raise _no_address(setting, f", found {found.drivername}://")
+    return found
+
+
+def _no_address(setting: str, found: str = "") -> ConfigurationError:
+    return ConfigurationError(
+        f"{setting} is not a URL such as postgresql://user@host/ackledger{found}"
+    )
 
 
 def require_server(connection: Connection) -> None:

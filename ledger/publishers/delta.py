@@ -74,10 +74,21 @@ class DeltaPublisher(Publisher):
     def check(self, schema: pa.Schema, *, by_row: bool = False) -> None:
         """Raise StageError unless rows of ``schema`` fit, and ConfigurationError unless a table is, or can be,
         at the path. The columns of one still to be made are kept in ``_ackledger``, for ``publish``."""
-        fields = delta_fields(schema, self._partition_by)
+        self._look(schema, by_row=by_row)
+        if self._open() is None:
+            self._folder.write_columns(delta_fields(schema, self._partition_by))
+
+    def look(self, schema: pa.Schema | None) -> None:
+        """See ``Publisher``."""
+        self._look(schema, by_row=True)
+
+    def _look(self, schema: pa.Schema | None, *, by_row: bool) -> None:
+        fields = None if schema is None else delta_fields(schema, self._partition_by)
         table = self._open()
         if table is not None:
             self._require_taking(table)
+            if fields is None:
+                return
             columns = table_fields(table)
             if by_row:
                 columns = [{**column, "nullable": True} for column in columns]
@@ -90,7 +101,6 @@ class DeltaPublisher(Publisher):
                 f"{self._path}: expected a Delta table or an empty folder, found {found[0]!r}, which no "
                 "reader of the table would see and a vacuum would delete: choose another path"
             )
-        self._folder.write_columns(fields)
 
     def rules(self, delivery: Delivery) -> tuple[Rule, ...]:
         """CHECK constraints, NOT NULL, and the lengths of char and varchar columns."""

@@ -22,6 +22,11 @@ class ParquetPublisher:
     path: str
     keeps_tracking = False
 
+    def look(self, schema: pa.Schema | None) -> None:
+        """See ``check``."""
+        if schema is not None:
+            self.check(schema)
+
     def check(self, schema: pa.Schema, *, by_row: bool = False) -> None:
         """Each folder has its own schema: all fits but what the folders' names would hide. Raises
         StageError."""

@@ -22,14 +22,14 @@ from sqlalchemy import Connection, Table
 
 from ledger.delivery import Delivery, Refusal, Rule, require_staged
 from ledger.errors import DeclarationError, FencedError, IntegrityError, StageError
-from ledger.publishers.postgres_fit import new_columns, require_fit
+from ledger.publishers.postgres_fit import new_columns, require_fit, require_table
 from ledger.publishers.postgres_refusals import Trial
 from ledger.publishers.postgres_text import to_csv
 from ledger.publishers.postgres_types import json_columns
 from ledger.publishers.staged import record_batches, staged_schema, user_schema
 from ledger.queries import target, target_record
 from ledger.queries.target import Place, TargetTable
-from ledger.queries.target_connection import parsed, transact
+from ledger.queries.target_connection import once, parsed, transact
 from ledger.queries.target_record import Commit
 
 Mode = Literal["append", "upsert", "replace_interval"]
@@ -66,6 +66,11 @@ class PostgresPublisher:
         """The folder in which a run stages its files."""
         return f"{self._staging_root}/batch={batch_id}/run={version}"
 
+    def look(self, schema: pa.Schema | None) -> None:
+        """See ``Publisher``; a target that does not answer is not waited for."""
+        known = None if schema is None else user_schema(schema)
+        once(self._url, lambda connection: self._look(connection, known))
+
     def check(self, schema: pa.Schema, *, by_row: bool = False) -> None:
         """Raise StageError unless the table takes rows of ``schema``, or could be made for them;
         ConfigurationError when this user may not do what that needs. Nothing is changed."""
@@ -94,6 +99,15 @@ class PostgresPublisher:
         does not answer.
         """
         transact(self._url, lambda connection: self._publish(connection, delivery))
+
+    def _look(self, connection: Connection, schema: pa.Schema | None) -> None:
+        if schema is not None:
+            self._check(connection, schema)
+            return
+        place = target.find_place(connection, self._table)
+        if place.oid is not None:
+            require_table(target.find_table(connection, place), self._key)
+        target.require_rights(connection, place)
 
     def _check(self, connection: Connection, schema: pa.Schema) -> None:
         place = target.find_place(connection, self._table)

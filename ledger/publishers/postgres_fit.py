@@ -29,13 +29,29 @@ def new_columns(place: Place, schema: pa.Schema, key: Sequence[str]) -> dict[str
 def require_fit(table: TargetTable, schema: pa.Schema, key: Sequence[str]) -> None:
     """Raise StageError unless the table takes rows of ``schema``: it names every column with what was
     expected and found, and the statement that would mend it."""
+    _require_kind(table)
+    _require(table.place, _unusable(schema, key))
+    _require(table.place, _misfits(table, schema, key))
+
+
+def require_table(table: TargetTable, key: Sequence[str]) -> None:
+    """Raise StageError unless the table has what it needs whatever the rows are."""
+    _require_kind(table)
+    missing = (
+        f"key column {name!r} is missing: the table has {', '.join(table.columns)}"
+        for name in key
+        if name not in table.columns
+    )
+    _require(table.place, missing)
+    _require(table.place, _own_misfits(table, key))
+
+
+def _require_kind(table: TargetTable) -> None:
     if table.kind not in ("r", "p"):
         raise StageError(
             f"the sink's table {table.place}: expected a table, found {_KINDS.get(table.kind, 'no table')}: "
             "choose another name"
         )
-    _require(table.place, _unusable(schema, key))
-    _require(table.place, _misfits(table, schema, key))
 
 
 def _require(place: Place, problems: Iterator[str]) -> None:
@@ -71,17 +87,23 @@ def _misfits(table: TargetTable, schema: pa.Schema, key: Sequence[str]) -> Itera
     for field in schema:
         expected = type_name(column_type(field.type) or TypeEngine())
         yield from _misfit(table.columns.get(field.name), field, expected, alter)
-    own = table.columns.get(BATCH)
-    if own is None:
-        yield f"column {BATCH!r} is missing: {alter} ADD COLUMN {BATCH} bigint"
-    elif own.base != "int8":
-        yield f"column {BATCH!r}: expected bigint, found {own.type}: {alter} ALTER COLUMN {BATCH} TYPE bigint"
     for column in table.columns.values():
         if column.required and column.name not in (*schema.names, BATCH):
             yield (
                 f"column {column.name!r}: expected in the rows, for it is NOT NULL and has no default, "
                 f"found {', '.join(schema.names)}: {alter} ALTER COLUMN {quoted(column.name)} DROP NOT NULL"
             )
+    yield from _own_misfits(table, key)
+
+
+def _own_misfits(table: TargetTable, key: Sequence[str]) -> Iterator[str]:
+    """What is wrong of the columns and indexes that the sink itself needs."""
+    alter = f"ALTER TABLE {table.place}"
+    own = table.columns.get(BATCH)
+    if own is None:
+        yield f"column {BATCH!r} is missing: {alter} ADD COLUMN {BATCH} bigint"
+    elif own.base != "int8":
+        yield f"column {BATCH!r}: expected bigint, found {own.type}: {alter} ALTER COLUMN {BATCH} TYPE bigint"
     if key and frozenset(key) not in table.unique:
         names = ", ".join(quoted(name) for name in key)
         yield (

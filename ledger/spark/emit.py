@@ -12,6 +12,7 @@ from sqlalchemy import Connection, Row
 
 from ledger import listing
 from ledger.errors import InputError
+from ledger.listing import find_files
 from ledger.manifest import Manifest, check_files, take_manifest
 from ledger.queries import batches, claims, replays, source_tables
 from ledger.queries.runs import Emitted
@@ -33,7 +34,7 @@ from ledger.spark.job import (
 )
 from ledger.spark.manifest import with_position
 from ledger.spark.notify import check_columns
-from ledger.spark.reading import FrameReader, Reader, find_files
+from ledger.spark.reading import FrameReader, Reader
 from ledger.spark.session import SPARK_ERRORS
 from ledger.spark.tables import AnyReader, TableReader, reader_of, table_failure
 from ledger.spark.units import replayed_records, with_unit

@@ -9,7 +9,6 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, NullType, StringType, StructType
 
 from ledger import listing, templates
-from ledger.errors import InputError
 from ledger.queries.batches import Batch
 from ledger.settings import Settings
 from ledger.sources import FileSource
@@ -204,24 +203,13 @@ class FrameReader:
         return good.unionByName(spoilt.select(*nothing, *names))
 
 
-def find_files(name: str, source: FileSource, path: str) -> list[str]:
-    """The files that ``path`` matches. Raises InputError if there is none and one is due."""
-    paths = [file.path for file in listing.list_files(path)]
-    if not paths and not source.allow_missing:
-        raise InputError(
-            f"source {name!r}: no file matches {path}. Bring the file and run the step again, "
-            "or declare it with allow_missing=True"
-        )
-    return paths
-
-
 def read_reference(
     spark: SparkSession, settings: Settings, batch: Batch, name: str, source: FileSource
 ) -> DataFrame:
     """A side input; a record of it that does not parse fails the stage that reads it."""
     path = templates.render(source.path, batch.interval_start, batch.interval_end, batch.params)
     reader = Reader(spark, source)
-    records = reader.records(find_files(name, source, settings.data_path(path)))
+    records = reader.records(listing.find_files(name, source, settings.data_path(path)))
     message = F.concat(
         F.lit(f"reference {name!r}: "), "_error", F.lit(": "), F.col("_raw").cast("string")
     )

@@ -1,13 +1,15 @@
 """Staging: write the rows of a sink as Parquet files where nobody reads them yet."""
 
+from contextlib import suppress
 from functools import reduce
+from pathlib import Path
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from ledger.errors import StageError
 from ledger.manifest import Manifest, take_manifest
-from ledger.sinks import PostgresSink
+from ledger.sinks import ParquetSink, PostgresSink
 from ledger.spark.job import ROOT, ROOTS, UNIT
 from ledger.steps import SinkStep, suggestion
 from ledger.storage import require_writable
@@ -28,12 +30,22 @@ def stage_rows(rows: DataFrame, step: SinkStep, folder: str) -> Manifest:
             f"sink {step.name!r} is partitioned by all of its columns, {', '.join(names)}: files "
             "need at least one column more"
         )
+    if isinstance(step.sink, ParquetSink) and "://" not in folder:
+        _close_staging(Path(folder))
     require_writable(folder, f"the path of sink {step.name!r}, or ACKLEDGER_DATA,")
     writer = rows.write.mode("append").options(**WRITTEN)
     if names:
         writer = writer.partitionBy(*names)
     writer.parquet(folder)
     return take_manifest(folder)
+
+
+def _close_staging(folder: Path) -> None:
+    """What is staged beside the folders that are shown is for this user alone until it is renamed."""
+    staging = folder.parent.parent
+    with suppress(OSError):  # what cannot be written to is said right after this
+        staging.parent.mkdir(parents=True, exist_ok=True)
+        staging.mkdir(mode=0o700, exist_ok=True)
 
 
 def check_key(step: SinkStep, rows: DataFrame, *, by_row: bool = False) -> None:

@@ -3,6 +3,8 @@
 import gzip
 import json
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -16,7 +18,6 @@ from deltalake import DeltaTable
 from demo import data, oracle
 from jobs.wordcount import pipeline as wordcount
 from ledger.database import embedded
-from ledger.database.upgrade import head
 from ledger.errors import EXIT_PERMANENT
 from ledger.opening import open_replay
 from ledger.requests import RunKey, Selection
@@ -29,6 +30,7 @@ from tests.support.ledgers import one, pipeline, whole_batch
 
 JANUARY = ("--interval-start", "2013-01-01", "--interval-end", "2013-02-01")
 FLIGHTS = "jobs.flights:pipeline"
+PROGRESS = re.compile(r"batch \d+: ")
 
 
 class CommandLine:
@@ -60,11 +62,7 @@ class CommandLine:
     def refused(self, *arguments: str) -> str:
         """Run a command that ends with 1 and one line; the line."""
         done = self.run(*arguments)
-        lines = [
-            line
-            for line in done.stderr.splitlines()
-            if line and not line.startswith("WARNING: Using incubator")
-        ]
+        lines = [line for line in done.stderr.splitlines() if line and not PROGRESS.match(line)]
         assert (done.returncode, len(lines)) == (1, 1), done.stdout + done.stderr
         assert lines[0].startswith("ackledger: ")
         return lines[0]
@@ -91,12 +89,10 @@ def cli(folder, migrated, database):
 
 
 def test_from_nothing_to_a_settled_ledger(folder):
-    """With no database and no settings but a folder: upgrade, run, see what was lost, replay, ask in SQL."""
+    """With no database and no settings but a folder: run, see what was lost, replay, ask in SQL."""
     cli = CommandLine(folder)
     write_slice(folder, (1,))
     lost = without_plane(folder, 1)
-    assert "run 'ackledger db upgrade'" in cli.refused("status")
-    assert cli.json("db", "upgrade")["revision"] == head()
     assert "the ledger holds no batch yet" in cli.run("status").stdout
 
     made = cli.json("run", FLIGHTS, *JANUARY, "--run-id", "first", code=3)
@@ -125,7 +121,9 @@ def test_from_nothing_to_a_settled_ledger(folder):
     ]
     again = cli.json("run", FLIGHTS, *JANUARY, "--run-id", "first", code=3)
     assert (again["batch_id"], again["roots"]) == (1, made["roots"])
-    assert "belongs to batch 1 (settled; run 'first')" in cli.refused("run", FLIGHTS, *JANUARY)
+    taken = cli.refused("run", FLIGHTS, *JANUARY)
+    assert "belongs to batch 1 (settled; run 'first')" in taken
+    assert f"Run it again: ackledger run {FLIGHTS} {' '.join(JANUARY)} --run-id first;" in taken
 
     data.write_planes(folder)
     unknown = without_plane(folder, 1)
@@ -223,14 +221,27 @@ def test_split_and_merge(cli, folder, guarantee):
     assert compared == {**found, "booked": 1000, "booked_cents": found["cents"]}
 
 
-def test_missing_file_then_the_same_run_again(cli, folder):
-    """A run whose input is missing ends with one line and nothing done; run again by its id it goes on."""
-    line = cli.refused("run", FLIGHTS, *JANUARY, "--run-id", "first")
-    assert f"source 'departures': no file matches {folder}/flights/2013-01-01.csv" in line
-    (open_batch,) = cli.json("status")
-    assert (open_batch["status"], open_batch["total"]) == ("open", 0)
+def test_a_run_that_fails_before_its_first_commit_leaves_no_claim(cli, folder):
+    """A missing file opens no batch; what only the source's own run finds abandons it in the same call, and
+    the command in its message runs it again."""
     write_slice(folder, (1,), 20)
-    made = cli.json("run", FLIGHTS, *JANUARY, "--run-id", "first", code=3)
+    flights = folder / "flights" / "2013-01-01.csv"
+    good = flights.read_text()
+    flights.unlink()
+    line = cli.refused("run", FLIGHTS, *JANUARY)
+    assert f"source 'departures': no file matches {flights}" in line
+    assert cli.json("status") == []
+
+    flights.write_text("wrong\n1\n")
+    line = cli.refused("run", FLIGHTS, *JANUARY)
+    assert str(flights) in line
+    _, command = line.split("Batch 1 is abandoned and claims nothing. Then run again: ackledger ")
+    assert "--run-id run-" in command
+    (abandoned,) = cli.json("status")
+    assert abandoned["status"] == "abandoned"
+
+    flights.write_text(good)
+    made = cli.json(*shlex.split(command), code=3)
     assert (made["batch_id"], made["roots"]["total"]) == (1, 20)
 
 
@@ -314,6 +325,7 @@ def test_quarantined_records_are_accepted(cli, database):
 
 def test_storage_that_cannot_be_written(cli, folder):
     """An unwritable storage is refused before a batch is opened."""
+    write_slice(folder, (1,), 5)
     (folder / "file").write_text("")
     cli.environment["ACKLEDGER_STORAGE"] = str(folder / "file" / "storage")
     assert "cannot be written to" in cli.refused("run", FLIGHTS, *JANUARY)

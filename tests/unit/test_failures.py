@@ -8,8 +8,7 @@ import pytest
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from jobs import run_step
-from ledger import cli
+from ledger import cli, run_step
 from ledger.cli import failing
 from ledger.cli.base import app
 from ledger.errors import (
