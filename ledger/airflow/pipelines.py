@@ -52,7 +52,17 @@ _OWN_TASKS = (
     COMBINE,
     STATE,
 )
-SELECTING = ("reason", "stage", "root", "source", "since", "until", "quarantined", "held")
+SELECTING = (
+    "reason",
+    "stage",
+    "root",
+    "source",
+    "since",
+    "until",
+    "quarantined",
+    "held",
+    "from_source",
+)
 _OWN_CONF = ("interval_start", "interval_end", "reprocess", "guarantee")
 _log = logging.getLogger(__name__)
 START = datetime(2000, 1, 1, tzinfo=UTC)
@@ -298,6 +308,7 @@ def _settle_task() -> Any:
     @task(task_id="settle")
     def settle(**context: Any) -> None:
         """Decide every record of the batch: acked, or failed with its stage and reason."""
+        from ledger.payloads import try_to_keep
         from ledger.replaced import remove_replaced
         from ledger.settlement import settle_once
 
@@ -309,6 +320,7 @@ def _settle_task() -> Any:
             raise LedgerError(
                 f"batch {settlement.batch_id} is {settlement.status}: {settlement.reason}"
             )
+        try_to_keep(database, settlement.batch_id)
         remove_replaced(database, settlement.batch_id)
 
     return settle()
@@ -319,10 +331,12 @@ def _publish_task(target: str) -> Any:
     def publish(**context: Any) -> None:
         """Show what is acked in the sinks; of a batch that ran at least once they show it already."""
         from ledger.loading import load_pipeline
+        from ledger.payloads import try_to_keep
         from ledger.publishing import publish as publish_batch
 
         database = connected()
         batch_id = decided_batch(context, database)
+        try_to_keep(database, batch_id)  # the sweeper may have settled it, far from the storage
         for shown in publish_batch(database, Settings(), load_pipeline(target), batch_id):
             _log.info("%s", shown)
 

@@ -4,7 +4,7 @@ import sys
 
 import typer
 
-from ledger.cli import inspecting, maintaining, running  # noqa: F401  # each registers its commands
+from ledger.cli import inspecting, maintaining, records, running  # noqa: F401  # each registers its commands
 from ledger.cli.base import app, fail
 from ledger.errors import LedgerError
 

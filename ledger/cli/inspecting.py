@@ -1,4 +1,4 @@
-"""Commands that ask the ledger: ``status``, ``failed``, ``sql``."""
+"""Commands that ask the ledger: ``status``, ``sql``."""
 
 from ledger.cli import tables
 from ledger.cli.base import BatchNumber, Json, PipelineName, app, connect, show
@@ -21,14 +21,6 @@ def status(
         lambda c: reports.recent_batches(c, pipeline, limit), engine=database.reader
     )
     show([dict(row._mapping) for row in rows], as_json, tables.batches)
-
-
-@app.command()
-def failed(pipeline: PipelineName = None, batch: BatchNumber = None, as_json: Json = False) -> None:
-    """Show failed and quarantined records by stage and reason."""
-    database = connect(Settings())
-    rows = database.transact(lambda c: reports.failures(c, pipeline, batch), engine=database.reader)
-    show([dict(row._mapping) for row in rows], as_json, tables.failures)
 
 
 @app.command()

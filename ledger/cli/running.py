@@ -26,6 +26,7 @@ from ledger.cli.base import (
 from ledger.database.connection import Database
 from ledger.errors import BackPressureError, Failures, InputError, NotReadyError
 from ledger.opening import open_batch, open_replay
+from ledger.payloads import keep_all
 from ledger.pipeline import Pipeline
 from ledger.queries import batches, publications, replays
 from ledger.queries.batches import Batch
@@ -90,6 +91,9 @@ def replay(
     held: Annotated[
         bool, typer.Option("--held", help="Records whose unit failed too often, with a new budget.")
     ] = False,
+    from_source: Annotated[
+        bool, typer.Option("--from-source", help="Read them again from their source, by key.")
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say what is due, by stage and reason.")
     ] = False,
@@ -102,10 +106,11 @@ def replay(
     pipeline = load(target)
     database = connect(settings)
     require_writable(settings.storage_root(), "ACKLEDGER_STORAGE")
-    selection = Selection(reason, stage, root, source, since, until, quarantined, held)
+    selection = Selection(reason, stage, root, source, since, until, quarantined, held, from_source)
     if dry_run:
         show(_matching(database, pipeline, batch, selection), as_json, tables.rows)
         return
+    keep_all(database, pipeline.name)
     base = run_id or f"replay-{uuid.uuid4()}"
     summaries = []
     for original in _originals(database, pipeline, batch, selection, base):
@@ -119,8 +124,8 @@ def replay(
             err.print(f"batch {original}: {exc}", markup=False, highlight=False, soft_wrap=True)
             continue
         summaries.append(_run_batch(database, settings, pipeline, opened, master))
-    if not summaries:
-        raise InputError("nothing to replay: no failed record matches; see 'ackledger failed'")
+    if not summaries and not as_json:
+        out.print("nothing to replay: no failed record matches, or is due; see 'ackledger failed'")
     finish(summaries, as_json)
 
 
@@ -138,6 +143,7 @@ def publish(
 
     settings, pipeline = Settings(), load(target)
     database = connect(settings)
+    keep_all(database, pipeline.name)
     waiting = database.transact(lambda c: publications.waiting(c, pipeline.name, batch))
     failures, shown = Failures(), []
     if waiting or is_due(database, pipeline):

@@ -29,6 +29,7 @@ DROPPED = "_dropped"
 ERROR = "_error"
 RAW = "_raw"
 MESSAGE = "_message"
+FILE = "_file"  # of a source's snapshot: where the record was read
 POSITION = "_position"
 IDENTITY = "_identity"
 DELIVERED = "_delivered_message"
@@ -49,6 +50,7 @@ RESERVED = frozenset(
         ERROR,
         RAW,
         MESSAGE,
+        FILE,
         POSITION,
         IDENTITY,
         DELIVERED,

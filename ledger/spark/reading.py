@@ -16,6 +16,9 @@ from ledger.spark import files, lines
 from ledger.stateful import StatefulSource
 
 _BLANKS = " \t\r\f\v"
+_TEXT = "value string, _file string"
+_FILE = "_metadata.file_path AS _file"
+_FIRST = "_metadata.file_block_start = 0 AS _first"  # of a file's blocks the first
 
 
 class Reader:
@@ -30,14 +33,16 @@ class Reader:
         self._observed = Observation()
 
     def records(self, paths: list[str]) -> DataFrame:
-        """All records: the schema's columns, ``_raw`` and ``_error``; checks headers at once.
+        """All records: the schema's columns, ``_file``, ``_raw`` and ``_error``; checks headers at once.
 
         Raises InputError when a header, or a Parquet file's schema, is not as declared.
         """
         if self._source.format == "parquet":
             files.check_parquet(paths, self.schema)
             return _unspoilt(
-                self._spark.read.schema(self.schema).parquet(*files.literal(paths))
+                self._spark.read.schema(self.schema)
+                .parquet(*files.literal(paths))
+                .selectExpr("*", _FILE)
                 if paths
                 else self._none()
             )
@@ -45,9 +50,9 @@ class Reader:
             headers = files.check_headers(paths, self.schema, self._source.options)
             self._headers = Counter(headers.values())
         text = (
-            self._spark.read.text(files.literal(paths))
+            self._spark.read.text(files.literal(paths)).selectExpr("value", _FILE, _FIRST)
             if paths
-            else self._spark.createDataFrame([], "value string")
+            else self._spark.createDataFrame([], f"{_TEXT}, _first boolean")
         )
         return self._parsed(
             self._without_headers(text).where(F.trim("value", F.lit(_BLANKS)) != "")
@@ -63,11 +68,11 @@ class Reader:
             return None
         seen = self._observed.get
         extra = [
-            (text,)
+            (text, None)
             for number, (text, due) in enumerate(self._headers.items())
             for _ in range(int(seen[f"header_{number}"]) - due)
         ]
-        return self._parsed(self._spark.createDataFrame(extra, "value string")) if extra else None
+        return self._parsed(self._spark.createDataFrame(extra, _TEXT)) if extra else None
 
     def parse_again(self, stored: DataFrame) -> DataFrame:
         """Stored records with ``_message``, in today's schema; what did not parse is parsed by it.
@@ -87,15 +92,13 @@ class Reader:
 
     def _without_headers(self, text: DataFrame) -> DataFrame:
         if not self._headers:
-            return text.select("value")
-        first_block = F.col("_metadata.file_block_start") == 0
-        marked = text.select("value", first_block.alias("_first"))
+            return text.drop("_first")
         matches = [F.col("_first") & (F.col("value") == header) for header in self._headers]
         counts = [
             F.count_if(match).alias(f"header_{number}") for number, match in enumerate(matches)
         ]
         is_header = reduce(lambda one, other: one | other, matches)
-        return marked.observe(self._observed, *counts).where(~is_header).select("value")
+        return text.observe(self._observed, *counts).where(~is_header).drop("_first")
 
     def _none(self) -> DataFrame:
         return self._spark.createDataFrame([], self.schema)

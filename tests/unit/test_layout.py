@@ -13,11 +13,11 @@ FILES = sorted((ROOT / "ledger").rglob("*.py"))
 
 # Inner modules first; nobody imports from a layer outside its own.
 LAYERS = [
-    ["errors", "states", "durations", "settings", "templates", "sources", "sinks", "marks", "anchors", "stateful", "steps", "graph", "pipeline", "verdict", "loading", "storage", "listing", "manifest", "delivery", "requests"],
+    ["errors", "states", "durations", "settings", "templates", "sources", "sinks", "marks", "anchors", "stateful", "steps", "graph", "pipeline", "verdict", "loading", "storage", "listing", "manifest", "delivery", "requests", "conditions", "source_lines"],
     ["database"],
     ["queries"],
     ["publishers"],
-    ["claims", "taken_in", "opening", "stage_runs", "state_runs", "source_states", "follow_ups", "settlement", "publishing", "replaced", "sweeper", "summary"],
+    ["claims", "taken_in", "opening", "stage_runs", "state_runs", "source_states", "follow_ups", "settlement", "payloads", "giving_up", "explaining", "remedies", "publishing", "replaced", "sweeper", "summary"],
     ["spark"],
     ["running"],
     ["cli", "airflow", "faults", "testing"],

@@ -1,0 +1,90 @@
+"""What to do about failed records, as commands that can be pasted."""
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+PLACEHOLDER = "MODULE:PIPELINE"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A failed record, or the failed records of a batch that have the same cause.
+
+    ``at_source``: they did not parse. ``keyed``: their source has a key. ``root``: of the one record.
+    """
+
+    target: str | None
+    batch_id: int
+    interval_start: datetime
+    interval_end: datetime
+    params: Mapping[str, Any]
+    dag_id: str
+    at_source: bool
+    keyed: bool
+    stage: str
+    root: int | None = None
+
+
+def remedies(case: Case) -> list[str]:
+    """What to fix, and the commands, one a line."""
+    one = case.root is not None
+    those = "the record" if one else "the records"
+    give_up = _line("ackledger give-up", *_which(case), '--reason "..."')
+    if not case.at_source:
+        return [
+            f"fix stage {case.stage}, or what it joins, then replay {those}:",
+            *_replays(case),
+            f"if {'it' if one else 'they'} can never be right: {give_up}",
+        ]
+    way = (
+        [_line("ackledger replay", case.target or PLACEHOLDER, *_chosen(case), "--from-source")]
+        if case.keyed
+        else [_reprocess(case)]
+    )
+    what = (
+        f"read {those} again"
+        if case.keyed
+        else "read the whole interval again (its source has no key)"
+    )
+    return [
+        f"fix {those} in the source, then {what}:",
+        *way,
+        f"if the schema was wrong instead, fix that and replay: {_replays(case)[0]}",
+        f"if {'it' if one else 'they'} can never be right: {give_up}",
+    ]
+
+
+def _replays(case: Case) -> list[str]:
+    made = [_line("ackledger replay", case.target or PLACEHOLDER, *_chosen(case))]
+    if case.dag_id:
+        conf: dict[str, Any] = {"replay_of": case.batch_id}
+        conf |= {"root": case.root} if case.root is not None else {}
+        made.append(
+            _line("airflow dags trigger", case.dag_id, f"--conf {shlex.quote(json.dumps(conf))}")
+        )
+    return made
+
+
+def _reprocess(case: Case) -> str:
+    moments = [f"{moment:%Y-%m-%dT%H:%M:%S}" for moment in (case.interval_start, case.interval_end)]
+    interval = f"--interval-start {moments[0]} --interval-end {moments[1]}"
+    params = [f"--param {shlex.quote(f'{name}={value}')}" for name, value in case.params.items()]
+    return _line("ackledger run", case.target or PLACEHOLDER, interval, *params, "--reprocess")
+
+
+def _chosen(case: Case) -> Sequence[str]:
+    return [f"--batch {case.batch_id}", *([] if case.root is None else [f"--root {case.root}"])]
+
+
+def _which(case: Case) -> Sequence[str]:
+    if case.root is not None:
+        return [str(case.root)]
+    return [f"--batch {case.batch_id}", f"--stage {shlex.quote(case.stage)}"]
+
+
+def _line(*words: str) -> str:
+    return " ".join(words)
