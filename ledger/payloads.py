@@ -26,6 +26,7 @@ from sqlalchemy import Row
 from ledger.database.connection import Database
 from ledger.errors import LedgerError
 from ledger.queries import batches, payloads, runs
+from ledger.queries.batches import Batch
 
 MOST_CHARACTERS = 10_000
 _CHUNK = 20_000  # records a transaction
@@ -56,14 +57,13 @@ def keep_payloads(database: Database, batch_id: int) -> int:
 
     Safe to repeat, and to run twice at once. Raises when the snapshot cannot be read.
     """
-    original = database.transact(lambda c: batches.get_batch(c, batch_id)).original_id
-    layouts = {step["name"]: step for step in _topology(database, original)}
-    kept = 0
-    for source in database.transact(lambda c: payloads.missing(c, original)):
-        files = database.transact(partial(runs.files, run_id=source.emit_run_id))
-        found = _payloads(original, source, files, layouts.get(source.source, {}))
-        for rows in _chunks(found):
-            kept += database.transact(partial(payloads.insert, rows=rows))
+    batch = database.transact(lambda c: batches.get_batch(c, batch_id))
+    original = database.transact(lambda c: batches.get_batch(c, batch.original_id))
+    missing = database.transact(lambda c: payloads.missing(c, original.batch_id))
+    kept = _copy(database, original, missing, payloads.insert)
+    if (batch.selection or {}).get("from_source"):
+        again = database.transact(lambda c: payloads.read_again(c, batch_id))
+        _copy(database, batch, again, payloads.replace)
     return kept
 
 
@@ -87,8 +87,20 @@ def keep_all(database: Database, pipeline: str | None) -> None:
         try_to_keep(database, batch_id)
 
 
-def _topology(database: Database, batch_id: int) -> Sequence[Mapping[str, Any]]:
-    return database.transact(lambda c: batches.get_batch(c, batch_id)).topology
+def _copy(
+    database: Database,
+    batch: Batch,
+    sources: Sequence[Row[Any]],
+    write: Callable[..., int],
+) -> int:
+    """Copy content from the snapshots of a batch; of how many records."""
+    layouts, written = {step["name"]: step for step in batch.topology}, 0
+    for source in sources:
+        files = database.transact(partial(runs.files, run_id=source.emit_run_id))
+        found = _payloads(batch.original_id, source, files, layouts.get(source.source, {}))
+        for rows in _chunks(found):
+            written += database.transact(partial(write, rows=rows))
+    return written
 
 
 def _chunks(found: Iterator[Payload]) -> Iterator[list[tuple[Any, ...]]]:
@@ -106,7 +118,7 @@ def _payloads(
     batch_id: int, source: Row[Any], files: Sequence[Row[Any]], layout: Mapping[str, Any]
 ) -> Iterator[Payload]:
     """The failed records of one source, in order."""
-    positions = np.asarray(source.messages, np.int64) - source.first_root
+    positions = np.asarray(source.roots, np.int64) - source.first_root
     numbers = _Numbers(known=source.rest_of_batch_id is None)
     for file in files:
         end = file.first_position + file.rows
@@ -118,7 +130,7 @@ def _payloads(
             if len(local) == 0:
                 continue
             rows = _rows(stored, local)
-        messages = (int(one) + file.first_position + source.first_root for one in local)
+        messages = source.messages[first:last]
         for message, row, number in zip(messages, _read(rows, layout), row_numbers, strict=True):
             yield Payload(message, batch_id, *row, number)
 
@@ -147,7 +159,7 @@ def _read(
     for key, content, error, raw, file in zip(keys, contents, *others, strict=True):
         text = content if error is None else raw_text(raw)
         if error is not None and names:
-            key = _as_json(_raw_key(text, columns, names, layout))
+            key = _as_json(_raw_key(raw or b"", columns, names, layout))
         shown = text if len(text) <= MOST_CHARACTERS else _cut(text)
         whole = error is None and shown is text and _NUL not in text
         as_json = None if key is None else key.replace(_NUL, "\\ufffd")
@@ -227,20 +239,25 @@ def _cut(content: str) -> str:
 
 
 def _raw_key(
-    raw: str, columns: list[str], names: Sequence[str], layout: Mapping[str, Any]
+    raw: bytes, columns: list[str], names: Sequence[str], layout: Mapping[str, Any]
 ) -> dict[str, str | None]:
     """The key of a record that did not parse, where its text lets it be read; else nulls."""
+    text = raw.decode(errors="replace")
     readers: dict[str, Callable[[], Mapping[str, Any]]] = {
         "csv": lambda: dict(
-            zip(columns, next(csv.reader([raw], delimiter=layout["sep"])), strict=False)
+            zip(columns, next(csv.reader([text], delimiter=layout["sep"])), strict=False)
         ),
-        "json": lambda: json.loads(raw),
+        "json": lambda: json.loads(text),
     }
     try:
         fields = readers[layout["format"]]()
-        return {name: None if fields.get(name) is None else str(fields[name]) for name in names}
+        return {name: _legible(fields.get(name)) for name in names}
     except (KeyError, ValueError, TypeError, AttributeError, StopIteration, csv.Error):
         return dict.fromkeys(names)
+
+
+def _legible(value: Any) -> str | None:
+    return None if value is None or "\ufffd" in str(value) else str(value)
 
 
 def _as_json(fields: Any) -> str:

@@ -28,6 +28,17 @@ class Case:
     stage: str
     root: int | None = None
 
+    @classmethod
+    def of(cls, row: Any) -> "Case":
+        """The case of a row of ``reports.failed_cases``."""
+        return cls(**{name: value for name, value in row._mapping.items() if name != "records"})
+
+
+def remedy(count: int, case: Case) -> str:
+    """What the failed records of one cause need, in one line."""
+    what, command = remedies(case)[:2]
+    return f"{count} at {case.stage}: {what} {command}"
+
 
 def remedies(case: Case) -> list[str]:
     """What to fix, and the commands, one a line."""
@@ -40,11 +51,7 @@ def remedies(case: Case) -> list[str]:
             *_replays(case),
             f"if {'it' if one else 'they'} can never be right: {give_up}",
         ]
-    way = (
-        [_line("ackledger replay", case.target or PLACEHOLDER, *_chosen(case), "--from-source")]
-        if case.keyed
-        else [_reprocess(case)]
-    )
+    way = _replays(case, from_source=True) if case.keyed else [_reprocess(case)]
     what = (
         f"read {those} again"
         if case.keyed
@@ -58,14 +65,16 @@ def remedies(case: Case) -> list[str]:
     ]
 
 
-def _replays(case: Case) -> list[str]:
-    made = [_line("ackledger replay", case.target or PLACEHOLDER, *_chosen(case))]
+def _replays(case: Case, *, from_source: bool = False) -> list[str]:
+    chosen = [f"--batch {case.batch_id}", *([] if case.root is None else [f"--root {case.root}"])]
+    again = ["--from-source"] if from_source else []
+    made = [_line("ackledger replay", case.target or PLACEHOLDER, *chosen, *again)]
     if case.dag_id:
         conf: dict[str, Any] = {"replay_of": case.batch_id}
         conf |= {"root": case.root} if case.root is not None else {}
-        made.append(
-            _line("airflow dags trigger", case.dag_id, f"--conf {shlex.quote(json.dumps(conf))}")
-        )
+        conf |= {"from_source": True} if from_source else {}
+        given = shlex.quote(json.dumps(conf))
+        made.append(_line("airflow dags trigger", case.dag_id, f"--conf {given}"))
     return made
 
 
@@ -74,10 +83,6 @@ def _reprocess(case: Case) -> str:
     interval = f"--interval-start {moments[0]} --interval-end {moments[1]}"
     params = [f"--param {shlex.quote(f'{name}={value}')}" for name, value in case.params.items()]
     return _line("ackledger run", case.target or PLACEHOLDER, interval, *params, "--reprocess")
-
-
-def _chosen(case: Case) -> Sequence[str]:
-    return [f"--batch {case.batch_id}", *([] if case.root is None else [f"--root {case.root}"])]
 
 
 def _which(case: Case) -> Sequence[str]:

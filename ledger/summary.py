@@ -5,6 +5,7 @@ from typing import Any
 
 from ledger.database.connection import Database
 from ledger.queries import claims, combines, publications, reports
+from ledger.remedies import Case, remedy
 from ledger.state_runs import waits_for
 from ledger.states import BatchStatus
 
@@ -25,7 +26,7 @@ class Summary:
     """One batch as ``batch_status`` and ``stage_progress`` have it. ``seconds`` per step. ``unread``:
     records of its interval that further batches are to read (``max_pending``). ``unpublished``: sinks that
     are yet to show what is decided of it. ``uncombined``: a combine of it is due. ``waits``: of each state over
-    batches that it is not in, what that waits for."""
+    batches that it is not in, what that waits for. ``remedies``: what its failed records need, by cause."""
 
     batch_id: int
     pipeline: str
@@ -38,6 +39,7 @@ class Summary:
     unpublished: int = 0
     uncombined: bool = False
     waits: tuple[str, ...] = ()
+    remedies: tuple[str, ...] = ()
 
     @property
     def done(self) -> bool:
@@ -65,9 +67,8 @@ class Summary:
             )
         if self.status is BatchStatus.SETTLED:
             return (
-                f"batch {self.batch_id}: {self.roots.failed} of {self.roots.total} records failed. See why: "
-                f"ackledger failed --batch {self.batch_id}. Mend that, then replay just these: "
-                f"ackledger replay MODULE:PIPELINE --batch {self.batch_id}, or the DAG ledger_replay"
+                f"batch {self.batch_id}: {self.roots.failed} of {self.roots.total} records failed. See which and why: "
+                f"ackledger failed --batch {self.batch_id} --records. {'; '.join(self.remedies)}"
             )
         reason = f" ({self.held_reason})" if self.held_reason else ""
         return f"batch {self.batch_id} is {self.status}{reason}: its steps have to run again"
@@ -101,4 +102,8 @@ def summarize(database: Database, batch_id: int) -> Summary:
         database.transact(lambda c: publications.unpublished(c, batch_id)),
         database.transact(lambda c: combines.combine_is_due(c, batch_id)),
         tuple(database.transact(lambda c: waits_for(c, batch_id))),
+        tuple(
+            remedy(row.records, Case.of(row))
+            for row in database.transact(lambda c: reports.failed_cases(c, None, batch_id))
+        ),
     )

@@ -337,7 +337,5 @@ def _attempt(tried: Mapping[str, Any]) -> str:
 
 def _advice(case: Row[Any]) -> Text:
     """What the failed records of one cause need."""
-    fields = dict(case._mapping)
-    count = fields.pop("records")
-    head = f"batch {case.batch_id}, {count} at {case.stage}: "
-    return Text(head + "\n  ".join(remedies(Case(**fields))), style="yellow")
+    head = f"batch {case.batch_id}, {case.records} at {case.stage}: "
+    return Text(head + "\n  ".join(remedies(Case.of(case))), style="yellow")

@@ -16,10 +16,11 @@ _PAGE = 5_000  # rows fetched at a time
 
 def missing(connection: Connection, original_batch_id: int) -> Sequence[Row[Any]]:
     """By source of an original, the messages whose content is not kept: source, emit_run_id, first_root,
-    rest_of_batch_id, messages (in order)."""
+    rest_of_batch_id, messages and their roots (in order)."""
     statement = text("""
         SELECT s.source, s.emit_run_id, s.first_root, s.rest_of_batch_id,
-               array_agg(m.message_id ORDER BY m.message_id) AS messages
+               array_agg(m.message_id ORDER BY m.message_id) AS messages,
+               array_agg(m.message_id ORDER BY m.message_id) AS roots
         FROM failed_message m
         JOIN batch_source s ON s.batch_id = m.original_batch_id AND s.source = m.source
         WHERE m.original_batch_id = :id AND s.emit_run_id IS NOT NULL
@@ -27,6 +28,22 @@ def missing(connection: Connection, original_batch_id: int) -> Sequence[Row[Any]
         GROUP BY s.source, s.emit_run_id, s.first_root, s.rest_of_batch_id ORDER BY s.source
     """)
     return connection.execute(statement, {"id": original_batch_id}).all()
+
+
+def read_again(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
+    """By source of a replay that read its source again, the messages that failed in it, as ``missing``."""
+    statement = text("""
+        SELECT s.source, s.emit_run_id, s.first_root, s.rest_of_batch_id,
+               array_agg(r.message_id ORDER BY r.root_id) AS messages,
+               array_agg(r.root_id ORDER BY r.root_id) AS roots
+        FROM failed_root r
+        JOIN batch b ON b.batch_id = r.batch_id AND b.selection ? 'from_source'
+        JOIN batch_source s ON s.batch_id = r.batch_id AND r.root_id >= s.first_root
+                           AND r.root_id < s.first_root + s.roots
+        WHERE r.batch_id = :id AND r.stage <> s.source
+        GROUP BY s.source, s.emit_run_id, s.first_root, s.rest_of_batch_id ORDER BY s.source
+    """)
+    return connection.execute(statement, {"id": batch_id}).all()
 
 
 def missing_batches(connection: Connection, pipeline: str | None) -> list[int]:
@@ -40,14 +57,28 @@ def missing_batches(connection: Connection, pipeline: str | None) -> list[int]:
 
 def insert(connection: Connection, rows: Sequence[Sequence[Any]]) -> int:
     """Keep content, but for messages that have theirs already; of how many. Columns as the table's."""
-    connection.execute(text("CREATE TEMP TABLE kept_payload (LIKE failed_payload) ON COMMIT DROP"))
-    lines = io.StringIO("".join("\t".join(map(_field, row)) + "\n" for row in rows))
-    with closing(connection.connection.cursor()) as cursor:
-        cursor.copy_expert("COPY kept_payload FROM STDIN", lines)
+    _copy(connection, rows)
     statement = text(
         "INSERT INTO failed_payload SELECT * FROM kept_payload ON CONFLICT (message_id) DO NOTHING"
     )
     return connection.execute(statement).rowcount
+
+
+def replace(connection: Connection, rows: Sequence[Sequence[Any]]) -> int:
+    """Keep what messages contain now instead of what they did; of how many."""
+    _copy(connection, rows)
+    statement = text("""
+        UPDATE failed_payload f SET content = k.content, parsed = k.parsed, key = k.key
+        FROM kept_payload k WHERE k.message_id = f.message_id
+    """)
+    return connection.execute(statement).rowcount
+
+
+def _copy(connection: Connection, rows: Sequence[Sequence[Any]]) -> None:
+    connection.execute(text("CREATE TEMP TABLE kept_payload (LIKE failed_payload) ON COMMIT DROP"))
+    lines = io.StringIO("".join("\t".join(map(_field, row)) + "\n" for row in rows))
+    with closing(connection.connection.cursor()) as cursor:
+        cursor.copy_expert("COPY kept_payload FROM STDIN", lines)
 
 
 def claimed_keys(
