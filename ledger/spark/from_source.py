@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 from sqlalchemy import Row
 
 from ledger import listing
+from ledger.payloads import keep_payloads
 from ledger.queries import batches, claims, payloads, source_tables
 from ledger.sources import FileSource, TableSource
 from ledger.spark.job import ERROR, MESSAGE, RAW, RESERVED, Job
@@ -83,6 +84,7 @@ def _claim(job: Job, batch_id: int, step: SourceStep) -> Row[Any]:
 def _wanted(job: Job, run: OpenedRun, step: SourceStep) -> DataFrame:
     """Each claimed message with its key, or why it has none to look for: ``_message``, ``_key``, ``_why``."""
     batch_id, names = run.batch.batch_id, list(step.key)
+    keep_payloads(job.database, run.batch.original_id)
     rows = job.database.transact(lambda c: payloads.claimed_keys(c, batch_id, step.name, names))
     keys = [_joined(row.key) for row in rows]
     times = Counter(keys)

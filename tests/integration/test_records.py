@@ -14,9 +14,10 @@ from ledger.cli.base import app
 from ledger.errors import InputError, NotReadyError
 from ledger.explaining import explain
 from ledger.giving_up import give_up
-from ledger.payloads import MOST_CHARACTERS, keep_payloads, try_to_keep
+from ledger.payloads import keep_payloads, try_to_keep
 from ledger.queries import publications, reports
 from ledger.settlement import settle_once
+from ledger.snapshots import MOST_CHARACTERS
 from ledger.summary import summarize
 from tests.support import ledgers
 from tests.support.ledgers import (

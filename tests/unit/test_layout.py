@@ -13,7 +13,7 @@ FILES = sorted((ROOT / "ledger").rglob("*.py"))
 
 # Inner modules first; nobody imports from a layer outside its own.
 LAYERS = [
-    ["errors", "states", "durations", "settings", "templates", "sources", "sinks", "marks", "anchors", "stateful", "steps", "graph", "pipeline", "verdict", "loading", "storage", "listing", "manifest", "delivery", "requests", "conditions", "source_lines"],
+    ["errors", "states", "durations", "settings", "templates", "sources", "sinks", "marks", "anchors", "stateful", "steps", "graph", "pipeline", "verdict", "loading", "storage", "listing", "manifest", "delivery", "requests", "conditions", "source_lines", "snapshots"],
     ["database"],
     ["queries"],
     ["publishers"],
