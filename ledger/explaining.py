@@ -150,6 +150,8 @@ def _next(found: Row[Any]) -> list[str]:
 
 
 def _case(found: Row[Any]) -> Case:
+    sources = [step for step in found.topology if step["name"] == found.source]
+    by_unit = any(step.get("merges") for step in found.topology)
     return Case(
         found.target,
         found.batch_id,
@@ -157,8 +159,9 @@ def _case(found: Row[Any]) -> Case:
         found.interval_end,
         found.params,
         found.dag_id,
-        _at_source(found),
-        any(step["name"] == found.source and step.get("key") for step in found.topology),
         found.stage,
+        _at_source(found),
+        any(step.get("rereads") for step in sources) and not by_unit,
+        not any(step.get("incremental") for step in found.topology),
         found.root_id,
     )

@@ -14,7 +14,8 @@ PLACEHOLDER = "MODULE:PIPELINE"
 class Case:
     """A failed record, or the failed records of a batch that have the same cause.
 
-    ``at_source``: they did not parse. ``keyed``: their source has a key. ``root``: of the one record.
+    ``at_source``: they did not parse. ``rereads``: their source finds a record again by its key.
+    ``reprocesses``: the interval can be run again. ``root``: of the one record.
     """
 
     target: str | None
@@ -23,9 +24,10 @@ class Case:
     interval_end: datetime
     params: Mapping[str, Any]
     dag_id: str
-    at_source: bool
-    keyed: bool
     stage: str
+    at_source: bool
+    rereads: bool
+    reprocesses: bool
     root: int | None = None
 
     @classmethod
@@ -47,22 +49,27 @@ def remedies(case: Case) -> list[str]:
     give_up = _line("ackledger give-up", *_which(case), '--reason "..."')
     if not case.at_source:
         return [
-            f"fix stage {case.stage}, or what it joins, then replay {those}:",
+            f"fix {case.stage}, or what it joins, then replay {those}:",
             *_replays(case),
             f"if {'it' if one else 'they'} can never be right: {give_up}",
         ]
-    way = _replays(case, from_source=True) if case.keyed else [_reprocess(case)]
-    what = (
-        f"read {those} again"
-        if case.keyed
-        else "read the whole interval again (its source has no key)"
-    )
     return [
-        f"fix {those} in the source, then {what}:",
-        *way,
+        *_reread(case, those, give_up),
         f"if the schema was wrong instead, fix that and replay: {_replays(case)[0]}",
-        f"if {'it' if one else 'they'} can never be right: {give_up}",
     ]
+
+
+def _reread(case: Case, those: str, give_up: str) -> list[str]:
+    """How the corrected records come in, and how the wrong ones go."""
+    if not case.rereads and not case.reprocesses:
+        head = f"its source is read once: deliver {those}, corrected, anew, and give up the old:"
+        return [head, give_up]
+    never = f"if {'they' if case.root is None else 'it'} can never be right: {give_up}"
+    if case.rereads:
+        head = f"fix {those} in the source, then read {those} again, by key:"
+        return [head, *_replays(case, from_source=True), never]
+    head = f"fix {those} in the source, then run the whole interval again:"
+    return [head, *_reprocess(case), never]
 
 
 def _replays(case: Case, *, from_source: bool = False) -> list[str]:
@@ -78,11 +85,16 @@ def _replays(case: Case, *, from_source: bool = False) -> list[str]:
     return made
 
 
-def _reprocess(case: Case) -> str:
-    moments = [f"{moment:%Y-%m-%dT%H:%M:%S}" for moment in (case.interval_start, case.interval_end)]
-    interval = f"--interval-start {moments[0]} --interval-end {moments[1]}"
+def _reprocess(case: Case) -> list[str]:
+    start, end = (f"{one:%Y-%m-%dT%H:%M:%S}" for one in (case.interval_start, case.interval_end))
+    interval = f"--interval-start {start} --interval-end {end}"
     params = [f"--param {shlex.quote(f'{name}={value}')}" for name, value in case.params.items()]
-    return _line("ackledger run", case.target or PLACEHOLDER, interval, *params, "--reprocess")
+    made = [_line("ackledger run", case.target or PLACEHOLDER, interval, *params, "--reprocess")]
+    if case.dag_id:
+        bounds = {"interval_start": start, "interval_end": end}
+        given = shlex.quote(json.dumps({**bounds, **case.params, "reprocess": True}))
+        made.append(_line("airflow dags trigger", case.dag_id, f"--conf {given}"))
+    return made
 
 
 def _which(case: Case) -> Sequence[str]:

@@ -9,7 +9,7 @@ import fsspec
 
 MOST_BYTES = 64 << 20  # of a file that are looked at: a person waits for the answer
 _PARQUET = b"PAR1"
-_DATE = re.compile(r"\d{4}-\d\d-\d\d")
+_OTHER_FORMS = re.compile(r"\d{4}-\d\d-\d\d|[+-]?\d+\.\d+$")  # of dates, moments, decimals
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def _holds(text: str, one: Sought) -> bool:
 def _is_plain(value: object) -> bool:
     """Whether a value stands in its line as it is here: dates, moments and fractions have other forms."""
     if isinstance(value, str):
-        return _DATE.match(value) is None
+        return _OTHER_FORMS.match(value) is None
     return isinstance(value, int) and not isinstance(value, bool)
 
 

@@ -65,11 +65,14 @@ class SourceStep:
 
     @property
     def layout(self) -> dict[str, Any]:
-        """What the ledger keeps of it beside its name: its key, and how its raw text is cut into fields."""
-        if not self.key or not isinstance(self.source, FileSource):
-            return {"key": list(self.key)} if self.key else {}
-        separator = self.source.options.get("sep", ",")
-        return {"key": list(self.key), "format": self.source.format, "sep": separator}
+        """What the ledger keeps of it beside its name: how it can be read again, its key, and how its raw text is
+        cut into fields."""
+        made: dict[str, Any] = {"incremental": True} if self.incremental else {}
+        if self.key:
+            made |= {"key": list(self.key), "rereads": self.keeper is None}
+        if self.key and isinstance(self.source, FileSource):
+            made |= {"format": self.source.format, "sep": self.source.options.get("sep", ",")}
+        return made
 
     @property
     def incremental(self) -> bool:

@@ -67,7 +67,9 @@ def failed(
         return
     rows = database.transact(lambda c: reports.failures(c, chosen), engine=database.reader)
     show([dict(row._mapping) for row in rows], as_json, tables.failures)
-    cases = database.transact(lambda c: reports.failed_cases(c, pipeline, batch))
+    cases = database.transact(
+        lambda c: reports.failed_cases(c, pipeline, batch), engine=database.reader
+    )
     if not as_json:
         for case in cases[:_CASES]:
             out.print(_advice(case))
@@ -277,7 +279,12 @@ def _listed(data: Mapping[str, Any]) -> RenderableType:
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.split())
+    return _printable(" ".join(text.split()))
+
+
+def _printable(text: str) -> str:
+    """Text of records without what would command the terminal."""
+    return "".join(sign if sign.isprintable() or sign == "\n" else "\ufffd" for sign in text)
 
 
 def _place(one: Mapping[str, Any]) -> str:
@@ -308,7 +315,9 @@ def _explained(data: Mapping[str, Any]) -> RenderableType:
         "missing": one.missing,
         "content": one.content,
     }
-    lines = [f"  {name:<10} {value}" for name, value in facts.items() if value is not None]
+    lines = [
+        f"  {name:<10} {_printable(value)}" for name, value in facts.items() if value is not None
+    ]
     lines += [f"  attempt {_attempt(tried)}" for tried in one.attempts]
     lines += [
         f"  given up   by {row['given_up_by']} on {row['given_up_at']:%Y-%m-%d %H:%M}: {row['reason']}"

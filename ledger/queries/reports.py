@@ -61,7 +61,8 @@ def failed_cases(
     first: records."""
     statement = text("""
         SELECT p.target, b.batch_id, b.interval_start, b.interval_end, b.params, b.dag_id, r.stage,
-               r.stage = m.source AS at_source, bool_and(s.step ? 'key') AS keyed, count(*) AS records
+               r.stage = m.source AS at_source, bool_and(s.step @> '{"rereads": true}' AND NOT b.topology @> '[{"merges": true}]') AS rereads,
+               bool_and(NOT b.topology @> '[{"incremental": true}]') AS reprocesses, count(*) AS records
         FROM failed_message m
         JOIN failed_root r ON r.root_id = m.root_id
         JOIN batch b ON b.batch_id = m.original_batch_id AND b.status <> 'superseded'
