@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
+from ledger import FileSource, ParquetSink, Pipeline
 from ledger.cli import records  # noqa: F401  # registers its commands
 from ledger.cli.base import app
 from ledger.errors import InputError, NotReadyError
@@ -273,3 +274,23 @@ def test_explain_and_give_up_on_the_command_line(batch, cli):
     given = cli("give-up", roots[8], "--reason", "never right")
     assert f"ackledger publish MODULE:PIPELINE --batch {found.batch_id}" in given
     assert "given up   by" in cli("explain", roots[8])
+
+
+def test_units_are_not_read_again_from_their_source(database):
+    """Where records are replayed by unit their source is not read again for some of them: one line says what to do."""
+    made = Pipeline("chain", message_timeout="10s")
+    made.source("source", FileSource("in.csv", schema="n INT"), key="n")
+
+    @made.stage(reads="source", whole=True)
+    def middle(rows):
+        return rows
+
+    made.sink("sink", ParquetSink("out"), reads="middle")
+    found, roots = whole_batch(database, made, 3, lose_sink=[0])
+    settle_once(database, found.batch_id)
+    with pytest.raises(
+        InputError, match=r"its records are replayed by unit\. .*ackledger run --reprocess"
+    ):
+        replayed(database, made, found.batch_id, from_source=True)
+    assert one(database, "SELECT count(*) FROM failed_message WHERE status = 'failed'")[0] == 3 - 2
+    assert "--from-source" not in " ".join(explain(database, roots[0]).next)
