@@ -104,6 +104,8 @@ def _json_rows(rows: pa.Table, names: Sequence[str]) -> list[str]:
 
 
 def _json_column(column: pa.Array) -> pa.Array:
+    if pa.types.is_integer(column.type):
+        return pc.fill_null(column.cast(pa.string()), "null")
     if pa.types.is_nested(column.type):
         return pa.array([_as_json(value) for value in column.to_pylist()], pa.string())
     encoded = column.dictionary_encode()
@@ -185,9 +187,9 @@ def _legible(value: Any) -> str | None:
 
 def _as_json(fields: Any) -> str:
     try:
-        return json.dumps(fields, ensure_ascii=False, default=_text, allow_nan=False)
+        return _STRICT.encode(fields)
     except ValueError:  # NaN and the infinities are no JSON
-        return json.dumps(_finite(fields), ensure_ascii=False, default=_text)
+        return _STRICT.encode(_finite(fields))
 
 
 def _finite(value: Any) -> Any:
@@ -207,3 +209,6 @@ def _text(value: Any) -> str:
         text = moment.replace(tzinfo=None).isoformat(" ")
         return text.rstrip("0") if "." in text else text
     return str(value)
+
+
+_STRICT = json.JSONEncoder(ensure_ascii=False, default=_text, allow_nan=False)
