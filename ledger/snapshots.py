@@ -42,14 +42,15 @@ def payloads(
 ) -> Iterator[Payload]:
     """The failed records of one source, in order."""
     positions = np.asarray(source.roots, np.int64) - source.first_root
-    numbers = _Numbers(known=source.rest_of_batch_id is None)
+    whole = source.rest_of_batch_id is None and all(_located(file.path) for file in files)
+    numbers = _Numbers() if whole else None
     for file in files:
         end = file.first_position + file.rows
         first, last = np.searchsorted(positions, [file.first_position, end])
         local = positions[first:last] - file.first_position
         with fsspec.open(file.path, "rb") as stream:
             stored = pq.ParquetFile(stream)
-            row_numbers = numbers.of(stored, file.path, local)
+            row_numbers = numbers.of(stored, local) if numbers else [None] * len(local)
             if len(local) == 0:
                 continue
             rows = _rows(stored, local)
@@ -113,30 +114,31 @@ def _json_column(column: pa.Array) -> pa.Array:
     return pc.fill_null(values.take(encoded.indices), "null")
 
 
+def _located(path: str) -> bool:
+    """Whether every record of a snapshot's file has the file that it was read from, and none is set apart."""
+    if "_untracked=" in path:
+        return False
+    with fsspec.open(path, "rb") as stream:
+        stored = pq.ParquetFile(stream)
+        if _FILE not in stored.schema_arrow.names:
+            return False
+        return bool(stored.read([_FILE]).column(0).null_count == 0)
+
+
 class _Numbers:
     """Which record of its source file each record is.
 
     Spark reads the parts of a file in order, and its tasks write in order, so the records of a file lie
-    in the snapshot as in the file. Not known where records were left out or moved: of a rest, beside
+    in the snapshot as in the file. Not so where records were left out or moved: of a rest, beside
     untracked ones, and where a repeated header was put back.
     """
 
-    def __init__(self, *, known: bool):
-        self._known = known
+    def __init__(self) -> None:
         self._seen: dict[str, int] = {}
 
-    def of(self, stored: pq.ParquetFile, path: str, local: Any) -> Sequence[int | None]:
+    def of(self, stored: pq.ParquetFile, local: Any) -> Sequence[int | None]:
         """The numbers, from 1, of the rows at these positions; files are asked for in order."""
-        nothing: list[int | None] = [None] * len(local)
-        if not self._known or _FILE not in stored.schema_arrow.names or "_untracked=" in path:
-            self._known = False
-            return nothing
         column = stored.read([_FILE]).column(0).combine_chunks().dictionary_encode()
-        if isinstance(column, pa.ChunkedArray):
-            column = column.combine_chunks()
-        if column.null_count:
-            self._known = False
-            return nothing
         codes = column.indices.to_numpy(zero_copy_only=False)
         counts = np.bincount(codes, minlength=len(column.dictionary))
         order = np.argsort(codes, kind="stable")

@@ -92,6 +92,22 @@ def test_content_of_each_failed_record_is_kept(database, batch):
     assert (last.key, last.source_file, last.source_row) == ({"n": 8}, "/in/a b.csv", 9)
 
 
+@pytest.mark.parametrize("last", [None, "gone"])
+def test_a_place_that_is_not_certain_is_not_kept(database, tmp_path, last):
+    """Beside a record without a file, as a repeated header is put back, no record's number in its file is kept."""
+    found, _ = whole_batch(database, ledgers.pipeline(), 4, lose_sink=[0, 2])
+    settle_once(database, found.batch_id)
+    snapshot = [
+        {"_file": "file:///in/a.csv", "n": n, "_raw": None, "_error": None} for n in range(4)
+    ]
+    snapshot[3]["_file"] = last and "file:///in/b.csv"
+    write_snapshot(database, found, tmp_path, snapshot)
+    keep_payloads(database, found.batch_id)
+    places = [(row.source_file, row.source_row) for row in content(database).values()]
+    numbers = [None, None] if last is None else [1, 3]
+    assert places == [("/in/a.csv", number) for number in numbers]
+
+
 def test_content_that_cannot_be_read_keeps_nobody_waiting(database, batch, caplog):
     """With the snapshot out of reach the verdict stands, a line says so, and the view names the batch until it is copied."""
     found, roots, (first, _) = batch
