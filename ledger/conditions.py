@@ -22,8 +22,8 @@ _EXAMPLE = "order_id = 'O7' AND cents > 5"
 
 @dataclass(frozen=True)
 class Comparison:
-    """A field compared with a value. ``operator``: one of SQL's, of a fixed list. ``value``: None where
-    the operator takes none. ``numeric``: compare as numbers, not as texts."""
+    """A field compared with a value. ``operator``: one of SQL's, of a fixed list. ``value``: None
+    where the operator takes none. ``numeric``: compare as numbers, not as texts."""
 
     name: str
     operator: str
@@ -84,6 +84,6 @@ def _unquoted(text: str, quote: str) -> str:
 
 def _misread(condition: str, found: str) -> InputError:
     return InputError(
-        f"--where {condition!r}: expected comparisons of a field with a text or a number, joined by AND, for "
-        f'example "{_EXAMPLE}"; found {found!r}'
+        f"--where {condition!r}: expected comparisons of a field with a text or a number, joined "
+        f'by AND, for example "{_EXAMPLE}"; found {found!r}'
     )

@@ -20,9 +20,9 @@ _EDGES = re.compile(r"(-?\d+) edges from (.+?), (-?\d+) acked")
 
 @dataclass(frozen=True)
 class Explanation:
-    """All that the ledger knows of one record. ``root``: of its last attempt. ``last_seen``: the step that
-    last passed on a row of it. ``content``: JSON of its fields, or raw text. ``next``: what to do, with
-    commands."""
+    """All that the ledger knows of one record. ``root``: of its last attempt. ``last_seen``: the
+    step that last passed on a row of it. ``content``: JSON of its fields, or raw text. ``next``:
+    what to do, with commands."""
 
     record: int
     root: int
@@ -87,8 +87,9 @@ def _without_failure(connection: Connection, number: int) -> Explanation:
     found = records.root_state(connection, number)
     if found is None:
         raise InputError(
-            f"no record {number}: expected the number of a record as 'ackledger failed --records' shows it, or a "
-            f"root_id of the views; roots go from 1 to {records.last_root(connection)} so far, with gaps"
+            f"no record {number}: expected the number of a record as 'ackledger failed --records' "
+            "shows it, or a root_id of the views; roots go from 1 to "
+            f"{records.last_root(connection)} so far, with gaps"
         )
     undecided = (
         f"wait until batch {found.batch_id} settles: ackledger status --batch {found.batch_id}"
@@ -105,7 +106,7 @@ def _without_failure(connection: Connection, number: int) -> Explanation:
 
 
 def _last_seen(found: Row[Any]) -> tuple[str, str]:
-    """The step that last passed on a row of a record, and which tuple is missing after it, and why."""
+    """The step that last passed on a row of a record; which tuple is missing after it, and why."""
     edges = _EDGES.match(found.detail or "")
     if edges is None:
         what = "did not parse" if _at_source(found) else "failed there"

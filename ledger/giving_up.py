@@ -1,4 +1,5 @@
-"""Give up records by hand: they move to quarantine with a person's reason, and nothing waits for them."""
+"""Give up records by hand: they move to quarantine with a person's reason, and nothing waits for
+them."""
 
 from dataclasses import dataclass
 
@@ -12,7 +13,8 @@ from ledger.settlement import decide_publications
 
 @dataclass(frozen=True)
 class GivenUp:
-    """How many records of which original batch moved to quarantine. ``target``: its pipeline, for commands."""
+    """How many records of which original batch moved to quarantine. ``target``: its pipeline, for
+    commands."""
 
     batch_id: int
     records: int
@@ -30,7 +32,8 @@ def give_up(
 ) -> GivenUp:
     """Quarantine one failed record, or those of a batch (that failed last at ``stage``).
 
-    Raises InputError without a reason or for a record that never failed, NotReadyError if nothing is failed.
+    Raises InputError without a reason or for a record that never failed, NotReadyError if nothing
+    is failed.
     """
     if not reason.strip():
         raise InputError("--reason is empty: say why, for those who look at the quarantine later")
@@ -67,8 +70,8 @@ def _chosen(
     found = records.failed_record(connection, record)
     if found is None:
         raise InputError(
-            f"record {record} has not failed, or is unknown: 'ackledger failed --records' lists those that did, "
-            f"'ackledger explain {record}' says what became of it"
+            f"record {record} has not failed, or is unknown: 'ackledger failed --records' lists "
+            f"those that did, 'ackledger explain {record}' says what became of it"
         )
     return found.message_id, found.batch_id
 
@@ -80,6 +83,7 @@ def _nothing(connection: Connection, record: int | None, batch_id: int, stage: s
         return f"record {record} is {found.status}: only a failed one is given up"
     where = f" at {stage}" if stage else ""
     return (
-        f"batch {batch_id} has no failed record{where} (those replaying, recovered or quarantined are not given up): "
+        f"batch {batch_id} has no failed record{where} (those replaying, recovered or quarantined "
+        "are not given up): "
         f"ackledger failed --batch {batch_id}"
     )

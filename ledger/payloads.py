@@ -1,7 +1,9 @@
-"""What failed records contain: copied from the snapshot of their batch into the ledger, without Spark.
+"""What failed records contain: copied from the snapshot of their batch into the ledger, without
+Spark.
 
-The settlement decides where the storage may be out of reach, so the copy follows it, in a process that
-reads the storage: the run, its task ``settle``, or the next ``publish``, ``replay`` or ``explain``.
+The settlement decides where the storage may be out of reach, so the copy follows it, in a process
+that reads the storage: the run, its task ``settle``, or the next ``publish``, ``replay`` or
+``explain``.
 """
 
 import logging
@@ -38,14 +40,14 @@ def keep_payloads(database: Database, batch_id: int) -> int:
 
 
 def try_to_keep(database: Database, batch_id: int) -> None:
-    """As ``keep_payloads``; what goes wrong is logged, and ``payload_missing`` names the batch: a verdict
-    and what follows it never wait for content."""
+    """As ``keep_payloads``; what goes wrong is logged, and ``payload_missing`` names the batch: a
+    verdict and what follows it never wait for content."""
     try:
         keep_payloads(database, batch_id)
     except _UNREADABLE as exc:
         _log.warning(
-            "batch %s: the content of its failed records is not kept yet: %s. Run 'ackledger explain' for a "
-            "record of it, or replay it, where the storage can be read",
+            "batch %s: the content of its failed records is not kept yet: %s. Run 'ackledger "
+            "explain' for a record of it, or replay it, where the storage can be read",
             batch_id,
             exc,
         )

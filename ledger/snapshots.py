@@ -1,4 +1,5 @@
-"""Read the failed records of a source from its snapshot, the Parquet files of a manifest, without Spark."""
+"""Read the failed records of a source from its snapshot, the Parquet files of a manifest, without
+Spark."""
 
 import base64
 import csv
@@ -95,7 +96,8 @@ def _values(rows: pa.Table, name: str) -> list[Any]:
 
 
 def _json_rows(rows: pa.Table, names: Sequence[str]) -> list[str]:
-    """Each row as a JSON object. Column by column, each value of a column once: 5 times as fast as by row."""
+    """Each row as a JSON object. Column by column, each value of a column once: 5 times as fast as
+    by row."""
     parts: list[Any] = []
     for number, name in enumerate(names):
         parts.append(("{" if number == 0 else ", ") + json.dumps(name, ensure_ascii=False) + ": ")
@@ -115,7 +117,8 @@ def _json_column(column: pa.Array) -> pa.Array:
 
 
 def _located(path: str) -> bool:
-    """Whether every record of a snapshot's file has the file that it was read from, and none is set apart."""
+    """Whether every record of a snapshot's file has the file that it was read from, and none is set
+    apart."""
     if "_untracked=" in path:
         return False
     with fsspec.open(path, "rb") as stream:
@@ -128,9 +131,9 @@ def _located(path: str) -> bool:
 class _Numbers:
     """Which record of its source file each record is.
 
-    Spark reads the parts of a file in order, and its tasks write in order, so the records of a file lie
-    in the snapshot as in the file. Not so where records were left out or moved: of a rest, beside
-    untracked ones, and where a repeated header was put back.
+    Spark reads the parts of a file in order, and its tasks write in order, so the records of a file
+    lie in the snapshot as in the file. Not so where records were left out or moved: of a rest,
+    beside untracked ones, and where a repeated header was put back.
     """
 
     def __init__(self) -> None:
@@ -203,7 +206,7 @@ def _finite(value: Any) -> Any:
 
 
 def _text(value: Any) -> str:
-    """A value that JSON has no form for, as Spark's own cast to a string has it; moments are UTC."""
+    """A value that JSON has no form for, as Spark casts it to a string; moments are UTC."""
     if isinstance(value, bytes):
         return raw_text(value)
     if isinstance(value, datetime):

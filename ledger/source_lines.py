@@ -1,4 +1,4 @@
-"""Find the line of a source file that a record came from, if the file is still there and says so."""
+"""Find the line of a source file that a record came from, if the file still says so."""
 
 import json
 import re
@@ -14,7 +14,7 @@ _OTHER_FORMS = re.compile(r"\d{4}-\d\d-\d\d|[+-]?\d+\.\d+$")  # of dates, moment
 
 @dataclass(frozen=True)
 class Sought:
-    """A record: its number in the file, from 1, and its content, JSON of its fields if ``parsed``."""
+    """A record: its number in the file, from 1, and its content: if ``parsed``, JSON."""
 
     row: int
     content: str
@@ -24,8 +24,8 @@ class Sought:
 def lines_of(path: str, sought: Sequence[Sought]) -> dict[int, int]:
     """The line of each record, from 1, by its number; those are left out whose line is not certain.
 
-    A record is the line of its number, or with a header the next one, blank lines not counted; and only
-    if that line holds what the record holds.
+    A record is the line of its number, or with a header the next one, blank lines not counted; and
+    only if that line holds what the record holds.
     """
     wanted = {one.row for one in sought} | {one.row + 1 for one in sought}
     try:
@@ -64,7 +64,8 @@ def _holds(text: str, one: Sought) -> bool:
 
 
 def _is_plain(value: object) -> bool:
-    """Whether a value stands in its line as it is here: dates, moments and fractions have other forms."""
+    """Whether a value stands in its line as it is here: dates, moments and fractions have other
+    forms."""
     if isinstance(value, str):
         return _OTHER_FORMS.match(value) is None
     return isinstance(value, int) and not isinstance(value, bool)

@@ -30,6 +30,7 @@ from ledger.source_lines import Sought, lines_of
 
 _EXPLAINED = 5  # records that match a condition, at once
 _CASES = 3
+_MINUTE = "%Y-%m-%d %H:%M"
 _COLUMNS = (
     "record", "batch_id", "pipeline", "source", "stage", "reason", "status", "attempts", "key",
     "source_file", "source_row", "content",
@@ -83,11 +84,13 @@ def explain_record(
     where: Where = None,
     as_json: Json = False,
 ) -> None:
-    """Explain a record: verdict, where it was last seen, what is missing, content, attempts, what to do."""
+    """Explain a record: verdict, where it was last seen, what is missing, content, attempts, what
+    to do."""
     database = connect(Settings())
     if (record is None) == (where is None):
         raise InputError(
-            "expected one record, for example 'ackledger explain 17', or --where \"order_id = 'O7'\""
+            "expected one record, for example 'ackledger explain 17', or "
+            "--where \"order_id = 'O7'\""
         )
     if record is not None:
         show(asdict(explain(database, record)), as_json, _explained)
@@ -109,7 +112,7 @@ def give_up_records(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Move failed records to quarantine: they will never be right, and nothing is to wait for them."""
+    """Move failed records to quarantine: they will never be right, nothing waits for them."""
     database, by = connect(Settings()), getpass.getuser()
     done = give_up(database, reason, by, record=record, batch_id=batch, stage=stage)
     target = done.target or "MODULE:PIPELINE"
@@ -166,8 +169,8 @@ def _matching(database: Database, where: str | None) -> tuple[list[int], int]:
         if not total:
             _check_fields(connection, anything, parsed)
             raise InputError(
-                f"no failed record has {where}. Of what is acked the ledger keeps counts alone: look for it in the "
-                "sinks, or name its root"
+                f"no failed record has {where}. Of what is acked the ledger keeps counts alone: "
+                "look for it in the sinks, or name its root"
             )
         return found, total
 
@@ -191,7 +194,8 @@ def _record(row: Row[Any]) -> dict[str, Any]:
 
 
 def _add_lines(found: list[dict[str, Any]]) -> None:
-    """The lines of records in their source files, for those without a key: one reading of each file."""
+    """The lines of records in their source files, for those without a key: one reading of each
+    file."""
     located = [one for one in found if one["key"] is None and one["source_row"] is not None]
     for path in {one["source_file"] for one in located}:
         mine = [one for one in located if one["source_file"] == path]
@@ -273,7 +277,10 @@ def _listed(data: Mapping[str, Any]) -> RenderableType:
             one["content"] or "not kept yet",
         )
         table.add_row(str(one["record"]), *(Text(_one_line(cell)) for cell in shown))
-    more = f"{len(found)} of {total} records: --limit {total} lists all, --output FILE.csv writes them to a file"
+    more = (
+        f"{len(found)} of {total} records: --limit {total} lists all, --output FILE.csv writes "
+        "them to a file"
+    )
     said = [Text(more)] if total > len(found) else []
     return Group(table, *said, Text(f"All about one: ackledger explain {found[0]['record']}"))
 
@@ -320,7 +327,7 @@ def _explained(data: Mapping[str, Any]) -> RenderableType:
     ]
     lines += [f"  attempt {_attempt(tried)}" for tried in one.attempts]
     lines += [
-        f"  given up   by {row['given_up_by']} on {row['given_up_at']:%Y-%m-%d %H:%M}: {row['reason']}"
+        f"  given up   by {row['given_up_by']} on {row['given_up_at']:{_MINUTE}}: {row['reason']}"
         for row in one.given_up
     ]
     head = f"record {one.record}" + (f", now root {one.root}" if one.root != one.record else "")
@@ -341,7 +348,8 @@ def _read_from(one: Explanation) -> str | None:
 def _attempt(tried: Mapping[str, Any]) -> str:
     broke = f" at {tried['stage']}: {tried['reason']}" if tried["stage"] else ""
     place = f"batch {tried['batch_id']}, root {tried['root_id']}"
-    return f"{tried['attempt']}  {tried['outcome']}{broke} ({place}, {tried['decided_at']:%Y-%m-%d %H:%M})"
+    when = f"{tried['decided_at']:{_MINUTE}}"
+    return f"{tried['attempt']}  {tried['outcome']}{broke} ({place}, {when})"
 
 
 def _advice(case: Row[Any]) -> Text:

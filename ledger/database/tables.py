@@ -622,7 +622,7 @@ failed_payload = Table(
         "content",
         Text,
         nullable=False,
-        comment="JSON of its fields, or raw text of what did not parse; at most 10,000 characters.",
+        comment="JSON of its fields, or raw text of what did not parse; at most 10,000 signs.",
     ),
     Column(
         "parsed",
@@ -637,7 +637,7 @@ failed_payload = Table(
         comment="Its number among the file's records, from 1; null: not known.",
     ),
     Index(None, "batch_id"),
-    comment="Content of each record that failed, copied from its snapshot after the settlement.",
+    comment="Content of each record that failed, copied from its snapshot.",
 )
 
 given_up = Table(

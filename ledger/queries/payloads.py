@@ -15,8 +15,8 @@ _PAGE = 5_000  # rows fetched at a time
 
 
 def missing(connection: Connection, original_batch_id: int) -> Sequence[Row[Any]]:
-    """By source of an original, the messages whose content is not kept: source, emit_run_id, first_root,
-    rest_of_batch_id, messages and their roots (in order)."""
+    """By source of an original, the messages whose content is not kept: source, emit_run_id,
+    first_root, rest_of_batch_id, messages and their roots (in order)."""
     statement = text("""
         SELECT s.source, s.emit_run_id, s.first_root, s.rest_of_batch_id,
                array_agg(m.message_id ORDER BY m.message_id) AS messages,
@@ -31,7 +31,8 @@ def missing(connection: Connection, original_batch_id: int) -> Sequence[Row[Any]
 
 
 def read_again(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
-    """By source of a replay that read its source again, the messages that failed in it, as ``missing``."""
+    """By source of a replay that read its source again, the messages that failed in it, as
+    ``missing``."""
     statement = text("""
         SELECT s.source, s.emit_run_id, s.first_root, s.rest_of_batch_id,
                array_agg(r.message_id ORDER BY r.root_id) AS messages,
@@ -56,7 +57,7 @@ def missing_batches(connection: Connection, pipeline: str | None) -> list[int]:
 
 
 def insert(connection: Connection, rows: Sequence[Sequence[Any]]) -> int:
-    """Keep content, but for messages that have theirs already; of how many. Columns as the table's."""
+    """Keep content, but for messages that have theirs; of how many. Columns as the table's."""
     _copy(connection, rows)
     statement = text(
         "INSERT INTO failed_payload SELECT * FROM kept_payload ON CONFLICT (message_id) DO NOTHING"
@@ -84,12 +85,13 @@ def _copy(connection: Connection, rows: Sequence[Sequence[Any]]) -> None:
 def claimed_keys(
     connection: Connection, batch_id: int, source: str, names: Sequence[str]
 ) -> Sequence[Row[Any]]:
-    """The messages that a replay has claimed of a source, with the values of these columns as text, null where
-    they are not known: message_id, key."""
+    """The messages that a replay has claimed of a source, with the values of these columns as text,
+    null where they are not known: message_id, key."""
     statement = text("""
         SELECT m.message_id, ARRAY(
           SELECT coalesce(f.key ->> u.name, CASE WHEN f.parsed THEN f.content::jsonb ->> u.name END)
-          FROM unnest(cast(:names AS text[])) WITH ORDINALITY AS u (name, place) ORDER BY u.place) AS key
+          FROM unnest(cast(:names AS text[])) WITH ORDINALITY AS u (name, place)
+          ORDER BY u.place) AS key
         FROM failed_message m LEFT JOIN failed_payload f ON f.message_id = m.message_id
         WHERE m.replay_batch_id = :id AND m.source = :source AND m.status = 'replaying' ORDER BY 1
     """)
@@ -118,11 +120,14 @@ _RECORDS = """
       AND (cast(:reason AS text) IS NULL OR r.reason LIKE :reason)
 """
 _COLUMNS = """
-    SELECT m.message_id, m.original_batch_id AS batch_id, p.name AS pipeline, m.source, r.stage, r.reason,
-           m.status::text AS status, m.attempts, f.key, f.source_file, f.source_row, f.content, f.parsed
+    SELECT m.message_id, m.original_batch_id AS batch_id, p.name AS pipeline, m.source, r.stage,
+           r.reason, m.status::text AS status, m.attempts, f.key, f.source_file, f.source_row,
+           f.content, f.parsed
 """
 # The fields that a condition may name: those of the record, the key's above them.
-_FIELDS = """(CASE WHEN f.parsed THEN f.content::jsonb ELSE '{}'::jsonb END || coalesce(f.key, '{}'::jsonb))"""
+_FIELDS = """
+    (CASE WHEN f.parsed THEN f.content::jsonb ELSE '{}'::jsonb END || coalesce(f.key, '{}'::jsonb))
+"""
 
 
 def records(
@@ -131,8 +136,8 @@ def records(
     conditions: Sequence[Comparison],
     limit: int | None,
 ) -> Iterator[Row[Any]]:
-    """Failed and quarantined records that match, by message: message_id, batch_id, pipeline, source, stage,
-    reason, status, attempts, key, source_file, source_row, content, parsed.
+    """Failed and quarantined records that match, by message: message_id, batch_id, pipeline,
+    source, stage, reason, status, attempts, key, source_file, source_row, content, parsed.
 
     ``chosen``: pipeline, batch_id, stage, reason (a SQL pattern); null: any.
     """
@@ -162,7 +167,7 @@ def known_fields(connection: Connection, chosen: Mapping[str, Any]) -> list[str]
 
 
 def _where(conditions: Sequence[Comparison]) -> tuple[str, dict[str, Any]]:
-    """The conditions as SQL: names and values are bound, the operators are the parser's own words."""
+    """The conditions as SQL: names and values are bound, operators are the parser's words."""
     parts, keys = [""], {}
     for number, one in enumerate(conditions):
         field, value = f"({_FIELDS} ->> :name_{number})", f":value_{number}"

@@ -7,14 +7,16 @@ from sqlalchemy import Connection, Row, text
 
 
 def failed_record(connection: Connection, number: int) -> Row[Any] | None:
-    """A message that failed at least once, by its id or by a root of it, with its last failure: message_id,
-    root_id, status, attempts, held, replay_batch_id, pipeline, target, batch_id, batch_status, kinds of its
-    interval (interval_start, interval_end, params, dag_id), source, failed_in, topology (of that batch),
-    stage, reason, detail, own_failure, key, content, parsed, source_file, source_row."""
+    """A message that failed at least once, by its id or by a root of it, with its last failure:
+    message_id, root_id, status, attempts, held, replay_batch_id, pipeline, target, batch_id,
+    batch_status, interval_start, interval_end, params, dag_id (of the original), source,
+    failed_in, topology (of that batch), stage, reason, detail, own_failure, key, content, parsed,
+    source_file, source_row."""
     statement = text("""
-        SELECT m.message_id, m.root_id, m.status::text AS status, m.attempts, m.not_before = 'infinity' AS held,
-               m.replay_batch_id, p.name AS pipeline, p.target, b.batch_id, b.status::text AS batch_status,
-               b.interval_start, b.interval_end, b.params, b.dag_id, m.source, r.batch_id AS failed_in, t.topology,
+        SELECT m.message_id, m.root_id, m.status::text AS status, m.attempts,
+               m.not_before = 'infinity' AS held, m.replay_batch_id, p.name AS pipeline, p.target,
+               b.batch_id, b.status::text AS batch_status, b.interval_start, b.interval_end,
+               b.params, b.dag_id, m.source, r.batch_id AS failed_in, t.topology,
                r.stage, r.reason, r.detail, r.own_failure,
                f.key, f.content, f.parsed, f.source_file, f.source_row
         FROM failed_message m
@@ -23,8 +25,9 @@ def failed_record(connection: Connection, number: int) -> Row[Any] | None:
         JOIN batch b ON b.batch_id = m.original_batch_id
         JOIN pipeline p ON p.pipeline_id = b.pipeline_id
         LEFT JOIN failed_payload f ON f.message_id = m.message_id
-        WHERE m.message_id = coalesce((SELECT message_id FROM replay_root WHERE root_id = :id LIMIT 1),
-                                      (SELECT message_id FROM failed_root WHERE root_id = :id), :id)
+        WHERE m.message_id = coalesce(
+          (SELECT message_id FROM replay_root WHERE root_id = :id LIMIT 1),
+          (SELECT message_id FROM failed_root WHERE root_id = :id), :id)
     """)
     return connection.execute(statement, {"id": number}).first()
 
@@ -41,10 +44,11 @@ def last_root(connection: Connection) -> int:
 
 
 def attempts(connection: Connection, message_id: int) -> Sequence[Row[Any]]:
-    """Every decided attempt of a message that failed once, in order: attempt, batch_id, root_id, outcome,
-    stage, reason, detail, decided_at."""
+    """Every decided attempt of a message that failed once, in order: attempt, batch_id, root_id,
+    outcome, stage, reason, detail, decided_at."""
     statement = text("""
-        SELECT h.attempt, h.batch_id, h.root_id, h.outcome, h.stage, h.reason, f.detail, h.decided_at
+        SELECT h.attempt, h.batch_id, h.root_id, h.outcome, h.stage, h.reason, f.detail,
+               h.decided_at
         FROM replay_history h LEFT JOIN failed_root f ON f.root_id = h.root_id
         WHERE h.message_id = :id ORDER BY h.attempt
     """)
@@ -82,7 +86,8 @@ def give_up(
             AND (cast(:stage AS text) IS NULL OR r.stage = :stage)
           RETURNING m.message_id
         )
-        INSERT INTO given_up (message_id, reason, given_up_by) SELECT message_id, :reason, :by FROM moved
+        INSERT INTO given_up (message_id, reason, given_up_by)
+        SELECT message_id, :reason, :by FROM moved
     """)
     keys = {"batch": original_batch_id, "message": message_id, "stage": stage}
     return connection.execute(statement, {**keys, "reason": reason, "by": by}).rowcount

@@ -31,10 +31,11 @@ _SEPARATOR = "\x1f"
 def records_again(
     job: Job, run: OpenedRun, step: SourceStep, claimed: Row[Any], stored: DataFrame
 ) -> DataFrame:
-    """The claimed messages as their source has them now: the schema's columns, ``_message``, ``_raw``, ``_error``.
+    """The claimed messages as their source has them now: the schema's columns, ``_message``,
+    ``_raw``, ``_error``.
 
-    ``stored``: as their snapshot has them, with ``_message``. One that is not found, or not alone, by its key
-    fails again and says so. The source is scanned once.
+    ``stored``: as their snapshot has them, with ``_message``. One that is not found, or not alone,
+    by its key fails again and says so. The source is scanned once.
     """
     fresh = _fresh(job, run, step, claimed)
     names = [name for name in fresh.columns if name not in RESERVED]
@@ -82,7 +83,8 @@ def _claim(job: Job, batch_id: int, step: SourceStep) -> Row[Any]:
 
 
 def _wanted(job: Job, run: OpenedRun, step: SourceStep) -> DataFrame:
-    """Each claimed message with its key, or why it has none to look for: ``_message``, ``_key``, ``_why``."""
+    """Each claimed message with its key, or why it has none to look for: ``_message``, ``_key``,
+    ``_why``."""
     batch_id, names = run.batch.batch_id, list(step.key)
     keep_payloads(job.database, run.batch.original_id)
     rows = job.database.transact(lambda c: payloads.claimed_keys(c, batch_id, step.name, names))

@@ -21,7 +21,10 @@ JOIN pipeline p USING (pipeline_id)
 WHERE NOT EXISTS (SELECT FROM failed_payload f WHERE f.message_id = m.message_id)
 GROUP BY 1, 2
 """
-MISSING_COMMENT = "Batches with failed records whose content is not kept yet: publish, replay or explain copies it."
+MISSING_COMMENT = (
+    "Batches with failed records whose content is not kept yet: publish, replay or explain copies"
+    " it."
+)
 MISSING_COLUMNS = {
     "batch_id": "Original batch of the records.",
     "pipeline": "Pipeline by name.",
@@ -59,7 +62,7 @@ def upgrade() -> None:
             "content",
             sa.Text(),
             nullable=False,
-            comment="JSON of its fields, or raw text of what did not parse; at most 10,000 characters.",
+            comment="JSON of its fields, or raw text of what did not parse; at most 10,000 signs.",
         ),
         sa.Column(
             "parsed",
@@ -74,7 +77,7 @@ def upgrade() -> None:
             comment="Its number among the file's records, from 1; null: not known.",
         ),
         sa.PrimaryKeyConstraint("message_id", name=op.f("failed_payload_pkey")),
-        comment="Content of each record that failed, copied from its snapshot after the settlement.",
+        comment="Content of each record that failed, copied from its snapshot.",
     )
     op.create_index(op.f("failed_payload_batch_id_idx"), "failed_payload", ["batch_id"])
     op.create_table(

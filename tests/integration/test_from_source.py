@@ -1,4 +1,5 @@
-"""Failed records with what they held: from real files of every format, and read again once these are fixed."""
+"""Failed records with what they held: from real files of every format, and read again once these
+are fixed."""
 
 import json
 from decimal import Decimal
@@ -49,7 +50,8 @@ def of(database):
 
 
 def test_a_fixed_file_is_read_again_by_key(runner, tmp_path, sink_rows):
-    """replay --from-source takes each failed record as its file has it now; one gone, twice or still broken says so."""
+    """replay --from-source takes each failed record as its file has it now; one gone, twice or
+    still broken says so."""
     write(tmp_path, FIRST)
     run = runner(orders(key=("order_id",)))
     database, batch = run.job.database, run.open()
@@ -87,7 +89,8 @@ def test_a_fixed_file_is_read_again_by_key(runner, tmp_path, sink_rows):
 
 
 def test_without_a_key_a_source_is_not_read_again(runner, tmp_path):
-    """Without key columns, or with ones that the schema lacks, one line says what to declare; nothing is claimed."""
+    """Without key columns, or with ones that the schema lacks, one line says what to declare;
+    nothing is claimed."""
     write(tmp_path, FIRST)
     run = runner(orders())
     batch = run.open()
@@ -113,7 +116,8 @@ def test_without_a_key_a_source_is_not_read_again(runner, tmp_path):
 
 
 def test_content_of_parquet_and_json(runner, tmp_path):
-    """Values of every kind are kept as JSON, with file and place, whether the record was read from Parquet or JSON."""
+    """Values of every kind are kept as JSON, with file and place, whether the record was read from
+    Parquet or JSON."""
     made = Pipeline("kinds")
     schema = (
         "id INT, price DECIMAL(10, 2), share DOUBLE, seen TIMESTAMP, day DATE, tags ARRAY<STRING>"

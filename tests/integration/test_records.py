@@ -45,7 +45,8 @@ def keyed(**options):
 
 @pytest.fixture
 def batch(database, tmp_path):
-    """A settled batch of 9 records: 1 does not parse, 1 is lost at middle, 2 at the sink, 1 fails at middle."""
+    """A settled batch of 9 records: 1 does not parse, 1 is lost at middle, 2 at the sink, 1 fails
+    at middle."""
     made = keyed(max_replays=2)
     found = opened(database, made)
     roots = emit(database, found, 9)
@@ -71,7 +72,8 @@ def content(database):
 
 
 def test_content_of_each_failed_record_is_kept(database, batch):
-    """Whatever the failure, content, key, file and place of a failed record are kept: once, and of failed ones alone."""
+    """Whatever the failure, content, key, file and place of a failed record are kept: once, and of
+    failed ones alone."""
     found, roots, _ = batch
     missing = "SELECT batch_id, pipeline, records FROM payload_missing"
     assert one(database, missing) == (found.batch_id, "chain", 5)
@@ -94,7 +96,8 @@ def test_content_of_each_failed_record_is_kept(database, batch):
 
 @pytest.mark.parametrize("last", [None, "gone"])
 def test_a_place_that_is_not_certain_is_not_kept(database, tmp_path, last):
-    """Beside a record without a file, as a repeated header is put back, no record's number in its file is kept."""
+    """Beside a record without a file, as a repeated header is put back, no record's number in its
+    file is kept."""
     found, _ = whole_batch(database, ledgers.pipeline(), 4, lose_sink=[0, 2])
     settle_once(database, found.batch_id)
     snapshot = [
@@ -109,7 +112,8 @@ def test_a_place_that_is_not_certain_is_not_kept(database, tmp_path, last):
 
 
 def test_content_that_cannot_be_read_keeps_nobody_waiting(database, batch, caplog):
-    """With the snapshot out of reach the verdict stands, a line says so, and the view names the batch until it is copied."""
+    """With the snapshot out of reach the verdict stands, a line says so, and the view names the
+    batch until it is copied."""
     found, roots, (first, _) = batch
     first.rename(first.with_suffix(".away"))
     with caplog.at_level(logging.WARNING):
@@ -125,7 +129,8 @@ def test_content_that_cannot_be_read_keeps_nobody_waiting(database, batch, caplo
 
 
 def test_explain_names_what_is_missing(database, batch):
-    """A record is explained by any of its roots: where it was last seen, what is missing, its attempts, the command."""
+    """A record is explained by any of its roots: where it was last seen, what is missing, its
+    attempts, the command."""
     found, roots, _ = batch
     made = keyed(max_replays=2)
     lost = explain(database, roots[1])
@@ -159,7 +164,8 @@ def test_explain_names_what_is_missing(database, batch):
 
 
 def test_giving_up_is_final_and_audited(database, batch):
-    """Records that will never be right go to quarantine by hand, one or by stage, with who and why; nothing else moves."""
+    """Records that will never be right go to quarantine by hand, one or by stage, with who and why;
+    nothing else moves."""
     found, roots, _ = batch
     assert give_up(database, "no such city", "me", record=roots[5]).records == 1
     assert (
@@ -196,7 +202,8 @@ def test_what_was_held_back_is_published_once_the_last_failure_is_given_up(datab
 
 
 def test_a_reprocessed_batch_counts_no_record_twice(database, batch):
-    """What failed, or was quarantined, in a batch that another one replaced is listed only where it is asked for."""
+    """What failed, or was quarantined, in a batch that another one replaced is listed only where it
+    is asked for."""
     found, roots, _ = batch
     give_up(database, "never", "me", record=roots[5])
     with database.plain.begin() as connection:
@@ -227,7 +234,8 @@ def cli(migrated, monkeypatch):
 
 
 def test_records_on_the_command_line(batch, cli, tmp_path):
-    """Failed records are listed with key and content, chosen by stage, reason and their own fields, and exported."""
+    """Failed records are listed with key and content, chosen by stage, reason and their own fields,
+    and exported."""
     _, roots, _ = batch
     listed = json.loads(cli("failed", "--records", "--json"))
     assert (listed["total"], [row["record"] for row in listed["records"]]) == (
@@ -269,7 +277,8 @@ def test_records_on_the_command_line(batch, cli, tmp_path):
 
 
 def test_explain_and_give_up_on_the_command_line(batch, cli):
-    """One record is explained by number or by its fields, and given up with a reason; a summary says what to do."""
+    """One record is explained by number or by its fields, and given up with a reason; a summary
+    says what to do."""
     found, roots, _ = batch
     told = cli("explain", roots[8])
     assert "last seen  middle" in told
@@ -293,7 +302,8 @@ def test_explain_and_give_up_on_the_command_line(batch, cli):
 
 
 def test_units_are_not_read_again_from_their_source(database):
-    """Where records are replayed by unit their source is not read again for some of them: one line says what to do."""
+    """Where records are replayed by unit their source is not read again for some of them: one line
+    says what to do."""
     made = Pipeline("chain", message_timeout="10s")
     made.source("source", FileSource("in.csv", schema="n INT"), key="n")
 

@@ -14,7 +14,8 @@ from ledger.queries.batches import Batch
 def write_snapshot(
     database: Database, batch: Batch, folder: Path, rows: list[dict[str, Any]], files: int = 2
 ) -> list[Path]:
-    """Write the rows of a batch's source, in order, to files of small row groups, and list them in the ledger."""
+    """Write the rows of a batch's source, in order, to files of small row groups, and list them in
+    the ledger."""
     schema = pa.Table.from_pylist(rows).schema
     share, made = -(-len(rows) // files), []
     for number in range(files):

@@ -34,7 +34,8 @@ def case(stage="src", *, at_source=True, rereads=False, reprocesses=True, dag_id
     ],
 )  # fmt: skip
 def test_each_cause_has_its_command(given, expected):
-    """A record that did not parse is read again from its source, any other is replayed; all can be given up."""
+    """A record that did not parse is read again from its source, any other is replayed; all can be
+    given up."""
     found = remedies(given)
     for line, part in zip(found, expected, strict=False):
         assert part in line

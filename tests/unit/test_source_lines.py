@@ -6,7 +6,8 @@ from ledger.source_lines import Sought, lines_of
 
 
 def test_lines_are_found_behind_headers_and_blank_lines(tmp_path):
-    """The line of a record is found with and without a header, in plain and packed files, raw or parsed."""
+    """The line of a record is found with and without a header, in plain and packed files, raw or
+    parsed."""
     text = b"id,city\r\nO1,Bern\r\n\r\nO2,Ulm\r\nO3,Bern,x\r\n"
     (tmp_path / "a.csv").write_bytes(text)
     (tmp_path / "b.csv.gz").write_bytes(gzip.compress(text.partition(b"\n")[2]))
@@ -16,7 +17,8 @@ def test_lines_are_found_behind_headers_and_blank_lines(tmp_path):
 
 
 def test_a_line_that_is_not_certain_is_not_told(tmp_path):
-    """No line for a record that is not at its number, is there twice, or whose file has changed or gone."""
+    """No line for a record that is not at its number, is there twice, or whose file has changed or
+    gone."""
     path = tmp_path / "a.csv"
     path.write_text("O1,1\nO1,1\nO9,5\nO2,2\n")
     sought = [Sought(1, "O1,1", False), Sought(3, '{"id": "O2"}', True), Sought(9, "O2,2", False)]
