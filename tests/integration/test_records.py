@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from ledger import FileSource, ParquetSink, Pipeline
 from ledger.cli import records  # noqa: F401  # registers its commands
 from ledger.cli.base import app
-from ledger.errors import InputError, NotReadyError
+from ledger.errors import InputError, LedgerError, NotReadyError
 from ledger.explaining import explain
 from ledger.giving_up import give_up
 from ledger.payloads import keep_payloads, try_to_keep
@@ -109,6 +109,17 @@ def test_a_place_that_is_not_certain_is_not_kept(database, tmp_path, last):
     places = [(row.source_file, row.source_row) for row in content(database).values()]
     numbers = [None, None] if last is None else [1, 3]
     assert places == [("/in/a.csv", number) for number in numbers]
+
+
+def test_content_is_not_for_everybody(database, batch):
+    """The reader role sees how many records lack content, and never the content itself."""
+    found, _, _ = batch
+    keep_payloads(database, found.batch_id)
+    with pytest.raises(LedgerError, match="permission denied for table failed_payload"):
+        database.transact(
+            lambda c: c.exec_driver_sql("SELECT * FROM failed_payload"), engine=database.reader
+        )
+    assert rows(database, "SELECT * FROM payload_missing") == []
 
 
 def test_content_that_cannot_be_read_keeps_nobody_waiting(database, batch, caplog):
