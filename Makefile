@@ -7,10 +7,10 @@ PORT ?= 8080
 unexport PYTHONDONTWRITEBYTECODE VIRTUAL_ENV PYTHONHOME
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: help setup demo test chaos lint bench up down clean
+.PHONY: help setup demo test test-all chaos lint bench up down clean
 
 help: ## List the targets
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-7s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
 
 setup: ## Check Java and Python, make .venv from requirements.lock
 	@scripts/setup
@@ -18,8 +18,11 @@ setup: ## Check Java and Python, make .venv from requirements.lock
 demo: setup ## Run the real pipeline over real data and show the ledger
 	@python -m demo
 
-test: setup ## Run every test
-	@python -m pytest -n 3 --dist loadfile
+test: setup ## Run the tests; each kind of crash once
+	@python -m pytest -n 2 --dist loadgroup -m "not exhaustive"
+
+test-all: setup ## Run every test: every crash, the short form of chaos
+	@python -m pytest -n 2 --dist loadgroup
 
 chaos: setup ## Kill executors, drivers, servers while Airflow runs; SEED= repeats a run
 	@python -m chaos $(if $(SEED),--seed $(SEED))

@@ -13,6 +13,7 @@ class Settings(BaseSettings):
     ``ACKLEDGER_HOME``: embedded database and everything local, default ``var``.
     ``ACKLEDGER_STORAGE``: snapshots and stage outputs, a path or URL, default ``$ACKLEDGER_HOME/storage``.
     ``ACKLEDGER_DATABASE_URL``: the ledger, ``postgresql+psycopg2://...``, default the embedded database.
+    ``ACKLEDGER_READER_URL``: the login of ``ackledger sql``, default ``ledger_sql`` there.
     ``ACKLEDGER_GUARANTEE``: of pipelines that name none, ``exactly_once`` (default) or ``at_least_once``.
     ``ACKLEDGER_DATA``: the folder that relative paths of sources and sinks start from, default ``.``.
     """
@@ -22,6 +23,7 @@ class Settings(BaseSettings):
     home: Path = Path("var")
     storage: str | None = None
     database_url: str | None = None
+    reader_url: str | None = None
     data: str = "."
     guarantee: Guarantee = Guarantee.EXACTLY_ONCE
 

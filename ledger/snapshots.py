@@ -20,7 +20,7 @@ from sqlalchemy import Row
 
 MOST_CHARACTERS = 10_000
 _FILE, _ERROR, _RAW = "_file", "_error", "_raw"
-_OWN = frozenset({_FILE, _ERROR, _RAW, "_message", "_unit", "_carried"})
+_OWN = frozenset({_FILE, _ERROR, _RAW, "_message", "_unit", "_carried", "_names"})
 _NUL = "\\u0000"  # JSON has it, PostgreSQL's jsonb does not
 _LOCAL = re.compile(r"^file:(//)?(?=/)")
 
@@ -80,15 +80,20 @@ def _read(
     names = [name for name in layout.get("key") or () if name in columns]
     keys = _json_rows(rows, names) if names else [None] * len(rows)
     contents = _json_rows(rows, columns)
-    others = (_values(rows, name) for name in (_ERROR, _RAW, _FILE))
-    for key, content, error, raw, file in zip(keys, contents, *others, strict=True):
+    others = (_values(rows, name) for name in (_ERROR, _RAW, _FILE, "_names"))
+    for key, content, error, raw, file, order in zip(keys, contents, *others, strict=True):
         text = content if error is None else raw_text(raw)
         if error is not None and names:
-            key = _as_json(_raw_key(raw or b"", columns, names, layout))
+            key = _as_json(_raw_key(raw or b"", _ordered(order, columns), names, layout))
         shown = text if len(text) <= MOST_CHARACTERS else _cut(text)
         whole = error is None and shown is text and _NUL not in text
         as_json = None if key is None else key.replace(_NUL, "\\ufffd")
         yield as_json, shown, whole, None if file is None else _LOCAL.sub("", unquote(file))
+
+
+def _ordered(order: str | None, columns: list[str]) -> list[str]:
+    """The columns of a record's raw text: those of its file, where that is read by name."""
+    return columns if order is None else order.split("\x1f")
 
 
 def _values(rows: pa.Table, name: str) -> list[Any]:

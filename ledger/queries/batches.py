@@ -318,7 +318,7 @@ def open_batches(connection: Connection) -> list[int]:
 def reserve_roots(connection: Connection, count: int) -> int:
     """Reserve ``count`` root ids, rounded up to 4,096; the first of them."""
     rounded = max(1, -(-count // 4096)) * 4096
-    statement = text("UPDATE root_counter SET next_root = next_root + :n RETURNING next_root - :n")
+    statement = text("SELECT reserve_roots(:n)")
     return int(connection.execute(statement, {"n": rounded}).scalar_one())
 
 

@@ -94,7 +94,7 @@ def insert_files(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> N
 def release(connection: Connection, batch_id: int) -> None:
     """Give back everything that a batch has claimed."""
     keys = {"id": batch_id}
-    connection.execute(text("DELETE FROM claimed_file WHERE batch_id = :id"), keys)
+    connection.execute(text("SELECT release_files(:id)"), keys)
     connection.execute(
         text("""
         UPDATE batch_source SET claimed = false, quota = NULL, rest = NULL, rest_of_batch_id = NULL, first_position = NULL,

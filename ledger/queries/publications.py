@@ -273,7 +273,8 @@ def cancel(connection: Connection, batch_id: int, sink: str) -> None:
     connection.execute(
         text("""
         UPDATE publication SET replaced_at = now()
-        WHERE batch_id = :id AND sink = :sink AND published_at IS NULL AND NOT ready
+        WHERE batch_id = :id AND sink = :sink AND published_at IS NULL AND replaced_at IS NULL
+          AND NOT ready
         """),
         {"id": batch_id, "sink": sink},
     )

@@ -1,16 +1,11 @@
 """Statements behind the command line's tables; they read the documented views."""
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, Row, text
-from sqlalchemy.exc import DataError, InternalError, ProgrammingError
 
-from ledger.errors import InputError, NotReadyError
-
-# What may hold a semicolon without ending a statement: texts, quoted names, comments.
-_OPAQUE = re.compile(r"'[^']*'|\"[^\"]*\"|\$(\w*)\$.*?\$\1\$|--[^\n]*|/\*.*?\*/", re.DOTALL)
+from ledger.errors import NotReadyError
 
 
 def batch_counts(connection: Connection, batch_id: int) -> Row[Any]:
@@ -79,7 +74,7 @@ def failed_cases(
 def failed_records(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
     """Records that failed in a batch: message_id, source, stage, reason, detail, status by now."""
     statement = text("""
-        SELECT message_id, source, stage, reason, detail, status FROM failed_root_detail
+        SELECT message_id, source, stage, reason, detail, status FROM failed_root_payload
         WHERE batch_id = :id ORDER BY message_id
     """)
     return connection.execute(statement, {"id": batch_id}).all()
@@ -99,26 +94,3 @@ def stage_table(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
     """The steps of a batch in order, from ``stage_progress``."""
     statement = text("SELECT * FROM stage_progress WHERE batch_id = :id ORDER BY step")
     return connection.execute(statement, {"id": batch_id}).all()
-
-
-def ask(connection: Connection, query: str) -> Sequence[Row[Any]]:
-    """Rows of a user's own query. Raises InputError if it is none, or not just one.
-
-    A transaction that has begun to read can no longer be made one that writes, but a second
-    statement could end it.
-    """
-    connection.execute(text("SELECT 1"))
-    if ";" in _OPAQUE.sub("", query).rstrip().rstrip(";"):
-        raise InputError("expected one query, found several: ask them one at a time")
-    try:
-        found = connection.execution_options(no_parameters=True).exec_driver_sql(query)
-    except (ProgrammingError, DataError, InternalError) as exc:
-        reason = str(exc.orig).strip().splitlines()[0]
-        raise InputError(
-            f"PostgreSQL refused the query: {reason}. docs/sql.md lists the views and their columns"
-        ) from exc
-    if not found.returns_rows:
-        raise InputError(
-            f"{query!r} returns no rows: expected a query, for example SELECT * FROM batch_status"
-        )
-    return found.all()

@@ -382,7 +382,7 @@ def mark_settled(connection: Connection, batch_id: int, roots: int, failed: int)
 
 def forget_fails(connection: Connection, batch_id: int) -> None:
     """Remove the explicit fails of a decided batch: failed_root has them."""
-    connection.execute(text("DELETE FROM root_fail WHERE batch_id = :id"), {"id": batch_id})
+    connection.execute(text("SELECT forget_fails(:id)"), {"id": batch_id})
 
 
 def release_messages(connection: Connection, batch_id: int) -> int:

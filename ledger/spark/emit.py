@@ -41,6 +41,7 @@ from ledger.spark.units import replayed_records, with_unit
 from ledger.stage_runs import OpenedRun, Record, commit
 from ledger.states import BatchKind
 from ledger.steps import SourceStep, suggestion
+from ledger.storage import remove_folder
 
 BROADCAST_MESSAGES = 1_000_000
 
@@ -59,6 +60,9 @@ def run_source(job: Job, run: OpenedRun, step: SourceStep) -> Record:
     folder = job.folder(run)
     with _reading():
         wrote = [_write(step, run, _records(job, run, step, reader, claimed, position), folder)]
+        if wrote[0].failed and reader.by_file(job.spark.read.parquet(folder)):
+            remove_folder(folder)
+            wrote = [_write(step, run, _records(job, run, step, reader, claimed, position), folder)]
         repeated = reader.repeated_headers()
         if repeated is not None:
             wrote.append(_write(step, run, with_unit(job, step, repeated), folder))

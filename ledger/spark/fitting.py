@@ -3,18 +3,23 @@
 import base64
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
+from functools import partial
 from typing import Any
 from uuid import UUID
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
     BooleanType,
     ByteType,
+    CharType,
     DataType,
     DateType,
     DecimalType,
@@ -22,12 +27,14 @@ from pyspark.sql.types import (
     FloatType,
     IntegerType,
     LongType,
+    MapType,
     ShortType,
     StringType,
     StructField,
     StructType,
     TimestampNTZType,
     TimestampType,
+    VarcharType,
 )
 
 from ledger.errors import DeclarationError
@@ -37,25 +44,23 @@ Row = Sequence[Any]
 _MOST_SHOWN = 200  # characters of a value in a message; the raw record has all of it
 _LARGEST_FLOAT = 3.4028235677973366e38
 _BASE64, _DECIMAL, _AS_IS = "base64", "decimal", "json"  # what a value is that JSON has no form for
+_NUMBERS = (int, float, Decimal, np.integer, np.floating)
 _OTHER_TEXT = (UUID, time, timedelta, Enum)
 
 
 class Fitting:
-    """Fits rows into a schema of plain types. It travels to the executors.
+    """Fits rows into a schema. It travels to the executors; ``of_table`` and ``yielded`` make it.
 
-    Raises DeclarationError when a column has a type that no table's column has.
+    ``how``: makes a value of each plain type; None for a type without one: Arrow decides.
+    ``what``: begins the reason of a row that does not fit.
     """
 
-    def __init__(self, schema: StructType):
+    def __init__(self, schema: StructType, how: "_Converters", what: str):
+        self.names = schema.names
         self._fields = schema.fields
-        self._types = []
-        for field in schema.fields:
-            if type(field.dataType) not in _CONVERTERS:
-                raise DeclarationError(
-                    f"column {field.name!r} is of type {field.dataType.simpleString()}: expected a "
-                    "plain type in the schema of a table: declare string, and parse it in a stage"
-                )
-            self._types.append(to_arrow_type(field.dataType, timezone="UTC"))
+        self._what = what
+        self._converters = [_converter(field.dataType, how) for field in schema.fields]
+        self._types = [to_arrow_type(kept(one.dataType), timezone="UTC") for one in schema.fields]
 
     def fit(self, rows: Sequence[Row]) -> tuple[list[pa.Array], list[str | None]]:
         """The columns of ``rows``, whose values stand in the schema's order, and for each row why it
@@ -77,7 +82,7 @@ class Fitting:
         """All values at once; None if one of them does not fit."""
         field = self._fields[number]
         try:
-            made = pa.array(_converted(field.dataType, values), self._types[number])
+            made = pa.array(_converted(self._converters[number], values), self._types[number])
         except Exception:  # pyarrow's errors, and Python's own of a conversion
             return None
         return made if field.nullable or not made.null_count else None
@@ -89,8 +94,39 @@ class Fitting:
             fits = self._column(number, [value])
             made.append(pa.nulls(1, self._types[number]) if fits is None else fits)
             if fits is None and errors[place] is None:
-                errors[place] = _misfit(self._fields[number], value)
+                errors[place] = f"{self._what} {_misfit(self._fields[number], value)}"
         return pa.concat_arrays(made)
+
+
+def kept(kind: DataType) -> DataType:
+    """The type that a value is kept as: a text of limited length is a text."""
+    if isinstance(kind, CharType | VarcharType):
+        return StringType()
+    if isinstance(kind, ArrayType):
+        return ArrayType(kept(kind.elementType), kind.containsNull)
+    if isinstance(kind, MapType):
+        return MapType(kept(kind.keyType), kept(kind.valueType), kind.valueContainsNull)
+    if isinstance(kind, StructType):
+        fields = [StructField(f.name, kept(f.dataType), f.nullable) for f in kind.fields]
+        return StructType(fields)
+    return kind
+
+
+def of_table(schema: StructType) -> Fitting:
+    """Fits what a database's driver gives. Raises DeclarationError when a column has a type that no
+    table's column has."""
+    for field in schema.fields:
+        if type(field.dataType) not in _FROM_DRIVERS:
+            raise DeclarationError(
+                f"column {field.name!r} is of type {field.dataType.simpleString()}: expected a "
+                "plain type in the schema of a table: declare string, and parse it in a stage"
+            )
+    return Fitting(schema, _FROM_DRIVERS, "malformed row:")
+
+
+def yielded(schema: StructType) -> Fitting:
+    """Fits what a record stage yields: a value is of the column's type, or its row does not fit."""
+    return Fitting(schema, _YIELDED, "yielded")
 
 
 def raw(names: Sequence[str], row: Row) -> bytes:
@@ -110,7 +146,7 @@ def _misfit(field: StructField, value: object) -> str:
     found = "NULL" if value is None else str(_json(value) if _is_bytes(value) else value)
     shown = found if len(found) <= _MOST_SHOWN else f"{found[:_MOST_SHOWN]}..."
     plain = shown.encode("utf-8", "backslashreplace").decode()
-    return f"malformed row: {field.name}: expected {expected}, found {plain}"
+    return f"{field.name}: expected {expected}, found {plain}"
 
 
 def _is_bytes(value: object) -> bool:
@@ -134,11 +170,77 @@ def _unwrapped(value: Any) -> Any:
     return Decimal(kept) if kind == _DECIMAL else kept
 
 
-def _converted(kind: DataType, values: Row) -> Row:
-    convert, given = _CONVERTERS[type(kind)]
+def _converted(converter: "_Converter | None", values: Row) -> Row:
+    if converter is None:
+        return values
+    convert, given = converter
     return [
         value if value is None or value.__class__ is given else convert(value) for value in values
     ]
+
+
+def _converter(kind: DataType, how: "_Converters") -> "_Converter | None":
+    """How a value of a type is made, and the class that needs no making."""
+    if isinstance(kind, ArrayType):
+        return _Sequences(kind, _converter(kind.elementType, how)), None
+    if isinstance(kind, MapType):
+        parts = _converter(kind.keyType, how), _converter(kind.valueType, how)
+        return _Pairs(kind, *parts), None
+    if isinstance(kind, StructType):
+        return _Fields(kind, [_converter(field.dataType, how) for field in kind.fields]), None
+    if isinstance(kind, CharType | VarcharType):
+        return partial(_short, kind.length), None
+    return how.get(type(kind))
+
+
+@dataclass(frozen=True)
+class _Sequences:
+    """Makes a list, of which each element fits."""
+
+    kind: ArrayType
+    element: "_Converter | None"
+
+    def __call__(self, value: Any) -> list[Any]:
+        if not isinstance(value, list | tuple | np.ndarray):
+            raise ValueError("not a list")
+        return _elements(self.element, list(value), self.kind.containsNull)
+
+
+@dataclass(frozen=True)
+class _Pairs:
+    """Makes the pairs of a map, of which each key and value fits."""
+
+    kind: MapType
+    key: "_Converter | None"
+    value: "_Converter | None"
+
+    def __call__(self, value: Any) -> list[tuple[Any, Any]]:
+        pairs = dict(value)
+        keys = _elements(self.key, list(pairs), False)
+        values = _elements(self.value, list(pairs.values()), self.kind.valueContainsNull)
+        return list(zip(keys, values, strict=True))
+
+
+@dataclass(frozen=True)
+class _Fields:
+    """Makes a struct: no unknown field, and each value fits."""
+
+    kind: StructType
+    converters: list["_Converter | None"]
+
+    def __call__(self, value: Any) -> dict[str, Any]:
+        if not isinstance(value, dict) or not set(self.kind.names).issuperset(value):
+            raise ValueError("not a dict of the struct's fields")
+        return {
+            field.name: _elements(converter, [value.get(field.name)], field.nullable)[0]
+            for field, converter in zip(self.kind.fields, self.converters, strict=True)
+        }
+
+
+def _elements(converter: "_Converter | None", values: Row, nullable: bool) -> list[Any]:
+    if not nullable and any(value is None for value in values):
+        raise ValueError("null where none may be")
+    return list(_converted(converter, values))
 
 
 def _integer(value: Any) -> int:
@@ -149,7 +251,7 @@ def _integer(value: Any) -> int:
 
 def _double(value: Any) -> float:
     special = isinstance(value, str) and value.lower() in ("nan", "infinity", "-infinity")
-    if not special and (isinstance(value, bool) or not isinstance(value, int | float | Decimal)):
+    if not special and (isinstance(value, bool) or not isinstance(value, _NUMBERS)):
         raise ValueError("not a number")
     return float(value)
 
@@ -212,8 +314,45 @@ def _local(value: Any) -> datetime:
     return _moment(value).replace(tzinfo=None)
 
 
-# What makes a column's value of a driver's, and the class that needs no making.
-_CONVERTERS: Mapping[type[DataType], tuple[Callable[[Any], Any], type | None]] = {
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or "\0" in value:
+        raise ValueError("not text, or with a NUL character, which PostgreSQL cannot keep")
+    return value
+
+
+def _short(length: int, value: Any) -> str:
+    if len(_text(value)) > length:
+        raise ValueError("too long")
+    return str(value)
+
+
+def _truth(value: Any) -> bool:
+    if not isinstance(value, bool | np.bool_):
+        raise ValueError("not true or false")
+    return bool(value)
+
+
+def _day(value: Any) -> date:
+    return _date(None if isinstance(value, str) else value)
+
+
+def _instant(value: Any) -> datetime:
+    if not isinstance(value, datetime) or getattr(value, "nanosecond", False):
+        raise ValueError("not a moment of whole microseconds")
+    return _moment(value)
+
+
+def _wall_clock(value: Any) -> datetime:
+    if not isinstance(value, datetime) or value.tzinfo is not None:
+        raise ValueError("not a moment without time zone")
+    return _local(_instant(value))
+
+
+_Converter = tuple[Callable[[Any], Any], type | None]
+_Converters = Mapping[type[DataType], _Converter]
+
+# What makes a value of a driver's, and the class that needs no making.
+_FROM_DRIVERS: _Converters = {
     BooleanType: (_boolean, bool),
     ByteType: (_integer, int),
     ShortType: (_integer, int),
@@ -227,4 +366,13 @@ _CONVERTERS: Mapping[type[DataType], tuple[Callable[[Any], Any], type | None]] =
     DateType: (_date, date),
     TimestampType: (_moment, None),
     TimestampNTZType: (_local, None),
+}
+# And of what a person's function yields: nothing is read out of a text, or into one.
+_YIELDED: _Converters = {
+    **_FROM_DRIVERS,
+    BooleanType: (_truth, bool),
+    StringType: (_text, None),
+    DateType: (_day, None),
+    TimestampType: (_instant, None),
+    TimestampNTZType: (_wall_clock, None),
 }

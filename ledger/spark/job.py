@@ -28,6 +28,7 @@ FAILED = "_failed"
 DROPPED = "_dropped"
 ERROR = "_error"
 RAW = "_raw"
+NAMES = "_names"  # the columns of the record's file, where they are read by name
 MESSAGE = "_message"
 FILE = "_file"  # of a source's snapshot: where the record was read
 POSITION = "_position"
@@ -49,6 +50,7 @@ RESERVED = frozenset(
         DROPPED,
         ERROR,
         RAW,
+        NAMES,
         MESSAGE,
         FILE,
         POSITION,

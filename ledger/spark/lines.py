@@ -1,17 +1,30 @@
 """Parse text into records without losing one: what does not parse keeps its bytes and a reason."""
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.types import DataType, DecimalType, StringType, StructField, StructType
 
 from ledger.errors import DeclarationError
+from ledger.spark import values
 from ledger.spark.job import RESERVED
 
 CORRUPT = "_corrupt"
 NOT_UTF8 = "not UTF-8"
+UNCLOSED = "a quote is never closed"
+PARTED = (
+    "line breaks within quotes: declare the source with multiline=True if its records have them"
+)
+STRAY = (
+    "a quote within a value: double it and enclose the value in quotes, or declare "
+    "options={'quote': ''} if quotes mean nothing"
+)
+_GROUPED = r'"[^"]*\d,\d[^"]*"'  # a text of JSON that Spark takes for a number without its comma
+_MOST_SHOWN = 200  # characters of a value in a reason; the raw record has all of it
 
 
 def check_schema(schema: StructType) -> None:
@@ -23,67 +36,206 @@ def check_schema(schema: StructType) -> None:
             )
 
 
-def parsed(
-    lines: DataFrame,
-    format: str,
-    schema: StructType,
-    null_value: str | None,
-    options: Mapping[str, str],
-) -> DataFrame:
+@dataclass(frozen=True)
+class Format:
+    """How the records of a text are written.
+
+    ``names``: the columns of a CSV record, in its order; some may be none of the schema's.
+    ``multiline``: a value in quotes may hold line breaks.
+    """
+
+    format: str
+    schema: StructType
+    names: Sequence[str]
+    null_value: str | None
+    options: Mapping[str, str]
+    multiline: bool = False
+
+    @property
+    def quote(self) -> str:
+        """What encloses a value of a CSV record; empty: nothing does."""
+        return self.options.get("quote", '"')
+
+    @property
+    def escape(self) -> str:
+        """What comes before a quote within quotes. RFC 4180 doubles it."""
+        return self.options.get("escape", self.quote)
+
+    @property
+    def separator(self) -> str:
+        """What separates the values of a CSV record."""
+        return self.options.get("sep", ",")
+
+
+def parsed(lines: DataFrame, form: Format) -> DataFrame:
     """``lines`` (``value``: string of raw bytes, and others) with ``value`` replaced by the schema's
     columns, ``_raw`` (bytes) and ``_error``, both null where the record parsed.
     """
-    value = F.col("value")
-    others = [name for name in lines.columns if name != "value"]
-    record = _parser(format, schema, null_value, options)(value)
-    made = lines.select(*others, "value", record.alias("_record"))
-    error = _error(format, schema)
-    known = made.select(*others, "value", "_record", error.alias("_error"))
+    given, names = lines.columns, form.schema.names
+    others = [name for name in given if name != "value"]
+    record = _record(form, values.parsed_type).alias("_record")
+    read = _barrier(lines.select(*given, record))
+    typed = _barrier(read.select(*given, "_record", *_columns(form)))
+    texts = F.when(_misfits(form), _record(form, _as_text)).alias("_texts")
+    told = _barrier(typed.select("*", texts))
+    judged = _barrier(told.select(*given, *_named(names), _error(form)))
     good = F.col("_error").isNull()
-    data = [F.when(good, F.col("_record")[name]).alias(name) for name in schema.names]
-    raw = F.when(~good, value.cast("binary")).alias("_raw")
-    return known.select(*others, *data, raw, "_error")
+    data = [
+        F.when(good, column).alias(name) for name, column in zip(names, _named(names), strict=True)
+    ]
+    raw = F.when(~good, F.col("value").cast("binary")).alias("_raw")
+    return judged.select(*others, *data, raw, "_error")
 
 
-def _parser(
-    format: str, schema: StructType, null_value: str | None, options: Mapping[str, str]
-) -> Callable[[Column], Column]:
-    nullable = [StructField(field.name, field.dataType, True) for field in schema.fields]
-    target = StructType([*nullable, StructField(CORRUPT, StringType())])
+def _named(names: Sequence[str]) -> list[Column]:
+    return [F.col(_quoted(name)) for name in names]
+
+
+def _columns(form: Format) -> list[Column]:
+    """The schema's columns; null where a value does not fit, or the file has no such column."""
+    made = []
+    for one in form.schema.fields:
+        column = F.lit(None).cast(values.parsed_type(one.dataType, "csv"))
+        if one.name in form.names:
+            read = F.col("_record")[one.name]
+            column = values.converted(read, one.dataType, form.format, form.options)
+        made.append(column.alias(one.name))
+    return made
+
+
+def is_unclosed(form: Format) -> Column:
+    """Whether a record failed for a quote that does not close where the record ends."""
+    return F.col("_error") == f"malformed {form.format}: {UNCLOSED}"
+
+
+def _barrier(rows: DataFrame) -> DataFrame:
+    """The same rows. A condition on what is made of these columns is evaluated after them, and the
+    columns once: Spark would otherwise parse again in every filter, and in every use of a column."""
+    return rows.where(F.monotonically_increasing_id() >= 0)
+
+
+def _record(form: Format, kind: "values.Kind") -> Column:
+    """A record as a struct of its columns, each of the type that ``kind`` makes of its own, and the
+    whole text where one does not fit."""
+    types = {one.name: one.dataType for one in form.schema.fields}
+    columns = [
+        StructField(name, kind(types.get(name, StringType()), form.format)) for name in form.names
+    ]
+    target = StructType([*columns, StructField(CORRUPT, StringType())])
     given = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
-    if format == "json":
-        return lambda value: F.from_json(value, target, {**given, **options})
-    # RFC 4180 doubles a quote inside quotes; Spark's own default, a backslash, keeps both.
-    csv = {**given, "escape": '"', **({} if null_value is None else {"nullValue": null_value})}
-    ddl = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in target.fields)
-    return lambda value: F.from_csv(value, ddl, {**csv, **options})
+    own = {name: value for name, value in form.options.items() if name not in values.FORMATS}
+    if form.format == "json":
+        return F.from_json("value", target, {**given, **own})
+    csv = {"escape": form.escape or "\0", "multiLine": str(form.multiline).lower()}
+    if form.null_value is not None:
+        csv["nullValue"] = form.null_value
+    ddl = ", ".join(f"{_quoted(one.name)} {one.dataType.simpleString()}" for one in target.fields)
+    return F.from_csv("value", ddl, {**given, **csv, **own})
 
 
-def _error(format: str, schema: StructType) -> Column:
-    """Why a record does not parse; null if it does."""
-    value, record = F.col("value"), F.col("_record")
-    if format == "json":
-        expected = (
-            f"not one object with fields of the declared types ({schema.simpleString()[7:-1]})"
-        )
-        # from_json reads the first value of a line and forgets what follows it. Where the first
-        # brace that closes is the last character nothing follows; else the line is parsed again.
-        ends = F.instr(value, "}") == F.length(F.rtrim(value))
-        single = F.json_array_length(F.concat(F.lit("["), value, F.lit("]"))) == 1
-        alone = F.when(ends, F.lit(True)).otherwise(F.coalesce(single, F.lit(False)))
-        well_formed = alone & F.ltrim(value).startswith("{")
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _as_text(kind: DataType, format: str) -> DataType:
+    return StringType()
+
+
+def _error(form: Format) -> Column:
+    """Why a record does not parse, as ``_error``; null if it does."""
+    value = F.col("value")
+    malformed = f"malformed {form.format}: "
+    checks = F.when(~F.is_valid_utf8(value), NOT_UTF8)
+    for condition, reason in _csv_shape(form) if form.format == "csv" else _json_shape():
+        checks = checks.when(condition, malformed + reason)
+    misfit = F.col("_texts").isNotNull()
+    checks = checks.when(misfit, F.concat(F.lit(malformed), _misfit(form)))
+    for one in form.schema.fields:
+        if not one.nullable:
+            missing = F.col(_quoted(one.name)).isNull()
+            checks = checks.when(missing, f"{malformed}{one.name} is null")
+    return checks.alias("_error")
+
+
+def _misfits(form: Format) -> Column:
+    """Whether a text is no record of the schema, or that of a column no value of its type."""
+    found = [
+        values.misfits(F.col("_record")[one.name], F.col(_quoted(one.name)), one.dataType)
+        for one in form.schema.fields
+        if one.name in form.names and not values.plain(one.dataType)
+    ]
+    if form.format == "json" and any(_is_decimal(one) for one in form.schema.fields):
+        found.append(F.col("value").rlike(_GROUPED))
+    return reduce(lambda one, other: one | other, found, F.col("_record")[CORRUPT].isNotNull())
+
+
+def _misfit(form: Format) -> Column:
+    """What is wrong with a record that has ``_texts``: the first column whose value does not fit,
+    what is expected and what is found. Null if all is well."""
+    texts = F.col("_texts")
+    found = []
+    for one in form.schema.fields:
+        if one.name not in form.names:
+            continue
+        text, made = texts[one.name], F.col(_quoted(one.name))
+        wrong = made.isNull()
+        if not values.plain(one.dataType):
+            wrong |= values.misfits(F.col("_record")[one.name], made, one.dataType)
+        if form.format == "json" and _is_decimal(one):
+            wrong |= F.contains(text, F.lit(","))
+        expected = F.lit(f"{one.name}: expected {one.dataType.simpleString()}, found ")
+        shown = F.left(text, F.lit(_MOST_SHOWN))
+        found.append(F.when(text.isNotNull() & wrong, F.concat(expected, shown)))
+    return F.coalesce(F.when(texts[CORRUPT].isNotNull(), _not_a_record(form)), *found)
+
+
+def _is_decimal(field: StructField) -> bool:
+    return isinstance(field.dataType, DecimalType)
+
+
+def _not_a_record(form: Format) -> Column:
+    if form.format == "json":
+        return F.lit(f"expected one object with {', '.join(form.names)}, found something else")
+    value, quote = F.col("value"), form.quote
+    if quote:
+        quoted = f"{re.escape(quote)}[^{re.escape(quote)}]*{re.escape(quote)}"
+        value = F.regexp_replace(value, quoted, "")
+    found = F.regexp_count(value, F.lit(re.escape(form.separator))) + 1
+    return F.concat(F.lit(f"expected {len(form.names)} fields, found "), found.cast("string"))
+
+
+def _csv_shape(form: Format) -> list[tuple[Column, str]]:
+    """What is wrong with the quotes of a record, each with its reason."""
+    value = F.col("value")
+    parted = [] if form.multiline else [(F.contains(value, F.lit("\n")), PARTED)]
+    if not form.quote:
+        return parted
+    field, opened = record_pattern(form)
+    separator = re.escape(form.separator)
+    whole = value.rlike(f"(?s)^{field}(?:{separator}{field})*+$")
+    broken = F.contains(value, F.lit(form.quote)) & ~whole
+    unclosed = broken & value.rlike(f"(?s)^(?:{field}{separator})*+{opened}$")
+    return [*parted, (unclosed, UNCLOSED), (broken, STRAY)]
+
+
+def record_pattern(form: Format) -> tuple[str, str]:
+    """Two patterns, for Java and Python alike: a whole field, and one whose quote does not close."""
+    quote, separator = re.escape(form.quote), re.escape(form.separator)
+    if form.escape and form.escape != form.quote:
+        escape = re.escape(form.escape)
+        within = f"[^{quote}{escape}]*+(?:{escape}.[^{quote}{escape}]*+)*+"
     else:
-        expected = f"not {len(schema.fields)} fields of the declared types"
-        well_formed = F.lit(True)
-    broken = record[CORRUPT].isNotNull() | ~well_formed
-    checks = F.when(~F.is_valid_utf8(value), NOT_UTF8).when(
-        broken, f"malformed {format}: {expected}"
-    )
-    required = [field.name for field in schema.fields if not field.nullable]
-    return reduce(
-        lambda chain, name: chain.when(
-            record[name].isNull(), f"malformed {format}: {name} is null"
-        ),
-        required,
-        checks,
-    )
+        within = f"[^{quote}]*+(?:{quote}{quote}[^{quote}]*+)*+"
+    return f"(?:{quote}{within}{quote}|[^{quote}{separator}]*+)", f"{quote}{within}"
+
+
+def _json_shape() -> list[tuple[Column, str]]:
+    """Whether a line is one object, and nothing else."""
+    value = F.col("value")
+    # from_json reads the first value of a line and forgets what follows it. Where the first brace
+    # that closes is the last character nothing follows; else the line is parsed again.
+    ends = F.instr(value, "}") == F.length(F.rtrim(value))
+    single = F.json_array_length(F.concat(F.lit("["), value, F.lit("]"))) == 1
+    alone = F.when(ends, F.lit(True)).otherwise(F.coalesce(single, F.lit(False)))
+    well_formed = alone & F.ltrim(value).startswith("{")
+    return [(~well_formed, "expected one object, found something else or more")]

@@ -1,24 +1,28 @@
 """Reads what a FileSource declares: the records of a source, or a side input."""
 
 from collections import Counter
+from collections.abc import Sequence
 from functools import reduce
 
-from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+from pyspark.sql.types import DataType, NullType, StringType, StructType
 
 from ledger import listing, templates
 from ledger.errors import InputError
 from ledger.queries.batches import Batch
 from ledger.settings import Settings
 from ledger.sources import FileSource
-from ledger.spark import files, lines
+from ledger.spark import files, lines, values
+from ledger.spark.job import ERROR, MESSAGE, NAMES, RAW
+from ledger.spark.multiline import text_records
 from ledger.stateful import StatefulSource
 
 _BLANKS = " \t\r\f\v"
 _TEXT = "value string, _file string"
 _FILE = "_metadata.file_path AS _file"
 _FIRST = "_metadata.file_block_start = 0 AS _first"  # of a file's blocks the first
+_BETWEEN = "\x1f"  # of the columns of a header that is read by name
 
 
 class Reader:
@@ -29,66 +33,136 @@ class Reader:
         self._source = source
         self.schema = struct(source.schema)
         lines.check_schema(self.schema)
-        self._headers: Counter[str] = Counter()
-        self._observed = Observation()
+        self._read: list[_Text] = []
+        self._by_file = source.multiline
+
+    def by_file(self, stored: DataFrame) -> bool:
+        """Whether what was read has to be read again, file by file, as it is from here on: a line
+        whose quote does not close may begin a record of several lines, and one of these may look
+        like a record. ``stored``: what was read."""
+        again = not self._by_file and any(
+            not stored.where(lines.is_unclosed(one.form)).isEmpty()
+            for one in self._read[:1]
+            if one.form.format == "csv"
+        )
+        self._by_file |= again
+        return again
 
     def records(self, paths: list[str]) -> DataFrame:
-        """All records: the schema's columns, ``_file``, ``_raw`` and ``_error``; checks headers at once.
+        """All records: the schema's columns, ``_file``, ``_raw`` and ``_error``; checks headers first.
 
         Raises InputError when a header, or a Parquet file's schema, is not as declared.
         """
         if self._source.format == "parquet":
             files.check_parquet(paths, self.schema)
-            return _unspoilt(
-                self._spark.read.schema(self.schema)
-                .parquet(*files.literal(paths))
-                .selectExpr("*", _FILE)
-                if paths
-                else self._none()
-            )
-        if self._source.format == "csv" and self._source.header:
-            headers = files.check_headers(paths, self.schema, self._source.options)
-            self._headers = Counter(headers.values())
-        text = (
-            self._spark.read.text(files.literal(paths)).selectExpr("value", _FILE, _FIRST)
-            if paths
-            else self._spark.createDataFrame([], f"{_TEXT}, _first boolean")
-        )
-        return self._parsed(
-            self._without_headers(text).where(F.trim("value", F.lit(_BLANKS)) != "")
-        )
+            reader = self._spark.read.schema(self.schema)
+            if not paths:
+                return checked(self._none(), self.schema)
+            found = checked(reader.parquet(*files.literal(paths)), self.schema)
+            return found.selectExpr("*", _FILE)
+        source = self._source
+        if source.format == "csv" and source.header and paths:
+            layouts = files.layouts(paths, self.schema, source.columns, self._form([]))
+        else:
+            layouts = [files.Layout(tuple(self.schema.names), tuple(paths), {})]
+        self._read = [
+            _Text(self._spark, self._form(one.names), one, self._by_file) for one in layouts
+        ]
+        return self._united([self._parsed(one.form, one.records()) for one in self._read])
 
     def repeated_headers(self) -> DataFrame | None:
-        """Lines equal to their file's header beyond the first: records that were left out.
-
-        The header is dropped by its text, within a file's first block, because text has no line
-        numbers; a file that repeats it has a record of that very text.
-        """
-        if not self._headers:
-            return None
-        seen = self._observed.get
-        extra = [
-            (text, None)
-            for number, (text, due) in enumerate(self._headers.items())
-            for _ in range(int(seen[f"header_{number}"]) - due)
+        """Lines equal to their file's header beyond the first: records that were left out."""
+        found = [
+            self._parsed(one.form, self._spark.createDataFrame(extra, _TEXT))
+            for one in self._read
+            if (extra := one.repeated_headers())
         ]
-        return self._parsed(self._spark.createDataFrame(extra, _TEXT)) if extra else None
+        return self._united(found) if found else None
 
     def parse_again(self, stored: DataFrame) -> DataFrame:
         """Stored records with ``_message``, in today's schema; what did not parse is parsed by it.
 
         A value that does not fit today's type fails its record.
         """
-        good = aligned(stored.where(F.col("_error").isNull()), self.schema)
+        good = aligned(stored.where(F.col(ERROR).isNull()), self.schema)
         if self._source.format == "parquet":
             return good
-        spoilt = stored.where(F.col("_error").isNotNull())
-        again = spoilt.select("_message", F.col("_raw").cast("string").alias("value"))
-        return good.unionByName(self._parsed(again))
+        spoilt = stored.where(F.col(ERROR).isNotNull())
+        raw = F.col(RAW).cast("string").alias("value")
+        if NAMES not in stored.columns:
+            again = self._parsed(self._form(self.schema.names), spoilt.select(MESSAGE, raw))
+            return good.unionByName(again)
+        orders = [row[0] for row in spoilt.select(NAMES).distinct().collect()]
+        for order in orders:
+            own = spoilt.where(F.col(NAMES) == order).select(MESSAGE, raw)
+            again = self._parsed(self._form(order.split(_BETWEEN)), own)
+            good = good.unionByName(again, allowMissingColumns=True)
+        return good
 
-    def _parsed(self, text: DataFrame) -> DataFrame:
+    def _form(self, names: Sequence[str]) -> lines.Format:
         source = self._source
-        return lines.parsed(text, source.format, self.schema, source.null_value, source.options)
+        return lines.Format(
+            source.format,
+            self.schema,
+            names,
+            source.null_value,
+            source.options,
+            source.multiline,
+        )
+
+    def _parsed(self, form: lines.Format, text: DataFrame) -> DataFrame:
+        made = lines.parsed(text, form)
+        if self._source.columns == "in_order":
+            return made
+        return made.withColumn(NAMES, F.lit(_BETWEEN.join(form.names)))
+
+    def _united(self, parts: list[DataFrame]) -> DataFrame:
+        return reduce(DataFrame.union, parts)
+
+    def _none(self) -> DataFrame:
+        return self._spark.createDataFrame([], self.schema)
+
+
+class _Text:
+    """The records of files of one layout, as text."""
+
+    def __init__(
+        self, spark: SparkSession, form: lines.Format, layout: files.Layout, by_file: bool
+    ):
+        self.form = form
+        self._by_file = by_file
+        self._spark = spark
+        self._layout = layout
+        self._headers = Counter(layout.headers.values())
+        self._observed = Observation()
+
+    def records(self) -> DataFrame:
+        """``value``, a string of raw bytes, and ``_file``. Lazy."""
+        paths = list(self._layout.paths)
+        if not paths:
+            return self._spark.createDataFrame([], _TEXT)
+        if self._by_file:
+            return text_records(self._spark, paths, self.form, 1 if self._headers else 0)
+        text = self._spark.read.text(files.literal(paths)).selectExpr("value", _FILE, _FIRST)
+        # Of CSV only an empty line is no record: one of blanks or separators has values.
+        line = F.col("value")
+        record = F.trim(line, F.lit(_BLANKS)) if self.form.format == "json" else line
+        return self._without_headers(text).where(record != "")
+
+    def repeated_headers(self) -> list[tuple[str, None]]:
+        """Lines equal to their file's header beyond the first.
+
+        The header is dropped by its text, within a file's first block, because text has no line
+        numbers; a file that repeats it has a record of that very text.
+        """
+        if not self._headers or self._by_file:
+            return []
+        seen = self._observed.get
+        return [
+            (text, None)
+            for number, (text, due) in enumerate(self._headers.items())
+            for _ in range(int(seen[f"header_{number}"]) - due)
+        ]
 
     def _without_headers(self, text: DataFrame) -> DataFrame:
         if not self._headers:
@@ -99,9 +173,6 @@ class Reader:
         ]
         is_header = reduce(lambda one, other: one | other, matches)
         return text.observe(self._observed, *counts).where(~is_header).drop("_first")
-
-    def _none(self) -> DataFrame:
-        return self._spark.createDataFrame([], self.schema)
 
 
 class FrameReader:
@@ -116,11 +187,15 @@ class FrameReader:
         """The schema's columns of the frame, ``_raw`` and ``_error``. Raises InputError when one is missing or
         of another type."""
         files.check_columns(f"read of {self._source.shown}", frame.schema, self.schema)
-        return _unspoilt(frame.select(*(f"`{name}`" for name in self.schema.names)))
+        return checked(frame.select(*(f"`{name}`" for name in self.schema.names)), self.schema)
 
     def repeated_headers(self) -> None:
         """A frame has no headers."""
         return
+
+    def by_file(self, stored: DataFrame) -> bool:
+        """A frame has no lines."""
+        return False
 
     def parse_again(self, stored: DataFrame) -> DataFrame:
         """Stored records in today's schema, with ``_message`` where they have it; a value that does not fit fails
@@ -169,25 +244,46 @@ def struct(schema: StructType | str) -> StructType:
 
 
 def aligned(stored: DataFrame, schema: StructType) -> DataFrame:
-    """Stored records, with ``_message`` where they have it, cast to ``schema``; columns that it no longer has are left out.
+    """Stored records, with ``_message`` where they have it, in ``schema``; columns that it no longer
+    has are left out.
 
-    A value that does not fit fails its record.
+    A value that does not fit, or would be rounded or cut, fails its record.
     """
     columns, misfits = [], []
     for field in schema.fields:
         kept = F.col(f"`{field.name}`") if field.name in stored.columns else F.lit(None)
-        cast = kept.try_cast(field.dataType)
-        columns.append(cast.alias(field.name))
+        had = stored.schema[field.name].dataType if field.name in stored.columns else NullType()
+        made = _fitted(kept, had, field.dataType)
+        columns.append(made.alias(field.name))
         what = f"{field.name}: expected {field.dataType.simpleString()}, found "
         text = F.concat(F.lit(what), kept.cast("string"))
-        misfits.append(F.when(kept.isNotNull() & cast.isNull(), text))
-    error = F.coalesce(*misfits)
+        misfits.append(F.when(kept.isNotNull() & made.isNull(), text))
+        if not field.nullable:
+            misfits.append(F.when(kept.isNull(), f"{field.name} is null"))
+    message = [name for name in (MESSAGE,) if name in stored.columns]
+    return stored.select(*message, *columns, *_marks(F.coalesce(*misfits)))
+
+
+def _fitted(kept: Column, had: DataType, kind: DataType) -> Column:
+    """A stored value in another type, without loss; null where that cannot be."""
+    if had == kind:
+        return kept
+    if isinstance(had, StringType) and values.textual(kind):
+        return values.converted(kept, kind, "csv", {})
+    made = kept.try_cast(kind)
+    return F.when(made.try_cast(had) == kept, made)
+
+
+def checked(rows: DataFrame, schema: StructType) -> DataFrame:
+    """Rows of the schema with ``_raw`` and ``_error``: of those with a null where none may be."""
+    missing = [
+        F.when(F.col(f"`{field.name}`").isNull(), f"{field.name} is null")
+        for field in schema.fields
+        if not field.nullable
+    ]
+    return rows.select("*", *_marks(F.coalesce(F.lit(None).cast("string"), *missing)))
+
+
+def _marks(error: Column) -> list[Column]:
     raw = F.when(error.isNotNull(), F.to_json(F.struct("*"))).cast("binary")
-    message = [name for name in ("_message",) if name in stored.columns]
-    return stored.select(*message, *columns, raw.alias("_raw"), error.alias("_error"))
-
-
-def _unspoilt(rows: DataFrame) -> DataFrame:
-    return rows.select(
-        "*", F.lit(None).cast("binary").alias("_raw"), F.lit(None).cast("string").alias("_error")
-    )
+    return [raw.alias(RAW), error.alias(ERROR)]

@@ -1,20 +1,30 @@
 """Record stages: a user's generator over Arrow batches, one record at a time, anchored for it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from itertools import pairwise
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    VariantType,
+)
 
 from ledger.errors import StageError
-from ledger.marks import Drop, FailedRecord
+from ledger.marks import Drop, FailedRecord, printable
+from ledger.spark.fitting import Fitting, kept, yielded
 from ledger.spark.inputs import user_columns
 from ledger.spark.job import ANCHOR, DROPPED, FAILED, RESERVED
 from ledger.spark.reading import struct
@@ -23,8 +33,10 @@ from ledger.steps import StageStep
 NOTHING = "emitted nothing"
 
 _MARKS = [StructField(FAILED, StringType()), StructField(DROPPED, StringType())]
+_MUTABLE = (ArrayType, BinaryType, MapType, StructType, VariantType)
 
 Record = dict[str, Any]
+Row = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
@@ -38,26 +50,26 @@ class _Failure:
 class _Made:
     """What the records of a batch became: their rows, drops and failures, and where each's end."""
 
-    rows: list[Any] = field(default_factory=list)
+    rows: list[Row | Drop | _Failure] = field(default_factory=list)
     ends: list[int] = field(default_factory=list)
 
-    @cached_property
-    def kinds(self) -> set[type]:
-        """What there is among the rows."""
-        return set(map(type, self.rows))
+    def end_record(self, failure: str | None) -> None:
+        """All of the record is here; with a ``failure`` that is all there is of it."""
+        if failure is not None:
+            del self.rows[self.ends[-1] if self.ends else 0 :]
+            self.rows.append(_Failure(failure))
+        self.ends.append(len(self.rows))
 
-    def judged(self, judge: Callable[[list[Any]], object]) -> "_Made":
-        """The same, but the records whose rows ``judge`` refuses fail with its reason."""
-        made = _Made()
+    def without_misfits(self, errors: Sequence[str | None]) -> tuple["_Made", list[int | None]]:
+        """The same, but each record fails that has a row with an error; and where its rows were.
+        ``errors``: one a row."""
+        made, places = _Made(), list[int | None]()
         for start, end in pairwise([0, *self.ends]):
-            own = self.rows[start:end]
-            try:
-                judge(own)
-            except Exception as exc:  # pyarrow raises errors of Arrow's, OverflowError and others
-                own = [_Failure(f"{type(exc).__name__}: {exc}")]
-            made.rows.extend(own)
-            made.ends.append(len(made.rows))
-        return made
+            error = next(filter(None, errors[start:end]), None)
+            made.rows.extend(self.rows[start:end])
+            made.end_record(error)
+            places += range(start, end) if error is None else [None]
+        return made, places
 
     def anchors(self, batch: pa.RecordBatch) -> list[pa.Array]:
         """The columns of ``batch``, one row a record, with a row for each that its record made."""
@@ -68,49 +80,48 @@ class _Made:
 
     def reasons(self, kind: type[_Failure | Drop]) -> pa.Array:
         """Why a row is no row, if it is of this kind."""
-        if kind not in self.kinds:
-            return pa.nulls(len(self.rows), pa.string())
-        found = [one.reason if isinstance(one, kind) else None for one in self.rows]
+        found = [printable(one.reason) if isinstance(one, kind) else None for one in self.rows]
         return pa.array(found, pa.string())
 
 
-@dataclass(frozen=True)
-class _Columns:
-    """What a record may yield: Arrow's schema of its columns, and those that may not be null."""
+class _Taking:
+    """Takes what is yielded as it is at that moment: its values in the schema's order.
 
-    schema: pa.Schema
-    required: frozenset[str]
+    What the generator changes later, in the same dict or in a list of it, is another matter.
+    """
 
-    def fit(self, made: _Made) -> bool:
-        """Whether all was yielded as declared: for a whole batch at once it costs little."""
-        if not made.kinds <= {dict, Drop, _Failure}:
-            return False
-        rows = [one for one in made.rows if type(one) is dict]
-        known = set(self.schema.names).issuperset(set().union(*rows))
-        return known and all(row.get(name) is not None for name in self.required for row in rows)
+    def __init__(self, schema: StructType):
+        self._names = schema.names
+        self._known = frozenset(schema.names)
+        self._values = itemgetter(*schema.names)
+        self._copied = [
+            place for place, one in enumerate(schema.fields) if isinstance(one.dataType, _MUTABLE)
+        ]
 
-    def check(self, made: list[Any]) -> None:
-        """Raise TypeError, with what was expected, unless one record's rows are as declared."""
-        for one in made:
-            if isinstance(one, dict):
-                self._check_row(one)
-            elif not isinstance(one, Drop | _Failure):
-                raise TypeError(f"yielded {type(one).__name__}, expected a dict or dropped(reason)")
+    def __call__(self, given: object) -> Row | Drop:
+        """Raises TypeError unless ``given`` is a dict of known columns, or a drop."""
+        if not isinstance(given, dict):
+            if isinstance(given, Drop):
+                return given
+            raise TypeError(f"yielded {type(given).__name__}, expected a dict or dropped(reason)")
+        if len(given) == len(self._names) > 1 and self._known.issuperset(given):
+            row: Row = self._values(given)
+        else:
+            row = self._sparse(given)
+        return self._copy(row) if self._copied else row
 
-    def _check_row(self, row: Record) -> None:
-        for name in row:
-            if name not in self.schema.names:
-                raise TypeError(
-                    f"yielded column {name!r}, the schema has {', '.join(self.schema.names)}"
-                )
-        for name in self.required:
-            if row.get(name) is None:
-                raise TypeError(f"yielded no {name!r}, which the schema says is NOT NULL")
+    def _sparse(self, given: Record) -> Row:
+        """A row of which columns are missing."""
+        for name in given:
+            if name not in self._known:
+                raise TypeError(f"yielded column {name!r}, the schema has {', '.join(self._names)}")
+        return tuple(map(given.get, self._names))
 
-    def arrow(self, made: list[Any]) -> pa.RecordBatch:
-        """What was yielded; what is no row has nulls. Raises what pyarrow does if a value does not fit."""
-        rows = [one if isinstance(one, dict) else {} for one in made]
-        return pa.RecordBatch.from_pylist(rows, self.schema)
+    def _copy(self, row: Row) -> Row:
+        values = list(row)
+        for place in self._copied:
+            values[place] = deepcopy(values[place])
+        return tuple(values)
 
 
 def run_records(step: StageStep, frame: DataFrame) -> DataFrame:
@@ -120,16 +131,15 @@ def run_records(step: StageStep, frame: DataFrame) -> DataFrame:
     taken = sorted(RESERVED & set(declared.names))
     if taken:
         raise StageError(
-            f"record stage {step.name!r} declares column {taken[0]!r}, a name of the ledger: rename it"
+            f"record stage {step.name!r} declares column {taken[0]!r}, a name of the ledger: "
+            "rename it"
         )
     # A row that only says why there is none has nulls in every column.
-    nullable = [StructField(f.name, f.dataType) for f in declared.fields]
-    columns = _Columns(
-        to_arrow_schema(StructType(nullable), timezone="UTC"),
-        frozenset(f.name for f in declared.fields if not f.nullable),
-    )
+    nullable = [StructField(f.name, kept(f.dataType)) for f in declared.fields]
     own, apart, together = _anchor_parts(frame)
-    task = partial(_task, step.function, columns, [f.name for f in own])
+    task = partial(
+        _task, step.function, _Taking(declared), yielded(declared), [f.name for f in own]
+    )
     made = frame.select(*user_columns(frame), *apart).mapInArrow(
         task, StructType([*nullable, *own, *_MARKS])
     )
@@ -137,8 +147,8 @@ def run_records(step: StageStep, frame: DataFrame) -> DataFrame:
 
 
 def _anchor_parts(frame: DataFrame) -> tuple[list[StructField], list[Column], Column]:
-    """``_anchor`` on its way to Python and back: its columns there, how they are made of it, and it of
-    them. Fields travel faster than the struct that they make; a list travels as it is."""
+    """``_anchor`` on its way to Python and back: its columns there, how they are made of it, and it
+    of them. Fields travel faster than the struct that they make; a list travels as it is."""
     anchor = frame.schema[ANCHOR].dataType
     if not isinstance(anchor, StructType):
         return [StructField(ANCHOR, anchor)], [F.col(ANCHOR)], F.col(ANCHOR)
@@ -150,41 +160,58 @@ def _anchor_parts(frame: DataFrame) -> tuple[list[StructField], list[Column], Co
 
 def _task(
     function: Callable[[Record], Iterator[Any]],
-    columns: _Columns,
+    take: _Taking,
+    fitting: Fitting,
     own: list[str],
     batches: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
-    names = [*columns.schema.names, *own, FAILED, DROPPED]
+    names = [*fitting.names, *own, FAILED, DROPPED]
     for batch in batches:
-        made = _run(function, batch.drop_columns(own).to_pylist())
-        if not columns.fit(made):
-            made = made.judged(columns.check)
-        try:
-            rows = columns.arrow(made.rows)
-        except Exception:  # a value does not fit the schema: just its record fails
-            made = made.judged(columns.arrow)
-            rows = columns.arrow(made.rows)
+        made = _run(function, take, batch.drop_columns(own).to_pylist())
+        made, columns = _fitted(made, fitting)
         marks = [made.reasons(_Failure), made.reasons(Drop)]
-        arrays = [*rows.columns, *made.anchors(batch.select(own)), *marks]
-        yield pa.RecordBatch.from_arrays(arrays, names)
+        yield pa.RecordBatch.from_arrays(
+            [*columns, *made.anchors(batch.select(own)), *marks], names
+        )
 
 
-def _run(function: Callable[[Record], Iterator[Any]], records: list[Record]) -> _Made:
-    """What each record becomes; whether it is as declared is for the whole batch to check."""
+def _run(
+    function: Callable[[Record], Iterator[Any]], take: _Taking, records: list[Record]
+) -> _Made:
+    """What each record becomes; whether values fit is for the whole batch to check."""
     made = _Made()
-    rows, ends = made.rows, made.ends
     for record in records:
-        before = len(rows)
-        failure = NOTHING
+        before = len(made.rows)
+        failure = None
         try:
-            rows.extend(function(record))  # a step for each row would cost as much as the user's
+            made.rows.extend(map(take, function(record)))
+            if len(made.rows) == before:
+                failure = NOTHING
         except FailedRecord as exc:
-            failure = str(exc) or FailedRecord.__name__
-            del rows[before:]
+            failure = _text_of(exc) or FailedRecord.__name__
         except Exception as exc:  # a record's own failure is data, not the job's
-            failure = f"{type(exc).__name__}: {exc}"
-            del rows[before:]
-        if len(rows) == before:
-            rows.append(_Failure(failure))
-        ends.append(len(rows))
+            failure = f"{type(exc).__name__}: {_text_of(exc)}"
+        made.end_record(failure)
     return made
+
+
+def _text_of(exc: Exception) -> str:
+    """The exception's text; empty if it cannot say it."""
+    try:
+        return str(exc)
+    except Exception:  # a user's own __str__
+        return ""
+
+
+def _fitted(made: _Made, fitting: Fitting) -> tuple[_Made, list[pa.Array]]:
+    """The columns of what was yielded, null where a row is none; a record whose values do not fit
+    has failed."""
+    rows = {place: one for place, one in enumerate(made.rows) if isinstance(one, tuple)}
+    columns, found = fitting.fit(list(rows.values()))
+    if len(rows) == len(made.rows) and not any(found):
+        return made, columns
+    errors = dict(zip(rows, found, strict=True))
+    kept, places = made.without_misfits([errors.get(place) for place in range(len(made.rows))])
+    fitted: dict[int | None, int] = {place: number for number, place in enumerate(rows)}
+    numbers = pa.array(map(fitted.get, places), pa.int64())
+    return kept, [column.take(numbers) for column in columns]

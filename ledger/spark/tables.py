@@ -15,7 +15,7 @@ from ledger.queries import source_tables
 from ledger.queries.source_tables import Range
 from ledger.sources import TableSource
 from ledger.spark import lines
-from ledger.spark.fitting import Fitting, from_raw, raw
+from ledger.spark.fitting import Fitting, from_raw, of_table, raw
 from ledger.spark.job import ERROR, MESSAGE, RAW
 from ledger.spark.reading import FrameReader, Reader, aligned, struct
 from ledger.stateful import StatefulSource
@@ -36,7 +36,7 @@ class TableReader:
         self.schema = struct(source.schema)
         lines.check_schema(self.schema)
         source.require_cursor(self.schema.names)
-        self._fitting = Fitting(self.schema)
+        self._fitting = of_table(self.schema)
         # A record that does not fit has nulls in every column.
         nullable = [StructField(field.name, field.dataType) for field in self.schema.fields]
         self._records = StructType([*nullable, *_OWN])
@@ -64,6 +64,10 @@ class TableReader:
     def repeated_headers(self) -> None:
         """A table has no headers."""
         return
+
+    def by_file(self, stored: DataFrame) -> bool:
+        """A table has no lines."""
+        return False
 
     def parse_again(self, stored: DataFrame) -> DataFrame:
         """Stored records with ``_message``, in today's schema; what did not fit is fitted to it.

@@ -7,9 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import psutil
+import pytest
 
 from chaos.campaign import SHORT, Campaign
 from chaos.schedule import Kind, schedule
+
+pytestmark = pytest.mark.exhaustive
 
 
 def test_nothing_is_lost_and_nothing_comes_twice():

@@ -237,10 +237,11 @@ def test_missing_file_then_the_same_run_again(cli, folder):
         (("status", "--batch", "7"), "batch 7 is not in the ledger"),
         (("sql", "SELECT * FROM batches"), 'relation "batches" does not exist. docs/sql.md lists'),
         (("sql", "SELECT * FROM alembic_version; SELECT 1"), "expected one query, found several"),
-        (("sql", "DELETE FROM batch"), "read-only transaction"),
-        (("sql", "SET TRANSACTION READ WRITE"), "read-write mode must be set before"),
+        (("sql", "DELETE FROM batch"), "expected a query that returns rows, for example SELECT"),
+        (("sql", "DELETE FROM batch RETURNING 1"), "read-only transaction"),
+        (("sql", "SELECT set_config('transaction_read_only', 'off', true)"), "must be set before"),
         (("sql", "COMMIT; DELETE FROM batch"), "expected one query, found several"),
-        (("sql", "SET work_mem = '1MB'"), "returns no rows: expected a query"),
+        (("sql", "SET work_mem = '1MB'"), "cannot open SET query as cursor"),
     ],
 )  # fmt: skip
 def test_clear_refusals(cli, arguments, message):

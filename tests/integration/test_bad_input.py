@@ -3,6 +3,7 @@
 import base64
 import gzip
 import json
+from datetime import UTC, date, datetime
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -36,7 +37,7 @@ def test_every_bad_line_is_named(runner, tmp_path, sink_rows):
     """Wrong type, too few and too many fields and bytes that are not UTF-8 fail with raw text; the rest gets through."""
     good = b'1,plain,2.5\r\n2,NA,NA\n6,"q,""r""",2\n7,,3\n'
     bad = [b"foo,z,1", b"3,y", b"4,y,1.0,9", b"5,\xff\xfe,1.5", b"n,name,price"]
-    data = b"\xef\xbb\xbfn,name,price\n" + good + b"\n   \n\t\n" + b"\n".join(bad)
+    data = b"\xef\xbb\xbfn,name,price\n" + good + b"\n\r\n" + b"\n".join(bad)
     write(tmp_path, "a.csv", data)
     write(tmp_path, "b.csv", b"n,name,price\n8,second file,1\n")
     run = runner(copying(null_value="NA"))
@@ -49,8 +50,12 @@ def test_every_bad_line_is_named(runner, tmp_path, sink_rows):
     assert {row.stage for row in found} == {"records"}
     details = {row.detail: row.reason for row in found}
     assert details.pop("base64:" + base64.b64encode(bad[3]).decode()) == "not UTF-8"
-    assert set(details) == {"foo,z,1", "3,y", "4,y,1.0,9", "n,name,price"}
-    assert set(details.values()) == {"malformed csv: not 3 fields of the declared types"}
+    assert details == {
+        "foo,z,1": "malformed csv: n: expected int, found foo",
+        "3,y": "malformed csv: expected 3 fields, found 2",
+        "4,y,1.0,9": "malformed csv: expected 3 fields, found 4",
+        "n,name,price": "malformed csv: n: expected int, found n",
+    }
 
 
 def test_json_lines(runner, tmp_path, sink_rows):
@@ -292,3 +297,209 @@ def test_json_file_that_vanishes_after_listing(runner, tmp_path, monkeypatch):
     run = runner(copying(format="json"))
     with pytest.raises(InputError, match=r"a\.json"):
         run.step(run.open(), "records")
+
+
+def parsed(run, columns, sink_rows):
+    """What arrived, and what failed: raw text by reason."""
+    settlement = run.settled(run.open())
+    found = rows(run.job.database, "SELECT reason, detail FROM failed_root")
+    assert settlement.failed == len(found)
+    return sink_rows("out", *columns), {
+        row.detail: row.reason.removeprefix("malformed ") for row in found
+    }
+
+
+QUOTED = b"""1,"two
+lines"
+3,"q ""x"", y"
+4,a"b
+"5",plain
+6,"never closed
+7,fine
+"""
+
+
+def test_quotes_that_do_not_close(runner, tmp_path, sink_rows):
+    """A record whose quotes do not close, or stand within a value, is named, never cut short; nor does a line of a
+    record of several lines pass for a record."""
+    write(tmp_path, "a.csv", b"n,s\n" + QUOTED + b'8,"x\n9,y\nz"\n')
+    run = runner(copying(schema="n INT, s STRING"))
+    arrived, failed = parsed(run, ("n", "s"), sink_rows)
+    assert arrived == [(3, 'q "x", y'), (5, "plain"), (7, "fine")]
+    parted = "csv: line breaks within quotes: declare the source with multiline=True if its records have them"
+    stray = "csv: a quote within a value: double it and enclose the value in quotes, or declare options={'quote': ''} if quotes mean nothing"
+    assert failed == {
+        '1,"two\nlines"': parted,
+        '4,a"b': stray,
+        '6,"never closed': "csv: a quote is never closed",
+        '8,"x\n9,y\nz"': parted,
+    }
+
+
+def test_line_breaks_within_quotes(runner, tmp_path, sink_rows):
+    """With multiline=True a record may have line breaks within quotes; a quote that is never closed spoils one line."""
+    write(tmp_path, "a.csv", b"\xef\xbb\xbfn,s\r\n" + QUOTED.replace(b"\n", b"\r\n"))
+    write(tmp_path, "b.csv", b'"n",s\n8,"\n\n""\n"\n\n')
+    run = runner(copying(schema="n INT, s STRING", multiline=True))
+    arrived, failed = parsed(run, ("n", "s"), sink_rows)
+    assert arrived == [
+        (1, "two\r\nlines"), (3, 'q "x", y'), (5, "plain"), (7, "fine"), (8, '\n\n"\n'),
+    ]  # fmt: skip
+    assert failed['6,"never closed'] == "csv: a quote is never closed"
+    assert set(failed) == {'6,"never closed', '4,a"b'}
+
+
+def test_quotes_may_mean_nothing(runner, tmp_path, sink_rows):
+    """With quote="" a quote is a character, and with sep a record of separators is one of empty fields."""
+    write(tmp_path, "a.csv", b'n\ts\tt\n\t\t\n1\t5" x 7"\t\n\n \t\t\n')
+    options = {"sep": "\t", "quote": ""}
+    run = runner(copying(schema="n INT, s STRING, t STRING", options=options))
+    arrived, failed = parsed(run, ("n", "s", "t"), sink_rows)
+    assert arrived == [(1, '5" x 7"', None), (None, None, None)]
+    assert failed == {" \t\t": "csv: n: expected int, found  "}
+
+
+STRICT = "d DECIMAL(10,2), f DOUBLE, r FLOAT, a DATE, t TIMESTAMP, l TIMESTAMP_NTZ, v VARCHAR(3)"
+VALUES = [
+    ("d", "1,5", "decimal(10,2)"), ("d", "1.239", "decimal(10,2)"), ("d", "123456789", "decimal(10,2)"),
+    ("f", "1d", "double"), ("f", "1e999", "double"), ("f", "0x1p3", "double"), ("r", "1e39", "float"),
+    ("a", "2024-01-05 garbage", "date"), ("a", "2024-02-30", "date"), ("a", "5.1.2024", "date"),
+    ("t", "12:30:00", "timestamp"), ("t", "2024-01-05 10:00:00.1234567", "timestamp"),
+    ("t", "2024-01-05 10:00 CET", "timestamp"), ("l", "2024-01-05T10:00:00Z", "timestamp_ntz"),
+    ("v", "abcd", "varchar(3)"),
+]  # fmt: skip
+FITTING = [
+    ("1.50", "1e3", "-.5", "2024-01-05", "2024-01-05T10:00:00Z", "2024-01-05 10:00:00.123456", "é"),
+    ("-1.5000", "NaN", "Infinity", "2024-02-29", "2024-01-05", "2024-01-05", "abc"),
+]
+
+
+def _names():
+    return [one.split()[0] for one in STRICT.split(", ")]
+
+
+def test_values_of_csv_have_their_type(runner, tmp_path, sink_rows):
+    """A text that is no value of its column's type fails its record, with column, type and text; none is rounded,
+    guessed or cut."""
+    bad = [";".join(v if n == name else "" for n in _names()) for name, v, _ in VALUES]
+    write(
+        tmp_path, "a.csv", "\n".join([";".join(_names()), *bad, *map(";".join, FITTING)]).encode()
+    )
+    run = runner(copying(schema=STRICT, options={"sep": ";"}))
+    arrived, failed = parsed(run, ("d", "f", "a", "v"), sink_rows)
+    assert failed == {
+        line: f"csv: {name}: expected {kind}, found {value}"
+        for line, (name, value, kind) in zip(bad, VALUES, strict=True)
+    }
+    assert [str(row[0]) for row in arrived] == ["-1.50", "1.50"]
+    assert arrived[1][1:] == (1000.0, date(2024, 1, 5), "é")
+
+
+def test_values_of_json_have_their_type(runner, tmp_path, sink_rows):
+    """So does a value of JSON, at any depth; a number too exact for its decimal, and a comma in one, too."""
+    schema = f"{STRICT}, n INT, s STRUCT<a: DATE, d: DECIMAL(3,1)>, x ARRAY<TIMESTAMP>"
+    texts = [(n, v) for n, v, _ in VALUES if (n, v) != ("f", "1e999")]
+    wrong = [
+        *texts, ("f", "1d"), ("n", 1.5), ("n", "7"), ("s", {"a": "x"}), ("s", {"d": 1.25}),
+        ("x", ["2024-01-05", "12:30:00"]),
+    ]  # fmt: skip
+    bad = [json.dumps({name: value}) for name, value in wrong] + ['{"f": 1e999}', '{"d": 1.239}']
+    good = [
+        '{"d": 1.5, "n": 2, "s": {"a": "2024-01-05", "d": 1.5}, "v": "1,5"}',
+        '{"d": "7", "f": 2}',
+    ]
+    write(tmp_path, "a.jsonl", "\n".join([*bad, "", "  ", *good]).encode())
+    run = runner(copying(schema=schema, format="json"))
+    arrived, failed = parsed(run, ("d", "n", "v"), sink_rows)
+    assert [(str(row[0]), *row[1:]) for row in arrived] == [
+        ("1.50", 2, "1,5"),
+        ("7.00", None, None),
+    ]
+    assert set(failed) == set(bad)
+    assert failed['{"d": 1.239}'] == "json: d: expected decimal(10,2), found 1.239"
+    assert failed['{"n": 1.5}'] == "json: n: expected int, found 1.5"
+    assert failed[json.dumps({"a": "2024-01-05 garbage"})].endswith("found 2024-01-05 garbage")
+
+
+def test_formats_of_dates_are_enforced(runner, tmp_path, sink_rows):
+    """A date or a moment is written as the option says, and as nothing else."""
+    data = b"a,t\n05.01.2024,5/1/2024 7:30\n2024-01-05,\n05.01.2024 x,\n31.02.2024,\n"
+    write(tmp_path, "a.csv", data)
+    options = {"dateFormat": "dd.MM.yyyy", "timestampFormat": "d/M/yyyy H:mm"}
+    run = runner(copying(schema="a DATE, t TIMESTAMP", options=options))
+    arrived, failed = parsed(run, ("a",), sink_rows)
+    assert arrived == [(date(2024, 1, 5),)]
+    assert set(failed) == {"2024-01-05,", "05.01.2024 x,", "31.02.2024,"}
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ({"options": {"multiLine": "true"}}, "declare the source with multiline=True"),
+        ({"options": {"encoding": "utf-16"}}, "files are read as UTF-8"),
+        ({"options": {"lineSep": ";"}}, "records end with a line break"),
+        ({"options": {"comment": "#"}}, "drop it in a stage"),
+        ({"options": {"seperator": ";"}}, "'seperator' .* not supported with csv"),
+        ({"options": {"sep": "||"}}, "expected one character, found '\\|\\|'"),
+        ({"options": {"sep": ";"}, "format": "json"}, "option 'sep' .* with json"),
+        ({"options": {"mergeSchema": "true"}, "format": "parquet"}, "it has none"),
+        ({"multiline": True, "format": "json"}, "expected format csv"),
+        ({"columns": "by_order"}, "expected one of in_order, by_name"),
+    ],
+)
+def test_options_that_would_do_harm_are_refused(source, message):
+    """An option that does nothing, or loses records, is refused by name, with what to do instead."""
+    with pytest.raises(DeclarationError, match=message):
+        copying(**source)
+
+
+def test_columns_by_name(runner, tmp_path, sink_rows, caplog):
+    """By name, each file has columns in an order of its own; a new one is noted and ignored, one that is missing is null."""
+    write(tmp_path, "a.csv", b"n,name,price\n1,a,2\nx,a,2\n")
+    write(tmp_path, "b.csv", b"price,extra,n\n3,e,2\n4,e,y\n")
+    run = runner(copying(columns="by_name"))
+    arrived, failed = parsed(run, ("n", "name", "price"), sink_rows)
+    assert arrived == [(1, "a", 2.0), (2, None, 3.0)]
+    assert failed == {
+        "x,a,2": "csv: n: expected int, found x", "4,e,y": "csv: n: expected int, found y",
+    }  # fmt: skip
+    assert "b.csv: columns not in the schema are ignored: extra" in caplog.text
+    later = runner(copying(columns="by_name", schema="n STRING, name STRING, price DOUBLE"))
+    original = one(run.job.database, "SELECT batch_id FROM batch").batch_id
+    replay = later.open_replay(original)
+    assert later.settled(replay).failed == 0
+    replayed = sink_rows(f"out/batch={replay.batch_id}", "n", "name", "price")
+    assert replayed == [("x", "a", 2.0), ("y", None, 4.0)]
+    strict = runner(copying(columns="by_name", schema="n INT, name STRING NOT NULL, price DOUBLE"))
+    with pytest.raises(InputError, match=r"b\.csv: expected NOT NULL column name, found price"):
+        strict.step(strict.open("other", *_next_month()), "records")
+
+
+def test_nulls_in_parquet(runner, tmp_path, sink_rows):
+    """NOT NULL is enforced for Parquet as it is for text: such a row fails, named and with its fields."""
+    (tmp_path / "in").mkdir()
+    table = pa.table({"n": pa.array([1, None], pa.int32()), "name": ["a", "b"], "price": [1.5, 2]})
+    pq.write_table(table, tmp_path / "in" / "a.parquet")
+    run = runner(copying(format="parquet", schema=SCHEMA.replace("n INT", "n INT NOT NULL")))
+    arrived, failed = parsed(run, ("n",), sink_rows)
+    assert (arrived, failed) == ([(1,)], {'{"name":"b","price":2.0}': "n is null"})
+
+
+def test_uncommon_parquet(runner, tmp_path, sink_rows):
+    """INT96 and unsigned integers are read as Spark reads them; nanoseconds and brotli end in one clear line."""
+    (tmp_path / "in").mkdir()
+    path, moment = tmp_path / "in" / "a.parquet", datetime(2024, 1, 5, 10, tzinfo=UTC)
+    at = pa.array([moment], pa.timestamp("us", "UTC"))
+    table = pa.table({"u": pa.array([2**32 - 1], pa.uint32()), "at": at})
+    pq.write_table(table, path, use_deprecated_int96_timestamps=True)
+    run = runner(copying(format="parquet", schema="u BIGINT, at TIMESTAMP"))
+    arrived, _ = parsed(run, ("u", "at"), sink_rows)
+    assert [(u, at.astimezone(UTC)) for u, at in arrived] == [(2**32 - 1, moment)]
+    again = runner(copying(format="parquet", schema="u BIGINT, at TIMESTAMP"))
+    batch = again.open("other", *_next_month())
+    pq.write_table(table.set_column(1, "at", at.cast(pa.timestamp("ns", "UTC"))), path)
+    with pytest.raises(InputError, match=r"a\.parquet: column at holds nanoseconds.*microseconds"):
+        again.step(batch, "records")
+    pq.write_table(table, path, compression="brotli")
+    with pytest.raises(InputError, match=r"a\.parquet: column u is compressed with BROTLI.*zstd"):
+        again.step(batch, "records")

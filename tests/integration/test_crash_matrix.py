@@ -141,6 +141,19 @@ CASES = [
 ]
 
 
+# One kill for each kind of arrow; ``make test-all`` has every one.
+OFTEN = frozenset(
+    name.replace(" ", "-")
+    for name in (
+        "opened, swept", "emit in its commit", "deltas posted by half", "deltas posted, swept",
+        "stage in its commit", "in a record", "report staged", "table committed, swept",
+        "in the settlement", "settled, swept", "two of three withheld", "lake renamed",
+        "report in its transaction", "table made", "source told of acks only",
+        "replay being opened", "replay table committed", "combined sink committed", "daily shown",
+    )
+)  # fmt: skip
+
+
 @pytest.fixture(scope="module")
 def children() -> Iterator[Children]:
     """Processes to be killed; nothing of them is left when the tests end, however they end."""

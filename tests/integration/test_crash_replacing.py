@@ -30,6 +30,15 @@ PUBLISHERS = {"lake": PARQUET, "report": POSTGRES, "table": DELTA}
 BEFORE = {"lake": "priced", "report": "lake", "table": "report"}
 
 
+# One kill for each kind of arrow; ``make test-all`` has every one.
+OFTEN = frozenset(
+    (
+        "new-renamed-exactly", "table-shown-exactly", "report-before-at-least",
+        "lake-at-least", "at-least-removed-and-not-noted",
+    )
+)  # fmt: skip
+
+
 @pytest.fixture(scope="module")
 def children() -> Iterator[Children]:
     """Processes to be killed; nothing of them is left when the tests end, however they end."""

@@ -55,6 +55,10 @@ class FeedLab(Kept):
         return Counter(found["n"].to_pylist())
 
 
+# One kill for each kind of arrow; ``make test-all`` has every one.
+OFTEN = frozenset(("posted-retry", "in-its-commit-another-batch-first", "after-ack_commit"))
+
+
 @pytest.fixture(scope="module")
 def children() -> Iterator[Children]:
     """Processes to be killed; nothing of them is left when the tests end, however they end."""

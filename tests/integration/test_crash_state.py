@@ -96,6 +96,16 @@ CASES = [
 ]
 
 
+# One kill for each kind of arrow; ``make test-all`` has every one.
+OFTEN = frozenset(
+    (
+        "function-rows-taken", "function-in-its-commit", "function-shown",
+        "function-old-files-gone-and-not-noted", "files-before-its-commit",
+        "files-page-written", "files-being-noted-as-acked", "files-replay-committed",
+    )
+)  # fmt: skip
+
+
 @pytest.fixture(scope="module")
 def children() -> Iterator[Children]:
     """Processes to be killed; nothing of them is left when the tests end, however they end."""

@@ -14,6 +14,8 @@ from ledger.states import BatchStatus
 from tests.support.flights import write_slice
 from tests.support.ledgers import one, rows
 
+pytestmark = pytest.mark.compiled
+
 DAY = ["carrier", "year", "month", "day"]
 # The first two departures of the year: the first is the poison, the second gets lost.
 POISON, LOST = {"carrier": "UA", "flight": 1545}, {"carrier": "UA", "flight": 1714}

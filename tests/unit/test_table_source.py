@@ -26,7 +26,7 @@ from ledger.errors import ConfigurationError, DeclarationError, IntegrityError
 from ledger.queries.source_moments import MomentForm
 from ledger.queries.source_tables import from_text, to_text
 from ledger.queries.source_writers import POLL_SECONDS, Running, outwait
-from ledger.spark.fitting import Fitting, from_raw, raw
+from ledger.spark.fitting import from_raw, of_table, raw
 
 URL = "postgresql+psycopg2://reader:secret@host:5433/shop?options=-csecret"
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
@@ -173,7 +173,7 @@ def test_a_wait_is_for_those_of_the_beginning_and_all_prepared_ones():
 
 
 def fitted(kind, value, nullable=True):
-    columns, errors = Fitting(StructType([StructField("c", kind, nullable)])).fit([(value,)])
+    columns, errors = of_table(StructType([StructField("c", kind, nullable)])).fit([(value,)])
     return columns[0].to_pylist()[0], errors[0]
 
 
@@ -235,13 +235,13 @@ def test_null_in_a_required_column_does_not_fit():
 def test_a_misfit_fails_its_record_alone():
     """The other rows keep their values, the failed one has none; no rows are no columns' error."""
     schema = StructType([StructField("a", LongType()), StructField("b", StringType())])
-    columns, errors = Fitting(schema).fit([(1, "x"), ("?", "y"), (3, 4), (5, None)])
+    columns, errors = of_table(schema).fit([(1, "x"), ("?", "y"), (3, 4), (5, None)])
     assert [column.to_pylist() for column in columns] == [
         [1, None, None, 5],
         ["x", None, None, None],
     ]
     assert [bool(error) for error in errors] == [False, True, True, False]
-    assert [len(column) for column in Fitting(schema).fit([])[0]] == [0, 0]
+    assert [len(column) for column in of_table(schema).fit([])[0]] == [0, 0]
 
 
 def test_a_raw_row_can_be_fitted_again():
@@ -257,7 +257,7 @@ def test_a_raw_row_can_be_fitted_again():
     row = (1, Decimal("1.25"), NOON, date(2026, 1, 31), memoryview(b"\xff"), "é")
     names = [f"c{number}" for number in range(len(kinds))]
     schema = StructType([StructField(n, k) for n, k in zip(names, kinds, strict=True)])
-    columns, errors = Fitting(schema).fit([from_raw(names, raw(names, row))])
+    columns, errors = of_table(schema).fit([from_raw(names, raw(names, row))])
     assert errors == [None]
     assert [column.to_pylist()[0] for column in columns] == [*row[:4], b"\xff", "é"]
 
@@ -273,7 +273,9 @@ def test_numbers_of_a_spoilt_row_fit_when_it_is_tried_again(kind):
     """A numeric value is in the kept row what it was from the database, whatever column spoilt it."""
     names = ["amount", "other"]
     kept = raw(names, [Decimal("3"), "spoilt"])
-    fitting = Fitting(StructType([StructField("amount", kind), StructField("other", StringType())]))
+    fitting = of_table(
+        StructType([StructField("amount", kind), StructField("other", StringType())])
+    )
     (amounts, _), errors = fitting.fit([from_raw(names, kept)])
     assert errors == [None]
     assert amounts.to_pylist() == [3]

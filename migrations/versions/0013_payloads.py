@@ -1,15 +1,15 @@
 """What failed records contain, who stopped the retries of one, and where a pipeline is declared.
 
-Revision: 0012
-Revises: 0011
+Revision: 0013
+Revises: 0012
 """
 
 import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects import postgresql
 
-revision = "0012"
-down_revision = "0011"
+revision = "0013"
+down_revision = "0012"
 branch_labels = None
 depends_on = None
 
@@ -98,7 +98,11 @@ def upgrade() -> None:
     )
     op.create_index(op.f("given_up_message_id_idx"), "given_up", ["message_id"])
     # Content is not for everybody who may count: ledger_reader gets no grant on failed_payload.
-    op.execute("GRANT SELECT, INSERT, UPDATE ON failed_payload TO ledger_writer")
+    op.execute(
+        "GRANT SELECT, INSERT, UPDATE (content, parsed, key) ON failed_payload TO ledger_writer"
+    )
+    op.execute("GRANT SELECT ON failed_payload TO ledger_payload_reader")
+    op.execute("GRANT UPDATE (target) ON pipeline TO ledger_writer")
     op.execute("GRANT SELECT, INSERT ON given_up TO ledger_writer")
     op.execute("GRANT SELECT ON given_up TO ledger_reader")
     for table in ("failed_payload", "given_up"):
