@@ -4,10 +4,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ledger.commands import ANY_TARGET
 from ledger.states import BatchStatus, Outcome
 from ledger.summary import Summary
-
-ANY_TARGET = "MODULE:PIPELINE"  # where it is not known
 
 # Exit codes: nothing is decided; records failed; quarantined records are not accepted.
 ERROR, INCOMPLETE, QUARANTINED = 1, 3, 4
@@ -81,6 +80,7 @@ def _commands(summary: Summary, target: str) -> tuple[tuple[str, str], ...]:
         found += [
             ("Once the cause is fixed, replay just these", replay),
             ("In Airflow", _trigger("ledger_replay", f'{{"batch": {number}}}')),
+            *(("By cause", one) for one in summary.remedies),
         ]
     if summary.unaccepted:
         form = f'{{"batch": {number}, "reason": "..."}}'

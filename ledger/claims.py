@@ -277,7 +277,7 @@ def _taken(pipeline: Pipeline, opening: Opening, source: str, holder: Row[Any]) 
     return InputError(
         f"source {source!r} of pipeline {pipeline.name!r}: the interval {start} to {end} belongs to batch "
         f"{holder.batch_id} ({holder.status}; run {holder.run_id!r}); a second batch would deliver it twice. "
-        f"{commands.ways_on(target_of(pipeline), opening, holder)}"
+        f"{commands.ways_on(target_of(pipeline) or commands.ANY_TARGET, opening, holder)}"
     )
 
 

@@ -6,6 +6,8 @@ from typing import Any, Protocol
 
 from ledger.requests import Interval
 
+ANY_TARGET = "MODULE:PIPELINE"  # of a pipeline whose place is not known
+
 
 class Asked(Protocol):
     """What asks for an interval, from its start inclusive to its end exclusive."""

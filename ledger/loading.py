@@ -9,15 +9,6 @@ from ledger.pipeline import Pipeline
 from ledger.steps import suggestion
 
 
-def target_of(pipeline: Pipeline) -> str:
-    """MODULE:NAME of a pipeline that is a global of the module that declared it, for commands to paste."""
-    module = sys.modules.get(pipeline.module)
-    for name, value in vars(module).items() if module else ():
-        if value is pipeline:
-            return f"{pipeline.module}:{name}"
-    return "MODULE:PIPELINE"
-
-
 def load_pipeline(target: str) -> Pipeline:
     """The pipeline that ``target``, such as ``jobs.flights:pipeline``, names; checked as a graph.
 
@@ -54,3 +45,13 @@ def _make_importable(folder: str) -> None:
     known = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     if folder not in known:
         os.environ["PYTHONPATH"] = os.pathsep.join([folder, *known])
+
+
+def target_of(pipeline: Pipeline) -> str | None:
+    """MODULE:NAME under which a pipeline can be loaded again; None if it is no global of a module."""
+    module = sys.modules.get(pipeline.module)
+    names = [name for name, value in vars(module or sys).items() if value is pipeline]
+    # A DAG file is loaded under a name that nobody else can import.
+    if not names or pipeline.module.startswith(("unusual_prefix_", "__main__")):
+        return None
+    return f"{pipeline.module}:{names[0]}"

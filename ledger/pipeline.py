@@ -145,8 +145,12 @@ class Pipeline:
         on_ack: Notice | None = None,
         on_fail: Notice | None = None,
         track: str | None = None,
+        key: str | Sequence[str] = (),
     ) -> None:
         """Declare a tracked source: files, a table, or a StatefulSource, whose hooks keep its position.
+
+        ``key``: the columns by which people know a record; kept with each failure, and how
+        ``ackledger replay --from-source`` finds a record again in a file that was fixed.
 
         ``track``: a SQL predicate over its columns, for example ``"cents > 0"``; records for which it
         is false are handed on untracked: nobody notices if they are lost. Null counts as true.
@@ -156,7 +160,7 @@ class Pipeline:
         ``message_id``, of failed ones also ``stage``, ``reason`` and ``raw``. At least once for each
         batch, so be idempotent on its number; what raises is called again.
         """
-        self._add(source_step(name, source, on_ack, on_fail, track))
+        self._add(source_step(name, source, on_ack, on_fail, track, key))
 
     def reference(self, name: str, source: FileSource) -> None:
         """Declare a side input: not tracked, handed to stages that name it as a keyword."""
@@ -357,6 +361,7 @@ class Pipeline:
                 **({"unit": list(step.unit)} if isinstance(step, StageStep) and step.whole else {}),
                 **({"merges": True} if self.graph.merges(step.name) else {}),
                 **({"notice": True} if isinstance(step, SourceStep) and step.wants_notice else {}),
+                **(step.layout if isinstance(step, SourceStep) else {}),
                 **(
                     {"units": True}
                     if step.kind == "sink" and self.graph.in_units(step.name)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from ledger import follow_ups, recovery, state_runs
 from ledger.database.connection import Database
 from ledger.errors import Failures, FencedError, LedgerError, NotReadyError
+from ledger.payloads import try_to_keep
 from ledger.pipeline import Pipeline
 from ledger.publishing import Published, lost, needs_withholding, publish
 from ledger.queries import checkpoints, publications
@@ -92,6 +93,7 @@ def settle_and_follow(job: "Job", batch_id: int, *, now: datetime | None = None)
 def _follow(job: "Job", batch_id: int) -> None:
     """Do what follows a settlement, in order: none of it waits for what fails before it."""
     failures = Failures()
+    try_to_keep(job.database, batch_id)
     with failures.kept():
         publish_settled(job, batch_id)
     with failures.kept():

@@ -134,7 +134,7 @@ def wake(connection: Connection, batch_id: int, roots: Sequence[int], stage: str
     queries.collect_woken(connection, batch_id, roots, stage, reason)
     _record_failures(connection, batch)
     queries.record_attempts(connection, batch_id)
-    _decide_publications(connection, batch, failed=0)
+    decide_publications(connection, batch, failed=0)
 
 
 def abandon(database: Database, batch_id: int, reason: str) -> bool:
@@ -196,13 +196,13 @@ def _decide_roots(
             )
         batches.supersede_family(connection, batch.replaces_batch_id, batch.batch_id)
         publications.supersede(connection, batch.batch_id)
-    _decide_publications(connection, batch, failed)
+    decide_publications(connection, batch, failed)
     runs.forget_fails(connection, batch.batch_id)
     partitions.clear_partition(connection, batch.batch_id)
     return Settlement(batch.batch_id, BatchStatus.SETTLED, verdict.reason, True, roots, failed)
 
 
-def _decide_publications(connection: Connection, batch: Batch, failed: int) -> None:
+def decide_publications(connection: Connection, batch: Batch, failed: int) -> None:
     """What the sinks are to show from now on, of this batch and of those of its family that were held."""
     if not batch.exactly_once:
         return
@@ -328,7 +328,7 @@ def _abandon(connection: Connection, batch: Batch, verdict: Verdict) -> Settleme
     runs.supersede_all(connection, batch.batch_id)
     queries.release_messages(connection, batch.batch_id)
     if batch.kind is BatchKind.REPLAY:  # what was held for its sake may be shown now
-        _decide_publications(connection, batch, failed=0)
+        decide_publications(connection, batch, failed=0)
     runs.fence_all_running(connection, batch.batch_id)
     runs.forget_fails(connection, batch.batch_id)
     partitions.clear_partition(connection, batch.batch_id)

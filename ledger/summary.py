@@ -6,6 +6,7 @@ from typing import Any
 from ledger.database.connection import Database
 from ledger.queries import batches, claims, combines, publications, reports
 from ledger.recovery import waits_for
+from ledger.remedies import Case, remedy
 from ledger.states import BatchStatus, OnQuarantine, Outcome
 
 
@@ -42,7 +43,7 @@ class Summary:
     records of its interval that further batches are to read (``max_pending``). ``unpublished``: sinks that
     are yet to show what is decided of it. ``uncombined``: a combine of it is due. ``waits``: of each state over
     batches that it is not in, what that waits for. ``original_id``: itself, or what it is a replay of.
-    ``accepted``: of the quarantined records."""
+    ``accepted``: of the quarantined records. ``remedies``: what its failed records need, by cause."""
 
     batch_id: int
     pipeline: str
@@ -58,6 +59,7 @@ class Summary:
     unpublished: int = 0
     uncombined: bool = False
     waits: tuple[str, ...] = ()
+    remedies: tuple[str, ...] = ()
 
     @property
     def outcome(self) -> Outcome:
@@ -105,6 +107,10 @@ def summarize(database: Database, batch_id: int) -> Summary:
         database.transact(lambda c: publications.unpublished(c, batch_id)),
         database.transact(lambda c: combines.combine_is_due(c, batch_id)),
         tuple(database.transact(lambda c: waits_for(c, batch_id))),
+        tuple(
+            remedy(row.records, Case.of(row))
+            for row in database.transact(lambda c: reports.failed_cases(c, None, batch_id))
+        ),
     )
 
 

@@ -41,7 +41,7 @@ _PLAIN = {
 }
 
 TABLES = (
-    "accepted_root, acceptance, dedup_filter, failed_root, failed_message, replay_root, root_fail, stage_run_bucket, stage_run_file, "
+    "accepted_root, acceptance, dedup_filter, failed_payload, given_up, failed_root, failed_message, replay_root, root_fail, stage_run_bucket, stage_run_file, "
     "stage_run_input, stage_run_drop, claimed_file, replaced_folder, checkpoint, sink_replacement, publication, batch_source, stage_run, batch, pipeline"
 )
 
@@ -52,12 +52,21 @@ _SHARED = ("test_airflow.py", "test_chaos.py", "test_crash_")
 _HASTY = ("fsync", "full_page_writes", "synchronous_commit")
 
 
-@pytest.hookimpl(tryfirst=True)  # before the groups are read
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """Workers take one test after the other, but files whose tests share something as a whole."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class FilesThatShare(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.split("::")[0]
+            return file if Path(file).name.startswith(_SHARED) else nodeid
+
+    return FilesThatShare(config, log)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the tests that share something together; set aside what ``make test-all`` alone runs."""
-    for item in items:
-        if item.path.name.startswith(_SHARED):
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+    """Set aside what ``make test-all`` alone runs."""
     for module in {item.module for item in items if hasattr(item.module, "OFTEN")}:
         _set_aside([item for item in items if item.module is module], module.OFTEN)
 

@@ -58,7 +58,8 @@ class Complete(BaseOperator):
 
         database = connected()
         summary = summarize(database, batch_id)
-        failures = database.transact(lambda c: reports.failures(c, None, batch_id))
+        chosen = {"pipeline": None, "batch_id": batch_id, "stage": None, "reason": None}
+        failures = database.transact(lambda c: reports.failures(c, chosen))
         # What is left of the interval is the business of the run that next_part triggers.
         succeeds = replace(summary, unread=0).succeeds
         advice = advise(summary, self.target)

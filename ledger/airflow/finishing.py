@@ -19,6 +19,7 @@ def settle_task() -> Any:
     @task(task_id="settle")
     def settle(**context: Any) -> None:
         """Decide every record of the batch: acked, or failed with its stage and reason."""
+        from ledger.payloads import try_to_keep
         from ledger.replaced import remove_replaced
         from ledger.settlement import settle_once
 
@@ -36,6 +37,7 @@ def settle_task() -> Any:
             done.roots - done.failed,
             done.failed,
         )
+        try_to_keep(database, done.batch_id)
         remove_replaced(database, done.batch_id)
 
     return settle()
@@ -48,10 +50,12 @@ def publish_task(target: str) -> Any:
     def publish(**context: Any) -> None:
         """Publish what is acked; of a batch that ran at least once it is visible already."""
         from ledger.loading import load_pipeline
+        from ledger.payloads import try_to_keep
         from ledger.publishing import publish as publish_batch
 
         database = connected()
         batch_id = decided_batch(context, database)
+        try_to_keep(database, batch_id)  # the sweeper may have settled it, far from the storage
         for shown in publish_batch(database, Settings(), load_pipeline(target), batch_id):
             _log.info("%s", shown)
 

@@ -105,6 +105,9 @@ def replay_dag(**dag_options: Any) -> DAG:
         "held": Param(
             False, type="boolean", description="Records held with their unit, with a new budget."
         ),
+        "from_source": Param(
+            False, type="boolean", description="Read them again from their source, by key."
+        ),
         "release": Param(
             False, type="boolean", description="First let that batch settle, which is held."
         ),

@@ -47,7 +47,7 @@ _OWN_TASKS = (
     COMBINE,
     STATE,
 )
-SELECTING = ("reason", "stage", "root", "source", "since", "until", "quarantined", "held")
+SELECTING = ("reason", "stage", "root", "source", "since", "until", "quarantined", "held", "from_source")  # fmt: skip
 _OWN_CONF = ("interval_start", "interval_end", "reprocess", "guarantee")
 _log = logging.getLogger(__name__)
 START = datetime(2000, 1, 1, tzinfo=UTC)

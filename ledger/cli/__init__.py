@@ -9,6 +9,7 @@ from ledger.cli import (  # noqa: F401  # each registers its commands
     failing,
     inspecting,
     maintaining,
+    records,
     running,
 )
 from ledger.cli.base import app, fail

@@ -1,4 +1,4 @@
-"""Commands that ask the ledger: ``status``, ``failed``, ``sql``."""
+"""Commands that ask the ledger: ``status``, ``sql``."""
 
 from ledger.cli import tables
 from ledger.cli.base import BatchNumber, Json, PipelineName, app, err, example, show
@@ -27,14 +27,6 @@ def status(
         lambda c: waiting_states(c, pipeline), engine=database.reader
     ):
         err.print(sentence, style="yellow", markup=False, highlight=False, soft_wrap=True)
-
-
-@app.command(epilog=example("failed", "failed --batch 1 --json"))
-def failed(pipeline: PipelineName = None, batch: BatchNumber = None, as_json: Json = False) -> None:
-    """Show failed and quarantined records by stage and reason."""
-    database = connect(Settings())
-    rows = database.transact(lambda c: reports.failures(c, pipeline, batch), engine=database.reader)
-    show([dict(row._mapping) for row in rows], as_json, tables.failures)
 
 
 @app.command(epilog=example("sql 'SELECT * FROM batch_status ORDER BY batch_id'"))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ledger.advice import ANY_TARGET, ERROR, INCOMPLETE, QUARANTINED, advise, exit_code
+from ledger.advice import ERROR, INCOMPLETE, QUARANTINED, advise, exit_code
 from ledger.checks import before_run, require, surroundings
 from ledger.cli import tables
 from ledger.cli.base import (
@@ -26,10 +26,12 @@ from ledger.cli.base import (
 )
 from ledger.cli.failing import going_on
 from ledger.cli.progress import progress_of
+from ledger.commands import ANY_TARGET
 from ledger.database.connection import Database
 from ledger.database.upgrade import connect
-from ledger.errors import BackPressureError, Failures, InputError, NotReadyError
+from ledger.errors import BackPressureError, Failures, NotReadyError
 from ledger.opening import open_batch, open_replay
+from ledger.payloads import keep_all
 from ledger.pipeline import Pipeline
 from ledger.queries import batches, publications, replays
 from ledger.queries.batches import Batch
@@ -105,6 +107,9 @@ def replay(
     held: Annotated[
         bool, typer.Option("--held", help="Records whose unit failed too often, with a new budget.")
     ] = False,
+    from_source: Annotated[
+        bool, typer.Option("--from-source", help="Read them again from their source, by key.")
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say what is due, by stage and reason.")
     ] = False,
@@ -116,10 +121,11 @@ def replay(
     settings = Settings()
     pipeline = load(target)
     database = connect(settings)
-    selection = Selection(reason, stage, root, source, since, until, quarantined, held)
+    selection = Selection(reason, stage, root, source, since, until, quarantined, held, from_source)
     if dry_run:
         show(_matching(database, pipeline, batch, selection), as_json, tables.rows)
         return
+    keep_all(database, pipeline.name)
     base = run_id or f"replay-{uuid.uuid4()}"
     summaries = []
     originals = _originals(database, pipeline, batch, selection, base)
@@ -137,8 +143,8 @@ def replay(
             continue
         done = _run_batch(database, settings, pipeline, opened, master, target)
         summaries.append(summary_of(*done, target))
-    if not summaries:
-        raise InputError("nothing to replay: no failed record matches; see 'ackledger failed'")
+    if not summaries and not as_json:
+        out.print("nothing to replay: no failed record matches, or is due; see 'ackledger failed'")
     finish(summaries, as_json)
 
 
@@ -156,6 +162,7 @@ def publish(
 
     settings, pipeline = Settings(), load(target)
     database = connect(settings)
+    keep_all(database, pipeline.name)
     waiting = database.transact(lambda c: publications.waiting(c, pipeline.name, batch))
     failures, shown = Failures(), []
     if waiting or is_due(database, pipeline):

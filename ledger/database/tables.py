@@ -154,6 +154,11 @@ pipeline = Table(
         nullable=False,
         comment="Longest wait before a replay.",
     ),
+    Column(
+        "target",
+        Text,
+        comment="MODULE:PIPELINE where it is declared, for commands; null: no global.",
+    ),
     _moment("created_at", "When the ledger first saw it.", now=True),
     comment="One row per declared pipeline, with the policy that its last batch was opened with.",
 )
@@ -653,6 +658,55 @@ failed_root = Table(
     Index(None, "message_id"),
     Index(None, "batch_id"),
     comment="Every failed attempt of every message: where and why. Never changed.",
+)
+
+failed_payload = Table(
+    "failed_payload",
+    metadata,
+    Column(
+        "message_id",
+        BigInteger,
+        primary_key=True,
+        autoincrement=False,
+        comment="Message, once for all its attempts.",
+    ),
+    Column("batch_id", BigInteger, nullable=False, comment="Batch of its first attempt."),
+    Column(
+        "key",
+        JSONB,
+        comment="Values of the source's key columns; null: the source declares none.",
+    ),
+    Column(
+        "content",
+        Text,
+        nullable=False,
+        comment="JSON of its fields, or raw text of what did not parse; at most 10,000 signs.",
+    ),
+    Column(
+        "parsed",
+        Boolean,
+        nullable=False,
+        comment="Whether content is the JSON of its fields, and whole.",
+    ),
+    Column("source_file", Text, comment="File that it was read from, if it was one."),
+    Column(
+        "source_row",
+        BigInteger,
+        comment="Its number among the file's records, from 1; null: not known.",
+    ),
+    Index(None, "batch_id"),
+    comment="Content of each record that failed, copied from its snapshot.",
+)
+
+given_up = Table(
+    "given_up",
+    metadata,
+    Column("message_id", BigInteger, nullable=False, comment="Message that was quarantined."),
+    Column("reason", Text, nullable=False, comment="Why, in the person's words."),
+    Column("given_up_by", Text, nullable=False, comment="Who did it."),
+    _moment("given_up_at", "When.", now=True),
+    Index(None, "message_id"),
+    comment="Records that a person moved to quarantine, with the reason. Never changed.",
 )
 
 publication = Table(

@@ -92,20 +92,28 @@ def save_pipeline(connection: Connection, policy: Mapping[str, Any]) -> int:
     statement = text("""
         INSERT INTO pipeline (name, message_timeout_seconds, max_batch_age_seconds, max_replays, max_failed_ratio,
                               on_quarantine, tolerate, replay_limit, replay_backoff_seconds,
-                              replay_backoff_cap_seconds, auto_replay)
+                              replay_backoff_cap_seconds, auto_replay, target)
         VALUES (:name, :message_timeout_seconds, :max_batch_age_seconds, :max_replays, :max_failed_ratio,
                 :on_quarantine, :tolerate, :replay_limit, :replay_backoff_seconds, :replay_backoff_cap_seconds,
-                :auto_replay)
+                :auto_replay, :target)
         ON CONFLICT (name) DO UPDATE SET
           message_timeout_seconds = excluded.message_timeout_seconds,
           max_batch_age_seconds = excluded.max_batch_age_seconds, max_replays = excluded.max_replays,
           max_failed_ratio = excluded.max_failed_ratio, on_quarantine = excluded.on_quarantine,
           tolerate = excluded.tolerate, replay_limit = excluded.replay_limit,
           replay_backoff_seconds = excluded.replay_backoff_seconds,
-          replay_backoff_cap_seconds = excluded.replay_backoff_cap_seconds, auto_replay = excluded.auto_replay
+          replay_backoff_cap_seconds = excluded.replay_backoff_cap_seconds, auto_replay = excluded.auto_replay,
+          target = coalesce(excluded.target, pipeline.target)
         RETURNING pipeline_id
     """)
     return int(connection.execute(statement, dict(policy)).scalar_one())
+
+
+def target(connection: Connection, pipeline_id: int) -> str | None:
+    """MODULE:PIPELINE where a pipeline is declared; None: it is no global."""
+    statement = text("SELECT target FROM pipeline WHERE pipeline_id = :id")
+    found: str | None = connection.execute(statement, {"id": pipeline_id}).scalar_one()
+    return found
 
 
 def find_run(connection: Connection, pipeline: str, dag_id: str, run_id: str) -> Batch | None:

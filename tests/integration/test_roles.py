@@ -40,7 +40,9 @@ UPDATED = {
         "replay_backoff_seconds",
         "replay_backoff_cap_seconds",
         "auto_replay",
+        "target",
     },
+    "failed_payload": {"content", "parsed", "key"},
     "batch": {
         "status",
         "held_reason",

@@ -13,11 +13,11 @@ FILES = sorted((ROOT / "ledger").rglob("*.py"))
 
 # Inner modules first; nobody imports from a layer outside its own.
 LAYERS = [
-    ["addresses", "declared", "errors", "java", "states", "durations", "settings", "templates", "sources", "sinks", "marks", "anchors", "commands", "stateful", "steps", "graph", "pipeline", "verdict", "loading", "storage", "listing", "manifest", "delivery", "requests"],
+    ["addresses", "declared", "errors", "java", "states", "durations", "settings", "templates", "sources", "sinks", "marks", "anchors", "commands", "stateful", "steps", "graph", "pipeline", "verdict", "loading", "storage", "listing", "manifest", "delivery", "requests", "conditions", "source_lines", "snapshots"],
     ["database"],
     ["queries"],
     ["publishers"],
-    ["checks", "recovery", "claims", "taken_in", "opening", "stage_runs", "state_runs", "source_states", "follow_ups", "settlement", "publishing", "replaced", "sweeper", "summary", "acceptance", "advice"],
+    ["checks", "recovery", "claims", "taken_in", "opening", "stage_runs", "state_runs", "source_states", "follow_ups", "settlement", "payloads", "giving_up", "explaining", "remedies", "publishing", "replaced", "sweeper", "summary", "acceptance", "advice"],
     ["spark"],
     ["running"],
     ["cli", "airflow", "run_step", "faults", "testing"],

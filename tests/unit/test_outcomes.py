@@ -5,7 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from ledger import Pipeline
-from ledger.advice import ANY_TARGET, advise, exit_code, report
+from ledger.advice import advise, exit_code, report
+from ledger.commands import ANY_TARGET
 from ledger.errors import DeclarationError
 from ledger.states import BatchStatus, OnQuarantine, Outcome
 from ledger.summary import Policy, RootCounts, Summary
