@@ -81,14 +81,17 @@ def test_dag_files_import_without_java_or_database(monkeypatch):
 
 @pytest.mark.parametrize("name", ["flights", "wordcount", *LIBRARY])
 def test_dag_files_import_fast(name):
-    """Importing a DAG file adds less than 0.3 s of processor time to `import airflow.sdk`."""
-    program = f"import time, airflow.sdk; t = time.process_time(); import dags.{name}; print(time.process_time() - t)"
+    """Importing a DAG file adds less than a fifth to what `import airflow.sdk` takes of the processor."""
+    program = (
+        "from time import process_time as now; a = now(); import airflow.sdk; b = now(); "
+        f"import dags.{name}; print((now() - b) / (b - a))"
+    )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    seconds = [
+    shares = [
         float(subprocess.check_output([sys.executable, "-c", program], env=environment).split()[-1])
         for _ in range(3)
     ]
-    assert min(seconds) < 0.3
+    assert min(shares) < 0.2
 
 
 def test_pipeline_in_a_dag_file(tmp_path):
