@@ -33,8 +33,8 @@ lint: setup ## Run ruff and mypy
 bench: setup ## Measure against plain Spark; writes benchmarks/results.json
 	@python -m benchmarks
 
-up: setup ## Start Airflow with UI, scheduler, DAGs and sweeper on 127.0.0.1
-	@python -m scripts.up --port $(PORT)
+up: setup ## Start Airflow on 127.0.0.1; DAGS= and DATA= are folders of your own, which are only read
+	@python -m scripts.up --port $(PORT) $(if $(DAGS),--dags "$(DAGS)") $(if $(DATA),--data "$(DATA)")
 
 down: ## Stop what `make up` started
 	@if [ -x .venv/bin/python ]; then python -m scripts.down; fi

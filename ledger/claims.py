@@ -13,10 +13,11 @@ from typing import Any
 
 from sqlalchemy import Connection, Row
 
-from ledger import listing, templates
+from ledger import commands, listing, templates
 from ledger.database.connection import Database
 from ledger.errors import BackPressureError, InputError, NotReadyError
 from ledger.listing import FoundFile
+from ledger.loading import target_of
 from ledger.pipeline import Pipeline
 from ledger.queries import batches, source_tables
 from ledger.queries import claims as queries
@@ -275,8 +276,8 @@ def _taken(pipeline: Pipeline, opening: Opening, source: str, holder: Row[Any]) 
     start, end = opening.interval_start.isoformat(), opening.interval_end.isoformat()
     return InputError(
         f"source {source!r} of pipeline {pipeline.name!r}: the interval {start} to {end} belongs to batch "
-        f"{holder.batch_id} ({holder.status}; run {holder.run_id!r}); a second batch would deliver it twice. Run that "
-        "one again under its run id, replay what failed in it, or replace it (reprocess)"
+        f"{holder.batch_id} ({holder.status}; run {holder.run_id!r}); a second batch would deliver it twice. "
+        f"{commands.ways_on(target_of(pipeline) or commands.ANY_TARGET, opening, holder)}"
     )
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
-from ledger.manifest import DataFile
+from ledger.manifest import DataFile, Manifest, check_files
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,6 +36,33 @@ class Delivery:
         return sum(file.rows for file in self.files)
 
 
+def require_staged(delivery: Delivery) -> None:
+    """Raise LostFileError unless all that was staged is still there."""
+    check_files(
+        Manifest(delivery.files),
+        "Of a settled batch clear the task withhold, or run ackledger publish MODULE:PIPELINE: "
+        "the rows are staged anew from the sink's input. Of one that is not settled run the sink again",
+    )
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A staged row that a sink does not take. ``position``: its place among all rows of the
+    delivery. ``reason``: the sink's own words."""
+
+    position: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What each row of a table has to meet. ``condition``: in Spark's SQL, true for a row that is
+    taken."""
+
+    condition: str
+    reason: str
+
+
 class Publisher(Protocol):
     """One sink, as it is written to: staged files become visible in one moment, once.
 
@@ -45,12 +72,30 @@ class Publisher(Protocol):
 
     keeps_tracking: bool
 
-    def check(self, schema: "pa.Schema") -> None:
-        """Raise StageError, naming column, expected and found, unless rows of ``schema`` fit the sink.
-        Asked before anything is staged; it changes nothing."""
+    def look(self, schema: "pa.Schema | None") -> None:
+        """Raise as ``check`` does, as far as one can tell before there are rows: the sink is reachable, and what
+        is there takes rows of ``schema``. None: their columns are not known yet."""
+
+    def check(self, schema: "pa.Schema", *, by_row: bool = False) -> None:
+        """Raise StageError, naming column, expected and found, unless rows of ``schema`` fit the
+        sink. Asked before anything is staged; it changes nothing. ``by_row``: ``rules`` and
+        ``refused`` are asked later, so what only some rows may break is left to them."""
+
+    def rules(self, delivery: Delivery) -> tuple[Rule, ...]:
+        """What each row of the delivery has to meet where the sink itself checks nothing. The
+        caller evaluates all of them: from here the publish takes the delivery for checked against
+        these."""
+
+    def refused(self, delivery: Delivery, siblings: tuple[str, ...] = ()) -> list[Refusal]:
+        """The rows of the delivery that the sink does not take as it is now, by position; it
+        changes nothing. ``siblings``: tables that other sinks of the pipeline fill with the same
+        batch."""
 
     def staging(self, batch_id: int, version: int) -> str:
         """The folder, absolute or a URL, in which a run stages its files: nobody else ever does."""
+
+    def shows(self, delivery: Delivery) -> bool:
+        """Whether the sink's own record says that it shows this version of the batch."""
 
     def publish(self, delivery: Delivery) -> None:
         """Show the delivery in one moment, and hide what it replaces in the same one.

@@ -9,6 +9,7 @@ LedgerError
 ├── NotReadyError        the batch is not in the state for this: wait, or run what is missing
 │   └── BackPressureError    as many records are pending as a pipeline bears: wait
 ├── IntegrityError       what is stored differs from what was recorded: the batch is held
+│   └── LostFileError        a file that was written is gone or changed: its writer runs again
 ├── TooManyFailedError   more records failed than a pipeline bears: the batch is held for a person
 └── UnavailableError     the database did not answer: run again later
     └── WaitedError          and it was waited for as long as makes sense: a lock, or a sink's database
@@ -21,20 +22,36 @@ from contextlib import contextmanager
 _log = logging.getLogger(__name__)
 
 
+# What a driver exits with (EX_DATAERR of sysexits.h) where the same attempt again would only fail
+# again.
+EXIT_PERMANENT = 65
+
+
 class LedgerError(Exception):
-    """Base of all errors of ackledger; its text says what was expected, found, where, what to do."""
+    """Base of all errors of ackledger; its text says what was expected, found, where, what to do.
+
+    ``permanent``: until a person has changed something, another attempt fails just so.
+    """
+
+    permanent = False
 
 
 class DeclarationError(LedgerError):
     """A pipeline's definition is wrong."""
 
+    permanent = True
+
 
 class ConfigurationError(LedgerError):
     """A setting, the database or the storage is not as needed."""
 
+    permanent = True
+
 
 class InputError(LedgerError):
     """A source file, an interval or an argument is not as declared."""
+
+    permanent = True
 
 
 class StageError(LedgerError):
@@ -55,6 +72,10 @@ class BackPressureError(NotReadyError):
 
 class IntegrityError(LedgerError):
     """Rows, edges, XOR or files differ from what was recorded."""
+
+
+class LostFileError(IntegrityError):
+    """A file that a run wrote is gone, or was changed since."""
 
 
 class TooManyFailedError(LedgerError):

@@ -5,6 +5,8 @@ record of it failed. It runs once there; a later replay, of records that had bee
 whose result takes the place of the first. What began before that one was settled is fenced when it commits.
 """
 
+from dataclasses import asdict
+
 from sqlalchemy import Connection
 
 from ledger.database.connection import Database
@@ -104,12 +106,10 @@ def _open(
     inputs = {
         run.stage: run for run in found if run.stage in reads and run.state is RunState.COMMITTED
     }
-    own = own_run(found, stage, attempt)
+    own = own_run(connection, found, stage, attempt)
     if own is not None:
         return OpenedRun(own.stage_run_id, batch, stage, inputs, BatchStatus.SETTLED)
     runs.fence_running(connection, batch.batch_id, stage)
-    run_id = runs.insert_run(
-        connection, batch.batch_id, stage, attempt.attempt_id, attempt.try_number, LEASE_SECONDS
-    )
+    run_id = runs.insert_run(connection, batch.batch_id, stage, asdict(attempt), LEASE_SECONDS)
     runs.insert_inputs(connection, run_id, [run.stage_run_id for run in inputs.values()])
     return OpenedRun(run_id, batch, stage, inputs, BatchStatus.SETTLED)

@@ -10,9 +10,12 @@ from functools import partial
 from typing import Any
 
 from ledger.errors import InputError
+from ledger.sources import FileSource
 
 SMALL = 1 << 20  # bytes up to which a file's content is read to tell whether it is new
 _CHUNK = 1 << 20
+# What Spark would take for text, or not decompress: by name, as it chooses how to read.
+_ARCHIVES = (".zip", ".7z", ".rar", ".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".xz", ".br")
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,11 @@ class FoundFile:
 
 
 def list_files(pattern: str) -> list[FoundFile]:
-    """Files that the glob matches, by path; hidden ones and those beginning with ``_`` are left out."""
+    """Files that the glob matches, by path; hidden ones and those beginning with ``_`` are left
+    out.
+
+    Raises InputError for an archive, of which Spark would read the packed bytes.
+    """
     import fsspec
 
     fs, path = fsspec.core.url_to_fs(pattern)
@@ -35,8 +42,29 @@ def list_files(pattern: str) -> list[FoundFile]:
     for name, info in sorted(found.items()):
         if info["type"] == "file" and not name.rsplit("/", 1)[-1].startswith((".", "_")):
             full = fs.unstrip_protocol(name) if "://" in pattern else name
+            _require_readable(full)
             shown.append(FoundFile(full, int(info["size"]), _modified(fs, name, info)))
     return shown
+
+
+def _require_readable(path: str) -> None:
+    if path.lower().endswith(_ARCHIVES):
+        raise InputError(
+            f"source file {path} is an archive, or compressed in a way that Spark does not read: "
+            "unpack it beside, "
+            "or compress it as .gz, .bz2 or .zst, and let the path match only that"
+        )
+
+
+def find_files(name: str, source: FileSource, path: str) -> list[str]:
+    """The files that ``path`` matches. Raises InputError if there is none and one is due."""
+    paths = [file.path for file in list_files(path)]
+    if not paths and not source.allow_missing:
+        raise InputError(
+            f"source {name!r}: no file matches {path}. Bring the file and run this again, "
+            "or declare it with allow_missing=True"
+        )
+    return paths
 
 
 def look_at(path: str) -> FoundFile | None:

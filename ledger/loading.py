@@ -19,8 +19,7 @@ def load_pipeline(target: str) -> Pipeline:
         raise DeclarationError(
             f"pipeline {target!r}: expected MODULE:NAME, for example jobs.flights:pipeline"
         )
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
+    _make_importable(os.getcwd())
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as exc:
@@ -36,3 +35,23 @@ def load_pipeline(target: str) -> Pipeline:
         )
     pipelines[name].steps()
     return pipelines[name]
+
+
+def _make_importable(folder: str) -> None:
+    """Here, and in the Python workers of a Spark that this process starts: they find functions by
+    name."""
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    known = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    if folder not in known:
+        os.environ["PYTHONPATH"] = os.pathsep.join([folder, *known])
+
+
+def target_of(pipeline: Pipeline) -> str | None:
+    """MODULE:NAME under which a pipeline can be loaded again; None if it is no global of a module."""
+    module = sys.modules.get(pipeline.module)
+    names = [name for name, value in vars(module or sys).items() if value is pipeline]
+    # A DAG file is loaded under a name that nobody else can import.
+    if not names or pipeline.module.startswith(("unusual_prefix_", "__main__")):
+        return None
+    return f"{pipeline.module}:{names[0]}"

@@ -6,7 +6,11 @@ from dataclasses import dataclass
 import fsspec
 import pyarrow.parquet as pq
 
-from ledger.errors import IntegrityError
+from ledger.errors import LostFileError
+
+_RUN_AGAIN = (
+    "Run the step that wrote it again: in Airflow clear its task and those downstream of it"
+)
 
 
 @dataclass(frozen=True)
@@ -51,13 +55,13 @@ def take_manifest(folder: str) -> Manifest:
     return Manifest(tuple(files))
 
 
-def check_files(manifest: Manifest) -> None:
-    """Raise IntegrityError unless every file is there with the size it had."""
+def check_files(manifest: Manifest, advice: str = _RUN_AGAIN) -> None:
+    """Raise LostFileError, with ``advice``, unless every file is there with the size it had."""
     if not manifest.files:
         return
     fs = fsspec.core.url_to_fs(manifest.files[0].path)[0]
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda file: _check_file(fs, file), manifest.files))
+        list(pool.map(lambda file: _check_file(fs, file, advice), manifest.files))
 
 
 def _is_data(relative: str) -> bool:
@@ -72,14 +76,14 @@ def _footer_rows(fs: fsspec.AbstractFileSystem, name: str) -> int:
         return int(pq.ParquetFile(stream).metadata.num_rows)
 
 
-def _check_file(fs: fsspec.AbstractFileSystem, file: DataFile) -> None:
+def _check_file(fs: fsspec.AbstractFileSystem, file: DataFile, advice: str) -> None:
     try:
         size = fs.info(file.path)["size"]
     except FileNotFoundError:
         size = None
     if size != file.bytes:
         found = "it is gone" if size is None else f"found {size} bytes"
-        raise IntegrityError(
+        raise LostFileError(
             f"file {file.path}: expected {file.bytes} bytes with {file.rows} rows, {found}. "
-            "Run the step that wrote it again: in Airflow clear its task and those behind it"
+            f"{advice}"
         )

@@ -11,6 +11,7 @@ from ledger.claims import Claim, Opening, Survey
 from ledger.database.connection import Database
 from ledger.errors import InputError, NotReadyError
 from ledger.graph import shown_unit
+from ledger.loading import target_of
 from ledger.pipeline import Pipeline
 from ledger.queries import batches, dedup, partitions
 from ledger.queries import replays as replay_queries
@@ -102,6 +103,8 @@ def open_replay(
         opened = _insert(connection, _opening(pipeline, values), values, BatchKind.REPLAY, taken)
         _claim_messages(connection, pipeline, opened, moment)
         _check_sources(connection, opened.batch_id, pipeline)
+        if selection.from_source:
+            _check_from_source(connection, opened, pipeline)
         return opened
 
     return database.transact(work)
@@ -114,10 +117,13 @@ def _policy(pipeline: Pipeline) -> dict[str, Any]:
         "max_batch_age_seconds": pipeline.max_batch_age_seconds,
         "max_replays": pipeline.max_replays,
         "max_failed_ratio": pipeline.max_failed_ratio,
+        "on_quarantine": pipeline.on_quarantine.value,
+        "tolerate": pipeline.tolerate,
         "replay_limit": pipeline.replay_limit,
         "replay_backoff_seconds": pipeline.replay_backoff_seconds,
         "replay_backoff_cap_seconds": pipeline.replay_backoff_cap_seconds,
         "auto_replay": pipeline.auto_replay,
+        "target": target_of(pipeline),
     }
 
 
@@ -349,6 +355,23 @@ def _check_sources(connection: Connection, batch_id: int, pipeline: Pipeline) ->
         raise InputError(
             f"failed messages came from source {gone[0]!r}, which pipeline {pipeline.name!r} no longer has "
             f"(it has {', '.join(sorted(known))}): bring it back for the replay, under its old name"
+        )
+
+
+def _check_from_source(connection: Connection, replay: Batch, pipeline: Pipeline) -> None:
+    """Raise InputError unless each claimed message can be found again in its source by itself."""
+    for name in replay_queries.claimed_sources(connection, replay.batch_id):
+        step = pipeline.step(name)
+        assert isinstance(step, SourceStep)
+        if step.keeper is not None or pipeline.graph.in_units(name):
+            why = "it keeps its own position" if step.keeper else "its records are replayed by unit"
+        elif not step.key:
+            why = "it has no key: declare it with key=(...), the columns that identify a record"
+        else:
+            continue
+        raise InputError(
+            f"source {name!r} of pipeline {pipeline.name!r} cannot be read again for the failed records of batch "
+            f"{replay.original_id} alone: {why}. To read its whole interval again: ackledger run --reprocess"
         )
 
 

@@ -1,5 +1,6 @@
 """A pipeline as its user declares it: sources, references, stages and sinks, checked as a graph."""
 
+import re
 import sys
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -12,7 +13,7 @@ from ledger.graph import Graph
 from ledger.sinks import Sink
 from ledger.sources import FileSource
 from ledger.stateful import StatefulStage
-from ledger.states import Guarantee, Settle
+from ledger.states import Guarantee, OnQuarantine, Settle
 from ledger.steps import (
     Acks,
     AnySource,
@@ -58,8 +59,10 @@ class Pipeline:
     which a record is quarantined. ``replay_limit``: records that one replay takes at most.
     ``replay_backoff``: the wait before a record's first replay, doubled by each that fails, up to
     ``replay_backoff_cap``. ``max_failed_ratio``: share of records, failed through their own fault,
-    above which a batch is held for a person (0 to 1; None: never). ``ackers``: parallel writers to
-    the ledger; 0 turns tracking off. ``max_anchors``: records that one row may be anchored to.
+    above which a batch is held for a person (0 to 1; None: never). ``on_quarantine``: ``fail`` or
+    ``warn``, what a run does while quarantined records of its batch are not accepted by a person.
+    ``tolerate``: share of records, failed and quarantined, up to which a run succeeds all the same.
+    ``ackers``: parallel writers to the ledger; 0 turns tracking off. ``max_anchors``: records that one row may be anchored to.
     ``max_pending``: records of a source that may be undecided at once; a batch takes as many as are
     left, and what an interval has more is read by further batches (None: no limit).
     ``auto_replay``: the sweeper asks for a replay when records have failed and are due.
@@ -77,6 +80,8 @@ class Pipeline:
         max_batch_age: str | float | timedelta = "7d",
         max_replays: int = 3,
         max_failed_ratio: float | None = None,
+        on_quarantine: str = "fail",
+        tolerate: float = 0,
         replay_limit: int | None = None,
         replay_backoff: str | float | timedelta = 0,
         replay_backoff_cap: str | float | timedelta = "1d",
@@ -97,6 +102,11 @@ class Pipeline:
             raise DeclarationError(
                 f"pipeline {name!r}: max_failed_ratio={max_failed_ratio} is no share: expected 0 to 1, or None"
             )
+        if not 0 <= tolerate < 1:
+            raise DeclarationError(
+                f"pipeline {name!r}: tolerate={tolerate}: expected a share of the records, from 0 to "
+                "less than 1, for example 0.01"
+            )
         if max_anchors < 1:
             raise DeclarationError(
                 f"pipeline {name!r}: max_anchors={max_anchors}: expected 1 or more"
@@ -114,6 +124,8 @@ class Pipeline:
         self.max_batch_age_seconds = seconds(max_batch_age)
         self.max_replays = max_replays
         self.max_failed_ratio = max_failed_ratio
+        self.on_quarantine = _one_of(name, OnQuarantine, on_quarantine)
+        self.tolerate = tolerate
         self.replay_limit = replay_limit
         self.replay_backoff_seconds = seconds(replay_backoff)
         self.replay_backoff_cap_seconds = seconds(replay_backoff_cap)
@@ -133,8 +145,12 @@ class Pipeline:
         on_ack: Notice | None = None,
         on_fail: Notice | None = None,
         track: str | None = None,
+        key: str | Sequence[str] = (),
     ) -> None:
         """Declare a tracked source: files, a table, or a StatefulSource, whose hooks keep its position.
+
+        ``key``: the columns by which people know a record; kept with each failure, and how
+        ``ackledger replay --from-source`` finds a record again in a file that was fixed.
 
         ``track``: a SQL predicate over its columns, for example ``"cents > 0"``; records for which it
         is false are handed on untracked: nobody notices if they are lost. Null counts as true.
@@ -144,7 +160,7 @@ class Pipeline:
         ``message_id``, of failed ones also ``stage``, ``reason`` and ``raw``. At least once for each
         batch, so be idempotent on its number; what raises is called again.
         """
-        self._add(source_step(name, source, on_ack, on_fail, track))
+        self._add(source_step(name, source, on_ack, on_fail, track, key))
 
     def reference(self, name: str, source: FileSource) -> None:
         """Declare a side input: not tracked, handed to stages that name it as a keyword."""
@@ -345,6 +361,7 @@ class Pipeline:
                 **({"unit": list(step.unit)} if isinstance(step, StageStep) and step.whole else {}),
                 **({"merges": True} if self.graph.merges(step.name) else {}),
                 **({"notice": True} if isinstance(step, SourceStep) and step.wants_notice else {}),
+                **(step.layout if isinstance(step, SourceStep) else {}),
                 **(
                     {"units": True}
                     if step.kind == "sink" and self.graph.in_units(step.name)
@@ -369,6 +386,7 @@ def _one_of(pipeline: str, choices: type[Choice], given: str) -> Choice:
     try:
         return choices(given)
     except ValueError as exc:
+        argument = re.sub(r"(?<!^)(?=[A-Z])", "_", choices.__name__).lower()
         raise DeclarationError(
-            f"pipeline {pipeline!r}: {choices.__name__.lower()}={given!r}{suggestion(given, [choice.value for choice in choices])}"
+            f"pipeline {pipeline!r}: {argument}={given!r}{suggestion(given, [choice.value for choice in choices])}"
         ) from exc

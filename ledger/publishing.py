@@ -14,8 +14,8 @@ from typing import Any
 from sqlalchemy import Connection, Row
 
 from ledger.database.connection import Database
-from ledger.delivery import Delivery
-from ledger.errors import FencedError, NotReadyError
+from ledger.delivery import Delivery, Publisher, require_staged
+from ledger.errors import FencedError, LostFileError, NotReadyError
 from ledger.manifest import DataFile
 from ledger.pipeline import Pipeline
 from ledger.publishers.making import publisher_of
@@ -41,6 +41,27 @@ def needs_withholding(database: Database, batch_id: int) -> bool:
     found = database.transact(lambda c: publications.pending(c, batch_id))
     asleep = database.transact(lambda c: publications.asleep(c, batch_id))
     return bool(asleep) or any(not row.ready for row in found)
+
+
+def lost(
+    database: Database, settings: Settings, pipeline: Pipeline, batch_id: int
+) -> list[Row[Any]]:
+    """What is decided of a batch's family and not published, although it is ready, for staged files
+    are gone or were changed: to be staged anew by a Spark job, see ``ledger.spark.withhold``. What
+    a sink publishes already, by its own record, needs no file."""
+    found = database.transact(lambda c: publications.pending(c, batch_id))
+    ready = [row for row in found if row.ready]
+    return [row for row in ready if _is_lost(database, settings, pipeline, row)]
+
+
+def _is_lost(database: Database, settings: Settings, pipeline: Pipeline, row: Row[Any]) -> bool:
+    publisher = publisher_of(settings, pipeline.name, _sink(pipeline, row.sink))
+    delivery = database.transact(lambda c: _delivery(c, publisher, row))
+    try:
+        require_staged(delivery)
+    except LostFileError:
+        return not publisher.shows(delivery)
+    return False
 
 
 def publish(
@@ -99,22 +120,8 @@ def _publish(
             f"sink {row.sink!r} of batch {row.batch_id}, a part of the interval of batch {holder}, waits until that one is "
             "shown: publish it first, or replay what of it is failed"
         )
-    step = pipeline.step(row.sink)
-    assert isinstance(step, SinkStep)
-    replaces = publications.replaced_batches(connection, row.batch_id, row.stage_run_id)
-    publisher = publisher_of(settings, pipeline.name, step)
-    files = _files(connection, locked)
-    delivery = Delivery(
-        sink=f"{locked.pipeline}.{locked.sink}",
-        batch_id=locked.batch_id,
-        version=locked.stage_run_id,
-        interval_start=locked.interval_start,
-        original_id=holder,  # parts of one interval are one family to a sink: they complete each other
-        folder=locked.folder or publisher.staging(locked.batch_id, locked.stage_run_id),
-        files=files,
-        replaces=tuple(replaces),
-        interval_end=locked.interval_end,
-    )
+    publisher = publisher_of(settings, pipeline.name, _sink(pipeline, row.sink))
+    delivery = _delivery(connection, publisher, locked)
     try:
         publisher.publish(delivery)
     except FencedError as exc:  # by the sink's own record something newer took its place, for good
@@ -122,8 +129,31 @@ def _publish(
         publications.set_replaced(connection, [locked.batch_id], locked.sink)
         return None
     publications.set_published(connection, locked.batch_id, locked.sink)
-    publications.set_replaced(connection, replaces, locked.sink)
-    return Published(locked.batch_id, locked.sink, sum(file.rows for file in files))
+    publications.set_replaced(connection, delivery.replaces, locked.sink)
+    return Published(locked.batch_id, locked.sink, delivery.rows)
+
+
+def _sink(pipeline: Pipeline, name: str) -> SinkStep:
+    step = pipeline.step(name)
+    assert isinstance(step, SinkStep)
+    return step
+
+
+def _delivery(connection: Connection, publisher: Publisher, row: Row[Any]) -> Delivery:
+    """What a publication is to bring into its sink."""
+    replaces = publications.replaced_batches(connection, row.batch_id, row.stage_run_id)
+    return Delivery(
+        sink=f"{row.pipeline}.{row.sink}",
+        batch_id=row.batch_id,
+        version=row.stage_run_id,
+        interval_start=row.interval_start,
+        # Parts of one interval are one family to a sink: they complete each other.
+        original_id=batches.holder(connection, row.original_id),
+        folder=row.folder or publisher.staging(row.batch_id, row.stage_run_id),
+        files=_files(connection, row),
+        replaces=tuple(replaces),
+        interval_end=row.interval_end,
+    )
 
 
 def _files(connection: Connection, row: Row[Any]) -> tuple[DataFile, ...]:

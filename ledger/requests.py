@@ -42,7 +42,7 @@ class Selection:
     ``root``: a root id of any attempt. ``source``: where they came from. ``since``, ``until``: when
     they failed last, until exclusive. ``quarantined``: those given up instead of those that failed;
     they begin with a new budget of replays, and keep their history. ``held``: those whose unit failed
-    too often, instead.
+    too often, instead. ``from_source``: their content is read again from the source, by key.
     """
 
     reason: str | None = None
@@ -53,6 +53,7 @@ class Selection:
     until: datetime | None = None
     quarantined: bool = False
     held: bool = False
+    from_source: bool = False
 
     def as_json(self) -> dict[str, Any]:
         """What was given, for the ledger."""

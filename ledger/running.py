@@ -3,23 +3,27 @@
 import logging
 import time
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from ledger import follow_ups, state_runs
+from ledger import follow_ups, recovery, state_runs
 from ledger.database.connection import Database
 from ledger.errors import Failures, FencedError, LedgerError, NotReadyError
+from ledger.payloads import try_to_keep
 from ledger.pipeline import Pipeline
-from ledger.publishing import Published, needs_withholding, publish
+from ledger.publishing import Published, lost, needs_withholding, publish
 from ledger.queries import checkpoints, publications
 from ledger.queries.batches import Batch
 from ledger.replaced import remove_replaced
 from ledger.settlement import Settlement, settle_once
-from ledger.stage_runs import Attempt, OpenedRun, Record, fail, heartbeat, open_run
+from ledger.spark.failures import translated
+from ledger.stage_runs import Attempt, OpenedRun, Record, begin, fail, heartbeat, open_run
 from ledger.state_runs import Elsewhere, StateRun
 from ledger.states import BatchStatus
 from ledger.steps import CombineStep, SinkStep, SourceStep, StateStep, Step
+from ledger.storage import private_output
 
 if TYPE_CHECKING:
     from ledger.spark.job import Job
@@ -64,11 +68,13 @@ def run_step(
 def run_steps(
     job: "Job", batch: Batch, on_step: Callable[[str, StepResult | None], None]
 ) -> list[StepResult]:
-    """Run all steps of a batch in order; ``on_step`` hears of each before (None) and after."""
-    results = []
+    """Run all steps of a batch in order, as one attempt that begins now; ``on_step`` hears of each
+    before
+    (None) and after."""
+    results, attempt = [], begin(job.database)
     for step in job.pipeline.steps():
         on_step(step.name, None)
-        results.append(run_step(job, batch.batch_id, step.name, Attempt()))
+        results.append(run_step(job, batch.batch_id, step.name, attempt))
         on_step(step.name, results[-1])
     return results
 
@@ -87,6 +93,7 @@ def settle_and_follow(job: "Job", batch_id: int, *, now: datetime | None = None)
 def _follow(job: "Job", batch_id: int) -> None:
     """Do what follows a settlement, in order: none of it waits for what fails before it."""
     failures = Failures()
+    try_to_keep(job.database, batch_id)
     with failures.kept():
         publish_settled(job, batch_id)
     with failures.kept():
@@ -101,12 +108,21 @@ def _follow(job: "Job", batch_id: int) -> None:
 
 
 def withhold(job: "Job", batch_id: int) -> list[str]:
-    """See ``ledger.spark.withhold``; starts nothing where nothing failed."""
-    if not needs_withholding(job.database, batch_id):
+    """See ``ledger.spark.withhold``; starts nothing where nothing failed and no staged file is
+    lost."""
+    missing = lost(job.database, job.settings, job.pipeline, batch_id)
+    if not missing and not needs_withholding(job.database, batch_id):
         return []
     from ledger.spark import withhold as withholding
 
     return withholding.withhold(job, batch_id)
+
+
+def _stage_lost(job: "Job", batch_id: int, sinks: Iterable[str]) -> None:
+    """Stage anew what these sinks are to publish of a batch's family and is lost."""
+    missing = lost(job.database, job.settings, job.pipeline, batch_id)
+    if {row.sink for row in missing} & set(sinks):
+        withhold(job, batch_id)
 
 
 def publish_settled(job: "Job", batch_id: int) -> list[Published]:
@@ -130,18 +146,25 @@ def combines_due(database: Database, pipeline: Pipeline, batch_id: int) -> bool:
 
 
 def combine(
-    job: "Job", batch_id: int, on_fenced: Callable[[], None] | None = None
+    job: "Job",
+    batch_id: int,
+    on_fenced: Callable[[], None] | None = None,
+    attempt: Attempt | None = None,
 ) -> list[Published]:
     """Run the combines of a batch that are due, and their sinks; what these show now. It starts nothing where
-    nothing is due. One that fails keeps no other waiting, and is raised at the end."""
+    nothing is due. One that fails keeps no other waiting, and is raised at the end.
+
+    ``attempt``: of a task of Airflow.
+    """
     failures, shown = Failures(), []
     for step in job.pipeline.combined():
         with failures.kept():
-            run = _opened_follower(job.database, batch_id, step)
+            run = _opened_follower(job.database, batch_id, step, attempt or Attempt())
             if run is not None:
                 _living(job, run, step, on_fenced)
     with failures.kept():
         sinks = _names(job.pipeline.combined())
+        _stage_lost(job, batch_id, sinks)
         shown = publish(job.database, job.settings, job.pipeline, batch_id, sinks)
     failures.raise_first()
     return shown
@@ -157,11 +180,13 @@ def _is_due(database: Database, batch_id: int, step: Step) -> bool:
     return follow_ups.is_waiting(database, batch_id, step)
 
 
-def _opened_follower(database: Database, batch_id: int, step: Step) -> OpenedRun | None:
+def _opened_follower(
+    database: Database, batch_id: int, step: Step, attempt: Attempt
+) -> OpenedRun | None:
     if isinstance(step, CombineStep):
-        return follow_ups.open_combine(database, batch_id, step, Attempt())
+        return follow_ups.open_combine(database, batch_id, step, attempt)
     assert isinstance(step, SinkStep)
-    return follow_ups.open_combined_sink(database, batch_id, step, Attempt())
+    return follow_ups.open_combined_sink(database, batch_id, step, attempt)
 
 
 def advance_states(
@@ -178,7 +203,7 @@ def advance_states(
         with failures.kept():
             _advance(job, step, results, on_fenced)
     if batch_id is not None:
-        for sentence in job.database.transact(lambda c: state_runs.waits_for(c, batch_id)):
+        for sentence in job.database.transact(lambda c: recovery.waits_for(c, batch_id)):
             _log.warning("%s", sentence)
     failures.raise_first()
     return results
@@ -210,6 +235,7 @@ def _show_states(job: "Job", step: StateStep) -> Failures:
     for batch_id in unshown:
         with failures.kept():
             try:
+                _stage_lost(job, batch_id, sinks)
                 publish(job.database, job.settings, job.pipeline, batch_id, sinks)
             except NotReadyError as exc:  # another process is showing it
                 _log.info("%s", exc)
@@ -237,11 +263,15 @@ def _living_state(
     """Execute a run of a state while its lease is renewed; one that raises ends at once."""
     from ledger.spark.state import run_state
 
-    with heartbeat(job.database, opened.run.run_id, on_fenced or _cancel(job)):
+    outputs = [opened.run, *opened.sinks.values()]
+    with ExitStack() as stack:
+        stack.enter_context(heartbeat(job.database, opened.run.run_id, on_fenced or _cancel(job)))
+        for run in outputs:
+            stack.enter_context(private_output(job.folder(run)))
         try:
             return run_state(job, opened, step)
         except BaseException as exc:
-            for run in (opened.run, *opened.sinks.values()):
+            for run in outputs:
                 _mark_failed(job, run, exc)
             raise
 
@@ -257,12 +287,16 @@ def notify(job: "Job", batch_id: int) -> list[str]:
 
 def _living(job: "Job", run: OpenedRun, step: Step, on_fenced: Callable[[], None] | None) -> Record:
     """Execute a run while its lease is renewed; one that raises is marked failed."""
-    with heartbeat(job.database, run.run_id, on_fenced or _cancel(job)):
+    with (
+        heartbeat(job.database, run.run_id, on_fenced or _cancel(job)),
+        private_output(job.folder(run)),
+    ):
         try:
             return _execute(job, run, step)
         except FencedError:
             raise
         except BaseException as exc:
+            exc.add_note(f"To go on: {recovery.run_again(run.batch, run.stage)}")
             _mark_failed(job, run, exc)
             raise
 
@@ -293,8 +327,12 @@ def _cancel(job: "Job") -> Callable[[], None]:
 
 
 def _mark_failed(job: "Job", run: OpenedRun, exc: BaseException) -> None:
+    told = translated(exc) if isinstance(exc, Exception) else exc
+    words = f"{type(told).__name__}: {told}"
+    if told is not exc:
+        words += f"\n\n{type(exc).__name__}: {exc}"
     try:
-        fail(job.database, run, f"{type(exc).__name__}: {exc}")
+        fail(job.database, run, words)
     except LedgerError as second:
         _log.warning(
             "run %s could not be marked failed, its lease will lapse: %s", run.run_id, second

@@ -1,10 +1,13 @@
 """Settings from the environment, prefix ``ACKLEDGER_``; read when asked for, never at import."""
 
+import os
 from pathlib import Path
 
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from ledger.states import Guarantee
+
+VERBOSE = "ACKLEDGER_VERBOSE"
 
 
 class Settings(BaseSettings):
@@ -13,7 +16,9 @@ class Settings(BaseSettings):
     ``ACKLEDGER_HOME``: embedded database and everything local, default ``var``.
     ``ACKLEDGER_STORAGE``: snapshots and stage outputs, a path or URL, default ``$ACKLEDGER_HOME/storage``.
     ``ACKLEDGER_DATABASE_URL``: the ledger, ``postgresql+psycopg2://...``, default the embedded database.
+    ``ACKLEDGER_READER_URL``: the login of ``ackledger sql``, default ``ledger_sql`` there.
     ``ACKLEDGER_GUARANTEE``: of pipelines that name none, ``exactly_once`` (default) or ``at_least_once``.
+    ``ACKLEDGER_VERBOSE``: whether an error comes with its traceback (see ``verbose``).
     ``ACKLEDGER_DATA``: the folder that relative paths of sources and sinks start from, default ``.``.
     """
 
@@ -22,6 +27,7 @@ class Settings(BaseSettings):
     home: Path = Path("var")
     storage: str | None = None
     database_url: str | None = None
+    reader_url: str | None = None
     data: str = "."
     guarantee: Guarantee = Guarantee.EXACTLY_ONCE
 
@@ -35,6 +41,11 @@ class Settings(BaseSettings):
         if "://" in path or Path(path).is_absolute():
             return path
         return absolute(f"{self.data}/{path}")
+
+
+def verbose() -> bool:
+    """Whether ``ACKLEDGER_VERBOSE`` is set, also while the other settings are wrong."""
+    return os.environ.get(VERBOSE, "").lower() not in ("", "0", "false", "no")
 
 
 def absolute(path: str) -> str:

@@ -23,7 +23,7 @@ UNIT_GRACE = 2
 class Settlement:
     """What a settlement did. ``decided``: this call made the decision.
 
-    ``roots``, ``failed``: of this batch; 0 while it is open.
+    ``roots``, ``failed``: of this batch, whoever decided it; 0 while it is open.
     """
 
     batch_id: int
@@ -59,7 +59,7 @@ def _settle(
     if batch is None:
         return None
     if batch.status is not BatchStatus.OPEN:
-        return Settlement(batch_id, batch.status, batch.held_reason or f"already {batch.status}")
+        return _settled_before(batch)
     moment = now or batches.database_now(connection)
     limits = Limits(
         timedelta(seconds=batch.message_timeout_seconds),
@@ -77,6 +77,15 @@ def _settle(
             f"run {verdict.missing[0]} again"
         )
     return _decide_roots(connection, batch, verdict, moment)
+
+
+def _settled_before(batch: Batch) -> Settlement:
+    """What another settlement, or the sweeper, has made of a batch."""
+    reason = batch.held_reason or f"already {batch.status}"
+    if batch.settled_at is not None:
+        reason += f", {batch.settled_at:%Y-%m-%d %H:%M:%S %Z}"
+    roots, failed = batch.roots or 0, batch.failed_roots or 0
+    return Settlement(batch.batch_id, batch.status, reason, roots=roots, failed=failed)
 
 
 def _lock(connection: Connection, batch_id: int, skip_locked: bool) -> Batch | None:
@@ -125,7 +134,22 @@ def wake(connection: Connection, batch_id: int, roots: Sequence[int], stage: str
     queries.collect_woken(connection, batch_id, roots, stage, reason)
     _record_failures(connection, batch)
     queries.record_attempts(connection, batch_id)
-    _decide_publications(connection, batch, failed=0)
+    decide_publications(connection, batch, failed=0)
+
+
+def abandon(database: Database, batch_id: int, reason: str) -> bool:
+    """Give up an open batch of which no run is committed, with all that it claimed; whether it is given up."""
+
+    def work(connection: Connection) -> bool:
+        batch = _lock(connection, batch_id, skip_locked=False)
+        assert batch is not None
+        committed = {run.state for run in runs.runs_of(connection, batch_id)}
+        if batch.status is not BatchStatus.OPEN or RunState.COMMITTED in committed:
+            return False
+        _abandon(connection, batch, Verdict(Action.ABANDON, reason))
+        return True
+
+    return database.transact(work)
 
 
 def release(database: Database, batch_id: int) -> Settlement:
@@ -172,13 +196,13 @@ def _decide_roots(
             )
         batches.supersede_family(connection, batch.replaces_batch_id, batch.batch_id)
         publications.supersede(connection, batch.batch_id)
-    _decide_publications(connection, batch, failed)
-    queries.forget_fails(connection, batch.batch_id)
+    decide_publications(connection, batch, failed)
+    runs.forget_fails(connection, batch.batch_id)
     partitions.clear_partition(connection, batch.batch_id)
     return Settlement(batch.batch_id, BatchStatus.SETTLED, verdict.reason, True, roots, failed)
 
 
-def _decide_publications(connection: Connection, batch: Batch, failed: int) -> None:
+def decide_publications(connection: Connection, batch: Batch, failed: int) -> None:
     """What the sinks are to show from now on, of this batch and of those of its family that were held."""
     if not batch.exactly_once:
         return
@@ -304,9 +328,9 @@ def _abandon(connection: Connection, batch: Batch, verdict: Verdict) -> Settleme
     runs.supersede_all(connection, batch.batch_id)
     queries.release_messages(connection, batch.batch_id)
     if batch.kind is BatchKind.REPLAY:  # what was held for its sake may be shown now
-        _decide_publications(connection, batch, failed=0)
+        decide_publications(connection, batch, failed=0)
     runs.fence_all_running(connection, batch.batch_id)
-    queries.forget_fails(connection, batch.batch_id)
+    runs.forget_fails(connection, batch.batch_id)
     partitions.clear_partition(connection, batch.batch_id)
     return Settlement(batch.batch_id, BatchStatus.ABANDONED, verdict.reason, True)
 
@@ -317,7 +341,7 @@ def _hold(
     batch = batches.lock_batch(connection, batch_id)
     assert batch is not None
     if batch.status is not BatchStatus.OPEN:
-        return Settlement(batch_id, batch.status, batch.held_reason or f"already {batch.status}")
+        return _settled_before(batch)
     batches.move_batch(connection, batch_id, BatchStatus.OPEN, BatchStatus.HELD, failure)
     if released is not None:  # a release was meant for another reason than this one
         batches.set_released(connection, batch_id, released)

@@ -36,6 +36,9 @@ class Bloom:
             raise DeclarationError("Bloom's window_batches is at least 1 and needs a key")
 
 
+BATCH_FOLDER = "batch"  # in a folder of Parquet files: batch=<id>
+LONGEST_NAME = 63  # bytes of an identifier in PostgreSQL, which cuts off the rest
+
 Dedup = Literal["none", "exact"] | Bloom
 
 
@@ -82,6 +85,14 @@ class _FileSink(_FileOptions):
     def __post_init__(self) -> None:
         object.__setattr__(self, "partition_by", _names(self.partition_by))
         self._check_dedup()
+        _require_different(f"partition_by of {self.path!r}", self.partition_by)
+        for name in self.partition_by:
+            if not name or name.startswith(("_", ".")) or "`" in name:
+                raise DeclarationError(
+                    f"partition_by of {self.path!r}: {name!r} cannot name folders, for readers "
+                    "skip those that begin with _ or a dot, and SQL quotes names by backticks: "
+                    "rename the column in the stage before the sink"
+                )
 
 
 @dataclass(frozen=True)
@@ -90,8 +101,18 @@ class ParquetSink(_FileSink):
 
     Each batch is staged under ``<path>/_staging/`` and shown by one rename, so a reader sees a
     batch whole or not at all; on an object store a rename is a copy, file by file. It holds the
-    user's columns only. Relative paths start from ``ACKLEDGER_DATA``.
+    user's columns only, none of which may be ``batch``. Relative paths start from
+    ``ACKLEDGER_DATA``.
     """
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in self.partition_by:
+            if name.lower() == BATCH_FOLDER:
+                raise DeclarationError(
+                    f"partition_by of {self.path!r}: {name!r} is taken by the folder of each "
+                    f"batch, {BATCH_FOLDER}=<id>: rename the column in the stage before the sink"
+                )
 
 
 @dataclass(frozen=True)
@@ -130,6 +151,17 @@ class PostgresSink(_TableOptions):
     def __post_init__(self) -> None:
         object.__setattr__(self, "key", _names(self.key))
         self._check_dedup()
+        _require_different(f"key of {self.table!r}", self.key)
+        for part in self.table.rpartition(".")[::2]:
+            if len(part.encode()) > LONGEST_NAME:
+                raise DeclarationError(
+                    f"table {self.table!r}: {part!r} has {len(part.encode())} bytes, and "
+                    f"PostgreSQL cuts names off after {LONGEST_NAME}: choose a shorter one"
+                )
+        if not self.table.rpartition(".")[2]:
+            raise DeclarationError(
+                f"table {self.table!r}: expected a name, or schema.name: name the table"
+            )
         if self.mode not in get_args(Mode):
             raise DeclarationError(
                 f"mode of {self.table!r}: expected {', '.join(get_args(Mode))}, found {self.mode!r}"
@@ -142,6 +174,17 @@ class PostgresSink(_TableOptions):
 
 
 Sink = ParquetSink | DeltaSink | PostgresSink
+
+
+def _require_different(what: str, names: tuple[str, ...]) -> None:
+    seen: dict[str, str] = {}
+    for name in names:
+        other = seen.setdefault(name.lower(), name)
+        if other != name or names.count(name) > 1:
+            raise DeclarationError(
+                f"{what}: {other!r} and {name!r} are one column, for Spark ignores case: name it "
+                "once"
+            )
 
 
 def _names(given: str | tuple[str, ...]) -> tuple[str, ...]:

@@ -7,10 +7,10 @@ from datetime import timedelta
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-from sqlalchemy.engine import URL, make_url
+from sqlalchemy.engine import URL
 from sqlalchemy.exc import ArgumentError
 
-from ledger import templates
+from ledger import addresses, templates
 from ledger.durations import seconds
 from ledger.errors import ConfigurationError, DeclarationError
 
@@ -192,7 +192,7 @@ class TableSource(_TableOptions, _Table):
         Raises ConfigurationError when the environment variable is not set or holds no URL.
         """
         if not self.url.startswith(_FROM_ENVIRONMENT):
-            return make_url(self.url)
+            return addresses.parsed(self.url)
         name = self.url.removeprefix(_FROM_ENVIRONMENT)
         if not os.environ.get(name):
             raise ConfigurationError(
@@ -246,7 +246,7 @@ def _require_text(name: str, value: object, expected: str) -> None:
 def _parsed(url: str, error: type[ConfigurationError | DeclarationError], what: str) -> URL:
     """The URL; the driver's own words about a bad one are left out, as they may quote it."""
     try:
-        return make_url(url)
+        return addresses.parsed(url)
     except (ArgumentError, ValueError):
         raise error(
             f"{what} is not a URL such as postgresql+psycopg2://user@host/database"

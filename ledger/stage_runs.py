@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
-import uuid6
 from sqlalchemy import Connection
 
 from ledger import verdict
@@ -27,10 +26,24 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Attempt:
-    """One try of one task. ``attempt_id``: UUIDv7, the greatest is the newest."""
+    """One try of one task, or one call of a command; it may run several steps.
 
-    attempt_id: UUID = field(default_factory=lambda: UUID(str(uuid6.uuid7())))
-    try_number: int = 1
+    ``attempt_id``: by which it finds the run that it opened. ``number``: drawn from the ledger when
+    a command began; None: drawn when it opens a run. ``try_number``: of a task of Airflow; None: of
+    a command.
+    """
+
+    attempt_id: UUID = field(default_factory=uuid4)
+    try_number: int | None = None
+    number: int | None = None
+
+    def is_older_than(self, run: Run) -> bool:
+        """Whether the attempt that opened ``run`` began after this one: of two tasks Airflow says
+        so, by
+        the order of their ids, else the ledger by the order of its numbers."""
+        if self.try_number is not None and run.try_number is not None:
+            return run.attempt_id.int > self.attempt_id.int
+        return self.number is not None and run.attempt_number > self.number
 
 
 @dataclass(frozen=True)
@@ -66,6 +79,11 @@ class Record:
     acked_edges: int = 0
 
 
+def begin(database: Database) -> Attempt:
+    """The attempt of a command that begins now, newer than every one that began before."""
+    return Attempt(number=database.transact(runs.draw_number))
+
+
 def open_run(database: Database, batch_id: int, stage: str, attempt: Attempt) -> OpenedRun | None:
     """Open a run of ``stage`` and fence the older ones; None if the batch is settled already.
 
@@ -87,34 +105,38 @@ def _open_run(
             f"batch {batch_id} was abandoned: run it again from its first task, which opens it again"
         )
     found = runs.runs_of(connection, batch_id)
-    own = own_run(found, stage, attempt)
+    own = own_run(connection, found, stage, attempt)
     inputs = _input_runs(batch, found, stage)
     if own is not None:
         return OpenedRun(own.stage_run_id, batch, stage, inputs)
     if batch.status is BatchStatus.HELD:
         batches.move_batch(connection, batch_id, BatchStatus.HELD, BatchStatus.OPEN)
     runs.fence_running(connection, batch_id, stage)
-    run_id = runs.insert_run(
-        connection, batch_id, stage, attempt.attempt_id, attempt.try_number, LEASE_SECONDS
-    )
+    run_id = runs.insert_run(connection, batch_id, stage, asdict(attempt), LEASE_SECONDS)
     runs.insert_inputs(connection, run_id, [run.stage_run_id for run in inputs.values()])
     return OpenedRun(run_id, batch, stage, inputs)
 
 
-def own_run(found: list[Run], stage: str, attempt: Attempt) -> Run | None:
-    """The running run of this very attempt, if its opening was answered by a lost connection."""
-    for run in found:
-        if run.stage != stage:
-            continue
-        if run.attempt_id.int > attempt.attempt_id.int:
-            raise FencedError(
-                f"a newer attempt of {stage} in batch {run.batch_id} has started (run {run.stage_run_id}): this one stops"
-            )
+def own_run(connection: Connection, found: list[Run], stage: str, attempt: Attempt) -> Run | None:
+    """The running run of this very attempt, if its opening was answered by a lost connection.
+
+    Raises FencedError if it has ended, or a newer attempt has done the step or is at it. A newer
+    one that failed, or whose driver is dead, keeps nobody out.
+    """
+    of_stage = [run for run in found if run.stage == stage]
+    for run in of_stage:
         if run.attempt_id == attempt.attempt_id:
             if run.state is RunState.RUNNING:
                 return run
             raise FencedError(
                 f"this attempt of {stage} in batch {run.batch_id} has ended: {run.state}"
+            )
+    now = batches.database_now(connection)
+    for run in of_stage:
+        if attempt.is_older_than(run) and run.holds_its_step(now):
+            raise FencedError(
+                f"a newer attempt of {stage} in batch {run.batch_id} has started "
+                f"(run {run.stage_run_id}, {run.state}): this one stops"
             )
     return None
 

@@ -7,7 +7,7 @@ that is due; whoever finds another at it lets that one finish.
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -20,6 +20,7 @@ from ledger.queries import batches, checkpoints, runs
 from ledger.queries.batches import Batch
 from ledger.queries.checkpoints import Checkpoint
 from ledger.queries.runs import Run
+from ledger.recovery import waits_for
 from ledger.stage_runs import LEASE_SECONDS, Attempt, OpenedRun, Record, commit_in
 from ledger.stateful import Stateful
 from ledger.states import BatchStatus, RunState
@@ -110,9 +111,7 @@ def _opened(
     own = [run for run in found if (run.stage, run.attempt_id) == (stage, attempt.attempt_id)]
     run_id = own[0].stage_run_id if own else None
     if run_id is None:
-        run_id = runs.insert_run(
-            connection, batch.batch_id, stage, attempt.attempt_id, attempt.try_number, LEASE_SECONDS
-        )
+        run_id = runs.insert_run(connection, batch.batch_id, stage, asdict(attempt), LEASE_SECONDS)
         runs.insert_inputs(connection, run_id, [read.stage_run_id])
     return OpenedRun(run_id, batch, stage, {read.stage: read}, BatchStatus.SETTLED)
 
@@ -152,21 +151,6 @@ def _check_turn(connection: Connection, opened: StateRun) -> None:
         raise FencedError(
             f"the state {stage!r} of batch {batch.batch_id} is not kept: {waits[0] if waits else 'another was first'}"
         )
-
-
-def waits_for(connection: Connection, batch_id: int) -> list[str]:
-    """Of each state that a batch is not in, one sentence: what it waits for."""
-    return [
-        f"the state {row.stage!r} of batch {batch_id} "
-        + (
-            "is due: the next run brings it"
-            if row.state == "due"
-            else f"waits for batch {row.waits_for_batch_id}: {row.waits_because}"
-            if row.waits_for_batch_id != batch_id
-            else f"waits: {row.waits_because}"
-        )
-        for row in checkpoints.waiting(connection, batch_id)
-    ]
 
 
 def is_due(database: Database, pipeline: Pipeline) -> bool:

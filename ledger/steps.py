@@ -24,7 +24,7 @@ Emits = Literal["any", "one"]
 AnySource = FileSource | TableSource | StatefulSource
 Notice = Callable[[int, "DataFrame"], object]
 
-# Tasks, and steps of jobs/run_step.py, beside the pipeline's own.
+# Tasks, and steps of ledger/run_step.py, beside the pipeline's own.
 NOTIFY = "notify"  # tells sources
 WITHHOLD = "withhold"  # leaves the rows of failed records out of what sinks are to show
 COMBINE = "combine"  # runs the combines, once all records of a batch are acked or quarantined
@@ -44,6 +44,7 @@ class SourceStep:
     on_ack: Notice | None = None
     on_fail: Notice | None = None
     track: str | None = None
+    key: tuple[str, ...] = ()
     kind = "source"
     inputs: tuple[str, ...] = ()
 
@@ -61,6 +62,17 @@ class SourceStep:
     def wants_notice(self) -> bool:
         """Whether it is to be told anything of a batch: what became of its messages, or that it is committed."""
         return self.hears_of_messages or self.keeper is not None
+
+    @property
+    def layout(self) -> dict[str, Any]:
+        """What the ledger keeps of it beside its name: how it can be read again, its key, and how its raw text is
+        cut into fields."""
+        made: dict[str, Any] = {"incremental": True} if self.incremental else {}
+        if self.key:
+            made |= {"key": list(self.key), "rereads": self.keeper is None}
+        if self.key and isinstance(self.source, FileSource):
+            made |= {"format": self.source.format, "sep": self.source.options.get("sep", ",")}
+        return made
 
     @property
     def incremental(self) -> bool:
@@ -172,6 +184,7 @@ def source_step(
     on_ack: Notice | None,
     on_fail: Notice | None,
     track: str | None,
+    key: str | Sequence[str] = (),
 ) -> SourceStep:
     if not isinstance(source, FileSource | TableSource | StatefulSource):
         raise DeclarationError(
@@ -183,7 +196,10 @@ def source_step(
             f"source {name!r}: expected an attribute schema of {type(source).__qualname__}, a StructType or a DDL "
             "string: the columns of what read gives"
         )
-    return SourceStep(checked_name("source", name), source, on_ack, on_fail, track)
+    columns = (key,) if isinstance(key, str) else tuple(key)
+    if len(set(columns)) != len(columns):
+        raise DeclarationError(f"source {name!r}: key names {', '.join(columns)}: none twice")
+    return SourceStep(checked_name("source", name), source, on_ack, on_fail, track, columns)
 
 
 def stage_step(

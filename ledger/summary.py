@@ -1,12 +1,13 @@
-"""What became of a batch: counts by state, steps, and whether it is complete."""
+"""What became of a batch: counts by state, steps, and what a run reports of it."""
 
 from dataclasses import dataclass
 from typing import Any
 
 from ledger.database.connection import Database
-from ledger.queries import claims, combines, publications, reports
-from ledger.state_runs import waits_for
-from ledger.states import BatchStatus
+from ledger.queries import batches, claims, combines, publications, reports
+from ledger.recovery import waits_for
+from ledger.remedies import Case, remedy
+from ledger.states import BatchStatus, OnQuarantine, Outcome
 
 
 @dataclass(frozen=True)
@@ -21,11 +22,28 @@ class RootCounts:
 
 
 @dataclass(frozen=True)
+class Policy:
+    """What its pipeline says of records that are not acked: see ``Pipeline``. ``lost``, failed and
+    quarantined, of ``records`` are those of the original and its replays."""
+
+    on_quarantine: OnQuarantine
+    tolerate: float
+    lost: int
+    records: int
+
+    @property
+    def tolerated(self) -> bool:
+        """Whether there are such records, and no more than are tolerated."""
+        return self.lost > 0 and self.lost / self.records <= self.tolerate
+
+
+@dataclass(frozen=True)
 class Summary:
     """One batch as ``batch_status`` and ``stage_progress`` have it. ``seconds`` per step. ``unread``:
     records of its interval that further batches are to read (``max_pending``). ``unpublished``: sinks that
     are yet to show what is decided of it. ``uncombined``: a combine of it is due. ``waits``: of each state over
-    batches that it is not in, what that waits for."""
+    batches that it is not in, what that waits for. ``original_id``: itself, or what it is a replay of.
+    ``accepted``: of the quarantined records. ``remedies``: what its failed records need, by cause."""
 
     batch_id: int
     pipeline: str
@@ -34,48 +52,45 @@ class Summary:
     roots: RootCounts
     stages: list[dict[str, Any]]
     held_reason: str | None
+    original_id: int
+    accepted: int
+    policy: Policy
     unread: int = 0
     unpublished: int = 0
     uncombined: bool = False
     waits: tuple[str, ...] = ()
+    remedies: tuple[str, ...] = ()
 
     @property
-    def done(self) -> bool:
-        """Decided, every record acked or quarantined, or replaced with its batch, and what is acked shown."""
-        shown = self.unpublished == 0 and not self.uncombined
-        return self.status.decided and self.roots.failed == 0 and shown
+    def outcome(self) -> Outcome:
+        """What a run reports; nothing else depends on it: replays, combines and states have their own gates."""
+        if not self.status.decided or self.unpublished or self.uncombined or self.unread:
+            return Outcome.INCOMPLETE
+        if self.status is BatchStatus.SUPERSEDED or self.policy.tolerated:
+            return Outcome.COMPLETE
+        if self.roots.failed:
+            return Outcome.INCOMPLETE
+        return Outcome.QUARANTINED if self.unaccepted else Outcome.COMPLETE
 
     @property
-    def complete(self) -> bool:
-        """Done, and nothing of its interval is left to read."""
-        return self.done and self.unread == 0
+    def unaccepted(self) -> int:
+        """Quarantined records that nobody has accepted."""
+        return self.roots.quarantined - self.accepted
 
-    def incomplete_because(self) -> str:
-        """One sentence: what is missing and what to do about it."""
-        if self.done:
-            return (
-                f"batch {self.batch_id}: {self.unread} records of its interval wait for further batches (max_pending): "
-                "run the same interval again, under another run id, until none is left"
-            )
-        if self.unpublished or self.uncombined:
-            left = f"{self.unpublished} sinks" if self.unpublished else "combines"
-            return (
-                f"batch {self.batch_id}: {left} are yet to show what is acked of it: "
-                "ackledger publish MODULE:PIPELINE, or in Airflow clear its task withhold and those behind it"
-            )
-        if self.status is BatchStatus.SETTLED:
-            return (
-                f"batch {self.batch_id}: {self.roots.failed} of {self.roots.total} records failed. See why: "
-                f"ackledger failed --batch {self.batch_id}. Mend that, then replay just these: "
-                f"ackledger replay MODULE:PIPELINE --batch {self.batch_id}, or the DAG ledger_replay"
-            )
-        reason = f" ({self.held_reason})" if self.held_reason else ""
-        return f"batch {self.batch_id} is {self.status}{reason}: its steps have to run again"
+    @property
+    def succeeds(self) -> bool:
+        """Whether a run of it is green, by its pipeline's policy."""
+        if self.outcome is Outcome.QUARANTINED:
+            return self.policy.on_quarantine is OnQuarantine.WARN
+        return self.outcome is Outcome.COMPLETE
 
 
 def summarize(database: Database, batch_id: int) -> Summary:
     """The summary of one batch, as of now."""
     row = database.transact(lambda c: reports.batch_counts(c, batch_id))
+    batch = database.transact(lambda c: batches.get_batch(c, batch_id))
+    family = database.transact(lambda c: reports.batch_counts(c, batch.original_id))
+    lost = family.failed + family.quarantined
     steps = database.transact(lambda c: reports.stage_table(c, batch_id))
     return Summary(
         batch_id,
@@ -83,22 +98,30 @@ def summarize(database: Database, batch_id: int) -> Summary:
         row.kind,
         BatchStatus(row.status),
         RootCounts(row.total, row.acked, row.failed, row.quarantined, row.pending),
-        [
-            {
-                "name": step.stage,
-                "kind": step.kind,
-                "state": step.state,
-                "input": step.input_rows,
-                "output": step.output_rows,
-                "failed": step.failed_rows,
-                "duplicates": step.duplicate_rows,
-                "seconds": round(step.seconds, 2),
-            }
-            for step in steps
-        ],
+        [_step(step) for step in steps],
         row.held_reason,
+        batch.original_id,
+        row.accepted,
+        Policy(batch.on_quarantine, batch.tolerate, lost, family.total),
         database.transact(lambda c: claims.unread(c, batch_id)),
         database.transact(lambda c: publications.unpublished(c, batch_id)),
         database.transact(lambda c: combines.combine_is_due(c, batch_id)),
         tuple(database.transact(lambda c: waits_for(c, batch_id))),
+        tuple(
+            remedy(row.records, Case.of(row))
+            for row in database.transact(lambda c: reports.failed_cases(c, None, batch_id))
+        ),
     )
+
+
+def _step(step: Any) -> dict[str, Any]:
+    return {
+        "name": step.stage,
+        "kind": step.kind,
+        "state": step.state,
+        "input": step.input_rows,
+        "output": step.output_rows,
+        "failed": step.failed_rows,
+        "duplicates": step.duplicate_rows,
+        "seconds": round(step.seconds, 2),
+    }

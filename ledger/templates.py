@@ -1,6 +1,9 @@
-"""Path templates: Airflow's Jinja filters over the interval and the run's parameters, nothing else."""
+"""Path templates: Airflow's Jinja filters over the interval and the run's parameters, nothing else.
 
-from collections.abc import Mapping
+Where a path leads is declared by the pipeline; a run's parameters only fill in names.
+"""
+
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from functools import cache
 from typing import Any
@@ -10,6 +13,7 @@ from jinja2 import Environment, StrictUndefined, TemplateError, meta
 from ledger.errors import DeclarationError, InputError
 
 NAMES = ("interval_start", "interval_end", "params")
+_BESIDE_LETTERS = " _-=+,@:."  # what a parameter may have in a path, with letters and digits
 
 
 @cache
@@ -43,18 +47,62 @@ def check(template: str) -> None:
         )
 
 
+def is_fixed(template: str) -> bool:
+    """Whether the path is the same for every run."""
+    return not meta.find_undeclared_variables(_environment().parse(template))
+
+
 def render(
     template: str, interval_start: datetime, interval_end: datetime, params: Mapping[str, Any]
 ) -> str:
-    """The path of one batch. Raises InputError when the run lacks a parameter that it names."""
+    """The path of one batch.
+
+    Raises InputError when the run lacks a parameter that the path names, or one of those has a
+    value that could lead elsewhere: to another folder, to several files, to another machine.
+    """
+    given = Parameters(template, "params", params)
     try:
-        return (
-            _environment()
-            .from_string(template)
-            .render(interval_start=interval_start, interval_end=interval_end, params=dict(params))
-        )
-    except TemplateError as exc:
+        made = _environment().from_string(template)
+        return made.render(interval_start=interval_start, interval_end=interval_end, params=given)
+    except (TemplateError, TypeError, ValueError, ArithmeticError) as exc:
         raise InputError(
             f"path {template!r} cannot be rendered: {exc}; the run's parameters are "
             f"{sorted(params) or 'none'}"
         ) from exc
+
+
+class Parameters(Mapping[str, Any]):
+    """Those of a run, checked when a path asks for them: others may have any value."""
+
+    def __init__(self, template: str, name: str, values: Mapping[str, Any]):
+        self._template = template
+        self._name = name
+        self._values = values
+
+    def __getitem__(self, key: str) -> Any:
+        return self._checked(f"{self._name}.{key}", self._values[key])
+
+    def __iter__(self) -> Iterator[str]:
+        return (self._checked(f"a name in {self._name}", key) for key in self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def _checked(self, name: str, value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return Parameters(self._template, name, value)
+        if isinstance(value, list | tuple):
+            return [self._checked(f"{name}[{n}]", one) for n, one in enumerate(value)]
+        if not _is_name(str(value)):
+            raise InputError(
+                f"path {self._template!r}: {name} is {value!r}, and a parameter in a path may have "
+                f"letters, digits and {_BESIDE_LETTERS.strip()!r} or spaces, no dot first and no "
+                "'..'. The pipeline declares the folders and patterns; give a name only"
+            )
+        return value
+
+
+def _is_name(text: str) -> bool:
+    """Whether a text can be one name, or a part of one: never a folder, a pattern or an address."""
+    plain = all(character.isalnum() or character in _BESIDE_LETTERS for character in text)
+    return plain and text != "" and ".." not in text and text[0] != "." and ":" not in text[-1]

@@ -286,7 +286,9 @@ class _Lab:
     ) -> BatchResult:
         """What became of a batch by now."""
         found = summarize(self.database, batch_id)
-        failed = self.database.transact(lambda c: reports.failed_records(c, batch_id))
+        failed = self.database.transact(
+            lambda c: reports.failed_records(c, batch_id), engine=self.database.payload_reader
+        )
         return BatchResult(
             batch_id,
             found.status,

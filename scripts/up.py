@@ -16,6 +16,7 @@ from ledger.settings import Settings
 from scripts import airflow_services as services
 from scripts.airflow_env import ROOT, airflow_environment, clean_environment
 
+DAGS = ROOT / "dags"
 console = Console(width=max(100, Console().width))
 
 
@@ -23,29 +24,53 @@ def main() -> int:
     """Start what does not run yet and print where it is; 1 with the reason if it cannot."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--port", type=int, default=8080)
-    port = parser.parse_args().port
-    settings = Settings()
+    parser.add_argument("--dags", type=_folder, help="a folder of DAG files of your own")
+    parser.add_argument("--data", type=_folder, help="where your relative paths start")
+    given = parser.parse_args()
+    port, settings = given.port, Settings()
+    if given.data is not None:
+        os.environ["ACKLEDGER_DATA"] = str(given.data)
+        settings = Settings()
     home = settings.home.absolute()
     if services.running(home / "airflow"):
         console.print("Airflow runs already; 'make down' stops it.")
         return 0
     try:
-        password = up(settings, port)
+        password = up(
+            settings, port, given.dags or DAGS, flights="ACKLEDGER_DATA" not in os.environ
+        )
     except RuntimeError as exc:
         console.print(f"[red]{exc}[/]")
         return 1
     console.print(f"""
 Airflow   http://127.0.0.1:{port}   user {services.USER}, password {password}
-          The sweeper and the replay form are on; unpause a pipeline to schedule it, or backfill it:
+          {_hint(given.dags is None)}
   export AIRFLOW_HOME={os.path.relpath(home / "airflow")}; source .venv/bin/activate
-  airflow backfill create --dag-id flights --from-date 2013-01-01 --to-date 2013-03-31
+  airflow backfill create --dag-id {"flights" if given.dags is None else "DAG"} --from-date 2013-01-01 --to-date 2013-03-31
 Stop it   make down
 """, highlight=False)  # fmt: skip
     return 0
 
 
-def up(settings: Settings, port: int, dags: Path = ROOT / "dags") -> str:
-    """Databases, input and services; the password."""
+def _folder(text: str) -> Path:
+    """A folder that is there. Raises ArgumentTypeError, which argparse prints."""
+    folder = Path(text).expanduser().absolute()
+    if not folder.is_dir():
+        raise argparse.ArgumentTypeError(f"{folder} is no folder")
+    return folder
+
+
+def _hint(own_dags: bool) -> str:
+    if own_dags:
+        return "The sweeper and the replay form are on; unpause a pipeline to schedule it, or backfill it:"
+    return (
+        "Copy dags/ledger_sweeper.py and dags/ledger_replay.py beside your DAGs for the sweeper and the "
+        "replay form; unpause a pipeline to schedule it, or backfill it:"
+    )
+
+
+def up(settings: Settings, port: int, dags: Path = DAGS, *, flights: bool = True) -> str:
+    """Databases, services and, if asked, the flights as input; the password."""
     home = settings.home.absolute()
     with console.status("databases"):
         url = embedded.start(home)
@@ -57,8 +82,9 @@ def up(settings: Settings, port: int, dags: Path = ROOT / "dags") -> str:
         subprocess.run(
             ["airflow", "db", "migrate"], env=environment, check=True, stdout=subprocess.DEVNULL
         )
-    with console.status("the flights of 2013, as input"):
-        data.write_all(Path(environment["ACKLEDGER_DATA"]))
+    if flights:  # a folder of the user's is only read
+        with console.status("the flights of 2013, as input"):
+            data.write_all(Path(environment["ACKLEDGER_DATA"]))
     with console.status("services") as status:
         for waiting in services.start(home / "airflow", port, environment):
             status.update(f"waiting for {waiting}")
@@ -69,11 +95,22 @@ def service_environment(settings: Settings, airflow_url: str, dags: Path) -> dic
     """The environment of the services and of all that they start."""
     home = settings.home.absolute()
     data_folder = settings.data if "ACKLEDGER_DATA" in os.environ else home / "data"
+    own = {} if dags == DAGS else _only_read(dags)
     return {
         **clean_environment(),
         "ACKLEDGER_HOME": str(home),
         "ACKLEDGER_DATA": str(Path(data_folder).absolute()),
         **airflow_environment(home / "airflow", airflow_url, dags_folder=dags),
+        **own,
+    }
+
+
+def _only_read(dags: Path) -> dict[str, str]:
+    """Jobs find the modules beside the DAG files, and leave no bytecode there."""
+    paths = [str(ROOT), str(dags), os.environ.get("PYTHONPATH", "")]
+    return {
+        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+        "PYTHONDONTWRITEBYTECODE": "1",
     }
 
 

@@ -18,6 +18,7 @@ for _name in [
 # An import of Airflow makes its home where it is told to, by default in the user's own.
 _AIRFLOW_HOME = tempfile.TemporaryDirectory(prefix="ackledger-airflow-")
 os.environ["AIRFLOW_HOME"] = _AIRFLOW_HOME.name
+os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
 # The JVMs of tests live for seconds: what they compile at leisure never pays.
 os.environ["SPARK_SUBMIT_OPTS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
@@ -40,7 +41,7 @@ _PLAIN = {
 }
 
 TABLES = (
-    "dedup_filter, failed_root, failed_message, replay_root, root_fail, stage_run_bucket, stage_run_file, "
+    "accepted_root, acceptance, dedup_filter, failed_payload, given_up, failed_root, failed_message, replay_root, root_fail, stage_run_bucket, stage_run_file, "
     "stage_run_input, stage_run_drop, claimed_file, replaced_folder, checkpoint, sink_replacement, publication, batch_source, stage_run, batch, pipeline"
 )
 

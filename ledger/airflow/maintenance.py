@@ -1,4 +1,4 @@
-"""The DAGs beside the pipelines': the sweeper, and the replay form."""
+"""The DAGs beside the pipelines': the sweeper, and the forms that replay and accept."""
 
 import logging
 from collections import Counter
@@ -12,7 +12,9 @@ from airflow.sdk.exceptions import (
     AirflowSkipException,
 )
 
-from ledger.airflow.pipelines import START, selection, trigger
+from ledger.airflow.completing import ACCEPT_DAG, REPLAY_DAG
+from ledger.airflow.finishing import trigger
+from ledger.airflow.pipelines import START, selection
 from ledger.airflow.submitting import connected
 
 REPLAY_WANTED = Asset("x-ledger://replay-wanted")
@@ -103,12 +105,15 @@ def replay_dag(**dag_options: Any) -> DAG:
         "held": Param(
             False, type="boolean", description="Records held with their unit, with a new budget."
         ),
+        "from_source": Param(
+            False, type="boolean", description="Read them again from their source, by key."
+        ),
         "release": Param(
             False, type="boolean", description="First let that batch settle, which is held."
         ),
     }
     with DAG(
-        "ledger_replay", schedule=[REPLAY_WANTED], start_date=START, params=params, **options
+        REPLAY_DAG, schedule=[REPLAY_WANTED], start_date=START, params=params, **options
     ) as dag:
 
         @task
@@ -127,10 +132,46 @@ def replay_dag(**dag_options: Any) -> DAG:
     return dag
 
 
+def accept_dag(**dag_options: Any) -> DAG:
+    """Accepts the quarantined records of a batch, by hand: its runs' last task is green afterwards."""
+    options = {
+        "catchup": False,
+        "is_paused_upon_creation": False,
+        "tags": ["ackledger"],
+        **dag_options,
+    }
+    params = {
+        "batch": Param(
+            type="integer", description="The batch whose quarantined records to accept."
+        ),
+        "reason": Param(
+            None, type=["null", "string"], description="Why they may stay out; kept in the ledger."
+        ),
+    }
+    with DAG(ACCEPT_DAG, schedule=None, start_date=START, params=params, **options) as dag:
+
+        @task
+        def accept(**context: Any) -> dict[str, int]:
+            """Accept what is quarantined by now, in the name of whoever triggered the run."""
+            from dataclasses import asdict
+
+            from ledger.acceptance import accept as accept_batch
+
+            params, run = context["params"], context["dag_run"]
+            by = run.triggering_user_name or f"run {run.run_id} of {run.dag_id}"
+            accepted = accept_batch(connected(), params["batch"], by=by, reason=params["reason"])
+            _log.info("%s by %s", accepted, by)
+            return asdict(accepted)
+
+        accept()
+    return dag
+
+
 def _errand(batch_id: int, dag_id: str) -> dict[str, Any]:
     """One run an hour at most: one that failed, or came too early, is followed by another."""
     run_id = f"after__{batch_id}__{datetime.now(UTC):%Y%m%dT%H}"
-    return {"dag_id": dag_id, "run_id": run_id, "conf": {"batch": batch_id}}
+    note = f"does what follows batch {batch_id}, which was decided without its run"
+    return {"dag_id": dag_id, "run_id": run_id, "conf": {"batch": batch_id}, "note": note}
 
 
 def _asked_for(context: Any) -> set[int] | None:
@@ -171,7 +212,14 @@ def _triggers(params: dict[str, Any], only: set[int] | None, run_id: str) -> lis
         conf = {"replay_of": number, **chosen}
         dag_id = batch.dag_id or batch.pipeline
         _log.info("replay %s records of batch %s by %s: %s", messages, number, dag_id, conf)
-        made.append({"dag_id": dag_id, "run_id": f"replay_{number}__{run_id}", "conf": conf})
+        made.append(
+            {
+                "dag_id": dag_id,
+                "run_id": f"replay_{number}__{run_id}",
+                "conf": conf,
+                "note": f"replays {messages:,} records of batch {number}, asked by {run_id}",
+            }
+        )
     if not made:
         raise AirflowSkipException("nothing to replay: no failed record matches")
     return made

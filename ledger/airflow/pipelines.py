@@ -17,17 +17,12 @@ from airflow.sdk.exceptions import (
     AirflowFailException,
     AirflowRescheduleException,
     AirflowSkipException,
-    DagRunTriggerException,
 )
 
-from ledger.airflow.submitting import (
-    Combine,
-    State,
-    Withhold,
-    connected,
-    decided_batch,
-    submitted,
-)
+from ledger.airflow.completing import Complete
+from ledger.airflow.finishing import next_part_task, publish_task, settle_task
+from ledger.airflow.intervals import interval_of, moment
+from ledger.airflow.submitting import Combine, State, Withhold, connected, submitted
 from ledger.errors import (
     BackPressureError,
     DeclarationError,
@@ -40,7 +35,7 @@ from ledger.settings import Settings
 from ledger.states import Guarantee
 from ledger.steps import COMBINE, NOTIFY, STATE, WITHHOLD
 
-APPLICATION = Path(__file__).resolve().parent.parent.parent / "jobs" / "run_step.py"
+APPLICATION = Path(__file__).resolve().parent.parent / "run_step.py"
 _OWN_TASKS = (
     "open",
     "settle",
@@ -52,7 +47,7 @@ _OWN_TASKS = (
     COMBINE,
     STATE,
 )
-SELECTING = ("reason", "stage", "root", "source", "since", "until", "quarantined", "held")
+SELECTING = ("reason", "stage", "root", "source", "since", "until", "quarantined", "held", "from_source")  # fmt: skip
 _OWN_CONF = ("interval_start", "interval_end", "reprocess", "guarantee")
 _log = logging.getLogger(__name__)
 START = datetime(2000, 1, 1, tzinfo=UTC)
@@ -81,7 +76,8 @@ def pipeline_dag(
     Before the last two, ``withhold`` submits a Spark job if records failed, and is skipped if none did; so do
     ``combine`` and ``state``, beside ``publish``, if the pipeline has them and it is their turn.
     A run's conf may name another guarantee than the pipeline's: ``{"guarantee": "at_least_once"}``.
-    ``schedule``: a cron expression or ``@monthly`` and the like; it becomes real data intervals.
+    ``schedule``: a cron expression or ``@monthly`` and the like; it becomes real data intervals. A run by
+    hand reads the one that its logical date lies in, if that has ended.
     ``target``: MODULE:NAME where the pipeline is found by the job; default: the module that
     declared it. ``connection``, ``spark_conf``: of the Spark cluster. ``room_poll``: how often a run
     that waits for room (``max_pending``) looks again. ``dag_options``: further
@@ -107,24 +103,25 @@ def pipeline_dag(
     with DAG(
         pipeline.name, schedule=timetable, start_date=start_date, default_args=defaults, **options
     ) as dag:
-        opened = _open_task(target or _target(pipeline), room_poll)
+        found = target or _target(pipeline)
+        opened = _open_task(found, schedule, room_poll)
         submit = partial(
             submitted,
             pipeline,
-            target or _target(pipeline),
+            found,
             conn_id=connection,
             application=str(application),
             conf={"spark.ui.enabled": "false", "spark.log.level": "WARN", **(spark_conf or {})},
             env_vars={"PYSPARK_PYTHON": sys.executable, "JAVA_TOOL_OPTIONS": java_options},
         )
         tasks = {step.name: submit(step.name) for step in steps}
-        settled = _settle_task()
+        settled = settle_task()
         for step in steps:
             for before in [tasks[name] for name in step.inputs] or [opened]:
                 before >> tasks[step.name]
             if not pipeline.consumers(step.name):
                 tasks[step.name] >> settled
-        _follow(pipeline, settled, _publish_task(target or _target(pipeline)), submit)
+        _follow(pipeline, settled, found, submit)
     return dag
 
 
@@ -137,10 +134,11 @@ def _guarantee_param() -> Param:
     )
 
 
-def _follow(pipeline: Pipeline, settled: Any, published: Any, submit: Callable[..., Any]) -> None:
+def _follow(pipeline: Pipeline, settled: Any, target: str, submit: Callable[..., Any]) -> None:
     """What follows the settlement: a sink that cannot be withheld or reached keeps nothing else waiting, and the
     run's last task from running."""
-    completed, withheld = _complete_task(), submit(WITHHOLD, kind=Withhold)
+    published, withheld = publish_task(target), submit(WITHHOLD, kind=Withhold)
+    completed = Complete(task_id="complete", target=target, retries=0, trigger_rule="none_failed")
     following = [published]
     if pipeline.combined():
         following.append(submit(COMBINE, kind=Combine, trigger_rule="all_done"))
@@ -149,7 +147,7 @@ def _follow(pipeline: Pipeline, settled: Any, published: Any, submit: Callable[.
     settled >> withheld >> following
     [settled, withheld, *following] >> completed
     if pipeline.reads_in_parts:
-        published >> _next_part_task()
+        published >> next_part_task()
     if pipeline.wants_notice:
         keeping = any(step.keeper is not None for step in pipeline.sources())
         if keeping:  # it hears of what its sinks show
@@ -178,7 +176,7 @@ def _check_importable(pipeline: Pipeline) -> None:
         )
 
 
-def _open_task(target: str, room_poll: timedelta) -> Any:
+def _open_task(target: str, schedule: str | None, room_poll: timedelta) -> Any:
     @task(task_id="open")
     def open_batch(**context: Any) -> int:
         """Open the run's batch, or find it again; its number."""
@@ -188,13 +186,15 @@ def _open_task(target: str, room_poll: timedelta) -> Any:
         run = context["dag_run"]
         key = RunKey(run.dag_id, run.run_id)
         try:
-            batch = _opened(load_pipeline(target), key, run.conf or {}, context)
-        except InputError as exc:  # asking again would get the same answer
-            raise AirflowFailException(str(exc)) from exc
+            batch = _opened(load_pipeline(target), key, run, schedule)
         except BackPressureError as exc:  # waiting takes no worker's slot and no retry
             _log.info("%s", exc)
             later = datetime.now(UTC) + room_poll
             raise AirflowRescheduleException(later) from exc  # type: ignore[no-untyped-call]
+        except LedgerError as exc:
+            if not exc.permanent:
+                raise
+            raise AirflowFailException(str(exc)) from None  # asking again gets the same answer
         _log.info(
             "batch %s (%s) is %s: %s to %s",
             batch.batch_id,
@@ -208,17 +208,17 @@ def _open_task(target: str, room_poll: timedelta) -> Any:
     return open_batch()
 
 
-def _opened(pipeline: Pipeline, key: Any, conf: dict[str, Any], context: Any) -> Any:
+def _opened(pipeline: Pipeline, key: Any, run: Any, schedule: str | None) -> Any:
+    from ledger.checks import before_run, require, surroundings
     from ledger.opening import open_batch, open_replay
     from ledger.requests import Interval, RunKey
-    from ledger.storage import require_writable
 
-    database, settings = connected(), Settings()
-    require_writable(settings.storage_root(), "ACKLEDGER_STORAGE")
+    database, settings, conf = connected(), Settings(), run.conf or {}
     if conf.get("batch") is not None:  # a run that looks after a batch which another one opened
         return _own_batch(database, pipeline, int(conf["batch"]))
     if conf.get("replay_of") is not None:
         chosen = selection(conf)
+        require(surroundings(settings, pipeline, None))
         try:
             return open_replay(database, settings, pipeline, key, int(conf["replay_of"]), chosen)
         except BackPressureError:
@@ -226,11 +226,12 @@ def _opened(pipeline: Pipeline, key: Any, conf: dict[str, Any], context: Any) ->
         except NotReadyError as exc:
             raise AirflowSkipException(str(exc)) from exc
     params = {name: value for name, value in conf.items() if name not in _OWN_CONF}
-    start, end = _interval(conf, context)
+    start, end = interval_of(conf, run, schedule)
     reprocess = bool(conf.get("reprocess"))
     if reprocess:  # by the same run, cleared, it is another batch than the one that it replaces
         key = RunKey(key.dag_id, f"{key.run_id}#reprocess")
     interval = Interval(start, end, params)
+    before_run(database, settings, pipeline, key, interval, reprocess=reprocess)
     return open_batch(
         database, settings, pipeline, key, interval, reprocess=reprocess, guarantee=_guarantee(conf)
     )
@@ -265,131 +266,3 @@ def selection(conf: dict[str, Any]) -> Any:
         if name in given:
             given[name] = moment(given[name])
     return Selection(**given)
-
-
-def _interval(conf: dict[str, Any], context: Any) -> tuple[datetime, datetime]:
-    """The run's data interval, or the one in its conf. A run id's date is never looked at."""
-    start, end = conf.get("interval_start"), conf.get("interval_end")
-    if start and end:
-        return moment(start), moment(end)
-    if start or end:
-        raise InputError(
-            "the run's conf has only one of interval_start and interval_end: expected both, or neither"
-        )
-    run = context["dag_run"]
-    if run.data_interval_start is None or run.data_interval_end is None:
-        raise InputError(
-            "this run has no data interval: trigger it with a logical date, or with "
-            'conf {"interval_start": "2013-01-01", "interval_end": "2013-02-01"}'
-        )
-    return run.data_interval_start, run.data_interval_end
-
-
-def moment(value: str) -> datetime:
-    try:
-        return datetime.fromisoformat(value)
-    except (TypeError, ValueError) as exc:
-        raise InputError(
-            f"{value!r} in the run's conf is no ISO date: expected for example 2013-01-01"
-        ) from exc
-
-
-def _settle_task() -> Any:
-    @task(task_id="settle")
-    def settle(**context: Any) -> None:
-        """Decide every record of the batch: acked, or failed with its stage and reason."""
-        from ledger.replaced import remove_replaced
-        from ledger.settlement import settle_once
-
-        database = connected()
-        settlement = settle_once(database, context["ti"].xcom_pull(task_ids="open"))
-        assert settlement is not None
-        _log.info("%s", settlement)
-        if not settlement.status.decided:
-            raise LedgerError(
-                f"batch {settlement.batch_id} is {settlement.status}: {settlement.reason}"
-            )
-        remove_replaced(database, settlement.batch_id)
-
-    return settle()
-
-
-def _publish_task(target: str) -> Any:
-    @task(task_id="publish", trigger_rule="all_done")
-    def publish(**context: Any) -> None:
-        """Show what is acked in the sinks; of a batch that ran at least once they show it already."""
-        from ledger.loading import load_pipeline
-        from ledger.publishing import publish as publish_batch
-
-        database = connected()
-        batch_id = decided_batch(context, database)
-        for shown in publish_batch(database, Settings(), load_pipeline(target), batch_id):
-            _log.info("%s", shown)
-
-    return publish()
-
-
-def _complete_task() -> Any:
-    @task(task_id="complete", retries=0, trigger_rule="none_failed")
-    def complete(**context: Any) -> None:
-        """Fail while records of the batch are failed and neither recovered nor quarantined."""
-        from ledger.summary import summarize
-
-        batch_id = context["ti"].xcom_pull(task_ids="open")
-        if batch_id is None:
-            raise AirflowSkipException("the run has no batch")
-        summary = summarize(connected(), batch_id)
-        _log.info("%s", summary.roots)
-        if not summary.done:
-            raise AirflowFailException(summary.incomplete_because())
-        for sentence in summary.waits:
-            _log.warning("%s", sentence)
-        if summary.unread:
-            _log.warning("%s", summary.incomplete_because())
-
-    return complete()
-
-
-def _next_part_task() -> Any:
-    @task(task_id="next_part", trigger_rule="all_done")
-    def next_part(**context: Any) -> None:
-        """Trigger another run of this DAG for what is left of the interval, whether or not all sinks show this
-        part; skipped if nothing is left, or the batch is not settled."""
-        from ledger.queries import batches, claims
-        from ledger.summary import summarize
-
-        database = connected()
-        batch_id = decided_batch(context, database)
-        unread = summarize(database, batch_id).unread
-        if not unread:
-            raise AirflowSkipException("the interval is read to its end")
-        batch = database.transact(lambda c: batches.get_batch(c, batch_id))
-        run_id = f"part__{batch_id}"
-        tried = database.transact(lambda c: claims.given_up(c, batch.dag_id, run_id))
-        run_id = f"{run_id}__{tried}" if tried else run_id
-        _log.info("%s records of the interval are left: run %s reads on", unread, run_id)
-        interval = {
-            "interval_start": batch.interval_start.isoformat(),
-            "interval_end": batch.interval_end.isoformat(),
-        }
-        own = {"guarantee": batch.guarantee.value}
-        raise trigger(batch.dag_id, run_id, {**interval, **own, **batch.params})
-
-    return next_part()
-
-
-def trigger(dag_id: str, run_id: str, conf: dict[str, Any]) -> DagRunTriggerException:
-    """What TriggerDagRunOperator raises; importing that operator takes 0.3 s of every parse."""
-    return DagRunTriggerException(
-        trigger_dag_id=dag_id,
-        dag_run_id=run_id,
-        conf=conf,
-        logical_date=None,
-        reset_dag_run=False,
-        skip_when_already_exists=True,
-        wait_for_completion=False,
-        allowed_states=["success"],
-        failed_states=["failed"],
-        poke_interval=60,
-        deferrable=False,
-    )

@@ -1,29 +1,49 @@
 """Tasks that submit a Spark job: a step of a pipeline, or what follows its settlement if it is due."""
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-from airflow.sdk.exceptions import AirflowSkipException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
+from ledger.errors import EXIT_PERMANENT
 from ledger.pipeline import Pipeline
 from ledger.settings import Settings
 
 
-class Withhold(SparkSubmitOperator):
-    """Submits nothing where nothing failed."""
+class Step(SparkSubmitOperator):
+    """Fails for good, without another JVM, what the driver says another attempt would only fail
+    again."""
 
     def execute(self, context: Any) -> None:
-        from ledger.publishing import needs_withholding
+        try:
+            super().execute(context)
+        except AirflowException as exc:
+            line = permanent_failure(str(exc))
+            if line is None:
+                raise
+            raise AirflowFailException(line) from None
 
-        batch_id = context["ti"].xcom_pull(task_ids="open")
-        if not needs_withholding(connected(), batch_id):
+
+class Withhold(Step):
+    """Submits nothing where nothing failed and no staged file is lost."""
+
+    def execute(self, context: Any) -> None:
+        from ledger.loading import load_pipeline
+        from ledger.publishing import lost, needs_withholding
+
+        batch_id, database = context["ti"].xcom_pull(task_ids="open"), connected()
+        target = self.application_args[1]  # type: ignore[index]
+        if not needs_withholding(database, batch_id) and not lost(
+            database, Settings(), load_pipeline(target), batch_id
+        ):
             raise AirflowSkipException("nothing is to be withheld")
         super().execute(context)
 
 
-class Combine(SparkSubmitOperator):
+class Combine(Step):
     """Submits nothing while records of the batch, or of its replays, are failed."""
 
     def execute(self, context: Any) -> None:
@@ -40,12 +60,13 @@ class Combine(SparkSubmitOperator):
         super().execute(context)
 
 
-class State(SparkSubmitOperator):
+class State(Step):
     """Submits nothing while no state is due: an earlier batch is not decided, or another run has done it."""
 
     def execute(self, context: Any) -> None:
         from ledger.loading import load_pipeline
-        from ledger.state_runs import is_due, waits_for
+        from ledger.recovery import waits_for
+        from ledger.state_runs import is_due
 
         database = connected()
         batch_id = decided_batch(context, database)
@@ -54,6 +75,15 @@ class State(SparkSubmitOperator):
             waits = database.transact(lambda c: waits_for(c, batch_id))
             raise AirflowSkipException("; ".join(waits) or "the states have taken in this batch")
         super().execute(context)
+
+
+def permanent_failure(told: str) -> str | None:
+    """What the driver said last, if spark-submit ended with its code for what is not worth another
+    attempt."""
+    if not re.search(rf"Error code is: {EXIT_PERMANENT}\b", told):
+        return None
+    said = re.findall(r" ackledger ERROR (.+)", told)
+    return said[-1] if said else "the step failed for good: its log says why"
 
 
 def decided_batch(context: Any, database: Any) -> int:
@@ -74,7 +104,7 @@ def submitted(
     target: str,
     name: str,
     *,
-    kind: type[SparkSubmitOperator] = SparkSubmitOperator,
+    kind: type[Step] = Step,
     **options: Any,
 ) -> Any:
     """The task that runs a step of the pipeline as a Spark job."""
@@ -101,8 +131,7 @@ def _arguments(target: str, step: str) -> list[str]:
 
 
 def connected() -> Any:
-    from ledger.database.connection import Database, persist
+    from ledger.database.connection import persist
+    from ledger.database.upgrade import connect
 
-    database = Database.from_settings(Settings())
-    persist(database.check)
-    return database
+    return persist(lambda: connect(Settings()))

@@ -4,23 +4,28 @@ import sys
 
 import typer
 
-from ledger.cli import inspecting, maintaining, running  # noqa: F401  # each registers its commands
+from ledger.cli import (  # noqa: F401  # each registers its commands
+    checking,
+    failing,
+    inspecting,
+    maintaining,
+    records,
+    running,
+)
 from ledger.cli.base import app, fail
-from ledger.errors import LedgerError
+from ledger.cli.failing import fail_with
 
 
 def main() -> None:
     """Run the command; an error is one clear line and exit code 1."""
     try:
         code = app(standalone_mode=False)
-    except LedgerError as exc:
-        fail(str(exc))
     except typer.Abort:
         fail("interrupted")
     except Exception as exc:  # click's usage errors, and whatever a pipeline's own code raises
         show = getattr(exc, "show", None)
         if show is None:
-            raise
+            fail_with(exc)
         show()
         sys.exit(1)
     sys.exit(code or 0)  # of typer.Exit; a command itself returns None

@@ -1,25 +1,35 @@
 """What the commands share: the application, its consoles, its options, how an error ends."""
 
 import json
+import os
 import sys
 from collections.abc import Callable
+from importlib import metadata
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
-from ledger.database.connection import Database
+from ledger.errors import InputError
 from ledger.pipeline import Pipeline
-from ledger.settings import Settings
+from ledger.settings import VERBOSE
 
-INCOMPLETE = 3
-HELP = "The ``ackledger`` command. Exit codes: 0 complete, 3 failed records remain, 1 error."
+HELP = (
+    "The ``ackledger`` command. Exit codes: 0 complete, 4 complete but for quarantined records that "
+    "nobody has accepted, 3 failed records remain, 1 error."
+)
 
 app = typer.Typer(
-    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=HELP
+    no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="rich", help=HELP
 )
 db = typer.Typer(no_args_is_help=True, help="The ledger's database.")
 app.add_typer(db, name="db")
+
+
+def example(*arguments: str) -> str:
+    """The end of a command's help: how one types it."""
+    return "\n\n".join(["Examples:", *(f"  ackledger {one}" for one in arguments)])
+
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Target = Annotated[
@@ -29,9 +39,30 @@ Moment = typer.Option(formats=["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:
 PipelineName = Annotated[str | None, typer.Option("--pipeline", help="Only this pipeline.")]
 BatchNumber = Annotated[int | None, typer.Option("--batch", help="Only this batch.")]
 
-# Broken lines in a narrow terminal, or a pipe, can still be read; cut cells can't.
-out = Console(width=max(Console().width, 110))
+out = Console()
 err = Console(stderr=True)
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        out.print(f"ackledger {metadata.version('ackledger')}", highlight=False)
+        raise typer.Exit
+
+
+@app.callback(help=HELP)
+def common(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Print the version.", callback=_show_version, is_eager=True),
+    ] = False,
+    verbose: Annotated[
+        bool,
+        typer.Option("--verbose", "-v", envvar=VERBOSE, help="Show the traceback of an error."),
+    ] = False,
+) -> None:
+    """Options of the command itself."""
+    if verbose:
+        os.environ[VERBOSE] = "1"  # which the processes of Spark inherit
 
 
 def fail(message: str) -> None:
@@ -40,19 +71,13 @@ def fail(message: str) -> None:
     sys.exit(1)
 
 
-def connect(settings: Settings) -> Database:
-    """The ledger's database, checked: reachable, recent enough, migrated."""
-    database = Database.from_settings(settings)
-    database.check()
-    return database
-
-
 def show(data: Any, as_json: bool, table: Callable[[Any], Any]) -> None:
     """Print ``data`` as JSON, or as the table made of it."""
     if as_json:
         sys.stdout.write(json.dumps(data, default=str, indent=2) + "\n")
     else:
-        out.print(table(data))
+        # A table fits the terminal by itself; a line with a command to paste is never cut.
+        out.print(table(data), crop=False)
 
 
 def load(target: str) -> Pipeline:
@@ -60,3 +85,11 @@ def load(target: str) -> Pipeline:
     from ledger.loading import load_pipeline
 
     return load_pipeline(target)
+
+
+def params_of(given: list[str]) -> dict[str, str]:
+    """What --param gave, by name."""
+    for one in given:
+        if "=" not in one:
+            raise InputError(f"--param {one!r}: expected NAME=VALUE")
+    return dict(one.split("=", 1) for one in given)

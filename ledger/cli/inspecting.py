@@ -1,14 +1,16 @@
-"""Commands that ask the ledger: ``status``, ``failed``, ``sql``."""
+"""Commands that ask the ledger: ``status``, ``sql``."""
 
 from ledger.cli import tables
-from ledger.cli.base import BatchNumber, Json, PipelineName, app, connect, show
+from ledger.cli.base import BatchNumber, Json, PipelineName, app, err, example, show
 from ledger.cli.running import summary_of
-from ledger.queries import reports
+from ledger.database.upgrade import connect
+from ledger.queries import asking, reports
+from ledger.recovery import waiting_states
 from ledger.settings import Settings
 from ledger.summary import summarize
 
 
-@app.command()
+@app.command(epilog=example("status --pipeline flights", "status --batch 1"))
 def status(
     pipeline: PipelineName = None, batch: BatchNumber = None, limit: int = 20, as_json: Json = False
 ) -> None:
@@ -21,19 +23,14 @@ def status(
         lambda c: reports.recent_batches(c, pipeline, limit), engine=database.reader
     )
     show([dict(row._mapping) for row in rows], as_json, tables.batches)
+    for sentence in database.transact(
+        lambda c: waiting_states(c, pipeline), engine=database.reader
+    ):
+        err.print(sentence, style="yellow", markup=False, highlight=False, soft_wrap=True)
 
 
-@app.command()
-def failed(pipeline: PipelineName = None, batch: BatchNumber = None, as_json: Json = False) -> None:
-    """Show failed and quarantined records by stage and reason."""
-    database = connect(Settings())
-    rows = database.transact(lambda c: reports.failures(c, pipeline, batch), engine=database.reader)
-    show([dict(row._mapping) for row in rows], as_json, tables.failures)
-
-
-@app.command()
+@app.command(epilog=example("sql 'SELECT * FROM batch_status ORDER BY batch_id'"))
 def sql(query: str, as_json: Json = False) -> None:
-    """Ask the ledger in SQL, as the reader role in a read-only transaction."""
-    database = connect(Settings())
-    rows = database.transact(lambda c: reports.ask(c, query), engine=database.reader)
+    """Ask the ledger in SQL: one query, by a login that can only read."""
+    rows = asking.answer(connect(Settings()), query)
     show([dict(row._mapping) for row in rows], as_json, tables.rows)

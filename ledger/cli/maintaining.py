@@ -1,19 +1,25 @@
-"""Commands that look after the ledger: ``db``, ``sweep``, ``release``."""
+"""Commands that look after the ledger: ``db``, ``sweep``, ``release``, ``accept``."""
 
+import getpass
+import os
 from dataclasses import asdict
+from typing import Annotated
 
 import typer
 
+from ledger.acceptance import accept as accept_batch
 from ledger.cli import tables
-from ledger.cli.base import Json, app, connect, db, show
+from ledger.cli.base import Json, app, db, example, show
 from ledger.database.connection import Database
+from ledger.database.upgrade import connect, state_of
+from ledger.errors import InputError
 from ledger.settings import Settings
 from ledger.settlement import release as release_batch
 from ledger.states import BatchStatus
 from ledger.sweeper import sweep_once
 
 
-@db.command("upgrade")
+@db.command("upgrade", epilog=example("db upgrade"))
 def db_upgrade(as_json: Json = False) -> None:
     """Create or migrate the ledger's schema; safe to repeat."""
     from ledger.database.upgrade import head, upgrade
@@ -23,7 +29,45 @@ def db_upgrade(as_json: Json = False) -> None:
     show({"database": database.shown, "revision": head()}, as_json, tables.facts)
 
 
-@app.command()
+@db.command("start", epilog=example("db start"))
+def db_start(as_json: Json = False) -> None:
+    """Start the embedded server if it does not run, with its schema up to date."""
+    database = connect(_embedded())
+    show({"database": database.shown, "state": "running"}, as_json, tables.facts)
+
+
+@db.command("stop", epilog=example("db stop"))
+def db_stop(as_json: Json = False) -> None:
+    """Stop the embedded server; the next command that needs it starts it again."""
+    from ledger.database import embedded
+
+    settings = _embedded()
+    ran = embedded.stop(settings.home)
+    facts = {"home": str(settings.home), "state": "stopped", "did_run": ran}
+    show(facts, as_json, tables.facts)
+
+
+@db.command("status", epilog=example("db status"))
+def db_status(as_json: Json = False) -> None:
+    """Show where the ledger is and whether it is ready; starts nothing. Exit code 1 if it is not."""
+    found = state_of(Settings())
+    show(asdict(found), as_json, tables.facts)
+    if not found.ready:
+        raise typer.Exit(1)
+
+
+def _embedded() -> Settings:
+    """The settings, if the ledger is in the embedded server. Raises InputError if it is not."""
+    settings = Settings()
+    if settings.database_url is not None:
+        raise InputError(
+            "the ledger is in the server of ACKLEDGER_DATABASE_URL, and this command starts and stops only "
+            "the embedded one: use the server's own tools, or unset the variable"
+        )
+    return settings
+
+
+@app.command(epilog=example("sweep"))
 def sweep(as_json: Json = False) -> None:
     """Decide what can be decided, fail what expired, clean up; safe to run at any time."""
     swept = sweep_once(connect(Settings()))
@@ -32,10 +76,33 @@ def sweep(as_json: Json = False) -> None:
         raise typer.Exit(1)
 
 
-@app.command()
+@app.command(epilog=example("release 7"))
 def release(batch: int, as_json: Json = False) -> None:
     """Let a batch settle that is held because too many of its records failed."""
     released = release_batch(connect(Settings()), batch)
     show(asdict(released), as_json, tables.facts)
     if released.status is not BatchStatus.SETTLED:
         raise typer.Exit(1)
+
+
+@app.command(epilog=example("accept 12 --reason 'planes that were never registered'"))
+def accept(
+    batch: int,
+    reason: Annotated[
+        str | None, typer.Option(help="Why they may stay out; kept in the ledger.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Accept the records of a batch that are quarantined: its runs are then complete.
+
+    What is quarantined later, or again after a replay, is not accepted.
+    """
+    accepted = accept_batch(connect(Settings()), batch, by=_user(), reason=reason)
+    show(asdict(accepted), as_json, tables.facts)
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a user without a name, as in some containers
+        return f"uid {os.getuid()}"

@@ -7,39 +7,49 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from ledger.advice import ERROR, INCOMPLETE, QUARANTINED, advise, exit_code
+from ledger.checks import before_run, require, surroundings
 from ledger.cli import tables
 from ledger.cli.base import (
-    INCOMPLETE,
     BatchNumber,
     Json,
     Moment,
     Target,
     app,
-    connect,
     err,
+    example,
     load,
     out,
+    params_of,
     show,
 )
+from ledger.cli.failing import going_on
+from ledger.cli.progress import progress_of
+from ledger.commands import ANY_TARGET
 from ledger.database.connection import Database
-from ledger.errors import BackPressureError, Failures, InputError, NotReadyError
+from ledger.database.upgrade import connect
+from ledger.errors import BackPressureError, Failures, NotReadyError
 from ledger.opening import open_batch, open_replay
+from ledger.payloads import keep_all
 from ledger.pipeline import Pipeline
 from ledger.queries import batches, publications, replays
 from ledger.queries.batches import Batch
 from ledger.requests import Interval, RunKey, Selection
 from ledger.settings import Settings
-from ledger.states import BatchStatus, Guarantee
-from ledger.storage import require_writable
+from ledger.states import Guarantee
 from ledger.summary import Summary, summarize
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-@app.command()
+@app.command(
+    epilog=example(
+        "run jobs.flights:pipeline --interval-start 2013-01-01 --interval-end 2013-02-01",
+        "run jobs.flights:pipeline --interval-start 2013-01-01 --interval-end 2013-02-01 --run-id first",
+    )
+)
 def run(
     target: Target,
     interval_start: Annotated[datetime, Moment],
@@ -60,17 +70,24 @@ def run(
     """Run all steps of a pipeline over one interval in one process, without Airflow."""
     settings = Settings()
     pipeline = load(target)
-    interval = Interval(interval_start, interval_end, _params(param or []))
+    interval = Interval(interval_start, interval_end, params_of(param or []))
     database = connect(settings)
-    require_writable(settings.storage_root(), "ACKLEDGER_STORAGE")
     key = RunKey("", run_id or f"run-{uuid.uuid4()}")
+    before_run(database, settings, pipeline, key, interval, reprocess=reprocess)
+    _session(pipeline, master)  # without Spark nothing is claimed
     batch = open_batch(
         database, settings, pipeline, key, interval, reprocess=reprocess, guarantee=guarantee
     )
-    finish([_run_batch(database, settings, pipeline, batch, master)], as_json, single=True)
+    done = _run_batch(database, settings, pipeline, batch, master, target)
+    finish([summary_of(*done, target)], as_json, single=True)
 
 
-@app.command()
+@app.command(
+    epilog=example(
+        "replay jobs.flights:pipeline --batch 1",
+        "replay jobs.flights:pipeline --stage with_plane --dry-run",
+    )
+)
 def replay(
     target: Target,
     batch: BatchNumber = None,
@@ -90,6 +107,9 @@ def replay(
     held: Annotated[
         bool, typer.Option("--held", help="Records whose unit failed too often, with a new budget.")
     ] = False,
+    from_source: Annotated[
+        bool, typer.Option("--from-source", help="Read them again from their source, by key.")
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say what is due, by stage and reason.")
     ] = False,
@@ -101,14 +121,17 @@ def replay(
     settings = Settings()
     pipeline = load(target)
     database = connect(settings)
-    require_writable(settings.storage_root(), "ACKLEDGER_STORAGE")
-    selection = Selection(reason, stage, root, source, since, until, quarantined, held)
+    selection = Selection(reason, stage, root, source, since, until, quarantined, held, from_source)
     if dry_run:
         show(_matching(database, pipeline, batch, selection), as_json, tables.rows)
         return
+    keep_all(database, pipeline.name)
     base = run_id or f"replay-{uuid.uuid4()}"
     summaries = []
-    for original in _originals(database, pipeline, batch, selection, base):
+    originals = _originals(database, pipeline, batch, selection, base)
+    if originals:
+        require(surroundings(settings, pipeline, None))
+    for original in originals:
         key = RunKey("", f"{base}-{original}")
         _session(pipeline, master)  # without Spark nothing is claimed
         try:
@@ -118,13 +141,14 @@ def replay(
         except NotReadyError as exc:  # another replay was first
             err.print(f"batch {original}: {exc}", markup=False, highlight=False, soft_wrap=True)
             continue
-        summaries.append(_run_batch(database, settings, pipeline, opened, master))
-    if not summaries:
-        raise InputError("nothing to replay: no failed record matches; see 'ackledger failed'")
+        done = _run_batch(database, settings, pipeline, opened, master, target)
+        summaries.append(summary_of(*done, target))
+    if not summaries and not as_json:
+        out.print("nothing to replay: no failed record matches, or is due; see 'ackledger failed'")
     finish(summaries, as_json)
 
 
-@app.command()
+@app.command(epilog=example("publish jobs.flights:pipeline"))
 def publish(
     target: Target,
     batch: BatchNumber = None,
@@ -138,6 +162,7 @@ def publish(
 
     settings, pipeline = Settings(), load(target)
     database = connect(settings)
+    keep_all(database, pipeline.name)
     waiting = database.transact(lambda c: publications.waiting(c, pipeline.name, batch))
     failures, shown = Failures(), []
     if waiting or is_due(database, pipeline):
@@ -150,13 +175,6 @@ def publish(
             advance_states(job, batch)
     show([asdict(one) for one in shown], as_json, tables.rows)
     failures.raise_first()
-
-
-def _params(given: list[str]) -> dict[str, str]:
-    for one in given:
-        if "=" not in one:
-            raise InputError(f"--param {one!r}: expected NAME=VALUE")
-    return dict(one.split("=", 1) for one in given)
 
 
 def _originals(
@@ -188,45 +206,57 @@ def _session(pipeline: Pipeline, master: str) -> "SparkSession":
 
 
 def _run_batch(
-    database: Database, settings: Settings, pipeline: Pipeline, batch: Batch, master: str
-) -> dict[str, Any]:
-    """Run the batch's steps with a progress line each, settle, and summarize."""
+    database: Database,
+    settings: Settings,
+    pipeline: Pipeline,
+    batch: Batch,
+    master: str,
+    target: str,
+) -> tuple[Summary, float]:
+    """Run the batch's steps with a progress line each, and settle; its summary, and seconds."""
     from ledger.running import StepResult, run_steps, settle_and_follow
     from ledger.spark.job import Job
 
     started = time.monotonic()
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
-        line = progress.add_task(f"batch {batch.batch_id}: starting Spark")
+    current = "its start"
+    with progress_of(batch.batch_id, len(pipeline.steps())) as progress:
 
         def on_step(name: str, result: StepResult | None) -> None:
-            progress.update(line, description=f"batch {batch.batch_id}: {name}")
+            nonlocal current
+            current = f"step {name!r}"
+            progress.on_step(name, result)
 
-        job = Job(_session(pipeline, master), database, settings, pipeline)
-        run_steps(job, batch, on_step)
-        progress.update(line, description=f"batch {batch.batch_id}: settling")
-        settle_and_follow(job, batch.batch_id)
-    return summary_of(summarize(database, batch.batch_id), time.monotonic() - started)
+        with going_on(database, batch, target, lambda: current):
+            job = Job(_session(pipeline, master), database, settings, pipeline)
+            run_steps(job, batch, on_step)
+            current = "its settlement, or what follows it"
+            progress.settling()
+            settle_and_follow(job, batch.batch_id)
+    return summarize(database, batch.batch_id), time.monotonic() - started
 
 
-def summary_of(summary: Summary, seconds: float | None = None) -> dict[str, Any]:
-    """What is printed of a batch."""
-    made = {**asdict(summary), "complete": summary.complete}
+def summary_of(
+    summary: Summary, seconds: float | None = None, target: str = ANY_TARGET
+) -> dict[str, Any]:
+    """What is printed of a batch of the pipeline at ``target``."""
+    outcome = {"outcome": summary.outcome.value, "exit_code": exit_code(summary)}
+    made = {**asdict(summary), **outcome}
     if seconds is not None:
         made["seconds"] = round(seconds, 2)
-    if not summary.complete:
-        made["advice"] = summary.incomplete_because()
+    advice = advise(summary, target)
+    if advice is not None:
+        made["advice"] = str(advice)
     return made
 
 
 def finish(summaries: list[dict[str, Any]], as_json: bool, *, single: bool = False) -> None:
-    """Print what became of the batches; exit 3 if records failed, 1 if a batch is not settled."""
+    """Print what became of the batches; exit with the worst of their codes: 1, then 3, then 4."""
     if as_json:
         show(summaries[0] if single else summaries, True, tables.summary)
     else:
         for summary in summaries:
-            out.print(tables.summary(summary))
-    if any(not BatchStatus(summary["status"]).decided for summary in summaries):
-        raise typer.Exit(1)
-    if not all(summary["complete"] for summary in summaries):
-        raise typer.Exit(INCOMPLETE)
+            out.print(tables.summary(summary), crop=False)
+    found = {summary["exit_code"] for summary in summaries}
+    for code in (ERROR, INCOMPLETE, QUARANTINED):
+        if code in found:
+            raise typer.Exit(code)

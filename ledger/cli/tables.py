@@ -17,6 +17,8 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from ledger.states import BatchStatus
+
 _SHORT = 24  # characters: a narrower column is never broken over lines
 
 Rows = Sequence[Mapping[str, Any]]
@@ -26,34 +28,38 @@ def rows(data: Rows) -> RenderableType:
     """Any rows, with their keys as the header; a line per column where they are too wide."""
     if not data:
         return Text("no rows")
-    return _Fitting(_table(data, list(data[0])), data)
+    return _fitting(data)
+
+
+def _fitting(data: Rows) -> RenderableType:
+    names = list(data[0])
+    return _Fitting((_table(data, names), _table(data, names, gap=0)), data)
 
 
 @dataclass(frozen=True)
 class _Fitting:
-    """A table if it fits the console, else its rows one below the other."""
+    """The first of the tables that fits the console, else the rows one below the other."""
 
-    table: Table
+    tables: tuple[Table, ...]
     data: Rows
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        if (
-            Measurement.get(console, options.update(max_width=10_000), self.table).maximum
-            <= options.max_width
-        ):
-            yield self.table
-            return
+        unbound = options.update(max_width=10_000)
+        for table in self.tables:
+            if Measurement.get(console, unbound, table).maximum <= options.max_width:
+                yield table
+                return
         width = max(len(name) for name in self.data[0])
         for number, row in enumerate(self.data, 1):
             yield Text(f"row {number}", style="bold")
-            yield Text(
-                "\n".join(f"  {name:<{width}}  {_cell(value)}" for name, value in row.items())
-            )
+            lines = (f"  {name:<{width}}  {_cell(name, value)}" for name, value in row.items())
+            yield _line("\n".join(lines))
 
 
 def facts(data: Mapping[str, Any]) -> RenderableType:
-    """One mapping, a line each."""
-    return Text("\n".join(f"{key}: {value}" for key, value in data.items()))
+    """One mapping, a line each; what has no value is left out."""
+    told = (f"{key}: {value}" for key, value in data.items() if value is not None)
+    return Group(*map(_line, told))
 
 
 def batches(data: Rows) -> RenderableType:
@@ -71,34 +77,42 @@ def batches(data: Rows) -> RenderableType:
         "acked",
         "failed",
         "quarantined",
+        "accepted",
         "pending",
     ]
-    return _table(shown, names)
+    # Of most ledgers these are 0: what is left fits a narrow terminal.
+    idle = {"pending", "quarantined", "accepted"}
+    kept = [name for name in names if name not in idle or any(row[name] for row in shown)]
+    return _fitting([{name: row[name] for name in kept} for row in shown])
 
 
 def failures(data: Rows) -> RenderableType:
     """Failed records by stage and reason."""
     if not data:
         return Text("no record is failed or quarantined")
-    return _table(
-        data, ["batch_id", "pipeline", "stage", "reason", "status", "messages", "example_root"]
-    )
+    names = ["batch_id", "pipeline", "stage", "reason", "status", "messages", "example_root"]
+    return _fitting([{name: row[name] for name in names} for row in data])
 
 
 def summary(data: Mapping[str, Any]) -> RenderableType:
     """One batch: its steps, its counts, and what to do if it is incomplete."""
     roots = data["roots"]
     counts = ", ".join(f"{value:,} {key}" for key, value in roots.items() if key != "total")
+    counts += f"; {data['accepted']:,} of the quarantined accepted" if data["accepted"] else ""
     title = f"batch {data['batch_id']} of {data['pipeline']} ({data['kind']}): {data['status']}"
+    if BatchStatus(data["status"]).decided:
+        title += f", {data['outcome']}"
     names = ["name", "kind", "state", "input", "output", "failed", "duplicates", "seconds"]
+    if not any(step["duplicates"] for step in data["stages"]):
+        names.remove("duplicates")
     parts: list[RenderableType] = [
-        Text(title, style="bold"),
-        _table(data["stages"], names),
-        Text(f"{roots['total']:,} records: {counts}"),
+        _line(title, "bold"),
+        _fitting([{name: step[name] for name in names} for step in data["stages"]]),
+        _line(f"{roots['total']:,} records: {counts}"),
     ]
-    parts += [Text(sentence, style="yellow") for sentence in data["waits"]]
+    parts += [_line(sentence, "yellow") for sentence in data["waits"]]
     if "advice" in data:
-        parts.append(Text(data["advice"], style="yellow"))
+        parts.append(_line(data["advice"], "yellow"))
     return Group(*parts)
 
 
@@ -109,28 +123,38 @@ def sweep(data: Mapping[str, Any]) -> RenderableType:
         for one in data["settlements"]
     ]
     wishes = ", ".join(str(one["batch_id"]) for one in data["replays"]) or "none"
-    tail = Text(
+    tail = _line(
         f"partitions dropped: {len(data['dropped'])}; batches that ask for a replay: {wishes}"
     )
     return Group(rows(settled) if settled else Text("no open batch"), tail)
 
 
-def _table(data: Rows, names: Sequence[str]) -> Table:
-    table = Table(header_style="bold", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+def _line(text: str, style: str = "") -> Text:
+    """Text that is not broken into lines, so that the commands in it can be pasted."""
+    return Text(text, style=style, no_wrap=True, overflow="ignore")
+
+
+def _table(data: Rows, names: Sequence[str], gap: int = 1) -> Table:
+    table = Table(header_style="bold", box=SIMPLE_HEAD, pad_edge=False, padding=(0, gap, 0, 0))
     for name in names:
         values = [row[name] for row in data]
         numeric = all(isinstance(value, int | float | None) for value in values)
-        short = max(len(_cell(value)) for value in values) <= _SHORT
+        short = max(len(_cell(name, value)) for value in values) <= _SHORT
         justify: JustifyMethod = "right" if numeric else "left"
-        table.add_column(name.replace("_", " "), justify=justify, no_wrap=short, overflow="fold")
+        table.add_column(name, justify=justify, no_wrap=short, overflow="fold")
     for row in data:
-        table.add_row(*(_cell(row[name]) for name in names))
+        table.add_row(*(_cell(name, row[name]) for name in names))
     return table
 
 
-def _cell(value: Any) -> str:
+def _cell(name: str, value: Any) -> str:
+    """A value as it is shown; an id as it is pasted back, a count with separators."""
     if value is None:
         return ""
-    if isinstance(value, int) and not isinstance(value, bool):
+    if isinstance(value, int) and not isinstance(value, bool) and not _is_id(name):
         return f"{value:,}"
     return str(value)
+
+
+def _is_id(name: str) -> bool:
+    return name in ("id", "pid", "root", "message", "min", "max") or name.endswith(("_id", "_root"))

@@ -4,12 +4,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, create_engine, text
-from sqlalchemy.engine import make_url
+from sqlalchemy.engine import URL
 from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError, ProgrammingError
+from sqlalchemy.pool import NullPool
 
+from ledger import addresses
 from ledger.errors import ConfigurationError, LedgerError, UnavailableError, WaitedError
 from ledger.settings import Settings
 
@@ -18,6 +20,10 @@ Result = TypeVar("Result")
 OWNER = "ledger_owner"
 WRITER = "ledger_writer"
 READER = "ledger_reader"
+PAYLOAD_READER = "ledger_payload_reader"
+SQL_LOGIN = "ledger_sql"
+READ_ONLY = "-c default_transaction_read_only=on"
+QUERY_TIMEOUT = "5min"  # of a query that a user writes
 OLDEST_SERVER = 140000  # bit_xor() is an aggregate since PostgreSQL 14
 LOCK_TIMEOUT = "180s"  # a publish may hold a row so long; it is not waited for twice
 # Between the tries of a transaction: a server of which one process was killed recovers within seconds.
@@ -39,28 +45,35 @@ REFUSED = (
     "does not exist",
     "permission denied",
     "no pg_hba.conf entry",
+    "not permitted to log in",
 )
 
 
 class Database:
-    """The ledger's database, reached as one of its three roles."""
+    """The ledger's database, reached as one of its roles.
 
-    def __init__(self, url: str):
-        try:
-            self.url = make_url(url)
-        except ArgumentError as exc:
-            raise ConfigurationError(
-                "ACKLEDGER_DATABASE_URL is not a URL such as postgresql+psycopg2://user@host/ackledger"
-            ) from exc
+    ``reader_url``: the login of queries that users write; by default ``ledger_sql`` at ``url``.
+    """
+
+    def __init__(self, url: str, reader_url: str | None = None):
+        self.url = _url("ACKLEDGER_DATABASE_URL", url)
+        # The password of one login is not another's: that of ledger_sql comes from a passfile.
+        self.reader_url = (
+            self.url._replace(username=SQL_LOGIN, password=None).difference_update_query(
+                ("user", "password")
+            )
+            if reader_url is None
+            else _url("ACKLEDGER_READER_URL", reader_url)
+        )
 
     @classmethod
     def from_settings(cls, settings: Settings) -> "Database":
         """The database of ``ACKLEDGER_DATABASE_URL``, else the embedded one, started if need be."""
         if settings.database_url is not None:
-            return cls(settings.database_url)
+            return cls(settings.database_url, settings.reader_url)
         from ledger.database import embedded
 
-        return cls(embedded.start(settings.home))
+        return cls(embedded.start(settings.home), settings.reader_url)
 
     @property
     def dsn(self) -> str:
@@ -84,18 +97,31 @@ class Database:
 
     @cached_property
     def reader(self) -> Engine:
-        """For queries: every transaction is read-only."""
-        return self._engine(READER, "-c default_transaction_read_only=on")
+        """For our own queries: every transaction is read-only."""
+        return self._engine(READER, READ_ONLY)
 
-    def _engine(self, role: str | None, options: str = "") -> Engine:
+    @cached_property
+    def payload_reader(self) -> Engine:
+        """For our own queries that need the raw text of records; read-only too."""
+        return self._engine(PAYLOAD_READER, READ_ONLY)
+
+    @cached_property
+    def guest(self) -> Engine:
+        """For queries that users write: a login that only reads, and a new session for each."""
+        options = f"{READ_ONLY} -c statement_timeout={QUERY_TIMEOUT} -c cursor_tuple_fraction=1"
+        return self._engine(None, options, url=self.reader_url, poolclass=NullPool)
+
+    def _engine(
+        self, role: str | None, options: str = "", *, url: URL | None = None, **pool: Any
+    ) -> Engine:
+        address = url or self.url
         as_role = f"-c role={role} " if role else ""
         given = f"{as_role}-c timezone=UTC -c lock_timeout={LOCK_TIMEOUT} {_SERVER_KEEPALIVES} {options}"
-        alive = {name: value for name, value in KEEPALIVES.items() if name not in self.url.query}
+        alive = {name: value for name, value in KEEPALIVES.items() if name not in address.query}
         return create_engine(
-            self.url,
+            address,
             connect_args={"options": given, "connect_timeout": 10, **alive},
-            pool_size=2,
-            pool_pre_ping=True,
+            **(pool or {"pool_size": 2, "pool_pre_ping": True}),
         )
 
     def transact(
@@ -113,19 +139,27 @@ class Database:
 
         return persist(attempt)
 
-    def check(self) -> None:
-        """Raise ConfigurationError unless the server is recent enough and the schema is migrated."""
-        from ledger.database.upgrade import head
+    def revision(self) -> str | None:
+        """The schema's revision; None: there is no schema yet.
 
+        Raises ConfigurationError unless the server is recent enough, UnavailableError without an answer.
+        """
         with translated(self), self.plain.connect() as connection:
             require_server(connection)
-            found = connection.execute(
-                text("SELECT to_regclass('alembic_version') IS NOT NULL")
-            ).scalar_one()
-            revision = (
-                connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
-                if found
-                else None
+            there = text("SELECT to_regclass('alembic_version') IS NOT NULL")
+            if not connection.execute(there).scalar_one():
+                return None
+            return connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+
+    def check(self) -> None:
+        """Raise ConfigurationError unless the server is recent enough and the schema is migrated."""
+        from ledger.database.upgrade import head, is_known
+
+        revision = self.revision()
+        if revision is not None and not is_known(revision):
+            raise ConfigurationError(
+                f"the ledger's schema in {self.shown} is at revision {revision}, which this ackledger does "
+                f"not know (its newest is {head()}): install the newer ackledger that made it"
             )
         if revision != head():
             raise ConfigurationError(
@@ -139,9 +173,25 @@ class Database:
 
     def dispose(self) -> None:
         """Close every pooled connection."""
-        for name in ("plain", "owner", "writer", "reader"):
+        for name in ("plain", "owner", "writer", "reader", "payload_reader"):
             if name in self.__dict__:
                 self.__dict__[name].dispose()
+
+
+def _url(setting: str, given: str) -> URL:
+    try:
+        found = addresses.parsed(given)
+    except (ArgumentError, ValueError):
+        raise _no_address(setting) from None  # it may quote a password
+    if found.drivername != "postgresql+psycopg2":
+        raise _no_address(setting, f", found {found.drivername}://")
+    return found
+
+
+def _no_address(setting: str, found: str = "") -> ConfigurationError:
+    return ConfigurationError(
+        f"{setting} is not a URL such as postgresql://user@host/ackledger{found}"
+    )
 
 
 def require_server(connection: Connection) -> None:

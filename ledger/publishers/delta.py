@@ -9,7 +9,7 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
-from ledger.delivery import Delivery, Publisher
+from ledger.delivery import Delivery, Publisher, Refusal, Rule, require_staged
 from ledger.errors import (
     ConfigurationError,
     DeclarationError,
@@ -19,17 +19,19 @@ from ledger.errors import (
     NotReadyError,
     UnavailableError,
 )
-from ledger.manifest import Manifest, check_files
 from ledger.publishers.delta_files import TableFile, TableFolder
 from ledger.publishers.delta_schema import (
     Json,
+    constraints,
     delta_fields,
     file_fields,
     nullable,
+    require_checked,
     require_fit,
     require_partitions,
     require_plain,
     table_fields,
+    table_rules,
 )
 
 if TYPE_CHECKING:
@@ -69,25 +71,59 @@ class DeltaPublisher(Publisher):
         self._folder = TableFolder(self._path, partition_by)
         self._partition_by = partition_by
 
-    def check(self, schema: pa.Schema) -> None:
+    def check(self, schema: pa.Schema, *, by_row: bool = False) -> None:
         """Raise StageError unless rows of ``schema`` fit, and ConfigurationError unless a table is, or can be,
         at the path. The columns of one still to be made are kept in ``_ackledger``, for ``publish``."""
-        fields = delta_fields(schema, self._partition_by)
+        self._look(schema, by_row=by_row)
+        if self._open() is None:
+            self._folder.write_columns(delta_fields(schema, self._partition_by))
+
+    def look(self, schema: pa.Schema | None) -> None:
+        """See ``Publisher``."""
+        self._look(schema, by_row=True)
+
+    def _look(self, schema: pa.Schema | None, *, by_row: bool) -> None:
+        fields = None if schema is None else delta_fields(schema, self._partition_by)
         table = self._open()
         if table is not None:
             self._require_taking(table)
-            require_fit(fields, table_fields(table), f"Delta table {self._path}")
+            if fields is None:
+                return
+            columns = table_fields(table)
+            if by_row:
+                columns = [{**column, "nullable": True} for column in columns]
+            else:
+                require_checked(table, {})
+            require_fit(fields, columns, f"Delta table {self._path}")
             return
         if found := self._folder.strangers():
             raise ConfigurationError(
                 f"{self._path}: expected a Delta table or an empty folder, found {found[0]!r}, which no "
                 "reader of the table would see and a vacuum would delete: choose another path"
             )
-        self._folder.write_columns(fields)
+
+    def rules(self, delivery: Delivery) -> tuple[Rule, ...]:
+        """CHECK constraints, NOT NULL, and the lengths of char and varchar columns."""
+        table = self._open()
+        if table is None:
+            return ()
+        checked = constraints(table.metadata().configuration)
+        if checked:
+            self._folder.write_checked(delivery.batch_id, delivery.version, checked)
+        return table_rules(table)
+
+    def refused(self, delivery: Delivery, siblings: tuple[str, ...] = ()) -> list[Refusal]:
+        """None: all that a table asks for is in its rules."""
+        return []
 
     def staging(self, batch_id: int, version: int) -> str:
         """The folder in which a run stages its files."""
         return self._folder.staging(batch_id, version)
+
+    def shows(self, delivery: Delivery) -> bool:
+        """Whether the table's log has this version of the batch."""
+        table, app_id = self._open(), _app_id(delivery, delivery.batch_id)
+        return table is not None and table.transaction_version(app_id) == delivery.version
 
     def publish(self, delivery: Delivery) -> None:
         """Add the delivery's files and remove those it replaces, in one commit.
@@ -118,7 +154,7 @@ class DeltaPublisher(Publisher):
 
     def _staged(self, delivery: Delivery) -> _Staged:
         """The files to add, all of them there, and their list kept."""
-        check_files(Manifest(delivery.files))
+        require_staged(delivery)
         files = self._folder.table_files(delivery.files)
         self._folder.write_list(delivery.batch_id, delivery.version, files)
         return _Staged(files, file_fields(self._folder.file_schema(files[0])) if files else None)
@@ -218,6 +254,7 @@ class DeltaPublisher(Publisher):
         from deltalake.exceptions import DeltaError
 
         self._require_taking(table)
+        require_checked(table, self._folder.read_checked(delivery.batch_id, delivery.version))
         self._require_files_fit(staged, table_fields(table), f"Delta table {self._path}")
         removed = self._to_remove(table, delivery)
 

@@ -78,6 +78,19 @@ class TableFolder:
                 'and write {"files": []} to it'
             ) from exc
 
+    def write_checked(self, batch_id: int, version: int, constraints: dict[str, str]) -> None:
+        """Keep the constraints that a version's rows were compared with."""
+        self._write(self._checked(batch_id, version), {"constraints": constraints})
+
+    def read_checked(self, batch_id: int, version: int) -> dict[str, str]:
+        """The constraints that a version's rows were compared with; none if nobody did."""
+        try:
+            kept = self._fs.cat_file(self._stored(self._checked(batch_id, version)))
+        except FileNotFoundError:
+            return {}
+        found: dict[str, str] = json.loads(kept)["constraints"]
+        return found
+
     def write_columns(self, columns: list[dict[str, Any]]) -> None:
         """Keep the columns of a table that is still to be made, by whoever publishes first."""
         self._write(self._columns, {"columns": columns})
@@ -96,6 +109,9 @@ class TableFolder:
         """The schema of a staged file, by its footer."""
         with self._fs.open(f"{self._stored(self.path)}/{file.path}", "rb") as stream:
             return pq.ParquetFile(stream).schema_arrow
+
+    def _checked(self, batch_id: int, version: int) -> str:
+        return f"{self.staging(batch_id, version)}.constraints.json"
 
     @property
     def _columns(self) -> str:

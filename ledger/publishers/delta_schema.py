@@ -1,11 +1,13 @@
 """What a Delta table can hold, and whether rows fit one that exists."""
 
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from ledger.delivery import Rule
 from ledger.errors import ConfigurationError, StageError
 
 if TYPE_CHECKING:
@@ -31,6 +33,8 @@ _PLAIN = {
 }
 _IN_FOLDERS = ("boolean", "byte", "short", "integer", "long", "string", "date", "timestamp_ntz")
 _TRACKING = ("_root", "_roots", "_unit")
+_CONSTRAINT = "delta.constraints."
+_LENGTH = re.compile(r"(?:var)?char\((\d+)\)", re.IGNORECASE)
 _NOT_IN_NAMES = frozenset(" ,;{}()\n\t=")
 # Of these, the ones that a table makes use of show in its properties and columns.
 _KNOWN_FEATURES = {
@@ -92,6 +96,56 @@ def require_plain(table: "DeltaTable") -> None:
             f"Delta table {table.table_uri}: files committed in place cannot keep to "
             f"{', '.join(unknown)}: drop that from the table, or write to another path"
         )
+
+
+def table_rules(table: "DeltaTable") -> tuple[Rule, ...]:
+    """What each row of a table has to meet, in the words of Delta's own errors: nothing but a
+    writer of rows keeps to it."""
+    settings = table.metadata().configuration
+    rules = [_constraint(name, text) for name, text in sorted(constraints(settings).items())]
+    for field in table_fields(table):
+        column = f"`{field['name'].replace('`', '``')}`"
+        if not field["nullable"]:
+            reason = f"NOT NULL constraint violated for column: {field['name']}"
+            rules.append(Rule(f"{column} IS NOT NULL", reason))
+        declared = field["metadata"].get("__CHAR_VARCHAR_TYPE_STRING", "")
+        if found := _LENGTH.fullmatch(declared):
+            reason = (
+                f"Exceeds char/varchar type length limitation: {found[1]}, column: {field['name']}"
+            )
+            rules.append(Rule(f"{column} IS NULL OR length({column}) <= {found[1]}", reason))
+    return tuple(rules)
+
+
+def constraints(settings: Mapping[str, str | None]) -> dict[str, str]:
+    """The CHECK constraints of a table's properties, by name."""
+    return {
+        key.removeprefix(_CONSTRAINT): value
+        for key, value in settings.items()
+        if key.startswith(_CONSTRAINT) and value
+    }
+
+
+def require_checked(table: "DeltaTable", checked: Mapping[str, str]) -> None:
+    """Raise ConfigurationError if the table has a CHECK constraint that nobody compared the rows
+    with."""
+    new = {
+        name: text
+        for name, text in constraints(table.metadata().configuration).items()
+        if checked.get(name) != text
+    }
+    if new:
+        name, text = min(new.items())
+        raise ConfigurationError(
+            f"Delta table {table.table_uri}: table property {_CONSTRAINT}{name} = {text}: the "
+            "staged rows were not compared with it, for it came after them, or they come from a "
+            "combine or a state. Nothing was changed. Drop it (ALTER TABLE ... DROP CONSTRAINT "
+            f"{name}), publish again, and add it again once the table keeps to it"
+        )
+
+
+def _constraint(name: str, text: str) -> Rule:
+    return Rule(text, f"CHECK constraint {name} ({text}) violated")
 
 
 def require_fit(found: list[Json], expected: list[Json], place: str) -> None:
@@ -185,7 +239,7 @@ def _is_rule(key: str, value: str | None) -> bool:
         return str(value).lower() == "true"
     if key == "delta.columnMapping.mode":
         return str(value).lower() != "none"
-    return key.startswith("delta.constraints.") or key == "delta.setTransactionRetentionDuration"
+    return key == "delta.setTransactionRetentionDuration"
 
 
 def _column_rules(table: "DeltaTable") -> list[str]:

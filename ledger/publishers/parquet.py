@@ -5,8 +5,9 @@ from dataclasses import dataclass
 import fsspec
 import pyarrow as pa
 
-from ledger.delivery import Delivery
-from ledger.manifest import Manifest, check_files
+from ledger.delivery import Delivery, Refusal, Rule, require_staged
+from ledger.errors import StageError
+from ledger.sinks import BATCH_FOLDER as BATCH
 
 
 @dataclass(frozen=True)
@@ -21,8 +22,29 @@ class ParquetPublisher:
     path: str
     keeps_tracking = False
 
-    def check(self, schema: pa.Schema) -> None:
-        """Each folder has its own schema: anything fits."""
+    def look(self, schema: pa.Schema | None) -> None:
+        """See ``check``."""
+        if schema is not None:
+            self.check(schema)
+
+    def check(self, schema: pa.Schema, *, by_row: bool = False) -> None:
+        """Each folder has its own schema: all fits but what the folders' names would hide. Raises
+        StageError."""
+        for name in schema.names:
+            if name.lower() == BATCH:
+                raise StageError(
+                    f"the sink's folder {self.path} has a folder {BATCH}=<id> for each batch, "
+                    f"whose value readers would take for column {name!r}: rename the column in the "
+                    "stage before the sink"
+                )
+
+    def rules(self, delivery: Delivery) -> tuple[Rule, ...]:
+        """None."""
+        return ()
+
+    def refused(self, delivery: Delivery, siblings: tuple[str, ...] = ()) -> list[Refusal]:
+        """None."""
+        return []
 
     def staging(self, batch_id: int, version: int) -> str:
         """Beside the folders that are shown."""
@@ -35,10 +57,10 @@ class ParquetPublisher:
         Two may be at it, if one hung and lost its lock: whoever finds the staged folder gone takes nothing back.
         """
         final = self.folder(delivery.batch_id)
-        if not self._shows(delivery):
+        if not self.shows(delivery):
             # Looked at before the files are: what is there later may be this very version.
             earlier = [delivery.batch_id] if self._exists(final) else []
-            check_files(Manifest(delivery.files))
+            require_staged(delivery)
             # First what is staged of the others: whoever is late with one of them shows it no more.
             for batch_id in delivery.replaces:
                 self._move(self._place(batch_id), self._aside(f"staged-{batch_id}", delivery))
@@ -54,12 +76,12 @@ class ParquetPublisher:
 
     def folder(self, batch_id: int) -> str:
         """Where a batch is shown."""
-        return f"{self.path}/batch={batch_id}"
+        return f"{self.path}/{BATCH}={batch_id}"
 
     def _place(self, batch_id: int) -> str:
         return f"{self.path}/_staging/batch={batch_id}"
 
-    def _shows(self, delivery: Delivery) -> bool:
+    def shows(self, delivery: Delivery) -> bool:
         """Whether the batch's folder is this very version: what was staged is gone from its place, or there
         with all its files, whose names Spark gave to nobody else."""
         final = self.folder(delivery.batch_id)

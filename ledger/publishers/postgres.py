@@ -20,16 +20,16 @@ from typing import Literal, get_args
 import pyarrow as pa
 from sqlalchemy import Connection, Table
 
-from ledger.delivery import Delivery
+from ledger.delivery import Delivery, Refusal, Rule, require_staged
 from ledger.errors import DeclarationError, FencedError, IntegrityError, StageError
-from ledger.manifest import Manifest, check_files
-from ledger.publishers.postgres_fit import new_columns, require_fit
+from ledger.publishers.postgres_fit import new_columns, require_fit, require_table
+from ledger.publishers.postgres_refusals import Trial
 from ledger.publishers.postgres_text import to_csv
 from ledger.publishers.postgres_types import json_columns
 from ledger.publishers.staged import record_batches, staged_schema, user_schema
 from ledger.queries import target, target_record
 from ledger.queries.target import Place, TargetTable
-from ledger.queries.target_connection import parsed, transact
+from ledger.queries.target_connection import once, parsed, transact
 from ledger.queries.target_record import Commit
 
 Mode = Literal["append", "upsert", "replace_interval"]
@@ -66,10 +66,30 @@ class PostgresPublisher:
         """The folder in which a run stages its files."""
         return f"{self._staging_root}/batch={batch_id}/run={version}"
 
-    def check(self, schema: pa.Schema) -> None:
+    def look(self, schema: pa.Schema | None) -> None:
+        """See ``Publisher``; a target that does not answer is not waited for."""
+        known = None if schema is None else user_schema(schema)
+        once(self._url, lambda connection: self._look(connection, known))
+
+    def check(self, schema: pa.Schema, *, by_row: bool = False) -> None:
         """Raise StageError unless the table takes rows of ``schema``, or could be made for them;
         ConfigurationError when this user may not do what that needs. Nothing is changed."""
         transact(self._url, lambda connection: self._check(connection, user_schema(schema)))
+
+    def rules(self, delivery: Delivery) -> tuple[Rule, ...]:
+        """That no key of an upsert is null; for the rest the table itself is asked."""
+        reason = 'null value in column "{}" of the key of the sink'
+        return tuple(Rule(f"`{name}` IS NOT NULL", reason.format(name)) for name in self._key)
+
+    def refused(self, delivery: Delivery, siblings: tuple[str, ...] = ()) -> list[Refusal]:
+        """See ``Publisher``. Values, NOT NULL, CHECK, unique and foreign keys; not: triggers,
+        exclusion constraints, partitions that are missing, and tables that this user may not
+        read."""
+        return transact(self._url, lambda connection: self._refused(connection, delivery, siblings))
+
+    def shows(self, delivery: Delivery) -> bool:
+        """Whether the record beside the table has this version of the batch."""
+        return transact(self._url, lambda connection: self._shows(connection, delivery))
 
     def publish(self, delivery: Delivery) -> None:
         """Show the delivery, once; see ``ledger.delivery``.
@@ -80,6 +100,15 @@ class PostgresPublisher:
         """
         transact(self._url, lambda connection: self._publish(connection, delivery))
 
+    def _look(self, connection: Connection, schema: pa.Schema | None) -> None:
+        if schema is not None:
+            self._check(connection, schema)
+            return
+        place = target.find_place(connection, self._table)
+        if place.oid is not None:
+            require_table(target.find_table(connection, place), self._key)
+        target.require_rights(connection, place)
+
     def _check(self, connection: Connection, schema: pa.Schema) -> None:
         place = target.find_place(connection, self._table)
         if place.oid is None:
@@ -88,6 +117,37 @@ class PostgresPublisher:
             require_fit(target.find_table(connection, place), schema, self._key)
         target.require_rights(connection, place)
 
+    def _refused(
+        self, connection: Connection, delivery: Delivery, siblings: tuple[str, ...]
+    ) -> list[Refusal]:
+        schema = staged_schema(delivery.files)
+        if schema is None:
+            return []
+        place = target.find_place(connection, self._table)
+        others = [target.find_place(connection, table).oid for table in siblings]
+        unknown = [oid for oid in others if oid is not None and oid != place.oid]
+        gone = self._gone(connection, place, delivery)
+        trial = Trial(connection, place, schema, self._key)
+        return trial.refusals(delivery.files, delivery.batch_id, gone, unknown)
+
+    def _shows(self, connection: Connection, delivery: Delivery) -> bool:
+        place = target.find_place(connection, self._table)
+        record = target_record.find_record(connection, place)
+        if record is None:
+            return False
+        found = target_record.find_commit(connection, record, delivery)
+        return found is not None and found.version == delivery.version
+
+    def _gone(self, connection: Connection, place: Place, delivery: Delivery) -> list[int]:
+        """Batches whose rows leave the table in the moment these come."""
+        record = target_record.find_record(connection, place)
+        if record is None:
+            return []
+        batches = {*delivery.replaces, delivery.batch_id}
+        if self._mode == "replace_interval":
+            batches.update(target_record.older_families(connection, record, delivery))
+        return target_record.shown_of(connection, record, delivery.sink, sorted(batches))
+
     def _publish(self, connection: Connection, delivery: Delivery) -> None:
         place = target.find_place(connection, self._table)
         target.take_turn(connection, delivery.sink, place)
@@ -95,7 +155,7 @@ class PostgresPublisher:
         if not is_due(target_record.find_commit(connection, record, delivery), delivery):
             return
         replaced = self._replaced(connection, record, place, delivery)
-        check_files(Manifest(delivery.files))
+        require_staged(delivery)
         schema = staged_schema(delivery.files)
         table = self._found_table(connection, schema)
         if table is not None and schema is not None:

@@ -9,8 +9,9 @@ from sqlalchemy.types import TypeEngine
 from ledger.errors import StageError
 from ledger.publishers.postgres_types import column_type, fits
 from ledger.queries.target import BATCH, Place, TargetColumn, TargetTable, quoted, type_name
+from ledger.queries.target_trial import ROW
+from ledger.sinks import LONGEST_NAME
 
-LONGEST_NAME = 63  # bytes of an identifier; PostgreSQL cuts off the rest
 _SYSTEM = frozenset({"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"})
 _KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table"}
 
@@ -28,13 +29,29 @@ def new_columns(place: Place, schema: pa.Schema, key: Sequence[str]) -> dict[str
 def require_fit(table: TargetTable, schema: pa.Schema, key: Sequence[str]) -> None:
     """Raise StageError unless the table takes rows of ``schema``: it names every column with what was
     expected and found, and the statement that would mend it."""
+    _require_kind(table)
+    _require(table.place, _unusable(schema, key))
+    _require(table.place, _misfits(table, schema, key))
+
+
+def require_table(table: TargetTable, key: Sequence[str]) -> None:
+    """Raise StageError unless the table has what it needs whatever the rows are."""
+    _require_kind(table)
+    missing = (
+        f"key column {name!r} is missing: the table has {', '.join(table.columns)}"
+        for name in key
+        if name not in table.columns
+    )
+    _require(table.place, missing)
+    _require(table.place, _own_misfits(table, key))
+
+
+def _require_kind(table: TargetTable) -> None:
     if table.kind not in ("r", "p"):
         raise StageError(
             f"the sink's table {table.place}: expected a table, found {_KINDS.get(table.kind, 'no table')}: "
             "choose another name"
         )
-    _require(table.place, _unusable(schema, key))
-    _require(table.place, _misfits(table, schema, key))
 
 
 def _require(place: Place, problems: Iterator[str]) -> None:
@@ -49,7 +66,7 @@ def _unusable(schema: pa.Schema, key: Sequence[str]) -> Iterator[str]:
         yield "expected columns, found none: select some in the stage before the sink"
     for field in schema:
         name = field.name
-        if name == BATCH or name in _SYSTEM:
+        if name in (BATCH, ROW) or name in _SYSTEM:
             yield f"column {name!r}: this name is taken by ackledger or PostgreSQL: rename the column"
         elif schema.names.count(name) > 1:
             yield f"column {name!r}: it is there more than once: rename one"
@@ -70,17 +87,23 @@ def _misfits(table: TargetTable, schema: pa.Schema, key: Sequence[str]) -> Itera
     for field in schema:
         expected = type_name(column_type(field.type) or TypeEngine())
         yield from _misfit(table.columns.get(field.name), field, expected, alter)
-    own = table.columns.get(BATCH)
-    if own is None:
-        yield f"column {BATCH!r} is missing: {alter} ADD COLUMN {BATCH} bigint"
-    elif own.base != "int8":
-        yield f"column {BATCH!r}: expected bigint, found {own.type}: {alter} ALTER COLUMN {BATCH} TYPE bigint"
     for column in table.columns.values():
         if column.required and column.name not in (*schema.names, BATCH):
             yield (
                 f"column {column.name!r}: expected in the rows, for it is NOT NULL and has no default, "
                 f"found {', '.join(schema.names)}: {alter} ALTER COLUMN {quoted(column.name)} DROP NOT NULL"
             )
+    yield from _own_misfits(table, key)
+
+
+def _own_misfits(table: TargetTable, key: Sequence[str]) -> Iterator[str]:
+    """What is wrong of the columns and indexes that the sink itself needs."""
+    alter = f"ALTER TABLE {table.place}"
+    own = table.columns.get(BATCH)
+    if own is None:
+        yield f"column {BATCH!r} is missing: {alter} ADD COLUMN {BATCH} bigint"
+    elif own.base != "int8":
+        yield f"column {BATCH!r}: expected bigint, found {own.type}: {alter} ALTER COLUMN {BATCH} TYPE bigint"
     if key and frozenset(key) not in table.unique:
         names = ", ".join(quoted(name) for name in key)
         yield (

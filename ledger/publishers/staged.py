@@ -7,7 +7,7 @@ import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ledger.errors import IntegrityError, UnavailableError
+from ledger.errors import IntegrityError, LostFileError, UnavailableError
 from ledger.manifest import DataFile
 
 TRACKING = frozenset({"_root", "_roots", "_unit"})  # the ledger's own columns beside the user's
@@ -33,7 +33,8 @@ def record_batches(
 ) -> Generator[pa.RecordBatch, None, None]:
     """Rows of the files, in pieces of at most 65,536 rows and about 64 MiB.
 
-    Raises IntegrityError when a file is gone, is no Parquet or has other columns.
+    Raises LostFileError when a file is gone or is no Parquet, IntegrityError when it has other
+    columns.
     """
     for file in files:
         with _opened(file) as parquet:
@@ -75,7 +76,7 @@ def _opened(file: DataFile) -> Iterator[pq.ParquetFile]:
         with fs.open(path, "rb") as stream, pq.ParquetFile(stream, pre_buffer=False) as parquet:
             yield parquet
     except (FileNotFoundError, pa.ArrowException) as exc:
-        raise IntegrityError(
+        raise LostFileError(
             f"file {file.path}: expected a Parquet file of {file.rows} rows, found: {exc}. "
             "Run the step that wrote it again"
         ) from exc

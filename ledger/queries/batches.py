@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, text
 
 from ledger.errors import NotReadyError
-from ledger.states import BATCH_TRANSITIONS, BatchKind, BatchStatus, Guarantee, Settle
+from ledger.states import BATCH_TRANSITIONS, BatchKind, BatchStatus, Guarantee, OnQuarantine, Settle
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,11 @@ class Batch:
     replaces_batch_id: int | None
     guarantee: Guarantee
     settle: Settle
+    on_quarantine: OnQuarantine
+    tolerate: float
+    settled_at: datetime | None
+    roots: int | None
+    failed_roots: int | None
 
     @property
     def exactly_once(self) -> bool:
@@ -58,7 +63,8 @@ class Batch:
 _BATCH = """
 SELECT b.batch_id, p.name AS pipeline, b.pipeline_id, b.kind, b.original_batch_id, b.dag_id, b.run_id, b.status, b.opened_at,
        b.interval_start, b.interval_end, b.params, b.selection, b.topology, b.held_reason,
-       b.ackers, b.released, b.replaces_batch_id, b.guarantee, b.settle,
+       b.ackers, b.released, b.replaces_batch_id, b.guarantee, b.settle, b.settled_at, b.roots, b.failed_roots,
+       p.on_quarantine, p.tolerate,
        p.message_timeout_seconds, p.max_batch_age_seconds, p.max_replays, p.max_failed_ratio, p.replay_limit,
        p.replay_backoff_seconds, p.replay_backoff_cap_seconds
 FROM batch b JOIN pipeline p USING (pipeline_id)
@@ -73,6 +79,7 @@ def _batch(row: Row[Any] | None) -> Batch | None:
     fields["status"] = BatchStatus(fields["status"])
     fields["guarantee"] = Guarantee(fields["guarantee"])
     fields["settle"] = Settle(fields["settle"])
+    fields["on_quarantine"] = OnQuarantine(fields["on_quarantine"])
     return Batch(**fields)
 
 
@@ -84,18 +91,29 @@ def save_pipeline(connection: Connection, policy: Mapping[str, Any]) -> int:
     """Insert or update the pipeline's policy; locks its row, so that opens wait for each other."""
     statement = text("""
         INSERT INTO pipeline (name, message_timeout_seconds, max_batch_age_seconds, max_replays, max_failed_ratio,
-                              replay_limit, replay_backoff_seconds, replay_backoff_cap_seconds, auto_replay)
+                              on_quarantine, tolerate, replay_limit, replay_backoff_seconds,
+                              replay_backoff_cap_seconds, auto_replay, target)
         VALUES (:name, :message_timeout_seconds, :max_batch_age_seconds, :max_replays, :max_failed_ratio,
-                :replay_limit, :replay_backoff_seconds, :replay_backoff_cap_seconds, :auto_replay)
+                :on_quarantine, :tolerate, :replay_limit, :replay_backoff_seconds, :replay_backoff_cap_seconds,
+                :auto_replay, :target)
         ON CONFLICT (name) DO UPDATE SET
           message_timeout_seconds = excluded.message_timeout_seconds,
           max_batch_age_seconds = excluded.max_batch_age_seconds, max_replays = excluded.max_replays,
-          max_failed_ratio = excluded.max_failed_ratio, replay_limit = excluded.replay_limit,
+          max_failed_ratio = excluded.max_failed_ratio, on_quarantine = excluded.on_quarantine,
+          tolerate = excluded.tolerate, replay_limit = excluded.replay_limit,
           replay_backoff_seconds = excluded.replay_backoff_seconds,
-          replay_backoff_cap_seconds = excluded.replay_backoff_cap_seconds, auto_replay = excluded.auto_replay
+          replay_backoff_cap_seconds = excluded.replay_backoff_cap_seconds, auto_replay = excluded.auto_replay,
+          target = coalesce(excluded.target, pipeline.target)
         RETURNING pipeline_id
     """)
     return int(connection.execute(statement, dict(policy)).scalar_one())
+
+
+def target(connection: Connection, pipeline_id: int) -> str | None:
+    """MODULE:PIPELINE where a pipeline is declared; None: it is no global."""
+    statement = text("SELECT target FROM pipeline WHERE pipeline_id = :id")
+    found: str | None = connection.execute(statement, {"id": pipeline_id}).scalar_one()
+    return found
 
 
 def find_run(connection: Connection, pipeline: str, dag_id: str, run_id: str) -> Batch | None:
@@ -310,7 +328,7 @@ def open_batches(connection: Connection) -> list[int]:
 def reserve_roots(connection: Connection, count: int) -> int:
     """Reserve ``count`` root ids, rounded up to 4,096; the first of them."""
     rounded = max(1, -(-count // 4096)) * 4096
-    statement = text("UPDATE root_counter SET next_root = next_root + :n RETURNING next_root - :n")
+    statement = text("SELECT reserve_roots(:n)")
     return int(connection.execute(statement, {"n": rounded}).scalar_one())
 
 

@@ -49,14 +49,45 @@ def due_batch(connection: Connection, pipeline: str, stages: Sequence[str]) -> i
     return None if found is None else int(found)
 
 
-def waiting(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
-    """States of a batch that are not committed: stage, state, waits_for_batch_id, waits_because."""
+def waiting(
+    connection: Connection, *, batch_id: int | None = None, pipeline: str | None = None
+) -> Sequence[Row[Any]]:
+    """States of a batch that are not committed, or else of each state of a pipeline, or of all, the
+    one
+    that waits and whose batch was first: pipeline, batch_id, stage, state, waits_for_batch_id,
+    waits_because, and batches (how many wait).
+    """
     statement = text("""
-        SELECT stage, state, waits_for_batch_id, waits_because FROM state_progress
-        WHERE pipeline = (SELECT p.name FROM batch b JOIN pipeline p USING (pipeline_id) WHERE b.batch_id = :id)
-          AND batch_id = :id AND state <> 'committed' ORDER BY 1
+        SELECT DISTINCT ON (s.pipeline, s.stage) s.pipeline, s.batch_id, s.stage, s.state,
+               s.waits_for_batch_id, s.waits_because, count(*) OVER (PARTITION BY s.pipeline, s.stage) AS batches
+        FROM state_progress s
+        WHERE CASE WHEN cast(:id AS bigint) IS NULL
+                   THEN s.state = 'waiting'
+                        AND (cast(:pipeline AS text) IS NULL OR s.pipeline = :pipeline)
+                   ELSE s.state <> 'committed' AND s.batch_id = :id END
+        ORDER BY s.pipeline, s.stage, s.batch_id
     """)
-    return connection.execute(statement, {"id": batch_id}).all()
+    return connection.execute(statement, {"id": batch_id, "pipeline": pipeline}).all()
+
+
+def unfinished_step(connection: Connection, batch_id: int) -> Row[Any] | None:
+    """The first step of a batch, in order, that has no committed run, with its last run: stage,
+    kind, state
+    (None: it never ran) and failure. None if all are committed."""
+    statement = text("""
+        SELECT step.value ->> 'name' AS stage, step.value ->> 'kind' AS kind,
+               last.state, last.failure
+        FROM batch b
+        CROSS JOIN LATERAL jsonb_array_elements(b.topology)
+          WITH ORDINALITY AS step (value, number)
+        LEFT JOIN LATERAL (
+          SELECT r.state, r.failure FROM stage_run r
+          WHERE r.batch_id = b.batch_id AND r.stage = step.value ->> 'name'
+          ORDER BY r.state = 'committed' DESC, r.stage_run_id DESC LIMIT 1) AS last ON true
+        WHERE b.batch_id = :id AND last.state IS DISTINCT FROM 'committed'
+        ORDER BY step.number LIMIT 1
+    """)
+    return connection.execute(statement, {"id": batch_id}).first()
 
 
 _RUNS = """

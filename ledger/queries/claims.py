@@ -28,6 +28,18 @@ def pending_roots(
     return connection.execute(statement, keys).one()
 
 
+def claimed_sources(
+    connection: Connection, pipeline: str, start: datetime, end: datetime
+) -> set[str]:
+    """Sources of a pipeline of which a batch has claimed this interval."""
+    statement = text("""
+        SELECT DISTINCT s.source FROM batch_source s JOIN pipeline p USING (pipeline_id)
+        WHERE p.name = :pipeline AND s.claimed AND s.interval_start = :start AND s.interval_end = :end
+    """)
+    keys = {"pipeline": pipeline, "start": start, "end": end}
+    return set(connection.execute(statement, keys).scalars())
+
+
 def snapshots_with_rest(
     connection: Connection, pipeline_id: int, source: str
 ) -> Sequence[Row[Any]]:
@@ -94,7 +106,7 @@ def insert_files(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> N
 def release(connection: Connection, batch_id: int) -> None:
     """Give back everything that a batch has claimed."""
     keys = {"id": batch_id}
-    connection.execute(text("DELETE FROM claimed_file WHERE batch_id = :id"), keys)
+    connection.execute(text("SELECT release_files(:id)"), keys)
     connection.execute(
         text("""
         UPDATE batch_source SET claimed = false, quota = NULL, rest = NULL, rest_of_batch_id = NULL, first_position = NULL,

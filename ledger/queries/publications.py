@@ -156,6 +156,24 @@ def set_ready(
     return connection.execute(statement, keys).rowcount == 1
 
 
+def set_staged_anew(
+    connection: Connection,
+    row: Row[Any],
+    folder: str,
+    files: list[dict[str, Any]],
+) -> bool:
+    """Other files, in place of lost ones, of a pending publication; False if it has others by
+    now."""
+    statement = text("""
+        UPDATE publication SET folder = :folder, files = cast(:files AS jsonb)
+        WHERE batch_id = :id AND sink = :sink AND ready
+          AND published_at IS NULL AND replaced_at IS NULL
+          AND folder IS NOT DISTINCT FROM cast(:before AS text)
+    """)
+    keys = {"id": row.batch_id, "sink": row.sink, "folder": folder, "before": row.folder}
+    return connection.execute(statement, {**keys, "files": json.dumps(files)}).rowcount == 1
+
+
 def set_published(connection: Connection, batch_id: int, sink: str) -> None:
     """The sink shows the batch."""
     connection.execute(
@@ -273,7 +291,8 @@ def cancel(connection: Connection, batch_id: int, sink: str) -> None:
     connection.execute(
         text("""
         UPDATE publication SET replaced_at = now()
-        WHERE batch_id = :id AND sink = :sink AND published_at IS NULL AND NOT ready
+        WHERE batch_id = :id AND sink = :sink AND published_at IS NULL AND replaced_at IS NULL
+          AND NOT ready
         """),
         {"id": batch_id, "sink": sink},
     )

@@ -1,16 +1,11 @@
 """Statements behind the command line's tables; they read the documented views."""
 
-import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, Row, text
-from sqlalchemy.exc import DataError, InternalError, ProgrammingError
 
-from ledger.errors import InputError, NotReadyError
-
-# What may hold a semicolon without ending a statement: texts, quoted names, comments.
-_OPAQUE = re.compile(r"'[^']*'|\"[^\"]*\"|\$(\w*)\$.*?\$\1\$|--[^\n]*|/\*.*?\*/", re.DOTALL)
+from ledger.errors import NotReadyError
 
 
 def batch_counts(connection: Connection, batch_id: int) -> Row[Any]:
@@ -31,18 +26,47 @@ def recent_batches(connection: Connection, pipeline: str | None, limit: int) -> 
     return connection.execute(statement, {"pipeline": pipeline, "limit": limit}).all()
 
 
-def failures(
-    connection: Connection, pipeline: str | None, batch_id: int | None
-) -> Sequence[Row[Any]]:
-    """Failed messages by original batch, stage, reason and status of their last attempt, with an example root."""
+def failures(connection: Connection, chosen: Mapping[str, Any]) -> Sequence[Row[Any]]:
+    """Failed messages by original batch, stage, reason and status of their last attempt, with an example root.
+
+    ``chosen``: pipeline, batch_id, stage, reason (a SQL pattern); null: any. A batch that another one
+    replaced counts only where it is asked for: the other has read its records again.
+    """
     statement = text("""
         SELECT m.original_batch_id AS batch_id, f.pipeline, f.stage, f.reason, m.status,
                count(*) AS messages, min(f.root_id) AS example_root
         FROM failed_message m JOIN failed_root_detail f ON f.root_id = m.root_id
+        JOIN batch b ON b.batch_id = m.original_batch_id
         WHERE m.status <> 'recovered'
+          AND (m.status <> 'superseded' AND b.status <> 'superseded'
+               OR m.original_batch_id = cast(:batch_id AS bigint))
           AND (cast(:pipeline AS text) IS NULL OR f.pipeline = :pipeline)
           AND (cast(:batch_id AS bigint) IS NULL OR :batch_id IN (m.original_batch_id, f.batch_id))
+          AND (cast(:stage AS text) IS NULL OR f.stage = :stage)
+          AND (cast(:reason AS text) IS NULL OR f.reason LIKE :reason)
         GROUP BY 1, 2, 3, 4, 5 ORDER BY 1, 6 DESC, 3, 4
+    """)
+    return connection.execute(statement, dict(chosen)).all()
+
+
+def failed_cases(
+    connection: Connection, pipeline: str | None, batch_id: int | None
+) -> Sequence[Row[Any]]:
+    """Failed messages by original batch and step, as ``remedies.Case`` has a case, with their number, most
+    first: records."""
+    statement = text("""
+        SELECT p.target, b.batch_id, b.interval_start, b.interval_end, b.params, b.dag_id, r.stage,
+               r.stage = m.source AS at_source, bool_and(s.step @> '{"rereads": true}' AND NOT b.topology @> '[{"merges": true}]') AS rereads,
+               bool_and(NOT b.topology @> '[{"incremental": true}]') AS reprocesses, count(*) AS records
+        FROM failed_message m
+        JOIN failed_root r ON r.root_id = m.root_id
+        JOIN batch b ON b.batch_id = m.original_batch_id AND b.status <> 'superseded'
+        JOIN pipeline p ON p.pipeline_id = b.pipeline_id
+        JOIN LATERAL jsonb_array_elements(b.topology) AS s (step) ON s.step ->> 'name' = m.source
+        WHERE m.status = 'failed'
+          AND (cast(:pipeline AS text) IS NULL OR p.name = :pipeline)
+          AND (cast(:batch_id AS bigint) IS NULL OR :batch_id IN (m.original_batch_id, r.batch_id))
+        GROUP BY 1, 2, 3, 4, 5, 6, 7, 8 ORDER BY records DESC, b.batch_id, r.stage
     """)
     return connection.execute(statement, {"pipeline": pipeline, "batch_id": batch_id}).all()
 
@@ -50,7 +74,7 @@ def failures(
 def failed_records(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
     """Records that failed in a batch: message_id, source, stage, reason, detail, status by now."""
     statement = text("""
-        SELECT message_id, source, stage, reason, detail, status FROM failed_root_detail
+        SELECT message_id, source, stage, reason, detail, status FROM failed_root_payload
         WHERE batch_id = :id ORDER BY message_id
     """)
     return connection.execute(statement, {"id": batch_id}).all()
@@ -70,26 +94,3 @@ def stage_table(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
     """The steps of a batch in order, from ``stage_progress``."""
     statement = text("SELECT * FROM stage_progress WHERE batch_id = :id ORDER BY step")
     return connection.execute(statement, {"id": batch_id}).all()
-
-
-def ask(connection: Connection, query: str) -> Sequence[Row[Any]]:
-    """Rows of a user's own query. Raises InputError if it is none, or not just one.
-
-    A transaction that has begun to read can no longer be made one that writes, but a second
-    statement could end it.
-    """
-    connection.execute(text("SELECT 1"))
-    if ";" in _OPAQUE.sub("", query).rstrip().rstrip(";"):
-        raise InputError("expected one query, found several: ask them one at a time")
-    try:
-        found = connection.execution_options(no_parameters=True).exec_driver_sql(query)
-    except (ProgrammingError, DataError, InternalError) as exc:
-        reason = str(exc.orig).strip().splitlines()[0]
-        raise InputError(
-            f"PostgreSQL refused the query: {reason}. docs/sql.md lists the views and their columns"
-        ) from exc
-    if not found.returns_rows:
-        raise InputError(
-            f"{query!r} returns no rows: expected a query, for example SELECT * FROM batch_status"
-        )
-    return found.all()

@@ -21,11 +21,19 @@ class Run:
     stage: str
     state: RunState
     attempt_id: UUID
+    attempt_number: int
+    try_number: int | None
     opened_at: datetime
     lease_until: datetime
     closed_at: datetime | None
     output_rows: int | None
     emitted_roots: int | None
+
+    def holds_its_step(self, now: datetime) -> bool:
+        """Whether an older attempt has to stay away: it has done the step, or its driver lives."""
+        if self.state is RunState.RUNNING:
+            return self.lease_until > now
+        return self.state in (RunState.COMMITTED, RunState.SUPERSEDED)
 
     @property
     def one_row_a_root(self) -> bool:
@@ -43,7 +51,11 @@ class Emitted:
     rest: int = 0
 
 
-_RUN = "SELECT stage_run_id, batch_id, stage, state, attempt_id, opened_at, lease_until, closed_at, output_rows, emitted_roots FROM stage_run "
+_RUN = """
+SELECT stage_run_id, batch_id, stage, state, attempt_id, attempt_number, try_number, opened_at,
+       lease_until, closed_at, output_rows, emitted_roots
+FROM stage_run
+"""
 
 
 def _run(row: Row[Any]) -> Run:
@@ -65,27 +77,28 @@ def runs_of(connection: Connection, batch_id: int) -> list[Run]:
     return [_run(row) for row in rows]
 
 
+def draw_number(connection: Connection) -> int:
+    """The number of an attempt that begins now: greater than those of all that began before."""
+    return int(connection.execute(text("SELECT nextval('attempt_number')")).scalar_one())
+
+
 def insert_run(
     connection: Connection,
     batch_id: int,
     stage: str,
-    attempt_id: UUID,
-    try_number: int,
+    attempt: Mapping[str, Any],
     lease_seconds: float,
 ) -> int:
-    """A new running run; its number."""
+    """A new running run of an attempt (attempt_id, number, try_number); the run's number."""
     statement = text("""
-        INSERT INTO stage_run (batch_id, stage, state, attempt_id, try_number, lease_until)
-        VALUES (:batch_id, :stage, 'running', :attempt_id, :try_number, clock_timestamp() + make_interval(secs => :lease))
+        INSERT INTO stage_run
+          (batch_id, stage, state, attempt_id, attempt_number, try_number, lease_until)
+        VALUES (:batch_id, :stage, 'running', :attempt_id,
+                coalesce(:number, nextval('attempt_number')), :try_number,
+                clock_timestamp() + make_interval(secs => :lease))
         RETURNING stage_run_id
     """)
-    values = {
-        "batch_id": batch_id,
-        "stage": stage,
-        "attempt_id": attempt_id,
-        "try_number": try_number,
-        "lease": lease_seconds,
-    }
+    values = {**attempt, "batch_id": batch_id, "stage": stage, "lease": lease_seconds}
     return int(connection.execute(statement, values).scalar_one())
 
 
@@ -241,3 +254,24 @@ def posted_rows(connection: Connection, run_id: int) -> int:
     """Deltas that the run's buckets say they posted."""
     statement = text("SELECT coalesce(sum(rows), 0) FROM stage_run_bucket WHERE stage_run_id = :id")
     return int(connection.execute(statement, {"id": run_id}).scalar_one())
+
+
+def duplicate_rows(connection: Connection, run_id: int) -> int:
+    """Rows that a sink's run left out as delivered before."""
+    statement = text("SELECT coalesce(duplicate_rows, 0) FROM stage_run WHERE stage_run_id = :id")
+    return int(connection.execute(statement, {"id": run_id}).scalar_one())
+
+
+def refused_roots(connection: Connection, batch_id: int, sink: str) -> list[int]:
+    """Roots of a batch that ran at least once whose rows a sink left out, for it refused some."""
+    statement = text("""
+        SELECT DISTINCT f.root_id FROM root_fail f JOIN stage_run r USING (stage_run_id)
+        WHERE f.batch_id = :id AND r.stage = :sink AND r.state = 'committed' ORDER BY 1
+    """)
+    return [row.root_id for row in connection.execute(statement, {"id": batch_id, "sink": sink})]
+
+
+def forget_fails(connection: Connection, batch_id: int) -> None:
+    """Remove the explicit fails of a decided batch: failed_root has them. At least once those of
+    its sinks stay, for they say which rows a sink has left out."""
+    connection.execute(text("SELECT forget_fails(:id)"), {"id": batch_id})

@@ -380,11 +380,6 @@ def mark_settled(connection: Connection, batch_id: int, roots: int, failed: int)
     return connection.execute(statement, keys).first() is not None
 
 
-def forget_fails(connection: Connection, batch_id: int) -> None:
-    """Remove the explicit fails of a decided batch: failed_root has them."""
-    connection.execute(text("DELETE FROM root_fail WHERE batch_id = :id"), {"id": batch_id})
-
-
 def release_messages(connection: Connection, batch_id: int) -> int:
     """Give back the messages that an abandoned replay claimed, as it found them; how many."""
     statement = text("""

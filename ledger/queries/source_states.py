@@ -71,11 +71,8 @@ def left_behind(connection: Connection, pipeline_id: int, source: str) -> list[i
 
 def take_over(connection: Connection, run_ids: Sequence[int]) -> int:
     """What these runs read for abandoned batches is another batch's now; of how many that was so."""
-    statement = text("""
-        DELETE FROM checkpoint c USING batch b
-        WHERE b.batch_id = c.batch_id AND b.status = 'abandoned' AND c.stage_run_id = ANY(:runs)
-    """)
-    return int(connection.execute(statement, {"runs": list(run_ids)}).rowcount)
+    statement = text("SELECT take_over_states(cast(:runs AS bigint[]))")
+    return int(connection.execute(statement, {"runs": list(run_ids)}).scalar_one())
 
 
 def unacked(connection: Connection, pipeline: str, source: str) -> list[int]:

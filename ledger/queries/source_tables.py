@@ -8,7 +8,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Row
 
 from ledger.errors import InputError, IntegrityError, NotReadyError
 from ledger.queries.source_connection import SourceTable, asking, connected, find_table
@@ -101,6 +101,14 @@ def slices(source: TableSource, after: Value | None, bound: Value, parts: int) -
         ends = list(dict.fromkeys(connection.execute(statement).scalars()))[:-1]
     starts = [after, *ends]
     return list(zip(starts, [*ends, bound], strict=True))
+
+
+def claimed_ranges(source: TableSource, claimed: Row[Any]) -> list[Range]:
+    """The rows that a batch has claimed, cut into ranges that are read in parallel."""
+    if claimed.claimed_upto is None:
+        return []
+    after = claimed.claimed_after and from_text(claimed.claimed_after)
+    return slices(source, after, from_text(claimed.claimed_upto), source.partitions)
 
 
 def require_columns(source: TableSource, columns: Sequence[str]) -> None:

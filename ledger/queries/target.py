@@ -67,6 +67,11 @@ def quoted(name: str) -> str:
     return str(_PLAIN.identifier_preparer.quote(name))
 
 
+def literal_name(name: str) -> str:
+    """An identifier in quotes, whatever it is."""
+    return str(_PLAIN.identifier_preparer.quote_identifier(name))
+
+
 def type_name(kind: sa.types.TypeEngine[Any]) -> str:
     """A type as one declares it."""
     return str(kind.compile(_PLAIN)).lower()
@@ -76,8 +81,7 @@ def find_place(connection: Connection, table: str) -> Place:
     """Where ``table``, ``name`` or ``schema.name``, is or would be. Raises ConfigurationError when its
     schema is missing."""
     given, _, name = table.rpartition(".")
-    literal = _PLAIN.identifier_preparer.quote_identifier
-    path = ".".join(literal(part) for part in (given, name) if part)
+    path = ".".join(literal_name(part) for part in (given, name) if part)
     found = connection.execute(
         text("""
         SELECT n.nspname AS schema, c.relname AS name, c.oid FROM pg_class c
@@ -188,16 +192,24 @@ def create_table(
     """Make the sink's table, with the ledger's own column and, over ``key`` if there is one, a primary
     key; where it is."""
     made = sa.Table(place.name, sa.MetaData(), schema=place.schema)
-    for name, kind in columns.items():
-        made.append_column(sa.Column(name, kind, primary_key=name in key, autoincrement=False))
-    about = f"Which batch of ackledger brought the row: batch_id in {RECORD}."
-    batch = sa.Column(BATCH, sa.BigInteger, nullable=False, comment=about)
-    made.append_column(batch)
+    batch = add_columns(made, columns, key)
     # A batch's rows lie together: an index of a few pages tells where.
     options: dict[str, Any] = {"using": "brin", "with": {"autosummarize": "on"}}
     sa.Index(None, batch, **{f"postgresql_{name}": value for name, value in options.items()})
     made.create(connection)
     return find_place(connection, f"{place.schema}.{place.name}")
+
+
+def add_columns(
+    made: sa.Table, columns: Mapping[str, sa.types.TypeEngine[Any]], key: Sequence[str]
+) -> sa.Column[int]:
+    """Give a table the columns of a sink's; the ledger's own is returned."""
+    for name, kind in columns.items():
+        made.append_column(sa.Column(name, kind, primary_key=name in key, autoincrement=False))
+    about = f"Which batch of ackledger brought the row: batch_id in {RECORD}."
+    batch = sa.Column(BATCH, sa.BigInteger, nullable=False, comment=about)
+    made.append_column(batch)
+    return batch
 
 
 def stage(connection: Connection, place: Place, columns: Iterable[str]) -> None:

@@ -9,6 +9,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
 from sqlalchemy.pool import NullPool
 
+from ledger import addresses
 from ledger.database.connection import KEEPALIVES, LOCK_TIMEOUT, REFUSED, first_line, persist
 from ledger.errors import (
     ConfigurationError,
@@ -40,7 +41,7 @@ _ARGUMENTS = {
 def parsed(url: str) -> sa.URL:
     """The address of a target. Raises ConfigurationError, which does not quote it, if it is none."""
     try:
-        made = sa.make_url(url)
+        made = addresses.parsed(url)
     except (ArgumentError, ValueError):
         made = None
     if made is None or made.get_backend_name() != "postgresql":
@@ -63,12 +64,13 @@ def transact(url: sa.URL, work: Callable[[Connection], Result]) -> Result:
     Raises WaitedError then: a transaction of the ledger may stand around it, which is not to wait as often again.
     """
     try:
-        return persist(lambda: _once(url, work))
+        return persist(lambda: once(url, work))
     except UnavailableError as exc:
         raise WaitedError(str(exc)) from exc
 
 
-def _once(url: sa.URL, work: Callable[[Connection], Result]) -> Result:
+def once(url: sa.URL, work: Callable[[Connection], Result]) -> Result:
+    """As ``transact``, but a database that does not answer is not asked again."""
     arguments = {name: value for name, value in _ARGUMENTS.items() if name not in url.query}
     with _translated(url):
         engine = sa.create_engine(
@@ -124,8 +126,11 @@ def _error(url: sa.URL, exc: DBAPIError) -> LedgerError:
         said = type(exc.orig).__name__
     if code[:2] in ("22", "23"):  # values, constraints
         return StageError(
-            f"{shown(url)} refused a row: {said}. Mend the stage before the sink, or "
-            "the table, and run the sink again"
+            f"{shown(url)} refused a row: {said}. Nothing of the batch was published. What it was "
+            "staged against has changed since, or it comes from a combine or a state, or a "
+            "trigger, a missing partition, or a row of another batch is in the way: change the "
+            "table so that it takes the row, then publish it again: ackledger publish "
+            "MODULE:PIPELINE, or clear the task publish"
         )
     refused = not code and any(phrase in str(exc.orig) for phrase in REFUSED)
     if refused or code in ("42501", "25006"):  # no right, or read-only

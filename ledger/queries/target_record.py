@@ -39,6 +39,12 @@ def open_record(connection: Connection, place: Place) -> sa.Table:
     return record
 
 
+def find_record(connection: Connection, place: Place) -> sa.Table | None:
+    """The record beside the table of ``place``; None if nothing was ever published there."""
+    record = _record(place.schema)
+    return record if _exists(connection, record) else None
+
+
 def find_commit(connection: Connection, record: sa.Table, delivery: Delivery) -> Commit | None:
     """What the record says of the delivery's batch."""
     of = record.c

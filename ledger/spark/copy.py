@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
-from ledger.errors import UnavailableError
+from ledger.errors import FencedError, UnavailableError
 from ledger.spark.binary_copy import HEADER, TRAILER, Stream, encode
 from ledger.spark.fold import SAME
 from ledger.spark.session import SPARK_ERRORS, session_conf
@@ -78,7 +78,8 @@ def post(
 
     The job is started once: a retry of the whole could cut buckets differently. Spark may run each
     task as often as it likes. The address travels in the task's closure, never in an argument.
-    Raises UnavailableError when the database does not answer.
+    Raises UnavailableError when the database does not answer, FencedError when the batch was
+    decided and its partition is gone.
     """
     same = {one.name: one.metadata[SAME] for one in fold.schema if SAME in one.metadata}
     task = partial(_post_bucket, database_dsn, batch_id, run_id, same)
@@ -92,6 +93,12 @@ def post(
         try:
             rows = fold.drop(*same).coalesce(buckets).mapInArrow(task, _SCHEMA).collect()
         except SPARK_ERRORS as exc:
+            if f'UndefinedTable: relation "{_partition(batch_id)}"' in str(exc):
+                raise FencedError(
+                    f"batch {batch_id} was decided and its deltas were removed: run {run_id} "
+                    "comes too late and "
+                    f"changes nothing. See what became of it: ackledger status --batch {batch_id}"
+                ) from exc
             reason = _unavailable(exc)
             if reason is None:
                 raise
@@ -99,6 +106,10 @@ def post(
                 f"the ledger did not take the deltas of run {run_id}: {reason}. Run the step again"
             ) from exc
     return reduce(Posted.__add__, [Posted(**row.asDict()) for row in rows], Posted())
+
+
+def _partition(batch_id: int) -> str:
+    return f"ledger_delta_{batch_id}"
 
 
 def _unavailable(exc: Exception) -> str | None:
@@ -171,7 +182,7 @@ class _Bucket:
         with connection.cursor() as cursor:
             deltas = Stream(chain([HEADER], map(self._encode, self._batches), [TRAILER]))
             # Into the batch's own partition: routed through the parent it takes a fifth longer.
-            statement = f"COPY ledger_delta_{self._batch_id} ({_DELTA}) FROM STDIN (FORMAT binary)"
+            statement = f"COPY {_partition(self._batch_id)} ({_DELTA}) FROM STDIN (FORMAT binary)"
             cursor.copy_expert(statement, deltas, CHUNK_BYTES)
             if self._fails.tell():
                 self._fails.seek(0)

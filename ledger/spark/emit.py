@@ -12,13 +12,15 @@ from sqlalchemy import Connection, Row
 
 from ledger import listing
 from ledger.errors import InputError
+from ledger.listing import find_files
 from ledger.manifest import Manifest, check_files, take_manifest
 from ledger.queries import batches, claims, replays, source_tables
 from ledger.queries.runs import Emitted
 from ledger.source_states import Position
 from ledger.sources import FileSource, TableSource
 from ledger.spark import fold, source_state
-from ledger.spark.files import read_failure
+from ledger.spark.failures import read_failure
+from ledger.spark.from_source import records_again
 from ledger.spark.inputs import read_stored
 from ledger.spark.job import (
     ERROR,
@@ -33,13 +35,13 @@ from ledger.spark.job import (
 )
 from ledger.spark.manifest import with_position
 from ledger.spark.notify import check_columns
-from ledger.spark.reading import FrameReader, Reader, find_files
+from ledger.spark.reading import FrameReader, Reader
 from ledger.spark.session import SPARK_ERRORS
 from ledger.spark.tables import AnyReader, TableReader, reader_of, table_failure
 from ledger.spark.units import replayed_records, with_unit
 from ledger.stage_runs import OpenedRun, Record, commit
 from ledger.states import BatchKind
-from ledger.steps import SourceStep
+from ledger.steps import SourceStep, suggestion
 from ledger.storage import remove_folder
 
 BROADCAST_MESSAGES = 1_000_000
@@ -53,6 +55,7 @@ def run_source(job: Job, run: OpenedRun, step: SourceStep) -> Record:
     """Emit one source of one batch and commit it; what it recorded."""
     reader = reader_of(job.spark, step.source)
     check_columns(step, reader.schema.names)
+    _check_key(step, reader.schema.names)
     claimed = _claim(job, run, step)
     position = source_state.began(job, run, step)
     folder = job.folder(run)
@@ -88,6 +91,15 @@ def run_source(job: Job, run: OpenedRun, step: SourceStep) -> Record:
         before_commit=claim,
     )
     return record
+
+
+def _check_key(step: SourceStep, names: Sequence[str]) -> None:
+    for name in step.key:
+        if name not in names:
+            raise InputError(
+                f"source {step.name!r} has no column {name!r}, which is to be its key"
+                f"{suggestion(name, names)}"
+            )
 
 
 def _claim(job: Job, run: OpenedRun, step: SourceStep) -> Row[Any]:
@@ -159,14 +171,19 @@ def _records(
     if run.batch.kind is BatchKind.REPLAY:
         if job.pipeline.graph.in_units(step.name):
             return replayed_records(job, run, step, reader)
-        return reader.parse_again(_claimed(job, run, step))
+        stored = _claimed(job, run, step)
+        if (run.batch.selection or {}).get("from_source"):
+            return records_again(job, run, step, claimed, stored)
+        return reader.parse_again(stored)
     if step.keeper is not None and position is not None:
         assert isinstance(reader, FrameReader)
         return with_unit(job, step, source_state.records(job, reader, step.keeper, position))
     if claimed.rest_of_batch_id is not None:
         return _rest(job, step, claimed)
     if isinstance(reader, TableReader):
-        return with_unit(job, step, reader.records(_ranges(step.source, claimed)))
+        assert isinstance(step.source, TableSource)
+        ranges = source_tables.claimed_ranges(step.source, claimed)
+        return with_unit(job, step, reader.records(ranges))
     assert isinstance(step.source, FileSource)
     assert isinstance(reader, Reader)
     if step.incremental:
@@ -174,16 +191,6 @@ def _records(
     else:
         paths = find_files(step.name, step.source, str(claimed.path))
     return with_unit(job, step, reader.records(paths))
-
-
-def _ranges(source: object, claimed: Row[Any]) -> list[source_tables.Range]:
-    """The claimed rows of a table, cut into ranges that are read in parallel."""
-    assert isinstance(source, TableSource)
-    if claimed.claimed_upto is None:
-        return []
-    after = claimed.claimed_after and source_tables.from_text(claimed.claimed_after)
-    upto = source_tables.from_text(claimed.claimed_upto)
-    return source_tables.slices(source, after, upto, source.partitions)
 
 
 def _check_files(job: Job, run: OpenedRun, step: SourceStep) -> Sequence[Row[Any]]:

@@ -41,15 +41,6 @@ _NO_CODEC = ("BROTLI", "LZO")
 
 _PATTERN = re.compile(r"([\[\]{}*?\\])")
 
-# Spark's error classes, and Hadoop's words, for a file that cannot be read.
-_READ_FAILURES = (
-    "FAILED_READ_FILE",
-    "PATH_NOT_FOUND",
-    "FileNotFoundException",
-    "CANNOT_READ_FILE",
-    "not a gzip file",
-)
-
 
 def literal(paths: Sequence[str]) -> list[str]:
     """Paths as Spark takes them for just these files: it would read a name with ``[`` as a pattern."""
@@ -142,16 +133,6 @@ def check_columns(where: str, found: StructType, schema: StructType) -> None:
             raise InputError(
                 f"{where}: expected column {field.name} of type {field.dataType.simpleString()}, found {has}"
             )
-
-
-def read_failure(exc: BaseException) -> InputError | None:
-    """The error for a file that vanished or cannot be read, with its path; None for any other."""
-    text = str(exc)
-    if not any(word in text for word in _READ_FAILURES):
-        return None
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    named = [line for line in lines if any(word in line for word in _READ_FAILURES)]
-    return InputError(f"a source file vanished or cannot be read: {named[0][:500]}")
 
 
 def opened(path: str) -> IO[bytes]:

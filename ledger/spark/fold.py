@@ -154,12 +154,17 @@ def fold_emitted(
 
 
 def fold_read(
-    rows: DataFrame, inputs: Mapping[str, int], consumer: str, *, one_row: bool = False
+    rows: DataFrame,
+    inputs: Mapping[str, int],
+    consumer: str,
+    *,
+    one_row: bool = False,
+    failed: DataFrame | None = None,
 ) -> DataFrame:
     """Deltas of a sink, or of the last tracked stage: every row that it read is acked.
 
     ``rows``: _root, _parent and, of several inputs, _input. ``one_row``: there is a single row of
-    each root, so nothing is to be folded.
+    each root, so nothing is to be folded. ``failed``: as for ``fold_emitted``.
     """
     if one_row:
         own = parent_edge(inputs, consumer)
@@ -169,7 +174,7 @@ def fold_read(
         acked = _acked_by_reading(rows, inputs, consumer)
         same = {"emitted_edges": 0}
     nothing = {"emitted": F.lit(0).cast("bigint"), "emitted_edges": F.lit(0)}
-    return _rows(acked.withColumns(nothing), same)
+    return _rows(_with_reasons(acked.withColumns(nothing), failed), same)
 
 
 def fold_on_read(

@@ -15,6 +15,7 @@ from ledger.spark.job import (
     DROPPED,
     ERROR,
     FAILED,
+    FILE,
     INPUT,
     MESSAGE,
     PARENT,
@@ -60,7 +61,7 @@ def delivered_rows(job: Job, batch_id: int, input_run_id: int) -> DataFrame:
             rows = rows.where(F.col(mark).isNull())
     if ANCHORS in rows.columns:
         rows = _with_roots(rows)
-    return rows.drop(ANCHORS, ERROR, RAW, MESSAGE, FAILED, DROPPED, PARENT, INPUT)
+    return rows.drop(ANCHORS, ERROR, RAW, FILE, MESSAGE, FAILED, DROPPED, PARENT, INPUT)
 
 
 def _with_roots(rows: DataFrame) -> DataFrame:

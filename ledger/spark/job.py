@@ -30,6 +30,7 @@ ERROR = "_error"
 RAW = "_raw"
 NAMES = "_names"  # the columns of the record's file, where they are read by name
 MESSAGE = "_message"
+FILE = "_file"  # of a source's snapshot: where the record was read
 POSITION = "_position"
 IDENTITY = "_identity"
 DELIVERED = "_delivered_message"
@@ -51,6 +52,7 @@ RESERVED = frozenset(
         RAW,
         NAMES,
         MESSAGE,
+        FILE,
         POSITION,
         IDENTITY,
         DELIVERED,

@@ -13,6 +13,7 @@ from ledger.errors import DeclarationError
 from ledger.spark import values
 from ledger.spark.fitting import kept
 from ledger.spark.job import RESERVED
+from ledger.spark.names import check_names
 
 CORRUPT = "_corrupt"
 NOT_UTF8 = "not UTF-8"
@@ -29,12 +30,8 @@ _MOST_SHOWN = 200  # characters of a value in a reason; the raw record has all o
 
 
 def check_schema(schema: StructType) -> None:
-    """Raise DeclarationError if a column has a name of the ledger."""
-    for name in sorted(RESERVED | {CORRUPT}):
-        if name in schema.names:
-            raise DeclarationError(
-                f"the schema has a column {name!r}, a name of the ledger: rename it"
-            )
+    """Raise DeclarationError if a column has a name of the ledger, or one that Spark confuses."""
+    check_names("the schema has", schema.names, taken=RESERVED | {CORRUPT}, error=DeclarationError)
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ def with_position(frame: DataFrame, manifest: Manifest, name: str, offset: int =
         # A map is data to the code that Spark generates; a chain of WHEN would be compiled anew.
         known = F.create_map(*(F.lit(part) for pair in first.items() for part in pair))
         return frame.withColumn(name, known[file].cast("bigint") + row)
-    starts = frame.sparkSession.createDataFrame(list(first.items()), "_file string, _first bigint")
-    located = frame.select("*", file.alias("_file"), row.alias("_row"))
-    joined = located.join(F.broadcast(starts), "_file", "inner")
-    return joined.withColumn(name, F.col("_first") + F.col("_row")).drop("_file", "_first", "_row")
+    starts = frame.sparkSession.createDataFrame(list(first.items()), "_part string, _first bigint")
+    located = frame.select("*", file.alias("_part"), row.alias("_row"))
+    joined = located.join(F.broadcast(starts), "_part", "inner")
+    return joined.withColumn(name, F.col("_first") + F.col("_row")).drop("_part", "_first", "_row")

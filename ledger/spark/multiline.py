@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import chain, islice
+from urllib.parse import quote
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -18,14 +19,15 @@ _ROWS = 10_000  # records in one batch on their way to Spark
 
 
 def text_records(spark: SparkSession, paths: Sequence[str], form: Format, skip: int) -> DataFrame:
-    """The records of ``paths`` as ``value``, a string of raw bytes; a file is read by one task.
+    """The records of ``paths`` as ``value``, a string of raw bytes, and ``_file``, where it was read as a URL;
+    a file is read by one task.
 
     ``skip``: the records at the head of each file that are left out.
     """
     tasks = spark.createDataFrame([(path,) for path in paths], "path string")
     read = partial(_read, Splitter(form), skip)
-    rows = tasks.repartition(max(1, len(paths))).mapInArrow(read, "value binary")
-    return rows.selectExpr("cast(value AS string) AS value")
+    rows = tasks.repartition(max(1, len(paths))).mapInArrow(read, "value binary, _file string")
+    return rows.selectExpr("cast(value AS string) AS value", "_file")
 
 
 def _read(
@@ -37,12 +39,13 @@ def _read(
                 records = splitter.records(stream)
                 for _ in range(skip):
                     next(records, None)
-                yield from _batched(records)
+                yield from _batched(records, path if "://" in path else quote(path))
 
 
-def _batched(records: Iterator[bytes]) -> Iterator[pa.RecordBatch]:
+def _batched(records: Iterator[bytes], file: str) -> Iterator[pa.RecordBatch]:
     while rows := list(islice(records, _ROWS)):
-        yield pa.RecordBatch.from_arrays([pa.array(rows, pa.binary())], ["value"])
+        columns = [pa.array(rows, pa.binary()), pa.array([file] * len(rows), pa.string())]
+        yield pa.RecordBatch.from_arrays(columns, ["value", "_file"])
 
 
 class Splitter:

@@ -9,7 +9,6 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, NullType, StringType, StructType
 
 from ledger import listing, templates
-from ledger.errors import InputError
 from ledger.queries.batches import Batch
 from ledger.settings import Settings
 from ledger.sources import FileSource
@@ -19,6 +18,9 @@ from ledger.spark.multiline import text_records
 from ledger.stateful import StatefulSource
 
 _BLANKS = " \t\r\f\v"
+_TEXT = "value string, _file string"
+_FILE = "_metadata.file_path AS _file"
+_FIRST = "_metadata.file_block_start = 0 AS _first"  # of a file's blocks the first
 _BETWEEN = "\x1f"  # of the columns of a header that is read by name
 
 
@@ -46,15 +48,17 @@ class Reader:
         return again
 
     def records(self, paths: list[str]) -> DataFrame:
-        """All records: the schema's columns, ``_raw`` and ``_error``; checks headers at once.
+        """All records: the schema's columns, ``_file``, ``_raw`` and ``_error``; checks headers first.
 
         Raises InputError when a header, or a Parquet file's schema, is not as declared.
         """
         if self._source.format == "parquet":
             files.check_parquet(paths, self.schema)
             reader = self._spark.read.schema(self.schema)
-            found = reader.parquet(*files.literal(paths)) if paths else self._none()
-            return checked(found, self.schema)
+            if not paths:
+                return checked(self._none(), self.schema)
+            found = checked(reader.parquet(*files.literal(paths)), self.schema)
+            return found.selectExpr("*", _FILE)
         source = self._source
         if source.format == "csv" and source.header and paths:
             layouts = files.layouts(paths, self.schema, source.columns, self._form([]))
@@ -68,7 +72,7 @@ class Reader:
     def repeated_headers(self) -> DataFrame | None:
         """Lines equal to their file's header beyond the first: records that were left out."""
         found = [
-            self._parsed(one.form, self._spark.createDataFrame(extra, "value string"))
+            self._parsed(one.form, self._spark.createDataFrame(extra, _TEXT))
             for one in self._read
             if (extra := one.repeated_headers())
         ]
@@ -132,19 +136,19 @@ class _Text:
         self._observed = Observation()
 
     def records(self) -> DataFrame:
-        """``value``, a string of raw bytes. Lazy."""
+        """``value``, a string of raw bytes, and ``_file``. Lazy."""
         paths = list(self._layout.paths)
         if not paths:
-            return self._spark.createDataFrame([], "value string")
+            return self._spark.createDataFrame([], _TEXT)
         if self._by_file:
             return text_records(self._spark, paths, self.form, 1 if self._headers else 0)
-        text = self._spark.read.text(files.literal(paths))
+        text = self._spark.read.text(files.literal(paths)).selectExpr("value", _FILE, _FIRST)
         # Of CSV only an empty line is no record: one of blanks or separators has values.
         line = F.col("value")
         record = F.trim(line, F.lit(_BLANKS)) if self.form.format == "json" else line
         return self._without_headers(text).where(record != "")
 
-    def repeated_headers(self) -> list[tuple[str]]:
+    def repeated_headers(self) -> list[tuple[str, None]]:
         """Lines equal to their file's header beyond the first.
 
         The header is dropped by its text, within a file's first block, because text has no line
@@ -154,22 +158,20 @@ class _Text:
             return []
         seen = self._observed.get
         return [
-            (text,)
+            (text, None)
             for number, (text, due) in enumerate(self._headers.items())
             for _ in range(int(seen[f"header_{number}"]) - due)
         ]
 
     def _without_headers(self, text: DataFrame) -> DataFrame:
         if not self._headers:
-            return text.select("value")
-        first_block = F.col("_metadata.file_block_start") == 0
-        marked = text.select("value", first_block.alias("_first"))
+            return text.drop("_first")
         matches = [F.col("_first") & (F.col("value") == header) for header in self._headers]
         counts = [
             F.count_if(match).alias(f"header_{number}") for number, match in enumerate(matches)
         ]
         is_header = reduce(lambda one, other: one | other, matches)
-        return marked.observe(self._observed, *counts).where(~is_header).select("value")
+        return text.observe(self._observed, *counts).where(~is_header).drop("_first")
 
 
 class FrameReader:
@@ -204,24 +206,13 @@ class FrameReader:
         return good.unionByName(spoilt.select(*nothing, *names))
 
 
-def find_files(name: str, source: FileSource, path: str) -> list[str]:
-    """The files that ``path`` matches. Raises InputError if there is none and one is due."""
-    paths = [file.path for file in listing.list_files(path)]
-    if not paths and not source.allow_missing:
-        raise InputError(
-            f"source {name!r}: no file matches {path}. Bring the file and run the step again, "
-            "or declare it with allow_missing=True"
-        )
-    return paths
-
-
 def read_reference(
     spark: SparkSession, settings: Settings, batch: Batch, name: str, source: FileSource
 ) -> DataFrame:
     """A side input; a record of it that does not parse fails the stage that reads it."""
     path = templates.render(source.path, batch.interval_start, batch.interval_end, batch.params)
     reader = Reader(spark, source)
-    records = reader.records(find_files(name, source, settings.data_path(path)))
+    records = reader.records(listing.find_files(name, source, settings.data_path(path)))
     message = F.concat(
         F.lit(f"reference {name!r}: "), "_error", F.lit(": "), F.col("_raw").cast("string")
     )

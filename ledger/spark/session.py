@@ -1,18 +1,21 @@
 """The Spark session that steps run in."""
 
+import logging
 import os
-import shutil
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
-from ledger.errors import ConfigurationError
+from ledger.java import require_java
+from ledger.settings import verbose
+from ledger.spark.quiet import quiet_start
 
 # What an action raises: Spark's own errors, and those of the bridge that it did not translate.
 SPARK_ERRORS = (PySparkException, Py4JError)
@@ -29,9 +32,11 @@ REQUIRED = {
 def build_session(app_name: str, master: str | None = None) -> SparkSession:
     """The running session, or a new one on ``master`` (default: as spark-submit says).
 
-    Raises ConfigurationError when Java is missing.
+    Raises ConfigurationError when Java is missing or of another version.
     """
-    _require_java()
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # else spark-submit has started it
+        require_java()
+    _keep_quiet()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(app_name)
     # Every column expression would otherwise note where in Python it was made.
@@ -41,12 +46,14 @@ def build_session(app_name: str, master: str | None = None) -> SparkSession:
         options: dict[str, Any] = {
             "spark.ui.enabled": "false",
             "spark.ui.showConsoleProgress": "false",
-            "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={quiet}",
+            "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={quiet} "
+            f"-Dackledger.spark.log={'error' if verbose() else 'fatal'}",
         }
         builder = builder.master(master).config(map=options)
         if master.startswith("local"):
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    session = builder.getOrCreate()
+    with quiet_start() if master is not None else nullcontext():
+        session = builder.getOrCreate()
     for name, value in REQUIRED.items():
         session.conf.set(name, value)
     return session
@@ -68,11 +75,8 @@ def session_conf(spark: SparkSession, values: Mapping[str, str]) -> Iterator[Non
                 spark.conf.set(name, old)
 
 
-def _require_java() -> None:
-    home = os.environ.get("JAVA_HOME")
-    found = (Path(home) / "bin" / "java").exists() if home else shutil.which("java") is not None
-    if not found:
-        raise ConfigurationError(
-            "Spark needs Java 17 or 21, and none was found: install for example openjdk-17-jre-headless, "
-            "or set JAVA_HOME"
-        )
+def _keep_quiet() -> None:
+    """Spark's Python writes each error to the terminal as JSON with its Java stack; whoever raises
+    it says what it is."""
+    if not verbose():
+        PySparkLogger.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)

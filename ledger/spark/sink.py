@@ -17,6 +17,7 @@ from ledger.spark import fold
 from ledger.spark.dedup import Deduplicator
 from ledger.spark.inputs import input_rows, root_rows, user_columns
 from ledger.spark.job import POSITION, ROOT, ROOTS, Job, Witness, file_rows, require_equal
+from ledger.spark.refused import Refused, find_refused, without_refused
 from ledger.spark.staging import check_key, stage_rows, tracking_columns
 from ledger.spark.units import Replacement
 from ledger.stage_runs import OpenedRun, Record, commit, retire
@@ -29,28 +30,37 @@ def run_sink(job: Job, run: OpenedRun, step: SinkStep) -> Record:
     commit, exactly once they stay staged."""
     rows = input_rows(job, run)
     publisher = publisher_of(job.settings, job.pipeline.name, step)
-    publisher.check(to_arrow_schema(rows.select(*user_columns(rows)).schema, timezone="UTC"))
+    schema = to_arrow_schema(rows.select(*user_columns(rows)).schema, timezone="UTC")
+    publisher.check(schema, by_row=True)
     folder = publisher.staging(run.batch.batch_id, run.run_id)
     dedup = Deduplicator(job, run, step)
     kept = dedup.keep(rows)
     replacement = Replacement(job, run, step)
     wrote, carried = Witness(), Witness()
-    tracking = run.batch.exactly_once and publisher.keeps_tracking
-    columns = [*user_columns(kept), *(tracking_columns(kept) if tracking else [])]
+    tracking = tracking_columns(kept) if publisher.keeps_tracking else []
+    columns = [*user_columns(kept), *tracking]
     delivered = wrote.watch(kept.select(*columns))
     others = replacement.carried()
     if others is None:
-        check_key(step, kept)
+        check_key(step, kept, by_row=True)
     else:
-        check_key(step, kept.unionByName(others, allowMissingColumns=True))
+        check_key(step, kept.unionByName(others, allowMissingColumns=True), by_row=True)
         delivered = delivered.unionByName(carried.watch(others), allowMissingColumns=True)
     manifest = stage_rows(delivered, step, folder)
     own = manifest.rows - (0 if others is None else carried.rows)
     require_equal(f"rows of {step.name} in {folder}", wrote.rows, own)
-    record = _post(job, run, step, rows, own, dedup.dropped(rows))
+    delivery = _staged_delivery(job, run, step, publisher, manifest, replacement)
+    refused = find_refused(job, run, step, publisher, delivery, delivered.schema)
+    record = _post(job, run, step, rows, own, dedup.dropped(rows), refused)
+    if refused is not None and not run.batch.exactly_once:
+        manifest = without_refused(job, step, delivery, delivered.schema, refused)
+        shown = record.output_rows + manifest.rows - delivery.rows
+        record = replace(record, output_rows=shown)
     commit_sink = _commit_staged if run.batch.exactly_once else _commit_shown
     commit_sink(job, run, step, record, manifest, dedup, replacement)
     dedup.release()
+    if refused is not None:
+        refused.release()
     return record
 
 
@@ -90,15 +100,13 @@ def _commit_shown(
 
     def deliver(connection: Connection) -> None:
         dedup.save(connection)
-        void = queries.void_deliveries(connection, step.name, batch)
         if isinstance(publisher, ParquetPublisher):  # folders go once the batch is settled
+            void = queries.void_deliveries(connection, step.name, batch)
             given_way = {row.batch_id for row in void}
             folders = [publisher.folder(batch_id) for batch_id in replacement.batches]
             queries.note_replaced(connection, batch.batch_id, step.name, folders)
         else:
-            # A table never shows again what gave way once, and an abandoned batch may open again.
-            settled = {row.batch_id for row in void if row.status == BatchStatus.SETTLED}
-            given_way = {*replacement.batches, *settled}
+            given_way = _given_way(connection, step, run, replacement)
         replaces = tuple(sorted(given_way))
         holder = batches.holder(connection, batch.original_id)
         publisher.publish(_delivery(run, step, publisher, manifest, replaces, holder))
@@ -109,6 +117,39 @@ def _commit_shown(
         shown = publisher.folder(batch.batch_id)
         files = [{**file, "path": file["path"].replace(staged, shown, 1)} for file in files]
     commit(job.database, run, record, files=files, before_commit=deliver)
+
+
+def _staged_delivery(
+    job: Job,
+    run: OpenedRun,
+    step: SinkStep,
+    publisher: Publisher,
+    manifest: Manifest,
+    replacement: Replacement,
+) -> Delivery:
+    """What is staged, as it would be published now."""
+    batch = run.batch
+
+    def look(connection: Connection) -> Delivery:
+        if batch.exactly_once:
+            given = publications.replaced_batches(connection, batch.batch_id, run.run_id)
+            replaced = {*given, *replacement.brought_again}
+        else:
+            replaced = _given_way(connection, step, run, replacement)
+        holder = batches.holder(connection, batch.original_id)
+        return _delivery(run, step, publisher, manifest, tuple(sorted(replaced)), holder)
+
+    return job.database.transact(look)
+
+
+def _given_way(
+    connection: Connection, step: SinkStep, run: OpenedRun, replacement: Replacement
+) -> set[int]:
+    """Batches whose rows a table stops to show with a run's commit. It never shows again what gave
+    way once, and an abandoned batch may open again."""
+    void = queries.void_deliveries(connection, step.name, run.batch)
+    settled = {row.batch_id for row in void if row.status == BatchStatus.SETTLED}
+    return {*replacement.batches, *settled}
 
 
 def _delivery(
@@ -133,13 +174,21 @@ def _delivery(
 
 
 def _post(
-    job: Job, run: OpenedRun, step: SinkStep, rows: DataFrame, held: int, dropped: int
+    job: Job,
+    run: OpenedRun,
+    step: SinkStep,
+    rows: DataFrame,
+    held: int,
+    dropped: int,
+    refused: Refused | None,
 ) -> Record:
-    """Ack what the sink holds: every row read is in its files, or was dropped as delivered before."""
+    """Ack what the sink holds: every row read is in its files, or was dropped as delivered before.
+    The records whose rows the sink refuses fail."""
     record = Record(
         input_rows=run.input_run.output_rows or 0,
         output_rows=held,
         duplicate_rows=dropped,
+        failed_rows=refused.rows if refused else 0,
     )
     if run.batch.ackers == 0 or not job.pipeline.tracks(step.reads):
         return record
@@ -150,7 +199,9 @@ def _post(
         tracked = tracked.where(F.col(ROOT).isNotNull())
     inputs = {step.reads: run.input_run.stage_run_id}
     one_row = anchors == ROOT and run.input_run.one_row_a_root
-    posted = job.post(run, fold.fold_read(tracked, inputs, step.name, one_row=one_row))
+    failed = refused.roots if refused else None
+    folded = fold.fold_read(tracked, inputs, step.name, one_row=one_row, failed=failed)
+    posted = job.post(run, folded)
     require_equal(f"rows read by {step.name} less its duplicates", read.rows - dropped, held)
     return replace(
         record,

@@ -31,6 +31,7 @@ from ledger.spark.job import (
     require_equal,
 )
 from ledger.spark.manifest import with_position
+from ledger.spark.names import check_names
 from ledger.spark.reading import read_reference
 from ledger.spark.records import run_records
 from ledger.stage_runs import OpenedRun, Record, commit
@@ -121,6 +122,8 @@ def _output(
     marks: list[Mark] = []
     if step.by_record:
         made = run_records(step, *given)
+        declared = [name for name in made.columns if name not in RESERVED]
+        check_names(f"record stage {step.name!r} declares", declared)
     else:
         made, marks = _parts(step, step.function(*given, **references))
         if not job.pipeline.tracks(step.name):
@@ -176,7 +179,7 @@ def _marked(job: Job, step: StageStep, mark: Mark) -> DataFrame:
 
 
 def check_frame(step: StageStep | CombineStep | StateStep, made: object) -> None:
-    """Raise StageError unless a stage returned a frame whose columns have different names."""
+    """Raise StageError unless a stage returned a frame whose columns have names of their own."""
     stage = step.name
     if not isinstance(made, DataFrame):
         raise StageError(
@@ -188,6 +191,8 @@ def check_frame(step: StageStep | CombineStep | StateStep, made: object) -> None
             f"{step.kind} {stage!r} returned column {repeated[0]!r} twice: drop or rename one"
             + (", in a whole stage by merge_anchors(...)" if repeated[0] == ANCHOR else "")
         )
+    own = frozenset({ANCHOR, FAILED}) if isinstance(step, StageStep) else frozenset[str]()
+    check_names(f"{step.kind} {stage!r} returned", made.columns, own=own)
 
 
 def check_output(job: Job, step: StageStep, made: object) -> None:
@@ -196,11 +201,6 @@ def check_output(job: Job, step: StageStep, made: object) -> None:
     assert isinstance(made, DataFrame)
     stage = step.name
     check_anchor(job, step, "a frame", made)
-    taken = sorted((RESERVED - {ANCHOR, FAILED}) & set(made.columns))
-    if taken:
-        raise StageError(
-            f"stage {stage!r} returned column {taken[0]!r}, a name of the ledger: rename it"
-        )
     if FAILED in made.columns and not isinstance(made.schema[FAILED].dataType, StringType):
         raise StageError(
             f"stage {stage!r}: {FAILED!r} is the reason of a failure, so it must be a string"

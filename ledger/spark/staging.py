@@ -1,13 +1,15 @@
 """Staging: write the rows of a sink as Parquet files where nobody reads them yet."""
 
+from contextlib import suppress
 from functools import reduce
+from pathlib import Path
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from ledger.errors import StageError
 from ledger.manifest import Manifest, take_manifest
-from ledger.sinks import PostgresSink
+from ledger.sinks import ParquetSink, PostgresSink
 from ledger.spark.job import ROOT, ROOTS, UNIT
 from ledger.steps import SinkStep, suggestion
 from ledger.storage import require_writable
@@ -23,6 +25,13 @@ def stage_rows(rows: DataFrame, step: SinkStep, folder: str) -> Manifest:
         raise StageError(
             f"sink {step.name!r} is partitioned by {missing[0]!r}, which its input lacks; it has {', '.join(rows.columns)}"
         )
+    if names and not set(rows.columns) - set(names) - {ROOT, ROOTS, UNIT}:
+        raise StageError(
+            f"sink {step.name!r} is partitioned by all of its columns, {', '.join(names)}: files "
+            "need at least one column more"
+        )
+    if isinstance(step.sink, ParquetSink) and "://" not in folder:
+        _close_staging(Path(folder))
     require_writable(folder, f"the path of sink {step.name!r}, or ACKLEDGER_DATA,")
     writer = rows.write.mode("append").options(**WRITTEN)
     if names:
@@ -31,8 +40,18 @@ def stage_rows(rows: DataFrame, step: SinkStep, folder: str) -> Manifest:
     return take_manifest(folder)
 
 
-def check_key(step: SinkStep, rows: DataFrame) -> None:
-    """Raise StageError if an upsert could not tell which of two rows to keep: said before anything is decided."""
+def _close_staging(folder: Path) -> None:
+    """What is staged beside the folders that are shown is for this user alone until it is renamed."""
+    staging = folder.parent.parent
+    with suppress(OSError):  # what cannot be written to is said right after this
+        staging.parent.mkdir(parents=True, exist_ok=True)
+        staging.mkdir(mode=0o700, exist_ok=True)
+
+
+def check_key(step: SinkStep, rows: DataFrame, *, by_row: bool = False) -> None:
+    """Raise StageError if an upsert could not tell which of two rows to keep: said before anything
+    is decided. ``by_row``: rows with a null in the key fail one by one, see
+    ``ledger.spark.refused``."""
     if not isinstance(step.sink, PostgresSink) or not step.sink.key:
         return
     for name in step.sink.key:
@@ -42,7 +61,9 @@ def check_key(step: SinkStep, rows: DataFrame) -> None:
             )
     key = [f"`{name}`" for name in step.sink.key]
     missing = reduce(lambda one, other: one | other, [F.col(name).isNull() for name in key])
-    wrong = rows.groupBy(*key).count().where(missing | (F.col("count") > 1)).first()
+    several = F.col("count") > 1
+    odd = several & ~missing if by_row else several | missing
+    wrong = rows.groupBy(*key).count().where(odd).first()
     if wrong is not None:
         found = {name: wrong[name] for name in step.sink.key}
         raise StageError(

@@ -8,9 +8,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from ledger.errors import InputError
-from ledger.queries import batches, combines, publications
+from ledger.queries import batches, combines, publications, runs
 from ledger.spark.inputs import delivered_rows, read_stored, user_columns
-from ledger.spark.job import ROOT, UNIT, Job
+from ledger.spark.job import POSITION, ROOT, ROOTS, UNIT, Job
 from ledger.spark.manifest import with_position
 
 
@@ -29,17 +29,28 @@ class Withheld:
         """The rows that are shown, of a sink's input."""
         if self.everything:
             return rows.limit(0)
-        for chosen, column in ((self.units, UNIT), (self.roots, ROOT)):
-            if chosen is not None:
-                names = [f"`{name}`" for name in rows.columns]
-                rows = rows.join(chosen, column, "left_anti").select(*names)
-        return rows
+        if self.units is not None:
+            rows = _anti(rows, self.units, UNIT)
+        if self.roots is not None and ROOTS in rows.columns:
+            own = rows.select(POSITION, F.explode(ROOTS).alias(ROOT))
+            hit = own.join(self.roots, ROOT, "left_semi").select(POSITION).distinct()
+            return _anti(rows, hit, POSITION)
+        return rows if self.roots is None else _anti(rows, self.roots, ROOT)
+
+
+def _anti(rows: DataFrame, chosen: DataFrame, column: str) -> DataFrame:
+    names = [f"`{name}`" for name in rows.columns]
+    return rows.join(chosen, column, "left_anti").select(*names)
 
 
 def withheld(job: Job, batch_id: int, sink: str) -> Withheld:
-    """What a sink does not show of a settled batch; nothing of it if that ran at least once."""
+    """What a sink does not show of a settled batch; of one that ran at least once the records that
+    it refused."""
     batch = job.database.transact(lambda c: batches.get_batch(c, batch_id))
-    return not_acked(job, batch_id, sink) if batch.exactly_once else Withheld()
+    if batch.exactly_once:
+        return not_acked(job, batch_id, sink)
+    refused = job.database.transact(lambda c: runs.refused_roots(c, batch_id, sink))
+    return Withheld(roots=numbers(job, ROOT, refused)) if refused else Withheld()
 
 
 def not_acked(job: Job, batch_id: int, name: str) -> Withheld:

@@ -1,5 +1,6 @@
 """Withhold: leave the rows of failed records, or of their units, out of what sinks are to show."""
 
+import logging
 from dataclasses import asdict
 from functools import reduce
 from typing import Any
@@ -11,58 +12,106 @@ from pyspark.sql import functions as F
 from sqlalchemy import Row
 
 from ledger import settlement
-from ledger.errors import Failures
+from ledger.errors import Failures, LostFileError
 from ledger.manifest import DataFile, Manifest, check_files
 from ledger.publishers.making import publisher_of
-from ledger.queries import batches, publications
+from ledger.publishing import lost
+from ledger.queries import batches, publications, runs
 from ledger.sinks import Bloom
 from ledger.spark.files import literal
 from ledger.spark.inputs import delivered_rows, user_columns
 from ledger.spark.job import ROOT, UNIT, Job, require_equal
 from ledger.spark.staging import stage_rows, tracking_columns
 from ledger.spark.units import Replacement
-from ledger.spark.withheld import emitted_roots, numbers, shown_rows, units_of, withheld
+from ledger.spark.withheld import emitted_roots, numbers, units_of, withheld
 from ledger.stage_runs import OpenedRun
 from ledger.steps import SinkStep
 
 _FILE = "_file"
 
+_log = logging.getLogger(__name__)
+
 
 def withhold(job: Job, batch_id: int) -> list[str]:
-    """Make ready all that is decided of a batch's family and not ready; the sinks. Repeating it is harmless.
-    What is wrong with one sink keeps no other waiting; it is raised at the end."""
+    """Make ready all that is decided of a batch's family and not ready, and stage anew what is lost
+    of it; the sinks. Repeating it is harmless. What is wrong with one sink keeps no other waiting;
+    it is raised at the end."""
     for number in job.database.transact(lambda c: publications.asleep(c, batch_id)):
         _wake_units(job, number)
+    missing = {(row.batch_id, row.sink) for row in _lost(job, batch_id)}
     found = job.database.transact(lambda c: publications.pending(c, batch_id))
-    unready = [row for row in found if not row.ready]
+    chosen = [row for row in found if not row.ready or (row.batch_id, row.sink) in missing]
     failures = Failures()
-    for row in unready:
+    for row in chosen:
         with failures.kept():
-            _make_ready(job, row)
+            _stage_anew(job, row) if row.ready else _make_ready(job, row)
     failures.raise_first()
-    return [row.sink for row in unready]
+    return [row.sink for row in chosen]
+
+
+def _lost(job: Job, batch_id: int) -> list[Row[Any]]:
+    return lost(job.database, job.settings, job.pipeline, batch_id)
 
 
 def _make_ready(job: Job, row: Row[Any]) -> None:
     step = job.pipeline.step(row.sink)
     assert isinstance(step, SinkStep)
-    staged = job.manifest(row.stage_run_id)
-    check_files(staged)
-    publisher = publisher_of(job.settings, job.pipeline.name, step)
-    base = publisher.staging(row.batch_id, row.stage_run_id)
-    folder = f"{base}/kept-{uuid4().hex}"
     again = job.database.transact(lambda c: publications.brought_again(c, row.stage_run_id))
     if again and withheld(job, row.batch_id, step.name).everything:
         # What it brought again failed: what is shown of it stays.
         job.database.transact(lambda c: publications.cancel(c, row.batch_id, row.sink))
         return
-    if publisher.keeps_tracking and not again:
+    staged, (base, folder) = job.manifest(row.stage_run_id), _folders(job, row, step)
+    publisher = publisher_of(job.settings, job.pipeline.name, step)
+    if publisher.keeps_tracking and not again and not _is_lost(staged):
         files = _clean_files(job, row, step, staged, base, folder)
     else:
         files = stage_rows(_kept(job, row, step, staged), step, folder).files
     described = [asdict(file) for file in files]
     job.database.transact(
         lambda c: publications.set_ready(c, row.batch_id, row.sink, folder, described)
+    )
+
+
+def _stage_anew(job: Job, row: Row[Any]) -> None:
+    """Stage what was ready, and is lost since, from the sink's kept input: as many rows as there
+    were."""
+    step = job.pipeline.step(row.sink)
+    assert isinstance(step, SinkStep)
+    _, folder = _folders(job, row, step)
+    staged = job.manifest(row.stage_run_id)
+    rows = staged.rows if row.files is None else sum(file["rows"] for file in row.files)
+    made = stage_rows(_kept(job, row, step, staged), step, folder)
+    if made.rows != rows:
+        raise LostFileError(
+            f"sink {row.sink!r} of batch {row.batch_id}: staged files are lost, and its input has "
+            f"{made.rows} rows where {rows} were staged. {_reprocess(row)}"
+        )
+    described = [asdict(file) for file in made.files]
+    job.database.transact(lambda c: publications.set_staged_anew(c, row, folder, described))
+    _log.warning("sink %s of batch %s: lost files staged anew", row.sink, row.batch_id)
+
+
+def _folders(job: Job, row: Row[Any], step: SinkStep) -> tuple[str, str]:
+    """Where the sink's run has staged, and where other files of it go."""
+    publisher = publisher_of(job.settings, job.pipeline.name, step)
+    base = publisher.staging(row.batch_id, row.stage_run_id)
+    return base, f"{base}/kept-{uuid4().hex}"
+
+
+def _is_lost(staged: Manifest) -> bool:
+    try:
+        check_files(staged)
+    except LostFileError:
+        return True
+    return False
+
+
+def _reprocess(row: Row[Any]) -> str:
+    start, end = (moment.isoformat() for moment in (row.interval_start, row.interval_end))
+    return (
+        "Run the interval again: ackledger run MODULE:PIPELINE --reprocess --interval-start "
+        f"{start} --interval-end {end}, or a run of its DAG with the conf reprocess: true"
     )
 
 
@@ -91,22 +140,71 @@ def _clean_files(
 
 def _kept(job: Job, row: Row[Any], step: SinkStep, staged: Manifest) -> DataFrame:
     """What the sink has read and staged, without the rows to be withheld, from its kept input."""
-    rows = delivered_rows(job, row.batch_id, row.input_run_id)
-    kept = shown_rows(job, row.batch_id, row.input_run_id, step.name)
+    rows = _input(job, row)
+    if job.pipeline.graph.follows(
+        step.name
+    ):  # of a combine or a state: there is nothing to withhold
+        return rows.select(*user_columns(rows))
+    kept = withheld(job, row.batch_id, step.name).keep(rows)
     dedup = step.sink.dedup
-    if isinstance(dedup, Bloom) and dedup.key:  # what other batches had delivered was not staged
-        key = [f"`{name}`" for name in dedup.key]
-        shown = job.spark.read.schema(rows.select(*user_columns(rows)).schema)
-        known = shown.parquet(*literal(staged.paths)).select(*key).distinct()
-        missing = reduce(lambda a, b: a | b, [F.col(name).isNull() for name in key])
+    if isinstance(dedup, Bloom) and dedup.key and _dropped(job, row):
+        known = _staged_keys(job, row, step, staged, rows, dedup.key)
+        key = [F.col(f"`{name}`") for name in dedup.key]
+        missing = reduce(lambda a, b: a | b, [column.isNull() for column in key])
         names = [f"`{name}`" for name in kept.columns]
         kept = kept.where(missing).unionByName(
             kept.join(known, list(dedup.key), "left_semi").select(*names)
         )
-    kept = kept.select(*user_columns(rows))
+    kept = kept.select(*user_columns(rows), *_tracking(job, step, rows))
     batch = job.database.transact(lambda c: batches.get_batch(c, row.batch_id))
     others = Replacement(job, OpenedRun(row.stage_run_id, batch, step.name, {}), step).carried()
     return kept if others is None else kept.unionByName(others, allowMissingColumns=True)
+
+
+def _tracking(job: Job, step: SinkStep, rows: DataFrame) -> list[str]:
+    publisher = publisher_of(job.settings, job.pipeline.name, step)
+    return tracking_columns(rows) if publisher.keeps_tracking else []
+
+
+def _input(job: Job, row: Row[Any]) -> DataFrame:
+    """The sink's input as it was read. Raises LostFileError if it is gone, too."""
+    try:
+        return delivered_rows(job, row.batch_id, row.input_run_id)
+    except LostFileError as exc:
+        lost_file = str(exc).split(". ")[0]
+        raise LostFileError(
+            f"sink {row.sink!r} of batch {row.batch_id} cannot be staged, for its input is lost: "
+            f"{lost_file}. {_reprocess(row)}"
+        ) from exc
+
+
+def _dropped(job: Job, row: Row[Any]) -> int:
+    """Rows that the sink's run left out, for other batches had delivered them."""
+    return job.database.transact(lambda c: runs.duplicate_rows(c, row.stage_run_id))
+
+
+def _staged_keys(
+    job: Job,
+    row: Row[Any],
+    step: SinkStep,
+    staged: Manifest,
+    rows: DataFrame,
+    key: tuple[str, ...],
+) -> DataFrame:
+    """The keys that were staged: what other batches had delivered was not."""
+    try:
+        check_files(staged)
+    except LostFileError as exc:
+        raise LostFileError(
+            f"sink {row.sink!r} of batch {row.batch_id}: {str(exc).split('. ')[0]}, and only it "
+            f"says which duplicates were left out. {_reprocess(row)}"
+        ) from exc
+    base = publisher_of(job.settings, job.pipeline.name, step).staging(
+        row.batch_id, row.stage_run_id
+    )
+    reader = job.spark.read.schema(rows.select(*user_columns(rows)).schema)
+    shown = reader.option("basePath", base)
+    return shown.parquet(*literal(staged.paths)).select(*(f"`{name}`" for name in key)).distinct()
 
 
 def _wake_units(job: Job, batch_id: int) -> None:

@@ -23,7 +23,10 @@ BEGIN
     EXCEPTION WHEN duplicate_object OR unique_violation THEN
       NULL;  -- another database of this server was migrated at the same moment
     END;
-    IF NOT pg_has_role(current_user, role_name, 'MEMBER') THEN
+    -- Since PostgreSQL 16 who creates a role may grant it, and is no more than that.
+    IF NOT pg_has_role(current_user, role_name, 'MEMBER')
+       OR NOT pg_has_role(current_user, role_name, 'USAGE')
+          AND pg_has_role(current_user, role_name, 'MEMBER WITH ADMIN OPTION') THEN
       EXECUTE format('GRANT %I TO %I', role_name, current_user);
     END IF;
   END LOOP;

@@ -88,7 +88,8 @@ def test_clearing_any_task_after_settlement_changes_nothing(airflow, lost):
 
 
 def test_replay_by_form_completes_the_sink(airflow, lost):
-    """The replay DAG starts a replay batch per month through the same DAG; the sink is then what pandas expects."""
+    """The replay DAG starts a replay batch per month through the same DAG; the sink is then what pandas expects. What
+    no replay recovers keeps the runs red, with what to do in log and link, until it is accepted by the form."""
     test_backfill_over_months_names_what_was_lost(airflow, lost)
     data.write_planes(airflow.data)
     asked = airflow.trigger("ledger_replay", pipeline="flights")
@@ -99,7 +100,9 @@ def test_replay_by_form_completes_the_sink(airflow, lost):
     )
     assert len(replays) == 2
     for run in replays:
-        assert airflow.ended("flights", run["dag_run_id"]) == "success"
+        assert airflow.ended("flights", run["dag_run_id"]) == "failed"
+        assert airflow.api("GET", f"/dags/flights/dagRuns/{run['dag_run_id']}")["note"].startswith("replays ")  # fmt: skip
+    _check_last_task(airflow, replays[0]["dag_run_id"])
     for batch, month, missing in zip(
         batches_of(airflow, "flights", "original"), (1, 2), lost, strict=True
     ):
@@ -107,8 +110,12 @@ def test_replay_by_form_completes_the_sink(airflow, lost):
         assert 0 < unknown < missing
         counts = one(airflow.ledger, COUNTS.format(batch.batch_id))
         assert counts == (300, 300 - unknown, missing - unknown, 0, unknown, 0)
+        accepted = airflow.trigger("ledger_accept", batch=batch.batch_id, reason="unregistered")
+        assert airflow.ended("ledger_accept", accepted) == "success"
         airflow.clear("flights", batch.run_id, "complete")
         assert airflow.ended("flights", batch.run_id) == "success"
+    by = one(airflow.ledger, "SELECT DISTINCT accepted_by, accepted_because FROM accepted_record")
+    assert tuple(by) == ("admin", "unregistered")
     found = oracle.sink_rows(airflow.data / "warehouse" / "departures")
     assert found == oracle.expected_rows(airflow.data, MONTHS)
     assert set(found.values()) == {1}
@@ -118,11 +125,25 @@ def test_replay_by_form_completes_the_sink(airflow, lost):
     assert sum(punctual["flights"].to_pylist()) == flown
 
 
+def _check_last_task(airflow, run):
+    """It fails without a traceback; its log has a command to paste, its link leads to the DAG that accepts."""
+    assert airflow.tasks("flights", run)["complete"] == "failed"
+    link = airflow.api("GET", f"/dags/flights/dagRuns/{run}/taskInstances/complete/links")
+    assert link["extra_links"]["Next step"].endswith("/dags/ledger_accept")
+    folder = airflow.home / "airflow" / "logs" / "dag_id=flights" / f"run_id={run}"
+    log = next((folder / "task_id=complete").glob("*.log")).read_text()
+    assert "ackledger replay jobs.flights:pipeline --batch" in log
+    assert "Task exited" in log
+    assert "Traceback" not in log
+    assert "error_detail" not in log
+
+
 def test_clear_before_settlement_and_automatic_replay(airflow):
     """Failed and cleared tasks count nothing twice; the sweeper's asset event replays what failed, unasked."""
     folder = airflow.data / "letters"
     folder.mkdir()
     (folder / "first.csv").write_text("letter\na\nb\nc\n")
+    (airflow.data / "known.csv").write_text("letter,nr\na,1\n")
     day = {"interval_start": "2013-01-01", "interval_end": "2013-01-02"}
     run = airflow.trigger("letters", **day, file="first")
     assert airflow.ended("letters", run) == "failed"
@@ -132,7 +153,7 @@ def test_clear_before_settlement_and_automatic_replay(airflow):
         "notify": "upstream_failed", "withhold": "upstream_failed", "publish": "skipped",
     }  # fmt: skip
     failure = one(airflow.ledger, "SELECT failure FROM stage_run WHERE stage = 'numbered'").failure
-    assert f"no file matches {airflow.data}/known.csv" in failure
+    assert f"{airflow.data}/known.csv" in failure
 
     (airflow.data / "known.csv").write_text("letter,number\na,1\nb,2\n")
     airflow.clear("letters", run, "letters")
@@ -221,7 +242,7 @@ def test_an_interval_in_parts_and_again(airflow):
 
 
 def test_run_without_an_interval(airflow):
-    """A run that has neither a data interval nor one in its conf fails in its first task, saying what to give."""
+    """A run that has neither a date nor an interval in its conf fails in its first task, saying what to give."""
     run = airflow.trigger("letters", file="first")
     assert airflow.ended("letters", run) == "failed"
     log = next(
@@ -229,7 +250,7 @@ def test_run_without_an_interval(airflow):
             airflow.home / "airflow" / "logs" / "dag_id=letters" / f"run_id={run}" / "task_id=open"
         ).glob("*.log")
     )
-    assert "this run has no data interval: trigger it with a logical date" in log.read_text()
+    assert "its DAG has no schedule: trigger it with conf" in log.read_text()
 
 
 def test_second_run_over_an_interval(airflow, lost):

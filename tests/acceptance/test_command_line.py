@@ -1,7 +1,10 @@
 """The ``ackledger`` command as a user types it: its own embedded database, real Spark, exit codes."""
 
+import gzip
 import json
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -15,7 +18,7 @@ from deltalake import DeltaTable
 from demo import data, oracle
 from jobs.wordcount import pipeline as wordcount
 from ledger.database import embedded
-from ledger.database.upgrade import head
+from ledger.errors import EXIT_PERMANENT
 from ledger.opening import open_replay
 from ledger.requests import RunKey, Selection
 from ledger.settings import Settings
@@ -27,6 +30,7 @@ from tests.support.ledgers import one, pipeline, whole_batch
 
 JANUARY = ("--interval-start", "2013-01-01", "--interval-end", "2013-02-01")
 FLIGHTS = "jobs.flights:pipeline"
+PROGRESS = re.compile(r"batch \d+: ")
 
 
 class CommandLine:
@@ -58,11 +62,7 @@ class CommandLine:
     def refused(self, *arguments: str) -> str:
         """Run a command that ends with 1 and one line; the line."""
         done = self.run(*arguments)
-        lines = [
-            line
-            for line in done.stderr.splitlines()
-            if line and not line.startswith("WARNING: Using incubator")
-        ]
+        lines = [line for line in done.stderr.splitlines() if line and not PROGRESS.match(line)]
         assert (done.returncode, len(lines)) == (1, 1), done.stdout + done.stderr
         assert lines[0].startswith("ackledger: ")
         return lines[0]
@@ -89,12 +89,10 @@ def cli(folder, migrated, database):
 
 
 def test_from_nothing_to_a_settled_ledger(folder):
-    """With no database and no settings but a folder: upgrade, run, see what was lost, replay, ask in SQL."""
+    """With no database and no settings but a folder: run, see what was lost, replay, ask in SQL."""
     cli = CommandLine(folder)
     write_slice(folder, (1,))
     lost = without_plane(folder, 1)
-    assert "run 'ackledger db upgrade'" in cli.refused("status")
-    assert cli.json("db", "upgrade")["revision"] == head()
     assert "the ledger holds no batch yet" in cli.run("status").stdout
 
     made = cli.json("run", FLIGHTS, *JANUARY, "--run-id", "first", code=3)
@@ -123,11 +121,13 @@ def test_from_nothing_to_a_settled_ledger(folder):
     ]
     again = cli.json("run", FLIGHTS, *JANUARY, "--run-id", "first", code=3)
     assert (again["batch_id"], again["roots"]) == (1, made["roots"])
-    assert "belongs to batch 1 (settled; run 'first')" in cli.refused("run", FLIGHTS, *JANUARY)
+    taken = cli.refused("run", FLIGHTS, *JANUARY)
+    assert "belongs to batch 1 (settled; run 'first')" in taken
+    assert f"Run it again: ackledger run {FLIGHTS} {' '.join(JANUARY)} --run-id first;" in taken
 
     data.write_planes(folder)
     unknown = without_plane(folder, 1)
-    (replayed,) = cli.json("replay", FLIGHTS)
+    (replayed,) = cli.json("replay", FLIGHTS, code=4)
     assert replayed["roots"] == {
         "total": lost,
         "acked": lost - unknown,
@@ -135,7 +135,7 @@ def test_from_nothing_to_a_settled_ledger(folder):
         "quarantined": unknown,
         "pending": 0,
     }
-    assert "nothing to replay" in cli.refused("replay", FLIGHTS)
+    assert "nothing to replay" in cli.run("replay", FLIGHTS).stdout
     named = (
         "SELECT count(*) AS n FROM failed_root_detail WHERE stage LIKE '%plane' AND reason <> ';'"
     )
@@ -147,7 +147,12 @@ def test_from_nothing_to_a_settled_ledger(folder):
     assert [(row["kind"], row["acked"], row["quarantined"]) for row in status] == [
         ("replay", lost - unknown, unknown), ("original", 300 - unknown, unknown),
     ]  # fmt: skip
-    assert cli.json("status", "--batch", "1")["complete"] is True
+    given_up = cli.json("status", "--batch", "1")
+    assert given_up["outcome"] == "complete with quarantined records"
+    assert 'ackledger accept 1 --reason "..."' in given_up["advice"]
+    assert cli.json("accept", "2", "--reason", "unregistered")["accepted"] == unknown
+    done = cli.json("status", "--batch", "1")
+    assert (done["outcome"], done["accepted"]) == ("complete", unknown)
     table = cli.run("status").stdout
     assert "quarantined" in table
     assert "replay" in table
@@ -163,7 +168,7 @@ def test_interrupted_replay_goes_on(cli, folder, database):
     day = ("--interval-start", "2013-01-01", "--interval-end", "2013-01-02")
     cli.json("run", "jobs.wordcount:pipeline", *day, code=3)
     open_replay(database, Settings(), wordcount, RunKey("", "mine-1"), 1, Selection())
-    assert "nothing to replay" in cli.refused("replay", "jobs.wordcount:pipeline")
+    assert cli.json("replay", "jobs.wordcount:pipeline") == []
     (replayed,) = cli.json("replay", "jobs.wordcount:pipeline", "--run-id", "mine", code=3)
     assert (replayed["batch_id"], replayed["status"], replayed["roots"]["total"]) == (
         2,
@@ -216,14 +221,27 @@ def test_split_and_merge(cli, folder, guarantee):
     assert compared == {**found, "booked": 1000, "booked_cents": found["cents"]}
 
 
-def test_missing_file_then_the_same_run_again(cli, folder):
-    """A run whose input is missing ends with one line and nothing done; run again by its id it goes on."""
-    line = cli.refused("run", FLIGHTS, *JANUARY, "--run-id", "first")
-    assert f"source 'departures': no file matches {folder}/flights/2013-01-01.csv" in line
-    (open_batch,) = cli.json("status")
-    assert (open_batch["status"], open_batch["total"]) == ("open", 0)
+def test_a_run_that_fails_before_its_first_commit_leaves_no_claim(cli, folder):
+    """A missing file opens no batch; what only the source's own run finds abandons it in the same call, and
+    the command in its message runs it again."""
     write_slice(folder, (1,), 20)
-    made = cli.json("run", FLIGHTS, *JANUARY, "--run-id", "first", code=3)
+    flights = folder / "flights" / "2013-01-01.csv"
+    good = flights.read_text()
+    flights.unlink()
+    line = cli.refused("run", FLIGHTS, *JANUARY)
+    assert f"source 'departures': no file matches {flights}" in line
+    assert cli.json("status") == []
+
+    flights.write_text("wrong\n1\n")
+    line = cli.refused("run", FLIGHTS, *JANUARY)
+    assert str(flights) in line
+    _, command = line.split("Batch 1 is abandoned and claims nothing. Then run again: ackledger ")
+    assert "--run-id run-" in command
+    (abandoned,) = cli.json("status")
+    assert abandoned["status"] == "abandoned"
+
+    flights.write_text(good)
+    made = cli.json(*shlex.split(command), code=3)
     assert (made["batch_id"], made["roots"]["total"]) == (1, 20)
 
 
@@ -234,14 +252,14 @@ def test_missing_file_then_the_same_run_again(cli, folder):
         (("run", "jobs.flights:pipelines", *JANUARY), "did you mean 'pipeline'?"),
         (("run", FLIGHTS, "--interval-start", "2013-02-01", "--interval-end", "2013-02-01"), "not after its start"),
         (("run", FLIGHTS, *JANUARY, "--param", "region"), "expected NAME=VALUE"),
-        (("replay", FLIGHTS, "--batch", "7"), "nothing to replay"),
         (("status", "--batch", "7"), "batch 7 is not in the ledger"),
         (("sql", "SELECT * FROM batches"), 'relation "batches" does not exist. docs/sql.md lists'),
         (("sql", "SELECT * FROM alembic_version; SELECT 1"), "expected one query, found several"),
-        (("sql", "DELETE FROM batch"), "read-only transaction"),
-        (("sql", "SET TRANSACTION READ WRITE"), "read-write mode must be set before"),
+        (("sql", "DELETE FROM batch"), "expected a query that returns rows, for example SELECT"),
+        (("sql", "DELETE FROM batch RETURNING 1"), "read-only transaction"),
+        (("sql", "SELECT set_config('transaction_read_only', 'off', true)"), "must be set before"),
         (("sql", "COMMIT; DELETE FROM batch"), "expected one query, found several"),
-        (("sql", "SET work_mem = '1MB'"), "returns no rows: expected a query"),
+        (("sql", "SET work_mem = '1MB'"), "cannot open SET query as cursor"),
     ],
 )  # fmt: skip
 def test_clear_refusals(cli, arguments, message):
@@ -282,8 +300,31 @@ def test_a_held_batch_is_released_and_its_replay_foreseen(cli, folder, database)
     assert one(database, "SELECT count(*) FROM batch")[0] == 1
 
 
+def test_quarantined_records_are_accepted(cli, database):
+    """``accept`` says how many, for a batch that is there, and may be repeated; ``status`` has the outcome before and
+    after, and the command in between."""
+    batch, _ = whole_batch(database, pipeline(max_replays=0), 4, lose_sink=[0, 1])
+    settle_once(database, batch.batch_id)
+    with database.plain.begin() as connection:
+        connection.exec_driver_sql("UPDATE publication SET published_at = now()")
+    number = str(batch.batch_id)
+    before = cli.json("status", "--batch", number)
+    assert (before["outcome"], before["exit_code"]) == ("complete with quarantined records", 4)
+    assert f'ackledger accept {number} --reason "..."' in before["advice"]
+    done = cli.json("accept", number, "--reason", "test rows")
+    counts = {"records": 2, "accepted": 2, "quarantined": 2, "failed": 0}
+    assert done == {"batch_id": batch.batch_id, **counts}
+    assert cli.json("accept", number) == {**done, "records": 0}
+    assert "complete" in cli.run("status", "--batch", number).stdout.splitlines()[0]
+    after = cli.json("status", "--batch", number)
+    assert (after["outcome"], after["exit_code"], after["accepted"]) == ("complete", 0, 2)
+    assert [row["accepted"] for row in cli.json("status")] == [2]
+    assert "batch 77 is not in the ledger" in cli.refused("accept", "77")
+
+
 def test_storage_that_cannot_be_written(cli, folder):
     """An unwritable storage is refused before a batch is opened."""
+    write_slice(folder, (1,), 5)
     (folder / "file").write_text("")
     cli.environment["ACKLEDGER_STORAGE"] = str(folder / "file" / "storage")
     assert "cannot be written to" in cli.refused("run", FLIGHTS, *JANUARY)
@@ -308,3 +349,76 @@ def test_without_java(cli, folder, tmp_path):
     cli.environment.pop("JAVA_HOME", None)
     write_slice(folder, (1,), 5)
     assert "openjdk-17-jre-headless" in cli.refused("run", FLIGHTS, *JANUARY)
+
+
+ORDERS = """
+from pyspark.sql import functions as F
+from pyspark.sql.types import DoubleType
+from ledger import FileSource, ParquetSink, Pipeline
+
+pipeline = Pipeline("orders")
+pipeline.source("orders", FileSource("{{ interval_start | ds }}.csv*", schema="id INT, price STRING"))
+
+
+@F.udf(DoubleType())
+def price(text):
+    return float(text)
+
+
+@pipeline.stage(reads="orders")
+def priced(orders):
+    return orders.withColumn("price", price("price"))
+
+
+pipeline.sink("out", ParquetSink("out"), reads="priced")
+"""
+
+
+def test_what_fails_is_one_line_with_the_way_on(cli, folder):
+    """A function that raises and a damaged file are one line each, whose command goes on once it is
+    fixed."""
+    (folder / "orders.py").write_text(ORDERS)
+    (folder / "2013-01-01.csv").write_text("id,price\n1,2.50\n2,dear\n")
+    told = cli.refused("run", "orders:pipeline", *JANUARY, "--run-id", "jan")
+    number = ORDERS.splitlines().index("    return float(text)") + 1
+    on = "ackledger run orders:pipeline --interval-start 2013-01-01 --interval-end 2013-02-01 --run-id jan"
+    assert told == (
+        "ackledger: batch 1 (run id jan) failed at step 'priced': ValueError: could not convert "
+        "string to float: 'dear' "
+        f"({folder}/orders.py:{number}, in price). To go on: {on}"
+    )
+    waiting = cli.run("--verbose", "run", "orders:pipeline", *JANUARY, "--run-id", "jan")
+    assert waiting.returncode == 1
+    assert "Traceback (most recent call last)" in waiting.stderr
+    assert waiting.stderr.splitlines()[-1] == told
+
+    (folder / "orders.py").write_text(
+        ORDERS.replace("float(text)", "float(text.replace('dear', '9'))")
+    )
+    assert cli.run(*on.split()[1:]).returncode == 0
+    whole = gzip.compress(
+        b"id,price\n" + b"".join(b"%d,%d\n" % (n, n * 7919 % 997) for n in range(50_000))
+    )
+    (folder / "2013-02-01.csv.gz").write_bytes(whole[: len(whole) // 2])
+    february = ("--interval-start", "2013-02-01", "--interval-end", "2013-03-01", "--run-id", "feb")
+    told = cli.refused("run", "orders:pipeline", *february)
+    assert told.startswith(
+        "ackledger: batch 2 (run id feb) failed at step 'orders': a source file vanished or "
+        "cannot be read: "
+        f"file://{folder}/2013-02-01.csv.gz (EOFException: Unexpected end of input stream). "
+    )
+    assert told.endswith("--interval-start 2013-02-01 --interval-end 2013-03-01 --run-id feb")
+
+
+def test_spark_submit_hands_on_what_is_permanent(cli):
+    """The driver's exit code for what another try would only meet again is spark-submit's own."""
+    driver = str(ROOT / "jobs" / "run_step.py")
+    attempt = "00000000-0000-7000-8000-000000000000"
+    given = ["--pipeline", "nowhere:pipeline", "--batch", "1", "--step", "s", "--attempt", attempt]
+    done = subprocess.run(
+        ["spark-submit", "--master", "local[1]", "--conf", "spark.log.level=WARN", driver, *given],
+        env=cli.environment, cwd=cli.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == EXIT_PERMANENT, done.stdout
+    last = done.stdout.strip().splitlines()[-1]
+    assert "ackledger ERROR s of batch 1: pipeline 'nowhere:pipeline': no module 'nowhere'" in last

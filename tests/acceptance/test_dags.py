@@ -1,22 +1,73 @@
-"""DAG files as Airflow parses them: fast, without Java and database, and clear when they are wrong."""
+"""DAG files as Airflow parses them: fast, without Java and database, and clear when they are wrong. And their tasks
+that need no Spark, as Airflow runs them."""
 
+import logging
 import os
+import shutil
 import subprocess
 import sys
+from datetime import UTC, datetime
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk.exceptions import AirflowFailException
+from airflow.utils.types import DagRunType
 
 from ledger import FileSource, ParquetSink, Pipeline
 from ledger.airflow import pipeline_dag, replay_dag
+from ledger.airflow.intervals import interval_of
 from ledger.airflow.pipelines import _guarantee
 from ledger.errors import DeclarationError, InputError, LedgerError
 from ledger.settlement import settle_once
 from ledger.states import Guarantee
+from ledger.sweeper import sweep_once
 from scripts.airflow_env import ROOT
-from tests.support.ledgers import pipeline, whole_batch
+from tests.support.ledgers import one, pipeline, whole_batch
+
+LIBRARY = ("ledger_accept", "ledger_replay", "ledger_sweeper")
+
+
+DAGS = """
+from airflow.sdk import DAG, task
+from ledger.airflow import accept_dag, pipeline_dag
+from ledger.airflow.completing import Complete
+from tests.acceptance.dated import pipeline
+
+dated = pipeline_dag(pipeline, schedule="@monthly", target="tests.acceptance.dated:pipeline")
+accept = accept_dag()
+with DAG("last_task", schedule=None) as last:
+
+    @task(task_id="open")
+    def open_batch(**context):
+        return context["dag_run"].conf["batch"]
+
+    open_batch() >> Complete(task_id="complete", target="jobs.p:made", retries=0)
+"""
+
+
+@pytest.fixture(scope="module")
+def dags():
+    """DAGs by name that Airflow runs in this process, with a database of its own."""
+    from airflow.utils.db import initdb
+
+    initdb()
+    folder = Path(os.environ["AIRFLOW_HOME"]) / "dags"
+    folder.mkdir()
+    (folder / "all.py").write_text(DAGS)
+    bag = DagBag(str(folder))
+    assert bag.import_errors == {}
+    yield bag.dags
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def ledger(database, migrated, monkeypatch):
+    """The empty ledger, where tasks find it."""
+    url = migrated.url.render_as_string(hide_password=False)
+    monkeypatch.setenv("ACKLEDGER_DATABASE_URL", url)
+    return database
 
 
 def test_dag_files_import_without_java_or_database(monkeypatch):
@@ -25,10 +76,10 @@ def test_dag_files_import_without_java_or_database(monkeypatch):
     monkeypatch.setenv("JAVA_HOME", "/nonexistent")
     bag = DagBag(str(ROOT / "dags"))
     assert bag.import_errors == {}
-    assert set(bag.dags) == {"flights", "wordcount", "ledger_sweeper", "ledger_replay"}
+    assert set(bag.dags) == {"flights", "wordcount", *LIBRARY}
 
 
-@pytest.mark.parametrize("name", ["flights", "wordcount", "ledger_sweeper", "ledger_replay"])
+@pytest.mark.parametrize("name", ["flights", "wordcount", *LIBRARY])
 def test_dag_files_import_fast(name):
     """Importing a DAG file adds less than a fifth to what `import airflow.sdk` takes of the processor."""
     program = (
@@ -96,23 +147,119 @@ def test_totals_and_states_have_tasks_beside_publish():
 
 
 def _check_beside_publish(dag, name):
-    for one in (name, "publish"):
-        task = dag.get_task(one)
-        assert task.upstream_task_ids == {"withhold"}
-        assert "complete" in task.downstream_task_ids
+    for task_id in (name, "publish"):
+        found = dag.get_task(task_id)
+        assert found.upstream_task_ids == {"withhold"}
+        assert "complete" in found.downstream_task_ids
         assert (
-            task.trigger_rule == "all_done"
+            found.trigger_rule == "all_done"
         )  # it asks the ledger itself whether the batch is decided
     assert dag.get_task("complete").upstream_task_ids >= {"settle", "withhold", "publish", name}
     assert dag.get_task("complete").trigger_rule == "none_failed"
 
 
+def run_of(run_type, date=None, interval=(None, None)):
+    return SimpleNamespace(
+        run_type=run_type,
+        logical_date=date,
+        data_interval_start=interval[0],
+        data_interval_end=interval[1],
+    )
+
+
+DECEMBER, JANUARY, FEBRUARY = (datetime(*month, 1, tzinfo=UTC) for month in ((2012, 12), (2013, 1), (2013, 2)))  # fmt: skip
+BEFORE = (DECEMBER, JANUARY)  # what Airflow gives a run by hand for 2013-01-01
+
+
 def test_half_an_interval_is_refused():
     """A conf with only one end of the interval is an error, not the run's own interval."""
-    from ledger.airflow.pipelines import _interval
-
     with pytest.raises(InputError, match="only one of interval_start and interval_end"):
-        _interval({"interval_start": "2013-01-01"}, {})
+        interval_of({"interval_start": "2013-01-01"}, run_of(DagRunType.MANUAL, JANUARY), "@monthly")  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", [DagRunType.MANUAL, DagRunType.OPERATOR_TRIGGERED])
+@pytest.mark.parametrize("day", [datetime(2013, 1, 1), datetime(2013, 1, 31, 23)])
+def test_a_run_by_hand_reads_the_interval_that_its_date_lies_in(kind, day):
+    """A run of a monthly DAG for a date in January 2013, its first moment included, reads January."""
+    run = run_of(kind, day.replace(tzinfo=UTC), BEFORE)
+    assert interval_of({}, run, "@monthly") == (JANUARY, FEBRUARY)
+    given = {"interval_start": "2013-02-01", "interval_end": "2013-02-03"}
+    assert interval_of(given, run, "@monthly")[0] == datetime(2013, 2, 1)  # what is given is taken
+
+
+@pytest.mark.parametrize("kind", [DagRunType.SCHEDULED, DagRunType.BACKFILL_JOB])
+def test_scheduled_runs_and_backfills_keep_their_interval(kind):
+    """What the scheduler made has the interval that it was made for."""
+    run = run_of(kind, JANUARY, (JANUARY, FEBRUARY))
+    assert interval_of({}, run, "@monthly", now=JANUARY) == (JANUARY, FEBRUARY)
+
+
+def test_an_interval_that_has_not_ended_is_refused():
+    """A run by hand for now, as the form has it, is told the conf of the last interval that has ended; so is one that
+    has no date."""
+    now = datetime(2013, 2, 10, tzinfo=UTC)
+    last = r'\{"interval_start": "2013-01-01T00:00:00\+00:00", "interval_end": "2013-02-01T00:00:00\+00:00"\}'
+    run = run_of(DagRunType.MANUAL, now, (JANUARY, FEBRUARY))
+    with pytest.raises(InputError, match="has not ended: 2013-02-01T.*" + last):
+        interval_of({}, run, "@monthly", now)
+    with pytest.raises(InputError, match="this run has no data interval.*" + last):
+        interval_of({}, run_of(DagRunType.MANUAL), "@monthly", now)
+    with pytest.raises(InputError, match=r"its DAG has no schedule: .*conf"):
+        interval_of({}, run_of(DagRunType.MANUAL, now, (now, now)), None, now)
+
+
+def test_a_dated_run_of_a_monthly_dag(ledger, dags, tmp_path, monkeypatch):
+    """Airflow's own run for 2013-01-01 opens a batch over January."""
+    monkeypatch.setenv("ACKLEDGER_STORAGE", str(tmp_path / "storage"))
+    monkeypatch.setenv("ACKLEDGER_DATA", str(tmp_path))
+    (tmp_path / "in.csv").write_text("n\n1\n")
+    run = dags["dated"].test(logical_date=JANUARY, mark_success_pattern="^(?!open$).*")
+    assert run.get_task_instance("open").state == "success"
+    found = one(ledger, "SELECT interval_start, interval_end FROM batch")
+    assert tuple(found) == (JANUARY, FEBRUARY)
+
+
+def last_task(dags, batch_id):
+    """The last task of a run over a batch, as Airflow runs it: its state, report and link."""
+    run = dags["last_task"].test(run_conf={"batch": batch_id})
+    found = run.get_task_instance("complete")
+    told = [found.xcom_pull("complete", key=key) for key in ("report", "_link_NextStep")]
+    return found.state, *told
+
+
+def test_the_last_task_is_red_until_records_are_accepted(ledger, dags, capfd):
+    """The run's last task says where records broke and what to type, links to the form for it, and fails without a
+    traceback; once a person has accepted what is quarantined, by the form, it is green and still names it."""
+    failed, _ = whole_batch(ledger, pipeline("one"), 4, lose_sink=[0])
+    batch, _ = whole_batch(ledger, pipeline("two", max_replays=0), 4, lose_sink=[0, 1])
+    for number in (failed.batch_id, batch.batch_id):
+        settle_once(ledger, number)
+    with ledger.plain.begin() as connection:
+        connection.exec_driver_sql("UPDATE publication SET published_at = now()")
+
+    state, report, link = last_task(dags, failed.batch_id)
+    assert (state, link.rpartition("/dags/")[2]) == ("failed", "ledger_replay")
+    assert "sink   lost    failed  1" in report
+    assert f"ackledger replay jobs.p:made --batch {failed.batch_id}" in report
+
+    capfd.readouterr()
+    state, report, link = last_task(dags, batch.batch_id)
+    assert (state, link.rpartition("/dags/")[2]) == ("failed", "ledger_accept")
+    assert "complete with quarantined records" in report
+    assert f"ackledger accept {batch.batch_id}" in report
+    log = capfd.readouterr().out
+    assert "Task exited" in log
+    assert "2 of 4 records are quarantined" in log
+    assert "Traceback" not in log
+
+    conf = {"batch": batch.batch_id, "reason": "unregistered"}
+    assert dags["ledger_accept"].test(run_conf=conf).state == "success"
+    by = one(ledger, "SELECT DISTINCT accepted_by, accepted_because FROM accepted_record")
+    assert by.accepted_because == "unregistered"
+    assert by.accepted_by == "dag_test"  # whoever triggers a run in this process
+    state, report, link = last_task(dags, batch.batch_id)
+    assert (state, link) == ("success", "")
+    assert "2 of 4 records are quarantined, and were accepted" in report
 
 
 def test_the_guarantee_is_a_parameter_of_the_dag():
@@ -129,13 +276,23 @@ def test_the_guarantee_is_a_parameter_of_the_dag():
     assert _guarantee({}) is None
 
 
-def test_the_replay_dag_releases_a_held_batch(database, migrated, monkeypatch):
+def test_settle_says_what_was_decided_before_it_came(ledger, caplog):
+    """The task settle of a batch that the sweeper has settled logs that, and the counts."""
+    batch, _ = whole_batch(ledger, pipeline("swept"), 4, lose_sink=[0])
+    assert sweep_once(ledger).settlements[0].decided
+    dag = pipeline_dag(pipeline("swept"), schedule=None, target="tests.support.ledgers:none")
+    run = SimpleNamespace(xcom_pull=lambda task_ids: batch.batch_id)
+    with caplog.at_level(logging.INFO):
+        dag.get_task("settle").python_callable(ti=run)
+    assert f"batch {batch.batch_id} is settled (already settled, 20" in caplog.text
+    assert "4 records, 3 acked, 1 failed" in caplog.text
+
+
+def test_the_replay_dag_releases_a_held_batch(ledger):
     """Asked to release, the DAG's first task settles the batch and finds what failed in it; without its number, or
     for one that is not held, it fails and says why."""
-    url = migrated.url.render_as_string(hide_password=False)
-    monkeypatch.setenv("ACKLEDGER_DATABASE_URL", url)
-    batch, _ = whole_batch(database, pipeline(max_failed_ratio=0.2), 4, lose_sink=[0, 1])
-    settle_once(database, batch.batch_id)
+    batch, _ = whole_batch(ledger, pipeline(max_failed_ratio=0.2), 4, lose_sink=[0, 1])
+    settle_once(ledger, batch.batch_id)
     find = replay_dag().get_task("find")
     params = {name: param.value for name, param in find.dag.params.items()}
 

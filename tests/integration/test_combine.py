@@ -13,6 +13,7 @@ from ledger.queries import combines, publications
 from ledger.requests import Interval, RunKey
 from ledger.running import combine, combines_due, publish_settled
 from ledger.settlement import settle_once
+from ledger.states import Outcome
 from ledger.summary import summarize
 from ledger.sweeper import sweep_once
 from tests.integration.conftest import END, START
@@ -94,7 +95,7 @@ def test_a_clean_batch_has_its_total_at_once(spark):
     assert daily(result) == oracle()
     found = rows(result.lab.database, "SELECT sink, state FROM sink_publication ORDER BY 1")
     assert [tuple(row) for row in found] == [("daily", "published"), ("departures", "published")]
-    assert summarize(result.lab.database, result.batch_id).complete
+    assert summarize(result.lab.database, result.batch_id).outcome is Outcome.COMPLETE
 
 
 def test_a_total_that_leaves_an_input_out(spark):
@@ -156,19 +157,26 @@ def written(folder):
     (folder / "flights.csv").write_text("flight,carrier,delay\n" + "\n".join(lines) + "\n")
 
 
-def test_a_combine_that_raises_is_run_again(runner, tmp_path, sink_rows):
+@pytest.mark.parametrize(
+    ("makes", "message"),
+    [
+        (lambda checked: "no frame", "returned str, expected a DataFrame"),
+        (lambda checked: checked.withColumn("_unit", F.lit(1)), "'_unit', a name of the ledger"),
+    ],
+)
+def test_a_combine_that_raises_is_run_again(runner, tmp_path, sink_rows, makes, message):
     """The settlement stands, the run is marked failed, nothing is shown; the next call goes on."""
     written(tmp_path)
     made = totals()
 
     @made.combine(reads="checked")
     def broken(checked):
-        return "no frame"
+        return makes(checked)
 
     made.sink("unused", ParquetSink("unused"), reads="broken")
     run = runner(made)
     batch = run.open()
-    with pytest.raises(StageError, match="combine 'broken' returned str, expected a DataFrame"):
+    with pytest.raises(StageError, match="combine 'broken' returned .*" + message):
         run.settled(batch)
     mended = totals()
     job = runner(mended).job

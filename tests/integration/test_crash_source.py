@@ -11,6 +11,7 @@ import pytest
 
 from ledger.database import embedded
 from ledger.spark.job import Job
+from ledger.states import Outcome
 from ledger.summary import summarize
 from tests.support import feeds
 from tests.support.children import Children
@@ -153,5 +154,5 @@ def _check_end(lab: FeedLab) -> None:
     assert all(row.acked_at is not None for row in found)
     assert found[-1].snapshot["upto"] == 6
     for row in rows(lab.ledger, "SELECT batch_id FROM batch"):
-        assert summarize(lab.ledger, row.batch_id).complete
+        assert summarize(lab.ledger, row.batch_id).outcome is Outcome.COMPLETE
     assert not rows(lab.ledger, "SELECT * FROM stage_run WHERE state = 'running'")

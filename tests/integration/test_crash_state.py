@@ -17,6 +17,7 @@ from ledger import running, state_runs
 from ledger.database import embedded
 from ledger.manifest import check_files
 from ledger.running import advance_states
+from ledger.states import Outcome
 from ledger.summary import summarize
 from ledger.sweeper import sweep_once
 from tests.support import accounts
@@ -153,7 +154,7 @@ def test_a_killed_process_is_gone_on_from(lab, children, case):
     assert lab.shown() == ALL
     _check_done(lab, [1, 2, 3])
     assert lab.entered() == [6, 5, 1]
-    assert (summarize(lab.ledger, 2).complete, summarize(lab.ledger, 3).complete) == (True, True)
+    assert {summarize(lab.ledger, number).outcome for number in (2, 3)} == {Outcome.COMPLETE}
 
 
 @pytest.mark.parametrize("lab", [FUNCTION, FILES], indirect=True, scope="module")

@@ -20,7 +20,10 @@ from ledger.database.connection import Database
 from ledger.database.tables import metadata
 from ledger.database.upgrade import downgrade, head, upgrade
 from ledger.errors import ConfigurationError, LedgerError, UnavailableError
-from ledger.queries import batches
+from ledger.queries import asking, batches
+from ledger.settings import Settings
+from ledger.settlement import settle_once
+from scripts import databases
 from tests.support.ledgers import one, opened, pipeline, rows, whole_batch
 
 
@@ -252,6 +255,74 @@ def test_passwords(scram, tmp_path, monkeypatch, database):
         reached.transact(lambda c: batches.get_batch(c, batch.batch_id)).batch_id == batch.batch_id
     )
     reached.dispose()
+
+
+def test_queries_log_in_by_themselves(scram, tmp_path, monkeypatch, migrated):
+    """Where a server asks for passwords a query needs the reader's own, never the ledger's."""
+    monkeypatch.setenv("PGPASSWORD", "right")
+    url = scram.render_as_string(hide_password=False)
+    with pytest.raises(
+        ConfigurationError, match=r"log in as ledger_sql, which .*authentication failed.*READER_URL"
+    ):
+        asking.answer(Database(url), "SELECT 1")
+    monkeypatch.delenv("PGPASSWORD")
+    passfile = tmp_path / "passfile"
+    passfile.write_text("*:*:*:ledger_sql:reads\n*:*:*:app:right\n")
+    passfile.chmod(0o600)
+    monkeypatch.setenv("PGPASSFILE", str(passfile))
+    with migrated.plain.begin() as connection:
+        connection.exec_driver_sql("ALTER ROLE ledger_sql PASSWORD 'reads'")
+    try:
+        assert asking.answer(Database(url), "SELECT session_user") == [("ledger_sql",)]
+    finally:
+        with migrated.plain.begin() as connection:
+            connection.exec_driver_sql("ALTER ROLE ledger_sql PASSWORD NULL")
+
+
+def test_the_stack_has_a_login_for_queries(scram, monkeypatch, migrated):
+    """What the container stack starts with gives the login of its ACKLEDGER_READER_URL a password."""
+    admin = migrated.url.render_as_string(hide_password=False)
+    reader = scram.set(username="ledger_sql", password="it's long").render_as_string(
+        hide_password=False
+    )
+    monkeypatch.setenv("ACKLEDGER_DATABASE_URL", admin)
+    monkeypatch.setenv("ACKLEDGER_READER_URL", reader)
+    try:
+        for _ in range(2):
+            databases.main()
+            stack = Database.from_settings(Settings())
+            assert asking.answer(stack, "SELECT session_user") == [("ledger_sql",)]
+    finally:
+        with migrated.plain.begin() as connection:
+            connection.exec_driver_sql("ALTER ROLE ledger_sql PASSWORD NULL")
+        with migrated.plain.connect() as connection:
+            connection.execution_options(isolation_level="AUTOCOMMIT")
+            connection.exec_driver_sql("DROP DATABASE airflow")
+
+
+def test_upgrade_by_a_user_who_may_create_roles():
+    """No superuser is needed: who owns the database and may create roles has them afterwards."""
+    with tempfile.TemporaryDirectory(prefix="ackledger-") as folder:
+        home = Path(folder)
+        home.chmod(0o755)
+        admin = Database(embedded.start(home))
+        with admin.plain.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            connection.exec_driver_sql("CREATE ROLE app LOGIN CREATEROLE")
+            connection.exec_driver_sql("CREATE DATABASE mine OWNER app")
+        url = admin.url.set(username="app", database="mine")
+        own = Database(url.render_as_string(hide_password=False))
+        try:
+            upgrade(own)
+            batch, _ = whole_batch(own, pipeline(), lose_sink=[0])
+            settle_once(own, batch.batch_id)
+            assert asking.answer(own, "SELECT failed FROM batch_status") == [(1,)]
+            assert (
+                one(own, "SELECT detail FROM failed_root").detail == "1 edges from middle, 0 acked"
+            )
+        finally:
+            own.dispose()
+            admin.dispose()
+            embedded.stop(home)
 
 
 def test_statement_that_is_refused(database):

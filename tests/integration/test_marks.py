@@ -416,12 +416,13 @@ def test_declarations_that_cannot_work(tmp_path, declare, message):
         piped(tmp_path, declare)
 
 
-def test_reserved_name_in_a_record_stage(runner, tmp_path):
-    """A record stage may not declare a column of the ledger's."""
+@pytest.mark.parametrize("name", ["_failed", "_ROOT"])
+def test_reserved_name_in_a_record_stage(runner, tmp_path, name):
+    """A record stage may not declare a column of the ledger's, in whatever case."""
 
     def reserved(record):
         yield record
 
-    run = runner(piped(tmp_path, recorded(reserved, "n INT, _failed STRING")))
-    with pytest.raises(StageError, match="'_failed', a name of the ledger"):
+    run = runner(piped(tmp_path, recorded(reserved, f"n INT, {name} STRING")))
+    with pytest.raises(StageError, match=f"'{name}', a name of the ledger"):
         run.steps(run.open())

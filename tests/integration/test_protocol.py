@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import threading
+import time
 from uuid import UUID
 
 import pytest
@@ -10,10 +11,11 @@ import pytest
 from ledger.errors import FencedError, InputError, IntegrityError, NotReadyError
 from ledger.opening import open_batch
 from ledger.queries import batches
+from ledger.queries.runs import Emitted
 from ledger.requests import Interval, RunKey
 from ledger.settings import Settings
 from ledger.settlement import settle_once
-from ledger.stage_runs import Attempt, Record, commit, fail, heartbeat, open_run
+from ledger.stage_runs import Attempt, Record, begin, commit, fail, heartbeat, open_run
 from ledger.states import BatchStatus
 from tests.conftest import ROOT
 from tests.support.ledgers import (
@@ -54,14 +56,75 @@ def test_newer_attempt_fences_the_older(database):
     assert settle_once(database, batch.batch_id).failed == 0
 
 
-def test_older_attempt_cannot_open(database):
-    """A zombie that starts after its successor is refused by its attempt id."""
+def task(minutes, try_number=1):
+    """A task instance of Airflow, whose clock said so many minutes."""
+    return Attempt(UUID(int=(minutes * 60_000 << 80) | (7 << 76) | (2 << 62)), try_number)
+
+
+def hour_passes(database):
+    """Every run and its lease is an hour old."""
+    with database.plain.begin() as connection:
+        connection.exec_driver_sql(
+            "UPDATE stage_run SET opened_at = opened_at - interval '1 hour', "
+            "lease_until = lease_until - interval '1 hour'"
+        )
+
+
+def test_older_task_cannot_open(database):
+    """A zombie of Airflow that starts after its successor is refused, while that one lives and once
+    it has committed."""
     batch = opened(database, pipeline())
-    older, newer = Attempt(), Attempt()
-    assert older.attempt_id.int < newer.attempt_id.int
+    older, newer = task(1), task(2)
+    run = open_run(database, batch.batch_id, "source", newer)
+    with pytest.raises(FencedError, match="newer attempt of source"):
+        open_run(database, batch.batch_id, "source", older)
+    commit(database, run, Record(), emitted=Emitted(1, 0))
+    hour_passes(database)
+    with pytest.raises(FencedError, match="newer attempt of source"):
+        open_run(database, batch.batch_id, "source", older)
+    assert one(database, "SELECT count(*) FROM stage_run")[0] == 1
+
+
+def test_older_command_cannot_open(database):
+    """A command that stood still is refused at the step that a command which began later has
+    begun."""
+    batch = opened(database, pipeline())
+    older, newer = begin(database), begin(database)
     open_run(database, batch.batch_id, "source", newer)
     with pytest.raises(FencedError, match="newer attempt"):
         open_run(database, batch.batch_id, "source", older)
+
+
+def test_a_clock_that_is_ahead_locks_nobody_out(database, monkeypatch):
+    """After a command on a host whose clock is an hour ahead the next one goes on at once."""
+    batch = opened(database, pipeline())
+    with monkeypatch.context() as ahead:
+        now = time.time()
+        ahead.setattr(time, "time", lambda: now + 3600)
+        ahead.setattr(time, "time_ns", lambda: int((now + 3600) * 1e9))
+        first = open_run(database, batch.batch_id, "source", begin(database))
+    second = open_run(database, batch.batch_id, "source", begin(database))
+    states = rows(database, "SELECT stage_run_id, state FROM stage_run ORDER BY 1")
+    assert states == [(first.run_id, "fenced"), (second.run_id, "running")]
+
+
+@pytest.mark.parametrize("died", ["failed", "silent"])
+@pytest.mark.parametrize("kind", ["task", "command"])
+def test_dead_runs_keep_nobody_out(database, died, kind):
+    """A newer attempt that failed, or whose lease has lapsed, does not stop an older one, which
+    fences it."""
+    batch = opened(database, pipeline())
+    begun = (task(1), task(61)) if kind == "task" else (begin(database), begin(database))
+    older, newer = begun
+    dead = open_run(database, batch.batch_id, "source", newer)
+    if died == "failed":
+        fail(database, dead, "out of memory")
+    else:
+        hour_passes(database)
+    alive = open_run(database, batch.batch_id, "source", older)
+    with pytest.raises(FencedError):
+        commit(database, dead, Record(), emitted=Emitted(1, 0))
+    commit(database, alive, Record(), emitted=Emitted(1, 0))
 
 
 def test_same_attempt_finds_its_run(database):
@@ -225,7 +288,7 @@ def test_fenced_driver_ends(database):
     run = started(database, batch.batch_id, "source")
     program = (
         "import sys, time\n"
-        "from jobs.run_step import _leave\n"
+        "from ledger.run_step import _leave\n"
         "from ledger.database.connection import Database\n"
         "from ledger.stage_runs import heartbeat\n"
         "with heartbeat(Database(sys.argv[1]), int(sys.argv[2]), _leave, every=0.1):\n"
@@ -358,8 +421,7 @@ def test_path_is_rendered_and_kept(database):
     assert one(database, "SELECT path FROM batch_source").path == "/data/in/2013-01-01-x.csv"
 
 
-def test_attempt_ids_grow():
-    """Attempts made one after the other have growing UUIDv7 ids."""
-    ids = [Attempt().attempt_id for _ in range(100)]
-    assert all(isinstance(one, UUID) and one.version == 7 for one in ids)
-    assert ids == sorted(ids)
+def test_attempt_numbers_grow(database):
+    """Commands that begin one after the other have growing numbers, whatever batch they run."""
+    numbers = [begin(database).number for _ in range(100)]
+    assert numbers == sorted(set(numbers))

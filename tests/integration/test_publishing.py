@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from ledger import Bloom, FileSource, ParquetSink, Pipeline
-from ledger.errors import DeclarationError, IntegrityError, NotReadyError
+from ledger.errors import DeclarationError, LostFileError, NotReadyError
 from ledger.opening import open_batch
 from ledger.publishing import needs_withholding, publish
 from ledger.queries import publications
@@ -198,28 +198,20 @@ def test_publishing_before_withholding_is_refused(runner, tmp_path, sink_rows):
     assert shown(sink_rows) == Counter()
 
 
-def test_a_staged_file_that_is_gone(runner, tmp_path, sink_rows):
-    """A batch is not shown without a file that was counted: the error names it, nothing is shown."""
-    numbers(tmp_path)
-    run = runner(branching())
-    batch = run.open()
-    run.steps(batch)
-    settle_once(run.job.database, batch.batch_id)
-    next((tmp_path / "out" / "_staging").rglob("*.parquet")).unlink()
-    with pytest.raises(IntegrityError, match=r"\.parquet: expected .* it is gone"):
-        publish_settled(run.job, batch.batch_id)
-    assert shown(sink_rows) == Counter()
-
-
-def test_a_sink_whose_files_are_gone_keeps_no_other_waiting(runner, tmp_path, sink_rows):
-    """Where rows are to be withheld and one sink's files cannot be read, the other one shows its rows all the same."""
+def test_lost_files_of_one_sink_keep_no_other_waiting(runner, tmp_path, sink_rows):
+    """Where a sink's staged file is gone and its input, too, one line says so; the other sink shows
+    its rows all the same."""
     numbers(tmp_path)
     run = runner(branching(lose=LOST))
     batch = run.open()
     run.steps(batch)
     settle_once(run.job.database, batch.batch_id)
     next((tmp_path / "out" / "_staging").rglob("*.parquet")).unlink()
-    with pytest.raises(IntegrityError, match=r"\.parquet: expected .* it is gone"):
+    for path in (tmp_path / "storage" / "branching" / "lossy").rglob("*.parquet"):
+        path.unlink()
+    with pytest.raises(
+        LostFileError, match=r"its input is lost: file .* is gone\. Run the interval"
+    ):
         publish_settled(run.job, batch.batch_id)
     assert shown(sink_rows) == Counter()
     assert shown(sink_rows, "late") == expected(lambda n: n not in LOST)

@@ -17,6 +17,7 @@ from ledger import (
     settlement,
     testing,
 )
+from ledger.advice import advise
 from ledger.errors import DeclarationError, InputError, NotReadyError, StageError
 from ledger.follow_ups import is_due, open_combine
 from ledger.opening import open_batch
@@ -26,7 +27,7 @@ from ledger.requests import Interval, RunKey
 from ledger.running import combine, combines_due, publish_settled, settle_and_follow
 from ledger.settlement import settle_once
 from ledger.stage_runs import Attempt, Record, commit
-from ledger.states import BatchStatus
+from ledger.states import BatchStatus, Outcome
 from ledger.summary import summarize
 from tests.integration.conftest import END, START
 from tests.integration.test_combine import FLIGHTS, FLOWN, daily, oracle, totals, written
@@ -171,12 +172,12 @@ def test_a_batch_without_its_total_is_not_complete(runner, tmp_path, sink_rows):
     publish_settled(job, batch.batch_id)
     assert combines_due(job.database, job.pipeline, batch.batch_id)
     found = summarize(job.database, batch.batch_id)
-    assert not found.complete
-    assert "ackledger publish" in found.incomplete_because()
+    assert found.outcome is Outcome.INCOMPLETE
+    assert "ackledger publish" in str(advise(found))
     waiting = job.database.transact(lambda c: publications.waiting(c, "totals", None))
     assert waiting == [batch.batch_id]
     assert [one.sink for one in combine(job, batch.batch_id)] == ["daily"]
-    assert summarize(job.database, batch.batch_id).complete
+    assert summarize(job.database, batch.batch_id).outcome is Outcome.COMPLETE
 
 
 def ranks(poison):

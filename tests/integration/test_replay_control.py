@@ -3,6 +3,7 @@
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from sqlalchemy import event
 
 from ledger.errors import NotReadyError
 from ledger.opening import open_replay
@@ -57,6 +58,33 @@ def test_replay_takes_no_more_than_its_limit(database):
     second = replayed(database, made, batch.batch_id, "second")
     assert claimed(database, first) == [roots[0], roots[2]]
     assert claimed(database, second) == [roots[4]]
+
+
+@pytest.fixture
+def nested_loops(database):
+    """The ledger's writers join by nested loops that keep nothing: what stands inside runs again
+    for each row."""
+    methods = ("hashjoin", "mergejoin", "material", "memoize", "hashagg", "sort", "bitmapscan")
+    methods += ("indexscan", "indexonlyscan")
+
+    def force(connection):
+        for method in methods:
+            connection.exec_driver_sql(f"SET LOCAL enable_{method} = off")
+
+    event.listen(database.writer, "begin", force)
+    yield database
+    event.remove(database.writer, "begin", force)
+
+
+@pytest.mark.parametrize("options", [{"replay_limit": 2}, {"max_pending": 2}], ids=str)
+def test_limit_holds_with_every_plan(nested_loops, options):
+    """A replay takes no more than replay_limit, or than max_pending leaves room for, whatever plan
+    is chosen."""
+    made = pipeline(**options)
+    first = pipeline()  # max_pending would read the original in parts
+    batch, roots = whole_batch(nested_loops, first, 5, lose_sink=[0, 1, 2, 3, 4])
+    settle_once(nested_loops, batch.batch_id)
+    assert claimed(nested_loops, replayed(nested_loops, made, batch.batch_id)) == list(roots[:2])
 
 
 def test_backoff_doubles_up_to_its_cap(database):

@@ -11,7 +11,7 @@ from ledger.requests import Interval, RunKey
 from ledger.settings import Settings
 from ledger.settlement import settle_once
 from ledger.stage_runs import Attempt, open_run
-from ledger.states import BatchStatus
+from ledger.states import BatchStatus, Outcome
 from ledger.summary import summarize
 from ledger.sweeper import sweep_once
 from tests.integration.conftest import END, START
@@ -63,7 +63,7 @@ def test_the_new_batch_supersedes_the_old_family(database):
         0,
         2,
     )
-    assert summarize(database, old.batch_id).complete
+    assert summarize(database, old.batch_id).outcome is Outcome.COMPLETE
     claims = rows(database, "SELECT batch_id FROM batch_source WHERE claimed")
     assert [row.batch_id for row in claims] == [new.batch_id]
     with pytest.raises(

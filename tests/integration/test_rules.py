@@ -145,7 +145,7 @@ def test_fail_wins_whoever_comes_first(database, failing):
 
 
 def test_two_sweepers_one_expiry(database):
-    """Of two that find a batch expired one decides, the other finds it decided; each failure is recorded once."""
+    """Of two that find a batch expired one decides, the other hears of it; each failure is recorded once."""
     batch = opened(database, pipeline())
     emit(database, batch, 5)
     fail(database, started(database, batch.batch_id, "middle"), "out of memory")
@@ -153,7 +153,7 @@ def test_two_sweepers_one_expiry(database):
     with ThreadPoolExecutor(2) as pool:
         both = pool.map(lambda _: settle_once(database, batch.batch_id, now=now), range(2))
         found = sorted((one.decided, one.status, one.failed) for one in both)
-    assert found == [(False, BatchStatus.SETTLED, 0), (True, BatchStatus.SETTLED, 5)]
+    assert found == [(decided, BatchStatus.SETTLED, 5) for decided in (False, True)]
     for table in ("failed_root", "failed_message"):
         assert one(database, f"SELECT count(*) FROM {table}")[0] == 5
 

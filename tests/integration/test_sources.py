@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from pyspark.sql import functions as F
 
 from ledger import FileSource, ParquetSink, Pipeline, TableSource
+from ledger.advice import advise
 from ledger.claims import first_gap, next_range
 from ledger.errors import BackPressureError, InputError, NotReadyError, StageError
 from ledger.opening import open_batch
@@ -20,7 +21,7 @@ from ledger.queries import batches, source_tables
 from ledger.requests import Interval, RunKey
 from ledger.running import notify, settle_and_follow
 from ledger.settlement import settle_once
-from ledger.states import BatchStatus
+from ledger.states import BatchStatus, Outcome
 from ledger.summary import summarize
 from ledger.sweeper import Errand, sweep_once
 from tests.integration.conftest import END, START
@@ -89,8 +90,8 @@ def test_an_interval_larger_than_max_pending_is_read_in_parts(runner, tmp_path, 
         found = summarize(run.job.database, batch.batch_id)
         totals.append(found.roots.total)
         unread.append(found.unread)
-        assert found.complete is (found.unread == 0)
-        assert found.complete or "wait for further batches" in found.incomplete_because()
+        assert found.outcome is (Outcome.INCOMPLETE if found.unread else Outcome.COMPLETE)
+        assert not found.unread or "wait for further batches" in str(advise(found))
     assert (totals, unread) == ([4, 4, 2], [6, 2, 0])
     assert delivered(sink_rows) == everything
     with pytest.raises(InputError, match="belongs to batch 1"):
@@ -251,7 +252,7 @@ def test_no_part_while_the_interval_is_run_again(runner, tmp_path, sink_rows):
         runner(by_interval(max_pending=99)).open_replay(2)
     runner(by_interval(max_pending=9)).settled(again)
     assert delivered(sink_rows) == ["a", "b", "c", "d", "e"]
-    assert summarize(job.database, again.batch_id).complete
+    assert summarize(job.database, again.batch_id).outcome is Outcome.COMPLETE
 
 
 def test_a_part_of_other_parameters_is_refused(runner, tmp_path):
@@ -322,7 +323,7 @@ def test_each_file_is_read_once(runner, tmp_path, sink_rows):
     run.settled(empty)
     assert delivered(sink_rows) == ["a", "b", "c"]
     assert summarize(run.job.database, empty.batch_id).roots.total == 0
-    assert summarize(run.job.database, empty.batch_id).complete
+    assert summarize(run.job.database, empty.batch_id).outcome is Outcome.COMPLETE
     files = rows(run.job.database, "SELECT path, batch_id, finished FROM source_file ORDER BY path")
     assert [(row.path.rsplit("/", 1)[1], row.batch_id, row.finished) for row in files] == [
         ("1.csv", 1, True),
@@ -706,7 +707,7 @@ def test_untracked_records_and_replays(runner, tmp_path, sink_rows):
     assert delivered(sink_rows) == ["a", "b", "click"]
     nothing = mended.open("two")
     mended.settled(nothing)
-    assert summarize(run.job.database, nothing.batch_id).complete
+    assert summarize(run.job.database, nothing.batch_id).outcome is Outcome.COMPLETE
 
 
 def test_losing_untracked_records_fails_nobody(runner, tmp_path, sink_rows):

@@ -31,7 +31,7 @@ from ledger.spark.job import Job
 from ledger.spark.state import run_state
 from ledger.stage_runs import Attempt, Record
 from ledger.state_runs import Elsewhere, Made, commit_state
-from ledger.states import Guarantee
+from ledger.states import Guarantee, Outcome
 from ledger.summary import summarize
 from ledger.sweeper import sweep_once
 from tests.integration.conftest import START, Runner
@@ -172,10 +172,10 @@ def test_a_later_batch_waits_for_an_earlier_one(runner, days, balances, sink_row
     assert len(sink_rows("departures", "flight")) == 6
     assert balances() == []
     assert queue(database) == [(1, "waiting", 1), (2, "waiting", 1)]
-    assert summarize(database, second.batch_id).waits == (
-        "the state 'balance' of batch 2 waits for batch 1: it is open",
-    )
-    assert summarize(database, second.batch_id).complete
+    (told,) = summarize(database, second.batch_id).waits
+    assert told.startswith("the state 'balance' of batch 2 waits for batch 1: it is open (interval")
+    assert "Its step 'flights' has not run. To go on: ackledger run MODULE:PIPELINE" in told
+    assert summarize(database, second.batch_id).outcome is Outcome.COMPLETE
     run.settled(first)
     assert history(database) == [1, 2]
     assert balances() == oracle(1, 2)
@@ -190,7 +190,9 @@ def test_a_held_batch_blocks_states_and_no_sinks(runner, days, balances, sink_ro
     run.settled(opened(run, 2))
     assert len(sink_rows("departures", "flight")) == 6
     assert balances() == []
-    assert summarize(database, 2).waits[0].endswith("waits for batch 1: it is held")
+    (told,) = summarize(database, 2).waits
+    assert "waits for batch 1: it is held" in told
+    assert told.endswith("or accept it: ackledger release 1")
     release(database, 1)
     advance_states(run.job, 2)
     assert history(database) == [1, 2]
@@ -686,7 +688,7 @@ def test_hold_does_not_overtake_the_withhold(runner, days, balances):
     settle_once(database, second.batch_id)
     advance_states(run.job, second.batch_id)
     assert history(database) == []
-    assert summarize(database, 2).waits[0].endswith("without the records that were given up")
+    assert "without the records that were given up" in summarize(database, 2).waits[0]
     later = one(database, "SELECT now() + interval '1 hour' AS later").later
     assert [errand.batch_id for errand in sweep_once(database, now=later).errands] == [1]
     waiting = database.transact(lambda c: publications.waiting(c, "running", None))

@@ -11,6 +11,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import timedelta
+from uuid import UUID
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -45,10 +46,12 @@ FATES = st.lists(
 
 @dataclass
 class Modelled:
-    """A run as the oracle knows it. Edges are (root, consumer) -> ids, acked ones may repeat."""
+    """A run as the oracle knows it. Edges are (root, consumer) -> ids, acked ones may repeat;
+    ``order``: of its attempt."""
 
     opened: OpenedRun
     reads: "Modelled | None"
+    order: int = 0
     emitted: dict[tuple[int, str], list[int]] = field(default_factory=dict)
     acked: dict[int, list[int]] = field(default_factory=dict)
     fails: set[int] = field(default_factory=set)
@@ -56,6 +59,11 @@ class Modelled:
     deltas: list[Delta] | None = None
     torn: bool = False
     state: str = "running"
+
+
+def task(order):
+    """An attempt of Airflow; the greater its order, the newer it is."""
+    return Attempt(UUID(int=order), try_number=1)
 
 
 class LedgerLife(RuleBasedStateMachine):
@@ -78,7 +86,7 @@ class LedgerLife(RuleBasedStateMachine):
         self.failed_replays: Counter[int] = Counter()
         self.count = 3
         self.replay_number = 0
-        self.dead_since_aging = False
+        self.begun = self.late = self.since = 0
 
     # -- steps of a run ------------------------------------------------------------------------
 
@@ -86,15 +94,35 @@ class LedgerLife(RuleBasedStateMachine):
     @rule(stage=st.sampled_from(STAGES))
     def open_a_run(self, stage):
         """A new attempt of a step: fences the running one."""
-        reads = READS.get(stage)
+        self.begun += 1000
+        self._open(stage, self.begun)
+
+    @precondition(lambda self: self.status == "open")
+    @rule(stage=st.sampled_from(STAGES), began=st.integers(0, 99))
+    def a_late_attempt_opens(self, stage, began):
+        """An attempt that began earlier comes late: a newer one that lives, or has done the step,
+        keeps it out."""
+        self.late += 1
+        earlier = (self.begun - self.since) // 1000 + 1  # in this life of the batch
+        order = self.since + began % earlier * 1000 + self.late
+        newer = [run for run in self.everything if run.opened.stage == stage and run.order > order]
+        if any(run.state in ("running", "committed", "superseded") for run in newer):
+            with pytest.raises(FencedError, match="newer attempt"):
+                open_run(self.database, self.batch.batch_id, stage, task(order))
+            return
+        self._open(stage, order)
+
+    def _open(self, stage, order):
+        reads, batch_id = READS.get(stage), self.batch.batch_id
         if reads is not None and reads not in self.committed:
             with pytest.raises(NotReadyError):
-                open_run(self.database, self.batch.batch_id, stage, Attempt())
+                open_run(self.database, batch_id, stage, task(order))
             return
-        run = open_run(self.database, self.batch.batch_id, stage, Attempt())
+        run = open_run(self.database, batch_id, stage, task(order))
         if stage in self.newest and self.newest[stage].state == "running":
             self.newest[stage].state = "fenced"
-        self.newest[stage] = Modelled(run, self.committed.get(reads) if reads else None)
+        read = self.committed.get(reads) if reads else None
+        self.newest[stage] = Modelled(run, read, order)
         self.everything.append(self.newest[stage])
 
     @rule(
@@ -386,7 +414,7 @@ class LedgerLife(RuleBasedStateMachine):
                 run.state = "fenced"
 
     def _fresh(self, count):
-        self.status, self.count = "open", count
+        self.status, self.count, self.since = "open", count, self.begun
         self.newest, self.committed, self.everything = {}, {}, []
 
     def _supersede(self, stage):

@@ -17,6 +17,7 @@ from ledger.spark import copy, sink, stage, staging
 from ledger.spark.copy import post
 from ledger.stage_runs import Attempt, open_run
 from ledger.states import BatchStatus
+from ledger.sweeper import sweep_once
 from tests.support.ledgers import one, rows
 
 COUNT = 20
@@ -219,6 +220,7 @@ def test_one_row_for_each_input_is_proved(runner, tmp_path, sink_rows, function,
         (lambda frame: frame.select("n"), r"without '_anchor'.*\.select\('n', '_anchor'\)"),
         (lambda frame: 1, "returned int, expected a DataFrame"),
         (lambda frame: frame.withColumn("_root", F.lit(1)), "'_root', a name of the ledger"),
+        (lambda frame: frame.withColumn("_Failed", F.lit("x")), "'_Failed', .*: write '_failed'"),
         (lambda frame: frame.withColumn("_failed", F.lit(1)), "must be a string"),
         (lambda frame: frame.withColumn("_anchor", F.lit(1)), "changed '_anchor' to int"),
         (lambda frame: frame.select("n", "*"), "column 'n' twice"),
@@ -565,6 +567,31 @@ def test_user_error_fails_the_run_and_expires(runner, tmp_path):
     )
     settlement = settle_once(run.job.database, batch.batch_id)
     assert (settlement.status, settlement.failed) == (BatchStatus.SETTLED, COUNT)
+
+
+def test_driver_that_comes_after_the_sweeper_is_fenced(runner, tmp_path):
+    """A driver whose batch was decided and cleaned up meanwhile hears it in one line, and changes
+    nothing."""
+    numbers(tmp_path)
+
+    def slow(frame):
+        later = one(run.job.database, "SELECT now() + interval '2 hours' AS later").later
+        assert sweep_once(run.job.database, now=later).dropped == (batch.batch_id,)
+        return thrice(frame)
+
+    run = runner(chain(slow, message_timeout="0s"))
+    batch = run.open()
+    run.step(batch, "numbers")
+    before = rows(run.job.database, "SELECT stage_run_id, state FROM stage_run ORDER BY 1")
+    with pytest.raises(
+        FencedError,
+        match=f"^batch {batch.batch_id} was decided and its deltas were removed: run .*",
+    ) as caught:
+        run.step(batch, "slow")
+    assert "\n" not in str(caught.value)
+    after = rows(run.job.database, "SELECT stage_run_id, state FROM stage_run ORDER BY 1")
+    assert after[: len(before)] == before
+    assert [row.state for row in after[len(before) :]] == ["fenced"]
 
 
 def test_credentials_stay_out_of_plans(runner, tmp_path, spark):

@@ -17,13 +17,15 @@ from ledger.settings import Settings
 from ledger.stage_runs import Attempt, OpenedRun, commit, open_run
 from tests.support.posting import Delta, post_bucket, record_of
 
-START = datetime(2013, 1, 1, tzinfo=UTC)
+START, END = datetime(2013, 1, 1, tzinfo=UTC), datetime(2013, 1, 2, tzinfo=UTC)
 
 
-def pipeline(name: str = "chain", *, fan_out: bool = False, **options: Any) -> Pipeline:
+def pipeline(
+    name: str = "chain", *, fan_out: bool = False, path: str = "in.csv", **options: Any
+) -> Pipeline:
     """source -> middle -> sink; with ``fan_out`` also a second sink that reads middle."""
     made = Pipeline(name, message_timeout="10s", **options)
-    made.source("source", FileSource("in.csv", schema="n INT"))
+    made.source("source", FileSource(path, schema="n INT"))
 
     @made.stage(reads="source")
     def middle(rows):  # type: ignore[no-untyped-def]
@@ -157,14 +159,14 @@ def emit_replay(database: Database, batch: Batch) -> range:
 
 
 def one(database: Database, query: str, **values: Any) -> Any:
-    """The only row of a query, as the reader."""
-    with database.reader.connect() as connection:
+    """The only row of a query, as the reader of all, raw text of records included."""
+    with database.payload_reader.connect() as connection:
         return connection.execute(text(query), values).one()
 
 
 def rows(database: Database, query: str, **values: Any) -> list[Any]:
-    """All rows of a query, as the reader."""
-    with database.reader.connect() as connection:
+    """All rows of a query, as the reader of all, raw text of records included."""
+    with database.payload_reader.connect() as connection:
         return list(connection.execute(text(query), values).all())
 
 

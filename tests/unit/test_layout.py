@@ -13,14 +13,14 @@ FILES = sorted((ROOT / "ledger").rglob("*.py"))
 
 # Inner modules first; nobody imports from a layer outside its own.
 LAYERS = [
-    ["errors", "states", "durations", "settings", "templates", "sources", "sinks", "marks", "anchors", "stateful", "steps", "graph", "pipeline", "verdict", "loading", "storage", "listing", "manifest", "delivery", "requests"],
+    ["addresses", "declared", "errors", "java", "states", "durations", "settings", "templates", "sources", "sinks", "marks", "anchors", "commands", "stateful", "steps", "graph", "pipeline", "verdict", "loading", "storage", "listing", "manifest", "delivery", "requests", "conditions", "source_lines", "snapshots"],
     ["database"],
     ["queries"],
     ["publishers"],
-    ["claims", "taken_in", "opening", "stage_runs", "state_runs", "source_states", "follow_ups", "settlement", "publishing", "replaced", "sweeper", "summary"],
+    ["checks", "recovery", "claims", "taken_in", "opening", "stage_runs", "state_runs", "source_states", "follow_ups", "settlement", "payloads", "giving_up", "explaining", "remedies", "publishing", "replaced", "sweeper", "summary", "acceptance", "advice"],
     ["spark"],
     ["running"],
-    ["cli", "airflow", "faults", "testing"],
+    ["cli", "airflow", "run_step", "faults", "testing"],
 ]  # fmt: skip
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 CORE = {"errors", "states", "verdict"}

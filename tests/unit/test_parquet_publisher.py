@@ -51,7 +51,7 @@ def test_a_publisher_that_hung_does_not_show_what_was_replaced(publisher, tmp_pa
         monkeypatch.undo()
         publisher.publish(new)
 
-    monkeypatch.setattr(parquet, "check_files", hangs)
+    monkeypatch.setattr(parquet, "require_staged", hangs)
     with pytest.raises(OSError, match="No such file"):
         publisher.publish(old)
     assert shown(tmp_path) == {"batch=10": [1, 2, 3]}
@@ -103,7 +103,7 @@ def test_two_publishers_of_one_batch_lose_nothing(publisher, tmp_path, monkeypat
         monkeypatch.undo()
         hanging(first.publish, both)
 
-    monkeypatch.setattr(parquet, "check_files", looks)
+    monkeypatch.setattr(parquet, "require_staged", looks)
     with pytest.raises(OSError, match="No such file"):
         late.publish(both)
     assert shown(tmp_path) == {"batch=10": [1, 2, 3]}

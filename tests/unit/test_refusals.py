@@ -66,12 +66,12 @@ def test_what_a_posting_task_says_of_the_database(line, said):
     assert _unavailable(RuntimeError(f"Traceback\n  File x\n{line}\n\tat java")) == said
 
 
-def test_exit_code_of_a_batch_that_is_not_settled(capsys):
-    """A held batch is an error, 1; failed records are 3."""
+def test_the_worst_exit_code_of_several_batches(capsys):
+    """Of several batches one that is not decided comes first, 1, then failed records, 3, then quarantined, 4."""
     roots = {"total": 1, "acked": 0, "failed": 0, "quarantined": 0, "pending": 1}
-    summary = {"status": "held", "complete": False, "roots": roots, "stages": []}
-    for status, code in (("held", 1), ("settled", 3)):
+    for codes, expected in (((4, 0), 4), ((4, 3), 3), ((0, 3, 1, 4), 1)):
         with pytest.raises(Exception) as caught:
-            finish([{**summary, "status": status}], as_json=True)
-        assert caught.value.exit_code == code
-    assert "held" in capsys.readouterr().out
+            finish([{"exit_code": code, "roots": roots} for code in codes], as_json=True)
+        assert caught.value.exit_code == expected
+    finish([{"exit_code": 0}], as_json=True)
+    assert "exit_code" in capsys.readouterr().out

@@ -46,3 +46,64 @@ def test_missing_parameter():
     """A run without a parameter that the path names fails, with those that it has."""
     with pytest.raises(InputError, match=r"cannot be rendered.*region.*parameters are \['city'\]"):
         render("{{ params.region }}", START, END, {"city": "x"})
+
+
+LEADING_ELSEWHERE = [
+    "..", "../secrets", "a/b", "/etc/passwd", "a\\b", "x..y", ".hidden", "~", "~root", "*", "a?",
+    "[ab]", "{a,b}", "s3://bucket", "file:", "a\0b", "a\nb", "\uff0f", "\uff0e\uff0e", "", "%2e%2e",
+    "\u2024\u2024", "$HOME",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", LEADING_ELSEWHERE)
+def test_a_parameter_cannot_lead_elsewhere(value):
+    """A value that names a folder, a pattern or an address is refused, with what is allowed."""
+    expected = r"params.region is .*may have letters, digits and .*give a name only"
+    for template in ("{{ params.region }}/*.csv", "data/{{ params['region'] | upper }}.csv"):
+        with pytest.raises(InputError, match=expected):
+            render(template, START, END, {"region": value})
+
+
+@pytest.mark.parametrize(
+    ("template", "params"),
+    [
+        ("{{ params.deep.region }}", {"deep": {"region": "../x"}}),
+        ("{{ params.many | join('-') }}", {"many": ["a", "../x"]}),
+        ("{{ params.get('region', 'all') }}", {"region": "../x"}),
+        ("{% for key, value in params.items() %}{{ value }}{% endfor %}", {"region": "../x"}),
+        ("{% for value in params.values() %}{{ value }}{% endfor %}", {"region": "../x"}),
+        ("{% for name in params %}{{ name }}{% endfor %}", {"../x": "east"}),
+    ],
+)
+def test_no_way_round_the_check(template, params):
+    """However a path asks for a parameter, it gets a checked one."""
+    with pytest.raises(InputError, match=r"\.\./x.*give a name only"):
+        render(template, START, END, params)
+
+
+@pytest.mark.parametrize(
+    ("template", "params", "path"),
+    [
+        ("s3://bucket/{{ params.region }}/*.csv", {"region": "east"}, "s3://bucket/east/*.csv"),
+        (
+            "/data/../in/{{ params.day }}",
+            {"day": "2024-01-05T06:30+02"},
+            "/data/../in/2024-01-05T06:30+02",
+        ),
+        ("{{ interval_start.strftime('%Y/%m') }}/{{ params.n }}.csv", {"n": -3}, "2013/01/-3.csv"),
+        (
+            "{a,b}/{{ params.city }}",
+            {"city": "S\u00e3o Paulo v1.2", "note": "../*"},
+            "{a,b}/S\u00e3o Paulo v1.2",
+        ),
+    ],
+)
+def test_what_the_pipeline_declares_stays(template, params, path):
+    """Absolute paths, addresses and patterns of the pipeline's own work, and so do other params."""
+    assert render(template, START, END, params) == path
+
+
+def test_a_template_that_fails():
+    """What a template does wrong with a value is one line of the ledger's own."""
+    with pytest.raises(InputError, match=r"cannot be rendered.*parameters are \['n'\]"):
+        render("{{ interval_start + params.n }}", START, END, {"n": 1})

@@ -1,0 +1,76 @@
+"""The last task of a pipeline's DAG: what the run has come to, and what to do about it."""
+
+import logging
+from typing import Any
+
+from airflow.sdk import BaseOperator, BaseOperatorLink
+from airflow.sdk.exceptions import AirflowSkipException
+
+from ledger.airflow.submitting import connected
+
+REPLAY_DAG, ACCEPT_DAG = "ledger_replay", "ledger_accept"
+REPORT = "report"  # the XCom that has what the log says
+_log = logging.getLogger(__name__)
+
+
+class NextStep(BaseOperatorLink):
+    """Leads to the DAG that replays, or accepts, what is missing; its form takes the batch."""
+
+    name = "Next step"
+
+    def get_link(self, operator: BaseOperator, *, ti_key: Any) -> str:
+        """Asked for by Airflow once the task has ended, in the task's own process."""
+        from airflow.sdk.configuration import conf
+
+        dag_id = getattr(operator, "next_dag", None)
+        base = conf.get("api", "base_url", fallback="/").rstrip("/")
+        return f"{base}/dags/{dag_id}" if dag_id else ""
+
+
+class Complete(BaseOperator):
+    """Fails while records of the batch are failed, or quarantined and not accepted, beyond what
+    their pipeline bears. Says where they broke and what to type, as log, as XCom, as link."""
+
+    operator_extra_links = (NextStep(),)
+
+    def __init__(self, *, target: str, **options: Any):
+        super().__init__(**options)
+        self.target = target
+        self.next_dag: str | None = None
+
+    def execute(self, context: Any) -> None:
+        """Report the run's batch; red without a traceback, unless its pipeline's policy is satisfied."""
+        batch_id = context["ti"].xcom_pull(task_ids="open")
+        if batch_id is None:
+            raise AirflowSkipException("the run has no batch")
+        because = self._report(int(batch_id), context["ti"])
+        if because is not None:
+            # Airflow logs an exit in one line; for an exception it adds a traceback of its own frames.
+            raise SystemExit(because)
+
+    def _report(self, batch_id: int, task: Any) -> str | None:
+        """Say all there is to say; why the run fails, if it does."""
+        from dataclasses import replace
+
+        from ledger.advice import advise, report
+        from ledger.queries import reports
+        from ledger.summary import summarize
+
+        database = connected()
+        summary = summarize(database, batch_id)
+        chosen = {"pipeline": None, "batch_id": batch_id, "stage": None, "reason": None}
+        failures = database.transact(lambda c: reports.failures(c, chosen))
+        # What is left of the interval is the business of the run that next_part triggers.
+        succeeds = replace(summary, unread=0).succeeds
+        advice = advise(summary, self.target)
+        level = logging.ERROR if not succeeds else logging.WARNING if advice else logging.INFO
+        lines = report(summary, failures, self.target)
+        for line in lines:
+            _log.log(level, "%s", line)
+        task.xcom_push(key=REPORT, value="\n".join(lines))
+        self.next_dag = REPLAY_DAG if summary.roots.failed else None
+        if not summary.roots.failed and summary.unaccepted:
+            self.next_dag = ACCEPT_DAG
+        if succeeds:
+            return None
+        return str(summary.outcome) if advice is None else advice.because

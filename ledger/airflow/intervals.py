@@ -1,0 +1,93 @@
+"""Which interval a run reads: the one in its conf, the one its date lies in, or its data interval."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from ledger.errors import InputError
+
+# Runs whose date a person, or another DAG, has chosen. Airflow gives them the interval before it.
+_DATED = ("manual", "operator_triggered")
+_EXAMPLE = '{"interval_start": "2013-01-01", "interval_end": "2013-02-01"}'
+
+
+def interval_of(
+    conf: dict[str, Any], run: Any, schedule: str | None, now: datetime | None = None
+) -> tuple[datetime, datetime]:
+    """Start, and end, exclusive, of what a DAG run reads. A run id's date is never looked at.
+
+    ``now``: what has not ended by then (default: the clock) is not read unless the conf names it.
+    Raises InputError if the run names no interval, saying which conf does.
+    """
+    start, end = conf.get("interval_start"), conf.get("interval_end")
+    if start and end:
+        return moment(start), moment(end)
+    if start or end:
+        raise InputError(
+            "the run's conf has only one of interval_start and interval_end: expected both, or neither"
+        )
+    if run.run_type.value in _DATED:
+        return _dated(run.logical_date, schedule, now or datetime.now(UTC))
+    if run.data_interval_start is None or run.data_interval_end is None:
+        raise InputError(
+            f"this run has no data interval: trigger it with a date, or with conf {_EXAMPLE}"
+        )
+    return run.data_interval_start, run.data_interval_end
+
+
+def _dated(date: datetime | None, schedule: str | None, now: datetime) -> tuple[datetime, datetime]:
+    """The interval of the schedule that the date lies in: 2013-01-01 of a monthly DAG is January."""
+    if schedule is None:
+        raise InputError(
+            "this run has no data interval, for its DAG has no schedule: trigger it with conf "
+            f"{_EXAMPLE}"
+        )
+    ended, _ = _around(schedule, now)
+    if date is None:
+        raise InputError(
+            "this run has no data interval: trigger it with a logical date that lies in one, or "
+            f"with conf, for the last one that has ended {_conf(ended)}"
+        )
+    _, found = _around(schedule, date)
+    if found[1] > now:
+        raise InputError(
+            f"the run's logical date {date.isoformat()} lies in an interval that has not ended: "
+            f"{found[0].isoformat()} to {found[1].isoformat()}. Trigger it with an earlier date, "
+            f"or with conf, for the last one that has ended {_conf(ended)}, for this one as far "
+            f"as it is there {_conf(found)}"
+        )
+    return found
+
+
+Interval = tuple[datetime, datetime]
+
+
+def _around(schedule: str, at: datetime) -> tuple[Interval, Interval]:
+    """The last interval that has ended at a moment, and the one that the moment lies in."""
+    from airflow.sdk.timezone import coerce_datetime
+    from airflow.timetables.base import TimeRestriction
+    from airflow.timetables.interval import CronDataIntervalTimetable
+
+    timetable = CronDataIntervalTimetable(schedule, timezone="UTC")
+    ended = timetable.infer_manual_data_interval(run_after=coerce_datetime(at.astimezone(UTC)))
+    following = timetable.next_dagrun_info(
+        last_automated_data_interval=ended, restriction=TimeRestriction(None, None, catchup=True)
+    )
+    assert following is not None
+    current = following.data_interval
+    assert current is not None
+    return (ended.start, ended.end), (current.start, current.end)
+
+
+def _conf(interval: Interval) -> str:
+    start, end = (one.isoformat() for one in interval)
+    return f'{{"interval_start": "{start}", "interval_end": "{end}"}}'
+
+
+def moment(value: str) -> datetime:
+    """A moment in a conf. Raises InputError unless it is an ISO date."""
+    try:
+        return datetime.fromisoformat(value)
+    except (TypeError, ValueError) as exc:
+        raise InputError(
+            f"{value!r} in the run's conf is no ISO date: expected for example 2013-01-01"
+        ) from exc

@@ -1,0 +1,208 @@
+"""What a run needs, looked at before a batch is opened: nothing is claimed and nothing is written."""
+
+import os
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ledger import declared, listing, templates
+from ledger.database.connection import Database
+from ledger.database.upgrade import connect
+from ledger.errors import ConfigurationError, InputError, LedgerError
+from ledger.java import require_java
+from ledger.pipeline import Pipeline
+from ledger.publishers.making import publisher_of
+from ledger.queries import batches, claims, source_connection
+from ledger.requests import Interval, RunKey
+from ledger.settings import Settings
+from ledger.sinks import PostgresSink
+from ledger.sources import FileSource, TableSource
+from ledger.states import BatchStatus
+from ledger.steps import SinkStep, SourceStep, StageStep
+from ledger.storage import require_storage
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at. ``message``: what was found, or what is wrong and what to do."""
+
+    subject: str
+    message: str
+    error: LedgerError | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether a run can go ahead, as far as this is concerned."""
+        return self.error is None
+
+    def as_row(self) -> dict[str, Any]:
+        """The finding as it is printed."""
+        return {"check": self.subject, "ok": self.ok, "message": self.message}
+
+
+def examine(
+    settings: Settings,
+    pipeline: Pipeline,
+    interval: Interval | None,
+    excluding: Collection[str] = (),
+) -> list[Finding]:
+    """All that a run of ``pipeline`` needs. ``interval``: None: of files only those whose path needs none.
+    ``excluding``: sources that it does not read again."""
+    return [
+        _finding("database", lambda: _database(settings)),
+        *surroundings(settings, pipeline, interval),
+        *(
+            _finding(f"source {step.name}", partial(_source, settings, step, interval))
+            for step in pipeline.sources()
+            if step.name not in excluding
+        ),
+    ]
+
+
+def surroundings(
+    settings: Settings, pipeline: Pipeline, interval: Interval | None
+) -> list[Finding]:
+    """What a replay needs, too: Java, storage, references and sinks. Its database is connected already."""
+    references = _references(pipeline).items()
+    return [
+        _finding("java", require_java),
+        _finding("storage", lambda: require_storage(settings)),
+        *(
+            _finding(f"reference {name}", partial(_files, settings, name, source, interval))
+            for name, source in references
+        ),
+        *(
+            _finding(f"sink {step.name}", partial(_sink, settings, pipeline, step))
+            for step in (*pipeline.steps(), *pipeline.followers())
+            if isinstance(step, SinkStep)
+        ),
+    ]
+
+
+def before_run(
+    database: Database,
+    settings: Settings,
+    pipeline: Pipeline,
+    key: RunKey,
+    interval: Interval,
+    *,
+    reprocess: bool = False,
+) -> None:
+    """Raise what is wrong, unless the run's batch is open already: it has claimed what it reads.
+
+    What another batch has read of the interval is not looked for: a further part comes from its snapshot.
+    """
+    found = database.transact(lambda c: batches.find_run(c, pipeline.name, key.dag_id, key.run_id))
+    if found is None or found.status is BatchStatus.ABANDONED:
+        asked = (pipeline.name, interval.start, interval.end)
+        held = database.transact(lambda c: claims.claimed_sources(c, *asked))
+        require(examine(settings, pipeline, interval, () if reprocess else held))
+
+
+def require(findings: Sequence[Finding]) -> None:
+    """Raise what is wrong, all of it in one message, as the first of the errors."""
+    wrong = [one for one in findings if one.error is not None]
+    if not wrong:
+        return
+    first = wrong[0].error
+    assert first is not None
+    if len(wrong) == 1:
+        raise first
+    raise type(first)("\n".join(one.message for one in wrong))
+
+
+def _finding(subject: str, look: Callable[[], str]) -> Finding:
+    try:
+        return Finding(subject, look())
+    except LedgerError as exc:
+        return Finding(subject, str(exc), exc)
+    except Exception as exc:  # of a driver or file system: whatever it is, a run would meet it, too
+        error = ConfigurationError(f"{subject}: {type(exc).__name__}: {exc}")
+        return Finding(subject, str(error), error)
+
+
+def _database(settings: Settings) -> str:
+    database = connect(settings)
+    try:
+        return f"{database.shown} at revision {database.revision()}"
+    finally:
+        database.dispose()
+
+
+def _references(pipeline: Pipeline) -> dict[str, FileSource]:
+    found: dict[str, FileSource] = {}
+    for step in (*pipeline.steps(), *pipeline.followers()):
+        if not isinstance(step, SourceStep | SinkStep):
+            found |= pipeline.references(step)
+    return found
+
+
+def _source(settings: Settings, step: SourceStep, interval: Interval | None) -> str:
+    if isinstance(step.source, FileSource):
+        return _files(settings, step.name, step.source, interval)
+    if isinstance(step.source, TableSource):
+        return _table(step.source)
+    return f"{step.source.shown} is asked when it runs"
+
+
+def _files(settings: Settings, name: str, source: FileSource, interval: Interval | None) -> str:
+    if interval is None and templates.is_fixed(source.path):
+        path = source.path
+    elif interval is None:
+        return f"{source.path} depends on the run: give --interval-start and --interval-end to look for its files"
+    else:
+        path = templates.render(source.path, interval.start, interval.end, interval.params)
+    place = settings.data_path(path)
+    if source.incremental:
+        return f"{len(listing.list_files(place))} files match {place}"
+    return f"{len(listing.find_files(name, source, place))} files match {place}"
+
+
+def _table(source: TableSource) -> str:
+    names = declared.columns(source.schema) or {source.cursor: ""}
+    source.require_cursor(list(names))
+    with (
+        source_connection.connected(source) as connection,
+        source_connection.asking(connection),
+    ):
+        source_connection.find_table(connection, source, [*names, source.cursor])
+    return f"{source.shown} has columns {', '.join(names)}"
+
+
+def _sink(settings: Settings, pipeline: Pipeline, step: SinkStep) -> str:
+    publisher = publisher_of(settings, pipeline.name, step)
+    publisher.look(_written(pipeline, step))
+    if isinstance(step.sink, PostgresSink):
+        return f"{step.sink.place} can be written to"
+    path = settings.data_path(step.sink.place)
+    _require_room(path)
+    return f"{path} can be written to"
+
+
+def _written(pipeline: Pipeline, step: SinkStep) -> Any:
+    """The columns that a sink is given, where a declaration tells; None otherwise."""
+    before = next(one for one in _steps(pipeline) if one.name == step.reads)
+    schema = None
+    if isinstance(before, SourceStep):
+        schema = before.source.schema
+    elif isinstance(before, StageStep):
+        schema = before.schema
+    return None if schema is None else declared.arrow_schema(schema)
+
+
+def _steps(pipeline: Pipeline) -> list[Any]:
+    return [*pipeline.steps(), *pipeline.followers(), *pipeline.states()]
+
+
+def _require_room(path: str) -> None:
+    """Raise unless the folder, or what is there of those above it, can be written to; makes none."""
+    if "://" in path:
+        return
+    place = next(one for one in (Path(path), *Path(path).parents) if one.exists())
+    if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
+        raise InputError(
+            f"{path} cannot be written to: {place} is {'closed to this user' if place.is_dir() else 'no folder'}. "
+            "Make it writable, or change the sink's path or ACKLEDGER_DATA"
+        )

@@ -1,0 +1,38 @@
+"""What another user of this machine can reach, by the modes of the folders above it."""
+
+import stat
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Account:
+    """A user of this machine by number, and the groups that its processes have."""
+
+    name: str
+    uid: int
+    gids: Collection[int]
+
+    def may_pass(self, path: Path) -> bool:
+        """Whether the mode of ``path`` lets the user enter the folder, or run the file."""
+        found = path.stat()
+        if found.st_uid == self.uid:
+            needed = stat.S_IXUSR
+        else:
+            needed = stat.S_IXGRP if found.st_gid in self.gids else stat.S_IXOTH
+        return bool(found.st_mode & needed)
+
+
+def first_closed(path: Path, account: Account) -> Path | None:
+    """The outermost of ``path`` and the folders above it that the user cannot pass; None: it reaches it.
+
+    What is not there yet is left out: whoever makes it decides who may pass.
+    """
+    real = path.expanduser().resolve()
+    for place in (*reversed(real.parents), real):
+        if not place.exists():
+            return None
+        if not account.may_pass(place):
+            return place
+    return None

@@ -1,0 +1,37 @@
+"""The Java that Spark needs: whether it is there, and of which version."""
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+from ledger.errors import ConfigurationError
+
+VERSIONS = (17, 21)
+_INSTALL = "install for example openjdk-17-jre-headless, or set JAVA_HOME"
+
+
+def require_java() -> str:
+    """Version and place of Java, for people. Raises ConfigurationError unless Spark can run on it."""
+    home = os.environ.get("JAVA_HOME")
+    program = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if program is None or not Path(program).exists():
+        raise ConfigurationError(f"Spark needs Java 17 or 21, and none was found: {_INSTALL}")
+    version = _version(program)
+    if version not in VERSIONS:
+        raise ConfigurationError(
+            f"Spark needs Java 17 or 21, found {version or 'an unknown version'} ({program}): {_INSTALL}"
+        )
+    return f"{version} ({program})"
+
+
+def _version(program: str) -> int | None:
+    try:
+        said = subprocess.run(
+            [program, "-version"], capture_output=True, text=True, check=False, timeout=60
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = re.search(r'version "(\d+)', said.stderr + said.stdout)
+    return int(found[1]) if found else None

@@ -1,0 +1,93 @@
+"""Statements about single records: what became of one, and giving one up."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Row, text
+
+
+def failed_record(connection: Connection, number: int) -> Row[Any] | None:
+    """A message that failed at least once, by its id or by a root of it, with its last failure:
+    message_id, root_id, status, attempts, held, replay_batch_id, pipeline, target, batch_id,
+    batch_status, interval_start, interval_end, params, dag_id (of the original), source,
+    failed_in, topology (of that batch), stage, reason, detail, own_failure, key, content, parsed,
+    source_file, source_row."""
+    statement = text("""
+        SELECT m.message_id, m.root_id, m.status::text AS status, m.attempts,
+               m.not_before = 'infinity' AS held, m.replay_batch_id, p.name AS pipeline, p.target,
+               b.batch_id, b.status::text AS batch_status, b.interval_start, b.interval_end,
+               b.params, b.dag_id, m.source, r.batch_id AS failed_in, t.topology,
+               r.stage, r.reason, r.detail, r.own_failure,
+               f.key, f.content, f.parsed, f.source_file, f.source_row
+        FROM failed_message m
+        JOIN failed_root r ON r.root_id = m.root_id
+        JOIN batch t ON t.batch_id = r.batch_id
+        JOIN batch b ON b.batch_id = m.original_batch_id
+        JOIN pipeline p ON p.pipeline_id = b.pipeline_id
+        LEFT JOIN failed_payload f ON f.message_id = m.message_id
+        WHERE m.message_id = coalesce(
+          (SELECT message_id FROM replay_root WHERE root_id = :id LIMIT 1),
+          (SELECT message_id FROM failed_root WHERE root_id = :id), :id)
+    """)
+    return connection.execute(statement, {"id": number}).first()
+
+
+def root_state(connection: Connection, root_id: int) -> Row[Any] | None:
+    """A root of any state, as the function ``root_state`` has it; None if it was never emitted."""
+    return connection.execute(text("SELECT * FROM root_state(:id)"), {"id": root_id}).first()
+
+
+def last_root(connection: Connection) -> int:
+    """The greatest root that any batch has emitted; 0 if none has."""
+    statement = text("SELECT coalesce(max(first_root + roots - 1), 0) FROM batch_source")
+    return int(connection.execute(statement).scalar_one())
+
+
+def attempts(connection: Connection, message_id: int) -> Sequence[Row[Any]]:
+    """Every decided attempt of a message that failed once, in order: attempt, batch_id, root_id,
+    outcome, stage, reason, detail, decided_at."""
+    statement = text("""
+        SELECT h.attempt, h.batch_id, h.root_id, h.outcome, h.stage, h.reason, f.detail,
+               h.decided_at
+        FROM replay_history h LEFT JOIN failed_root f ON f.root_id = h.root_id
+        WHERE h.message_id = :id ORDER BY h.attempt
+    """)
+    return connection.execute(statement, {"id": message_id}).all()
+
+
+def given_up(connection: Connection, message_id: int) -> Sequence[Row[Any]]:
+    """Who gave up a message, in order: given_up_by, given_up_at, reason."""
+    statement = text("""
+        SELECT given_up_by, given_up_at, reason FROM given_up
+        WHERE message_id = :id ORDER BY given_up_at
+    """)
+    return connection.execute(statement, {"id": message_id}).all()
+
+
+def give_up(
+    connection: Connection,
+    original_batch_id: int,
+    message_id: int | None,
+    stage: str | None,
+    reason: str,
+    by: str,
+) -> int:
+    """Move failed messages of an original to quarantine, and keep who did it and why; how many.
+
+    Null: any message, any stage of the last failure.
+    """
+    statement = text("""
+        WITH moved AS (
+          UPDATE failed_message m
+          SET status = 'quarantined', not_before = NULL, replay_batch_id = NULL, updated_at = now()
+          FROM failed_root r
+          WHERE r.root_id = m.root_id AND m.original_batch_id = :batch AND m.status = 'failed'
+            AND (cast(:message AS bigint) IS NULL OR m.message_id = :message)
+            AND (cast(:stage AS text) IS NULL OR r.stage = :stage)
+          RETURNING m.message_id
+        )
+        INSERT INTO given_up (message_id, reason, given_up_by)
+        SELECT message_id, :reason, :by FROM moved
+    """)
+    keys = {"batch": original_batch_id, "message": message_id, "stage": stage}
+    return connection.execute(statement, {**keys, "reason": reason, "by": by}).rowcount

@@ -1,0 +1,111 @@
+"""What to do about a batch that stands still, and what keeps states over batches waiting: in
+words."""
+
+import shlex
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Row
+
+from ledger.queries import batches, checkpoints
+from ledger.queries.batches import Batch
+from ledger.states import BatchKind, BatchStatus, RunState
+
+_FOLLOWING = ("combine", "stateful")
+_LONGEST = 300  # characters of a failure that are repeated in a sentence
+
+
+def run_again(batch: Batch, stage: str | None = None, target: str = "MODULE:PIPELINE") -> str:
+    """The command, or the click, that goes on with an open batch at ``stage``, or where it
+    stands."""
+    if batch.dag_id:
+        task = f"the task {stage} and those after it" if stage else "its failed tasks"
+        return f"in Airflow clear {task} in run {batch.run_id} of DAG {batch.dag_id}"
+    if batch.kind is BatchKind.REPLAY:
+        run_id = batch.run_id.removesuffix(f"-{batch.original_id}")
+        given = ["replay", target, "--batch", str(batch.original_id), "--run-id", run_id]
+    else:
+        interval = ["--interval-start", _shown(batch.interval_start)]
+        interval += ["--interval-end", _shown(batch.interval_end)]
+        given = ["run", target, *interval, "--run-id", batch.run_id]
+        for name, value in batch.params.items():
+            given += ["--param", f"{name}={value}"]
+    return f"ackledger {shlex.join(given)}"
+
+
+def waits_for(connection: Connection, batch_id: int) -> list[str]:
+    """Of each state that a batch is not in, one sentence: what it waits for, and what to do about
+    that."""
+    return [
+        f"the state {row.stage!r} of batch {batch_id} {_why(connection, row, batch_id)}"
+        for row in checkpoints.waiting(connection, batch_id=batch_id)
+    ]
+
+
+def waiting_states(connection: Connection, pipeline: str | None = None) -> list[str]:
+    """Of each state that batches wait for, of one pipeline or of all, one sentence: how many do,
+    and why."""
+    return [
+        f"pipeline {row.pipeline}: {row.batches} "
+        f"{'batch is' if row.batches == 1 else 'batches are'} not in "
+        f"the state {row.stage!r}, which {_why(connection, row)}"
+        for row in checkpoints.waiting(connection, pipeline=pipeline)
+    ]
+
+
+def _why(connection: Connection, row: Row[Any], asked: int | None = None) -> str:
+    if row.state == "due" or row.waits_because == "its state is due":
+        return "is due: the next run applies it, or ackledger publish MODULE:PIPELINE"
+    batch = batches.get_batch(connection, row.waits_for_batch_id)
+    own = "" if batch.batch_id == asked else f" for batch {batch.batch_id}"
+    interval = f"{_shown(batch.interval_start)} to {_shown(batch.interval_end)}"
+    found = [f"waits{own}: {row.waits_because} (interval {interval})"]
+    if batch.status is BatchStatus.SETTLED:
+        return ". ".join([*found, _settled(batch, row.waits_because)])
+    return ". ".join([*found, *_cause(connection, batch)])
+
+
+def _settled(batch: Batch, obstacle: str) -> str:
+    """What brings on a settled batch, by what ``state_progress`` says that it lacks."""
+    if obstacle.startswith("records of it are failed"):
+        return (
+            f"ackledger failed --batch {batch.original_id} says which and why; replay them: "
+            f"ackledger replay MODULE:PIPELINE --batch {batch.original_id}"
+        )
+    if obstacle.startswith("units of it"):
+        return "To ask for them: ackledger publish MODULE:PIPELINE"
+    return "It goes on once that is decided"
+
+
+def _cause(connection: Connection, batch: Batch) -> Sequence[str]:
+    """What is the matter with an undecided batch, and what to do, as sentences without their
+    stops."""
+    if batch.status is BatchStatus.HELD:
+        reason = _first_line(batch.held_reason)
+        return [
+            f"{reason}. Fix it and {run_again(batch)}, or accept it: ackledger release "
+            f"{batch.batch_id}"
+        ]
+    step = checkpoints.unfinished_step(connection, batch.batch_id)
+    if step is None or step.kind in _FOLLOWING:
+        return [f"All its steps are done: settle it with ackledger sweep, or {run_again(batch)}"]
+    state = RunState(step.state) if step.state else None
+    if state is RunState.RUNNING:
+        return [f"Its step {step.stage!r} is running"]
+    if state is RunState.FAILED:
+        told = f"Its step {step.stage!r} failed: {_first_line(step.failure)}"
+        gone = "; if its source never comes, the sweeper abandons it after message_timeout"
+        return [told, f"To go on: {run_again(batch, step.stage)}{gone * (step.kind == 'source')}"]
+    return [f"Its step {step.stage!r} has not run. To go on: {run_again(batch, step.stage)}"]
+
+
+def _first_line(told: str | None) -> str:
+    lines = (told or "").strip().splitlines()
+    return lines[0][:_LONGEST].rstrip(". ") if lines else "no reason is recorded"
+
+
+def _shown(moment: datetime) -> str:
+    """As the command takes it, in UTC."""
+    midnight = (moment.hour, moment.minute, moment.second) == (0, 0, 0)
+    return f"{moment:%Y-%m-%d}" if midnight else f"{moment:%Y-%m-%dT%H:%M:%S}"

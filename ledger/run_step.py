@@ -1,0 +1,96 @@
+"""The program that spark-submit runs: one step of one batch, or what follows its settlement.
+
+The database's address comes from ACKLEDGER_DATABASE_URL or the embedded server's folder, its
+password from PGPASSFILE: never from an argument.
+"""
+
+import sys
+
+if __name__ == "__main__":
+    # Python put this folder first, where requests.py and others are not what libraries expect.
+    sys.path.pop(0)
+
+import argparse
+import logging
+import os
+from collections.abc import Callable
+from uuid import UUID
+
+from ledger.database.connection import persist
+from ledger.database.upgrade import connect
+from ledger.errors import EXIT_PERMANENT
+from ledger.loading import load_pipeline
+from ledger.running import advance_states, combine, notify, run_step, withhold
+from ledger.settings import Settings, verbose
+from ledger.spark.failures import one_line, translated
+from ledger.spark.job import Job
+from ledger.spark.session import build_session
+from ledger.stage_runs import Attempt
+from ledger.steps import COMBINE, NOTIFY, STATE, WITHHOLD
+from ledger.storage import require_storage
+
+_log = logging.getLogger("ackledger")
+_FOLLOWING: dict[str, Callable[[Job, int, Attempt], object]] = {
+    NOTIFY: lambda job, batch, _: notify(job, batch),
+    WITHHOLD: lambda job, batch, _: withhold(job, batch),
+    COMBINE: lambda job, batch, attempt: combine(job, batch, _leave, attempt),
+    STATE: lambda job, batch, _: advance_states(job, batch, _leave),
+}
+
+
+def main() -> int:
+    """Run the step; 0 once it is committed, or if its batch was settled before."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    given = _arguments()
+    try:
+        return _run(given)
+    except Exception as exc:  # of whatever the user's code raises: one line, the last of the log
+        if verbose():
+            _log.error("the traceback:", exc_info=exc)
+        said = ". ".join([one_line(exc).rstrip(". "), *getattr(exc, "__notes__", [])])
+        _log.error("%s of batch %s: %s", given.step, given.batch, said)
+        return EXIT_PERMANENT if translated(exc).permanent else 1
+
+
+def _run(given: argparse.Namespace) -> int:
+    pipeline = load_pipeline(given.pipeline)
+    settings = Settings()
+    database = persist(lambda: connect(settings))
+    require_storage(settings)
+    session = build_session(f"ackledger {pipeline.name}.{given.step}")
+    job = Job(session, database, settings, pipeline)
+    attempt = Attempt(given.attempt, given.try_number)
+    if given.step in _FOLLOWING:
+        done = _FOLLOWING[given.step](job, given.batch, attempt)
+        _log.info("batch %s: %s %s", given.batch, given.step, done)
+        session.stop()
+        return 0
+    result = run_step(job, given.batch, given.step, attempt, on_fenced=_leave)
+    if result.record is None:
+        _log.info("batch %s is settled: %s changes nothing", given.batch, given.step)
+    else:
+        _log.info("%s of batch %s: %s", given.step, given.batch, result.record)
+    session.stop()
+    return 0
+
+
+def _leave() -> None:
+    """End this driver at once: Airflow may have lost it and started another."""
+    _log.error("a newer attempt owns this step: the driver ends")
+    logging.shutdown()
+    os._exit(1)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pipeline", required=True, metavar="MODULE:NAME")
+    parser.add_argument("--batch", required=True, type=int)
+    parser.add_argument("--step", required=True)
+    parser.add_argument("--attempt", required=True, type=UUID, help="id of the task instance")
+    parser.add_argument("--try-number", default=1, type=int)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

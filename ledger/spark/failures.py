@@ -1,0 +1,185 @@
+"""Errors of Spark, of files and of users' own code as the ledger's: one line with what, where and
+what to do.
+
+A failure of an executor arrives as the text of a Java exception, in which lies the one that says
+what happened: the worker's own traceback, the file that could not be read, or Spark's error
+condition. Nothing here imports Spark: what is looked at is text.
+"""
+
+import errno
+import re
+import traceback
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from pydantic import ValidationError
+
+import ledger
+from ledger.errors import (
+    ConfigurationError,
+    InputError,
+    LedgerError,
+    StageError,
+    UnavailableError,
+)
+
+_LONGEST = 500  # characters of what others said that are repeated
+_PACKAGE = f"{Path(ledger.__file__).parent}/"
+# Code that is nobody's own: its frames do not say where a user has to look.
+_FOREIGN = ("/site-packages/", "/dist-packages/", "/pyspark.zip/", "/lib/python3", "<frozen")
+
+# Spark's error classes, and Hadoop's words, for a file that cannot be read.
+_UNREADABLE = (
+    "FAILED_READ_FILE",
+    "PATH_NOT_FOUND",
+    "FileNotFoundException",
+    "CANNOT_READ_FILE",
+    "not a gzip file",
+)
+_FULL = ("No space left on device", "Disk quota exceeded", "no space left")
+_WRITTEN = re.compile(r"while writing rows to ([^\s]+?)\.?(?:\s|$)")
+# Conditions that only say that a task failed, and not why.
+_WRAPPERS = ("TASK_WRITE_FAILED", "WRITING_JOB_ABORTED")
+_MEMORY = ("java.lang.OutOfMemoryError", "MemoryError")
+
+_CONDITION = re.compile(r"\[([A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*)\] ([^\n]+)")
+_CAUSED = re.compile(r"^Caused by: (?:[\w$]+\.)*([\w$]+): ([^\n]+)", re.MULTILINE)
+_FRAME = re.compile(r'^\s*File "(.+?)", line (\d+), in (.+)$')
+_PATH = re.compile(r"(?:reading file|Path does not exist:|File) ((?:[a-z0-9]+:)?/[^\s\"']+)")
+
+
+def translated(exc: BaseException) -> LedgerError:
+    """The ledger's own error for whatever a step raised; its own are handed back as they are."""
+    if isinstance(exc, LedgerError):
+        return exc
+    text = str(exc)
+    for find in (_setting, _full_disk, read_failure, _out_of_memory):
+        found = find(exc)
+        if found is not None:
+            return found
+    where, said = _worker_failure(text) or (_place(exc), None)
+    if said is None:
+        words = exc.msg if isinstance(exc, SyntaxError) else _first_line(text)
+        said = _condition(text) or f"{type(exc).__name__}: {words}"
+    if where is None and not _is_sparks(exc):
+        return LedgerError(
+            f"unexpected {said}. With --verbose the traceback is shown: please report it"
+        )
+    return StageError(f"{said}{f' ({where})' if where else ''}"[: 2 * _LONGEST])
+
+
+def one_line(exc: BaseException) -> str:
+    """What the ledger says of it, whatever others have put into it, in one line."""
+    return " ".join(line.strip() for line in str(translated(exc)).splitlines() if line.strip())
+
+
+def read_failure(exc: BaseException) -> InputError | None:
+    """The error for a file that vanished or cannot be read, with its path; None for any other."""
+    text = str(exc)
+    if not _is_sparks(exc) or not any(word in text for word in _UNREADABLE):
+        return None
+    path = _PATH.search(text)
+    lines = [line.strip() for line in text.splitlines() if any(w in line for w in _UNREADABLE)]
+    what = path[1].rstrip(".,") if path else lines[0][:_LONGEST]
+    causes = [f"{name}: {said}" for name, said in _CAUSED.findall(text)]
+    cause = f" ({causes[-1][:_LONGEST].rstrip('. ')})" if causes else ""
+    return InputError(
+        f"a source file vanished or cannot be read: {what}{cause}. Put a whole one in its place, "
+        "then run this again"
+    )
+
+
+def _setting(exc: BaseException) -> ConfigurationError | None:
+    """Of a variable that says what it cannot."""
+    if not isinstance(exc, ValidationError) or exc.title != "Settings":
+        return None
+    first = exc.errors()[0]
+    name = "_".join(map(str, first["loc"])).upper()
+    return ConfigurationError(f"ACKLEDGER_{name}={first['input']}: {first['msg']}")
+
+
+def _full_disk(exc: BaseException) -> UnavailableError | None:
+    full = isinstance(exc, OSError) and exc.errno in (errno.ENOSPC, errno.EDQUOT)
+    if not full and not any(word in str(exc) for word in _FULL):
+        return None
+    written = _WRITTEN.search(str(exc))
+    named = written[1] if written else getattr(exc, "filename", None)
+    return UnavailableError(
+        f"no space is left on the disk{f' of {named}' if named else ''}: free some of "
+        "ACKLEDGER_STORAGE, of the sinks' "
+        "folders and of Spark's scratch folder (SPARK_LOCAL_DIRS, by default /tmp), then run "
+        "this again"
+    )
+
+
+def _out_of_memory(exc: BaseException) -> StageError | None:
+    if not any(word in str(exc) for word in _MEMORY) and not isinstance(exc, MemoryError):
+        return None
+    return StageError(
+        "a process of Spark ran out of memory: give it more (spark.driver.memory, "
+        "spark.executor.memory), or "
+        "less to do at once (spark.sql.shuffle.partitions)"
+    )
+
+
+def _worker_failure(text: str) -> tuple[str | None, str] | None:
+    """Where in the user's code, and with what words, the last Python traceback of a text ended."""
+    found = list(_tracebacks(text.splitlines()))
+    if not found:
+        return None
+    frames, said = found[-1]
+    return _own_frame(frames), said[:_LONGEST]
+
+
+def _tracebacks(lines: Sequence[str]) -> Iterator[tuple[list[tuple[str, int, str]], str]]:
+    """Frames (file, line, function) and last line of each traceback."""
+    frames: list[tuple[str, int, str]] = []
+    for line in lines:
+        match = _FRAME.match(line)
+        if match:
+            frames.append((match[1], int(match[2]), match[3]))
+        elif frames and line.strip() and not line[0].isspace():
+            yield frames, line.strip()
+            frames = []
+
+
+def _place(exc: BaseException) -> str | None:
+    """Where in the user's code an exception of the driver was raised."""
+    if isinstance(exc, SyntaxError):
+        return f"{exc.filename}:{exc.lineno}"
+    found = traceback.extract_tb(exc.__traceback__)
+    return _own_frame([(one.filename, one.lineno or 0, one.name) for one in found])
+
+
+def _own_frame(frames: Sequence[tuple[str, int, str]]) -> str | None:
+    """The innermost frame of code that is neither ours nor a library's."""
+    for path, line, name in reversed(frames):
+        if not path.startswith(_PACKAGE) and not any(part in path for part in _FOREIGN):
+            return f"{path}:{line}, in {name}"
+    return None
+
+
+def _condition(text: str) -> str | None:
+    """What Spark's innermost error condition says, without its code for SQL."""
+    found = [one for one in _CONDITION.findall(text) if one[0] not in _WRAPPERS]
+    if not found:
+        causes = _CAUSED.findall(text)
+        return ": ".join(causes[-1])[:_LONGEST] if causes else None
+    name, said = found[-1]
+    said = re.sub(r"\s*SQLSTATE: \w+.*$", "", said).strip()[:_LONGEST]
+    return said if name == "USER_RAISED_EXCEPTION" else f"[{name}] {said}"
+
+
+def explained(exc: BaseException, what: str, advice: str) -> LedgerError:
+    """The error of a step, of the same class: what failed, with what words, and how to go on."""
+    return type(translated(exc))(f"{what}: {one_line(exc).rstrip('. ')}. {advice}")
+
+
+def _is_sparks(exc: BaseException) -> bool:
+    """Whether Spark, or the bridge to it, raised it."""
+    return any(kind.__module__.startswith(("pyspark.", "py4j.")) for kind in type(exc).__mro__)
+
+
+def _first_line(text: str) -> str:
+    lines = text.strip().splitlines()
+    return lines[0][:_LONGEST] if lines else "without a message"

@@ -1,0 +1,198 @@
+"""The first hour of a new user: an installed wheel, a project of one's own, a lost record brought home."""
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import venv
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+from sqlalchemy import create_engine, text
+
+from ledger.database import embedded
+from tests.support.wheels import build_wheel
+
+DAY = ("--interval-start", "2026-01-01", "--interval-end", "2026-01-02")
+SHOP = "shop:pipeline"
+PIPELINE = """
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from ledger import DeltaSink, FileSource, ParquetSink, Pipeline, PostgresSink
+
+pipeline = Pipeline("shop", max_replays=3)
+orders = "id STRING, customer STRING, cents BIGINT"
+pipeline.source("orders", FileSource("{{ interval_start | ds }}/orders.csv", schema=orders))
+pipeline.source("web", FileSource("{{ interval_start | ds }}/web.jsonl", format="json", schema=orders))
+pipeline.source(
+    "shop", FileSource("{{ interval_start | ds }}/shop.parquet", format="parquet", schema=orders)
+)
+pipeline.reference(
+    "customers", FileSource("customers.csv", schema="customer STRING, country STRING")
+)
+
+
+@pipeline.stage(reads=["orders", "web", "shop"])
+def together(orders: DataFrame, web: DataFrame, shop: DataFrame) -> DataFrame:
+    return orders.unionByName(web).unionByName(shop)
+
+
+@pipeline.stage(reads="together")
+def with_country(together: DataFrame, *, customers: DataFrame) -> DataFrame:
+    return together.join(customers, "customer", "inner")
+
+
+@pipeline.combine(reads="with_country")
+def by_country(with_country: DataFrame) -> DataFrame:
+    return with_country.groupBy("country").agg(F.sum("cents").alias("cents"))
+
+
+@pipeline.stateful_stage(reads="with_country")
+def balance(state: DataFrame | None, rows: DataFrame) -> DataFrame:
+    new = rows.select("customer", "cents")
+    both = new if state is None else state.select("customer", "cents").unionByName(new)
+    return both.groupBy("customer").agg(F.sum("cents").alias("cents"))
+
+
+pipeline.sink("sold", ParquetSink("warehouse/sold"), reads="with_country")
+pipeline.sink("lake", DeltaSink("warehouse/lake"), reads="with_country")
+pipeline.sink("table", PostgresSink("env:SHOP_URL", "sold"), reads="with_country")
+pipeline.sink("totals", DeltaSink("warehouse/totals"), reads="by_country")
+pipeline.sink("balances", ParquetSink("warehouse/balances"), reads="balance")
+"""
+
+
+class Newcomer:
+    """A project folder and the command of an environment that has the wheel installed."""
+
+    def __init__(self, folder: Path, python: Path):
+        self.project = folder / "project"
+        self.project.mkdir()
+        names = ("ACKLEDGER_", "PYSPARK_", "PYTHON", "AIRFLOW", "VIRTUAL_ENV")
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(names)}
+        self._command = str(python.parent / "ackledger")
+        self.environment = {
+            **kept,
+            "PATH": os.pathsep.join([str(python.parent), os.environ["PATH"]]),
+            "ACKLEDGER_HOME": str(folder / "home"),
+        }
+
+    def run(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+        """Run the command; it ends with ``code``, and nothing of the platform's is said."""
+        done = subprocess.run(
+            [self._command, *arguments], env=self.environment, cwd=self.project, capture_output=True, text=True, check=False
+        )  # fmt: skip
+        assert done.returncode == code, done.stdout + done.stderr
+        assert "WARNING" not in done.stderr
+        assert "Warning" not in done.stderr
+        return done
+
+    def json(self, *arguments: str, code: int = 0):
+        """What the command prints with --json."""
+        return json.loads(self.run(*arguments, "--json", code=code).stdout)
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """The Python of an environment that has only the wheel and what it depends on.
+
+    The dependencies are those of this environment, found by their folder, not downloaded again; this
+    project's own, which is installed here from its sources, is not: its .pth file is not read there.
+    """
+    folder = tmp_path_factory.mktemp("wheel")
+    wheel = build_wheel(folder)
+    venv.create(folder / "env", with_pip=False, symlinks=True)
+    python = folder / "env" / "bin" / "python"
+    place = next((folder / "env" / "lib").glob("python*/site-packages"))
+    (place / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    options = ["--no-deps", "--no-index", "--quiet", "--disable-pip-version-check"]
+    subprocess.run(
+        [sys.executable, "-m", "pip", "--python", python, "install", *options, "--ignore-installed", wheel],
+        check=True,
+    )  # fmt: skip
+    return python
+
+
+@pytest.fixture
+def newcomer(installed):
+    """A new project; its server is stopped by its own command."""
+    with tempfile.TemporaryDirectory(prefix="ackledger-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        made = Newcomer(folder, installed)
+        try:
+            yield made
+        finally:
+            made.run("db", "stop")
+            assert embedded.running(folder / "home") is None
+
+
+def write_day(project):
+    """Orders of one day in three formats; one customer is not known yet."""
+    day = project / "2026-01-01"
+    day.mkdir()
+    (day / "orders.csv").write_text("id,customer,cents\na,ann,100\nb,bob,200\n")
+    lines = [
+        {"id": "c", "customer": "ann", "cents": 300},
+        {"id": "d", "customer": "cyd", "cents": 400},
+    ]
+    (day / "web.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    table = pa.table({"id": ["e"], "customer": ["bob"], "cents": pa.array([500], pa.int64())})
+    pq.write_table(table, day / "shop.parquet")
+
+
+def test_first_run(newcomer):
+    """From an installed wheel: check, run, one record lost, the cause fixed, replayed, and every sink is right."""
+    project = newcomer.project
+    (project / "shop.py").write_text(PIPELINE)
+    assert newcomer.run("--version").stdout.startswith("ackledger ")
+    newcomer.run("db", "start")
+    url = embedded.ensure_database(embedded.running(project.parent / "home").url, "shop")
+    missing = newcomer.json("check", SHOP, *DAY, code=1)
+    assert {row["check"] for row in missing if not row["ok"]} == {
+        "reference customers", "source orders", "source web", "source shop", "sink table"
+    }  # fmt: skip
+    write_day(project)
+    (project / "customers.csv").write_text("customer,country\nann,NO\nbob,SE\n")
+    newcomer.environment["SHOP_URL"] = url.replace("postgresql+psycopg2", "postgresql")
+    assert newcomer.run("check", SHOP, *DAY).stdout.count("ok ") >= 12
+
+    ran = newcomer.run("run", SHOP, *DAY, code=3)
+    assert "5 records: 4 acked, 1 failed" in ran.stdout
+    assert "batch 1: with_country, 4 rows" in ran.stderr
+    (lost,) = newcomer.json("failed")
+    assert (lost["stage"], lost["reason"], lost["messages"]) == ("with_country", "lost", 1)
+
+    (project / "customers.csv").write_text("customer,country\nann,NO\nbob,SE\ncyd,DK\n")
+    (replayed,) = newcomer.json("replay", SHOP, "--batch", "1")
+    assert (replayed["complete"], replayed["roots"]["acked"]) == (True, 1)
+    assert [row["failed"] for row in newcomer.json("status")] == [0, 0]
+    assert max(map(len, newcomer.run("status").stdout.splitlines())) <= 80
+    _check_sinks(project / "warehouse", url)
+
+
+def _check_sinks(warehouse, url):
+    ids = ["a", "b", "c", "d", "e"]
+    sold = ds.dataset(warehouse / "sold", partitioning="hive").to_table()
+    assert sorted(sold["id"].to_pylist()) == ids
+    assert sorted(DeltaTable(warehouse / "lake").to_pyarrow_table()["id"].to_pylist()) == ids
+    engine = create_engine(url)
+    with engine.connect() as connection:
+        found = connection.execute(text("SELECT id FROM sold ORDER BY id")).scalars().all()
+    engine.dispose()
+    assert found == ids
+    totals = DeltaTable(warehouse / "totals").to_pyarrow_table().to_pylist()
+    assert {row["country"]: row["cents"] for row in totals} == {"NO": 400, "SE": 700, "DK": 400}
+    balances = ds.dataset(warehouse / "balances", partitioning="hive").to_table().to_pylist()
+    assert {row["customer"]: row["cents"] for row in balances} == {
+        "ann": 400,
+        "bob": 700,
+        "cyd": 400,
+    }

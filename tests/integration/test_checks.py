@@ -1,0 +1,204 @@
+"""What is looked at before a batch is opened."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+from sqlalchemy import create_engine, text
+from typer.testing import CliRunner
+
+from ledger import FailedRecord, FileSource, ParquetSink, Pipeline, PostgresSink, TableSource
+from ledger.airflow import pipelines as airflow_pipelines
+from ledger.checks import before_run, examine, require
+from ledger.cli.base import app
+from ledger.database import embedded
+from ledger.errors import ConfigurationError, InputError, StageError
+from ledger.opening import open_batch
+from ledger.requests import Interval, RunKey
+from ledger.settlement import abandon
+from ledger.states import BatchStatus
+from tests.integration.conftest import END, START
+
+INTERVAL = Interval(START, END)
+
+
+@pytest.fixture
+def target(server_home):
+    """The URL of another database, empty, for sources and sinks."""
+    url = embedded.ensure_database(embedded.start(server_home), "checked")
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        connection.execute(text("DROP SCHEMA public CASCADE"))
+        connection.execute(text("CREATE SCHEMA public"))
+    yield engine
+    engine.dispose()
+
+
+def url_of(engine):
+    """The engine's URL in libpq's words."""
+    return engine.url.set(drivername="postgresql").render_as_string(hide_password=False)
+
+
+def shop(url):
+    """A pipeline with every kind of thing that can be missing; what it writes is declared."""
+    made = Pipeline("shop")
+    made.source(
+        "orders", FileSource("in/{{ interval_start | ds }}/{{ params.shop }}.csv", schema="id INT")
+    )
+    made.source(
+        "sold", TableSource("env:SHOP_URL", "sold", cursor="n", schema="n BIGINT, who STRING")
+    )
+    made.reference("shops", FileSource("shops.csv", schema="shop STRING"))
+
+    @made.record_stage(reads="sold", schema="n BIGINT, price DECIMAL(10,2)")
+    def priced(record):
+        if record["who"] is None:
+            raise FailedRecord("nobody")
+        yield {"n": record["n"], "price": None}
+
+    @made.stage(reads="orders")
+    def known(orders, *, shops):
+        return orders.join(shops, "shop", "inner")
+
+    made.sink("prices", PostgresSink("env:SHOP_URL", "prices"), reads="priced")
+    made.sink("orders_out", ParquetSink("out/orders"), reads="known")
+    return made
+
+
+def wrong(findings):
+    """What is wrong, by subject."""
+    return {one.subject: one.message for one in findings if not one.ok}
+
+
+def test_each_thing_that_is_missing_is_named(settings, migrated, monkeypatch, tmp_path):
+    """Variables, files, parameters and closed folders are each one finding that says what to do."""
+    monkeypatch.delenv("SHOP_URL", raising=False)
+    (tmp_path / "out").write_text("")
+    found = examine(settings, shop("env:SHOP_URL"), INTERVAL)
+    said = wrong(found)
+    assert set(said) == {
+        "source orders",
+        "source sold",
+        "reference shops",
+        "sink prices",
+        "sink orders_out",
+    }
+    assert "has no attribute 'shop'" in said["source orders"]
+    assert "environment variable SHOP_URL is not set" in said["source sold"]
+    assert f"no file matches {tmp_path}/shops.csv" in said["reference shops"]
+    assert "SHOP_URL, which is not set" in said["sink prices"]
+    assert f"{tmp_path}/out is no folder" in said["sink orders_out"]
+    assert {one.subject for one in found if one.ok} == {"database", "java", "storage"}
+    with pytest.raises(ConfigurationError) as raised:
+        require([one for one in found if one.subject.startswith("source")][::-1])
+    assert len(str(raised.value).splitlines()) == 2
+
+
+def test_tables_are_looked_at(settings, migrated, monkeypatch, target, tmp_path):
+    """A source table lacks a column, a sink's table has one of another type: known before the run."""
+    monkeypatch.setenv("SHOP_URL", url_of(target))
+    (tmp_path / "shops.csv").write_text("shop\n")
+    (tmp_path / "in" / "2013-01-01").mkdir(parents=True)
+    (tmp_path / "in" / "2013-01-01" / "a.csv").write_text("id\n1\n")
+    interval = Interval(START, END, {"shop": "a"})
+    said = wrong(examine(settings, shop(""), interval))
+    assert set(said) == {"source sold"}
+    assert "there is no table 'sold'" in said["source sold"]
+    with target.begin() as connection:
+        connection.execute(text("CREATE TABLE sold (n bigint)"))
+        connection.execute(text("CREATE TABLE prices (n bigint, price text, _batch bigint)"))
+    said = wrong(examine(settings, shop(""), interval))
+    assert "table 'sold' has no column 'who'" in said["source sold"]
+    assert "column 'price': expected numeric(10, 2), found text" in said["sink prices"]
+    with target.begin() as connection:
+        connection.execute(text("ALTER TABLE sold ADD COLUMN who text"))
+        connection.execute(text("DROP TABLE prices"))
+    assert wrong(examine(settings, shop(""), interval)) == {}
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_table_that_no_rows_fit(settings, migrated, target, monkeypatch, tmp_path):
+    """Where the rows are not declared, what the sink itself needs of its table is still looked at."""
+    monkeypatch.setenv("SHOP_URL", url_of(target))
+    made = Pipeline("upserts")
+    made.source("lines", FileSource("lines.csv", schema="id INT"))
+
+    @made.stage(reads="lines")
+    def same(lines):
+        return lines
+
+    made.sink("kept", PostgresSink("env:SHOP_URL", "kept", mode="upsert", key="id"), reads="same")
+    (tmp_path / "lines.csv").write_text("id\n1\n")
+    with target.begin() as connection:
+        connection.execute(text("CREATE TABLE kept (id int)"))
+    finding = next(one for one in examine(settings, made, None) if one.subject == "sink kept")
+    assert isinstance(finding.error, StageError)
+    assert "CREATE UNIQUE INDEX ON" in finding.message
+
+
+def test_an_open_batch_is_not_looked_at_again(settings, database, tmp_path):
+    """A run whose batch has claimed its interval goes on without its files; an abandoned one claims anew."""
+    made = Pipeline("letters")
+    made.source("letters", FileSource("{{ interval_start | ds }}.csv", schema="letter STRING"))
+    made.sink("shelf", ParquetSink("out"), reads="letters")
+    key = RunKey("", "first")
+    with pytest.raises(InputError, match="no file matches"):
+        before_run(database, settings, made, key, INTERVAL)
+    batch = open_batch(database, settings, made, key, INTERVAL)
+    before_run(database, settings, made, key, INTERVAL)
+    assert abandon(database, batch.batch_id, "its run failed")
+    assert not abandon(database, batch.batch_id, "again")
+    with pytest.raises(InputError, match="no file matches"):
+        before_run(database, settings, made, key, INTERVAL)
+    second = RunKey("", "second")
+    other = open_batch(database, settings, made, second, INTERVAL)
+    assert (other.batch_id, other.status) == (batch.batch_id + 1, BatchStatus.OPEN)
+    before_run(database, settings, made, key, INTERVAL)  # a part would come from the snapshot
+    with pytest.raises(InputError, match="no file matches"):
+        before_run(database, settings, made, key, INTERVAL, reprocess=True)
+
+
+def test_the_dag_looks_before_it_opens(settings, database, server_home, monkeypatch, tmp_path):
+    """The task ``open`` of a DAG opens no batch where something is missing."""
+    monkeypatch.setenv("ACKLEDGER_HOME", str(server_home))
+    monkeypatch.setenv("ACKLEDGER_DATABASE_URL", database.url.render_as_string(hide_password=False))
+    monkeypatch.setenv("ACKLEDGER_STORAGE", str(tmp_path / "storage"))
+    monkeypatch.setenv("ACKLEDGER_DATA", str(tmp_path))
+    made = Pipeline("letters")
+    made.source("letters", FileSource("{{ interval_start | ds }}.csv", schema="letter STRING"))
+    made.sink("shelf", ParquetSink("out"), reads="letters")
+    run = SimpleNamespace(conf={"interval_start": "2013-01-01", "interval_end": "2013-01-02"})
+    with pytest.raises(InputError, match="no file matches"):
+        airflow_pipelines._opened(made, RunKey("letters", "manual"), run, None)
+    with database.plain.connect() as connection:
+        assert connection.execute(text("SELECT count(*) FROM batch")).scalar_one() == 0
+    (tmp_path / "2013-01-01.csv").write_text("letter\na\n")
+    assert airflow_pipelines._opened(made, RunKey("letters", "manual"), run, None).batch_id == 1
+
+
+def test_the_command(settings, database, server_home, monkeypatch, tmp_path):
+    """``check`` prints a line for each finding, or JSON, and ends with 1 if one is wrong."""
+    (tmp_path / "checked_module.py").write_text(
+        "from ledger import FileSource, ParquetSink, Pipeline\n"
+        "pipeline = Pipeline('letters')\n"
+        "pipeline.source('letters', FileSource('{{ interval_start | ds }}.csv', schema='letter STRING'))\n"
+        "pipeline.sink('shelf', ParquetSink('out'), reads='letters')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("ACKLEDGER_HOME", str(server_home))
+    monkeypatch.setenv("ACKLEDGER_STORAGE", str(tmp_path / "storage"))
+    monkeypatch.setenv("ACKLEDGER_DATA", str(tmp_path))
+    ask = lambda *more: CliRunner().invoke(app, ["check", "checked_module:pipeline", *more])  # noqa: E731
+    day = ("--interval-start", "2013-01-01", "--interval-end", "2013-01-02")
+    missing = ask(*day)
+    assert missing.exit_code == 1
+    assert [line.split()[0] for line in missing.output.splitlines() if line[:1].strip()] == [
+        "ok", "ok", "ok", "ok", "wrong"
+    ]  # fmt: skip
+    (tmp_path / "2013-01-01.csv").write_text("letter\na\n")
+    fine = ask(*day, "--json")
+    assert fine.exit_code == 0
+    assert {row["check"]: row["ok"] for row in json.loads(fine.stdout)} == dict.fromkeys(
+        ("database", "java", "storage", "sink shelf", "source letters"), True
+    )
+    assert ask().exit_code == 0

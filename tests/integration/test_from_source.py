@@ -1,0 +1,178 @@
+"""Failed records with what they held: from real files of every format, and read again once these
+are fixed."""
+
+import json
+from decimal import Decimal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import DataFrame
+
+from ledger import FileSource, ParquetSink, Pipeline
+from ledger.errors import InputError
+from ledger.explaining import explain
+from ledger.spark.from_source import FOUND_TWICE, NOT_FOUND
+from ledger.summary import summarize
+from tests.support.ledgers import rows
+
+HEADER = "order_id,amount,city\n"
+FIRST = "O1,5,Bern\nO2,x,Bern\n\nO3,7,Atlantis\nO4,y,Bern\nO5,z,Bern\nO6,q,Atlantis\nO7,w,Bern\n"
+FIXED = "O1,5,Bern\nO2,6,Bern\n\nO3,7,Atlantis\nO5,1,Bern\nO5,2,Bern\nO6,9,Atlantis\nO7,w,Bern\n"
+
+
+def orders(**source: object) -> Pipeline:
+    """Orders that are lost where their city is unknown."""
+    made = Pipeline("orders", max_replays=3)
+    schema = "order_id STRING, amount INT, city STRING"
+    made.source("orders", FileSource("orders/*.csv", schema=schema), **source)
+    made.reference("cities", FileSource("cities.csv", schema="city STRING"))
+
+    @made.stage(reads="orders")
+    def with_city(orders: DataFrame, *, cities: DataFrame) -> DataFrame:
+        return orders.join(cities, "city", "inner")
+
+    made.sink("out", ParquetSink("out"), reads="with_city")
+    return made
+
+
+def write(tmp_path, text):
+    (tmp_path / "orders").mkdir(exist_ok=True)
+    (tmp_path / "orders" / "a.csv").write_text(HEADER + text)
+    (tmp_path / "cities.csv").write_text("city\nBern\n")
+
+
+def of(database):
+    """By key: each failed record's explanation."""
+    found = rows(database, "SELECT message_id FROM failed_message")
+    told = [explain(database, row.message_id) for row in found]
+    return {one.key["order_id"]: one for one in told}
+
+
+def test_a_fixed_file_is_read_again_by_key(runner, tmp_path, sink_rows):
+    """replay --from-source takes each failed record as its file has it now; one gone, twice or
+    still broken says so."""
+    write(tmp_path, FIRST)
+    run = runner(orders(key=("order_id",)))
+    database, batch = run.job.database, run.open()
+    run.settled(batch)
+    before = of(database)
+    lines = {key: (one.last_seen, one.source_line) for key, one in before.items()}
+    assert lines == {
+        "O2": ("orders", 3), "O3": ("orders", 5), "O4": ("orders", 6), "O5": ("orders", 7), "O6": ("orders", 8),
+        "O7": ("orders", 9),
+    }  # fmt: skip
+    assert before["O2"].content == "O2,x,Bern"
+    assert json.loads(before["O3"].content) == {"order_id": "O3", "amount": 7, "city": "Atlantis"}
+    assert before["O3"].source_file == str(tmp_path / "orders" / "a.csv")
+    root = before["O2"].root
+    command = (
+        f"ackledger replay MODULE:PIPELINE --batch {batch.batch_id} --root {root} --from-source"
+    )
+    assert before["O2"].next[1] == command
+    assert (
+        f"--batch {batch.batch_id} --from-source"
+        in summarize(database, batch.batch_id).incomplete_because()
+    )
+
+    write(tmp_path, FIXED)
+    run.settled(run.open_replay(batch.batch_id, from_source=True))
+    after = of(database)
+    why = {key: (one.verdict, one.attempts[-1]["reason"]) for key, one in after.items()}
+    assert why == {
+        "O2": ("recovered", None), "O3": ("failed", "lost"), "O4": ("failed", NOT_FOUND), "O5": ("failed", FOUND_TWICE),
+        "O6": ("failed", "lost"), "O7": ("failed", NOT_FOUND),
+    }  # fmt: skip
+    assert json.loads(after["O6"].content) == {"order_id": "O6", "amount": 9, "city": "Atlantis"}
+    assert after["O7"].content == "O7,w,Bern"
+    assert sink_rows("out", "order_id", "amount") == [("O1", 5), ("O2", 6)]
+
+
+def test_without_a_key_a_source_is_not_read_again(runner, tmp_path):
+    """Without key columns, or with ones that the schema lacks, one line says what to declare;
+    nothing is claimed."""
+    write(tmp_path, FIRST)
+    run = runner(orders())
+    batch = run.open()
+    run.settled(batch)
+    with pytest.raises(
+        InputError, match=r"has no key: declare it with key=\(\.\.\.\).* --reprocess"
+    ):
+        run.open_replay(batch.batch_id, from_source=True)
+    found = explain(
+        run.job.database,
+        rows(run.job.database, "SELECT root_id FROM failed_root WHERE stage = 'orders'")[0].root_id,
+    )
+    assert found.key is None
+    assert found.next[1] == (
+        "ackledger run MODULE:PIPELINE --interval-start 2013-01-01T00:00:00 --interval-end 2013-02-01T00:00:00 --reprocess"
+    )
+    run = runner(orders(key="orderid"))
+    with pytest.raises(
+        InputError, match=r"no column 'orderid', which is to be its key; did you mean 'order_id'\?"
+    ):
+        run.step(
+            run.open("other", batch.interval_end, batch.interval_end.replace(year=2014)), "orders"
+        )
+
+
+def test_content_of_parquet_and_json(runner, tmp_path):
+    """Values of every kind are kept as JSON, with file and place, whether the record was read from
+    Parquet or JSON."""
+    made = Pipeline("kinds")
+    schema = (
+        "id INT, price DECIMAL(10, 2), share DOUBLE, seen TIMESTAMP, day DATE, tags ARRAY<STRING>"
+    )
+    for name in ("parquet", "json"):
+        made.source(name, FileSource(f"in/*.{name}", format=name, schema=schema), key="id")
+
+        def none(frame: DataFrame) -> DataFrame:
+            return frame.where("id > 1")
+
+        none.__name__ = f"no_{name}"
+        made.stage(reads=name)(none)
+        made.sink(f"out_{name}", ParquetSink(f"out_{name}"), reads=f"no_{name}")
+    (tmp_path / "in").mkdir()
+    moment = pa.array([1_356_998_400_500_000] * 2, pa.timestamp("us", "UTC"))
+    columns = {
+        "id": pa.array([2, 1], pa.int32()), "price": pa.array([Decimal("1.50")] * 2, pa.decimal128(10, 2)),
+        "share": pa.array([1.0, float("nan")]), "seen": moment, "day": pa.array([15706] * 2, pa.date32()),
+        "tags": pa.array([["a"], ["b", None]]),
+    }  # fmt: skip
+    pq.write_table(pa.table(columns), tmp_path / "in" / "a.parquet")
+    line = {
+        "id": 1,
+        "price": 1.5,
+        "share": 0.25,
+        "seen": "2013-01-01T00:00:00.5Z",
+        "day": "2013-01-01",
+        "tags": ["b", None],
+    }
+    (tmp_path / "in" / "a.json").write_text(
+        '{"id": 2}\n' + json.dumps(line) + '\n{"id": 9, "price": "x"}\n'
+    )
+    run = runner(made)
+    run.settled(run.open())
+    found = [
+        explain(run.job.database, row.root_id)
+        for row in rows(run.job.database, "SELECT root_id FROM failed_root ORDER BY 1")
+    ]
+    by_source = {(one.source, one.key["id"]): one for one in found}
+    kept = {
+        "id": 1,
+        "price": "1.50",
+        "seen": "2013-01-01 00:00:00.5",
+        "day": "2013-01-01",
+        "tags": ["b", None],
+    }
+    assert json.loads(by_source["parquet", 1].content) == {**kept, "share": "nan"}
+    assert json.loads(by_source["json", 1].content) == {**kept, "share": 0.25}
+    assert by_source["json", "9"].content == '{"id": 9, "price": "x"}'
+    places = {
+        one.source: (one.source_file, one.source_row, one.source_line)
+        for one in found
+        if one.key["id"] == 1
+    }
+    assert places == {
+        "parquet": (str(tmp_path / "in" / "a.parquet"), 2, None), "json": (str(tmp_path / "in" / "a.json"), 2, 2)
+    }  # fmt: skip

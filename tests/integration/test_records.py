@@ -1,0 +1,333 @@
+"""Single records: their content is kept, listed, explained and given up; without Spark."""
+
+import csv
+import json
+import logging
+from dataclasses import replace
+
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from ledger import FileSource, ParquetSink, Pipeline
+from ledger.cli import records  # noqa: F401  # registers its commands
+from ledger.cli.base import app
+from ledger.errors import InputError, LedgerError, NotReadyError
+from ledger.explaining import explain
+from ledger.giving_up import give_up
+from ledger.payloads import keep_payloads, try_to_keep
+from ledger.queries import publications, reports
+from ledger.settlement import settle_once
+from ledger.snapshots import MOST_CHARACTERS
+from ledger.summary import summarize
+from tests.support import ledgers
+from tests.support.ledgers import (
+    emit,
+    one,
+    opened,
+    replayed,
+    rows,
+    run_middle,
+    run_sink,
+    whole_batch,
+)
+from tests.support.payloads import write_snapshot
+
+LONG = "x" * (MOST_CHARACTERS + 5)
+
+
+def keyed(**options):
+    """The chain of the tests, whose source has a key."""
+    made = ledgers.pipeline(**options)
+    made._steps["source"] = replace(made._steps["source"], key=("n",))
+    return made
+
+
+@pytest.fixture
+def batch(database, tmp_path):
+    """A settled batch of 9 records: 1 does not parse, 1 is lost at middle, 2 at the sink, 1 fails
+    at middle."""
+    made = keyed(max_replays=2)
+    found = opened(database, made)
+    roots = emit(database, found, 9)
+    run_middle(database, found, roots, lose=[roots[0], roots[1]], fail={roots[5]: "bad city"})
+    run_sink(database, found, [r for r in roots[2:] if r != roots[5]], [roots[3], roots[8]])
+    settle_once(database, found.batch_id)
+    snapshot = [
+        {"_file": "file:///in/a%20b.csv", "n": n, "city": city, "_raw": None, "_error": None}
+        for n, city in enumerate(["Bern", "U\0lm", "Ulm", LONG, "a", 'b"\t\\', "c", "d", "e"])
+    ]
+    snapshot[0] |= {"n": None, "city": None, "_raw": b"0,\xff", "_error": "not UTF-8"}
+    paths = write_snapshot(database, found, tmp_path, snapshot)
+    return found, roots, paths
+
+
+def content(database):
+    return {
+        row.message_id: row
+        for row in database.transact(
+            lambda c: c.exec_driver_sql("SELECT * FROM failed_payload").all()
+        )
+    }
+
+
+def test_content_of_each_failed_record_is_kept(database, batch):
+    """Whatever the failure, content, key, file and place of a failed record are kept: once, and of
+    failed ones alone."""
+    found, roots, _ = batch
+    missing = "SELECT batch_id, pipeline, records FROM payload_missing"
+    assert one(database, missing) == (found.batch_id, "chain", 5)
+    assert (keep_payloads(database, found.batch_id), keep_payloads(database, found.batch_id)) == (
+        5,
+        0,
+    )
+    assert rows(database, missing) == []
+    kept = content(database)
+    assert sorted(kept) == [roots[0], roots[1], roots[3], roots[5], roots[8]]
+    raw, nul, long, quoted, last = kept.values()
+    assert (raw.content, raw.parsed, raw.key) == ("base64:MCz/", False, {"n": "0"})
+    assert (nul.content, nul.parsed) == ('{"n": 1, "city": "U\\u0000lm"}', False)
+    assert long.content.startswith('{"n": 3, "city": "xxx')
+    assert not long.parsed
+    assert long.content.endswith("(cut: it has 10,025 characters)")
+    assert json.loads(quoted.content) == {"n": 5, "city": 'b"\t\\'}
+    assert (last.key, last.source_file, last.source_row) == ({"n": 8}, "/in/a b.csv", 9)
+
+
+@pytest.mark.parametrize("last", [None, "gone"])
+def test_a_place_that_is_not_certain_is_not_kept(database, tmp_path, last):
+    """Beside a record without a file, as a repeated header is put back, no record's number in its
+    file is kept."""
+    found, _ = whole_batch(database, ledgers.pipeline(), 4, lose_sink=[0, 2])
+    settle_once(database, found.batch_id)
+    snapshot = [
+        {"_file": "file:///in/a.csv", "n": n, "_raw": None, "_error": None} for n in range(4)
+    ]
+    snapshot[3]["_file"] = last and "file:///in/b.csv"
+    write_snapshot(database, found, tmp_path, snapshot)
+    keep_payloads(database, found.batch_id)
+    places = [(row.source_file, row.source_row) for row in content(database).values()]
+    numbers = [None, None] if last is None else [1, 3]
+    assert places == [("/in/a.csv", number) for number in numbers]
+
+
+def test_content_is_not_for_everybody(database, batch):
+    """The reader role sees how many records lack content, and never the content itself."""
+    found, _, _ = batch
+    keep_payloads(database, found.batch_id)
+    with pytest.raises(LedgerError, match="permission denied for table failed_payload"):
+        database.transact(
+            lambda c: c.exec_driver_sql("SELECT * FROM failed_payload"), engine=database.reader
+        )
+    assert rows(database, "SELECT * FROM payload_missing") == []
+
+
+def test_content_that_cannot_be_read_keeps_nobody_waiting(database, batch, caplog):
+    """With the snapshot out of reach the verdict stands, a line says so, and the view names the
+    batch until it is copied."""
+    found, roots, (first, _) = batch
+    first.rename(first.with_suffix(".away"))
+    with caplog.at_level(logging.WARNING):
+        try_to_keep(database, found.batch_id)
+    assert (
+        f"batch {found.batch_id}: the content of its failed records is not kept yet" in caplog.text
+    )
+    assert explain(database, roots[0]).content is None
+    assert one(database, "SELECT records FROM payload_missing").records == 5
+    first.with_suffix(".away").rename(first)
+    assert explain(database, roots[0]).content == "base64:MCz/"
+    assert rows(database, "SELECT records FROM payload_missing") == []
+
+
+def test_explain_names_what_is_missing(database, batch):
+    """A record is explained by any of its roots: where it was last seen, what is missing, its
+    attempts, the command."""
+    found, roots, _ = batch
+    made = keyed(max_replays=2)
+    lost = explain(database, roots[1])
+    assert (lost.verdict, lost.last_seen) == ("failed", "source")
+    assert lost.missing == "1 tuple of 1 from source did not come out of middle: lost"
+    assert (
+        lost.next[1]
+        == f"ackledger replay MODULE:PIPELINE --batch {found.batch_id} --root {roots[1]}"
+    )
+    assert json.dumps({"replay_of": found.batch_id, "root": roots[1]}) in lost.next[2]
+    failed = explain(database, roots[5])
+    assert (failed.last_seen, failed.missing) == ("middle", "it failed there: bad city")
+    replay = replayed(database, made, found.batch_id, stage="sink")
+    again = ledgers.emit_replay(database, replay)
+    run_middle(database, replay, again)
+    run_sink(database, replay, again, [again[0]])
+    assert "wait for its replay" in explain(database, roots[3]).next[0]
+    settle_once(database, replay.batch_id)
+    twice, recovered = explain(database, again[0]), explain(database, roots[8])
+    assert (twice.record, twice.root, recovered.verdict) == (roots[3], again[0], "recovered")
+    assert [(row["outcome"], row["stage"]) for row in recovered.attempts] == [
+        ("failed", "sink"),
+        ("acked", None),
+    ]
+    assert [row["root_id"] for row in twice.attempts] == [roots[3], again[0]]
+    assert explain(database, roots[2]).next == ("nothing: it is acked by every step",)
+    with pytest.raises(
+        InputError, match=f"no record 99999: .* roots go from 1 to {again[-1]} so far"
+    ):
+        explain(database, 99999)
+
+
+def test_giving_up_is_final_and_audited(database, batch):
+    """Records that will never be right go to quarantine by hand, one or by stage, with who and why;
+    nothing else moves."""
+    found, roots, _ = batch
+    assert give_up(database, "no such city", "me", record=roots[5]).records == 1
+    assert (
+        give_up(database, "broken sink", "me", batch_id=found.batch_id, stage="sink").records == 2
+    )
+    kept = rows(database, "SELECT message_id, reason, given_up_by FROM given_up ORDER BY 1")
+    assert kept == [
+        (roots[3], "broken sink", "me"),
+        (roots[5], "no such city", "me"),
+        (roots[8], "broken sink", "me"),
+    ]
+    assert summarize(database, found.batch_id).roots.failed == 2
+    told = explain(database, roots[5])
+    assert (told.verdict, told.given_up[0]["reason"]) == ("quarantined", "no such city")
+    assert told.next[0].endswith(f"--root {roots[5]} --quarantined")
+    with pytest.raises(NotReadyError, match=f"record {roots[5]} is quarantined: only a failed one"):
+        give_up(database, "again", "me", record=roots[5])
+    with pytest.raises(NotReadyError, match="has no failed record at sink"):
+        give_up(database, "again", "me", batch_id=found.batch_id, stage="sink")
+    with pytest.raises(InputError, match="has not failed, or is unknown"):
+        give_up(database, "why", "me", record=roots[2])
+    with pytest.raises(InputError, match="--reason is empty"):
+        give_up(database, " ", "me", record=roots[0])
+
+
+def test_what_was_held_back_is_published_once_the_last_failure_is_given_up(database):
+    """With settle="hold" giving up the last failed record decides that the sinks show the rest."""
+    made = ledgers.pipeline(settle="hold")
+    found, _ = whole_batch(database, made, 3, lose_sink=[0])
+    settle_once(database, found.batch_id)
+    assert database.transact(lambda c: publications.waiting(c, "chain", None)) == []
+    give_up(database, "never", "me", batch_id=found.batch_id)
+    assert database.transact(lambda c: publications.waiting(c, "chain", None)) == [found.batch_id]
+
+
+def test_a_reprocessed_batch_counts_no_record_twice(database, batch):
+    """What failed, or was quarantined, in a batch that another one replaced is listed only where it
+    is asked for."""
+    found, roots, _ = batch
+    give_up(database, "never", "me", record=roots[5])
+    with database.plain.begin() as connection:
+        connection.exec_driver_sql("UPDATE batch SET status = 'superseded'")
+        connection.exec_driver_sql(
+            "UPDATE failed_message SET status = 'superseded' WHERE status = 'failed'"
+        )
+    chosen = dict.fromkeys(("pipeline", "batch_id", "stage", "reason"))
+    assert database.transact(lambda c: reports.failures(c, chosen)) == []
+    asked = database.transact(lambda c: reports.failures(c, {**chosen, "batch_id": found.batch_id}))
+    assert sum(row.messages for row in asked) == 5
+    assert explain(database, roots[0]).next[0].startswith("nothing: another batch replaced")
+
+
+@pytest.fixture
+def cli(migrated, monkeypatch):
+    """The command in this process, on the tests' ledger; what it printed."""
+    monkeypatch.setenv("ACKLEDGER_DATABASE_URL", migrated.url.render_as_string(hide_password=False))
+
+    def run(*arguments, code=0):
+        done = CliRunner().invoke(app, [str(one) for one in arguments])
+        if isinstance(done.exception, Exception) and not isinstance(done.exception, SystemExit):
+            raise done.exception
+        assert done.exit_code == code, done.output
+        return done.output
+
+    return run
+
+
+def test_records_on_the_command_line(batch, cli, tmp_path):
+    """Failed records are listed with key and content, chosen by stage, reason and their own fields,
+    and exported."""
+    _, roots, _ = batch
+    listed = json.loads(cli("failed", "--records", "--json"))
+    assert (listed["total"], [row["record"] for row in listed["records"]]) == (
+        5,
+        [roots[n] for n in (0, 1, 3, 5, 8)],
+    )
+    assert listed["records"][3]["key"] == {"n": 5}
+
+    def chosen(*arguments):
+        return [
+            row["record"] - roots[0]
+            for row in json.loads(cli("failed", "--records", "--json", *arguments))["records"]
+        ]
+
+    assert chosen("--stage", "sink") == [3, 8]
+    assert chosen("--reason", "bad %") == [5]
+    assert chosen("--where", "n > 4 AND city != 'x'") == [5, 8]
+    assert chosen("--where", "city LIKE '%\t%'") == [5]
+    assert chosen("--where", "n = 0 AND city IS NULL") == [0]
+    assert chosen("--limit", "2") == [0, 1]
+    shown = cli("failed", "--records", "--limit", 2)
+    assert "2 of 5 records" in shown
+    assert "n=1" in shown
+    with pytest.raises(InputError, match="--where names 'town': the records have city, n"):
+        cli("failed", "--records", "--where", "town = 'x'")
+    cli("failed", "--output", tmp_path / "all.csv")
+    cli("failed", "--output", tmp_path / "all.parquet", "--stage", "middle")
+    with (tmp_path / "all.csv").open(newline="") as stream:
+        assert [row["record"] for row in csv.DictReader(stream)] == [
+            str(roots[n]) for n in (0, 1, 3, 5, 8)
+        ]
+    assert pq.read_table(tmp_path / "all.parquet")["record"].to_pylist() == [
+        roots[n] for n in (0, 1, 5)
+    ]
+    with pytest.raises(InputError, match=r"expected a name that ends in \.csv or \.parquet"):
+        cli("failed", "--output", tmp_path / "all.xlsx")
+    with pytest.raises(InputError, match="it cannot be written: No such file or directory"):
+        cli("failed", "--output", tmp_path / "no" / "all.csv")
+
+
+def test_explain_and_give_up_on_the_command_line(batch, cli):
+    """One record is explained by number or by its fields, and given up with a reason; a summary
+    says what to do."""
+    found, roots, _ = batch
+    told = cli("explain", roots[8])
+    assert "last seen  middle" in told
+    assert "read from  /in/a b.csv, record 9" in told
+    (explained,) = json.loads(cli("explain", "--where", "n = 8", "--json"))
+    assert (explained["record"], explained["key"], explained["verdict"]) == (
+        roots[8],
+        {"n": 8},
+        "failed",
+    )
+    with pytest.raises(
+        InputError, match=r"no failed record has n = 4\. Of what is acked the ledger keeps counts"
+    ):
+        cli("explain", "--where", "n = 4")
+    with pytest.raises(InputError, match="expected one record, for example"):
+        cli("explain")
+    assert f"give-up --batch {found.batch_id} --stage sink" in cli("failed")
+    given = cli("give-up", roots[8], "--reason", "never right")
+    assert f"ackledger publish MODULE:PIPELINE --batch {found.batch_id}" in given
+    assert "given up   by" in cli("explain", roots[8])
+
+
+def test_units_are_not_read_again_from_their_source(database):
+    """Where records are replayed by unit their source is not read again for some of them: one line
+    says what to do."""
+    made = Pipeline("chain", message_timeout="10s")
+    made.source("source", FileSource("in.csv", schema="n INT"), key="n")
+
+    @made.stage(reads="source", whole=True)
+    def middle(rows):
+        return rows
+
+    made.sink("sink", ParquetSink("out"), reads="middle")
+    found, roots = whole_batch(database, made, 3, lose_sink=[0])
+    settle_once(database, found.batch_id)
+    with pytest.raises(
+        InputError, match=r"its records are replayed by unit\. .*ackledger run --reprocess"
+    ):
+        replayed(database, made, found.batch_id, from_source=True)
+    assert one(database, "SELECT count(*) FROM failed_message WHERE status = 'failed'")[0] == 3 - 2
+    assert "--from-source" not in " ".join(explain(database, roots[0]).next)

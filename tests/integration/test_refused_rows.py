@@ -1,0 +1,237 @@
+"""A row that a sink refuses fails its record there, when it is staged; the others are published."""
+
+import json
+from collections import Counter
+
+import pyarrow.dataset as ds
+import pytest
+from deltalake import DeltaTable, Schema
+from pyspark.sql import functions as F
+from sqlalchemy import create_engine
+from sqlalchemy.pool import NullPool
+
+from ledger import DeltaSink, FileSource, ParquetSink, Pipeline, PostgresSink, collect_anchors
+from ledger.database import embedded
+from ledger.errors import ConfigurationError, StageError
+from ledger.running import publish_settled
+from ledger.settlement import settle_once
+from tests.support.ledgers import rows
+
+COUNT = 14
+CHECK = 'new row for relation "{}" violates check constraint "{}"'
+# By the number of the record whose second row is refused: the sink, and its own words.
+REFUSED = {
+    3: ("plain", CHECK.format("plain", "small")),
+    5: (
+        "plain",
+        'insert or update on table "plain" violates foreign key constraint "plain_n_fkey"',
+    ),
+    6: (
+        "plain",
+        'null value in column "label" of relation "plain" violates not-null constraint',
+    ),
+    7: ("delta", "CHECK constraint odd (n != 7 OR half = 'a') violated"),
+    8: (
+        "delta",
+        "Exceeds char/varchar type length limitation: 3, column: label",
+    ),
+    9: ("delta", "NOT NULL constraint violated for column: code"),
+    10: ("latest", 'null value in column "k" of relation "latest" violates not-null constraint'),
+    11: ("latest", 'duplicate key value violates unique constraint "latest_n_half_key"'),
+}
+BY_THE_STAGE = {6, 8, 9, 10}  # what is wrong there the stage puts right
+TABLES = (
+    "DROP TABLE IF EXISTS plain, latest, numbers, ackledger_commit",
+    "CREATE TABLE numbers (n int PRIMARY KEY)",
+    f"INSERT INTO numbers SELECT * FROM generate_series(0, {COUNT}) AS n WHERE n <> 5",
+    """CREATE TABLE plain (k text, n int REFERENCES numbers, half text, label text NOT NULL,
+         code text, ackledger_batch bigint, CONSTRAINT small CHECK (n <> 3 OR half = 'a'))""",
+    """CREATE TABLE latest (k text PRIMARY KEY, n int, half text, label text, code text,
+         ackledger_batch bigint, UNIQUE (n, half))""",
+    "INSERT INTO latest (k, n, half) VALUES ('another', 11, 'b')",
+)
+FIXED = (
+    "ALTER TABLE plain DROP CONSTRAINT small",
+    "INSERT INTO numbers VALUES (5)",
+    "ALTER TABLE plain ALTER label DROP NOT NULL",
+    "DELETE FROM latest WHERE k = 'another'",
+)
+
+
+@pytest.fixture
+def target(server_home):
+    """An empty database, and how to run statements there."""
+    url = embedded.ensure_database(embedded.start(server_home), "refusing")
+    engine = create_engine(url, poolclass=NullPool)
+
+    def run(*statements):
+        with engine.begin() as connection:
+            for statement in statements:
+                found = connection.exec_driver_sql(statement)
+            return [tuple(row) for row in found] if found.returns_rows else []
+
+    run(*TABLES)
+    return url, run
+
+
+def delta_table(path):
+    """A Delta table whose rows have rules."""
+    kinds = {"k": "string", "n": "integer", "half": "string", "label": "string", "code": "string"}
+    fields = [
+        {"name": name, "type": kind, "nullable": name != "code", "metadata": {}}
+        for name, kind in kinds.items()
+    ]
+    fields[3]["metadata"] = {"__CHAR_VARCHAR_TYPE_STRING": "varchar(3)"}
+    made = DeltaTable.create(
+        path, Schema.from_json(json.dumps({"type": "struct", "fields": fields}))
+    )
+    made.alter.add_constraint({"odd": "n <> 7 OR half = 'a'"})
+    return made
+
+
+def pipeline(url, guarantee, *, fixed=False) -> Pipeline:
+    """n -> (n, a), (n, b) -> four sinks; of some records the second row breaks a rule."""
+    made = Pipeline("refusing", guarantee=guarantee, max_replays=3)
+    made.source("numbers", FileSource("in.csv", schema="n INT"))
+    no_label, long, no_code, no_key = (-1, -1, -1, -1) if fixed else (6, 8, 9, 10)
+
+    @made.stage(reads="numbers")
+    def halves(numbers):
+        both = numbers.withColumn("half", F.explode(F.array(F.lit("a"), F.lit("b"))))
+        second = F.col("half") == "b"
+        return both.select(
+            F.when(~second | (F.col("n") != no_key), F.concat("half", F.col("n"))).alias("k"),
+            "n",
+            "half",
+            F.when(second & (F.col("n") == long), "long")
+            .when(~second | (F.col("n") != no_label), "ok")
+            .alias("label"),
+            F.when(~second | (F.col("n") != no_code), "c").alias("code"),
+            "_anchor",
+        )
+
+    dedup = "none" if guarantee == "exactly_once" else "exact"
+    made.sink("folder", ParquetSink("folder", dedup=dedup), reads="halves")
+    made.sink("delta", DeltaSink("delta", dedup=dedup), reads="halves")
+    made.sink("plain", PostgresSink(url, "plain", dedup=dedup), reads="halves")
+    upsert = PostgresSink(url, "latest", mode="upsert", key="k", dedup=dedup)
+    made.sink("latest", upsert, reads="halves")
+    return made
+
+
+def shown(folder, run):
+    """What each sink shows, as Counters of n and half."""
+    found = {
+        "folder": ds.dataset(folder / "folder", partitioning="hive").to_table().to_pylist(),
+        "delta": DeltaTable(folder / "delta").to_pyarrow_table().to_pylist(),
+    }
+    counted = {name: Counter((r["n"], r["half"]) for r in some) for name, some in found.items()}
+    for name in ("plain", "latest"):
+        some = run(f"SELECT n, half FROM {name} WHERE ackledger_batch IS NOT NULL")
+        counted[name] = Counter(some)
+    return counted
+
+
+def expected(without=()):
+    return Counter((n, half) for n in range(COUNT) if n not in without for half in "ab")
+
+
+@pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
+def test_refused_rows_fail_their_records(runner, tmp_path, target, guarantee):
+    """Each record with a row that some sink refuses is failed there in the sink's own words, and no
+    row of it is shown; all others are. Once the tables are fixed a replay brings just the rest,
+    once.
+
+    At least once a sink leaves out what it refuses itself, and the other sinks show it."""
+    url, run = target
+    # A row that the stage changes is another row to dedup="exact": there just the tables are fixed.
+    absent = set() if guarantee == "exactly_once" else BY_THE_STAGE
+    refused = {n: of for n, of in REFUSED.items() if n not in absent}
+    numbers = "\n".join(str(n) for n in range(COUNT) if n not in absent)
+    (tmp_path / "in.csv").write_text(f"n\n{numbers}\n")
+    table = delta_table(tmp_path / "delta")
+    work = runner(pipeline(url, guarantee))
+    batch = work.open()
+    assert work.settled(batch).failed == len(refused)
+    found = rows(
+        work.job.database,
+        "SELECT r.root_id - s.first_root AS place, r.stage, r.reason FROM failed_root r "
+        "JOIN batch_source s USING (batch_id) ORDER BY 1",
+    )
+    numbered = [n for n in range(COUNT) if n not in absent]
+    assert {numbered[row.place]: (row.stage, row.reason) for row in found} == refused
+    for name, some in shown(tmp_path, run).items():
+        own = {n for n, (sink, _) in refused.items() if sink == name}
+        left_out = set(refused) if guarantee == "exactly_once" else own
+        assert some == expected(left_out | absent), name
+    run(*FIXED)
+    table = DeltaTable(tmp_path / "delta")
+    table.alter.drop_constraint("odd")
+    mended = runner(pipeline(url, guarantee, fixed=True))
+    assert mended.settled(mended.open_replay(batch.batch_id)).failed == 0
+    for name, some in shown(tmp_path, run).items():
+        assert some == expected(absent), name
+
+
+def test_what_changes_after_the_staging(runner, tmp_path, target):
+    """A constraint that comes between staging and publishing stops that sink with one clear line,
+    and nothing is shown; once it is gone the same publish goes through, once. Without acks a
+    refused row stops its sink before anything is decided."""
+    url, run = target
+    (tmp_path / "in.csv").write_text("n\n1\n2\n")
+    table = delta_table(tmp_path / "delta")
+    work = runner(pipeline(url, "exactly_once"))
+    batch = work.open()
+    work.steps(batch)
+    assert settle_once(work.job.database, batch.batch_id).failed == 0
+    table.alter.add_constraint({"later": "n > 1"})
+    run("ALTER TABLE plain ADD CONSTRAINT later CHECK (n > 1)")
+    with pytest.raises(ConfigurationError, match=r"delta\.constraints\.later = n > 1: .*Drop it"):
+        publish_settled(work.job, batch.batch_id)
+    DeltaTable(tmp_path / "delta").alter.drop_constraint("later")
+    with pytest.raises(StageError, match=r'refused a row: .*"later".*publish it again'):
+        publish_settled(work.job, batch.batch_id)
+    run("ALTER TABLE plain DROP CONSTRAINT later")
+    publish_settled(work.job, batch.batch_id)
+    both = Counter((n, half) for n in (1, 2) for half in "ab")
+    assert shown(tmp_path, run) == dict.fromkeys(("folder", "delta", "plain", "latest"), both)
+    (tmp_path / "in.csv").write_text("n\n3\n")
+    untracked = Pipeline("untracked", ackers=0)
+    untracked.source("numbers", FileSource("in.csv", schema="n INT"))
+    untracked.sink("plain", PostgresSink(url, "numbers"), reads="numbers")
+    run("ALTER TABLE numbers ADD ackledger_batch bigint")
+    again = runner(untracked)
+    batch = again.open()
+    again.step(batch, "numbers")
+    with pytest.raises(StageError, match=r'with ackers=0 no record can fail.*"numbers_pkey"'):
+        again.step(batch, "plain")
+
+
+@pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
+def test_a_refused_row_of_several_records(runner, tmp_path, target, guarantee):
+    """A total that its table refuses fails all records of its unit, with each other, and the other units
+    are published; once the table takes it a replay brings that unit, once."""
+    url, run = target
+    (tmp_path / "in.csv").write_text("k,n\na,1\na,2\nb,3\nc,4\n")
+    run(
+        "DROP TABLE IF EXISTS sums",
+        "CREATE TABLE sums (k text, n bigint CONSTRAINT odd CHECK (n <> 3 OR k <> 'a'),"
+        " ackledger_batch bigint)",
+    )
+    made = Pipeline("summing", guarantee=guarantee, max_replays=3)
+    made.source("rows", FileSource("in.csv", schema="k STRING, n INT"))
+
+    @made.stage(reads="rows", whole=True, unit="k")
+    def total(rows):
+        return rows.groupBy("k").agg(F.sum("n").alias("n"), collect_anchors())
+
+    made.sink("sums", PostgresSink(url, "sums"), reads="total")
+    work = runner(made)
+    batch = work.open()
+    assert work.settled(batch).failed == 2
+    found = rows(work.job.database, "SELECT stage, reason, shared, own_failure FROM failed_root")
+    assert {tuple(row) for row in found} == {("sums", CHECK.format("sums", "odd"), True, False)}
+    assert sorted(run("SELECT k, n FROM sums")) == [("b", 3), ("c", 4)]
+    run("ALTER TABLE sums DROP CONSTRAINT odd")
+    assert work.settled(work.open_replay(batch.batch_id)).failed == 0
+    assert sorted(run("SELECT k, n FROM sums")) == [("a", 3), ("b", 3), ("c", 4)]

@@ -1,0 +1,347 @@
+"""Roles of the ledger: each may do what its statements do, and no more."""
+
+import re
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
+
+from ledger.database.tables import metadata
+from ledger.errors import InputError
+from ledger.opening import open_batch
+from ledger.queries import (
+    batches,
+    checkpoints,
+    claims,
+    dedup,
+    partitions,
+    publications,
+    runs,
+    source_states,
+)
+from ledger.requests import Interval, RunKey
+from ledger.settings import Settings
+from ledger.settlement import settle_once
+from ledger.states import BatchStatus
+from tests.conftest import ROOT
+from tests.support.ledgers import END, START, one, opened, pipeline, rows, run_middle, whole_batch
+from tests.support.ledgers import emit as emitted
+
+# Columns that the writer may update. It may update no other, delete from one table, truncate none.
+UPDATED = {
+    "pipeline": {
+        "message_timeout_seconds",
+        "max_batch_age_seconds",
+        "max_replays",
+        "max_failed_ratio",
+        "on_quarantine",
+        "tolerate",
+        "replay_limit",
+        "replay_backoff_seconds",
+        "replay_backoff_cap_seconds",
+        "auto_replay",
+        "target",
+    },
+    "failed_payload": {"content", "parsed", "key"},
+    "batch": {
+        "status",
+        "held_reason",
+        "opened_at",
+        "settled_at",
+        "roots",
+        "failed_roots",
+        "released",
+        "woken_at",
+    },
+    "batch_source": {
+        "claimed",
+        "quota",
+        "rest",
+        "rest_of_batch_id",
+        "first_position",
+        "claimed_after",
+        "claimed_upto",
+        "emit_run_id",
+        "first_root",
+        "roots",
+        "notified_at",
+    },
+    "stage_run": {
+        "state",
+        "lease_until",
+        "closed_at",
+        "failure",
+        "input_rows",
+        "output_rows",
+        "failed_rows",
+        "duplicate_rows",
+        "delta_rows",
+        "delta_xor",
+        "emitted_edges",
+        "emitted_roots",
+        "acked_edges",
+    },
+    "failed_message": {
+        "status",
+        "root_id",
+        "attempts",
+        "failed_replays",
+        "unit_failures",
+        "replay_batch_id",
+        "not_before",
+        "before_claim",
+        "updated_at",
+    },
+    "publication": {"ready", "folder", "files", "rows", "published_at", "replaced_at"},
+    "checkpoint": {"acked_at", "removed_at"},
+}
+DELETED = {"replaced_folder"}
+TABLES = sorted(metadata.tables)
+INSUFFICIENT_PRIVILEGE = "42501"
+DELIVERED = """
+    INSERT INTO publication (batch_id, sink, stage_run_id, ready, rows, published_at, replaced_at)
+    SELECT batch_id, stage, stage_run_id, true, 9, now(), now() FROM stage_run WHERE stage = 'sink'
+    ON CONFLICT (batch_id, sink) DO UPDATE SET published_at = now(), replaced_at = now()
+"""
+COMMITTED = """
+    INSERT INTO checkpoint (pipeline_id, stage, batch_id, stage_run_id, acked_at)
+    SELECT pipeline_id, 'middle', batch_id, stage_run_id, now()
+    FROM stage_run JOIN batch USING (batch_id) WHERE stage = 'middle'
+"""
+
+
+def denied(engine, statement):
+    """Whether a role may not run a statement, which is rolled back if it may."""
+    with engine.connect() as connection:
+        try:
+            connection.execute(text(statement))
+        except DBAPIError as exc:
+            if exc.orig.pgcode != INSUFFICIENT_PRIVILEGE:
+                raise
+            return True
+    return False
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_the_writer_rewrites_nothing(database, table):
+    """DELETE, TRUNCATE, and UPDATE of every column: refused, but for what our statements do."""
+    columns = [column.name for column in metadata.tables[table].columns]
+    updated = {
+        name for name in columns
+        if not denied(database.writer, f"UPDATE {table} SET {name} = DEFAULT WHERE false")
+    }  # fmt: skip
+    assert updated == UPDATED.get(table, set())
+    assert denied(database.writer, f"TRUNCATE {table}")
+    assert denied(database.writer, f"DELETE FROM {table} WHERE false") == (table not in DELETED)
+
+
+def test_grants_are_what_the_statements_need():
+    """The columns that the query modules set, and the tables they delete from, are just these."""
+    source = "\n".join(path.read_text() for path in (ROOT / "ledger" / "queries").glob("*.py"))
+    source = re.sub(r"\{[^{}\n]*\}", "", source)  # expressions within a text
+    end = r'(?:\bWHERE|\bFROM|\bRETURNING|")'
+    updates = re.findall(rf'UPDATE (\w+)(?: \w+)?\s+SET([^"]*?){end}', source)
+    updates += re.findall(rf'INSERT INTO (\w+)\b[^"]*?DO UPDATE SET([^"]*?){end}', source)
+    found: dict[str, set[str]] = {}
+    for table, assignments in updates:
+        columns = re.findall(r"(?<!:)\b(\w+) = ", assignments)
+        found.setdefault(table, set()).update(columns)
+    del found["settling"]  # a temporary table, the writer's own
+    assert found == UPDATED
+    assert set(re.findall(r"DELETE FROM (\w+)", source)) == DELETED
+
+
+def test_history_in_full(database):
+    """Of a settled batch with a failure, the writer can undo no failure, verdict or attempt."""
+    batch, _ = whole_batch(database, pipeline(), lose_sink=[0])
+    settle_once(database, batch.batch_id)
+    for statement in (
+        "DELETE FROM batch",
+        "DELETE FROM failed_root",
+        "DELETE FROM failed_message",
+        "DELETE FROM stage_run",
+        "DELETE FROM publication",
+        "DELETE FROM checkpoint",
+        "DELETE FROM claimed_file",
+        "UPDATE failed_root SET reason = 'none'",
+        "UPDATE failed_message SET message_id = 7",
+        "UPDATE batch SET params = '{}'",
+        "UPDATE stage_run SET stage = 'other'",
+        "UPDATE root_counter SET next_root = 1",
+        "DROP VIEW failed_root_detail",
+        f"DROP TABLE ledger_delta_{batch.batch_id}",
+        f"TRUNCATE ledger_delta_{batch.batch_id}",
+    ):
+        with (
+            database.writer.connect() as connection,
+            pytest.raises(DBAPIError, match=r"permission denied|must be owner"),
+        ):
+            connection.execute(text(statement))
+
+
+def test_a_verdict_stays(database):
+    """What the writer updates of an open batch and a running run, it may not once that ended."""
+    batch, _ = whole_batch(database, pipeline(), lose_sink=[0])
+    with database.writer.begin() as connection:
+        connection.execute(text("UPDATE batch SET held_reason = NULL, released = false"))
+    settle_once(database, batch.batch_id)
+    with database.plain.begin() as connection:  # as a publisher and a state would have
+        connection.execute(text(DELIVERED))
+        connection.execute(text(COMMITTED))
+    for change in (
+        "batch SET status = 'open'",
+        "batch SET failed_roots = 0",
+        "batch SET settled_at = now()",
+        "batch SET status = 'superseded', roots = 0",
+        "stage_run SET state = 'running'",
+        "stage_run SET output_rows = 77",
+        "stage_run SET state = 'superseded', failure = 'none'",
+        "stage_run SET state = 'failed'",
+        "publication SET published_at = NULL",
+        "publication SET files = '[]'",
+        "publication SET rows = 7",
+        "publication SET replaced_at = NULL",
+        "checkpoint SET acked_at = NULL",
+    ):
+        assert denied(database.writer, f"UPDATE {change}"), change
+    for change in (
+        "batch SET woken_at = now(), status = 'superseded'",
+        "stage_run SET state = 'superseded'",
+        "checkpoint SET removed_at = now()",
+    ):
+        assert not denied(database.writer, f"UPDATE {change}"), change
+
+
+def test_the_services_may_do_their_work(database):
+    """What follows a settlement, from staging to an ack and back, is granted to the writer."""
+    batch, _ = whole_batch(database, pipeline(), lose_sink=[0])
+    number, other = batch.batch_id, opened(database, pipeline(), "other", day=1)
+    settle_once(database, number)
+    run = one(database, "SELECT max(stage_run_id) AS id FROM stage_run WHERE stage = 'sink'").id
+    files = [{"path": "out/one.parquet", "bytes": 1, "rows": 9, "first_position": 0}]
+    values = {"run": run, "key": ["n"], "capacity": 1, "error_rate": 0.1, "entries": 1}
+    with database.plain.begin() as connection:  # as if the sink had rows of what failed
+        connection.execute(text("UPDATE publication SET ready = false, rows = NULL"))
+    with database.writer.begin() as connection:
+        assert publications.lock_pending(connection, number, "sink") is not None
+        assert publications.set_ready(connection, number, "sink", "out", files)
+        publications.note_brought_again(connection, run, [number])
+        publications.set_published(connection, number, "sink")
+        publications.set_replaced(connection, [number], "sink")
+        publications.set_woken(connection, number)
+        batches.set_notified(connection, number, "source")
+        checkpoints.lock_pipeline(connection, "chain")
+        checkpoints.fence(connection, batch.pipeline_id, ["middle"])
+        checkpoints.insert(connection, batch.pipeline_id, "middle", number, run, {"n": 1})
+        checkpoints.set_acked(connection, "chain", "middle", number)
+        checkpoints.set_acked(connection, "chain", "middle", number)
+        checkpoints.set_removed(connection, run)
+        dedup.insert_filter(connection, {**values, "filter": b"x"})
+        dedup.note_replaced(connection, other.batch_id, "sink", ["out/batch=1"])
+        dedup.note_own_folders(connection, number)
+        dedup.forget_replaced(connection, other.batch_id)
+        assert source_states.take_over(connection, [run]) == 0  # the batch is not abandoned
+    states = one(database, "SELECT published_at, replaced_at, rows FROM publication")
+    assert None not in states
+    assert states.rows == 9
+
+
+def test_what_an_abandoned_batch_had_goes(database):
+    """The claims of files and the states of an abandoned batch go, by the owner's functions."""
+    batch = opened(database, pipeline())
+    emitted(database, batch, 3)
+    run = one(database, "SELECT stage_run_id AS id FROM stage_run").id
+    with database.writer.begin() as connection:
+        claims.insert_files(connection, [_file(batch)])
+        checkpoints.insert(connection, batch.pipeline_id, "source", batch.batch_id, run, None)
+        batches.move_batch(connection, batch.batch_id, BatchStatus.OPEN, BatchStatus.ABANDONED)
+        claims.release(connection, batch.batch_id)
+        runs.forget_fails(connection, batch.batch_id)
+        partitions.clear_partition(connection, batch.batch_id)
+        assert source_states.take_over(connection, [run]) == 1
+    for table in ("claimed_file", "checkpoint", "ledger_delta"):
+        assert rows(database, f"SELECT * FROM {table}") == []
+
+
+def test_the_owners_functions_keep_what_is_undecided(database):
+    """What the writer may have removed goes of decided or abandoned batches only."""
+    made = pipeline()
+    batch = opened(database, made)
+    roots = emitted(database, batch, 3)
+    run_middle(database, batch, roots, fail={roots.start: "bad"})
+    with database.writer.begin() as connection:
+        claims.insert_files(connection, [_file(batch)])
+        runs.forget_fails(connection, batch.batch_id)
+        connection.execute(text("SELECT release_files(:id)"), {"id": batch.batch_id})
+    with (
+        database.writer.connect() as connection,
+        pytest.raises(DBAPIError, match="not decided: its deltas are the evidence"),
+    ):
+        partitions.clear_partition(connection, batch.batch_id)
+    assert len(rows(database, "SELECT * FROM root_fail")) == 1
+    assert len(rows(database, "SELECT * FROM claimed_file")) == 1
+
+
+def _file(batch):
+    return {
+        "pipeline_id": batch.pipeline_id, "source": "source", "path": "in.csv", "bytes": 1,
+        "modified_at": START, "digest": None, "batch_id": batch.batch_id,
+    }  # fmt: skip
+
+
+def test_the_counter_of_roots_only_goes_up(database):
+    """No reservation gives out a root twice, whatever is asked for."""
+    first = database.transact(lambda c: batches.reserve_roots(c, 1))
+    for wrong in ("0", "-4096", "NULL"):
+        with (
+            database.writer.connect() as connection,
+            pytest.raises(DBAPIError, match="expected a positive number of roots"),
+        ):
+            connection.execute(text(f"SELECT reserve_roots({wrong})"))
+    assert database.transact(lambda c: batches.reserve_roots(c, 1)) == first + 4096
+
+
+PAYLOAD = (
+    "SELECT detail FROM failed_root",
+    "SELECT detail FROM root_fail",
+    "SELECT filter FROM dedup_filter",
+    "SELECT * FROM failed_root_payload",
+)
+REASONS = (
+    "failed_root_detail",
+    "quarantine",
+    "held_record",
+    "root_status",
+    "root_state(1)",
+    "replay_history",
+)
+
+
+def test_raw_text_is_for_the_payload_reader(database):
+    """The reader sees stages, reasons and ids; raw text is for a role of its own."""
+    for statement in PAYLOAD:
+        assert denied(database.reader, statement)
+        assert not denied(database.payload_reader, statement)
+    for name in REASONS:
+        for engine in (database.reader, database.payload_reader):
+            assert not denied(engine, f"SELECT * FROM {name}")
+            with pytest.raises(DBAPIError, match='column "detail" does not exist'):
+                denied(engine, f"SELECT detail FROM {name}")
+
+
+def test_the_payload_reader_reads_only(database):
+    """Every transaction of the payload reader is read-only."""
+    with database.payload_reader.connect() as connection:
+        assert connection.execute(text("SHOW transaction_read_only")).scalar_one() == "on"
+
+
+@pytest.mark.parametrize("value", ["../secrets", "/etc", "*", "s3://bucket"])
+def test_a_parameter_that_leads_elsewhere_opens_nothing(database, value):
+    """A run whose parameter could leave the pipeline's folders is refused before it has a batch."""
+    made = pipeline(path="in/{{ params.region }}.csv")
+    with pytest.raises(InputError, match=r"params\.region is .*give a name only"):
+        open_batch(
+            database, Settings(data="/data"), made, RunKey("", "run"),
+            Interval(START, END, {"region": value}),
+        )  # fmt: skip
+    assert rows(database, "SELECT batch_id FROM batch") == []

@@ -1,0 +1,50 @@
+"""What declarations and Java's own words tell before a run."""
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import IntegerType, StructField, StructType
+
+from ledger import declared
+from ledger.errors import ConfigurationError
+from ledger.java import require_java
+
+
+@pytest.mark.parametrize(
+    ("schema", "found"),
+    [
+        ("id STRING, cents BIGINT", {"id": "string", "cents": "bigint"}),
+        ("`a b` INT NOT NULL COMMENT 'a, b', d DECIMAL(10, 2)", None),
+        ("`a b` INT NOT NULL, d DECIMAL(10, 2)", {"a b": "int", "d": "decimal(10, 2)"}),
+        ("a: INT, m MAP<STRING, INT>", {"a": "int", "m": "map<string, int>"}),
+        (StructType([StructField("n", IntegerType())]), {"n": "int"}),
+    ],
+)
+def test_columns_of_a_schema(schema, found):
+    """Names and types are told of DDL and StructTypes alike; text that cannot be told apart gives none."""
+    assert declared.columns(schema) == found
+
+
+def test_types_in_arrow():
+    """Plain types are those that Spark hands over; one with parts leaves the whole unknown."""
+    found = declared.arrow_schema("n BIGINT, d DECIMAL(10,2), at TIMESTAMP")
+    assert found == pa.schema(
+        [("n", pa.int64()), ("d", pa.decimal128(10, 2)), ("at", pa.timestamp("us", "UTC"))]
+    )
+    assert declared.arrow_schema("n BIGINT, l ARRAY<INT>") is None
+
+
+@pytest.mark.parametrize(
+    ("said", "ok"), [("17.0.15", True), ("21", True), ("11.0.2", False), ("1.8.0_9", False)]
+)
+def test_versions_of_java(said, ok, tmp_path, monkeypatch):
+    """Java 17 and 21 are taken, any other is named with its place."""
+    (tmp_path / "bin").mkdir()
+    java = tmp_path / "bin" / "java"
+    java.write_text(f"#!/bin/sh\necho 'openjdk version \"{said}\"' >&2\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    if ok:
+        assert str(java) in require_java()
+        return
+    with pytest.raises(ConfigurationError, match=rf"found {said.split('.')[0]} \({java}\)"):
+        require_java()

@@ -1,0 +1,264 @@
+"""What whatever can go wrong in Spark, in files and in a user's own code is told as: one line."""
+
+import errno
+import logging
+import sys
+
+import pytest
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
+from ledger import cli, run_step
+from ledger.cli import failing
+from ledger.cli.base import app
+from ledger.errors import (
+    EXIT_PERMANENT,
+    ConfigurationError,
+    FencedError,
+    InputError,
+    LedgerError,
+    NotReadyError,
+    StageError,
+    UnavailableError,
+)
+from ledger.listing import list_files
+from ledger.settings import VERBOSE, Settings
+from ledger.spark.failures import translated
+
+JAVA = "\tat org.apache.spark.scheduler.Task.run(Task.scala:147)\n\t... 1 more\n"
+CALL = "An error occurred while calling o133.parquet.\n: org.apache.spark.SparkException: "
+READING = CALL + "[FAILED_READ_FILE.NO_HINT] Encountered error while reading file file:///in/"
+WORKER = """An exception was thrown from the Python worker:
+Traceback (most recent call last):
+  File "/venv/lib/python3.11/site-packages/pyspark/python/lib/pyspark.zip/pyspark/worker.py", line 3602, in main
+    process()
+    ^^^^^^^^^
+  File "/home/me/orders.py", line 12, in price
+    return parse(text)
+           ^^^^^^^^^^^
+  File "/home/me/orders.py", line 7, in parse
+    return float(text)
+  File "/venv/lib/python3.11/site-packages/numpy/core.py", line 1, in float
+ValueError: could not convert string to float: 'x'
+"""
+
+
+@pytest.mark.parametrize(
+    ("raised", "kind", "line"),
+    [
+        (
+            PySparkException(WORKER),
+            StageError,
+            "ValueError: could not convert string to float: 'x' (/home/me/orders.py:7, in parse)",
+        ),
+        (
+            Py4JError(
+                CALL
+                + "[TASK_WRITE_FAILED] Task failed.\n"
+                + JAVA
+                + "Caused by: x.PythonException: "
+                + WORKER
+                + JAVA
+            ),
+            StageError,
+            "ValueError: could not convert string to float: 'x' (/home/me/orders.py:7, in parse)",
+        ),
+        (
+            Py4JError(
+                READING
+                + "a.csv.gz.  SQLSTATE: KD001\n"
+                + JAVA
+                + "Caused by: java.io.EOFException: Unexpected end of input stream\n"
+                + JAVA
+            ),
+            InputError,
+            "a source file vanished or cannot be read: file:///in/a.csv.gz (EOFException: "
+            "Unexpected end of "
+            "input stream). Put a whole one in its place, then run this again",
+        ),
+        (
+            Py4JError(
+                READING
+                + "a.parquet.  SQLSTATE: KD001\n"
+                + "Caused by: java.lang.RuntimeException: file:/in/a.parquet is not a Parquet file\n"
+                + JAVA
+            ),
+            InputError,
+            "a source file vanished or cannot be read: file:///in/a.parquet (RuntimeException: "
+            "file:/in/a.parquet is not a Parquet file). Put a whole one in its place, then run "
+            "this again",
+        ),
+        (
+            PySparkException(
+                "[PATH_NOT_FOUND] Path does not exist: file:/in/b.csv. SQLSTATE: 42K03"
+            ),
+            InputError,
+            "a source file vanished or cannot be read: file:/in/b.csv. Put a whole one in its "
+            "place, then run "
+            "this again",
+        ),
+        (
+            Py4JError(
+                CALL
+                + "[TASK_WRITE_FAILED] Task failed while writing rows to file:/data/out. SQLSTATE: 58030\n"
+                + "Caused by: org.apache.hadoop.fs.FSError: java.io.IOException: No space left on device\n"
+                + JAVA
+            ),
+            UnavailableError,
+            "no space is left on the disk of file:/data/out: free some of ACKLEDGER_STORAGE, of "
+            "the sinks' folders "
+            "and of Spark's scratch folder (SPARK_LOCAL_DIRS, by default /tmp), then run this "
+            "again",
+        ),
+        (
+            OSError(errno.ENOSPC, "No space left on device", "/data/x"),
+            UnavailableError,
+            "no space is left on the disk of /data/x: free some of ACKLEDGER_STORAGE, of the "
+            "sinks' folders "
+            "and of Spark's scratch folder (SPARK_LOCAL_DIRS, by default /tmp), then run this "
+            "again",
+        ),
+        (
+            PySparkException(
+                "[DIVIDE_BY_ZERO] Division by zero. Use `try_divide`. SQLSTATE: 22012\n== SQL "
+                "==\n1 / 0\n^^^"
+            ),
+            StageError,
+            "[DIVIDE_BY_ZERO] Division by zero. Use `try_divide`.",
+        ),
+        (
+            PySparkException("[USER_RAISED_EXCEPTION] reference 'side': malformed SQLSTATE: P0001"),
+            StageError,
+            "reference 'side': malformed",
+        ),
+        (
+            Py4JError(
+                CALL + "x\n" + JAVA + "Caused by: java.lang.OutOfMemoryError: Java heap space\n"
+            ),
+            StageError,
+            "a process of Spark ran out of memory: give it more (spark.driver.memory, "
+            "spark.executor.memory), "
+            "or less to do at once (spark.sql.shuffle.partitions)",
+        ),
+    ],
+    ids=lambda value: value.__name__ if isinstance(value, type) else "",
+)
+def test_spark_is_translated(raised, kind, line):
+    """An error of Spark is one line of the ledger's class for it: what, where, and what to do."""
+    told = translated(raised)
+    assert (type(told), str(told)) == (kind, line)
+
+
+def test_own_code_is_named_by_its_line():
+    """An exception of the user's own function says which one and where; an error of the ledger
+    stays as it is."""
+
+    def stage():
+        raise KeyError("no such\ncolumn")
+
+    with pytest.raises(KeyError) as caught:
+        stage()
+    told = translated(caught.value)
+    line = stage.__code__.co_firstlineno + 1
+    assert type(told) is StageError
+    assert str(told) == f"KeyError: 'no such\\ncolumn' ({__file__}:{line}, in stage)"
+    with pytest.raises(SyntaxError) as broken:
+        compile("def (", "/home/me/orders.py", "exec")
+    assert str(translated(broken.value)) == "SyntaxError: invalid syntax (/home/me/orders.py:1)"
+    own = NotReadyError("wait")
+    assert translated(own) is own
+
+
+def test_a_setting_that_cannot_be(monkeypatch):
+    """A variable with an impossible value is named, with what was expected."""
+    monkeypatch.setenv("ACKLEDGER_GUARANTEE", "twice")
+    with pytest.raises(ValueError, match="guarantee") as caught:
+        Settings()
+    told = translated(caught.value)
+    assert type(told) is ConfigurationError
+    assert str(told).startswith("ACKLEDGER_GUARANTEE=twice: Input should be 'exactly_once' or")
+
+
+@pytest.mark.parametrize("name", ["a.csv.zip", "A.ZIP", "a.tar.gz", "a.7z", "a.csv.xz"])
+def test_an_archive_is_no_source(tmp_path, name):
+    """What Spark would read as packed bytes is refused by name; what it unpacks is not."""
+    (tmp_path / "a.csv.gz").touch()
+    assert len(list_files(f"{tmp_path}/*")) == 1
+    (tmp_path / name).touch()
+    with pytest.raises(InputError, match=f"{name} is an archive"):
+        list_files(f"{tmp_path}/*")
+
+
+@pytest.fixture
+def command(monkeypatch, capsys):
+    """Runs the command with one more that raises; its exit code and standard error."""
+    monkeypatch.delenv(VERBOSE, raising=False)
+
+    def run(error, *options):
+        def broken():
+            raise error
+
+        monkeypatch.setattr(app, "registered_commands", [*app.registered_commands])
+        app.command("broken")(broken)
+        monkeypatch.setattr(sys, "argv", ["ackledger", *options, "broken"])
+        monkeypatch.setattr(failing.err, "_width", 400)
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        return ended.value.code, capsys.readouterr().err
+
+    return run
+
+
+def test_a_command_fails_in_one_line(command, monkeypatch):
+    """Whatever is raised is one line and exit code 1; the traceback comes with --verbose, before
+    the line."""
+    code, told = command(PySparkException(WORKER))
+    assert code == 1
+    assert told.splitlines() == [f"ackledger: {translated(PySparkException(WORKER))}"]
+    _, told = command(InputError("two\n\n  lines"))
+    assert told.splitlines() == ["ackledger: two lines"]
+    monkeypatch.setenv(VERBOSE, "0")
+    code, told = command(ValueError("x"))
+    assert len(told.splitlines()) == 1
+    code, told = command(PySparkException(WORKER), "--verbose")
+    assert code == 1
+    assert "Traceback (most recent call last)" in told
+    assert told.splitlines()[-1] == f"ackledger: {translated(PySparkException(WORKER))}"
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (InputError("no file matches x"), EXIT_PERMANENT),
+        (FencedError("a newer attempt"), 1),
+        (ValueError("x"), 1),
+    ],
+)
+def test_a_driver_ends_in_one_line(monkeypatch, caplog, error, code):
+    """The last line of a driver's log says what failed, and its exit code whether another try is
+    worth it."""
+
+    def fails(given):
+        error.add_note("To go on: clear the task s")
+        raise error
+
+    arguments = ["--pipeline", "m:p", "--batch", "7", "--step", "s"]
+    arguments += ["--attempt", "00000000-0000-7000-8000-000000000000"]
+    monkeypatch.setattr(sys, "argv", ["run_step", *arguments])
+    monkeypatch.setattr(run_step, "_run", fails)
+    monkeypatch.delenv(VERBOSE, raising=False)
+    with caplog.at_level(logging.INFO, "ackledger"):
+        assert run_step.main() == code
+    assert [record.getMessage() for record in caplog.records] == [
+        f"s of batch 7: {translated(error)}. To go on: clear the task s"
+    ]
+
+
+def test_what_is_permanent():
+    """The classes of errors that the same attempt would meet again."""
+    assert [kind.__name__ for kind in LedgerError.__subclasses__() if kind.permanent] == [
+        "DeclarationError",
+        "ConfigurationError",
+        "InputError",
+    ]
+    assert EXIT_PERMANENT == 65

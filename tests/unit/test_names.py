@@ -1,0 +1,79 @@
+"""Names of columns and tables that would damage something silently are refused, each in one
+line."""
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import LongType, StructField, StructType
+
+from ledger import DeltaSink, ParquetSink, PostgresSink
+from ledger.errors import DeclarationError, StageError
+from ledger.publishers.parquet import ParquetPublisher
+from ledger.publishers.postgres_fit import new_columns
+from ledger.queries.target import Place
+from ledger.spark.lines import check_schema
+from ledger.spark.names import check_names
+
+OWN = frozenset({"_anchor", "_failed"})
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["_ROOT"], "stage 's' returned column '_ROOT', a name of the ledger: rename it"),
+        (["_anchor", "_Failed"], "'_Failed', a name of the ledger: write '_failed', or rename it"),
+        (["_anchor", "_ANCHOR"], "'_ANCHOR', a name of the ledger: write '_anchor'"),
+        (["a", "b", "A"], "columns 'a' and 'A', which are one to Spark, for it ignores case"),
+        (["a`b"], "column 'a`b': expected a name without a backtick"),
+    ],
+)
+def test_names_that_spark_or_the_ledger_confuses(names, message):
+    """A name of the ledger in whatever case, two that differ by case alone, and backticks are
+    refused, in the output of a stage as in the schema of a source."""
+    with pytest.raises(StageError) as told:
+        check_names("stage 's' returned", names, own=OWN)
+    assert message in str(told.value)
+    with pytest.raises(DeclarationError, match=r"^the schema has column"):
+        check_schema(StructType([StructField(name, LongType()) for name in names]))
+
+
+def test_names_that_are_fine():
+    """The ledger's own names where they are meant, dots, blanks and other letters pass."""
+    check_names("x", ["_anchor", "_failed", "a.b", "a b", "_tenant", "größe", "batch"], own=OWN)
+
+
+@pytest.mark.parametrize("kind", [ParquetSink, DeltaSink])
+@pytest.mark.parametrize("names", [("_tenant",), ".hidden", "a`b", ("",), ("a", "A"), ("a", "a")])
+def test_partition_columns(kind, names):
+    """Folders that readers skip, and columns that are one to Spark, are refused where they are
+    declared."""
+    with pytest.raises(DeclarationError, match="partition_by of 'out': "):
+        kind("out", partition_by=names)
+
+
+def test_the_folder_of_a_batch():
+    """A column that the folders batch=<id> of a ParquetSink would hide is refused, as partition
+    column and as column of the rows; a Delta table may have it."""
+    with pytest.raises(DeclarationError, match="'Batch' is taken by the folder of each batch"):
+        ParquetSink("out", partition_by="Batch")
+    with pytest.raises(StageError, match="'BATCH': rename the column in the stage"):
+        ParquetPublisher("/out").check(pa.schema([("id", pa.int64()), ("BATCH", pa.int64())]))
+    DeltaSink("out", partition_by="batch")
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [("x" * 64, "has 64 bytes"), ("ä" * 32 + ".t", "has 64 bytes"), ("sales.", "name the table")],
+)
+def test_tables_of_postgresql(table, message):
+    """A name that PostgreSQL would cut off is refused where it is declared."""
+    with pytest.raises(DeclarationError, match=message):
+        PostgresSink("postgresql://x", table)
+    with pytest.raises(DeclarationError, match="key of 't': 'id' and 'ID' are one column"):
+        PostgresSink("postgresql://x", "t", mode="upsert", key=("id", "ID"))
+
+
+@pytest.mark.parametrize("name", ["ctid", "xmin", "ackledger_batch", "ackledger_row", "x" * 64])
+def test_columns_of_postgresql(name):
+    """Columns that a table of PostgreSQL cannot have, or that the ledger has there, are named."""
+    with pytest.raises(StageError, match=rf"column '{name}': .*rename the column"):
+        new_columns(Place("public", "t", None), pa.schema([(name, pa.int64())]), ())

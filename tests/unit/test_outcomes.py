@@ -1,0 +1,109 @@
+"""What a run reports of its batch: outcome, exit code and advice, from counts and policy alone."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from ledger import Pipeline
+from ledger.advice import advise, exit_code, report
+from ledger.commands import ANY_TARGET
+from ledger.errors import DeclarationError
+from ledger.states import BatchStatus, OnQuarantine, Outcome
+from ledger.summary import Policy, RootCounts, Summary
+
+
+def summary(failed=0, quarantined=0, accepted=0, tolerate=0.0, warn=False, **fields):
+    """Of a settled batch of 1,000 records: batch 7, a replay of batch 3 that took them all."""
+    on_quarantine = OnQuarantine.WARN if warn else OnQuarantine.FAIL
+    policy = Policy(on_quarantine, tolerate, failed + quarantined, 1000)
+    counts = RootCounts(1000, 1000 - failed - quarantined, failed, quarantined, 0)
+    given = {"status": BatchStatus.SETTLED, "held_reason": None, **fields}
+    return Summary(
+        batch_id=7, pipeline="p", kind="replay", roots=counts, stages=[], original_id=3,
+        accepted=accepted, policy=policy, **given,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("given", "outcome", "code"),
+    [
+        ({}, Outcome.COMPLETE, 0),
+        ({"failed": 1}, Outcome.INCOMPLETE, 3),
+        ({"failed": 1, "quarantined": 1}, Outcome.INCOMPLETE, 3),
+        ({"failed": 1, "quarantined": 1, "warn": True}, Outcome.INCOMPLETE, 3),
+        ({"quarantined": 2}, Outcome.QUARANTINED, 4),
+        ({"quarantined": 2, "accepted": 1}, Outcome.QUARANTINED, 4),
+        ({"quarantined": 2, "accepted": 2}, Outcome.COMPLETE, 0),
+        ({"quarantined": 2, "warn": True}, Outcome.QUARANTINED, 0),
+        ({"failed": 290, "tolerate": 0.29}, Outcome.COMPLETE, 0),
+        ({"failed": 5, "quarantined": 5, "tolerate": 0.01}, Outcome.COMPLETE, 0),
+        ({"failed": 6, "quarantined": 5, "tolerate": 0.01}, Outcome.INCOMPLETE, 3),
+        ({"quarantined": 11, "tolerate": 0.01}, Outcome.QUARANTINED, 4),
+        ({"quarantined": 11, "tolerate": 0.01, "warn": True}, Outcome.QUARANTINED, 0),
+        ({"failed": 5, "tolerate": 0.01, "unpublished": 1}, Outcome.INCOMPLETE, 3),
+        ({"unread": 1}, Outcome.INCOMPLETE, 3),
+        ({"uncombined": True}, Outcome.INCOMPLETE, 3),
+        ({"status": BatchStatus.HELD}, Outcome.INCOMPLETE, 1),
+        ({"status": BatchStatus.SUPERSEDED, "quarantined": 2}, Outcome.COMPLETE, 0),
+    ],
+)
+def test_outcomes(given, outcome, code):
+    """Failed before quarantined, a person's word before the policy, a tolerated share before both."""
+    found = summary(**given)
+    assert (found.outcome, exit_code(found)) == (outcome, code)
+
+
+def test_advice_names_the_original_and_the_pipeline():
+    """Commands can be pasted: the pipeline's own target, and the original's number, also of a replay."""
+    advice = advise(summary(failed=2, quarantined=3, accepted=1), "jobs.p:made")
+    assert advice.because == (
+        "batch 7: 2 of 1,000 records failed; 2 of 1,000 records are quarantined and not accepted; "
+        "1 of 1,000 records are quarantined, and were accepted"
+    )
+    assert [command for _, command in advice.commands] == [
+        "ackledger failed --records --batch 3",
+        "ackledger replay jobs.p:made --batch 3",
+        """airflow dags trigger ledger_replay --conf '{"batch": 3}'""",
+        "ackledger replay jobs.p:made --batch 3 --quarantined",
+        'ackledger accept 3 --reason "..."',
+        """airflow dags trigger ledger_accept --conf '{"batch": 3, "reason": "..."}'""",
+    ]
+    assert f"ackledger replay {ANY_TARGET} --batch 3" in str(advise(summary(failed=1)))
+    assert advise(summary()) is None
+
+
+def test_what_is_tolerated_is_named():
+    """A run that is green with failures says how many of how many, and how to replay them."""
+    advice = advise(summary(failed=5, quarantined=2, tolerate=0.01, unread=4))
+    assert "7 of 1,000 records of batch 3 are tolerated (tolerate=0.01)" in advice.because
+    assert "4 records of its interval wait for further batches" in advice.because
+    assert ANY_TARGET in str(advice)
+
+
+def test_report():
+    """Counts, where records broke and why in columns, what a state waits for, what to type."""
+    lost = SimpleNamespace(stage="join", reason="lost", status="failed", messages=1200)
+    bad = SimpleNamespace(stage="parse", reason="no date", status="quarantined", messages=3)
+    lines = report(summary(failed=2, waits=("it waits",)), [lost, bad], "m:p")
+    assert lines[:6] == [
+        "batch 7 of p (replay): incomplete",
+        "1,000 records: 998 acked, 2 failed, 0 quarantined (0 of them accepted), 0 pending",
+        "stage  reason   status       records",
+        "join   lost     failed       1,200",
+        "parse  no date  quarantined  3",
+        "it waits",
+    ]
+    assert "ackledger replay m:p --batch 3" in lines[-2]
+
+
+@pytest.mark.parametrize("share", [-0.1, 1, 1.5])
+def test_tolerate_is_a_share(share):
+    """A share of failures that is none, or all of the records, is refused at the declaration."""
+    with pytest.raises(DeclarationError, match="from 0 to less than 1"):
+        Pipeline("p", tolerate=share)
+
+
+def test_on_quarantine_is_one_of_two():
+    """Another word is refused, with the one that was meant."""
+    with pytest.raises(DeclarationError, match=r"on_quarantine='warm'.*'warn'"):
+        Pipeline("p", on_quarantine="warm")

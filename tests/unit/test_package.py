@@ -1,0 +1,33 @@
+"""What the wheel installs, and what spark-submit runs of it."""
+
+import subprocess
+import sys
+import zipfile
+
+import pytest
+
+from ledger.airflow.pipelines import APPLICATION
+from ledger.errors import EXIT_PERMANENT
+from tests.conftest import ROOT
+from tests.support.wheels import build_wheel
+
+
+def test_the_wheel_has_one_package(tmp_path):
+    """The wheel brings ``ledger`` with its migrations and step program, and no other name."""
+    names = zipfile.ZipFile(build_wheel(tmp_path)).namelist()
+    tops = {name.split("/")[0] for name in names if ".dist-info/" not in name}
+    assert tops == {"ledger"}
+    assert {"ledger/run_step.py", "ledger/migrations/env.py", "ledger/py.typed"} <= set(names)
+
+
+@pytest.mark.parametrize("program", [APPLICATION, ROOT / "jobs" / "run_step.py"])
+def test_the_step_program_hides_no_module(program):
+    """What the DAG submits lies in the package; modules beside it are not found as top-level ones."""
+    assert APPLICATION == ROOT / "ledger" / "run_step.py"
+    given = ["--pipeline", "errors:pipeline", "--batch", "1", "--step", "a"]
+    given += ["--attempt", "01890a5d-ac96-774b-bcce-b302099a8057"]
+    done = subprocess.run(
+        [sys.executable, program, *given], capture_output=True, text=True, check=False, cwd=ROOT
+    )
+    assert done.returncode == EXIT_PERMANENT
+    assert "no module 'errors'" in done.stderr

@@ -1,0 +1,73 @@
+"""Who reaches a folder, and with which modes ours are made."""
+
+import os
+import stat
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from ledger.database.reach import Account, first_closed
+from ledger.storage import make_private, private_output
+
+STRANGER = Account("stranger", 2**20, frozenset({2**20}))
+
+
+def mode(path):
+    """The permission bits of a path."""
+    return stat.S_IMODE(os.stat(path).st_mode)
+
+
+@pytest.fixture
+def open_folder():
+    """A folder that every user can pass."""
+    with tempfile.TemporaryDirectory(prefix="ackledger-") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+@pytest.mark.parametrize(
+    ("bits", "closed"),
+    [(0o755, False), (0o711, False), (0o700, True), (0o770, True), (0o744, True)],
+)
+def test_the_first_closed_folder_is_found(open_folder, bits, closed):
+    """The outermost folder that another user cannot pass is named, by its mode; later ones are not asked."""
+    (open_folder / "a" / "b").mkdir(parents=True)
+    (open_folder / "a").chmod(bits)
+    found = first_closed(open_folder / "a" / "b" / "not-yet", STRANGER)
+    assert found == ((open_folder / "a").resolve() if closed else None)
+
+
+def test_groups_and_owners_pass(open_folder):
+    """A group of the user passes by the group's bit, the owner by its own, whatever others may."""
+    open_folder.chmod(0o710)
+    found = open_folder.stat()
+    assert first_closed(open_folder, Account("one", 2**20, {found.st_gid})) is None
+    assert first_closed(open_folder, Account("own", found.st_uid, set())) is None
+    assert first_closed(open_folder, STRANGER) == open_folder.resolve()
+
+
+def test_only_new_folders_are_made_private(open_folder):
+    """What is missing is made for its user alone; what is there keeps its mode."""
+    (open_folder / "mine").mkdir()
+    (open_folder / "mine").chmod(0o755)
+    make_private(open_folder / "mine" / "new" / "deep")
+    make_private(open_folder / "mine" / "home", group_may_pass=True)
+    modes = [
+        mode(open_folder / name) for name in ("mine", "mine/new", "mine/new/deep", "mine/home")
+    ]
+    assert modes == [0o755, 0o700, 0o700, 0o710]
+
+
+def test_what_a_run_writes_is_private(open_folder):
+    """Files and folders that a run wrote, however it made them, are for their user alone afterwards."""
+    folder = open_folder / "storage" / "flights" / "parse" / "batch=1" / "run=2"
+    with private_output(str(folder)):
+        assert mode(open_folder / "storage" / "flights") == 0o700
+        folder.mkdir(parents=True, mode=0o777)
+        (folder / "part.parquet").write_text("")
+        (folder / "part.parquet").chmod(0o644)
+    found = list((open_folder / "storage").rglob("*"))
+    assert {mode(path) for path in found if path.is_dir()} == {0o700}
+    assert {mode(path) for path in found if path.is_file()} == {0o600}
+    assert mode(open_folder) == 0o755
