@@ -256,6 +256,8 @@ def _fitted(kept: Column, had: DataType, kind: DataType) -> Column:
     """A stored value in another type, without loss; null where that cannot be."""
     if had == kind:
         return kept
+    if isinstance(had, NullType):
+        return kept.cast(kind)
     if isinstance(had, StringType) and values.textual(kind):
         return values.converted(kept, kind, "csv", {})
     made = kept.try_cast(kind)
