@@ -68,7 +68,7 @@ class Airflow(AirflowApi):
         return wait(state, f"run {run} of {dag}")
 
 
-def wait(found: Callable[[], Any], what: str, seconds: float = 600) -> Any:
+def wait(found: Callable[[], Any], what: str, seconds: float = 1800) -> Any:
     """Ask every second until something is found."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
