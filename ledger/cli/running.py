@@ -35,6 +35,7 @@ from ledger.payloads import keep_all
 from ledger.pipeline import Pipeline
 from ledger.queries import batches, publications, replays
 from ledger.queries.batches import Batch
+from ledger.recovery import asked_as, run_again
 from ledger.requests import Interval, RunKey, Selection
 from ledger.settings import Settings
 from ledger.states import Guarantee
@@ -42,6 +43,8 @@ from ledger.summary import Summary, summarize
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+LOCAL = "local[*]"
 
 
 @app.command(
@@ -64,7 +67,7 @@ def run(
     guarantee: Annotated[
         Guarantee | None, typer.Option(help="Instead of the pipeline's own.")
     ] = None,
-    master: Annotated[str, typer.Option(help="Spark master.")] = "local[*]",
+    master: Annotated[str, typer.Option(help="Spark master.")] = LOCAL,
     as_json: Json = False,
 ) -> None:
     """Run all steps of a pipeline over one interval in one process, without Airflow."""
@@ -114,7 +117,7 @@ def replay(
         bool, typer.Option("--dry-run", help="Only say what is due, by stage and reason.")
     ] = False,
     run_id: Annotated[str | None, typer.Option(help="Finds the replay of that run again.")] = None,
-    master: Annotated[str, typer.Option(help="Spark master.")] = "local[*]",
+    master: Annotated[str, typer.Option(help="Spark master.")] = LOCAL,
     as_json: Json = False,
 ) -> None:
     """Run the failed records again, one replay batch for each original batch."""
@@ -152,7 +155,7 @@ def replay(
 def publish(
     target: Target,
     batch: BatchNumber = None,
-    master: Annotated[str, typer.Option(help="Spark master.")] = "local[*]",
+    master: Annotated[str, typer.Option(help="Spark master.")] = LOCAL,
     as_json: Json = False,
 ) -> None:
     """Show in the sinks what is decided and not shown yet, and bring states on: what a run that died has left."""
@@ -219,6 +222,9 @@ def _run_batch(
 
     started = time.monotonic()
     current = "its start"
+    options = () if master == LOCAL else ("--master", master)
+    again = run_again(batch, target=target, options=options)
+    err.print(f"batch {batch.batch_id}: run id {asked_as(batch)}", markup=False, highlight=False)
     with progress_of(batch.batch_id, len(pipeline.steps())) as progress:
 
         def on_step(name: str, result: StepResult | None) -> None:
@@ -226,7 +232,7 @@ def _run_batch(
             current = f"step {name!r}"
             progress.on_step(name, result)
 
-        with going_on(database, batch, target, lambda: current):
+        with going_on(database, batch, again, lambda: current):
             job = Job(_session(pipeline, master), database, settings, pipeline)
             run_steps(job, batch, on_step)
             current = "its settlement, or what follows it"
