@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ledger.advice import ERROR, INCOMPLETE, QUARANTINED, advise, exit_code
-from ledger.checks import before_run, require, surroundings
+from ledger.checks import before_replay, before_run
 from ledger.cli import tables
 from ledger.cli.base import (
     BatchNumber,
@@ -132,10 +132,9 @@ def replay(
     base = run_id or f"replay-{uuid.uuid4()}"
     summaries = []
     originals = _originals(database, pipeline, batch, selection, base)
-    if originals:
-        require(surroundings(settings, pipeline, None))
-    for original in originals:
-        key = RunKey("", f"{base}-{original}")
+    keys = {original: RunKey("", f"{base}-{original}") for original in originals}
+    before_replay(database, settings, pipeline, keys.values())
+    for original, key in keys.items():
         _session(pipeline, master)  # without Spark nothing is claimed
         try:
             opened = open_replay(database, settings, pipeline, key, original, selection)
