@@ -49,8 +49,7 @@ LOCAL = "local[*]"
 
 @app.command(
     epilog=example(
-        "run jobs.flights:pipeline --interval-start 2013-01-01 --interval-end 2013-02-01",
-        "run jobs.flights:pipeline --interval-start 2013-01-01 --interval-end 2013-02-01 --run-id first",
+        "run etl:shop --interval-start 2026-01-01 --interval-end 2026-01-02",
     )
 )
 def run(
