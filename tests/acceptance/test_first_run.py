@@ -166,6 +166,7 @@ def test_first_run(newcomer):
 
     ran = newcomer.run("run", SHOP, *DAY, code=3)
     assert "5 records: 4 acked, 1 failed" in ran.stdout
+    assert "batch 1: run id run-" in ran.stderr
     assert "batch 1: with_country, 4 rows" in ran.stderr
     (lost,) = newcomer.json("failed")
     assert (lost["stage"], lost["reason"], lost["messages"]) == ("with_country", "lost", 1)

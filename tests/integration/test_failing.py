@@ -2,12 +2,14 @@
 
 import pytest
 
-from ledger.cli import failing
+from ledger.cli import failing, running
 from ledger.cli.failing import going_on
 from ledger.errors import InputError, LedgerError, UnavailableError
+from ledger.opening import open_batch
 from ledger.queries import batches
+from ledger.requests import Interval, RunKey
 from ledger.states import BatchStatus
-from tests.support.ledgers import age, emit, opened, pipeline, started
+from tests.support.ledgers import END, START, age, emit, opened, pipeline, started
 
 AGAIN = "ackledger run jobs.x:p --run-id run"
 
@@ -64,3 +66,26 @@ def test_an_interrupted_run_says_how_to_go_on(database):
     told = str(fails(database, batch, KeyboardInterrupt()))
     assert told == f"batch 1 (run id run) was interrupted at step 'source'. To go on: {AGAIN}"
     assert status_of(database, batch) is BatchStatus.OPEN
+
+
+@pytest.mark.parametrize(
+    ("master", "option"),
+    [("spark://far:7077", " --master spark://far:7077"), (running.LOCAL, "")],
+)
+def test_a_run_says_its_id_when_it_begins(master, option, database, settings, monkeypatch, capsys):
+    """A run id that was made up is printed before Spark starts; the way on goes to the same cluster."""
+
+    def refuse(*_):
+        raise InputError("no cluster")
+
+    monkeypatch.setattr(running, "_session", refuse)
+    made = pipeline()
+    batch = open_batch(database, settings, made, RunKey("", "run-1f"), Interval(START, END))
+    with pytest.raises(InputError) as raised:
+        running._run_batch(database, settings, made, batch, master, "jobs.x:p")
+    assert capsys.readouterr().err.splitlines()[0] == "batch 1: run id run-1f"
+    assert str(raised.value).endswith(
+        "failed at its start: no cluster. Batch 1 is abandoned and claims nothing. To go on: "
+        "ackledger run jobs.x:p --interval-start 2013-01-01 --interval-end 2013-01-02 "
+        f"--run-id run-1f{option}"
+    )
