@@ -222,7 +222,8 @@ def _run_batch(
     current = "its start"
     options = () if master == LOCAL else ("--master", master)
     again = run_again(batch, target=target, options=options)
-    err.print(f"batch {batch.batch_id}: run id {asked_as(batch)}", markup=False, highlight=False)
+    begun = f"batch {batch.batch_id}: run id {asked_as(batch)}"
+    err.print(begun, markup=False, highlight=False, soft_wrap=True)
     with progress_of(batch.batch_id, len(pipeline.steps())) as progress:
 
         def on_step(name: str, result: StepResult | None) -> None:
