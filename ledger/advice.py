@@ -27,8 +27,7 @@ def advise(summary: Summary, target: str = ANY_TARGET) -> Advice | None:
     """What to say of a batch of the pipeline at ``target``; None if every record is acked."""
     name = f"batch {summary.batch_id}"
     if not summary.status.decided:
-        reason = f" ({summary.held_reason})" if summary.held_reason else ""
-        return Advice(f"{name} is {summary.status}{reason}: its steps have to run again")
+        return Advice(f"{name} is {summary.status}. {summary.stands}")
     if summary.unpublished or summary.uncombined:
         left = f"{summary.unpublished} sinks" if summary.unpublished else "combines"
         return Advice(

@@ -1,7 +1,9 @@
-"""What a run needs, looked at before a batch is opened: nothing is claimed and nothing is written."""
+"""What a run needs, looked at before a batch is opened: nothing is claimed, no source or sink is written.
+
+The folder of the storage is made, and the embedded server started and migrated, if need be."""
 
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -10,18 +12,19 @@ from typing import Any
 from ledger import declared, listing, templates
 from ledger.database.connection import Database
 from ledger.database.upgrade import connect
-from ledger.errors import ConfigurationError, InputError, LedgerError
+from ledger.errors import ConfigurationError, InputError, LedgerError, UnavailableError
 from ledger.java import require_java
 from ledger.pipeline import Pipeline
 from ledger.publishers.making import publisher_of
 from ledger.queries import batches, claims, source_connection
+from ledger.queries.batches import Batch
 from ledger.requests import Interval, RunKey
 from ledger.settings import Settings
 from ledger.sinks import PostgresSink
 from ledger.sources import FileSource, TableSource
 from ledger.states import BatchStatus
 from ledger.steps import SinkStep, SourceStep, StageStep
-from ledger.storage import require_storage
+from ledger.storage import LASTING, require_storage
 
 
 @dataclass(frozen=True)
@@ -94,11 +97,30 @@ def before_run(
 
     What another batch has read of the interval is not looked for: a further part comes from its snapshot.
     """
-    found = database.transact(lambda c: batches.find_run(c, pipeline.name, key.dag_id, key.run_id))
-    if found is None or found.status is BatchStatus.ABANDONED:
-        asked = (pipeline.name, interval.start, interval.end)
-        held = database.transact(lambda c: claims.claimed_sources(c, *asked))
-        require(examine(settings, pipeline, interval, () if reprocess else held))
+    found = _found(database, pipeline, key)
+    if _is_open(found):
+        return
+    asked = (pipeline.name, interval.start, interval.end)
+    held = database.transact(lambda c: claims.claimed_sources(c, *asked))
+    reads_all = reprocess or (found is not None and found.replaces_batch_id is not None)
+    require(examine(settings, pipeline, interval, () if reads_all else held))
+
+
+def before_replay(
+    database: Database, settings: Settings, pipeline: Pipeline, keys: Iterable[RunKey]
+) -> None:
+    """Raise what is wrong, unless the replays of all these runs are open, or decided, already."""
+    if not all(_is_open(_found(database, pipeline, key)) for key in keys):
+        require(surroundings(settings, pipeline, None))
+
+
+def _found(database: Database, pipeline: Pipeline, key: RunKey) -> Batch | None:
+    return database.transact(lambda c: batches.find_run(c, pipeline.name, key.dag_id, key.run_id))
+
+
+def _is_open(batch: Batch | None) -> bool:
+    """Whether a run has its batch, which claims nothing anew."""
+    return batch is not None and batch.status is not BatchStatus.ABANDONED
 
 
 def require(findings: Sequence[Finding]) -> None:
@@ -110,7 +132,8 @@ def require(findings: Sequence[Finding]) -> None:
     assert first is not None
     if len(wrong) == 1:
         raise first
-    raise type(first)("\n".join(one.message for one in wrong))
+    told = (f"({number}) {one.message.rstrip('. ')}" for number, one in enumerate(wrong, 1))
+    raise type(first)(f"{len(wrong)} things are wrong: {'; '.join(told)}")
 
 
 def _finding(subject: str, look: Callable[[], str]) -> Finding:
@@ -118,8 +141,9 @@ def _finding(subject: str, look: Callable[[], str]) -> Finding:
         return Finding(subject, look())
     except LedgerError as exc:
         return Finding(subject, str(exc), exc)
-    except Exception as exc:  # of a driver or file system: whatever it is, a run would meet it, too
-        error = ConfigurationError(f"{subject}: {type(exc).__name__}: {exc}")
+    except Exception as exc:  # of a driver or file system: a run would meet it, too, if it lasts
+        kind = ConfigurationError if isinstance(exc, LASTING) else UnavailableError
+        error = kind(f"{subject}: {type(exc).__name__}: {exc}")
         return Finding(subject, str(error), error)
 
 

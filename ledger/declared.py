@@ -9,6 +9,8 @@ if TYPE_CHECKING:
 
 _COLUMN = re.compile(r"^\s*(?:`([^`]+)`|(\w+))\s*:?\s+(.+?)\s*$", re.DOTALL)
 _REST = re.compile(r"(?i)\s+(not\s+null\b|comment\b|default\b).*$", re.DOTALL)
+# A quoted text with its escapes, or any other single character.
+_PIECE = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|`[^`]*`|.""", re.DOTALL)
 _DECIMAL = re.compile(r"(?:decimal|dec|numeric)(?:\((\d+)(?:,\s*(\d+))?\))?")
 
 
@@ -60,12 +62,12 @@ def _arrow(kind: str) -> "pa.DataType | None":
 
 
 def _parts(text: str) -> list[str]:
-    """The text cut at its commas, but for those within brackets."""
+    """The text cut at its commas, but for those within brackets or quotes."""
     parts, depth = [""], 0
-    for letter in text:
-        depth += (letter in "<(") - (letter in ">)")
-        if letter == "," and depth == 0:
+    for piece in _PIECE.findall(text):
+        depth += (piece in "<(") - (piece in ">)")
+        if piece == "," and depth == 0:
             parts.append("")
         else:
-            parts[-1] += letter
+            parts[-1] += piece
     return parts

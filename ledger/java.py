@@ -16,7 +16,12 @@ def require_java() -> str:
     """Version and place of Java, for people. Raises ConfigurationError unless Spark can run on it."""
     home = os.environ.get("JAVA_HOME")
     program = str(Path(home) / "bin" / "java") if home else shutil.which("java")
-    if program is None or not Path(program).exists():
+    if home and not Path(str(program)).exists():
+        raise ConfigurationError(
+            f"Spark needs Java 17 or 21, and JAVA_HOME={home} has none: there is no {program}. "
+            "Set it to a folder that has bin/java, or unset it"
+        )
+    if program is None:
         raise ConfigurationError(f"Spark needs Java 17 or 21, and none was found: {_INSTALL}")
     version = _version(program)
     if version not in VERSIONS:

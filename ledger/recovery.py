@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row
 
+from ledger.commands import ANY_TARGET
 from ledger.queries import batches, checkpoints
 from ledger.queries.batches import Batch
 from ledger.states import BatchKind, BatchStatus, RunState
@@ -16,22 +17,35 @@ _FOLLOWING = ("combine", "stateful")
 _LONGEST = 300  # characters of a failure that are repeated in a sentence
 
 
-def run_again(batch: Batch, stage: str | None = None, target: str = "MODULE:PIPELINE") -> str:
-    """The command, or the click, that goes on with an open batch at ``stage``, or where it
-    stands."""
+def run_again(
+    batch: Batch, stage: str | None = None, target: str = ANY_TARGET, options: Sequence[str] = ()
+) -> str:
+    """The command, with further ``options``, or the click, that goes on with an open batch at
+    ``stage``, or where it stands."""
     if batch.dag_id:
         task = f"the task {stage} and those after it" if stage else "its failed tasks"
         return f"in Airflow clear {task} in run {batch.run_id} of DAG {batch.dag_id}"
     if batch.kind is BatchKind.REPLAY:
-        run_id = batch.run_id.removesuffix(f"-{batch.original_id}")
-        given = ["replay", target, "--batch", str(batch.original_id), "--run-id", run_id]
+        given = ["replay", target, "--batch", str(batch.original_id), "--run-id", asked_as(batch)]
     else:
         interval = ["--interval-start", _shown(batch.interval_start)]
         interval += ["--interval-end", _shown(batch.interval_end)]
         given = ["run", target, *interval, "--run-id", batch.run_id]
         for name, value in batch.params.items():
             given += ["--param", f"{name}={value}"]
-    return f"ackledger {shlex.join(given)}"
+    return f"ackledger {shlex.join([*given, *options])}"
+
+
+def asked_as(batch: Batch) -> str:
+    """The ``--run-id`` that finds a batch of the command line again."""
+    if batch.kind is BatchKind.REPLAY:
+        return batch.run_id.removesuffix(f"-{batch.original_id}")
+    return batch.run_id
+
+
+def stands_at(connection: Connection, batch: Batch) -> str:
+    """What keeps an undecided batch from its settlement, and what to do about that; in sentences."""
+    return ". ".join(_cause(connection, batch))
 
 
 def waits_for(connection: Connection, batch_id: int) -> list[str]:
@@ -81,23 +95,25 @@ def _settled(batch: Batch, obstacle: str) -> str:
 def _cause(connection: Connection, batch: Batch) -> Sequence[str]:
     """What is the matter with an undecided batch, and what to do, as sentences without their
     stops."""
+    target = batches.target(connection, batch.pipeline_id) or ANY_TARGET
+    again = run_again(batch, target=target)
     if batch.status is BatchStatus.HELD:
         reason = _first_line(batch.held_reason)
-        return [
-            f"{reason}. Fix it and {run_again(batch)}, or accept it: ackledger release "
-            f"{batch.batch_id}"
-        ]
+        return [f"{reason}. Fix it and {again}, or accept it: ackledger release {batch.batch_id}"]
     step = checkpoints.unfinished_step(connection, batch.batch_id)
     if step is None or step.kind in _FOLLOWING:
-        return [f"All its steps are done: settle it with ackledger sweep, or {run_again(batch)}"]
+        return [f"All its steps are done: settle it with ackledger sweep, or {again}"]
+    again = run_again(batch, step.stage, target)
     state = RunState(step.state) if step.state else None
-    if state is RunState.RUNNING:
+    if state is RunState.RUNNING and step.alive:
         return [f"Its step {step.stage!r} is running"]
+    if state is RunState.RUNNING:
+        return [f"The driver of its step {step.stage!r} fell silent. To go on: {again}"]
     if state is RunState.FAILED:
         told = f"Its step {step.stage!r} failed: {_first_line(step.failure)}"
         gone = "; if its source never comes, the sweeper abandons it after message_timeout"
-        return [told, f"To go on: {run_again(batch, step.stage)}{gone * (step.kind == 'source')}"]
-    return [f"Its step {step.stage!r} has not run. To go on: {run_again(batch, step.stage)}"]
+        return [told, f"To go on: {again}{gone * (step.kind == 'source')}"]
+    return [f"Its step {step.stage!r} has not run. To go on: {again}"]
 
 
 def _first_line(told: str | None) -> str:

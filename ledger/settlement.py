@@ -138,13 +138,21 @@ def wake(connection: Connection, batch_id: int, roots: Sequence[int], stage: str
 
 
 def abandon(database: Database, batch_id: int, reason: str) -> bool:
-    """Give up an open batch of which no run is committed, with all that it claimed; whether it is given up."""
+    """Give up an open batch with all that it claimed; whether it is given up.
+
+    Not one of which a run is committed, or is under way in another process.
+    """
 
     def work(connection: Connection) -> bool:
         batch = _lock(connection, batch_id, skip_locked=False)
         assert batch is not None
-        committed = {run.state for run in runs.runs_of(connection, batch_id)}
-        if batch.status is not BatchStatus.OPEN or RunState.COMMITTED in committed:
+        now = batches.database_now(connection)
+        held = any(
+            run.state is RunState.COMMITTED
+            or (run.state is RunState.RUNNING and run.lease_until > now)
+            for run in runs.runs_of(connection, batch_id)
+        )
+        if batch.status is not BatchStatus.OPEN or held:
             return False
         _abandon(connection, batch, Verdict(Action.ABANDON, reason))
         return True

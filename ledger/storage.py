@@ -6,14 +6,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from ledger.errors import ConfigurationError
+from ledger.errors import ConfigurationError, UnavailableError
 from ledger.settings import Settings
+
+# Of a file system: these stay until a person has changed something; others may pass.
+LASTING = (
+    FileExistsError,
+    FileNotFoundError,
+    IsADirectoryError,
+    NotADirectoryError,
+    PermissionError,
+)
 
 
 def require_storage(settings: Settings) -> str:
     """The storage's folder, made for this user alone if it is a local one that is missing.
 
-    Raises ConfigurationError unless it can be written to.
+    Raises ConfigurationError unless it can be written to, UnavailableError where that may pass.
     """
     root = settings.storage_root()
     with _refusal(root, "ACKLEDGER_STORAGE"):
@@ -24,7 +33,8 @@ def require_storage(settings: Settings) -> str:
 
 
 def require_writable(folder: str, setting: str) -> None:
-    """Raise ConfigurationError, naming ``setting``, unless a file can be made below ``folder``."""
+    """Raise ConfigurationError, or UnavailableError where that may pass, naming ``setting``, unless a
+    file can be made below ``folder``."""
     import fsspec
 
     with _refusal(folder, setting):
@@ -82,7 +92,8 @@ def _refusal(folder: str, setting: str) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError, ImportError) as exc:
-        raise ConfigurationError(
+        passes = isinstance(exc, OSError) and not isinstance(exc, LASTING)
+        raise (UnavailableError if passes else ConfigurationError)(
             f"{folder} cannot be written to: {exc}. Make it writable, or set {setting} to another folder"
         ) from exc
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from ledger.database.connection import Database
 from ledger.queries import batches, claims, combines, publications, reports
-from ledger.recovery import waits_for
+from ledger.recovery import stands_at, waits_for
 from ledger.remedies import Case, remedy
 from ledger.states import BatchStatus, OnQuarantine, Outcome
 
@@ -43,7 +43,8 @@ class Summary:
     records of its interval that further batches are to read (``max_pending``). ``unpublished``: sinks that
     are yet to show what is decided of it. ``uncombined``: a combine of it is due. ``waits``: of each state over
     batches that it is not in, what that waits for. ``original_id``: itself, or what it is a replay of.
-    ``accepted``: of the quarantined records. ``remedies``: what its failed records need, by cause."""
+    ``accepted``: of the quarantined records. ``remedies``: what its failed records need, by cause.
+    ``stands``: while it is undecided, at which step it is, and how to go on."""
 
     batch_id: int
     pipeline: str
@@ -60,6 +61,7 @@ class Summary:
     uncombined: bool = False
     waits: tuple[str, ...] = ()
     remedies: tuple[str, ...] = ()
+    stands: str | None = None
 
     @property
     def outcome(self) -> Outcome:
@@ -111,6 +113,7 @@ def summarize(database: Database, batch_id: int) -> Summary:
             remedy(row.records, Case.of(row))
             for row in database.transact(lambda c: reports.failed_cases(c, None, batch_id))
         ),
+        None if batch.status.decided else database.transact(lambda c: stands_at(c, batch)),
     )
 
 

@@ -62,10 +62,12 @@ def _folder(text: str) -> Path:
 
 def _hint(own_dags: bool) -> str:
     if own_dags:
-        return "The sweeper and the replay form are on; unpause a pipeline to schedule it, or backfill it:"
+        return (
+            "The sweeper and the forms are on; unpause a pipeline to schedule it, or backfill it:"
+        )
     return (
-        "Copy dags/ledger_sweeper.py and dags/ledger_replay.py beside your DAGs for the sweeper and the "
-        "replay form; unpause a pipeline to schedule it, or backfill it:"
+        "Copy dags/ledger_sweeper.py, dags/ledger_replay.py and dags/ledger_accept.py beside your DAGs for "
+        "the sweeper and the forms to replay and to accept; unpause a pipeline to schedule it, or backfill it:"
     )
 
 
@@ -106,10 +108,12 @@ def service_environment(settings: Settings, airflow_url: str, dags: Path) -> dic
 
 
 def _only_read(dags: Path) -> dict[str, str]:
-    """Jobs find the modules beside the DAG files, and leave no bytecode there."""
-    paths = [str(ROOT), str(dags), os.environ.get("PYTHONPATH", "")]
+    """Jobs find the user's modules, and those beside the DAG files, before this project's own; they
+    leave no bytecode there."""
+    paths = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    own = [str(Path(path).absolute()) for path in paths]
     return {
-        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+        "PYTHONPATH": os.pathsep.join([*own, str(dags), str(ROOT)]),
         "PYTHONDONTWRITEBYTECODE": "1",
     }
 

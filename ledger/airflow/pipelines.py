@@ -209,7 +209,7 @@ def _open_task(target: str, schedule: str | None, room_poll: timedelta) -> Any:
 
 
 def _opened(pipeline: Pipeline, key: Any, run: Any, schedule: str | None) -> Any:
-    from ledger.checks import before_run, require, surroundings
+    from ledger.checks import before_replay, before_run
     from ledger.opening import open_batch, open_replay
     from ledger.requests import Interval, RunKey
 
@@ -218,7 +218,7 @@ def _opened(pipeline: Pipeline, key: Any, run: Any, schedule: str | None) -> Any
         return _own_batch(database, pipeline, int(conf["batch"]))
     if conf.get("replay_of") is not None:
         chosen = selection(conf)
-        require(surroundings(settings, pipeline, None))
+        before_replay(database, settings, pipeline, [key])
         try:
             return open_replay(database, settings, pipeline, key, int(conf["replay_of"]), chosen)
         except BackPressureError:

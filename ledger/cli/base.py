@@ -1,5 +1,6 @@
 """What the commands share: the application, its consoles, its options, how an error ends."""
 
+import getpass
 import json
 import os
 import sys
@@ -93,3 +94,11 @@ def params_of(given: list[str]) -> dict[str, str]:
         if "=" not in one:
             raise InputError(f"--param {one!r}: expected NAME=VALUE")
     return dict(one.split("=", 1) for one in given)
+
+
+def user() -> str:
+    """Who types the command, as the ledger notes it."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a user without a name, as in some containers
+        return f"uid {os.getuid()}"

@@ -15,8 +15,8 @@ from ledger.settings import Settings
 
 @app.command(
     epilog=example(
-        "check jobs.flights:pipeline --interval-start 2013-01-01 --interval-end 2013-02-01",
-        "check jobs.flights:pipeline --json",
+        "check etl:shop --interval-start 2026-01-01 --interval-end 2026-01-02",
+        "check etl:shop --json",
     )
 )
 def check(

@@ -7,9 +7,8 @@ from typing import NoReturn
 
 from ledger.cli.base import err, fail
 from ledger.database.connection import Database
-from ledger.errors import FencedError
+from ledger.errors import FencedError, LedgerError
 from ledger.queries.batches import Batch
-from ledger.recovery import run_again
 from ledger.settings import verbose
 from ledger.settlement import abandon
 from ledger.spark.failures import explained, one_line
@@ -25,21 +24,30 @@ def fail_with(exc: Exception) -> NoReturn:
 
 @contextmanager
 def going_on(
-    database: Database, batch: Batch, target: str, step: Callable[[], str]
+    database: Database, batch: Batch, command: str, step: Callable[[], str]
 ) -> Iterator[None]:
-    """Say of what fails in here in which batch and ``step`` that was, and the command that goes on.
+    """Say of what fails in here, or is interrupted, in which batch and ``step`` that was, and the
+    ``command`` that goes on.
 
-    A batch of which nothing is committed gives back what it claimed."""
+    A batch of which nothing is committed, or under way elsewhere, gives back what it claimed."""
     try:
         yield
     except FencedError:
         raise
-    except BaseException as exc:
-        reason = f"its run failed before anything was committed: {type(exc).__name__}"
+    except (Exception, KeyboardInterrupt) as exc:
+        freed = _freed(database, batch, exc)
+        what = f"batch {batch.batch_id} (run id {batch.run_id})"
+        advice = f"{freed}To go on: {command}"
+        if isinstance(exc, Exception):
+            raise explained(exc, f"{what} failed at {step()}", advice) from exc
+        raise LedgerError(f"{what} was interrupted at {step()}. {advice}") from exc
+
+
+def _freed(database: Database, batch: Batch, exc: BaseException) -> str:
+    """What is to be said of the batch's claim; what keeps it from being given back hides no error."""
+    reason = f"its run failed before anything was committed: {type(exc).__name__}"
+    try:
         abandoned = abandon(database, batch.batch_id, reason)
-        if not isinstance(exc, Exception):
-            raise
-        what = f"batch {batch.batch_id} (run id {batch.run_id}) failed at {step()}"
-        freed = f"Batch {batch.batch_id} is abandoned and claims nothing. " if abandoned else ""
-        advice = f"{freed}To go on: {run_again(batch, target=target)}"
-        raise explained(exc, what, advice) from exc
+    except LedgerError:
+        return ""
+    return f"Batch {batch.batch_id} is abandoned and claims nothing. " if abandoned else ""

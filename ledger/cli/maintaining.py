@@ -1,7 +1,5 @@
 """Commands that look after the ledger: ``db``, ``sweep``, ``release``, ``accept``."""
 
-import getpass
-import os
 from dataclasses import asdict
 from typing import Annotated
 
@@ -9,7 +7,7 @@ import typer
 
 from ledger.acceptance import accept as accept_batch
 from ledger.cli import tables
-from ledger.cli.base import Json, app, db, example, show
+from ledger.cli.base import Json, app, db, example, show, user
 from ledger.database.connection import Database
 from ledger.database.upgrade import connect, state_of
 from ledger.errors import InputError
@@ -97,12 +95,5 @@ def accept(
 
     What is quarantined later, or again after a replay, is not accepted.
     """
-    accepted = accept_batch(connect(Settings()), batch, by=_user(), reason=reason)
+    accepted = accept_batch(connect(Settings()), batch, by=user(), reason=reason)
     show(asdict(accepted), as_json, tables.facts)
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a user without a name, as in some containers
-        return f"uid {os.getuid()}"

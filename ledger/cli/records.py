@@ -1,7 +1,6 @@
 """Commands about failed records: ``failed``, ``explain``, ``give-up``."""
 
 import csv
-import getpass
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
@@ -17,7 +16,7 @@ from sqlalchemy import Connection, Row
 
 from ledger import conditions
 from ledger.cli import tables
-from ledger.cli.base import BatchNumber, Json, PipelineName, app, example, out, show
+from ledger.cli.base import BatchNumber, Json, PipelineName, app, example, out, show, user
 from ledger.database.connection import Database
 from ledger.database.upgrade import connect
 from ledger.errors import InputError
@@ -74,7 +73,7 @@ def failed(
     )
     if not as_json:
         for case in cases[:_CASES]:
-            out.print(_advice(case))
+            out.print(_advice(case), soft_wrap=True)
 
 
 @app.command("explain", epilog=example("explain 28677"))
@@ -114,7 +113,7 @@ def give_up_records(
     as_json: Json = False,
 ) -> None:
     """Move failed records to quarantine: they will never be right, nothing waits for them."""
-    database, by = connect(Settings()), getpass.getuser()
+    database, by = connect(Settings()), user()
     done = give_up(database, reason, by, record=record, batch_id=batch, stage=stage)
     target = done.target or "MODULE:PIPELINE"
     then = f"ackledger publish {target} --batch {done.batch_id}"
@@ -332,7 +331,7 @@ def _explained(data: Mapping[str, Any]) -> RenderableType:
         for row in one.given_up
     ]
     head = f"record {one.record}" + (f", now root {one.root}" if one.root != one.record else "")
-    steps = Text("\n".join(f"  {step}" for step in one.next), style="yellow")
+    steps = tables.line("\n".join(f"  {step}" for step in one.next), "yellow")
     return Group(
         Text(head, style="bold"), Text("\n".join(lines)), Text("next", style="bold"), steps
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ledger.advice import ERROR, INCOMPLETE, QUARANTINED, advise, exit_code
-from ledger.checks import before_run, require, surroundings
+from ledger.checks import before_replay, before_run
 from ledger.cli import tables
 from ledger.cli.base import (
     BatchNumber,
@@ -35,6 +35,7 @@ from ledger.payloads import keep_all
 from ledger.pipeline import Pipeline
 from ledger.queries import batches, publications, replays
 from ledger.queries.batches import Batch
+from ledger.recovery import asked_as, run_again
 from ledger.requests import Interval, RunKey, Selection
 from ledger.settings import Settings
 from ledger.states import Guarantee
@@ -43,11 +44,12 @@ from ledger.summary import Summary, summarize
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+LOCAL = "local[*]"
+
 
 @app.command(
     epilog=example(
-        "run jobs.flights:pipeline --interval-start 2013-01-01 --interval-end 2013-02-01",
-        "run jobs.flights:pipeline --interval-start 2013-01-01 --interval-end 2013-02-01 --run-id first",
+        "run etl:shop --interval-start 2026-01-01 --interval-end 2026-01-02",
     )
 )
 def run(
@@ -64,7 +66,7 @@ def run(
     guarantee: Annotated[
         Guarantee | None, typer.Option(help="Instead of the pipeline's own.")
     ] = None,
-    master: Annotated[str, typer.Option(help="Spark master.")] = "local[*]",
+    master: Annotated[str, typer.Option(help="Spark master.")] = LOCAL,
     as_json: Json = False,
 ) -> None:
     """Run all steps of a pipeline over one interval in one process, without Airflow."""
@@ -114,7 +116,7 @@ def replay(
         bool, typer.Option("--dry-run", help="Only say what is due, by stage and reason.")
     ] = False,
     run_id: Annotated[str | None, typer.Option(help="Finds the replay of that run again.")] = None,
-    master: Annotated[str, typer.Option(help="Spark master.")] = "local[*]",
+    master: Annotated[str, typer.Option(help="Spark master.")] = LOCAL,
     as_json: Json = False,
 ) -> None:
     """Run the failed records again, one replay batch for each original batch."""
@@ -129,10 +131,9 @@ def replay(
     base = run_id or f"replay-{uuid.uuid4()}"
     summaries = []
     originals = _originals(database, pipeline, batch, selection, base)
-    if originals:
-        require(surroundings(settings, pipeline, None))
-    for original in originals:
-        key = RunKey("", f"{base}-{original}")
+    keys = {original: RunKey("", f"{base}-{original}") for original in originals}
+    before_replay(database, settings, pipeline, keys.values())
+    for original, key in keys.items():
         _session(pipeline, master)  # without Spark nothing is claimed
         try:
             opened = open_replay(database, settings, pipeline, key, original, selection)
@@ -152,7 +153,7 @@ def replay(
 def publish(
     target: Target,
     batch: BatchNumber = None,
-    master: Annotated[str, typer.Option(help="Spark master.")] = "local[*]",
+    master: Annotated[str, typer.Option(help="Spark master.")] = LOCAL,
     as_json: Json = False,
 ) -> None:
     """Show in the sinks what is decided and not shown yet, and bring states on: what a run that died has left."""
@@ -219,6 +220,10 @@ def _run_batch(
 
     started = time.monotonic()
     current = "its start"
+    options = () if master == LOCAL else ("--master", master)
+    again = run_again(batch, target=target, options=options)
+    begun = f"batch {batch.batch_id}: run id {asked_as(batch)}"
+    err.print(begun, markup=False, highlight=False, soft_wrap=True)
     with progress_of(batch.batch_id, len(pipeline.steps())) as progress:
 
         def on_step(name: str, result: StepResult | None) -> None:
@@ -226,7 +231,7 @@ def _run_batch(
             current = f"step {name!r}"
             progress.on_step(name, result)
 
-        with going_on(database, batch, target, lambda: current):
+        with going_on(database, batch, again, lambda: current):
             job = Job(_session(pipeline, master), database, settings, pipeline)
             run_steps(job, batch, on_step)
             current = "its settlement, or what follows it"

@@ -53,13 +53,13 @@ class _Fitting:
         for number, row in enumerate(self.data, 1):
             yield Text(f"row {number}", style="bold")
             lines = (f"  {name:<{width}}  {_cell(name, value)}" for name, value in row.items())
-            yield _line("\n".join(lines))
+            yield line("\n".join(lines))
 
 
 def facts(data: Mapping[str, Any]) -> RenderableType:
     """One mapping, a line each; what has no value is left out."""
     told = (f"{key}: {value}" for key, value in data.items() if value is not None)
-    return Group(*map(_line, told))
+    return Group(*map(line, told))
 
 
 def batches(data: Rows) -> RenderableType:
@@ -106,13 +106,13 @@ def summary(data: Mapping[str, Any]) -> RenderableType:
     if not any(step["duplicates"] for step in data["stages"]):
         names.remove("duplicates")
     parts: list[RenderableType] = [
-        _line(title, "bold"),
+        line(title, "bold"),
         _fitting([{name: step[name] for name in names} for step in data["stages"]]),
-        _line(f"{roots['total']:,} records: {counts}"),
+        line(f"{roots['total']:,} records: {counts}"),
     ]
-    parts += [_line(sentence, "yellow") for sentence in data["waits"]]
+    parts += [line(sentence, "yellow") for sentence in data["waits"]]
     if "advice" in data:
-        parts.append(_line(data["advice"], "yellow"))
+        parts.append(line(data["advice"], "yellow"))
     return Group(*parts)
 
 
@@ -123,13 +123,13 @@ def sweep(data: Mapping[str, Any]) -> RenderableType:
         for one in data["settlements"]
     ]
     wishes = ", ".join(str(one["batch_id"]) for one in data["replays"]) or "none"
-    tail = _line(
+    tail = line(
         f"partitions dropped: {len(data['dropped'])}; batches that ask for a replay: {wishes}"
     )
     return Group(rows(settled) if settled else Text("no open batch"), tail)
 
 
-def _line(text: str, style: str = "") -> Text:
+def line(text: str, style: str = "") -> Text:
     """Text that is not broken into lines, so that the commands in it can be pasted."""
     return Text(text, style=style, no_wrap=True, overflow="ignore")
 

@@ -236,7 +236,7 @@ def test_a_run_that_fails_before_its_first_commit_leaves_no_claim(cli, folder):
     flights.write_text("wrong\n1\n")
     line = cli.refused("run", FLIGHTS, *JANUARY)
     assert str(flights) in line
-    _, command = line.split("Batch 1 is abandoned and claims nothing. Then run again: ackledger ")
+    _, command = line.split("Batch 1 is abandoned and claims nothing. To go on: ackledger ")
     assert "--run-id run-" in command
     (abandoned,) = cli.json("status")
     assert abandoned["status"] == "abandoned"

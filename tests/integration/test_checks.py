@@ -1,5 +1,6 @@
 """What is looked at before a batch is opened."""
 
+import errno
 import json
 from types import SimpleNamespace
 
@@ -7,17 +8,28 @@ import pytest
 from sqlalchemy import create_engine, text
 from typer.testing import CliRunner
 
-from ledger import FailedRecord, FileSource, ParquetSink, Pipeline, PostgresSink, TableSource
+from ledger import (
+    FailedRecord,
+    FileSource,
+    ParquetSink,
+    Pipeline,
+    PostgresSink,
+    TableSource,
+    checks,
+    storage,
+)
 from ledger.airflow import pipelines as airflow_pipelines
-from ledger.checks import before_run, examine, require
+from ledger.checks import before_replay, before_run, examine, require
+from ledger.cli import running
 from ledger.cli.base import app
 from ledger.database import embedded
-from ledger.errors import ConfigurationError, InputError, StageError
-from ledger.opening import open_batch
-from ledger.requests import Interval, RunKey
-from ledger.settlement import abandon
+from ledger.errors import ConfigurationError, InputError, StageError, UnavailableError
+from ledger.opening import open_batch, open_replay
+from ledger.requests import Interval, RunKey, Selection
+from ledger.settlement import abandon, settle_once
 from ledger.states import BatchStatus
 from tests.integration.conftest import END, START
+from tests.support.ledgers import emit_replay, one, pipeline, replayed, whole_batch
 
 INTERVAL = Interval(START, END)
 
@@ -91,7 +103,8 @@ def test_each_thing_that_is_missing_is_named(settings, migrated, monkeypatch, tm
     assert {one.subject for one in found if one.ok} == {"database", "java", "storage"}
     with pytest.raises(ConfigurationError) as raised:
         require([one for one in found if one.subject.startswith("source")][::-1])
-    assert len(str(raised.value).splitlines()) == 2
+    sold, orders = (said[f"source {name}"].rstrip(".") for name in ("sold", "orders"))
+    assert str(raised.value) == f"2 things are wrong: (1) {sold}; (2) {orders}"
 
 
 def test_tables_are_looked_at(settings, migrated, monkeypatch, target, tmp_path):
@@ -131,7 +144,7 @@ def test_a_table_that_no_rows_fit(settings, migrated, target, monkeypatch, tmp_p
     (tmp_path / "lines.csv").write_text("id\n1\n")
     with target.begin() as connection:
         connection.execute(text("CREATE TABLE kept (id int)"))
-    finding = next(one for one in examine(settings, made, None) if one.subject == "sink kept")
+    finding = next(it for it in examine(settings, made, None) if it.subject == "sink kept")
     assert isinstance(finding.error, StageError)
     assert "CREATE UNIQUE INDEX ON" in finding.message
 
@@ -158,12 +171,113 @@ def test_an_open_batch_is_not_looked_at_again(settings, database, tmp_path):
         before_run(database, settings, made, key, INTERVAL, reprocess=True)
 
 
-def test_the_dag_looks_before_it_opens(settings, database, server_home, monkeypatch, tmp_path):
-    """The task ``open`` of a DAG opens no batch where something is missing."""
+def test_an_abandoned_replacement_reads_all_sources_again(settings, database, tmp_path):
+    """A run that was to replace a batch, found again by its run id alone, looks for the files that it reads."""
+    made = pipeline("letters")
+    first, _ = whole_batch(database, made)
+    settle_once(database, first.batch_id)
+    key, day = RunKey("", "anew"), Interval(first.interval_start, first.interval_end)
+    second = open_batch(database, settings, made, key, day, reprocess=True)
+    assert abandon(database, second.batch_id, "its run failed")
+    with pytest.raises(InputError, match="no file matches"):
+        before_run(database, settings, made, key, day)
+
+
+def lossy_letters(database):
+    """A pipeline with a reference that is not there, and a settled batch of it with a failed record."""
+    made = pipeline("letters")
+    made.reference("planes", FileSource("planes.csv", schema="n INT"))
+
+    @made.stage(reads="source")
+    def joined(rows, *, planes):
+        return rows
+
+    made.sink("planed", ParquetSink("planed"), reads="joined")
+    first, _ = whole_batch(database, pipeline("letters"), lose_sink=[0])
+    settle_once(database, first.batch_id)
+    return made, first
+
+
+def test_a_replay_that_is_open_is_not_looked_at_again(settings, database):
+    """A replay looks at what it needs before it claims; one that is open, or settled, goes on without."""
+    made, first = lossy_letters(database)
+    key = RunKey("dag", "again")
+    with pytest.raises(InputError, match=r"no file matches .*planes\.csv"):
+        before_replay(database, settings, made, [key])
+    replay = replayed(database, pipeline("letters"), first.batch_id, key.run_id)
+    before_replay(database, settings, made, [key])
+    with pytest.raises(InputError, match="no file matches"):
+        before_replay(database, settings, made, [key, RunKey("dag", "another")])
+    assert abandon(database, replay.batch_id, "its run failed")
+    with pytest.raises(InputError, match="no file matches"):
+        before_replay(database, settings, made, [key])
+
+
+def test_the_commands_that_replay_look_before_they_claim(
+    settings, database, environment, monkeypatch
+):
+    """``replay`` and a DAG's ``open`` of a replay open no batch, and start no Spark, where a reference
+    is missing; a cleared run whose replay is settled finds it again."""
+    made, first = lossy_letters(database)
+    monkeypatch.setattr(running, "load", lambda target: made)
+    monkeypatch.setattr(running, "_session", lambda *_: pytest.fail("Spark was started"))
+    done = CliRunner().invoke(app, ["replay", "letters:pipeline"])
+    assert isinstance(done.exception, InputError), done.output
+    assert "planes.csv" in str(done.exception)
+    run = SimpleNamespace(conf={"replay_of": first.batch_id})
+    key = RunKey("letters", "again")
+    with pytest.raises(InputError, match="no file matches"):
+        airflow_pipelines._opened(made, key, run, None)
+    assert one(database, "SELECT count(*) FROM batch")[0] == 1
+    replay = open_replay(database, settings, pipeline("letters"), key, first.batch_id, Selection())
+    emit_replay(database, replay)
+    with database.plain.begin() as connection:
+        connection.execute(text("UPDATE batch SET status = 'settled' WHERE kind = 'replay'"))
+    assert airflow_pipelines._opened(made, key, run, None).batch_id == replay.batch_id
+
+
+@pytest.mark.parametrize(
+    ("raised", "kind"),
+    [
+        (OSError(errno.ESTALE, "Stale file handle"), UnavailableError),
+        (OSError(errno.EIO, "Input/output error"), UnavailableError),
+        (TimeoutError("timed out"), UnavailableError),
+        (RuntimeError("try again"), UnavailableError),
+        (PermissionError(errno.EACCES, "Permission denied"), ConfigurationError),
+        (FileNotFoundError(errno.ENOENT, "No such file"), ConfigurationError),
+    ],
+)
+def test_what_may_pass_is_tried_again(raised, kind, settings, migrated, monkeypatch, tmp_path):
+    """A file system that does not answer for a moment is not permanent, as a source or as the storage."""
+    made = Pipeline("letters")
+    made.source("letters", FileSource("letters.csv", schema="letter STRING"))
+    made.sink("shelf", ParquetSink("out"), reads="letters")
+
+    def broken(*_, **__):
+        raise raised
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checks.listing, "find_files", broken)
+        found = {one.subject: one.error for one in examine(settings, made, None)}
+    assert type(found["source letters"]) is kind
+    assert str(raised) in str(found["source letters"])
+    if isinstance(raised, OSError):
+        monkeypatch.setattr(storage, "make_private", broken)
+        with pytest.raises(kind, match="ACKLEDGER_STORAGE"):
+            storage.require_storage(settings)
+
+
+@pytest.fixture
+def environment(database, server_home, monkeypatch, tmp_path):
+    """Settings of the test's ledger and folders, as variables."""
     monkeypatch.setenv("ACKLEDGER_HOME", str(server_home))
     monkeypatch.setenv("ACKLEDGER_DATABASE_URL", database.url.render_as_string(hide_password=False))
     monkeypatch.setenv("ACKLEDGER_STORAGE", str(tmp_path / "storage"))
     monkeypatch.setenv("ACKLEDGER_DATA", str(tmp_path))
+
+
+def test_the_dag_looks_before_it_opens(environment, database, tmp_path):
+    """The task ``open`` of a DAG opens no batch where something is missing."""
     made = Pipeline("letters")
     made.source("letters", FileSource("{{ interval_start | ds }}.csv", schema="letter STRING"))
     made.sink("shelf", ParquetSink("out"), reads="letters")

@@ -15,6 +15,7 @@ from ledger.database.connection import Database
 from ledger.database.upgrade import connect, downgrade, head, state_of, upgrade
 from ledger.errors import ConfigurationError
 from ledger.settings import Settings
+from scripts import down
 
 
 def modes(path):
@@ -122,3 +123,14 @@ def test_forms_of_the_url(server_home, form):
     upgrade(database)
     assert database.revision() == head()
     database.dispose()
+
+
+def test_make_down_leaves_no_server_behind(outside, monkeypatch, capsys):
+    """``make down`` ends the embedded server of its home, and may be repeated."""
+    monkeypatch.setenv("ACKLEDGER_HOME", str(outside / "home"))
+    embedded.start(outside / "home")
+    assert embedded.running(outside / "home") is not None
+    assert down.main() == 0
+    assert embedded.running(outside / "home") is None
+    assert down.main() == 0
+    assert "stopped: 0 processes of Airflow" in capsys.readouterr().out

@@ -3,9 +3,10 @@
 import pytest
 
 from ledger import ParquetSink
+from ledger.advice import advise
 from ledger.opening import open_batch
 from ledger.queries import batches
-from ledger.recovery import run_again, waiting_states, waits_for
+from ledger.recovery import asked_as, run_again, waiting_states, waits_for
 from ledger.requests import Interval, RunKey
 from ledger.settings import Settings
 from ledger.settlement import settle_once
@@ -13,9 +14,13 @@ from ledger.stage_runs import fail
 from ledger.summary import summarize
 from tests.support.ledgers import (
     START,
+    age,
+    emit,
     opened,
     pipeline,
     replayed,
+    run_middle,
+    run_sink,
     started,
     whole_batch,
 )
@@ -85,6 +90,12 @@ def test_a_running_step_is_waited_for(database):
     started(database, first.batch_id, "source")
     (told,) = database.transact(lambda c: waits_for(c, first.batch_id))
     assert told.endswith("Its step 'source' is running")
+    assert str(advise(summarize(database, first.batch_id))) == (
+        f"batch {first.batch_id} is open. Its step 'source' is running"
+    )
+    age(database, first.batch_id, 3600)
+    (told,) = database.transact(lambda c: waits_for(c, first.batch_id))
+    assert "The driver of its step 'source' fell silent. To go on: " in told
 
 
 def test_the_command_that_goes_on(database):
@@ -106,3 +117,31 @@ def test_the_command_that_goes_on(database):
     assert run_again(replay) == (
         f"ackledger replay MODULE:PIPELINE --batch {lossy.batch_id} --run-id again"
     )
+    assert asked_as(replay) == "again"
+    far = run_again(replay, target="jobs.x:p", options=("--master", "spark://far:7077"))
+    assert far.endswith("--run-id again --master spark://far:7077")
+
+
+def test_an_undecided_batch_has_its_command(database):
+    """What is said of a batch whose step failed, or of one that is held, has its run id and command;
+    the pipeline's place is the ledger's."""
+    made = pipeline(max_failed_ratio=0.2)
+    interval = Interval(START, START.replace(hour=6))
+    batch = open_batch(database, Settings(data="/data"), made, RunKey("", "run-1f"), interval)
+    with database.plain.begin() as connection:
+        connection.exec_driver_sql("UPDATE pipeline SET target = 'jobs.x:p'")
+    again = (
+        "ackledger run jobs.x:p --interval-start 2013-01-01 --interval-end 2013-01-01T06:00:00 "
+        "--run-id run-1f"
+    )
+    name = f"batch {batch.batch_id} is"
+    said = lambda: str(advise(summarize(database, batch.batch_id)))  # noqa: E731
+    assert said() == f"{name} open. Its step 'source' has not run. To go on: {again}"
+    fail(database, started(database, batch.batch_id, "source"), MISSING)
+    assert f"Its step 'source' failed: {MISSING}. To go on: {again};" in said()
+    roots = emit(database, batch, 4)
+    run_middle(database, batch, roots)
+    run_sink(database, batch, roots, lose=roots[:2])
+    settle_once(database, batch.batch_id)
+    assert said().startswith(f"{name} held. ")
+    assert said().endswith(f"Fix it and {again}, or accept it: ackledger release {batch.batch_id}")

@@ -4,6 +4,8 @@ import io
 import os
 import subprocess
 import sys
+from dataclasses import fields
+from datetime import datetime
 from importlib import metadata
 from types import SimpleNamespace
 
@@ -12,7 +14,9 @@ from rich.console import Console
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from ledger.cli import app, progress, tables
+from ledger.cli import app, base, progress, records, tables
+from ledger.explaining import Explanation
+from ledger.remedies import Case, remedies
 
 COUNTS = {"total": 336776, "acked": 336776, "failed": 12345, "quarantined": 0, "pending": 0}
 BATCH = {
@@ -65,8 +69,6 @@ def test_ids_can_be_pasted_back_and_counts_can_be_read():
 )
 def test_tables_fit_a_narrow_terminal(more):
     """No line of a table is wider than 80 columns, and no value is cut, broken or left out."""
-    from datetime import datetime
-
     row = {**BATCH, "interval_start": datetime(2013, 1, 1), **more}
     shown = printed(tables.batches([row]))
     assert max(map(len, shown.splitlines())) <= 80
@@ -105,8 +107,61 @@ def test_a_command_in_a_message_stays_one_line():
 @pytest.mark.parametrize("path", list(commands()), ids=" ".join)
 def test_every_command_has_an_example(path):
     """``--help`` of each command shows how one types it."""
-    shown = CliRunner().invoke(app, [*path, "--help"]).output
-    assert f"ackledger {' '.join(path)}" in shown.split("Examples:")[1]
+    shown = CliRunner().invoke(app, [*path, "--help"], env={"COLUMNS": "80"}).output
+    lines = [line.strip() for line in shown.split("Examples:")[1].splitlines() if line.strip()]
+    assert lines
+    for line in lines:  # each is whole, also on a narrow terminal
+        assert line.startswith(f"ackledger {' '.join(path)}"), line
+
+
+LONG = {
+    "target": "a_package.with_a_module:and_its_pipeline",
+    "batch_id": 12345,
+    "interval_start": datetime(2013, 1, 1),
+    "interval_end": datetime(2013, 2, 1),
+    "params": {"region": "a region with a rather long name"},
+    "dag_id": "a_dag_of_some_length",
+    "stage": "with_the_plane_and_the_weather",
+    "at_source": False,
+    "rereads": False,
+    "reprocesses": True,
+}
+
+
+@pytest.mark.parametrize("at_source", [False, True])
+def test_commands_of_failed_and_explain_stay_one_line_each(at_source, monkeypatch):
+    """What these two advise can be pasted from 80 columns and from a pipe: a line for each command."""
+    row = SimpleNamespace(records=3, _mapping={**LONG, "at_source": at_source, "records": 3})
+    vars(row).update(row._mapping)
+    wanted = remedies(Case.of(row))
+    assert max(map(len, wanted)) > 80
+    nothing = dict.fromkeys(field.name for field in fields(Explanation))
+    told = {**nothing, "record": 7, "root": 7, "attempts": [], "given_up": [], "next": wanted}
+    shown = printed(records._explained(told)).splitlines()
+    assert [line.strip() for line in shown[-len(wanted) :]] == wanted
+    # failed prints its advice by itself, after the table
+    out = Console(file=io.StringIO(), width=80)
+    monkeypatch.setattr(records, "out", out)
+    database = SimpleNamespace(reader=None, transact=lambda work, engine=None: [row])
+    monkeypatch.setattr(records, "connect", lambda settings: database)
+    monkeypatch.setattr(records, "show", lambda *_: None)
+    assert CliRunner().invoke(app, ["failed"]).exit_code == 0
+    assert {line.strip() for line in out.file.getvalue().splitlines()} >= set(wanted[1:])
+
+
+def test_a_user_without_a_name_has_a_number(monkeypatch):
+    """In a container a user may have no name: commands that note who typed them note the number."""
+
+    def nobody():
+        raise KeyError("getpwuid(): uid not found: 4711")
+
+    monkeypatch.setattr(base.getpass, "getuser", nobody)
+    assert base.user() == f"uid {os.getuid()}"
+    noted = []
+    monkeypatch.setattr(records, "connect", lambda settings: None)
+    monkeypatch.setattr(records, "give_up", lambda database, reason, by, **_: noted.append(by))
+    CliRunner().invoke(app, ["give-up", "7", "--reason", "a test"])
+    assert noted == [f"uid {os.getuid()}"]
 
 
 def test_version_and_completion():

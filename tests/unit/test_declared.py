@@ -13,7 +13,17 @@ from ledger.java import require_java
     ("schema", "found"),
     [
         ("id STRING, cents BIGINT", {"id": "string", "cents": "bigint"}),
-        ("`a b` INT NOT NULL COMMENT 'a, b', d DECIMAL(10, 2)", None),
+        (
+            "`a b` INT NOT NULL COMMENT 'a, b', d DECIMAL(10, 2)",
+            {"a b": "int", "d": "decimal(10, 2)"},
+        ),
+        ("n BIGINT COMMENT 'net, in cents', who STRING", {"n": "bigint", "who": "string"}),
+        ("n BIGINT COMMENT 'price (net', who STRING", {"n": "bigint", "who": "string"}),
+        (r"n BIGINT COMMENT 'it\'s, net', who STRING", {"n": "bigint", "who": "string"}),
+        ("n BIGINT COMMENT 'it''s, net', who STRING", {"n": "bigint", "who": "string"}),
+        ('n BIGINT COMMENT "is not null, >", who STRING', {"n": "bigint", "who": "string"}),
+        ("`a,(b` INT, who STRING", {"a,(b": "int", "who": "string"}),
+        ("no type, 'n' INT", None),
         ("`a b` INT NOT NULL, d DECIMAL(10, 2)", {"a b": "int", "d": "decimal(10, 2)"}),
         ("a: INT, m MAP<STRING, INT>", {"a": "int", "m": "map<string, int>"}),
         (StructType([StructField("n", IntegerType())]), {"n": "int"}),
@@ -47,4 +57,17 @@ def test_versions_of_java(said, ok, tmp_path, monkeypatch):
         assert str(java) in require_java()
         return
     with pytest.raises(ConfigurationError, match=rf"found {said.split('.')[0]} \({java}\)"):
+        require_java()
+
+
+def test_a_java_home_without_java_is_named(tmp_path, monkeypatch):
+    """Where JAVA_HOME points nowhere the variable is what is wrong, not Java."""
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "gone"))
+    with pytest.raises(
+        ConfigurationError, match=rf"JAVA_HOME={tmp_path}/gone has none: .*unset it"
+    ):
+        require_java()
+    monkeypatch.delenv("JAVA_HOME")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ConfigurationError, match="none was found: install"):
         require_java()

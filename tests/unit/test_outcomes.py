@@ -80,6 +80,13 @@ def test_what_is_tolerated_is_named():
     assert ANY_TARGET in str(advice)
 
 
+def test_an_undecided_batch_says_where_it_stands():
+    """Of a batch that is not decided the step is named, and how to go on, not that it has to run again."""
+    stands = "Its step 'join' is running"
+    found = summary(status=BatchStatus.OPEN, stands=stands)
+    assert str(advise(found)) == f"batch 7 is open. {stands}"
+
+
 def test_report():
     """Counts, where records broke and why in columns, what a state waits for, what to type."""
     lost = SimpleNamespace(stage="join", reason="lost", status="failed", messages=1200)

@@ -1,5 +1,9 @@
 """What ``make up`` does with folders of the user's own."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 from ledger.settings import Settings
@@ -51,3 +55,60 @@ def test_a_folder_that_is_not_there_is_refused(tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit):
         up.main()
     assert f"{tmp_path}/none is no folder" in capsys.readouterr().err
+
+
+def test_modules_of_ones_own_come_first(tmp_path, monkeypatch):
+    """A DAG file that has the name of its pipeline's module finds that on PYTHONPATH, and a package of one's
+    own is not hidden by one of this project; what is nowhere else is found here."""
+    shop, dags = tmp_path / "shop", tmp_path / "shop" / "dags"
+    (shop / "jobs").mkdir(parents=True)
+    dags.mkdir()
+    (shop / "orders.py").write_text("pipeline = 'of the module'")
+    (shop / "jobs" / "__init__.py").write_text("own = True")
+    (dags / "orders.py").write_text("from orders import pipeline")
+    (dags / "beside.py").write_text("")
+    monkeypatch.setenv("ACKLEDGER_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PYTHONPATH", "shop")
+    monkeypatch.chdir(tmp_path)
+    given = up.service_environment(Settings(), "postgresql://airflow", dags)["PYTHONPATH"]
+    assert given.split(os.pathsep) == [str(shop), str(dags), str(ROOT)]
+    program = "import beside, jobs, orders, scripts; assert jobs.own; print(orders.pipeline)"
+    found = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": given},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert found.stdout == "of the module\n", found.stderr
+
+
+@pytest.mark.parametrize("flights", [True, False])
+def test_input_is_written_only_where_it_is_ours(flights, tmp_path, monkeypatch):
+    """The flights are written where no folder was named; into a folder of the user's nothing is."""
+    calls = []
+    monkeypatch.setenv("ACKLEDGER_DATA", str(tmp_path / "data"))
+    for place, name in (
+        (up.embedded, "start"),
+        (up, "Database"),
+        (up, "upgrade"),
+        (up.embedded, "ensure_database"),
+        (up.services, "configure"),
+        (up.subprocess, "run"),
+    ):
+        monkeypatch.setattr(place, name, lambda *_, **__: "postgresql://airflow")
+    monkeypatch.setattr(up.services, "start", lambda *_: iter(["scheduler"]))
+    monkeypatch.setattr(up.data, "write_all", calls.append)
+    up.up(Settings(home=tmp_path / "home"), 8080, tmp_path / "dags", flights=flights)
+    assert calls == [tmp_path / "data"] * flights
+    assert not (tmp_path / "data").exists()
+
+
+def test_what_to_copy_is_named():
+    """Whoever has DAGS= is told of each DAG of ours that a link or an event leads to."""
+    ours = {path.name for path in (ROOT / "dags").glob("ledger_*.py")}
+    assert len(ours) == 3
+    assert all(f"dags/{name}" in up._hint(False) for name in ours)
+    guide = (ROOT / "docs" / "operating.md").read_text()
+    assert all(f"`dags/{name}`" in guide for name in ours)

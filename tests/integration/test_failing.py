@@ -1,0 +1,91 @@
+"""How a command that runs a batch fails: what it gives back, and what it says."""
+
+import pytest
+
+from ledger.cli import failing, running
+from ledger.cli.failing import going_on
+from ledger.errors import InputError, LedgerError, UnavailableError
+from ledger.opening import open_batch
+from ledger.queries import batches
+from ledger.requests import Interval, RunKey
+from ledger.states import BatchStatus
+from tests.support.ledgers import END, START, age, emit, opened, pipeline, started
+
+AGAIN = "ackledger run jobs.x:p --run-id run"
+
+
+def status_of(database, batch):
+    """The batch's status as of now."""
+    return database.transact(lambda c: batches.get_batch(c, batch.batch_id)).status
+
+
+def fails(database, batch, exc):
+    """What is raised where a step of the batch ends with ``exc``."""
+    with (
+        pytest.raises(LedgerError) as raised,
+        going_on(database, batch, AGAIN, lambda: "step 'source'"),
+    ):
+        raise exc
+    return raised.value
+
+
+def test_the_batch_of_a_run_that_lives_is_left_to_it(database):
+    """Of two commands with one run id the one that fails does not abandon what the other is at; once
+    that one fell silent, it does."""
+    batch = opened(database, pipeline())
+    started(database, batch.batch_id, "source")
+    told = str(fails(database, batch, InputError("no such module")))
+    assert (
+        told == f"batch 1 (run id run) failed at step 'source': no such module. To go on: {AGAIN}"
+    )
+    assert status_of(database, batch) is BatchStatus.OPEN
+    age(database, batch.batch_id, 3600)
+    assert "Batch 1 is abandoned and claims nothing. To go on: " in str(
+        fails(database, batch, InputError("no such module"))
+    )
+    assert status_of(database, batch) is BatchStatus.ABANDONED
+
+
+def test_a_database_that_goes_away_hides_no_error(database, monkeypatch):
+    """Where the claim cannot be given back, the step's own error is told, with the way on."""
+    batch = opened(database, pipeline())
+
+    def gone(*_):
+        raise UnavailableError("the database did not answer")
+
+    monkeypatch.setattr(failing, "abandon", gone)
+    told = fails(database, batch, InputError("a file is cut off"))
+    assert isinstance(told, InputError)
+    assert str(told).endswith(f"failed at step 'source': a file is cut off. To go on: {AGAIN}")
+
+
+def test_an_interrupted_run_says_how_to_go_on(database):
+    """Ctrl-C ends with batch, run id, step and command, also once something is committed."""
+    batch = opened(database, pipeline())
+    emit(database, batch, 2)
+    told = str(fails(database, batch, KeyboardInterrupt()))
+    assert told == f"batch 1 (run id run) was interrupted at step 'source'. To go on: {AGAIN}"
+    assert status_of(database, batch) is BatchStatus.OPEN
+
+
+@pytest.mark.parametrize(
+    ("master", "option"),
+    [("spark://far:7077", " --master spark://far:7077"), (running.LOCAL, "")],
+)
+def test_a_run_says_its_id_when_it_begins(master, option, database, settings, monkeypatch, capsys):
+    """A run id that was made up is printed before Spark starts; the way on goes to the same cluster."""
+
+    def refuse(*_):
+        raise InputError("no cluster")
+
+    monkeypatch.setattr(running, "_session", refuse)
+    made = pipeline()
+    batch = open_batch(database, settings, made, RunKey("", "run-1f"), Interval(START, END))
+    with pytest.raises(InputError) as raised:
+        running._run_batch(database, settings, made, batch, master, "jobs.x:p")
+    assert capsys.readouterr().err.splitlines()[0] == "batch 1: run id run-1f"
+    assert str(raised.value).endswith(
+        "failed at its start: no cluster. Batch 1 is abandoned and claims nothing. To go on: "
+        "ackledger run jobs.x:p --interval-start 2013-01-01 --interval-end 2013-01-02 "
+        f"--run-id run-1f{option}"
+    )
