@@ -72,16 +72,16 @@ def waiting(
 
 def unfinished_step(connection: Connection, batch_id: int) -> Row[Any] | None:
     """The first step of a batch, in order, that has no committed run, with its last run: stage,
-    kind, state
-    (None: it never ran) and failure. None if all are committed."""
+    kind, state (None: it never ran), failure, and alive (its lease has not lapsed). None if all are
+    committed."""
     statement = text("""
         SELECT step.value ->> 'name' AS stage, step.value ->> 'kind' AS kind,
-               last.state, last.failure
+               last.state, last.failure, last.alive
         FROM batch b
         CROSS JOIN LATERAL jsonb_array_elements(b.topology)
           WITH ORDINALITY AS step (value, number)
         LEFT JOIN LATERAL (
-          SELECT r.state, r.failure FROM stage_run r
+          SELECT r.state, r.failure, r.lease_until > clock_timestamp() AS alive FROM stage_run r
           WHERE r.batch_id = b.batch_id AND r.stage = step.value ->> 'name'
           ORDER BY r.state = 'committed' DESC, r.stage_run_id DESC LIMIT 1) AS last ON true
         WHERE b.batch_id = :id AND last.state IS DISTINCT FROM 'committed'
