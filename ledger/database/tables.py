@@ -680,7 +680,7 @@ failed_payload = Table(
         "content",
         Text,
         nullable=False,
-        comment="JSON of its fields, or raw text of what did not parse; at most 10,000 signs.",
+        comment="JSON of its fields, or raw text of what did not parse; at most 10,000 characters.",
     ),
     Column(
         "parsed",
