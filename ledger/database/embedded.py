@@ -140,7 +140,7 @@ def _is_postgres(pid: int) -> bool:
     import psutil
 
     try:
-        return psutil.Process(pid).name().startswith("postgres")
+        return str(psutil.Process(pid).name()).startswith("postgres")
     except psutil.NoSuchProcess:
         return False
 
