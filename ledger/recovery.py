@@ -4,6 +4,7 @@ words."""
 import shlex
 from collections.abc import Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from sqlalchemy import Connection, Row
@@ -11,6 +12,7 @@ from sqlalchemy import Connection, Row
 from ledger.commands import ANY_TARGET
 from ledger.queries import batches, checkpoints
 from ledger.queries.batches import Batch
+from ledger.requests import REPROCESS
 from ledger.states import BatchKind, BatchStatus, RunState
 
 _FOLLOWING = ("combine", "stateful")
@@ -24,7 +26,8 @@ def run_again(
     ``stage``, or where it stands."""
     if batch.dag_id:
         task = f"the task {stage} and those after it" if stage else "its failed tasks"
-        return f"in Airflow clear {task} in run {batch.run_id} of DAG {batch.dag_id}"
+        run_id = batch.run_id.removesuffix(REPROCESS)  # the batch has it, Airflow's run has not
+        return f"in Airflow clear {task} in run {run_id} of DAG {batch.dag_id}"
     if batch.kind is BatchKind.REPLAY:
         given = ["replay", target, "--batch", str(batch.original_id), "--run-id", asked_as(batch)]
     else:
@@ -69,51 +72,53 @@ def waiting_states(connection: Connection, pipeline: str | None = None) -> list[
 
 
 def _why(connection: Connection, row: Row[Any], asked: int | None = None) -> str:
+    target = _target(connection, batches.get_batch(connection, row.batch_id))
     if row.state == "due" or row.waits_because == "its state is due":
-        return "is due: the next run applies it, or ackledger publish MODULE:PIPELINE"
+        return f"is due: the next run applies it, or ackledger publish {target}"
     batch = batches.get_batch(connection, row.waits_for_batch_id)
     own = "" if batch.batch_id == asked else f" for batch {batch.batch_id}"
     interval = f"{_shown(batch.interval_start)} to {_shown(batch.interval_end)}"
     found = [f"waits{own}: {row.waits_because} (interval {interval})"]
     if batch.status is BatchStatus.SETTLED:
-        return ". ".join([*found, _settled(batch, row.waits_because)])
+        return ". ".join([*found, _settled(batch, row.waits_because, target)])
     return ". ".join([*found, *_cause(connection, batch)])
 
 
-def _settled(batch: Batch, obstacle: str) -> str:
+def _target(connection: Connection, batch: Batch) -> str:
+    return batches.target(connection, batch.pipeline_id) or ANY_TARGET
+
+
+def _settled(batch: Batch, obstacle: str, target: str) -> str:
     """What brings on a settled batch, by what ``state_progress`` says that it lacks."""
     if obstacle.startswith("records of it are failed"):
         return (
             f"ackledger failed --batch {batch.original_id} says which and why; replay them: "
-            f"ackledger replay MODULE:PIPELINE --batch {batch.original_id}"
+            f"ackledger replay {target} --batch {batch.original_id}"
         )
     if obstacle.startswith("units of it"):
-        return "To ask for them: ackledger publish MODULE:PIPELINE"
+        return f"To ask for them: ackledger publish {target}"
     return "It goes on once that is decided"
 
 
 def _cause(connection: Connection, batch: Batch) -> Sequence[str]:
     """What is the matter with an undecided batch, and what to do, as sentences without their
     stops."""
-    target = batches.target(connection, batch.pipeline_id) or ANY_TARGET
-    again = run_again(batch, target=target)
+    again = partial(run_again, batch, target=_target(connection, batch))
     if batch.status is BatchStatus.HELD:
         reason = _first_line(batch.held_reason)
-        return [f"{reason}. Fix it and {again}, or accept it: ackledger release {batch.batch_id}"]
+        return [f"{reason}. Fix it and {again()}, or accept it: ackledger release {batch.batch_id}"]
     step = checkpoints.unfinished_step(connection, batch.batch_id)
     if step is None or step.kind in _FOLLOWING:
-        return [f"All its steps are done: settle it with ackledger sweep, or {again}"]
-    again = run_again(batch, step.stage, target)
+        return [f"All its steps are done: settle it with ackledger sweep, or {again()}"]
     state = RunState(step.state) if step.state else None
     if state is RunState.RUNNING and step.alive:
         return [f"Its step {step.stage!r} is running"]
-    if state is RunState.RUNNING:
-        return [f"The driver of its step {step.stage!r} fell silent. To go on: {again}"]
     if state is RunState.FAILED:
         told = f"Its step {step.stage!r} failed: {_first_line(step.failure)}"
         gone = "; if its source never comes, the sweeper abandons it after message_timeout"
-        return [told, f"To go on: {again}{gone * (step.kind == 'source')}"]
-    return [f"Its step {step.stage!r} has not run. To go on: {again}"]
+        return [told, f"To go on: {again(step.stage)}{gone * (step.kind == 'source')}"]
+    died = "was running, and its driver has died" if state is RunState.RUNNING else "has not run"
+    return [f"Its step {step.stage!r} {died}. To go on: {again(step.stage)}"]
 
 
 def _first_line(told: str | None) -> str:

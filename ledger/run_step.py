@@ -60,7 +60,7 @@ def _run(given: argparse.Namespace) -> int:
     require_storage(settings)
     session = build_session(f"ackledger {pipeline.name}.{given.step}")
     job = Job(session, database, settings, pipeline)
-    attempt = Attempt(given.attempt, given.try_number)
+    attempt = Attempt(given.attempt, given.try_number, given.attempt_number)
     if given.step in _FOLLOWING:
         done = _FOLLOWING[given.step](job, given.batch, attempt)
         _log.info("batch %s: %s %s", given.batch, given.step, done)
@@ -89,6 +89,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--step", required=True)
     parser.add_argument("--attempt", required=True, type=UUID, help="id of the task instance")
     parser.add_argument("--try-number", default=1, type=int)
+    parser.add_argument(
+        "--attempt-number", type=int, help="drawn from the ledger when the task began"
+    )
     return parser.parse_args()
 
 

@@ -37,6 +37,7 @@ class Bloom:
 
 
 BATCH_FOLDER = "batch"  # in a folder of Parquet files: batch=<id>
+STAGING_FOLDER = "_staging"  # beside those of batches: what is not shown yet
 LONGEST_NAME = 63  # bytes of an identifier in PostgreSQL, which cuts off the rest
 
 Dedup = Literal["none", "exact"] | Bloom

@@ -29,8 +29,7 @@ class Attempt:
     """One try of one task, or one call of a command; it may run several steps.
 
     ``attempt_id``: by which it finds the run that it opened. ``number``: drawn from the ledger when
-    a command began; None: drawn when it opens a run. ``try_number``: of a task of Airflow; None: of
-    a command.
+    it began; None: drawn when it opens a run. ``try_number``: of a task of Airflow, shown only.
     """
 
     attempt_id: UUID = field(default_factory=uuid4)
@@ -38,11 +37,7 @@ class Attempt:
     number: int | None = None
 
     def is_older_than(self, run: Run) -> bool:
-        """Whether the attempt that opened ``run`` began after this one: of two tasks Airflow says
-        so, by
-        the order of their ids, else the ledger by the order of its numbers."""
-        if self.try_number is not None and run.try_number is not None:
-            return run.attempt_id.int > self.attempt_id.int
+        """Whether the attempt that opened ``run`` began after this one."""
         return self.number is not None and run.attempt_number > self.number
 
 
@@ -80,7 +75,7 @@ class Record:
 
 
 def begin(database: Database) -> Attempt:
-    """The attempt of a command that begins now, newer than every one that began before."""
+    """An attempt that begins now, newer than every one that began before."""
     return Attempt(number=database.transact(runs.draw_number))
 
 

@@ -3,8 +3,8 @@
 Where a path leads is declared by the pipeline; a run's parameters only fill in names.
 """
 
-from collections.abc import Iterator, Mapping
-from datetime import datetime
+from collections.abc import Iterator, Mapping, Sequence, Set
+from datetime import date, datetime
 from functools import cache
 from typing import Any
 
@@ -18,15 +18,30 @@ _BESIDE_LETTERS = " _-=+,@:."  # what a parameter may have in a path, with lette
 
 @cache
 def _environment() -> Environment:
-    environment = Environment(undefined=StrictUndefined, autoescape=False)
+    environment = Environment(undefined=StrictUndefined, autoescape=False, finalize=_one_value)
     environment.filters.update(
-        ds=lambda moment: moment.strftime("%Y-%m-%d"),
-        ds_nodash=lambda moment: moment.strftime("%Y%m%d"),
-        ts=lambda moment: moment.isoformat(),
-        ts_nodash=lambda moment: moment.strftime("%Y%m%dT%H%M%S"),
-        ts_nodash_with_tz=lambda moment: moment.isoformat().replace("-", "").replace(":", ""),
+        ds=lambda found: _moment(found).strftime("%Y-%m-%d"),
+        ds_nodash=lambda found: _moment(found).strftime("%Y%m%d"),
+        ts=lambda found: _moment(found).isoformat(),
+        ts_nodash=lambda found: _moment(found).strftime("%Y%m%dT%H%M%S"),
+        ts_nodash_with_tz=lambda found: (
+            _moment(found).isoformat().replace("-", "").replace(":", "")
+        ),
     )
     return environment
+
+
+def _moment(found: Any) -> date:
+    if not isinstance(found, date):
+        raise TypeError(f"expected a moment such as interval_start, found {found!r}")
+    return found
+
+
+def _one_value(found: Any) -> Any:
+    """What an expression gives to the path: as text, a list's brackets would be a pattern."""
+    if isinstance(found, Sequence | Mapping | Set) and not isinstance(found, str):
+        raise TypeError(f"expected one value, found {found!r}")
+    return found
 
 
 def check(template: str) -> None:
@@ -64,35 +79,38 @@ def render(
     try:
         made = _environment().from_string(template)
         return made.render(interval_start=interval_start, interval_end=interval_end, params=given)
-    except (TemplateError, TypeError, ValueError, ArithmeticError) as exc:
+    except (TemplateError, TypeError, ValueError, ArithmeticError, AttributeError) as exc:
         raise InputError(
             f"path {template!r} cannot be rendered: {exc}; the run's parameters are "
             f"{sorted(params) or 'none'}"
         ) from exc
 
 
-class Parameters(Mapping[str, Any]):
-    """Those of a run, checked when a path asks for them: others may have any value."""
+class _Several:
+    """Several values of a run's parameters, checked one by one when a path asks for them.
 
-    def __init__(self, template: str, name: str, values: Mapping[str, Any]):
+    They have no text of their own: that of a list would be a pattern.
+    """
+
+    def __init__(self, template: str, name: str, values: Any):
         self._template = template
         self._name = name
         self._values = values
 
-    def __getitem__(self, key: str) -> Any:
-        return self._checked(f"{self._name}.{key}", self._values[key])
-
-    def __iter__(self) -> Iterator[str]:
-        return (self._checked(f"a name in {self._name}", key) for key in self._values)
-
     def __len__(self) -> int:
         return len(self._values)
+
+    def __repr__(self) -> str:
+        raise InputError(
+            f"path {self._template!r}: {self._name} is {self._values!r}, and a path takes one value: "
+            "give a name only, or let the path choose one of them"
+        )
 
     def _checked(self, name: str, value: Any) -> Any:
         if isinstance(value, Mapping):
             return Parameters(self._template, name, value)
         if isinstance(value, list | tuple):
-            return [self._checked(f"{name}[{n}]", one) for n, one in enumerate(value)]
+            return Listed(self._template, name, value)
         if not _is_name(str(value)):
             raise InputError(
                 f"path {self._template!r}: {name} is {value!r}, and a parameter in a path may have "
@@ -100,6 +118,23 @@ class Parameters(Mapping[str, Any]):
                 "'..'. The pipeline declares the folders and patterns; give a name only"
             )
         return value
+
+
+class Parameters(_Several, Mapping[str, Any]):
+    """Those of a run by name: others than a path asks for may have any value."""
+
+    def __getitem__(self, key: str) -> Any:
+        return self._checked(f"{self._name}.{key}", self._values[key])
+
+    def __iter__(self) -> Iterator[str]:
+        return (self._checked(f"a name in {self._name}", key) for key in self._values)
+
+
+class Listed(_Several, Sequence[Any]):
+    """Those of a list, by number."""
+
+    def __getitem__(self, chosen: Any) -> Any:
+        return self._checked(f"{self._name}[{chosen}]", self._values[chosen])
 
 
 def _is_name(text: str) -> bool:

@@ -211,7 +211,7 @@ def _open_task(target: str, schedule: str | None, room_poll: timedelta) -> Any:
 def _opened(pipeline: Pipeline, key: Any, run: Any, schedule: str | None) -> Any:
     from ledger.checks import before_replay, before_run
     from ledger.opening import open_batch, open_replay
-    from ledger.requests import Interval, RunKey
+    from ledger.requests import REPROCESS, Interval, RunKey
 
     database, settings, conf = connected(), Settings(), run.conf or {}
     if conf.get("batch") is not None:  # a run that looks after a batch which another one opened
@@ -229,7 +229,7 @@ def _opened(pipeline: Pipeline, key: Any, run: Any, schedule: str | None) -> Any
     start, end = interval_of(conf, run, schedule)
     reprocess = bool(conf.get("reprocess"))
     if reprocess:  # by the same run, cleared, it is another batch than the one that it replaces
-        key = RunKey(key.dag_id, f"{key.run_id}#reprocess")
+        key = RunKey(key.dag_id, key.run_id + REPROCESS)
     interval = Interval(start, end, params)
     before_run(database, settings, pipeline, key, interval, reprocess=reprocess)
     return open_batch(

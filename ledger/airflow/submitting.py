@@ -8,16 +8,19 @@ from typing import Any
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
-from ledger.errors import EXIT_PERMANENT
+from ledger.errors import EXIT_PERMANENT, LedgerError
 from ledger.pipeline import Pipeline
 from ledger.settings import Settings
 
 
 class Step(SparkSubmitOperator):
-    """Fails for good, without another JVM, what the driver says another attempt would only fail
-    again."""
+    """Numbers its attempt before the driver starts: one that Airflow has lost stays the older one,
+    however late it comes. Fails for good, without another JVM, what the driver says another attempt
+    would only fail again."""
 
     def execute(self, context: Any) -> None:
+        number = ["--attempt-number", str(_drawn())]
+        self.application_args = [*(self.application_args or []), *number]
         try:
             super().execute(context)
         except AirflowException as exc:
@@ -128,6 +131,17 @@ def _arguments(target: str, step: str) -> list[str]:
         "--pipeline", target, "--batch", "{{ ti.xcom_pull(task_ids='open') }}", "--step", step,
         "--attempt", "{{ ti.id }}", "--try-number", "{{ ti.try_number }}",
     ]  # fmt: skip
+
+
+def _drawn() -> int:
+    from ledger.queries import runs
+
+    try:
+        return int(connected().transact(runs.draw_number))
+    except LedgerError as exc:
+        if not exc.permanent:
+            raise
+        raise AirflowFailException(str(exc)) from None
 
 
 def connected() -> Any:

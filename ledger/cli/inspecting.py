@@ -1,5 +1,10 @@
 """Commands that ask the ledger: ``status``, ``sql``."""
 
+from itertools import count
+from typing import Any
+
+from sqlalchemy import Row
+
 from ledger.cli import tables
 from ledger.cli.base import BatchNumber, Json, PipelineName, app, err, example, show
 from ledger.cli.running import summary_of
@@ -33,4 +38,13 @@ def status(
 def sql(query: str, as_json: Json = False) -> None:
     """Ask the ledger in SQL: one query, by a login that can only read."""
     rows = asking.answer(connect(Settings()), query)
-    show([dict(row._mapping) for row in rows], as_json, tables.rows)
+    show([_named(row) for row in rows], as_json, tables.rows)
+
+
+def _named(row: Row[Any]) -> dict[str, Any]:
+    """A row by its columns' names, of which a repeated one is numbered: count, count_2."""
+    made: dict[str, Any] = {}
+    for name, value in zip(row._fields, row, strict=True):
+        numbered = (f"{name}_{number}" for number in count(2))
+        made[name if name not in made else next(n for n in numbered if n not in made)] = value
+    return made

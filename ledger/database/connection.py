@@ -266,10 +266,19 @@ def _programming(database: Database, exc: ProgrammingError) -> LedgerError:
             f"the ledger's schema in {database.shown} lacks something: {first_line(exc)}. Run 'ackledger db upgrade'"
         )
     if code == "42501":
-        return ConfigurationError(
-            f"the database user may not do this: {first_line(exc)}. Grant it the role ledger_writer"
-        )
+        advice = f". Grant it the role {WRITER}" if _lacks_writer(database) else ""
+        return ConfigurationError(f"the database user may not do this: {first_line(exc)}{advice}")
     return LedgerError(f"the ledger database refused a statement: {first_line(exc)}")
+
+
+def _lacks_writer(database: Database) -> bool:
+    """Whether the URL's own user has not the role that jobs and services work as."""
+    statement = text("SELECT pg_has_role(session_user, :role, 'MEMBER')")
+    try:
+        with database.plain.connect() as connection:
+            return not connection.execute(statement, {"role": WRITER}).scalar_one()
+    except DBAPIError:  # there is no such role, or no answer any more
+        return False
 
 
 def first_line(exc: DBAPIError) -> str:

@@ -6,7 +6,7 @@ import os
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -45,6 +45,8 @@ def start(home: Path) -> str:
     be started, with the end of its log.
     """
     with _told(home), _server(home) as server:
+        with server._lock:
+            _forget_dead(home)
         server.start()  # a handle that this process has already may be of a stopped server
         # At exit it would only take its lock again, and make the home anew that is gone.
         atexit.unregister(server._cleanup)
@@ -130,17 +132,26 @@ def _postmaster(home: Path) -> "PostmasterInfo | None":
             found = PostmasterInfo.read_from_pgdata(folder)
         except (AssertionError, ValueError):  # it is just being written, or damaged
             return None
-    return found if found is not None and _is_postgres(found) else None
+    return found if found is not None and _is_postgres(found.pid) else None
 
 
-def _is_postgres(found: "PostmasterInfo") -> bool:
+def _is_postgres(pid: int) -> bool:
     """Whether the process lives, and has not only the number of one that died."""
     import psutil
 
     try:
-        return found.process is not None and found.process.name().startswith("postgres")
-    except psutil.Error:
+        return str(psutil.Process(pid).name()).startswith("postgres")
+    except psutil.NoSuchProcess:
         return False
+
+
+def _forget_dead(home: Path) -> None:
+    """Remove the record of a server that died, which the wheel believes where another process has its number."""
+    record = _folder(home) / "postmaster.pid"
+    with suppress(FileNotFoundError):
+        lines = record.read_text().splitlines()
+        if lines and lines[0].isdigit() and not _is_postgres(int(lines[0])):
+            record.unlink()
 
 
 @contextmanager

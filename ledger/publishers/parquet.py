@@ -8,6 +8,7 @@ import pyarrow as pa
 from ledger.delivery import Delivery, Refusal, Rule, require_staged
 from ledger.errors import StageError
 from ledger.sinks import BATCH_FOLDER as BATCH
+from ledger.sinks import STAGING_FOLDER as STAGING
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ class ParquetPublisher:
         return f"{self.path}/{BATCH}={batch_id}"
 
     def _place(self, batch_id: int) -> str:
-        return f"{self.path}/_staging/batch={batch_id}"
+        return f"{self.path}/{STAGING}/batch={batch_id}"
 
     def shows(self, delivery: Delivery) -> bool:
         """Whether the batch's folder is this very version: what was staged is gone from its place, or there

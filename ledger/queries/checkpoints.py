@@ -72,8 +72,8 @@ def waiting(
 
 def unfinished_step(connection: Connection, batch_id: int) -> Row[Any] | None:
     """The first step of a batch, in order, that has no committed run, with its last run: stage,
-    kind, state
-    (None: it never ran), failure, and whether its lease holds (alive). None if all are committed."""
+    kind, state (None: it never ran), failure, and alive (its lease has not lapsed). None if all are
+    committed."""
     statement = text("""
         SELECT step.value ->> 'name' AS stage, step.value ->> 'kind' AS kind,
                last.state, last.failure, last.alive

@@ -209,14 +209,13 @@ class FrameReader:
 def read_reference(
     spark: SparkSession, settings: Settings, batch: Batch, name: str, source: FileSource
 ) -> DataFrame:
-    """A side input; a record of it that does not parse fails the stage that reads it."""
+    """A side input; a record of it that does not parse fails the stage that reads it, without its
+    text: whoever reads the ledger sees the failure."""
     path = templates.render(source.path, batch.interval_start, batch.interval_end, batch.params)
     reader = Reader(spark, source)
     records = reader.records(listing.find_files(name, source, settings.data_path(path)))
-    message = F.concat(
-        F.lit(f"reference {name!r}: "), "_error", F.lit(": "), F.col("_raw").cast("string")
-    )
-    parsed = F.when(F.col("_error").isNull(), F.lit(True)).otherwise(
+    message = F.concat(F.lit(f"reference {name!r} ({path}): "), ERROR)
+    parsed = F.when(F.col(ERROR).isNull(), F.lit(True)).otherwise(
         F.raise_error(message).cast("boolean")
     )
     return records.where(parsed).select(*(f"`{column}`" for column in reader.schema.names))

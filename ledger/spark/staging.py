@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 
 from ledger.errors import StageError
 from ledger.manifest import Manifest, take_manifest
-from ledger.sinks import ParquetSink, PostgresSink
+from ledger.sinks import STAGING_FOLDER, ParquetSink, PostgresSink
 from ledger.spark.job import ROOT, ROOTS, UNIT
 from ledger.steps import SinkStep, suggestion
 from ledger.storage import require_writable
@@ -42,7 +42,7 @@ def stage_rows(rows: DataFrame, step: SinkStep, folder: str) -> Manifest:
 
 def _close_staging(folder: Path) -> None:
     """What is staged beside the folders that are shown is for this user alone until it is renamed."""
-    staging = folder.parent.parent
+    staging = next(place for place in folder.parents if place.name == STAGING_FOLDER)
     with suppress(OSError):  # what cannot be written to is said right after this
         staging.parent.mkdir(parents=True, exist_ok=True)
         staging.mkdir(mode=0o700, exist_ok=True)

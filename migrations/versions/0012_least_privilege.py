@@ -189,7 +189,41 @@ TRIGGERS = {
         OR OLD.replaced_at IS NOT NULL AND NEW.replaced_at IS DISTINCT FROM OLD.replaced_at
     )""",
     "checkpoint": "OLD.acked_at IS NOT NULL AND NEW.acked_at IS DISTINCT FROM OLD.acked_at",
+    "failed_message": """(
+        NEW.status <> OLD.status AND (OLD.status::text, NEW.status::text) NOT IN (
+          ('failed', 'replaying'), ('failed', 'quarantined'), ('failed', 'superseded'),
+          ('quarantined', 'replaying'),
+          ('replaying', 'failed'), ('replaying', 'quarantined'), ('replaying', 'recovered'),
+          ('recovered', 'failed'), ('recovered', 'quarantined'))
+        OR (NEW.attempts <> OLD.attempts OR NEW.root_id <> OLD.root_id)
+           AND NOT (NEW.attempts = OLD.attempts + 1
+                    AND OLD.status::text IN ('replaying', 'recovered')
+                    AND NEW.status::text IN ('failed', 'quarantined'))
+        OR NEW.replay_batch_id IS NULL AND NEW.status::text = 'replaying'
+        OR NEW.status <> OLD.status AND NEW.status::text = 'recovered'
+           AND NEW.replay_batch_id IS DISTINCT FROM OLD.replay_batch_id
+    )""",
 }
+# After a row is changed: before, each row would be locked by itself, and these change by the million.
+AFTER = ("failed_message",)
+
+# What a decided batch emitted is what its verdict counts.
+EMIT = "emit_run_id, first_root, roots, rest"
+REFUSE_EMIT = """
+CREATE FUNCTION refuse_another_emit() RETURNS trigger
+LANGUAGE plpgsql SET search_path = public, pg_temp AS $$
+BEGIN
+  IF EXISTS (SELECT FROM batch b WHERE b.batch_id = OLD.batch_id
+             AND b.status::text IN ('settled', 'superseded')) THEN
+    RAISE EXCEPTION '% is history: % may not change it', TG_TABLE_NAME, current_user
+      USING ERRCODE = 'insufficient_privilege';
+  END IF;
+  RETURN NEW;
+END $$
+"""
+REFUSE_EMIT_COMMENT = "Refuses an update by the writer of what a decided batch emitted."
+# Everybody who is not the owner: a login that is a member of ledger_writer need not take on its role.
+BY_A_WRITER = "NOT pg_has_role(current_user, 'ledger_owner', 'USAGE')"
 
 # The views that had the raw text: {detail} stands where it was.
 DETAIL = """
@@ -367,15 +401,25 @@ def _functions() -> None:
 
 
 def _triggers() -> None:
-    op.execute(REFUSE)
-    op.execute(f"COMMENT ON FUNCTION refuse_rewriting() IS {_literal(REFUSE_COMMENT)}")
-    op.execute("ALTER FUNCTION refuse_rewriting() OWNER TO ledger_owner")
+    for name, body, comment in (
+        ("refuse_rewriting", REFUSE, REFUSE_COMMENT),
+        ("refuse_another_emit", REFUSE_EMIT, REFUSE_EMIT_COMMENT),
+    ):
+        op.execute(body)
+        op.execute(f"COMMENT ON FUNCTION {name}() IS {_literal(comment)}")
+        op.execute(f"ALTER FUNCTION {name}() OWNER TO ledger_owner")
     for table, rewrites in TRIGGERS.items():
-        op.execute(
-            f"CREATE TRIGGER {table}_history BEFORE UPDATE ON {table} FOR EACH ROW "
-            f"WHEN (current_user = 'ledger_writer' AND {rewrites}) "
-            "EXECUTE FUNCTION refuse_rewriting()"
-        )
+        moment = "AFTER" if table in AFTER else "BEFORE"
+        _trigger(table, moment, rewrites, "refuse_rewriting")
+    other = f"{_of('NEW', EMIT)} IS DISTINCT FROM {_of('OLD', EMIT)}"
+    _trigger("batch_source", "BEFORE", other, "refuse_another_emit")
+
+
+def _trigger(table: str, moment: str, rewrites: str, function: str) -> None:
+    op.execute(
+        f"CREATE TRIGGER {table}_history {moment} UPDATE ON {table} FOR EACH ROW "
+        f"WHEN ({rewrites} AND {BY_A_WRITER}) EXECUTE FUNCTION {function}()"
+    )
 
 
 def upgrade() -> None:
@@ -407,9 +451,10 @@ def downgrade() -> None:
     for table in (*UPDATED, "root_counter"):
         op.execute(f"GRANT INSERT, UPDATE, DELETE ON {table} TO ledger_writer")
     op.execute(CLEAR.format(guard=""))
-    for table in TRIGGERS:
+    for table in (*TRIGGERS, "batch_source"):
         op.execute(f"DROP TRIGGER {table}_history ON {table}")
     op.execute("DROP FUNCTION refuse_rewriting()")
+    op.execute("DROP FUNCTION refuse_another_emit()")
     for signature in FUNCTIONS:
         name, _, argument = signature.removesuffix(")").partition("(")
         op.execute(f"DROP FUNCTION {name}({argument.split()[1]})")

@@ -16,10 +16,10 @@ depends_on = None
 # Of attempt_id and try_number, before and now.
 ATTEMPT = (
     "Id of the task instance (UUIDv7): the greatest is the newest attempt.",
-    "The attempt: a task instance's id (the greatest is the newest) or a command's.",
+    "The attempt: a task instance's id, or a command's.",
 )
 TRY = ("Airflow's try number, shown only.", "Airflow's try number, shown only; null of a command.")
-NUMBER = "Drawn when a command began, or a task opened the run: the greatest is the newest."
+NUMBER = "Drawn when a command or a task began: the greatest is the newest."
 
 
 def upgrade() -> None:

@@ -62,7 +62,7 @@ def upgrade() -> None:
             "content",
             sa.Text(),
             nullable=False,
-            comment="JSON of its fields, or raw text of what did not parse; at most 10,000 signs.",
+            comment="JSON of its fields, or raw text of what did not parse; at most 10,000 characters.",
         ),
         sa.Column(
             "parsed",

@@ -1,10 +1,15 @@
 """``ackledger sql``: one statement by construction, by a login that can read and nothing else."""
 
+import json
+import time
 from contextlib import contextmanager
 
 import pytest
 from sqlalchemy import text
+from typer.testing import CliRunner
 
+from ledger.cli import inspecting
+from ledger.cli.base import app
 from ledger.database import connection as connections
 from ledger.database.connection import Database
 from ledger.database.tables import metadata
@@ -169,11 +174,27 @@ def content(database):
         ]
 
 
+def sessions_end(database):
+    """Wait for the sessions of queries: the server ends one only after its client has left."""
+    query = text(
+        "SELECT count(*) FROM pg_stat_activity "
+        "WHERE usename = 'ledger_sql' AND datname = current_database()"
+    )
+    deadline = time.monotonic() + 30
+    alive = 1
+    while alive:
+        assert time.monotonic() < deadline, f"{alive} sessions of queries have not ended"
+        with database.plain.connect() as connection:
+            alive = connection.execute(query).scalar_one()
+        time.sleep(0.02)
+
+
 @contextmanager
 def nothing_changes(database, folder):
     """What is asked in here leaves no trace in the database, and no file."""
     before = content(database)
     yield folder / "made"
+    sessions_end(database)
     assert content(database) == before
     assert list(folder.iterdir()) == []
 
@@ -242,9 +263,17 @@ def test_a_wrong_query_is_one_line(ledger, query, said):
     assert len(str(caught.value).splitlines()) == 1
 
 
+def test_columns_of_one_name(ledger, monkeypatch):
+    """No column is dropped for its name: a repeated one is numbered, past those that are taken."""
+    monkeypatch.setattr(inspecting, "connect", lambda _: ledger)
+    query = "SELECT count(*), count(*) FILTER (WHERE false), 7 AS count_2, count(*) FROM batch"
+    told = CliRunner().invoke(app, ["sql", query, "--json"])
+    assert json.loads(told.stdout) == [{"count": 1, "count_2": 0, "count_2_2": 7, "count_3": 1}]
+
+
 def test_a_query_has_an_end(ledger, monkeypatch):
     """A query past its time is stopped, even if it has set a longer one."""
-    monkeypatch.setattr(connections, "QUERY_TIMEOUT", "200ms")
+    monkeypatch.setattr(connections, "QUERY_TIMEOUT", "2s")
     hasty = Database(ledger.url.render_as_string(hide_password=False))
     with pytest.raises(InputError, match="the query was stopped after"):
         asking.answer(hasty, "SELECT set_config('statement_timeout', '0', false), pg_sleep(60)")

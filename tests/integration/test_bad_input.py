@@ -210,7 +210,8 @@ def test_file_that_vanishes_after_planning(runner, tmp_path, monkeypatch):
 
 
 def test_malformed_reference_fails_the_stage(runner, tmp_path):
-    """A side input is not tracked, so a record of it that does not parse fails the stage, quoting it."""
+    """A side input is not tracked, so a record of it that does not parse fails the stage, which names the file, the
+    column and the value; the record's text is not for every reader of the ledger."""
     write(tmp_path, "a.csv", b"n,name,price\n1,a,2\n")
     (tmp_path / "side.csv").write_bytes(b"n,label\n1,one\nx,two\n")
     made = Pipeline("referring")
@@ -227,8 +228,11 @@ def test_malformed_reference_fails_the_stage(runner, tmp_path):
     run.step(batch, "records")
     with pytest.raises(Exception, match="To go on") as raised:
         run.step(batch, "joined")
-    said = "reference 'side': malformed csv: n: expected int, found x: x,two"
+    said = "reference 'side' (side.csv): malformed csv: n: expected int, found x"
     assert said in failures.one_line(raised.value)
+    (kept,) = rows(run.job.database, "SELECT failure FROM stage_progress WHERE stage = 'joined'")
+    assert said in kept.failure
+    assert "x,two" not in kept.failure
 
 
 def test_reserved_name_in_a_schema(runner, tmp_path):

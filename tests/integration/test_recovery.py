@@ -7,7 +7,7 @@ from ledger.advice import advise
 from ledger.opening import open_batch
 from ledger.queries import batches
 from ledger.recovery import asked_as, run_again, waiting_states, waits_for
-from ledger.requests import Interval, RunKey
+from ledger.requests import REPROCESS, Interval, RunKey
 from ledger.settings import Settings
 from ledger.settlement import settle_once
 from ledger.stage_runs import fail
@@ -95,7 +95,37 @@ def test_a_running_step_is_waited_for(database):
     )
     age(database, first.batch_id, 3600)
     (told,) = database.transact(lambda c: waits_for(c, first.batch_id))
-    assert "The driver of its step 'source' fell silent. To go on: " in told
+    assert "Its step 'source' was running, and its driver has died. To go on: " in told
+
+
+def test_a_step_whose_driver_died_is_told(database):
+    """A run whose lease has lapsed runs no more: the sentence says so, and how to go on."""
+    made = summing()
+    first = opened(database, made)
+    started(database, first.batch_id, "source")
+    age(database, first.batch_id, 3600)
+    (told,) = database.transact(lambda c: waits_for(c, first.batch_id))
+    assert told.endswith(
+        "Its step 'source' was running, and its driver has died. To go on: in Airflow clear the "
+        "task source and those after it in run run of DAG dag"
+    )
+
+
+def test_sentences_name_the_pipeline_that_is_stored(database):
+    """A command in a sentence has the pipeline's own MODULE:PIPELINE, where the ledger knows it."""
+    made = summing()
+    batch, _ = whole_batch(database, made)
+    settle_once(database, batch.batch_id)
+    with database.plain.begin() as connection:
+        connection.exec_driver_sql("UPDATE pipeline SET target = 'jobs.mine:chain'")
+    (told,) = database.transact(lambda c: waits_for(c, batch.batch_id))
+    assert told.endswith("or ackledger publish jobs.mine:chain")
+
+
+def test_a_reprocess_goes_on_in_its_own_run(database):
+    """What is cleared is the run as Airflow knows it, not the name that its second batch has."""
+    batch = opened(database, pipeline(), f"manual__2013{REPROCESS}")
+    assert run_again(batch, "middle").endswith("in run manual__2013 of DAG dag")
 
 
 def test_the_command_that_goes_on(database):

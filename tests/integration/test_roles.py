@@ -3,11 +3,13 @@
 import re
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import create_engine, text
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.pool import NullPool
 
+from ledger.database.connection import Database
 from ledger.database.tables import metadata
-from ledger.errors import InputError
+from ledger.errors import ConfigurationError, InputError
 from ledger.opening import open_batch
 from ledger.queries import (
     batches,
@@ -22,9 +24,19 @@ from ledger.queries import (
 from ledger.requests import Interval, RunKey
 from ledger.settings import Settings
 from ledger.settlement import settle_once
-from ledger.states import BatchStatus
+from ledger.states import BatchStatus, MessageStatus
 from tests.conftest import ROOT
-from tests.support.ledgers import END, START, one, opened, pipeline, rows, run_middle, whole_batch
+from tests.support.ledgers import (
+    END,
+    START,
+    one,
+    opened,
+    pipeline,
+    replayed,
+    rows,
+    run_middle,
+    whole_batch,
+)
 from tests.support.ledgers import emit as emitted
 
 # Columns that the writer may update. It may update no other, delete from one table, truncate none.
@@ -179,8 +191,21 @@ def test_history_in_full(database):
             connection.execute(text(statement))
 
 
-def test_a_verdict_stays(database):
-    """What the writer updates of an open batch and a running run, it may not once that ended."""
+@pytest.fixture
+def member(database):
+    """A login that has the writer's role, and has not taken it on."""
+    address = database.url.set(username="ledger_test_job")
+    engine = create_engine(address, poolclass=NullPool)
+    with database.plain.begin() as connection:
+        connection.exec_driver_sql("CREATE ROLE ledger_test_job LOGIN IN ROLE ledger_writer")
+    yield engine
+    with database.plain.begin() as connection:
+        connection.exec_driver_sql("DROP ROLE ledger_test_job")
+
+
+def test_a_verdict_stays(database, member):
+    """What the writer updates of an open batch and a running run, it may not once that ended, nor
+    may a login that only is a member of its role."""
     batch, _ = whole_batch(database, pipeline(), lose_sink=[0])
     with database.writer.begin() as connection:
         connection.execute(text("UPDATE batch SET held_reason = NULL, released = false"))
@@ -202,14 +227,80 @@ def test_a_verdict_stays(database):
         "publication SET rows = 7",
         "publication SET replaced_at = NULL",
         "checkpoint SET acked_at = NULL",
+        "batch_source SET roots = 1",
+        "batch_source SET first_root = 7",
+        "batch_source SET emit_run_id = NULL",
+        "failed_message SET status = 'recovered'",
+        "failed_message SET attempts = 0",
+        "failed_message SET root_id = 7",
     ):
-        assert denied(database.writer, f"UPDATE {change}"), change
+        for engine in (database.writer, member):
+            assert denied(engine, f"UPDATE {change}"), change
     for change in (
         "batch SET woken_at = now(), status = 'superseded'",
         "stage_run SET state = 'superseded'",
         "checkpoint SET removed_at = now()",
+        "batch_source SET notified_at = now(), claimed = false",
     ):
-        assert not denied(database.writer, f"UPDATE {change}"), change
+        for engine in (database.writer, member):
+            assert not denied(engine, f"UPDATE {change}"), change
+    assert not denied(database.plain, "UPDATE batch SET failed_roots = 0")
+
+
+FAILED, REPLAYING, RECOVERED, QUARANTINED, SUPERSEDED = MESSAGE = tuple(MessageStatus)
+MOVES = {
+    FAILED: {REPLAYING, QUARANTINED, SUPERSEDED},
+    REPLAYING: {FAILED, RECOVERED, QUARANTINED},
+    RECOVERED: {FAILED, QUARANTINED},
+    QUARANTINED: {REPLAYING},
+    SUPERSEDED: set(),
+}
+
+
+@pytest.mark.parametrize("status", MESSAGE)
+def test_what_becomes_of_a_message(database, status):
+    """The writer moves a failed message as replays do, counts its attempts up where one fails, and
+    moves it no other way."""
+    made = pipeline()
+    batch, _ = whole_batch(database, made, lose_sink=[0])
+    settle_once(database, batch.batch_id)
+    replay = replayed(database, made, batch.batch_id).batch_id
+    with database.plain.begin() as connection:
+        connection.execute(
+            text("UPDATE failed_message SET status = :status, replay_batch_id = :batch"),
+            {"status": status, "batch": replay},
+        )
+    by = lambda change: denied(database.writer, f"UPDATE failed_message SET {change}")  # noqa: E731
+    lawful = {other for other in MESSAGE if not by(f"status = '{other}'")}
+    assert lawful - {status} == MOVES[status]
+    assert by("attempts = attempts - 1")
+    assert by("attempts = attempts + 1")
+    assert by("status = 'recovered', replay_batch_id = NULL") == (status is not RECOVERED)
+    for other in (FAILED, QUARANTINED):
+        again = f"status = '{other}', root_id = 7, attempts = attempts"
+        assert by(f"{again} + 1") == (status not in (REPLAYING, RECOVERED))
+        assert by(f"{again} + 2")
+        assert by(again)
+
+
+def test_a_refusal_of_the_writer_asks_for_no_role(database):
+    """Who has the writer's role is not told to get it; who has not, is."""
+    batch, _ = whole_batch(database, pipeline())
+    settle_once(database, batch.batch_id)
+    with pytest.raises(ConfigurationError) as told:
+        database.transact(lambda c: c.execute(text("UPDATE batch SET roots = 7")))
+    assert str(told.value).endswith("batch is history: ledger_writer may not change it")
+    with database.plain.begin() as connection:
+        connection.exec_driver_sql("CREATE ROLE ledger_test_nobody LOGIN")
+    address = database.url.set(username="ledger_test_nobody")
+    nobody = Database(address.render_as_string(hide_password=False))
+    try:
+        with pytest.raises(ConfigurationError, match=r"Grant it the role ledger_writer$"):
+            nobody.revision()
+    finally:
+        nobody.dispose()
+        with database.plain.begin() as connection:
+            connection.exec_driver_sql("DROP ROLE ledger_test_nobody")
 
 
 def test_the_services_may_do_their_work(database):

@@ -63,7 +63,7 @@ class Modelled:
 
 def task(order):
     """An attempt of Airflow; the greater its order, the newer it is."""
-    return Attempt(UUID(int=order), try_number=1)
+    return Attempt(UUID(int=order), 1, order)
 
 
 class LedgerLife(RuleBasedStateMachine):

@@ -4,10 +4,14 @@ import os
 import stat
 import tempfile
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
+from ledger.database import embedded
 from ledger.database.reach import Account, first_closed
+from ledger.errors import ConfigurationError
+from ledger.spark.staging import _close_staging
 from ledger.storage import make_private, private_output
 
 STRANGER = Account("stranger", 2**20, frozenset({2**20}))
@@ -71,3 +75,75 @@ def test_what_a_run_writes_is_private(open_folder):
     assert {mode(path) for path in found if path.is_dir()} == {0o700}
     assert {mode(path) for path in found if path.is_file()} == {0o600}
     assert mode(open_folder) == 0o755
+
+
+@pytest.mark.parametrize("below", ["run=2", "run=2/kept-1f"])
+def test_what_is_staged_is_private(open_folder, below):
+    """The folder in which a ParquetSink stages is closed when it is made, also where a part of a run
+    is staged anew."""
+    _close_staging(open_folder / "out" / "_staging" / "batch=1" / below)
+    assert mode(open_folder / "out" / "_staging") == 0o700
+    assert mode(open_folder) == 0o755
+
+
+@pytest.fixture
+def by_root(monkeypatch, open_folder):
+    """A process of root's, whose server would be a stranger's, and the wheel that it would use."""
+    programs = open_folder / "programs"
+    programs.mkdir(mode=0o755)
+    (programs / "postgres").touch(0o755)
+
+    class Wheel:
+        """What the server's module has of interest."""
+
+        POSTGRES_VERSIONS: ClassVar = {18: programs}
+        TARGET_POSTGRES_VERSION = 18
+        ensure_prefix_permissions = ensure_folder_permissions = os.chmod
+
+        @staticmethod
+        def get_server(folder, **options):
+            """A handle that only knows its folder."""
+            return folder
+
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(os, "getegid", os.getgid)
+    monkeypatch.setattr(embedded, "_account", lambda: STRANGER)
+    monkeypatch.setattr(embedded, "import_module", lambda _name: Wheel)
+    return Wheel
+
+
+def test_root_changes_no_permission_of_others(by_root, open_folder):
+    """By root the wheel's two functions that open folders to everybody do nothing."""
+    home = open_folder / "home"
+    home.mkdir(mode=0o711)
+    with embedded._server(home) as server:
+        assert server == home / "postgres"
+        for name in ("ensure_prefix_permissions", "ensure_folder_permissions"):
+            getattr(by_root, name)(home, 0o777)
+    assert (mode(open_folder), mode(home), mode(home / "postgres")) == (0o755, 0o711, 0o700)
+
+
+@pytest.mark.parametrize(
+    ("closed", "said"),
+    [
+        ("home", r"home is closed to it: choose an ACKLEDGER_HOME that user stranger can reach"),
+        ("programs", r"its programs in .* are closed to it at .*programs: install ackledger where"),
+    ],
+)
+def test_root_needs_a_way_for_the_server(by_root, open_folder, closed, said):
+    """Where the server's user cannot pass to its data or its programs, root is told which folder,
+    and what to do; no folder for the data is made."""
+    (open_folder / "home").mkdir(mode=0o711)
+    (open_folder / closed).chmod(0o700)
+    with pytest.raises(ConfigurationError, match=said), embedded._server(open_folder / "home"):
+        raise AssertionError("it was let through")
+    assert not (open_folder / "home" / "postgres").exists()
+    assert mode(open_folder / closed) == 0o700
+
+
+def test_another_user_is_asked_nothing(by_root, open_folder, monkeypatch):
+    """A server that its own user starts needs no way for another, and the wheel stays as it is."""
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    open_folder.chmod(0o700)
+    with embedded._server(open_folder / "home"):
+        assert by_root.ensure_prefix_permissions is os.chmod

@@ -107,3 +107,52 @@ def test_a_template_that_fails():
     """What a template does wrong with a value is one line of the ledger's own."""
     with pytest.raises(InputError, match=r"cannot be rendered.*parameters are \['n'\]"):
         render("{{ interval_start + params.n }}", START, END, {"n": 1})
+
+
+@pytest.mark.parametrize("value", [["ab"], ["a", "b"], {"a": "b"}, [], [["ab"]]])
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "params.region",
+        "params.region ~ ''",
+        "params.region | upper",
+        "params.region | string",
+        "'%s' | format(params.region)",
+        "params.region | pprint",
+    ],
+)
+def test_several_values_are_no_name(expression, value):
+    """A list or a dict has no text in a path: its brackets would be a pattern."""
+    with pytest.raises(InputError, match=r"params\.region is .*a path takes one value") as told:
+        render("{{ " + expression + " }}/*.csv", START, END, {"region": value})
+    assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "params.many | list",
+        "params.many | sort",
+        "params.many | tojson",
+        "params.deep | dictsort",
+        "params | list",
+    ],
+)
+def test_no_list_by_a_filter(expression):
+    """Nor does a filter make a list a pattern."""
+    with pytest.raises(InputError, match=r"cannot be rendered|takes one value"):
+        render("{{ " + expression + " }}", START, END, {"many": ["ab"], "deep": {"a": "b"}})
+
+
+def test_one_of_several():
+    """One value of a list or a dict is a name as any other."""
+    template = "{{ params.many[1] }}-{{ params.many | last }}-{{ params.many | join('+') }}"
+    params = {"many": ["a", "b"], "deep": {"x": "c"}}
+    assert render(template, START, END, params) == "b-b-a+b"
+    assert render("{{ params.deep.x }}{{ params.many[1:] | first }}", START, END, params) == "cb"
+
+
+def test_a_text_is_no_moment():
+    """A filter of moments over a text says what it expected and found."""
+    with pytest.raises(InputError, match=r"expected a moment such as interval_start, found '2024'"):
+        render("{{ params.day | ds }}", START, END, {"day": "2024"})

@@ -1,0 +1,74 @@
+"""What a run writes is for its user alone: snapshots, outputs, and what sinks stage."""
+
+import stat
+
+import pytest
+from sqlalchemy import create_engine
+from sqlalchemy.pool import NullPool
+
+from ledger import FileSource, ParquetSink, Pipeline, PostgresSink
+from ledger.database import embedded
+from ledger.running import publish_settled, withhold
+from ledger.settlement import settle_once
+
+
+@pytest.fixture
+def target(server_home):
+    """An empty database."""
+    url = embedded.ensure_database(embedded.start(server_home), "private")
+    with create_engine(url, poolclass=NullPool).begin() as connection:
+        connection.exec_driver_sql("DROP TABLE IF EXISTS plain, ackledger_commit")
+    return url
+
+
+def pipeline(url):
+    """n -> n -> a folder and a table; an odd one fails."""
+    made = Pipeline("private", guarantee="exactly_once", max_replays=1)
+    made.source("numbers", FileSource("in.csv", schema="n INT"))
+
+    @made.stage(reads="numbers")
+    def even(numbers):
+        return numbers.where("n % 2 = 0")
+
+    made.sink("folder", ParquetSink("folder"), reads="even")
+    made.sink("plain", PostgresSink(url, "plain"), reads="even")
+    return made
+
+
+def modes(place):
+    """The permission bits of all folders and of all files of a run below a place, itself included."""
+    found = {
+        kind: {stat.S_IMODE(path.stat().st_mode) for path in (place, *place.rglob("*")) if of(path)}
+        for kind, of in (("folders", lambda p: p.is_dir()), ("files", lambda p: p.is_file()))
+    }
+    assert all(found.values()), f"nothing is in {place}"
+    return found
+
+
+def test_what_a_run_writes_is_for_its_user_alone(runner, tmp_path, target):
+    """Of a real run the snapshot, the stage's output and a table's staged files are 0700 and 0600,
+    and what a folder stages is behind a folder of 0700, which is so as well where rows are staged
+    anew after a settlement."""
+    (tmp_path / "in.csv").write_text("n\n1\n2\n4\n")
+    run = runner(pipeline(target))
+    batch = run.open()
+    run.steps(batch)
+    storage = tmp_path / "storage" / "private"
+    written = ("numbers", "even", "plain")
+    for step in written:
+        assert modes(storage / step) == {"folders": {0o700}, "files": {0o600}}, step
+    staging = tmp_path / "folder" / "_staging"
+    assert stat.S_IMODE(staging.stat().st_mode) == 0o700
+
+    settle_once(run.job.database, batch.batch_id)
+    for path in [*staging.rglob("*.parquet"), *(storage / "plain").rglob("*.parquet")]:
+        path.unlink()
+    staging.chmod(0o755)
+    for path in sorted(staging.rglob("*"), reverse=True):
+        path.unlink() if path.is_file() else path.rmdir()
+    staging.rmdir()
+    assert sorted(withhold(run.job, batch.batch_id)) == ["folder", "plain"]
+    assert stat.S_IMODE(staging.stat().st_mode) == 0o700
+    assert stat.S_IMODE(storage.stat().st_mode) == 0o700
+    publish_settled(run.job, batch.batch_id)
+    assert list((tmp_path / "folder" / f"batch={batch.batch_id}").rglob("*.parquet"))
