@@ -136,7 +136,8 @@ def _line(found: Row[Any]) -> int | None:
 
 def _next(found: Row[Any]) -> list[str]:
     """What to do about a record, by its state."""
-    if found.status == "failed" and not found.held:
+    status = "superseded" if found.batch_status == "superseded" else found.status
+    if status == "failed" and not found.held:
         return remedies(_case(found))
     target = found.target or "MODULE:PIPELINE"
     chosen = f"ackledger replay {target} --batch {found.batch_id} --root {found.root_id}"
@@ -147,7 +148,10 @@ def _next(found: Row[Any]) -> list[str]:
         "recovered": "nothing: a replay has processed it to every sink",
         "superseded": "nothing: another batch replaced this one and has read its interval again",
     }
-    return [lines[found.status]]
+    if status == "quarantined" and not found.accepted:
+        accept = f'ackledger accept {found.batch_id} --reason "..."'
+        return [lines[status], f"if what is quarantined of its batch may stay out: {accept}"]
+    return [lines[status]]
 
 
 def _case(found: Row[Any]) -> Case:

@@ -17,8 +17,9 @@ from ledger.explaining import explain
 from ledger.giving_up import give_up
 from ledger.payloads import keep_payloads, try_to_keep
 from ledger.queries import publications, reports
-from ledger.settlement import settle_once
+from ledger.settlement import settle_once, wake
 from ledger.snapshots import MOST_CHARACTERS
+from ledger.states import Outcome
 from ledger.summary import summarize
 from tests.support import ledgers
 from tests.support.ledgers import (
@@ -202,6 +203,50 @@ def test_giving_up_is_final_and_audited(database, batch):
         give_up(database, " ", "me", record=roots[0])
 
 
+def test_what_is_given_up_needs_no_second_word(database):
+    """A record given up is accepted by whoever gives it up: its batch is complete. One that is quarantined for its
+    retries is not, and its explanation names both ways out."""
+    made = ledgers.pipeline(max_replays=5)
+    found, roots = whole_batch(database, made, 5, lose_sink=[0, 1])
+    settle_once(database, found.batch_id)
+    give_up(database, "a test order", "ada", record=roots[0])
+    assert summarize(database, found.batch_id).outcome is Outcome.INCOMPLETE
+    give_up(database, "a test order", "ada", record=roots[1])
+    with database.plain.begin() as connection:  # as if its sink showed it
+        connection.exec_driver_sql("UPDATE publication SET published_at = now()")
+    assert summarize(database, found.batch_id).outcome is Outcome.COMPLETE
+    kept = rows(database, "SELECT accepted_by, accepted_because FROM accepted_record")
+    assert kept == [("ada", "a test order")] * 2
+    assert len(explain(database, roots[0]).next) == 1
+
+    found, roots = whole_batch(
+        database, ledgers.pipeline(max_replays=0), 5, day=1, run_id="b", lose_sink=[0]
+    )
+    settle_once(database, found.batch_id)
+    replay, accept = explain(database, roots[0]).next
+    assert replay.endswith(f"--root {roots[0]} --quarantined")
+    assert accept.endswith(f'ackledger accept {found.batch_id} --reason "..."')
+
+
+def test_each_give_up_asks_for_the_units_that_it_frees(database):
+    """A batch whose units were asked for is looked at again once another of its records is given up: by then no
+    record of a unit may be left to be replayed. What another process chose before that is dropped."""
+    found, roots = whole_batch(database, ledgers.pipeline(max_replays=5), 5, lose_sink=[0, 1])
+    settle_once(database, found.batch_id)
+
+    def woken():
+        return one(database, "SELECT woken_at IS NOT NULL FROM batch")[0]
+
+    give_up(database, "never", "me", record=roots[0])
+    seen = database.transact(lambda c: publications.failed_roots(c, found.batch_id))
+    database.transact(lambda c: wake(c, found.batch_id, [], "sink", seen))
+    assert woken()
+    give_up(database, "never", "me", record=roots[1])
+    assert not woken()
+    database.transact(lambda c: wake(c, found.batch_id, [], "sink", seen))
+    assert not woken()
+
+
 def test_what_was_held_back_is_published_once_the_last_failure_is_given_up(database):
     """With settle="hold" giving up the last failed record decides that the sinks show the rest."""
     made = ledgers.pipeline(settle="hold")
@@ -226,7 +271,9 @@ def test_a_reprocessed_batch_counts_no_record_twice(database, batch):
     assert database.transact(lambda c: reports.failures(c, chosen)) == []
     asked = database.transact(lambda c: reports.failures(c, {**chosen, "batch_id": found.batch_id}))
     assert sum(row.messages for row in asked) == 5
-    assert explain(database, roots[0]).next[0].startswith("nothing: another batch replaced")
+    for number in (0, 5):  # one failed, the other was given up
+        (only,) = explain(database, roots[number]).next
+        assert only.startswith("nothing: another batch replaced")
 
 
 @pytest.fixture
