@@ -131,7 +131,10 @@ def _line(found: Row[Any]) -> int | None:
     if found.source_file is None or found.source_row is None:
         return None
     sought = Sought(found.source_row, found.content, found.parsed)
-    return lines_of(found.source_file, [sought]).get(found.source_row)
+    layout: Mapping[str, Any] = next(
+        (step for step in found.topology if step["name"] == found.source), {}
+    )
+    return lines_of(found.source_file, [sought], layout).get(found.source_row)
 
 
 def _next(found: Row[Any]) -> list[str]:
@@ -154,6 +157,11 @@ def _next(found: Row[Any]) -> list[str]:
     return [lines[status]]
 
 
+def _has_key(found: Row[Any]) -> bool:
+    """Whether its key could be read; where its content is not kept yet, it may be."""
+    return found.content is None or None not in (found.key or {"": None}).values()
+
+
 def _case(found: Row[Any]) -> Case:
     sources = [step for step in found.topology if step["name"] == found.source]
     by_unit = any(step.get("merges") for step in found.topology)
@@ -166,7 +174,7 @@ def _case(found: Row[Any]) -> Case:
         found.dag_id,
         found.stage,
         _at_source(found),
-        any(step.get("rereads") for step in sources) and not by_unit,
+        any(step.get("rereads") for step in sources) and not by_unit and _has_key(found),
         not any(step.get("incremental") for step in found.topology),
         found.root_id,
     )

@@ -14,12 +14,10 @@ from typing import Any
 from sqlalchemy import Row
 
 from ledger.database.connection import Database
-from ledger.errors import LedgerError
 from ledger.queries import batches, payloads, runs
 from ledger.queries.batches import Batch
 
 _CHUNK = 20_000  # records a transaction
-_UNREADABLE = (LedgerError, OSError, ValueError, NotImplementedError)  # pyarrow's own are such
 
 _log = logging.getLogger(__name__)
 
@@ -44,7 +42,7 @@ def try_to_keep(database: Database, batch_id: int) -> None:
     verdict and what follows it never wait for content."""
     try:
         keep_payloads(database, batch_id)
-    except _UNREADABLE as exc:
+    except Exception as exc:
         _log.warning(
             "batch %s: the content of its failed records is not kept yet: %s. Run 'ackledger "
             "explain' for a record of it, or replay it, where the storage can be read",

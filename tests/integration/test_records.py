@@ -4,18 +4,23 @@ import csv
 import json
 import logging
 from dataclasses import replace
+from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
 from ledger import FileSource, ParquetSink, Pipeline
-from ledger.cli import records  # noqa: F401  # registers its commands
+from ledger.cli import (
+    records,  # noqa: F401  # registers its commands
+    running,
+)
 from ledger.cli.base import app
 from ledger.errors import InputError, LedgerError, NotReadyError
 from ledger.explaining import explain
 from ledger.giving_up import give_up
 from ledger.payloads import keep_payloads, try_to_keep
+from ledger.queries import payloads as queries
 from ledger.queries import publications, reports
 from ledger.settlement import settle_once, wake
 from ledger.snapshots import MOST_CHARACTERS
@@ -34,6 +39,7 @@ from tests.support.ledgers import (
 )
 from tests.support.payloads import write_snapshot
 
+ROOT = Path(__file__).resolve().parents[2]
 LONG = "x" * (MOST_CHARACTERS + 5)
 
 
@@ -342,13 +348,15 @@ def test_explain_and_give_up_on_the_command_line(batch, cli):
     assert "last seen  middle" in told
     assert "read from  /in/a b.csv, record 9" in told
     (explained,) = json.loads(cli("explain", "--where", "n = 8", "--json"))
+    assert "layout" not in json.loads(cli("failed", "--records", "--json"))["records"][0]
     assert (explained["record"], explained["key"], explained["verdict"]) == (
         roots[8],
         {"n": 8},
         "failed",
     )
     with pytest.raises(
-        InputError, match=r"no failed record has n = 4\. Of what is acked the ledger keeps counts"
+        InputError,
+        match=r"no record that failed has n = 4\. Of what is acked at once the ledger keeps counts",
     ):
         cli("explain", "--where", "n = 4")
     with pytest.raises(InputError, match="expected one record, for example"):
@@ -378,3 +386,100 @@ def test_units_are_not_read_again_from_their_source(database):
         replayed(database, made, found.batch_id, from_source=True)
     assert one(database, "SELECT count(*) FROM failed_message WHERE status = 'failed'")[0] == 3 - 2
     assert "--from-source" not in " ".join(explain(database, roots[0]).next)
+
+
+def test_content_that_the_database_refuses_is_only_logged(database, batch, monkeypatch, caplog):
+    """What a COPY ends with is an error of the ledger, and no failure at all, known or not, stops what follows."""
+    found, _, _ = batch
+    monkeypatch.setattr(queries, "_field", lambda value: "a\\tb")
+    with pytest.raises(LedgerError, match="refused a statement: invalid input syntax"):
+        keep_payloads(database, found.batch_id)
+    monkeypatch.setattr(queries, "_field", lambda value: {}[0])
+    with caplog.at_level(logging.WARNING):
+        try_to_keep(database, found.batch_id)
+    assert "is not kept yet: 0." in caplog.text
+
+
+def test_a_record_that_recovered_is_found_by_its_fields(database, batch, cli):
+    """explain --where knows every record that ever failed: also what a replay has brought through, and what belongs
+    to a batch that another one replaced."""
+    found, roots, _ = batch
+    replay = replayed(database, keyed(max_replays=2), found.batch_id, stage="sink")
+    again = ledgers.emit_replay(database, replay)
+    run_middle(database, replay, again)
+    run_sink(database, replay, again)
+    settle_once(database, replay.batch_id)
+    (told,) = json.loads(cli("explain", "--where", "n = 8", "--json"))
+    assert (told["record"], told["verdict"]) == (roots[8], "recovered")
+    with database.plain.begin() as connection:
+        connection.exec_driver_sql("UPDATE batch SET status = 'superseded'")
+    (told,) = json.loads(cli("explain", "--where", "n = 1", "--json"))
+    assert told["next"][0].startswith("nothing: another batch replaced")
+    assert json.loads(cli("failed", "--records", "--json"))["total"] == 0
+
+
+def test_advice_names_commands_that_work(database, batch, cli):
+    """Records without a key that was read are not read again by key, held ones are replayed as held, and advice is
+    about what was asked for."""
+    found, roots, _ = batch
+    none = dict.fromkeys(("pipeline", "batch_id", "stage", "reason"))
+
+    def cases(**chosen):
+        found = database.transact(lambda c: reports.failed_cases(c, {**none, **chosen}))
+        return {row.stage: row for row in found}
+
+    keep_payloads(database, found.batch_id)
+    with database.plain.begin() as connection:  # as if it had not parsed
+        connection.exec_driver_sql(
+            f"UPDATE failed_root SET stage = 'source' WHERE root_id = {roots[0]}"
+        )
+    assert cases()["source"].rereads
+    assert "--from-source" in explain(database, roots[0]).next[1]
+    with database.plain.begin() as connection:
+        connection.exec_driver_sql(
+            f"""UPDATE failed_payload SET key = '{{"n": null}}' WHERE message_id = {roots[0]}"""
+        )
+        connection.exec_driver_sql(
+            f"UPDATE failed_message SET not_before = 'infinity' WHERE message_id = {roots[3]}"
+        )
+    assert not cases()["source"].rereads
+    assert "--from-source" not in " ".join(explain(database, roots[0]).next)
+    assert sorted(cases(reason="bad %")) == ["middle"]
+    told = cli("failed", "--stage", "sink")
+    assert "--held" in told
+    assert "middle" not in told
+    assert "1 more causes, first" in cli("failed")
+
+
+def test_what_a_record_says_does_not_command_the_terminal(database, cli):
+    """Reasons, and words of who gave a record up, are shown without escape sequences."""
+    found = opened(database, ledgers.pipeline())
+    roots = emit(database, found, 3)
+    run_middle(database, found, roots, fail={roots[0]: "bad \x1b[2J"})
+    run_sink(database, found, roots[1:])
+    settle_once(database, found.batch_id)
+    give_up(database, "never \x1b[2J", "me", record=roots[0])
+    shown = cli("explain", roots[0]) + cli("failed") + cli("failed", "--records")
+    assert "bad \ufffd[2J" in shown
+    assert "never \ufffd[2J" in shown
+    assert "\x1b" not in shown
+
+
+def test_a_replay_that_was_refused_is_not_done(database, cli, monkeypatch):
+    """What another replay holds is named, and the command says that records are failed; it does not say that there
+    is nothing to do."""
+
+    def refuse(*arguments):
+        raise NotReadyError("another replay of it is open")
+
+    found, _ = whole_batch(database, ledgers.pipeline("flights"), 3, lose_sink=[0])
+    settle_once(database, found.batch_id)
+    for name in ("require", "surroundings", "_session", "keep_all"):
+        monkeypatch.setattr(running, name, lambda *arguments: None)
+    monkeypatch.setattr(running, "open_replay", refuse)
+    monkeypatch.chdir(ROOT)
+    told = cli("replay", "jobs.flights:pipeline", code=3)
+    assert "another replay of it is open" in told
+    assert "nothing to replay" not in told
+    monkeypatch.setattr(running, "_originals", lambda *arguments: [])
+    assert "nothing to replay" in cli("replay", "jobs.flights:pipeline")
