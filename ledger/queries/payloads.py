@@ -33,13 +33,14 @@ def missing(connection: Connection, original_batch_id: int) -> Sequence[Row[Any]
 
 
 def read_again(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
-    """By source of a replay that read its source again, the messages that failed in it, as
+    """By source of a replay that read its source again, the messages that failed in it last, as
     ``missing``."""
     statement = text("""
         SELECT s.source, s.emit_run_id, s.first_root, s.rest_of_batch_id,
                array_agg(r.message_id ORDER BY r.root_id) AS messages,
                array_agg(r.root_id ORDER BY r.root_id) AS roots
         FROM failed_root r
+        JOIN failed_message m ON m.root_id = r.root_id
         JOIN batch b ON b.batch_id = r.batch_id AND b.selection ? 'from_source'
         JOIN batch_source s ON s.batch_id = r.batch_id AND r.root_id >= s.first_root
                            AND r.root_id < s.first_root + s.roots

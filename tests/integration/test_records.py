@@ -3,6 +3,9 @@
 import csv
 import json
 import logging
+import resource
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -483,3 +486,44 @@ def test_a_replay_that_was_refused_is_not_done(database, cli, monkeypatch):
     assert "nothing to replay" not in told
     monkeypatch.setattr(running, "_originals", lambda *arguments: [])
     assert "nothing to replay" in cli("replay", "jobs.flights:pipeline")
+
+
+EXPLAIN = """
+import sys
+from ledger import cli
+sys.argv = ["ackledger", *sys.argv[1:]]
+try:
+    cli.main()
+except SystemExit as end:
+    assert not end.code, end
+loaded = {name.partition(".")[0] for name in sys.modules}
+assert not loaded & {"pyspark", "py4j"}, loaded
+"""
+
+
+def test_a_record_is_explained_without_java(migrated, batch, tmp_path):
+    """explain and failed --records need no Java, load nothing of Spark, and take a few times what the command takes
+    to say its version."""
+    found, roots, _ = batch
+    keep_payloads(migrated, found.batch_id)
+    given = {
+        "ACKLEDGER_DATABASE_URL": migrated.url.render_as_string(hide_password=False),
+        "JAVA_HOME": str(tmp_path / "no java"),
+        "PATH": str(tmp_path),
+        "PYTHONPATH": str(ROOT),
+    }
+
+    def seconds(*arguments):
+        """Of processors, which does not depend on what else runs."""
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        command = [sys.executable, "-c", EXPLAIN, *map(str, arguments)]
+        done = subprocess.run(command, env=given, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, done.stdout
+
+    start, _ = seconds("--version")
+    for arguments in (["explain", roots[8]], ["failed", "--records"]):
+        took, said = seconds(*arguments)
+        assert "n=8" in said
+        assert took < 4 * start
