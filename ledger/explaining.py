@@ -49,7 +49,7 @@ def explain(database: Database, number: int) -> Explanation:
     found = _found(database, number)
     if found is None:
         return database.transact(lambda c: _without_failure(c, number))
-    if found.content is None:
+    if found.content is None or found.content_root < found.root_id:  # it may have been read again
         try_to_keep(database, found.batch_id)
         found = _found(database, number)
         assert found is not None

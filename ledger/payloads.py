@@ -24,6 +24,7 @@ _log = logging.getLogger(__name__)
 
 def keep_payloads(database: Database, batch_id: int) -> int:
     """Copy the content of the failed records of a batch's family that is not kept yet; of how many.
+    What a replay has read again takes the place of what was read before.
 
     Safe to repeat, and to run twice at once. Raises when the snapshot cannot be read.
     """
@@ -31,9 +32,9 @@ def keep_payloads(database: Database, batch_id: int) -> int:
     original = database.transact(lambda c: batches.get_batch(c, batch.original_id))
     missing = database.transact(lambda c: payloads.missing(c, original.batch_id))
     kept = _copy(database, original, missing, payloads.insert)
-    if (batch.selection or {}).get("from_source"):
-        again = database.transact(lambda c: payloads.read_again(c, batch_id))
-        _copy(database, batch, again, payloads.replace)
+    for again in database.transact(lambda c: payloads.read_again(c, original.batch_id)):
+        replay = database.transact(partial(batches.get_batch, batch_id=again.batch_id))
+        _copy(database, replay, [again], payloads.replace)
     return kept
 
 

@@ -32,6 +32,7 @@ class Payload:
 
     message_id: int
     batch_id: int
+    root_id: int
     key: str | None
     content: str
     parsed: bool
@@ -56,9 +57,10 @@ def payloads(
             if len(local) == 0:
                 continue
             rows = _rows(stored, local)
-        messages = source.messages[first:last]
-        for message, row, number in zip(messages, _read(rows, layout), row_numbers, strict=True):
-            yield Payload(message, batch_id, *row, number)
+        messages, roots = source.messages[first:last], source.roots[first:last]
+        found = zip(messages, roots, _read(rows, layout), row_numbers, strict=True)
+        for message, root, row, number in found:
+            yield Payload(message, batch_id, root, *row, number)
 
 
 def _rows(stored: pq.ParquetFile, local: Any) -> pa.Table:

@@ -672,6 +672,12 @@ failed_payload = Table(
     ),
     Column("batch_id", BigInteger, nullable=False, comment="Batch of its first attempt."),
     Column(
+        "root_id",
+        BigInteger,
+        nullable=False,
+        comment="Root of the attempt that had this content: the first, or one that read it again.",
+    ),
+    Column(
         "key",
         JSONB,
         comment="Values of the source's key columns; null: the source declares none.",

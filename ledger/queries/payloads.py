@@ -32,22 +32,24 @@ def missing(connection: Connection, original_batch_id: int) -> Sequence[Row[Any]
     return connection.execute(statement, {"id": original_batch_id}).all()
 
 
-def read_again(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
-    """By source of a replay that read its source again, the messages that failed in it last, as
-    ``missing``."""
+def read_again(connection: Connection, original_batch_id: int) -> Sequence[Row[Any]]:
+    """By replay of an original that read its sources again, and source, the messages that failed in
+    it last and whose content is that of an earlier attempt: batch_id, and as ``missing``."""
     statement = text("""
-        SELECT s.source, s.emit_run_id, s.first_root, s.rest_of_batch_id,
+        SELECT b.batch_id, s.source, s.emit_run_id, s.first_root, s.rest_of_batch_id,
                array_agg(r.message_id ORDER BY r.root_id) AS messages,
                array_agg(r.root_id ORDER BY r.root_id) AS roots
         FROM failed_root r
         JOIN failed_message m ON m.root_id = r.root_id
         JOIN batch b ON b.batch_id = r.batch_id AND b.selection ? 'from_source'
+        JOIN failed_payload f ON f.message_id = m.message_id AND f.root_id < r.root_id
         JOIN batch_source s ON s.batch_id = r.batch_id AND r.root_id >= s.first_root
                            AND r.root_id < s.first_root + s.roots
-        WHERE r.batch_id = :id AND r.stage <> s.source
-        GROUP BY s.source, s.emit_run_id, s.first_root, s.rest_of_batch_id ORDER BY s.source
+        WHERE b.original_batch_id = :id AND r.stage <> s.source
+        GROUP BY b.batch_id, s.source, s.emit_run_id, s.first_root, s.rest_of_batch_id
+        ORDER BY b.batch_id, s.source
     """)
-    return connection.execute(statement, {"id": batch_id}).all()
+    return connection.execute(statement, {"id": original_batch_id}).all()
 
 
 def missing_batches(connection: Connection, pipeline: str | None) -> list[int]:
@@ -72,8 +74,8 @@ def replace(connection: Connection, rows: Sequence[Sequence[Any]]) -> int:
     """Keep what messages contain now instead of what they did; of how many."""
     _copy(connection, rows)
     statement = text("""
-        UPDATE failed_payload f SET content = k.content, parsed = k.parsed, key = k.key
-        FROM kept_payload k WHERE k.message_id = f.message_id
+        UPDATE failed_payload f SET root_id = k.root_id, content = k.content, parsed = k.parsed, key = k.key
+        FROM kept_payload k WHERE k.message_id = f.message_id AND f.root_id < k.root_id
     """)
     return connection.execute(statement).rowcount
 

@@ -10,8 +10,8 @@ def failed_record(connection: Connection, number: int) -> Row[Any] | None:
     """A message that failed at least once, by its id or by a root of it, with its last failure:
     message_id, root_id, status, attempts, held, replay_batch_id, pipeline, target, batch_id,
     batch_status, interval_start, interval_end, params, dag_id (of the original), source,
-    failed_in, topology (of that batch), stage, reason, detail, own_failure, accepted, key, content,
-    parsed, source_file, source_row."""
+    failed_in, topology (of that batch), stage, reason, detail, own_failure, accepted, key,
+    content_root, content, parsed, source_file, source_row."""
     statement = text("""
         SELECT m.message_id, m.root_id, m.status::text AS status, m.attempts,
                m.not_before = 'infinity' AS held, m.replay_batch_id, p.name AS pipeline, p.target,
@@ -19,7 +19,7 @@ def failed_record(connection: Connection, number: int) -> Row[Any] | None:
                b.params, b.dag_id, m.source, r.batch_id AS failed_in, t.topology,
                r.stage, r.reason, r.detail, r.own_failure,
                EXISTS (SELECT FROM accepted_root a WHERE a.root_id = m.root_id) AS accepted,
-               f.key, f.content, f.parsed, f.source_file, f.source_row
+               f.key, f.root_id AS content_root, f.content, f.parsed, f.source_file, f.source_row
         FROM failed_message m
         JOIN failed_root r ON r.root_id = m.root_id
         JOIN batch t ON t.batch_id = r.batch_id

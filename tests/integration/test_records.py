@@ -22,7 +22,7 @@ from ledger.cli.base import app
 from ledger.errors import InputError, LedgerError, NotReadyError
 from ledger.explaining import explain
 from ledger.giving_up import give_up
-from ledger.payloads import keep_payloads, try_to_keep
+from ledger.payloads import keep_all, keep_payloads, try_to_keep
 from ledger.queries import payloads as queries
 from ledger.queries import publications, reports
 from ledger.settlement import settle_once, wake
@@ -527,3 +527,28 @@ def test_a_record_is_explained_without_java(migrated, batch, tmp_path):
         took, said = seconds(*arguments)
         assert "n=8" in said
         assert took < 4 * start
+
+
+def test_content_that_was_read_again_is_kept_whoever_settles(database, batch, tmp_path):
+    """A replay that read its source again and was settled far from the storage is named by the view, and its content
+    takes the place of the old one with whatever copies content next; once."""
+    found, roots, _ = batch
+    keep_payloads(database, found.batch_id)
+    replay = replayed(
+        database, keyed(max_replays=2), found.batch_id, stage="sink", from_source=True
+    )
+    again = ledgers.emit_replay(database, replay)
+    run_middle(database, replay, again)
+    run_sink(database, replay, again, again)
+    settle_once(database, replay.batch_id)
+    fixed = [{"_file": None, "n": n, "city": "new", "_raw": None, "_error": None} for n in (3, 8)]
+    (tmp_path / "again").mkdir()
+    write_snapshot(database, replay, tmp_path / "again", fixed)
+    missing = "SELECT batch_id, records FROM payload_missing"
+    assert one(database, missing) == (found.batch_id, 2)
+    keep_all(database, "chain")
+    kept = content(database)
+    assert json.loads(kept[roots[8]].content) == {"n": 8, "city": "new"}
+    assert (kept[roots[8]].root_id, kept[roots[1]].root_id) == (again[1], roots[1])
+    assert rows(database, missing) == []
+    assert database.transact(lambda c: queries.read_again(c, found.batch_id)) == []
