@@ -49,7 +49,7 @@ def explain(database: Database, number: int) -> Explanation:
     found = _found(database, number)
     if found is None:
         return database.transact(lambda c: _without_failure(c, number))
-    if found.content is None:
+    if found.content is None or found.content_root < found.root_id:  # it may have been read again
         try_to_keep(database, found.batch_id)
         found = _found(database, number)
         assert found is not None
@@ -131,12 +131,16 @@ def _line(found: Row[Any]) -> int | None:
     if found.source_file is None or found.source_row is None:
         return None
     sought = Sought(found.source_row, found.content, found.parsed)
-    return lines_of(found.source_file, [sought]).get(found.source_row)
+    layout: Mapping[str, Any] = next(
+        (step for step in found.topology if step["name"] == found.source), {}
+    )
+    return lines_of(found.source_file, [sought], layout).get(found.source_row)
 
 
 def _next(found: Row[Any]) -> list[str]:
     """What to do about a record, by its state."""
-    if found.status == "failed" and not found.held:
+    status = "superseded" if found.batch_status == "superseded" else found.status
+    if status == "failed" and not found.held:
         return remedies(_case(found))
     target = found.target or "MODULE:PIPELINE"
     chosen = f"ackledger replay {target} --batch {found.batch_id} --root {found.root_id}"
@@ -147,7 +151,15 @@ def _next(found: Row[Any]) -> list[str]:
         "recovered": "nothing: a replay has processed it to every sink",
         "superseded": "nothing: another batch replaced this one and has read its interval again",
     }
-    return [lines[found.status]]
+    if status == "quarantined" and not found.accepted:
+        accept = f'ackledger accept {found.batch_id} --reason "..."'
+        return [lines[status], f"if what is quarantined of its batch may stay out: {accept}"]
+    return [lines[status]]
+
+
+def _has_key(found: Row[Any]) -> bool:
+    """Whether its key could be read; where its content is not kept yet, it may be."""
+    return found.content is None or None not in (found.key or {"": None}).values()
 
 
 def _case(found: Row[Any]) -> Case:
@@ -162,7 +174,7 @@ def _case(found: Row[Any]) -> Case:
         found.dag_id,
         found.stage,
         _at_source(found),
-        any(step.get("rereads") for step in sources) and not by_unit,
+        any(step.get("rereads") for step in sources) and not by_unit and _has_key(found),
         not any(step.get("incremental") for step in found.topology),
         found.root_id,
     )

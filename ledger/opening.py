@@ -367,11 +367,16 @@ def _check_from_source(connection: Connection, replay: Batch, pipeline: Pipeline
             why = "it keeps its own position" if step.keeper else "its records are replayed by unit"
         elif not step.key:
             why = "it has no key: declare it with key=(...), the columns that identify a record"
+        elif not step.rereads:
+            why = "a file that was fixed is a new one, which its next batch takes as a whole"
         else:
             continue
+        instead = "To read its whole interval again: ackledger run --reprocess"
+        if step.incremental:
+            instead = "Deliver the records, corrected, anew, and give up the old: ackledger give-up"
         raise InputError(
             f"source {name!r} of pipeline {pipeline.name!r} cannot be read again for the failed records of batch "
-            f"{replay.original_id} alone: {why}. To read its whole interval again: ackledger run --reprocess"
+            f"{replay.original_id} alone: {why}. {instead}"
         )
 
 

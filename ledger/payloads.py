@@ -14,18 +14,17 @@ from typing import Any
 from sqlalchemy import Row
 
 from ledger.database.connection import Database
-from ledger.errors import LedgerError
 from ledger.queries import batches, payloads, runs
 from ledger.queries.batches import Batch
 
 _CHUNK = 20_000  # records a transaction
-_UNREADABLE = (LedgerError, OSError, ValueError, NotImplementedError)  # pyarrow's own are such
 
 _log = logging.getLogger(__name__)
 
 
 def keep_payloads(database: Database, batch_id: int) -> int:
     """Copy the content of the failed records of a batch's family that is not kept yet; of how many.
+    What a replay has read again takes the place of what was read before.
 
     Safe to repeat, and to run twice at once. Raises when the snapshot cannot be read.
     """
@@ -33,9 +32,9 @@ def keep_payloads(database: Database, batch_id: int) -> int:
     original = database.transact(lambda c: batches.get_batch(c, batch.original_id))
     missing = database.transact(lambda c: payloads.missing(c, original.batch_id))
     kept = _copy(database, original, missing, payloads.insert)
-    if (batch.selection or {}).get("from_source"):
-        again = database.transact(lambda c: payloads.read_again(c, batch_id))
-        _copy(database, batch, again, payloads.replace)
+    for again in database.transact(lambda c: payloads.read_again(c, original.batch_id)):
+        replay = database.transact(partial(batches.get_batch, batch_id=again.batch_id))
+        _copy(database, replay, [again], payloads.replace)
     return kept
 
 
@@ -44,7 +43,7 @@ def try_to_keep(database: Database, batch_id: int) -> None:
     verdict and what follows it never wait for content."""
     try:
         keep_payloads(database, batch_id)
-    except _UNREADABLE as exc:
+    except Exception as exc:
         _log.warning(
             "batch %s: the content of its failed records is not kept yet: %s. Run 'ackledger "
             "explain' for a record of it, or replay it, where the storage can be read",

@@ -15,7 +15,8 @@ class Case:
     """A failed record, or the failed records of a batch that have the same cause.
 
     ``at_source``: they did not parse. ``rereads``: their source finds a record again by its key.
-    ``reprocesses``: the interval can be run again. ``root``: of the one record.
+    ``reprocesses``: the interval can be run again. ``root``: of the one record. ``held``: with their
+    unit, which failed too often.
     """
 
     target: str | None
@@ -29,6 +30,7 @@ class Case:
     rereads: bool
     reprocesses: bool
     root: int | None = None
+    held: bool = False
 
     @classmethod
     def of(cls, row: Any) -> "Case":
@@ -74,12 +76,13 @@ def _reread(case: Case, those: str, give_up: str) -> list[str]:
 
 def _replays(case: Case, *, from_source: bool = False) -> list[str]:
     chosen = [f"--batch {case.batch_id}", *([] if case.root is None else [f"--root {case.root}"])]
-    again = ["--from-source"] if from_source else []
+    again = [*(["--from-source"] if from_source else []), *(["--held"] if case.held else [])]
     made = [_line("ackledger replay", case.target or ANY_TARGET, *chosen, *again)]
     if case.dag_id:
         conf: dict[str, Any] = {"replay_of": case.batch_id}
         conf |= {"root": case.root} if case.root is not None else {}
         conf |= {"from_source": True} if from_source else {}
+        conf |= {"held": True} if case.held else {}
         given = shlex.quote(json.dumps(conf))
         made.append(_line("airflow dags trigger", case.dag_id, f"--conf {given}"))
     return made

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 from sqlalchemy import Connection
 
@@ -122,13 +123,24 @@ def step_facts(connection: Connection, batch: Batch) -> list[StepFacts]:
     return facts
 
 
-def wake(connection: Connection, batch_id: int, roots: Sequence[int], stage: str) -> None:
+def wake(
+    connection: Connection,
+    batch_id: int,
+    roots: Sequence[int],
+    stage: str,
+    seen: Sequence[Any] | None = None,
+) -> None:
     """Count roots of a settled batch as failed with their unit, of which another record was given up: its
-    replay takes the unit without that one. Roots that failed in the batch already stay as they are."""
+    replay takes the unit without that one. Roots that failed in the batch already stay as they are.
+
+    ``seen``: the failed roots by which these were chosen; where they are others by now, the next publish chooses.
+    """
     batch = _lock(connection, batch_id, skip_locked=False)
     assert batch is not None
     if batch.status is not BatchStatus.SETTLED:
         return  # it was superseded meanwhile: nothing of it is replayed
+    if seen is not None and publications.failed_roots(connection, batch_id) != seen:
+        return
     publications.set_woken(connection, batch_id)
     reason = "its unit had a record that was given up"
     queries.collect_woken(connection, batch_id, roots, stage, reason)

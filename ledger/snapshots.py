@@ -23,6 +23,7 @@ _FILE, _ERROR, _RAW = "_file", "_error", "_raw"
 _OWN = frozenset({_FILE, _ERROR, _RAW, "_message", "_unit", "_carried", "_names"})
 _NUL = "\\u0000"  # JSON has it, PostgreSQL's jsonb does not
 _LOCAL = re.compile(r"^file:(//)?(?=/)")
+_ILLEGIBLE = re.compile("[\ufffd\ud800-\udfff]")  # was no UTF-8, or half of a character
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class Payload:
 
     message_id: int
     batch_id: int
+    root_id: int
     key: str | None
     content: str
     parsed: bool
@@ -55,9 +57,10 @@ def payloads(
             if len(local) == 0:
                 continue
             rows = _rows(stored, local)
-        messages = source.messages[first:last]
-        for message, row, number in zip(messages, _read(rows, layout), row_numbers, strict=True):
-            yield Payload(message, batch_id, *row, number)
+        messages, roots = source.messages[first:last], source.roots[first:last]
+        found = zip(messages, roots, _read(rows, layout), row_numbers, strict=True)
+        for message, root, row, number in found:
+            yield Payload(message, batch_id, root, *row, number)
 
 
 def _rows(stored: pq.ParquetFile, local: Any) -> pa.Table:
@@ -83,8 +86,9 @@ def _read(
     others = (_values(rows, name) for name in (_ERROR, _RAW, _FILE, "_names"))
     for key, content, error, raw, file, order in zip(keys, contents, *others, strict=True):
         text = content if error is None else raw_text(raw)
-        if error is not None and names:
-            key = _as_json(_raw_key(raw or b"", _ordered(order, columns), names, layout))
+        if error is not None and key is not None:
+            told = _raw_key(raw or b"", _ordered(order, columns), names, layout)
+            key = _as_json({**told, **_without_nulls(json.loads(key))})
         shown = text if len(text) <= MOST_CHARACTERS else _cut(text)
         whole = error is None and shown is text and _NUL not in text
         as_json = None if key is None else key.replace(_NUL, "\\ufffd")
@@ -115,10 +119,36 @@ def _json_column(column: pa.Array) -> pa.Array:
     if pa.types.is_integer(column.type):
         return pc.fill_null(column.cast(pa.string()), "null")
     if pa.types.is_nested(column.type):
-        return pa.array([_as_json(value) for value in column.to_pylist()], pa.string())
+        return pa.array([_as_json(value) for value in _python(column)], pa.string())
     encoded = column.dictionary_encode()
-    values = pa.array([_as_json(value) for value in encoded.dictionary.to_pylist()], pa.string())
+    values = pa.array([_as_json(value) for value in _python(encoded.dictionary)], pa.string())
     return pc.fill_null(values.take(encoded.indices), "null")
+
+
+def _python(column: pa.Array) -> list[Any]:
+    """The values of a column; as texts where Python has no date or moment so early or late, and as
+    bytes where a text is not UTF-8."""
+    try:
+        return list(column.to_pylist())
+    except (OverflowError, ValueError):
+        plain = column.cast(_mapped(column.type, _PLAIN))
+        return list(plain.cast(_mapped(column.type, _TEXTUAL)).to_pylist())
+
+
+_Leaf = tuple[Callable[[pa.DataType], bool], pa.DataType]
+_PLAIN: list[_Leaf] = [(pa.types.is_timestamp, pa.timestamp("us"))]  # without their time zone: UTC
+_TEXTUAL: list[_Leaf] = [(pa.types.is_temporal, pa.string()), (pa.types.is_string, pa.binary())]
+
+
+def _mapped(kind: pa.DataType, leaves: Sequence[_Leaf]) -> pa.DataType:
+    """A type with other leaves, at any depth."""
+    if pa.types.is_list(kind):
+        return pa.list_(_mapped(kind.value_type, leaves))
+    if pa.types.is_map(kind):
+        return pa.map_(_mapped(kind.key_type, leaves), _mapped(kind.item_type, leaves))
+    if pa.types.is_struct(kind):
+        return pa.struct([(one.name, _mapped(one.type, leaves)) for one in kind])
+    return next((made for fits, made in leaves if fits(kind)), kind)
 
 
 def _located(path: str) -> bool:
@@ -178,21 +208,28 @@ def _raw_key(
 ) -> dict[str, str | None]:
     """The key of a record that did not parse, where its text lets it be read; else nulls."""
     text = raw.decode(errors="replace")
-    readers: dict[str, Callable[[], Mapping[str, Any]]] = {
-        "csv": lambda: dict(
-            zip(columns, next(csv.reader([text], delimiter=layout["sep"])), strict=False)
-        ),
-        "json": lambda: json.loads(text),
-    }
     try:
-        fields = readers[layout["format"]]()
+        if layout.get("format") == "csv":
+            # Strict: where a quote does not close nobody knows which text is the key.
+            read = csv.reader([text], delimiter=layout["sep"], strict=True)
+            fields = dict(zip(columns, next(read), strict=False))
+        else:  # JSON, or a row of Parquet, a table or a frame, of which raw is the JSON
+            fields = json.loads(text, parse_int=str, parse_float=str)
         return {name: _legible(fields.get(name)) for name in names}
-    except (KeyError, ValueError, TypeError, AttributeError, StopIteration, csv.Error):
+    except (ValueError, TypeError, AttributeError, StopIteration, csv.Error):
         return dict.fromkeys(names)
 
 
 def _legible(value: Any) -> str | None:
-    return None if value is None or "\ufffd" in str(value) else str(value)
+    """A value as the text of a key; null where it is none that can be compared."""
+    text = str(value).lower() if isinstance(value, bool) else value
+    if not isinstance(text, str) or _ILLEGIBLE.search(text):
+        return None
+    return text
+
+
+def _without_nulls(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _as_json(fields: Any) -> str:

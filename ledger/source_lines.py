@@ -1,14 +1,18 @@
 """Find the line of a source file that a record came from, if the file still says so."""
 
+import csv
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import fsspec
 
 MOST_BYTES = 64 << 20  # of a file that are looked at: a person waits for the answer
 _PARQUET = b"PAR1"
+_BLANKS = b" \t\r\f\v\n"  # a line of JSON that holds no more is no record
 _OTHER_FORMS = re.compile(r"\d{4}-\d\d-\d\d|[+-]?\d+\.\d+$")  # of dates, moments, decimals
 
 
@@ -21,46 +25,60 @@ class Sought:
     parsed: bool
 
 
-def lines_of(path: str, sought: Sequence[Sought]) -> dict[int, int]:
+def lines_of(path: str, sought: Sequence[Sought], layout: Mapping[str, Any]) -> dict[int, int]:
     """The line of each record, from 1, by its number; those are left out whose line is not certain.
 
-    A record is the line of its number, or with a header the next one, blank lines not counted; and
-    only if that line holds what the record holds.
+    A record is the line of its number, or with a header the next one, those not counted that are no
+    records; and only if that line holds what the record holds. ``layout``: of its source.
     """
+    if layout.get("multiline") or layout.get("format") not in ("csv", "json"):
+        return {}  # a record is not a line
     wanted = {one.row for one in sought} | {one.row + 1 for one in sought}
     try:
-        found = dict(_lines(path, wanted))
+        found = dict(_lines(path, wanted, _BLANKS if layout["format"] == "json" else b"\r\n"))
     except (OSError, ValueError, EOFError):
         return {}
-    places = {one.row: _places(one, found) for one in sought}
+    places = {one.row: _places(one, found, layout) for one in sought}
     return {row: place[0] for row, place in places.items() if len(place) == 1}
 
 
-def _lines(path: str, wanted: set[int]) -> Iterator[tuple[int, tuple[int, str]]]:
-    """The wanted lines that are not blank: their number among these, their line and text."""
+def _lines(path: str, wanted: set[int], blanks: bytes) -> Iterator[tuple[int, tuple[int, str]]]:
+    """The wanted lines that hold more than ``blanks``: their number among these, their line and
+    text."""
     read = number = 0
     with fsspec.open(path, "rb", compression="infer") as stream:
         for line, raw in enumerate(stream, 1):
             read += len(raw)
             if read > MOST_BYTES or number >= max(wanted) or (line == 1 and raw[:4] == _PARQUET):
                 return
-            if raw.strip():
+            if raw.strip(blanks):
                 number += 1
                 if number in wanted:
-                    yield number, (line, raw.rstrip(b"\r\n").decode(errors="replace"))
+                    text = raw.rstrip(b"\r\n").decode(errors="replace")
+                    yield number, (line, text.removeprefix("\ufeff"))
 
 
-def _places(one: Sought, found: Mapping[int, tuple[int, str]]) -> list[int]:
+def _places(
+    one: Sought, found: Mapping[int, tuple[int, str]], layout: Mapping[str, Any]
+) -> list[int]:
     candidates = [found[number] for number in (one.row, one.row + 1) if number in found]
-    return [line for line, text in candidates if _holds(text, one)]
+    return [line for line, text in candidates if _holds(text, one, layout)]
 
 
-def _holds(text: str, one: Sought) -> bool:
-    """Whether a line is the text of a record, or has its texts and whole numbers."""
+def _holds(text: str, one: Sought, layout: Mapping[str, Any]) -> bool:
+    """Whether a line is the text of a record, or its fields are the record's texts and whole
+    numbers."""
     if not one.parsed:
-        return text.removeprefix("\ufeff") == one.content
-    values = [value for value in json.loads(one.content).values() if _is_plain(value)]
-    return bool(values) and all(_shown(value) in text for value in values)
+        return text == one.content
+    plain = {name: value for name, value in json.loads(one.content).items() if _is_plain(value)}
+    try:
+        if layout["format"] == "json":
+            fields = json.loads(text)
+            return bool(plain) and all(fields.get(name) == plain[name] for name in plain)
+        fields = Counter(next(csv.reader([text], delimiter=layout["sep"])))
+    except (ValueError, TypeError, AttributeError, StopIteration, csv.Error):
+        return False
+    return bool(plain) and Counter(map(str, plain.values())) <= fields
 
 
 def _is_plain(value: object) -> bool:
@@ -69,8 +87,3 @@ def _is_plain(value: object) -> bool:
     if isinstance(value, str):
         return _OTHER_FORMS.match(value) is None
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _shown(value: object) -> str:
-    # A quote is doubled in CSV and escaped in JSON: what stands before the first one is the same.
-    return str(value).partition('"')[0].partition("\\")[0]

@@ -66,13 +66,21 @@ class SourceStep:
     @property
     def layout(self) -> dict[str, Any]:
         """What the ledger keeps of it beside its name: how it can be read again, its key, and how its raw text is
-        cut into fields."""
+        cut into records and fields."""
         made: dict[str, Any] = {"incremental": True} if self.incremental else {}
         if self.key:
-            made |= {"key": list(self.key), "rereads": self.keeper is None}
-        if self.key and isinstance(self.source, FileSource):
+            made |= {"key": list(self.key), "rereads": self.rereads}
+        if isinstance(self.source, FileSource):
             made |= {"format": self.source.format, "sep": self.source.options.get("sep", ",")}
+            made |= {"multiline": True} if self.source.multiline else {}
         return made
+
+    @property
+    def rereads(self) -> bool:
+        """Whether single records of it are read again by their key. Not of files that are taken once: one that
+        was fixed is another file, and the next batch takes all of it."""
+        taken_once = isinstance(self.source, FileSource) and self.source.incremental
+        return bool(self.key) and self.keeper is None and not taken_once
 
     @property
     def incremental(self) -> bool:

@@ -111,7 +111,7 @@ def summarize(database: Database, batch_id: int) -> Summary:
         tuple(database.transact(lambda c: waits_for(c, batch_id))),
         tuple(
             remedy(row.records, Case.of(row))
-            for row in database.transact(lambda c: reports.failed_cases(c, None, batch_id))
+            for row in database.transact(lambda c: reports.failed_cases(c, {"batch_id": batch_id}))
         ),
         None if batch.status.decided else database.transact(lambda c: stands_at(c, batch)),
     )

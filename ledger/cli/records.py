@@ -2,7 +2,8 @@
 
 import csv
 import json
-from collections.abc import Iterable, Mapping
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -68,12 +69,14 @@ def failed(
         return
     rows = database.transact(lambda c: reports.failures(c, chosen), engine=database.reader)
     show([dict(row._mapping) for row in rows], as_json, tables.failures)
-    cases = database.transact(
-        lambda c: reports.failed_cases(c, pipeline, batch), engine=database.reader
-    )
     if not as_json:
+        cases = database.transact(
+            lambda c: reports.failed_cases(c, chosen), engine=database.payload_reader
+        )
         for case in cases[:_CASES]:
             out.print(_advice(case), soft_wrap=True)
+        if len(cases) > _CASES:
+            out.print(_more_cases(cases[_CASES:]))
 
 
 @app.command("explain", epilog=example("explain 28677"))
@@ -150,15 +153,12 @@ def _records(
 
     found, total = database.transact(look)
     _add_lines(found)
-    show({"total": total, "records": found}, as_json, _listed)
+    show({"total": total, "records": [_shown(one) for one in found]}, as_json, _listed)
 
 
 def _matching(database: Database, where: str | None) -> tuple[list[int], int]:
-    """The first failed records that a condition names, and how many there are."""
-    parsed, anything = (
-        conditions.parse(where),
-        dict.fromkeys(("pipeline", "batch_id", "stage", "reason")),
-    )
+    """The first records that ever failed and that a condition names, and how many there are."""
+    parsed, anything = conditions.parse(where), {"ever": True}
     keep_all(database, None)
 
     def look(connection: Connection) -> tuple[list[int], int]:
@@ -169,7 +169,7 @@ def _matching(database: Database, where: str | None) -> tuple[list[int], int]:
         if not total:
             _check_fields(connection, anything, parsed)
             raise InputError(
-                f"no failed record has {where}. Of what is acked the ledger keeps counts alone: "
+                f"no record that failed has {where}. Of what is acked at once the ledger keeps counts alone: "
                 "look for it in the sinks, or name its root"
             )
         return found, total
@@ -193,17 +193,29 @@ def _record(row: Row[Any]) -> dict[str, Any]:
     return {"record": found.pop("message_id"), **found}
 
 
+def _shown(found: dict[str, Any]) -> dict[str, Any]:
+    """A record without what only finds its line."""
+    return {name: value for name, value in found.items() if name != "layout"}
+
+
 def _add_lines(found: list[dict[str, Any]]) -> None:
     """The lines of records in their source files, for those without a key: one reading of each
-    file."""
+    file by each source."""
     located = [one for one in found if one["key"] is None and one["source_row"] is not None]
-    for path in {one["source_file"] for one in located}:
-        mine = [one for one in located if one["source_file"] == path]
+    for read in {_read_as(one) for one in located}:
+        mine, path = [one for one in located if _read_as(one) == read], read[0]
         lines = lines_of(
-            path, [Sought(one["source_row"], one["content"], one["parsed"]) for one in mine]
+            path,
+            [Sought(one["source_row"], one["content"], one["parsed"]) for one in mine],
+            mine[0]["layout"] or {},
         )
         for one in mine:
             one["source_line"] = lines.get(one["source_row"])
+
+
+def _read_as(one: Mapping[str, Any]) -> tuple[str, str, str]:
+    """The file of a record, and the source that read it."""
+    return one["source_file"], one["pipeline"], one["source"]
 
 
 def _export(path: Path, found: Iterable[Row[Any]]) -> int:
@@ -286,12 +298,7 @@ def _listed(data: Mapping[str, Any]) -> RenderableType:
 
 
 def _one_line(text: str) -> str:
-    return _printable(" ".join(text.split()))
-
-
-def _printable(text: str) -> str:
-    """Text of records without what would command the terminal."""
-    return "".join(sign if sign.isprintable() or sign == "\n" else "\ufffd" for sign in text)
+    return tables.printable(" ".join(text.split()))
 
 
 def _place(one: Mapping[str, Any]) -> str:
@@ -323,11 +330,14 @@ def _explained(data: Mapping[str, Any]) -> RenderableType:
         "content": one.content,
     }
     lines = [
-        f"  {name:<10} {_printable(value)}" for name, value in facts.items() if value is not None
+        f"  {name:<10} {tables.printable(value)}"
+        for name, value in facts.items()
+        if value is not None
     ]
-    lines += [f"  attempt {_attempt(tried)}" for tried in one.attempts]
+    lines += [f"  attempt {tables.printable(_attempt(tried))}" for tried in one.attempts]
     lines += [
-        f"  given up   by {row['given_up_by']} on {row['given_up_at']:{_MINUTE}}: {row['reason']}"
+        f"  given up   by {row['given_up_by']} on {row['given_up_at']:{_MINUTE}}: "
+        + tables.printable(row["reason"])
         for row in one.given_up
     ]
     head = f"record {one.record}" + (f", now root {one.root}" if one.root != one.record else "")
@@ -350,6 +360,13 @@ def _attempt(tried: Mapping[str, Any]) -> str:
     place = f"batch {tried['batch_id']}, root {tried['root_id']}"
     when = f"{tried['decided_at']:{_MINUTE}}"
     return f"{tried['attempt']}  {tried['outcome']}{broke} ({place}, {when})"
+
+
+def _more_cases(cases: Sequence[Row[Any]]) -> Text:
+    """Where the advice is that did not fit."""
+    where = f"batch {cases[0].batch_id} at {cases[0].stage}"
+    how = f"ackledger failed --batch {cases[0].batch_id} --stage {shlex.quote(cases[0].stage)}"
+    return Text(f"{len(cases)} more causes, first {where}: {how}", style="yellow")
 
 
 def _advice(case: Row[Any]) -> Text:

@@ -129,7 +129,7 @@ def replay(
         return
     keep_all(database, pipeline.name)
     base = run_id or f"replay-{uuid.uuid4()}"
-    summaries = []
+    summaries, refused = [], 0
     originals = _originals(database, pipeline, batch, selection, base)
     keys = {original: RunKey("", f"{base}-{original}") for original in originals}
     before_replay(database, settings, pipeline, keys.values())
@@ -141,12 +141,13 @@ def replay(
             raise
         except NotReadyError as exc:  # another replay was first
             err.print(f"batch {original}: {exc}", markup=False, highlight=False, soft_wrap=True)
+            refused += 1
             continue
         done = _run_batch(database, settings, pipeline, opened, master, target)
         summaries.append(summary_of(*done, target))
-    if not summaries and not as_json:
+    if not originals and not as_json:
         out.print("nothing to replay: no failed record matches, or is due; see 'ackledger failed'")
-    finish(summaries, as_json)
+    finish(summaries, as_json, refused=refused)
 
 
 @app.command(epilog=example("publish jobs.flights:pipeline"))
@@ -254,14 +255,19 @@ def summary_of(
     return made
 
 
-def finish(summaries: list[dict[str, Any]], as_json: bool, *, single: bool = False) -> None:
-    """Print what became of the batches; exit with the worst of their codes: 1, then 3, then 4."""
+def finish(
+    summaries: list[dict[str, Any]], as_json: bool, *, single: bool = False, refused: int = 0
+) -> None:
+    """Print what became of the batches; exit with the worst of their codes: 1, then 3, then 4.
+
+    ``refused``: batches that could not be replayed, whose records are as they were.
+    """
     if as_json:
         show(summaries[0] if single else summaries, True, tables.summary)
     else:
         for summary in summaries:
             out.print(tables.summary(summary), crop=False)
-    found = {summary["exit_code"] for summary in summaries}
+    found = {summary["exit_code"] for summary in summaries} | ({INCOMPLETE} if refused else set())
     for code in (ERROR, INCOMPLETE, QUARANTINED):
         if code in found:
             raise typer.Exit(code)

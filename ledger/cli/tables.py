@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from unicodedata import category
 
 from rich.box import SIMPLE_HEAD
 from rich.console import (
@@ -153,7 +154,15 @@ def _cell(name: str, value: Any) -> str:
         return ""
     if isinstance(value, int) and not isinstance(value, bool) and not _is_id(name):
         return f"{value:,}"
-    return str(value)
+    return printable(str(value))
+
+
+def printable(text: str) -> str:
+    """Text of records without what would command the terminal."""
+    return "".join(
+        sign if sign.isprintable() or sign in "\n\t" or category(sign) == "Zs" else "\ufffd"
+        for sign in text
+    )
 
 
 def _is_id(name: str) -> bool:

@@ -612,7 +612,7 @@ acceptance = Table(
     _moment("accepted_at", "When.", now=True),
     Column("accepted_by", Text, nullable=False, comment="Who."),
     Column("reason", Text, comment="Why, in the words of that person."),
-    comment="Each time that a person accepted the quarantined records of a batch.",
+    comment="Each time that a person accepted quarantined records of a batch, or gave up failed ones.",
 )
 
 accepted_root = Table(
@@ -671,6 +671,12 @@ failed_payload = Table(
         comment="Message, once for all its attempts.",
     ),
     Column("batch_id", BigInteger, nullable=False, comment="Batch of its first attempt."),
+    Column(
+        "root_id",
+        BigInteger,
+        nullable=False,
+        comment="Root of the attempt that had this content: the first, or one that read it again.",
+    ),
     Column(
         "key",
         JSONB,

@@ -10,15 +10,16 @@ def failed_record(connection: Connection, number: int) -> Row[Any] | None:
     """A message that failed at least once, by its id or by a root of it, with its last failure:
     message_id, root_id, status, attempts, held, replay_batch_id, pipeline, target, batch_id,
     batch_status, interval_start, interval_end, params, dag_id (of the original), source,
-    failed_in, topology (of that batch), stage, reason, detail, own_failure, key, content, parsed,
-    source_file, source_row."""
+    failed_in, topology (of that batch), stage, reason, detail, own_failure, accepted, key,
+    content_root, content, parsed, source_file, source_row."""
     statement = text("""
         SELECT m.message_id, m.root_id, m.status::text AS status, m.attempts,
                m.not_before = 'infinity' AS held, m.replay_batch_id, p.name AS pipeline, p.target,
                b.batch_id, b.status::text AS batch_status, b.interval_start, b.interval_end,
                b.params, b.dag_id, m.source, r.batch_id AS failed_in, t.topology,
                r.stage, r.reason, r.detail, r.own_failure,
-               f.key, f.content, f.parsed, f.source_file, f.source_row
+               EXISTS (SELECT FROM accepted_root a WHERE a.root_id = m.root_id) AS accepted,
+               f.key, f.root_id AS content_root, f.content, f.parsed, f.source_file, f.source_row
         FROM failed_message m
         JOIN failed_root r ON r.root_id = m.root_id
         JOIN batch t ON t.batch_id = r.batch_id
@@ -72,7 +73,8 @@ def give_up(
     reason: str,
     by: str,
 ) -> int:
-    """Move failed messages of an original to quarantine, and keep who did it and why; how many.
+    """Move failed messages of an original to quarantine, accepted, and keep who did it and why; how
+    many. Batches in which they failed are looked at again for units that they keep back.
 
     Null: any message, any stage of the last failure.
     """
@@ -84,7 +86,15 @@ def give_up(
           WHERE r.root_id = m.root_id AND m.original_batch_id = :batch AND m.status = 'failed'
             AND (cast(:message AS bigint) IS NULL OR m.message_id = :message)
             AND (cast(:stage AS text) IS NULL OR r.stage = :stage)
-          RETURNING m.message_id
+          RETURNING m.message_id, m.root_id, r.batch_id
+        ), made AS (
+          INSERT INTO acceptance (batch_id, accepted_by, reason)
+          SELECT :batch, :by, :reason WHERE EXISTS (SELECT FROM moved) RETURNING acceptance_id
+        ), accepted AS (
+          INSERT INTO accepted_root (root_id, acceptance_id)
+          SELECT root_id, acceptance_id FROM moved CROSS JOIN made ON CONFLICT DO NOTHING
+        ), looked_at_again AS (
+          UPDATE batch SET woken_at = NULL WHERE batch_id IN (SELECT batch_id FROM moved)
         )
         INSERT INTO given_up (message_id, reason, given_up_by)
         SELECT message_id, :reason, :by FROM moved

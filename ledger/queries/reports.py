@@ -49,26 +49,34 @@ def failures(connection: Connection, chosen: Mapping[str, Any]) -> Sequence[Row[
     return connection.execute(statement, dict(chosen)).all()
 
 
-def failed_cases(
-    connection: Connection, pipeline: str | None, batch_id: int | None
-) -> Sequence[Row[Any]]:
+def failed_cases(connection: Connection, chosen: Mapping[str, Any]) -> Sequence[Row[Any]]:
     """Failed messages by original batch and step, as ``remedies.Case`` has a case, with their number, most
-    first: records."""
+    first: records. Those held with their unit are a case of their own.
+
+    ``chosen``: as for ``failures``. Whether a key could be read is known once content is kept.
+    """
     statement = text("""
         SELECT p.target, b.batch_id, b.interval_start, b.interval_end, b.params, b.dag_id, r.stage,
-               r.stage = m.source AS at_source, bool_and(s.step @> '{"rereads": true}' AND NOT b.topology @> '[{"merges": true}]') AS rereads,
+               r.stage = m.source AS at_source, coalesce(m.not_before = 'infinity', false) AS held,
+               bool_and(s.step @> '{"rereads": true}' AND NOT b.topology @> '[{"merges": true}]' AND CASE
+                 WHEN f.message_id IS NULL THEN true WHEN f.key IS NULL THEN false
+                 ELSE NOT jsonb_path_exists(f.key, '$.* ? (@ == null)') END) AS rereads,
                bool_and(NOT b.topology @> '[{"incremental": true}]') AS reprocesses, count(*) AS records
         FROM failed_message m
         JOIN failed_root r ON r.root_id = m.root_id
         JOIN batch b ON b.batch_id = m.original_batch_id AND b.status <> 'superseded'
         JOIN pipeline p ON p.pipeline_id = b.pipeline_id
         JOIN LATERAL jsonb_array_elements(b.topology) AS s (step) ON s.step ->> 'name' = m.source
+        LEFT JOIN failed_payload f ON f.message_id = m.message_id
         WHERE m.status = 'failed'
           AND (cast(:pipeline AS text) IS NULL OR p.name = :pipeline)
           AND (cast(:batch_id AS bigint) IS NULL OR :batch_id IN (m.original_batch_id, r.batch_id))
-        GROUP BY 1, 2, 3, 4, 5, 6, 7, 8 ORDER BY records DESC, b.batch_id, r.stage
+          AND (cast(:stage AS text) IS NULL OR r.stage = :stage)
+          AND (cast(:reason AS text) IS NULL OR r.reason LIKE :reason)
+        GROUP BY 1, 2, 3, 4, 5, 6, 7, 8, 9 ORDER BY records DESC, b.batch_id, r.stage
     """)
-    return connection.execute(statement, {"pipeline": pipeline, "batch_id": batch_id}).all()
+    keys = {**dict.fromkeys(("pipeline", "batch_id", "stage", "reason")), **chosen}
+    return connection.execute(statement, keys).all()
 
 
 def failed_records(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:

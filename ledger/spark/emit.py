@@ -171,8 +171,11 @@ def _records(
     if run.batch.kind is BatchKind.REPLAY:
         if job.pipeline.graph.in_units(step.name):
             return replayed_records(job, run, step, reader)
-        stored = _claimed(job, run, step)
-        if (run.batch.selection or {}).get("from_source"):
+        messages = job.database.transact(
+            lambda c: replays.claimed_messages(c, run.batch.batch_id, step.name)
+        )
+        stored = _claimed(job, run, step, messages)
+        if messages and (run.batch.selection or {}).get("from_source"):
             return records_again(job, run, step, claimed, stored)
         return reader.parse_again(stored)
     if step.keeper is not None and position is not None:
@@ -221,12 +224,9 @@ def _rest(job: Job, step: SourceStep, claimed: Row[Any]) -> DataFrame:
     return stored.where(mine).drop(POSITION)
 
 
-def _claimed(job: Job, run: OpenedRun, step: SourceStep) -> DataFrame:
+def _claimed(job: Job, run: OpenedRun, step: SourceStep, messages: list[int]) -> DataFrame:
     """The messages that a replay claimed, from the snapshot of its original, with ``_message``."""
     batch = run.batch
-    messages = job.database.transact(
-        lambda c: replays.claimed_messages(c, batch.batch_id, step.name)
-    )
     emit = job.database.transact(lambda c: replays.original_emit(c, batch.original_id, step.name))
     manifest = job.manifest(emit.emit_run_id)
     check_files(manifest)

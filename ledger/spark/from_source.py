@@ -1,20 +1,20 @@
 """Read failed records again from their source, by key: for a file, or a table, that was fixed."""
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 from sqlalchemy import Row
 
-from ledger import listing
 from ledger.listing import find_files
 from ledger.payloads import keep_payloads
-from ledger.queries import batches, claims, payloads, source_tables
+from ledger.queries import batches, payloads, source_tables
 from ledger.sources import FileSource, TableSource
+from ledger.spark import values
 from ledger.spark.job import ERROR, MESSAGE, RAW, RESERVED, Job
 from ledger.spark.reading import Reader
 from ledger.spark.tables import TableReader, reader_of
@@ -25,7 +25,7 @@ NO_KEY = "its key could not be read when it failed"
 SHARED_KEY = "several failed records have its key"
 NOT_FOUND = "no record of its source that parses has its key"
 FOUND_TWICE = "several records of its source have its key"
-_KEY, _WHY, _NOW, _TIMES = "_key", "_why", "_now", "_times"
+_KEY, _WHY, _NOW, _TIMES, _PARSED = "_key", "_why", "_now", "_times", "_parsed"
 _SEPARATOR = "\x1f"
 
 
@@ -40,7 +40,7 @@ def records_again(
     """
     fresh = _fresh(job, run, step, claimed)
     names = [name for name in fresh.columns if name not in RESERVED]
-    wanted = _wanted(job, run, step)
+    wanted = _wanted(job, run, step, fresh.schema)
     now = F.struct(*(F.col(f"`{name}`") for name in names))
     parsed = fresh.where(F.col(ERROR).isNull()).select(_key(step.key).alias(_KEY), now.alias(_NOW))
     keys = wanted.where(F.col(_WHY).isNull()).select(_KEY)
@@ -61,20 +61,14 @@ def records_again(
 def _fresh(job: Job, run: OpenedRun, step: SourceStep, claimed: Row[Any]) -> DataFrame:
     """All that the source has now of what the original read."""
     reader = reader_of(job.spark, step.source)  # its own: headers are counted for a snapshot alone
-    original = run.batch.original_id
-    own = _claim(job, original, step)
+    own = _claim(job, run.batch.original_id, step)
     if own.rest_of_batch_id is not None:  # it read on where another had begun
-        original = own.rest_of_batch_id
-        own = _claim(job, original, step)
+        own = _claim(job, own.rest_of_batch_id, step)
     if isinstance(step.source, TableSource):
         assert isinstance(reader, TableReader)
         return reader.records(source_tables.claimed_ranges(step.source, own))
     assert isinstance(step.source, FileSource)
     assert isinstance(reader, Reader)
-    if step.incremental:
-        files = job.database.transact(partial(claims.files_of, batch_id=original, source=step.name))
-        there = [file.path for file in files if listing.look_at(file.path) is not None]
-        return reader.records(there)
     return reader.records(find_files(step.name, step.source, str(claimed.path)))
 
 
@@ -83,28 +77,41 @@ def _claim(job: Job, batch_id: int, step: SourceStep) -> Row[Any]:
     return next(row for row in found if row.source == step.name)
 
 
-def _wanted(job: Job, run: OpenedRun, step: SourceStep) -> DataFrame:
-    """Each claimed message with its key, or why it has none to look for: ``_message``, ``_key``,
-    ``_why``."""
+def _wanted(job: Job, run: OpenedRun, step: SourceStep, schema: StructType) -> DataFrame:
+    """Each claimed message with its key, as ``schema`` has its columns, or why it has none to look
+    for: ``_message``, ``_key``, ``_why``."""
     batch_id, names = run.batch.batch_id, list(step.key)
     keep_payloads(job.database, run.batch.original_id)
     rows = job.database.transact(lambda c: payloads.claimed_keys(c, batch_id, step.name, names))
-    keys = [_joined(row.key) for row in rows]
-    times = Counter(keys)
-    why = [NO_KEY if key is None else SHARED_KEY if times[key] > 1 else None for key in keys]
-    return job.spark.createDataFrame(
-        pa.table(
-            {
-                MESSAGE: pa.array([row.message_id for row in rows], pa.int64()),
-                _KEY: pa.array(keys, pa.string()),
-                _WHY: pa.array(why, pa.string()),
-            }
-        )
-    )
+    given = {
+        MESSAGE: pa.array([row.message_id for row in rows], pa.int64()),
+        _PARSED: pa.array([row.parsed for row in rows], pa.bool_()),
+    }
+    for place, name in enumerate(names):
+        given[name] = pa.array([row.key[place] for row in rows], pa.string())
+    options = step.source.options if isinstance(step.source, FileSource) else {}
+    typed = [_typed(name, schema[name].dataType, options) for name in names]
+    found = job.spark.createDataFrame(pa.table(given)).select(MESSAGE, *typed)
+    keyed = found.select(MESSAGE, _key(names).alias(_KEY))
+    times = F.count(F.lit(1)).over(Window.partitionBy(_KEY))
+    why = F.when(F.col(_KEY).isNull(), NO_KEY).when(times > 1, SHARED_KEY)
+    return keyed.withColumn(_WHY, why)
 
 
-def _joined(values: Sequence[str | None]) -> str | None:
-    return None if any(value is None for value in values) else _SEPARATOR.join(map(str, values))
+def _typed(name: str, kind: DataType, options: Mapping[str, str]) -> Column:
+    """The text of a key's column as the value that it stands for; null where it is none.
+
+    A date of what did not parse is written as in its file, of what did as ISO 8601.
+    """
+    text = F.col(f"`{name}`")
+    if isinstance(kind, ArrayType | MapType | StructType):
+        return text
+    as_written = values.converted(text, kind, "csv", options)
+    as_stored = values.converted(text, kind, "csv", {})
+    if as_written is text:  # of a type that is read as it is
+        return text.try_cast(kind).alias(name)
+    unparsed = F.coalesce(as_written, as_stored)
+    return F.when(F.col(_PARSED), as_stored).otherwise(unparsed).alias(name)
 
 
 def _key(names: Sequence[str]) -> Column:

@@ -13,7 +13,7 @@ from ledger.queries.batches import Batch
 from ledger.settings import Settings
 from ledger.sources import FileSource
 from ledger.spark import files, lines, values
-from ledger.spark.job import ERROR, MESSAGE, NAMES, RAW
+from ledger.spark.job import ERROR, MESSAGE, NAMES, RAW, RESERVED
 from ledger.spark.multiline import text_records
 from ledger.stateful import StatefulSource
 
@@ -83,9 +83,9 @@ class Reader:
 
         A value that does not fit today's type fails its record.
         """
+        if self._source.format == "parquet":  # whose values are stored, whatever was wrong
+            return aligned(stored, self.schema)
         good = aligned(stored.where(F.col(ERROR).isNull()), self.schema)
-        if self._source.format == "parquet":
-            return good
         spoilt = stored.where(F.col(ERROR).isNotNull())
         raw = F.col(RAW).cast("string").alias("value")
         if NAMES not in stored.columns:
@@ -198,12 +198,8 @@ class FrameReader:
 
     def parse_again(self, stored: DataFrame) -> DataFrame:
         """Stored records in today's schema, with ``_message`` where they have it; a value that does not fit fails
-        its record, one that did not fit before is as it was."""
-        good = aligned(stored.where(F.col("_error").isNull()), self.schema)
-        nothing = [F.lit(None).cast(one.dataType).alias(one.name) for one in self.schema.fields]
-        names = [name for name in good.columns if name not in self.schema.names]
-        spoilt = stored.where(F.col("_error").isNotNull())
-        return good.unionByName(spoilt.select(*nothing, *names))
+        its record."""
+        return aligned(stored, self.schema)
 
 
 def read_reference(
@@ -248,7 +244,8 @@ def aligned(stored: DataFrame, schema: StructType) -> DataFrame:
         if not field.nullable:
             misfits.append(F.when(kept.isNull(), f"{field.name} is null"))
     message = [name for name in (MESSAGE,) if name in stored.columns]
-    return stored.select(*message, *columns, *_marks(F.coalesce(*misfits)))
+    own = [name for name in stored.columns if name not in RESERVED]
+    return stored.select(*message, *columns, *_marks(F.coalesce(*misfits), own))
 
 
 def _fitted(kept: Column, had: DataType, kind: DataType) -> Column:
@@ -270,9 +267,10 @@ def checked(rows: DataFrame, schema: StructType) -> DataFrame:
         for field in schema.fields
         if not field.nullable
     ]
-    return rows.select("*", *_marks(F.coalesce(F.lit(None).cast("string"), *missing)))
+    return rows.select("*", *_marks(F.coalesce(F.lit(None).cast("string"), *missing), rows.columns))
 
 
-def _marks(error: Column) -> list[Column]:
-    raw = F.when(error.isNotNull(), F.to_json(F.struct("*"))).cast("binary")
+def _marks(error: Column, names: Sequence[str]) -> list[Column]:
+    fields = F.struct(*(F.col(f"`{name}`") for name in names))
+    raw = F.when(error.isNotNull(), F.to_json(fields)).cast("binary")
     return [raw.alias(RAW), error.alias(ERROR)]

@@ -215,7 +215,7 @@ def _wake_units(job: Job, batch_id: int) -> None:
     spoiling = [row for row in failed if graph.in_units(row.source)]
     chosen = _sleeping(job, batch_id, spoiling) if any(not row.live for row in spoiling) else []
     stage = spoiling[0].stage if spoiling else ""
-    job.database.transact(lambda c: settlement.wake(c, batch_id, chosen, stage))
+    job.database.transact(lambda c: settlement.wake(c, batch_id, chosen, stage, failed))
 
 
 def _sleeping(job: Job, batch_id: int, spoiling: list[Row[Any]]) -> list[int]:

@@ -138,7 +138,7 @@ def _create_tables() -> None:
             ["batch_id"], ["batch.batch_id"], name=op.f("acceptance_batch_id_fkey")
         ),
         sa.PrimaryKeyConstraint("acceptance_id", name=op.f("acceptance_pkey")),
-        comment="Each time that a person accepted the quarantined records of a batch.",
+        comment="Each time that a person accepted quarantined records of a batch, or gave up failed ones.",
     )
     op.create_table(
         "accepted_root",

@@ -18,17 +18,20 @@ SELECT m.original_batch_id AS batch_id, p.name AS pipeline, count(*) AS records
 FROM failed_message m
 JOIN batch b ON b.batch_id = m.original_batch_id
 JOIN pipeline p USING (pipeline_id)
-WHERE NOT EXISTS (SELECT FROM failed_payload f WHERE f.message_id = m.message_id)
+LEFT JOIN failed_payload f ON f.message_id = m.message_id
+WHERE f.message_id IS NULL OR f.root_id < m.root_id AND EXISTS (
+  SELECT FROM failed_root r JOIN batch t ON t.batch_id = r.batch_id
+  WHERE r.root_id = m.root_id AND r.stage <> m.source AND t.selection ? 'from_source')
 GROUP BY 1, 2
 """
 MISSING_COMMENT = (
-    "Batches with failed records whose content is not kept yet: publish, replay or explain copies"
-    " it."
+    "Batches with failed records whose content is not kept yet, or was read again since: publish,"
+    " replay or explain copies it."
 )
 MISSING_COLUMNS = {
     "batch_id": "Original batch of the records.",
     "pipeline": "Pipeline by name.",
-    "records": "Failed records without content.",
+    "records": "Failed records without content, or with that of an earlier attempt.",
 }
 
 
@@ -52,6 +55,12 @@ def upgrade() -> None:
         ),
         sa.Column(
             "batch_id", sa.BigInteger(), nullable=False, comment="Batch of its first attempt."
+        ),
+        sa.Column(
+            "root_id",
+            sa.BigInteger(),
+            nullable=False,
+            comment="Root of the attempt that had this content: the first, or one that read it again.",
         ),
         sa.Column(
             "key",
@@ -99,7 +108,8 @@ def upgrade() -> None:
     op.create_index(op.f("given_up_message_id_idx"), "given_up", ["message_id"])
     # Content is not for everybody who may count: ledger_reader gets no grant on failed_payload.
     op.execute(
-        "GRANT SELECT, INSERT, UPDATE (content, parsed, key) ON failed_payload TO ledger_writer"
+        "GRANT SELECT, INSERT, UPDATE (root_id, content, parsed, key) ON failed_payload "
+        "TO ledger_writer"
     )
     op.execute("GRANT SELECT ON failed_payload TO ledger_payload_reader")
     op.execute("GRANT UPDATE (target) ON pipeline TO ledger_writer")

@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 from ledger import FileSource, ParquetSink, Pipeline
 from ledger.errors import DeclarationError, InputError
 from ledger.spark import emit, failures
+from ledger.states import BatchStatus
 from tests.support.ledgers import one, rows
 
 SCHEMA = "n INT, name STRING, price DOUBLE"
@@ -487,13 +488,21 @@ def test_columns_by_name(runner, tmp_path, sink_rows, caplog):
 
 
 def test_nulls_in_parquet(runner, tmp_path, sink_rows):
-    """NOT NULL is enforced for Parquet as it is for text: such a row fails, named and with its fields."""
+    """NOT NULL is enforced for Parquet as it is for text: such a row fails, named and with its fields,
+    and again in a replay, until the schema lets it be null."""
     (tmp_path / "in").mkdir()
     table = pa.table({"n": pa.array([1, None], pa.int32()), "name": ["a", "b"], "price": [1.5, 2]})
     pq.write_table(table, tmp_path / "in" / "a.parquet")
     run = runner(copying(format="parquet", schema=SCHEMA.replace("n INT", "n INT NOT NULL")))
     arrived, failed = parsed(run, ("n",), sink_rows)
     assert (arrived, failed) == ([(1,)], {'{"name":"b","price":2.0}': "n is null"})
+    original = one(run.job.database, "SELECT min(batch_id) AS number FROM batch").number
+    again = run.settled(run.open_replay(original))
+    assert (again.status, again.failed) == (BatchStatus.SETTLED, 1)
+    mended = runner(copying(format="parquet", schema=SCHEMA))
+    replay = mended.open_replay(original, "mended", quarantined=True)
+    assert mended.settled(replay).failed == 0
+    assert sink_rows("out", "name", "price") == [("a", 1.5), ("b", 2.0)]
 
 
 def test_uncommon_parquet(runner, tmp_path, sink_rows):

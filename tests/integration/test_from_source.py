@@ -10,9 +10,10 @@ import pytest
 from pyspark.sql import DataFrame
 
 from ledger import FileSource, ParquetSink, Pipeline
+from ledger.advice import advise
 from ledger.errors import InputError
 from ledger.explaining import explain
-from ledger.spark.from_source import FOUND_TWICE, NOT_FOUND
+from ledger.spark.from_source import FOUND_TWICE, NO_KEY, NOT_FOUND, SHARED_KEY
 from ledger.summary import summarize
 from tests.support.ledgers import rows
 
@@ -70,10 +71,8 @@ def test_a_fixed_file_is_read_again_by_key(runner, tmp_path, sink_rows):
         f"ackledger replay MODULE:PIPELINE --batch {batch.batch_id} --root {root} --from-source"
     )
     assert before["O2"].next[1] == command
-    assert (
-        f"--batch {batch.batch_id} --from-source"
-        in summarize(database, batch.batch_id).incomplete_because()
-    )
+    advice = str(advise(summarize(database, batch.batch_id)))
+    assert f"--batch {batch.batch_id} --from-source" in advice
 
     write(tmp_path, FIXED)
     run.settled(run.open_replay(batch.batch_id, from_source=True))
@@ -176,3 +175,101 @@ def test_content_of_parquet_and_json(runner, tmp_path):
     assert places == {
         "parquet": (str(tmp_path / "in" / "a.parquet"), 2, None), "json": (str(tmp_path / "in" / "a.json"), 2, 2)
     }  # fmt: skip
+
+
+TYPED = "n INT, price DECIMAL(10, 2), day DATE, seen TIMESTAMP, v INT"
+
+
+def test_keys_are_compared_as_values(runner, tmp_path, sink_rows):
+    """A key is found however it is written, in the record that failed and in the one that took its place; a text that
+    is no value of its type is no key, and two texts of one value are one key."""
+    made = Pipeline("typed", max_replays=3)
+    options = {"dateFormat": "dd/MM/yyyy"}
+    source = FileSource("in.csv", schema=TYPED, options=options)
+    made.source("typed", source, key=("n", "price", "day", "seen"))
+
+    @made.stage(reads="typed")
+    def positive(typed: DataFrame) -> DataFrame:
+        return typed.where("v > 0")
+
+    made.sink("out", ParquetSink("out"), reads="positive")
+    first = [
+        "007,1.5,05/01/2024,2024-01-05T10:00:00Z,x",
+        "8,2.50,06/01/2024,2024-01-06 10:00:00.5,0",  # is lost at the stage: its key is that of values
+        "nine,1.5,05/01/2024,2024-01-05T10:00:00Z,1",
+        "10,1,05/01/2024,2024-01-05,x",
+        "010,1.0,05/01/2024,2024-01-05T00:00:00,x",
+    ]
+    fixed = [
+        "7,1.50,05/01/2024,2024-01-05 10:00:00,1",
+        "08,2.5,06/01/2024,2024-01-06T11:00:00.5+01:00,2",
+        "9,1.5,05/01/2024,2024-01-05T10:00:00Z,1",
+        "10,1,05/01/2024,2024-01-05,1",
+    ]
+    head = "n,price,day,seen,v\n"
+    (tmp_path / "in.csv").write_text(head + "\n".join(first) + "\n")
+    run = runner(made)
+    batch = run.open()
+    assert run.settled(batch).failed == 5
+    (tmp_path / "in.csv").write_text(head + "\n".join(fixed) + "\n")
+    run.settled(run.open_replay(batch.batch_id, from_source=True))
+    assert sink_rows("out", "n", "v") == [(7, 1), (8, 2)]
+    found = rows(run.job.database, "SELECT message_id FROM failed_message ORDER BY 1")
+    told = [explain(run.job.database, row.message_id) for row in found]
+    assert [one.attempts[-1]["reason"] for one in told] == [
+        None, None, NO_KEY, SHARED_KEY, SHARED_KEY,
+    ]  # fmt: skip
+
+
+def test_keys_of_json_are_compared_as_values(runner, tmp_path, sink_rows):
+    """The same of JSON: numbers and booleans are no texts."""
+    made = Pipeline("typed", max_replays=3)
+    schema = "b BOOLEAN, price DECIMAL(10, 2), v INT"
+    source = FileSource("in.json", format="json", schema=schema)
+    made.source("typed", source, key=("b", "price"))
+    made.sink("out", ParquetSink("out"), reads="typed")
+    (tmp_path / "in.json").write_text('{"b": true, "price": 1.50, "v": "x"}\n')
+    run = runner(made)
+    batch = run.open()
+    assert run.settled(batch).failed == 1
+    (tmp_path / "in.json").write_text('{"b": true, "price": 1.5, "v": 3}\n')
+    assert run.settled(run.open_replay(batch.batch_id, from_source=True)).failed == 0
+    assert sink_rows("out", "b", "v") == [(True, 3)]
+
+
+def test_files_that_are_taken_once_are_not_read_again(runner, tmp_path):
+    """An incremental source takes a file that was fixed as a new one: to read its records again as well would
+    deliver them twice, so one line says what to do instead, and no advice names --from-source."""
+    write(tmp_path, FIRST)
+    made = Pipeline("orders", max_replays=3)
+    schema = "order_id STRING, amount INT, city STRING"
+    source = FileSource("orders/*.csv", schema=schema, incremental=True)
+    made.source("orders", source, key="order_id")
+    made.sink("out", ParquetSink("out"), reads="orders")
+    run = runner(made)
+    batch = run.open()
+    assert run.settled(batch).failed > 0
+    advice = str(advise(summarize(run.job.database, batch.batch_id)))
+    assert "--from-source" not in advice
+    assert "deliver the records, corrected, anew" in advice
+    with pytest.raises(
+        InputError, match=r"a file that was fixed is a new one.*Deliver the records.*give-up"
+    ):
+        run.open_replay(batch.batch_id, from_source=True)
+
+
+def test_a_source_without_failures_is_not_read_again(runner, tmp_path, sink_rows):
+    """Of a source of which a replay takes nothing not even the file is looked for: it may be archived."""
+    write(tmp_path, FIRST)
+    made = orders(key="order_id")
+    made.source("other", FileSource("other.csv", schema="n INT"), key="n")
+    made.sink("others", ParquetSink("others"), reads="other")
+    (tmp_path / "other.csv").write_text("n\n1\n")
+    run = runner(made)
+    batch = run.open()
+    run.settled(batch)
+    write(tmp_path, FIXED)
+    (tmp_path / "other.csv").unlink()
+    run.settled(run.open_replay(batch.batch_id, from_source=True))
+    assert sink_rows("out", "order_id", "amount") == [("O1", 5), ("O2", 6)]
+    assert sink_rows("others", "n") == [(1,)]

@@ -5,6 +5,9 @@ from pyspark.sql import functions as F
 
 from ledger import FileSource, ParquetSink, Pipeline, collect_anchors, merge_anchors, testing
 from ledger.errors import NotReadyError
+from ledger.giving_up import give_up
+from ledger.running import publish_settled
+from tests.support.ledgers import rows
 
 ORDERS = "id INT, customer STRING, cents INT"
 CUSTOMERS = "customer STRING, country STRING"
@@ -147,3 +150,32 @@ def test_the_batch_as_unit_and_a_quarantined_record(spark):
     assert sold(shown) == [("a", 10 * 2 * (190 - 7), 38), B]
     again = testing.replay(result, totals(unit=(), max_replays=0), quarantined=True)
     assert sold(again) == [("a", 10 * 2 * 190, 40), B]
+
+
+@pytest.mark.parametrize("unit", [(), ("customer",)])
+def test_two_records_of_a_unit_given_up_one_after_the_other(runner, tmp_path, sink_rows, unit):
+    """The unit is shown without both, be it that a publish came between them."""
+    orders = "".join(f"{n},a,{n}\n" for n in range(10))
+    (tmp_path / "orders.csv").write_text("id,customer,cents\n" + orders)
+    made = Pipeline("refunds", guarantee="exactly_once", max_replays=5)
+    made.source("orders", FileSource("orders.csv", schema=ORDERS))
+
+    @made.stage(reads="orders")
+    def checked(orders):
+        return orders.withColumn("_failed", F.when(F.col("id").isin(1, 2), "poisoned"))
+
+    @made.stage(reads="checked", whole=True, unit=unit)
+    def total(orders):
+        return orders.groupBy("customer").agg(F.sum("cents").alias("cents"), collect_anchors())
+
+    made.sink("sales", ParquetSink("sales"), reads="total")
+    run = runner(made)
+    database, batch = run.job.database, run.open()
+    run.settled(batch)
+    failed = [row.root_id for row in rows(database, "SELECT root_id FROM failed_root ORDER BY 1")]
+    assert len(failed) == 2
+    for root in failed:
+        give_up(database, "never right", "me", record=root)
+        publish_settled(run.job, batch.batch_id)
+    run.settled(run.open_replay(batch.batch_id))
+    assert sink_rows("sales", "customer", "cents") == [("a", 45 - 1 - 2)]

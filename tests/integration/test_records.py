@@ -3,22 +3,31 @@
 import csv
 import json
 import logging
+import resource
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
 from ledger import FileSource, ParquetSink, Pipeline
-from ledger.cli import records  # noqa: F401  # registers its commands
+from ledger.cli import (
+    records,  # noqa: F401  # registers its commands
+    running,
+)
 from ledger.cli.base import app
 from ledger.errors import InputError, LedgerError, NotReadyError
 from ledger.explaining import explain
 from ledger.giving_up import give_up
-from ledger.payloads import keep_payloads, try_to_keep
+from ledger.payloads import keep_all, keep_payloads, try_to_keep
+from ledger.queries import payloads as queries
 from ledger.queries import publications, reports
-from ledger.settlement import settle_once
+from ledger.settlement import settle_once, wake
 from ledger.snapshots import MOST_CHARACTERS
+from ledger.states import Outcome
 from ledger.summary import summarize
 from tests.support import ledgers
 from tests.support.ledgers import (
@@ -33,6 +42,7 @@ from tests.support.ledgers import (
 )
 from tests.support.payloads import write_snapshot
 
+ROOT = Path(__file__).resolve().parents[2]
 LONG = "x" * (MOST_CHARACTERS + 5)
 
 
@@ -202,6 +212,50 @@ def test_giving_up_is_final_and_audited(database, batch):
         give_up(database, " ", "me", record=roots[0])
 
 
+def test_what_is_given_up_needs_no_second_word(database):
+    """A record given up is accepted by whoever gives it up: its batch is complete. One that is quarantined for its
+    retries is not, and its explanation names both ways out."""
+    made = ledgers.pipeline(max_replays=5)
+    found, roots = whole_batch(database, made, 5, lose_sink=[0, 1])
+    settle_once(database, found.batch_id)
+    give_up(database, "a test order", "ada", record=roots[0])
+    assert summarize(database, found.batch_id).outcome is Outcome.INCOMPLETE
+    give_up(database, "a test order", "ada", record=roots[1])
+    with database.plain.begin() as connection:  # as if its sink showed it
+        connection.exec_driver_sql("UPDATE publication SET published_at = now()")
+    assert summarize(database, found.batch_id).outcome is Outcome.COMPLETE
+    kept = rows(database, "SELECT accepted_by, accepted_because FROM accepted_record")
+    assert kept == [("ada", "a test order")] * 2
+    assert len(explain(database, roots[0]).next) == 1
+
+    found, roots = whole_batch(
+        database, ledgers.pipeline(max_replays=0), 5, day=1, run_id="b", lose_sink=[0]
+    )
+    settle_once(database, found.batch_id)
+    replay, accept = explain(database, roots[0]).next
+    assert replay.endswith(f"--root {roots[0]} --quarantined")
+    assert accept.endswith(f'ackledger accept {found.batch_id} --reason "..."')
+
+
+def test_each_give_up_asks_for_the_units_that_it_frees(database):
+    """A batch whose units were asked for is looked at again once another of its records is given up: by then no
+    record of a unit may be left to be replayed. What another process chose before that is dropped."""
+    found, roots = whole_batch(database, ledgers.pipeline(max_replays=5), 5, lose_sink=[0, 1])
+    settle_once(database, found.batch_id)
+
+    def woken():
+        return one(database, "SELECT woken_at IS NOT NULL FROM batch")[0]
+
+    give_up(database, "never", "me", record=roots[0])
+    seen = database.transact(lambda c: publications.failed_roots(c, found.batch_id))
+    database.transact(lambda c: wake(c, found.batch_id, [], "sink", seen))
+    assert woken()
+    give_up(database, "never", "me", record=roots[1])
+    assert not woken()
+    database.transact(lambda c: wake(c, found.batch_id, [], "sink", seen))
+    assert not woken()
+
+
 def test_what_was_held_back_is_published_once_the_last_failure_is_given_up(database):
     """With settle="hold" giving up the last failed record decides that the sinks show the rest."""
     made = ledgers.pipeline(settle="hold")
@@ -226,7 +280,9 @@ def test_a_reprocessed_batch_counts_no_record_twice(database, batch):
     assert database.transact(lambda c: reports.failures(c, chosen)) == []
     asked = database.transact(lambda c: reports.failures(c, {**chosen, "batch_id": found.batch_id}))
     assert sum(row.messages for row in asked) == 5
-    assert explain(database, roots[0]).next[0].startswith("nothing: another batch replaced")
+    for number in (0, 5):  # one failed, the other was given up
+        (only,) = explain(database, roots[number]).next
+        assert only.startswith("nothing: another batch replaced")
 
 
 @pytest.fixture
@@ -295,13 +351,15 @@ def test_explain_and_give_up_on_the_command_line(batch, cli):
     assert "last seen  middle" in told
     assert "read from  /in/a b.csv, record 9" in told
     (explained,) = json.loads(cli("explain", "--where", "n = 8", "--json"))
+    assert "layout" not in json.loads(cli("failed", "--records", "--json"))["records"][0]
     assert (explained["record"], explained["key"], explained["verdict"]) == (
         roots[8],
         {"n": 8},
         "failed",
     )
     with pytest.raises(
-        InputError, match=r"no failed record has n = 4\. Of what is acked the ledger keeps counts"
+        InputError,
+        match=r"no record that failed has n = 4\. Of what is acked at once the ledger keeps counts",
     ):
         cli("explain", "--where", "n = 4")
     with pytest.raises(InputError, match="expected one record, for example"):
@@ -331,3 +389,166 @@ def test_units_are_not_read_again_from_their_source(database):
         replayed(database, made, found.batch_id, from_source=True)
     assert one(database, "SELECT count(*) FROM failed_message WHERE status = 'failed'")[0] == 3 - 2
     assert "--from-source" not in " ".join(explain(database, roots[0]).next)
+
+
+def test_content_that_the_database_refuses_is_only_logged(database, batch, monkeypatch, caplog):
+    """What a COPY ends with is an error of the ledger, and no failure at all, known or not, stops what follows."""
+    found, _, _ = batch
+    monkeypatch.setattr(queries, "_field", lambda value: "a\\tb")
+    with pytest.raises(LedgerError, match="refused a statement: invalid input syntax"):
+        keep_payloads(database, found.batch_id)
+    monkeypatch.setattr(queries, "_field", lambda value: {}[0])
+    with caplog.at_level(logging.WARNING):
+        try_to_keep(database, found.batch_id)
+    assert "is not kept yet: 0." in caplog.text
+
+
+def test_a_record_that_recovered_is_found_by_its_fields(database, batch, cli):
+    """explain --where knows every record that ever failed: also what a replay has brought through, and what belongs
+    to a batch that another one replaced."""
+    found, roots, _ = batch
+    replay = replayed(database, keyed(max_replays=2), found.batch_id, stage="sink")
+    again = ledgers.emit_replay(database, replay)
+    run_middle(database, replay, again)
+    run_sink(database, replay, again)
+    settle_once(database, replay.batch_id)
+    (told,) = json.loads(cli("explain", "--where", "n = 8", "--json"))
+    assert (told["record"], told["verdict"]) == (roots[8], "recovered")
+    with database.plain.begin() as connection:
+        connection.exec_driver_sql("UPDATE batch SET status = 'superseded'")
+    (told,) = json.loads(cli("explain", "--where", "n = 1", "--json"))
+    assert told["next"][0].startswith("nothing: another batch replaced")
+    assert json.loads(cli("failed", "--records", "--json"))["total"] == 0
+
+
+def test_advice_names_commands_that_work(database, batch, cli):
+    """Records without a key that was read are not read again by key, held ones are replayed as held, and advice is
+    about what was asked for."""
+    found, roots, _ = batch
+    none = dict.fromkeys(("pipeline", "batch_id", "stage", "reason"))
+
+    def cases(**chosen):
+        found = database.transact(lambda c: reports.failed_cases(c, {**none, **chosen}))
+        return {row.stage: row for row in found}
+
+    keep_payloads(database, found.batch_id)
+    with database.plain.begin() as connection:  # as if it had not parsed
+        connection.exec_driver_sql(
+            f"UPDATE failed_root SET stage = 'source' WHERE root_id = {roots[0]}"
+        )
+    assert cases()["source"].rereads
+    assert "--from-source" in explain(database, roots[0]).next[1]
+    with database.plain.begin() as connection:
+        connection.exec_driver_sql(
+            f"""UPDATE failed_payload SET key = '{{"n": null}}' WHERE message_id = {roots[0]}"""
+        )
+        connection.exec_driver_sql(
+            f"UPDATE failed_message SET not_before = 'infinity' WHERE message_id = {roots[3]}"
+        )
+    assert not cases()["source"].rereads
+    assert "--from-source" not in " ".join(explain(database, roots[0]).next)
+    assert sorted(cases(reason="bad %")) == ["middle"]
+    told = cli("failed", "--stage", "sink")
+    assert "--held" in told
+    assert "middle" not in told
+    assert "1 more causes, first" in cli("failed")
+
+
+def test_what_a_record_says_does_not_command_the_terminal(database, cli):
+    """Reasons, and words of who gave a record up, are shown without escape sequences."""
+    found = opened(database, ledgers.pipeline())
+    roots = emit(database, found, 3)
+    run_middle(database, found, roots, fail={roots[0]: "bad \x1b[2J"})
+    run_sink(database, found, roots[1:])
+    settle_once(database, found.batch_id)
+    give_up(database, "never \x1b[2J", "me", record=roots[0])
+    shown = cli("explain", roots[0]) + cli("failed") + cli("failed", "--records")
+    assert "bad \ufffd[2J" in shown
+    assert "never \ufffd[2J" in shown
+    assert "\x1b" not in shown
+
+
+def test_a_replay_that_was_refused_is_not_done(database, cli, monkeypatch):
+    """What another replay holds is named, and the command says that records are failed; it does not say that there
+    is nothing to do."""
+
+    def refuse(*arguments):
+        raise NotReadyError("another replay of it is open")
+
+    found, _ = whole_batch(database, ledgers.pipeline("flights"), 3, lose_sink=[0])
+    settle_once(database, found.batch_id)
+    for name in ("require", "surroundings", "_session", "keep_all"):
+        monkeypatch.setattr(running, name, lambda *arguments: None)
+    monkeypatch.setattr(running, "open_replay", refuse)
+    monkeypatch.chdir(ROOT)
+    told = cli("replay", "jobs.flights:pipeline", code=3)
+    assert "another replay of it is open" in told
+    assert "nothing to replay" not in told
+    monkeypatch.setattr(running, "_originals", lambda *arguments: [])
+    assert "nothing to replay" in cli("replay", "jobs.flights:pipeline")
+
+
+EXPLAIN = """
+import sys
+from ledger import cli
+sys.argv = ["ackledger", *sys.argv[1:]]
+try:
+    cli.main()
+except SystemExit as end:
+    assert not end.code, end
+loaded = {name.partition(".")[0] for name in sys.modules}
+assert not loaded & {"pyspark", "py4j"}, loaded
+"""
+
+
+def test_a_record_is_explained_without_java(migrated, batch, tmp_path):
+    """explain and failed --records need no Java, load nothing of Spark, and take a few times what the command takes
+    to say its version."""
+    found, roots, _ = batch
+    keep_payloads(migrated, found.batch_id)
+    given = {
+        "ACKLEDGER_DATABASE_URL": migrated.url.render_as_string(hide_password=False),
+        "JAVA_HOME": str(tmp_path / "no java"),
+        "PATH": str(tmp_path),
+        "PYTHONPATH": str(ROOT),
+    }
+
+    def seconds(*arguments):
+        """Of processors, which does not depend on what else runs."""
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        command = [sys.executable, "-c", EXPLAIN, *map(str, arguments)]
+        done = subprocess.run(command, env=given, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, done.stdout
+
+    start, _ = seconds("--version")
+    for arguments in (["explain", roots[8]], ["failed", "--records"]):
+        took, said = seconds(*arguments)
+        assert "n=8" in said
+        assert took < 4 * start
+
+
+def test_content_that_was_read_again_is_kept_whoever_settles(database, batch, tmp_path):
+    """A replay that read its source again and was settled far from the storage is named by the view, and its content
+    takes the place of the old one with whatever copies content next; once."""
+    found, roots, _ = batch
+    keep_payloads(database, found.batch_id)
+    replay = replayed(
+        database, keyed(max_replays=2), found.batch_id, stage="sink", from_source=True
+    )
+    again = ledgers.emit_replay(database, replay)
+    run_middle(database, replay, again)
+    run_sink(database, replay, again, again)
+    settle_once(database, replay.batch_id)
+    fixed = [{"_file": None, "n": n, "city": "new", "_raw": None, "_error": None} for n in (3, 8)]
+    (tmp_path / "again").mkdir()
+    write_snapshot(database, replay, tmp_path / "again", fixed)
+    missing = "SELECT batch_id, records FROM payload_missing"
+    assert one(database, missing) == (found.batch_id, 2)
+    keep_all(database, "chain")
+    kept = content(database)
+    assert json.loads(kept[roots[8]].content) == {"n": 8, "city": "new"}
+    assert (kept[roots[8]].root_id, kept[roots[1]].root_id) == (again[1], roots[1])
+    assert rows(database, missing) == []
+    assert database.transact(lambda c: queries.read_again(c, found.batch_id)) == []

@@ -54,7 +54,7 @@ UPDATED = {
         "auto_replay",
         "target",
     },
-    "failed_payload": {"content", "parsed", "key"},
+    "failed_payload": {"root_id", "content", "parsed", "key"},
     "batch": {
         "status",
         "held_reason",

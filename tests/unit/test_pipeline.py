@@ -223,3 +223,16 @@ def test_two_sinks_of_one_path():
         DeclarationError, match="'one' and 'other' of pipeline 'twice' write to the same path 'out'"
     ):
         made.steps()
+
+
+@pytest.mark.parametrize(("incremental", "rereads"), [(False, True), (True, False)])
+def test_what_is_taken_once_is_not_read_again(incremental, rereads):
+    """The ledger keeps how a source's text is cut, and whether its records can be read again by key: not those of an
+    incremental source, which takes a file that was fixed as a new one."""
+    made = Pipeline("keyed")
+    files = FileSource("in/*.csv", schema="n INT", incremental=incremental, multiline=True)
+    made.source("src", files, key="n")
+    made.sink("out", ParquetSink("out"), reads="src")
+    kept = made.topology()[0]
+    assert (kept["key"], kept["rereads"]) == (["n"], rereads)
+    assert (kept["format"], kept["sep"], kept["multiline"]) == ("csv", ",", True)

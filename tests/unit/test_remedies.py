@@ -10,10 +10,10 @@ START, END = datetime(2013, 1, 1, tzinfo=UTC), datetime(2013, 2, 1, tzinfo=UTC)
 REPLAY = "ackledger replay jobs.a:pipeline --batch 7"
 
 
-def case(stage="src", *, at_source=True, rereads=False, reprocesses=True, dag_id="", root=None):
+def case(stage="src", *, at_source=True, rereads=False, reprocesses=True, dag_id="", root=None, held=False):  # fmt: skip
     """A case of batch 7, whose run had a parameter."""
     params = {"region": "north west"}
-    return Case("jobs.a:pipeline", 7, START, END, params, dag_id, stage, at_source, rereads, reprocesses, root)  # fmt: skip
+    return Case("jobs.a:pipeline", 7, START, END, params, dag_id, stage, at_source, rereads, reprocesses, root, held)  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -29,6 +29,9 @@ def case(stage="src", *, at_source=True, rereads=False, reprocesses=True, dag_id
         (case(reprocesses=False), ["deliver the records, corrected, anew", "ackledger give-up --batch 7"]),
         (case(rereads=True, dag_id="a"), [
             "by key:", REPLAY, """airflow dags trigger a --conf '{"replay_of": 7, "from_source": true}'""",
+        ]),
+        (case("join", at_source=False, held=True, dag_id="a"), [
+            "fix join", f"{REPLAY} --held", """--conf '{"replay_of": 7, "held": true}'""",
         ]),
         (case(dag_id="a"), ["interval again:", "ackledger run", '"region": "north west", "reprocess": true}']),
     ],

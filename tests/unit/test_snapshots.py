@@ -1,0 +1,86 @@
+"""Content and keys of failed records, read from a snapshot."""
+
+import json
+from types import SimpleNamespace
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from ledger.snapshots import payloads
+
+CSV, JSON = ({"key": ["id"], "format": one, "sep": ","} for one in ("csv", "json"))
+PARQUET, TABLE = {"key": ["id"], "format": "parquet", "sep": ","}, {"key": ["id"]}
+
+
+def read(path, table, layout):
+    """What is kept of every row of a snapshot of one file."""
+    pq.write_table(table, path)
+    rows = list(range(1, len(table) + 1))
+    source = SimpleNamespace(roots=rows, messages=rows, first_root=1, rest_of_batch_id=None)
+    file = SimpleNamespace(path=str(path), first_position=0, rows=len(table))
+    return list(payloads(7, source, [file], layout))
+
+
+def test_values_that_python_has_no_form_for(tmp_path):
+    """A date of the year 10000, and a text that is not UTF-8, keep no content from being kept: also within lists
+    and structs."""
+    days = pa.array([2932897, 0], pa.date32())
+    moments = pa.array([253402300800_500000, 0], pa.timestamp("us", "UTC"))
+    raw = pa.array([b"\xff", b"a"], pa.binary())
+    table = pa.table(
+        {
+            "id": days,
+            "seen": moments,
+            "days": pa.ListArray.from_arrays([0, 1, 2], days),
+            "both": pa.StructArray.from_arrays([days, moments], ["day", "seen"]),
+            "text": pa.Array.from_buffers(pa.string(), 2, raw.buffers()),
+        }
+    )
+    first, second = read(tmp_path / "a.parquet", table, PARQUET)
+    assert (first.key, second.key) == ('{"id": "10000-01-01"}', '{"id": "1970-01-01"}')
+    assert json.loads(first.content) == {
+        "id": "10000-01-01",
+        "seen": "10000-01-01 00:00:00.500000",
+        "days": ["10000-01-01"],
+        "both": {"day": "10000-01-01", "seen": "10000-01-01 00:00:00.500000"},
+        "text": "base64:/w==",
+    }
+    assert json.loads(second.content)["text"] == "a"
+
+
+def unparsed(raw, **values):
+    """A row that did not parse, whose columns hold these values."""
+    own = {"id": None, "n": None, **values}
+    fields = {name: pa.array([own[name]], pa.string()) for name in own}
+    return pa.table(
+        {**fields, "_raw": pa.array([raw], pa.binary()), "_error": ["wrong"], "_file": ["/a"]}
+    )
+
+
+@pytest.mark.parametrize(
+    ("layout", "raw", "values", "key"),
+    [
+        (CSV, b"O1,x", {}, "O1"),
+        (CSV, b'"O1,x', {}, None),  # nobody knows where it ends
+        (CSV, b'O1,"x', {}, None),
+        (CSV, b"O\xff,x", {}, None),
+        (JSON, b'{"id": "O1", "n": []}', {}, "O1"),
+        (JSON, b'{"id": 1.50}', {}, "1.50"),
+        (JSON, b'{"id": 12345678901234567890123}', {}, "12345678901234567890123"),
+        (JSON, b'{"id": true}', {}, "true"),
+        (JSON, b'{"id": "\\ud800"}', {}, None),
+        (JSON, b'{"id": ["a"]}', {}, None),
+        (JSON, b'["O1"]', {}, None),
+        (PARQUET, b'{"n":"5"}', {"n": "5"}, None),
+        (PARQUET, b'{"id":"O1"}', {"id": "O1"}, "O1"),
+        (TABLE, b'{"id":"O1"}', {"id": "O1"}, "O1"),
+        (TABLE, b'{"id":"O1","n":"x"}', {}, "O1"),
+    ],
+)
+def test_the_key_of_a_record_that_did_not_parse(tmp_path, layout, raw, values, key):
+    """It is that of its columns where they hold it, else that of its text, whatever the source is; where nobody can
+    tell, it is null."""
+    (kept,) = read(tmp_path / "a.parquet", unparsed(raw, **values), layout)
+    assert json.loads(kept.key) == {"id": key}
+    kept.key.encode()  # the database takes it
