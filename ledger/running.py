@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime
@@ -110,19 +110,31 @@ def _follow(job: "Job", batch_id: int) -> None:
 def withhold(job: "Job", batch_id: int) -> list[str]:
     """See ``ledger.spark.withhold``; starts nothing where nothing failed and no staged file is
     lost."""
-    missing = lost(job.database, job.settings, job.pipeline, batch_id)
-    if not missing and not needs_withholding(job.database, batch_id):
-        return []
-    from ledger.spark import withhold as withholding
+    failures, done = Failures(), []
+    if needs_withholding(job.database, batch_id):
+        from ledger.spark import withhold as withholding
 
-    return withholding.withhold(job, batch_id)
+        with failures.kept():
+            done += withholding.withhold(job, batch_id)
+    with failures.kept():
+        done += _stage_lost(job, batch_id)
+    failures.raise_first()
+    return done
 
 
-def _stage_lost(job: "Job", batch_id: int, sinks: Iterable[str]) -> None:
-    """Stage anew what these sinks are to publish of a batch's family and is lost."""
-    missing = lost(job.database, job.settings, job.pipeline, batch_id)
-    if {row.sink for row in missing} & set(sinks):
-        withhold(job, batch_id)
+def _stage_lost(job: "Job", batch_id: int, sinks: Collection[str] | None = None) -> list[str]:
+    """Stage anew what these sinks, or all, are to publish of a batch's family and is lost; the sinks. What is
+    wrong with one keeps no other waiting; it is raised at the end."""
+    failures = Failures()
+    missing = lost(job.database, job.settings, job.pipeline, batch_id, failures, sinks)
+    if missing:
+        from ledger.spark.withhold import stage_anew
+
+        for row in missing:
+            with failures.kept():
+                stage_anew(job, row)
+    failures.raise_first()
+    return [row.sink for row in missing]
 
 
 def publish_settled(job: "Job", batch_id: int) -> list[Published]:
@@ -162,9 +174,10 @@ def combine(
             run = _opened_follower(job.database, batch_id, step, attempt or Attempt())
             if run is not None:
                 _living(job, run, step, on_fenced)
+    sinks = _names(job.pipeline.combined())
     with failures.kept():
-        sinks = _names(job.pipeline.combined())
         _stage_lost(job, batch_id, sinks)
+    with failures.kept():
         shown = publish(job.database, job.settings, job.pipeline, batch_id, sinks)
     failures.raise_first()
     return shown
@@ -234,8 +247,9 @@ def _show_states(job: "Job", step: StateStep) -> Failures:
     unshown = job.database.transact(lambda c: checkpoints.unshown(c, job.pipeline.name, sinks))
     for batch_id in unshown:
         with failures.kept():
+            _stage_lost(job, batch_id, sinks)
+        with failures.kept():
             try:
-                _stage_lost(job, batch_id, sinks)
                 publish(job.database, job.settings, job.pipeline, batch_id, sinks)
             except NotReadyError as exc:  # another process is showing it
                 _log.info("%s", exc)

@@ -8,7 +8,7 @@ from typing import Any
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
-from ledger.errors import EXIT_PERMANENT
+from ledger.errors import EXIT_PERMANENT, Failures
 from ledger.pipeline import Pipeline
 from ledger.settings import Settings
 
@@ -36,9 +36,11 @@ class Withhold(Step):
 
         batch_id, database = context["ti"].xcom_pull(task_ids="open"), connected()
         target = self.application_args[1]  # type: ignore[index]
+        failures = Failures()
         if not needs_withholding(database, batch_id) and not lost(
-            database, Settings(), load_pipeline(target), batch_id
+            database, Settings(), load_pipeline(target), batch_id, failures
         ):
+            failures.raise_first()
             raise AirflowSkipException("nothing is to be withheld")
         super().execute(context)
 

@@ -15,7 +15,6 @@ from ledger import settlement
 from ledger.errors import Failures, LostFileError
 from ledger.manifest import DataFile, Manifest, check_files
 from ledger.publishers.making import publisher_of
-from ledger.publishing import lost
 from ledger.queries import batches, publications, runs
 from ledger.sinks import Bloom
 from ledger.spark.files import literal
@@ -33,24 +32,18 @@ _log = logging.getLogger(__name__)
 
 
 def withhold(job: Job, batch_id: int) -> list[str]:
-    """Make ready all that is decided of a batch's family and not ready, and stage anew what is lost
-    of it; the sinks. Repeating it is harmless. What is wrong with one sink keeps no other waiting;
-    it is raised at the end."""
+    """Make ready all that is decided of a batch's family and not ready; the sinks. Repeating it is harmless. What
+    is wrong with one sink keeps no other waiting; it is raised at the end."""
     for number in job.database.transact(lambda c: publications.asleep(c, batch_id)):
         _wake_units(job, number)
-    missing = {(row.batch_id, row.sink) for row in _lost(job, batch_id)}
     found = job.database.transact(lambda c: publications.pending(c, batch_id))
-    chosen = [row for row in found if not row.ready or (row.batch_id, row.sink) in missing]
+    chosen = [row for row in found if not row.ready]
     failures = Failures()
     for row in chosen:
         with failures.kept():
-            _stage_anew(job, row) if row.ready else _make_ready(job, row)
+            _make_ready(job, row)
     failures.raise_first()
     return [row.sink for row in chosen]
-
-
-def _lost(job: Job, batch_id: int) -> list[Row[Any]]:
-    return lost(job.database, job.settings, job.pipeline, batch_id)
 
 
 def _make_ready(job: Job, row: Row[Any]) -> None:
@@ -73,7 +66,7 @@ def _make_ready(job: Job, row: Row[Any]) -> None:
     )
 
 
-def _stage_anew(job: Job, row: Row[Any]) -> None:
+def stage_anew(job: Job, row: Row[Any]) -> None:
     """Stage what was ready, and is lost since, from the sink's kept input: as many rows as there
     were."""
     step = job.pipeline.step(row.sink)
