@@ -60,7 +60,7 @@ def lost(
     missing = []
     for row in database.transact(lambda c: publications.pending(c, batch_id)):
         if row.ready and (sinks is None or row.sink in sinks):
-            with failures.kept():
+            with failures.kept(unshown(row)):
                 if _is_lost(database, settings, pipeline, row):
                     missing.append(row)
     return missing
@@ -74,6 +74,14 @@ def _is_lost(database: Database, settings: Settings, pipeline: Pipeline, row: Ro
     except LostFileError:
         return not publisher.shows(delivery)
     return False
+
+
+def unshown(row: Row[Any]) -> str:
+    """Whose failure it is that a publication is not shown, and how to go on once its cause is mended."""
+    return (
+        f"Sink {row.sink!r} does not show batch {row.batch_id}. To go on: ackledger publish MODULE:PIPELINE "
+        f"--batch {row.batch_id}, or in Airflow clear the task that failed"
+    )
 
 
 def publish(
@@ -120,6 +128,7 @@ def _publish_each(
         try:
             shown = database.transact(work)
         except Exception as exc:  # of one sink: the others do not wait for it
+            exc.add_note(unshown(row))
             failed[row.sink] = exc
             continue
         if shown is not None:

@@ -4,6 +4,7 @@ words."""
 import shlex
 from collections.abc import Sequence
 from datetime import datetime
+from itertools import chain
 from typing import Any
 
 from sqlalchemy import Connection, Row
@@ -11,27 +12,46 @@ from sqlalchemy import Connection, Row
 from ledger.queries import batches, checkpoints
 from ledger.queries.batches import Batch
 from ledger.states import BatchKind, BatchStatus, RunState
+from ledger.steps import COMBINE, STATE
 
 _FOLLOWING = ("combine", "stateful")
 _LONGEST = 300  # characters of a failure that are repeated in a sentence
 
 
 def run_again(batch: Batch, stage: str | None = None, target: str = "MODULE:PIPELINE") -> str:
-    """The command, or the click, that goes on with an open batch at ``stage``, or where it
-    stands."""
+    """The command, or the click, that goes on with a batch at ``stage``, or where it stands."""
+    following = _following(batch, stage)
     if batch.dag_id:
-        task = f"the task {stage} and those after it" if stage else "its failed tasks"
+        task = f"the task {following or stage} and those after it" if stage else "its failed tasks"
         return f"in Airflow clear {task} in run {batch.run_id} of DAG {batch.dag_id}"
+    if following:
+        return f"ackledger {shlex.join(['publish', target, '--batch', str(batch.batch_id)])}"
     if batch.kind is BatchKind.REPLAY:
         run_id = batch.run_id.removesuffix(f"-{batch.original_id}")
         given = ["replay", target, "--batch", str(batch.original_id), "--run-id", run_id]
     else:
-        interval = ["--interval-start", _shown(batch.interval_start)]
-        interval += ["--interval-end", _shown(batch.interval_end)]
-        given = ["run", target, *interval, "--run-id", batch.run_id]
-        for name, value in batch.params.items():
-            given += ["--param", f"{name}={value}"]
+        given = _run(batch, target, "--run-id", batch.run_id)
     return f"ackledger {shlex.join(given)}"
+
+
+def reprocess(batch: Batch, target: str = "MODULE:PIPELINE") -> str:
+    """The command that reads a batch's interval anew."""
+    return f"ackledger {shlex.join(_run(batch, target, '--reprocess'))}"
+
+
+def _run(batch: Batch, target: str, *options: str) -> list[str]:
+    interval = ["--interval-start", _shown(batch.interval_start)]
+    interval += ["--interval-end", _shown(batch.interval_end)]
+    params = [("--param", f"{name}={value}") for name, value in batch.params.items()]
+    return ["run", target, *interval, *options, *chain.from_iterable(params)]
+
+
+def _following(batch: Batch, stage: str | None) -> str | None:
+    """The task in which a step runs that follows the settlement; None for any other step."""
+    step = next((one for one in batch.topology if one["name"] == stage), {})
+    if step.get("kind") == "stateful" or step.get("stateful"):
+        return STATE
+    return COMBINE if step.get("kind") == "combine" or step.get("after") else None
 
 
 def waits_for(connection: Connection, batch_id: int) -> list[str]:

@@ -33,10 +33,11 @@ class Withhold(Step):
     def execute(self, context: Any) -> None:
         from ledger.loading import load_pipeline
         from ledger.publishing import lost, needs_withholding
+        from ledger.spark.failures import told
 
         batch_id, database = context["ti"].xcom_pull(task_ids="open"), connected()
         target = self.application_args[1]  # type: ignore[index]
-        failures = Failures()
+        failures = Failures(told)
         if not needs_withholding(database, batch_id) and not lost(
             database, Settings(), load_pipeline(target), batch_id, failures
         ):

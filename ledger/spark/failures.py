@@ -22,6 +22,7 @@ from ledger.errors import (
     StageError,
     UnavailableError,
 )
+from ledger.settings import verbose
 
 _LONGEST = 500  # characters of what others said that are repeated
 _PACKAGE = f"{Path(ledger.__file__).parent}/"
@@ -71,6 +72,18 @@ def translated(exc: BaseException) -> LedgerError:
 def one_line(exc: BaseException) -> str:
     """What the ledger says of it, whatever others have put into it, in one line."""
     return " ".join(line.strip() for line in str(translated(exc)).splitlines() if line.strip())
+
+
+def noted(exc: BaseException) -> str:
+    """As ``one_line``, with what was noted on its way: whose failure it is, and the command to go on."""
+    notes = dict.fromkeys(getattr(exc, "__notes__", []))
+    return ". ".join([one_line(exc).rstrip(". "), *notes]) if notes else one_line(exc)
+
+
+def told(exc: BaseException) -> str:
+    """As ``noted``; before it the traceback, if ``--verbose`` asks for that."""
+    trace = "".join(traceback.format_exception(exc)) if verbose() else ""
+    return f"{trace}{noted(exc)}"
 
 
 def read_failure(exc: BaseException) -> InputError | None:

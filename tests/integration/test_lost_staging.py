@@ -13,6 +13,7 @@ from ledger import Bloom, DeltaSink, FileSource, ParquetSink, Pipeline, Postgres
 from ledger.database import embedded
 from ledger.errors import ConfigurationError, Failures, LostFileError
 from ledger.publishing import lost, publish
+from ledger.queries import publications
 from ledger.running import publish_settled, settle_and_follow, withhold
 from ledger.settlement import settle_once
 from tests.integration.conftest import END
@@ -125,7 +126,7 @@ def test_lost_files_are_staged_anew(runner, tmp_path, target, monkeypatch):
     assert sorted(withhold(job, batch.batch_id)) == ["delta", "folder", "plain"]
     assert withhold(job, batch.batch_id) == []
     lose_one(tmp_path, batch.batch_id, "**/kept-*/**")
-    assert len(lost(job.database, job.settings, job.pipeline, batch.batch_id, Failures())) == 3
+    assert len(lost(job.database, job.settings, job.pipeline, batch.batch_id, Failures(str))) == 3
     publish_settled(job, batch.batch_id)
     acked = [n for n in range(COUNT) if n not in LOST]
     assert shown(tmp_path, target) == every(expected([*acked, *range(20, 24)]))
@@ -191,3 +192,26 @@ def test_a_broken_sink_keeps_nothing_else_waiting(runner, tmp_path, target, monk
     running.advance_states(mended.job)
     states = ds.dataset(tmp_path / "states", partitioning="hive").to_table().to_pylist()
     assert Counter((row["n"], row["half"]) for row in states) == expected(range(COUNT))
+
+
+def test_a_staging_anew_that_died_leaves_nothing_to_show(runner, tmp_path, target, monkeypatch):
+    """Files that were staged anew by a process that died are not shown when the lost one is back."""
+    run = runner(pipeline(target))
+    write(tmp_path, range(COUNT))
+    batch = run.open()
+    run.steps(batch)
+    settle_once(run.job.database, batch.batch_id)
+    first, *_ = sorted((tmp_path / "folder" / "_staging").rglob("*.parquet"))
+    aside = first.rename(tmp_path / "aside")
+
+    def dies(*arguments):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(publications, "set_staged_anew", dies)
+        with pytest.raises(KeyboardInterrupt):
+            withhold(run.job, batch.batch_id)
+    assert list((tmp_path / "folder" / "_staging").rglob("kept-*/**/*.parquet"))
+    aside.rename(first)
+    publish_settled(run.job, batch.batch_id)
+    assert shown(tmp_path, target) == every(expected(range(COUNT)))

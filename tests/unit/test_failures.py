@@ -14,6 +14,7 @@ from ledger.cli.base import app
 from ledger.errors import (
     EXIT_PERMANENT,
     ConfigurationError,
+    Failures,
     FencedError,
     InputError,
     LedgerError,
@@ -23,7 +24,7 @@ from ledger.errors import (
 )
 from ledger.listing import list_files
 from ledger.settings import VERBOSE, Settings
-from ledger.spark.failures import translated
+from ledger.spark.failures import told, translated
 
 JAVA = "\tat org.apache.spark.scheduler.Task.run(Task.scala:147)\n\t... 1 more\n"
 CALL = "An error occurred while calling o133.parquet.\n: org.apache.spark.SparkException: "
@@ -252,6 +253,36 @@ def test_a_driver_ends_in_one_line(monkeypatch, caplog, error, code):
     assert [record.getMessage() for record in caplog.records] == [
         f"s of batch 7: {translated(error)}. To go on: clear the task s"
     ]
+
+
+@pytest.mark.parametrize("shown", [False, True])
+def test_what_fails_beside_others_is_told_in_one_line(monkeypatch, caplog, shown):
+    """A failure that keeps nothing else waiting is one line, with whose it is; the traceback comes with
+    --verbose. The first is raised at the end."""
+    monkeypatch.setenv(VERBOSE, "1") if shown else monkeypatch.delenv(VERBOSE, raising=False)
+    failures, error = Failures(told), PySparkException(WORKER)
+    with failures.kept("Sink 'x' does not show batch 7"):
+        raise error
+    with failures.kept():
+        raise InputError("another")
+    first, second = [record.getMessage() for record in caplog.records]
+    line = f"{translated(PySparkException(WORKER))}. Sink 'x' does not show batch 7"
+    assert first.endswith(line)
+    assert ("Traceback" in first) is shown
+    assert len(first.splitlines()) == 1 or shown
+    assert "another" in second
+    with pytest.raises(PySparkException) as caught:
+        failures.raise_first()
+    assert caught.value is error
+
+
+def test_a_command_says_how_to_go_on(command):
+    """What was noted on the way of an error is told with it, once."""
+    error = InputError("bad.")
+    for _ in range(2):
+        error.add_note("To go on: ackledger publish a:b")
+    code, told = command(error)
+    assert (code, told) == (1, "ackledger: bad. To go on: ackledger publish a:b\n")
 
 
 def test_what_is_permanent():

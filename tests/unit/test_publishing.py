@@ -40,11 +40,11 @@ def test_a_broken_sink_hides_no_lost_file_of_another(pending, monkeypatch):
         return row.sink == "lost"
 
     monkeypatch.setattr(publishing, "_is_lost", is_lost)
-    failures = Failures()
+    failures = Failures(str)
     assert [row.sink for row in lost(DATABASE, None, PIPELINE, 1, failures)] == ["lost"]
     with pytest.raises(ConfigurationError, match="no URL"):
         failures.raise_first()
-    failures = Failures()
+    failures = Failures(str)
     assert lost(DATABASE, None, PIPELINE, 1, failures, ["there"]) == []
     failures.raise_first()
 
