@@ -18,13 +18,14 @@ from ledger.errors import (
     FencedError,
     InputError,
     LedgerError,
+    LostFileError,
     NotReadyError,
     StageError,
     UnavailableError,
 )
 from ledger.listing import list_files
 from ledger.settings import VERBOSE, Settings
-from ledger.spark.failures import told, translated
+from ledger.spark.failures import _own_frame, told, translated
 
 JAVA = "\tat org.apache.spark.scheduler.Task.run(Task.scala:147)\n\t... 1 more\n"
 CALL = "An error occurred while calling o133.parquet.\n: org.apache.spark.SparkException: "
@@ -42,6 +43,28 @@ Traceback (most recent call last):
   File "/venv/lib/python3.11/site-packages/numpy/core.py", line 1, in float
 ValueError: could not convert string to float: 'x'
 """
+
+
+SITE = "/venv/lib/python3.11/site-packages/"
+FRAMES = {
+    "an installed pipeline": ([f"{SITE}shop/orders.py", f"{SITE}pandas/core.py"], f"{SITE}shop/orders.py"),
+    "what it calls": (
+        [f"{SITE}pyspark/sql.py", f"{SITE}shop/a.py", f"{SITE}shop/b.py", f"{SITE}requests/api.py"],
+        f"{SITE}shop/b.py",
+    ),
+    "of a file": (["/home/me/orders.py", f"{SITE}requests/api.py"], "/home/me/orders.py"),
+    "a module of one file": ([f"{SITE}orders.py", "/usr/lib/python3.11/json/decoder.py"], f"{SITE}orders.py"),
+    "nobody's": ([f"{SITE}numpy/x.py", "/usr/lib/python3.11/json/decoder.py", "<frozen importlib>"], None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FRAMES)
+def test_whose_code_it_was(name):
+    """A user's own package counts as the user's where it is installed; known libraries and the
+    standard library do not."""
+    paths, expected = FRAMES[name]
+    found = _own_frame([(path, 7, "price") for path in paths])
+    assert found == (expected and f"{expected}:7, in price")
 
 
 @pytest.mark.parametrize(
@@ -97,6 +120,17 @@ ValueError: could not convert string to float: 'x'
             "a source file vanished or cannot be read: file:/in/b.csv. Put a whole one in its "
             "place, then run "
             "this again",
+        ),
+        (
+            Py4JError(
+                READING.replace("/in/", "/storage/shop/parse/batch=7/run=9/")
+                + "a.parquet.  SQLSTATE: KD001\n"
+                + JAVA
+            ),
+            LostFileError,
+            "a file that a step wrote vanished or cannot be read: "
+            "file:///storage/shop/parse/batch=7/run=9/a.parquet. Run that step again; of a batch that is "
+            "settled read the interval again, with --reprocess",
         ),
         (
             Py4JError(
