@@ -241,3 +241,24 @@ def test_a_refused_row_of_several_records(runner, tmp_path, target, guarantee):
     run("ALTER TABLE sums DROP CONSTRAINT odd")
     assert work.settled(work.open_replay(batch.batch_id)).failed == 0
     assert sorted(run("SELECT k, n FROM sums")) == [("a", 3), ("b", 3), ("c", 4)]
+
+
+def test_a_constraint_that_raises_for_a_row(runner, tmp_path):
+    """Where a constraint of a Delta table raises for a row the sink fails, and the error names both."""
+    (tmp_path / "in.csv").write_text("n\n0\n1\n")
+    struct = {
+        "type": "struct",
+        "fields": [{"name": "n", "type": "integer", "nullable": True, "metadata": {}}],
+    }
+    table = DeltaTable.create(tmp_path / "delta", Schema.from_json(json.dumps(struct)))
+    table.alter.add_constraint({"share": "10 / n > 1"})
+    made = Pipeline("dividing")
+    made.source("numbers", FileSource("in.csv", schema="n INT"))
+    made.sink("delta", DeltaSink("delta"), reads="numbers")
+    work = runner(made)
+    batch = work.open()
+    work.step(batch, "numbers")
+    with pytest.raises(
+        StageError, match=r"sink 'delta': .*constraint share .* raises for a row: .*DIVIDE"
+    ):
+        work.step(batch, "delta")

@@ -12,6 +12,7 @@ from ledger.errors import (
     StageError,
     UnavailableError,
 )
+from ledger.publishers.making import database_of
 from ledger.publishing import Published, lost, publish
 
 PIPELINE = SimpleNamespace(followers=list)
@@ -71,3 +72,12 @@ def test_a_sink_whose_rows_refer_to_those_of_a_later_one(pending, monkeypatch):
         publish(DATABASE, None, PIPELINE, 1)
     assert shown == [(1, "b_customers"), (1, "a_orders"), (2, "a_orders")]
     assert [asked.count(name) for name in ("a_orders", "c_down", "d_lost")] == [3, 1, 1]
+
+
+def test_urls_of_one_database(monkeypatch):
+    """A database is the same by its address and by a variable that holds it, for whoever logs in."""
+    monkeypatch.setenv("SHOP_URL", "postgresql+psycopg2://etl@db:5432/shop")
+    one = database_of("env:SHOP_URL")
+    assert one == database_of("postgresql://other:secret@db/shop")
+    assert one != database_of("postgresql://etl@db/other")
+    assert database_of("env:ANOTHER_URL") == "env:ANOTHER_URL"
