@@ -16,7 +16,7 @@ LedgerError
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 _log = logging.getLogger(__name__)
@@ -91,18 +91,24 @@ class WaitedError(UnavailableError):
 
 
 class Failures:
-    """Of works that do not wait for each other: each is tried, and the first failure is raised at the end."""
+    """Of works that do not wait for each other: each is tried, and the first failure is raised at the end.
 
-    def __init__(self) -> None:
+    ``told``: how a failure is told.
+    """
+
+    def __init__(self, told: Callable[[Exception], str]) -> None:
+        self._told = told
         self._found: list[Exception] = []
 
     @contextmanager
-    def kept(self) -> Iterator[None]:
-        """What fails in here keeps nothing behind it from being tried."""
+    def kept(self, note: str = "") -> Iterator[None]:
+        """What fails in here, of which ``note`` tells more, keeps nothing behind it from being tried."""
         try:
             yield
         except Exception as exc:
-            _log.warning("the rest goes on without this: %s", exc)
+            if note:
+                exc.add_note(note)
+            _log.warning("the rest goes on without this: %s", self._told(exc))
             self._found.append(exc)
 
     def raise_first(self) -> None:

@@ -6,7 +6,7 @@ sink's own record whether it was carried out.
 """
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Row
 
 from ledger.database.connection import Database
 from ledger.delivery import Delivery, Publisher, require_staged
-from ledger.errors import FencedError, LostFileError, NotReadyError
+from ledger.errors import Failures, FencedError, LostFileError, NotReadyError, StageError
 from ledger.manifest import DataFile
 from ledger.pipeline import Pipeline
 from ledger.publishers.making import publisher_of
@@ -44,14 +44,26 @@ def needs_withholding(database: Database, batch_id: int) -> bool:
 
 
 def lost(
-    database: Database, settings: Settings, pipeline: Pipeline, batch_id: int
+    database: Database,
+    settings: Settings,
+    pipeline: Pipeline,
+    batch_id: int,
+    failures: Failures,
+    sinks: Collection[str] | None = None,
 ) -> list[Row[Any]]:
     """What is decided of a batch's family and not published, although it is ready, for staged files
     are gone or were changed: to be staged anew by a Spark job, see ``ledger.spark.withhold``. What
-    a sink publishes already, by its own record, needs no file."""
-    found = database.transact(lambda c: publications.pending(c, batch_id))
-    ready = [row for row in found if row.ready]
-    return [row for row in ready if _is_lost(database, settings, pipeline, row)]
+    a sink publishes already, by its own record, needs no file.
+
+    ``sinks``: only of these. ``failures``: keeps what is wrong with a sink that cannot be looked at.
+    """
+    missing = []
+    for row in database.transact(lambda c: publications.pending(c, batch_id)):
+        if row.ready and (sinks is None or row.sink in sinks):
+            with failures.kept(unshown(row)):
+                if _is_lost(database, settings, pipeline, row):
+                    missing.append(row)
+    return missing
 
 
 def _is_lost(database: Database, settings: Settings, pipeline: Pipeline, row: Row[Any]) -> bool:
@@ -62,6 +74,14 @@ def _is_lost(database: Database, settings: Settings, pipeline: Pipeline, row: Ro
     except LostFileError:
         return not publisher.shows(delivery)
     return False
+
+
+def unshown(row: Row[Any]) -> str:
+    """Whose failure it is that a publication is not shown, and how to go on once its cause is mended."""
+    return (
+        f"Sink {row.sink!r} does not show batch {row.batch_id}. To go on: ackledger publish MODULE:PIPELINE "
+        f"--batch {row.batch_id}, or in Airflow clear the task that failed"
+    )
 
 
 def publish(
@@ -79,23 +99,41 @@ def publish(
     """
     found = database.transact(lambda c: publications.pending(c, batch_id))
     followers = {step.name for step in pipeline.followers()}
+    chosen = [
+        row for row in found if (row.sink not in followers if sinks is None else row.sink in sinks)
+    ]
+    done, failed = _publish_each(database, settings, pipeline, chosen)
+    refused = {name for name, failure in failed.items() if isinstance(failure, StageError)}
+    if done and refused:  # a foreign key may refer to rows that another sink has shown by now
+        again = [row for row in chosen if row.sink in refused]
+        more, still = _publish_each(database, settings, pipeline, again)
+        done += more
+        failed = {name: failed[name] for name in failed if name not in refused} | still
+    for failure in failed.values():
+        raise failure
+    return done
+
+
+def _publish_each(
+    database: Database, settings: Settings, pipeline: Pipeline, rows: Sequence[Row[Any]]
+) -> tuple[list[Published], dict[str, Exception]]:
+    """Show each row that no earlier one of its sink keeps waiting; what was shown, and why the other sinks do
+    not show theirs."""
     done: list[Published] = []
     failed: dict[str, Exception] = {}
-    for row in found:
-        chosen = row.sink not in followers if sinks is None else row.sink in sinks
-        if row.sink in failed or not chosen:
+    for row in rows:
+        if row.sink in failed:
             continue  # a sink shows the batches of a family in order
         work = partial(_publish, settings=settings, pipeline=pipeline, row=row)
         try:
             shown = database.transact(work)
         except Exception as exc:  # of one sink: the others do not wait for it
+            exc.add_note(unshown(row))
             failed[row.sink] = exc
             continue
         if shown is not None:
             done.append(shown)
-    for failure in failed.values():
-        raise failure
-    return done
+    return done, failed
 
 
 def _publish(

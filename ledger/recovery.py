@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from sqlalchemy import Connection, Row
@@ -14,6 +15,7 @@ from ledger.queries import batches, checkpoints
 from ledger.queries.batches import Batch
 from ledger.requests import REPROCESS
 from ledger.states import BatchKind, BatchStatus, RunState
+from ledger.steps import COMBINE, STATE
 
 _FOLLOWING = ("combine", "stateful")
 _LONGEST = 300  # characters of a failure that are repeated in a sentence
@@ -22,20 +24,19 @@ _LONGEST = 300  # characters of a failure that are repeated in a sentence
 def run_again(
     batch: Batch, stage: str | None = None, target: str = ANY_TARGET, options: Sequence[str] = ()
 ) -> str:
-    """The command, with further ``options``, or the click, that goes on with an open batch at
-    ``stage``, or where it stands."""
+    """The command, with further ``options``, or the click, that goes on with a batch at ``stage``, or
+    where it stands."""
+    following = _following(batch, stage)
     if batch.dag_id:
-        task = f"the task {stage} and those after it" if stage else "its failed tasks"
+        task = f"the task {following or stage} and those after it" if stage else "its failed tasks"
         run_id = batch.run_id.removesuffix(REPROCESS)  # the batch has it, Airflow's run has not
         return f"in Airflow clear {task} in run {run_id} of DAG {batch.dag_id}"
+    if following:
+        return f"ackledger {shlex.join(['publish', target, '--batch', str(batch.batch_id)])}"
     if batch.kind is BatchKind.REPLAY:
         given = ["replay", target, "--batch", str(batch.original_id), "--run-id", asked_as(batch)]
     else:
-        interval = ["--interval-start", _shown(batch.interval_start)]
-        interval += ["--interval-end", _shown(batch.interval_end)]
-        given = ["run", target, *interval, "--run-id", batch.run_id]
-        for name, value in batch.params.items():
-            given += ["--param", f"{name}={value}"]
+        given = _run(batch, target, "--run-id", batch.run_id)
     return f"ackledger {shlex.join([*given, *options])}"
 
 
@@ -49,6 +50,26 @@ def asked_as(batch: Batch) -> str:
 def stands_at(connection: Connection, batch: Batch) -> str:
     """What keeps an undecided batch from its settlement, and what to do about that; in sentences."""
     return ". ".join(_cause(connection, batch))
+
+
+def reprocess(batch: Batch, target: str = ANY_TARGET) -> str:
+    """The command that reads a batch's interval anew."""
+    return f"ackledger {shlex.join(_run(batch, target, '--reprocess'))}"
+
+
+def _run(batch: Batch, target: str, *options: str) -> list[str]:
+    interval = ["--interval-start", _shown(batch.interval_start)]
+    interval += ["--interval-end", _shown(batch.interval_end)]
+    params = [("--param", f"{name}={value}") for name, value in batch.params.items()]
+    return ["run", target, *interval, *options, *chain.from_iterable(params)]
+
+
+def _following(batch: Batch, stage: str | None) -> str | None:
+    """The task in which a step runs that follows the settlement; None for any other step."""
+    step = next((one for one in batch.topology if one["name"] == stage), {})
+    if step.get("kind") == "stateful" or step.get("stateful"):
+        return STATE
+    return COMBINE if step.get("kind") == "combine" or step.get("after") else None
 
 
 def waits_for(connection: Connection, batch_id: int) -> list[str]:

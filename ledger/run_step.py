@@ -22,7 +22,7 @@ from ledger.errors import EXIT_PERMANENT
 from ledger.loading import load_pipeline
 from ledger.running import advance_states, combine, notify, run_step, withhold
 from ledger.settings import Settings, verbose
-from ledger.spark.failures import one_line, translated
+from ledger.spark.failures import noted, translated
 from ledger.spark.job import Job
 from ledger.spark.session import build_session
 from ledger.stage_runs import Attempt
@@ -48,8 +48,7 @@ def main() -> int:
     except Exception as exc:  # of whatever the user's code raises: one line, the last of the log
         if verbose():
             _log.error("the traceback:", exc_info=exc)
-        said = ". ".join([one_line(exc).rstrip(". "), *getattr(exc, "__notes__", [])])
-        _log.error("%s of batch %s: %s", given.step, given.batch, said)
+        _log.error("%s of batch %s: %s", given.step, given.batch, noted(exc))
         return EXIT_PERMANENT if translated(exc).permanent else 1
 
 

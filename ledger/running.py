@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime
@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 
 from ledger import follow_ups, recovery, state_runs
 from ledger.database.connection import Database
-from ledger.errors import Failures, FencedError, LedgerError, NotReadyError
+from ledger.errors import Failures, FencedError, NotReadyError
 from ledger.payloads import try_to_keep
 from ledger.pipeline import Pipeline
-from ledger.publishing import Published, lost, needs_withholding, publish
+from ledger.publishing import Published, lost, needs_withholding, publish, unshown
 from ledger.queries import checkpoints, publications
 from ledger.queries.batches import Batch
 from ledger.replaced import remove_replaced
 from ledger.settlement import Settlement, settle_once
-from ledger.spark.failures import translated
+from ledger.spark.failures import told, translated
 from ledger.stage_runs import Attempt, OpenedRun, Record, begin, fail, heartbeat, open_run
 from ledger.state_runs import Elsewhere, StateRun
 from ledger.states import BatchStatus
@@ -92,7 +92,7 @@ def settle_and_follow(job: "Job", batch_id: int, *, now: datetime | None = None)
 
 def _follow(job: "Job", batch_id: int) -> None:
     """Do what follows a settlement, in order: none of it waits for what fails before it."""
-    failures = Failures()
+    failures = Failures(told)
     try_to_keep(job.database, batch_id)
     with failures.kept():
         publish_settled(job, batch_id)
@@ -110,25 +110,37 @@ def _follow(job: "Job", batch_id: int) -> None:
 def withhold(job: "Job", batch_id: int) -> list[str]:
     """See ``ledger.spark.withhold``; starts nothing where nothing failed and no staged file is
     lost."""
-    missing = lost(job.database, job.settings, job.pipeline, batch_id)
-    if not missing and not needs_withholding(job.database, batch_id):
-        return []
-    from ledger.spark import withhold as withholding
+    failures, done = Failures(told), []
+    if needs_withholding(job.database, batch_id):
+        from ledger.spark import withhold as withholding
 
-    return withholding.withhold(job, batch_id)
+        with failures.kept():
+            done += withholding.withhold(job, batch_id)
+    with failures.kept():
+        done += _stage_lost(job, batch_id)
+    failures.raise_first()
+    return done
 
 
-def _stage_lost(job: "Job", batch_id: int, sinks: Iterable[str]) -> None:
-    """Stage anew what these sinks are to publish of a batch's family and is lost."""
-    missing = lost(job.database, job.settings, job.pipeline, batch_id)
-    if {row.sink for row in missing} & set(sinks):
-        withhold(job, batch_id)
+def _stage_lost(job: "Job", batch_id: int, sinks: Collection[str] | None = None) -> list[str]:
+    """Stage anew what these sinks, or all, are to publish of a batch's family and is lost; the sinks. What is
+    wrong with one keeps no other waiting; it is raised at the end."""
+    failures = Failures(told)
+    missing = lost(job.database, job.settings, job.pipeline, batch_id, failures, sinks)
+    if missing:
+        from ledger.spark.withhold import stage_anew
+
+        for row in missing:
+            with failures.kept(unshown(row)):
+                stage_anew(job, row)
+    failures.raise_first()
+    return [row.sink for row in missing]
 
 
 def publish_settled(job: "Job", batch_id: int) -> list[Published]:
     """Withhold what failed, then publish what is decided of a batch's family in the sinks of records; what was
     published."""
-    failures, shown = Failures(), []
+    failures, shown = Failures(told), []
     with failures.kept():  # of one sink: the others do not wait for it
         withhold(job, batch_id)
     with failures.kept():
@@ -156,15 +168,16 @@ def combine(
 
     ``attempt``: of a task of Airflow.
     """
-    failures, shown = Failures(), []
+    failures, shown = Failures(told), []
     for step in job.pipeline.combined():
         with failures.kept():
             run = _opened_follower(job.database, batch_id, step, attempt or Attempt())
             if run is not None:
                 _living(job, run, step, on_fenced)
+    sinks = _names(job.pipeline.combined())
     with failures.kept():
-        sinks = _names(job.pipeline.combined())
         _stage_lost(job, batch_id, sinks)
+    with failures.kept():
         shown = publish(job.database, job.settings, job.pipeline, batch_id, sinks)
     failures.raise_first()
     return shown
@@ -198,7 +211,7 @@ def advance_states(
     waiting, and is raised at the end. ``batch_id``: say what this one waits for, if it does.
     """
     results: list[StepResult] = []
-    failures = Failures()
+    failures = Failures(told)
     for step in job.pipeline.states():
         with failures.kept():
             _advance(job, step, results, on_fenced)
@@ -229,13 +242,14 @@ def _advance(
 def _show_states(job: "Job", step: StateStep) -> Failures:
     """Show the current state where a sink does not, then let go of older ones, of others that waited for it, too;
     what could not be shown."""
-    failures = Failures()
+    failures = Failures(told)
     sinks = _names(job.pipeline.sinks_of(step.name))
-    unshown = job.database.transact(lambda c: checkpoints.unshown(c, job.pipeline.name, sinks))
-    for batch_id in unshown:
+    late = job.database.transact(lambda c: checkpoints.unshown(c, job.pipeline.name, sinks))
+    for batch_id in late:
+        with failures.kept():
+            _stage_lost(job, batch_id, sinks)
         with failures.kept():
             try:
-                _stage_lost(job, batch_id, sinks)
                 publish(job.database, job.settings, job.pipeline, batch_id, sinks)
             except NotReadyError as exc:  # another process is showing it
                 _log.info("%s", exc)
@@ -271,6 +285,7 @@ def _living_state(
         try:
             return run_state(job, opened, step)
         except BaseException as exc:
+            exc.add_note(_go_on(opened.run))
             for run in outputs:
                 _mark_failed(job, run, exc)
             raise
@@ -296,9 +311,15 @@ def _living(job: "Job", run: OpenedRun, step: Step, on_fenced: Callable[[], None
         except FencedError:
             raise
         except BaseException as exc:
-            exc.add_note(f"To go on: {recovery.run_again(run.batch, run.stage)}")
+            exc.add_note(_go_on(run))
             _mark_failed(job, run, exc)
             raise
+
+
+def _go_on(run: OpenedRun) -> str:
+    settled = run.status is BatchStatus.SETTLED  # whoever asked for that has not named the step
+    what = f"That was step {run.stage!r} of batch {run.batch.batch_id}. " if settled else ""
+    return f"{what}To go on: {recovery.run_again(run.batch, run.stage)}"
 
 
 def _execute(job: "Job", run: OpenedRun, step: Step) -> Record:
@@ -327,13 +348,13 @@ def _cancel(job: "Job") -> Callable[[], None]:
 
 
 def _mark_failed(job: "Job", run: OpenedRun, exc: BaseException) -> None:
-    told = translated(exc) if isinstance(exc, Exception) else exc
-    words = f"{type(told).__name__}: {told}"
-    if told is not exc:
+    known = translated(exc) if isinstance(exc, Exception) else exc
+    words = f"{type(known).__name__}: {known}"
+    if known is not exc:
         words += f"\n\n{type(exc).__name__}: {exc}"
     try:
         fail(job.database, run, words)
-    except LedgerError as second:
+    except Exception as second:  # it hides the first from nobody
         _log.warning(
-            "run %s could not be marked failed, its lease will lapse: %s", run.run_id, second
+            "run %s could not be marked failed, its lease will lapse: %s", run.run_id, told(second)
         )

@@ -276,5 +276,8 @@ def _check_posted(connection: Connection, run: OpenedRun, record: Record) -> Non
 
 
 def fail(database: Database, run: OpenedRun, failure: str) -> None:
-    """Mark the run failed, if it still runs: from here the message timeout counts."""
-    database.transact(lambda c: runs.fail_run(c, run.run_id, failure[:10_000]))
+    """Mark the run failed, if it still runs: from here the message timeout counts. ``failure``: of whatever
+    text; what PostgreSQL cannot keep of it is replaced."""
+    said = failure[:10_000].replace("\0", "\N{REPLACEMENT CHARACTER}")
+    said = said.encode(errors="replace").decode()  # a lone surrogate
+    database.transact(lambda c: runs.fail_run(c, run.run_id, said))

@@ -8,7 +8,7 @@ from typing import Any
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
-from ledger.errors import EXIT_PERMANENT, LedgerError
+from ledger.errors import EXIT_PERMANENT, Failures, LedgerError
 from ledger.pipeline import Pipeline
 from ledger.settings import Settings
 
@@ -36,12 +36,15 @@ class Withhold(Step):
     def execute(self, context: Any) -> None:
         from ledger.loading import load_pipeline
         from ledger.publishing import lost, needs_withholding
+        from ledger.spark.failures import told
 
         batch_id, database = context["ti"].xcom_pull(task_ids="open"), connected()
         target = self.application_args[1]  # type: ignore[index]
+        failures = Failures(told)
         if not needs_withholding(database, batch_id) and not lost(
-            database, Settings(), load_pipeline(target), batch_id
+            database, Settings(), load_pipeline(target), batch_id, failures
         ):
+            failures.raise_first()
             raise AirflowSkipException("nothing is to be withheld")
         super().execute(context)
 

@@ -11,14 +11,14 @@ from ledger.errors import FencedError, LedgerError
 from ledger.queries.batches import Batch
 from ledger.settings import verbose
 from ledger.settlement import abandon
-from ledger.spark.failures import explained, one_line
+from ledger.spark.failures import explained, noted
 
 
 def fail_with(exc: Exception) -> NoReturn:
-    """Print what failed in one line and exit with 1."""
+    """Print what failed in one line, with the command that goes on where one was noted, and exit with 1."""
     if verbose():
         err.print("".join(traceback.format_exception(exc)), markup=False, highlight=False)
-    fail(one_line(exc))
+    fail(noted(exc))
     raise AssertionError("fail exits")
 
 

@@ -38,6 +38,7 @@ from ledger.queries.batches import Batch
 from ledger.recovery import asked_as, run_again
 from ledger.requests import Interval, RunKey, Selection
 from ledger.settings import Settings
+from ledger.spark.failures import told
 from ledger.states import Guarantee
 from ledger.summary import Summary, summarize
 
@@ -166,7 +167,7 @@ def publish(
     database = connect(settings)
     keep_all(database, pipeline.name)
     waiting = database.transact(lambda c: publications.waiting(c, pipeline.name, batch))
-    failures, shown = Failures(), []
+    failures, shown = Failures(told), []
     if waiting or is_due(database, pipeline):
         job = Job(_session(pipeline, master), database, settings, pipeline)
         for number in waiting:

@@ -22,7 +22,6 @@ from ledger.errors import (
 from ledger.publishers.delta_files import TableFile, TableFolder
 from ledger.publishers.delta_schema import (
     Json,
-    constraints,
     delta_fields,
     file_fields,
     nullable,
@@ -30,6 +29,7 @@ from ledger.publishers.delta_schema import (
     require_fit,
     require_partitions,
     require_plain,
+    required,
     table_fields,
     table_rules,
 )
@@ -92,8 +92,8 @@ class DeltaPublisher(Publisher):
             columns = table_fields(table)
             if by_row:
                 columns = [{**column, "nullable": True} for column in columns]
-            else:
-                require_checked(table, {})
+            else:  # of NOT NULL the columns themselves say whether they keep to it
+                require_checked(table, required(table).values())
             require_fit(fields, columns, f"Delta table {self._path}")
             return
         if found := self._folder.strangers():
@@ -107,10 +107,11 @@ class DeltaPublisher(Publisher):
         table = self._open()
         if table is None:
             return ()
-        checked = constraints(table.metadata().configuration)
-        if checked:
-            self._folder.write_checked(delivery.batch_id, delivery.version, checked)
-        return table_rules(table)
+        rules = table_rules(table)
+        if rules:
+            conditions = [rule.condition for rule in rules]
+            self._folder.write_checked(delivery.batch_id, delivery.version, conditions)
+        return rules
 
     def refused(self, delivery: Delivery, siblings: tuple[str, ...] = ()) -> list[Refusal]:
         """None: all that a table asks for is in its rules."""
@@ -254,7 +255,11 @@ class DeltaPublisher(Publisher):
         from deltalake.exceptions import DeltaError
 
         self._require_taking(table)
-        require_checked(table, self._folder.read_checked(delivery.batch_id, delivery.version))
+        checked = {*self._folder.read_checked(delivery.batch_id, delivery.version)}
+        for name, condition in required(table).items():
+            if condition not in checked and self._folder.never_null(staged.files, name):
+                checked.add(condition)
+        require_checked(table, checked)
         self._require_files_fit(staged, table_fields(table), f"Delta table {self._path}")
         removed = self._to_remove(table, delivery)
 

@@ -78,18 +78,31 @@ class TableFolder:
                 'and write {"files": []} to it'
             ) from exc
 
-    def write_checked(self, batch_id: int, version: int, constraints: dict[str, str]) -> None:
-        """Keep the constraints that a version's rows were compared with."""
-        self._write(self._checked(batch_id, version), {"constraints": constraints})
+    def write_checked(self, batch_id: int, version: int, conditions: list[str]) -> None:
+        """Keep the conditions that a version's rows were compared with."""
+        self._write(self._checked(batch_id, version), {"conditions": conditions})
 
-    def read_checked(self, batch_id: int, version: int) -> dict[str, str]:
-        """The constraints that a version's rows were compared with; none if nobody did."""
+    def read_checked(self, batch_id: int, version: int) -> list[str]:
+        """The conditions that a version's rows were compared with; none if nobody did."""
         try:
             kept = self._fs.cat_file(self._stored(self._checked(batch_id, version)))
         except FileNotFoundError:
-            return {}
-        found: dict[str, str] = json.loads(kept)["constraints"]
+            return []
+        found: list[str] = json.loads(kept)["conditions"]
         return found
+
+    def never_null(self, files: Iterable[TableFile], column: str) -> bool:
+        """Whether a column has a value in each row, by the files' own statistics and folders."""
+        for file in files:
+            if column in file.values:
+                if file.values[column] is None:
+                    return False
+                continue
+            with self._fs.open(f"{self._stored(self.path)}/{file.path}", "rb") as stream:
+                footer = pq.ParquetFile(stream).metadata
+            if not all(_is_full(footer.row_group(k), column) for k in range(footer.num_row_groups)):
+                return False
+        return True
 
     def write_columns(self, columns: list[dict[str, Any]]) -> None:
         """Keep the columns of a table that is still to be made, by whoever publishes first."""
@@ -158,3 +171,10 @@ class TableFolder:
 
     def _stored(self, path: str) -> str:
         return str(self._fs._strip_protocol(path)).rstrip("/")
+
+
+def _is_full(group: pq.RowGroupMetaData, column: str) -> bool:
+    columns = [group.column(number) for number in range(group.num_columns)]
+    found = [one.statistics for one in columns if one.path_in_schema == column]
+    counted = [one for one in found if one is not None and one.has_null_count]
+    return bool(counted) and all(one.null_count == 0 for one in counted)

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -101,51 +101,56 @@ def require_plain(table: "DeltaTable") -> None:
 def table_rules(table: "DeltaTable") -> tuple[Rule, ...]:
     """What each row of a table has to meet, in the words of Delta's own errors: nothing but a
     writer of rows keeps to it."""
+    return tuple(rule for rule, _, _ in _rules(table))
+
+
+def required(table: "DeltaTable") -> dict[str, str]:
+    """Of each column that is NOT NULL its rule's condition."""
+    return {
+        one["name"]: _is_there(one["name"]) for one in table_fields(table) if not one["nullable"]
+    }
+
+
+def require_checked(table: "DeltaTable", checked: Collection[str]) -> None:
+    """Raise ConfigurationError if the table has a rule whose condition nobody compared the rows
+    with."""
+    for rule, what, drop in _rules(table):
+        if rule.condition not in checked:
+            raise ConfigurationError(
+                f"Delta table {table.table_uri}: {what}: the staged rows were not compared with it, "
+                "for it came after them, or they come from a combine or a state. Nothing was "
+                f"changed. Drop it (ALTER TABLE ... {drop}), publish again, and add it again once the "
+                "table keeps to it"
+            )
+
+
+def _rules(table: "DeltaTable") -> Iterator[tuple[Rule, str, str]]:
+    """Each rule, what of the table it is, and the end of the statement that drops it."""
     settings = table.metadata().configuration
-    rules = [_constraint(name, text) for name, text in sorted(constraints(settings).items())]
+    for key, text in sorted(settings.items()):
+        if key.startswith(_CONSTRAINT) and text:
+            name = key.removeprefix(_CONSTRAINT)
+            rule = Rule(text, f"CHECK constraint {name} ({text}) violated")
+            yield rule, f"table property {key} = {text}", f"DROP CONSTRAINT {name}"
     for field in table_fields(table):
-        column = f"`{field['name'].replace('`', '``')}`"
+        name, column = field["name"], _quoted(field["name"])
+        alter = f"ALTER COLUMN {column}"
         if not field["nullable"]:
-            reason = f"NOT NULL constraint violated for column: {field['name']}"
-            rules.append(Rule(f"{column} IS NOT NULL", reason))
+            rule = Rule(_is_there(name), f"NOT NULL constraint violated for column: {name}")
+            yield rule, f"column {name!r} is NOT NULL", f"{alter} DROP NOT NULL"
         declared = field["metadata"].get("__CHAR_VARCHAR_TYPE_STRING", "")
         if found := _LENGTH.fullmatch(declared):
-            reason = (
-                f"Exceeds char/varchar type length limitation: {found[1]}, column: {field['name']}"
-            )
-            rules.append(Rule(f"{column} IS NULL OR length({column}) <= {found[1]}", reason))
-    return tuple(rules)
+            reason = f"Exceeds char/varchar type length limitation: {found[1]}, column: {name}"
+            rule = Rule(f"{column} IS NULL OR length({column}) <= {found[1]}", reason)
+            yield rule, f"column {name!r} is a {declared}", f"{alter} TYPE string"
 
 
-def constraints(settings: Mapping[str, str | None]) -> dict[str, str]:
-    """The CHECK constraints of a table's properties, by name."""
-    return {
-        key.removeprefix(_CONSTRAINT): value
-        for key, value in settings.items()
-        if key.startswith(_CONSTRAINT) and value
-    }
+def _is_there(name: str) -> str:
+    return f"{_quoted(name)} IS NOT NULL"
 
 
-def require_checked(table: "DeltaTable", checked: Mapping[str, str]) -> None:
-    """Raise ConfigurationError if the table has a CHECK constraint that nobody compared the rows
-    with."""
-    new = {
-        name: text
-        for name, text in constraints(table.metadata().configuration).items()
-        if checked.get(name) != text
-    }
-    if new:
-        name, text = min(new.items())
-        raise ConfigurationError(
-            f"Delta table {table.table_uri}: table property {_CONSTRAINT}{name} = {text}: the "
-            "staged rows were not compared with it, for it came after them, or they come from a "
-            "combine or a state. Nothing was changed. Drop it (ALTER TABLE ... DROP CONSTRAINT "
-            f"{name}), publish again, and add it again once the table keeps to it"
-        )
-
-
-def _constraint(name: str, text: str) -> Rule:
-    return Rule(text, f"CHECK constraint {name} ({text}) violated")
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"
 
 
 def require_fit(found: list[Json], expected: list[Json], place: str) -> None:

@@ -77,14 +77,13 @@ class PostgresPublisher:
         transact(self._url, lambda connection: self._check(connection, user_schema(schema)))
 
     def rules(self, delivery: Delivery) -> tuple[Rule, ...]:
-        """That no key of an upsert is null; for the rest the table itself is asked."""
-        reason = 'null value in column "{}" of the key of the sink'
-        return tuple(Rule(f"`{name}` IS NOT NULL", reason.format(name)) for name in self._key)
+        """None: the table itself is asked."""
+        return ()
 
     def refused(self, delivery: Delivery, siblings: tuple[str, ...] = ()) -> list[Refusal]:
-        """See ``Publisher``. Values, NOT NULL, CHECK, unique and foreign keys; not: triggers,
-        exclusion constraints, partitions that are missing, and tables that this user may not
-        read."""
+        """See ``Publisher``. Values, NOT NULL, CHECK, unique and foreign keys; not: triggers and
+        what they may change, exclusion constraints, partitions that are missing, and tables of
+        which this user may not read all rows."""
         return transact(self._url, lambda connection: self._refused(connection, delivery, siblings))
 
     def shows(self, delivery: Delivery) -> bool:

@@ -9,7 +9,7 @@ from sqlalchemy.types import TypeEngine
 from ledger.errors import StageError
 from ledger.publishers.postgres_types import column_type, fits
 from ledger.queries.target import BATCH, Place, TargetColumn, TargetTable, quoted, type_name
-from ledger.queries.target_trial import ROW
+from ledger.queries.target_trial import RECORDS, ROW
 from ledger.sinks import LONGEST_NAME
 
 _SYSTEM = frozenset({"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"})
@@ -66,7 +66,7 @@ def _unusable(schema: pa.Schema, key: Sequence[str]) -> Iterator[str]:
         yield "expected columns, found none: select some in the stage before the sink"
     for field in schema:
         name = field.name
-        if name in (BATCH, ROW) or name in _SYSTEM:
+        if name in (BATCH, ROW, RECORDS) or name in _SYSTEM:
             yield f"column {name!r}: this name is taken by ackledger or PostgreSQL: rename the column"
         elif schema.names.count(name) > 1:
             yield f"column {name!r}: it is there more than once: rename one"

@@ -29,9 +29,10 @@ def staged_schema(files: Sequence[DataFile]) -> pa.Schema | None:
 
 
 def record_batches(
-    files: Sequence[DataFile], schema: pa.Schema
+    files: Sequence[DataFile], schema: pa.Schema, *, tracking: bool = False
 ) -> Generator[pa.RecordBatch, None, None]:
-    """Rows of the files, in pieces of at most 65,536 rows and about 64 MiB.
+    """Rows of the files, in pieces of at most 65,536 rows and about 64 MiB. ``tracking``: with the
+    ledger's own columns behind the user's.
 
     Raises LostFileError when a file is gone or is no Parquet, IntegrityError when it has other
     columns.
@@ -44,8 +45,10 @@ def record_batches(
                     f"file {file.path}: expected columns {_types(schema)} as in the first file, found "
                     f"{_types(found)}: run the step that wrote it again"
                 )
-            for batch in parquet.iter_batches(_rows_at_once(parquet), columns=schema.names):
-                yield from _pieces(batch.select(schema.names))
+            own = [name for name in parquet.schema_arrow.names if name in TRACKING]
+            names = [*schema.names, *(own if tracking else [])]
+            for batch in parquet.iter_batches(_rows_at_once(parquet), columns=names):
+                yield from _pieces(batch.select(names))
 
 
 def _rows_at_once(parquet: pq.ParquetFile) -> int:
@@ -77,8 +80,9 @@ def _opened(file: DataFile) -> Iterator[pq.ParquetFile]:
             yield parquet
     except (FileNotFoundError, pa.ArrowException) as exc:
         raise LostFileError(
-            f"file {file.path}: expected a Parquet file of {file.rows} rows, found: {exc}. "
-            "Run the step that wrote it again"
+            f"file {file.path}: expected a Parquet file of {file.rows} rows, found: {exc}. Of a settled "
+            "batch delete the file and run ackledger publish MODULE:PIPELINE, or clear the task withhold: "
+            "the rows are staged anew. Of one that is not settled run the sink again"
         ) from exc
     except OSError as exc:
         raise UnavailableError(

@@ -27,34 +27,41 @@ from ledger.queries.target_connection import raw_cursor
 
 TRIAL = "ackledger_trial"  # of this transaction alone, in pg_temp
 ROW = "ackledger_row"
+RECORDS = "ackledger_records"  # of a row: what fails with it, and takes its other rows along
 _TRIAL = f"pg_temp.{TRIAL}"
 # Of SQLSTATE: values, constraints, limits of a row, and what a function of a constraint raises.
 _OF_A_ROW = ("22", "23", "54", "P0")
 _COLUMN = re.compile(r"^COPY .*?, column (.+?)(?:: |$)", re.MULTILINE)
 
 
-def make_trial(connection: Connection, place: Place, batch_id: int) -> Place:
-    """A table like the sink's, with a column for a row's position; where it is."""
+def make_trial(connection: Connection, place: Place, batch_id: int, *, types_only: bool) -> Place:
+    """A table like the sink's, with a column for a row's position, and one for its records; where it
+    is. ``types_only``: without its constraints."""
     of = f"{literal_name(place.schema)}.{literal_name(place.name)}"
+    own = "" if types_only else " INCLUDING CONSTRAINTS INCLUDING GENERATED INCLUDING IDENTITY"
     _run(
         connection,
-        f"CREATE TEMPORARY TABLE {TRIAL} (LIKE {of} INCLUDING CONSTRAINTS INCLUDING DEFAULTS "
-        "INCLUDING GENERATED INCLUDING IDENTITY) ON COMMIT DROP",
+        f"CREATE TEMPORARY TABLE {TRIAL} (LIKE {of} INCLUDING DEFAULTS{own}) ON COMMIT DROP",
     )
+    if types_only:
+        for name in connection.execute(_REQUIRED, {"oid": place.oid}).scalars():
+            _run(connection, f"ALTER TABLE {_TRIAL} ALTER {literal_name(name)} DROP NOT NULL")
     return _finished(connection, batch_id)
 
 
+def rewrites(connection: Connection, place: Place) -> bool:
+    """Whether a trigger may change rows on their way into the table, or into a part of it."""
+    return bool(connection.execute(_TRIGGERS, {"oid": place.oid}).scalar_one())
+
+
 def make_new_trial(
-    connection: Connection,
-    columns: Mapping[str, sa.types.TypeEngine[Any]],
-    key: Sequence[str],
-    batch_id: int,
+    connection: Connection, columns: Mapping[str, sa.types.TypeEngine[Any]], batch_id: int
 ) -> Place:
-    """As ``make_trial``, like a table that is yet to be made."""
+    """As ``make_trial``, like a table that is yet to be made, without its key."""
     made = sa.Table(
         TRIAL, sa.MetaData(), prefixes=["TEMPORARY"], postgresql_on_commit="DROP", comment=None
     )
-    add_columns(made, columns, key)
+    add_columns(made, columns, ())
     made.create(connection)
     return _finished(connection, batch_id)
 
@@ -62,7 +69,7 @@ def make_new_trial(
 def _finished(connection: Connection, batch_id: int) -> Place:
     _run(
         connection,
-        f"ALTER TABLE {_TRIAL} ADD COLUMN {ROW} bigint, "
+        f"ALTER TABLE {_TRIAL} ADD COLUMN {ROW} bigint, ADD COLUMN {RECORDS} bigint[], "
         f"ALTER COLUMN {BATCH} SET DEFAULT {int(batch_id)}",
     )
     found = text("SELECT to_regclass(:name)::oid")
@@ -106,10 +113,47 @@ def analyze(connection: Connection) -> None:
     _run(connection, f"ANALYZE {_TRIAL}")
 
 
-def remove(connection: Connection, positions: Sequence[int]) -> None:
-    """Take refused rows out: they are in nobody's way."""
-    statement = text(f"DELETE FROM {_TRIAL} WHERE {ROW} = ANY (:positions)")
-    connection.execute(statement, {"positions": list(positions)})
+def remove(connection: Connection, positions: Sequence[int], records: Sequence[int]) -> None:
+    """Take refused rows out, and all others of their records, and of ``records``: these do not come
+    either, so they are in nobody's way, and nobody's partner."""
+    statement = text(f"""
+        WITH refused AS (SELECT unnest(cast(:positions AS bigint[])) AS row),
+        failing AS (
+          SELECT unnest(cast(:records AS bigint[])) AS record
+          UNION SELECT unnest(t.{RECORDS}) FROM {_TRIAL} t JOIN refused ON t.{ROW} = refused.row
+        )
+        DELETE FROM {_TRIAL} WHERE {ROW} IN (
+          SELECT row FROM refused
+          UNION ALL
+          SELECT t.{ROW} FROM {_TRIAL} t CROSS JOIN unnest(t.{RECORDS}) AS r (record)
+          JOIN failing USING (record))
+    """)
+    connection.execute(statement, {"positions": list(positions), "records": list(records)})
+
+
+def odd_keys(
+    connection: Connection, key: Sequence[str], most: int
+) -> Iterator[tuple[str, list[int]]]:
+    """Of the key of an upsert: the rows that lack a part of it, and those that share it with others
+    of these, by the server's own notion of what is equal; and what is wrong with them."""
+    for name in key:
+        missing = f"SELECT {ROW} FROM {_TRIAL} WHERE {literal_name(name)} IS NULL"
+        found = _positions(connection, missing, most)
+        yield f"null value in column {quoted(name)} of the key of the sink", found
+    if not key:
+        return
+    columns = ", ".join(map(literal_name, key))
+    counted = f"SELECT {ROW}, count(*) OVER (PARTITION BY {columns}) AS n FROM {_TRIAL}"
+    shared: dict[int, list[int]] = {}
+    statement = f"SELECT {ROW}, n FROM ({counted}) c WHERE n > 1 ORDER BY 1 LIMIT {int(most)}"
+    for row in _run(connection, statement):
+        shared.setdefault(row.n, []).append(row[0])
+    for count, rows in sorted(shared.items()):
+        said = (
+            f"{count} rows of the batch have this key of the sink ({', '.join(key)}), and nothing "
+            "says which is the newest"
+        )
+        yield said, rows
 
 
 def duplicates(
@@ -134,8 +178,8 @@ def orphans(
 ) -> Iterator[tuple[str, list[int]]]:
     """Of each foreign key of the table: what the server would say, and the rows without a partner.
 
-    ``unknown``: tables, by oid, whose rows may come with the same batch; they, and those that this
-    user may not read, are not looked into.
+    ``unknown``: tables, by oid, whose rows may come with the same batch; they, and those of
+    which this user may not read all rows, are not looked into.
     """
     for found in connection.execute(_FOREIGN, {"oid": place.oid}).all():
         if found.visible and found.referenced not in unknown:
@@ -146,6 +190,19 @@ def orphans(
                 rows,
             )
 
+
+_REQUIRED = text("""
+SELECT attname::text FROM pg_attribute
+WHERE attrelid = :oid AND attnum > 0 AND attnotnull AND NOT attisdropped
+""")
+
+# BEFORE INSERT FOR EACH ROW, and not switched off.
+_TRIGGERS = text("""
+SELECT EXISTS (
+  SELECT FROM pg_trigger
+  WHERE (tgrelid = :oid OR tgrelid IN (SELECT relid FROM pg_partition_tree(cast(:oid AS oid))))
+    AND NOT tgisinternal AND tgtype & 7 = 7 AND tgenabled IN ('O', 'A'))
+""")
 
 _UNIQUE = text("""
 SELECT c.relname AS name, pg_get_expr(i.indpred, i.indrelid) AS predicate,
@@ -165,7 +222,8 @@ _FOREIGN = text("""
 SELECT c.conname AS name, c.confrelid AS referenced, n.nspname AS schema, r.relname AS table,
        c.confrelid = c.conrelid AS own, c.confmatchtype = 'f' AS is_full,
        has_schema_privilege(n.oid, 'USAGE')
-         AND has_table_privilege(c.confrelid, 'SELECT') AS visible,
+         AND has_table_privilege(c.confrelid, 'SELECT')
+         AND NOT row_security_active(c.confrelid) AS visible,
        ARRAY(SELECT a.attname::text FROM unnest(c.conkey) WITH ORDINALITY AS k (attnum, number)
              JOIN pg_attribute a ON a.attrelid = c.conrelid AND a.attnum = k.attnum
              ORDER BY number) AS columns,

@@ -19,14 +19,24 @@ from ledger.errors import (
     ConfigurationError,
     InputError,
     LedgerError,
+    LostFileError,
     StageError,
     UnavailableError,
 )
+from ledger.settings import verbose
 
 _LONGEST = 500  # characters of what others said that are repeated
 _PACKAGE = f"{Path(ledger.__file__).parent}/"
 # Code that is nobody's own: its frames do not say where a user has to look.
-_FOREIGN = ("/site-packages/", "/dist-packages/", "/pyspark.zip/", "/lib/python3", "<frozen")
+_FOREIGN = re.compile(
+    r"/(?:site|dist)-packages/(?:pyspark|py4j|pyarrow|pandas|numpy|sqlalchemy|psycopg2|deltalake|fsspec|airflow|"
+    r"pydantic\w*|typer|click|rich|alembic)[/.]|/pyspark\.zip/|/py4j[^/]*\.zip/|"
+    r"/lib/python3[^/]*/(?!(?:site|dist)-packages/)|^<frozen"
+)
+# The package, of those that are installed: a user's own, or what it calls.
+_INSTALLED = re.compile(r"^(.*/(?:site|dist)-packages/[^/]+)")
+# A file below a run's folder: see ``Job.folder`` and where sinks stage.
+_OF_A_RUN = re.compile(r"/batch[=-]\d+/(?:run[=-]\d+|kept-\w+)/")
 
 # Spark's error classes, and Hadoop's words, for a file that cannot be read.
 _UNREADABLE = (
@@ -73,8 +83,21 @@ def one_line(exc: BaseException) -> str:
     return " ".join(line.strip() for line in str(translated(exc)).splitlines() if line.strip())
 
 
-def read_failure(exc: BaseException) -> InputError | None:
-    """The error for a file that vanished or cannot be read, with its path; None for any other."""
+def noted(exc: BaseException) -> str:
+    """As ``one_line``, with what was noted on its way: whose failure it is, and the command to go on."""
+    notes = dict.fromkeys(getattr(exc, "__notes__", []))
+    return ". ".join([one_line(exc).rstrip(". "), *notes]) if notes else one_line(exc)
+
+
+def told(exc: BaseException) -> str:
+    """As ``noted``; before it the traceback, if ``--verbose`` asks for that."""
+    trace = "".join(traceback.format_exception(exc)) if verbose() else ""
+    return f"{trace}{noted(exc)}"
+
+
+def read_failure(exc: BaseException) -> InputError | LostFileError | None:
+    """The error for a file that vanished or cannot be read, with its path: one of a source, or one that a
+    step wrote; None for any other."""
     text = str(exc)
     if not _is_sparks(exc) or not any(word in text for word in _UNREADABLE):
         return None
@@ -83,6 +106,11 @@ def read_failure(exc: BaseException) -> InputError | None:
     what = path[1].rstrip(".,") if path else lines[0][:_LONGEST]
     causes = [f"{name}: {said}" for name, said in _CAUSED.findall(text)]
     cause = f" ({causes[-1][:_LONGEST].rstrip('. ')})" if causes else ""
+    if _OF_A_RUN.search(what):
+        return LostFileError(
+            f"a file that a step wrote vanished or cannot be read: {what}{cause}. Run that step again; of a "
+            "batch that is settled read the interval again, with --reprocess"
+        )
     return InputError(
         f"a source file vanished or cannot be read: {what}{cause}. Put a whole one in its place, "
         "then run this again"
@@ -152,11 +180,18 @@ def _place(exc: BaseException) -> str | None:
 
 
 def _own_frame(frames: Sequence[tuple[str, int, str]]) -> str | None:
-    """The innermost frame of code that is neither ours nor a library's."""
-    for path, line, name in reversed(frames):
-        if not path.startswith(_PACKAGE) and not any(part in path for part in _FOREIGN):
-            return f"{path}:{line}, in {name}"
-    return None
+    """The innermost frame of code that is neither ours nor a library's; where all of it is installed, of the
+    package that was called first."""
+    own = [one for one in frames if not one[0].startswith(_PACKAGE) and not _FOREIGN.search(one[0])]
+    if not own:
+        return None
+    packages = [_INSTALLED.match(path) for path, _, _ in own]
+    first = next((found[1] for found in packages if found), None)
+    chosen = [one for one, found in zip(own, packages, strict=True) if not found] or [
+        one for one, found in zip(own, packages, strict=True) if found and found[1] == first
+    ]
+    path, line, name = chosen[-1]
+    return f"{path}:{line}, in {name}"
 
 
 def _condition(text: str) -> str | None:

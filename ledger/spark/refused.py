@@ -12,7 +12,9 @@ from pyspark.sql.types import StructType
 from ledger.delivery import Delivery, Publisher, Refusal, Rule
 from ledger.errors import ConfigurationError, StageError
 from ledger.manifest import Manifest
+from ledger.publishers.making import database_of
 from ledger.sinks import PostgresSink
+from ledger.spark.failures import one_line, translated
 from ledger.spark.files import literal
 from ledger.spark.job import FAILED, POSITION, ROOT, ROOTS, Job, Witness, require_equal
 from ledger.spark.manifest import with_position
@@ -24,7 +26,7 @@ from ledger.steps import SinkStep
 
 @dataclass(frozen=True)
 class Refused:
-    """``rows``: how many. ``roots``: ``_root``, ``_failed`` and, after a whole stage,
+    """``rows``: how many records fail. ``roots``: ``_root``, ``_failed`` and, after a whole stage,
     ``_shared``."""
 
     rows: int
@@ -66,12 +68,27 @@ def find_refused(
     tracking = tracking_columns(staged)
     found = [frame.select(*tracking, FAILED) for frame in frames]
     roots = _roots(reduce(DataFrame.unionByName, found)).persist()
-    rows = roots.count()
+    rows = _counted(roots, rules, step)
     if rows == 0:
         roots.unpersist()
         return None
     _require_records(run, step, roots)
     return Refused(rows, roots)
+
+
+def _counted(roots: DataFrame, rules: tuple[Rule, ...], step: SinkStep) -> int:
+    """How many records fail. Raises StageError, naming the rules, where one of them raises."""
+    try:
+        return roots.select(ROOT).distinct().count()
+    except Exception as exc:
+        if not rules or type(translated(exc)) is not StageError:
+            raise
+        told = "; ".join(rule.reason for rule in rules)
+        raise StageError(
+            f"sink {step.name!r}: one of what the table asks for ({told}) raises for a row: "
+            f"{one_line(exc).rstrip('. ')}. Fix that row in the stage before the sink, or write the "
+            "constraint so that it is true or false for each row, then run the sink again"
+        ) from exc
 
 
 def without_refused(
@@ -94,8 +111,9 @@ def _siblings(job: Job, step: SinkStep) -> tuple[str, ...]:
         return ()
     steps = (*job.pipeline.steps(), *job.pipeline.followers())
     sinks = [other.sink for other in steps if isinstance(other, SinkStep) and other is not step]
-    url = step.sink.url
-    return tuple(one.table for one in sinks if isinstance(one, PostgresSink) and one.url == url)
+    database = database_of(step.sink.url)
+    others = [one for one in sinks if isinstance(one, PostgresSink)]
+    return tuple(one.table for one in others if database_of(one.url) == database)
 
 
 def _at(job: Job, staged: DataFrame, delivery: Delivery, listed: list[Refusal]) -> DataFrame:

@@ -18,7 +18,7 @@ from ledger.spark.dedup import Deduplicator
 from ledger.spark.inputs import input_rows, root_rows, user_columns
 from ledger.spark.job import POSITION, ROOT, ROOTS, Job, Witness, file_rows, require_equal
 from ledger.spark.refused import Refused, find_refused, without_refused
-from ledger.spark.staging import check_key, stage_rows, tracking_columns
+from ledger.spark.staging import stage_rows, tracking_columns
 from ledger.spark.units import Replacement
 from ledger.stage_runs import OpenedRun, Record, commit, retire
 from ledger.states import BatchStatus
@@ -41,10 +41,7 @@ def run_sink(job: Job, run: OpenedRun, step: SinkStep) -> Record:
     columns = [*user_columns(kept), *tracking]
     delivered = wrote.watch(kept.select(*columns))
     others = replacement.carried()
-    if others is None:
-        check_key(step, kept, by_row=True)
-    else:
-        check_key(step, kept.unionByName(others, allowMissingColumns=True), by_row=True)
+    if others is not None:
         delivered = delivered.unionByName(carried.watch(others), allowMissingColumns=True)
     manifest = stage_rows(delivered, step, folder)
     own = manifest.rows - (0 if others is None else carried.rows)

@@ -48,9 +48,9 @@ def _close_staging(folder: Path) -> None:
         staging.mkdir(mode=0o700, exist_ok=True)
 
 
-def check_key(step: SinkStep, rows: DataFrame, *, by_row: bool = False) -> None:
+def check_key(step: SinkStep, rows: DataFrame) -> None:
     """Raise StageError if an upsert could not tell which of two rows to keep: said before anything
-    is decided. ``by_row``: rows with a null in the key fail one by one, see
+    is decided of a combine or a state. Where rows have records just these fail, see
     ``ledger.spark.refused``."""
     if not isinstance(step.sink, PostgresSink) or not step.sink.key:
         return
@@ -61,9 +61,7 @@ def check_key(step: SinkStep, rows: DataFrame, *, by_row: bool = False) -> None:
             )
     key = [f"`{name}`" for name in step.sink.key]
     missing = reduce(lambda one, other: one | other, [F.col(name).isNull() for name in key])
-    several = F.col("count") > 1
-    odd = several & ~missing if by_row else several | missing
-    wrong = rows.groupBy(*key).count().where(odd).first()
+    wrong = rows.groupBy(*key).count().where((F.col("count") > 1) | missing).first()
     if wrong is not None:
         found = {name: wrong[name] for name in step.sink.key}
         raise StageError(

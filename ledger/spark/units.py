@@ -18,7 +18,7 @@ from ledger.spark.inputs import read_stored, user_columns
 from ledger.spark.job import MESSAGE, UNIT, Job
 from ledger.spark.manifest import with_position
 from ledger.spark.tables import AnyReader, reader_of
-from ledger.spark.withheld import shown_rows, withheld
+from ledger.spark.withheld import Withheld, shown_rows, withheld
 from ledger.stage_runs import OpenedRun
 from ledger.states import BatchKind
 from ledger.steps import SinkStep, SourceStep, suggestion
@@ -103,8 +103,12 @@ class Replacement:
         if not self._earlier or not carries_unit(self._job.pipeline, self._step.name):
             return None
         # Once it is settled: units of it that failed again are not brought, what was shown of them stays.
-        own = withheld(self._job, self._run.batch.batch_id, self._step.name)
-        later, kept = [own.keep(self._units(self._run.batch.batch_id))], []
+        # At least once a sink shows what it brings of a unit, but for records that it refuses.
+        batch = self._run.batch
+        own = Withheld()
+        if batch.exactly_once:
+            own = withheld(self._job, batch.batch_id, self._step.name)
+        later, kept = [own.keep(self._units(batch.batch_id))], []
         for row in reversed(self._earlier):
             rows = shown_rows(self._job, row.batch_id, row.input_run_id, self._step.name)
             brought = reduce(DataFrame.unionByName, later).distinct()

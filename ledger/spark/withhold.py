@@ -11,13 +11,14 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from sqlalchemy import Row
 
-from ledger import settlement
+from ledger import recovery, settlement
 from ledger.errors import Failures, LostFileError
 from ledger.manifest import DataFile, Manifest, check_files
 from ledger.publishers.making import publisher_of
-from ledger.publishing import lost
+from ledger.publishing import unshown
 from ledger.queries import batches, publications, runs
 from ledger.sinks import Bloom
+from ledger.spark.failures import told
 from ledger.spark.files import literal
 from ledger.spark.inputs import delivered_rows, user_columns
 from ledger.spark.job import ROOT, UNIT, Job, require_equal
@@ -33,24 +34,18 @@ _log = logging.getLogger(__name__)
 
 
 def withhold(job: Job, batch_id: int) -> list[str]:
-    """Make ready all that is decided of a batch's family and not ready, and stage anew what is lost
-    of it; the sinks. Repeating it is harmless. What is wrong with one sink keeps no other waiting;
-    it is raised at the end."""
+    """Make ready all that is decided of a batch's family and not ready; the sinks. Repeating it is harmless. What
+    is wrong with one sink keeps no other waiting; it is raised at the end."""
     for number in job.database.transact(lambda c: publications.asleep(c, batch_id)):
         _wake_units(job, number)
-    missing = {(row.batch_id, row.sink) for row in _lost(job, batch_id)}
     found = job.database.transact(lambda c: publications.pending(c, batch_id))
-    chosen = [row for row in found if not row.ready or (row.batch_id, row.sink) in missing]
-    failures = Failures()
+    chosen = [row for row in found if not row.ready]
+    failures = Failures(told)
     for row in chosen:
-        with failures.kept():
-            _stage_anew(job, row) if row.ready else _make_ready(job, row)
+        with failures.kept(unshown(row)):
+            _make_ready(job, row)
     failures.raise_first()
     return [row.sink for row in chosen]
-
-
-def _lost(job: Job, batch_id: int) -> list[Row[Any]]:
-    return lost(job.database, job.settings, job.pipeline, batch_id)
 
 
 def _make_ready(job: Job, row: Row[Any]) -> None:
@@ -73,7 +68,7 @@ def _make_ready(job: Job, row: Row[Any]) -> None:
     )
 
 
-def _stage_anew(job: Job, row: Row[Any]) -> None:
+def stage_anew(job: Job, row: Row[Any]) -> None:
     """Stage what was ready, and is lost since, from the sink's kept input: as many rows as there
     were."""
     step = job.pipeline.step(row.sink)
@@ -85,7 +80,7 @@ def _stage_anew(job: Job, row: Row[Any]) -> None:
     if made.rows != rows:
         raise LostFileError(
             f"sink {row.sink!r} of batch {row.batch_id}: staged files are lost, and its input has "
-            f"{made.rows} rows where {rows} were staged. {_reprocess(row)}"
+            f"{made.rows} rows where {rows} were staged. {_reprocess(job, row)}"
         )
     described = [asdict(file) for file in made.files]
     job.database.transact(lambda c: publications.set_staged_anew(c, row, folder, described))
@@ -93,10 +88,11 @@ def _stage_anew(job: Job, row: Row[Any]) -> None:
 
 
 def _folders(job: Job, row: Row[Any], step: SinkStep) -> tuple[str, str]:
-    """Where the sink's run has staged, and where other files of it go."""
+    """Where the sink's run has staged, and where other files of it go: beside that, for a folder may
+    be shown as a whole."""
     publisher = publisher_of(job.settings, job.pipeline.name, step)
     base = publisher.staging(row.batch_id, row.stage_run_id)
-    return base, f"{base}/kept-{uuid4().hex}"
+    return base, f"{base.rpartition('/')[0]}/kept-{uuid4().hex}"
 
 
 def _is_lost(staged: Manifest) -> bool:
@@ -107,11 +103,11 @@ def _is_lost(staged: Manifest) -> bool:
     return False
 
 
-def _reprocess(row: Row[Any]) -> str:
-    start, end = (moment.isoformat() for moment in (row.interval_start, row.interval_end))
+def _reprocess(job: Job, row: Row[Any]) -> str:
+    batch = job.database.transact(lambda c: batches.get_batch(c, row.original_id))
     return (
-        "Run the interval again: ackledger run MODULE:PIPELINE --reprocess --interval-start "
-        f"{start} --interval-end {end}, or a run of its DAG with the conf reprocess: true"
+        f"Run the interval again: {recovery.reprocess(batch)}, or a run of its DAG with the conf "
+        "reprocess: true"
     )
 
 
@@ -174,7 +170,7 @@ def _input(job: Job, row: Row[Any]) -> DataFrame:
         lost_file = str(exc).split(". ")[0]
         raise LostFileError(
             f"sink {row.sink!r} of batch {row.batch_id} cannot be staged, for its input is lost: "
-            f"{lost_file}. {_reprocess(row)}"
+            f"{lost_file}. {_reprocess(job, row)}"
         ) from exc
 
 
@@ -197,7 +193,7 @@ def _staged_keys(
     except LostFileError as exc:
         raise LostFileError(
             f"sink {row.sink!r} of batch {row.batch_id}: {str(exc).split('. ')[0]}, and only it "
-            f"says which duplicates were left out. {_reprocess(row)}"
+            f"says which duplicates were left out. {_reprocess(job, row)}"
         ) from exc
     base = publisher_of(job.settings, job.pipeline.name, step).staging(
         row.batch_id, row.stage_run_id

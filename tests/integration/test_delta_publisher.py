@@ -335,6 +335,40 @@ def test_tables_with_rules(path):
         opened(path)
 
 
+def ruled(path, nullable=True, label="string"):
+    """The table, made anew with other rules."""
+    fields = [
+        {"name": "id", "type": "long", "nullable": nullable, "metadata": {}},
+        {"name": "label", "type": "string", "nullable": True, "metadata": {}},
+    ]
+    fields[1]["metadata"] = {"__CHAR_VARCHAR_TYPE_STRING": label} if label != "string" else {}
+    struct = json.dumps({"type": "struct", "fields": fields})
+    DeltaTable.create(path, Schema.from_json(struct), mode="overwrite")
+
+
+def test_rules_that_come_after_the_staging(path):
+    """NOT NULL and a length that nobody compared the rows with stop the commit, unless the files
+    themselves say that no value is null; what was compared passes."""
+    ruled(path)
+    publisher = opened(path)
+    full = stage(publisher, 1, 1, labelled("long"))
+    null = stage(publisher, 2, 2, pa.table({"id": [1, None], "label": ["a", "b"]}, schema=SCHEMA))
+    assert publisher.rules(full) == publisher.rules(null) == ()
+    ruled(path, label="varchar(3)")
+    with pytest.raises(ConfigurationError, match=r"'label' is a varchar\(3\): .*TYPE string"):
+        publisher.publish(full)
+    with pytest.raises(ConfigurationError, match=r"'label' is a varchar\(3\)"):
+        publisher.check(SCHEMA)  # of a combine, whose rows nobody compares
+    assert len(publisher.rules(full)) == 1
+    publisher.publish(full)
+    ruled(path, nullable=False)
+    with pytest.raises(ConfigurationError, match=r"'id' is NOT NULL: .*`id` DROP NOT NULL"):
+        publisher.publish(null)
+    other = stage(publisher, 3, 3, labelled("kept"))
+    publisher.publish(other)
+    assert labels(path)["kept"] == 4
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [

@@ -11,8 +11,9 @@ from sqlalchemy.pool import NullPool
 
 from ledger import Bloom, DeltaSink, FileSource, ParquetSink, Pipeline, PostgresSink, running
 from ledger.database import embedded
-from ledger.errors import LostFileError
+from ledger.errors import ConfigurationError, Failures, LostFileError
 from ledger.publishing import lost, publish
+from ledger.queries import publications
 from ledger.running import publish_settled, settle_and_follow, withhold
 from ledger.settlement import settle_once
 from tests.integration.conftest import END
@@ -125,7 +126,7 @@ def test_lost_files_are_staged_anew(runner, tmp_path, target, monkeypatch):
     assert sorted(withhold(job, batch.batch_id)) == ["delta", "folder", "plain"]
     assert withhold(job, batch.batch_id) == []
     lose_one(tmp_path, batch.batch_id, "**/kept-*/**")
-    assert len(lost(job.database, job.settings, job.pipeline, batch.batch_id)) == 3
+    assert len(lost(job.database, job.settings, job.pipeline, batch.batch_id, Failures(str))) == 3
     publish_settled(job, batch.batch_id)
     acked = [n for n in range(COUNT) if n not in LOST]
     assert shown(tmp_path, target) == every(expected([*acked, *range(20, 24)]))
@@ -157,3 +158,60 @@ def test_lost_files_are_staged_anew(runner, tmp_path, target, monkeypatch):
     states = ds.dataset(tmp_path / "states", partitioning="hive").to_table().to_pylist()
     found = Counter((row["n"], row["half"]) for row in states)
     assert found == expected([*range(COUNT), *range(20, 24)])
+
+
+def test_a_broken_sink_keeps_nothing_else_waiting(runner, tmp_path, target, monkeypatch):
+    """While the address of one sink is missing, what is lost of the others is staged anew, what failed
+    is withheld there, and all of them publish; the error is raised at the end. So it is for the sinks
+    of a total and of a state."""
+    monkeypatch.setenv("LOSING_URL", target)
+    run = runner(pipeline("env:LOSING_URL", LOST))
+    write(tmp_path, range(COUNT))
+    batch = run.open()
+    run.steps(batch)
+    job = run.job
+    settle_once(job.database, batch.batch_id)
+    first, *_ = sorted((tmp_path / "delta" / "_ackledger").rglob("*.parquet"))
+    first.unlink()
+    monkeypatch.delenv("LOSING_URL")
+    with pytest.raises(ConfigurationError, match="LOSING_URL"):
+        publish_settled(job, batch.batch_id)
+    rest = expected(n for n in range(COUNT) if n not in LOST)
+    found = DeltaTable(tmp_path / "delta").to_pyarrow_table().to_pylist()
+    assert Counter((row["n"], row["half"]) for row in found) == rest
+    monkeypatch.setenv("LOSING_URL", target)
+    mended = runner(pipeline("env:LOSING_URL"))
+    replay = mended.open_replay(batch.batch_id)
+    mended.steps(replay)
+    settle_once(job.database, replay.batch_id)
+    publish_settled(mended.job, replay.batch_id)
+    assert shown(tmp_path, target) == every(expected(range(COUNT)))
+    monkeypatch.delenv("LOSING_URL")
+    with pytest.raises(ConfigurationError, match="LOSING_URL"):
+        running.combine(mended.job, replay.batch_id)
+    running.advance_states(mended.job)
+    states = ds.dataset(tmp_path / "states", partitioning="hive").to_table().to_pylist()
+    assert Counter((row["n"], row["half"]) for row in states) == expected(range(COUNT))
+
+
+def test_a_staging_anew_that_died_leaves_nothing_to_show(runner, tmp_path, target, monkeypatch):
+    """Files that were staged anew by a process that died are not shown when the lost one is back."""
+    run = runner(pipeline(target))
+    write(tmp_path, range(COUNT))
+    batch = run.open()
+    run.steps(batch)
+    settle_once(run.job.database, batch.batch_id)
+    first, *_ = sorted((tmp_path / "folder" / "_staging").rglob("*.parquet"))
+    aside = first.rename(tmp_path / "aside")
+
+    def dies(*arguments):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(publications, "set_staged_anew", dies)
+        with pytest.raises(KeyboardInterrupt):
+            withhold(run.job, batch.batch_id)
+    assert list((tmp_path / "folder" / "_staging").rglob("kept-*/**/*.parquet"))
+    aside.rename(first)
+    publish_settled(run.job, batch.batch_id)
+    assert shown(tmp_path, target) == every(expected(range(COUNT)))

@@ -67,17 +67,20 @@ class Warehouse:
         more = {"key": key, "staging_root": str(self.folder), **more}
         return PostgresPublisher(url or self.url, table, mode=mode, **more)
 
-    def deliver(self, batch_id, *parts, version=None, schema=ORDERS, **more):
-        """A delivery of one file for each of ``parts``, a list of rows or a table."""
+    def deliver(self, batch_id, *parts, version=None, schema=ORDERS, records=None, **more):
+        """A delivery of one file for each of ``parts``, a list of rows or a table. ``records``: of
+        each row in all of them its root; default: one each."""
         version = version or batch_id
         folder = self.folder / f"batch={batch_id}" / f"run={version}-{next(self._number)}"
         folder.mkdir(parents=True)
+        first = 0
         for number, part in enumerate(parts):
             if not isinstance(part, pa.Table):
                 columns = zip(*part, strict=True) if part else [[] for _ in schema]
                 part = pa.table([list(column) for column in columns], schema=schema)
-            tracked = part.append_column("_root", pa.array(range(len(part)), pa.int64()))
-            tracked = tracked.append_column("_unit", pa.array(["u"] * len(part)))
+            own = pa.array((records or range(10**6))[first : first + len(part)], pa.int64())
+            tracked = part.append_column("_root", own).append_column("_unit", own)
+            first += len(part)
             pq.write_table(tracked, folder / f"part-{number}.parquet")
         values = {"sink": "shop.orders", "interval_start": JANUARY, "original_id": batch_id, **more}
         files = take_manifest(str(folder)).files

@@ -5,6 +5,7 @@ from datetime import date
 
 import pyarrow as pa
 import pytest
+import sqlalchemy as sa
 
 from ledger.errors import StageError
 from ledger.publishers import postgres_refusals
@@ -150,3 +151,125 @@ def test_too_many_refused_rows(warehouse, monkeypatch):  # noqa: F811
         sink.refused(warehouse.deliver(11, [(n, None) for n in range(9)]))
     with pytest.raises(StageError, match=r"refuses more than 3 rows.*duplicate key"):
         sink.refused(warehouse.deliver(12, [(1, "a") for _ in range(9)]))
+
+
+KEYED = pa.schema([("id", pa.int64()), ("parent", pa.int64()), ("cents", pa.int64())])
+
+
+def test_the_other_rows_of_a_refused_record(warehouse):  # noqa: F811
+    """A record goes as a whole: what refers to any of its rows is refused, too, in a chain, and what
+    shares a unique key with one of them is not. The rest is published."""
+    warehouse.do(
+        "CREATE TABLE orders (id bigint PRIMARY KEY, parent bigint REFERENCES orders, "
+        "cents bigint CHECK (cents > 0), ackledger_batch bigint)"
+    )
+    sink = warehouse.publisher()
+    given = [
+        (1, (1, None, 5)),
+        (1, (2, None, 0)),  # refused, and its record with it
+        (2, (3, 1, 5)),  # refers to a good row of that record
+        (2, (4, None, 5)),
+        (3, (5, 4, 5)),  # refers to a good row of the record that fails with it
+        (4, (1, None, 5)),  # has the key of a row that does not come
+        (5, (6, 1, 5)),  # refers to the one that comes instead
+        (6, (7, None, 5)),
+    ]
+    rows, records = [row for _, row in given], [record for record, _ in given]
+    found = refusals(sink, warehouse.deliver(11, rows, schema=KEYED, records=records))
+    assert found == {1: CHECK}
+    rows[5] = (8, None, 5)
+    found = refusals(sink, warehouse.deliver(12, rows, schema=KEYED, records=records))
+    assert found == {1: CHECK, **dict.fromkeys((2, 4, 6), FOREIGN.format("orders_parent_fkey"))}
+    left = [row for record, row in given if record not in (1, 2, 3, 5)]
+    sink.publish(warehouse.deliver(13, left, schema=KEYED))
+    assert warehouse.rows("SELECT count(*) FROM orders") == [(len(left),)]
+
+
+def test_a_row_of_several_records():
+    """What fails with a row: its unit, all of its records, or nothing that is known."""
+    names = ["_root", "_unit"]
+    both = pa.record_batch([pa.array([1, 2]), pa.array([7, None], pa.int64())], names)
+    assert postgres_refusals._records(both).to_pylist() == [[7], [None]]
+    several = pa.record_batch([pa.array([[1, 2], [3]])], ["_roots"])
+    assert postgres_refusals._records(several).to_pylist() == [[1, 2], [3]]
+    bare = pa.record_batch([pa.array([1, 2])], ["n"])
+    assert postgres_refusals._records(bare).to_pylist() == [None, None]
+
+
+SAME = "{} rows of the batch have this key of the sink (id), and nothing says which is the newest"
+
+
+@pytest.mark.parametrize("table", [None, "uuid", "char(36)", "text"])
+def test_rows_of_one_key_of_an_upsert(warehouse, table):  # noqa: F811
+    """Rows whose keys are equal to the server, however they are written, are all refused, for nothing
+    says which is the newest; so is a null in a key, and the rest is not. It is so before there is a
+    table."""
+    schema = pa.schema([("id", pa.string()), ("n", pa.int64())])
+    sink = warehouse.publisher("upsert")
+    if table:
+        warehouse.do(
+            f"CREATE TABLE orders (id {table}, n bigint CHECK (n > 0), ackledger_batch bigint)",
+            "CREATE UNIQUE INDEX ON orders (id)",
+        )
+    other = {"uuid": UUID.upper(), "char(36)": UUID + "  "}.get(table, UUID)
+    third = "1" + UUID[1:]
+    fourth = "2" + UUID[1:]
+    rows = [(UUID, 1), (other, 2), (None, 3), (third, 4), (fourth, 0), (fourth, 6)]
+    found = refusals(sink, warehouse.deliver(11, rows, schema=schema))
+    expected = {0: SAME.format(2), 1: SAME.format(2)}
+    expected[2] = "null value in column id of the key of the sink"
+    if table:
+        expected[4] = CHECK.replace("cents", "n")
+    else:
+        expected |= {4: SAME.format(2), 5: SAME.format(2)}
+    assert found == expected
+    taken = [row for place, row in enumerate(rows) if place not in expected]
+    sink.publish(warehouse.deliver(12, taken, schema=schema))
+    assert warehouse.rows("SELECT count(*) FROM orders") == [(len(taken),)]
+
+
+@pytest.mark.parametrize("part", [False, True])
+def test_a_trigger_that_changes_rows(warehouse, part):  # noqa: F811
+    """What a trigger may put right on the way into the table, or a part of it, is not refused; a
+    value that its column cannot have is. One that is switched off changes nothing."""
+    warehouse.do(
+        "CREATE TABLE orders (id bigint NOT NULL, parent bigint NOT NULL CHECK (parent > 0), cents "
+        f"int, ackledger_batch bigint) {'PARTITION BY LIST (id)' * part}",
+        *(["CREATE TABLE part PARTITION OF orders DEFAULT"] * part),
+        "CREATE FUNCTION fill() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN NEW.parent := 1; RETURN NEW; END $$",
+        f"CREATE TRIGGER fill BEFORE INSERT ON {'part' if part else 'orders'} FOR EACH ROW "
+        "EXECUTE FUNCTION fill()",
+    )
+    sink = warehouse.publisher()
+    schema = pa.schema([*list(KEYED)[:2], ("cents", pa.int32())])
+    sink.check(schema, by_row=True)
+    delivery = warehouse.deliver(11, [(1, None, 1), (2, -1, 1)], schema=schema)
+    assert refusals(sink, delivery) == {}
+    sink.publish(delivery)
+    assert warehouse.rows("SELECT id, parent FROM orders ORDER BY 1") == [(1, 1), (2, 1)]
+    warehouse.do(f"ALTER TABLE {'part' if part else 'orders'} DISABLE TRIGGER fill")
+    assert refusals(sink, delivery).keys() == {0, 1}
+
+
+def test_a_foreign_key_into_a_table_with_row_security(warehouse):  # noqa: F811
+    """A partner that this user may not see is there to the server: the row is not refused."""
+    warehouse.do(
+        "CREATE TABLE customers (customer bigint PRIMARY KEY)",
+        "INSERT INTO customers VALUES (1)",
+        "ALTER TABLE customers ENABLE ROW LEVEL SECURITY",
+        "CREATE TABLE orders (id bigint REFERENCES customers, item text, ackledger_batch bigint)",
+        "DROP ROLE IF EXISTS blind",
+        "CREATE ROLE blind LOGIN",
+        "GRANT USAGE, CREATE ON SCHEMA public TO blind",
+        "GRANT ALL ON orders TO blind",
+        "GRANT SELECT, REFERENCES ON customers TO blind",
+    )
+    url = sa.make_url(warehouse.url).set(username="blind")
+    sink = warehouse.publisher(url=url.render_as_string(hide_password=False))
+    delivery = warehouse.deliver(11, [(1, "a")])
+    assert refusals(sink, delivery) == {}
+    sink.publish(delivery)
+    assert warehouse.orders() == [(1, "a", 11)]
+    other = warehouse.publisher()
+    assert refusals(other, warehouse.deliver(12, [(9, "a")])).keys() == {0}

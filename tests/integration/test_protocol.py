@@ -158,6 +158,14 @@ def test_ended_attempt_cannot_open_again(database):
         open_run(database, batch.batch_id, "source", attempt)
 
 
+def test_a_failure_of_whatever_text_is_kept(database):
+    """A run whose error has a NUL or a lone surrogate in it is marked failed, with the rest of it."""
+    batch = opened(database, pipeline())
+    fail(database, started(database, batch.batch_id, "source"), "bad \0 and \ud800 text")
+    found = one(database, "SELECT state, failure FROM stage_run")
+    assert tuple(found) == ("failed", "bad \N{REPLACEMENT CHARACTER} and ? text")
+
+
 def test_commit_asked_twice(database):
     """A commit whose answer was lost is asked again and changes nothing."""
     batch = opened(database, pipeline())

@@ -1,12 +1,14 @@
 """What a person is told of a batch that stands still, and of the states that wait for it."""
 
+from dataclasses import replace
+
 import pytest
 
 from ledger import ParquetSink
 from ledger.advice import advise
 from ledger.opening import open_batch
 from ledger.queries import batches
-from ledger.recovery import asked_as, run_again, waiting_states, waits_for
+from ledger.recovery import asked_as, reprocess, run_again, waiting_states, waits_for
 from ledger.requests import REPROCESS, Interval, RunKey
 from ledger.settings import Settings
 from ledger.settlement import settle_once
@@ -138,6 +140,10 @@ def test_the_command_that_goes_on(database):
         "ackledger run jobs.x:p --interval-start 2013-01-01 --interval-end 2013-01-01T06:00:00 "
         "--run-id mine --param 'kind=a b'"
     )
+    assert reprocess(batch, "jobs.x:p") == (
+        "ackledger run jobs.x:p --interval-start 2013-01-01 --interval-end 2013-01-01T06:00:00 "
+        "--reprocess --param 'kind=a b'"
+    )
     lossy, _ = whole_batch(database, made, run_id="lossy", day=1, lose_sink=[0])
     settle_once(database, lossy.batch_id)
     replay = replayed(database, made, lossy.batch_id, f"again-{lossy.batch_id}")
@@ -175,3 +181,27 @@ def test_an_undecided_batch_has_its_command(database):
     settle_once(database, batch.batch_id)
     assert said().startswith(f"{name} held. ")
     assert said().endswith(f"Fix it and {again}, or accept it: ackledger release {batch.batch_id}")
+
+
+def test_what_goes_on_behind_a_settlement(database):
+    """A combine, a state and their sinks run in tasks of their own; on the command line publish goes
+    on with them."""
+    made = summing()
+
+    @made.combine(reads="source")
+    def daily(rows):
+        return rows
+
+    made.sink("days", ParquetSink("days"), reads="daily")
+    (state,) = made.states()
+    made.sink("latest", ParquetSink("latest"), reads=state.name)
+    batch = opened(database, made)
+    tasks = {"daily": "combine", "days": "combine", state.name: "state", "latest": "state"}
+    for step, task in tasks.items():
+        said = f"in Airflow clear the task {task} and those after it in run run of DAG dag"
+        assert run_again(batch, step) == said
+    assert "the task source and" in run_again(batch, "source")
+    mine = replace(batch, dag_id="")
+    for step in tasks:
+        assert run_again(mine, step, "a:b") == f"ackledger publish a:b --batch {batch.batch_id}"
+    assert run_again(mine, "source").startswith("ackledger run ")

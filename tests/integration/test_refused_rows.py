@@ -13,7 +13,7 @@ from sqlalchemy.pool import NullPool
 from ledger import DeltaSink, FileSource, ParquetSink, Pipeline, PostgresSink, collect_anchors
 from ledger.database import embedded
 from ledger.errors import ConfigurationError, StageError
-from ledger.running import publish_settled
+from ledger.running import publish_settled, settle_and_follow
 from ledger.settlement import settle_once
 from tests.support.ledgers import rows
 
@@ -210,7 +210,8 @@ def test_what_changes_after_the_staging(runner, tmp_path, target):
 @pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
 def test_a_refused_row_of_several_records(runner, tmp_path, target, guarantee):
     """A total that its table refuses fails all records of its unit, with each other, and the other units
-    are published; once the table takes it a replay brings that unit, once."""
+    are published, also where a replay's sink that refuses it runs twice; once the table takes it a
+    replay brings that unit, once."""
     url, run = target
     (tmp_path / "in.csv").write_text("k,n\na,1\na,2\nb,3\nc,4\n")
     run(
@@ -232,6 +233,32 @@ def test_a_refused_row_of_several_records(runner, tmp_path, target, guarantee):
     found = rows(work.job.database, "SELECT stage, reason, shared, own_failure FROM failed_root")
     assert {tuple(row) for row in found} == {("sums", CHECK.format("sums", "odd"), True, False)}
     assert sorted(run("SELECT k, n FROM sums")) == [("b", 3), ("c", 4)]
+    again = work.open_replay(batch.batch_id, "again")
+    work.steps(again)
+    work.step(again, "sums")  # the task was cleared
+    assert settle_and_follow(work.job, again.batch_id).failed == 2
+    assert sorted(run("SELECT k, n FROM sums")) == [("b", 3), ("c", 4)]
     run("ALTER TABLE sums DROP CONSTRAINT odd")
     assert work.settled(work.open_replay(batch.batch_id)).failed == 0
     assert sorted(run("SELECT k, n FROM sums")) == [("a", 3), ("b", 3), ("c", 4)]
+
+
+def test_a_constraint_that_raises_for_a_row(runner, tmp_path):
+    """Where a constraint of a Delta table raises for a row the sink fails, and the error names both."""
+    (tmp_path / "in.csv").write_text("n\n0\n1\n")
+    struct = {
+        "type": "struct",
+        "fields": [{"name": "n", "type": "integer", "nullable": True, "metadata": {}}],
+    }
+    table = DeltaTable.create(tmp_path / "delta", Schema.from_json(json.dumps(struct)))
+    table.alter.add_constraint({"share": "10 / n > 1"})
+    made = Pipeline("dividing")
+    made.source("numbers", FileSource("in.csv", schema="n INT"))
+    made.sink("delta", DeltaSink("delta"), reads="numbers")
+    work = runner(made)
+    batch = work.open()
+    work.step(batch, "numbers")
+    with pytest.raises(
+        StageError, match=r"sink 'delta': .*constraint share .* raises for a row: .*DIVIDE"
+    ):
+        work.step(batch, "delta")

@@ -14,16 +14,18 @@ from ledger.cli.base import app
 from ledger.errors import (
     EXIT_PERMANENT,
     ConfigurationError,
+    Failures,
     FencedError,
     InputError,
     LedgerError,
+    LostFileError,
     NotReadyError,
     StageError,
     UnavailableError,
 )
 from ledger.listing import list_files
 from ledger.settings import VERBOSE, Settings
-from ledger.spark.failures import translated
+from ledger.spark.failures import _own_frame, told, translated
 
 JAVA = "\tat org.apache.spark.scheduler.Task.run(Task.scala:147)\n\t... 1 more\n"
 CALL = "An error occurred while calling o133.parquet.\n: org.apache.spark.SparkException: "
@@ -41,6 +43,28 @@ Traceback (most recent call last):
   File "/venv/lib/python3.11/site-packages/numpy/core.py", line 1, in float
 ValueError: could not convert string to float: 'x'
 """
+
+
+SITE = "/venv/lib/python3.11/site-packages/"
+FRAMES = {
+    "an installed pipeline": ([f"{SITE}shop/orders.py", f"{SITE}pandas/core.py"], f"{SITE}shop/orders.py"),
+    "what it calls": (
+        [f"{SITE}pyspark/sql.py", f"{SITE}shop/a.py", f"{SITE}shop/b.py", f"{SITE}requests/api.py"],
+        f"{SITE}shop/b.py",
+    ),
+    "of a file": (["/home/me/orders.py", f"{SITE}requests/api.py"], "/home/me/orders.py"),
+    "a module of one file": ([f"{SITE}orders.py", "/usr/lib/python3.11/json/decoder.py"], f"{SITE}orders.py"),
+    "nobody's": ([f"{SITE}numpy/x.py", "/usr/lib/python3.11/json/decoder.py", "<frozen importlib>"], None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FRAMES)
+def test_whose_code_it_was(name):
+    """A user's own package counts as the user's where it is installed; known libraries and the
+    standard library do not."""
+    paths, expected = FRAMES[name]
+    found = _own_frame([(path, 7, "price") for path in paths])
+    assert found == (expected and f"{expected}:7, in price")
 
 
 @pytest.mark.parametrize(
@@ -96,6 +120,17 @@ ValueError: could not convert string to float: 'x'
             "a source file vanished or cannot be read: file:/in/b.csv. Put a whole one in its "
             "place, then run "
             "this again",
+        ),
+        (
+            Py4JError(
+                READING.replace("/in/", "/storage/shop/parse/batch=7/run=9/")
+                + "a.parquet.  SQLSTATE: KD001\n"
+                + JAVA
+            ),
+            LostFileError,
+            "a file that a step wrote vanished or cannot be read: "
+            "file:///storage/shop/parse/batch=7/run=9/a.parquet. Run that step again; of a batch that is "
+            "settled read the interval again, with --reprocess",
         ),
         (
             Py4JError(
@@ -252,6 +287,36 @@ def test_a_driver_ends_in_one_line(monkeypatch, caplog, error, code):
     assert [record.getMessage() for record in caplog.records] == [
         f"s of batch 7: {translated(error)}. To go on: clear the task s"
     ]
+
+
+@pytest.mark.parametrize("shown", [False, True])
+def test_what_fails_beside_others_is_told_in_one_line(monkeypatch, caplog, shown):
+    """A failure that keeps nothing else waiting is one line, with whose it is; the traceback comes with
+    --verbose. The first is raised at the end."""
+    monkeypatch.setenv(VERBOSE, "1") if shown else monkeypatch.delenv(VERBOSE, raising=False)
+    failures, error = Failures(told), PySparkException(WORKER)
+    with failures.kept("Sink 'x' does not show batch 7"):
+        raise error
+    with failures.kept():
+        raise InputError("another")
+    first, second = [record.getMessage() for record in caplog.records]
+    line = f"{translated(PySparkException(WORKER))}. Sink 'x' does not show batch 7"
+    assert first.endswith(line)
+    assert ("Traceback" in first) is shown
+    assert len(first.splitlines()) == 1 or shown
+    assert "another" in second
+    with pytest.raises(PySparkException) as caught:
+        failures.raise_first()
+    assert caught.value is error
+
+
+def test_a_command_says_how_to_go_on(command):
+    """What was noted on the way of an error is told with it, once."""
+    error = InputError("bad.")
+    for _ in range(2):
+        error.add_note("To go on: ackledger publish a:b")
+    code, told = command(error)
+    assert (code, told) == (1, "ackledger: bad. To go on: ackledger publish a:b\n")
 
 
 def test_what_is_permanent():

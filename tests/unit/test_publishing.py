@@ -1,0 +1,83 @@
+"""What publishing does around one sink that is broken: the ledger and the sinks are stand-ins."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from ledger import publishing
+from ledger.errors import (
+    ConfigurationError,
+    Failures,
+    LostFileError,
+    StageError,
+    UnavailableError,
+)
+from ledger.publishers.making import database_of
+from ledger.publishing import Published, lost, publish
+
+PIPELINE = SimpleNamespace(followers=list)
+DATABASE = SimpleNamespace(transact=lambda work: work(None))
+
+
+@pytest.fixture
+def pending(monkeypatch):
+    """Sets what is decided and not shown: (batch, sink) each."""
+
+    def put(*rows):
+        made = [SimpleNamespace(batch_id=batch, sink=sink, ready=True) for batch, sink in rows]
+        monkeypatch.setattr(publishing.publications, "pending", lambda *_: made)
+
+    return put
+
+
+def test_a_broken_sink_hides_no_lost_file_of_another(pending, monkeypatch):
+    """Lost files are found beside a sink that cannot be looked at; what is wrong with that one is
+    kept. Of chosen sinks no other is looked at."""
+    pending((1, "address"), (1, "lost"), (1, "there"))
+
+    def is_lost(database, settings, pipeline, row):
+        if row.sink == "address":
+            raise ConfigurationError("no URL")
+        return row.sink == "lost"
+
+    monkeypatch.setattr(publishing, "_is_lost", is_lost)
+    failures = Failures(str)
+    assert [row.sink for row in lost(DATABASE, None, PIPELINE, 1, failures)] == ["lost"]
+    with pytest.raises(ConfigurationError, match="no URL"):
+        failures.raise_first()
+    failures = Failures(str)
+    assert lost(DATABASE, None, PIPELINE, 1, failures, ["there"]) == []
+    failures.raise_first()
+
+
+def test_a_sink_whose_rows_refer_to_those_of_a_later_one(pending, monkeypatch):
+    """A sink that refuses rows is asked once more when others show theirs: what they refer to may be
+    there by then. One that cannot be reached, or has lost files, is not; what stays wrong is raised."""
+    pending((1, "a_orders"), (2, "a_orders"), (1, "b_customers"), (1, "c_down"), (1, "d_lost"))
+    shown, asked = [], []
+
+    def show(connection, settings, pipeline, row):
+        asked.append(row.sink)
+        if row.sink == "a_orders" and (1, "b_customers") not in shown:
+            raise StageError("violates foreign key constraint")
+        if row.sink == "c_down":
+            raise UnavailableError("down")
+        if row.sink == "d_lost":
+            raise LostFileError("gone")
+        shown.append((row.batch_id, row.sink))
+        return Published(row.batch_id, row.sink, 1)
+
+    monkeypatch.setattr(publishing, "_publish", show)
+    with pytest.raises(UnavailableError):
+        publish(DATABASE, None, PIPELINE, 1)
+    assert shown == [(1, "b_customers"), (1, "a_orders"), (2, "a_orders")]
+    assert [asked.count(name) for name in ("a_orders", "c_down", "d_lost")] == [3, 1, 1]
+
+
+def test_urls_of_one_database(monkeypatch):
+    """A database is the same by its address and by a variable that holds it, for whoever logs in."""
+    monkeypatch.setenv("SHOP_URL", "postgresql+psycopg2://etl@db:5432/shop")
+    one = database_of("env:SHOP_URL")
+    assert one == database_of("postgresql://other:secret@db/shop")
+    assert one != database_of("postgresql://etl@db/other")
+    assert database_of("env:ANOTHER_URL") == "env:ANOTHER_URL"
