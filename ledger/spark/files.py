@@ -200,7 +200,7 @@ def _parquet_schema(path: str, names: Sequence[str]) -> StructType:
     try:
         with opened(path) as stream, pq.ParquetFile(stream) as file:
             metadata, arrow = file.metadata, file.schema_arrow
-    except (OSError, ValueError) as exc:
+    except UNREADABLE as exc:
         raise InputError(f"source file {path} cannot be read as Parquet: {exc}") from exc
     _check_codecs(path, metadata, names)
     columns = [metadata.schema.column(number) for number in range(metadata.num_columns)]

@@ -24,7 +24,7 @@ from ledger.spark.job import ERROR, RAW, RESERVED
 from ledger.spark.names import check_names
 
 CORRUPT = "_corrupt"
-_OWN = {CORRUPT, "_record", "_exact", "_texts"}
+_EXACT = "_corrupt_exact"
 NOT_UTF8 = "not UTF-8"
 UNCLOSED = "a quote is never closed"
 PARTED = (
@@ -42,7 +42,7 @@ _MOST_SHOWN = 200  # characters of a value in a reason; the raw record has all o
 
 def check_schema(schema: StructType) -> None:
     """Raise DeclarationError if a column has a name of the ledger, or one that Spark confuses."""
-    check_names("the schema has", schema.names, taken=RESERVED | _OWN, error=DeclarationError)
+    check_names("the schema has", schema.names, taken=RESERVED | {CORRUPT}, error=DeclarationError)
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def parsed(lines: DataFrame, form: Format) -> DataFrame:
     others = [name for name in given if name != "value"]
     record = _record(form, values.parsed_type).alias("_record")
     read = _barrier(lines.select(*given, record, _exact(form)))
-    typed = _barrier(read.select(*given, "_record", "_exact", *_columns(form)))
+    typed = _barrier(read.select(*given, "_record", _EXACT, *_columns(form)))
     texts = F.when(_misfits(form), _record(form, _as_text)).alias("_texts")
     told = _barrier(typed.select("*", texts))
     judged = _barrier(told.select(*given, *_named(names), _error(form)))
@@ -154,13 +154,13 @@ def _options(form: Format) -> dict[str, str]:
 
 
 def _exact(form: Format) -> Column:
-    """A record with its decimals as they are written, as ``_exact``, where its reader may have made
+    """A record with its decimals as they are written where its reader may have made
     other numbers of them."""
     doubtful = values.inexact_texts(form.schema) if form.format == "json" else None
     if doubtful is None:
-        return F.lit(None).alias("_exact")
+        return F.lit(None).alias(_EXACT)
     exact = _record(form, values.exact_type)
-    return F.when(F.col("value").rlike(doubtful), exact).alias("_exact")
+    return F.when(F.col("value").rlike(doubtful), exact).alias(_EXACT)
 
 
 def _quoted(name: str) -> str:
@@ -226,12 +226,12 @@ def _misfit(form: Format) -> Column:
 
 
 def _is_exact(form: Format, field: StructField) -> bool:
-    """Whether ``_exact`` tells more of a field."""
+    """Whether what was read exactly tells more of a field."""
     return form.format == "json" and any(values.decimals(field.dataType))
 
 
 def _inexact(field: StructField) -> Column:
-    exact = F.col("_exact")
+    exact = F.col(_EXACT)
     made = F.col(_quoted(field.name))
     return exact.isNotNull() & values.inexact(exact[field.name], made, field.dataType)
 
