@@ -13,6 +13,8 @@ from ledger.errors import InputError
 from ledger.sources import FileSource
 
 SMALL = 1 << 20  # bytes up to which a file's content is read to tell whether it is new
+# What reading a file raises that is damaged, gone, or not what its name says.
+UNREADABLE = (OSError, EOFError, ValueError, zlib.error)
 _CHUNK = 1 << 20
 # What Spark would take for text, or not decompress: by name, as it chooses how to read.
 _ARCHIVES = (".zip", ".7z", ".rar", ".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".xz", ".br")
@@ -96,9 +98,10 @@ def most_records(file: FoundFile, format: str) -> int:
                 return int(pq.ParquetFile(stream).metadata.num_rows)
         lines, last = 0, b"\n"
         for chunk in _chunks(file.path, "infer"):
-            lines, last = lines + chunk.count(b"\n"), chunk[-1:]
-        return lines + (last != b"\n")
-    except (OSError, EOFError, ValueError, zlib.error) as exc:
+            ends = chunk.count(b"\n") + chunk.count(b"\r") - chunk.count(b"\r\n")
+            lines, last = lines + ends, chunk[-1:]
+        return lines + (last not in b"\r\n")
+    except UNREADABLE as exc:
         raise InputError(f"source file {file.path} cannot be read: {exc}") from exc
 
 

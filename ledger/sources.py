@@ -93,6 +93,12 @@ class FileSource(_FileOptions):
             raise DeclarationError(
                 f"columns={self.columns!r} of {self.path!r}: expected one of {', '.join(COLUMNS)}"
             )
+        if self.columns == "by_name" and not (self.format == "csv" and self.header):
+            found = "header=False" if self.format == "csv" else f"format {self.format}"
+            raise DeclarationError(
+                f"columns='by_name' of {self.path!r}: expected csv with a header, found {found}; "
+                "leave it out: columns of json and parquet always go by name"
+            )
         if self.multiline and self.format != "csv":
             raise DeclarationError(
                 f"multiline of {self.path!r}: expected format csv, found {self.format}, of which "

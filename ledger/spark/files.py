@@ -1,13 +1,15 @@
 """Find a source's files and check them before a record is read."""
 
-import codecs
 import csv
+import io
 import logging
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import IO
 
 import fsspec
@@ -16,9 +18,12 @@ import pyarrow.parquet as pq
 from pyspark.errors import PySparkException
 from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import (
+    ArrayType,
+    DataType,
     DecimalType,
     IntegerType,
     LongType,
+    MapType,
     ShortType,
     StructField,
     StructType,
@@ -26,6 +31,7 @@ from pyspark.sql.types import (
 )
 
 from ledger.errors import InputError
+from ledger.listing import UNREADABLE
 from ledger.spark.lines import Format
 
 _log = logging.getLogger(__name__)
@@ -39,6 +45,7 @@ _WIDENED = {
 }
 _NO_CODEC = ("BROTLI", "LZO")
 
+_MOST_SHOWN = 40  # characters of what should have been a header
 _PATTERN = re.compile(r"([\[\]{}*?\\])")
 
 
@@ -77,15 +84,21 @@ def layouts(paths: list[str], schema: StructType, columns: str, form: Format) ->
 
 
 def _names(path: str, header: str, form: Format) -> list[str]:
-    names = next(
-        csv.reader(
-            [header],
-            delimiter=form.separator,
-            quotechar=form.quote or None,
-            escapechar=None if form.escape == form.quote else form.escape or None,
-            quoting=csv.QUOTE_MINIMAL if form.quote else csv.QUOTE_NONE,
-        )
+    reader = csv.reader(
+        [header],
+        delimiter=form.separator,
+        quotechar=form.quote or None,
+        escapechar=None if form.escape == form.quote else form.escape or None,
+        quoting=csv.QUOTE_MINIMAL if form.quote else csv.QUOTE_NONE,
     )
+    try:
+        names = next(reader)
+    except csv.Error as exc:
+        raise InputError(
+            f"the header of {path}: expected the names of columns, found {len(header):,} "
+            f"characters that begin with {header[:_MOST_SHOWN]!r} ({exc}). Fix the file, or declare "
+            "the source with header=False"
+        ) from exc
     repeated = sorted(name for name, times in Counter(names).items() if times > 1)
     if repeated:
         raise InputError(f"the header of {path} has {repeated[0]!r} twice: fix the file")
@@ -120,7 +133,8 @@ def check_parquet(paths: list[str], schema: StructType) -> None:
     """Raise InputError unless every file has the schema's columns with its types, and Spark can read
     them."""
     with ThreadPoolExecutor(8) as pool:
-        for path, found in zip(paths, pool.map(_parquet_schema, paths), strict=True):
+        read = partial(_parquet_schema, names=schema.names)
+        for path, found in zip(paths, pool.map(read, paths), strict=True):
             check_columns(path, found, schema)
 
 
@@ -141,41 +155,86 @@ def opened(path: str) -> IO[bytes]:
     return stream
 
 
+@contextmanager
+def opened_text(path: str) -> Iterator[Iterator[str]]:
+    """The lines of a file, which end as they do in it: with ``\\n``, ``\\r`` or both. Bytes that are not
+    UTF-8 stand in them as ``encoded`` makes them again."""
+    with (
+        opened(path) as stream,
+        io.TextIOWrapper(stream, "utf-8", "surrogateescape", newline="") as text,
+    ):
+        yield _without_mark(text)
+
+
+def encoded(line: str) -> bytes:
+    """The bytes of a line of ``opened_text``."""
+    return line.encode("utf-8", "surrogateescape")
+
+
+def _without_mark(lines: Iterator[str]) -> Iterator[str]:
+    first = next(lines, "").removeprefix("\ufeff")
+    if first:
+        yield first
+    yield from lines
+
+
 def _first_line(path: str) -> str | None:
     """The first line that is not blank, without its end and byte order mark; None if there is none."""
     try:
-        with opened(path) as stream:
-            for number, line in enumerate(stream):
-                text = line.removeprefix(codecs.BOM_UTF8) if number == 0 else line
-                if text.strip():
-                    return text.splitlines()[0].decode("utf-8", errors="replace")
-        return None
-    except (OSError, EOFError) as exc:
+        with opened_text(path) as lines:
+            line = next((one for one in lines if one.strip()), None)
+    except UNREADABLE as exc:
         raise InputError(f"source file {path} cannot be read: {exc}") from exc
+    if line is None:
+        return None
+    try:
+        return encoded(line.rstrip("\r\n")).decode()
+    except UnicodeDecodeError as exc:
+        raise InputError(
+            f"the header of {path} is not UTF-8: convert the file, for example with iconv"
+        ) from exc
 
 
-def _parquet_schema(path: str) -> StructType:
-    """The columns as Spark reads them."""
+def _parquet_schema(path: str, names: Sequence[str]) -> StructType:
+    """The columns of ``names`` as Spark reads them."""
     try:
         with opened(path) as stream, pq.ParquetFile(stream) as file:
-            metadata, columns = file.metadata, file.schema
-            arrow = file.schema_arrow
-    except (OSError, ValueError) as exc:
+            metadata, arrow = file.metadata, file.schema_arrow
+    except UNREADABLE as exc:
         raise InputError(f"source file {path} cannot be read as Parquet: {exc}") from exc
-    _check_codecs(path, metadata)
-    physical = {columns.column(n).path: columns.column(n) for n in range(len(columns.names))}
+    _check_codecs(path, metadata, names)
+    columns = [metadata.schema.column(number) for number in range(metadata.num_columns)]
+    physical = iter([column.physical_type for column in columns])
     fields = []
     for field in arrow:
-        old = physical.get(field.name)
-        fields.append(_spark_field(path, field, old is not None and old.physical_type == "INT96"))
+        # The leaves of all columns follow each other as their columns do.
+        own = iter([next(physical) for _ in range(_leaves(field.type))])
+        if field.name in names:
+            fields.append(StructField(field.name, _spark_type(path, field.name, field.type, own)))
     return StructType(fields)
 
 
-def _check_codecs(path: str, metadata: pq.FileMetaData) -> None:
+def _leaves(kind: pa.DataType) -> int:
+    """The columns of Parquet that a column of Arrow is made of."""
+    parts = _parts(kind)
+    return sum(_leaves(part.type) for part in parts) if parts else 1
+
+
+def _parts(kind: pa.DataType) -> list[pa.Field]:
+    if pa.types.is_map(kind):
+        return [kind.key_field, kind.item_field]
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        return [kind.value_field]
+    return list(kind) if pa.types.is_struct(kind) else []
+
+
+def _check_codecs(path: str, metadata: pq.FileMetaData, names: Sequence[str]) -> None:
     for group in range(metadata.num_row_groups):
         for number in range(metadata.num_columns):
             column = metadata.row_group(group).column(number)
-            if column.compression in _NO_CODEC:
+            whole = f"{column.path_in_schema}."
+            declared = any(whole.startswith(f"{name}.") for name in names)
+            if declared and column.compression in _NO_CODEC:
                 raise InputError(
                     f"{path}: column {column.path_in_schema} is compressed with "
                     f"{column.compression}, which Spark has no codec for: write the file with zstd "
@@ -183,22 +242,34 @@ def _check_codecs(path: str, metadata: pq.FileMetaData) -> None:
                 )
 
 
-def _spark_field(path: str, field: pa.Field, int96: bool) -> StructField:
-    """A column as Spark reads it. Raises InputError where it would not, with the way out."""
-    if int96:  # a moment in UTC, as Hive and Impala write it
-        return StructField(field.name, TimestampType())
-    kind = _WIDENED.get(field.type)
-    if kind is not None:
-        return StructField(field.name, kind)
-    if pa.types.is_timestamp(field.type) and field.type.unit == "ns":
+def _spark_type(path: str, name: str, kind: pa.DataType, physical: Iterator[str]) -> DataType:
+    """A column's type as Spark reads it. Raises InputError where it would not, with the way out.
+
+    ``physical``: the types of its leaves in the file.
+    """
+    parts = [_spark_type(path, f"{name}.{part.name}", part.type, physical) for part in _parts(kind)]
+    if pa.types.is_map(kind):
+        return MapType(parts[0], parts[1])
+    if pa.types.is_struct(kind):
+        names = [part.name for part in kind]
+        return StructType([StructField(*one) for one in zip(names, parts, strict=True)])
+    if parts:
+        return ArrayType(parts[0])
+    if next(physical) == "INT96":  # a moment in UTC, as Hive and Impala write it
+        return TimestampType()
+    if pa.types.is_dictionary(kind):  # as pandas writes categories; the file holds their values
+        kind = kind.value_type
+    if kind in _WIDENED:
+        return _WIDENED[kind]
+    if pa.types.is_timestamp(kind) and kind.unit == "ns":
         raise InputError(
-            f"{path}: column {field.name} holds nanoseconds, which Spark does not read: write it "
+            f"{path}: column {name} holds nanoseconds, which Spark does not read: write it "
             "with microseconds, with pyarrow coerce_timestamps='us'"
         )
     try:
-        return StructField(field.name, from_arrow_type(field.type))
+        return from_arrow_type(kind)
     except PySparkException as exc:
         raise InputError(
-            f"{path}: column {field.name} is of type {field.type}, which Spark does not read: "
+            f"{path}: column {name} is of type {kind}, which Spark does not read: "
             "write it as another type"
         ) from exc

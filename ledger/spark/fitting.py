@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
@@ -44,6 +45,7 @@ Row = Sequence[Any]
 _MOST_SHOWN = 200  # characters of a value in a message; the raw record has all of it
 _LARGEST_FLOAT = 3.4028235677973366e38
 _BASE64, _DECIMAL, _AS_IS = "base64", "decimal", "json"  # what a value is that JSON has no form for
+_NUMERAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _NUMBERS = (int, float, Decimal, np.integer, np.floating)
 _OTHER_TEXT = (UUID, time, timedelta, Enum)
 
@@ -143,10 +145,17 @@ def from_raw(names: Sequence[str], stored: bytes) -> Row:
 
 def _misfit(field: StructField, value: object) -> str:
     expected = field.dataType.simpleString() + ("" if field.nullable else " NOT NULL")
-    found = "NULL" if value is None else str(_json(value) if _is_bytes(value) else value)
+    found = "NULL" if value is None else _shown(value)
     shown = found if len(found) <= _MOST_SHOWN else f"{found[:_MOST_SHOWN]}..."
     plain = shown.encode("utf-8", "backslashreplace").decode()
     return f"{field.name}: expected {expected}, found {plain}"
+
+
+def _shown(value: object) -> str:
+    try:
+        return str(_json(value) if _is_bytes(value) else value)
+    except Exception:  # a number of more digits than Python writes, or a user's own __str__
+        return f"a value of type {type(value).__name__}"
 
 
 def _is_bytes(value: object) -> bool:
@@ -244,7 +253,7 @@ def _elements(converter: "_Converter | None", values: Row, nullable: bool) -> li
 
 
 def _integer(value: Any) -> int:
-    if isinstance(value, bool | str) or int(value) != value:
+    if isinstance(value, bool | np.bool_ | str) or int(value) != value:
         raise ValueError("not a whole number")
     return int(value)
 
@@ -264,7 +273,7 @@ def _float(value: Any) -> float:
 
 
 def _decimal(value: Any) -> Decimal:
-    if isinstance(value, bool):
+    if isinstance(value, bool) or (isinstance(value, str) and not _NUMERAL.fullmatch(value)):
         raise ValueError("not a number")
     return value if isinstance(value, Decimal) else Decimal(str(value))
 
@@ -312,6 +321,12 @@ def _moment(value: Any) -> datetime:
 
 def _local(value: Any) -> datetime:
     return _moment(value).replace(tzinfo=None)
+
+
+def _number(convert: Callable[[Any], Any], value: Any) -> Any:
+    if not isinstance(value, _NUMBERS):
+        raise ValueError("not a number")
+    return convert(value)
 
 
 def _text(value: Any) -> str:
@@ -371,6 +386,9 @@ _FROM_DRIVERS: _Converters = {
 _YIELDED: _Converters = {
     **_FROM_DRIVERS,
     BooleanType: (_truth, bool),
+    FloatType: (partial(_number, _float), None),
+    DoubleType: (partial(_number, _double), float),
+    DecimalType: (partial(_number, _decimal), Decimal),
     StringType: (_text, None),
     DateType: (_day, None),
     TimestampType: (_instant, None),

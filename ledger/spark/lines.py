@@ -7,15 +7,24 @@ from functools import reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, DecimalType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    IntegerType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+)
 
 from ledger.errors import DeclarationError
 from ledger.spark import values
 from ledger.spark.fitting import kept
-from ledger.spark.job import RESERVED
+from ledger.spark.job import ERROR, RAW, RESERVED
 from ledger.spark.names import check_names
 
 CORRUPT = "_corrupt"
+_EXACT = "_corrupt_exact"
 NOT_UTF8 = "not UTF-8"
 UNCLOSED = "a quote is never closed"
 PARTED = (
@@ -25,7 +34,9 @@ STRAY = (
     "a quote within a value: double it and enclose the value in quotes, or declare "
     "options={'quote': ''} if quotes mean nothing"
 )
-_GROUPED = r'"[^"]*\d,\d[^"]*"'  # a text of JSON that Spark takes for a number without its comma
+_END = "_end"  # what is put behind a line of JSON, to see whether its reader gets there
+# Text of JSON in which each escaped half of a character has its other half.
+_PAIRED = r"(?s)^[^\\]*+(?:\\(?:[^u]|u(?![dD][89a-fA-F])|u[dD][89abAB]..\\u[dD][c-fC-F])[^\\]*+)*+$"
 _MOST_SHOWN = 200  # characters of a value in a reason; the raw record has all of it
 
 
@@ -72,8 +83,8 @@ def parsed(lines: DataFrame, form: Format) -> DataFrame:
     given, names = lines.columns, form.schema.names
     others = [name for name in given if name != "value"]
     record = _record(form, values.parsed_type).alias("_record")
-    read = _barrier(lines.select(*given, record))
-    typed = _barrier(read.select(*given, "_record", *_columns(form)))
+    read = _barrier(lines.select(*given, record, _exact(form)))
+    typed = _barrier(read.select(*given, "_record", _EXACT, *_columns(form)))
     texts = F.when(_misfits(form), _record(form, _as_text)).alias("_texts")
     told = _barrier(typed.select("*", texts))
     judged = _barrier(told.select(*given, *_named(names), _error(form)))
@@ -102,8 +113,10 @@ def _columns(form: Format) -> list[Column]:
 
 
 def is_unclosed(form: Format) -> Column:
-    """Whether a record failed for a quote that does not close where the record ends."""
-    return F.col("_error") == f"malformed {form.format}: {UNCLOSED}"
+    """Whether a record failed, of which a quote does not close where the record ends."""
+    if not form.quote:
+        return F.lit(False)
+    return F.col(ERROR).isNotNull() & _unclosed(F.col(RAW).cast("string"), form)
 
 
 def _barrier(rows: DataFrame) -> DataFrame:
@@ -116,19 +129,38 @@ def _record(form: Format, kind: "values.Kind") -> Column:
     """A record as a struct of its columns, each of the type that ``kind`` makes of its own, and the
     whole text where one does not fit."""
     types = {one.name: one.dataType for one in form.schema.fields}
+    # Columns that are none of the schema's are called otherwise: they may differ from it, or from
+    # the ledger's own, by nothing that Spark tells apart.
+    longest = "_" * max(map(len, [CORRUPT, *types]))
     columns = [
-        StructField(name, kind(types.get(name, StringType()), form.format)) for name in form.names
+        StructField(name, kind(types[name], form.format))
+        if name in types
+        else StructField(f"{longest}{number}", StringType())
+        for number, name in enumerate(form.names)
     ]
     target = StructType([*columns, StructField(CORRUPT, StringType())])
-    given = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
-    own = {name: value for name, value in form.options.items() if name not in values.FORMATS}
     if form.format == "json":
-        return F.from_json("value", target, {**given, **own})
+        return F.from_json("value", target, _options(form))
     csv = {"escape": form.escape or "\0", "multiLine": str(form.multiline).lower()}
     if form.null_value is not None:
         csv["nullValue"] = form.null_value
     ddl = ", ".join(f"{_quoted(one.name)} {one.dataType.simpleString()}" for one in target.fields)
-    return F.from_csv("value", ddl, {**given, **csv, **own})
+    return F.from_csv("value", ddl, {**csv, **_options(form)})
+
+
+def _options(form: Format) -> dict[str, str]:
+    own = {name: value for name, value in form.options.items() if name not in values.FORMATS}
+    return {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT, **own}
+
+
+def _exact(form: Format) -> Column:
+    """A record with its decimals as they are written where its reader may have made
+    other numbers of them."""
+    doubtful = values.inexact_texts(form.schema) if form.format == "json" else None
+    if doubtful is None:
+        return F.lit(None).alias(_EXACT)
+    exact = _record(form, values.exact_type)
+    return F.when(F.col("value").rlike(doubtful), exact).alias(_EXACT)
 
 
 def _quoted(name: str) -> str:
@@ -143,7 +175,7 @@ def _error(form: Format) -> Column:
     """Why a record does not parse, as ``_error``; null if it does."""
     value = F.col("value")
     malformed = f"malformed {form.format}: "
-    shape = _csv_shape(form) if form.format == "csv" else _json_shape()
+    shape = _csv_shape(form) if form.format == "csv" else _json_shape(form)
     missing = [
         (F.col(_quoted(one.name)).isNull(), f"{one.name} is null")
         for one in form.schema.fields
@@ -165,8 +197,7 @@ def _misfits(form: Format) -> Column:
         for one in form.schema.fields
         if one.name in form.names and not values.plain(one.dataType)
     ]
-    if form.format == "json" and any(_is_decimal(one) for one in form.schema.fields):
-        found.append(F.col("value").rlike(_GROUPED))
+    found += [_inexact(one) for one in form.schema.fields if _is_exact(form, one)]
     return reduce(lambda one, other: one | other, found, F.col("_record")[CORRUPT].isNotNull())
 
 
@@ -182,8 +213,10 @@ def _misfit(form: Format) -> Column:
         wrong = made.isNull()
         if not values.plain(one.dataType):
             wrong |= values.misfits(F.col("_record")[one.name], made, one.dataType)
-        if form.format == "json" and _is_decimal(one):
-            wrong |= F.contains(text, F.lit(","))
+        if _is_exact(form, one):
+            wrong |= _inexact(one)
+        if form.format == "json" and isinstance(one.dataType, ArrayType | MapType | StructType):
+            wrong |= _has_misfit(form, text, one.dataType)
         expected = F.lit(f"{one.name}: expected {one.dataType.simpleString()}, found ")
         shown = F.left(text, F.lit(_MOST_SHOWN))
         found.append(F.when(text.isNotNull() & wrong, F.concat(expected, shown)))
@@ -192,8 +225,24 @@ def _misfit(form: Format) -> Column:
     return F.coalesce(F.when(texts[CORRUPT].isNotNull(), _not_a_record(form)), *found, other)
 
 
-def _is_decimal(field: StructField) -> bool:
-    return isinstance(field.dataType, DecimalType)
+def _is_exact(form: Format, field: StructField) -> bool:
+    """Whether what was read exactly tells more of a field."""
+    return form.format == "json" and any(values.decimals(field.dataType))
+
+
+def _inexact(field: StructField) -> Column:
+    exact = F.col(_EXACT)
+    made = F.col(_quoted(field.name))
+    return exact.isNotNull() & values.inexact(exact[field.name], made, field.dataType)
+
+
+def _has_misfit(form: Format, text: Column, kind: DataType) -> Column:
+    """Whether a part of a field's JSON is not of its type; Spark leaves it out, and says so of the
+    whole record alone."""
+    field = StructField("value", values.parsed_type(kind, form.format))
+    target = StructType([field, StructField(CORRUPT, StringType())])
+    alone = F.concat(F.lit('{"value":'), text, F.lit("}"))
+    return F.from_json(alone, target, _options(form))[CORRUPT].isNotNull()
 
 
 def _not_a_record(form: Format) -> Column:
@@ -210,15 +259,24 @@ def _not_a_record(form: Format) -> Column:
 def _csv_shape(form: Format) -> list[tuple[Column, str]]:
     """What is wrong with the quotes of a record, each with its reason."""
     value = F.col("value")
-    parted = [] if form.multiline else [(F.contains(value, F.lit("\n")), PARTED)]
+    breaks = F.contains(value, F.lit("\n")) | F.contains(value, F.lit("\r"))
+    parted = [] if form.multiline else [(breaks, PARTED)]
     if not form.quote:
         return parted
+    return [*parted, (_unclosed(value, form), UNCLOSED), (_broken(value, form), STRAY)]
+
+
+def _broken(value: Column, form: Format) -> Column:
+    """Whether quotes stand where none may be."""
+    field, _ = record_pattern(form)
+    whole = value.rlike(f"(?s)^{field}(?:{re.escape(form.separator)}{field})*+$")
+    return F.contains(value, F.lit(form.quote)) & ~whole
+
+
+def _unclosed(value: Column, form: Format) -> Column:
     field, opened = record_pattern(form)
-    separator = re.escape(form.separator)
-    whole = value.rlike(f"(?s)^{field}(?:{separator}{field})*+$")
-    broken = F.contains(value, F.lit(form.quote)) & ~whole
-    unclosed = broken & value.rlike(f"(?s)^(?:{field}{separator})*+{opened}$")
-    return [*parted, (unclosed, UNCLOSED), (broken, STRAY)]
+    begun = value.rlike(f"(?s)^(?:{field}{re.escape(form.separator)})*+{opened}$")
+    return _broken(value, form) & begun
 
 
 def record_pattern(form: Format) -> tuple[str, str]:
@@ -232,13 +290,21 @@ def record_pattern(form: Format) -> tuple[str, str]:
     return f"(?:{quote}{within}{quote}|[^{quote}{separator}]*+)", f"{quote}{within}"
 
 
-def _json_shape() -> list[tuple[Column, str]]:
-    """Whether a line is one object, and nothing else."""
+def _json_shape(form: Format) -> list[tuple[Column, str]]:
+    """Whether a line is one object, and nothing else, of whole characters."""
     value = F.col("value")
     # from_json reads the first value of a line and forgets what follows it. Where the first brace
-    # that closes is the last character nothing follows; else the line is parsed again.
+    # that closes is the last character nothing follows; else the line is parsed again, with an
+    # object behind it that has to be the second of the two.
     ends = F.instr(value, "}") == F.length(F.rtrim(value))
-    single = F.json_array_length(F.concat(F.lit("["), value, F.lit("]"))) == 1
+    two = F.concat(F.lit("["), value, F.lit(f',{{"{_END}":1}}]'))
+    end = StructType([StructField(_END, IntegerType())])
+    read = F.from_json(two, ArrayType(end), _options(form))
+    single = (F.size(read) == 2) & (F.get(read, F.lit(1))[_END] == 1)
     alone = F.when(ends, F.lit(True)).otherwise(F.coalesce(single, F.lit(False)))
     well_formed = alone & F.ltrim(value).startswith("{")
-    return [(~well_formed, "expected one object, found something else or more")]
+    halved = F.contains(value, F.lit("\\u")) & ~value.rlike(_PAIRED)
+    return [
+        (~well_formed, "expected one object, found something else or more"),
+        (halved, "half of a character: expected two \\u escapes, found one of them"),
+    ]

@@ -1,7 +1,7 @@
 """Reads what a FileSource declares: the records of a source, or a side input."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
 
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
@@ -83,14 +83,15 @@ class Reader:
 
         A value that does not fit today's type fails its record.
         """
-        if self._source.format == "parquet":  # whose values are stored, whatever was wrong
-            return aligned(stored, self.schema)
-        good = aligned(stored.where(F.col(ERROR).isNull()), self.schema)
+        if self._source.format == "parquet":
+            return _judged_again(stored, self.schema)
+        kept = stored.where(F.col(ERROR).isNull())
+        good = aligned(kept, self.schema, self._source.options)
         spoilt = stored.where(F.col(ERROR).isNotNull())
         raw = F.col(RAW).cast("string").alias("value")
         if NAMES not in stored.columns:
             again = self._parsed(self._form(self.schema.names), spoilt.select(MESSAGE, raw))
-            return good.unionByName(again)
+            return good.unionByName(again, allowMissingColumns=True)
         orders = [row[0] for row in spoilt.select(NAMES).distinct().collect()]
         for order in orders:
             own = spoilt.where(F.col(NAMES) == order).select(MESSAGE, raw)
@@ -141,7 +142,7 @@ class _Text:
         if not paths:
             return self._spark.createDataFrame([], _TEXT)
         if self._by_file:
-            return text_records(self._spark, paths, self.form, 1 if self._headers else 0)
+            return text_records(self._spark, paths, self.form, self._layout.headers)
         text = self._spark.read.text(files.literal(paths)).selectExpr("value", _FILE, _FIRST)
         # Of CSV only an empty line is no record: one of blanks or separators has values.
         line = F.col("value")
@@ -198,8 +199,8 @@ class FrameReader:
 
     def parse_again(self, stored: DataFrame) -> DataFrame:
         """Stored records in today's schema, with ``_message`` where they have it; a value that does not fit fails
-        its record."""
-        return aligned(stored, self.schema)
+        its record. One that did not fit before is as it was, unless it still has all of its values."""
+        return _judged_again(stored, self.schema)
 
 
 def read_reference(
@@ -226,9 +227,11 @@ def struct(schema: StructType | str) -> StructType:
     return parsed
 
 
-def aligned(stored: DataFrame, schema: StructType) -> DataFrame:
+def aligned(
+    stored: DataFrame, schema: StructType, options: Mapping[str, str] | None = None
+) -> DataFrame:
     """Stored records, with ``_message`` where they have it, in ``schema``; columns that it no longer
-    has are left out.
+    has are left out. ``options``: of their source, how it writes dates.
 
     A value that does not fit, or would be rounded or cut, fails its record.
     """
@@ -236,7 +239,7 @@ def aligned(stored: DataFrame, schema: StructType) -> DataFrame:
     for field in schema.fields:
         kept = F.col(f"`{field.name}`") if field.name in stored.columns else F.lit(None)
         had = stored.schema[field.name].dataType if field.name in stored.columns else NullType()
-        made = _fitted(kept, had, field.dataType)
+        made = _fitted(kept, had, field.dataType, options or {})
         columns.append(made.alias(field.name))
         what = f"{field.name}: expected {field.dataType.simpleString()}, found "
         text = F.concat(F.lit(what), kept.cast("string"))
@@ -248,14 +251,26 @@ def aligned(stored: DataFrame, schema: StructType) -> DataFrame:
     return stored.select(*message, *columns, *_marks(F.coalesce(*misfits), own))
 
 
-def _fitted(kept: Column, had: DataType, kind: DataType) -> Column:
+def _judged_again(stored: DataFrame, schema: StructType) -> DataFrame:
+    """Stored values in ``schema``. Of a record that did not fit before they may be gone: then it is as
+    it was."""
+    own = [f"`{name}`" for name in stored.columns if name not in RESERVED]
+    whole = F.col(RAW).eqNullSafe(F.to_json(F.struct(*own)).cast("binary"))
+    kept = F.col(ERROR).isNull() | whole
+    good = aligned(stored.where(kept).drop(RAW, ERROR), schema)
+    nothing = [F.lit(None).cast(one.dataType).alias(one.name) for one in schema.fields]
+    names = [name for name in good.columns if name not in schema.names]
+    return good.unionByName(stored.where(~kept).select(*nothing, *names))
+
+
+def _fitted(kept: Column, had: DataType, kind: DataType, options: Mapping[str, str]) -> Column:
     """A stored value in another type, without loss; null where that cannot be."""
     if had == kind:
         return kept
     if isinstance(had, NullType):
         return kept.cast(kind)
-    if isinstance(had, StringType) and values.textual(kind):
-        return values.converted(kept, kind, "csv", {})
+    if isinstance(had, StringType):
+        return values.from_text(kept, kind, options)
     made = kept.try_cast(kind)
     return F.when(made.try_cast(had) == kept, made)
 

@@ -4,26 +4,31 @@ Spark's readers round decimals, read ``1,5`` as 15, a time of day as today's and
 text as a date. Types of which that is so are read as texts, or wider, and converted here.
 """
 
-from collections.abc import Callable, Mapping
-from functools import reduce
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial, reduce
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
+    BooleanType,
+    ByteType,
     CharType,
     DataType,
     DateType,
     DecimalType,
     DoubleType,
     FloatType,
+    IntegralType,
     MapType,
+    ShortType,
     StringType,
     StructField,
     StructType,
     TimestampNTZType,
     TimestampType,
     VarcharType,
+    VariantType,
 )
 
 Kind = Callable[[DataType, str], DataType]
@@ -33,6 +38,14 @@ _CLOCK = r"\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?"
 _MOMENT = rf"^\d{{4}}-\d{{2}}-\d{{2}}([T ]{_CLOCK}(Z|[+-]\d{{2}}:?\d{{2}})?)?$"
 _LOCAL = rf"^\d{{4}}-\d{{2}}-\d{{2}}([T ]{_CLOCK})?$"
 _NUMBER = r"^([+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|NaN|[+-]?Inf(inity)?)$"
+# Numbers of JSON in whose record one is so large that a float, or a double, is infinite.
+_LARGE: Mapping[type[DataType], str] = {
+    FloatType: r"\d[eE]\+?0*[1-9]\d|\d{29}",
+    DoubleType: r"\d[eE]\+?0*[1-9]\d\d|\d{200}",
+}
+# A double whose text is exactly the number that was written.
+_SHORT = r"^[+-]?\d(\.\d{1,14})?[eE][+-]?\d+$"
+_WHOLE, _TRUTH = r"^[+-]?\d+$", r"(?i)^(true|false)$"
 # Options of Spark's readers that are enforced here.
 FORMATS = ("dateFormat", "timestampFormat", "timestampNTZFormat")
 _TEXTUAL = (DateType, TimestampType, TimestampNTZType, CharType, VarcharType)
@@ -45,20 +58,65 @@ _MOMENTS: Mapping[type[DataType], tuple[str, str]] = {
 
 def parsed_type(kind: DataType, format: str) -> DataType:
     """The type that Spark's reader is to make of a field before it is converted."""
+    return _rebuilt(kind, partial(_parsed, format))
+
+
+def exact_type(kind: DataType, format: str) -> DataType:
+    """The same, with decimals as they are written, which takes longer."""
+    return _rebuilt(
+        kind, lambda one: VariantType() if isinstance(one, DecimalType) else _parsed(format, one)
+    )
+
+
+def _rebuilt(kind: DataType, leaf: Callable[[DataType], DataType]) -> DataType:
     if isinstance(kind, ArrayType):
-        return ArrayType(parsed_type(kind.elementType, format))
+        return ArrayType(_rebuilt(kind.elementType, leaf))
     if isinstance(kind, MapType):
-        return MapType(kind.keyType, parsed_type(kind.valueType, format))
+        return MapType(kind.keyType, _rebuilt(kind.valueType, leaf))
     if isinstance(kind, StructType):
-        fields = [StructField(one.name, parsed_type(one.dataType, format)) for one in kind.fields]
+        fields = [StructField(one.name, _rebuilt(one.dataType, leaf)) for one in kind.fields]
         return StructType(fields)
+    return leaf(kind)
+
+
+def _parsed(format: str, kind: DataType) -> DataType:
     if isinstance(kind, _TEXTUAL):
         return StringType()
     if format == "csv" and isinstance(kind, DecimalType | DoubleType | FloatType):
         return StringType()
     if isinstance(kind, DecimalType):  # a number of JSON, which as a text would be a double's
-        return DecimalType(38, 38 - (kind.precision - kind.scale))
+        return DecimalType(38, _digits_read(kind))
+    if isinstance(kind, ByteType):  # of which the reader of JSON takes 255 for -1
+        return ShortType()
     return kind
+
+
+def _digits_read(kind: DecimalType) -> int:
+    """The digits behind the point to which a number of JSON is read; it is rounded there."""
+    return 38 - (kind.precision - kind.scale)
+
+
+def decimals(kind: DataType) -> Iterator[DecimalType]:
+    """The decimals of a type, at every depth."""
+    if isinstance(kind, ArrayType):
+        yield from decimals(kind.elementType)
+    elif isinstance(kind, MapType):
+        yield from decimals(kind.valueType)
+    elif isinstance(kind, StructType):
+        for one in kind.fields:
+            yield from decimals(one.dataType)
+    elif isinstance(kind, DecimalType):
+        yield kind
+
+
+def inexact_texts(kind: StructType) -> str | None:
+    """What a line of JSON looks like if its reader may have rounded a decimal, or taken a text with
+    a comma for one; None if the schema has none."""
+    found = [_digits_read(one) for one in decimals(kind)]
+    if not found:
+        return None
+    grouped = r'"[\d.eE+-]*(?:\d,|,\d)[\d.,eE+-]*"|\\u002[cC]'
+    return rf"\.\d{{{min(found)}}}0*[1-9]|\d[eE]-|{grouped}"
 
 
 def converted(read: Column, kind: DataType, format: str, options: Mapping[str, str]) -> Column:
@@ -86,7 +144,19 @@ def converted(read: Column, kind: DataType, format: str, options: Mapping[str, s
         return _number(read, kind, format)
     if isinstance(kind, CharType | VarcharType):
         return F.when(F.length(read) <= kind.length, read)
+    if isinstance(kind, ByteType):
+        return read.try_cast(kind)
     return _moment(read, kind, options)
+
+
+def from_text(text: Column, kind: DataType, options: Mapping[str, str]) -> Column:
+    """A text in another type, as a field of CSV is read; null where it does not fit."""
+    if textual(kind):
+        return converted(text, kind, "csv", options)
+    made = text.try_cast(kind)
+    if isinstance(kind, IntegralType | BooleanType):
+        return F.when(text.rlike(_TRUTH if isinstance(kind, BooleanType) else _WHOLE), made)
+    return made
 
 
 def _changes(kind: DataType) -> bool:
@@ -97,7 +167,7 @@ def _changes(kind: DataType) -> bool:
         return _changes(kind.valueType)
     if isinstance(kind, StructType):
         return any(_changes(one.dataType) for one in kind.fields)
-    return isinstance(kind, (DecimalType, DoubleType, FloatType, *_TEXTUAL))
+    return isinstance(kind, (ByteType, DecimalType, DoubleType, FloatType, *_TEXTUAL))
 
 
 def _moment(text: Column, kind: DataType, options: Mapping[str, str]) -> Column:
@@ -114,16 +184,42 @@ def _decimal(read: Column, kind: DecimalType, format: str) -> Column:
     made = read.try_cast(kind)
     if format == "json":
         return F.when(made == read, made)
-    exact = rf"^[+-]?(\d+(\.\d{{0,{kind.scale}}}0*)?|\.\d{{1,{max(kind.scale, 1)}}}0*)$"
-    return F.when(read.rlike(exact), made)
+    return F.when(read.rlike(_exactly(kind)), made)
+
+
+def _exactly(kind: DecimalType) -> str:
+    """The texts of which a decimal is made without rounding."""
+    return rf"^[+-]?(\d+(\.\d{{0,{kind.scale}}}0*)?|\.\d{{1,{max(kind.scale, 1)}}}0*)$"
+
+
+def inexact(exact: Column, made: Column, kind: DataType) -> Column:
+    """Whether a decimal is not the number that is written, at any depth. ``exact``: the field as
+    ``exact_type`` has it."""
+    if isinstance(kind, ArrayType):
+        pairs = F.zip_with(exact, made, lambda one, other: inexact(one, other, kind.elementType))
+        return F.coalesce(F.exists(pairs, lambda one: one), F.lit(False))
+    if isinstance(kind, MapType):
+        inner = ArrayType(kind.valueType)
+        return inexact(F.map_values(exact), F.map_values(made), inner)
+    if isinstance(kind, StructType):
+        parts = [one for one in kind.fields if any(decimals(one.dataType))]
+        found = [inexact(exact[one.name], made[one.name], one.dataType) for one in parts]
+        return reduce(lambda one, other: one | other, found, F.lit(False))
+    if not isinstance(kind, DecimalType):
+        return F.lit(False)
+    text = F.try_variant_get(exact, "$", "string")
+    plain = text.rlike(_exactly(kind)) & (made == text.try_cast(kind))
+    scientific = text.rlike(_SHORT) & (made.cast("double") == text.try_cast("double"))
+    return text.isNotNull() & ~F.coalesce(plain | scientific, F.lit(False))
 
 
 def _number(read: Column, kind: DataType, format: str) -> Column:
     """A number; one that is too large is none, unless the record writes that it is infinite."""
     made = read.try_cast(kind)
-    written = F.col("value") if format == "json" else read
-    fits = (F.abs(made) != F.lit(float("inf"))) | F.contains(written, F.lit("Inf"))
-    return F.when(fits if format == "json" else read.rlike(_NUMBER) & fits, made)
+    finite = F.abs(made) != F.lit(float("inf"))
+    if format == "json":
+        return F.when(finite | ~F.col("value").rlike(_LARGE[type(kind)]), made)
+    return F.when(read.rlike(_NUMBER) & (finite | F.contains(read, F.lit("Inf"))), made)
 
 
 def misfits(read: Column, made: Column, kind: DataType) -> Column:

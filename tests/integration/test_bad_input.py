@@ -270,10 +270,10 @@ def test_replay_leaves_out_and_refuses_by_todays_schema(runner, tmp_path, sink_r
     assert '"price":3.0' in found.content
 
 
-def failing_copy(schema, *, fail):
+def failing_copy(schema, *, fail, **source):
     """A pipeline that copies, or fails, every record."""
     made = Pipeline("copy", max_replays=1)
-    made.source("records", FileSource("in/*", schema=schema))
+    made.source("records", FileSource("in/*", schema=schema, **source))
 
     @made.stage(reads="records")
     def check(records):
@@ -456,6 +456,7 @@ def test_formats_of_dates_are_enforced(runner, tmp_path, sink_rows):
         ({"options": {"mergeSchema": "true"}, "format": "parquet"}, "it has none"),
         ({"multiline": True, "format": "json"}, "expected format csv"),
         ({"columns": "by_order"}, "expected one of in_order, by_name"),
+        ({"columns": "by_name", "header": False}, "expected csv with a header"),
     ],
 )
 def test_options_that_would_do_harm_are_refused(source, message):
@@ -523,3 +524,174 @@ def test_uncommon_parquet(runner, tmp_path, sink_rows):
     pq.write_table(table, path, compression="brotli")
     with pytest.raises(InputError, match=r"a\.parquet: column u is compressed with BROTLI.*zstd"):
         again.step(batch, "records")
+
+
+def test_lines_that_end_with_a_carriage_return(runner, tmp_path, sink_rows):
+    """Records end with a carriage return as well; one within quotes is part of a value, or said to part a record."""
+    write(tmp_path, "a.csv", b'n,s\r1,a\r2,"x\ry"\r3,"open\r4,b\r')
+    whole = runner(copying(schema="n INT, s STRING", multiline=True))
+    arrived, failed = parsed(whole, ("n", "s"), sink_rows)
+    assert arrived == [(1, "a"), (2, "x\ry"), (4, "b")]
+    assert failed == {'3,"open': "csv: a quote is never closed"}
+    run = runner(copying(schema="n INT, s STRING"))
+    assert run.settled(run.open("other", *_next_month())).failed == 2
+    reasons = rows(run.job.database, "SELECT reason FROM failed_root WHERE detail LIKE '2,%'")
+    assert "declare the source with multiline=True" in reasons[0].reason
+
+
+def test_a_line_within_a_record_that_is_not_utf8(runner, tmp_path, sink_rows):
+    """A line within quotes is no record, whatever else is wrong with the record that it is of."""
+    broken = b'1,"\xff\n2,inside\nz"'
+    write(tmp_path, "a.csv", b"n,s\n" + broken + b"\n3,c\n")
+    run = runner(copying(schema="n INT, s STRING"))
+    arrived, failed = parsed(run, ("n", "s"), sink_rows)
+    assert arrived == [(3, "c")]
+    assert failed == {"base64:" + base64.b64encode(broken).decode(): "not UTF-8"}
+
+
+def test_headers_of_files_with_line_breaks(runner, tmp_path, sink_rows):
+    """The header is what is left out: not a blank line before it, nor the record of a file without one."""
+    write(tmp_path, "a.csv", b"  \t\nn\ts\n1\ta\n")
+    write(tmp_path, "b.csv", b"\t")
+    run = runner(copying(schema="n INT, s STRING", multiline=True, options={"sep": "\t"}))
+    arrived, failed = parsed(run, ("n", "s"), sink_rows)
+    assert arrived == [(1, "a"), (None, None)]
+    assert failed == {"  \t": "csv: n: expected int, found   "}
+
+
+def test_damaged_file_of_records_with_line_breaks(runner, tmp_path):
+    """A file that breaks off while its records are read fails the batch with its path."""
+    lines = "".join(f"{n},{n * 7919 % 104729}\n" for n in range(50_000))
+    whole = gzip.compress(b"n,s\n" + lines.encode())
+    write(tmp_path, "a.csv.gz", whole[: len(whole) // 2])
+    run = runner(copying(schema="n INT, s STRING", multiline=True))
+    with pytest.raises(InputError, match=r"source file .*a\.csv\.gz cannot be read: "):
+        run.step(run.open(), "records")
+
+
+def test_a_replay_after_columns_are_taken_by_name(runner, tmp_path, sink_rows):
+    """What was read with columns in order is replayed though they go by name now."""
+    write(tmp_path, "a.csv", b"n,name,price\n1,a,2\n3000000000,b,3\n")
+    run = runner(copying())
+    batch = run.open()
+    assert run.settled(batch).failed == 1
+    later = runner(copying(columns="by_name", schema="n BIGINT, name STRING, price DOUBLE"))
+    replay = later.open_replay(batch.batch_id)
+    assert later.settled(replay).failed == 0
+    assert sink_rows(f"out/batch={replay.batch_id}", "n", "name") == [(3_000_000_000, "b")]
+
+
+def test_other_columns_have_any_name(runner, tmp_path, sink_rows):
+    """By name, a column that the schema does not have may differ from one of it, or of the ledger's, by case alone."""
+    write(tmp_path, "a.csv", b"n,N,_corrupt,_Raw\n1,x,y,z\nv,x,y,z\n")
+    run = runner(copying(columns="by_name", schema="n INT"))
+    arrived, failed = parsed(run, ("n",), sink_rows)
+    assert arrived == [(1,)]
+    assert failed == {"v,x,y,z": "csv: n: expected int, found v"}
+
+
+def test_decimals_of_json_are_exact_at_any_depth(runner, tmp_path, sink_rows):
+    """A decimal of JSON is the number that is written: neither a text with a comma nor one that was rounded."""
+    schema = (
+        "d DECIMAL(10,2), s STRUCT<d: DECIMAL(3,1)>, l ARRAY<DECIMAL(3,1)>, "
+        "m MAP<STRING, DECIMAL(3,1)>, w DECIMAL(38,2), i DECIMAL(38,0), f DOUBLE"
+    )
+    bad = [
+        '{"s": {"d": "1,5"}}', '{"l": [1.5, "1,5"]}', '{"m": {"k": "1,5"}}', '{"d": ",5"}',
+        '{"d": "5,"}', r'{"d": "1\u002c5"}', '{"w": 1.239}', '{"i": 1.5}', '{"d": 1e-40}',
+        '{"s": {"d": 1e-2}}', '{"w": 123456789012345678.125}',
+    ]  # fmt: skip
+    good = [
+        '{"d": 1.5, "f": 1e-7}', '{"d": 15e-1, "s": {"d": "1.5"}}', '{"d": 2.5E0, "f": 0.12345}',
+        '{"w": 123456789012345678901234567890123456.78, "f": 0.00012345}', '{"d": 1e2}',
+        '{"d": "3", "l": [1.5, 2], "m": {"k": 1e-1}, "f": 1}',
+    ]  # fmt: skip
+    write(tmp_path, "a.jsonl", "\n".join([*bad, *good]).encode())
+    run = runner(copying(schema=schema, format="json"))
+    arrived, failed = parsed(run, ("d", "w"), sink_rows)
+    assert set(failed) == set(bad)
+    assert failed['{"s": {"d": "1,5"}}'] == (
+        'json: s: expected struct<d:decimal(3,1)>, found {"d":"1,5"}'
+    )
+    assert failed['{"w": 1.239}'] == "json: w: expected decimal(38,2), found 1.239"
+    assert failed['{"d": ",5"}'] == "json: d: expected decimal(10,2), found ,5"
+    assert {str(d) for d, _ in arrived} == {"1.50", "2.50", "None", "100.00", "3.00"}
+    assert len(arrived) == len(good)
+    assert {str(w) for _, w in arrived} == {"None", "123456789012345678901234567890123456.78"}
+
+
+def test_json_is_what_is_written(runner, tmp_path, sink_rows):
+    """Bytes that overflow, numbers that are too large, what follows an object and half a character are misfits."""
+    bad = {
+        '{"b": 200}': "b: expected tinyint, found 200",
+        '{"b": 128}': "b: expected tinyint, found 128",
+        '{"s": {"b": 255}}': 's: expected struct<b:tinyint>, found {"b":255}',
+        '{"f": 1e999, "name": "Information"}': "f: expected double, found ",
+        '{"n": 1}] {"n": 2}': "expected one object, found something else or more",
+        '{"n": 1}, {"n": 2}': "expected one object, found something else or more",
+        r'{"name": "a\ud800b"}': r"half of a character: expected two \u escapes, found one of them",
+    }
+    good = [
+        '{"b": -128, "f": Infinity, "name": "}"}', r'{"b": 127, "f": "-INF", "name": "\ud83d\ude00"}',
+        '{"s": {"b": 1, "v": NaN}, "f": 1e30}', r'{"name": "\\ud800", "f": "NaN"}',
+    ]  # fmt: skip
+    write(tmp_path, "a.jsonl", "\n".join([*bad, *good]).encode())
+    schema = "b TINYINT, n INT, f DOUBLE, name STRING, s STRUCT<b: TINYINT>"
+    run = runner(copying(schema=schema, format="json"))
+    arrived, failed = parsed(run, ("b", "name"), sink_rows)
+    assert set(failed) == set(bad)
+    for line, reason in bad.items():
+        assert failed[line].startswith(f"json: {reason}")
+    assert set(arrived) == {(-128, "}"), (127, "\U0001f600"), (None, None), (None, "\\ud800")}
+
+
+def test_options_of_json_hold_for_whole_lines(runner, tmp_path, sink_rows):
+    """A line that the options allow is one object, whatever stands in it."""
+    good = ["{n: 1, s: {a: 2}}", '{"n": 2, "s": {"v": NaN}}', "{'n': 3, 's': {'a': 1}} "]
+    bad = "{n: 4, s: {a: 2}} {n: 5}"
+    write(tmp_path, "a.jsonl", "\n".join([*good, bad]).encode())
+    options = {"allowUnquotedFieldNames": "true"}
+    run = runner(copying(schema="n INT, s STRUCT<a: INT>", format="json", options=options))
+    arrived, failed = parsed(run, ("n",), sink_rows)
+    assert arrived == [(1,), (2,), (3,)]
+    assert failed == {bad: "json: expected one object, found something else or more"}
+
+
+def test_the_column_of_a_misfit_within_it_is_named(runner, tmp_path, sink_rows):
+    """Where a part of a column does not fit, the reason names the column and what was found in it."""
+    bad = ['{"n": 1, "s": {"a": "x"}}', '{"n": 1, "l": [1, "y"]}', '{"m": {"k": 1.5}}']
+    write(tmp_path, "a.jsonl", "\n".join(bad).encode())
+    schema = "n INT, s STRUCT<a: INT>, l ARRAY<INT>, m MAP<STRING, INT>"
+    run = runner(copying(schema=schema, format="json"))
+    _, failed = parsed(run, ("n",), sink_rows)
+    assert [failed[line] for line in bad] == [
+        'json: s: expected struct<a:int>, found {"a":"x"}',
+        'json: l: expected array<int>, found [1,"y"]',
+        'json: m: expected map<string,int>, found {"k":1.5}',
+    ]
+
+
+def test_a_replay_reads_kept_texts_as_its_reader_would(runner, tmp_path, sink_rows):
+    """A kept text becomes a value of another type where a field of CSV would, with the formats of the source."""
+    data = b"a,b,c\n007,TRUE,05.01.2024\n 7,true,05.01.2024\n7,t,05.01.2024\n7,true,2024-01-05\n7.5,,\n"
+    write(tmp_path, "a.csv", data)
+    options = {"dateFormat": "dd.MM.yyyy"}
+    run = runner(failing_copy("a STRING, b STRING, c STRING", fail=True, options=options))
+    batch = run.open()
+    assert run.settled(batch).failed == 5
+    typed = runner(failing_copy("a BIGINT, b BOOLEAN, c DATE", fail=False, options=options))
+    replay = typed.open_replay(batch.batch_id)
+    assert typed.settled(replay).failed == 4
+    assert sink_rows(f"out/batch={replay.batch_id}") == [(7, True, date(2024, 1, 5))]
+
+
+def test_parquet_columns_that_nobody_reads(runner, tmp_path, sink_rows):
+    """A column that the schema does not have is not read, so it may be one that Spark could not."""
+    (tmp_path / "in").mkdir()
+    at = pa.array([1], pa.timestamp("ns", "UTC"))
+    table = pa.table({"n": pa.array([1], pa.int32()), "at": at, "x": ["x"]})
+    codecs = {"n": "snappy", "at": "snappy", "x": "brotli"}
+    pq.write_table(table, tmp_path / "in" / "a.parquet", compression=codecs)
+    run = runner(copying(format="parquet", schema="n INT"))
+    arrived, failed = parsed(run, ("n",), sink_rows)
+    assert (arrived, failed) == ([(1,)], {})

@@ -292,6 +292,8 @@ def test_what_was_yielded_counts_as_it_was(runner, tmp_path, sink_rows):
 MISFITS = [
     ({"n": 3.7}, "yielded n: expected int, found 3.7"),
     ({"n": True}, "yielded n: expected int, found True"),
+    ({"n": 10**5000}, "yielded n: expected int, found a value of type int"),
+    ({"p": "1_5"}, "yielded p: expected decimal(10,2), found 1_5"),
     ({"f": 1e300}, "yielded f: expected float, found 1e+300"),
     ({"s": "a\ud800"}, "yielded s: expected string, found a\\ud800"),
     ({"s": "a\0b"}, "yielded s: expected string, found a\\x00b"),

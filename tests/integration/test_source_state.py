@@ -375,6 +375,22 @@ def test_a_replay_needs_nothing_of_the_source(runner, feed, shown):
     assert snapshots(run.job.database) == [(1, 3)]
 
 
+def test_a_null_is_judged_by_todays_schema(runner, feed, sink_rows):
+    """A record that had a null where none was allowed is replayed once it is allowed, with its other values."""
+    feed.schema = "n INT, s STRING NOT NULL"
+    feed.read = lambda spark: spark.createDataFrame([(1, "a"), (2, None)], "n INT, s STRING")
+    feed.upto = 1
+    run = runner(fed(feed))
+    batch = opened(run, 1)
+    assert run.settled(batch).failed == 1
+    assert one(run.job.database, "SELECT reason FROM failed_root").reason == "s is null"
+    feed.schema = "n INT, s STRING"
+    mended = runner(fed(feed))
+    replay = mended.open_replay(batch.batch_id)
+    assert mended.settled(replay).failed == 0
+    assert sink_rows(f"out/batch={replay.batch_id}", "n", "s") == [(2, None)]
+
+
 def test_ack_commit_waits_and_may_come_twice(runner, feed, monkeypatch):
     """It comes once the sinks show the batch, again if it raised or nobody noted it, and fails nothing."""
     run = runner(fed(feed))

@@ -210,6 +210,7 @@ def test_a_drivers_value_becomes_one_of_the_declared_type(kind, value, becomes):
         (FloatType(), 1e300, "c: expected float, found 1e+300"),
         (DecimalType(4, 2), Decimal("1.234"), "c: expected decimal(4,2), found 1.234"),
         (DecimalType(4, 2), Decimal("NaN"), "c: expected decimal(4,2), found NaN"),
+        (DecimalType(4, 2), "1_5", "c: expected decimal(4,2), found 1_5"),
         (StringType(), 5, "c: expected string, found 5"),
         (StringType(), "a\udcff", "c: expected string, found a\\udcff"),
         (BooleanType(), 2, "c: expected boolean, found 2"),

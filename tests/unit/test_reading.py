@@ -1,0 +1,241 @@
+"""How files become records before Spark sees them, and what of a text is doubted; without Spark."""
+
+import gzip
+import re
+from decimal import Decimal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql.types import (
+    ArrayType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from ledger import FileSource
+from ledger.errors import DeclarationError, InputError
+from ledger.listing import FoundFile, most_records
+from ledger.spark import files, lines, multiline, values
+from ledger.spark.fitting import yielded
+
+
+def schema(**kinds):
+    return StructType([StructField(name, kind) for name, kind in kinds.items()])
+
+
+def form(**options):
+    names = ["n", "s"]
+    return lines.Format("csv", schema(n=IntegerType()), names, None, options, multiline=True)
+
+
+def read(path, data, header=None, **options):
+    """The records that the reader of multi-line files hands to Spark."""
+    path.write_bytes(data)
+    headers = {} if header is None else {str(path): header}
+    task = pa.RecordBatch.from_arrays([pa.array([str(path)])], ["path"])
+    made = multiline._read(multiline.Splitter(form(**options)), headers, [task])
+    return [record for batch in made for record in batch.column(0).to_pylist()]
+
+
+@pytest.mark.parametrize("end", ["\n", "\r", "\r\n"])
+def test_lines_end_in_each_way(tmp_path, end):
+    """A line ends with a line feed, a carriage return or both; within quotes each is part of the value."""
+    data = end.join(["n,s", "1,a", '2,"x', 'y"', "", '3,"never closed', "4,b"])
+    expected = ["1,a", f'2,"x{end}y"', '3,"never closed', "4,b"]
+    assert read(tmp_path / "a.csv", data.encode(), "n,s") == [one.encode() for one in expected]
+
+
+def test_both_characters_of_a_line_end_are_one(tmp_path):
+    """A line end that two reads of a file share is one, and bytes that are not UTF-8 stay as they are."""
+    data = b"".join(b"%06d,\xff\r\n" % n for n in range(20_000))
+    assert read(tmp_path / "a.csv", data) == data.split(b"\r\n")[:-1]
+
+
+@pytest.mark.parametrize(
+    ("data", "header", "expected"),
+    [
+        (b"\xef\xbb\xbfn,s\n1,a\nn,s\n", "n,s", [b"1,a", b"n,s"]),
+        (b"  \nn,s\n1,a\n", "n,s", [b"  ", b"1,a"]),
+        (b"\t\t", None, [b"\t\t"]),
+        (b"\n\n", None, []),
+    ],
+)
+def test_a_header_is_left_out_by_its_text(tmp_path, data, header, expected):
+    """Only the line that is the header is none of the records; a file without one loses nothing."""
+    assert read(tmp_path / "a.csv", data, header) == expected
+
+
+def test_a_separator_of_several_bytes(tmp_path):
+    """Values are told apart by characters, not by the bytes that they share."""
+    data = '1¦"a\nb"\n2¦«x\n'.encode()
+    assert read(tmp_path / "a.csv", data, sep="¦") == ['1¦"a\nb"'.encode(), "2¦«x".encode()]
+
+
+def test_a_damaged_file_is_named(tmp_path):
+    """What cannot be decompressed to its end fails with the file's path, for its header and its records."""
+    whole = gzip.compress(b"n,s\n" + np.random.default_rng(1).bytes(100_000).hex().encode())
+    bad = [whole[:5000], whole[:5000] + b"x" * 100 + whole[5100:], b"no gzip", whole[:4]]
+    for data in bad:
+        with pytest.raises(InputError, match=r"a\.csv\.gz cannot be read: "):
+            read(tmp_path / "a.csv.gz", data)
+    for data in bad[2:]:
+        (tmp_path / "b.csv.gz").write_bytes(data)
+        with pytest.raises(InputError, match=r"b\.csv\.gz cannot be read: "):
+            files.layouts([str(tmp_path / "b.csv.gz")], form().schema, "by_name", form())
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (b"n" * 200_000, "expected the names of columns, found 200,000 characters"),
+        (b"n,\xff\n", "is not UTF-8: convert the file"),
+        (b"x,y\r1,2\r", "expected a column of the schema, found x, y"),
+    ],
+)
+def test_a_header_that_is_none_is_named(tmp_path, data, says):
+    """A first line that is too long, or not UTF-8, ends in one line; a carriage return ends it."""
+    (tmp_path / "a.csv").write_bytes(data)
+    with pytest.raises(InputError, match=rf"a\.csv.*{says}"):
+        files.layouts([str(tmp_path / "a.csv")], form().schema, "by_name", form())
+
+
+def test_no_more_records_than_lines(tmp_path):
+    """Whatever ends the lines of a file, it is known how many records it has at most."""
+    for data, most in [(b"a\nb", 2), (b"a\rb\r", 2), (b"a\r\nb\r\n", 2), (b"", 0)]:
+        path = tmp_path / "a.csv"
+        path.write_bytes(data)
+        assert most_records(FoundFile(str(path), len(data), None), "csv") == most
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [({"header": False}, "header=False"), ({"format": "json"}, "format json"),
+     ({"format": "parquet"}, "format parquet")],
+)  # fmt: skip
+def test_by_name_needs_names(source, found):
+    """columns="by_name" is refused where it would do nothing."""
+    with pytest.raises(DeclarationError, match=f"expected csv with a header, found {found}"):
+        FileSource("in/*", schema="n INT", columns="by_name", **source)
+
+
+def checked(tmp_path, table, declared, **options):
+    path = tmp_path / "a.parquet"
+    pq.write_table(table, path, **options)
+    files.check_parquet([str(path)], declared)
+
+
+MOMENT = pa.array([1], pa.timestamp("ns", "UTC"))
+
+
+def test_parquet_columns_that_are_not_declared(tmp_path):
+    """Of a column that the schema does not have, neither type nor codec matters."""
+    table = pa.table({"n": pa.array([1], pa.int64()), "at": MOMENT, "b.c": ["x"]})
+    codecs = {"n": "zstd", "at": "brotli", "b.c": "brotli"}
+    checked(tmp_path, table, schema(n=LongType()), compression=codecs)
+    with pytest.raises(InputError, match=r"column b\.c is compressed with BROTLI"):
+        checked(tmp_path, table, schema(**{"b.c": StringType()}), compression=codecs)
+
+
+def test_parts_of_parquet_columns(tmp_path):
+    """What Spark cannot read is found within structs, lists and maps, too; INT96 and unsigned are read there."""
+    moments = pa.array([{"at": 1}], pa.struct([("at", pa.timestamp("ns", "UTC"))]))
+    struct, listed = schema(at=TimestampType()), ArrayType(TimestampType())
+    for name, column, kind in [
+        ("s.at", moments, struct),
+        ("s.element", pa.array([[1]], pa.list_(MOMENT.type)), listed),
+        ("s.value", pa.array([[("k", 1)]], pa.map_(pa.string(), MOMENT.type)),
+         MapType(StringType(), TimestampType())),
+    ]:  # fmt: skip
+        table = pa.table({"first": pa.array([[1, 2]]), "s": column})
+        with pytest.raises(InputError, match=rf"column {re.escape(name)} holds nanoseconds"):
+            checked(tmp_path, table, schema(s=kind))
+        checked(tmp_path, table, schema(s=kind), use_deprecated_int96_timestamps=True)
+    unsigned = pa.table({"s": pa.array([{"u": 1}], pa.struct([("u", pa.uint32())]))})
+    checked(tmp_path, unsigned, schema(s=schema(u=LongType())))
+    checked(tmp_path, pa.table({"s": pa.array(["a"]).dictionary_encode()}), schema(s=StringType()))
+
+
+@pytest.mark.parametrize(
+    "line",
+    ['{"d":"1,5"}', '{"d": ",5"}', '{"d": "5,"}', '{"d": 1e-40}', r'{"d": "1\u002c5"}',
+     '{"d": 1.239}', '{"d": 0.00000001}'],
+)  # fmt: skip
+def test_lines_of_which_a_decimal_is_doubted(line):
+    """A line is read exactly if a decimal in it may have lost digits, or be a text with a comma."""
+    nested = schema(s=schema(d=DecimalType(38, 2)))
+    assert re.search(values.inexact_texts(nested), line)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ['{"a":"b","c":5}', '{"a": "x, y", "d": 1.25, "f": 1.239}', '{"d": 1e5}', '{"d": "5"}',
+     '{"l": [1, 2], "d": 1.2000000000000000000000000000000000}'],
+)  # fmt: skip
+def test_other_lines_are_read_once(line):
+    """Usual lines are not read a second time, and without decimals none is."""
+    assert not re.search(values.inexact_texts(schema(d=DecimalType(10, 2))), line)
+    assert values.inexact_texts(schema(f=DoubleType())) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "whole"),
+    [
+        (r'"a"', True), (r'"\ud83d\ude00 \u00e9"', True), (r'"\\ud800"', True), (r'"\n\\"', True),
+        (r'"a\ud800b"', False), (r'"\udc00"', False), (r'"\ud800\ud800"', False),
+        (r'"\uD83D\\uDE00"', False), (r'"\\\uD800"', False),
+    ],
+)  # fmt: skip
+def test_half_a_character(line, whole):
+    """An escape of half a character without the other half is found; an escaped backslash is none."""
+    assert bool(re.search(lines._PAIRED, line)) is whole
+
+
+class Silent:
+    """What cannot be shown."""
+
+    def __str__(self):
+        raise RuntimeError
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "says"),
+    [
+        pytest.param(IntegerType(), 10**5000, "int, found a value of type int", id="digits"),
+        pytest.param(IntegerType(), [10**5000], "int, found a value of type list", id="list"),
+        (StringType(), Silent(), "string, found a value of type Silent"),
+        (IntegerType(), np.True_, "int, found True"),
+        (DecimalType(10, 2), "1_5", "decimal(10,2), found 1_5"),
+        (DecimalType(10, 2), " 1.5 ", "decimal(10,2), found  1.5 "),
+        (DecimalType(10, 2), "1.5", "decimal(10,2), found 1.5"),
+        (DoubleType(), "nan", "double, found nan"),
+        (FloatType(), "Infinity", "float, found Infinity"),
+    ],
+)
+def test_what_a_stage_yields_is_not_read_out_of_a_text(kind, value, says):
+    """A number is a number, and one that cannot be shown fails its record alone."""
+    columns, errors = yielded(schema(c=kind)).fit([(value,), (None,)])
+    assert (columns[0].to_pylist(), errors) == ([None, None], [f"yielded c: expected {says}", None])
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "becomes"),
+    [
+        (DecimalType(10, 2), 1.5, Decimal("1.50")), (DecimalType(10, 2), np.int64(2), Decimal(2)),
+        (DoubleType(), Decimal("1.5"), 1.5), (FloatType(), np.float32(2), 2.0),
+        (IntegerType(), 3.0, 3),
+    ],
+)  # fmt: skip
+def test_numbers_of_other_classes_are_taken(kind, value, becomes):
+    """A number that is one of the column's type is taken whatever its class."""
+    columns, errors = yielded(schema(c=kind)).fit([(value,)])
+    assert (columns[0].to_pylist(), errors) == ([becomes], [None])
