@@ -22,11 +22,11 @@ from pyspark.sql.types import (
     VariantType,
 )
 
-from ledger.errors import StageError
 from ledger.marks import Drop, FailedRecord, printable
 from ledger.spark.fitting import Fitting, kept, yielded
 from ledger.spark.inputs import user_columns
-from ledger.spark.job import ANCHOR, DROPPED, FAILED, RESERVED
+from ledger.spark.job import ANCHOR, DROPPED, FAILED
+from ledger.spark.names import check_names
 from ledger.spark.reading import struct
 from ledger.steps import StageStep
 
@@ -128,12 +128,7 @@ def run_records(step: StageStep, frame: DataFrame) -> DataFrame:
     """The output of a record stage over an anchored frame, with ``_failed`` and ``_dropped``."""
     assert step.schema is not None
     declared = struct(step.schema)
-    taken = sorted(RESERVED & set(declared.names))
-    if taken:
-        raise StageError(
-            f"record stage {step.name!r} declares column {taken[0]!r}, a name of the ledger: "
-            "rename it"
-        )
+    check_names(f"record stage {step.name!r} declares", declared.names)
     # A row that only says why there is none has nulls in every column.
     nullable = [StructField(f.name, kept(f.dataType)) for f in declared.fields]
     own, apart, together = _anchor_parts(frame)

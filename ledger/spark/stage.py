@@ -22,7 +22,6 @@ from ledger.spark.job import (
     DROPPED,
     FAILED,
     POSITION,
-    RESERVED,
     ROOT,
     STORED,
     Job,
@@ -122,8 +121,6 @@ def _output(
     marks: list[Mark] = []
     if step.by_record:
         made = run_records(step, *given)
-        declared = [name for name in made.columns if name not in RESERVED]
-        check_names(f"record stage {step.name!r} declares", declared)
     else:
         made, marks = _parts(step, step.function(*given, **references))
         if not job.pipeline.tracks(step.name):

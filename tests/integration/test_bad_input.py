@@ -267,7 +267,7 @@ def test_replay_leaves_out_and_refuses_by_todays_schema(runner, tmp_path, sink_r
     query = "SELECT stage, reason, content FROM quarantine JOIN failed_payload USING (message_id)"
     found = one(run.job.database, query)
     assert (found.stage, found.reason) == ("records", "name: expected int, found b")
-    assert '"price":3.0' in found.content
+    assert json.loads(found.content)["price"] == 3.0
 
 
 def failing_copy(schema, *, fail, **source):

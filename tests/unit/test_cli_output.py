@@ -142,7 +142,9 @@ def test_commands_of_failed_and_explain_stay_one_line_each(at_source, monkeypatc
     # failed prints its advice by itself, after the table
     out = Console(file=io.StringIO(), width=80)
     monkeypatch.setattr(records, "out", out)
-    database = SimpleNamespace(reader=None, transact=lambda work, engine=None: [row])
+    database = SimpleNamespace(
+        reader=None, payload_reader=None, transact=lambda work, engine=None: [row]
+    )
     monkeypatch.setattr(records, "connect", lambda settings: database)
     monkeypatch.setattr(records, "show", lambda *_: None)
     assert CliRunner().invoke(app, ["failed"]).exit_code == 0
