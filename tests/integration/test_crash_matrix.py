@@ -146,11 +146,10 @@ CASES = [
 OFTEN = frozenset(
     name.replace(" ", "-")
     for name in (
-        "opened, swept", "emit in its commit", "deltas posted by half", "deltas posted, swept",
-        "stage in its commit", "in a record", "report staged", "table committed, swept",
-        "in the settlement", "settled, swept", "two of three withheld", "lake renamed",
+        "opened, swept", "deltas posted by half", "stage in its commit", "in a record",
+        "table committed, swept", "in the settlement", "two of three withheld", "lake renamed",
         "report in its transaction", "table made", "source told of acks only",
-        "replay being opened", "replay table committed", "combined sink committed", "daily shown",
+        "replay being opened", "combined sink committed",
     )
 )  # fmt: skip
 

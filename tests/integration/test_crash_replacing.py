@@ -33,11 +33,8 @@ BEFORE = {"lake": "priced", "report": "lake", "table": "report"}
 
 # One kill for each kind of arrow; ``make test-all`` has every one.
 OFTEN = frozenset(
-    (
-        "new-renamed-exactly", "table-shown-exactly", "report-before-at-least",
-        "lake-at-least", "at-least-removed-and-not-noted",
-    )
-)  # fmt: skip
+    ("table-shown-exactly", "report-before-at-least", "at-least-removed-and-not-noted")
+)
 
 
 @pytest.fixture(scope="module")

@@ -57,7 +57,7 @@ class FeedLab(Kept):
 
 
 # One kill for each kind of arrow; ``make test-all`` has every one.
-OFTEN = frozenset(("posted-retry", "in-its-commit-another-batch-first", "after-ack_commit"))
+OFTEN = frozenset(("posted-retry", "after-ack_commit"))
 
 
 @pytest.fixture(scope="module")

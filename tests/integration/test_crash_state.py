@@ -100,9 +100,8 @@ CASES = [
 # One kill for each kind of arrow; ``make test-all`` has every one.
 OFTEN = frozenset(
     (
-        "function-rows-taken", "function-in-its-commit", "function-shown",
-        "function-old-files-gone-and-not-noted", "files-before-its-commit",
-        "files-page-written", "files-being-noted-as-acked", "files-replay-committed",
+        "function-in-its-commit", "function-old-files-gone-and-not-noted", "files-page-written",
+        "files-being-noted-as-acked",
     )
 )  # fmt: skip
 
