@@ -144,8 +144,15 @@ def transient(attempt, guarantee, unit):
     return made
 
 
-@both_guarantees
-@both_units
+@pytest.mark.parametrize(
+    ("unit", "guarantee"),
+    [
+        (("customer",), "exactly_once"),
+        pytest.param((), "exactly_once", marks=pytest.mark.exhaustive),
+        pytest.param((), "at_least_once", marks=pytest.mark.exhaustive),
+        pytest.param(("customer",), "at_least_once", marks=pytest.mark.exhaustive),
+    ],
+)
 def test_5000_messages_of_a_unit_converge(spark, unit, guarantee):
     """With 1 % transient failures in every run, a unit of 5,000 records is through in a few rounds: nothing is
     quarantined, lost or doubled."""
@@ -232,7 +239,11 @@ def branches(attempt, given, unit, guarantee):
 
 
 @pytest.mark.parametrize(
-    ("unit", "guarantee"), [((), "exactly_once"), (("customer",), "at_least_once")]
+    ("unit", "guarantee"),
+    [
+        ((), "exactly_once"),
+        pytest.param(("customer",), "at_least_once", marks=pytest.mark.exhaustive),
+    ],
 )
 def test_losses_on_every_branch(spark, unit, guarantee):
     """Fan-out, stages in a row, drops, a union and a join with losses at each: the replays end with all rows, once,
