@@ -160,7 +160,7 @@ def written(folder):
 @pytest.mark.parametrize(
     ("makes", "message"),
     [
-        (lambda checked: "no frame", "returned str, expected a DataFrame"),
+        (lambda checked: "no frame", "str, expected a DataFrame"),
         (lambda checked: checked.withColumn("_unit", F.lit(1)), "'_unit', a name of the ledger"),
     ],
 )
