@@ -73,7 +73,7 @@ def test_union_that_loses_part_of_a_branch(runner, tmp_path, unite, lost):
     run = runner(diamond(unite))
     assert run.settled(run.open()).failed == lost
     assert failures(run) == [("united", "lost", lost)]
-    detail = one(run.job.database, "SELECT DISTINCT detail FROM failed_root_detail").detail
+    detail = one(run.job.database, "SELECT DISTINCT detail FROM failed_root").detail
     assert detail == "2 edges from left, right, 1 acked"
 
 
