@@ -156,7 +156,7 @@ def test_eight_batches_of_two_pipelines(spark, database, settings, tmp_path, tar
 
     def followed(job, batch_id):
         """As Airflow's retries: a sweep, or another publisher of the same batch, may be first."""
-        for _ in range(20):
+        for _ in range(600):
             try:
                 settle_and_follow(job, batch_id)
                 return

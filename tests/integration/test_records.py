@@ -477,7 +477,7 @@ def test_a_replay_that_was_refused_is_not_done(database, cli, monkeypatch):
 
     found, _ = whole_batch(database, ledgers.pipeline("flights"), 3, lose_sink=[0])
     settle_once(database, found.batch_id)
-    for name in ("require", "surroundings", "_session", "keep_all"):
+    for name in ("before_replay", "_session", "keep_all"):
         monkeypatch.setattr(running, name, lambda *arguments: None)
     monkeypatch.setattr(running, "open_replay", refuse)
     monkeypatch.chdir(ROOT)
