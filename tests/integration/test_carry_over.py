@@ -23,7 +23,7 @@ from ledger.states import BatchStatus
 from tests.support.ledgers import age, rows, started
 
 ORDERS = "id INT, customer STRING, cents INT"
-GUARANTEES = ["at_least_once", "exactly_once"]
+GUARANTEES = [pytest.param("at_least_once", marks=pytest.mark.exhaustive), "exactly_once"]
 both_guarantees = pytest.mark.parametrize("guarantee", GUARANTEES)
 both_units = pytest.mark.parametrize("unit", [(), ("customer",)])
 

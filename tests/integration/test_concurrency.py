@@ -108,6 +108,7 @@ def _check_states(database, folder, wanted):
         assert sum(row["total"] or 0 for row in course) == sum(n for n, _ in wanted.elements())
 
 
+@pytest.mark.exhaustive
 def test_eight_batches_of_two_pipelines(spark, database, settings, tmp_path, target):
     """No row twice, input = published + quarantined, the readers saw whole batches only, states took in each batch
     once and in order, nothing is left."""

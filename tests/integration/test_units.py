@@ -168,7 +168,9 @@ def unit_of_100():
     return {"orders": [*orders_of(*range(100)), *orders_of(500, customer="b")]}
 
 
-@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once"])
+@pytest.mark.parametrize(
+    "guarantee", [pytest.param("at_least_once", marks=pytest.mark.exhaustive), "exactly_once"]
+)
 @pytest.mark.parametrize(
     "options",
     [
