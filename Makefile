@@ -22,7 +22,7 @@ test: setup ## Run the tests; each kind of crash once
 	@python -m tests.support.jvm
 	@python -m pytest -n 2 -m "not exhaustive"
 
-test-all: setup ## Run every test: every crash, the short form of chaos
+test-all: setup ## Run every test: every crash, the long runs, the short form of chaos
 	@python -m tests.support.jvm
 	@python -m pytest -n 2
 
