@@ -203,6 +203,7 @@ def test_the_sweeper_has_a_run_tell_what_nobody_told(airflow):
     assert note.read_text() == "ab"
 
 
+@pytest.mark.exhaustive
 def test_an_interval_in_parts_and_again(airflow):
     """A run that may not read its interval whole triggers the next, one without room waits, with a guarantee of
     its own, and a reprocess replaces all parts."""
@@ -219,7 +220,7 @@ def test_an_interval_in_parts_and_again(airflow):
     waiting = lambda: airflow.tasks("inbox", other).get("open") == "up_for_reschedule"  # noqa: E731
     wait(waiting, "a run that waits for room")
     assert airflow.ended("inbox", first) == "success"
-    assert airflow.ended("inbox", other) == "success"
+    assert airflow.ended("inbox", other) == "success", airflow.tasks("inbox", other)
     (part,) = wait(
         lambda: [run for run in airflow.runs("inbox") if run["dag_run_id"].startswith("part__")],
         "the run of the second part",
