@@ -77,7 +77,7 @@ def _is_lost(database: Database, settings: Settings, pipeline: Pipeline, row: Ro
 
 
 def unshown(row: Row[Any]) -> str:
-    """Whose failure it is that a publication is not shown, and how to go on once its cause is mended."""
+    """Whose failure it is that a publication is not shown, and how to go on once its cause is fixed."""
     return (
         f"Sink {row.sink!r} does not show batch {row.batch_id}. To go on: ackledger publish MODULE:PIPELINE "
         f"--batch {row.batch_id}, or in Airflow clear the task that failed"

@@ -34,7 +34,7 @@ STRAY = (
     "a quote within a value: double it and enclose the value in quotes, or declare "
     "options={'quote': ''} if quotes mean nothing"
 )
-_END = "_end"  # what is put behind a line of JSON, to see whether its reader gets there
+_END = "_end"  # what is put after a line of JSON, to see whether its reader gets there
 # Text of JSON in which each escaped half of a character has its other half.
 _PAIRED = r"(?s)^[^\\]*+(?:\\(?:[^u]|u(?![dD][89a-fA-F])|u[dD][89abAB]..\\u[dD][c-fC-F])[^\\]*+)*+$"
 _MOST_SHOWN = 200  # characters of a value in a reason; the raw record has all of it

@@ -1,8 +1,8 @@
 """How the JVMs of tests start: with little to compile, and with the classes of Spark from an archive.
 
 ``python -m tests.support.jvm`` makes the archive in the virtual environment, once: a JVM that finds
-12,000 classes in it starts in about half of the processor's time. One that cannot use it, as of
-another Java, starts as it would without.
+its classes there need not read them from the jars. One that cannot use it, as of another Java,
+starts as it would without.
 """
 
 import os
