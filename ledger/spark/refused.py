@@ -1,11 +1,10 @@
 """The staged rows that a sink does not take, and the records that fail with them."""
 
 from dataclasses import dataclass
-from functools import reduce
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
@@ -18,7 +17,8 @@ from ledger.spark.failures import one_line, translated
 from ledger.spark.files import literal
 from ledger.spark.job import FAILED, POSITION, ROOT, ROOTS, Job, Witness, require_equal
 from ledger.spark.manifest import with_position
-from ledger.spark.staging import stage_rows, tracking_columns
+from ledger.spark.session import session_conf
+from ledger.spark.staging import stage_rows
 from ledger.spark.withheld import Withheld
 from ledger.stage_runs import OpenedRun
 from ledger.steps import SinkStep
@@ -62,26 +62,47 @@ def find_refused(
     listed = publisher.refused(delivery, _siblings(job, step))
     if not rules and not listed:
         return None
-    staged = staged_rows(job, delivery, schema)
-    frames = [_at(job, staged, delivery, listed)] if listed else []
-    frames += [_breaking(staged, rules, step)] if rules else []
-    tracking = tracking_columns(staged)
-    found = [frame.select(*tracking, FAILED) for frame in frames]
-    roots = _roots(reduce(DataFrame.unionByName, found)).persist()
-    rows = _counted(roots, rules, step)
-    if rows == 0:
-        roots.unpersist()
-        return None
-    _require_records(run, step, roots)
-    return Refused(rows, roots)
-
-
-def _counted(roots: DataFrame, rules: tuple[Rule, ...], step: SinkStep) -> int:
-    """How many records fail. Raises StageError, naming the rules, where one of them raises."""
+    rows = with_position(staged_rows(job, delivery, schema), Manifest(delivery.files), POSITION)
     try:
-        return roots.select(ROOT).distinct().count()
+        found = _counted(rows, listed, rules, step)
     except Exception as exc:
         if not rules or type(translated(exc)) is not StageError:
+            raise
+        found = _counted_again(rows, listed, rules, step)
+    if found.rows == 0:
+        found.release()
+        return None
+    _require_records(run, step, found.roots)
+    return found
+
+
+def _counted(
+    rows: DataFrame, listed: list[Refusal], rules: tuple[Rule, ...], step: SinkStep
+) -> Refused:
+    """The records of the listed rows, and of the others that break a rule."""
+    roots = _roots(_refused_rows(rows, listed, rules, step)).persist()
+    try:
+        return Refused(roots.select(ROOT).distinct().count(), roots)
+    except Exception:
+        roots.unpersist()
+        raise
+
+
+def _counted_again(
+    rows: DataFrame, listed: list[Refusal], rules: tuple[Rule, ...], step: SinkStep
+) -> Refused:
+    """The same where a rule raises for a row, which a writer of rows would refuse: it is found by asking
+    for null instead of an error.
+
+    Raises StageError, naming the rules, where there is no null instead: an integer that overflows.
+    """
+    with session_conf(rows.sparkSession, {"spark.sql.ansi.enabled": "false"}):
+        broken = _refused_rows(rows, listed, rules, step).select(POSITION, FAILED).toArrow()
+    raising = [Refusal(one[POSITION], one[FAILED]) for one in broken.to_pylist()]
+    try:
+        return _counted(rows, raising, rules, step)
+    except Exception as exc:
+        if type(translated(exc)) is not StageError:
             raise
         told = "; ".join(rule.reason for rule in rules)
         raise StageError(
@@ -116,31 +137,25 @@ def _siblings(job: Job, step: SinkStep) -> tuple[str, ...]:
     return tuple(one.table for one in others if database_of(one.url) == database)
 
 
-def _at(job: Job, staged: DataFrame, delivery: Delivery, listed: list[Refusal]) -> DataFrame:
-    """The rows at the listed positions, with ``_failed``."""
+def _refused_rows(
+    rows: DataFrame, listed: list[Refusal], rules: tuple[Rule, ...], step: SinkStep
+) -> DataFrame:
+    """The rows at the listed positions, and those that meet not all rules, with the reason of the first as
+    ``_failed``. No rule is asked about a listed row."""
     columns = {
         POSITION: pa.array([one.position for one in listed], pa.int64()),
         FAILED: pa.array([one.reason for one in listed], pa.string()),
     }
-    reasons = F.broadcast(job.spark.createDataFrame(pa.table(columns)))
-    rows = with_position(staged.select(*_kept(staged)), Manifest(delivery.files), POSITION)
-    return rows.join(reasons, POSITION, "inner")
-
-
-def _kept(staged: DataFrame) -> list[Column]:
-    return [F.col(name) for name in tracking_columns(staged)]
-
-
-def _breaking(staged: DataFrame, rules: tuple[Rule, ...], step: SinkStep) -> DataFrame:
-    """The rows that meet not all rules, with the reason of the first as ``_failed``."""
-    reason = F.coalesce(
-        *(
-            F.when(~F.coalesce(F.expr(rule.condition), F.lit(False)), F.lit(rule.reason))
-            for rule in rules
-        )
-    )
+    reasons = [
+        F.when(~F.coalesce(F.expr(rule.condition), F.lit(False)), F.lit(rule.reason))
+        for rule in rules
+    ]
+    if listed:
+        known = F.broadcast(rows.sparkSession.createDataFrame(pa.table(columns)))
+        rows = rows.join(known, POSITION, "left")
+        reasons.insert(0, F.col(FAILED))
     try:
-        return staged.withColumn(FAILED, reason).where(F.col(FAILED).isNotNull())
+        return rows.withColumn(FAILED, F.coalesce(*reasons)).where(F.col(FAILED).isNotNull())
     except AnalysisException as exc:
         told = "; ".join(rule.reason for rule in rules)
         raise ConfigurationError(

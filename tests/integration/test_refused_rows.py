@@ -243,22 +243,41 @@ def test_a_refused_row_of_several_records(runner, tmp_path, target, guarantee):
     assert sorted(run("SELECT k, n FROM sums")) == [("a", 3), ("b", 3), ("c", 4)]
 
 
-def test_a_constraint_that_raises_for_a_row(runner, tmp_path):
-    """Where a constraint of a Delta table raises for a row the sink fails, and the error names both."""
-    (tmp_path / "in.csv").write_text("n\n0\n1\n")
+def constrained(runner, tmp_path, condition):
+    """A pipeline whose only sink, a Delta table, has a constraint ``share``."""
     struct = {
         "type": "struct",
         "fields": [{"name": "n", "type": "integer", "nullable": True, "metadata": {}}],
     }
     table = DeltaTable.create(tmp_path / "delta", Schema.from_json(json.dumps(struct)))
-    table.alter.add_constraint({"share": "10 / n > 1"})
-    made = Pipeline("dividing")
+    table.alter.add_constraint({"share": condition})
+    made = Pipeline("constrained")
     made.source("numbers", FileSource("in.csv", schema="n INT"))
     made.sink("delta", DeltaSink("delta"), reads="numbers")
-    work = runner(made)
+    return runner(made)
+
+
+def test_a_row_for_which_a_constraint_raises(runner, tmp_path):
+    """It fails its record as one for which the constraint is false does; the others are published."""
+    work = constrained(runner, tmp_path, "10 / n > 1")
+    (tmp_path / "in.csv").write_text("n\n0\n1\n20\n2\n")
+    batch = work.open()
+    assert work.settled(batch).failed == 2
+    query = "SELECT root_id, stage, reason FROM failed_root_detail ORDER BY 1"
+    found = rows(work.job.database, query)
+    words = "CHECK constraint share (10 / n > 1) violated"
+    assert [tuple(one) for one in found] == [(1, "delta", words), (3, "delta", words)]
+    shown = DeltaTable(tmp_path / "delta").to_pyarrow_table().column("n").to_pylist()
+    assert sorted(shown) == [1, 2]
+
+
+def test_a_constraint_that_overflows_for_a_row(runner, tmp_path):
+    """Where there is no null instead of an error the sink fails, and the error names both."""
+    work = constrained(runner, tmp_path, "n + 1 < 100")
+    (tmp_path / "in.csv").write_text("n\n2147483647\n1\n")
     batch = work.open()
     work.step(batch, "numbers")
     with pytest.raises(
-        StageError, match=r"sink 'delta': .*constraint share .* raises for a row: .*DIVIDE"
+        StageError, match=r"sink 'delta': .*constraint share .* raises for a row: .*OVERFLOW"
     ):
         work.step(batch, "delta")
