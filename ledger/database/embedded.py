@@ -3,6 +3,7 @@
 import atexit
 import logging
 import os
+import pwd
 import shutil
 import stat
 import time
@@ -203,12 +204,22 @@ def _account() -> Account:
 
     entry = ensure_user_exists(SERVER_USER)
     assert entry is not None
-    return Account(SERVER_USER, entry.pw_uid, frozenset({os.getegid(), *os.getgroups()}))
+    return _account_of(entry.pw_uid)
+
+
+def _account_of(uid: int) -> Account:
+    return Account(SERVER_USER, uid, frozenset({os.getegid(), *os.getgroups()}))
 
 
 def reachable(home: Path) -> bool:
     """Whether the server of ``home`` could reach its data: one that root starts is another user's."""
-    return os.geteuid() != 0 or first_closed(_folder(home).parent, _account()) is None
+    if os.geteuid() != 0:
+        return True
+    try:
+        uid = pwd.getpwnam(SERVER_USER).pw_uid
+    except KeyError:  # not made yet
+        uid = -1
+    return first_closed(_folder(home).parent, _account_of(uid)) is None
 
 
 def _require_reach(folder: Path, account: Account) -> None:
