@@ -40,6 +40,9 @@ TABLES = (
 
 # Tests of these files share a running Airflow, or a batch's life: one worker runs them in turn.
 _SHARED = ("test_airflow.py", "test_chaos.py", "test_crash_")
+LONG = frozenset(
+    line for line in (ROOT / "tests" / "exhaustive.txt").read_text().splitlines() if line[:1] != "#"
+)
 # Durability against a loss of power, which no test has: a killed process proves the same without.
 _HASTY = ("fsync", "full_page_writes", "synchronous_commit")
 
@@ -59,6 +62,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Set aside what ``make test-all`` alone runs."""
+    for item in items:
+        if item.nodeid.removeprefix("tests/") in LONG:
+            item.add_marker(pytest.mark.exhaustive)
     for module in {item.module for item in items if hasattr(item.module, "OFTEN")}:
         _set_aside([item for item in items if item.module is module], module.OFTEN)
 

@@ -32,9 +32,7 @@ BEFORE = {"lake": "priced", "report": "lake", "table": "report"}
 
 
 # One kill for each kind of arrow; ``make test-all`` has every one.
-OFTEN = frozenset(
-    ("table-shown-exactly", "report-before-at-least", "at-least-removed-and-not-noted")
-)
+OFTEN = frozenset(("table-shown-exactly", "at-least-removed-and-not-noted"))
 
 
 @pytest.fixture(scope="module")

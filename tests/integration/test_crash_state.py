@@ -100,8 +100,7 @@ CASES = [
 # One kill for each kind of arrow; ``make test-all`` has every one.
 OFTEN = frozenset(
     (
-        "function-in-its-commit", "function-old-files-gone-and-not-noted", "files-page-written",
-        "files-being-noted-as-acked",
+        "function-in-its-commit", "files-being-noted-as-acked",
     )
 )  # fmt: skip
 
