@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from ledger.errors import DeclarationError, IntegrityError
 from ledger.pipeline import Pipeline
-from ledger.spark import emit, inputs, sink, stage, staging
+from ledger.spark import emit, folding, inputs, sink, stage, staging
 from ledger.spark.job import ANCHOR, POSITION, ROOT, ROOTS, Job
 from ledger.stage_runs import OpenedRun
 from ledger.steps import SinkStep, StageStep, Step, suggestion
@@ -102,7 +102,7 @@ def crash_at(point: str) -> Fault:
     targets = {
         "batch_opened": ("ledger.testing.run_steps", False),
         "output_written": ("ledger.spark.emit.take_manifest", True),
-        "deltas_posted": ("ledger.spark.job.Job.post", True),
+        "deltas_posted": ("ledger.spark.emit.fold", True),
         "steps_committed": ("ledger.testing.settle_and_follow", False),
     }
     target, afterwards = targets[point]
@@ -117,7 +117,11 @@ def crash_at(point: str) -> Fault:
                 original(*arguments, **options)
             raise Crash(point)
 
-        with patch(target, die), patch("ledger.running._mark_failed", lambda *arguments: None):
+        with ExitStack() as stack:
+            stack.enter_context(patch(target, die))
+            stack.enter_context(patch("ledger.running._mark_failed", lambda *arguments: None))
+            if point == "deltas_posted":  # few would be posted with the commit
+                stack.enter_context(patch.object(folding, "FEW_ROWS", -1))
             yield
 
     return Fault(during=during)

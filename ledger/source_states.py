@@ -96,7 +96,7 @@ def commit_read(
         last = checkpoints.last(connection, batch.pipeline_id, run.stage)
         if last is not None and last != position.previous:
             raise _overtaken(run, last)
-        commit_in(connection, run, made.record, files=made.files, emitted=emitted)
+        commit_in(connection, run, made.record, files=made.files, emitted=emitted, post=made.post)
         if source_states.take_over(connection, position.left) != len(position.left):
             raise FencedError(
                 f"run {run.run_id} of {run.stage} took over what an abandoned batch had read, and that one has been "

@@ -187,12 +187,13 @@ def commit(
     files: list[dict[str, Any]] | None = None,
     emitted: Emitted | None = None,
     drops: Mapping[str, int] | None = None,
+    post: Callable[[Connection], None] | None = None,
     before_commit: Callable[[Connection], None] | None = None,
 ) -> None:
     """Make the run count, in one short transaction under the batch's lock.
 
     ``files``: its manifest. ``emitted``: the roots of a source. ``drops``: inputs acked
-    without an output, by reason. ``before_commit``: the
+    without an output, by reason. ``post``: posts what deltas are left. ``before_commit``: the
     last act of the transaction, for example the rename that shows a sink's folder. Raises
     FencedError if the batch is decided, a newer attempt began or an input was run again.
     """
@@ -201,7 +202,9 @@ def commit(
         if run.status is not BatchStatus.OPEN:
             # What follows a settlement looks at the whole family.
             batches.lock_batch(connection, run.batch.original_id)
-        made = commit_in(connection, run, record, files=files, emitted=emitted, drops=drops)
+        made = commit_in(
+            connection, run, record, files=files, emitted=emitted, drops=drops, post=post
+        )
         if made and before_commit is not None:
             before_commit(connection)
 
@@ -216,6 +219,7 @@ def commit_in(
     files: list[dict[str, Any]] | None = None,
     emitted: Emitted | None = None,
     drops: Mapping[str, int] | None = None,
+    post: Callable[[Connection], None] | None = None,
 ) -> bool:
     """As ``commit``, within a transaction; False if the answer to an earlier try was lost."""
     batch = batches.lock_batch(connection, run.batch.batch_id)
@@ -224,6 +228,8 @@ def commit_in(
     if state is RunState.COMMITTED:
         return False
     _guard(connection, batch, run, state)
+    if post is not None:
+        post(connection)
     _check_posted(connection, run, record)
     runs.supersede(connection, batch.batch_id, run.stage)
     if not runs.commit_run(connection, run.run_id, asdict(record)):

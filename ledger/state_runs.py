@@ -6,7 +6,7 @@ that is due; whoever finds another at it lets that one finish.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
@@ -50,10 +50,11 @@ class Elsewhere:
 
 @dataclass(frozen=True)
 class Made:
-    """What a run made: its record and the manifest's rows."""
+    """What a run made: its record and the manifest's rows. ``post``: posts what deltas are left."""
 
     record: Record
     files: list[dict[str, Any]]
+    post: Callable[[Connection], None] | None = None
 
 
 def open_next(

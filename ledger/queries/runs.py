@@ -27,18 +27,12 @@ class Run:
     lease_until: datetime
     closed_at: datetime | None
     output_rows: int | None
-    emitted_roots: int | None
 
     def holds_its_step(self, now: datetime) -> bool:
         """Whether an older attempt has to stay away: it has done the step, or its driver lives."""
         if self.state is RunState.RUNNING:
             return self.lease_until > now
         return self.state in (RunState.COMMITTED, RunState.SUPERSEDED)
-
-    @property
-    def one_row_a_root(self) -> bool:
-        """Whether what it passed on has a single row of each root."""
-        return self.output_rows is not None and self.output_rows == self.emitted_roots
 
 
 @dataclass(frozen=True)
@@ -53,7 +47,7 @@ class Emitted:
 
 _RUN = """
 SELECT stage_run_id, batch_id, stage, state, attempt_id, attempt_number, try_number, opened_at,
-       lease_until, closed_at, output_rows, emitted_roots
+       lease_until, closed_at, output_rows
 FROM stage_run
 """
 
@@ -198,7 +192,8 @@ def commit_run(connection: Connection, run_id: int, record: Mapping[str, Any]) -
         UPDATE stage_run SET state = 'committed', closed_at = clock_timestamp(),
           input_rows = :input_rows, output_rows = :output_rows, failed_rows = :failed_rows, duplicate_rows = :duplicate_rows,
           delta_rows = :delta_rows, delta_xor = :delta_xor, emitted_edges = :emitted_edges,
-          emitted_roots = :emitted_roots, acked_edges = :acked_edges
+          emitted_roots = :emitted_roots,
+          acked_edges = :acked_edges
         WHERE stage_run_id = :id AND state = 'running' RETURNING stage_run_id
     """)
     return connection.execute(statement, {**record, "id": run_id}).first() is not None

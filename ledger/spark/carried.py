@@ -11,9 +11,8 @@ from pyspark.sql.types import StructType
 from ledger.errors import InputError, IntegrityError, StageError
 from ledger.manifest import check_files
 from ledger.queries import batches, replays, runs
-from ledger.spark import fold
-from ledger.spark.inputs import delivered_rows, read_stored, root_rows, user_columns
-from ledger.spark.job import CARRIED, ERROR, FAILED, MESSAGE, RESERVED, ROOT, UNIT, Job, Witness
+from ledger.spark.inputs import delivered_rows, read_stored, user_columns
+from ledger.spark.job import CARRIED, ERROR, FAILED, MESSAGE, RESERVED, ROOT, UNIT, Job
 from ledger.spark.manifest import with_position
 from ledger.spark.withheld import numbers
 from ledger.stage_runs import OpenedRun
@@ -78,14 +77,11 @@ class CarryOver:
     ):
         self._job, self._run, self._step = job, run, step
         self._roots, self._counts = roots, counts
-        self.fresh = {name: _part(frame, carried=False) for name, frame in frames.items()}
-        self._inputs = [_part(frame, carried=True) for frame in frames.values()]
+        self.fresh = {name: _fresh(frame) for name, frame in frames.items()}
         self._stored = {
             batch_id: _stored_run(job, step, batch_id, records)
             for batch_id, records in counts.items()
         }
-        self._read = Witness()
-        self._found = Witness()
 
     def united(self, output: DataFrame) -> DataFrame:
         """What the stage made of the other rows, with the rows that are carried over.
@@ -99,29 +95,6 @@ class CarryOver:
                 output = output.unionByName(self._renamed(rows), allowMissingColumns=True)
         nothing = F.lit(None).cast("bigint")
         return output if CARRIED in output.columns else output.withColumn(CARRIED, nothing)
-
-    def fold(self, written: DataFrame, identity: list[str]) -> DataFrame:
-        """Deltas of the records that are carried over: each row read is acked, each row handed on emitted.
-
-        ``written``: what the stage has stored, with ``_carried``, position and the columns ``identity``.
-        """
-        rows = self._read.watch(reduce(DataFrame.unionByName, map(root_rows, self._inputs)))
-        self._found = Witness(*identity)
-        output = self._found.watch(_part(written, carried=True))
-        inputs = {name: read.stage_run_id for name, read in self._run.inputs.items()}
-        name = self._step.name
-        consumers = self._job.pipeline.consumers(name)
-        return fold.fold_on_read(rows, output, None, inputs, self._run.run_id, name, consumers)
-
-    def found_with(self, fresh: Witness) -> tuple[int, int]:
-        """Rows and XOR of the output as it was read back, the rows that were not carried over by ``fresh``."""
-        rows, mixed = fresh.seen
-        return rows + self._found.seen[0], mixed ^ self._found.seen[1]
-
-    @property
-    def acked(self) -> int:
-        """Rows read that the stage did not run for; waits for the action."""
-        return self._read.rows
 
     def _renamed(self, rows: DataFrame) -> DataFrame:
         """Rows of an earlier batch under the roots, and with the units, that this one gives their records."""
@@ -145,17 +118,11 @@ class CarryOver:
             )
 
 
-def fresh_rows(rows: DataFrame) -> DataFrame:
-    """The rows of a stage's output that it made in this batch."""
-    return _part(rows, carried=False)
-
-
-def _part(frame: DataFrame, *, carried: bool) -> DataFrame:
-    """The rows that are carried over, or the others, without the column that says so."""
+def _fresh(frame: DataFrame) -> DataFrame:
+    """The rows that are not carried over, without the column that says so."""
     if CARRIED not in frame.columns:
-        return frame.where(F.lit(not carried))
-    mine = F.col(CARRIED).isNotNull() if carried else F.col(CARRIED).isNull()
-    return frame.where(mine).drop(CARRIED)
+        return frame
+    return frame.where(F.col(CARRIED).isNull()).drop(CARRIED)
 
 
 def _carried_roots(job: Job, run: OpenedRun, step: StageStep) -> DataFrame | None:

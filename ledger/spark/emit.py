@@ -6,11 +6,12 @@ from typing import Any
 
 import fsspec
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from sqlalchemy import Connection, Row
 
 from ledger import listing
+from ledger.deltas.portions import Records
 from ledger.errors import InputError
 from ledger.listing import find_files
 from ledger.manifest import Manifest, check_files, take_manifest
@@ -18,15 +19,15 @@ from ledger.queries import batches, claims, replays, source_tables
 from ledger.queries.runs import Emitted
 from ledger.source_states import Position
 from ledger.sources import FileSource, TableSource
-from ledger.spark import fold, source_state
+from ledger.spark import source_state
 from ledger.spark.failures import read_failure
+from ledger.spark.folding import fold
 from ledger.spark.from_source import records_again
 from ledger.spark.inputs import read_stored
 from ledger.spark.job import (
     ERROR,
     MESSAGE,
     POSITION,
-    RAW,
     SNAPSHOT,
     Job,
     Witness,
@@ -38,8 +39,10 @@ from ledger.spark.notify import check_columns
 from ledger.spark.reading import FrameReader, Reader
 from ledger.spark.session import SPARK_ERRORS
 from ledger.spark.tables import AnyReader, TableReader, reader_of, table_failure
+from ledger.spark.tracking import edges_of, posted
 from ledger.spark.units import replayed_records, with_unit
 from ledger.stage_runs import OpenedRun, Record, commit
+from ledger.state_runs import Made
 from ledger.states import BatchKind
 from ledger.steps import SourceStep, suggestion
 from ledger.storage import remove_folder
@@ -72,11 +75,10 @@ def run_source(job: Job, run: OpenedRun, step: SourceStep) -> Record:
     written = sum(witness.rows for witness in wrote)
     require_equal(f"records of {step.name} in {folder}", written, manifest.rows)
     emitted = _reserved(job, manifest, claimed)
-    failing = any(witness.failed for witness in wrote)
-    record = _post(job, run, step, manifest, emitted, failing)
+    made = _folded(job, run, step, manifest, emitted)
     if position is not None and position.again is None:
-        source_state.commit_behind(job, run, step, position, record, manifest, emitted)
-        return record
+        source_state.commit_behind(job, run, step, position, made, emitted)
+        return made.record
 
     def claim(connection: Connection) -> None:
         if run.batch.kind is BatchKind.REPLAY and job.pipeline.graph.in_units(step.name):
@@ -85,12 +87,13 @@ def run_source(job: Job, run: OpenedRun, step: SourceStep) -> Record:
     commit(
         job.database,
         run,
-        record,
-        files=file_rows(manifest),
+        made.record,
+        files=made.files,
         emitted=emitted,
+        post=made.post,
         before_commit=claim,
     )
-    return record
+    return made.record
 
 
 def _check_key(step: SourceStep, names: Sequence[str]) -> None:
@@ -238,46 +241,17 @@ def _claimed(job: Job, run: OpenedRun, step: SourceStep, messages: list[int]) ->
     return snapshot.join(claimed, POSITION, "inner").drop(POSITION)
 
 
-def _post(
-    job: Job,
-    run: OpenedRun,
-    step: SourceStep,
-    manifest: Manifest,
-    emitted: Emitted,
-    failing: bool,
-) -> Record:
-    """Post one init delta per root; a record that did not parse, if any is, fails its root at once."""
-    passed = manifest.rows - emitted.rest
+def _folded(
+    job: Job, run: OpenedRun, step: SourceStep, manifest: Manifest, emitted: Emitted
+) -> Made:
+    """One init delta per root; a record that did not parse fails its root at once."""
+    passed, files = manifest.rows - emitted.rest, file_rows(manifest)
     if run.batch.ackers == 0:
-        return Record(input_rows=passed, output_rows=passed)
-    stored = with_position(read_stored(job, manifest), manifest, "position")
-    stored = with_position(stored, manifest, "root", emitted.first_root)
-    if emitted.roots < manifest.rows:
-        stored = stored.where(F.col("position") < emitted.roots)
-    message = [F.col(MESSAGE).alias("message")] if MESSAGE in stored.columns else []
-    rows = stored.select(
-        "root",
-        "position",
-        *([F.col(ERROR), _detail().alias("detail")] if failing else []),
-        *message,
-    )
-    folded = fold.fold_source(rows, run.run_id, job.pipeline.consumers(step.name))
-    posted = job.post(run, folded)
-    require_equal(f"roots of {step.name} in run {run.run_id}", emitted.roots, posted.rows)
-    return Record(
-        input_rows=passed,
-        output_rows=passed - posted.failed_roots,
-        failed_rows=posted.failed_roots,
-        delta_rows=posted.rows,
-        delta_xor=posted.delta_xor,
-        emitted_edges=posted.emitted_edges,
-        emitted_roots=posted.emitted_roots,
-        acked_edges=posted.acked_edges,
-    )
-
-
-def _detail() -> Column:
-    """The raw text of a record that did not parse; base64 if it is not UTF-8."""
-    text = F.col(RAW).cast("string")
-    encoded = F.concat(F.lit("base64:"), F.base64(RAW))
-    return F.when(F.col(ERROR).isNotNull(), F.when(F.is_valid_utf8(text), text).otherwise(encoded))
+        return Made(Record(input_rows=passed, output_rows=passed), files)
+    edges = edges_of(job, run)
+    records = Records(manifest.files, emitted.first_root, emitted.roots, edges)
+    outcome = fold(job, run, [records])
+    require_equal(f"roots of {step.name} in run {run.run_id}", emitted.roots, outcome.posted.rows)
+    failed = outcome.posted.failed_roots
+    record = Record(input_rows=passed, output_rows=passed - failed, failed_rows=failed)
+    return Made(posted(record, outcome), files, outcome.post)

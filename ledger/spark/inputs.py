@@ -12,6 +12,7 @@ from ledger.queries import batches
 from ledger.spark.job import (
     ANCHOR,
     ANCHORS,
+    CARRIED,
     DROPPED,
     ERROR,
     FAILED,
@@ -88,11 +89,12 @@ def anchored(rows: DataFrame, *, as_list: bool = False) -> DataFrame:
 
 
 def root_rows(rows: DataFrame) -> DataFrame:
-    """Input rows as ``_root``, ``_parent`` and, in a stage of several inputs, ``_input``: one for each
-    root of a row."""
+    """Tracked input rows as ``_root``, ``_parent`` and, in a stage of several inputs, ``_input``: one for each
+    root of a row; ``_carried`` where rows have it."""
     root = F.explode(ROOTS).alias(ROOT) if ROOTS in rows.columns else F.col(ROOT)
-    given = [F.col(INPUT)] if INPUT in rows.columns else []
-    return rows.select(root, F.col(POSITION).alias(PARENT), *given)
+    given = [F.col(name) for name in (INPUT, CARRIED) if name in rows.columns]
+    found = rows.select(root, F.col(POSITION).alias(PARENT), *given)
+    return found.where(F.col(ROOT).isNotNull())
 
 
 def user_columns(frame: DataFrame) -> list[str]:

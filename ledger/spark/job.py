@@ -13,7 +13,6 @@ from ledger.manifest import DataFile, Manifest
 from ledger.pipeline import Pipeline
 from ledger.queries import runs
 from ledger.settings import Settings
-from ledger.spark.copy import Posted, post
 from ledger.spark.session import SPARK_ERRORS
 from ledger.stage_runs import OpenedRun
 
@@ -96,16 +95,6 @@ class Job:
         rows = self.database.transact(lambda c: runs.files(c, run_id))
         return Manifest(
             tuple(DataFile(row.path, row.bytes, row.rows, row.first_position) for row in rows)
-        )
-
-    def post(self, run: OpenedRun, fold: DataFrame) -> Posted:
-        """Post the folded deltas of a run to the ledger; see ``ledger.spark.copy``."""
-        return post(
-            fold,
-            database_dsn=self.database.dsn,
-            batch_id=run.batch.batch_id,
-            run_id=run.run_id,
-            buckets=run.batch.ackers,
         )
 
 

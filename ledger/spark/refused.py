@@ -9,6 +9,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from ledger.delivery import Delivery, Publisher, Refusal, Rule
+from ledger.deltas.kernel import Fails
+from ledger.deltas.portions import refused
+from ledger.deltas.stored import SHARED
 from ledger.errors import ConfigurationError, StageError
 from ledger.manifest import Manifest
 from ledger.publishers.making import database_of
@@ -31,6 +34,12 @@ class Refused:
 
     rows: int
     roots: DataFrame
+
+    def fails(self) -> Fails:
+        """The records as the ledger takes them."""
+        found = self.roots.toArrow()
+        shared = found[SHARED].combine_chunks() if SHARED in found.column_names else None
+        return refused(found[ROOT].to_numpy(), found[FAILED].combine_chunks(), shared)
 
     def release(self) -> None:
         """Free what was cached."""
@@ -168,7 +177,7 @@ def _roots(rows: DataFrame) -> DataFrame:
     """One row for each root of a refused row; of an untracked one its root is null."""
     if ROOTS in rows.columns:
         roots = F.explode_outer(ROOTS).alias(ROOT)
-        return rows.select(roots, FAILED, (F.size(ROOTS) > 1).alias("_shared"))
+        return rows.select(roots, FAILED, (F.size(ROOTS) > 1).alias(SHARED))
     root = F.col(ROOT) if ROOT in rows.columns else F.lit(None).cast("bigint").alias(ROOT)
     return rows.select(root, FAILED)
 

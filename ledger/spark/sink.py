@@ -1,9 +1,9 @@
 """Run a sink: stage its rows, ack what is staged, and commit; see ``ledger.publishing`` for what follows."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 from sqlalchemy import Connection
 
@@ -13,14 +13,16 @@ from ledger.publishers.making import publisher_of
 from ledger.publishers.parquet import ParquetPublisher
 from ledger.queries import batches, publications
 from ledger.queries import dedup as queries
-from ledger.spark import fold
 from ledger.spark.dedup import Deduplicator
-from ledger.spark.inputs import input_rows, root_rows, user_columns
+from ledger.spark.folding import fold
+from ledger.spark.inputs import input_rows, user_columns
 from ledger.spark.job import POSITION, ROOT, ROOTS, Job, Witness, file_rows, require_equal
 from ledger.spark.refused import Refused, find_refused, without_refused
 from ledger.spark.staging import stage_rows, tracking_columns
+from ledger.spark.tracking import posted, read_by
 from ledger.spark.units import Replacement
 from ledger.stage_runs import OpenedRun, Record, commit, retire
+from ledger.state_runs import Made
 from ledger.states import BatchStatus
 from ledger.steps import SinkStep
 
@@ -48,13 +50,15 @@ def run_sink(job: Job, run: OpenedRun, step: SinkStep) -> Record:
     require_equal(f"rows of {step.name} in {folder}", wrote.rows, own)
     delivery = _staged_delivery(job, run, step, publisher, manifest, replacement)
     refused = find_refused(job, run, step, publisher, delivery, delivered.schema)
-    record = _post(job, run, step, rows, own, dedup.dropped(rows), refused)
+    record, post = _folded(job, run, step, rows, own, dedup.dropped(rows), refused)
     if refused is not None and not run.batch.exactly_once:
         manifest = without_refused(job, step, delivery, delivered.schema, refused)
         shown = record.output_rows + manifest.rows - delivery.rows
         record = replace(record, output_rows=shown)
     commit_sink = _commit_staged if run.batch.exactly_once else _commit_shown
-    commit_sink(job, run, step, record, manifest, dedup, replacement)
+    commit_sink(
+        job, run, step, Made(record, file_rows(manifest), post), dedup, replacement, manifest
+    )
     dedup.release()
     if refused is not None:
         refused.release()
@@ -65,10 +69,10 @@ def _commit_staged(
     job: Job,
     run: OpenedRun,
     step: SinkStep,
-    record: Record,
-    manifest: Manifest,
+    made: Made,
     dedup: Deduplicator,
     replacement: Replacement,
+    manifest: Manifest,
 ) -> None:
     """Commit what is staged: the settlement decides what of it is shown."""
 
@@ -76,17 +80,17 @@ def _commit_staged(
         dedup.save(connection)
         publications.note_brought_again(connection, run.run_id, replacement.brought_again)
 
-    commit(job.database, run, record, files=file_rows(manifest), before_commit=keep)
+    commit(job.database, run, made.record, files=made.files, post=made.post, before_commit=keep)
 
 
 def _commit_shown(
     job: Job,
     run: OpenedRun,
     step: SinkStep,
-    record: Record,
-    manifest: Manifest,
+    made: Made,
     dedup: Deduplicator,
     replacement: Replacement,
+    manifest: Manifest,
 ) -> None:
     """Show what is staged as the last act of the commit."""
     publisher = publisher_of(job.settings, job.pipeline.name, step)
@@ -108,12 +112,12 @@ def _commit_shown(
         holder = batches.holder(connection, batch.original_id)
         publisher.publish(_delivery(run, step, publisher, manifest, replaces, holder))
 
-    files = file_rows(manifest)
+    files = made.files
     if isinstance(publisher, ParquetPublisher):
         staged = publisher.staging(batch.batch_id, run.run_id)
         shown = publisher.folder(batch.batch_id)
         files = [{**file, "path": file["path"].replace(staged, shown, 1)} for file in files]
-    commit(job.database, run, record, files=files, before_commit=deliver)
+    commit(job.database, run, made.record, files=files, post=made.post, before_commit=deliver)
 
 
 def _staged_delivery(
@@ -170,7 +174,7 @@ def _delivery(
     )
 
 
-def _post(
+def _folded(
     job: Job,
     run: OpenedRun,
     step: SinkStep,
@@ -178,7 +182,7 @@ def _post(
     held: int,
     dropped: int,
     refused: Refused | None,
-) -> Record:
+) -> tuple[Record, Callable[[Connection], None] | None]:
     """Ack what the sink holds: every row read is in its files, or was dropped as delivered before.
     The records whose rows the sink refuses fail."""
     record = Record(
@@ -188,23 +192,12 @@ def _post(
         failed_rows=refused.rows if refused else 0,
     )
     if run.batch.ackers == 0 or not job.pipeline.tracks(step.reads):
-        return record
+        return record, None
     read = Witness()
     anchors = ROOTS if ROOTS in rows.columns else ROOT
-    tracked = root_rows(read.watch(rows.select(anchors, POSITION)))
-    if job.pipeline.graph.may_be_untracked(step.name):
-        tracked = tracked.where(F.col(ROOT).isNotNull())
-    inputs = {step.reads: run.input_run.stage_run_id}
-    one_row = anchors == ROOT and run.input_run.one_row_a_root
-    failed = refused.roots if refused else None
-    folded = fold.fold_read(tracked, inputs, step.name, one_row=one_row, failed=failed)
-    posted = job.post(run, folded)
+    tracked = {step.reads: read.watch(rows.select(anchors, POSITION))}
+    outcome = fold(job, run, [read_by(job, run, tracked)])
     require_equal(f"rows read by {step.name} less its duplicates", read.rows - dropped, held)
-    return replace(
-        record,
-        delta_rows=posted.rows,
-        delta_xor=posted.delta_xor,
-        emitted_edges=posted.emitted_edges,
-        emitted_roots=posted.emitted_roots,
-        acked_edges=posted.acked_edges,
-    )
+    if refused is not None:
+        outcome = replace(outcome, fails=[refused.fails()])
+    return posted(record, outcome), outcome.post

@@ -4,14 +4,14 @@ from functools import reduce
 
 from pyspark.sql import DataFrame
 
-from ledger.manifest import Manifest, check_files
+from ledger.manifest import check_files
 from ledger.queries.runs import Emitted
 from ledger.source_states import Position, commit_read, position_of
 from ledger.spark.inputs import read_stored
-from ledger.spark.job import Job, file_rows
+from ledger.spark.job import Job
 from ledger.spark.reading import FrameReader
 from ledger.spark.state import as_json
-from ledger.stage_runs import OpenedRun, Record
+from ledger.stage_runs import OpenedRun
 from ledger.state_runs import Made
 from ledger.stateful import StatefulSource
 from ledger.states import BatchKind
@@ -46,8 +46,7 @@ def commit_behind(
     run: OpenedRun,
     step: SourceStep,
     position: Position,
-    record: Record,
-    manifest: Manifest,
+    made: Made,
     emitted: Emitted,
 ) -> None:
     """Ask the source for its state behind the records, and commit both."""
@@ -55,7 +54,6 @@ def commit_behind(
     batch_id = run.batch.batch_id
     state = step.keeper.finish_batch(batch_id)
     snapshot = as_json(f"source {step.name!r}", step.keeper.commit(batch_id, state))
-    made = Made(record, file_rows(manifest))
     commit_read(job.database, run, position, made, emitted, snapshot)
 
 

@@ -1,27 +1,25 @@
 """Run a stage: call its function, write the output, derive the deltas from what is on storage."""
 
 from collections.abc import Mapping
-from dataclasses import replace
-from functools import reduce
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType
 
 from ledger.errors import StageError
-from ledger.manifest import Manifest, take_manifest
+from ledger.manifest import take_manifest
 from ledger.marks import Mark
-from ledger.spark import fold
 from ledger.spark.anchors import AnchorWitness, expected_type, stored_anchor
-from ledger.spark.carried import CarryOver, carry_over, fresh_rows
-from ledger.spark.inputs import anchored, input_frames, read_stored, root_rows, user_columns
+from ledger.spark.carried import carry_over
+from ledger.spark.folding import fold
+from ledger.spark.inputs import anchored, input_frames, user_columns
 from ledger.spark.job import (
     ANCHOR,
     ANCHORS,
-    CARRIED,
     DROPPED,
     FAILED,
-    POSITION,
+    INPUT,
+    PARENT,
     ROOT,
     STORED,
     Job,
@@ -29,24 +27,19 @@ from ledger.spark.job import (
     file_rows,
     require_equal,
 )
-from ledger.spark.manifest import with_position
 from ledger.spark.names import check_names
 from ledger.spark.reading import read_reference
 from ledger.spark.records import run_records
+from ledger.spark.tracking import posted, tracking_of
 from ledger.stage_runs import OpenedRun, Record, commit
 from ledger.steps import CombineStep, StageStep, StateStep
-
-SWALLOWED = "read"  # the reason of what an on_read stage read and did not emit
 
 
 def run_stage(job: Job, run: OpenedRun, step: StageStep) -> Record:
     """Run one stage of one batch and commit it; what it recorded."""
     frames = input_frames(job, run)
     carried = carry_over(job, run, step, frames)
-    if carried:
-        frames = carried.fresh
-    came = None if carried else _watched(job, run, step, frames)
-    output = _output(job, run, step, frames)
+    output = _output(job, run, step, carried.fresh if carried else frames)
     if carried:
         output = carried.united(output)
     folder = job.folder(run)
@@ -58,10 +51,24 @@ def run_stage(job: Job, run: OpenedRun, step: StageStep) -> Record:
     manifest = take_manifest(folder)
     require_equal(f"rows of {step.name} in {folder}", wrote.rows, manifest.rows)
     _check_anchors(job, step, wrote, anchors)
-    # As many rows, of the same anchors: each input has just one, and nothing is to be folded.
-    one_each = came is not None and came.within(output) and came.seen == wrote.seen
-    record, drops = _post(job, run, step, manifest, wrote, frames, anchors, one_each, carried)
-    commit(job.database, run, record, files=file_rows(manifest), drops=drops)
+    record = Record(
+        input_rows=sum(read.output_rows or 0 for read in run.inputs.values()),
+        output_rows=manifest.rows - wrote.failed - wrote.dropped,
+        failed_rows=wrote.failed,
+    )
+    tracking = tracking_of(job, run, step)
+    carries = carried is not None
+    outcome = fold(job, run, tracking.portions(manifest, frames, carries=carries))
+    tracking.check(outcome, wrote, anchors)
+    record = posted(record, outcome)
+    commit(
+        job.database,
+        run,
+        record,
+        files=file_rows(manifest),
+        drops=tracking.drops(outcome, carries=carries),
+        post=outcome.post,
+    )
     return record
 
 
@@ -81,31 +88,12 @@ def _check_anchors(
             )
 
 
-def _watched(
-    job: Job, run: OpenedRun, step: StageStep, frames: dict[str, DataFrame]
-) -> Witness | None:
-    """A witness of the input, put into ``frames``, where the output may have one row for each of it."""
-    if len(frames) > 1 or step.acks == "on_read" or not job.pipeline.tracks(step.name):
-        return None
-    if job.pipeline.graph.merges(step.name) or not run.input_run.one_row_a_root:
-        return None
-    came = Witness(ROOT, POSITION)
-    for name, frame in frames.items():
-        frames[name] = came.watch(frame)
-    return came
-
-
-def _identity(run: OpenedRun) -> list[str]:
-    """The columns that say which input row an output row comes from."""
-    return fold.parent_key({name: read.stage_run_id for name, read in run.inputs.items()})
-
-
 def _stored_identity(run: OpenedRun, columns: list[str]) -> list[str]:
-    """The same as it is stored: a list where a row may come from several input rows; nothing if the
-    output is not tracked."""
+    """What says which input row a row comes from, as it is stored: a list where there may be several; nothing if
+    the output is not tracked."""
     if ANCHORS in columns:
         return [ANCHORS]
-    return _identity(run) if ROOT in columns else []
+    return [ROOT, PARENT, *([INPUT] if len(run.inputs) > 1 else [])] if ROOT in columns else []
 
 
 def _output(
@@ -223,150 +211,3 @@ def check_anchor(job: Job, step: StageStep, what: str, frame: DataFrame) -> None
         raise StageError(
             f"stage {stage!r} changed {ANCHOR!r} to {found}, expected {expected}: hand it on as it came"
         )
-
-
-def _post(
-    job: Job,
-    run: OpenedRun,
-    step: StageStep,
-    manifest: Manifest,
-    wrote: Witness,
-    frames: Mapping[str, DataFrame],
-    anchors: AnchorWitness | None,
-    one_each: bool,
-    carried: CarryOver | None,
-) -> tuple[Record, dict[str, int]]:
-    """Derive the deltas by reading the written files back, and post them; the record, and drops by reason."""
-    written = with_position(read_stored(job, manifest), manifest, POSITION)
-    if not job.pipeline.tracks(step.name):
-        return _ack_read(job, run, step, manifest, frames), {}
-    passed = manifest.rows - wrote.failed - wrote.dropped
-    input_count = sum(read.output_rows or 0 for read in run.inputs.values())
-    if run.batch.ackers == 0:
-        return Record(input_rows=input_count, output_rows=passed, failed_rows=wrote.failed), {}
-    stored = _stored_identity(run, written.columns)
-    found = Witness(*stored)
-    marks = [name for name, rows in ((FAILED, wrote.failed), (DROPPED, wrote.dropped)) if rows]
-    plain = written.select(*stored, POSITION, *marks, *([CARRIED] if carried else []))
-    fresh = fresh_rows(plain) if carried else plain
-    folded = _folded(job, run, step, fresh, found, frames, one_each)
-    if carried:
-        folded = folded.unionByName(carried.fold(plain, stored), allowMissingColumns=True)
-    posted = job.post(run, folded)
-    read_back = carried.found_with(found) if carried else found.seen
-    require_equal(f"rows and XOR of {step.name} in run {run.run_id}", wrote.seen, read_back)
-    consumers = job.pipeline.consumers(step.name)
-    rooted = wrote.passed if job.pipeline.graph.may_be_untracked(step.name) else passed
-    require_equal(
-        f"edges of {step.name} in run {run.run_id}",
-        (anchors.edges if anchors else rooted) * len(consumers),
-        posted.emitted_edges,
-    )
-    rows, identity = _anchor_rows(job, step, fresh), _identity(run)
-    drops = _drops(rows, identity) if wrote.dropped else {}
-    if step.acks == "on_read":
-        # Where each root has one input row and no row says why there is none, they are counted already.
-        counted = consumers and _one_parent(job, run) and not marks and not carried
-        with_output = posted.emitted_roots if counted else rows.select(*identity).distinct().count()
-        swallowed = posted.acked_edges - (carried.acked if carried else 0) - with_output
-        drops |= {SWALLOWED: swallowed} if swallowed else {}
-    record = Record(
-        input_rows=input_count,
-        output_rows=passed,
-        failed_rows=wrote.failed,
-        delta_rows=posted.rows,
-        delta_xor=posted.delta_xor,
-        emitted_edges=posted.emitted_edges,
-        emitted_roots=posted.emitted_roots,
-        acked_edges=posted.acked_edges,
-    )
-    return record, drops
-
-
-def _folded(
-    job: Job,
-    run: OpenedRun,
-    step: StageStep,
-    plain: DataFrame,
-    found: Witness,
-    frames: Mapping[str, DataFrame],
-    one_each: bool,
-) -> DataFrame:
-    """The deltas of what was written (``plain``: anchors, position, marks), witnessed as it is read."""
-    output = _anchor_rows(job, step, found.watch(plain))
-    failed = None
-    if FAILED in plain.columns:
-        rows = _anchor_rows(job, step, plain)
-        failed = rows.select(*(name for name in (ROOT, FAILED, "_shared") if name in rows.columns))
-    inputs = {name: read.stage_run_id for name, read in run.inputs.items()}
-    consumers = job.pipeline.consumers(step.name)
-    if step.acks == "on_read":
-        rows = _all_rows(job, step, frames)
-        return fold.fold_on_read(rows, output, failed, inputs, run.run_id, step.name, consumers)
-    return fold.fold_emitted(
-        output,
-        failed,
-        inputs,
-        run.run_id,
-        step.name,
-        consumers,
-        one_parent=_one_parent(job, run),
-        one_each=one_each,
-        emits_one=step.emits == "one",
-    )
-
-
-def _anchor_rows(job: Job, step: StageStep, rows: DataFrame) -> DataFrame:
-    """One row for each anchor of a row, where it has a list of them; none for untracked rows."""
-    if ANCHORS in rows.columns:
-        return fold.by_anchor(rows)
-    untracked = job.pipeline.graph.may_be_untracked(step.name)
-    return rows.where(F.col(ROOT).isNotNull()) if untracked else rows
-
-
-def _one_parent(job: Job, run: OpenedRun) -> bool:
-    """Whether the input has a single row of each root."""
-    names = list(run.inputs)
-    return (
-        len(names) == 1 and not job.pipeline.graph.merges(names[0]) and run.input_run.one_row_a_root
-    )
-
-
-def _ack_read(
-    job: Job,
-    run: OpenedRun,
-    step: StageStep,
-    manifest: Manifest,
-    frames: Mapping[str, DataFrame],
-) -> Record:
-    """Ack what the last tracked stage has read; a stage behind it has nothing to ack."""
-    record = Record(
-        input_rows=sum(read.output_rows or 0 for read in run.inputs.values()),
-        output_rows=manifest.rows,
-    )
-    if run.batch.ackers == 0 or not all(map(job.pipeline.tracks, step.inputs)):
-        return record
-    inputs = {name: read.stage_run_id for name, read in run.inputs.items()}
-    posted = job.post(run, fold.fold_read(_all_rows(job, step, frames), inputs, step.name))
-    return replace(
-        record,
-        delta_rows=posted.rows,
-        delta_xor=posted.delta_xor,
-        acked_edges=posted.acked_edges,
-    )
-
-
-def _all_rows(job: Job, step: StageStep, frames: Mapping[str, DataFrame]) -> DataFrame:
-    """Which tracked rows there are in all inputs: _root, _parent and, of several inputs, _input."""
-    rows = reduce(DataFrame.unionByName, map(root_rows, frames.values()))
-    untracked = job.pipeline.graph.may_be_untracked(step.name)
-    return rows.where(F.col(ROOT).isNotNull()) if untracked else rows
-
-
-def _drops(output: DataFrame, identity: list[str]) -> dict[str, int]:
-    """Inputs acked without an output, by reason; of several reasons for one the first by name."""
-    inputs = output.groupBy(*identity).agg(
-        F.bool_or(F.col(DROPPED).isNull()).alias("emitted"), F.min(DROPPED).alias("reason")
-    )
-    silent = inputs.where(~F.col("emitted") & (F.col("reason") != ""))
-    return {row["reason"]: row["count"] for row in silent.groupBy("reason").count().collect()}

@@ -147,12 +147,12 @@ def test_eight_batches_of_two_pipelines(spark, database, settings, tmp_path, tar
         job = Job(spark, database, settings, pipeline(name, target, POISON, mended=False))
         interval = Interval(FIRST + timedelta(days=day), FIRST + timedelta(days=day + 1))
         batch = open_batch(database, settings, job.pipeline, RunKey("", f"day-{day}"), interval)
-        run_steps(job, batch, lambda step, result: None)
+        run_steps(job, batch.batch_id, lambda step, result: None)
         followed(job, batch.batch_id)
         mended = Job(spark, database, settings, pipeline(name, target, POISON, mended=True))
         key = RunKey("", f"replay-{day}")
         again = open_replay(database, settings, mended.pipeline, key, batch.batch_id, Selection())
-        run_steps(mended, again, lambda step, result: None)
+        run_steps(mended, again.batch_id, lambda step, result: None)
         followed(mended, again.batch_id)
 
     def followed(job, batch_id):

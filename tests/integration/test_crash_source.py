@@ -89,7 +89,7 @@ def lab(spark, server_home) -> Iterator[FeedLab]:
     [
         ("ledger.source_states:position_of", "after"),
         (f"{EMIT}:_write", "after"),
-        (f"{EMIT}:_post", "after"),
+        (f"{EMIT}:fold", "after"),
         (f"{FEED}.commit", "after"),
         (f"{CHECKPOINTS}:insert", "after"),
         (f"{SOURCE_STATE}:commit_read", "after"),

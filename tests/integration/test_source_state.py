@@ -117,7 +117,7 @@ def test_an_attempt_that_fails_is_rolled_back(runner, feed, shown, tmp_path, hoo
     ("module", "name"),
     [
         (emit, "_write"),
-        (emit, "_post"),
+        (emit, "fold"),
         (source_state, "commit_read"),
         (source_states, "commit_in"),
         (checkpoints, "insert"),

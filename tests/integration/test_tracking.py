@@ -1,8 +1,10 @@
 """Tracking on real Spark: what a stage loses is named, what storage loses is noticed."""
 
 import struct
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import xxhash
 from fsspec.implementations.local import LocalFileSystem
@@ -10,11 +12,17 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 from ledger import FileSource, ParquetSink, Pipeline
+from ledger.database.connection import Database
+from ledger.deltas.edges import Edges
+from ledger.deltas.kernel import fold_source
+from ledger.deltas.portions import Records
+from ledger.deltas.posting import post_bucket
+from ledger.deltas.rows import NONE, Texts
 from ledger.errors import FencedError, IntegrityError, StageError, UnavailableError
 from ledger.publishers.parquet import ParquetPublisher
 from ledger.settlement import settle_once
-from ledger.spark import copy, sink, stage, staging
-from ledger.spark.copy import post
+from ledger.spark import folding, sink, stage, staging
+from ledger.spark.tracking import edges_of
 from ledger.stage_runs import Attempt, open_run
 from ledger.states import BatchStatus
 from ledger.sweeper import sweep_once
@@ -38,6 +46,13 @@ def chain(*functions, acks="on_emit", dedup="none", partition_by=(), **options):
         reads = function.__name__
     made.sink("out", ParquetSink("out", dedup=dedup, partition_by=partition_by), reads=reads)
     return made
+
+
+@pytest.fixture(params=["driver", "executors"])
+def folded_by(request, monkeypatch):
+    """Where deltas are folded and posted: few rows in the driver, many in the executors."""
+    if request.param == "executors":
+        monkeypatch.setattr(folding, "FEW_ROWS", -1)
 
 
 def keep(frame):
@@ -80,14 +95,14 @@ def test_filter_loses_by_name(runner, tmp_path, sink_rows):
     assert sink_rows("out") == [(n,) for n in sorted(range(1, COUNT, 2), key=lambda n: repr((n,)))]
 
 
-def test_on_read_acks_what_it_swallows(runner, tmp_path):
+def test_on_read_acks_what_it_swallows(runner, tmp_path, folded_by):
     """A stage with acks="on_read" may drop rows: they are acked once it has committed."""
     numbers(tmp_path)
     run = runner(chain(odd, acks="on_read"))
     assert run.settled(run.open()).failed == 0
 
 
-def test_many_children_ack_their_parent_once(runner, tmp_path, sink_rows):
+def test_many_children_ack_their_parent_once(runner, tmp_path, sink_rows, folded_by):
     """A parent with several children, also in several partitions, is acked once."""
     numbers(tmp_path)
 
@@ -108,7 +123,7 @@ def _renamed(function, name):
     return other
 
 
-def test_one_lost_child_among_many(runner, tmp_path):
+def test_one_lost_child_among_many(runner, tmp_path, folded_by):
     """Of three children of one record, losing one behind the stage that made them fails that record alone."""
     numbers(tmp_path)
 
@@ -122,7 +137,7 @@ def test_one_lost_child_among_many(runner, tmp_path):
     assert (row.root_id, row.stage, row.detail) == (8, "loses_one", "3 edges from thrice, 2 acked")
 
 
-def test_failed_rows_go_no_further(runner, tmp_path, sink_rows):
+def test_failed_rows_go_no_further(runner, tmp_path, sink_rows, folded_by):
     """A non-null _failed fails the record with that reason, and the row goes no further."""
     numbers(tmp_path)
     run = runner(chain(picky, keep))
@@ -138,7 +153,7 @@ def test_failed_rows_go_no_further(runner, tmp_path, sink_rows):
     assert progress == (COUNT - 4, 4)
 
 
-def test_deltas_are_those_of_another_implementation(runner, tmp_path):
+def test_deltas_are_those_of_another_implementation(runner, tmp_path, folded_by):
     """The ledger's edges are xxhash64('run:consumer', position, root), computed here by another library."""
     numbers(tmp_path, 3)
     run = runner(chain(keep))
@@ -296,7 +311,8 @@ def test_task_attempt_that_lost_its_answer(runner, tmp_path, monkeypatch, spark)
     numbers(tmp_path)
     run = runner(chain(keep))
     batch = run.open()
-    monkeypatch.setattr(copy, "_post_bucket", _dies_after_posting)
+    monkeypatch.setattr(folding, "FEW_ROWS", -1)
+    monkeypatch.setattr(folding, "_fold_files", _dies_after_posting)
     run.step(batch, "numbers")
     monkeypatch.undo()
     run.step(batch, "keep")
@@ -311,36 +327,31 @@ def test_task_attempt_that_lost_its_answer(runner, tmp_path, monkeypatch, spark)
     assert settle_once(run.job.database, batch.batch_id).failed == 0
 
 
-_post_bucket = copy._post_bucket
+_fold_files = folding._fold_files
 
 
 def _dies_after_posting(*arguments):
     """The real task, whose first attempt is lost after its commit."""
     from pyspark import TaskContext
 
-    yield from _post_bucket(*arguments)
+    yield from _fold_files(*arguments)
     if TaskContext.get().attemptNumber() == 0:
         raise RuntimeError("executor lost")
 
 
 def test_whole_posting_twice(runner, tmp_path):
-    """Posting the same fold twice for one run leaves one copy in the ledger and the same numbers."""
+    """Posting the same bucket twice for one run leaves one copy in the ledger and the same numbers."""
     run = runner(chain(keep))
     numbers(tmp_path)
     batch = run.open()
     opened = open_run(run.job.database, batch.batch_id, "numbers", Attempt())
-    frame = run.job.spark.range(10).selectExpr(
-        "id AS root", "id * 3 AS delta", "0L AS acked", "1 AS emitted_edges", "0 AS acked_edges",
-        "if(id = 4, 'bad' || char(0), null) AS reason", "string(null) AS detail",
-    )  # fmt: skip
-    arguments = {
-        "database_dsn": run.job.database.dsn,
-        "batch_id": batch.batch_id,
-        "run_id": opened.run_id,
-    }
-    first = post(frame, **arguments, buckets=2)
-    assert post(frame, **arguments, buckets=2) == first
-    assert (first.rows, first.emitted_edges, first.failed_roots) == (10, 10, 1)
+    roots = np.arange(10)
+    reasons = Texts.of(np.where(roots == 4, 0, NONE).astype(np.int32), ["bad\0"])
+    deltas = fold_source(roots, roots, Edges(opened.run_id, "numbers", ["keep"], {}), reasons)
+    given = (run.job.database.dsn, batch.batch_id, opened.run_id, 0, deltas)
+    first = post_bucket(*given)
+    assert post_bucket(*given) == first
+    assert (first.rows, first.emitted_edges, first.failed_roots) == (10, 9, 1)
     assert one(run.job.database, "SELECT count(*), bit_xor(delta) FROM ledger_delta") == (
         10,
         first.delta_xor,
@@ -351,21 +362,23 @@ def test_whole_posting_twice(runner, tmp_path):
     )
 
 
-def test_database_gone_while_posting(runner, tmp_path):
-    """When the database does not answer the posting tasks, the error is one clear, typed line."""
+def posted_to(url, runner, tmp_path, monkeypatch):
+    """Have executors post the records of a batch to the ledger at ``url``."""
+    numbers(tmp_path)
     run = runner(chain(keep))
-    frame = run.job.spark.range(1).selectExpr(
-        "id AS root", "id AS delta", "id AS acked", "1 AS emitted_edges", "0 AS acked_edges",
-        "string(null) AS reason", "string(null) AS detail",
-    )  # fmt: skip
-    with pytest.raises(UnavailableError, match="did not take the deltas of run 1"):
-        post(
-            frame,
-            database_dsn="postgresql://nobody@127.0.0.1:9/x",
-            batch_id=1,
-            run_id=1,
-            buckets=1,
-        )
+    batch = run.open()
+    run.step(batch, "numbers")
+    monkeypatch.setattr(folding, "FEW_ROWS", -1)
+    opened = open_run(run.job.database, batch.batch_id, "keep", Attempt())
+    job = replace(run.job, database=Database(url))
+    files = run.job.manifest(opened.input_run.stage_run_id).files
+    folding.fold(job, opened, [Records(files, 1, COUNT, edges_of(run.job, opened))])
+
+
+def test_database_gone_while_posting(runner, tmp_path, monkeypatch):
+    """When the database does not answer the posting tasks, the error is one clear, typed line."""
+    with pytest.raises(UnavailableError, match="did not take the deltas of run 2"):
+        posted_to("postgresql://nobody@127.0.0.1:9/x", runner, tmp_path, monkeypatch)
 
 
 def test_every_task_cleared_before_settlement(runner, tmp_path, sink_rows):
@@ -569,7 +582,7 @@ def test_user_error_fails_the_run_and_expires(runner, tmp_path):
     assert (settlement.status, settlement.failed) == (BatchStatus.SETTLED, COUNT)
 
 
-def test_driver_that_comes_after_the_sweeper_is_fenced(runner, tmp_path):
+def test_driver_that_comes_after_the_sweeper_is_fenced(runner, tmp_path, folded_by):
     """A driver whose batch was decided and cleaned up meanwhile hears it in one line, and changes
     nothing."""
     numbers(tmp_path)
@@ -585,7 +598,7 @@ def test_driver_that_comes_after_the_sweeper_is_fenced(runner, tmp_path):
     before = rows(run.job.database, "SELECT stage_run_id, state FROM stage_run ORDER BY 1")
     with pytest.raises(
         FencedError,
-        match=f"^batch {batch.batch_id} was decided and its deltas were removed: run .*",
+        match=rf"^batch {batch.batch_id} (was decided and its deltas were removed: run .*|is settled: run .* too late)$",
     ) as caught:
         run.step(batch, "slow")
     assert "\n" not in str(caught.value)
@@ -594,14 +607,10 @@ def test_driver_that_comes_after_the_sweeper_is_fenced(runner, tmp_path):
     assert [row.state for row in after[len(before) :]] == ["fenced"]
 
 
-def test_credentials_stay_out_of_plans(runner, tmp_path, spark):
+def test_credentials_stay_out_of_plans(runner, tmp_path, monkeypatch, spark):
     """The database's address is in no plan and no error of the posting job."""
-    frame = runner(chain(keep)).job.spark.range(1)
     with pytest.raises(UnavailableError) as caught:
-        post(
-            frame.selectExpr("id AS root", "id AS delta", "id AS acked", "1 AS emitted_edges", "0 AS acked_edges"),
-            database_dsn="postgresql://nobody:secret@127.0.0.1:9/x", batch_id=1, run_id=1, buckets=1,
-        )  # fmt: skip
+        posted_to("postgresql://nobody:secret@127.0.0.1:9/x", runner, tmp_path, monkeypatch)
     assert "secret" not in str(caught.value)
     store = spark._jsparkSession.sharedState().statusStore()
     executions = store.executionsList()

@@ -23,7 +23,7 @@ from ledger.queries.batches import Batch
 from ledger.requests import Interval, RunKey, Selection
 from ledger.running import advance_states, run_step, settle_and_follow
 from ledger.settings import Settings
-from ledger.spark import copy
+from ledger.spark import folding
 from ledger.spark.job import Job
 from ledger.stage_runs import Attempt
 from ledger.states import RunState
@@ -141,6 +141,11 @@ def _run(spark: Any, order: Order) -> None:
     made = orders.pipeline(order.folder, order.warehouse, variant)
     job = Job(spark, Database(order.database), settings, made)
     batch = opened(job, replay_of=order.replay_of, reprocess=order.reprocess)
+    if (
+        order.target == HALF_POSTED
+    ):  # in two buckets: the join's rows are exchanged, and lie in two files
+        spark.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
+        spark.conf.set("spark.sql.shuffle.partitions", "2")
     run_whole(job, batch)
 
 
@@ -151,14 +156,16 @@ def _deadly(order: Order) -> Iterator[None]:
         yield
         return
     if order.target == HALF_POSTED:
-        original = copy._post_bucket
-        copy._post_bucket = partial(_post_one, os.getpid(), order.marker)
+        original = folding._fold_rows
+        folding.FEW_ROWS, folding._fold_rows = -1, partial(_post_one, os.getpid(), order.marker)
         try:
             yield
         finally:
-            copy._post_bucket = original
+            folding._fold_rows = original
         return
     module, _, name = order.target.partition(":")
+    if name == "fold":
+        folding.FEW_ROWS = -1  # posted by the executors, before the commit
     owner: Any = importlib.import_module(module)
     *path, last = name.split(".")
     for part in path:
@@ -192,12 +199,12 @@ def _post_one(driver: int, marker: str, *task: Any) -> Iterator[Any]:
     import psycopg2
     from pyspark import TaskContext
 
-    from ledger.spark import copy as real
+    from ledger.spark import folding as real
 
-    dsn, _, run_id, _, rows = task
+    dsn, _, run_id, *_, rows = task
     context = TaskContext.get()
     if context is None or context.partitionId() == 0:
-        yield from real._post_bucket(*task)
+        yield from real._fold_rows(*task)
         return
     for _ in rows:
         pass

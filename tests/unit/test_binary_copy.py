@@ -4,7 +4,7 @@ import struct
 
 import numpy as np
 
-from ledger.spark.binary_copy import HEADER, TRAILER, Stream, encode
+from ledger.deltas.binary_copy import HEADER, TRAILER, Stream, encode
 
 
 def test_rows_as_documented():

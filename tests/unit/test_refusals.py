@@ -9,7 +9,7 @@ import pytest
 from ledger.cli.running import finish
 from ledger.database.connection import require_server
 from ledger.errors import ConfigurationError
-from ledger.spark.copy import _unavailable
+from ledger.spark.folding import unavailable
 from tests.conftest import ROOT
 
 
@@ -63,7 +63,7 @@ def test_server_that_is_too_old(version, refused):
 )
 def test_what_a_posting_task_says_of_the_database(line, said):
     """A server that is away, stopped, locked or full is told from a mistake, whatever class psycopg2 gave it."""
-    assert _unavailable(RuntimeError(f"Traceback\n  File x\n{line}\n\tat java")) == said
+    assert unavailable(RuntimeError(f"Traceback\n  File x\n{line}\n\tat java")) == said
 
 
 def test_the_worst_exit_code_of_several_batches(capsys):

@@ -1,0 +1,247 @@
+"""The kernel: what a run's rows add to each root's ack value, folded in numpy.
+
+A delta is the XOR of the edges that a root's rows emit and of those that they ack. What is acked comes from the rows
+that are there, never from what the input was said to be: else the proof would be circular. Of the same run several
+deltas may be of one root, for XOR does not mind.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ledger.deltas.edges import Edges
+from ledger.deltas.hashing import Hashes
+from ledger.deltas.rows import NONE, Codes, Flags, Longs, Rows, Texts
+
+REPEATED = "more than one row for an input"
+BLOCK = 16_384  # rows that are hashed at a time: what they need stays in the cache of a core
+
+Counts = npt.NDArray[np.int64]
+Places = npt.NDArray[np.intp]
+
+
+@dataclass(frozen=True)
+class Fails:
+    """Roots that fail, each with the place of its reason in ``words``, and whether others share the row.
+    ``details``: what else is to be kept of each."""
+
+    root: Longs
+    reason: Codes
+    shared: Flags
+    words: tuple[str, ...]
+    details: Sequence[str | None] | None = None
+
+
+@dataclass(frozen=True)
+class Deltas:
+    """Deltas of a run, all columns equally long, and what was counted on the way.
+
+    ``delta``: XOR of edges emitted and acked. ``acked``: of the latter alone. ``drops``: inputs acked without a
+    row, by reason. ``with_rows``: inputs that some row comes from. ``message``: of a replay, which message each
+    root is.
+    """
+
+    root: Longs
+    delta: Longs
+    acked: Longs
+    emitted_edges: Counts
+    acked_edges: Counts
+    fails: Sequence[Fails] = ()
+    drops: Mapping[str, int] = field(default_factory=dict)
+    with_rows: int = 0
+    message: Longs | None = None
+
+
+@dataclass(frozen=True)
+class _Ordered:
+    """Rows by root, input and parent, and where each input's and each root's begin."""
+
+    rows: Rows
+    inputs: Places
+    roots: Places
+
+    @classmethod
+    def of(cls, rows: Rows) -> "_Ordered":
+        keys: list[npt.NDArray[Any]] = [rows.root, rows.parent]
+        if rows.input is not None:
+            keys.insert(1, rows.input)
+        if not _sorted(keys):
+            order = np.lexsort(keys[::-1])
+            rows, keys = rows.take(order), [key[order] for key in keys]
+        return cls(rows, _changes(*keys), _changes(rows.root))
+
+    def deltas(self, emitted: Hashes, emitted_edges: Counts, acked: Hashes, acked_edges: Counts,
+               *, with_rows: bool = True, fails: Sequence[Fails] = ()) -> Deltas:  # fmt: skip
+        """One delta a root, of what each root emitted and acked; its rows' fails and drops beside ``fails``."""
+        return Deltas(
+            self.rows.root[self.roots],
+            (emitted ^ acked).view(np.int64),
+            acked.view(np.int64),
+            emitted_edges,
+            acked_edges,
+            [*self.fails(), *fails],
+            self._drops(),
+            len(self.inputs) if with_rows else 0,
+        )
+
+    def emitted(self, edges: Edges) -> tuple[Hashes, Counts]:
+        """XOR and number of the edges that each root emits."""
+        goes = self.rows.goes_on
+        mixed = _by_block(edges.emitted, self.rows.position, self.rows.root)
+        if goes is None:
+            return _xor(mixed, self.roots), _lengths(self.roots, len(self.rows)) * len(
+                edges.consumers
+            )
+        mixed[~goes] = 0
+        return _xor(mixed, self.roots), _sum(goes, self.roots) * len(edges.consumers)
+
+    def acked(self, edges: Edges) -> tuple[Hashes, Counts]:
+        """XOR and number of the edges of each root's distinct inputs."""
+        rows = self.rows.take(self.inputs)
+        mixed = _by_block(edges.acked, rows.parent, rows.root, rows.input)
+        roots = np.searchsorted(self.inputs, self.roots)
+        return _xor(mixed, roots), _lengths(roots, len(self.inputs))
+
+    def fails(self) -> list[Fails]:
+        """Of each root that fails its reason; of several the first by name, one of its own before a shared one."""
+        failed, shared = self.rows.failed, self.rows.shared
+        if failed is None:
+            return []
+        mine = np.flatnonzero(failed.codes != NONE)
+        root, keys = self.rows.root[mine], failed.codes[mine]
+        if shared is not None:
+            keys = keys + shared[mine] * np.int32(len(failed.words))
+        starts = _changes(root)
+        least = np.minimum.reduceat(keys, starts) if len(starts) else keys
+        many = max(1, len(failed.words))
+        return [Fails(root[starts], least % many, least >= many, failed.words)]
+
+    def repeated(self) -> Fails:
+        """Roots of which more than one row goes on of one input, and that do not fail by themselves."""
+        goes = self.rows.goes_on
+        count = _lengths(self.inputs, len(self.rows)) if goes is None else _sum(goes, self.inputs)
+        roots = np.unique(self.rows.root[self.inputs][count > 1])
+        roots = np.setdiff1d(roots, [root for one in self.fails() for root in one.root])
+        nothing = np.zeros(len(roots), np.int32)
+        return Fails(roots, nothing, nothing.astype(bool), (REPEATED,))
+
+    def _drops(self) -> dict[str, int]:
+        """Inputs of which every row was dropped, by the first reason by name, if one was given."""
+        dropped = self.rows.dropped
+        if dropped is None or not len(self.rows):
+            return {}
+        silent = np.minimum.reduceat(dropped.codes, self.inputs)
+        found = np.bincount(silent[silent != NONE], minlength=len(dropped.words))
+        return {word: int(n) for word, n in zip(dropped.words, found, strict=True) if n and word}
+
+
+def fold_emitted(output: Rows, edges: Edges, *, emits_one: bool = False) -> Deltas:
+    """Deltas of a stage that acks each distinct input, (root, input, parent), which some row comes from.
+
+    ``emits_one``: a root fails if more than one row goes on of one of its inputs.
+    """
+    rows = _Ordered.of(output)
+    fails = [rows.repeated()] if emits_one else []
+    return rows.deltas(*rows.emitted(edges), *rows.acked(edges), fails=fails)
+
+
+def fold_output(output: Rows, edges: Edges) -> Deltas:
+    """Deltas of what a stage wrote, without acking anything for it."""
+    rows = _Ordered.of(output)
+    nothing = np.zeros(len(rows.roots), np.int64)
+    return rows.deltas(*rows.emitted(edges), nothing.view(np.uint64), nothing)
+
+
+def fold_read(read: Rows, edges: Edges) -> Deltas:
+    """Deltas of what was read, each row of it acked; where it fails here, ``failed`` says why."""
+    rows = _Ordered.of(read)
+    nothing = np.zeros(len(rows.roots), np.int64)
+    mixed = _by_block(edges.acked, rows.rows.parent, rows.rows.root, rows.rows.input)
+    acked = _xor(mixed, rows.roots)
+    count = _lengths(rows.roots, len(read))
+    return rows.deltas(nothing.view(np.uint64), nothing, acked, count, with_rows=False)
+
+
+def fold_source(root: Longs, position: Longs, edges: Edges, failed: Texts | None = None) -> Deltas:
+    """Init deltas, one a record; one with a reason in ``failed`` has no edges, and fails."""
+    return fold_output(Rows(root, position, position, failed=failed), edges)
+
+
+def united(parts: Sequence[Deltas]) -> Deltas:
+    """The deltas of several folds of one run, one for each root."""
+    root = np.concatenate([part.root for part in parts])
+    order = np.argsort(root, kind="stable")
+    starts = _changes(root[order])
+    delta, acked, emitted_edges, acked_edges = (
+        np.concatenate([getattr(part, name) for part in parts])[order]
+        for name in ("delta", "acked", "emitted_edges", "acked_edges")
+    )
+    drops: Counter[str] = Counter()
+    for part in parts:
+        drops.update(part.drops)
+    return Deltas(
+        root[order][starts],
+        _xor(delta, starts),
+        _xor(acked, starts),
+        _sum(emitted_edges, starts),
+        _sum(acked_edges, starts),
+        [one for part in parts for one in part.fails],
+        drops,
+        sum(part.with_rows for part in parts),
+        _messages(parts, order[starts]),
+    )
+
+
+def _messages(parts: Sequence[Deltas], places: Places) -> Longs | None:
+    given = [part.message for part in parts if part.message is not None]
+    return np.concatenate(given)[places] if given else None
+
+
+def _by_block(hashed: Callable[..., Hashes], *columns: npt.NDArray[Any] | None) -> Hashes:
+    """What ``hashed`` makes of the columns, in blocks of rows."""
+    length = len(columns[0])  # type: ignore[arg-type]
+    made = np.empty(length, np.uint64)
+    for start in range(0, length, BLOCK):
+        block = slice(start, start + BLOCK)
+        made[block] = hashed(*(None if column is None else column[block] for column in columns))
+    return made
+
+
+def _sorted(keys: Sequence[npt.NDArray[Any]]) -> bool:
+    """Whether rows are in the order of ``keys``, the first one first."""
+    if len(keys[0]) < 2:
+        return True
+    fine = np.zeros(len(keys[0]) - 1, bool)
+    equal = ~fine
+    for key in keys:
+        fine |= equal & (key[1:] > key[:-1])
+        equal &= key[1:] == key[:-1]
+    return bool(np.all(fine | equal))
+
+
+def _changes(*keys: npt.NDArray[Any]) -> Places:
+    """Where a row differs from the one before; 0 if there is one."""
+    if not len(keys[0]):
+        return np.empty(0, np.intp)
+    changed = np.empty(len(keys[0]), bool)
+    changed[0] = True
+    np.not_equal(keys[0][1:], keys[0][:-1], out=changed[1:])
+    for key in keys[1:]:
+        changed[1:] |= key[1:] != key[:-1]
+    return np.flatnonzero(changed)
+
+
+def _xor(values: npt.NDArray[Any], starts: Places) -> npt.NDArray[Any]:
+    return np.bitwise_xor.reduceat(values, starts) if len(starts) else values[:0]
+
+
+def _sum(values: npt.NDArray[Any], starts: Places) -> Counts:
+    return np.add.reduceat(values, starts, dtype=np.int64) if len(starts) else np.empty(0, np.int64)
+
+
+def _lengths(starts: Places, rows: int) -> Counts:
+    return np.diff(starts, append=rows).astype(np.int64)

@@ -1,0 +1,200 @@
+"""What of a run is folded, file by file: what it wrote, what it read, or the records that it emitted."""
+
+import base64
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from ledger.deltas.edges import Edges
+from ledger.deltas.kernel import (
+    Deltas,
+    Fails,
+    fold_emitted,
+    fold_output,
+    fold_read,
+    fold_source,
+    united,
+)
+from ledger.deltas.rows import NONE, Longs, Rows
+from ledger.deltas.stored import (
+    CARRIED,
+    ERROR,
+    PARENT,
+    POSITION,
+    Part,
+    Seen,
+    Written,
+    joined,
+    read_columns,
+    texts_of,
+)
+from ledger.manifest import DataFile
+
+MESSAGE, RAW = "_message", "_raw"
+_NOTHING = Seen()
+
+
+@dataclass(frozen=True)
+class Folded:
+    """Deltas of some rows. ``wrote``: rows of the run itself. ``read_carried``: of the rows that it acks because it
+    read them those that it did not run for."""
+
+    deltas: Deltas
+    wrote: Seen = _NOTHING
+    read_carried: int = 0
+
+    def __add__(self, other: "Folded") -> "Folded":
+        return Folded(
+            united([self.deltas, other.deltas]),
+            self.wrote + other.wrote,
+            self.read_carried + other.read_carried,
+        )
+
+
+class Acks(Protocol):
+    """What of its input a stage acks."""
+
+    @property
+    def by_reading(self) -> bool:
+        """Whether an input is acked because it was read, whatever became of it."""
+
+    def fold(self, rows: Rows, edges: Edges) -> Deltas:
+        """Deltas of rows that the stage wrote."""
+
+
+@dataclass(frozen=True)
+class OnEmit:
+    """An input is acked if some row comes from it, an output or a mark. ``one``: a root fails if more than one
+    row goes on of one of its inputs."""
+
+    one: bool = False
+    by_reading = False
+
+    def fold(self, rows: Rows, edges: Edges) -> Deltas:
+        """Deltas of rows that the stage wrote."""
+        return fold_emitted(rows, edges, emits_one=self.one)
+
+
+@dataclass(frozen=True)
+class OnRead:
+    """An input is acked because it was read."""
+
+    by_reading = True
+
+    def fold(self, rows: Rows, edges: Edges) -> Deltas:
+        """Deltas of rows that the stage wrote."""
+        return fold_output(rows, edges)
+
+
+class Portion(Protocol):
+    """Files of one run, and what is to be folded of them."""
+
+    @property
+    def files(self) -> Sequence[DataFile]:
+        """All of them."""
+
+    def fold(self, files: Sequence[DataFile]) -> Folded:
+        """What some of the files add."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """What a run wrote."""
+
+    files: Sequence[DataFile]
+    written: Written
+    acks: Acks
+    edges: Edges
+
+    def fold(self, files: Sequence[DataFile]) -> Folded:
+        """The rows that are the run's own by its way of acking; those that it took over are emitted."""
+        return self._fold(joined([self.written.read(file) for file in files]))
+
+    def fold_table(self, table: pa.Table) -> Folded:
+        """The same of rows on their way from their files, one for each anchor, with ``_position``."""
+        rows, _ = self.written.rows(table, table[POSITION].to_numpy())
+        carried = None
+        if CARRIED in table.column_names:
+            carried = table[CARRIED].combine_chunks().is_valid().to_numpy(zero_copy_only=False)
+        return self._fold(Part(rows, _NOTHING, carried))
+
+    def _fold(self, part: Part) -> Folded:
+        own = self.acks.fold(part.fresh(), self.edges)
+        if part.carried is None:
+            return Folded(own, part.seen)
+        taken_over = replace(fold_output(part.taken_over(), self.edges), drops={}, with_rows=0)
+        return Folded(united([own, taken_over]), part.seen)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Rows that a run acks because it read them. ``inputs``: the steps that it read."""
+
+    inputs: tuple[str, ...]
+    edges: Edges
+
+    def fold_table(self, table: pa.Table) -> Folded:
+        """Each row is acked: ``_root``, ``_parent`` and, of several inputs, ``_input``; ``_carried`` where some may be
+        of records that the run did not run for."""
+        parent = table[PARENT].to_numpy()
+        rows, _ = Written(self.inputs).rows(table, parent)
+        carried = 0
+        if CARRIED in table.column_names:
+            carried = len(table) - table[CARRIED].null_count
+        return Folded(fold_read(rows, self.edges), read_carried=carried)
+
+
+@dataclass(frozen=True)
+class Records:
+    """What a source emitted: ``roots`` records from the first one on, whose roots begin at ``first_root``."""
+
+    files: Sequence[DataFile]
+    first_root: int
+    roots: int
+    edges: Edges
+
+    def fold(self, files: Sequence[DataFile]) -> Folded:
+        """One delta a record; one that did not parse fails, with its raw text."""
+        return Folded(united([self._fold(file) for file in files]))
+
+    def _fold(self, file: DataFile) -> Deltas:
+        last = min(file.first_position + file.rows, self.roots)
+        position = np.arange(file.first_position, max(last, file.first_position))
+        root = position + self.first_root
+        table = read_columns(file, (ERROR, MESSAGE)).slice(0, len(position))
+        errors = None
+        if ERROR in table.column_names and table[ERROR].null_count < len(table):
+            errors = texts_of(table[ERROR])
+        deltas = fold_source(root, position, self.edges, errors)
+        if errors is not None:
+            raw = read_columns(file, (RAW,)).slice(0, len(position))
+            details = [
+                _text(one) for one in raw[RAW].filter(pa.array(errors.codes != NONE)).to_pylist()
+            ]
+            deltas = replace(deltas, fails=[replace(one, details=details) for one in deltas.fails])
+        if MESSAGE in table.column_names:
+            deltas = replace(deltas, message=table[MESSAGE].to_numpy())
+        return deltas
+
+
+def _text(raw: bytes | str | None) -> str | None:
+    """Raw text as it can be shown; base64 if it is not UTF-8."""
+    if raw is None or isinstance(raw, str):
+        return raw
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return "base64:" + base64.b64encode(raw).decode()
+
+
+def refused(root: Longs, reasons: pa.Array, shared: pa.Array | None) -> Fails:
+    """Records that fail at a sink, one row for each that it refuses: of several reasons the first by name,
+    one of its own before a shared one."""
+    texts = texts_of(reasons)
+    flags = None if shared is None else shared.to_numpy(zero_copy_only=False)
+    rows = Rows(root, root, root, shared=flags, failed=texts)
+    (fails,) = fold_output(rows, Edges(0, "", (), {})).fails
+    return fails

@@ -1,0 +1,93 @@
+"""What the kernel folds: rows of a step's files as numpy columns, one for each anchor of a row."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Longs = npt.NDArray[np.int64]
+Codes = npt.NDArray[np.int32]
+Flags = npt.NDArray[np.bool_]
+
+NONE = -1  # the code of no text
+
+
+@dataclass(frozen=True)
+class Texts:
+    """A column of texts: for each row the place of its text in ``words``, which are sorted, or ``NONE``."""
+
+    codes: Codes
+    words: tuple[str, ...]
+
+    @classmethod
+    def of(cls, codes: Codes, words: list[str]) -> "Texts":
+        """The same column with sorted words: the least code is the first text."""
+        order = sorted(range(len(words)), key=words.__getitem__)
+        places = np.full(len(words) + 1, NONE, np.int32)
+        places[order] = np.arange(len(words), dtype=np.int32)
+        return cls(places[codes], tuple(words[place] for place in order))  # NONE is the last place
+
+    def __getitem__(self, places: npt.NDArray[np.intp]) -> "Texts":
+        return Texts(self.codes[places], self.words)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Anchors of rows, all columns equally long. ``root``, ``parent``: where the row comes from. ``input``:
+    of several inputs which one, by number. ``position``: of the row itself among all of its run, 64 bits.
+    ``first``: whether an anchor is its row's first of that root; None: each row has one anchor. ``shared``:
+    whether the row has other roots. ``failed``, ``dropped``: why a row goes no further.
+    """
+
+    root: Longs
+    parent: Longs
+    position: Longs
+    input: Codes | None = None
+    first: Flags | None = None
+    shared: Flags | None = None
+    failed: Texts | None = None
+    dropped: Texts | None = None
+
+    def __len__(self) -> int:
+        return len(self.root)
+
+    @property
+    def goes_on(self) -> Flags | None:
+        """Which anchors stand for an edge to each consumer; None: all of them."""
+        kept = [mark.codes == NONE for mark in (self.failed, self.dropped) if mark is not None]
+        kept += [] if self.first is None else [self.first]
+        return np.logical_and.reduce(kept) if kept else None
+
+    def take(self, places: npt.NDArray[np.intp]) -> "Rows":
+        """The rows at these places."""
+        columns = [getattr(self, one.name) for one in fields(self)]
+        taken: list[Any] = [None if column is None else column[places] for column in columns]
+        return Rows(*taken)
+
+    @classmethod
+    def joined(cls, parts: Sequence["Rows"]) -> "Rows":
+        """The rows of all parts, of files of one run; a mark that some lack is null there."""
+        made: list[Any] = []
+        for one in fields(cls):
+            columns = [getattr(part, one.name) for part in parts]
+            if any(isinstance(column, Texts) for column in columns):
+                made.append(_joined_texts(columns, [len(part) for part in parts]))
+            elif all(column is None for column in columns):
+                made.append(None)
+            else:
+                made.append(np.concatenate(columns))
+        return cls(*made)
+
+
+def _joined_texts(columns: Sequence[Texts | None], lengths: Sequence[int]) -> Texts:
+    words = sorted({word for column in columns if column is not None for word in column.words})
+    codes = []
+    for column, length in zip(columns, lengths, strict=True):
+        if column is None:
+            codes.append(np.full(length, NONE, np.int32))
+        else:
+            places = np.array([*map(words.index, column.words), NONE], np.int32)
+            codes.append(places[column.codes])
+    return Texts(np.concatenate(codes), tuple(words))

@@ -1,0 +1,231 @@
+"""Reads what the kernel folds out of a run's Parquet files: the ledger's own columns, never the user's."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import fsspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ledger.deltas.hashing import SEED, Hashes, hash_longs, hash_text
+from ledger.deltas.kernel import BLOCK
+from ledger.deltas.rows import NONE, Codes, Flags, Longs, Rows, Texts
+from ledger.manifest import DataFile
+
+ROOT, PARENT, INPUT, ANCHORS, UNIT = "_root", "_parent", "_input", "_anchors", "unit"
+FAILED, DROPPED, CARRIED, ERROR = "_failed", "_dropped", "_carried", "_error"
+FIRST, SHARED, POSITION = "_first", "_shared", "_position"
+_OWN = (ROOT, PARENT, INPUT, ANCHORS, FAILED, DROPPED, CARRIED, ERROR)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Rows, and the XOR of the hashes of what tells where each comes from."""
+
+    rows: int = 0
+    xor: int = 0
+
+    def __add__(self, other: "Seen") -> "Seen":
+        return Seen(self.rows + other.rows, self.xor ^ other.xor)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Anchors of a file's rows. ``seen``: its rows, tracked or not. ``carried``: which anchors are of rows that were
+    taken over from an earlier batch; None: none."""
+
+    rows: Rows
+    seen: Seen
+    carried: Flags | None = None
+
+    def fresh(self) -> Rows:
+        """The rows of this batch's own."""
+        return self.rows if self.carried is None else self.rows.take(np.flatnonzero(~self.carried))
+
+    def taken_over(self) -> Rows:
+        """The others."""
+        return self.rows.take(_NOTHING if self.carried is None else np.flatnonzero(self.carried))
+
+
+_NOTHING = np.empty(0, np.intp)
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a run wrote. ``inputs``: the steps that it read; ``Rows.input`` is a place among them."""
+
+    inputs: tuple[str, ...]
+
+    def read(self, file: DataFile) -> Part:
+        """All of a file; of rows without a root only how many there are."""
+        table = read_columns(file, _OWN)
+        position = np.arange(file.first_position, file.first_position + len(table))
+        rows, places = self.rows(table, position)
+        carried = None
+        if CARRIED in table.column_names:
+            carried = _valid(table[CARRIED])[places]
+        return Part(rows, Seen(len(table), self._identity(table)), carried)
+
+    def rows(self, table: pa.Table, position: Longs) -> tuple[Rows, npt.NDArray[np.intp]]:
+        """The anchors of a table, and which row each is of."""
+        anchors, places, first, shared = _anchors(table)
+        if FIRST in table.column_names:  # a row for each anchor, on its way from another file
+            first, shared = (_flags(table[name])[places] for name in (FIRST, SHARED))
+        marks = [_marks(table, name, places) for name in (FAILED, DROPPED)]
+        number = None
+        if len(self.inputs) > 1:
+            number = _numbers(anchors[INPUT], self.inputs)
+        root, parent = _longs(anchors[ROOT]), _longs(anchors[PARENT])
+        return Rows(root, parent, position[places], number, first, shared, *marks), places
+
+    def _identity(self, table: pa.Table) -> int:
+        """The XOR of the rows' identities, as Spark's ``xxhash64`` has them."""
+        mixed = np.full(len(table), SEED, np.uint64)
+        if ANCHORS not in table.column_names:
+            names = [name for name in (ROOT, PARENT, INPUT) if name in table.column_names]
+            if not names:
+                return 0
+            for name in names:
+                mixed = _chained(table[name], mixed)
+        else:
+            lists = _combined(table[ANCHORS])
+            starts, lengths = _lists(lists)
+            fields = [
+                lists.values.field(place) for place in range(lists.type.value_type.num_fields)
+            ]
+            for place in range(int(lengths.max(initial=0))):
+                mine = np.flatnonzero(lengths > place)
+                chosen = pa.array(starts[mine] + place)
+                hashes = mixed[mine]
+                for field in fields:
+                    hashes = _chained(field.take(chosen), hashes)
+                mixed[mine] = hashes
+        return int(np.bitwise_xor.reduce(mixed).view(np.int64)) if len(mixed) else 0
+
+
+def read_columns(file: DataFile, names: Iterable[str]) -> pa.Table:
+    """Those of the columns that a file has."""
+    with fsspec.open(file.path, "rb") as stream:
+        metadata = pq.read_metadata(stream)
+        has = set(metadata.schema.to_arrow_schema().names)
+        opened = pq.ParquetFile(stream, metadata=metadata)
+        return opened.read([name for name in names if name in has])
+
+
+def joined(parts: list[Part]) -> Part:
+    """The parts of several files as one."""
+    carried = None
+    if any(part.carried is not None for part in parts):
+        flags = [
+            np.zeros(len(part.rows), bool) if part.carried is None else part.carried
+            for part in parts
+        ]
+        carried = np.concatenate(flags)
+    seen = sum((part.seen for part in parts), Seen())
+    return Part(Rows.joined([part.rows for part in parts]), seen, carried)
+
+
+def texts_of(column: pa.ChunkedArray | pa.Array) -> Texts:
+    """A column of texts as the kernel takes it."""
+    coded = _combined(column)
+    if not pa.types.is_dictionary(coded.type):
+        coded = coded.dictionary_encode()
+    codes = coded.indices.fill_null(NONE).to_numpy(zero_copy_only=False).astype(np.int32)
+    return Texts.of(codes, coded.dictionary.to_pylist())
+
+
+Columns = dict[str, pa.Array]
+
+
+def _anchors(
+    table: pa.Table,
+) -> tuple[Columns, npt.NDArray[np.intp], Flags | None, Flags | None]:
+    """Anchors of rows as columns, which row each is of, and, where rows have lists of them, which are the first of
+    their root and which of a row of several roots."""
+    if ANCHORS in table.column_names:
+        lists = _combined(table[ANCHORS])
+        starts, lengths = _lists(lists)
+        of_row = np.repeat(np.arange(len(lengths)), lengths)
+        within = np.arange(len(of_row)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        elements = lists.values.take(pa.array(np.repeat(starts, lengths) + within))
+        kind = elements.type
+        columns = {f"_{kind.field(n).name}": elements.field(n) for n in range(kind.num_fields)}
+        root = _longs(columns[ROOT])
+        first = np.ones(len(root), bool)
+        first[1:] = (root[1:] != root[:-1]) | (of_row[1:] != of_row[:-1])
+        several = np.bincount(of_row[first], minlength=len(table)) > 1
+        return columns, of_row, first, several[of_row]
+    if ROOT not in table.column_names:
+        nothing = pa.array([], pa.int64())
+        return {ROOT: nothing, PARENT: nothing, INPUT: nothing}, _NOTHING, None, None
+    columns = {n: _combined(table[n]) for n in (ROOT, PARENT, INPUT) if n in table.column_names}
+    places = np.arange(len(table))
+    if columns[ROOT].null_count:
+        places = np.flatnonzero(_valid(columns[ROOT]))
+        columns = {name: column.take(pa.array(places)) for name, column in columns.items()}
+    return columns, places, None, None
+
+
+def _lists(lists: pa.ListArray) -> tuple[Longs, Longs]:
+    """Where each list begins among the values, and how long it is."""
+    offsets = lists.offsets.to_numpy().astype(np.int64)
+    return offsets[:-1], np.where(_valid(lists), np.diff(offsets), 0)
+
+
+def _marks(table: pa.Table, name: str, places: npt.NDArray[np.intp]) -> Texts | None:
+    if name not in table.column_names or table[name].null_count == len(table):
+        return None
+    return texts_of(table[name])[places]
+
+
+def _numbers(names: pa.Array, inputs: tuple[str, ...]) -> Codes:
+    """The place among ``inputs`` of each name."""
+    found = texts_of(names)
+    places = np.array([inputs.index(word) for word in found.words], np.int32)
+    numbers: Codes = places[found.codes] if len(places) else found.codes
+    return numbers
+
+
+def _chained(column: pa.ChunkedArray | pa.Array, seeds: Hashes) -> Hashes:
+    """Hashes of a column, chained to those before; a null leaves them as they are."""
+    column = _combined(column)
+    if pa.types.is_dictionary(column.type) or pa.types.is_string(column.type):
+        found, made = texts_of(column), seeds.copy()
+        for code, word in enumerate(found.words):
+            mine = found.codes == code
+            made[mine] = hash_text(word, seeds[mine])
+        return made
+    values, made = _longs(column), np.empty(len(seeds), np.uint64)
+    for start in range(0, len(seeds), BLOCK):
+        block = slice(start, start + BLOCK)
+        made[block] = hash_longs(values[block], seeds[block])
+    if column.null_count:
+        made = np.where(_valid(column), made, seeds)
+    return made
+
+
+def _longs(column: pa.Array) -> Longs:
+    """Values of a column of longs; 0 for null."""
+    filled = column.fill_null(0) if column.null_count else column
+    found: Longs = filled.to_numpy(zero_copy_only=False)
+    return found
+
+
+def _flags(column: pa.ChunkedArray) -> Flags:
+    found: Flags = _combined(column).to_numpy(zero_copy_only=False)
+    return found
+
+
+def _valid(column: pa.ChunkedArray | pa.Array) -> Flags:
+    found: Flags = _combined(column).is_valid().to_numpy(zero_copy_only=False)
+    return found
+
+
+def _combined(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+    if isinstance(column, pa.ChunkedArray):
+        column = column.unify_dictionaries().combine_chunks()
+        if isinstance(column, pa.ChunkedArray):  # of no chunks
+            column = pa.array([], column.type)
+    return column

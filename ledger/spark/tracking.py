@@ -1,0 +1,156 @@
+"""What a step owes the ledger: which rows it acks and emits, and what has to agree before it commits."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial, reduce
+from typing import Protocol
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from ledger.deltas.edges import Edges
+from ledger.deltas.portions import Acks, OnEmit, OnRead, Output, Portion, Reading
+from ledger.deltas.stored import Written
+from ledger.manifest import Manifest
+from ledger.spark.anchors import AnchorWitness
+from ledger.spark.folding import Outcome, Read
+from ledger.spark.inputs import root_rows
+from ledger.spark.job import CARRIED, Job, Witness, require_equal
+from ledger.stage_runs import OpenedRun, Record
+from ledger.steps import StageStep
+
+Frames = Mapping[str, DataFrame]
+
+SWALLOWED = "read"  # the reason of what an on_read stage read and did not emit
+
+
+class Tracking(Protocol):
+    """What of a stage's run is folded and checked."""
+
+    def portions(
+        self, manifest: Manifest, frames: Frames, *, carries: bool
+    ) -> Sequence[Portion | Read]:
+        """What is to be folded. ``frames``: what it read. ``carries``: some rows were taken over, for which the stage
+        did not run."""
+
+    def check(self, outcome: Outcome, wrote: Witness, anchors: AnchorWitness | None) -> None:
+        """Raise IntegrityError unless what was folded is what was written."""
+
+    def drops(self, outcome: Outcome, *, carries: bool) -> dict[str, int]:
+        """Inputs acked without an output, by reason."""
+
+
+class NoTracking:
+    """Of a run without ackers, and of a stage behind the last tracked one: nothing."""
+
+    def portions(
+        self, manifest: Manifest, frames: Frames, *, carries: bool
+    ) -> Sequence[Portion | Read]:
+        """None."""
+        return ()
+
+    def check(self, outcome: Outcome, wrote: Witness, anchors: AnchorWitness | None) -> None:
+        """Nothing was folded."""
+
+    def drops(self, outcome: Outcome, *, carries: bool) -> dict[str, int]:
+        """None."""
+        return {}
+
+
+@dataclass(frozen=True)
+class LastTracked(NoTracking):
+    """A stage whose output is not tracked any more acks what it reads."""
+
+    job: Job
+    run: OpenedRun
+
+    def portions(
+        self, manifest: Manifest, frames: Frames, *, carries: bool
+    ) -> Sequence[Portion | Read]:
+        """All of its inputs."""
+        return [read_by(self.job, self.run, frames)]
+
+
+@dataclass(frozen=True)
+class Tracked:
+    """A stage that acks and emits."""
+
+    job: Job
+    run: OpenedRun
+    step: StageStep
+    acks: Acks
+
+    def portions(
+        self, manifest: Manifest, frames: Frames, *, carries: bool
+    ) -> Sequence[Portion | Read]:
+        """What it wrote; and of its inputs what it acks by reading."""
+        edges = edges_of(self.job, self.run)
+        output = Output(manifest.files, Written(tuple(self.run.inputs)), self.acks, edges)
+        if self.acks.by_reading:
+            return [output, read_by(self.job, self.run, frames)]
+        if not carries:
+            return [output]
+        carried = {
+            name: frame.where(F.col(CARRIED).isNotNull())
+            for name, frame in frames.items()
+            if CARRIED in frame.columns
+        }
+        return [output, read_by(self.job, self.run, carried)]
+
+    def check(self, outcome: Outcome, wrote: Witness, anchors: AnchorWitness | None) -> None:
+        """Rows, what they come from, and how many edges they have."""
+        name, number = self.step.name, self.run.run_id
+        found = (outcome.wrote.rows, outcome.wrote.xor)
+        require_equal(f"rows and XOR of {name} in run {number}", wrote.seen, found)
+        going_on = wrote.rows - wrote.failed - wrote.dropped
+        if anchors is not None:
+            going_on = anchors.edges
+        elif self.job.pipeline.graph.may_be_untracked(name):
+            going_on = wrote.passed
+        edges = going_on * len(self.job.pipeline.consumers(name))
+        require_equal(f"edges of {name} in run {number}", edges, outcome.posted.emitted_edges)
+
+    def drops(self, outcome: Outcome, *, carries: bool) -> dict[str, int]:
+        """What was dropped with a reason, and what was read without one."""
+        if not self.acks.by_reading:
+            return outcome.drops
+        taken_over = outcome.read_carried if carries else 0
+        swallowed = outcome.posted.acked_edges - taken_over - outcome.with_rows
+        return {**outcome.drops, **({SWALLOWED: swallowed} if swallowed else {})}
+
+
+def tracking_of(job: Job, run: OpenedRun, step: StageStep) -> Tracking:
+    """What a stage owes the ledger in a run."""
+    if run.batch.ackers == 0:
+        return NoTracking()
+    if job.pipeline.tracks(step.name):
+        acks = OnRead() if step.acks == "on_read" else OnEmit(one=step.emits == "one")
+        return Tracked(job, run, step, acks)
+    return LastTracked(job, run) if all(map(job.pipeline.tracks, step.inputs)) else NoTracking()
+
+
+def edges_of(job: Job, run: OpenedRun) -> Edges:
+    """The edges that a run emits and acks."""
+    inputs = {name: read.stage_run_id for name, read in run.inputs.items()}
+    return Edges(run.run_id, run.stage, tuple(job.pipeline.consumers(run.stage)), inputs)
+
+
+def read_by(job: Job, run: OpenedRun, frames: Frames) -> Read:
+    """What a run has read, each row to be acked."""
+    rows = reduce(
+        partial(DataFrame.unionByName, allowMissingColumns=True), map(root_rows, frames.values())
+    )
+    reading = Reading(tuple(run.inputs), edges_of(job, run))
+    return Read(rows, reading, sum(read.output_rows or 0 for read in run.inputs.values()))
+
+
+def posted(record: Record, outcome: Outcome) -> Record:
+    """The record of a run with what it posted."""
+    return replace(
+        record,
+        delta_rows=outcome.posted.rows,
+        delta_xor=outcome.posted.delta_xor,
+        emitted_edges=outcome.posted.emitted_edges,
+        emitted_roots=outcome.posted.emitted_roots,
+        acked_edges=outcome.posted.acked_edges,
+    )
