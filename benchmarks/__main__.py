@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
+from ledger.spark.copy import post
 from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.progress import track
@@ -24,7 +25,6 @@ from ledger.database import embedded
 from ledger.database.connection import Database
 from ledger.database.upgrade import upgrade
 from ledger.settings import Settings
-from ledger.spark.copy import post
 from ledger.spark.job import Job
 from ledger.spark.session import build_session
 

@@ -121,7 +121,7 @@ class Bench:
 
         def steps() -> None:
             opened.append(opening())
-            run_steps(self._job(pipeline), opened[0], lambda name, result: None)
+            run_steps(self._job(pipeline), opened[0].batch_id, lambda name, result: None)
 
         steps_seconds = seconds(steps)
         batch = opened[0]

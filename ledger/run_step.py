@@ -1,4 +1,4 @@
-"""The program that spark-submit runs: one step of one batch, or what follows its settlement.
+"""The program that spark-submit runs: one step of one batch, what follows its settlement, or all of it.
 
 The database's address comes from ACKLEDGER_DATABASE_URL or the embedded server's folder, its
 password from PGPASSFILE: never from an argument.
@@ -18,9 +18,18 @@ from uuid import UUID
 
 from ledger.database.connection import persist
 from ledger.database.upgrade import connect
-from ledger.errors import EXIT_PERMANENT
+from ledger.errors import EXIT_PERMANENT, LedgerError
 from ledger.loading import load_pipeline
-from ledger.running import advance_states, combine, notify, run_step, withhold
+from ledger.running import (
+    StepResult,
+    advance_states,
+    combine,
+    notify,
+    run_step,
+    run_steps,
+    settle_and_follow,
+    withhold,
+)
 from ledger.settings import Settings, verbose
 from ledger.spark.failures import noted, translated
 from ledger.spark.job import Job
@@ -48,7 +57,7 @@ def main() -> int:
     except Exception as exc:  # of whatever the user's code raises: one line, the last of the log
         if verbose():
             _log.error("the traceback:", exc_info=exc)
-        _log.error("%s of batch %s: %s", given.step, given.batch, noted(exc))
+        _log.error("%s of batch %s: %s", given.step or "run", given.batch, noted(exc))
         return EXIT_PERMANENT if translated(exc).permanent else 1
 
 
@@ -57,9 +66,13 @@ def _run(given: argparse.Namespace) -> int:
     settings = Settings()
     database = persist(lambda: connect(settings))
     require_storage(settings)
-    session = build_session(f"ackledger {pipeline.name}.{given.step}")
+    session = build_session(f"ackledger {pipeline.name}.{given.step or 'run'}")
     job = Job(session, database, settings, pipeline)
     attempt = Attempt(given.attempt, given.try_number, given.attempt_number)
+    if given.whole:
+        _run_whole(job, given.batch, attempt)
+        session.stop()
+        return 0
     if given.step in _FOLLOWING:
         done = _FOLLOWING[given.step](job, given.batch, attempt)
         _log.info("batch %s: %s %s", given.batch, given.step, done)
@@ -74,6 +87,24 @@ def _run(given: argparse.Namespace) -> int:
     return 0
 
 
+def _run_whole(job: Job, batch_id: int, attempt: Attempt) -> None:
+    """Run the steps that are left of a batch, settle it, and do what follows."""
+
+    def on_step(name: str, result: StepResult | None) -> None:
+        if result is None or result.record is None:
+            return
+        rows, seconds = result.record.output_rows, result.seconds
+        _log.info("%s of batch %s: %s rows, %.1f s", name, batch_id, f"{rows:,}", seconds)
+
+    run_steps(job, batch_id, on_step, attempt, on_fenced=_leave)
+    done = settle_and_follow(job, batch_id, on_fenced=_leave)
+    if not done.status.decided:
+        raise LedgerError(f"batch {batch_id} is {done.status}: {done.reason}")
+    acked = done.roots - done.failed
+    told = (batch_id, done.status, done.roots, acked, done.failed)
+    _log.info("batch %s is %s: %s records, %s acked, %s failed", *told)
+
+
 def _leave() -> None:
     """End this driver at once: Airflow may have lost it and started another."""
     _log.error("a newer attempt owns this step: the driver ends")
@@ -85,7 +116,9 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pipeline", required=True, metavar="MODULE:NAME")
     parser.add_argument("--batch", required=True, type=int)
-    parser.add_argument("--step", required=True)
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--step")
+    what.add_argument("--whole", action="store_true", help="all that is left of the batch")
     parser.add_argument("--attempt", required=True, type=UUID, help="id of the task instance")
     parser.add_argument("--try-number", default=1, type=int)
     parser.add_argument(

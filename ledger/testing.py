@@ -269,7 +269,7 @@ class _Lab:
             job = Job(self.spark, self.database, self.settings, hurt)
             batch = opening(job)
             try:
-                run_steps(job, batch, lambda name, result: None)
+                run_steps(job, batch.batch_id, lambda name, result: None)
                 settle_and_follow(job, batch.batch_id, now=now)
             except Crash:
                 crashed = True

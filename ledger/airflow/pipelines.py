@@ -10,9 +10,9 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from airflow.sdk import DAG, CronDataIntervalTimetable, Param, task
+from airflow.sdk import DAG, BaseOperator, CronDataIntervalTimetable, Param, task
 from airflow.sdk.exceptions import (
     AirflowFailException,
     AirflowRescheduleException,
@@ -22,7 +22,17 @@ from airflow.sdk.exceptions import (
 from ledger.airflow.completing import Complete
 from ledger.airflow.finishing import next_part_task, publish_task, settle_task
 from ledger.airflow.intervals import interval_of, moment
-from ledger.airflow.submitting import Combine, State, Withhold, connected, submitted
+from ledger.airflow.submitting import (
+    NUMBERING,
+    WHOLE,
+    combine_due,
+    connected,
+    drawn_number,
+    spark_submit,
+    state_due,
+    submitted,
+    withhold_due,
+)
 from ledger.errors import (
     BackPressureError,
     DeclarationError,
@@ -38,6 +48,7 @@ from ledger.steps import COMBINE, NOTIFY, STATE, WITHHOLD
 APPLICATION = Path(__file__).resolve().parent.parent / "run_step.py"
 _OWN_TASKS = (
     "open",
+    WHOLE,
     "settle",
     "publish",
     "complete",
@@ -66,20 +77,26 @@ def pipeline_dag(
     spark_conf: dict[str, str] | None = None,
     java_options: str = _JAVA,
     application: str | Path = APPLICATION,
+    submit: Literal["stage", "batch"] = "stage",
+    operator: Callable[..., BaseOperator] | None = None,
     retries: int = 1,
     retry_delay: timedelta = timedelta(seconds=30),
     room_poll: timedelta = timedelta(minutes=1),
     **dag_options: Any,
 ) -> DAG:
-    """The DAG of a pipeline: ``open``, one spark-submit per step, ``settle``, ``publish``, ``complete``.
+    """The DAG of a pipeline: ``open``, one Spark job per step, ``settle``, ``publish``, ``complete``.
 
     Before the last two, ``withhold`` submits a Spark job if records failed, and is skipped if none did; so do
     ``combine`` and ``state``, beside ``publish``, if the pipeline has them and it is their turn.
+    ``submit="batch"``: instead of all between ``open`` and ``complete`` one task, ``run``, whose driver runs the
+    steps that are left, settles, and does what follows. For small batches: a driver's start costs more than they do.
+    ``operator``: makes the task of a Spark job where spark-submit does not do, from ``task_id``, ``name``,
+    ``application``, ``application_args`` (templated) and options that every operator takes.
     A run's conf may name another guarantee than the pipeline's: ``{"guarantee": "at_least_once"}``.
     ``schedule``: a cron expression or ``@monthly`` and the like; it becomes real data intervals. A run by
     hand reads the one that its logical date lies in, if that has ended.
     ``target``: MODULE:NAME where the pipeline is found by the job; default: the module that
-    declared it. ``connection``, ``spark_conf``: of the Spark cluster. ``room_poll``: how often a run
+    declared it. ``connection``, ``spark_conf``, ``java_options``: for spark-submit. ``room_poll``: how often a run
     that waits for room (``max_pending``) looks again. ``dag_options``: further
     options of ``DAG``. Raises DeclarationError if the pipeline is not one.
     """
@@ -101,28 +118,44 @@ def pipeline_dag(
     timetable = CronDataIntervalTimetable(schedule, timezone="UTC") if schedule else None
     defaults = {"retries": retries, "retry_delay": retry_delay, **options.pop("default_args", {})}
     with DAG(
-        pipeline.name, schedule=timetable, start_date=start_date, default_args=defaults, **options
+        pipeline.name,
+        schedule=timetable,
+        start_date=start_date,
+        default_args=defaults,
+        user_defined_macros={NUMBERING: drawn_number, **options.pop("user_defined_macros", {})},
+        **options,
     ) as dag:
         found = target or _target(pipeline)
         opened = _open_task(found, schedule, room_poll)
-        submit = partial(
-            submitted,
-            pipeline,
-            found,
-            conn_id=connection,
-            application=str(application),
-            conf={"spark.ui.enabled": "false", "spark.log.level": "WARN", **(spark_conf or {})},
-            env_vars={"PYSPARK_PYTHON": sys.executable, "JAVA_TOOL_OPTIONS": java_options},
+        made = operator or spark_submit(
+            connection=connection, conf=spark_conf or {}, java_options=java_options
         )
-        tasks = {step.name: submit(step.name) for step in steps}
-        settled = settle_task()
-        for step in steps:
-            for before in [tasks[name] for name in step.inputs] or [opened]:
-                before >> tasks[step.name]
-            if not pipeline.consumers(step.name):
-                tasks[step.name] >> settled
-        _follow(pipeline, settled, found, submit)
+        submitting = partial(submitted, made, pipeline, found, application=str(application))
+        chain = _by_batch if submit == "batch" else _by_stage
+        chain(pipeline, opened, found, submitting)
     return dag
+
+
+def _by_batch(pipeline: Pipeline, opened: Any, target: str, submitting: Callable[..., Any]) -> None:
+    whole = submitting(WHOLE)
+    opened >> whole >> _completed(target)
+    if pipeline.reads_in_parts:
+        whole >> next_part_task()
+
+
+def _by_stage(pipeline: Pipeline, opened: Any, target: str, submitting: Callable[..., Any]) -> None:
+    tasks = {step.name: submitting(step.name) for step in pipeline.steps()}
+    settled = settle_task()
+    for step in pipeline.steps():
+        for before in [tasks[name] for name in step.inputs] or [opened]:
+            before >> tasks[step.name]
+        if not pipeline.consumers(step.name):
+            tasks[step.name] >> settled
+    _follow(pipeline, settled, target, submitting)
+
+
+def _completed(target: str) -> Any:
+    return Complete(task_id="complete", target=target, retries=0, trigger_rule="none_failed")
 
 
 def _guarantee_param() -> Param:
@@ -134,26 +167,25 @@ def _guarantee_param() -> Param:
     )
 
 
-def _follow(pipeline: Pipeline, settled: Any, target: str, submit: Callable[..., Any]) -> None:
+def _follow(pipeline: Pipeline, settled: Any, target: str, submitting: Callable[..., Any]) -> None:
     """What follows the settlement: a sink that cannot be withheld or reached keeps nothing else waiting, and the
     run's last task from running."""
-    published, withheld = publish_task(target), submit(WITHHOLD, kind=Withhold)
-    completed = Complete(task_id="complete", target=target, retries=0, trigger_rule="none_failed")
+    published, withheld = publish_task(target), submitting(WITHHOLD, due=withhold_due)
     following = [published]
     if pipeline.combined():
-        following.append(submit(COMBINE, kind=Combine, trigger_rule="all_done"))
+        following.append(submitting(COMBINE, due=combine_due, trigger_rule="all_done"))
     if pipeline.states():
-        following.append(submit(STATE, kind=State, trigger_rule="all_done"))
+        following.append(submitting(STATE, due=state_due, trigger_rule="all_done"))
     settled >> withheld >> following
-    [settled, withheld, *following] >> completed
+    [settled, withheld, *following] >> _completed(target)
     if pipeline.reads_in_parts:
         published >> next_part_task()
     if pipeline.wants_notice:
         keeping = any(step.keeper is not None for step in pipeline.sources())
         if keeping:  # it hears of what its sinks show
-            published >> submit(NOTIFY, trigger_rule="all_done")
+            published >> submitting(NOTIFY, trigger_rule="all_done")
         else:
-            settled >> submit(NOTIFY)
+            settled >> submitting(NOTIFY)
 
 
 def _target(pipeline: Pipeline) -> str:

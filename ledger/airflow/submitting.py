@@ -1,26 +1,35 @@
 """Tasks that submit a Spark job: a step of a pipeline, or what follows its settlement if it is due."""
 
+import logging
 import re
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 from ledger.errors import EXIT_PERMANENT, Failures, LedgerError
 from ledger.pipeline import Pipeline
 from ledger.settings import Settings
+from ledger.steps import COMBINE, NOTIFY, STATE, WITHHOLD
+
+WHOLE = "run"  # the task that runs all of a batch
+NUMBERING = "ledger_attempt_number"  # the DAG's macro that numbers an attempt
+_log = logging.getLogger(__name__)
 
 
-class Step(SparkSubmitOperator):
-    """Numbers its attempt before the driver starts: one that Airflow has lost stays the older one,
-    however late it comes. Fails for good, without another JVM, what the driver says another attempt
-    would only fail again."""
+class Submit(SparkSubmitOperator):
+    """Runs a driver by spark-submit. Fails for good, without another JVM, what the driver says another attempt
+    would only fail again. Starts none for a step of a batch that is settled: it would change nothing."""
 
     def execute(self, context: Any) -> None:
-        number = ["--attempt-number", str(_drawn())]
-        self.application_args = [*(self.application_args or []), *number]
+        if self.task_id not in _AFTER and _is_settled(context):
+            _log.info("the batch is settled: %s changes nothing", self.task_id)
+            return
         try:
             super().execute(context)
         except AirflowException as exc:
@@ -30,57 +39,57 @@ class Step(SparkSubmitOperator):
             raise AirflowFailException(line) from None
 
 
-class Withhold(Step):
-    """Submits nothing where nothing failed and no staged file is lost."""
-
-    def execute(self, context: Any) -> None:
-        from ledger.loading import load_pipeline
-        from ledger.publishing import lost, needs_withholding
-        from ledger.spark.failures import told
-
-        batch_id, database = context["ti"].xcom_pull(task_ids="open"), connected()
-        target = self.application_args[1]  # type: ignore[index]
-        failures = Failures(told)
-        if not needs_withholding(database, batch_id) and not lost(
-            database, Settings(), load_pipeline(target), batch_id, failures
-        ):
-            failures.raise_first()
-            raise AirflowSkipException("nothing is to be withheld")
-        super().execute(context)
+# What follows a settlement; ``Whole`` looks itself what of that is left.
+_AFTER = (WITHHOLD, COMBINE, STATE, NOTIFY, WHOLE)
 
 
-class Combine(Step):
-    """Submits nothing while records of the batch, or of its replays, are failed."""
+def _is_settled(context: Any) -> bool:
+    from ledger.queries import batches
 
-    def execute(self, context: Any) -> None:
-        from ledger.loading import load_pipeline
-        from ledger.running import combines_due
-
-        database = connected()
-        batch_id = decided_batch(context, database)
-        target = self.application_args[1]  # type: ignore[index]
-        if not combines_due(database, load_pipeline(target), batch_id):
-            raise AirflowSkipException(
-                "nothing is to be combined: it has been, or records are failed"
-            )
-        super().execute(context)
+    batch_id = context["ti"].xcom_pull(task_ids="open")
+    if batch_id is None:
+        return False
+    batch = connected().transact(lambda c: batches.get_batch(c, batch_id))
+    return bool(batch.status.decided)
 
 
-class State(Step):
-    """Submits nothing while no state is due: an earlier batch is not decided, or another run has done it."""
+def withhold_due(target: str, context: Any) -> None:
+    """Skip the task where nothing failed and no staged file is lost."""
+    from ledger.loading import load_pipeline
+    from ledger.publishing import lost, needs_withholding
+    from ledger.spark.failures import told
 
-    def execute(self, context: Any) -> None:
-        from ledger.loading import load_pipeline
-        from ledger.recovery import waits_for
-        from ledger.state_runs import is_due
+    batch_id, database = context["ti"].xcom_pull(task_ids="open"), connected()
+    failures = Failures(told)
+    if not needs_withholding(database, batch_id) and not lost(
+        database, Settings(), load_pipeline(target), batch_id, failures
+    ):
+        failures.raise_first()
+        raise AirflowSkipException("nothing is to be withheld")
 
-        database = connected()
-        batch_id = decided_batch(context, database)
-        target = self.application_args[1]  # type: ignore[index]
-        if not is_due(database, load_pipeline(target)):
-            waits = database.transact(lambda c: waits_for(c, batch_id))
-            raise AirflowSkipException("; ".join(waits) or "the states have taken in this batch")
-        super().execute(context)
+
+def combine_due(target: str, context: Any) -> None:
+    """Skip the task while records of the batch, or of its replays, are failed."""
+    from ledger.loading import load_pipeline
+    from ledger.running import combines_due
+
+    database = connected()
+    batch_id = decided_batch(context, database)
+    if not combines_due(database, load_pipeline(target), batch_id):
+        raise AirflowSkipException("nothing is to be combined: it has been, or records are failed")
+
+
+def state_due(target: str, context: Any) -> None:
+    """Skip the task while no state is due: an earlier batch is not decided, or another run has done it."""
+    from ledger.loading import load_pipeline
+    from ledger.recovery import waits_for
+    from ledger.state_runs import is_due
+
+    database = connected()
+    batch_id = decided_batch(context, database)
+    if not is_due(database, load_pipeline(target)):
+        waits = database.transact(lambda c: waits_for(c, batch_id))
+        raise AirflowSkipException("; ".join(waits) or "the states have taken in this batch")
 
 
 def permanent_failure(told: str) -> str | None:
@@ -105,20 +114,42 @@ def decided_batch(context: Any, database: Any) -> int:
     return int(batch_id)
 
 
+def spark_submit(
+    *, connection: str, conf: dict[str, str], java_options: str
+) -> Callable[..., BaseOperator]:
+    """What makes a task that runs a driver by spark-submit, with a connection of Airflow's."""
+
+    def task(**options: Any) -> BaseOperator:
+        return Submit(
+            conn_id=connection,
+            conf={"spark.ui.enabled": "false", "spark.log.level": "WARN", **conf},
+            env_vars={"PYSPARK_PYTHON": sys.executable, "JAVA_TOOL_OPTIONS": java_options},
+            spark_binary=_spark_submit(),
+            **options,
+        )
+
+    return task
+
+
 def submitted(
+    operator: Callable[..., BaseOperator],
     pipeline: Pipeline,
     target: str,
     name: str,
     *,
-    kind: type[Step] = Step,
+    application: str,
+    due: Callable[[str, Any], None] | None = None,
     **options: Any,
 ) -> Any:
-    """The task that runs a step of the pipeline as a Spark job."""
-    return kind(
+    """The task that runs a step of the pipeline, or all of it, in a driver of its own. ``due``: skips it where
+    there is nothing to do."""
+    if due is not None:
+        options["pre_execute"] = partial(due, target)
+    return operator(
         task_id=name,
         name=f"{pipeline.name}.{name}",
+        application=application,
         application_args=_arguments(target, name),
-        spark_binary=_spark_submit(),
         **options,
     )
 
@@ -130,13 +161,18 @@ def _spark_submit() -> str:
 
 
 def _arguments(target: str, step: str) -> list[str]:
+    """What the driver is told. The attempt is numbered where the task's templates are rendered, before its driver
+    starts: one that Airflow has lost stays the older one, however late it comes."""
+    what = ["--whole"] if step == WHOLE else ["--step", step]
     return [
-        "--pipeline", target, "--batch", "{{ ti.xcom_pull(task_ids='open') }}", "--step", step,
+        "--pipeline", target, "--batch", "{{ ti.xcom_pull(task_ids='open') }}", *what,
         "--attempt", "{{ ti.id }}", "--try-number", "{{ ti.try_number }}",
+        "--attempt-number", f"{{{{ {NUMBERING}() }}}}",
     ]  # fmt: skip
 
 
-def _drawn() -> int:
+def drawn_number() -> int:
+    """The number of an attempt that begins now."""
     from ledger.queries import runs
 
     try:

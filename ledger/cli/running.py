@@ -235,7 +235,7 @@ def _run_batch(
 
         with going_on(database, batch, again, lambda: current):
             job = Job(_session(pipeline, master), database, settings, pipeline)
-            run_steps(job, batch, on_step)
+            run_steps(job, batch.batch_id, on_step)
             current = "its settlement, or what follows it"
             progress.settling()
             settle_and_follow(job, batch.batch_id)

@@ -58,6 +58,12 @@ class Airflow(AirflowApi):
         }
         self.api("POST", f"/dags/{dag}/clearTaskInstances", body)
 
+    def log(self, dag: str, run: str, task: str) -> str:
+        """What the last try of a task has logged."""
+        folder = self.home / "airflow" / "logs" / f"dag_id={dag}" / f"run_id={run}"
+        tries = (folder / f"task_id={task}").glob("*.log")
+        return max(tries, key=lambda path: path.stat().st_mtime).read_text()
+
     def ended(self, dag: str, run: str) -> str:
         """Wait until a run has ended; its state."""
 

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 from airflow.dag_processing.dagbag import DagBag
+from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 from airflow.utils.types import DagRunType
 
@@ -144,6 +145,55 @@ def test_totals_and_states_have_tasks_beside_publish():
 
     made.sink("c", ParquetSink("c"), reads="summed")
     _check_beside_publish(pipeline_dag(made, schedule=None, target="jobs.kept:pipeline"), "combine")
+
+
+def test_one_task_for_a_whole_batch():
+    """With submit="batch" there is a single driver between open and complete, whatever the pipeline has."""
+    made = Pipeline("whole", max_pending=10)
+    made.source("a", FileSource("a", schema="n INT"), on_ack=lambda batch_id, messages: None)
+    made.stage(reads="a")(lambda_named("b"))
+    made.sink("c", ParquetSink("c"), reads="b")
+    dag = pipeline_dag(made, schedule=None, target="jobs.whole:pipeline", submit="batch")
+    chain = {task.task_id: task.upstream_task_ids for task in dag.tasks}
+    assert chain == {
+        "open": set(),
+        "run": {"open"},
+        "complete": {"run"},
+        "next_part": {"run"},
+    }
+    assert "--whole" in dag.get_task("run").application_args
+
+
+class Elsewhere(BaseOperator):
+    """Runs a driver in another way."""
+
+
+@pytest.mark.parametrize("submit", ["stage", "batch"])
+def test_spark_elsewhere(submit):
+    """A task of another kind is made from what spark-submit would get; what is not due is skipped before it starts."""
+    asked = []
+
+    def operator(*, task_id, name, application, application_args, **options):
+        asked.append((task_id, name, Path(application).name, application_args[:2]))
+        return Elsewhere(task_id=task_id, **options)
+
+    made = Pipeline("elsewhere")
+    made.source("a", FileSource("a", schema="n INT"))
+    made.sink("b", ParquetSink("b"), reads="a")
+    target = "jobs.elsewhere:pipeline"
+    dag = pipeline_dag(made, schedule=None, target=target, submit=submit, operator=operator)
+    names = ["run"] if submit == "batch" else ["a", "b", "withhold"]
+    given = ["--pipeline", target]
+    assert asked == [(name, f"elsewhere.{name}", "run_step.py", given) for name in names]
+    assert all(isinstance(dag.get_task(name), Elsewhere) for name in names)
+
+
+def lambda_named(name):
+    def stage(frame):
+        return frame
+
+    stage.__name__ = name
+    return stage
 
 
 def _check_beside_publish(dag, name):

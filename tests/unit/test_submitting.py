@@ -2,17 +2,26 @@
 
 import pytest
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
+from jinja2 import Template
 
 from jobs.wordcount import pipeline
-from ledger.airflow import submitting
-from ledger.airflow.submitting import submitted
+from ledger.airflow import pipeline_dag, submitting
+from ledger.airflow.submitting import spark_submit, submitted
 from ledger.errors import EXIT_PERMANENT, ConfigurationError
 
 TAIL = """
 Last spark-submit output:
 2026-01-01 00:00:00,000 ackledger INFO starting
 2026-01-01 00:00:01,000 ackledger ERROR words of batch 7: no file matches /data/x.csv"""
+
+
+class Elsewhere(BaseOperator):
+    """Runs a driver in another way."""
+
+    def __init__(self, *, name, application, application_args, **options):
+        super().__init__(**options)
 
 
 class Numbering:
@@ -22,15 +31,27 @@ class Numbering:
         return 42
 
 
+def step_task():
+    """The task of a step, by spark-submit."""
+    operator = spark_submit(connection="spark_default", conf={}, java_options="")
+    given = ("jobs.wordcount:pipeline", "words")
+    return submitted(operator, pipeline, *given, application="run_step.py")
+
+
+@pytest.fixture(autouse=True)
+def open_batch(monkeypatch):
+    """The run's batch is open, and no ledger is asked."""
+    monkeypatch.setattr(submitting, "_is_settled", lambda context: False)
+
+
 def failing(monkeypatch, code):
     """A step's task whose spark-submit ends with a code."""
-    monkeypatch.setattr(submitting, "connected", Numbering)
 
     def execute(self, context):
         raise AirflowException(f"Cannot execute: spark-submit x. Error code is: {code}.{TAIL}")
 
     monkeypatch.setattr(SparkSubmitOperator, "execute", execute)
-    return submitted(pipeline, "jobs.wordcount:pipeline", "words", application="run_step.py")
+    return step_task()
 
 
 def test_what_would_fail_again_is_not_retried(monkeypatch):
@@ -49,12 +70,13 @@ def test_what_may_succeed_is_retried(monkeypatch, code):
 
 
 def test_the_task_numbers_its_attempt(monkeypatch):
-    """The driver gets the number that the ledger drew before it was submitted."""
+    """The driver gets the number that the ledger draws when the task's templates are rendered, before it starts."""
     monkeypatch.setattr(submitting, "connected", Numbering)
-    monkeypatch.setattr(SparkSubmitOperator, "execute", lambda self, context: None)
-    step = submitted(pipeline, "jobs.wordcount:pipeline", "words", application="run_step.py")
-    step.execute({})
-    assert step.application_args[-2:] == ["--attempt-number", "42"]
+    dag = pipeline_dag(pipeline, schedule=None, target="jobs.wordcount:pipeline")
+    template = dag.get_task("words").application_args[-1]
+    assert dag.get_task("words").application_args[-2] == "--attempt-number"
+    macros = dag.user_defined_macros
+    assert Template(template).render(**macros) == "42"
 
 
 def test_a_ledger_that_refuses_the_number(monkeypatch):
@@ -64,6 +86,33 @@ def test_a_ledger_that_refuses_the_number(monkeypatch):
         raise ConfigurationError("run 'ackledger db upgrade'")
 
     monkeypatch.setattr(submitting, "connected", refuse)
-    step = submitted(pipeline, "jobs.wordcount:pipeline", "words", application="run_step.py")
     with pytest.raises(AirflowFailException, match="run 'ackledger db upgrade'"):
-        step.execute({})
+        submitting.drawn_number()
+
+
+@pytest.mark.parametrize(("task", "submits"), [("words", False), ("notify", True), ("run", True)])
+def test_a_settled_step_starts_no_driver(monkeypatch, task, submits):
+    """A step of a settled batch that is cleared succeeds at once; what follows a settlement does run."""
+    started = []
+    monkeypatch.setattr(submitting, "_is_settled", lambda context: True)
+    monkeypatch.setattr(SparkSubmitOperator, "execute", lambda self, context: started.append(self))
+    made = step_task()
+    made.task_id = task
+    made.execute({})
+    assert bool(started) is submits
+
+
+@pytest.mark.parametrize("due", [True, False])
+def test_what_is_not_due_is_skipped(monkeypatch, due):
+    """What follows a settlement is skipped before its driver starts, whichever operator runs it."""
+
+    def asked(target, context):
+        if not due:
+            raise AirflowSkipException(f"nothing for {target}")
+
+    made = submitted(Elsewhere, pipeline, "m:p", "combine", application="run_step.py", due=asked)
+    if due:
+        made._pre_execute_hook({})
+    else:
+        with pytest.raises(AirflowSkipException, match="nothing for m:p"):
+            made._pre_execute_hook({})

@@ -3,4 +3,4 @@
 from ledger.airflow import pipeline_dag
 from tests.acceptance.letters import pipeline
 
-dag = pipeline_dag(pipeline, schedule=None, retries=0)
+dag = pipeline_dag(pipeline, schedule=None, submit="batch", retries=0)
