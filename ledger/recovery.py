@@ -1,5 +1,5 @@
-"""What to do about a batch that stands still, and what keeps states over batches waiting: in
-words."""
+"""What to do about a batch that stands still, in words; what of it is done; what keeps states over batches
+waiting."""
 
 import shlex
 from collections.abc import Sequence
@@ -11,11 +11,15 @@ from typing import Any
 from sqlalchemy import Connection, Row
 
 from ledger.commands import ANY_TARGET
-from ledger.queries import batches, checkpoints
+from ledger.database.connection import Database
+from ledger.errors import LostFileError
+from ledger.manifest import DataFile, Manifest, check_files
+from ledger.pipeline import Pipeline
+from ledger.queries import batches, checkpoints, runs
 from ledger.queries.batches import Batch
 from ledger.requests import REPROCESS
 from ledger.states import BatchKind, BatchStatus, RunState
-from ledger.steps import COMBINE, STATE
+from ledger.steps import COMBINE, STATE, SinkStep
 
 _FOLLOWING = ("combine", "stateful")
 _LONGEST = 300  # characters of a failure that are repeated in a sentence
@@ -151,3 +155,30 @@ def _shown(moment: datetime) -> str:
     """As the command takes it, in UTC."""
     midnight = (moment.hour, moment.minute, moment.second) == (0, 0, 0)
     return f"{moment:%Y-%m-%d}" if midnight else f"{moment:%Y-%m-%dT%H:%M:%S}"
+
+
+def finished(database: Database, pipeline: Pipeline, batch_id: int) -> set[str]:
+    """Steps that are committed and whose output is there. None of a batch that is held, or of which a step
+    failed: it is run again because something has been mended, whichever step that was."""
+    batch = database.transact(lambda c: batches.get_batch(c, batch_id))
+    found = database.transact(lambda c: runs.runs_of(c, batch_id))
+    newest = {run.stage: run.state for run in sorted(found, key=lambda run: run.stage_run_id)}
+    if batch.status is BatchStatus.HELD or RunState.FAILED in newest.values():
+        return set()
+    sinks = {step.name for step in pipeline.steps() if isinstance(step, SinkStep)}
+    return {
+        run.stage
+        for run in found
+        if run.state is RunState.COMMITTED
+        and (run.stage in sinks or batch.status.decided or _is_there(database, run.stage_run_id))
+    }
+
+
+def _is_there(database: Database, run_id: int) -> bool:
+    rows = database.transact(lambda c: runs.files(c, run_id))
+    files = [DataFile(row.path, row.bytes, row.rows, row.first_position) for row in rows]
+    try:
+        check_files(Manifest(tuple(files)))
+    except LostFileError:
+        return False
+    return True

@@ -10,18 +10,17 @@ from typing import TYPE_CHECKING
 
 from ledger import follow_ups, recovery, state_runs
 from ledger.database.connection import Database
-from ledger.errors import Failures, FencedError, LostFileError, NotReadyError
-from ledger.manifest import check_files
+from ledger.errors import Failures, FencedError, NotReadyError
 from ledger.payloads import try_to_keep
 from ledger.pipeline import Pipeline
 from ledger.publishing import Published, lost, needs_withholding, publish, unshown
-from ledger.queries import batches, checkpoints, publications, runs
+from ledger.queries import checkpoints, publications
 from ledger.replaced import remove_replaced
 from ledger.settlement import Settlement, settle_once
 from ledger.spark.failures import told, translated
 from ledger.stage_runs import Attempt, OpenedRun, Record, begin, fail, heartbeat, open_run
 from ledger.state_runs import Elsewhere, StateRun
-from ledger.states import BatchStatus, RunState
+from ledger.states import BatchStatus
 from ledger.steps import CombineStep, SinkStep, SourceStep, StateStep, Step
 from ledger.storage import private_output
 
@@ -75,7 +74,8 @@ def run_steps(
     """Run the steps of a batch in order, as one attempt: those that are not committed, and what reads them.
     ``on_step`` hears of each before (None) and after. ``attempt``: default: one that begins now."""
     results: list[StepResult] = []
-    trying, done = attempt or begin(job.database), _done(job, batch_id)
+    trying = attempt or begin(job.database)
+    done = recovery.finished(job.database, job.pipeline, batch_id)
     for step in job.pipeline.steps():
         if step.name in done and done.issuperset(step.inputs):
             continue
@@ -86,36 +86,13 @@ def run_steps(
     return results
 
 
-def _done(job: "Job", batch_id: int) -> set[str]:
-    """Steps that are committed and whose output is there; none of a batch that is held, which is run again
-    because something has been mended."""
-    batch = job.database.transact(lambda c: batches.get_batch(c, batch_id))
-    if batch.status is BatchStatus.HELD:
-        return set()
-    found = job.database.transact(lambda c: runs.runs_of(c, batch_id))
-    sinks = {step.name for step in job.pipeline.steps() if isinstance(step, SinkStep)}
-    return {
-        run.stage
-        for run in found
-        if run.state is RunState.COMMITTED
-        and (run.stage in sinks or batch.status.decided or _is_there(job, run.stage_run_id))
-    }
-
-
-def _is_there(job: "Job", run_id: int) -> bool:
-    try:
-        check_files(job.manifest(run_id))
-    except LostFileError:
-        return False
-    return True
-
-
 def settle_and_follow(
     job: "Job",
     batch_id: int,
     *,
     now: datetime | None = None,
     on_fenced: Callable[[], None] | None = None,
+    attempt: Attempt | None = None,
 ) -> Settlement:
     """Settle the batch if it can be decided at ``now``, then do what follows: its sinks show what is
     acked, folders that it has replaced go, its sources are told what became of it, and states over batches
@@ -123,18 +100,23 @@ def settle_and_follow(
     settlement = settle_once(job.database, batch_id, now=now)
     assert settlement is not None
     if settlement.status is BatchStatus.SETTLED:
-        _follow(job, batch_id, on_fenced)
+        _follow(job, batch_id, on_fenced, attempt)
     return settlement
 
 
-def _follow(job: "Job", batch_id: int, on_fenced: Callable[[], None] | None) -> None:
+def _follow(
+    job: "Job",
+    batch_id: int,
+    on_fenced: Callable[[], None] | None,
+    attempt: Attempt | None,
+) -> None:
     """Do what follows a settlement, in order: none of it waits for what fails before it."""
     failures = Failures(told)
     try_to_keep(job.database, batch_id)
     with failures.kept():
         publish_settled(job, batch_id)
     with failures.kept():
-        combine(job, batch_id, on_fenced)
+        combine(job, batch_id, on_fenced, attempt)
     with failures.kept():
         remove_replaced(job.database, batch_id)
     with failures.kept():

@@ -48,7 +48,6 @@ from ledger.steps import COMBINE, NOTIFY, STATE, WITHHOLD
 APPLICATION = Path(__file__).resolve().parent.parent / "run_step.py"
 _OWN_TASKS = (
     "open",
-    WHOLE,
     "settle",
     "publish",
     "complete",
@@ -100,10 +99,14 @@ def pipeline_dag(
     that waits for room (``max_pending``) looks again. ``dag_options``: further
     options of ``DAG``. Raises DeclarationError if the pipeline is not one.
     """
+    if submit not in ("stage", "batch"):
+        raise DeclarationError(
+            f"submit={submit!r} of the DAG of {pipeline.name!r}: expected 'stage' or 'batch'"
+        )
     steps = pipeline.steps()
     pipeline.check_guarantee(pipeline.guarantee or Settings().guarantee)
     for step in (*steps, *pipeline.followers()):
-        if step.name in _OWN_TASKS:
+        if step.name in _OWN_TASKS and submit == "stage":
             raise DeclarationError(
                 f"step {step.name!r} of {pipeline.name!r}: the DAG has a task of that name"
             )

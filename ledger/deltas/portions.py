@@ -34,6 +34,7 @@ from ledger.deltas.stored import (
 from ledger.manifest import DataFile
 
 MESSAGE, RAW = "_message", "_raw"
+MOST_DETAIL = 10_000  # characters of raw text kept in the ledger; the snapshot has all of it
 _NOTHING = Seen()
 
 
@@ -96,18 +97,23 @@ class Portion(Protocol):
     def files(self) -> Sequence[DataFile]:
         """All of them."""
 
+    @property
+    def size(self) -> int:
+        """How many rows there are to fold."""
+
     def fold(self, files: Sequence[DataFile]) -> Folded:
         """What some of the files add."""
 
 
 @dataclass(frozen=True)
 class Output:
-    """What a run wrote."""
+    """What a run wrote. ``size``: rows, and anchors where a row may have several."""
 
     files: Sequence[DataFile]
     written: Written
     acks: Acks
     edges: Edges
+    size: int
 
     def fold(self, files: Sequence[DataFile]) -> Folded:
         """The rows that are the run's own by its way of acking; those that it took over are emitted."""
@@ -156,6 +162,11 @@ class Records:
     roots: int
     edges: Edges
 
+    @property
+    def size(self) -> int:
+        """Records."""
+        return self.roots
+
     def fold(self, files: Sequence[DataFile]) -> Folded:
         """One delta a record; one that did not parse fails, with its raw text."""
         return Folded(united([self._fold(file) for file in files]))
@@ -171,9 +182,8 @@ class Records:
         deltas = fold_source(root, position, self.edges, errors)
         if errors is not None:
             raw = read_columns(file, (RAW,)).slice(0, len(position))
-            details = [
-                _text(one) for one in raw[RAW].filter(pa.array(errors.codes != NONE)).to_pylist()
-            ]
+            failing = raw[RAW].filter(pa.array(errors.codes != NONE))
+            details = [_text(one.as_py()) for one in failing]
             deltas = replace(deltas, fails=[replace(one, details=details) for one in deltas.fails])
         if MESSAGE in table.column_names:
             deltas = replace(deltas, message=table[MESSAGE].to_numpy())
@@ -181,13 +191,13 @@ class Records:
 
 
 def _text(raw: bytes | str | None) -> str | None:
-    """Raw text as it can be shown; base64 if it is not UTF-8."""
+    """The beginning of raw text as it can be shown; base64 if it is not UTF-8."""
     if raw is None or isinstance(raw, str):
-        return raw
+        return raw and raw[:MOST_DETAIL]
     try:
-        return raw.decode()
+        return raw.decode()[:MOST_DETAIL]
     except UnicodeDecodeError:
-        return "base64:" + base64.b64encode(raw).decode()
+        return f"base64:{base64.b64encode(raw).decode()}"[:MOST_DETAIL]
 
 
 def refused(root: Longs, reasons: pa.Array, shared: pa.Array | None) -> Fails:

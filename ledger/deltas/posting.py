@@ -4,11 +4,10 @@ The bucket's key refuses a second writer: a task that runs twice posts once.
 """
 
 import csv
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from io import StringIO
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,6 @@ from ledger.deltas.kernel import Deltas, Fails
 NO_REASON = "no reason given"
 CHUNK_BYTES = 1 << 16  # handed to the connection at once; its default, 8 KiB, costs a tenth more
 CHUNK_ROWS = 1 << 16
-MOST_DETAIL = 10_000  # characters of raw text kept in the ledger; the snapshot has all of it
 
 _DELTA = "batch_id, stage_run_id, root_id, delta, acked, emitted_edges, acked_edges"
 _FAIL = "batch_id, stage_run_id, root_id, reason, detail, shared"
@@ -66,40 +64,68 @@ class Posted:
         )
 
 
-def post_bucket(dsn: str, batch_id: int, run_id: int, bucket: int, deltas: Deltas) -> Posted:
-    """Post from a task of its own; the second writer of a bucket changes nothing."""
+def post_bucket(
+    dsn: str, batch_id: int, run_id: int, bucket: int, parts: Iterable[Deltas]
+) -> Posted:
+    """Post from a task of its own, part by part; the second writer of a bucket changes nothing."""
     with closing(_connect(dsn)) as connection:
-        try:
-            with connection.cursor() as cursor:
-                posted = post(cursor, batch_id, run_id, bucket, deltas)
-        except psycopg2.errors.UniqueViolation:
-            connection.rollback()  # another attempt of this task was first, with the same rows
-            return Posted.of(deltas)
+        with connection.cursor() as cursor:
+            posted = _copied(cursor, batch_id, run_id, parts)
+            try:
+                _put_bucket(cursor, run_id, bucket, posted)
+            except psycopg2.errors.UniqueViolation:
+                connection.rollback()  # another attempt of this task was first, with the same rows
+                return posted
         connection.commit()
     return posted
 
 
 def post(cursor: Any, batch_id: int, run_id: int, bucket: int, deltas: Deltas) -> Posted:
     """COPY all within the caller's transaction, then the bucket's row."""
-    chunks = chain([HEADER], _encoded(batch_id, run_id, deltas), [TRAILER])
+    posted = _copied(cursor, batch_id, run_id, [deltas])
+    _put_bucket(cursor, run_id, bucket, posted)
+    return posted
+
+
+def _copied(cursor: Any, batch_id: int, run_id: int, parts: Iterable[Deltas]) -> Posted:
+    posted, fails, messages = Posted(), list[Fails](), list[bytes]()
+    raised: list[Exception] = []
+
+    def made() -> Iterator[Deltas]:
+        try:
+            yield from parts
+        except Exception as exc:  # of a file, not of the COPY, as which psycopg2 would raise it
+            raised.append(exc)
+            raise
+
+    def chunks() -> Iterator[bytes]:
+        nonlocal posted
+        yield HEADER
+        for part in made():
+            posted += Posted.of(part)
+            fails.extend(part.fails)
+            if part.message is not None:
+                columns: Columns = {"batch": batch_id, "run": run_id, "root": part.root}
+                messages.append(encode({**columns, "message": part.message}))
+            yield from _encoded(batch_id, run_id, part)
+        yield TRAILER
+
     # Into the batch's own partition: routed through the parent it takes a fifth longer.
     statement = f"COPY {partition(batch_id)} ({_DELTA}) FROM STDIN (FORMAT binary)"
-    cursor.copy_expert(statement, Stream(chunks), CHUNK_BYTES)
-    post_fails(cursor, batch_id, run_id, deltas.fails)
-    if deltas.message is not None:
-        columns: Columns = {
-            "batch": batch_id,
-            "run": run_id,
-            "root": deltas.root,
-            "message": deltas.message,
-        }
-        parts = [HEADER, encode(columns), TRAILER]
-        cursor.copy_expert(
-            f"COPY replay_root ({_MESSAGE}) FROM STDIN (FORMAT binary)", Stream(parts)
-        )
+    try:
+        cursor.copy_expert(statement, Stream(chunks()), CHUNK_BYTES)
+    except psycopg2.Error as exc:
+        raise raised[0] if raised else exc from None
+    post_fails(cursor, batch_id, run_id, fails)
+    if messages:
+        statement = f"COPY replay_root ({_MESSAGE}) FROM STDIN (FORMAT binary)"
+        cursor.copy_expert(statement, Stream([HEADER, *messages, TRAILER]))
+    return posted
+
+
+def _put_bucket(cursor: Any, run_id: int, bucket: int, posted: Posted) -> None:
     statement = "INSERT INTO stage_run_bucket (stage_run_id, bucket, rows) VALUES (%s, %s, %s)"
-    cursor.execute(statement, (run_id, bucket, len(deltas.root)))
-    return Posted.of(deltas)
+    cursor.execute(statement, (run_id, bucket, posted.rows))
 
 
 def post_fails(cursor: Any, batch_id: int, run_id: int, fails: Sequence[Fails]) -> None:
@@ -111,7 +137,7 @@ def post_fails(cursor: Any, batch_id: int, run_id: int, fails: Sequence[Fails]) 
         details = some.details or [None] * len(some.root)
         columns = (some.root.tolist(), some.reason.tolist(), details, some.shared.tolist())
         for root, reason, detail, shared in zip(*columns, strict=True):
-            kept = None if detail is None else _storable(detail)[:MOST_DETAIL]
+            kept = None if detail is None else _storable(detail)
             writer.writerow([batch_id, run_id, root, reasons[reason], kept, shared])
     if lines.tell():
         lines.seek(0)

@@ -83,11 +83,12 @@ class Rows:
 
 def _joined_texts(columns: Sequence[Texts | None], lengths: Sequence[int]) -> Texts:
     words = sorted({word for column in columns if column is not None for word in column.words})
+    place = {word: number for number, word in enumerate(words)}
     codes = []
     for column, length in zip(columns, lengths, strict=True):
         if column is None:
             codes.append(np.full(length, NONE, np.int32))
         else:
-            places = np.array([*map(words.index, column.words), NONE], np.int32)
+            places = np.array([*map(place.__getitem__, column.words), NONE], np.int32)
             codes.append(places[column.codes])
     return Texts(np.concatenate(codes), tuple(words))

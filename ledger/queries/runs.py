@@ -27,6 +27,7 @@ class Run:
     lease_until: datetime
     closed_at: datetime | None
     output_rows: int | None
+    emitted_edges: int | None
 
     def holds_its_step(self, now: datetime) -> bool:
         """Whether an older attempt has to stay away: it has done the step, or its driver lives."""
@@ -47,7 +48,7 @@ class Emitted:
 
 _RUN = """
 SELECT stage_run_id, batch_id, stage, state, attempt_id, attempt_number, try_number, opened_at,
-       lease_until, closed_at, output_rows
+       lease_until, closed_at, output_rows, emitted_edges
 FROM stage_run
 """
 

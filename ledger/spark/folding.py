@@ -6,7 +6,8 @@ the footers say; else the rows are exchanged by root first.
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
@@ -21,11 +22,11 @@ import pyarrow.parquet as pq
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import to_arrow_schema
 from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
 
 from ledger.deltas import posting
-from ledger.deltas.kernel import Deltas, Fails
+from ledger.deltas.kernel import Deltas, Fails, united
 from ledger.deltas.portions import Folded, Output, Portion, Reading
 from ledger.deltas.posting import Posted
 from ledger.deltas.stored import FIRST, POSITION, SHARED, Seen
@@ -38,7 +39,9 @@ from ledger.spark.session import SPARK_ERRORS
 from ledger.stage_runs import OpenedRun
 
 FEW_ROWS = 100_000  # folded in this process: no task, and no connection but the commit's
-MOST_ROWS = 1 << 24  # of one file that a task folds in its memory
+MOST_ROWS = 1 << 22  # of one file, or of an exchange, that a task folds in its memory
+READ_ROWS = 1 << 20  # that a task acks at a time
+BUCKETS = 1 << 20  # more than a portion can have
 _TOLD = "told string"
 
 
@@ -60,9 +63,12 @@ class Outcome:
         """Post what is pending, in the transaction that commits the run."""
         batch_id = self.run.batch.batch_id
         with closing(connection.connection.cursor()) as cursor:
-            if self.pending is not None:
-                posting.post(cursor, batch_id, self.run.run_id, 0, self.pending)
-            posting.post_fails(cursor, batch_id, self.run.run_id, self.fails)
+            try:
+                if self.pending is not None:
+                    posting.post(cursor, batch_id, self.run.run_id, 0, self.pending)
+                posting.post_fails(cursor, batch_id, self.run.run_id, self.fails)
+            except psycopg2.Error as exc:  # which SQLAlchemy has not seen
+                raise DBAPIError.instance("COPY", None, exc, psycopg2.Error) from exc
 
     def __add__(self, other: "Outcome") -> "Outcome":
         drops = {
@@ -81,12 +87,12 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Read:
-    """Rows that a run acks because it read them, as it read them: see ``ledger.spark.inputs.root_rows``. ``rows``: how
-    many there may be."""
+    """Rows that a run acks because it read them, as it read them: see ``ledger.spark.inputs.root_rows``. ``size``: how
+    many there are."""
 
     frame: DataFrame
     reading: Reading
-    rows: int
+    size: int
 
 
 def fold(job: Job, run: OpenedRun, portions: Sequence[Portion | Read]) -> Outcome:
@@ -94,19 +100,16 @@ def fold(job: Job, run: OpenedRun, portions: Sequence[Portion | Read]) -> Outcom
     was decided and its partition is gone."""
     if not portions:
         return Outcome(run, Posted(), Seen(), 0, 0, {})
-    if sum(map(_size, portions)) <= FEW_ROWS:
+    if sum(portion.size for portion in portions) <= FEW_ROWS:
         folded = reduce(Folded.__add__, map(_fold_here, portions))
         return _outcome(run, folded, Posted.of(folded.deltas), folded.deltas)
-    first, found = 0, list[Outcome]()
-    for portion in portions:
-        made = _fold_there(job, run, portion, first)
-        first += len(made)
-        found += made
-    return reduce(Outcome.__add__, found)
-
-
-def _size(portion: Portion | Read) -> int:
-    return portion.rows if isinstance(portion, Read) else sum(one.rows for one in portion.files)
+    nothing = Outcome(run, Posted(), Seen(), 0, 0, {})
+    found = [
+        outcome
+        for place, portion in enumerate(portions)
+        for outcome in _fold_there(job, run, portion, place * BUCKETS)
+    ]
+    return reduce(Outcome.__add__, found, nothing)
 
 
 def _fold_here(portion: Portion | Read) -> Folded:
@@ -119,7 +122,8 @@ def _fold_there(job: Job, run: OpenedRun, portion: Portion | Read, first: int) -
     """Fold and post in the executors, in buckets from ``first`` on."""
     if isinstance(portion, Read):
         fold_table: Callable[[pa.Table], Folded] = portion.reading.fold_table
-        return _by_rows(job, run, portion.frame.coalesce(run.batch.ackers), fold_table, first)
+        rows = portion.frame.coalesce(run.batch.ackers)
+        return _by_rows(job, run, rows, fold_table, first, READ_ROWS)
     if _mixed(portion):
         assert isinstance(portion, Output)
         return _exchanged(job, run, portion, first)
@@ -156,7 +160,51 @@ def _tasks(run: OpenedRun, portion: Portion) -> list[_Task]:
     buckets: list[list[DataFile]] = [[] for _ in range(min(run.batch.ackers, len(portion.files)))]
     for file in sorted(portion.files, key=lambda file: -file.rows):
         min(buckets, key=lambda some: sum(one.rows for one in some)).append(file)
-    return [_Task(portion, sorted(files, key=lambda one: one.first_position)) for files in buckets]
+    return [
+        _Task(portion, sorted(files, key=lambda one: one.first_position))
+        for files in buckets
+        if files
+    ]
+
+
+class _Posting:
+    """Posts what a task folds, part by part, and sums up what there was to it."""
+
+    def __init__(self, dsn: str, batch_id: int, run_id: int):
+        self._to = (dsn, batch_id, run_id)
+        self._wrote, self._read_carried, self._with_rows = Seen(), 0, 0
+        self._drops: Counter[str] = Counter()
+
+    def post(self, bucket: int, parts: Iterable[Folded]) -> pa.RecordBatch:
+        """All parts in one bucket; what the driver is told."""
+        posted = posting.post_bucket(*self._to, bucket, _united(map(self._noted, parts)))
+        told = {
+            "posted": asdict(posted),
+            "wrote": asdict(self._wrote),
+            "read_carried": self._read_carried,
+            "with_rows": self._with_rows,
+            "drops": self._drops,
+        }
+        return pa.RecordBatch.from_pylist([{"told": json.dumps(told)}])
+
+    def _noted(self, part: Folded) -> Deltas:
+        self._wrote += part.wrote
+        self._read_carried += part.read_carried
+        self._with_rows += part.deltas.with_rows
+        self._drops.update(part.deltas.drops)
+        return part.deltas
+
+
+def _united(parts: Iterable[Deltas]) -> Iterator[Deltas]:
+    """The same deltas with fewer of one root: as many parts at a time as memory allows."""
+    waiting: list[Deltas] = []
+    for part in parts:
+        waiting.append(part)
+        if sum(len(one.root) for one in waiting) > MOST_ROWS:
+            yield united(waiting)
+            waiting = []
+    if waiting:
+        yield united(waiting)
 
 
 def _fold_files(
@@ -165,14 +213,13 @@ def _fold_files(
 ) -> Iterator[pa.RecordBatch]:  # fmt: skip
     for batch in batches:
         for number in batch.column(0).to_pylist():
-            folded = tasks[number].portion.fold(tasks[number].files)
-            bucket = first + number
-            posted = posting.post_bucket(dsn, batch_id, run_id, bucket, folded.deltas)
-            yield _told(folded, posted)
+            portion, files = tasks[number].portion, tasks[number].files
+            parts = (portion.fold([file]) for file in files)
+            yield _Posting(dsn, batch_id, run_id).post(first + number, parts)
 
 
 def _exchanged(job: Job, run: OpenedRun, portion: Output, first: int) -> list[Outcome]:
-    """The rows of all files by root, so that all of one input are together: then the same kernel."""
+    """The rows of all files by what they come from, so that all of one input are together: then the same kernel."""
     manifest = Manifest(tuple(portion.files))
     stored = with_position(read_stored(job, manifest), manifest, POSITION)
     identity = [n for n in (ANCHORS, ROOT, PARENT, INPUT) if n in stored.columns]
@@ -180,11 +227,10 @@ def _exchanged(job: Job, run: OpenedRun, portion: Output, first: int) -> list[Ou
     seen = Witness(*identity)
     rows = seen.watch(stored.select(*identity, POSITION, *marks))
     flat = by_anchor(rows) if ANCHORS in identity else rows.where(F.col(ROOT).isNotNull())
-    buckets = max(run.batch.ackers, manifest.rows // MOST_ROWS + 1)
-    parted = flat.repartition(buckets, ROOT)
-    found = _by_rows(job, run, parted, replace(portion, files=()).fold_table, first)
-    found[0] = replace(found[0], wrote=Seen(*seen.seen))
-    return found
+    buckets = max(run.batch.ackers, portion.size // MOST_ROWS + 1)
+    parted = flat.repartition(buckets, *(n for n in (ROOT, PARENT, INPUT) if n in flat.columns))
+    found = _by_rows(job, run, parted, replace(portion, files=()).fold_table, first, None)
+    return [*found, Outcome(run, Posted(), Seen(*seen.seen), 0, 0, {})]
 
 
 def _by_rows(
@@ -193,25 +239,33 @@ def _by_rows(
     rows: DataFrame,
     fold_table: Callable[[pa.Table], Folded],
     first: int,
+    most: int | None,
 ) -> list[Outcome]:
-    """Fold and post the rows of each partition by themselves."""
-    fields = to_arrow_schema(rows.schema)
-    work = partial(
-        _fold_rows, job.database.dsn, run.batch.batch_id, run.run_id, first, fold_table, fields
-    )
-    return _collected(run, rows, work)
+    """Fold and post the rows of each partition by themselves, at ``most`` so many at a time."""
+    to = (job.database.dsn, run.batch.batch_id, run.run_id)
+    return _collected(run, rows, partial(_fold_rows, *to, first, fold_table, most))
 
 
 def _fold_rows(
     dsn: str, batch_id: int, run_id: int, first: int, fold_table: Callable[[pa.Table], Folded],
-    fields: pa.Schema, batches: Iterator[pa.RecordBatch],
+    most: int | None, batches: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:  # fmt: skip
     context = TaskContext.get()
     assert context is not None
-    given = list(batches)
-    folded = fold_table(pa.Table.from_batches(given, given[0].schema if given else fields))
     bucket = first + context.partitionId()
-    yield _told(folded, posting.post_bucket(dsn, batch_id, run_id, bucket, folded.deltas))
+    yield _Posting(dsn, batch_id, run_id).post(bucket, map(fold_table, _tables(batches, most)))
+
+
+def _tables(batches: Iterator[pa.RecordBatch], most: int | None) -> Iterator[pa.Table]:
+    """The batches as tables of at least ``most`` rows, or as one."""
+    given: list[pa.RecordBatch] = []
+    for batch in batches:
+        given.append(batch)
+        if most is not None and sum(one.num_rows for one in given) >= most:
+            yield pa.Table.from_batches(given)
+            given = []
+    if given:
+        yield pa.Table.from_batches(given)
 
 
 def by_anchor(output: DataFrame) -> DataFrame:
@@ -231,17 +285,6 @@ def by_anchor(output: DataFrame) -> DataFrame:
     )
 
 
-def _told(folded: Folded, posted: Posted) -> pa.RecordBatch:
-    told = {
-        "posted": asdict(posted),
-        "wrote": asdict(folded.wrote),
-        "read_carried": folded.read_carried,
-        "with_rows": folded.deltas.with_rows,
-        "drops": dict(folded.deltas.drops),
-    }
-    return pa.RecordBatch.from_pylist([{"told": json.dumps(told)}])
-
-
 def _collected(
     run: OpenedRun, frame: DataFrame, work: Callable[..., Iterator[pa.RecordBatch]]
 ) -> list[Outcome]:
@@ -250,7 +293,10 @@ def _collected(
     try:
         rows = frame.mapInArrow(work, _TOLD).collect()
     except SPARK_ERRORS as exc:
-        raise _refused(run, exc) from exc
+        refused = _refused(run, exc)
+        if refused is None:
+            raise
+        raise refused from exc
     return [_heard(run, json.loads(row["told"])) for row in rows]
 
 
@@ -259,7 +305,7 @@ def _heard(run: OpenedRun, told: dict[str, Any]) -> Outcome:
     return Outcome(run, posted, wrote, **told)
 
 
-def _refused(run: OpenedRun, exc: Exception) -> Exception:
+def _refused(run: OpenedRun, exc: Exception) -> Exception | None:
     batch_id = run.batch.batch_id
     if f'UndefinedTable: relation "{posting.partition(batch_id)}"' in str(exc):
         return FencedError(
@@ -269,7 +315,7 @@ def _refused(run: OpenedRun, exc: Exception) -> Exception:
         )
     reason = unavailable(exc)
     if reason is None:
-        return exc
+        return None
     return UnavailableError(
         f"the ledger did not take the deltas of run {run.run_id}: {reason}. Run the step again"
     )
@@ -286,7 +332,7 @@ def unavailable(exc: Exception) -> str | None:
 
 def _mixed(portion: Portion) -> bool:
     """Whether rows of one input may lie in several files, so that no file can be folded by itself."""
-    if not isinstance(portion, Output) or portion.acks.by_reading or len(portion.files) < 2:
+    if not isinstance(portion, Output):
         return False
     if any(file.rows > MOST_ROWS for file in portion.files):
         return True
@@ -304,11 +350,14 @@ def _parents(file: DataFile) -> tuple[int, int] | None:
     """The least and the greatest parent in a file, by its footer; None: it has no row with one."""
     with fsspec.open(file.path, "rb") as stream:
         metadata = pq.read_metadata(stream)
-    found = []
+    found, named = [], metadata.num_rows == 0
     for group in range(metadata.num_row_groups):
         for place in range(metadata.num_columns):
             column = metadata.row_group(group).column(place)
-            if column.path_in_schema in (PARENT, f"{ANCHORS}.list.element.parent"):
+            path = column.path_in_schema
+            # Of a list the path between depends on who wrote the file, and how.
+            if path == PARENT or (path.startswith(f"{ANCHORS}.") and path.endswith(".parent")):
+                named = True
                 known = column.statistics
                 if known is None or (
                     not known.has_min_max and known.null_count != column.num_values
@@ -316,6 +365,8 @@ def _parents(file: DataFile) -> tuple[int, int] | None:
                     return _UNKNOWN
                 if known.has_min_max:
                     found.append((known.min, known.max))
+    if not named:
+        return _UNKNOWN
     if not found:
         return None
     return min(low for low, _ in found), max(high for _, high in found)

@@ -58,7 +58,7 @@ def run_stage(job: Job, run: OpenedRun, step: StageStep) -> Record:
     )
     tracking = tracking_of(job, run, step)
     carries = carried is not None
-    outcome = fold(job, run, tracking.portions(manifest, frames, carries=carries))
+    outcome = fold(job, run, tracking.portions(manifest, frames, anchors, carries=carries))
     tracking.check(outcome, wrote, anchors)
     record = posted(record, outcome)
     commit(

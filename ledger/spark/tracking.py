@@ -12,6 +12,7 @@ from ledger.deltas.edges import Edges
 from ledger.deltas.portions import Acks, OnEmit, OnRead, Output, Portion, Reading
 from ledger.deltas.stored import Written
 from ledger.manifest import Manifest
+from ledger.queries.runs import Run
 from ledger.spark.anchors import AnchorWitness
 from ledger.spark.folding import Outcome, Read
 from ledger.spark.inputs import root_rows
@@ -28,7 +29,7 @@ class Tracking(Protocol):
     """What of a stage's run is folded and checked."""
 
     def portions(
-        self, manifest: Manifest, frames: Frames, *, carries: bool
+        self, manifest: Manifest, frames: Frames, anchors: AnchorWitness | None, *, carries: bool
     ) -> Sequence[Portion | Read]:
         """What is to be folded. ``frames``: what it read. ``carries``: some rows were taken over, for which the stage
         did not run."""
@@ -44,7 +45,7 @@ class NoTracking:
     """Of a run without ackers, and of a stage behind the last tracked one: nothing."""
 
     def portions(
-        self, manifest: Manifest, frames: Frames, *, carries: bool
+        self, manifest: Manifest, frames: Frames, anchors: AnchorWitness | None, *, carries: bool
     ) -> Sequence[Portion | Read]:
         """None."""
         return ()
@@ -65,7 +66,7 @@ class LastTracked(NoTracking):
     run: OpenedRun
 
     def portions(
-        self, manifest: Manifest, frames: Frames, *, carries: bool
+        self, manifest: Manifest, frames: Frames, anchors: AnchorWitness | None, *, carries: bool
     ) -> Sequence[Portion | Read]:
         """All of its inputs."""
         return [read_by(self.job, self.run, frames)]
@@ -81,11 +82,12 @@ class Tracked:
     acks: Acks
 
     def portions(
-        self, manifest: Manifest, frames: Frames, *, carries: bool
+        self, manifest: Manifest, frames: Frames, anchors: AnchorWitness | None, *, carries: bool
     ) -> Sequence[Portion | Read]:
         """What it wrote; and of its inputs what it acks by reading."""
         edges = edges_of(self.job, self.run)
-        output = Output(manifest.files, Written(tuple(self.run.inputs)), self.acks, edges)
+        size = manifest.rows + (anchors.edges if anchors else 0)
+        output = Output(manifest.files, Written(tuple(self.run.inputs)), self.acks, edges, size)
         if self.acks.by_reading:
             return [output, read_by(self.job, self.run, frames)]
         if not carries:
@@ -141,7 +143,13 @@ def read_by(job: Job, run: OpenedRun, frames: Frames) -> Read:
         partial(DataFrame.unionByName, allowMissingColumns=True), map(root_rows, frames.values())
     )
     reading = Reading(tuple(run.inputs), edges_of(job, run))
-    return Read(rows, reading, sum(read.output_rows or 0 for read in run.inputs.values()))
+    return Read(rows, reading, sum(_anchors(job, *one) for one in run.inputs.items()))
+
+
+def _anchors(job: Job, name: str, read: Run) -> int:
+    """How many roots the rows have that a run passed on, counted for each row."""
+    readers = len(job.pipeline.consumers(name))
+    return (read.emitted_edges or 0) // readers if readers else read.output_rows or 0
 
 
 def posted(record: Record, outcome: Outcome) -> Record:

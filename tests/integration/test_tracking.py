@@ -102,6 +102,19 @@ def test_on_read_acks_what_it_swallows(runner, tmp_path, folded_by):
     assert run.settled(run.open()).failed == 0
 
 
+def test_what_was_swallowed_is_counted_once(runner, tmp_path, folded_by):
+    """Inputs that a stage read and did not emit are counted, also where rows of one input lie in several files."""
+    numbers(tmp_path)
+
+    def scattered(frame):
+        return thrice(odd(frame)).repartition(4, "copy")
+
+    run = runner(chain(scattered, acks="on_read"))
+    assert run.settled(run.open()).failed == 0
+    found = rows(run.job.database, "SELECT reason, records FROM stage_run_drop")
+    assert [tuple(one) for one in found] == [("read", COUNT // 2)]
+
+
 def test_many_children_ack_their_parent_once(runner, tmp_path, sink_rows, folded_by):
     """A parent with several children, also in several partitions, is acked once."""
     numbers(tmp_path)
@@ -348,7 +361,7 @@ def test_whole_posting_twice(runner, tmp_path):
     roots = np.arange(10)
     reasons = Texts.of(np.where(roots == 4, 0, NONE).astype(np.int32), ["bad\0"])
     deltas = fold_source(roots, roots, Edges(opened.run_id, "numbers", ["keep"], {}), reasons)
-    given = (run.job.database.dsn, batch.batch_id, opened.run_id, 0, deltas)
+    given = (run.job.database.dsn, batch.batch_id, opened.run_id, 0, [deltas])
     first = post_bucket(*given)
     assert post_bucket(*given) == first
     assert (first.rows, first.emitted_edges, first.failed_roots) == (10, 9, 1)
