@@ -58,11 +58,17 @@ class Airflow(AirflowApi):
         }
         self.api("POST", f"/dags/{dag}/clearTaskInstances", body)
 
-    def log(self, dag: str, run: str, task: str) -> str:
-        """What the last try of a task has logged."""
+    def log(self, dag: str, run: str, task: str, until: str = "") -> str:
+        """What the last try of a task has logged, once it has ``until``: a run may end before the last lines are
+        written."""
         folder = self.home / "airflow" / "logs" / f"dag_id={dag}" / f"run_id={run}"
-        tries = (folder / f"task_id={task}").glob("*.log")
-        return max(tries, key=lambda path: path.stat().st_mtime).read_text()
+
+        def written() -> str | None:
+            tries = (folder / f"task_id={task}").glob("*.log")
+            text = max(tries, key=lambda path: path.stat().st_mtime).read_text()
+            return text if until in text else None
+
+        return str(wait(written, f"{until!r} in the log of {task}", 60))
 
     def ended(self, dag: str, run: str) -> str:
         """Wait until a run has ended; its state."""
