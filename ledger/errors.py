@@ -82,6 +82,12 @@ class TooManyFailedError(LedgerError):
     """More than ``max_failed_ratio`` of a batch's records failed through their own fault."""
 
 
+class UndecidedError(LedgerError):
+    """A batch that has run waits for a person: another attempt would run all of it again."""
+
+    permanent = True
+
+
 class UnavailableError(LedgerError):
     """The database, or a file system, did not answer; the call may be repeated."""
 

@@ -18,7 +18,7 @@ from uuid import UUID
 
 from ledger.database.connection import persist
 from ledger.database.upgrade import connect
-from ledger.errors import EXIT_PERMANENT, LedgerError
+from ledger.errors import EXIT_PERMANENT, UndecidedError
 from ledger.loading import load_pipeline
 from ledger.running import (
     StepResult,
@@ -87,12 +87,6 @@ def _run(given: argparse.Namespace) -> int:
     return 0
 
 
-class _UndecidedError(LedgerError):
-    """A batch that waits for a person; another attempt would run all of it again."""
-
-    permanent = True
-
-
 def _run_whole(job: Job, batch_id: int, attempt: Attempt) -> None:
     """Run the steps that are left of a batch, settle it, and do what follows."""
 
@@ -105,7 +99,7 @@ def _run_whole(job: Job, batch_id: int, attempt: Attempt) -> None:
     run_steps(job, batch_id, on_step, attempt, on_fenced=_leave)
     done = settle_and_follow(job, batch_id, on_fenced=_leave, attempt=attempt)
     if not done.status.decided:
-        raise _UndecidedError(f"batch {batch_id} is {done.status}: {done.reason}")
+        raise UndecidedError(f"batch {batch_id} is {done.status}: {done.reason}")
     acked = done.roots - done.failed
     told = (batch_id, done.status, done.roots, acked, done.failed)
     _log.info("batch %s is %s: %s records, %s acked, %s failed", *told)

@@ -325,5 +325,6 @@ def test_what_is_permanent():
         "DeclarationError",
         "ConfigurationError",
         "InputError",
+        "UndecidedError",
     ]
     assert EXIT_PERMANENT == 65
