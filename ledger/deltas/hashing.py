@@ -21,7 +21,7 @@ _PRIME_1, _PRIME_2, _PRIME_3, _PRIME_4, _PRIME_5 = (
         0x27D4EB2F165667C5,
     )
 )
-_LONGEST = 32  # bytes of a text: of more XXH64 mixes four lanes, which no name here needs
+_STRIPE = 32  # bytes that XXH64 mixes at a time, in four lanes; what is left by eight, four, one
 
 
 def hash_longs(values: Longs, seeds: Hashes | np.uint64 = SEED) -> Hashes:
@@ -37,9 +37,9 @@ def hash_text(text: str, seeds: Hashes | np.uint64 = SEED) -> Hashes:
     data = text.encode()
     with np.errstate(over="ignore"):
         hashes = np.atleast_1d(np.asarray(seeds, np.uint64)).copy()
-        if len(data) >= _LONGEST:
+        if len(data) >= _STRIPE:
             hashes = _lanes(data, hashes)
-            rest = data[len(data) // 32 * 32 :]
+            rest = data[len(data) // _STRIPE * _STRIPE :]
         else:
             hashes += _PRIME_5
             rest = data

@@ -157,7 +157,7 @@ def fold_output(output: Rows, edges: Edges) -> Deltas:
 
 
 def fold_read(read: Rows, edges: Edges) -> Deltas:
-    """Deltas of what was read, each row of it acked; where it fails here, ``failed`` says why."""
+    """Deltas of what was read, each row of it acked."""
     rows = _Ordered.of(read)
     nothing = np.zeros(len(rows.roots), np.int64)
     mixed = _by_block(edges.acked, rows.rows.parent, rows.rows.root, rows.rows.input)

@@ -5,6 +5,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -232,6 +233,13 @@ def test_interleaved_parents_are_one():
     found = kernel.fold_emitted(flat(written, lists=False), edges(1))
     assert found.acked_edges.tolist() == [2]
     assert found.with_rows == 2
+
+
+@given(st.text(max_size=120), st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=3))
+def test_texts_of_any_length(text, seeds):
+    """As another library has it: below and above the 32 bytes that are mixed at a time."""
+    found = hash_text(text, np.array(seeds, np.uint64)).tolist()
+    assert found == [xxhash.xxh64_intdigest(text.encode(), seed=seed) for seed in seeds]
 
 
 @pytest.mark.parametrize(
