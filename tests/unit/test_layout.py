@@ -4,6 +4,7 @@ import ast
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -121,3 +122,11 @@ def test_public_names():
     assert ledger.__all__ == sorted(ledger.__all__)
     assert len((ROOT / "ledger" / "__init__.py").read_text().splitlines()) < 50
     assert (ROOT / "ledger" / "py.typed").exists()
+
+
+def test_the_wheel_has_every_package():
+    """A folder of the package that the build does not name is missing where it is installed."""
+    named = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    folders = {path.parent.relative_to(ROOT) for path in (ROOT / "ledger").rglob("__init__.py")}
+    inside = {".".join(folder.parts) for folder in folders if "migrations" not in folder.parts}
+    assert set(named) == inside | {"ledger.migrations", "ledger.migrations.versions"}
