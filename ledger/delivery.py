@@ -40,8 +40,8 @@ def require_staged(delivery: Delivery) -> None:
     """Raise LostFileError unless all that was staged is still there."""
     check_files(
         Manifest(delivery.files),
-        "Of a settled batch clear the task withhold, or run ackledger publish MODULE:PIPELINE: "
-        "the rows are staged anew from the sink's input. Of one that is not settled run the sink again",
+        "Of a settled batch run ackledger publish MODULE:PIPELINE, or clear the task withhold "
+        "(run, where one task runs all steps): the rows are staged anew from the sink's input. Of one that is not settled run the sink again",
     )
 
 

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 from ledger.errors import LostFileError
 
 _RUN_AGAIN = (
-    "Run the step that wrote it again: in Airflow clear its task and those downstream of it"
+    "Run the step that wrote it again: in Airflow clear the task that ran it, and those downstream"
 )
 
 

@@ -19,7 +19,7 @@ from ledger.queries import batches, checkpoints, runs
 from ledger.queries.batches import Batch
 from ledger.requests import REPROCESS
 from ledger.states import BatchKind, BatchStatus, RunState
-from ledger.steps import COMBINE, STATE, SinkStep
+from ledger.steps import SinkStep
 
 _FOLLOWING = ("combine", "stateful")
 _LONGEST = 300  # characters of a failure that are repeated in a sentence
@@ -30,12 +30,10 @@ def run_again(
 ) -> str:
     """The command, with further ``options``, or the click, that goes on with a batch at ``stage``, or
     where it stands."""
-    following = _following(batch, stage)
     if batch.dag_id:
-        task = f"the task {following or stage} and those after it" if stage else "its failed tasks"
         run_id = batch.run_id.removesuffix(REPROCESS)  # the batch has it, Airflow's run has not
-        return f"in Airflow clear {task} in run {run_id} of DAG {batch.dag_id}"
-    if following:
+        return f"in Airflow clear the failed tasks of run {run_id} of DAG {batch.dag_id}"
+    if _follows(batch, stage):
         return f"ackledger {shlex.join(['publish', target, '--batch', str(batch.batch_id)])}"
     if batch.kind is BatchKind.REPLAY:
         given = ["replay", target, "--batch", str(batch.original_id), "--run-id", asked_as(batch)]
@@ -68,12 +66,10 @@ def _run(batch: Batch, target: str, *options: str) -> list[str]:
     return ["run", target, *interval, *options, *chain.from_iterable(params)]
 
 
-def _following(batch: Batch, stage: str | None) -> str | None:
-    """The task in which a step runs that follows the settlement; None for any other step."""
+def _follows(batch: Batch, stage: str | None) -> bool:
+    """Whether a step follows the settlement."""
     step = next((one for one in batch.topology if one["name"] == stage), {})
-    if step.get("kind") == "stateful" or step.get("stateful"):
-        return STATE
-    return COMBINE if step.get("kind") == "combine" or step.get("after") else None
+    return step.get("kind") in _FOLLOWING or bool(step.get("stateful") or step.get("after"))
 
 
 def waits_for(connection: Connection, batch_id: int) -> list[str]:

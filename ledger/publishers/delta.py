@@ -199,7 +199,7 @@ class DeltaPublisher(Publisher):
         if columns is None:
             raise NotReadyError(
                 f"Delta table {self._path} is not there, and nothing tells which columns it has. Run the "
-                "sink again: in Airflow clear its task"
+                "sink again: in Airflow clear the task that ran it"
             )
         self._require_files_fit(staged, columns, f"Delta table {self._path}, which is to be made")
         struct = json.dumps({"type": "struct", "fields": nullable(columns)})

@@ -161,7 +161,7 @@ class TableFolder:
             expected = "/".join(f"{name}=..." for name in self.partition_by)
             raise IntegrityError(
                 f"file {path}: expected it in folders {expected}, and no other with = in its name. Run the "
-                "sink again: in Airflow clear its task"
+                "sink again: in Airflow clear the task that ran it"
             )
         return values
 

@@ -81,8 +81,8 @@ def _opened(file: DataFile) -> Iterator[pq.ParquetFile]:
     except (FileNotFoundError, pa.ArrowException) as exc:
         raise LostFileError(
             f"file {file.path}: expected a Parquet file of {file.rows} rows, found: {exc}. Of a settled "
-            "batch delete the file and run ackledger publish MODULE:PIPELINE, or clear the task withhold: "
-            "the rows are staged anew. Of one that is not settled run the sink again"
+            "batch delete the file and run ackledger publish MODULE:PIPELINE, or clear the task withhold "
+            "(run, where one task runs all steps): the rows are staged anew. Of one that is not settled run the sink again"
         ) from exc
     except OSError as exc:
         raise UnavailableError(

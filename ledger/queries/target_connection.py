@@ -130,7 +130,7 @@ def _error(url: sa.URL, exc: DBAPIError) -> LedgerError:
             "staged against has changed since, or it comes from a combine or a state, or a "
             "trigger, a missing partition, or a row of another batch is in the way: change the "
             "table so that it takes the row, then publish it again: ackledger publish "
-            "MODULE:PIPELINE, or clear the task publish"
+            "MODULE:PIPELINE, or in Airflow clear the task that failed"
         )
     refused = not code and any(phrase in str(exc.orig) for phrase in REFUSED)
     if refused or code in ("42501", "25006"):  # no right, or read-only
