@@ -3,10 +3,11 @@
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from py4j import java_gateway
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -21,7 +22,7 @@ os.environ["AIRFLOW_HOME"] = _AIRFLOW_HOME.name
 os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
 from tests.support import jvm  # noqa: E402
 
-os.environ["SPARK_SUBMIT_OPTS"] = jvm.options()
+os.environ.update(jvm.environment())
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 
 from ledger.database import embedded  # noqa: E402
@@ -142,22 +143,32 @@ def spark() -> Iterator["SparkSession"]:  # noqa: F821
     """One local session for all tests; a task may be tried twice."""
     warehouse = f"{tempfile.gettempdir()}/ackledger-warehouse"
     options = {"spark.sql.shuffle.partitions": "2", "spark.sql.warehouse.dir": warehouse}
+    options |= {"spark.buffer.pageSize": "1m"} | dict.fromkeys(jvm.REMEMBERED, "5")
     given = " ".join(f"--conf {name}={value}" for name, value in options.items())
     os.environ["PYSPARK_SUBMIT_ARGS"] = f"--driver-memory 2g {given} pyspark-shell"
     from ledger.spark.session import build_session
 
-    session = build_session("tests", "local[2, 2]")
-    _import_often_used(session)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in jvm.environment(*jvm.LONG_LIVED).items():
+            patch.setenv(name, value)
+        _remember_classes()
+        session = build_session("tests", "local[2, 2]")
     yield session
     session.stop()
 
 
-def _import_often_used(session: "SparkSession") -> None:  # noqa: F821
-    """Spare each call the search for a class: PySpark imports packages, and looks through every jar."""
-    from py4j.java_gateway import java_import
+def _remember_classes() -> None:
+    """Spare each call of Java the question which class a name is, for each of its parts."""
+    for kind in (java_gateway.JVMView, java_gateway.JavaPackage, java_gateway.JavaClass):
+        kind.__getattr__ = _remembered(kind.__getattr__)
 
-    java_import(session._jvm, "org.apache.spark.api.python.PythonUtils")
-    java_import(session._jvm, "org.apache.spark.sql.api.python.PythonSQLUtils")
+
+def _remembered(asked: Callable[[object, str], object]) -> Callable[[object, str], object]:
+    def once(self: object, name: str) -> object:
+        found = self.__dict__[name] = asked(self, name)
+        return found
+
+    return once
 
 
 @pytest.fixture(autouse=True)

@@ -1,18 +1,26 @@
 """How the JVMs of tests start: with little to compile, and with the classes of Spark from an archive.
 
-``python -m tests.support.jvm`` makes the archive in the virtual environment, once: a JVM that finds
-its classes there need not read them from the jars. One that cannot use it, as of another Java,
-starts as it would without.
+``python -m tests.support.jvm`` makes in the virtual environment, once, what they share: an archive
+of Spark's classes, which a JVM need not read from the jars then; the few defaults of Hadoop that
+local files need; and a local file system that starts no process for each permission it sets. A JVM
+that cannot use one of them, as of another Java, starts as it would without.
 """
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
+import zipfile
 from pathlib import Path
+from xml.etree import ElementTree
+
+import pyspark
 
 ARCHIVE = Path(sys.prefix) / "spark-classes.jsa"
+DEFAULTS = Path(sys.prefix) / "hadoop-defaults.jar"
+FILES = Path(sys.prefix) / "local-files.jar"
 # Batches of tests are too small for code to be compiled, or plans to be changed while they run.
 FACTORY = "spark.sql.codegen.factoryMode"
 PLAIN = {
@@ -22,34 +30,91 @@ PLAIN = {
 }
 # These JVMs live for seconds: what they compile at leisure never pays.
 _BRIEF = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xlog:disable")
+# The session of all tests: room for what dies young, and no memory of jobs that nobody looks at.
+LONG_LIVED = ("-Xms1500m", "-Xmn700m")
+REMEMBERED = (
+    "spark.ui.retainedJobs",
+    "spark.ui.retainedStages",
+    "spark.ui.retainedTasks",
+    "spark.sql.ui.retainedExecutions",
+)
+# Each task gets Hadoop's configuration, with 1,364 defaults of YARN, object stores and much else.
+_NEEDED = (
+    "fs.AbstractFileSystem.file",
+    "fs.automatic",
+    "fs.client",
+    "fs.creation",
+    "fs.defaultFS",
+    "fs.file",
+    "fs.permissions",
+    "hadoop.security.auth",
+    "hadoop.security.group.mapping",
+    "hadoop.tmp.dir",
+    "io.",
+    "mapreduce.fileoutputcommitter",
+    "mapreduce.job.committer",
+    "mapreduce.output",
+)
 _ROOT = Path(__file__).resolve().parents[2]
 
 
-def options(archive: str = f"-XX:SharedArchiveFile={ARCHIVE}") -> str:
-    """What ``SPARK_SUBMIT_OPTS`` says to every JVM of a driver."""
-    return " ".join([*_BRIEF, archive, *(f"-D{name}={value}" for name, value in PLAIN.items())])
+def environment(*more: str, archive: str = f"-XX:SharedArchiveFile={ARCHIVE}") -> dict[str, str]:
+    """The variables that every JVM of a driver starts with."""
+    given = [*_BRIEF, archive, *more, *(f"-D{name}={value}" for name, value in PLAIN.items())]
+    if DEFAULTS.exists():
+        given.append(f"-Xbootclasspath/a:{DEFAULTS}")
+    if FILES.exists():
+        given.append("-Dspark.hadoop.fs.file.impl=LocalFiles")
+    return {"SPARK_SUBMIT_OPTS": " ".join(given), "SPARK_DIST_CLASSPATH": str(FILES)}
+
+
+def _needed_defaults(hadoop: Path) -> None:
+    """Put those of Hadoop's defaults that local files need where they are found before the others."""
+    with zipfile.ZipFile(hadoop) as given, zipfile.ZipFile(DEFAULTS, "w") as made:
+        for name in ("core-default.xml", "mapred-default.xml", "yarn-default.xml"):
+            root = ElementTree.fromstring(given.read(name))
+            for one in root.findall("property"):
+                if not (one.findtext("name") or "").startswith(_NEEDED):
+                    root.remove(one)
+            made.writestr(name, ElementTree.tostring(root))
+
+
+def _local_files(hadoop: Path) -> None:
+    """Compile the local file system, where there is a compiler."""
+    if shutil.which("javac") is None:
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(__file__).with_name("LocalFiles.java")
+        javac = ("javac", "-proc:none", "-cp", hadoop, "-d", folder, source)
+        subprocess.run(javac, check=True)
+        with zipfile.ZipFile(FILES, "w") as made:
+            for found in Path(folder).iterdir():
+                made.write(found, found.name)
 
 
 def main() -> None:
-    """Make the archive, unless it is there."""
-    if ARCHIVE.exists():
+    """Make what the JVMs share, unless it is there and newer than this file."""
+    if ARCHIVE.exists() and ARCHIVE.stat().st_mtime > Path(__file__).stat().st_mtime:
         return
     began = time.monotonic()
     sys.stdout.write("archive of Spark's classes for the tests ... ")
     sys.stdout.flush()
+    (hadoop,) = Path(pyspark.__file__).parent.glob("jars/hadoop-client-api-*.jar")
+    _needed_defaults(hadoop)
+    _local_files(hadoop)
     made = ARCHIVE.with_suffix(".part")
-    environment = {
+    given = {
         **os.environ,
         "PYTHONPATH": str(_ROOT),
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_SUBMIT_OPTS": options(f"-XX:ArchiveClassesAtExit={made}"),
+        **environment(archive=f"-XX:ArchiveClassesAtExit={made}"),
     }
     submit = Path(sys.executable).with_name("spark-submit")
     quiet = ("--conf", "spark.ui.enabled=false", "--master", "local[2]")
     done = subprocess.run(
         [submit, *quiet, __file__, "run"],
-        env=environment,
+        env=given,
         capture_output=True,
         text=True,
         check=False,
