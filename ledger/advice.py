@@ -34,7 +34,10 @@ def advise(summary: Summary, target: str = ANY_TARGET) -> Advice | None:
             f"{name}: {left} are yet to publish what is acked of it",
             (
                 ("Publish it", f"ackledger publish {target} --batch {summary.batch_id}"),
-                ("In Airflow", "clear its task withhold (run, if it has none), and those downstream"),
+                (
+                    "In Airflow",
+                    "clear its task withhold (run, if it has none), and those downstream",
+                ),
             ),
         )
     if summary.status is BatchStatus.SUPERSEDED:

@@ -28,8 +28,11 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructField, StructType
 
 from ledger.database import embedded
 from ledger.database.connection import Database
@@ -53,6 +56,7 @@ from ledger.running import run_steps, settle_and_follow
 from ledger.settings import Settings
 from ledger.sinks import ParquetSink, PostgresSink
 from ledger.sources import FileSource
+from ledger.spark import fitting
 from ledger.spark.job import Job
 from ledger.spark.reading import struct
 from ledger.spark.session import build_session
@@ -116,8 +120,9 @@ def run_batch(
     """Run one batch over given rows and settle it at ``now`` (default: the database's clock).
 
     ``sources``, ``references``: rows by name, as dicts or a DataFrame of the declared columns; what
-    is not given is empty. ``after``: go on in the ledger of an earlier result, with the next
-    interval, for what several batches share. Raises DeclarationError on an unknown name.
+    is not given is empty; moments without a zone are UTC. ``after``: go on in the ledger of an
+    earlier result, with the next interval, for what several batches share. Raises DeclarationError
+    on an unknown name, and on a row that is none of its source.
     """
     lab = (
         after.lab
@@ -240,14 +245,18 @@ class _Lab:
         return made
 
     def _files(self, name: str, source: AnySource, rows: Rows) -> FileSource:
+        """A source of files that hold the rows: two, as far as they go."""
         schema = struct(source.schema)
-        frame = (
-            rows if isinstance(rows, DataFrame) else self.spark.createDataFrame(list(rows), schema)
-        )
         folder = self._folder / "sources" / f"{name}-{next(_numbers)}"
-        frame.select(*(F.col(f"`{f.name}`").cast(f.dataType) for f in schema.fields)).write.parquet(
-            str(folder)
-        )
+        if isinstance(rows, DataFrame):
+            columns = (F.col(f"`{f.name}`").cast(f.dataType) for f in schema.fields)
+            rows.select(*columns).write.parquet(str(folder))
+        else:
+            folder.mkdir(parents=True)
+            table, half = _table(name, schema, rows), len(rows) // 2
+            for number, part in enumerate((table[:half], table[half:])):
+                if part.num_rows or number:
+                    pq.write_table(part, folder / f"{number}.parquet")
         return FileSource(f"{folder}/*.parquet", schema=schema, format="parquet")
 
     def run(
@@ -318,6 +327,26 @@ class _Lab:
             return []
         frame = self.spark.read.option("basePath", str(folder)).parquet(*shown).drop("batch")
         return [row.asDict(recursive=True) for row in frame.collect()]
+
+
+def _table(name: str, schema: StructType, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+    """The rows in the types of the schema; a null goes to the source, whatever the schema says.
+
+    Raises DeclarationError for a column that the schema has not, and for a value that is of another
+    type.
+    """
+    for number, row in enumerate(rows, start=1):
+        for column in row:
+            if column not in schema.names:
+                hint = suggestion(column, schema.names)
+                raise DeclarationError(f"row {number} of {name!r} has a column {column!r}{hint}")
+    fields = [StructField(field.name, field.dataType) for field in schema.fields]
+    given = [[row.get(column) for column in schema.names] for row in rows]
+    columns, errors = fitting.yielded(StructType(fields)).fit(given)
+    for number, error in enumerate(errors, start=1):
+        if error is not None:
+            raise DeclarationError(f"row {number} of {name!r}: {error.removeprefix('yielded ')}")
+    return pa.table(columns, names=schema.names)
 
 
 def _check_names(kind: str, given: Mapping[str, Rows], known: Any) -> None:

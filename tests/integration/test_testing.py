@@ -231,3 +231,22 @@ def test_names_that_are_none(spark):
         testing.run_batch(orders(), {}, spark=spark, faults=[testing.lose_file("knwon")])
     with pytest.raises(DeclarationError, match="did you mean 'deltas_posted'"):
         testing.crash_at("delta_posted")
+
+
+def test_rows_are_of_the_declared_types(spark):
+    """A row that is no row of the source is refused where it was given; a moment without a zone is
+    UTC; a null goes to the source, which may refuse it."""
+    with pytest.raises(DeclarationError, match=r"row 2 of 'orders'.* 'costumer'.*'customer'\?"):
+        testing.run_batch(orders(), {"orders": [{"id": 1}, {"costumer": 2}]}, spark=spark)
+    with pytest.raises(DeclarationError, match=r"row 1 of 'orders': id: expected int, found 1\.5"):
+        testing.run_batch(orders(), {"orders": [{"id": 1.5}]}, spark=spark)
+    made = Pipeline("strict")
+    made.source("orders", FileSource("orders.csv", schema="id INT NOT NULL, at TIMESTAMP"))
+    made.sink("out", ParquetSink("out"), reads="orders")
+    noon = datetime(2024, 5, 1, 12)
+    result = testing.run_batch(made, {"orders": [{"id": None}, {"id": 1, "at": noon}]}, spark=spark)
+    assert [failure.stage for failure in result.failed] == ["orders"]
+    assert result.rows["out"][0]["id"] == 1
+    folder = result.made.steps()[0].source.path.rpartition("/")[0]
+    kept = spark.read.parquet(folder).where("id = 1").select(F.unix_timestamp("at"))
+    assert kept.first()[0] == noon.replace(tzinfo=UTC).timestamp()
