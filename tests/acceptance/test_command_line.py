@@ -25,6 +25,7 @@ from ledger.settings import Settings
 from ledger.settlement import settle_once
 from ledger.states import BatchStatus
 from scripts.airflow_env import ROOT
+from tests.support import jvm
 from tests.support.flights import without_plane, write_slice
 from tests.support.ledgers import one, pipeline, whole_batch
 
@@ -40,7 +41,7 @@ class CommandLine:
         self.folder = folder
         self.environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith(("ACKLEDGER_", "PYSPARK_", "SPARK_"))},
-            "SPARK_SUBMIT_OPTS": os.environ["SPARK_SUBMIT_OPTS"],
+            **jvm.environment(),
             "PYTHONPATH": str(ROOT),
             "ACKLEDGER_HOME": str(folder / "home"),
             "ACKLEDGER_DATA": str(folder),
