@@ -127,7 +127,7 @@ def test_sentences_name_the_pipeline_that_is_stored(database):
 def test_a_reprocess_goes_on_in_its_own_run(database):
     """What is cleared is the run as Airflow knows it, not the name that its second batch has."""
     batch = opened(database, pipeline(), f"manual__2013{REPROCESS}")
-    assert run_again(batch, "middle").endswith("in run manual__2013 of DAG dag")
+    assert run_again(batch, "middle").endswith("of run manual__2013 of DAG dag")
 
 
 def test_the_command_that_goes_on(database):
