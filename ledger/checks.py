@@ -18,6 +18,7 @@ from ledger.pipeline import Pipeline
 from ledger.publishers.making import publisher_of
 from ledger.queries import batches, claims, source_connection
 from ledger.queries.batches import Batch
+from ledger.remote import require_server
 from ledger.requests import Interval, RunKey
 from ledger.settings import Settings
 from ledger.sinks import PostgresSink
@@ -50,12 +51,13 @@ def examine(
     pipeline: Pipeline,
     interval: Interval | None,
     excluding: Collection[str] = (),
+    remote: str | None = None,
 ) -> list[Finding]:
     """All that a run of ``pipeline`` needs. ``interval``: None: of files only those whose path needs none.
-    ``excluding``: sources that it does not read again."""
+    ``excluding``: sources that it does not read again. ``remote``: the Spark Connect server it runs on."""
     return [
         _finding("database", lambda: _database(settings)),
-        *surroundings(settings, pipeline, interval),
+        *surroundings(settings, pipeline, interval, remote),
         *(
             _finding(f"source {step.name}", partial(_source, settings, step, interval))
             for step in pipeline.sources()
@@ -65,12 +67,15 @@ def examine(
 
 
 def surroundings(
-    settings: Settings, pipeline: Pipeline, interval: Interval | None
+    settings: Settings, pipeline: Pipeline, interval: Interval | None, remote: str | None = None
 ) -> list[Finding]:
-    """What a replay needs, too: Java, storage, references and sinks. Its database is connected already."""
+    """What a replay needs, too: Java or a server that has it, storage, references and sinks. Its database is
+    connected already."""
     references = _references(pipeline).items()
     return [
-        _finding("java", require_java),
+        _finding("java", require_java)
+        if remote is None
+        else _finding("spark", partial(require_server, remote)),
         _finding("storage", lambda: require_storage(settings)),
         *(
             _finding(f"reference {name}", partial(_files, settings, name, source, interval))
@@ -92,6 +97,7 @@ def before_run(
     interval: Interval,
     *,
     reprocess: bool = False,
+    remote: str | None = None,
 ) -> None:
     """Raise what is wrong, unless the run's batch is open already: it has claimed what it reads.
 
@@ -103,15 +109,19 @@ def before_run(
     asked = (pipeline.name, interval.start, interval.end)
     held = database.transact(lambda c: claims.claimed_sources(c, *asked))
     reads_all = reprocess or (found is not None and found.replaces_batch_id is not None)
-    require(examine(settings, pipeline, interval, () if reads_all else held))
+    require(examine(settings, pipeline, interval, () if reads_all else held, remote))
 
 
 def before_replay(
-    database: Database, settings: Settings, pipeline: Pipeline, keys: Iterable[RunKey]
+    database: Database,
+    settings: Settings,
+    pipeline: Pipeline,
+    keys: Iterable[RunKey],
+    remote: str | None = None,
 ) -> None:
     """Raise what is wrong, unless the replays of all these runs are open, or decided, already."""
     if not all(_is_open(_found(database, pipeline, key)) for key in keys):
-        require(surroundings(settings, pipeline, None))
+        require(surroundings(settings, pipeline, None, remote))
 
 
 def _found(database: Database, pipeline: Pipeline, key: RunKey) -> Batch | None:

@@ -66,7 +66,7 @@ def _run(given: argparse.Namespace) -> int:
     settings = Settings()
     database = persist(lambda: connect(settings))
     require_storage(settings)
-    session = build_session(f"ackledger {pipeline.name}.{given.step or 'run'}")
+    session = build_session(f"ackledger {pipeline.name}.{given.step or 'run'}", given.remote)
     job = Job(session, database, settings, pipeline)
     attempt = Attempt(given.attempt, given.try_number, given.attempt_number)
     if given.whole:
@@ -124,6 +124,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--attempt-number", type=int, help="drawn from the ledger when the task began"
     )
+    parser.add_argument("--remote", metavar="sc://HOST:PORT", help="a Spark Connect server")
     return parser.parse_args()
 
 

@@ -138,9 +138,23 @@ def settings(tmp_path: Path, server_home: Path) -> Settings:
     return Settings(home=server_home, storage=str(tmp_path / "storage"), data=str(tmp_path))
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """``--remote sc://HOST:PORT``: the tests' session is one of a Spark Connect server."""
+    parser.addoption("--remote", default=None, help="Spark Connect server to test on")
+
+
 @pytest.fixture(scope="session")
-def spark() -> Iterator["SparkSession"]:  # noqa: F821
-    """One local session for all tests; a task may be tried twice."""
+def spark(pytestconfig: pytest.Config) -> Iterator["SparkSession"]:  # noqa: F821
+    """One session for all tests, by default a local one; a task may be tried twice."""
+    from ledger.spark.session import build_session
+
+    remote = pytestconfig.getoption("remote")
+    session = _local() if remote is None else build_session("tests", remote)
+    yield session
+    session.stop()
+
+
+def _local() -> "SparkSession":  # noqa: F821
     warehouse = f"{tempfile.gettempdir()}/ackledger-warehouse"
     options = {"spark.sql.shuffle.partitions": "2", "spark.sql.warehouse.dir": warehouse}
     options |= {"spark.buffer.pageSize": "1m"} | dict.fromkeys(jvm.REMEMBERED, "5")
@@ -152,9 +166,7 @@ def spark() -> Iterator["SparkSession"]:  # noqa: F821
         for name, value in jvm.environment(*jvm.LONG_LIVED).items():
             patch.setenv(name, value)
         _remember_classes()
-        session = build_session("tests", "local[2, 2]")
-    yield session
-    session.stop()
+        return build_session("tests", "local[2, 2]")
 
 
 def _remember_classes() -> None:

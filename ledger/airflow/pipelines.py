@@ -28,6 +28,7 @@ from ledger.airflow.submitting import (
     combine_due,
     connected,
     drawn_number,
+    spark_connect,
     spark_submit,
     state_due,
     submitted,
@@ -41,6 +42,7 @@ from ledger.errors import (
     NotReadyError,
 )
 from ledger.pipeline import Pipeline
+from ledger.remote import is_remote
 from ledger.settings import Settings
 from ledger.states import Guarantee
 from ledger.steps import COMBINE, NOTIFY, STATE, WITHHOLD
@@ -72,6 +74,7 @@ def pipeline_dag(
     schedule: str | None,
     target: str | None = None,
     start_date: datetime = START,
+    spark: str | None = None,
     connection: str = "spark_default",
     spark_conf: dict[str, str] | None = None,
     java_options: str = _JAVA,
@@ -89,7 +92,8 @@ def pipeline_dag(
     ``combine`` and ``state``, beside ``publish``, if the pipeline has them and it is their turn.
     ``submit="batch"``: instead of all between ``open`` and ``complete`` one task, ``run``, whose driver runs the
     steps that are left, settles, and does what follows. For small batches: a driver's start costs more than they do.
-    ``operator``: makes the task of a Spark job where spark-submit does not do, from ``task_id``, ``name``,
+    ``spark``: the address of a Spark Connect server, ``sc://host:port``, on which the steps run: no task starts a
+    JVM then. ``operator``: makes the task of a Spark job where spark-submit does not do, from ``task_id``, ``name``,
     ``application``, ``application_args`` (templated) and options that every operator takes.
     A run's conf may name another guarantee than the pipeline's: ``{"guarantee": "at_least_once"}``.
     ``schedule``: a cron expression or ``@monthly`` and the like; it becomes real data intervals. A run by
@@ -99,17 +103,7 @@ def pipeline_dag(
     that waits for room (``max_pending``) looks again. ``dag_options``: further
     options of ``DAG``. Raises DeclarationError if the pipeline is not one.
     """
-    if submit not in ("stage", "batch"):
-        raise DeclarationError(
-            f"submit={submit!r} of the DAG of {pipeline.name!r}: expected 'stage' or 'batch'"
-        )
-    steps = pipeline.steps()
-    pipeline.check_guarantee(pipeline.guarantee or Settings().guarantee)
-    for step in (*steps, *pipeline.followers()):
-        if step.name in _OWN_TASKS and submit == "stage":
-            raise DeclarationError(
-                f"step {step.name!r} of {pipeline.name!r}: the DAG has a task of that name"
-            )
+    _check(pipeline, submit, spark, operator)
     options: dict[str, Any] = {
         "catchup": False,
         # A run that waits for room is running, and must not keep out the one that it waits for.
@@ -129,14 +123,39 @@ def pipeline_dag(
         **options,
     ) as dag:
         found = target or _target(pipeline)
-        opened = _open_task(found, schedule, room_poll)
-        made = operator or spark_submit(
-            connection=connection, conf=spark_conf or {}, java_options=java_options
+        opened = _open_task(found, schedule, room_poll, spark)
+        made = operator or (
+            spark_connect(spark)
+            if spark is not None
+            else spark_submit(
+                connection=connection, conf=spark_conf or {}, java_options=java_options
+            )
         )
         submitting = partial(submitted, made, pipeline, found, application=str(application))
         chain = _by_batch if submit == "batch" else _by_stage
         chain(pipeline, opened, found, submitting)
     return dag
+
+
+def _check(
+    pipeline: Pipeline, submit: str, spark: str | None, operator: Callable[..., BaseOperator] | None
+) -> None:
+    """Raise DeclarationError for a DAG that cannot be."""
+    if submit not in ("stage", "batch"):
+        raise DeclarationError(
+            f"submit={submit!r} of the DAG of {pipeline.name!r}: expected 'stage' or 'batch'"
+        )
+    if spark is not None and (operator is not None or not is_remote(spark)):
+        raise DeclarationError(
+            f"spark={spark!r} of the DAG of {pipeline.name!r}: expected the address of a Spark Connect server, "
+            "sc://HOST:PORT, and no operator beside it"
+        )
+    pipeline.check_guarantee(pipeline.guarantee or Settings().guarantee)
+    for step in (*pipeline.steps(), *pipeline.followers()):
+        if step.name in _OWN_TASKS and submit == "stage":
+            raise DeclarationError(
+                f"step {step.name!r} of {pipeline.name!r}: the DAG has a task of that name"
+            )
 
 
 def _by_batch(pipeline: Pipeline, opened: Any, target: str, submitting: Callable[..., Any]) -> None:
@@ -211,7 +230,7 @@ def _check_importable(pipeline: Pipeline) -> None:
         )
 
 
-def _open_task(target: str, schedule: str | None, room_poll: timedelta) -> Any:
+def _open_task(target: str, schedule: str | None, room_poll: timedelta, remote: str | None) -> Any:
     @task(task_id="open")
     def open_batch(**context: Any) -> int:
         """Open the run's batch, or find it again; its number."""
@@ -221,7 +240,7 @@ def _open_task(target: str, schedule: str | None, room_poll: timedelta) -> Any:
         run = context["dag_run"]
         key = RunKey(run.dag_id, run.run_id)
         try:
-            batch = _opened(load_pipeline(target), key, run, schedule)
+            batch = _opened(load_pipeline(target), key, run, schedule, remote)
         except BackPressureError as exc:  # waiting takes no worker's slot and no retry
             _log.info("%s", exc)
             later = datetime.now(UTC) + room_poll
@@ -243,7 +262,9 @@ def _open_task(target: str, schedule: str | None, room_poll: timedelta) -> Any:
     return open_batch()
 
 
-def _opened(pipeline: Pipeline, key: Any, run: Any, schedule: str | None) -> Any:
+def _opened(
+    pipeline: Pipeline, key: Any, run: Any, schedule: str | None, remote: str | None = None
+) -> Any:
     from ledger.checks import before_replay, before_run
     from ledger.opening import open_batch, open_replay
     from ledger.requests import REPROCESS, Interval, RunKey
@@ -253,7 +274,7 @@ def _opened(pipeline: Pipeline, key: Any, run: Any, schedule: str | None) -> Any
         return _own_batch(database, pipeline, int(conf["batch"]))
     if conf.get("replay_of") is not None:
         chosen = selection(conf)
-        before_replay(database, settings, pipeline, [key])
+        before_replay(database, settings, pipeline, [key], remote)
         try:
             return open_replay(database, settings, pipeline, key, int(conf["replay_of"]), chosen)
         except BackPressureError:
@@ -266,7 +287,7 @@ def _opened(pipeline: Pipeline, key: Any, run: Any, schedule: str | None) -> Any
     if reprocess:  # by the same run, cleared, it is another batch than the one that it replaces
         key = RunKey(key.dag_id, key.run_id + REPROCESS)
     interval = Interval(start, end, params)
-    before_run(database, settings, pipeline, key, interval, reprocess=reprocess)
+    before_run(database, settings, pipeline, key, interval, reprocess=reprocess, remote=remote)
     return open_batch(
         database, settings, pipeline, key, interval, reprocess=reprocess, guarantee=_guarantee(conf)
     )

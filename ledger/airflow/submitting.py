@@ -4,11 +4,12 @@ import logging
 import re
 import sys
 from collections.abc import Callable
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.providers.standard.hooks.subprocess import SubprocessHook
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
@@ -22,13 +23,48 @@ NUMBERING = "ledger_attempt_number"  # the DAG's macro that numbers an attempt
 _log = logging.getLogger(__name__)
 
 
+class Connect(BaseOperator):
+    """Runs a driver that starts no JVM: its Spark is a Spark Connect server. Fails for good what the driver says
+    another attempt would only fail again, and starts none for a step of a batch that is settled."""
+
+    template_fields = ("arguments",)
+
+    def __init__(
+        self,
+        *,
+        remote: str,
+        name: str,
+        application: str,
+        application_args: list[str],
+        **options: Any,
+    ):
+        super().__init__(**options)
+        self.driver = [sys.executable, application]
+        self.arguments = [*application_args, "--remote", remote]
+
+    def execute(self, context: Any) -> None:
+        if _changes_nothing(self.task_id, context):
+            return
+        done = self._process.run_command([*self.driver, *self.arguments])
+        if done.exit_code == EXIT_PERMANENT:
+            raise AirflowFailException(_said(done.output))
+        if done.exit_code:
+            raise AirflowException(f"the driver ended with {done.exit_code}: {done.output}")
+
+    def on_kill(self) -> None:
+        self._process.send_sigterm()  # type: ignore[no-untyped-call]
+
+    @cached_property
+    def _process(self) -> SubprocessHook:
+        return SubprocessHook()
+
+
 class Submit(SparkSubmitOperator):
     """Runs a driver by spark-submit. Fails for good, without another JVM, what the driver says another attempt
     would only fail again. Starts none for a step of a batch that is settled: it would change nothing."""
 
     def execute(self, context: Any) -> None:
-        if self.task_id not in _AFTER and _is_settled(context):
-            _log.info("the batch is settled: %s changes nothing", self.task_id)
+        if _changes_nothing(self.task_id, context):
             return
         try:
             super().execute(context)
@@ -41,6 +77,14 @@ class Submit(SparkSubmitOperator):
 
 # What follows a settlement; ``Whole`` looks itself what of that is left.
 _AFTER = (WITHHOLD, COMBINE, STATE, NOTIFY, WHOLE)
+
+
+def _changes_nothing(task_id: str, context: Any) -> bool:
+    """Whether a task runs a step of a batch that is settled; says so."""
+    if task_id in _AFTER or not _is_settled(context):
+        return False
+    _log.info("the batch is settled: %s changes nothing", task_id)
+    return True
 
 
 def _is_settled(context: Any) -> bool:
@@ -97,6 +141,11 @@ def permanent_failure(told: str) -> str | None:
     attempt."""
     if not re.search(rf"Error code is: {EXIT_PERMANENT}\b", told):
         return None
+    return _said(told)
+
+
+def _said(told: str) -> str:
+    """The driver's own words, of what it wrote last."""
     said = re.findall(r" ackledger ERROR (.+)", told)
     return said[-1] if said else "the step failed for good: its log says why"
 
@@ -129,6 +178,11 @@ def spark_submit(
         )
 
     return task
+
+
+def spark_connect(remote: str) -> Callable[..., BaseOperator]:
+    """What makes a task whose steps run on a Spark Connect server."""
+    return partial(Connect, remote=remote)
 
 
 def submitted(

@@ -32,6 +32,10 @@ def example(*arguments: str) -> str:
     return "\n\n".join(["Examples:", *(f"  ackledger {one}" for one in arguments)])
 
 
+Remote = Annotated[
+    str | None,
+    typer.Option(help="A Spark Connect server, sc://HOST:PORT, instead of a Spark of its own."),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Target = Annotated[
     str, typer.Argument(metavar="MODULE:PIPELINE", help="For example jobs.flights:pipeline.")

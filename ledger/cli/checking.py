@@ -7,7 +7,7 @@ import typer
 from rich.text import Text
 
 from ledger.checks import examine
-from ledger.cli.base import Json, Moment, Target, app, example, load, out, params_of, show
+from ledger.cli.base import Json, Moment, Remote, Target, app, example, load, out, params_of, show
 from ledger.errors import InputError
 from ledger.requests import Interval
 from ledger.settings import Settings
@@ -26,9 +26,11 @@ def check(
     param: Annotated[
         list[str] | None, typer.Option(help="NAME=VALUE for the path templates.")
     ] = None,
+    remote: Remote = None,
     as_json: Json = False,
 ) -> None:
-    """Look whether a run could work: Java, database, storage, sources and sinks; exit code 1 if not.
+    """Look whether a run could work: Java or a Spark Connect server, database, storage, sources
+    and sinks; exit code 1 if not.
 
     With an interval, also whether its source files are there. Nothing is claimed.
     """
@@ -38,7 +40,7 @@ def check(
     interval = None
     if interval_start is not None and interval_end is not None:
         interval = Interval(interval_start, interval_end, params_of(param or []))
-    findings = examine(Settings(), pipeline, interval)
+    findings = examine(Settings(), pipeline, interval, remote=remote)
     if as_json:
         show([one.as_row() for one in findings], True, _lines)
     else:  # a line each, however wide the terminal is

@@ -15,6 +15,7 @@ from ledger.cli.base import (
     BatchNumber,
     Json,
     Moment,
+    Remote,
     Target,
     app,
     err,
@@ -29,13 +30,14 @@ from ledger.cli.progress import progress_of
 from ledger.commands import ANY_TARGET
 from ledger.database.connection import Database
 from ledger.database.upgrade import connect
-from ledger.errors import BackPressureError, Failures, NotReadyError
+from ledger.errors import BackPressureError, ConfigurationError, Failures, NotReadyError
 from ledger.opening import open_batch, open_replay
 from ledger.payloads import keep_all
 from ledger.pipeline import Pipeline
 from ledger.queries import batches, publications, replays
 from ledger.queries.batches import Batch
 from ledger.recovery import asked_as, run_again
+from ledger.remote import is_remote
 from ledger.requests import Interval, RunKey, Selection
 from ledger.settings import Settings
 from ledger.spark.failures import told
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOCAL = "local[*]"
+Master = Annotated[str, typer.Option(help="Spark master.")]
 
 
 @app.command(
@@ -67,21 +70,22 @@ def run(
     guarantee: Annotated[
         Guarantee | None, typer.Option(help="Instead of the pipeline's own.")
     ] = None,
-    master: Annotated[str, typer.Option(help="Spark master.")] = LOCAL,
+    master: Master = LOCAL,
+    remote: Remote = None,
     as_json: Json = False,
 ) -> None:
     """Run all steps of a pipeline over one interval in one process, without Airflow."""
-    settings = Settings()
+    settings, spark = Settings(), _spark_at(master, remote)
     pipeline = load(target)
     interval = Interval(interval_start, interval_end, params_of(param or []))
     database = connect(settings)
     key = RunKey("", run_id or f"run-{uuid.uuid4()}")
-    before_run(database, settings, pipeline, key, interval, reprocess=reprocess)
-    _session(pipeline, master)  # without Spark nothing is claimed
+    before_run(database, settings, pipeline, key, interval, reprocess=reprocess, remote=remote)
+    _session(pipeline, spark)  # without Spark nothing is claimed
     batch = open_batch(
         database, settings, pipeline, key, interval, reprocess=reprocess, guarantee=guarantee
     )
-    done = _run_batch(database, settings, pipeline, batch, master, target)
+    done = _run_batch(database, settings, pipeline, batch, spark, target)
     finish([summary_of(*done, target)], as_json, single=True)
 
 
@@ -117,11 +121,12 @@ def replay(
         bool, typer.Option("--dry-run", help="Only say what is due, by stage and reason.")
     ] = False,
     run_id: Annotated[str | None, typer.Option(help="Finds the replay of that run again.")] = None,
-    master: Annotated[str, typer.Option(help="Spark master.")] = LOCAL,
+    master: Master = LOCAL,
+    remote: Remote = None,
     as_json: Json = False,
 ) -> None:
     """Run the failed records again, one replay batch for each original batch."""
-    settings = Settings()
+    settings, spark = Settings(), _spark_at(master, remote)
     pipeline = load(target)
     database = connect(settings)
     selection = Selection(reason, stage, root, source, since, until, quarantined, held, from_source)
@@ -133,9 +138,9 @@ def replay(
     summaries, refused = [], 0
     originals = _originals(database, pipeline, batch, selection, base)
     keys = {original: RunKey("", f"{base}-{original}") for original in originals}
-    before_replay(database, settings, pipeline, keys.values())
+    before_replay(database, settings, pipeline, keys.values(), remote)
     for original, key in keys.items():
-        _session(pipeline, master)  # without Spark nothing is claimed
+        _session(pipeline, spark)  # without Spark nothing is claimed
         try:
             opened = open_replay(database, settings, pipeline, key, original, selection)
         except BackPressureError:
@@ -144,7 +149,7 @@ def replay(
             err.print(f"batch {original}: {exc}", markup=False, highlight=False, soft_wrap=True)
             refused += 1
             continue
-        done = _run_batch(database, settings, pipeline, opened, master, target)
+        done = _run_batch(database, settings, pipeline, opened, spark, target)
         summaries.append(summary_of(*done, target))
     if not originals and not as_json:
         out.print("nothing to replay: no failed record matches, or is due; see 'ackledger failed'")
@@ -155,7 +160,8 @@ def replay(
 def publish(
     target: Target,
     batch: BatchNumber = None,
-    master: Annotated[str, typer.Option(help="Spark master.")] = LOCAL,
+    master: Master = LOCAL,
+    remote: Remote = None,
     as_json: Json = False,
 ) -> None:
     """Show in the sinks what is decided and not shown yet, and bring states on: what a run that died has left."""
@@ -163,13 +169,13 @@ def publish(
     from ledger.spark.job import Job
     from ledger.state_runs import is_due
 
-    settings, pipeline = Settings(), load(target)
+    settings, pipeline, spark = Settings(), load(target), _spark_at(master, remote)
     database = connect(settings)
     keep_all(database, pipeline.name)
     waiting = database.transact(lambda c: publications.waiting(c, pipeline.name, batch))
     failures, shown = Failures(told), []
     if waiting or is_due(database, pipeline):
-        job = Job(_session(pipeline, master), database, settings, pipeline)
+        job = Job(_session(pipeline, spark), database, settings, pipeline)
         for number in waiting:
             for follow in (publish_settled, combine):
                 with failures.kept():
@@ -202,10 +208,20 @@ def _matching(
     return [dict(row._mapping) for row in rows]
 
 
-def _session(pipeline: Pipeline, master: str) -> "SparkSession":
+def _spark_at(master: str, remote: str | None) -> str:
+    """Where the steps run. Raises ConfigurationError for two answers, or none that can be."""
+    if remote is None:
+        return master
+    if master != LOCAL or not is_remote(remote):
+        given = f"--remote {remote}" + (f" and --master {master}" if master != LOCAL else "")
+        raise ConfigurationError(f"{given}: expected --remote sc://HOST:PORT, or --master alone")
+    return remote
+
+
+def _session(pipeline: Pipeline, spark: str) -> "SparkSession":
     from ledger.spark.session import build_session
 
-    return build_session(f"ackledger {pipeline.name}", master)
+    return build_session(f"ackledger {pipeline.name}", spark)
 
 
 def _run_batch(
@@ -213,7 +229,7 @@ def _run_batch(
     settings: Settings,
     pipeline: Pipeline,
     batch: Batch,
-    master: str,
+    spark: str,
     target: str,
 ) -> tuple[Summary, float]:
     """Run the batch's steps with a progress line each, and settle; its summary, and seconds."""
@@ -222,7 +238,8 @@ def _run_batch(
 
     started = time.monotonic()
     current = "its start"
-    options = () if master == LOCAL else ("--master", master)
+    option = "--remote" if is_remote(spark) else "--master"
+    options = () if spark == LOCAL else (option, spark)
     again = run_again(batch, target=target, options=options)
     begun = f"batch {batch.batch_id}: run id {asked_as(batch)}"
     err.print(begun, markup=False, highlight=False, soft_wrap=True)
@@ -234,7 +251,7 @@ def _run_batch(
             progress.on_step(name, result)
 
         with going_on(database, batch, again, lambda: current):
-            job = Job(_session(pipeline, master), database, settings, pipeline)
+            job = Job(_session(pipeline, spark), database, settings, pipeline)
             run_steps(job, batch.batch_id, on_step)
             current = "its settlement, or what follows it"
             progress.settling()

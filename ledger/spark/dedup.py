@@ -23,6 +23,7 @@ from ledger.sinks import Bloom
 from ledger.spark import bloom
 from ledger.spark.inputs import user_columns
 from ledger.spark.job import DELIVERED, IDENTITY, POSITION, ROOT, Job
+from ledger.spark.manifest import local_rows
 from ledger.spark.withheld import shown_rows
 from ledger.stage_runs import OpenedRun
 from ledger.states import BatchKind
@@ -191,7 +192,7 @@ class Deduplicator:
             ROOT: pa.array([row.root_id for row in found], pa.int64()),
             DELIVERED: pa.array([row.message_id for row in found], pa.int64()),
         }
-        return rows.join(self._job.spark.createDataFrame(pa.table(table)), ROOT, "inner")
+        return rows.join(local_rows(self._job.spark, table), ROOT, "inner")
 
 
 def _canonical(*columns: str) -> Column:

@@ -34,7 +34,7 @@ from ledger.spark.job import (
     file_rows,
     require_equal,
 )
-from ledger.spark.manifest import with_position
+from ledger.spark.manifest import local_rows, with_position
 from ledger.spark.notify import check_columns
 from ledger.spark.reading import FrameReader, Reader
 from ledger.spark.session import SPARK_ERRORS
@@ -234,7 +234,7 @@ def _claimed(job: Job, run: OpenedRun, step: SourceStep, messages: list[int]) ->
     manifest = job.manifest(emit.emit_run_id)
     check_files(manifest)
     snapshot = with_position(read_stored(job, manifest), manifest, POSITION)
-    claimed = job.spark.createDataFrame(pa.table({MESSAGE: pa.array(messages, pa.int64())}))
+    claimed = local_rows(job.spark, {MESSAGE: pa.array(messages, pa.int64())})
     claimed = claimed.withColumn(POSITION, F.col(MESSAGE) - F.lit(emit.first_root))
     if len(messages) <= BROADCAST_MESSAGES:
         claimed = F.broadcast(claimed)

@@ -16,6 +16,7 @@ from ledger.queries import batches, payloads, source_tables
 from ledger.sources import FileSource, TableSource
 from ledger.spark import values
 from ledger.spark.job import ERROR, MESSAGE, RAW, RESERVED, Job
+from ledger.spark.manifest import local_rows
 from ledger.spark.reading import Reader
 from ledger.spark.tables import TableReader, reader_of
 from ledger.stage_runs import OpenedRun
@@ -91,7 +92,7 @@ def _wanted(job: Job, run: OpenedRun, step: SourceStep, schema: StructType) -> D
         given[name] = pa.array([row.key[place] for row in rows], pa.string())
     options = step.source.options if isinstance(step.source, FileSource) else {}
     typed = [_typed(name, schema[name].dataType, options) for name in names]
-    found = job.spark.createDataFrame(pa.table(given)).select(MESSAGE, *typed)
+    found = local_rows(job.spark, given).select(MESSAGE, *typed)
     keyed = found.select(MESSAGE, _key(names).alias(_KEY))
     times = F.count(F.lit(1)).over(Window.partitionBy(_KEY))
     why = F.when(F.col(_KEY).isNull(), NO_KEY).when(times > 1, SHARED_KEY)

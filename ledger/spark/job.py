@@ -1,6 +1,8 @@
 """What every Spark step shares: where it writes, what it reads, and the witness of what it wrote."""
 
+from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass
+from io import StringIO
 from typing import Any
 from uuid import uuid4
 
@@ -103,6 +105,9 @@ def file_rows(manifest: Manifest) -> list[dict[str, Any]]:
     return [asdict(file) for file in manifest.files]
 
 
+_COUNTS = ("rows", "xor", "failed", "dropped", "rooted", "passed")
+
+
 class Witness:
     """Counts rows, and XORs hashes of chosen columns, where a frame passes by.
 
@@ -137,7 +142,9 @@ class Witness:
 
     def within(self, frame: DataFrame) -> bool:
         """Whether ``frame`` is made of what this witness watches: else it would wait for ever."""
-        return self._name in frame._jdf.queryExecution().analyzed().toString()
+        with redirect_stdout(StringIO()) as plan:
+            frame.explain()
+        return self._name in plan.getvalue()
 
     @property
     def rows(self) -> int:
@@ -183,11 +190,12 @@ class Witness:
 
     def _metrics(self) -> dict[str, int]:
         try:
-            return {name: int(value) for name, value in self._observation.get.items()}
+            seen = {name: int(value) for name, value in self._observation.get.items()}
         except SPARK_ERRORS:
-            # Adaptive execution cuts an empty frame out of the plan, its observation with it. Were
-            # it cut out for any other reason, 0 would differ from what else is counted.
-            return dict.fromkeys(("rows", "xor", "failed", "dropped", "rooted", "passed"), 0)
+            seen = {}
+        # Adaptive execution cuts an empty frame out of the plan, its observation with it. Were it
+        # cut out for any other reason, 0 would differ from what else is counted.
+        return seen or dict.fromkeys(_COUNTS, 0)
 
 
 def _non_null(frame: DataFrame, column: str) -> Column:

@@ -2,11 +2,14 @@
 
 import json
 import os
+from collections.abc import Mapping
 
 import fsspec
+import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from ledger.errors import IntegrityError
@@ -18,6 +21,12 @@ from ledger.spark.files import literal
 MOST_FILES_COMPARED = 64
 
 _SPARK_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
+
+
+def local_rows(spark: SparkSession, columns: Mapping[str, pa.Array]) -> DataFrame:
+    """A frame of values that the driver has; of no rows, too, which tell a session no types."""
+    table = pa.table(dict(columns))
+    return spark.createDataFrame(table, from_arrow_schema(table.schema))
 
 
 def read_files(spark: SparkSession, manifest: Manifest, schema: StructType) -> DataFrame:

@@ -14,7 +14,7 @@ from ledger.queries import batches
 from ledger.source_states import acknowledge
 from ledger.spark.inputs import read_stored
 from ledger.spark.job import MESSAGE, RAW, RESERVED, ROOT, Job
-from ledger.spark.manifest import with_position
+from ledger.spark.manifest import local_rows, with_position
 from ledger.steps import SourceStep
 
 ADDED = ("message_id", "raw", "stage", "reason")
@@ -89,4 +89,4 @@ def _failed(job: Job, batch_id: int) -> DataFrame:
         "stage": pa.array([row.stage for row in rows], pa.string()),
         "reason": pa.array([row.reason for row in rows], pa.string()),
     }
-    return job.spark.createDataFrame(pa.table(columns))
+    return local_rows(job.spark, columns)

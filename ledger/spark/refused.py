@@ -19,7 +19,7 @@ from ledger.sinks import PostgresSink
 from ledger.spark.failures import one_line, translated
 from ledger.spark.files import literal
 from ledger.spark.job import FAILED, POSITION, ROOT, ROOTS, Job, Witness, require_equal
-from ledger.spark.manifest import with_position
+from ledger.spark.manifest import local_rows, with_position
 from ledger.spark.session import session_conf
 from ledger.spark.staging import stage_rows
 from ledger.spark.withheld import Withheld
@@ -160,7 +160,7 @@ def _refused_rows(
         for rule in rules
     ]
     if listed:
-        known = F.broadcast(rows.sparkSession.createDataFrame(pa.table(columns)))
+        known = F.broadcast(local_rows(rows.sparkSession, columns))
         rows = rows.join(known, POSITION, "left")
         reasons.insert(0, F.col(FAILED))
     try:

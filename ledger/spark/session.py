@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
+from pyspark.errors import PySparkException, PySparkImportError
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
+from ledger.errors import ConfigurationError, UnavailableError
 from ledger.java import require_java
+from ledger.remote import is_remote
 from ledger.settings import verbose
 from ledger.spark.quiet import quiet_start
 
@@ -30,10 +32,37 @@ REQUIRED = {
 
 
 def build_session(app_name: str, master: str | None = None) -> SparkSession:
-    """The running session, or a new one on ``master`` (default: as spark-submit says).
+    """The running session, or a new one on ``master`` (default: as spark-submit says), which may be
+    a Spark Connect server: ``sc://host:port``.
 
-    Raises ConfigurationError when Java is missing or of another version.
+    Raises ConfigurationError when Java is missing or of another version, and UnavailableError when
+    the server does not answer.
     """
+    if master is not None and is_remote(master):
+        session = _connected(app_name, master)
+    else:
+        session = _started(app_name, master)
+    for name, value in REQUIRED.items():
+        session.conf.set(name, value)
+    return session
+
+
+def _connected(app_name: str, remote: str) -> SparkSession:
+    """A session of a server, which has its Java and its Python: nothing is started here."""
+    try:
+        return SparkSession.builder.remote(remote).appName(app_name).getOrCreate()
+    except PySparkImportError as exc:
+        raise ConfigurationError(
+            f"{remote} needs the client of Spark Connect: pip install 'ackledger[connect]' ({exc})"
+        ) from exc
+    except (PySparkException, OSError) as exc:
+        raise UnavailableError(
+            f"Spark Connect server {remote} does not answer: {_first_line(exc)}. Check the address, "
+            "and that the server runs"
+        ) from exc
+
+
+def _started(app_name: str, master: str | None) -> SparkSession:
     if "PYSPARK_GATEWAY_PORT" not in os.environ:  # else spark-submit has started it
         require_java()
     _keep_quiet()
@@ -53,10 +82,11 @@ def build_session(app_name: str, master: str | None = None) -> SparkSession:
         if master.startswith("local"):
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     with quiet_start() if master is not None else nullcontext():
-        session = builder.getOrCreate()
-    for name, value in REQUIRED.items():
-        session.conf.set(name, value)
-    return session
+        return builder.getOrCreate()
+
+
+def _first_line(exc: Exception) -> str:
+    return str(exc).strip().partition("\n")[0]
 
 
 @contextmanager

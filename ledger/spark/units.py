@@ -16,7 +16,7 @@ from ledger.spark.anchors import carries_unit
 from ledger.spark.carried import with_carried
 from ledger.spark.inputs import read_stored, user_columns
 from ledger.spark.job import MESSAGE, UNIT, Job
-from ledger.spark.manifest import with_position
+from ledger.spark.manifest import local_rows, with_position
 from ledger.spark.tables import AnyReader, reader_of
 from ledger.spark.withheld import Withheld, shown_rows, withheld
 from ledger.stage_runs import OpenedRun
@@ -180,4 +180,4 @@ def _snapshot(job: Job, original_batch_id: int, source: str) -> DataFrame:
 
 
 def _numbers(job: Job, messages: list[int]) -> DataFrame:
-    return job.spark.createDataFrame(pa.table({MESSAGE: pa.array(messages, pa.int64())}))
+    return local_rows(job.spark, {MESSAGE: pa.array(messages, pa.int64())})

@@ -11,7 +11,7 @@ from ledger.errors import InputError
 from ledger.queries import batches, combines, publications, runs
 from ledger.spark.inputs import delivered_rows, read_stored, user_columns
 from ledger.spark.job import POSITION, ROOT, ROOTS, UNIT, Job
-from ledger.spark.manifest import with_position
+from ledger.spark.manifest import local_rows, with_position
 
 
 @dataclass(frozen=True)
@@ -135,4 +135,4 @@ def emitted_roots(job: Job, batch_id: int) -> list[DataFrame]:
 
 
 def numbers(job: Job, name: str, numbers: list[int]) -> DataFrame:
-    return job.spark.createDataFrame(pa.table({name: pa.array(numbers, pa.int64())}))
+    return local_rows(job.spark, {name: pa.array(numbers, pa.int64())})

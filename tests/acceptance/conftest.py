@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
@@ -20,6 +19,7 @@ from scripts.airflow_api import AirflowApi
 from scripts.airflow_env import ROOT
 from scripts.up import service_environment, up
 from tests.support.flights import write_slice
+from tests.support.ports import free_port
 
 SECRET = "a-passphrase-that-must-not-leak"
 
@@ -103,7 +103,7 @@ def airflow() -> Iterator[Airflow]:
         # The embedded server trusts its folder; the password is there to be looked for.
         patch.setenv("ACKLEDGER_DATABASE_URL", url.replace("postgres:@", f"postgres:{SECRET}@"))
         patch.setenv("ACKLEDGER_DATA", str(data))
-        settings, port, dags = Settings(home=home), _free_port(), _dags(folder / "dags")
+        settings, port, dags = Settings(home=home), free_port(), _dags(folder / "dags")
         try:
             password = up(settings, port, dags)
             environment = service_environment(
@@ -129,9 +129,3 @@ def _dags(folder: Path) -> Path:
     for name, path in files.items():
         os.symlink(path, folder / name)
     return folder
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

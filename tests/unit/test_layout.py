@@ -14,7 +14,7 @@ FILES = sorted((ROOT / "ledger").rglob("*.py"))
 
 # Inner modules first; nobody imports from a layer outside its own.
 LAYERS = [
-    ["addresses", "declared", "errors", "java", "states", "durations", "settings", "templates", "sources", "sinks", "marks", "anchors", "commands", "stateful", "steps", "graph", "pipeline", "verdict", "loading", "storage", "listing", "manifest", "delivery", "requests", "conditions", "source_lines", "snapshots"],
+    ["addresses", "declared", "errors", "java", "states", "durations", "remote", "settings", "templates", "sources", "sinks", "marks", "anchors", "commands", "stateful", "steps", "graph", "pipeline", "verdict", "loading", "storage", "listing", "manifest", "delivery", "requests", "conditions", "source_lines", "snapshots"],
     ["deltas"],
     ["database"],
     ["queries"],
@@ -130,3 +130,14 @@ def test_the_wheel_has_every_package():
     folders = {path.parent.relative_to(ROOT) for path in (ROOT / "ledger").rglob("__init__.py")}
     inside = {".".join(folder.parts) for folder in folders if "migrations" not in folder.parts}
     assert set(named) == inside | {"ledger.migrations", "ledger.migrations.versions"}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_step_asks_a_jvm(path):
+    """What runs on Spark Connect has none: there are frames, and no way behind them."""
+    names = {
+        node.attr
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute)
+    }
+    assert not names & {"_jdf", "_jvm", "_jsc", "_jsparkSession", "sparkContext", "rdd"}

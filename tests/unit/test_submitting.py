@@ -1,15 +1,18 @@
 """The task that submits a step: what it does when the driver fails."""
 
+import sys
+
 import pytest
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.providers.standard.hooks.subprocess import SubprocessHook, SubprocessResult
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 from jinja2 import Template
 
 from jobs.wordcount import pipeline
 from ledger.airflow import pipeline_dag, submitting
-from ledger.airflow.submitting import spark_submit, submitted
-from ledger.errors import EXIT_PERMANENT, ConfigurationError
+from ledger.airflow.submitting import spark_connect, spark_submit, submitted
+from ledger.errors import EXIT_PERMANENT, ConfigurationError, DeclarationError
 
 TAIL = """
 Last spark-submit output:
@@ -116,3 +119,49 @@ def test_what_is_not_due_is_skipped(monkeypatch, due):
     else:
         with pytest.raises(AirflowSkipException, match="nothing for m:p"):
             made._pre_execute_hook({})
+
+
+def on_a_server(monkeypatch, code, line=""):
+    """A step's task on a Spark Connect server, whose driver ends with a code and a last line."""
+    done = SubprocessResult(exit_code=code, output=line)
+    asked = []
+    monkeypatch.setattr(
+        SubprocessHook, "run_command", lambda self, call: asked.append(call) or done
+    )
+    given = ("jobs.wordcount:pipeline", "words")
+    made = submitted(spark_connect("sc://h:1"), pipeline, *given, application="run_step.py")
+    return made, asked
+
+
+def test_a_driver_on_a_server(monkeypatch):
+    """It is a process of this Python, told where its Spark is; its failures are those of spark-submit."""
+    made, asked = on_a_server(monkeypatch, 0)
+    assert made.template_fields == ("arguments",)
+    made.execute({})
+    assert asked[0][:2] == [sys.executable, "run_step.py"]
+    assert asked[0][-2:] == ["--remote", "sc://h:1"]
+    line = TAIL.strip().splitlines()[-1]
+    with pytest.raises(
+        AirflowFailException, match=r"^words of batch 7: no file matches /data/x\.csv$"
+    ):
+        on_a_server(monkeypatch, EXIT_PERMANENT, line)[0].execute({})
+    with pytest.raises(AirflowException, match="the driver ended with 1: lost") as caught:
+        on_a_server(monkeypatch, 1, "lost")[0].execute({})
+    assert not isinstance(caught.value, AirflowFailException)
+
+
+def test_a_settled_batch_starts_no_driver_on_a_server(monkeypatch):
+    """A cleared step of a settled batch changes nothing, and starts nothing."""
+    made, asked = on_a_server(monkeypatch, 0)
+    monkeypatch.setattr(submitting, "_is_settled", lambda context: True)
+    made.execute({})
+    assert asked == []
+
+
+@pytest.mark.parametrize(
+    "options", [{"spark": "local[2]"}, {"spark": "sc://h:1", "operator": Elsewhere}]
+)
+def test_where_a_dag_runs_is_one_place(options):
+    """Neither a master nor an operator beside a server is taken."""
+    with pytest.raises(DeclarationError, match="expected the address of a Spark Connect server"):
+        pipeline_dag(pipeline, schedule=None, **options)

@@ -1,0 +1,34 @@
+"""Spark Connect servers: steps may run on one instead of in a Spark of their own."""
+
+import socket
+from urllib.parse import urlsplit
+
+from ledger.errors import ConfigurationError, UnavailableError
+
+_PORT = 15002  # of Spark, where the address names none
+_PATIENCE = 5.0  # seconds
+
+
+def is_remote(spark: str) -> bool:
+    """Whether it is the address of a Spark Connect server, and no master."""
+    return spark.startswith("sc://")
+
+
+def require_server(remote: str) -> str:
+    """Say that a server listens at ``remote``. Raises ConfigurationError for what is no address, and
+    UnavailableError where nothing listens."""
+    try:
+        address = urlsplit(remote)
+        host, port = address.hostname, address.port or _PORT
+    except ValueError:
+        host, port = None, _PORT
+    if not is_remote(remote) or not host:
+        raise ConfigurationError(f"{remote!r}: expected a Spark Connect server, sc://HOST:PORT")
+    try:
+        socket.create_connection((host, port), _PATIENCE).close()
+    except OSError as exc:
+        raise UnavailableError(
+            f"Spark Connect server {remote} does not answer: {exc}. Check the address, and that the "
+            "server runs"
+        ) from exc
+    return f"{host}:{port} answers"

@@ -1,0 +1,191 @@
+"""Steps on a Spark Connect server: no driver of theirs has a JVM."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from ledger.errors import UnavailableError
+from ledger.remote import require_server
+from tests.support.flights import without_plane, write_slice
+from tests.support.ports import free_port
+
+ROOT = Path(__file__).resolve().parents[2]
+# One test of each kind of step, and of what looks into Spark's plans and errors.
+CORE = (
+    "test_bad_input.py::test_every_bad_line_is_named",
+    "test_bad_input.py::test_line_breaks_within_quotes",
+    "test_bad_input.py::test_parquet_source",
+    "test_bad_input.py::test_values_of_csv_have_their_type",
+    "test_combine.py::test_a_partial_total_is_replaced",
+    "test_combine.py::test_a_total_that_leaves_an_input_out",
+    "test_dedup.py::test_window_of_batches",
+    "test_from_source.py::test_a_fixed_file_is_read_again_by_key",
+    "test_inputs.py::test_diamond",
+    "test_marks.py",
+    "test_notify.py::test_sources_are_told",
+    "test_refused_rows.py::test_refused_rows_fail_their_records",
+    "test_sinks.py::test_rows_of_failed_records_reach_no_sink",
+    "test_source_state.py::test_each_batch_reads_on",
+    "test_state.py::test_an_object_keeps_its_state",
+    "test_state.py::test_running_totals_over_batches_and_a_replay",
+    "test_table_source.py::test_a_parallel_read_returns_every_row_once",
+    "test_testing.py::test_run_and_replay",
+    "test_tracking.py::test_many_children_ack_their_parent_once",
+    "test_tracking.py::test_on_read_acks_what_it_swallows",
+    "test_units.py::test_two_rows_of_one_record_meet_again",
+    "test_untracked.py",
+)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    """The address of a server that this machine runs."""
+    port, folder = free_port(), tmp_path_factory.mktemp("connect")
+    conf = {
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": str(port),
+        "spark.ui.enabled": "false",
+        "spark.master": "local[2]",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+    }
+    options = [f"--conf={name}={value}" for name, value in conf.items()]
+    program = Path(sys.executable).with_name("spark-submit")
+    main = "org.apache.spark.sql.connect.service.SparkConnectServer"
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [program, "--class", main, *options, "spark-internal"],
+            env=environment,
+            stdout=log,
+            stderr=log,
+            cwd=folder,
+        )
+    remote = f"sc://127.0.0.1:{port}"
+    try:
+        _wait(process, remote, folder / "log")
+        yield remote
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def _wait(process, remote, log):
+    until = time.monotonic() + 120
+    while True:
+        try:
+            require_server(remote)
+        except UnavailableError:
+            if process.poll() is not None or time.monotonic() > until:
+                pytest.fail(log.read_text()[-4000:])
+            time.sleep(0.2)
+        else:
+            return
+
+
+@pytest.mark.exhaustive
+def test_every_kind_of_step(server):
+    """Tests of each kind of step pass on the server as they do on a session of their own."""
+    tests = [f"tests/integration/{one}" for one in CORE]
+    options = ("-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not exhaustive")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, "--remote", server, *tests],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-8000:]
+
+
+@pytest.fixture
+def away(migrated, database, tmp_path, monkeypatch):
+    """A folder of flights, and surroundings in which there is no Java."""
+    (tmp_path / "bin").mkdir()
+    for program in ("python", "ackledger"):
+        (tmp_path / "bin" / program).symlink_to(Path(sys.executable).with_name(program))
+    write_slice(tmp_path, (1,))
+    given = {
+        "PATH": str(tmp_path / "bin"),
+        "PYTHONPATH": str(ROOT),
+        "ACKLEDGER_DATA": str(tmp_path),
+        "ACKLEDGER_HOME": str(tmp_path / "home"),
+        "ACKLEDGER_DATABASE_URL": migrated.url.render_as_string(hide_password=False),
+    }
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    return tmp_path
+
+
+def test_the_command_line(server, away):
+    """A run and its replay on the server, where this machine has no Java."""
+    january = ("--interval-start", "2013-01-01", "--interval-end", "2013-02-01")
+    run = ("ackledger", "run", "jobs.flights:pipeline", *january, "--remote", server, "--json")
+    done = subprocess.run(run, cwd=away, capture_output=True, text=True, check=False)
+    assert done.returncode == 3, done.stdout + done.stderr
+    made = json.loads(done.stdout)
+    lost = without_plane(away, 1)
+    assert (made["status"], made["roots"]["failed"]) == ("settled", lost)
+    again = ("ackledger", "replay", "jobs.flights:pipeline", "--remote", server, "--json")
+    done = subprocess.run(again, cwd=away, capture_output=True, text=True, check=False)
+    assert done.returncode == 4, done.stdout + done.stderr  # lost again, and given up
+    assert json.loads(done.stdout)[0]["roots"]["quarantined"] == lost
+
+
+DAGS = """from jobs.wordcount import pipeline
+from ledger.airflow import pipeline_dag
+
+dag = pipeline_dag(pipeline, schedule=None, submit={submit!r}, spark={spark!r})
+"""
+
+
+@pytest.fixture
+def dag(server, away, request):
+    """The DAG of the word count on the server, in the form that the test asks for."""
+    from airflow.dag_processing.dagbag import DagBag
+    from airflow.utils.db import initdb
+
+    initdb()
+    folder = Path(os.environ["AIRFLOW_HOME"]) / "dags"
+    folder.mkdir()
+    (folder / "words.py").write_text(DAGS.format(spark=server, submit=request.param))
+    bag = DagBag(str(folder))
+    assert bag.import_errors == {}
+    yield bag.dags["wordcount"]
+    shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("dag", ["stage", "batch"], indirect=True)
+def test_a_dag(dag, away):
+    """Tasks of a DAG start no JVM: their steps run on the server."""
+    folder = away / "sentences" / "2026-01-01"
+    folder.mkdir(parents=True)
+    sentences = [json.dumps({"sentence": text}) for text in ("two words", "one two")]
+    (folder / "a.jsonl").write_text("\n".join(sentences))
+    run = dag.test(run_conf={"interval_start": "2026-01-01", "interval_end": "2026-01-02"})
+    assert run.state == "success"
+    counts = DeltaTable(str(away / "warehouse" / "counts")).to_pandas()
+    assert dict(zip(counts["word"], counts["n"], strict=True)) == {"two": 2, "words": 1, "one": 1}
+
+
+def test_where_nothing_listens(away):
+    """A server that is not there is named before anything is claimed."""
+    nowhere = f"sc://127.0.0.1:{free_port()}"
+    run = ("ackledger", "run", "jobs.flights:pipeline", "--interval-start", "2013-01-01")
+    options = ("--interval-end", "2013-02-01", "--remote", nowhere)
+    done = subprocess.run([*run, *options], cwd=away, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert f"Spark Connect server {nowhere} does not answer" in done.stderr
