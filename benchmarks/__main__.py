@@ -11,15 +11,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
-from ledger.spark.copy import post
 from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from benchmarks import data, guarantees, plain
+from benchmarks import data, folding, guarantees, plain
 from benchmarks.measure import Bench, PeakMemory, seconds
-from benchmarks.pipelines import acking, by_record, failing, flights, wordcount
+from benchmarks.pipelines import acking, by_record, failing, flights, flights_clean, wordcount
 from ledger import Pipeline
 from ledger.database import embedded
 from ledger.database.connection import Database
@@ -30,15 +29,14 @@ from ledger.spark.session import build_session
 
 HOME = Path("var/bench").absolute()
 RESULTS = Path(__file__).with_name("results.json")
-RECORDS = {"flights": 1_010_328, "wordcount": data.SENTENCES}
-POSTED = 2_000_000
+RECORDS = {"flights": 1_010_328, "flights_clean": 1_010_328, "wordcount": data.SENTENCES}
 console = Console()
 
 
 def main() -> int:
     """All measurements; the results as a table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5, help="counted rounds, after one warm-up")
+    parser.add_argument("--rounds", type=int, default=7, help="counted rounds, after one warm-up")
     parser.add_argument(
         "--only", choices=["guarantee"], help="just these figures, beside the others' last"
     )
@@ -82,6 +80,7 @@ def measure(
         return results
     for name, make, by_hand in (
         ("flights", flights, plain.flights),
+        ("flights_clean", flights_clean, plain.flights_clean),
         ("wordcount", wordcount, plain.wordcount),
     ):
         results |= throughput(
@@ -90,7 +89,10 @@ def measure(
     results |= record_stage(session, bench, rounds)
     results |= on_emit(bench, rounds)
     results["replay_seconds"] = replay_seconds(bench, rounds)
-    results["ledger_rows_per_second"] = ledger_rows_per_second(session, database, rounds)
+    results["ledger_rows_per_second"] = folding.deltas_per_second(
+        session, database, rounds, console
+    )
+    results |= folding.rows_per_second(session, HOME / "data", rounds, console)
     return results
 
 
@@ -172,30 +174,6 @@ def replay_seconds(bench: Bench, rounds: int) -> float:
         _, times = bench.replay(failing(False), original)
         if number > 0:
             taken.append(times.total)
-    return statistics.median(taken)
-
-
-def ledger_rows_per_second(session: SparkSession, database: Database, rounds: int) -> float:
-    """Deltas posted a second, from two executors' tasks, without the work that made them."""
-    rows = session.range(POSTED).selectExpr(
-        "id AS root", "xxhash64(id) AS delta", "0L AS acked", "1 AS emitted_edges",
-        "0 AS acked_edges", "string(null) AS reason", "string(null) AS detail",
-    )  # fmt: skip
-    taken = []
-    with database.plain.begin() as connection:
-        batch, run = connection.exec_driver_sql(
-            "SELECT max(batch_id), max(stage_run_id) FROM stage_run"
-        ).one()
-    for number in track(range(rounds + 1), "ledger: rounds", console=console):
-        with database.plain.begin() as connection:
-            connection.exec_driver_sql(f"DELETE FROM stage_run_bucket WHERE stage_run_id = {run}")
-            connection.exec_driver_sql(f"SELECT open_partition({batch})")
-            connection.exec_driver_sql(f"TRUNCATE ledger_delta_{batch}")
-        time = seconds(
-            lambda: post(rows, database_dsn=database.dsn, batch_id=batch, run_id=run, buckets=2)
-        )
-        if number > 0:
-            taken.append(POSTED / time)
     return statistics.median(taken)
 
 

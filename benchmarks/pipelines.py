@@ -26,6 +26,19 @@ def flights(ackers: int) -> Pipeline:
     return made
 
 
+def flights_clean(ackers: int) -> Pipeline:
+    """The same flights, of which none is lost: one without its plane goes on with nulls."""
+    made = flights(ackers)
+    made.name = "flights_clean"
+    made._steps["with_plane"] = replace(made.step("with_plane"), function=_with_any_plane)
+    return made
+
+
+def _with_any_plane(departures: DataFrame, *, planes: DataFrame) -> DataFrame:
+    made = planes.select("tailnum", F.col("year").alias("built"), "manufacturer", "model", "seats")
+    return departures.join(F.broadcast(made), "tailnum", "left")
+
+
 def wordcount(ackers: int) -> Pipeline:
     """The word count pipeline with as many ackers, up to its words, as by hand."""
     made = _with(jobs.wordcount.pipeline, ackers)

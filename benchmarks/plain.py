@@ -16,7 +16,7 @@ from jobs.flights import FLIGHT, PLANE, WEATHER
 ZSTD = {"compression": "zstd"}
 
 
-def flights(spark: SparkSession, data: Path, out: Path) -> None:
+def flights(spark: SparkSession, data: Path, out: Path, planes_join: str = "inner") -> None:
     """Parse, join the planes, join the weather, write by day."""
     csv = {"header": "true", "nullValue": "NA"}
     departures = spark.read.schema(FLIGHT).csv(str(data / "flights" / "2013-01-01.csv"), **csv)
@@ -37,7 +37,9 @@ def flights(spark: SparkSession, data: Path, out: Path) -> None:
     parsed.where("failed IS NULL").drop("failed").write.options(**ZSTD).parquet(str(out / "parse"))
 
     plane = planes.select("tailnum", F.col("year").alias("built"), "manufacturer", "model", "seats")
-    with_plane = spark.read.parquet(str(out / "parse")).join(F.broadcast(plane), "tailnum", "inner")
+    with_plane = spark.read.parquet(str(out / "parse")).join(
+        F.broadcast(plane), "tailnum", planes_join
+    )
     with_plane.write.options(**ZSTD).parquet(str(out / "with_plane"))
 
     measured = weather.select("origin", "time_hour", "temp", "wind_speed", "precip", "visib")
@@ -48,6 +50,11 @@ def flights(spark: SparkSession, data: Path, out: Path) -> None:
 
     departures = spark.read.parquet(str(out / "with_weather"))
     departures.write.partitionBy("month", "day").options(**ZSTD).parquet(str(out / "warehouse"))
+
+
+def flights_clean(spark: SparkSession, data: Path, out: Path) -> None:
+    """The same, of which no flight is lost."""
+    flights(spark, data, out, "left")
 
 
 def counted(spark: SparkSession, snapshot: list[str], out: Path) -> None:

@@ -1,5 +1,6 @@
 """What the wheel installs, and what spark-submit runs of it."""
 
+import re
 import subprocess
 import sys
 import zipfile
@@ -31,3 +32,13 @@ def test_the_step_program_hides_no_module(program):
     )
     assert done.returncode == EXIT_PERMANENT
     assert "no module 'errors'" in done.stderr
+
+
+def test_what_make_runs_can_be_imported():
+    """A module that a target of the Makefile runs does not ask for what is gone."""
+    makefile = (ROOT / "Makefile").read_text()
+    named = set(re.findall(r"python -m ((?:benchmarks|chaos|demo|scripts)[\w.]*)", makefile))
+    assert {"benchmarks", "chaos", "demo"} <= named
+    for name in sorted(named):
+        main = f"{name}.__main__" if (ROOT / name / "__main__.py").exists() else name
+        subprocess.run([sys.executable, "-c", f"import {main}"], cwd=ROOT, check=True)

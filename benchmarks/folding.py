@@ -1,0 +1,137 @@
+"""What the fold takes by itself: rows a second, read and folded by two tasks, and deltas a second, posted by two."""
+
+import statistics
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from rich.console import Console
+from rich.progress import track
+
+from benchmarks.measure import seconds
+from ledger.database.connection import Database
+from ledger.deltas import posting
+from ledger.deltas.edges import Edges
+from ledger.deltas.kernel import Deltas
+from ledger.deltas.portions import OnEmit, Output
+from ledger.deltas.stored import POSITION, Written
+from ledger.manifest import DataFile
+
+ROWS, FILES, FAN_OUT = 16_000_000, 4, 8
+POSTED, TASKS = 2_000_000, 2
+_TOLD = "rows bigint"
+
+
+def rows_per_second(
+    session: SparkSession, folder: Path, rounds: int, console: Console
+) -> dict[str, float]:
+    """Rows of a stage that makes eight of each input. In order: a task folds its files, as they were written.
+    Shuffled: the children of each input lie in all files, so the rows are exchanged first."""
+    orders = {"in_order": np.arange(ROWS), "shuffled": np.random.default_rng(7).permutation(ROWS)}
+    frames = {}
+    for name, order in orders.items():
+        output = _output(_written(folder / f"fold-{name}", order))
+        frames[name] = (
+            _by_file(session, output) if name == "in_order" else _exchanged(session, output)
+        )
+    taken: dict[str, list[float]] = {name: [] for name in frames}
+    for number in track(range(rounds + 1), "fold: rounds", console=console):
+        for name, frame in frames.items():
+            time = seconds(lambda frame=frame: _require_all(frame))
+            if number > 0:
+                taken[name].append(ROWS / time)
+    return {f"fold_rows_per_second.{name}": statistics.median(v) for name, v in taken.items()}
+
+
+def _written(folder: Path, order: "np.ndarray[tuple[int], np.dtype[np.int64]]") -> list[DataFile]:
+    """Files as the library writes them, with a word beside what identifies a row."""
+    folder.mkdir(parents=True, exist_ok=True)
+    made = []
+    for number, part in enumerate(np.array_split(order, FILES)):
+        path = folder / f"{number}.parquet"
+        if not path.exists():
+            root = part // FAN_OUT
+            columns = {"_root": root, "_parent": root, "word": part % 10_000}
+            pq.write_table(
+                pa.table(columns), path, compression="zstd", version="2.6", data_page_version="2.0",
+                use_dictionary=False,
+                column_encoding=dict.fromkeys(columns, "DELTA_BINARY_PACKED"),
+            )  # fmt: skip
+        first = number * (ROWS // FILES)
+        made.append(DataFile(str(path), path.stat().st_size, len(part), first))
+    return made
+
+
+def _output(files: list[DataFile]) -> Output:
+    edges = Edges(2, "split", ("words",), {"sentences": 1})
+    return Output(files, Written(("sentences",)), OnEmit(), edges, ROWS)
+
+
+def _by_file(session: SparkSession, output: Output) -> DataFrame:
+    return session.range(0, FILES, 1, TASKS).mapInArrow(partial(_fold_files, output), _TOLD)
+
+
+def _exchanged(session: SparkSession, output: Output) -> DataFrame:
+    paths = [file.path for file in output.files]
+    rows = session.read.parquet(*paths).select("_root", "_parent")
+    placed = rows.selectExpr("*", f"monotonically_increasing_id() AS {POSITION}")
+    parted = placed.repartition(FILES, "_root", "_parent")
+    return parted.mapInArrow(partial(_fold_rows, output), _TOLD)
+
+
+def _fold_files(output: Output, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        for number in batch.column(0).to_pylist():
+            folded = output.fold([output.files[number]])
+            yield pa.RecordBatch.from_pylist([{"rows": folded.wrote.rows}])
+
+
+def _fold_rows(output: Output, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    table = pa.Table.from_batches(list(batches))
+    folded = output.fold_table(table)
+    yield pa.RecordBatch.from_pylist([{"rows": int(folded.deltas.emitted_edges.sum())}])
+
+
+def _require_all(frame: DataFrame) -> None:
+    """Run it. Raises ValueError unless all rows were folded."""
+    found = sum(row["rows"] for row in frame.collect())
+    if found != ROWS:
+        raise ValueError(f"{found} of {ROWS} rows were folded")
+
+
+def deltas_per_second(
+    session: SparkSession, database: Database, rounds: int, console: Console
+) -> float:
+    """Deltas posted a second, from two tasks, without the work that made them."""
+    taken = []
+    with database.plain.begin() as connection:
+        batch, run = connection.exec_driver_sql(
+            "SELECT max(batch_id), max(stage_run_id) FROM stage_run"
+        ).one()
+    work = partial(_post, database.dsn, batch, run)
+    frame = session.range(0, TASKS, 1, TASKS).mapInArrow(work, _TOLD)
+    for number in track(range(rounds + 1), "ledger: rounds", console=console):
+        with database.plain.begin() as connection:
+            connection.exec_driver_sql(f"DELETE FROM stage_run_bucket WHERE stage_run_id = {run}")
+            connection.exec_driver_sql(f"SELECT open_partition({batch})")
+            connection.exec_driver_sql(f"TRUNCATE ledger_delta_{batch}")
+        time = seconds(frame.collect)
+        if number > 0:
+            taken.append(POSTED / time)
+    return statistics.median(taken)
+
+
+def _post(
+    dsn: str, batch_id: int, run_id: int, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        for task in batch.column(0).to_pylist():
+            root = np.arange(POSTED // TASKS) + task * (POSTED // TASKS)
+            once, never = np.ones(len(root), np.int64), np.zeros(len(root), np.int64)
+            deltas = Deltas(root, root * 0x9E3779B97F4A7C1, never, once, never)
+            posted = posting.post_bucket(dsn, batch_id, run_id, task, [deltas])
+            yield pa.RecordBatch.from_pylist([{"rows": posted.rows}])
