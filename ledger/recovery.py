@@ -31,15 +31,20 @@ def run_again(
     """The command, with further ``options``, or the click, that goes on with a batch at ``stage``, or
     where it stands."""
     if batch.dag_id:
-        run_id = batch.run_id.removesuffix(REPROCESS)  # the batch has it, Airflow's run has not
-        return f"in Airflow clear the failed tasks of run {run_id} of DAG {batch.dag_id}"
+        return f"in Airflow clear the failed tasks of {_airflow_run(batch)}"
     if _follows(batch, stage):
-        return f"ackledger {shlex.join(['publish', target, '--batch', str(batch.batch_id)])}"
+        again = ["publish", target, "--batch", str(batch.batch_id), *options]
+        return f"ackledger {shlex.join(again)}"
     if batch.kind is BatchKind.REPLAY:
         given = ["replay", target, "--batch", str(batch.original_id), "--run-id", asked_as(batch)]
     else:
         given = _run(batch, target, "--run-id", batch.run_id)
     return f"ackledger {shlex.join([*given, *options])}"
+
+
+def _airflow_run(batch: Batch) -> str:
+    run_id = batch.run_id.removesuffix(REPROCESS)  # the batch has it, Airflow's run has not
+    return f"run {run_id} of DAG {batch.dag_id}"
 
 
 def asked_as(batch: Batch) -> str:
@@ -127,7 +132,10 @@ def _cause(connection: Connection, batch: Batch) -> Sequence[str]:
     again = partial(run_again, batch, target=_target(connection, batch))
     if batch.status is BatchStatus.HELD:
         reason = _first_line(batch.held_reason)
-        return [f"{reason}. Fix it and {again()}, or accept it: ackledger release {batch.batch_id}"]
+        mended = again()
+        if batch.dag_id:
+            mended = f"clear the task that ran what was mended, and those after it: {_airflow_run(batch)}"
+        return [f"{reason}. Fix it and {mended}, or accept it: ackledger release {batch.batch_id}"]
     step = checkpoints.unfinished_step(connection, batch.batch_id)
     if step is None or step.kind in _FOLLOWING:
         return [f"All its steps are done: settle it with ackledger sweep, or {again()}"]

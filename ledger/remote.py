@@ -1,6 +1,7 @@
 """Spark Connect servers: steps may run on one instead of in a Spark of their own."""
 
 import socket
+from importlib.util import find_spec
 from urllib.parse import urlsplit
 
 from ledger.errors import ConfigurationError, UnavailableError
@@ -24,6 +25,15 @@ def require_server(remote: str) -> str:
         host, port = None, _PORT
     if not is_remote(remote) or not host:
         raise ConfigurationError(f"{remote!r}: expected a Spark Connect server, sc://HOST:PORT")
+    if "token=" in remote.lower():
+        raise ConfigurationError(
+            f"sc://{host}:{port} is given with a token, which would be seen in logs and arguments: set "
+            "SPARK_CONNECT_AUTHENTICATE_TOKEN instead"
+        )
+    if find_spec("grpc") is None:
+        raise ConfigurationError(
+            f"{remote} needs the client of Spark Connect: pip install 'ackledger[connect]'"
+        )
     try:
         socket.create_connection((host, port), _PATIENCE).close()
     except OSError as exc:

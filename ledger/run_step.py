@@ -1,5 +1,6 @@
-"""The program that spark-submit runs: one step of one batch, what follows its settlement, or all of it.
+"""The program of a driver: one step of one batch, what follows its settlement, or all of it.
 
+spark-submit runs it, or Python alone where Spark is a Connect server.
 The database's address comes from ACKLEDGER_DATABASE_URL or the embedded server's folder, its
 password from PGPASSFILE: never from an argument.
 """
@@ -13,8 +14,13 @@ if __name__ == "__main__":
 import argparse
 import logging
 import os
+import signal
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from uuid import UUID
+
+from pyspark.sql import SparkSession
 
 from ledger.database.connection import persist
 from ledger.database.upgrade import connect
@@ -39,11 +45,12 @@ from ledger.steps import COMBINE, NOTIFY, STATE, WITHHOLD
 from ledger.storage import require_storage
 
 _log = logging.getLogger("ackledger")
-_FOLLOWING: dict[str, Callable[[Job, int, Attempt], object]] = {
-    NOTIFY: lambda job, batch, _: notify(job, batch),
-    WITHHOLD: lambda job, batch, _: withhold(job, batch),
-    COMBINE: lambda job, batch, attempt: combine(job, batch, _leave, attempt),
-    STATE: lambda job, batch, _: advance_states(job, batch, _leave),
+Leave = Callable[[], None]
+_FOLLOWING: dict[str, Callable[[Job, int, Attempt, Leave], object]] = {
+    NOTIFY: lambda job, batch, attempt, leave: notify(job, batch),
+    WITHHOLD: lambda job, batch, attempt, leave: withhold(job, batch),
+    COMBINE: lambda job, batch, attempt, leave: combine(job, batch, leave, attempt),
+    STATE: lambda job, batch, attempt, leave: advance_states(job, batch, leave),
 }
 
 
@@ -54,6 +61,9 @@ def main() -> int:
     given = _arguments()
     try:
         return _run(given)
+    except KeyboardInterrupt:  # its Spark has heard of that, too
+        _log.error("%s of batch %s was stopped", given.step or "run", given.batch)
+        return 1
     except Exception as exc:  # of whatever the user's code raises: one line, the last of the log
         if verbose():
             _log.error("the traceback:", exc_info=exc)
@@ -66,28 +76,36 @@ def _run(given: argparse.Namespace) -> int:
     settings = Settings()
     database = persist(lambda: connect(settings))
     require_storage(settings)
+    if given.remote is not None:  # no JVM of ours ends with us: what runs there is interrupted
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
     session = build_session(f"ackledger {pipeline.name}.{given.step or 'run'}", given.remote)
     job = Job(session, database, settings, pipeline)
     attempt = Attempt(given.attempt, given.try_number, given.attempt_number)
+    try:
+        _run_part(job, given, attempt, partial(_leave, session if given.remote else None))
+    finally:
+        with suppress(Exception):  # whatever ended the step is what is told
+            session.stop()
+    return 0
+
+
+def _run_part(job: Job, given: argparse.Namespace, attempt: Attempt, leave: Leave) -> None:
+    """All of the batch, a step, or what follows the settlement."""
     if given.whole:
-        _run_whole(job, given.batch, attempt)
-        session.stop()
-        return 0
+        _run_whole(job, given.batch, attempt, leave)
+        return
     if given.step in _FOLLOWING:
-        done = _FOLLOWING[given.step](job, given.batch, attempt)
+        done = _FOLLOWING[given.step](job, given.batch, attempt, leave)
         _log.info("batch %s: %s %s", given.batch, given.step, done)
-        session.stop()
-        return 0
-    result = run_step(job, given.batch, given.step, attempt, on_fenced=_leave)
+        return
+    result = run_step(job, given.batch, given.step, attempt, on_fenced=leave)
     if result.record is None:
         _log.info("batch %s is settled: %s changes nothing", given.batch, given.step)
     else:
         _log.info("%s of batch %s: %s", given.step, given.batch, result.record)
-    session.stop()
-    return 0
 
 
-def _run_whole(job: Job, batch_id: int, attempt: Attempt) -> None:
+def _run_whole(job: Job, batch_id: int, attempt: Attempt, leave: Leave) -> None:
     """Run the steps that are left of a batch, settle it, and do what follows."""
 
     def on_step(name: str, result: StepResult | None) -> None:
@@ -96,8 +114,8 @@ def _run_whole(job: Job, batch_id: int, attempt: Attempt) -> None:
         rows, seconds = result.record.output_rows, result.seconds
         _log.info("%s of batch %s: %s rows, %.1f s", name, batch_id, f"{rows:,}", seconds)
 
-    run_steps(job, batch_id, on_step, attempt, on_fenced=_leave)
-    done = settle_and_follow(job, batch_id, on_fenced=_leave, attempt=attempt)
+    run_steps(job, batch_id, on_step, attempt, on_fenced=leave)
+    done = settle_and_follow(job, batch_id, on_fenced=leave, attempt=attempt)
     if not done.status.decided:
         raise UndecidedError(f"batch {batch_id} is {done.status}: {done.reason}")
     acked = done.roots - done.failed
@@ -105,9 +123,12 @@ def _run_whole(job: Job, batch_id: int, attempt: Attempt) -> None:
     _log.info("batch %s is %s: %s records, %s acked, %s failed", *told)
 
 
-def _leave() -> None:
-    """End this driver at once: Airflow may have lost it and started another."""
+def _leave(remote: SparkSession | None) -> None:
+    """End this driver at once: Airflow may have lost it and started another. What it began on a server ends, too."""
     _log.error("a newer attempt owns this step: the driver ends")
+    if remote is not None:
+        with suppress(Exception):
+            remote.interruptAll()
     logging.shutdown()
     os._exit(1)
 

@@ -122,7 +122,7 @@ def run_batch(
     ``sources``, ``references``: rows by name, as dicts or a DataFrame of the declared columns; what
     is not given is empty; moments without a zone are UTC. ``after``: go on in the ledger of an
     earlier result, with the next interval, for what several batches share. Raises DeclarationError
-    on an unknown name, and on a row that is none of its source.
+    on an unknown name, and on a row that does not fit its source's schema.
     """
     lab = (
         after.lab
@@ -245,7 +245,7 @@ class _Lab:
         return made
 
     def _files(self, name: str, source: AnySource, rows: Rows) -> FileSource:
-        """A source of files that hold the rows: two, as far as they go."""
+        """A source of files that hold the rows: two, or one if there are fewer than two rows."""
         schema = struct(source.schema)
         folder = self._folder / "sources" / f"{name}-{next(_numbers)}"
         if isinstance(rows, DataFrame):

@@ -39,8 +39,8 @@ TABLES = (
 )
 
 
-# Tests of these files share a running Airflow, or a batch's life: one worker runs them in turn.
-_SHARED = ("test_airflow.py", "test_chaos.py", "test_crash_")
+# Tests of these files share a running Airflow, a Spark Connect server, or a batch's life: one worker runs them in turn.
+_SHARED = ("test_airflow.py", "test_chaos.py", "test_connect.py", "test_crash_")
 LONG = frozenset(
     line for line in (ROOT / "tests" / "exhaustive.txt").read_text().splitlines() if line[:1] != "#"
 )

@@ -103,7 +103,7 @@ def pipeline_dag(
     that waits for room (``max_pending``) looks again. ``dag_options``: further
     options of ``DAG``. Raises DeclarationError if the pipeline is not one.
     """
-    _check(pipeline, submit, spark, operator)
+    _check(pipeline, submit, spark, operator or spark_conf)
     options: dict[str, Any] = {
         "catchup": False,
         # A run that waits for room is running, and must not keep out the one that it waits for.
@@ -137,18 +137,17 @@ def pipeline_dag(
     return dag
 
 
-def _check(
-    pipeline: Pipeline, submit: str, spark: str | None, operator: Callable[..., BaseOperator] | None
-) -> None:
-    """Raise DeclarationError for a DAG that cannot be."""
+def _check(pipeline: Pipeline, submit: str, spark: str | None, beside: object) -> None:
+    """Raise DeclarationError for a DAG that cannot be. ``beside``: what a server would leave unheard."""
     if submit not in ("stage", "batch"):
         raise DeclarationError(
             f"submit={submit!r} of the DAG of {pipeline.name!r}: expected 'stage' or 'batch'"
         )
-    if spark is not None and (operator is not None or not is_remote(spark)):
+    if spark is not None and (beside or not is_remote(spark)):
         raise DeclarationError(
-            f"spark={spark!r} of the DAG of {pipeline.name!r}: expected the address of a Spark Connect server, "
-            "sc://HOST:PORT, and no operator beside it"
+            f"spark= of the DAG of {pipeline.name!r}: expected the address of a Spark Connect server, "
+            "sc://HOST:PORT, and neither operator= nor spark_conf= beside it: set on the server what its Spark "
+            "is to have"
         )
     pipeline.check_guarantee(pipeline.guarantee or Settings().guarantee)
     for step in (*pipeline.steps(), *pipeline.followers()):

@@ -1,6 +1,7 @@
 """Tasks that submit a Spark job: a step of a pipeline, or what follows its settlement if it is due."""
 
 import logging
+import os
 import re
 import sys
 from collections.abc import Callable
@@ -24,8 +25,8 @@ _log = logging.getLogger(__name__)
 
 
 class Connect(BaseOperator):
-    """Runs a driver that starts no JVM: its Spark is a Spark Connect server. Fails for good what the driver says
-    another attempt would only fail again, and starts none for a step of a batch that is settled."""
+    """Runs a driver that starts no JVM: its Spark is a Spark Connect server. Fails for good, without a retry, when
+    the driver says that another attempt would fail the same way; starts none for a step of a settled batch."""
 
     template_fields = ("arguments",)
 
@@ -39,13 +40,18 @@ class Connect(BaseOperator):
         **options: Any,
     ):
         super().__init__(**options)
-        self.driver = [sys.executable, application]
+        self.driver = [
+            sys.executable,
+            "-u",
+            application,
+        ]  # its last line is its own, whatever is printed
         self.arguments = [*application_args, "--remote", remote]
 
     def execute(self, context: Any) -> None:
         if _changes_nothing(self.task_id, context):
             return
-        done = self._process.run_command([*self.driver, *self.arguments])
+        # Where the worker runs, not in a folder that goes away: settings may be relative.
+        done = self._process.run_command([*self.driver, *self.arguments], cwd=os.getcwd())
         if done.exit_code == EXIT_PERMANENT:
             raise AirflowFailException(_said(done.output))
         if done.exit_code:

@@ -210,6 +210,8 @@ def _matching(
 
 def _spark_at(master: str, remote: str | None) -> str:
     """Where the steps run. Raises ConfigurationError for two answers, or none that can be."""
+    if remote is None and is_remote(master):
+        raise ConfigurationError(f"--master {master} is a Spark Connect server: use --remote")
     if remote is None:
         return master
     if master != LOCAL or not is_remote(remote):

@@ -8,8 +8,7 @@ from pyspark.sql import functions as F
 
 from ledger.errors import StageError
 from ledger.pipeline import Pipeline
-from ledger.spark.job import ANCHOR, ANCHORS, DROPPED, FAILED
-from ledger.spark.session import SPARK_ERRORS
+from ledger.spark.job import ANCHOR, ANCHORS, DROPPED, FAILED, observed
 from ledger.steps import StageStep
 
 
@@ -99,7 +98,5 @@ class AnchorWitness:
         return F.max(F.when(other.isNotNull(), both))
 
     def _metrics(self) -> dict[str, Any]:
-        try:
-            return dict(self._observation.get)
-        except SPARK_ERRORS:  # see Witness: an empty frame is cut out of the plan
-            return {"edges": 0, "most": None, "bare": 0, "strangers": None}
+        nothing = {"edges": 0, "most": None, "bare": 0, "strangers": None}
+        return observed(self._observation, nothing)

@@ -105,6 +105,16 @@ def file_rows(manifest: Manifest) -> list[dict[str, Any]]:
     return [asdict(file) for file in manifest.files]
 
 
+def observed(observation: Observation, nothing: dict[str, Any]) -> dict[str, Any]:
+    """What an action observed; waits for it. ``nothing``: what there is to an empty frame, which adaptive execution
+    cuts out of the plan, its observation with it. Were it cut out for any other reason, that would
+    differ from what else is counted."""
+    try:
+        return dict(observation.get) or nothing  # of Spark Connect there is nothing to get then
+    except SPARK_ERRORS:
+        return nothing
+
+
 _COUNTS = ("rows", "xor", "failed", "dropped", "rooted", "passed")
 
 
@@ -189,13 +199,8 @@ class Witness:
         return [*counted, *([F.count_if(passes).alias("passed")] if self._passed else [])]
 
     def _metrics(self) -> dict[str, int]:
-        try:
-            seen = {name: int(value) for name, value in self._observation.get.items()}
-        except SPARK_ERRORS:
-            seen = {}
-        # Adaptive execution cuts an empty frame out of the plan, its observation with it. Were it
-        # cut out for any other reason, 0 would differ from what else is counted.
-        return seen or dict.fromkeys(_COUNTS, 0)
+        seen = observed(self._observation, dict.fromkeys(_COUNTS, 0))
+        return {name: int(value) for name, value in seen.items()}
 
 
 def _non_null(frame: DataFrame, column: str) -> Column:

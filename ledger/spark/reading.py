@@ -161,7 +161,7 @@ class _Text:
         return [
             (text, None)
             for number, (text, due) in enumerate(self._headers.items())
-            for _ in range(int(seen[f"header_{number}"]) - due)
+            for _ in range(int(seen.get(f"header_{number}", 0)) - due)
         ]
 
     def _without_headers(self, text: DataFrame) -> DataFrame:

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException, PySparkImportError
+from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
-from ledger.errors import ConfigurationError, UnavailableError
+from ledger.errors import ConfigurationError
 from ledger.java import require_java
-from ledger.remote import is_remote
+from ledger.remote import is_remote, require_server
 from ledger.settings import verbose
 from ledger.spark.quiet import quiet_start
 
@@ -31,13 +31,18 @@ REQUIRED = {
 }
 
 
+# Whether each column expression notes where in Python it was made.
+_UNTRACED = "spark.python.sql.dataFrameDebugging.enabled"
+
+
 def build_session(app_name: str, master: str | None = None) -> SparkSession:
     """The running session, or a new one on ``master`` (default: as spark-submit says), which may be
     a Spark Connect server: ``sc://host:port``.
 
-    Raises ConfigurationError when Java is missing or of another version, and UnavailableError when
-    the server does not answer.
+    Raises ConfigurationError when Java is missing or of another version, or the server refuses the
+    session, and UnavailableError when it does not answer.
     """
+    _keep_quiet()
     if master is not None and is_remote(master):
         session = _connected(app_name, master)
     else:
@@ -49,27 +54,22 @@ def build_session(app_name: str, master: str | None = None) -> SparkSession:
 
 def _connected(app_name: str, remote: str) -> SparkSession:
     """A session of a server, which has its Java and its Python: nothing is started here."""
+    require_server(remote)  # Spark's client would ask for ten minutes
+    os.environ.setdefault("SPARK_CONNECT_RELEASE_SESSION_ON_EXIT", "true")
+    builder = SparkSession.builder.remote(remote).appName(app_name).config(_UNTRACED, "false")
     try:
-        return SparkSession.builder.remote(remote).appName(app_name).getOrCreate()
-    except PySparkImportError as exc:
+        return builder.getOrCreate()
+    except PySparkException as exc:
         raise ConfigurationError(
-            f"{remote} needs the client of Spark Connect: pip install 'ackledger[connect]' ({exc})"
-        ) from exc
-    except (PySparkException, OSError) as exc:
-        raise UnavailableError(
-            f"Spark Connect server {remote} does not answer: {_first_line(exc)}. Check the address, "
-            "and that the server runs"
+            f"Spark Connect server {remote} refused a session: {str(exc).strip().splitlines()[0]}"
         ) from exc
 
 
 def _started(app_name: str, master: str | None) -> SparkSession:
     if "PYSPARK_GATEWAY_PORT" not in os.environ:  # else spark-submit has started it
         require_java()
-    _keep_quiet()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = SparkSession.builder.appName(app_name)
-    # Every column expression would otherwise note where in Python it was made.
-    builder = builder.config("spark.python.sql.dataFrameDebugging.enabled", "false")
+    builder = SparkSession.builder.appName(app_name).config(_UNTRACED, "false")
     if master is not None:
         quiet = Path(__file__).with_name("log4j2.properties").as_uri()
         options: dict[str, Any] = {
@@ -83,10 +83,6 @@ def _started(app_name: str, master: str | None) -> SparkSession:
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     with quiet_start() if master is not None else nullcontext():
         return builder.getOrCreate()
-
-
-def _first_line(exc: Exception) -> str:
-    return str(exc).strip().partition("\n")[0]
 
 
 @contextmanager
@@ -109,4 +105,5 @@ def _keep_quiet() -> None:
     """Spark's Python writes each error to the terminal as JSON with its Java stack; whoever raises
     it says what it is."""
     if not verbose():
-        PySparkLogger.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)
+        for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+            PySparkLogger.getLogger(name).setLevel(logging.CRITICAL + 1)

@@ -14,6 +14,7 @@ from deltalake import DeltaTable
 from ledger.errors import UnavailableError
 from ledger.remote import require_server
 from tests.support.flights import without_plane, write_slice
+from tests.support.ledgers import one
 from tests.support.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -39,6 +40,7 @@ CORE = (
     "test_testing.py::test_run_and_replay",
     "test_tracking.py::test_many_children_ack_their_parent_once",
     "test_tracking.py::test_on_read_acks_what_it_swallows",
+    "test_units.py::test_no_row_meets_another",
     "test_units.py::test_two_rows_of_one_record_meet_again",
     "test_untracked.py",
 )
@@ -162,10 +164,12 @@ def dag(server, away, request):
     folder = Path(os.environ["AIRFLOW_HOME"]) / "dags"
     folder.mkdir()
     (folder / "words.py").write_text(DAGS.format(spark=server, submit=request.param))
-    bag = DagBag(str(folder))
-    assert bag.import_errors == {}
-    yield bag.dags["wordcount"]
-    shutil.rmtree(folder)
+    try:
+        bag = DagBag(str(folder))
+        assert bag.import_errors == {}
+        yield bag.dags["wordcount"]
+    finally:
+        shutil.rmtree(folder)
 
 
 @pytest.mark.parametrize("dag", ["stage", "batch"], indirect=True)
@@ -181,7 +185,7 @@ def test_a_dag(dag, away):
     assert dict(zip(counts["word"], counts["n"], strict=True)) == {"two": 2, "words": 1, "one": 1}
 
 
-def test_where_nothing_listens(away):
+def test_where_nothing_listens(away, database):
     """A server that is not there is named before anything is claimed."""
     nowhere = f"sc://127.0.0.1:{free_port()}"
     run = ("ackledger", "run", "jobs.flights:pipeline", "--interval-start", "2013-01-01")
@@ -189,3 +193,8 @@ def test_where_nothing_listens(away):
     done = subprocess.run([*run, *options], cwd=away, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert f"Spark Connect server {nowhere} does not answer" in done.stderr
+    assert one(database, "SELECT count(*) FROM batch")[0] == 0
+    check = ["ackledger", "check", "jobs.flights:pipeline", "--remote", nowhere]
+    done = subprocess.run(check, cwd=away, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "does not answer" in done.stdout

@@ -180,7 +180,12 @@ def test_an_undecided_batch_has_its_command(database):
     run_sink(database, batch, roots, lose=roots[:2])
     settle_once(database, batch.batch_id)
     assert said().startswith(f"{name} held. ")
-    assert said().endswith(f"Fix it and {again}, or accept it: ackledger release {batch.batch_id}")
+    accept = f"or accept it: ackledger release {batch.batch_id}"
+    assert said().endswith(f"Fix it and {again}, {accept}")
+    with database.plain.begin() as connection:
+        connection.exec_driver_sql("UPDATE batch SET dag_id = 'dag'")
+    mended = "clear the task that ran what was mended, and those after it: run run-1f of DAG dag"
+    assert said().endswith(f"Fix it and {mended}, {accept}")
 
 
 def test_what_goes_on_behind_a_settlement(database):

@@ -86,6 +86,14 @@ def test_rows_of_a_join_are_acked_for_both_sides(spark):
     assert result.roots.acked == 7
 
 
+def test_no_row_meets_another(spark):
+    """A join without a match makes no row at all: everything is lost there, and the batch settles."""
+    shop = {**SHOP, "customers": [{"customer": "z", "country": "FR"}]}
+    result = testing.run_batch(joining(), shop, spark=spark)
+    assert (result.status, result.roots.acked, result.roots.failed) == ("settled", 0, 6)
+    assert {one.stage for one in result.failed} == {"sold"}
+
+
 def latest(unit=("customer",), lose=()):
     made = Pipeline("latest", guarantee="at_least_once")
     made.source("events", FileSource("events.csv", schema=ORDERS))

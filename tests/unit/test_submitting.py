@@ -1,5 +1,6 @@
 """The task that submits a step: what it does when the driver fails."""
 
+import os
 import sys
 
 import pytest
@@ -125,9 +126,12 @@ def on_a_server(monkeypatch, code, line=""):
     """A step's task on a Spark Connect server, whose driver ends with a code and a last line."""
     done = SubprocessResult(exit_code=code, output=line)
     asked = []
-    monkeypatch.setattr(
-        SubprocessHook, "run_command", lambda self, call: asked.append(call) or done
-    )
+
+    def run_command(self, call, cwd):
+        asked.append((call, cwd))
+        return done
+
+    monkeypatch.setattr(SubprocessHook, "run_command", run_command)
     given = ("jobs.wordcount:pipeline", "words")
     made = submitted(spark_connect("sc://h:1"), pipeline, *given, application="run_step.py")
     return made, asked
@@ -138,8 +142,10 @@ def test_a_driver_on_a_server(monkeypatch):
     made, asked = on_a_server(monkeypatch, 0)
     assert made.template_fields == ("arguments",)
     made.execute({})
-    assert asked[0][:2] == [sys.executable, "run_step.py"]
-    assert asked[0][-2:] == ["--remote", "sc://h:1"]
+    ((call, folder),) = asked
+    assert call[:3] == [sys.executable, "-u", "run_step.py"]
+    assert call[-2:] == ["--remote", "sc://h:1"]
+    assert folder == os.getcwd()
     line = TAIL.strip().splitlines()[-1]
     with pytest.raises(
         AirflowFailException, match=r"^words of batch 7: no file matches /data/x\.csv$"
@@ -159,9 +165,24 @@ def test_a_settled_batch_starts_no_driver_on_a_server(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "options", [{"spark": "local[2]"}, {"spark": "sc://h:1", "operator": Elsewhere}]
+    "options",
+    [
+        {"spark": "local[2]"},
+        {"spark": "sc://h:1", "operator": Elsewhere},
+        {"spark": "sc://h:1", "spark_conf": {"spark.sql.shuffle.partitions": "8"}},
+    ],
 )
 def test_where_a_dag_runs_is_one_place(options):
-    """Neither a master nor an operator beside a server is taken."""
+    """A server takes neither a master's place nor an operator or options beside it."""
     with pytest.raises(DeclarationError, match="expected the address of a Spark Connect server"):
         pipeline_dag(pipeline, schedule=None, **options)
+
+
+def test_a_task_that_is_killed_ends_its_driver(monkeypatch):
+    """The driver is told, and interrupts what it began on the server."""
+    told = []
+    monkeypatch.setattr(SubprocessHook, "send_sigterm", lambda self: told.append(self))
+    made, _ = on_a_server(monkeypatch, 0)
+    made.execute({})
+    made.on_kill()
+    assert told == [made._process]

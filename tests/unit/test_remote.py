@@ -1,0 +1,52 @@
+"""Addresses of Spark Connect servers: what is none, and what does not answer."""
+
+import socket
+
+import pytest
+
+from ledger import remote
+from ledger.cli.running import LOCAL, _spark_at
+from ledger.errors import ConfigurationError, UnavailableError
+from ledger.remote import require_server
+from tests.support.ports import free_port
+
+
+@pytest.mark.parametrize("given", ["local[2]", "sc://", "sc://h:port", "spark://h:7077"])
+def test_what_is_no_address(given):
+    """It is named, with the form of one."""
+    with pytest.raises(ConfigurationError, match="expected a Spark Connect server, sc://HOST:PORT"):
+        require_server(given)
+
+
+def test_a_token_is_not_given_in_the_address():
+    """It would stand in logs and arguments; the message has the variable, and not the token."""
+    with pytest.raises(ConfigurationError, match="set SPARK_CONNECT_AUTHENTICATE_TOKEN") as caught:
+        require_server("sc://h:15002/;use_ssl=true;token=hush")
+    assert "hush" not in str(caught.value)
+
+
+def test_without_the_client(monkeypatch):
+    """What is to be installed is named."""
+    monkeypatch.setattr(remote, "find_spec", lambda name: None)
+    with pytest.raises(ConfigurationError, match=r"pip install 'ackledger\[connect\]'"):
+        require_server("sc://h:1")
+
+
+def test_whether_a_server_answers():
+    """One that listens does; where none does, the error may pass."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert require_server(f"sc://127.0.0.1:{port}") == f"127.0.0.1:{port} answers"
+    with pytest.raises(UnavailableError, match="does not answer"):
+        require_server(f"sc://127.0.0.1:{free_port()}")
+
+
+def test_a_run_has_one_place():
+    """--remote takes a server, --master none, and only one of them is given."""
+    assert _spark_at(LOCAL, None) == LOCAL
+    assert _spark_at(LOCAL, "sc://h:1") == "sc://h:1"
+    for master, given in ((LOCAL, "spark://h:1"), ("local[1]", "sc://h:1")):
+        with pytest.raises(ConfigurationError, match="expected --remote sc://HOST:PORT"):
+            _spark_at(master, given)
+    with pytest.raises(ConfigurationError, match="use --remote"):
+        _spark_at("sc://h:1", None)
