@@ -16,14 +16,15 @@ from pathlib import Path
 import pytest
 
 from ledger.database import embedded
-from ledger.running import settle_and_follow
 from ledger.states import Outcome
 from ledger.summary import summarize
 from ledger.sweeper import sweep_once
 from tests.support import orders
 from tests.support.children import Children
 from tests.support.crash_lab import ORIGINAL, Lab
-from tests.support.crashing import HALF_POSTED, IN_A_RECORD, opened, run_open_steps
+from tests.support.crashing import BATCH as BATCH_FORM
+from tests.support.crashing import HALF_POSTED, IN_A_RECORD, opened, run_whole
+from tests.support.crashing import STAGE as STAGE_FORM
 from tests.support.ledgers import one, rows
 
 FIRST, ALL = orders.expected(mended=False), orders.expected(mended=True)
@@ -142,13 +143,13 @@ CASES = [
 ]
 
 
-# One kill for each kind of arrow; ``make test-all`` has every one.
+# One kill for each kind of arrow, in one of the forms; ``make test-all`` has every one in both.
 OFTEN = frozenset(
     name.replace(" ", "-")
     for name in (
-        "deltas posted by half", "stage in its commit", "in a record", "table committed, swept",
-        "in the settlement", "two of three withheld", "report in its transaction",
-        "combined sink committed",
+        "deltas posted by half-stage", "stage in its commit-batch", "in a record-batch",
+        "table committed, swept-stage", "in the settlement-batch", "two of three withheld-stage",
+        "report in its transaction-batch", "combined sink committed-batch",
     )
 )  # fmt: skip
 
@@ -176,20 +177,21 @@ def lab(children, spark, server_home) -> Iterator[Lab]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+@pytest.mark.parametrize("form", [STAGE_FORM, BATCH_FORM])
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name.replace(" ", "-"))
-def test_a_killed_process_is_gone_on_from(lab, children, case):
+def test_a_killed_process_is_gone_on_from(lab, children, case, form):
     """Killed there, a batch is shown whole or not at all; run again, every record is shown once or quarantined."""
     lab.go_to(case.stop)
-    _kill(lab, children, case)
+    _kill(lab, children, case, form)
     _check_whole(lab, case)
     if case.swept:
         _sweep(lab)
     if not case.of_replay:
-        _retry(lab, orders.Variant(mode=case.mode), whole=case.whole)
+        _retry(lab, orders.Variant(mode=case.mode), form, whole=case.whole)
         if not case.swept:
             _check_first(lab)
     if case.to_the_end:
-        _replay(lab, case.mode)
+        _replay(lab, case.mode, form)
         _check_end(lab)
 
 
@@ -198,7 +200,7 @@ def test_nothing_outlives_the_killed(children):
     assert children.left_behind == []
 
 
-def _kill(lab: Lab, children: Children, case: Case) -> None:
+def _kill(lab: Lab, children: Children, case: Case, form: str) -> None:
     lab.leave()
     if case.of_replay:
         orders.write(lab.folder, mended=True)
@@ -211,6 +213,7 @@ def _kill(lab: Lab, children: Children, case: Case) -> None:
             nth=case.nth,
             replay_of=ORIGINAL if case.of_replay else None,
             variant=variant,
+            form=form,
         )
         child.carry_out(order)
         lab.wait_for_rollback()
@@ -237,22 +240,23 @@ def _sweep(lab: Lab) -> None:
     raise AssertionError(swept)
 
 
-def _retry(lab: Lab, variant: orders.Variant, *, whole: bool = False, **which: int) -> None:
+def _retry(
+    lab: Lab, variant: orders.Variant, form: str, *, whole: bool = False, **which: int
+) -> None:
     """The same run again, in this process."""
     job = lab.job(variant)
     batch = opened(job, **which)
-    run_open_steps(job, batch, whole=whole)
-    settle_and_follow(job, batch.batch_id)
+    run_whole(job, batch, form, whole=whole)
 
 
-def _replay(lab: Lab, mode: str) -> None:
+def _replay(lab: Lab, mode: str, form: str) -> None:
     """What failed again, with reference and stage mended, until nothing is failed; the first of it may
     have died before."""
     orders.write(lab.folder, mended=True)
     original = _original(lab)
     for number in (1, 2):
         variant = orders.Variant(mended=True, mode=mode)
-        _retry(lab, variant, replay_of=original, number=number)
+        _retry(lab, variant, form, replay_of=original, number=number)
         if summarize(lab.ledger, original).roots.failed == 0:
             return
 

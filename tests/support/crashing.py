@@ -21,17 +21,18 @@ from ledger.opening import open_batch, open_replay
 from ledger.queries import runs
 from ledger.queries.batches import Batch
 from ledger.requests import Interval, RunKey, Selection
-from ledger.running import advance_states, run_step, settle_and_follow
+from ledger.running import advance_states, run_step, run_steps, settle_and_follow
 from ledger.settings import Settings
 from ledger.spark import folding
 from ledger.spark.job import Job
-from ledger.stage_runs import Attempt
+from ledger.stage_runs import Attempt, begin
 from ledger.states import RunState
 from tests.support import accounts, feeds, orders
 
 INTERVAL = Interval(datetime(2013, 1, 1, tzinfo=UTC), datetime(2013, 1, 2, tzinfo=UTC))
 KEY, REPROCESS_KEY = RunKey("dag", "run"), RunKey("dag", "anew")
 
+STAGE, BATCH = "stage", "batch"  # what a task of the DAG runs
 # Points inside of what executors do, instead of "module:function".
 HALF_POSTED, IN_A_RECORD = "half of the deltas posted", "in a record"
 
@@ -43,7 +44,7 @@ class Order:
     ``replay_of``: a replay of that batch; ``reprocess``: a batch in the place of the one that has the
     interval. ``state``: instead, the second batch of ``tests.support.feeds``, or the state task of
     ``tests.support.accounts`` in that form.
-    ``marker``: the file that is written just before.
+    ``marker``: the file that is written just before. ``form``: whether a task runs a step or the batch.
     """
 
     database: str
@@ -57,6 +58,7 @@ class Order:
     replay_of: int | None = None
     reprocess: bool = False
     state: str = ""
+    form: str = STAGE
     variant: orders.Variant = field(default_factory=orders.Variant)
 
     def as_json(self) -> str:
@@ -100,9 +102,15 @@ def run_open_steps(job: Job, batch: Batch, *, whole: bool = False) -> None:
             run_step(job, batch.batch_id, step.name, Attempt())
 
 
-def run_whole(job: Job, batch: Batch) -> None:
-    """What is left of a batch, and what follows."""
-    run_open_steps(job, batch)
+def run_whole(job: Job, batch: Batch, form: str = STAGE, *, whole: bool = False) -> None:
+    """What is left of a batch, and what follows, as the tasks of that form do; ``whole``: all of it, where they are
+    tasks of a step each."""
+    if form == BATCH:
+        attempt = begin(job.database)
+        run_steps(job, batch.batch_id, lambda name, result: None, attempt)
+        settle_and_follow(job, batch.batch_id, attempt=attempt)
+        return
+    run_open_steps(job, batch, whole=whole)
     settle_and_follow(job, batch.batch_id)
 
 
@@ -146,7 +154,7 @@ def _run(spark: Any, order: Order) -> None:
     ):  # in two buckets: the join's rows are exchanged, and lie in two files
         spark.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
         spark.conf.set("spark.sql.shuffle.partitions", "2")
-    run_whole(job, batch)
+    run_whole(job, batch, order.form)
 
 
 @contextlib.contextmanager
