@@ -132,10 +132,12 @@ def _cause(connection: Connection, batch: Batch) -> Sequence[str]:
     again = partial(run_again, batch, target=_target(connection, batch))
     if batch.status is BatchStatus.HELD:
         reason = _first_line(batch.held_reason)
-        mended = again()
+        then = again()
         if batch.dag_id:
-            mended = f"clear the task that ran what was mended, and those after it: {_airflow_run(batch)}"
-        return [f"{reason}. Fix it and {mended}, or accept it: ackledger release {batch.batch_id}"]
+            then = (
+                f"clear the task that ran the fixed step, and those after it: {_airflow_run(batch)}"
+            )
+        return [f"{reason}. Fix it and {then}, or accept it: ackledger release {batch.batch_id}"]
     step = checkpoints.unfinished_step(connection, batch.batch_id)
     if step is None or step.kind in _FOLLOWING:
         return [f"All its steps are done: settle it with ackledger sweep, or {again()}"]
@@ -163,7 +165,7 @@ def _shown(moment: datetime) -> str:
 
 def finished(database: Database, pipeline: Pipeline, batch_id: int) -> set[str]:
     """Steps that are committed and whose output is there. None of a batch that is held, or of which a step
-    failed: it is run again because something has been mended, whichever step that was."""
+    failed: it is run again because something has been fixed, whichever step that was."""
     batch = database.transact(lambda c: batches.get_batch(c, batch_id))
     found = database.transact(lambda c: runs.runs_of(c, batch_id))
     newest = {run.stage: run.state for run in sorted(found, key=lambda run: run.stage_run_id)}

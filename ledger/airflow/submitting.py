@@ -40,11 +40,8 @@ class Connect(BaseOperator):
         **options: Any,
     ):
         super().__init__(**options)
-        self.driver = [
-            sys.executable,
-            "-u",
-            application,
-        ]  # its last line is its own, whatever is printed
+        # Unbuffered: the last line is the driver's own, whatever a stage prints.
+        self.driver = [sys.executable, "-u", application]
         self.arguments = [*application_args, "--remote", remote]
 
     def execute(self, context: Any) -> None:

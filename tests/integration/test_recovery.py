@@ -184,8 +184,8 @@ def test_an_undecided_batch_has_its_command(database):
     assert said().endswith(f"Fix it and {again}, {accept}")
     with database.plain.begin() as connection:
         connection.exec_driver_sql("UPDATE batch SET dag_id = 'dag'")
-    mended = "clear the task that ran what was mended, and those after it: run run-1f of DAG dag"
-    assert said().endswith(f"Fix it and {mended}, {accept}")
+    then = "clear the task that ran the fixed step, and those after it: run run-1f of DAG dag"
+    assert said().endswith(f"Fix it and {then}, {accept}")
 
 
 def test_what_goes_on_behind_a_settlement(database):
