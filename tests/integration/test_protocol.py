@@ -310,10 +310,12 @@ def test_fenced_driver_ends(database):
     run = started(database, batch.batch_id, "source")
     program = (
         "import sys, time\n"
+        "from functools import partial\n"
         "from ledger.run_step import _leave\n"
         "from ledger.database.connection import Database\n"
         "from ledger.stage_runs import heartbeat\n"
-        "with heartbeat(Database(sys.argv[1]), int(sys.argv[2]), _leave, every=0.1):\n"
+        "leave = partial(_leave, None)\n"
+        "with heartbeat(Database(sys.argv[1]), int(sys.argv[2]), leave, every=0.1):\n"
         "    print('alive', flush=True)\n"
         "    time.sleep(60)\n"
     )
