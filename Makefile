@@ -18,7 +18,7 @@ setup: ## Check Java and Python, make .venv from requirements.lock
 demo: setup ## Run the real pipeline over real data and show the ledger
 	@python -m demo
 
-test: setup ## Run the tests; each kind of crash once
+test: setup ## Run the tests, with some of the crashes
 	@python -m tests.support.jvm
 	@python -m pytest -n 2 -m "not exhaustive"
 

@@ -56,8 +56,8 @@ class FeedLab(Kept):
         return Counter(found["n"].to_pylist())
 
 
-# One kill for each kind of arrow; ``make test-all`` has every one.
-OFTEN = frozenset(("posted-retry", "after-ack_commit"))
+# One kill of these; ``make test-all`` has every one.
+OFTEN = frozenset(("posted-retry",))
 
 
 @pytest.fixture(scope="module")

@@ -97,12 +97,8 @@ CASES = [
 ]
 
 
-# One kill for each kind of arrow; ``make test-all`` has every one.
-OFTEN = frozenset(
-    (
-        "function-in-its-commit", "files-being-noted-as-acked",
-    )
-)  # fmt: skip
+# One kill of these; ``make test-all`` has every one.
+OFTEN = frozenset(("function-in-its-commit",))
 
 
 @pytest.fixture(scope="module")

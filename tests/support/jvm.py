@@ -28,6 +28,8 @@ PLAIN = {
     FACTORY: "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
 }
+# Each job's plan is written down for a page that no test opens: its shortest form is enough.
+_UNREAD = {"spark.sql.ui.explainMode": "simple"}
 # These JVMs live for seconds: what they compile at leisure never pays.
 _BRIEF = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xlog:disable")
 # The session of all tests: room for what dies young, and no memory of jobs that nobody looks at.
@@ -60,7 +62,12 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 def environment(*more: str, archive: str = f"-XX:SharedArchiveFile={ARCHIVE}") -> dict[str, str]:
     """The variables that every JVM of a driver starts with."""
-    given = [*_BRIEF, archive, *more, *(f"-D{name}={value}" for name, value in PLAIN.items())]
+    given = [
+        *_BRIEF,
+        archive,
+        *more,
+        *(f"-D{name}={value}" for name, value in {**PLAIN, **_UNREAD}.items()),
+    ]
     if DEFAULTS.exists():
         given.append(f"-Xbootclasspath/a:{DEFAULTS}")
     if FILES.exists():

@@ -1,8 +1,8 @@
-"""Two records at a time."""
+"""Two records at a time, with a task a step."""
 
 from datetime import timedelta
 
 from ledger.airflow import pipeline_dag
 from tests.acceptance.letters import inbox
 
-dag = pipeline_dag(inbox, schedule=None, submit="batch", room_poll=timedelta(seconds=15))
+dag = pipeline_dag(inbox, schedule=None, room_poll=timedelta(seconds=15))
