@@ -8,6 +8,7 @@ import shutil
 import statistics
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,7 +17,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from benchmarks import data, folding, guarantees, plain
+from benchmarks import data, folding, guarantees, plain, small
 from benchmarks.measure import Bench, PeakMemory, seconds
 from benchmarks.pipelines import acking, by_record, failing, flights, flights_clean, wordcount
 from ledger import Pipeline
@@ -38,7 +39,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=7, help="counted rounds, after one warm-up")
     parser.add_argument(
-        "--only", choices=["guarantee"], help="just these figures, beside the others' last"
+        "--only", choices=["guarantee", "small"], help="just these figures, beside the others' last"
     )
     given = parser.parse_args()
     rounds = given.rounds
@@ -52,12 +53,16 @@ def main() -> int:
     os.environ["PYSPARK_SUBMIT_ARGS"] = (
         "--driver-memory 6g --conf spark.sql.shuffle.partitions=4 pyspark-shell"
     )
-    session = build_session("benchmarks", "local[2]")
     try:
-        with PeakMemory() as memory:
-            results = measure(session, database, rounds, given.only)
+        results = (
+            small.measure(HOME / "small", rounds, console) if given.only != "guarantee" else {}
+        )
+        if given.only != "small":
+            session = build_session("benchmarks", "local[2]")
+            with PeakMemory() as memory:
+                results |= measure(session, database, rounds, given.only)
+            session.stop()
     finally:
-        session.stop()
         embedded.stop(HOME)
     if given.only:
         results = json.loads(RESULTS.read_text()) | results
@@ -83,9 +88,13 @@ def measure(
         ("flights_clean", flights_clean, plain.flights_clean),
         ("wordcount", wordcount, plain.wordcount),
     ):
-        results |= throughput(
-            name, bench, make, lambda out, run=by_hand: run(session, HOME / "data", out), rounds
-        )
+        others = {
+            "plain": partial(by_hand, plain.Batches(session), HOME / "data", HOME / "plain"),
+            "structured_streaming": partial(
+                by_hand, plain.Streams(session), HOME / "data", HOME / "plain"
+            ),
+        }
+        results |= throughput(name, bench, make, others, rounds)
     results |= record_stage(session, bench, rounds)
     results |= on_emit(bench, rounds)
     results["replay_seconds"] = replay_seconds(bench, rounds)
@@ -100,32 +109,33 @@ def throughput(
     name: str,
     bench: Bench,
     make: Callable[[int], Pipeline],
-    by_hand: Callable[[Path], None],
+    others: dict[str, Callable[[], None]],
     rounds: int,
 ) -> dict[str, Any]:
-    """Tracked, untracked, plain and the bare aggregate, interleaved; ratios of their medians."""
-    taken: dict[str, list[float]] = {"tracked": [], "untracked": [], "plain": []}
+    """Tracked, untracked, what others do by hand and the bare aggregate, interleaved; ratios of their
+    medians."""
+    taken: dict[str, list[float]] = {"tracked": [], "untracked": [], **{one: [] for one in others}}
     settled: list[float] = []
     bare: list[float] = []
     for number in track(range(rounds + 1), f"{name}: rounds", console=console):
         _, times = bench.batch(make(2))
         _, untracked = bench.batch(make(0))
+        round_ = {"tracked": times.total, "untracked": untracked.total}
         bare_seconds = bench.bare(make(2))
-        by_hand_seconds = seconds(lambda: by_hand(HOME / "plain"))
-        shutil.rmtree(HOME / "plain")
+        for other, by_hand in others.items():
+            round_[other] = seconds(by_hand)
+            shutil.rmtree(HOME / "plain")
         if number > 0:
             settled.append(times.settle)
             bare.append(bare_seconds)
-            for variant, value in (
-                ("tracked", times.total),
-                ("untracked", untracked.total),
-                ("plain", by_hand_seconds),
-            ):
+            for variant, value in round_.items():
                 taken[variant].append(value)
     median = {variant: statistics.median(values) for variant, values in taken.items()}
     return {
-        f"{name}.tracked_over_plain_throughput": median["plain"] / median["tracked"],
-        f"{name}.tracked_over_untracked_throughput": median["untracked"] / median["tracked"],
+        **{
+            f"{name}.tracked_over_{other}_throughput": median[other] / median["tracked"]
+            for other in ("untracked", *others)
+        },
         f"{name}.tracked_records_per_second": RECORDS[name] / median["tracked"],
         f"{name}.sweep_over_bare_group_by": statistics.median(settled) / statistics.median(bare),
         f"{name}.settle_seconds": statistics.median(settled),

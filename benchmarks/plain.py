@@ -8,20 +8,59 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from jobs.flights import FLIGHT, PLANE, WEATHER
 
 ZSTD = {"compression": "zstd"}
+CSV = {"header": "true", "nullValue": "NA"}
 
 
-def flights(spark: SparkSession, data: Path, out: Path, planes_join: str = "inner") -> None:
+class Batches:
+    """Reads and writes with batch jobs."""
+
+    def __init__(self, spark: SparkSession):
+        self.spark = spark
+
+    def source(self, format: str, schema: str, path: Path, **options: str) -> DataFrame:
+        """What a pipeline begins with."""
+        return self.spark.read.format(format).schema(schema).options(**options).load(str(path))
+
+    def write(self, rows: DataFrame, folder: Path, *columns: str) -> None:
+        """Write a step's output once, by columns."""
+        rows.write.partitionBy(*columns).options(**ZSTD).parquet(str(folder))
+
+    def read(self, folder: Path) -> DataFrame:
+        """What a step has written."""
+        return self.spark.read.parquet(str(folder))
+
+
+class Streams(Batches):
+    """Reads and writes with Structured Streaming: each step is a query that takes what is there, and ends.
+
+    Its checkpoint and the log of its sink are what a stream brings in place of a ledger: each file
+    is read once, and each row written once."""
+
+    def source(self, format: str, schema: str, path: Path, **options: str) -> DataFrame:
+        stream = self.spark.readStream.format(format).schema(schema).options(**options)
+        return stream.load(str(path))
+
+    def write(self, rows: DataFrame, folder: Path, *columns: str) -> None:
+        checkpoint = {"checkpointLocation": f"{folder}.checkpoint", "path": str(folder)}
+        query = rows.writeStream.format("parquet").partitionBy(*columns)
+        query.options(**ZSTD, **checkpoint).trigger(availableNow=True).start().awaitTermination()
+
+    def read(self, folder: Path) -> DataFrame:
+        written = super().read(folder)
+        return self.spark.readStream.schema(written.schema).parquet(str(folder))
+
+
+def flights(io: Batches, data: Path, out: Path, planes_join: str = "inner") -> None:
     """Parse, join the planes, join the weather, write by day."""
-    csv = {"header": "true", "nullValue": "NA"}
-    departures = spark.read.schema(FLIGHT).csv(str(data / "flights" / "2013-01-01.csv"), **csv)
-    planes = spark.read.schema(PLANE).csv(str(data / "planes.csv"), **csv)
-    weather = spark.read.schema(WEATHER).csv(str(data / "weather.csv"), **csv)
+    departures = io.source("csv", FLIGHT, data / "flights", **CSV)
+    planes = io.spark.read.schema(PLANE).csv(str(data / "planes.csv"), **CSV)
+    weather = io.spark.read.schema(WEATHER).csv(str(data / "weather.csv"), **CSV)
 
     parsed = departures.select(
         "*",
@@ -34,27 +73,23 @@ def flights(spark: SparkSession, data: Path, out: Path, planes_join: str = "inne
         .when(F.col("distance") <= 0, "no distance")
         .alias("failed"),
     )
-    parsed.where("failed IS NULL").drop("failed").write.options(**ZSTD).parquet(str(out / "parse"))
+    io.write(parsed.where("failed IS NULL").drop("failed"), out / "parse")
 
     plane = planes.select("tailnum", F.col("year").alias("built"), "manufacturer", "model", "seats")
-    with_plane = spark.read.parquet(str(out / "parse")).join(
-        F.broadcast(plane), "tailnum", planes_join
-    )
-    with_plane.write.options(**ZSTD).parquet(str(out / "with_plane"))
+    with_plane = io.read(out / "parse").join(F.broadcast(plane), "tailnum", planes_join)
+    io.write(with_plane, out / "with_plane")
 
     measured = weather.select("origin", "time_hour", "temp", "wind_speed", "precip", "visib")
-    with_weather = spark.read.parquet(str(out / "with_plane")).join(
+    with_weather = io.read(out / "with_plane").join(
         F.broadcast(measured), ["origin", "time_hour"], "left"
     )
-    with_weather.write.options(**ZSTD).parquet(str(out / "with_weather"))
-
-    departures = spark.read.parquet(str(out / "with_weather"))
-    departures.write.partitionBy("month", "day").options(**ZSTD).parquet(str(out / "warehouse"))
+    io.write(with_weather, out / "with_weather")
+    io.write(io.read(out / "with_weather"), out / "warehouse", "month", "day")
 
 
-def flights_clean(spark: SparkSession, data: Path, out: Path) -> None:
+def flights_clean(io: Batches, data: Path, out: Path) -> None:
     """The same, of which no flight is lost."""
-    flights(spark, data, out, "left")
+    flights(io, data, out, "left")
 
 
 def counted(spark: SparkSession, snapshot: list[str], out: Path) -> None:
@@ -74,10 +109,9 @@ def counted(spark: SparkSession, snapshot: list[str], out: Path) -> None:
     made.write.options(**ZSTD).parquet(str(out / "counted"))
 
 
-def wordcount(spark: SparkSession, data: Path, out: Path) -> None:
+def wordcount(io: Batches, data: Path, out: Path) -> None:
     """Split sentences into words, write them."""
-    sentences = spark.read.schema("sentence STRING").json(str(data / "sentences" / "2013-01-01"))
+    sentences = io.source("json", "sentence STRING", data / "sentences" / "2013-01-01")
     words = F.array_remove(F.split(F.lower("sentence"), r"[^\p{L}\p{N}']+"), "")
-    split = sentences.select(F.explode(words).alias("word"))
-    split.write.options(**ZSTD).parquet(str(out / "split"))
-    spark.read.parquet(str(out / "split")).write.options(**ZSTD).parquet(str(out / "words"))
+    io.write(sentences.select(F.explode(words).alias("word")), out / "split")
+    io.write(io.read(out / "split"), out / "words")

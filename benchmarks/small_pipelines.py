@@ -1,0 +1,36 @@
+"""Five steps that a small batch goes through, once for each form of its DAG."""
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from ledger import FileSource, ParquetSink, Pipeline
+
+SCHEMA = "id INT, shop STRING, items INT"
+
+
+def priced(orders: DataFrame) -> DataFrame:
+    """What an order costs."""
+    return orders.withColumn("cents", F.col("items") * 250)
+
+
+def taxed(priced: DataFrame) -> DataFrame:
+    """With its tax."""
+    return priced.withColumn("tax", (F.col("cents") * 0.19).cast("int"))
+
+
+def shipped(taxed: DataFrame) -> DataFrame:
+    """With where it goes."""
+    return taxed.withColumn("place", F.concat(F.lit("to "), "shop"))
+
+
+def _declared(form: str) -> Pipeline:
+    made = Pipeline(f"small_{form}")
+    made.source("orders", FileSource("orders.csv", schema=SCHEMA))
+    made.stage(reads="orders")(priced)
+    made.stage(reads="priced")(taxed)
+    made.stage(reads="taxed")(shipped)
+    made.sink("warehouse", ParquetSink(f"warehouse/{form}"), reads="shipped")
+    return made
+
+
+stage, batch = _declared("stage"), _declared("batch")
