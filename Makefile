@@ -26,8 +26,8 @@ test-all: setup ## Run every test: every crash, the long runs, the short form of
 	@python -m tests.support.jvm
 	@python -m pytest -n 2
 
-chaos: setup ## Kill executors, drivers, servers while Airflow runs; SEED= repeats a run
-	@python -m chaos $(if $(SEED),--seed $(SEED))
+chaos: setup ## Kill executors, drivers, servers while Airflow runs; SEED= repeats a run; SUBMIT=batch
+	@python -m chaos $(if $(SEED),--seed $(SEED)) $(if $(SUBMIT),--submit $(SUBMIT))
 
 lint: setup ## Run ruff and mypy
 	@ruff check . && ruff format --check . && mypy

@@ -1,4 +1,4 @@
-"""Run it: ``make chaos``, ``make chaos SEED=7``. Everything is made anew under ``var/chaos``."""
+"""Run it: ``make chaos``, ``make chaos SEED=7``, ``make chaos SUBMIT=batch``. Everything is made anew under ``var/chaos``."""
 
 import argparse
 import random
@@ -24,9 +24,15 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="repeat the schedule and the data of a run")
     parser.add_argument("--minutes", type=float, help="how long processes are killed")
     parser.add_argument("--short", action="store_true", help="3,000 records, nine kills")
+    parser.add_argument(
+        "--submit",
+        choices=("stage", "batch"),
+        default="stage",
+        help="a driver for each step, or batch",
+    )
     given = parser.parse_args()
     seed = given.seed if given.seed is not None else random.randrange(10_000)
-    plan = replace(SHORT if given.short else LONG, seed=seed)
+    plan = replace(SHORT if given.short else LONG, seed=seed, submit=given.submit)
     if given.minutes is not None:
         plan = replace(plan, minutes=given.minutes)
     for ending in (signal.SIGTERM, signal.SIGINT):

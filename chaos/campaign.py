@@ -35,7 +35,8 @@ ENDED = ("success", "failed")
 
 @dataclass(frozen=True)
 class Plan:
-    """What is run, and how it is hurt. ``finish_minutes``: after the last kill, before it is given up."""
+    """What is run, and how it is hurt. ``finish_minutes``: after the last kill, before it is given up. ``submit``:
+    whether a driver runs a step or a batch."""
 
     seed: int
     records: int
@@ -43,6 +44,7 @@ class Plan:
     minutes: float
     kills: Mapping[Kind, int]
     finish_minutes: float
+    submit: str = "stage"
 
     def moments(self) -> list[float]:
         """When each batch is begun, in seconds: two at once, the others so that there is always one to hurt."""
@@ -101,7 +103,7 @@ class Campaign:
     def __init__(self, plan: Plan, folder: Path, say: Callable[[str], None]):
         self._plan = plan
         self._say = say
-        self._world = World(folder)
+        self._world = World(folder, plan.submit)
         self._orders = data.make_orders(plan.seed, plan.records, plan.batches)
         deck = schedule(plan.seed, plan.kills, plan.minutes * 60)
         self._killer = Killer(deck, self._world.victims)

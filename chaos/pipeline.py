@@ -11,6 +11,7 @@ from ledger import DeltaSink, FailedRecord, FileSource, ParquetSink, Pipeline, P
 
 NAME = "chaos"
 TARGET_URL = "CHAOS_TARGET_URL"
+SUBMIT = "CHAOS_SUBMIT"  # variable with the form of the DAG
 TABLE = "order_line"
 PARQUET, DELTA, POSTGRES, HISTORY = "folder", "table", "reporting", "past"
 ORDER = "id BIGINT, day STRING, lines INT, cents BIGINT, region STRING, poison BOOLEAN"

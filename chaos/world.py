@@ -18,7 +18,7 @@ from sqlalchemy import create_engine
 from sqlalchemy.engine import make_url
 
 from chaos.killer import lives
-from chaos.pipeline import NAME, TARGET_URL
+from chaos.pipeline import NAME, SUBMIT, TARGET_URL
 from chaos.schedule import Kind
 from ledger.database import embedded
 from ledger.database.connection import Database
@@ -47,8 +47,9 @@ ATTENTIVE = {
 class World:
     """Started by ``start``; ``stop`` ends all of it, whatever it is in the middle of."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, submit: str = "stage"):
         self.folder = folder
+        self._submit = submit
         self.data = folder / "data"
         self.logs = folder / "airflow" / "logs"
         self._ledger_home, self._other_home = folder / "ledger", folder / "other"
@@ -89,6 +90,7 @@ class World:
             "ACKLEDGER_STORAGE": str(self.folder / "storage"),
             "ACKLEDGER_DATA": str(self.data),
             TARGET_URL: target_url,
+            SUBMIT: self._submit,
         }
         kept = {k: v for k, v in clean_environment().items() if not k.startswith("ACKLEDGER_")}
         return {

@@ -1,13 +1,15 @@
 """The chaos pipeline; tasks are tried again soon and often, for they are killed often."""
 
+import os
 from datetime import timedelta
 
-from chaos.pipeline import pipeline
+from chaos.pipeline import SUBMIT, pipeline
 from ledger.airflow import pipeline_dag
 
 dag = pipeline_dag(
     pipeline,
     schedule=None,
+    submit=os.environ[SUBMIT],  # type: ignore[arg-type]
     retries=30,
     retry_delay=timedelta(seconds=3),
     max_active_runs=3,

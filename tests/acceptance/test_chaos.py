@@ -15,11 +15,13 @@ from chaos.schedule import Kind, schedule
 pytestmark = pytest.mark.exhaustive
 
 
-def test_nothing_is_lost_and_nothing_comes_twice():
-    """Executors, drivers, the sweeper, backends and the scheduler are killed; the four assertions hold."""
+@pytest.mark.parametrize("submit", ["stage", "batch"])
+def test_nothing_is_lost_and_nothing_comes_twice(submit):
+    """Executors, drivers, the sweeper, backends and the scheduler are killed; the four assertions hold, whether
+    a driver runs a step or a batch."""
     folder = Path(tempfile.mkdtemp(prefix="ackledger-chaos-"))
     folder.chmod(0o755)
-    plan, said = replace(SHORT, seed=1), []
+    plan, said = replace(SHORT, seed=1, submit=submit), []
     outcome = Campaign(plan, folder, said.append).run()
     where = "\n".join([*said, f"its logs: {folder}"])
     assert outcome.unfinished is None, where
