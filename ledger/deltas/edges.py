@@ -1,18 +1,18 @@
 """Ids of edges: one row on its way to one consumer.
 
-An edge's id is ``xxhash64('<run>:<consumer>', position, root)``, in Spark, in SQL and here: a function of where the
+An edge's id is ``xxhash64('<run>:<consumer>', root, position)``, in Spark, in SQL and here: a function of where the
 row is stored, so two readings of the same files agree, and equal siblings differ (decision 001). An edge is
 XORed in twice, when it is emitted and when its consumer acks it. See CONCEPTS of Storm's acker.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 
 import numpy as np
 
 from ledger.deltas.hashing import Hashes, hash_longs, hash_text
-from ledger.deltas.rows import Codes, Longs
+from ledger.deltas.rows import Codes, Counts, Longs
 
 
 @dataclass(frozen=True)
@@ -25,18 +25,18 @@ class Edges:
     consumers: Sequence[str]
     inputs: Mapping[str, int]
 
-    def emitted(self, position: Longs, root: Longs) -> Hashes:
-        """XOR of each row's edges to all consumers; 0 where there are none."""
-        mixed = np.zeros(len(root), np.uint64)
-        for seed in self._out:
-            mixed ^= _edge(seed, position, root)
-        return mixed
+    def emitted(self, roots: Longs, lengths: Counts, position: Longs) -> Hashes:
+        """XOR of each row's edges to all consumers; 0 where there are none. Of each of ``roots`` as many rows
+        follow each other as ``lengths`` says."""
+        ids = [_ids(seed, roots, lengths, position) for seed in self._out]
+        return reduce(np.bitwise_xor, ids) if ids else np.zeros(len(position), np.uint64)
 
-    def acked(self, parent: Longs, root: Longs, number: Codes | None) -> Hashes:
-        """Each anchor's edge from the input row at ``parent`` to this step; ``number``: of its input."""
+    def acked(self, roots: Longs, lengths: Counts, parent: Longs, number: Codes | None) -> Hashes:
+        """Each anchor's edge from the input row at ``parent`` to this step, of roots as above; ``number``: of its
+        input."""
         if number is None:
-            return _edge(self._in[0], parent, root)
-        return _edge(np.array(self._in)[number], parent, root)
+            return _ids(self._in[0], roots, lengths, parent)
+        return hash_longs(parent, hash_longs(np.repeat(roots, lengths), np.array(self._in)[number]))
 
     @cached_property
     def _out(self) -> list[np.uint64]:
@@ -51,5 +51,7 @@ def _seed(run_id: int, consumer: str) -> np.uint64:
     return np.uint64(hash_text(f"{run_id}:{consumer}")[0])
 
 
-def _edge(seed: Hashes | np.uint64, position: Longs, root: Longs) -> Hashes:
-    return hash_longs(root, hash_longs(position, seed))
+def _ids(seed: np.uint64, roots: Longs, lengths: Counts, position: Longs) -> Hashes:
+    """Ids of edges. The root comes first: it is hashed once, however many rows it has."""
+    begun = hash_longs(roots, seed)
+    return hash_longs(position, begun if len(begun) == len(position) else np.repeat(begun, lengths))

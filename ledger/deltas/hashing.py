@@ -21,15 +21,36 @@ _PRIME_1, _PRIME_2, _PRIME_3, _PRIME_4, _PRIME_5 = (
         0x27D4EB2F165667C5,
     )
 )
+_LONG = np.uint64((0x27D4EB2F165667C5 + 8) % (1 << 64))  # the fifth, and a long's bytes
+BLOCK = 16_384  # values that are hashed at a time: what they need stays in the cache of a core
 _STRIPE = 32  # bytes that XXH64 mixes at a time, in four lanes; what is left by eight, four, one
 
 
 def hash_longs(values: Longs, seeds: Hashes | np.uint64 = SEED) -> Hashes:
     """The hash of each value, chained to ``seeds``, the hashes of the columns before."""
-    with np.errstate(over="ignore"):  # of a scalar seed numpy would warn; of arrays it wraps
-        mixed = _round(values.view(np.uint64))
-        mixed ^= seeds + _PRIME_5 + np.uint64(8)
-        return _avalanche(_after_long(mixed))
+    given, made = values.view(np.uint64), np.empty(len(values), np.uint64)
+    mixed, turned = np.empty((2, min(len(values), BLOCK)), np.uint64)
+    for start in range(0, len(values), BLOCK):
+        block = slice(start, start + BLOCK)
+        hashes = made[block]
+        before = seeds[block] if isinstance(seeds, np.ndarray) else seeds
+        _hash_block(given[block], before, hashes, mixed[: len(hashes)], turned[: len(hashes)])
+    return made
+
+
+def _hash_block(
+    values: Hashes, seeds: Hashes | np.uint64, hashes: Hashes, mixed: Hashes, turned: Hashes
+) -> None:
+    """``hash_longs`` into ``hashes``; ``mixed`` and ``turned`` are as long, for what is on its way."""
+    np.multiply(values, _PRIME_2, out=mixed)
+    _rotate(mixed, 31, turned)
+    np.multiply(mixed, _PRIME_1, out=mixed)
+    np.add(seeds, _LONG, out=hashes)
+    np.bitwise_xor(hashes, mixed, out=hashes)
+    _rotate(hashes, 27, turned)
+    np.multiply(hashes, _PRIME_1, out=hashes)
+    np.add(hashes, _PRIME_4, out=hashes)
+    _avalanche(hashes, turned)
 
 
 def hash_text(text: str, seeds: Hashes | np.uint64 = SEED) -> Hashes:
@@ -44,7 +65,9 @@ def hash_text(text: str, seeds: Hashes | np.uint64 = SEED) -> Hashes:
             hashes += _PRIME_5
             rest = data
         hashes += np.uint64(len(data))
-        return _avalanche(_finish(rest, hashes))
+        hashes = _finish(rest, hashes)
+        _avalanche(hashes, np.empty_like(hashes))
+        return hashes
 
 
 def _finish(rest: bytes, hashes: Hashes) -> Hashes:
@@ -93,10 +116,17 @@ def _rotated(values: Hashes, bits: int) -> Hashes:
     return left
 
 
-def _avalanche(hashes: Hashes) -> Hashes:
-    hashes ^= hashes >> np.uint64(33)
-    hashes *= _PRIME_2
-    hashes ^= hashes >> np.uint64(29)
-    hashes *= _PRIME_3
-    hashes ^= hashes >> np.uint64(32)
-    return hashes
+def _rotate(values: Hashes, bits: int, rest: Hashes) -> None:
+    """Turn in place; ``rest`` is as long."""
+    np.right_shift(values, np.uint64(64 - bits), out=rest)
+    np.left_shift(values, np.uint64(bits), out=values)
+    np.bitwise_or(values, rest, out=values)
+
+
+def _avalanche(hashes: Hashes, shifted: Hashes) -> None:
+    """Finish in place; ``shifted`` is as long."""
+    for bits, prime in ((33, _PRIME_2), (29, _PRIME_3), (32, None)):
+        np.right_shift(hashes, np.uint64(bits), out=shifted)
+        np.bitwise_xor(hashes, shifted, out=hashes)
+        if prime is not None:
+            np.multiply(hashes, prime, out=hashes)

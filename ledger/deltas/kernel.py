@@ -6,7 +6,7 @@ deltas may be of one root, for XOR does not mind.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,12 +15,10 @@ import numpy.typing as npt
 
 from ledger.deltas.edges import Edges
 from ledger.deltas.hashing import Hashes
-from ledger.deltas.rows import NONE, Codes, Flags, Longs, Rows, Texts
+from ledger.deltas.rows import NONE, Codes, Counts, Flags, Longs, Rows, Texts
 
 REPEATED = "more than one row for an input"
-BLOCK = 16_384  # rows that are hashed at a time: what they need stays in the cache of a core
 
-Counts = npt.NDArray[np.int64]
 Places = npt.NDArray[np.intp]
 
 
@@ -58,21 +56,26 @@ class Deltas:
 
 @dataclass(frozen=True)
 class _Ordered:
-    """Rows by root, input and parent, and where each input's and each root's begin."""
+    """Rows by root, input and parent, where each input's and each root's begin, and which of the inputs are the first
+    of their root."""
 
     rows: Rows
     inputs: Places
     roots: Places
+    first_inputs: Places
 
     @classmethod
     def of(cls, rows: Rows) -> "_Ordered":
-        keys: list[npt.NDArray[Any]] = [rows.root, rows.parent]
-        if rows.input is not None:
-            keys.insert(1, rows.input)
+        keys = _keys(rows)
         if not _sorted(keys):
-            order = np.lexsort(keys[::-1])
-            rows, keys = rows.take(order), [key[order] for key in keys]
-        return cls(rows, _changes(*keys), _changes(rows.root))
+            rows = rows.take(order_of(keys))
+            keys = _keys(rows)
+        new_root = _differs(rows.root)
+        new_input = new_root.copy()
+        for key in keys[1:]:
+            new_input |= _differs(key)
+        inputs = np.flatnonzero(new_input)
+        return cls(rows, inputs, np.flatnonzero(new_root), np.flatnonzero(new_root[inputs]))
 
     def deltas(self, emitted: Hashes, emitted_edges: Counts, acked: Hashes, acked_edges: Counts,
                *, with_rows: bool = True, fails: Sequence[Fails] = ()) -> Deltas:  # fmt: skip
@@ -91,20 +94,27 @@ class _Ordered:
     def emitted(self, edges: Edges) -> tuple[Hashes, Counts]:
         """XOR and number of the edges that each root emits."""
         goes = self.rows.goes_on
-        mixed = _by_block(edges.emitted, self.rows.position, self.rows.root)
+        lengths = lengths_of(self.roots, len(self.rows))
+        mixed = edges.emitted(self.rows.root[self.roots], lengths, self.rows.position)
         if goes is None:
-            return _xor(mixed, self.roots), _lengths(self.roots, len(self.rows)) * len(
-                edges.consumers
-            )
+            return _xor(mixed, self.roots), lengths * len(edges.consumers)
         mixed[~goes] = 0
         return _xor(mixed, self.roots), _sum(goes, self.roots) * len(edges.consumers)
 
     def acked(self, edges: Edges) -> tuple[Hashes, Counts]:
         """XOR and number of the edges of each root's distinct inputs."""
-        rows = self.rows.take(self.inputs)
-        mixed = _by_block(edges.acked, rows.parent, rows.root, rows.input)
-        roots = np.searchsorted(self.inputs, self.roots)
-        return _xor(mixed, roots), _lengths(roots, len(self.inputs))
+        return self._acked(edges, self.inputs, self.first_inputs)
+
+    def read(self, edges: Edges) -> tuple[Hashes, Counts]:
+        """XOR and number of the edges of all of each root's rows."""
+        return self._acked(edges, slice(None), self.roots)
+
+    def _acked(self, edges: Edges, which: Places | slice, roots: Places) -> tuple[Hashes, Counts]:
+        parent = self.rows.parent[which]
+        number = None if self.rows.input is None else self.rows.input[which]
+        lengths = lengths_of(roots, len(parent))
+        mixed = edges.acked(self.rows.root[self.roots], lengths, parent, number)
+        return _xor(mixed, roots), lengths
 
     def fails(self) -> list[Fails]:
         """Of each root that fails its reason; of several the first by name, one of its own before a shared one."""
@@ -115,7 +125,7 @@ class _Ordered:
         root, keys = self.rows.root[mine], failed.codes[mine]
         if shared is not None:
             keys = keys + shared[mine] * np.int32(len(failed.words))
-        starts = _changes(root)
+        starts = changes(root)
         least = np.minimum.reduceat(keys, starts) if len(starts) else keys
         many = max(1, len(failed.words))
         return [Fails(root[starts], least % many, least >= many, failed.words)]
@@ -123,7 +133,7 @@ class _Ordered:
     def repeated(self) -> Fails:
         """Roots of which more than one row goes on of one input, and that do not fail by themselves."""
         goes = self.rows.goes_on
-        count = _lengths(self.inputs, len(self.rows)) if goes is None else _sum(goes, self.inputs)
+        count = lengths_of(self.inputs, len(self.rows)) if goes is None else _sum(goes, self.inputs)
         roots = np.unique(self.rows.root[self.inputs][count > 1])
         roots = np.setdiff1d(roots, [root for one in self.fails() for root in one.root])
         nothing = np.zeros(len(roots), np.int32)
@@ -160,10 +170,7 @@ def fold_read(read: Rows, edges: Edges) -> Deltas:
     """Deltas of what was read, each row of it acked."""
     rows = _Ordered.of(read)
     nothing = np.zeros(len(rows.roots), np.int64)
-    mixed = _by_block(edges.acked, rows.rows.parent, rows.rows.root, rows.rows.input)
-    acked = _xor(mixed, rows.roots)
-    count = _lengths(rows.roots, len(read))
-    return rows.deltas(nothing.view(np.uint64), nothing, acked, count, with_rows=False)
+    return rows.deltas(nothing.view(np.uint64), nothing, *rows.read(edges), with_rows=False)
 
 
 def fold_source(root: Longs, position: Longs, edges: Edges, failed: Texts | None = None) -> Deltas:
@@ -174,8 +181,8 @@ def fold_source(root: Longs, position: Longs, edges: Edges, failed: Texts | None
 def united(parts: Sequence[Deltas]) -> Deltas:
     """The deltas of several folds of one run, one for each root."""
     root = np.concatenate([part.root for part in parts])
-    order = np.argsort(root, kind="stable")
-    starts = _changes(root[order])
+    order = order_of([root])
+    starts = changes(root[order])
     delta, acked, emitted_edges, acked_edges = (
         np.concatenate([getattr(part, name) for part in parts])[order]
         for name in ("delta", "acked", "emitted_edges", "acked_edges")
@@ -201,38 +208,64 @@ def _messages(parts: Sequence[Deltas], places: Places) -> Longs | None:
     return np.concatenate(given)[places] if given else None
 
 
-def _by_block(hashed: Callable[..., Hashes], *columns: npt.NDArray[Any] | None) -> Hashes:
-    """What ``hashed`` makes of the columns, in blocks of rows."""
-    length = len(columns[0])  # type: ignore[arg-type]
-    made = np.empty(length, np.uint64)
-    for start in range(0, length, BLOCK):
-        block = slice(start, start + BLOCK)
-        made[block] = hashed(*(None if column is None else column[block] for column in columns))
-    return made
+def _keys(rows: Rows) -> list[npt.NDArray[Any]]:
+    """What tells a row's input, the root first."""
+    return [rows.root, *([] if rows.input is None else [rows.input]), rows.parent]
 
 
 def _sorted(keys: Sequence[npt.NDArray[Any]]) -> bool:
     """Whether rows are in the order of ``keys``, the first one first."""
-    if len(keys[0]) < 2:
-        return True
-    fine = np.zeros(len(keys[0]) - 1, bool)
-    equal = ~fine
-    for key in keys:
-        fine |= equal & (key[1:] > key[:-1])
+    first, *others = keys
+    if np.any(first[1:] < first[:-1]):
+        return False
+    equal = first[1:] == first[:-1]
+    for key in others:
+        if np.any(equal & (key[1:] < key[:-1])):
+            return False
         equal &= key[1:] == key[:-1]
-    return bool(np.all(fine | equal))
+    return True
 
 
-def _changes(*keys: npt.NDArray[Any]) -> Places:
-    """Where a row differs from the one before; 0 if there is one."""
-    if not len(keys[0]):
+def order_of(keys: Sequence[npt.NDArray[Any]]) -> Places:
+    """The places of the rows in the order of ``keys``: sorted by each, the last one first, equal ones left as they are."""
+    order = _stable_order(keys[-1])
+    for key in reversed(keys[:-1]):
+        found = key[order]
+        if np.any(found[1:] < found[:-1]):
+            order = order[_stable_order(found)]
+    return order
+
+
+def _stable_order(key: npt.NDArray[Any]) -> Places:
+    """The places of the values in their order. With its place in its low bits each value is another: numpy sorts that
+    several times as fast as it finds the places of equal ones."""
+    if not len(key):
         return np.empty(0, np.intp)
-    changed = np.empty(len(keys[0]), bool)
-    changed[0] = True
-    np.not_equal(keys[0][1:], keys[0][:-1], out=changed[1:])
+    least, bits = int(key.min()), (len(key) - 1).bit_length()
+    if (int(key.max()) - least).bit_length() + bits > 63:
+        return np.argsort(key, kind="stable")
+    packed = key.astype(np.int64) - least
+    packed <<= bits
+    packed |= np.arange(len(key))
+    packed.sort()
+    packed &= (1 << bits) - 1
+    return packed
+
+
+def changes(*keys: npt.NDArray[Any]) -> Places:
+    """Where a row differs from the one before; the first one does."""
+    changed = _differs(keys[0])
     for key in keys[1:]:
-        changed[1:] |= key[1:] != key[:-1]
+        changed |= _differs(key)
     return np.flatnonzero(changed)
+
+
+def _differs(key: npt.NDArray[Any]) -> Flags:
+    """Whether a value differs from the one before; the first one does."""
+    changed = np.empty(len(key), bool)
+    changed[:1] = True
+    np.not_equal(key[1:], key[:-1], out=changed[1:])
+    return changed
 
 
 def _xor(values: npt.NDArray[Any], starts: Places) -> npt.NDArray[Any]:
@@ -243,5 +276,6 @@ def _sum(values: npt.NDArray[Any], starts: Places) -> Counts:
     return np.add.reduceat(values, starts, dtype=np.int64) if len(starts) else np.empty(0, np.int64)
 
 
-def _lengths(starts: Places, rows: int) -> Counts:
+def lengths_of(starts: Places, rows: int) -> Counts:
+    """How many of so many rows there are from each start to the next."""
     return np.diff(starts, append=rows).astype(np.int64)

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 Longs = npt.NDArray[np.int64]
 Codes = npt.NDArray[np.int32]
+Counts = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
 NONE = -1  # the code of no text
@@ -69,6 +70,8 @@ class Rows:
     @classmethod
     def joined(cls, parts: Sequence["Rows"]) -> "Rows":
         """The rows of all parts, of files of one run; a mark that some lack is null there."""
+        if len(parts) == 1:
+            return parts[0]
         made: list[Any] = []
         for one in fields(cls):
             columns = [getattr(part, one.name) for part in parts]

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import fsspec
 import numpy as np
@@ -10,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ledger.deltas.hashing import SEED, Hashes, hash_longs, hash_text
-from ledger.deltas.kernel import BLOCK
+from ledger.deltas.kernel import changes, lengths_of
 from ledger.deltas.rows import NONE, Codes, Flags, Longs, Rows, Texts
 from ledger.manifest import DataFile
 
@@ -82,14 +83,14 @@ class Written:
 
     def _identity(self, table: pa.Table) -> int:
         """The XOR of the rows' identities, as Spark's ``xxhash64`` has them."""
-        mixed = np.full(len(table), SEED, np.uint64)
         if ANCHORS not in table.column_names:
             names = [name for name in (ROOT, PARENT, INPUT) if name in table.column_names]
-            if not names:
-                return 0
-            for name in names:
-                mixed = _chained(table[name], mixed)
+            columns = _unpaired([_combined(table[name]) for name in names]) if names else []
+            mixed = np.full(len(columns[0]) if columns else 0, SEED, np.uint64)
+            for column in columns:
+                mixed = _chained(column, mixed)
         else:
+            mixed = np.full(len(table), SEED, np.uint64)
             lists = _combined(table[ANCHORS])
             starts, lengths = _lists(lists)
             fields = [
@@ -111,11 +112,14 @@ def read_columns(file: DataFile, names: Iterable[str]) -> pa.Table:
         metadata = pq.read_metadata(stream)
         has = set(metadata.schema.to_arrow_schema().names)
         opened = pq.ParquetFile(stream, metadata=metadata)
-        return opened.read([name for name in names if name in has])
+        table = opened.read([name for name in names if name in has])
+    return table.unify_dictionaries().combine_chunks()
 
 
 def joined(parts: list[Part]) -> Part:
     """The parts of several files as one."""
+    if len(parts) == 1:
+        return parts[0]
     carried = None
     if any(part.carried is not None for part in parts):
         flags = [
@@ -188,6 +192,21 @@ def _numbers(names: pa.Array, inputs: tuple[str, ...]) -> Codes:
     return numbers
 
 
+def _unpaired(columns: list[pa.Array]) -> list[pa.Array]:
+    """One row of each odd number of equal ones that follow each other: the XOR is the same."""
+    keys: list[npt.NDArray[Any]] = []
+    for column in columns:
+        is_text = pa.types.is_dictionary(column.type) or pa.types.is_string(column.type)
+        keys.append(texts_of(column).codes if is_text else _longs(column))
+        if column.null_count:
+            keys.append(_valid(column))
+    starts = changes(*keys)
+    if len(starts) == len(columns[0]):
+        return columns
+    odd = pa.array(starts[lengths_of(starts, len(columns[0])) % 2 == 1])
+    return [column.take(odd) for column in columns]
+
+
 def _chained(column: pa.ChunkedArray | pa.Array, seeds: Hashes) -> Hashes:
     """Hashes of a column, chained to those before; a null leaves them as they are."""
     column = _combined(column)
@@ -197,10 +216,7 @@ def _chained(column: pa.ChunkedArray | pa.Array, seeds: Hashes) -> Hashes:
             mine = found.codes == code
             made[mine] = hash_text(word, seeds[mine])
         return made
-    values, made = _longs(column), np.empty(len(seeds), np.uint64)
-    for start in range(0, len(seeds), BLOCK):
-        block = slice(start, start + BLOCK)
-        made[block] = hash_longs(values[block], seeds[block])
+    made = hash_longs(_longs(column), seeds)
     if column.null_count:
         made = np.where(_valid(column), made, seeds)
     return made
@@ -225,6 +241,8 @@ def _valid(column: pa.ChunkedArray | pa.Array) -> Flags:
 
 def _combined(column: pa.ChunkedArray | pa.Array) -> pa.Array:
     if isinstance(column, pa.ChunkedArray):
+        if column.num_chunks == 1:
+            return column.chunk(0)
         column = column.unify_dictionaries().combine_chunks()
         if isinstance(column, pa.ChunkedArray):  # of no chunks
             column = pa.array([], column.type)

@@ -167,7 +167,7 @@ def test_failed_rows_go_no_further(runner, tmp_path, sink_rows, folded_by):
 
 
 def test_deltas_are_those_of_another_implementation(runner, tmp_path, folded_by):
-    """The ledger's edges are xxhash64('run:consumer', position, root), computed here by another library."""
+    """The ledger's edges are xxhash64('run:consumer', root, position), computed here by another library."""
     numbers(tmp_path, 3)
     run = runner(chain(keep))
     batch = run.open()
@@ -178,13 +178,13 @@ def test_deltas_are_those_of_another_implementation(runner, tmp_path, folded_by)
     for row in found:
         position = row.root_id - 1
         emitted = {
-            runs[0]: spark_hash(f"{runs[0]}:keep", position, row.root_id),
-            runs[1]: spark_hash(f"{runs[1]}:out", position, row.root_id),
+            runs[0]: spark_hash(f"{runs[0]}:keep", row.root_id, position),
+            runs[1]: spark_hash(f"{runs[1]}:out", row.root_id, position),
             runs[2]: 0,
         }[row.stage_run_id]
         acked = 0 if row.stage_run_id == runs[0] else {
-            runs[1]: spark_hash(f"{runs[0]}:keep", position, row.root_id),
-            runs[2]: spark_hash(f"{runs[1]}:out", position, row.root_id),
+            runs[1]: spark_hash(f"{runs[0]}:keep", row.root_id, position),
+            runs[2]: spark_hash(f"{runs[1]}:out", row.root_id, position),
         }[row.stage_run_id]  # fmt: skip
         assert (row.delta, row.acked) == (emitted ^ acked, acked)
     posted = rows(
