@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 
 from ledger.database.connection import Database
 from ledger.errors import IntegrityError, NotReadyError, TooManyFailedError
-from ledger.queries import batches, claims, dedup, partitions, publications, replays, runs
+from ledger.queries import batches, claims, dedup, naming, partitions, publications, replays, runs
 from ledger.queries import settlement as queries
 from ledger.queries.batches import Batch
 from ledger.states import BatchKind, BatchStatus, RunState, Settle
@@ -266,12 +266,13 @@ def _name_failures(
     """Name where each failed root broke: a fail of its own first, then what was lost, then fails with others."""
     stages = [step["name"] for step in batch.topology]
     queries.add_explicit_fails(connection, batch.batch_id, stages, shared=False)
-    if queries.unnamed_roots(connection):
+    if not naming.collect_rows(connection, batch.batch_id):
+        return
+    if naming.unnamed_roots(connection):
         explicit = [step["name"] for step in batch.topology if step.get("acks") == "explicit"]
-        order = hops(batch.topology)
-        queries.name_hops(connection, batch.batch_id, order, verdict.missing, explicit, merging)
+        naming.name_hops(connection, hops(batch.topology), verdict.missing, explicit, merging)
     queries.add_explicit_fails(connection, batch.batch_id, stages, shared=True)
-    unnamed = queries.unnamed_roots(connection)
+    unnamed = naming.unnamed_roots(connection)
     if unnamed:
         raise IntegrityError(
             f"batch {batch.batch_id}: {unnamed} roots have an ack value that no step's edges explain"

@@ -57,8 +57,7 @@ def decide_untouched(connection: Connection, batch_id: int) -> int:
           AND NOT jsonb_path_exists(b.topology, '$[*] ? (@.name == $name && @.units == true)',
                                     jsonb_build_object('name', r.stage))
           AND r.stage_run_id NOT IN (
-            SELECT d.stage_run_id FROM ledger_delta d JOIN settling s USING (root_id)
-            WHERE d.batch_id = :id AND d.acked_edges > 0)
+            SELECT d.stage_run_id FROM settling_run d JOIN settling s USING (root_id) WHERE d.acked_edges > 0)
     """)
     return connection.execute(statement, {"id": batch_id}).rowcount
 
