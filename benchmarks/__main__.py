@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from benchmarks import data, folding, guarantees, plain, small
+from benchmarks import data, driver, folding, guarantees, plain, small
 from benchmarks.measure import Bench, PeakMemory, seconds
 from benchmarks.pipelines import acking, by_record, failing, flights, flights_clean, wordcount
 from ledger import Pipeline
@@ -35,74 +35,84 @@ console = Console()
 
 
 def main() -> int:
-    """All measurements; the results as a table."""
+    """All measurements, or those asked for; the results as a table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=7, help="counted rounds, after one warm-up")
     parser.add_argument(
-        "--only", choices=["guarantee", "small"], help="just these figures, beside the others' last"
+        "--only", nargs="+", choices=FIGURES, help="just these figures, beside the others' last"
     )
     given = parser.parse_args()
-    rounds = given.rounds
+    wanted = given.only or list(FIGURES)
     embedded.stop(HOME)
     for name in ("postgres", "storage", "plain"):
         shutil.rmtree(HOME / name, ignore_errors=True)
     with console.status("input"):
         data.write(HOME / "data")
-    database = Database(embedded.start(HOME))
-    upgrade(database)
-    os.environ["PYSPARK_SUBMIT_ARGS"] = (
-        "--driver-memory 6g --conf spark.sql.shuffle.partitions=4 pyspark-shell"
-    )
-    try:
-        results = (
-            small.measure(HOME / "small", rounds, console) if given.only != "guarantee" else {}
-        )
-        if given.only != "small":
-            session = build_session("benchmarks", "local[2]")
-            with PeakMemory() as memory:
-                results |= measure(session, database, rounds, given.only)
-            session.stop()
-    finally:
-        embedded.stop(HOME)
-    if given.only:
-        results = json.loads(RESULTS.read_text()) | results
-    else:
-        results |= {"peak_rss_mb": memory.mb, "rounds": rounds, "machine": machine()}
+    results: dict[str, Any] = json.loads(RESULTS.read_text()) if given.only else {}
+    for name in wanted:
+        if name in _DRIVERS:
+            results |= _DRIVERS[name](HOME / "small", given.rounds, console)
+    warm = [name for name in wanted if name not in _DRIVERS]
+    if warm:
+        with PeakMemory() as memory:
+            results |= _in_one_session(warm, given.rounds)
+        if not given.only:
+            results["peak_rss_mb"] = memory.mb
+    results |= {"rounds": given.rounds, "machine": machine()}
     RESULTS.write_text(json.dumps(results, indent=2) + "\n")
     console.print(table(results))
     return 0
 
 
-def measure(
-    session: SparkSession, database: Database, rounds: int, only: str | None
-) -> dict[str, Any]:
-    """All figures, medians over ``rounds``; a round runs every variant once, in turn."""
+def _in_one_session(names: list[str], rounds: int) -> dict[str, Any]:
+    """Figures of a warm session, medians over ``rounds``; a round runs every variant once, in turn."""
+    database = Database(embedded.start(HOME))
+    upgrade(database)
+    os.environ["PYSPARK_SUBMIT_ARGS"] = (
+        "--driver-memory 6g --conf spark.sql.shuffle.partitions=4 pyspark-shell"
+    )
+    session = build_session("benchmarks", "local[2]")
     settings = Settings(home=HOME, storage=str(HOME / "storage"), data=str(HOME / "data"))
     bench = Bench(lambda made: Job(session, database, settings, made), settings, database)
-    results: dict[str, Any] = guarantees.guarantee(bench, rounds, console)
-    results |= guarantees.publish(session, bench, HOME / "data", rounds, console)
-    if only:
-        return results
-    for name, make, by_hand in (
-        ("flights", flights, plain.flights),
-        ("flights_clean", flights_clean, plain.flights_clean),
-        ("wordcount", wordcount, plain.wordcount),
-    ):
-        others = {
-            "plain": partial(by_hand, plain.Batches(session), HOME / "data", HOME / "plain"),
-            "structured_streaming": partial(
-                by_hand, plain.Streams(session), HOME / "data", HOME / "plain"
-            ),
-        }
-        results |= throughput(name, bench, make, others, rounds)
-    results |= record_stage(session, bench, rounds)
-    results |= on_emit(bench, rounds)
-    results["replay_seconds"] = replay_seconds(bench, rounds)
-    results["ledger_rows_per_second"] = folding.deltas_per_second(
-        session, database, rounds, console
-    )
-    results |= folding.rows_per_second(session, HOME / "data", rounds, console)
+    results: dict[str, Any] = {}
+    try:
+        for name in names:
+            results |= _WARM[name](session, bench, rounds)
+    finally:
+        session.stop()
+        database.dispose()
+        embedded.stop(HOME)
     return results
+
+
+def _guarantee(session: SparkSession, bench: Bench, rounds: int) -> dict[str, Any]:
+    made = guarantees.guarantee(bench, rounds, console)
+    return made | guarantees.publish(session, bench, HOME / "data", rounds, console)
+
+
+def _throughput(
+    name: str, make: Callable[[int], Pipeline], by_hand: Callable[..., None]
+) -> Callable[..., dict[str, Any]]:
+    def measured(session: SparkSession, bench: Bench, rounds: int) -> dict[str, Any]:
+        places = (HOME / "data", HOME / "plain")
+        others: dict[str, Callable[[], None]] = {
+            "plain": partial(by_hand, plain.Batches(session), *places),
+            "structured_streaming": partial(by_hand, plain.Streams(session), *places),
+        }
+        return throughput(name, bench, make, others, rounds)
+
+    return measured
+
+
+def _fold(session: SparkSession, bench: Bench, rounds: int) -> dict[str, Any]:
+    return folding.rows_per_second(session, HOME / "data", rounds, console)
+
+
+def _posting(session: SparkSession, bench: Bench, rounds: int) -> dict[str, Any]:
+    """Into the partition of a batch that was measured before."""
+    bench.batch(failing(False))
+    made = folding.deltas_per_second(session, bench.database, rounds, console)
+    return {"ledger_rows_per_second": made}
 
 
 def throughput(
@@ -157,7 +167,7 @@ def record_stage(session: SparkSession, bench: Bench, rounds: int) -> dict[str, 
     return {"record_stage.over_map_in_arrow_throughput": median["plain"] / median["stage"]}
 
 
-def on_emit(bench: Bench, rounds: int) -> dict[str, float]:
+def on_emit(session: SparkSession, bench: Bench, rounds: int) -> dict[str, float]:
     """Acks by comparison with what was emitted, against acks by reading alone, of the same stage."""
     costs = {}
     for name, pipeline, stage in (
@@ -176,7 +186,7 @@ def on_emit(bench: Bench, rounds: int) -> dict[str, float]:
     return costs
 
 
-def replay_seconds(bench: Bench, rounds: int) -> float:
+def replay(session: SparkSession, bench: Bench, rounds: int) -> dict[str, float]:
     """Seconds to replay the 1 % of the flights that failed."""
     taken = []
     for number in track(range(rounds + 1), "replay: rounds", console=console):
@@ -184,7 +194,26 @@ def replay_seconds(bench: Bench, rounds: int) -> float:
         _, times = bench.replay(failing(False), original)
         if number > 0:
             taken.append(times.total)
-    return statistics.median(taken)
+    return {"replay_seconds": statistics.median(taken)}
+
+
+# Where each measurement starts drivers of its own, and those of one warm session.
+_DRIVERS: dict[str, Callable[[Path, int, Console], dict[str, Any]]] = {
+    "small_batch": small.measure,
+    "driver": driver.parts,
+}
+_WARM: dict[str, Callable[[SparkSession, Bench, int], dict[str, Any]]] = {
+    "guarantee": _guarantee,
+    "flights": _throughput("flights", flights, plain.flights),
+    "flights_clean": _throughput("flights_clean", flights_clean, plain.flights_clean),
+    "wordcount": _throughput("wordcount", wordcount, plain.wordcount),
+    "record_stage": record_stage,
+    "on_emit": on_emit,
+    "replay": replay,
+    "posting": _posting,
+    "fold": _fold,
+}
+FIGURES = (*_DRIVERS, *_WARM)
 
 
 def machine() -> dict[str, Any]:

@@ -57,7 +57,7 @@ class Bench:
     def __init__(self, job: Callable[[Pipeline], Job], settings: Settings, database: Database):
         self._job = job
         self._settings = settings
-        self._database = database
+        self.database = database
 
     def batch(
         self, pipeline: Pipeline, before_settling: Callable[[Batch], object] = lambda batch: None
@@ -67,7 +67,7 @@ class Bench:
         key = RunKey("", f"until {end:%Y-%m-%d}")
         return self._run(
             pipeline,
-            lambda: open_batch(self._database, self._settings, pipeline, key, Interval(START, end)),
+            lambda: open_batch(self.database, self._settings, pipeline, key, Interval(START, end)),
             before_settling,
         )
 
@@ -83,14 +83,14 @@ class Bench:
         """Seconds of one step with its commit, and the files that it read."""
         batch = self.batch_before(pipeline, name)
         taken = self.step_of(batch, pipeline, name)
-        (source,) = self._database.transact(lambda c: batches.sources(c, batch.batch_id))
+        (source,) = self.database.transact(lambda c: batches.sources(c, batch.batch_id))
         return taken, self._job(pipeline).manifest(source.emit_run_id).paths
 
     def batch_before(self, pipeline: Pipeline, name: str) -> Batch:
         """A batch whose steps before ``name`` have run."""
         end = START + timedelta(days=next(_days))
         key = RunKey("", f"until {end:%Y-%m-%d}")
-        batch = open_batch(self._database, self._settings, pipeline, key, Interval(START, end))
+        batch = open_batch(self.database, self._settings, pipeline, key, Interval(START, end))
         for step in takewhile(lambda step: step.name != name, pipeline.steps()):
             run_step(self._job(pipeline), batch.batch_id, step.name, Attempt())
         return batch
@@ -106,7 +106,7 @@ class Bench:
         return self._run(
             pipeline,
             lambda: open_replay(
-                self._database, self._settings, pipeline, key, original.batch_id, Selection()
+                self.database, self._settings, pipeline, key, original.batch_id, Selection()
             ),
             lambda batch: None,
         )
@@ -126,7 +126,7 @@ class Bench:
         steps_seconds = seconds(steps)
         batch = opened[0]
         before_settling(batch)
-        settle = seconds(lambda: settle_once(self._database, batch.batch_id))
+        settle = seconds(lambda: settle_once(self.database, batch.batch_id))
         publish = seconds(lambda: publish_settled(self._job(pipeline), batch.batch_id))
         self._clean(pipeline)
         return batch, Times(steps_seconds, settle, publish)
@@ -134,7 +134,7 @@ class Bench:
     def _bare(self, batch_id: int) -> None:
         """The query that a settlement cannot do without, tuned as the settlement is."""
         query = "SELECT root_id, bit_xor(delta) FROM ledger_delta WHERE batch_id = :id GROUP BY root_id HAVING bit_xor(delta) <> 0"
-        with self._database.writer.begin() as connection:
+        with self.database.writer.begin() as connection:
             queries.tune(connection)
             connection.execute(text(query), {"id": batch_id}).all()
 

@@ -8,7 +8,7 @@ own start is part of all three.
 import shutil
 import statistics
 import subprocess
-from datetime import date, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,21 +25,18 @@ RECORDS = 1_000
 VARIANTS = ("stage", "batch", "bare")
 SOURCE = "orders.csv"
 _DAGS = Path(__file__).with_name("dags")
-_DAY = date(2026, 1, 1)
+START = datetime(2026, 1, 1, tzinfo=UTC)
+JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # as the library's own
 
 
 def measure(home: Path, rounds: int, console: Console) -> dict[str, Any]:
     """Seconds of a DAG run in each form over those of one bare spark-submit, medians over ``rounds``."""
-    shutil.rmtree(home, ignore_errors=True)
-    (home / "data").mkdir(parents=True)
-    lines = [f"{number},s{number % 7},{number % 5 + 1}" for number in range(RECORDS)]
-    (home / "data" / SOURCE).write_text("\n".join(["id,shop,items", *lines, ""]))
-    environment = _set_up(home)
+    environment = prepare(home)
     taken: dict[str, list[float]] = {variant: [] for variant in VARIANTS}
     try:
         for number in track(range(rounds + 1), "small batch: rounds", console=console):
             for variant in VARIANTS:
-                day = _DAY + timedelta(days=number)
+                day = START + timedelta(days=number)
                 needed = seconds(partial(_run, home, environment, variant, day))
                 _require_all(home / "data" / "warehouse" / variant)
                 if number > 0:
@@ -54,7 +51,13 @@ def measure(home: Path, rounds: int, console: Console) -> dict[str, Any]:
     }
 
 
-def _set_up(home: Path) -> dict[str, str]:
+def prepare(home: Path) -> dict[str, str]:
+    """Make the input and both databases anew; the environment of all commands that follow."""
+    embedded.stop(home)
+    shutil.rmtree(home, ignore_errors=True)
+    (home / "data").mkdir(parents=True)
+    lines = [f"{number},s{number % 7},{number % 5 + 1}" for number in range(RECORDS)]
+    (home / "data" / SOURCE).write_text("\n".join(["id,shop,items", *lines, ""]))
     url = embedded.start(home)
     kept = {k: v for k, v in clean_environment().items() if not k.startswith("ACKLEDGER_")}
     environment = {
@@ -71,8 +74,8 @@ def _set_up(home: Path) -> dict[str, str]:
     return environment
 
 
-def _run(home: Path, environment: dict[str, str], variant: str, day: date) -> None:
-    _call(home, environment, "airflow", "dags", "test", f"small_{variant}", f"{day}")
+def _run(home: Path, environment: dict[str, str], variant: str, day: datetime) -> None:
+    _call(home, environment, "airflow", "dags", "test", f"small_{variant}", f"{day:%Y-%m-%d}")
 
 
 def _call(home: Path, environment: dict[str, str], *command: str) -> None:

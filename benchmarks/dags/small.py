@@ -6,11 +6,10 @@ from pathlib import Path
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import DAG
 
-from benchmarks import small_pipelines
+from benchmarks import small, small_pipelines
 from ledger.airflow import pipeline_dag
 
 START = datetime(2025, 1, 1, tzinfo=UTC)
-JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # as the library's own
 
 stage = pipeline_dag(small_pipelines.stage, schedule="@daily", start_date=START)
 batch = pipeline_dag(small_pipelines.batch, schedule="@daily", start_date=START, submit="batch")
@@ -20,5 +19,5 @@ with DAG("small_bare", schedule=None, start_date=START) as bare:
         task_id="run",
         conn_id="spark_default",
         application=str(Path(small_pipelines.__file__).with_name("small_by_hand.py")),
-        conf={"spark.driver.extraJavaOptions": JAVA, "spark.ui.enabled": "false"},
+        conf={"spark.driver.extraJavaOptions": small.JAVA, "spark.ui.enabled": "false"},
     )
