@@ -58,7 +58,8 @@ def main() -> int:
             results |= _in_one_session(warm, given.rounds)
         if not given.only:
             results["peak_rss_mb"] = memory.mb
-    results |= {"rounds": given.rounds, "machine": machine()}
+    if not given.only:  # beside the last figures of others these would say too much
+        results |= {"rounds": given.rounds, "machine": machine()}
     RESULTS.write_text(json.dumps(results, indent=2) + "\n")
     console.print(table(results))
     return 0
@@ -233,6 +234,9 @@ def table(results: dict[str, Any]) -> Table:
     for key, value in results.items():
         if isinstance(value, float):
             made.add_row(key, f"{value:,.2f}")
+        elif key == "driver_cpu_seconds":
+            for part, spent in value.items():
+                made.add_row(f"{key}: {part}", f"{sum(spent.values()):,.2f}")
         elif not key.endswith(".seconds"):
             made.add_row(key, str(value))
     return made

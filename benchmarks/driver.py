@@ -64,4 +64,4 @@ def _driven(
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{done.stdout[-4000:]}{done.stderr[-2000:]}")
-    return [(name, spent) for name, spent in json.loads(told.read_text())["parts"]]
+    return [(name, spent) for name, spent in json.loads(told.read_text())]

@@ -26,7 +26,7 @@ VARIANTS = ("stage", "batch", "bare")
 SOURCE = "orders.csv"
 _DAGS = Path(__file__).with_name("dags")
 START = datetime(2026, 1, 1, tzinfo=UTC)
-JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # as the library's own
+JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # of all three
 
 
 def measure(home: Path, rounds: int, console: Console) -> dict[str, Any]:

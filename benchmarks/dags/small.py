@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import DAG
@@ -11,8 +12,13 @@ from ledger.airflow import pipeline_dag
 
 START = datetime(2025, 1, 1, tzinfo=UTC)
 
-stage = pipeline_dag(small_pipelines.stage, schedule="@daily", start_date=START)
-batch = pipeline_dag(small_pipelines.batch, schedule="@daily", start_date=START, submit="batch")
+alike: dict[str, Any] = {
+    "schedule": "@daily",
+    "start_date": START,
+    "java_options": small.JAVA,
+}
+stage = pipeline_dag(small_pipelines.stage, **alike)
+batch = pipeline_dag(small_pipelines.batch, submit="batch", **alike)
 
 with DAG("small_bare", schedule=None, start_date=START) as bare:
     SparkSubmitOperator(

@@ -21,7 +21,7 @@ _PRIME_1, _PRIME_2, _PRIME_3, _PRIME_4, _PRIME_5 = (
         0x27D4EB2F165667C5,
     )
 )
-_LONG = np.uint64((0x27D4EB2F165667C5 + 8) % (1 << 64))  # the fifth, and a long's bytes
+_LONG = np.uint64(int(_PRIME_5) + 8)  # with the bytes of a long
 BLOCK = 16_384  # values that are hashed at a time: what they need stays in the cache of a core
 _STRIPE = 32  # bytes that XXH64 mixes at a time, in four lanes; what is left by eight, four, one
 
@@ -111,9 +111,9 @@ def _after_long(hashes: Hashes) -> Hashes:
 
 
 def _rotated(values: Hashes, bits: int) -> Hashes:
-    left = values << np.uint64(bits)
-    left |= values >> np.uint64(64 - bits)
-    return left
+    turned = np.array(values)
+    _rotate(turned, bits, np.empty_like(turned))
+    return turned
 
 
 def _rotate(values: Hashes, bits: int, rest: Hashes) -> None:

@@ -242,9 +242,9 @@ def test_an_interval_in_parts_and_again(airflow):
 
 
 def _letters(airflow):
-    """What the tray shows of this test; the numbers in it are another's."""
-    shown = ds.dataset(airflow.data / "tray", partitioning="hive", format="parquet").to_table()
-    return sorted(letter for letter in shown.column("letter").to_pylist() if letter.isalpha())
+    """The letters in the tray; its numbers are another test's."""
+    table = ds.dataset(airflow.data / "tray", partitioning="hive", format="parquet").to_table()
+    return sorted(letter for letter in table.column("letter").to_pylist() if letter.isalpha())
 
 
 def test_run_without_an_interval(airflow):
