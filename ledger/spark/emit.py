@@ -11,7 +11,6 @@ from pyspark.sql import functions as F
 from sqlalchemy import Connection, Row
 
 from ledger import listing
-from ledger.deltas.portions import Records
 from ledger.errors import InputError
 from ledger.listing import find_files
 from ledger.manifest import Manifest, check_files, take_manifest
@@ -39,7 +38,7 @@ from ledger.spark.notify import check_columns
 from ledger.spark.reading import FrameReader, Reader
 from ledger.spark.session import SPARK_ERRORS
 from ledger.spark.tables import AnyReader, TableReader, reader_of, table_failure
-from ledger.spark.tracking import edges_of, posted
+from ledger.spark.tracking import posted, source_tracking
 from ledger.spark.units import replayed_records, with_unit
 from ledger.stage_runs import OpenedRun, Record, commit
 from ledger.state_runs import Made
@@ -245,13 +244,9 @@ def _folded(
     job: Job, run: OpenedRun, step: SourceStep, manifest: Manifest, emitted: Emitted
 ) -> Made:
     """One init delta per root; a record that did not parse fails its root at once."""
-    passed, files = manifest.rows - emitted.rest, file_rows(manifest)
-    if run.batch.ackers == 0:
-        return Made(Record(input_rows=passed, output_rows=passed), files)
-    edges = edges_of(job, run)
-    records = Records(manifest.files, emitted.first_root, emitted.roots, edges)
-    outcome = fold(job, run, [records])
-    require_equal(f"roots of {step.name} in run {run.run_id}", emitted.roots, outcome.posted.rows)
-    failed = outcome.posted.failed_roots
+    tracking = source_tracking(job, run)
+    outcome = fold(job, run, tracking.records(manifest, emitted))
+    tracking.check(outcome, emitted.roots)
+    passed, failed = manifest.rows - emitted.rest, outcome.posted.failed_roots
     record = Record(input_rows=passed, output_rows=passed - failed, failed_rows=failed)
-    return Made(posted(record, outcome), files, outcome.post)
+    return Made(posted(record, outcome), file_rows(manifest), outcome.post)

@@ -16,10 +16,10 @@ from ledger.queries import dedup as queries
 from ledger.spark.dedup import Deduplicator
 from ledger.spark.folding import fold
 from ledger.spark.inputs import input_rows, user_columns
-from ledger.spark.job import POSITION, ROOT, ROOTS, Job, Witness, file_rows, require_equal
+from ledger.spark.job import Job, Witness, file_rows, require_equal
 from ledger.spark.refused import Refused, find_refused, without_refused
 from ledger.spark.staging import stage_rows, tracking_columns
-from ledger.spark.tracking import posted, read_by
+from ledger.spark.tracking import posted, sink_tracking
 from ledger.spark.units import Replacement
 from ledger.stage_runs import OpenedRun, Record, commit, retire
 from ledger.state_runs import Made
@@ -182,7 +182,7 @@ def _folded(
     held: int,
     dropped: int,
     refused: Refused | None,
-) -> tuple[Record, Callable[[Connection], None] | None]:
+) -> tuple[Record, Callable[[Connection], None]]:
     """Ack what the sink holds: every row read is in its files, or was dropped as delivered before.
     The records whose rows the sink refuses fail."""
     record = Record(
@@ -191,13 +191,9 @@ def _folded(
         duplicate_rows=dropped,
         failed_rows=refused.rows if refused else 0,
     )
-    if run.batch.ackers == 0 or not job.pipeline.tracks(step.reads):
-        return record, None
-    read = Witness()
-    anchors = ROOTS if ROOTS in rows.columns else ROOT
-    tracked = {step.reads: read.watch(rows.select(anchors, POSITION))}
-    outcome = fold(job, run, [read_by(job, run, tracked)])
-    require_equal(f"rows read by {step.name} less its duplicates", read.rows - dropped, held)
+    tracking = sink_tracking(job, run, step)
+    outcome = fold(job, run, tracking.rows(rows))
+    tracking.check(outcome, held + dropped)
     if refused is not None:
         outcome = replace(outcome, fails=[refused.fails()])
     return posted(record, outcome), outcome.post

@@ -1,7 +1,7 @@
 """What a step owes the ledger: which rows it acks and emits, and what has to agree before it commits."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from typing import Protocol
 
@@ -9,16 +9,16 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from ledger.deltas.edges import Edges
-from ledger.deltas.portions import Acks, OnEmit, OnRead, Output, Portion, Reading
+from ledger.deltas.portions import Acks, OnEmit, OnRead, Output, Portion, Reading, Records
 from ledger.deltas.stored import Written
 from ledger.manifest import Manifest
-from ledger.queries.runs import Run
+from ledger.queries.runs import Emitted, Run
 from ledger.spark.anchors import AnchorWitness
 from ledger.spark.folding import Outcome, Read
 from ledger.spark.inputs import root_rows
-from ledger.spark.job import CARRIED, Job, Witness, require_equal
+from ledger.spark.job import CARRIED, POSITION, ROOT, ROOTS, Job, Witness, require_equal
 from ledger.stage_runs import OpenedRun, Record
-from ledger.steps import StageStep
+from ledger.steps import SinkStep, StageStep
 
 Frames = Mapping[str, DataFrame]
 
@@ -129,6 +129,72 @@ def tracking_of(job: Job, run: OpenedRun, step: StageStep) -> Tracking:
         acks = OnRead() if step.acks == "on_read" else OnEmit(one=step.emits == "one")
         return Tracked(job, run, step, acks)
     return LastTracked(job, run) if all(map(job.pipeline.tracks, step.inputs)) else NoTracking()
+
+
+class Untracked:
+    """Of a run without ackers, and of a sink behind the last tracked stage: a source or a sink that owes nothing."""
+
+    def records(self, manifest: Manifest, emitted: Emitted) -> Sequence[Portion]:
+        """None."""
+        return ()
+
+    def rows(self, rows: DataFrame) -> Sequence[Read]:
+        """None."""
+        return ()
+
+    def check(self, outcome: Outcome, expected: int) -> None:
+        """Nothing was folded."""
+
+
+@dataclass(frozen=True)
+class Emits:
+    """A source: each record is a root."""
+
+    job: Job
+    run: OpenedRun
+
+    def records(self, manifest: Manifest, emitted: Emitted) -> Sequence[Portion]:
+        """What it wrote."""
+        edges = edges_of(self.job, self.run)
+        return [Records(manifest.files, emitted.first_root, emitted.roots, edges)]
+
+    def check(self, outcome: Outcome, expected: int) -> None:
+        """As many init deltas as roots."""
+        what = f"roots of {self.run.stage} in run {self.run.run_id}"
+        require_equal(what, expected, outcome.posted.rows)
+
+
+@dataclass(frozen=True)
+class AcksRows:
+    """A sink: each row that it reads is acked, in its files or dropped as delivered before."""
+
+    job: Job
+    run: OpenedRun
+    read: Witness = field(default_factory=Witness)
+
+    def rows(self, rows: DataFrame) -> Sequence[Read]:
+        """What it read."""
+        anchors = ROOTS if ROOTS in rows.columns else ROOT
+        (name,) = self.run.inputs
+        return [
+            read_by(self.job, self.run, {name: self.read.watch(rows.select(anchors, POSITION))})
+        ]
+
+    def check(self, outcome: Outcome, expected: int) -> None:
+        """As many rows as are held and dropped."""
+        require_equal(f"rows read by {self.run.stage}", self.read.rows, expected)
+
+
+def source_tracking(job: Job, run: OpenedRun) -> Emits | Untracked:
+    """What a source owes the ledger in a run."""
+    return Untracked() if run.batch.ackers == 0 else Emits(job, run)
+
+
+def sink_tracking(job: Job, run: OpenedRun, step: SinkStep) -> AcksRows | Untracked:
+    """What a sink owes the ledger in a run."""
+    if run.batch.ackers == 0 or not job.pipeline.tracks(step.reads):
+        return Untracked()
+    return AcksRows(job, run)
 
 
 def edges_of(job: Job, run: OpenedRun) -> Edges:
