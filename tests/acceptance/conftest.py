@@ -110,7 +110,7 @@ def airflow() -> Iterator[Airflow]:
                 settings, embedded.ensure_database(url, "airflow"), dags
             )
             started = Airflow(home, port, password, environment)
-            for dag in ("flights", "letters", "inbox"):
+            for dag in ("flights", "letters", "inbox", "mail"):
                 wait(lambda name=dag: name in started.known_dags(), f"DAG {dag}", 60)
                 started.api("PATCH", f"/dags/{dag}", {"is_paused": False})
             yield started

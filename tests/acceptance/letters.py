@@ -1,11 +1,14 @@
-"""A pipeline that asks for replays by itself and writes down what it is told, and one that reads in parts."""
+"""A pipeline that asks for replays by itself and writes down what it is told, one that reads in parts, and one that
+withholds and combines."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import DataFrame
 
-from ledger import FileSource, ParquetSink, Pipeline
+from ledger import FailedRecord, FileSource, ParquetSink, Pipeline
 
 
 def _note(name: str, batch_id: int, messages: DataFrame) -> None:
@@ -44,3 +47,27 @@ pipeline.sink("shelf", ParquetSink("shelf", dedup="exact"), reads="numbered")
 inbox = Pipeline("inbox", max_pending=2)
 inbox.source("post", FileSource("inbox/{{ interval_start | ds }}.csv", schema="letter STRING"))
 inbox.sink("tray", ParquetSink("tray"), reads="post")
+
+mail = Pipeline("mail")
+mail.source("bag", FileSource("mail.csv", schema="letter STRING"))
+mail.sink("received", ParquetSink("received"), reads="bag")
+
+
+@mail.record_stage(reads="bag", schema="letter STRING")
+def opened(bag: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Refuse the letter that nobody can read."""
+    if bag["letter"] == "?":
+        raise FailedRecord("unreadable")
+    yield bag
+
+
+mail.sink("answered", ParquetSink("answered"), reads="opened")
+
+
+@mail.combine(reads="opened")
+def counted(opened: DataFrame) -> DataFrame:
+    """How many of each."""
+    return opened.groupBy("letter").count()
+
+
+mail.sink("counts", ParquetSink("counts"), reads="counted")

@@ -68,26 +68,32 @@ def test_a_backfill_names_what_was_lost(airflow, lost):
     assert found == [("with_plane", "lost")]
 
 
-def test_clearing_any_task_after_settlement_changes_nothing(airflow):
-    """With a task a step each task of a settled batch that runs again says so, succeeds, and leaves the ledger as it
-    was."""
-    folder = airflow.data / "inbox"
-    folder.mkdir(exist_ok=True)
-    (folder / "2013-01-05.csv").write_text("letter\n1\n2\n")
-    day = {"interval_start": "2013-01-05", "interval_end": "2013-01-06"}
-    run = airflow.trigger("inbox", **day)
-    assert airflow.ended("inbox", run) == "success"
-    skipped = dict.fromkeys(("withhold", "next_part"), "skipped")
-    states = dict.fromkeys(("open", "post", "tray", "settle", "publish", "complete"), "success")
-    assert airflow.tasks("inbox", run) == {**states, **skipped}
+def test_a_task_a_step_with_a_failed_record(airflow):
+    """What the failed record left at a sink is withheld, the rest is published, the combine waits, and the last task
+    is red. Each task of the settled batch that runs again says so, succeeds, and leaves the ledger as it was."""
+    (airflow.data / "mail.csv").write_text("letter\na\n?\nb\n")
+    run = airflow.trigger("mail", interval_start="2013-01-05", interval_end="2013-01-06")
+    assert airflow.ended("mail", run) == "failed"
+    steps = ("open", "bag", "received", "opened", "answered", "settle")
+    states = {
+        **dict.fromkeys((*steps, "withhold", "publish"), "success"),
+        "combine": "skipped",
+        "complete": "failed",
+    }
+    assert airflow.tasks("mail", run) == states
+    (batch,) = batches_of(airflow, "mail", "original")
+    assert one(airflow.ledger, COUNTS.format(batch.batch_id)) == (3, 2, 0, 1, 0, 0)
+    assert (_letters(airflow, "received"), _letters(airflow, "answered")) == (["a", "b"],) * 2
+    assert not (airflow.data / "counts").exists()
     before = rows(airflow.ledger, "SELECT * FROM stage_run ORDER BY 1")
-    airflow.clear("inbox", run, "open")
-    assert airflow.ended("inbox", run) == "success"
-    assert airflow.tasks("inbox", run) == {**states, **skipped}
+    airflow.clear("mail", run, "open")
+    assert airflow.ended("mail", run) == "failed"
+    assert airflow.tasks("mail", run) == {**states, "withhold": "skipped"}
     assert rows(airflow.ledger, "SELECT * FROM stage_run ORDER BY 1") == before
-    assert len(batches_of(airflow, "inbox", "original")) == 1
-    said = "the batch is settled: tray changes nothing"
-    airflow.log("inbox", run, "tray", until=said)
+    assert len(batches_of(airflow, "mail", "original")) == 1
+    assert (_letters(airflow, "received"), _letters(airflow, "answered")) == (["a", "b"],) * 2
+    said = "the batch is settled: answered changes nothing"
+    airflow.log("mail", run, "answered", until=said)
 
 
 def test_replay_by_form_completes_the_sink(airflow, lost):
@@ -228,7 +234,7 @@ def test_an_interval_in_parts_and_again(airflow):
     )
     assert airflow.ended("inbox", part["dag_run_id"]) == "success"
     assert airflow.tasks("inbox", part["dag_run_id"])["next_part"] == "skipped"
-    assert _letters(airflow) == ["a", "b", "c", "d"]
+    assert _letters(airflow, "tray") == ["a", "b", "c", "d"]
     found = rows(
         airflow.ledger,
         "SELECT DISTINCT extract(day FROM interval_start)::int AS day, guarantee FROM batch b JOIN pipeline p USING (pipeline_id) WHERE p.name = 'inbox' AND interval_start < '2013-01-04' ORDER BY 1",
@@ -238,13 +244,13 @@ def test_an_interval_in_parts_and_again(airflow):
     (folder / "2013-01-01.csv").write_text("letter\nx\ny\n")
     again = airflow.trigger("inbox", **day, reprocess=True)
     assert airflow.ended("inbox", again) == "success"
-    assert _letters(airflow) == ["d", "x", "y"]
+    assert _letters(airflow, "tray") == ["d", "x", "y"]
 
 
-def _letters(airflow):
-    """The letters in the tray; its numbers are another test's."""
-    table = ds.dataset(airflow.data / "tray", partitioning="hive", format="parquet").to_table()
-    return sorted(letter for letter in table.column("letter").to_pylist() if letter.isalpha())
+def _letters(airflow, sink):
+    """The letters that a reader of a sink sees."""
+    table = ds.dataset(airflow.data / sink, partitioning="hive", format="parquet").to_table()
+    return sorted(table.column("letter").to_pylist())
 
 
 def test_run_without_an_interval(airflow):

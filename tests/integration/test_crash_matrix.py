@@ -143,12 +143,13 @@ CASES = [
 ]
 
 
-# A stage, a sink, the settlement and a publication, each in one of the forms; ``make test-all`` has every arrow in both.
+# One of each kind, each in one of the forms; ``make test-all`` has every arrow in both.
 OFTEN = frozenset(
     name.replace(" ", "-")
     for name in (
-        "deltas posted by half-stage", "table committed, swept-stage", "in the settlement-batch",
-        "report in its transaction-batch",
+        "deltas posted by half-stage", "in a record-batch", "table committed, swept-stage", "in the settlement-batch",
+        "two of three withheld-stage", "report in its transaction-batch", "source told and noted-stage",
+        "combine committed-batch",
     )
 )  # fmt: skip
 
