@@ -1,6 +1,9 @@
 """Spark Connect servers: steps may run on one instead of in a Spark of their own."""
 
+import logging
 import socket
+import threading
+from collections.abc import Callable
 from importlib.util import find_spec
 from urllib.parse import urlsplit
 
@@ -8,6 +11,8 @@ from ledger.errors import ConfigurationError, UnavailableError
 
 _PORT = 15002  # of Spark, where the address names none
 _PATIENCE = 5.0  # seconds
+
+_log = logging.getLogger(__name__)
 
 
 def is_remote(spark: str) -> bool:
@@ -42,3 +47,18 @@ def require_server(remote: str) -> str:
             "server runs"
         ) from exc
     return f"{host}:{port} answers"
+
+
+def briefly(act: Callable[[], object]) -> None:
+    """Do what is done on leaving, and wait 5 s for it at most: the client of a server that is gone tries
+    for ten minutes. What it raises is logged."""
+
+    def acting() -> None:
+        try:
+            act()
+        except Exception as exc:  # whoever leaves has something else to say
+            _log.warning("Spark was not told: %s", exc)
+
+    thread = threading.Thread(target=acting, daemon=True)
+    thread.start()
+    thread.join(_PATIENCE)

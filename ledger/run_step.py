@@ -26,6 +26,7 @@ from ledger.database.connection import persist
 from ledger.database.upgrade import connect
 from ledger.errors import EXIT_PERMANENT, UndecidedError
 from ledger.loading import load_pipeline
+from ledger.remote import briefly
 from ledger.running import (
     StepResult,
     advance_states,
@@ -61,7 +62,7 @@ def main() -> int:
     given = _arguments()
     try:
         return _run(given)
-    except KeyboardInterrupt:  # its Spark has heard of that, too
+    except KeyboardInterrupt:  # Spark got the signal, too
         _log.error("%s of batch %s was stopped", given.step or "run", given.batch)
         return 1
     except Exception as exc:  # of whatever the user's code raises: one line, the last of the log
@@ -84,8 +85,11 @@ def _run(given: argparse.Namespace) -> int:
     try:
         _run_part(job, given, attempt, partial(_leave, session if given.remote else None))
     finally:
-        with suppress(Exception):  # whatever ended the step is what is told
-            session.stop()
+        if given.remote:
+            briefly(session.stop)
+        else:
+            with suppress(Exception):  # whatever ended the step is what is told
+                session.stop()
     return 0
 
 
@@ -127,8 +131,7 @@ def _leave(remote: SparkSession | None) -> None:
     """End this driver at once: Airflow may have lost it and started another. What it began on a server ends, too."""
     _log.error("a newer attempt owns this step: the driver ends")
     if remote is not None:
-        with suppress(Exception):
-            remote.interruptAll()
+        briefly(remote.interruptAll)
     logging.shutdown()
     os._exit(1)
 

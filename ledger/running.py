@@ -15,10 +15,20 @@ from ledger.payloads import try_to_keep
 from ledger.pipeline import Pipeline
 from ledger.publishing import Published, lost, needs_withholding, publish, unshown
 from ledger.queries import checkpoints, publications
+from ledger.remote import briefly
 from ledger.replaced import remove_replaced
 from ledger.settlement import Settlement, settle_once
 from ledger.spark.failures import told, translated
-from ledger.stage_runs import Attempt, OpenedRun, Record, begin, fail, heartbeat, open_run
+from ledger.stage_runs import (
+    Attempt,
+    OpenedRun,
+    Record,
+    begin,
+    fail,
+    heartbeat,
+    interrupt,
+    open_run,
+)
 from ledger.state_runs import Elsewhere, StateRun
 from ledger.states import BatchStatus
 from ledger.steps import CombineStep, SinkStep, SourceStep, StateStep, Step
@@ -306,7 +316,7 @@ def _living_state(
         except BaseException as exc:
             exc.add_note(_go_on(opened.run))
             for run in outputs:
-                _mark_failed(job, run, exc)
+                _end(job, run, exc)
             raise
 
 
@@ -320,7 +330,7 @@ def notify(job: "Job", batch_id: int) -> list[str]:
 
 
 def _living(job: "Job", run: OpenedRun, step: Step, on_fenced: Callable[[], None] | None) -> Record:
-    """Execute a run while its lease is renewed; one that raises is marked failed."""
+    """Execute a run while its lease is renewed; one that raises is ended."""
     with (
         heartbeat(job.database, run.run_id, on_fenced or _cancel(job)),
         private_output(job.folder(run)),
@@ -331,7 +341,7 @@ def _living(job: "Job", run: OpenedRun, step: Step, on_fenced: Callable[[], None
             raise
         except BaseException as exc:
             exc.add_note(_go_on(run))
-            _mark_failed(job, run, exc)
+            _end(job, run, exc)
             raise
 
 
@@ -361,19 +371,23 @@ def _execute(job: "Job", run: OpenedRun, step: Step) -> Record:
 def _cancel(job: "Job") -> Callable[[], None]:
     def cancel() -> None:
         _log.error("a newer attempt owns the step: this one is cancelled")
-        job.spark.interruptAll()
+        briefly(job.spark.interruptAll)
 
     return cancel
 
 
-def _mark_failed(job: "Job", run: OpenedRun, exc: BaseException) -> None:
+def _end(job: "Job", run: OpenedRun, exc: BaseException) -> None:
+    """Mark a run failed; one that was interrupted has only ended, and the next attempt goes on at its step."""
     known = translated(exc) if isinstance(exc, Exception) else exc
     words = f"{type(known).__name__}: {known}"
     if known is not exc:
         words += f"\n\n{type(exc).__name__}: {exc}"
     try:
-        fail(job.database, run, words)
+        if isinstance(exc, KeyboardInterrupt):
+            interrupt(job.database, run)
+        else:
+            fail(job.database, run, words)
     except Exception as second:  # it hides the first from nobody
         _log.warning(
-            "run %s could not be marked failed, its lease will lapse: %s", run.run_id, told(second)
+            "run %s could not be ended, its lease will lapse: %s", run.run_id, told(second)
         )

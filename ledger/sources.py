@@ -23,7 +23,7 @@ COLUMNS = ("in_order", "by_name")
 _MOMENTS = ("dateFormat", "timestampFormat", "timestampNTZFormat")
 # Options of Spark's readers that neither lose records nor change values.
 OPTIONS: Mapping[str, tuple[str, ...]] = {
-    "csv": ("sep", "quote", "escape", "emptyValue", "maxCharsPerColumn", "maxColumns", *_MOMENTS),
+    "csv": ("sep", "quote", "escape", "emptyValue", *_MOMENTS),
     "json": (
         "allowBackslashEscapingAnyCharacter",
         "allowNonNumericNumbers",
@@ -45,6 +45,8 @@ _INSTEAD = {
     "charset": _UTF8,
     "linesep": "records end with a line break",
     "comment": "a comment is a record: drop it in a stage, with dropped(frame, reason)",
+    "maxcolumns": "a record of more fields than the schema has fails by name",
+    "maxcharspercolumn": "values are read whole",
     "mode": "what does not parse fails by name",
 }
 _ONE_CHARACTER = ("sep", "quote", "escape")

@@ -287,3 +287,9 @@ def fail(database: Database, run: OpenedRun, failure: str) -> None:
     said = failure[:10_000].replace("\0", "\N{REPLACEMENT CHARACTER}")
     said = said.encode(errors="replace").decode()  # a lone surrogate
     database.transact(lambda c: runs.fail_run(c, run.run_id, said))
+
+
+def interrupt(database: Database, run: OpenedRun) -> None:
+    """End a run that somebody stopped, if it still runs: nothing is wrong with it, so the next attempt has to
+    do no step before it again."""
+    database.transact(lambda c: runs.fence_run(c, run.run_id))

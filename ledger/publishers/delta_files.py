@@ -1,10 +1,12 @@
 """The folder of a Delta table: where runs stage, and what is kept beside, in ``_ackledger``, about them."""
 
 import json
+import stat
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
@@ -40,6 +42,12 @@ class TableFolder:
     def staging(self, batch_id: int, version: int) -> str:
         """Where a run stages its files."""
         return f"{self.path}/_ackledger/batch-{batch_id}/run-{version}"
+
+    def let_read(self, batch_id: int, version: int) -> None:
+        """Open a run's files to whoever may read the table: until now they are its user's alone."""
+        if "://" not in self.path:
+            run = Path(self.staging(batch_id, version))
+            run.chmod(stat.S_IMODE(run.parent.stat().st_mode))
 
     def list_of(self, batch_id: int, version: int) -> str:
         """Where the list of a version's files is kept."""

@@ -108,6 +108,17 @@ def fence_running(connection: Connection, batch_id: int, stage: str) -> None:
     )
 
 
+def fence_run(connection: Connection, run_id: int) -> None:
+    """End one run, if it is running."""
+    connection.execute(
+        text("""
+        UPDATE stage_run SET state = 'fenced', closed_at = clock_timestamp()
+        WHERE stage_run_id = :id AND state = 'running'
+        """),
+        {"id": run_id},
+    )
+
+
 def fence_all_running(connection: Connection, batch_id: int) -> None:
     """End every running run of a batch that was decided."""
     connection.execute(

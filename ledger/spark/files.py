@@ -33,6 +33,7 @@ from pyspark.sql.types import (
 from ledger.errors import InputError
 from ledger.listing import UNREADABLE
 from ledger.spark.lines import Format
+from ledger.spark.values import nullable
 
 _log = logging.getLogger(__name__)
 
@@ -139,10 +140,11 @@ def check_parquet(paths: list[str], schema: StructType) -> None:
 
 
 def check_columns(where: str, found: StructType, schema: StructType) -> None:
-    """Raise InputError unless what was found has the schema's columns with its types."""
+    """Raise InputError unless what was found has the schema's columns with its types. What may not be null is a
+    matter of each record."""
     types = {field.name: field.dataType for field in found.fields}
     for field in schema.fields:
-        if types.get(field.name) != field.dataType:
+        if field.name not in types or nullable(types[field.name]) != nullable(field.dataType):
             has = types[field.name].simpleString() if field.name in types else "no such column"
             raise InputError(
                 f"{where}: expected column {field.name} of type {field.dataType.simpleString()}, found {has}"

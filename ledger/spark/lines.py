@@ -38,6 +38,7 @@ _END = "_end"  # what is put after a line of JSON, to see whether its reader get
 # Text of JSON in which each escaped half of a character has its other half.
 _PAIRED = r"(?s)^[^\\]*+(?:\\(?:[^u]|u(?![dD][89a-fA-F])|u[dD][89abAB]..\\u[dD][c-fC-F])[^\\]*+)*+$"
 _MOST_SHOWN = 200  # characters of a value in a reason; the raw record has all of it
+_MOST_FIELDS = 20_480  # of a record of CSV, if its schema has not more: Spark's reader raises then
 
 
 def check_schema(schema: StructType) -> None:
@@ -141,11 +142,31 @@ def _record(form: Format, kind: "values.Kind") -> Column:
     target = StructType([*columns, StructField(CORRUPT, StringType())])
     if form.format == "json":
         return F.from_json("value", target, _options(form))
-    csv = {"escape": form.escape or "\0", "multiLine": str(form.multiline).lower()}
+    csv = {
+        "escape": form.escape or "\0",
+        "multiLine": str(form.multiline).lower(),
+        "maxColumns": str(_most_fields(form)),
+    }
     if form.null_value is not None:
         csv["nullValue"] = form.null_value
     ddl = ", ".join(f"{_quoted(one.name)} {one.dataType.simpleString()}" for one in target.fields)
-    return F.from_csv("value", ddl, {**csv, **_options(form)})
+    return F.when(_few_fields(form), F.from_csv("value", ddl, {**csv, **_options(form)}))
+
+
+def _most_fields(form: Format) -> int:
+    return max(_MOST_FIELDS, len(form.names))
+
+
+def _few_fields(form: Format) -> Column:
+    """Whether Spark's reader takes a record: of one with more fields it raises, for the whole file."""
+    value, most = F.col("value"), _most_fields(form)
+    separator = re.escape(form.separator)
+    if not form.quote:
+        few = F.regexp_count(value, F.lit(separator)) < most
+    else:
+        field, _ = record_pattern(form)
+        few = value.rlike(f"(?s)^{field}(?:{separator}{field}){{0,{most - 1}}}+$")
+    return (F.octet_length(value) < most) | few
 
 
 def _options(form: Format) -> dict[str, str]:
@@ -257,13 +278,15 @@ def _not_a_record(form: Format) -> Column:
 
 
 def _csv_shape(form: Format) -> list[tuple[Column, str]]:
-    """What is wrong with the quotes of a record, each with its reason."""
+    """What is wrong with a record's quotes, or with how many fields it has, each with its reason."""
     value = F.col("value")
     breaks = F.contains(value, F.lit("\n")) | F.contains(value, F.lit("\r"))
     parted = [] if form.multiline else [(breaks, PARTED)]
+    found = f"expected {len(form.names)} fields, found more than {_most_fields(form):,}"
+    many = [(~_few_fields(form), found)]
     if not form.quote:
-        return parted
-    return [*parted, (_unclosed(value, form), UNCLOSED), (_broken(value, form), STRAY)]
+        return [*parted, *many]
+    return [*parted, (_unclosed(value, form), UNCLOSED), (_broken(value, form), STRAY), *many]
 
 
 def _broken(value: Column, form: Format) -> Column:

@@ -1,14 +1,15 @@
 """Reads what a FileSource declares: the records of a source, or a side input."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
 
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, NullType, StringType, StructType
+from pyspark.sql.types import DataType, NullType, StringType, StructField, StructType
 
 from ledger import listing, templates
+from ledger.errors import IntegrityError
 from ledger.queries.batches import Batch
 from ledger.settings import Settings
 from ledger.sources import FileSource
@@ -158,11 +159,16 @@ class _Text:
         if not self._headers or self._by_file:
             return []
         seen = self._observed.get
-        return [
-            (text, None)
-            for number, (text, due) in enumerate(self._headers.items())
-            for _ in range(int(seen.get(f"header_{number}", 0)) - due)
-        ]
+        extra: list[tuple[str, None]] = []
+        for number, (text, due) in enumerate(self._headers.items()):
+            found = int(seen.get(f"header_{number}", 0))
+            if found < due:
+                raise IntegrityError(
+                    f"{due} files begin with the header {text[:100]!r}, and Spark has counted {found}: they "
+                    "were changed while they were read, or its count is lost. Run the step again"
+                )
+            extra += [(text, None)] * (found - due)
+        return extra
 
     def _without_headers(self, text: DataFrame) -> DataFrame:
         if not self._headers:
@@ -244,8 +250,7 @@ def aligned(
         what = f"{field.name}: expected {field.dataType.simpleString()}, found "
         text = F.concat(F.lit(what), kept.cast("string"))
         misfits.append(F.when(kept.isNotNull() & made.isNull(), text))
-        if not field.nullable:
-            misfits.append(F.when(kept.isNull(), f"{field.name} is null"))
+        misfits += [F.when(*one) for one in _nulls(kept, field)]
     message = [name for name in (MESSAGE,) if name in stored.columns]
     own = [name for name in stored.columns if name not in RESERVED]
     return stored.select(*message, *columns, *_marks(F.coalesce(*misfits), own))
@@ -265,7 +270,8 @@ def _judged_again(stored: DataFrame, schema: StructType) -> DataFrame:
 
 def _fitted(kept: Column, had: DataType, kind: DataType, options: Mapping[str, str]) -> Column:
     """A stored value in another type, without loss; null where that cannot be."""
-    if had == kind:
+    kind = values.nullable(kind)
+    if values.nullable(had) == kind:
         return kept
     if isinstance(had, NullType):
         return kept.cast(kind)
@@ -278,11 +284,18 @@ def _fitted(kept: Column, had: DataType, kind: DataType, options: Mapping[str, s
 def checked(rows: DataFrame, schema: StructType) -> DataFrame:
     """Rows of the schema with ``_raw`` and ``_error``: of those with a null where none may be."""
     missing = [
-        F.when(F.col(f"`{field.name}`").isNull(), f"{field.name} is null")
+        F.when(condition, reason)
         for field in schema.fields
-        if not field.nullable
+        for condition, reason in _nulls(F.col(f"`{field.name}`"), field)
     ]
     return rows.select("*", *_marks(F.coalesce(F.lit(None).cast("string"), *missing), rows.columns))
+
+
+def _nulls(column: Column, field: StructField) -> Iterator[tuple[Column, str]]:
+    """Conditions under which a value, or a part of it, is null that may not be, each with the reason."""
+    if not field.nullable:
+        yield column.isNull(), f"{field.name} is null"
+    yield from values.nulls(column, field.dataType, field.name)
 
 
 def _marks(error: Column, names: Sequence[str]) -> list[Column]:

@@ -164,13 +164,15 @@ def _refused_rows(
         rows = rows.join(known, POSITION, "left")
         reasons.insert(0, F.col(FAILED))
     try:
-        return rows.withColumn(FAILED, F.coalesce(*reasons)).where(F.col(FAILED).isNotNull())
+        found = rows.withColumn(FAILED, F.coalesce(*reasons)).where(F.col(FAILED).isNotNull())
+        _ = found.schema  # a Spark Connect server looks at a frame when it is asked about it
     except AnalysisException as exc:
         told = "; ".join(rule.reason for rule in rules)
         raise ConfigurationError(
             f"sink {step.name!r}: Spark cannot evaluate what the table asks for ({told}): "
             f"{str(exc).splitlines()[0]}. Drop that constraint, or write to another table"
         ) from exc
+    return found
 
 
 def _roots(rows: DataFrame) -> DataFrame:

@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 
 from ledger.errors import StageError
 from ledger.manifest import Manifest, take_manifest
-from ledger.sinks import STAGING_FOLDER, ParquetSink, PostgresSink
+from ledger.sinks import STAGING_FOLDER, PostgresSink
 from ledger.spark.job import ROOT, ROOTS, UNIT
 from ledger.steps import SinkStep, suggestion
 from ledger.storage import require_writable
@@ -30,7 +30,7 @@ def stage_rows(rows: DataFrame, step: SinkStep, folder: str) -> Manifest:
             f"sink {step.name!r} is partitioned by all of its columns, {', '.join(names)}: files "
             "need at least one column more"
         )
-    if isinstance(step.sink, ParquetSink) and "://" not in folder:
+    if "://" not in folder:
         _close_staging(Path(folder))
     require_writable(folder, f"the path of sink {step.name!r}, or ACKLEDGER_DATA,")
     writer = rows.write.mode("append").options(**WRITTEN)
@@ -41,8 +41,9 @@ def stage_rows(rows: DataFrame, step: SinkStep, folder: str) -> Manifest:
 
 
 def _close_staging(folder: Path) -> None:
-    """What is staged beside the folders that are shown is for this user alone until it is renamed."""
-    staging = next(place for place in folder.parents if place.name == STAGING_FOLDER)
+    """What is staged is for this user alone until it is published: all that is beside the folders that readers
+    see, else the run's own folder."""
+    staging = next((place for place in folder.parents if place.name == STAGING_FOLDER), folder)
     with suppress(OSError):  # what cannot be written to is said right after this
         staging.parent.mkdir(parents=True, exist_ok=True)
         staging.mkdir(mode=0o700, exist_ok=True)

@@ -225,10 +225,17 @@ def _number(read: Column, kind: DataType, format: str) -> Column:
 def misfits(read: Column, made: Column, kind: DataType) -> Column:
     """Whether something was read that did not become a value, at any depth."""
     if isinstance(kind, ArrayType):
-        pairs = F.zip_with(read, made, lambda one, other: misfits(one, other, kind.elementType))
+        pairs = F.zip_with(
+            read,
+            made,
+            lambda one, other: (
+                misfits(one, other, kind.elementType)
+                | (F.lit(not kind.containsNull) & other.isNull())
+            ),
+        )
         return F.coalesce(F.exists(pairs, lambda one: one), F.lit(False))
     if isinstance(kind, MapType):
-        inner = ArrayType(kind.valueType)
+        inner = ArrayType(kind.valueType, kind.valueContainsNull)
         return misfits(F.map_values(read), F.map_values(made), inner)
     if isinstance(kind, StructType):
         found = [
@@ -243,13 +250,24 @@ def misfits(read: Column, made: Column, kind: DataType) -> Column:
 
 def plain(kind: DataType) -> bool:
     """Whether a value that was read is always one of its type, at every depth."""
-    if isinstance(kind, ArrayType):
-        return plain(kind.elementType)
-    if isinstance(kind, MapType):
-        return plain(kind.valueType)
+    return nullable(kind) == kind and not _changes(kind)
+
+
+def nullable(kind: DataType) -> DataType:
+    """A type whose parts may all be null, as Spark reads files and compares with what it has read."""
+    return kind.toNullable() if isinstance(kind, ArrayType | MapType | StructType) else kind
+
+
+def nulls(column: Column, kind: DataType, name: str) -> Iterator[tuple[Column, str]]:
+    """Conditions under which a part of a value is null that may not be, each with the reason."""
     if isinstance(kind, StructType):
-        return all(one.nullable and plain(one.dataType) for one in kind.fields)
-    return not _changes(kind)
+        for one in kind.fields:
+            part, path = column[one.name], f"{name}.{one.name}"
+            if not one.nullable:
+                yield column.isNotNull() & part.isNull(), f"{path} is null"
+            yield from nulls(part, one.dataType, path)
+    elif nullable(kind) != kind:
+        yield misfits(column, column, kind), f"{name} has a null where none may be"
 
 
 def textual(kind: DataType) -> bool:

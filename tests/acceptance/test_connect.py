@@ -6,15 +6,21 @@ import shutil
 import subprocess
 import sys
 import time
+from datetime import UTC, datetime
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from deltalake import DeltaTable
 
 from ledger.errors import UnavailableError
+from ledger.loading import load_pipeline
+from ledger.opening import open_batch
 from ledger.remote import require_server
+from ledger.requests import Interval, RunKey
+from ledger.settings import Settings
 from tests.support.flights import without_plane, write_slice
-from tests.support.ledgers import one
+from tests.support.ledgers import one, rows
 from tests.support.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,6 +37,7 @@ CORE = (
     "test_inputs.py::test_diamond",
     "test_marks.py",
     "test_notify.py::test_sources_are_told",
+    "test_refused_rows.py::test_a_rule_that_spark_does_not_know",
     "test_refused_rows.py::test_refused_rows_fail_their_records",
     "test_sinks.py::test_rows_of_failed_records_reach_no_sink",
     "test_source_state.py::test_each_batch_reads_on",
@@ -183,6 +190,68 @@ def test_a_dag(dag, away):
     assert run.state == "success"
     counts = DeltaTable(str(away / "warehouse" / "counts")).to_pandas()
     assert dict(zip(counts["word"], counts["n"], strict=True)) == {"two": 2, "words": 1, "one": 1}
+
+
+SLOW = """import time
+from pathlib import Path
+
+from ledger import FileSource, ParquetSink, Pipeline
+
+pipeline = Pipeline("slow")
+pipeline.source("numbers", FileSource("in.csv", schema="n INT"))
+
+
+@pipeline.stage(reads="numbers")
+def slowly(numbers):
+    Path("begun").touch()
+    while not Path("go on").exists():
+        time.sleep(0.1)
+    return numbers
+
+
+pipeline.sink("out", ParquetSink("out"), reads="slowly")
+"""
+
+
+def test_a_driver_that_is_told_to_end(server, away, database):
+    """SIGTERM, as a cleared or overdue task gets it, ends the step at once; the retry goes on at that step."""
+    (away / "slow.py").write_text(SLOW)
+    (away / "in.csv").write_text("n\n1\n2\n")
+    interval = Interval(datetime(2013, 1, 1, tzinfo=UTC), datetime(2013, 1, 2, tzinfo=UTC))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.syspath_prepend(str(away))
+        pipeline = load_pipeline("slow:pipeline")
+    batch = open_batch(database, Settings(), pipeline, RunKey("slow", "run"), interval)
+    driver = [sys.executable, "-m", "ledger.run_step", "--pipeline", "slow:pipeline", "--whole"]
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{away}"}
+
+    def begin():
+        options = ("--batch", str(batch.batch_id), "--attempt", str(uuid4()), "--remote", server)
+        return subprocess.Popen(
+            [*driver, *options], cwd=away, env=environment, stderr=subprocess.PIPE, text=True
+        )
+
+    told = begin()
+    until = time.monotonic() + 120
+    while not (away / "begun").exists():
+        assert told.poll() is None, told.communicate()[1]
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    told.terminate()
+    assert "run of batch 1 was stopped" in told.communicate(timeout=60)[1]
+    assert told.returncode == 1
+    (away / "go on").touch()
+    again = begin()
+    said = again.communicate(timeout=120)[1]
+    assert again.returncode == 0, said
+    assert "numbers of batch" not in said
+    states = rows(database, "SELECT stage, state FROM stage_run ORDER BY stage_run_id")
+    assert [tuple(row) for row in states] == [
+        ("numbers", "committed"),
+        ("slowly", "fenced"),
+        ("slowly", "committed"),
+        ("out", "committed"),
+    ]
 
 
 def test_where_nothing_listens(away, database):

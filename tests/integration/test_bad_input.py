@@ -344,6 +344,38 @@ def test_quotes_that_do_not_close(runner, tmp_path, sink_rows):
     }
 
 
+@pytest.mark.parametrize("multiline", [False, True])
+@pytest.mark.parametrize(
+    ("schema", "data", "whole"),
+    [
+        ("s STRING", '"two\nlines"', [("two\nlines",)]),
+        ("a STRING, b STRING, c INT", 'a,"x\nz,q",7', [("a", "x\nz,q", 7)]),
+    ],
+    ids=["only column", "fields behind it"],
+)
+def test_a_quote_over_two_lines(runner, tmp_path, sink_rows, schema, data, whole, multiline):
+    """Whatever stands before and behind it, a record of two lines is whole, or it fails whole."""
+    names = [one.split()[0] for one in schema.split(", ")]
+    write(tmp_path, "a.csv", f"{','.join(names)}\n{data}\n".encode())
+    run = runner(copying(schema=schema, multiline=multiline))
+    arrived, failed = parsed(run, names, sink_rows)
+    parted = "csv: line breaks within quotes: declare the source with multiline=True if its records have them"
+    assert (arrived, failed) == ((whole, {}) if multiline else ([], {data: parted}))
+
+
+@pytest.mark.parametrize("quote", ['"', ""])
+def test_a_record_of_very_many_fields(runner, tmp_path, sink_rows, quote):
+    """It fails by itself, as others of too many fields do; a long text with as many separators in quotes is one value."""
+    long = ("," * 30_000).join("ab")
+    given = f'"{long}"' if quote else long.replace(",", ";")
+    data = f"n,s\n1,a\n{',' * 30_000}\n2,{given}\n"
+    write(tmp_path, "a.csv", data.encode())
+    run = runner(copying(schema="n INT, s STRING", options={"quote": quote}))
+    arrived, failed = parsed(run, ("n", "s"), sink_rows)
+    assert arrived == [(1, "a"), (2, given.strip('"'))]
+    assert list(failed.values()) == ["csv: expected 2 fields, found more than 20,480"]
+
+
 def test_line_breaks_within_quotes(runner, tmp_path, sink_rows):
     """With multiline=True a record may have line breaks within quotes; a quote that is never closed spoils one line."""
     write(tmp_path, "a.csv", b"\xef\xbb\xbfn,s\r\n" + QUOTED.replace(b"\n", b"\r\n"))
@@ -432,15 +464,33 @@ def test_values_of_json_have_their_type(runner, tmp_path, sink_rows):
     assert failed[dated] == "json: a: expected date, found 2024-01-05 garbage"
 
 
-def test_formats_of_dates_are_enforced(runner, tmp_path, sink_rows):
+MOMENTS = [
+    ("05.01.2024", "5/1/2024 7:30", "5|1|2024"),
+    ("2024-01-05", None, None), ("05.01.2024 x", None, None), ("31.02.2024", None, None),
+    (None, "5/1/2024 7:30 x", None), (None, "2024-01-05T07:30:00", None), (None, "5/13/2024 7:30", None),
+    (None, None, "2024-01-05"), (None, None, "5|1|2024x"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("format", ["csv", "json"])
+def test_formats_of_dates_are_enforced(runner, tmp_path, sink_rows, format):
     """A date or a moment is written as the option says, and as nothing else."""
-    data = b"a,t\n05.01.2024,5/1/2024 7:30\n2024-01-05,\n05.01.2024 x,\n31.02.2024,\n"
-    write(tmp_path, "a.csv", data)
-    options = {"dateFormat": "dd.MM.yyyy", "timestampFormat": "d/M/yyyy H:mm"}
-    run = runner(copying(schema="a DATE, t TIMESTAMP", options=options))
-    arrived, failed = parsed(run, ("a",), sink_rows)
-    assert arrived == [(date(2024, 1, 5),)]
-    assert set(failed) == {"2024-01-05,", "05.01.2024 x,", "31.02.2024,"}
+    if format == "csv":
+        lines = [",".join(one or "" for one in values) for values in MOMENTS]
+    else:
+        lines = [json.dumps(dict(zip("atl", values, strict=True))) for values in MOMENTS]
+    write(tmp_path, "a", "\n".join((["a,t,l"] if format == "csv" else []) + lines).encode())
+    options = {
+        "dateFormat": "dd.MM.yyyy",
+        "timestampFormat": "d/M/yyyy H:mm",
+        "timestampNTZFormat": "d|M|yyyy",
+    }
+    schema = "a DATE, t TIMESTAMP, l TIMESTAMP_NTZ"
+    run = runner(copying(schema=schema, options=options, format=format))
+    arrived, failed = parsed(run, ("a", "t", "l"), sink_rows)
+    moment = datetime(2024, 1, 5, 7, 30, tzinfo=UTC)
+    assert arrived == [(date(2024, 1, 5), moment, datetime(2024, 1, 5))]
+    assert set(failed) == set(lines[1:])
 
 
 @pytest.mark.parametrize(
@@ -450,6 +500,8 @@ def test_formats_of_dates_are_enforced(runner, tmp_path, sink_rows):
         ({"options": {"encoding": "utf-16"}}, "files are read as UTF-8"),
         ({"options": {"lineSep": ";"}}, "records end with a line break"),
         ({"options": {"comment": "#"}}, "drop it in a stage"),
+        ({"options": {"maxColumns": "5"}}, "a record of more fields .* fails by name"),
+        ({"options": {"maxCharsPerColumn": "5"}}, "values are read whole"),
         ({"options": {"seperator": ";"}}, "'seperator' .* not supported with csv"),
         ({"options": {"sep": "||"}}, "expected one character, found '\\|\\|'"),
         ({"options": {"sep": ";"}, "format": "json"}, "option 'sep' .* with json"),
@@ -504,6 +556,42 @@ def test_nulls_in_parquet(runner, tmp_path, sink_rows):
     replay = mended.open_replay(original, "mended", quarantined=True)
     assert mended.settled(replay).failed == 0
     assert sink_rows("out", "name", "price") == [("a", 1.5), ("b", 2.0)]
+
+
+PARTS = [
+    ({"a": 1, "b": [{"c": "x"}]}, None),
+    ({"a": None, "b": []}, "s.a is null"),
+    ({"a": 2, "b": [{"c": "x"}, {"c": None}]}, "s.b has a null where none may be"),
+    (None, None),
+]
+
+
+@pytest.mark.parametrize("format", ["parquet", "json"])
+def test_nulls_within_a_value(runner, tmp_path, sink_rows, format):
+    """NOT NULL holds within a struct and a list, too, in Parquet as in JSON, and in a replay."""
+    schema = "n INT, s STRUCT<a: INT NOT NULL, b: ARRAY<STRUCT<c: STRING NOT NULL>>>"
+    given = [{"n": n, "s": value} for n, (value, _) in enumerate(PARTS)]
+    if format == "json":
+        write(tmp_path, "a.jsonl", "\n".join(map(json.dumps, given)).encode())
+    else:
+        (tmp_path / "in").mkdir()
+        kind = pa.struct([("a", pa.int32()), ("b", pa.list_(pa.struct([("c", pa.string())])))])
+        columns = pa.schema([("n", pa.int32()), ("s", kind)])
+        pq.write_table(pa.Table.from_pylist(given, columns), tmp_path / "in" / "a.parquet")
+    run = runner(copying(format=format, schema=schema))
+    arrived, failed = parsed(run, ("n",), sink_rows)
+    assert arrived == [(n,) for n, (_, reason) in enumerate(PARTS) if reason is None]
+    found = {json.loads(detail)["n"]: reason for detail, reason in failed.items()}
+    assert set(found) == {1, 2}
+    if format == "parquet":
+        assert found == {n: reason for n, (_, reason) in enumerate(PARTS) if reason}
+    original = one(run.job.database, "SELECT min(batch_id) AS number FROM batch").number
+    again = run.settled(run.open_replay(original))
+    assert (again.status, again.failed) == (BatchStatus.SETTLED, 2)
+    looser = runner(copying(format=format, schema=schema.replace(" NOT NULL", "")))
+    replay = looser.open_replay(original, "looser", quarantined=True)
+    assert looser.settled(replay).failed == 0
+    assert sink_rows("out", "n") == [(n,) for n in range(len(PARTS))]
 
 
 def test_uncommon_parquet(runner, tmp_path, sink_rows):

@@ -289,6 +289,30 @@ def test_what_was_yielded_counts_as_it_was(runner, tmp_path, sink_rows):
     )  # fmt: skip
 
 
+def test_a_dict_of_numbers_and_texts_that_is_yielded_again(runner, tmp_path, sink_rows):
+    """So it is of one dict, or the input record itself, whose fields are set anew: ``a b c`` do not arrive as ``c c c``."""
+
+    def again(record):
+        if record["n"] == 1:
+            row = {"n": 1}
+            for letter in "abc":
+                row["s"] = letter
+                yield row
+        elif record["n"] == 2:
+            del record["copy"]
+            for n in (20, 21):
+                record["n"] = n
+                yield record
+        else:
+            yield dropped("other")
+
+    run = runner(piped(tmp_path, recorded(again, "n INT, s STRING")))
+    assert run.settled(run.open()).failed == 0
+    assert sink_rows("out", "n", "s") == [
+        (1, "a"), (1, "b"), (1, "c"), (20, None), (21, None)
+    ]  # fmt: skip
+
+
 MISFITS = [
     ({"n": 3.7}, "yielded n: expected int, found 3.7"),
     ({"n": True}, "yielded n: expected int, found True"),

@@ -1,12 +1,14 @@
 """What a run writes is for its user alone: snapshots, outputs, and what sinks stage."""
 
 import stat
+from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 from sqlalchemy import create_engine
 from sqlalchemy.pool import NullPool
 
-from ledger import FileSource, ParquetSink, Pipeline, PostgresSink
+from ledger import DeltaSink, FileSource, ParquetSink, Pipeline, PostgresSink
 from ledger.database import embedded
 from ledger.running import publish_settled, withhold
 from ledger.settlement import settle_once
@@ -22,7 +24,7 @@ def target(server_home):
 
 
 def pipeline(url):
-    """n -> n -> a folder and a table; an odd one fails."""
+    """n -> n -> a folder, a Delta table and a table; an odd one fails."""
     made = Pipeline("private", guarantee="exactly_once", max_replays=1)
     made.source("numbers", FileSource("in.csv", schema="n INT"))
 
@@ -31,6 +33,7 @@ def pipeline(url):
         return numbers.where("n % 2 = 0")
 
     made.sink("folder", ParquetSink("folder"), reads="even")
+    made.sink("lake", DeltaSink("lake"), reads="even")
     made.sink("plain", PostgresSink(url, "plain"), reads="even")
     return made
 
@@ -47,8 +50,8 @@ def modes(place):
 
 def test_what_a_run_writes_is_for_its_user_alone(runner, tmp_path, target):
     """Of a real run the snapshot, the stage's output and a table's staged files are 0700 and 0600,
-    and what a folder stages is behind a folder of 0700, which is so as well where rows are staged
-    anew after a settlement."""
+    and what a folder and a Delta table stage is in a folder of 0700, which is so as well where rows are staged
+    anew after a settlement. What is published is as open as the folder that it is in."""
     (tmp_path / "in.csv").write_text("n\n1\n2\n4\n")
     run = runner(pipeline(target))
     batch = run.open()
@@ -60,15 +63,22 @@ def test_what_a_run_writes_is_for_its_user_alone(runner, tmp_path, target):
     staging = tmp_path / "folder" / "_staging"
     assert stat.S_IMODE(staging.stat().st_mode) == 0o700
 
+    parts = tmp_path / "lake" / "_ackledger" / f"batch-{batch.batch_id}"
+    assert [stat.S_IMODE(part.stat().st_mode) for part in parts.glob("run-*")] == [0o700]
+
     settle_once(run.job.database, batch.batch_id)
-    for path in [*staging.rglob("*.parquet"), *(storage / "plain").rglob("*.parquet")]:
-        path.unlink()
+    for place in (staging, storage / "plain", parts):
+        for path in place.rglob("*.parquet"):
+            path.unlink()
     staging.chmod(0o755)
     for path in sorted(staging.rglob("*"), reverse=True):
         path.unlink() if path.is_file() else path.rmdir()
     staging.rmdir()
-    assert sorted(withhold(run.job, batch.batch_id)) == ["folder", "plain"]
+    assert sorted(withhold(run.job, batch.batch_id)) == ["folder", "lake", "plain"]
+    assert [stat.S_IMODE(part.stat().st_mode) for part in parts.glob("run-*")] == [0o700]
     assert stat.S_IMODE(staging.stat().st_mode) == 0o700
     assert stat.S_IMODE(storage.stat().st_mode) == 0o700
     publish_settled(run.job, batch.batch_id)
+    (published,) = {Path(path).parent for path in DeltaTable(tmp_path / "lake").file_uris()}
+    assert stat.S_IMODE(published.stat().st_mode) == stat.S_IMODE(parts.stat().st_mode)
     assert list((tmp_path / "folder" / f"batch={batch.batch_id}").rglob("*.parquet"))

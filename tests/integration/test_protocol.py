@@ -9,13 +9,16 @@ from uuid import UUID
 
 import pytest
 
+from ledger import running
 from ledger.errors import FencedError, InputError, IntegrityError, NotReadyError
 from ledger.opening import open_batch
 from ledger.queries import batches
 from ledger.queries.runs import Emitted
+from ledger.recovery import finished
 from ledger.requests import Interval, RunKey
 from ledger.settings import Settings
 from ledger.settlement import settle_once
+from ledger.spark.job import Job
 from ledger.stage_runs import Attempt, Record, begin, commit, fail, heartbeat, open_run
 from ledger.states import BatchStatus
 from tests.conftest import ROOT
@@ -164,6 +167,24 @@ def test_a_failure_of_whatever_text_is_kept(database):
     fail(database, started(database, batch.batch_id, "source"), "bad \0 and \ud800 text")
     found = one(database, "SELECT state, failure FROM stage_run")
     assert tuple(found) == ("failed", "bad \N{REPLACEMENT CHARACTER} and ? text")
+
+
+def test_an_interrupted_step_is_gone_on_with(database, settings, monkeypatch):
+    """Whoever stops a step has nothing to fix, so what is committed before it is not run again."""
+    made = pipeline()
+    batch = opened(database, made)
+    emit(database, batch, 2)
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(running, "_execute", stop)
+    job = Job(None, database, settings, made)
+    with pytest.raises(KeyboardInterrupt):
+        running.run_step(job, batch.batch_id, "middle", Attempt())
+    state = one(database, "SELECT state, failure FROM stage_run WHERE stage = 'middle'")
+    assert tuple(state) == ("fenced", None)
+    assert finished(database, made, batch.batch_id) == {"source"}
 
 
 def test_commit_asked_twice(database):

@@ -281,3 +281,17 @@ def test_a_constraint_that_overflows_for_a_row(runner, tmp_path):
         StageError, match=r"sink 'delta': .*constraint share .* raises for a row: .*OVERFLOW"
     ):
         work.step(batch, "delta")
+
+
+def test_a_rule_that_spark_does_not_know(runner, tmp_path, target):
+    """A constraint in words that only another engine has is named before a row is written."""
+    url, _ = target
+    table = delta_table(tmp_path / "delta")
+    table.alter.add_constraint({"foreign": "strpos(k, 'x') = 0"})
+    (tmp_path / "in.csv").write_text("n\n1\n")
+    made = runner(pipeline(url, "exactly_once"))
+    batch = made.open()
+    made.step(batch, "numbers")
+    made.step(batch, "halves")
+    with pytest.raises(ConfigurationError, match=r"sink 'delta': Spark cannot .*foreign.*strpos"):
+        made.step(batch, "delta")

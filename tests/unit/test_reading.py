@@ -2,7 +2,9 @@
 
 import gzip
 import re
+from collections import Counter
 from decimal import Decimal
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -23,10 +25,11 @@ from pyspark.sql.types import (
 )
 
 from ledger import FileSource
-from ledger.errors import DeclarationError, InputError
+from ledger.errors import DeclarationError, InputError, IntegrityError
 from ledger.listing import FoundFile, most_records
 from ledger.spark import files, lines, multiline, values
 from ledger.spark.fitting import yielded
+from ledger.spark.reading import _Text
 
 
 def schema(**kinds):
@@ -239,3 +242,14 @@ def test_numbers_of_other_classes_are_taken(kind, value, becomes):
     """A number that is one of the column's type is taken whatever its class."""
     columns, errors = yielded(schema(c=kind)).fit([(value,)])
     assert (columns[0].to_pylist(), errors) == ([becomes], [None])
+
+
+def test_a_lost_count_of_headers_is_no_count():
+    """Each file that begins with a header has it; fewer were counted where files changed or a count was lost."""
+    text = _Text.__new__(_Text)
+    text._headers, text._by_file = Counter({"n,s": 2}), False
+    text._observed = SimpleNamespace(get={"header_0": 3})
+    assert text.repeated_headers() == [("n,s", None)]
+    text._observed = SimpleNamespace(get={})
+    with pytest.raises(IntegrityError, match=r"2 files begin with the header 'n,s'.* counted 0"):
+        text.repeated_headers()

@@ -1,13 +1,15 @@
 """Addresses of Spark Connect servers: what is none, and what does not answer."""
 
 import socket
+import threading
+import time
 
 import pytest
 
 from ledger import remote
 from ledger.cli.running import LOCAL, _spark_at
 from ledger.errors import ConfigurationError, UnavailableError
-from ledger.remote import require_server
+from ledger.remote import briefly, require_server
 from tests.support.ports import free_port
 
 
@@ -50,3 +52,19 @@ def test_a_run_has_one_place():
             _spark_at(master, given)
     with pytest.raises(ConfigurationError, match="use --remote"):
         _spark_at("sc://h:1", None)
+
+
+def test_leaving_waits_briefly(monkeypatch, caplog):
+    """A server that is gone keeps no driver that leaves, and what cannot be told to it is logged."""
+    monkeypatch.setattr(remote, "_PATIENCE", 0.05)
+    over = threading.Event()
+    began = time.monotonic()
+    briefly(over.wait)
+    assert time.monotonic() - began < 5
+    over.set()
+
+    def broken():
+        raise OSError("no way there")
+
+    briefly(broken)
+    assert "no way there" in caplog.text
