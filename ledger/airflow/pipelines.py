@@ -158,7 +158,7 @@ def _check(pipeline: Pipeline, submit: str, spark: str | None, beside: object) -
 
 
 def _by_batch(pipeline: Pipeline, opened: Any, target: str, submitting: Callable[..., Any]) -> None:
-    whole = submitting(WHOLE)
+    whole = submitting(WHOLE, whole=True)
     opened >> whole >> _completed(target)
     if pipeline.reads_in_parts:
         whole >> next_part_task()

@@ -11,6 +11,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 from jinja2 import Template
 
 from jobs.wordcount import pipeline
+from ledger import FileSource, ParquetSink, Pipeline
 from ledger.airflow import pipeline_dag, submitting
 from ledger.airflow.submitting import spark_connect, spark_submit, submitted
 from ledger.errors import EXIT_PERMANENT, ConfigurationError, DeclarationError
@@ -35,11 +36,11 @@ class Numbering:
         return 42
 
 
-def step_task():
+def step_task(name="words", **options):
     """The task of a step, by spark-submit."""
     operator = spark_submit(connection="spark_default", conf={}, java_options="")
-    given = ("jobs.wordcount:pipeline", "words")
-    return submitted(operator, pipeline, *given, application="run_step.py")
+    given = ("jobs.wordcount:pipeline", name)
+    return submitted(operator, pipeline, *given, application="run_step.py", **options)
 
 
 @pytest.fixture(autouse=True)
@@ -94,16 +95,34 @@ def test_a_ledger_that_refuses_the_number(monkeypatch):
         submitting.drawn_number()
 
 
-@pytest.mark.parametrize(("task", "submits"), [("words", False), ("notify", True), ("run", True)])
-def test_a_settled_step_starts_no_driver(monkeypatch, task, submits):
+@pytest.mark.parametrize(
+    ("name", "whole", "submits"),
+    [("words", False, False), ("run", False, False), ("notify", False, True), ("run", True, True)],
+)
+def test_a_settled_step_starts_no_driver(monkeypatch, name, whole, submits):
     """A step of a settled batch that is cleared succeeds at once; what follows a settlement does run."""
     started = []
     monkeypatch.setattr(submitting, "_is_settled", lambda context: True)
     monkeypatch.setattr(SparkSubmitOperator, "execute", lambda self, context: started.append(self))
-    made = step_task()
-    made.task_id = task
-    made.execute({})
+    step_task(name, whole=whole).execute({})
     assert bool(started) is submits
+
+
+@pytest.mark.parametrize("spark", [None, "sc://h:1"])
+def test_a_step_named_as_the_task_of_a_whole_batch(spark):
+    """A step ``run`` has a task that runs just it; where one task runs the batch that one runs all."""
+    made = Pipeline("named")
+    made.source("run", FileSource("a", schema="n INT"))
+    made.sink("b", ParquetSink("b"), reads="run")
+    options = {"schedule": None, "target": "jobs.named:pipeline", "spark": spark}
+    name = "application_args" if spark is None else "arguments"
+    steps, whole = pipeline_dag(made, **options), pipeline_dag(made, submit="batch", **options)
+    asked = getattr(steps.get_task("run"), name)
+    assert asked[4:6] == ["--step", "run"]
+    assert "--whole" not in asked
+    asked = getattr(whole.get_task("run"), name)
+    assert "--whole" in asked
+    assert "--step" not in asked
 
 
 @pytest.mark.parametrize("due", [True, False])
