@@ -38,7 +38,7 @@ class Numbering:
 
 def step_task(name="words", **options):
     """The task of a step, by spark-submit."""
-    operator = spark_submit(connection="spark_default", conf={}, java_options="")
+    operator = spark_submit()
     given = ("jobs.wordcount:pipeline", name)
     return submitted(operator, pipeline, *given, application="run_step.py", **options)
 
@@ -183,18 +183,35 @@ def test_a_settled_batch_starts_no_driver_on_a_server(monkeypatch):
     assert asked == []
 
 
+SERVER = "expected a Spark Connect server, sc://HOST:PORT"
+ALONE = "these are for spark-submit alone"
+
+
 @pytest.mark.parametrize(
-    "options",
+    ("options", "said"),
     [
-        {"spark": "local[2]"},
-        {"spark": "sc://h:1", "operator": Elsewhere},
-        {"spark": "sc://h:1", "spark_conf": {"spark.sql.shuffle.partitions": "8"}},
+        ({"spark": "local[2]"}, f"'local[2]': {SERVER}"),
+        ({"spark": "sc://"}, f"'sc://': {SERVER}"),
+        ({"spark": "sc://h;user_id=me"}, f"'sc://h': {SERVER}"),
+        ({"spark": "sc://h;token=hush"}, "set SPARK_CONNECT_AUTHENTICATE_TOKEN"),
+        ({"spark": "sc://h:1/;token=hush"}, "set SPARK_CONNECT_AUTHENTICATE_TOKEN"),
+        ({"spark": "sc://h:1", "operator": Elsewhere}, "has spark= and operator="),
+        ({"spark": "sc://h:1", "spark_conf": {}}, f"has spark_conf= beside spark=: {ALONE}"),
+        ({"spark": "sc://h:1", "connection": "a"}, f"has connection= beside spark=: {ALONE}"),
+        ({"spark": "sc://h:1", "java_options": ""}, f"has java_options= beside spark=: {ALONE}"),
+        (
+            {"operator": Elsewhere, "connection": "a", "java_options": "-Xmx1g"},
+            f"has connection= and java_options= beside operator=: {ALONE}",
+        ),
     ],
 )
-def test_where_a_dag_runs_is_one_place(options):
-    """A server takes neither a master's place nor an operator or options beside it."""
-    with pytest.raises(DeclarationError, match="expected the address of a Spark Connect server"):
+def test_where_a_dag_runs_is_one_place(options, said):
+    """A DAG that names two places, no server, or options that its place ignores, is refused with what was found."""
+    with pytest.raises(DeclarationError) as caught:
         pipeline_dag(pipeline, schedule=None, **options)
+    assert "the DAG of 'wordcount'" in str(caught.value)
+    assert said in str(caught.value)
+    assert "hush" not in str(caught.value)
 
 
 def test_a_task_that_is_killed_ends_its_driver(monkeypatch):
