@@ -123,7 +123,7 @@ def pipeline_dag(
         **options,
     ) as dag:
         found = target or _target(pipeline)
-        opened = _open_task(found, schedule, room_poll, spark)
+        opened = _open_task(found, schedule, room_poll, spark, java=operator is None)
         made = operator or (
             spark_connect(spark)
             if spark is not None
@@ -243,7 +243,9 @@ def _check_importable(pipeline: Pipeline) -> None:
         )
 
 
-def _open_task(target: str, schedule: str | None, room_poll: timedelta, remote: str | None) -> Any:
+def _open_task(
+    target: str, schedule: str | None, room_poll: timedelta, remote: str | None, *, java: bool
+) -> Any:
     @task(task_id="open")
     def open_batch(**context: Any) -> int:
         """Open the run's batch, or find it again; its number."""
@@ -253,7 +255,7 @@ def _open_task(target: str, schedule: str | None, room_poll: timedelta, remote: 
         run = context["dag_run"]
         key = RunKey(run.dag_id, run.run_id)
         try:
-            batch = _opened(load_pipeline(target), key, run, schedule, remote)
+            batch = _opened(load_pipeline(target), key, run, schedule, remote, java=java)
         except BackPressureError as exc:  # waiting takes no worker's slot and no retry
             _log.info("%s", exc)
             later = datetime.now(UTC) + room_poll
@@ -276,7 +278,13 @@ def _open_task(target: str, schedule: str | None, room_poll: timedelta, remote: 
 
 
 def _opened(
-    pipeline: Pipeline, key: Any, run: Any, schedule: str | None, remote: str | None = None
+    pipeline: Pipeline,
+    key: Any,
+    run: Any,
+    schedule: str | None,
+    remote: str | None = None,
+    *,
+    java: bool = True,
 ) -> Any:
     from ledger.checks import before_replay, before_run
     from ledger.opening import open_batch, open_replay
@@ -287,7 +295,7 @@ def _opened(
         return _own_batch(database, pipeline, int(conf["batch"]))
     if conf.get("replay_of") is not None:
         chosen = selection(conf)
-        before_replay(database, settings, pipeline, [key], remote)
+        before_replay(database, settings, pipeline, [key], remote, java=java)
         try:
             return open_replay(database, settings, pipeline, key, int(conf["replay_of"]), chosen)
         except BackPressureError:
@@ -300,7 +308,9 @@ def _opened(
     if reprocess:  # by the same run, cleared, it is another batch than the one that it replaces
         key = RunKey(key.dag_id, key.run_id + REPROCESS)
     interval = Interval(start, end, params)
-    before_run(database, settings, pipeline, key, interval, reprocess=reprocess, remote=remote)
+    before_run(
+        database, settings, pipeline, key, interval, reprocess=reprocess, remote=remote, java=java
+    )
     return open_batch(
         database, settings, pipeline, key, interval, reprocess=reprocess, guarantee=_guarantee(conf)
     )
