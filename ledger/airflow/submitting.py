@@ -21,6 +21,7 @@ from ledger.steps import COMBINE, NOTIFY, STATE, WITHHOLD
 
 WHOLE = "run"  # the task that runs all of a batch
 NUMBERING = "ledger_attempt_number"  # the DAG's macro that numbers an attempt
+CONF = {"spark.ui.enabled": "false", "spark.log.level": "WARN"}  # of every spark-submit
 # A driver of a small step spends most of its seconds on its own start: compile less, collect simply.
 _JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _log = logging.getLogger(__name__)
@@ -183,7 +184,7 @@ def spark_submit(
     def task(**options: Any) -> BaseOperator:
         return Submit(
             conn_id=connection or "spark_default",
-            conf={"spark.ui.enabled": "false", "spark.log.level": "WARN", **(conf or {})},
+            conf={**CONF, **(conf or {})},
             env_vars={"PYSPARK_PYTHON": sys.executable, "JAVA_TOOL_OPTIONS": java},
             spark_binary=_spark_submit(),
             **options,

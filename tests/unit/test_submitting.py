@@ -125,6 +125,15 @@ def test_a_step_named_as_the_task_of_a_whole_batch(spark):
     assert "--step" not in asked
 
 
+def test_the_bare_job_of_the_benchmark_is_submitted_alike():
+    """What a small batch is measured against has the same settings of Spark and Java."""
+    from benchmarks.dags import small
+
+    ours, bare = small.batch.get_task("run"), small.bare.get_task("run")
+    assert bare.conf == ours.conf
+    assert bare.env_vars == ours.env_vars
+
+
 @pytest.mark.parametrize("due", [True, False])
 def test_what_is_not_due_is_skipped(monkeypatch, due):
     """What follows a settlement is skipped before its driver starts, whichever operator runs it."""
