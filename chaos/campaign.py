@@ -167,7 +167,7 @@ class Campaign:
         return time.monotonic() - self._began
 
     def _look(self) -> bool:
-        """Tell what is new, and do what an operator does: mend, replay. True once nothing is left."""
+        """Tell what is new, and do what an operator does: fix, replay. True once nothing is left."""
         try:
             batches = self._rows(STATUS)
         except LedgerError:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ledger.commands import ANY_TARGET
+from ledger.commands import ANY_TARGET, CLEAR_WITHHOLD
 from ledger.states import BatchStatus, Outcome
 from ledger.summary import Summary
 
@@ -34,10 +34,7 @@ def advise(summary: Summary, target: str = ANY_TARGET) -> Advice | None:
             f"{name}: {left} are yet to publish what is acked of it",
             (
                 ("Publish it", f"ackledger publish {target} --batch {summary.batch_id}"),
-                (
-                    "In Airflow",
-                    "clear its task withhold (run, if it has none), and those downstream",
-                ),
+                ("In Airflow", CLEAR_WITHHOLD),
             ),
         )
     if summary.status is BatchStatus.SUPERSEDED:

@@ -52,12 +52,15 @@ def examine(
     interval: Interval | None,
     excluding: Collection[str] = (),
     remote: str | None = None,
+    *,
+    java: bool = True,
 ) -> list[Finding]:
     """All that a run of ``pipeline`` needs. ``interval``: None: of files only those whose path needs none.
-    ``excluding``: sources that it does not read again. ``remote``: the Spark Connect server it runs on."""
+    ``excluding``: sources that it does not read again. ``remote``: the Spark Connect server it runs on; without one
+    ``java``: whether its drivers start with the Java of this machine."""
     return [
         _finding("database", lambda: _database(settings)),
-        *surroundings(settings, pipeline, interval, remote),
+        *surroundings(settings, pipeline, interval, remote, java=java),
         *(
             _finding(f"source {step.name}", partial(_source, settings, step, interval))
             for step in pipeline.sources()
@@ -67,15 +70,18 @@ def examine(
 
 
 def surroundings(
-    settings: Settings, pipeline: Pipeline, interval: Interval | None, remote: str | None = None
+    settings: Settings,
+    pipeline: Pipeline,
+    interval: Interval | None,
+    remote: str | None = None,
+    *,
+    java: bool = True,
 ) -> list[Finding]:
     """What a replay needs, too: Java or a server that has it, storage, references and sinks. Its database is
     connected already."""
     references = _references(pipeline).items()
     return [
-        _finding("java", require_java)
-        if remote is None
-        else _finding("spark", partial(require_server, remote)),
+        *_spark(remote, java),
         _finding("storage", lambda: require_storage(settings)),
         *(
             _finding(f"reference {name}", partial(_files, settings, name, source, interval))
@@ -89,6 +95,12 @@ def surroundings(
     ]
 
 
+def _spark(remote: str | None, java: bool) -> list[Finding]:
+    if remote is not None:
+        return [_finding("spark", partial(require_server, remote))]
+    return [_finding("java", require_java)] if java else []
+
+
 def before_run(
     database: Database,
     settings: Settings,
@@ -98,6 +110,7 @@ def before_run(
     *,
     reprocess: bool = False,
     remote: str | None = None,
+    java: bool = True,
 ) -> None:
     """Raise what is wrong, unless the run's batch is open already: it has claimed what it reads.
 
@@ -109,7 +122,7 @@ def before_run(
     asked = (pipeline.name, interval.start, interval.end)
     held = database.transact(lambda c: claims.claimed_sources(c, *asked))
     reads_all = reprocess or (found is not None and found.replaces_batch_id is not None)
-    require(examine(settings, pipeline, interval, () if reads_all else held, remote))
+    require(examine(settings, pipeline, interval, () if reads_all else held, remote, java=java))
 
 
 def before_replay(
@@ -118,10 +131,12 @@ def before_replay(
     pipeline: Pipeline,
     keys: Iterable[RunKey],
     remote: str | None = None,
+    *,
+    java: bool = True,
 ) -> None:
     """Raise what is wrong, unless the replays of all these runs are open, or decided, already."""
     if not all(_is_open(_found(database, pipeline, key)) for key in keys):
-        require(surroundings(settings, pipeline, None, remote))
+        require(surroundings(settings, pipeline, None, remote, java=java))
 
 
 def _found(database: Database, pipeline: Pipeline, key: RunKey) -> Batch | None:

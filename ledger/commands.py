@@ -7,6 +7,10 @@ from typing import Any, Protocol
 from ledger.requests import Interval
 
 ANY_TARGET = "MODULE:PIPELINE"  # of a pipeline whose place is not known
+# What in Airflow goes on with what follows a settlement.
+CLEAR_WITHHOLD = (
+    "clear `withhold` (or `run`, if the DAG has one task a batch) and what is downstream"
+)
 
 
 class Asked(Protocol):

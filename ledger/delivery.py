@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
+from ledger.commands import ANY_TARGET, CLEAR_WITHHOLD
 from ledger.manifest import DataFile, Manifest, check_files
 
 if TYPE_CHECKING:
@@ -38,10 +39,14 @@ class Delivery:
 
 def require_staged(delivery: Delivery) -> None:
     """Raise LostFileError unless all that was staged is still there."""
-    check_files(
-        Manifest(delivery.files),
-        "Of a settled batch run ackledger publish MODULE:PIPELINE, or clear the task withhold "
-        "(run, where one task runs all steps): the rows are staged anew from the sink's input. Of one that is not settled run the sink again",
+    check_files(Manifest(delivery.files), stage_again())
+
+
+def stage_again(before: str = "") -> str:
+    """What to do about a staged file that is lost; ``before``: what comes first."""
+    return (
+        f"Of a settled batch {before}run ackledger publish {ANY_TARGET}, or in Airflow {CLEAR_WITHHOLD}: the rows are "
+        "staged anew from the sink's input. Of one that is not settled run the sink again"
     )
 
 

@@ -1,10 +1,10 @@
 """Every error that ackledger raises, classed by what the caller can do about it.
 
 LedgerError
-├── DeclarationError     the pipeline's definition is wrong: mend the code
-├── ConfigurationError   a setting, the database or the storage is not as needed: mend the set-up
-├── InputError           a file or an interval is not as declared: mend the input, run again
-├── StageError           a stage's own function broke its contract: mend the stage, run again
+├── DeclarationError     the pipeline's definition is wrong: fix the code
+├── ConfigurationError   a setting, the database or the storage is not as needed: fix the set-up
+├── InputError           a file or an interval is not as declared: fix the input, run again
+├── StageError           a stage's own function broke its contract: fix the stage, run again
 ├── FencedError          a newer attempt, or a settlement, owns the work: stop, nothing is lost
 ├── NotReadyError        the batch is not in the state for this: wait, or run what is missing
 │   └── BackPressureError    as many records are pending as a pipeline bears: wait

@@ -13,6 +13,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row
 
+from ledger.commands import ANY_TARGET, CLEAR_WITHHOLD
 from ledger.database.connection import Database
 from ledger.delivery import Delivery, Publisher, require_staged
 from ledger.errors import Failures, FencedError, LostFileError, NotReadyError, StageError
@@ -149,8 +150,8 @@ def _publish(
         )
     if not locked.ready:
         raise NotReadyError(
-            f"sink {row.sink!r} of batch {row.batch_id}: rows of failed records are yet to be withheld; in Airflow the "
-            "task withhold does it, else: ackledger publish MODULE:PIPELINE"
+            f"sink {row.sink!r} of batch {row.batch_id}: rows of failed records are yet to be withheld: run ackledger "
+            f"publish {ANY_TARGET}, or in Airflow {CLEAR_WITHHOLD}"
         )
     holder = batches.holder(connection, locked.original_id)
     if publications.unpublished_of(connection, holder, locked.batch_id, row.sink):

@@ -28,13 +28,13 @@ _LONGEST = 300  # characters of a failure that are repeated in a sentence
 def run_again(
     batch: Batch, stage: str | None = None, target: str = ANY_TARGET, options: Sequence[str] = ()
 ) -> str:
-    """The command, with further ``options``, or the click, that goes on with a batch at ``stage``, or
-    where it stands."""
+    """The command, or the click, that goes on with a batch at ``stage``, or where it stands. ``options``: further
+    ones of a command that runs it."""
+    if _follows(batch, stage):  # another batch's run may be at it
+        command = f"ackledger {shlex.join(['publish', target, '--batch', str(batch.batch_id)])}"
+        return f"{command}, or in Airflow clear the task that failed" if batch.dag_id else command
     if batch.dag_id:
         return f"in Airflow clear the failed tasks of {_airflow_run(batch)}"
-    if _follows(batch, stage):
-        again = ["publish", target, "--batch", str(batch.batch_id), *options]
-        return f"ackledger {shlex.join(again)}"
     if batch.kind is BatchKind.REPLAY:
         given = ["replay", target, "--batch", str(batch.original_id), "--run-id", asked_as(batch)]
     else:
@@ -134,10 +134,8 @@ def _cause(connection: Connection, batch: Batch) -> Sequence[str]:
         reason = _first_line(batch.held_reason)
         then = again()
         if batch.dag_id:
-            then = (
-                f"clear the task that ran the fixed step, and those after it: {_airflow_run(batch)}"
-            )
-        return [f"{reason}. Fix it and {then}, or accept it: ackledger release {batch.batch_id}"]
+            then = f"in {_airflow_run(batch)} clear the task of the fixed step and those downstream"
+        return [f"{reason}. Fix it, then {then}, or accept it: ackledger release {batch.batch_id}"]
     step = checkpoints.unfinished_step(connection, batch.batch_id)
     if step is None or step.kind in _FOLLOWING:
         return [f"All its steps are done: settle it with ackledger sweep, or {again()}"]

@@ -20,21 +20,29 @@ def is_remote(spark: str) -> bool:
     return spark.startswith("sc://")
 
 
-def require_server(remote: str) -> str:
-    """Say that a server listens at ``remote``. Raises ConfigurationError for what is no address, and
-    UnavailableError where nothing listens."""
+def checked_address(remote: str) -> tuple[str, int]:
+    """Host and port of the Spark Connect server at ``remote``; asks nobody. Raises ConfigurationError for what is no
+    address, and for one with a token."""
+    shown = remote.partition(";")[0]  # what follows may be nobody else's business
+    if "token=" in remote.lower():
+        raise ConfigurationError(
+            f"{shown} is given with a token, which would be seen in logs and arguments: set "
+            "SPARK_CONNECT_AUTHENTICATE_TOKEN instead"
+        )
     try:
         address = urlsplit(remote)
         host, port = address.hostname, address.port or _PORT
     except ValueError:
         host, port = None, _PORT
-    if not is_remote(remote) or not host:
-        raise ConfigurationError(f"{remote!r}: expected a Spark Connect server, sc://HOST:PORT")
-    if "token=" in remote.lower():
-        raise ConfigurationError(
-            f"sc://{host}:{port} is given with a token, which would be seen in logs and arguments: set "
-            "SPARK_CONNECT_AUTHENTICATE_TOKEN instead"
-        )
+    if not is_remote(remote) or not host or ";" in host:
+        raise ConfigurationError(f"{shown!r}: expected a Spark Connect server, sc://HOST:PORT")
+    return host, port
+
+
+def require_server(remote: str) -> str:
+    """Say that a server listens at ``remote``. Raises ConfigurationError as ``checked_address`` does, and
+    UnavailableError where nothing listens."""
+    host, port = checked_address(remote)
     if find_spec("grpc") is None:
         raise ConfigurationError(
             f"{remote} needs the client of Spark Connect: pip install 'ackledger[connect]'"

@@ -304,7 +304,7 @@ def _check_ratio(connection: Connection, batch: Batch) -> None:
     raise TooManyFailedError(
         f"batch {batch.batch_id}: {family.failed} of {roots} records failed, most at {family.stage} "
         f"({family.reason}); the pipeline bears {batch.max_failed_ratio:.1%}. That is a broken step rather than "
-        f"broken records: mend it and run it again, or let the batch settle: ackledger release {batch.batch_id}"
+        f"broken records: fix it and run it again, or let the batch settle: ackledger release {batch.batch_id}"
     )
 
 

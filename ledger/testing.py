@@ -150,7 +150,7 @@ def replay(
     faults: Sequence[Fault] = (),
     **selection: Any,
 ) -> BatchResult:
-    """Replay what is failed of a batch and its replays, with the mended ``pipeline`` if one is given.
+    """Replay what is failed of a batch and its replays, with the fixed ``pipeline`` if one is given.
 
     ``references``: by default those of the batch. ``selection``: as for ``ledger.requests.Selection``. Raises NotReadyError if nothing is due.
     """

@@ -1,5 +1,6 @@
 """A small batch in both forms, and as one bare spark-submit."""
 
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from airflow.sdk import DAG
 
 from benchmarks import small, small_pipelines
 from ledger.airflow import pipeline_dag
+from ledger.airflow.submitting import CONF
 
 START = datetime(2025, 1, 1, tzinfo=UTC)
 
@@ -25,5 +27,6 @@ with DAG("small_bare", schedule=None, start_date=START) as bare:
         task_id="run",
         conn_id="spark_default",
         application=str(Path(small_pipelines.__file__).with_name("small_by_hand.py")),
-        conf={"spark.driver.extraJavaOptions": small.JAVA, "spark.ui.enabled": "false"},
+        conf=CONF,
+        env_vars={"PYSPARK_PYTHON": sys.executable, "JAVA_TOOL_OPTIONS": small.JAVA},
     )

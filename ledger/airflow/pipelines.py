@@ -36,13 +36,14 @@ from ledger.airflow.submitting import (
 )
 from ledger.errors import (
     BackPressureError,
+    ConfigurationError,
     DeclarationError,
     InputError,
     LedgerError,
     NotReadyError,
 )
 from ledger.pipeline import Pipeline
-from ledger.remote import is_remote
+from ledger.remote import checked_address
 from ledger.settings import Settings
 from ledger.states import Guarantee
 from ledger.steps import COMBINE, NOTIFY, STATE, WITHHOLD
@@ -64,9 +65,6 @@ _OWN_CONF = ("interval_start", "interval_end", "reprocess", "guarantee")
 _log = logging.getLogger(__name__)
 START = datetime(2000, 1, 1, tzinfo=UTC)
 
-# A driver of a small step spends most of its seconds on its own start: compile less, collect simply.
-_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-
 
 def pipeline_dag(
     pipeline: Pipeline,
@@ -75,9 +73,9 @@ def pipeline_dag(
     target: str | None = None,
     start_date: datetime = START,
     spark: str | None = None,
-    connection: str = "spark_default",
+    connection: str | None = None,
     spark_conf: dict[str, str] | None = None,
-    java_options: str = _JAVA,
+    java_options: str | None = None,
     application: str | Path = APPLICATION,
     submit: Literal["stage", "batch"] = "stage",
     operator: Callable[..., BaseOperator] | None = None,
@@ -99,11 +97,13 @@ def pipeline_dag(
     ``schedule``: a cron expression or ``@monthly`` and the like; it becomes real data intervals. A run by
     hand reads the one that its logical date lies in, if that has ended.
     ``target``: MODULE:NAME where the pipeline is found by the job; default: the module that
-    declared it. ``connection``, ``spark_conf``, ``java_options``: for spark-submit. ``room_poll``: how often a run
-    that waits for room (``max_pending``) looks again. ``dag_options``: further
-    options of ``DAG``. Raises DeclarationError if the pipeline is not one.
+    declared it. ``connection`` (default: ``spark_default``), ``spark_conf``, ``java_options``: for spark-submit alone.
+    ``room_poll``: how often a run that waits for room (``max_pending``) looks again. ``dag_options``: further
+    options of ``DAG``. Raises DeclarationError if the pipeline is not one, or options exclude each other.
     """
-    _check(pipeline, submit, spark, operator or spark_conf)
+    submits = {"connection": connection, "spark_conf": spark_conf, "java_options": java_options}
+    _check(pipeline, submit)
+    _check_spark(pipeline, spark, operator, submits)
     options: dict[str, Any] = {
         "catchup": False,
         # A run that waits for room is running, and must not keep out the one that it waits for.
@@ -123,13 +123,11 @@ def pipeline_dag(
         **options,
     ) as dag:
         found = target or _target(pipeline)
-        opened = _open_task(found, schedule, room_poll, spark)
+        opened = _open_task(found, schedule, room_poll, spark, java=operator is None)
         made = operator or (
             spark_connect(spark)
             if spark is not None
-            else spark_submit(
-                connection=connection, conf=spark_conf or {}, java_options=java_options
-            )
+            else spark_submit(connection=connection, conf=spark_conf, java_options=java_options)
         )
         submitting = partial(submitted, made, pipeline, found, application=str(application))
         chain = _by_batch if submit == "batch" else _by_stage
@@ -137,17 +135,11 @@ def pipeline_dag(
     return dag
 
 
-def _check(pipeline: Pipeline, submit: str, spark: str | None, beside: object) -> None:
-    """Raise DeclarationError for a DAG that cannot be. ``beside``: what a server would leave unheard."""
+def _check(pipeline: Pipeline, submit: str) -> None:
+    """Raise DeclarationError for a DAG that cannot be."""
     if submit not in ("stage", "batch"):
         raise DeclarationError(
             f"submit={submit!r} of the DAG of {pipeline.name!r}: expected 'stage' or 'batch'"
-        )
-    if spark is not None and (beside or not is_remote(spark)):
-        raise DeclarationError(
-            f"spark= of the DAG of {pipeline.name!r}: expected the address of a Spark Connect server, "
-            "sc://HOST:PORT, and neither operator= nor spark_conf= beside it: set on the server what its Spark "
-            "is to have"
         )
     pipeline.check_guarantee(pipeline.guarantee or Settings().guarantee)
     for step in (*pipeline.steps(), *pipeline.followers()):
@@ -157,8 +149,30 @@ def _check(pipeline: Pipeline, submit: str, spark: str | None, beside: object) -
             )
 
 
+def _check_spark(
+    pipeline: Pipeline, spark: str | None, operator: object, submits: dict[str, Any]
+) -> None:
+    """Raise DeclarationError unless steps run in one place. ``submits``: options of spark-submit, which a server and
+    another operator ignore."""
+    dag = f"the DAG of {pipeline.name!r}"
+    if spark is not None:
+        try:
+            checked_address(spark)
+        except ConfigurationError as exc:
+            raise DeclarationError(f"spark= of {dag}: {exc}") from None
+        if operator is not None:
+            raise DeclarationError(f"{dag} has spark= and operator=: expected one of them")
+    ignored = [f"{name}=" for name, given in submits.items() if given is not None]
+    if ignored and (spark is not None or operator is not None):
+        instead = "set on the server" if spark is not None else "give the operator"
+        raise DeclarationError(
+            f"{dag} has {' and '.join(ignored)} beside {'spark=' if spark is not None else 'operator='}: these are for "
+            f"spark-submit alone. Leave them out, and {instead} what its Spark is to have"
+        )
+
+
 def _by_batch(pipeline: Pipeline, opened: Any, target: str, submitting: Callable[..., Any]) -> None:
-    whole = submitting(WHOLE)
+    whole = submitting(WHOLE, whole=True)
     opened >> whole >> _completed(target)
     if pipeline.reads_in_parts:
         whole >> next_part_task()
@@ -229,7 +243,9 @@ def _check_importable(pipeline: Pipeline) -> None:
         )
 
 
-def _open_task(target: str, schedule: str | None, room_poll: timedelta, remote: str | None) -> Any:
+def _open_task(
+    target: str, schedule: str | None, room_poll: timedelta, remote: str | None, *, java: bool
+) -> Any:
     @task(task_id="open")
     def open_batch(**context: Any) -> int:
         """Open the run's batch, or find it again; its number."""
@@ -239,7 +255,7 @@ def _open_task(target: str, schedule: str | None, room_poll: timedelta, remote: 
         run = context["dag_run"]
         key = RunKey(run.dag_id, run.run_id)
         try:
-            batch = _opened(load_pipeline(target), key, run, schedule, remote)
+            batch = _opened(load_pipeline(target), key, run, schedule, remote, java=java)
         except BackPressureError as exc:  # waiting takes no worker's slot and no retry
             _log.info("%s", exc)
             later = datetime.now(UTC) + room_poll
@@ -262,7 +278,13 @@ def _open_task(target: str, schedule: str | None, room_poll: timedelta, remote: 
 
 
 def _opened(
-    pipeline: Pipeline, key: Any, run: Any, schedule: str | None, remote: str | None = None
+    pipeline: Pipeline,
+    key: Any,
+    run: Any,
+    schedule: str | None,
+    remote: str | None = None,
+    *,
+    java: bool = True,
 ) -> Any:
     from ledger.checks import before_replay, before_run
     from ledger.opening import open_batch, open_replay
@@ -273,7 +295,7 @@ def _opened(
         return _own_batch(database, pipeline, int(conf["batch"]))
     if conf.get("replay_of") is not None:
         chosen = selection(conf)
-        before_replay(database, settings, pipeline, [key], remote)
+        before_replay(database, settings, pipeline, [key], remote, java=java)
         try:
             return open_replay(database, settings, pipeline, key, int(conf["replay_of"]), chosen)
         except BackPressureError:
@@ -286,7 +308,9 @@ def _opened(
     if reprocess:  # by the same run, cleared, it is another batch than the one that it replaces
         key = RunKey(key.dag_id, key.run_id + REPROCESS)
     interval = Interval(start, end, params)
-    before_run(database, settings, pipeline, key, interval, reprocess=reprocess, remote=remote)
+    before_run(
+        database, settings, pipeline, key, interval, reprocess=reprocess, remote=remote, java=java
+    )
     return open_batch(
         database, settings, pipeline, key, interval, reprocess=reprocess, guarantee=_guarantee(conf)
     )

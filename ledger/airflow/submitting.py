@@ -21,6 +21,9 @@ from ledger.steps import COMBINE, NOTIFY, STATE, WITHHOLD
 
 WHOLE = "run"  # the task that runs all of a batch
 NUMBERING = "ledger_attempt_number"  # the DAG's macro that numbers an attempt
+CONF = {"spark.ui.enabled": "false", "spark.log.level": "WARN"}  # of every spark-submit
+# A driver of a small step spends most of its seconds on its own start: compile less, collect simply.
+_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _log = logging.getLogger(__name__)
 
 
@@ -29,6 +32,7 @@ class Connect(BaseOperator):
     the driver says that another attempt would fail the same way; starts none for a step of a settled batch."""
 
     template_fields = ("arguments",)
+    follows = False  # the settlement, which leaves it something to do
 
     def __init__(
         self,
@@ -45,7 +49,7 @@ class Connect(BaseOperator):
         self.arguments = [*application_args, "--remote", remote]
 
     def execute(self, context: Any) -> None:
-        if _changes_nothing(self.task_id, context):
+        if _changes_nothing(self, context):
             return
         # Where the worker runs, not in a folder that goes away: settings may be relative.
         done = self._process.run_command([*self.driver, *self.arguments], cwd=os.getcwd())
@@ -66,8 +70,10 @@ class Submit(SparkSubmitOperator):
     """Runs a driver by spark-submit. Fails for good, without another JVM, what the driver says another attempt
     would only fail again. Starts none for a step of a batch that is settled: it would change nothing."""
 
+    follows = False  # the settlement, which leaves it something to do
+
     def execute(self, context: Any) -> None:
-        if _changes_nothing(self.task_id, context):
+        if _changes_nothing(self, context):
             return
         try:
             super().execute(context)
@@ -78,15 +84,14 @@ class Submit(SparkSubmitOperator):
             raise AirflowFailException(line) from None
 
 
-# What follows a settlement; ``Whole`` looks itself what of that is left.
-_AFTER = (WITHHOLD, COMBINE, STATE, NOTIFY, WHOLE)
+_FOLLOWING = (WITHHOLD, COMBINE, STATE, NOTIFY)
 
 
-def _changes_nothing(task_id: str, context: Any) -> bool:
+def _changes_nothing(driver: Connect | Submit, context: Any) -> bool:
     """Whether a task runs a step of a batch that is settled; says so."""
-    if task_id in _AFTER or not _is_settled(context):
+    if driver.follows or not _is_settled(context):
         return False
-    _log.info("the batch is settled: %s changes nothing", task_id)
+    _log.info("the batch is settled: %s changes nothing", driver.task_id)
     return True
 
 
@@ -167,15 +172,20 @@ def decided_batch(context: Any, database: Any) -> int:
 
 
 def spark_submit(
-    *, connection: str, conf: dict[str, str], java_options: str
+    *,
+    connection: str | None = None,
+    conf: dict[str, str] | None = None,
+    java_options: str | None = None,
 ) -> Callable[..., BaseOperator]:
-    """What makes a task that runs a driver by spark-submit, with a connection of Airflow's."""
+    """What makes a task that runs a driver by spark-submit, with a connection of Airflow's (default:
+    ``spark_default``)."""
+    java = _JAVA if java_options is None else java_options
 
     def task(**options: Any) -> BaseOperator:
         return Submit(
-            conn_id=connection,
-            conf={"spark.ui.enabled": "false", "spark.log.level": "WARN", **conf},
-            env_vars={"PYSPARK_PYTHON": sys.executable, "JAVA_TOOL_OPTIONS": java_options},
+            conn_id=connection or "spark_default",
+            conf={**CONF, **(conf or {})},
+            env_vars={"PYSPARK_PYTHON": sys.executable, "JAVA_TOOL_OPTIONS": java},
             spark_binary=_spark_submit(),
             **options,
         )
@@ -195,20 +205,24 @@ def submitted(
     name: str,
     *,
     application: str,
+    whole: bool = False,
     due: Callable[[str, Any], None] | None = None,
     **options: Any,
 ) -> Any:
-    """The task that runs a step of the pipeline, or all of it, in a driver of its own. ``due``: skips it where
-    there is nothing to do."""
+    """The task ``name``, which runs the step of that name in a driver of its own; with ``whole`` all of the batch.
+    ``due``: skips it where there is nothing to do."""
     if due is not None:
         options["pre_execute"] = partial(due, target)
-    return operator(
+    task = operator(
         task_id=name,
         name=f"{pipeline.name}.{name}",
         application=application,
-        application_args=_arguments(target, name),
+        application_args=_arguments(target, ["--whole"] if whole else ["--step", name]),
         **options,
     )
+    if isinstance(task, Connect | Submit):
+        task.follows = whole or name in _FOLLOWING
+    return task
 
 
 def _spark_submit() -> str:
@@ -217,10 +231,9 @@ def _spark_submit() -> str:
     return str(beside) if beside.exists() else "spark-submit"
 
 
-def _arguments(target: str, step: str) -> list[str]:
+def _arguments(target: str, what: list[str]) -> list[str]:
     """What the driver is told. The attempt is numbered where the task's templates are rendered, before its driver
     starts: one that Airflow has lost stays the older one, however late it comes."""
-    what = ["--whole"] if step == WHOLE else ["--step", step]
     return [
         "--pipeline", target, "--batch", "{{ ti.xcom_pull(task_ids='open') }}", *what,
         "--attempt", "{{ ti.id }}", "--try-number", "{{ ti.try_number }}",

@@ -237,8 +237,8 @@ def order_of(keys: Sequence[npt.NDArray[Any]]) -> Places:
 
 
 def _stable_order(key: npt.NDArray[Any]) -> Places:
-    """The places of the values in their order. With its place in its low bits each value is another: numpy sorts that
-    several times as fast as it finds the places of equal ones."""
+    """The places of the values in their order. Packing the row number into the low bits makes every value
+    unique: numpy sorts these several times as fast as it sorts stably."""
     if not len(key):
         return np.empty(0, np.intp)
     least, bits = int(key.min()), (len(key) - 1).bit_length()

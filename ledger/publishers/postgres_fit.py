@@ -1,4 +1,4 @@
-"""Whether a table of PostgreSQL takes the rows of a sink, and what would mend it."""
+"""Whether a table of PostgreSQL takes the rows of a sink, and what would fix it."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -28,7 +28,7 @@ def new_columns(place: Place, schema: pa.Schema, key: Sequence[str]) -> dict[str
 
 def require_fit(table: TargetTable, schema: pa.Schema, key: Sequence[str]) -> None:
     """Raise StageError unless the table takes rows of ``schema``: it names every column with what was
-    expected and found, and the statement that would mend it."""
+    expected and found, and the statement that would fix it."""
     _require_kind(table)
     _require(table.place, _unusable(schema, key))
     _require(table.place, _misfits(table, schema, key))

@@ -7,6 +7,7 @@ import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ledger.delivery import stage_again
 from ledger.errors import IntegrityError, LostFileError, UnavailableError
 from ledger.manifest import DataFile
 
@@ -80,9 +81,8 @@ def _opened(file: DataFile) -> Iterator[pq.ParquetFile]:
             yield parquet
     except (FileNotFoundError, pa.ArrowException) as exc:
         raise LostFileError(
-            f"file {file.path}: expected a Parquet file of {file.rows} rows, found: {exc}. Of a settled "
-            "batch delete the file and run ackledger publish MODULE:PIPELINE, or clear the task withhold "
-            "(run, where one task runs all steps): the rows are staged anew. Of one that is not settled run the sink again"
+            f"file {file.path}: expected a Parquet file of {file.rows} rows, found: {exc}. "
+            f"{stage_again('delete the file and ')}"
         ) from exc
     except OSError as exc:
         raise UnavailableError(

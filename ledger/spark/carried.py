@@ -13,8 +13,7 @@ from ledger.manifest import check_files
 from ledger.queries import batches, replays, runs
 from ledger.spark.inputs import delivered_rows, read_stored, user_columns
 from ledger.spark.job import CARRIED, ERROR, FAILED, MESSAGE, RESERVED, ROOT, UNIT, Job
-from ledger.spark.manifest import with_position
-from ledger.spark.withheld import numbers
+from ledger.spark.manifest import local_numbers, with_position
 from ledger.stage_runs import OpenedRun
 from ledger.states import BatchKind, RunState
 from ledger.steps import SourceStep, StageStep
@@ -29,7 +28,7 @@ def with_carried(job: Job, run: OpenedRun, step: SourceStep, records: DataFrame)
     original = run.batch.original_id
     again = job.database.transact(lambda c: replays.messages_to_run(c, original, step.name))
     emits = job.database.transact(lambda c: replays.settled_emits(c, original))
-    marked = numbers(job, MESSAGE, again).withColumn(FAILED, F.lit(True))
+    marked = local_numbers(job.spark, MESSAGE, again).withColumn(FAILED, F.lit(True))
     found, latest = records.join(marked, MESSAGE, "left"), F.col(MESSAGE)
     earlier = [
         _emitted(job, row.emit_run_id, row.first_root).select(MESSAGE, ROOT)

@@ -5,7 +5,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import fsspec
-import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from sqlalchemy import Connection, Row
@@ -33,7 +32,7 @@ from ledger.spark.job import (
     file_rows,
     require_equal,
 )
-from ledger.spark.manifest import local_rows, with_position
+from ledger.spark.manifest import local_numbers, with_position
 from ledger.spark.notify import check_columns
 from ledger.spark.reading import FrameReader, Reader
 from ledger.spark.session import SPARK_ERRORS
@@ -233,7 +232,7 @@ def _claimed(job: Job, run: OpenedRun, step: SourceStep, messages: list[int]) ->
     manifest = job.manifest(emit.emit_run_id)
     check_files(manifest)
     snapshot = with_position(read_stored(job, manifest), manifest, POSITION)
-    claimed = local_rows(job.spark, {MESSAGE: pa.array(messages, pa.int64())})
+    claimed = local_numbers(job.spark, MESSAGE, messages)
     claimed = claimed.withColumn(POSITION, F.col(MESSAGE) - F.lit(emit.first_root))
     if len(messages) <= BROADCAST_MESSAGES:
         claimed = F.broadcast(claimed)

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import fsspec
 import pyarrow as pa
@@ -27,6 +27,11 @@ def local_rows(spark: SparkSession, columns: Mapping[str, pa.Array]) -> DataFram
     """A frame of values that the driver has; of no rows, too, which tell a session no types."""
     table = pa.table(dict(columns))
     return spark.createDataFrame(table, from_arrow_schema(table.schema))
+
+
+def local_numbers(spark: SparkSession, name: str, values: Sequence[int]) -> DataFrame:
+    """As ``local_rows``, of one column of longs."""
+    return local_rows(spark, {name: pa.array(values, pa.int64())})
 
 
 def read_files(spark: SparkSession, manifest: Manifest, schema: StructType) -> DataFrame:

@@ -13,10 +13,11 @@ from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
-from ledger.errors import ConfigurationError
+from ledger.errors import ConfigurationError, LedgerError, UnavailableError
 from ledger.java import require_java
 from ledger.remote import is_remote, require_server
 from ledger.settings import verbose
+from ledger.spark.failures import one_line
 from ledger.spark.quiet import quiet_start
 
 # What an action raises: Spark's own errors, and those of the bridge that it did not translate.
@@ -31,8 +32,10 @@ REQUIRED = {
 }
 
 
+# Status codes with which a server refuses who asks, or what is asked, for good.
+_REFUSALS = ("UNAUTHENTICATED", "PERMISSION_DENIED", "INVALID_ARGUMENT")
 # Whether each column expression notes where in Python it was made.
-_UNTRACED = "spark.python.sql.dataFrameDebugging.enabled"
+_TRACE_COLUMNS = "spark.python.sql.dataFrameDebugging.enabled"
 
 
 def build_session(app_name: str, master: str | None = None) -> SparkSession:
@@ -40,13 +43,15 @@ def build_session(app_name: str, master: str | None = None) -> SparkSession:
     a Spark Connect server: ``sc://host:port``.
 
     Raises ConfigurationError when Java is missing or of another version, or the server refuses the
-    session, and UnavailableError when it does not answer.
+    session, and UnavailableError when it does not answer, or cannot give one.
     """
     _keep_quiet()
     if master is not None and is_remote(master):
-        session = _connected(app_name, master)
-    else:
-        session = _started(app_name, master)
+        return _connected(app_name, master)
+    return _with_required(_started(app_name, master))
+
+
+def _with_required(session: SparkSession) -> SparkSession:
     for name, value in REQUIRED.items():
         session.conf.set(name, value)
     return session
@@ -56,20 +61,29 @@ def _connected(app_name: str, remote: str) -> SparkSession:
     """A session of a server, which has its Java and its Python: nothing is started here."""
     require_server(remote)  # Spark's client would ask for ten minutes
     os.environ.setdefault("SPARK_CONNECT_RELEASE_SESSION_ON_EXIT", "true")
-    builder = SparkSession.builder.remote(remote).appName(app_name).config(_UNTRACED, "false")
+    builder = SparkSession.builder.remote(remote).appName(app_name).config(_TRACE_COLUMNS, "false")
     try:
-        return builder.getOrCreate()
+        return _with_required(builder.getOrCreate())
     except PySparkException as exc:
-        raise ConfigurationError(
-            f"Spark Connect server {remote} refused a session: {str(exc).strip().splitlines()[0]}"
-        ) from exc
+        raise _no_session(remote, exc) from exc
+
+
+def _no_session(remote: str, exc: PySparkException) -> LedgerError:
+    """Permanent is what the server, or its client, says of who asks and how; the rest may pass."""
+    status = getattr(exc, "getGrpcStatusCode", lambda: None)()  # of errors that come from a server
+    said = one_line(exc).rstrip(". ")
+    if isinstance(exc, ValueError) or getattr(status, "name", None) in _REFUSALS:
+        return ConfigurationError(f"Spark Connect server {remote} refused a session: {said}")
+    return UnavailableError(
+        f"Spark Connect server {remote} gave no session: {said}. Check that it is well, then run this again"
+    )
 
 
 def _started(app_name: str, master: str | None) -> SparkSession:
     if "PYSPARK_GATEWAY_PORT" not in os.environ:  # else spark-submit has started it
         require_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = SparkSession.builder.appName(app_name).config(_UNTRACED, "false")
+    builder = SparkSession.builder.appName(app_name).config(_TRACE_COLUMNS, "false")
     if master is not None:
         quiet = Path(__file__).with_name("log4j2.properties").as_uri()
         options: dict[str, Any] = {

@@ -30,7 +30,7 @@ from ledger.spark.job import (
 from ledger.spark.names import check_names
 from ledger.spark.reading import read_reference
 from ledger.spark.records import run_records
-from ledger.spark.tracking import posted, tracking_of
+from ledger.spark.tracking import posted, stage_tracking
 from ledger.stage_runs import OpenedRun, Record, commit
 from ledger.steps import CombineStep, StageStep, StateStep
 
@@ -56,7 +56,7 @@ def run_stage(job: Job, run: OpenedRun, step: StageStep) -> Record:
         output_rows=manifest.rows - wrote.failed - wrote.dropped,
         failed_rows=wrote.failed,
     )
-    tracking = tracking_of(job, run, step)
+    tracking = stage_tracking(job, run, step)
     carries = carried is not None
     outcome = fold(job, run, tracking.portions(manifest, frames, anchors, carries=carries))
     tracking.check(outcome, wrote, anchors)

@@ -25,7 +25,7 @@ Frames = Mapping[str, DataFrame]
 SWALLOWED = "read"  # the reason of what an on_read stage read and did not emit
 
 
-class Tracking(Protocol):
+class StageTracking(Protocol):
     """What of a stage's run is folded and checked."""
 
     def portions(
@@ -41,8 +41,8 @@ class Tracking(Protocol):
         """Inputs acked without an output, by reason."""
 
 
-class NoTracking:
-    """Of a run without ackers, and of a stage behind the last tracked one: nothing."""
+class UntrackedStage:
+    """Of a run without ackers, and of a stage downstream of the last tracked one: nothing."""
 
     def portions(
         self, manifest: Manifest, frames: Frames, anchors: AnchorWitness | None, *, carries: bool
@@ -59,7 +59,7 @@ class NoTracking:
 
 
 @dataclass(frozen=True)
-class LastTracked(NoTracking):
+class LastTracked(UntrackedStage):
     """A stage whose output is not tracked any more acks what it reads."""
 
     job: Job
@@ -121,24 +121,30 @@ class Tracked:
         return {**outcome.drops, **({SWALLOWED: swallowed} if swallowed else {})}
 
 
-def tracking_of(job: Job, run: OpenedRun, step: StageStep) -> Tracking:
+def stage_tracking(job: Job, run: OpenedRun, step: StageStep) -> StageTracking:
     """What a stage owes the ledger in a run."""
     if run.batch.ackers == 0:
-        return NoTracking()
+        return UntrackedStage()
     if job.pipeline.tracks(step.name):
         acks = OnRead() if step.acks == "on_read" else OnEmit(one=step.emits == "one")
         return Tracked(job, run, step, acks)
-    return LastTracked(job, run) if all(map(job.pipeline.tracks, step.inputs)) else NoTracking()
+    return LastTracked(job, run) if all(map(job.pipeline.tracks, step.inputs)) else UntrackedStage()
 
 
-class Untracked:
-    """Of a run without ackers, and of a sink behind the last tracked stage: a source or a sink that owes nothing."""
+class SourceTracking(Protocol):
+    """What of a source's run is folded and checked."""
 
     def records(self, manifest: Manifest, emitted: Emitted) -> Sequence[Portion]:
-        """None."""
-        return ()
+        """What is to be folded."""
 
-    def rows(self, rows: DataFrame) -> Sequence[Read]:
+    def check(self, outcome: Outcome, expected: int) -> None:
+        """Raise IntegrityError unless ``expected`` roots were folded."""
+
+
+class UntrackedSource:
+    """Of a run without ackers: nothing."""
+
+    def records(self, manifest: Manifest, emitted: Emitted) -> Sequence[Portion]:
         """None."""
         return ()
 
@@ -164,6 +170,27 @@ class Emits:
         require_equal(what, expected, outcome.posted.rows)
 
 
+class SinkTracking(Protocol):
+    """What of a sink's run is folded and checked."""
+
+    def rows(self, rows: DataFrame) -> Sequence[Read]:
+        """What is to be folded. ``rows``: what it reads."""
+
+    def check(self, outcome: Outcome, expected: int) -> None:
+        """Raise IntegrityError unless ``expected`` rows were read."""
+
+
+class UntrackedSink:
+    """Of a run without ackers, and of a sink downstream of the last tracked stage: nothing."""
+
+    def rows(self, rows: DataFrame) -> Sequence[Read]:
+        """None."""
+        return ()
+
+    def check(self, outcome: Outcome, expected: int) -> None:
+        """Nothing was folded."""
+
+
 @dataclass(frozen=True)
 class AcksRows:
     """A sink: each row that it reads is acked, in its files or dropped as delivered before."""
@@ -185,15 +212,15 @@ class AcksRows:
         require_equal(f"rows read by {self.run.stage}", self.read.rows, expected)
 
 
-def source_tracking(job: Job, run: OpenedRun) -> Emits | Untracked:
+def source_tracking(job: Job, run: OpenedRun) -> SourceTracking:
     """What a source owes the ledger in a run."""
-    return Untracked() if run.batch.ackers == 0 else Emits(job, run)
+    return UntrackedSource() if run.batch.ackers == 0 else Emits(job, run)
 
 
-def sink_tracking(job: Job, run: OpenedRun, step: SinkStep) -> AcksRows | Untracked:
+def sink_tracking(job: Job, run: OpenedRun, step: SinkStep) -> SinkTracking:
     """What a sink owes the ledger in a run."""
     if run.batch.ackers == 0 or not job.pipeline.tracks(step.reads):
-        return Untracked()
+        return UntrackedSink()
     return AcksRows(job, run)
 
 

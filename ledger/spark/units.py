@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from functools import partial, reduce
 from typing import Any
 
-import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from sqlalchemy import Row
@@ -16,7 +15,7 @@ from ledger.spark.anchors import carries_unit
 from ledger.spark.carried import with_carried
 from ledger.spark.inputs import read_stored, user_columns
 from ledger.spark.job import MESSAGE, UNIT, Job
-from ledger.spark.manifest import local_rows, with_position
+from ledger.spark.manifest import local_numbers, with_position
 from ledger.spark.tables import AnyReader, reader_of
 from ledger.spark.withheld import Withheld, shown_rows, withheld
 from ledger.stage_runs import OpenedRun
@@ -47,7 +46,7 @@ def replayed_records(job: Job, run: OpenedRun, step: SourceStep, reader: AnyRead
         lambda c: replays.quarantined_messages(c, batch.original_id, step.name)
     )
     stored = _snapshot(job, batch.original_id, step.name)
-    kept = stored.join(_numbers(job, given_up), MESSAGE, "left_anti")
+    kept = stored.join(local_numbers(job.spark, MESSAGE, given_up), MESSAGE, "left_anti")
     everything = with_unit(job, step, reader.parse_again(kept))
     claimed = _claimed_by_source(job, run)
     if not claimed:
@@ -168,7 +167,7 @@ def _claimed_by_source(job: Job, run: OpenedRun) -> list[tuple[SourceStep, list[
 
 def _claimed(job: Job, run: OpenedRun, step: SourceStep, messages: list[int]) -> DataFrame:
     stored = _snapshot(job, run.batch.original_id, step.name)
-    return stored.join(_numbers(job, messages), MESSAGE, "left_semi")
+    return stored.join(local_numbers(job.spark, MESSAGE, messages), MESSAGE, "left_semi")
 
 
 def _snapshot(job: Job, original_batch_id: int, source: str) -> DataFrame:
@@ -177,7 +176,3 @@ def _snapshot(job: Job, original_batch_id: int, source: str) -> DataFrame:
     manifest = job.manifest(emit.emit_run_id)
     check_files(manifest)
     return with_position(read_stored(job, manifest), manifest, MESSAGE, emit.first_root)
-
-
-def _numbers(job: Job, messages: list[int]) -> DataFrame:
-    return local_rows(job.spark, {MESSAGE: pa.array(messages, pa.int64())})

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from functools import reduce
 
-import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -11,7 +10,7 @@ from ledger.errors import InputError
 from ledger.queries import batches, combines, publications, runs
 from ledger.spark.inputs import delivered_rows, read_stored, user_columns
 from ledger.spark.job import POSITION, ROOT, ROOTS, UNIT, Job
-from ledger.spark.manifest import local_rows, with_position
+from ledger.spark.manifest import local_numbers, with_position
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ def withheld(job: Job, batch_id: int, sink: str) -> Withheld:
     if batch.exactly_once:
         return not_acked(job, batch_id, sink)
     refused = job.database.transact(lambda c: runs.refused_roots(c, batch_id, sink))
-    return Withheld(roots=numbers(job, ROOT, refused)) if refused else Withheld()
+    return Withheld(roots=local_numbers(job.spark, ROOT, refused)) if refused else Withheld()
 
 
 def not_acked(job: Job, batch_id: int, name: str) -> Withheld:
@@ -60,7 +59,7 @@ def not_acked(job: Job, batch_id: int, name: str) -> Withheld:
         return Withheld()
     graph = job.pipeline.graph
     if not graph.in_units(name):
-        return Withheld(roots=numbers(job, ROOT, [row.root_id for row in failed]))
+        return Withheld(roots=local_numbers(job.spark, ROOT, [row.root_id for row in failed]))
     spoiling = [row for row in failed if graph.in_units(row.source)]
     if not spoiling:
         return Withheld()
@@ -116,7 +115,9 @@ def _brought(job: Job, batch_id: int) -> int:
 def units_of(job: Job, batch_id: int, roots: list[int]) -> DataFrame:
     """The units, ``_unit``, that roots of a batch are of."""
     of_roots = [
-        rows.join(F.broadcast(numbers(job, ROOT, roots)), ROOT, "left_semi").select(UNIT)
+        rows.join(F.broadcast(local_numbers(job.spark, ROOT, roots)), ROOT, "left_semi").select(
+            UNIT
+        )
         for rows in emitted_roots(job, batch_id)
     ]
     return reduce(DataFrame.unionByName, of_roots).distinct()
@@ -132,7 +133,3 @@ def emitted_roots(job: Job, batch_id: int) -> list[DataFrame]:
         rows = with_position(read_stored(job, manifest), manifest, ROOT, row.first_root)
         frames.append(rows.select(ROOT, *([UNIT] if UNIT in rows.columns else [])))
     return frames
-
-
-def numbers(job: Job, name: str, numbers: list[int]) -> DataFrame:
-    return local_rows(job.spark, {name: pa.array(numbers, pa.int64())})

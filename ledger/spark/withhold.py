@@ -22,9 +22,10 @@ from ledger.spark.failures import told
 from ledger.spark.files import literal
 from ledger.spark.inputs import delivered_rows, user_columns
 from ledger.spark.job import ROOT, UNIT, Job, require_equal
+from ledger.spark.manifest import local_numbers
 from ledger.spark.staging import stage_rows, tracking_columns
 from ledger.spark.units import Replacement
-from ledger.spark.withheld import emitted_roots, numbers, units_of, withheld
+from ledger.spark.withheld import emitted_roots, units_of, withheld
 from ledger.stage_runs import OpenedRun
 from ledger.steps import SinkStep
 
@@ -217,7 +218,7 @@ def _wake_units(job: Job, batch_id: int) -> None:
 def _sleeping(job: Job, batch_id: int, spoiling: list[Row[Any]]) -> list[int]:
     """A root of each unit in which records were given up and nothing is to be replayed."""
     graph = job.pipeline.graph
-    known = numbers(job, ROOT, [row.root_id for row in spoiling])
+    known = local_numbers(job.spark, ROOT, [row.root_id for row in spoiling])
     live = [row.root_id for row in spoiling if row.live]
     sound = [rows.join(known, ROOT, "left_anti") for rows in emitted_roots(job, batch_id)]
     others = reduce(DataFrame.unionByName, sound)

@@ -5,6 +5,8 @@ import json
 from types import SimpleNamespace
 
 import pytest
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowFailException
 from sqlalchemy import create_engine, text
 from typer.testing import CliRunner
 
@@ -16,8 +18,10 @@ from ledger import (
     PostgresSink,
     TableSource,
     checks,
+    loading,
     storage,
 )
+from ledger.airflow import pipeline_dag
 from ledger.airflow import pipelines as airflow_pipelines
 from ledger.checks import before_replay, before_run, examine, require
 from ledger.cli import running
@@ -288,6 +292,40 @@ def test_the_dag_looks_before_it_opens(environment, database, tmp_path):
         assert connection.execute(text("SELECT count(*) FROM batch")).scalar_one() == 0
     (tmp_path / "2013-01-01.csv").write_text("letter\na\n")
     assert airflow_pipelines._opened(made, RunKey("letters", "manual"), run, None).batch_id == 1
+
+
+class Elsewhere(BaseOperator):
+    """Runs a driver where this machine's Java does not matter."""
+
+    def __init__(self, *, name, application, application_args, **options):
+        super().__init__(**options)
+
+
+def test_the_dag_looks_for_what_its_drivers_need(environment, database, monkeypatch, tmp_path):
+    """Without Java ``open`` fails for good where tasks run spark-submit, and opens its batch, original or replay,
+    where an operator runs the drivers."""
+    made, first = lossy_letters(database)
+    for name in ("in.csv", "planes.csv"):
+        (tmp_path / name).write_text("n\n1\n")
+
+    def missing():
+        raise ConfigurationError("Spark needs Java")
+
+    monkeypatch.setattr(checks, "require_java", missing)
+    monkeypatch.setattr(loading, "load_pipeline", lambda target: made)
+    options = {"schedule": None, "target": "letters:pipeline"}
+    day = {"interval_start": "2014-01-01", "interval_end": "2014-01-02"}
+
+    def opened(run_id, conf, **place):
+        task = pipeline_dag(made, **options, **place).get_task("open")
+        return task.python_callable(
+            dag_run=SimpleNamespace(dag_id="letters", run_id=run_id, conf=conf)
+        )
+
+    for run_id, conf in (("again", {"replay_of": first.batch_id}), ("more", day)):
+        with pytest.raises(AirflowFailException, match="Spark needs Java"):
+            opened(run_id, conf)
+        assert opened(run_id, conf, operator=Elsewhere) > first.batch_id
 
 
 def test_the_command(settings, database, server_home, monkeypatch, tmp_path):

@@ -114,7 +114,7 @@ def test_lost_files_are_staged_anew(runner, tmp_path, target, monkeypatch):
     lose_one(tmp_path, clean.batch_id)
     job = run.job
     with pytest.raises(
-        LostFileError, match="run ackledger publish MODULE:PIPELINE, or clear the task withhold"
+        LostFileError, match="run ackledger publish MODULE:PIPELINE, or in Airflow clear `withhold`"
     ):
         publish(job.database, job.settings, job.pipeline, clean.batch_id)
     publish_settled(job, clean.batch_id)

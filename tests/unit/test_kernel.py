@@ -1,5 +1,6 @@
 """The kernel against plain Python: a dictionary of integers, one row at a time, and Spark's own hash."""
 
+import struct
 from collections import defaultdict
 from functools import cache
 
@@ -9,9 +10,9 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ledger.deltas import kernel
+from ledger.deltas import hashing, kernel
 from ledger.deltas.edges import Edges
-from ledger.deltas.hashing import hash_longs, hash_text
+from ledger.deltas.hashing import BLOCK, hash_longs, hash_text
 from ledger.deltas.rows import NONE, Rows, Texts
 
 INPUTS = {"one": 11, "two": 12}
@@ -244,6 +245,30 @@ def test_rows_are_put_in_order(pairs):
     keys = [np.array([pair[place] for pair in pairs], np.int64) for place in (0, 1)]
     expected = sorted(range(len(pairs)), key=pairs.__getitem__)
     assert kernel.order_of(keys).tolist() == expected
+
+
+def chained(values, seeds):
+    """XXH64 of each long with its seed, by another library."""
+    pairs = zip(values.tolist(), seeds.tolist(), strict=True)
+    return [xxhash.xxh64_intdigest(struct.pack("<q", value), seed=seed) for value, seed in pairs]
+
+
+@pytest.mark.parametrize(
+    ("block", "count"),
+    [(block, count) for block in (1, 2, 3, 7, 100) for count in (0, 1, block, block + 1, 3 * block)]
+    + [(BLOCK, BLOCK + 1)],
+)
+def test_longs_of_several_blocks(block, count, monkeypatch):
+    """As another library has it, wherever the blocks end that are hashed at a time: with a seed each, or one for all.
+    What is given stays as it is."""
+    monkeypatch.setattr(hashing, "BLOCK", block)
+    random = np.random.default_rng(count)
+    values = random.integers(-(1 << 63), (1 << 63) - 1, count)
+    seeds = random.integers(0, 2**64 - 1, count, np.uint64)
+    before = values.copy(), seeds.copy()
+    assert hash_longs(values, seeds).tolist() == chained(values, seeds)
+    assert hash_longs(values).tolist() == chained(values, np.full(count, hashing.SEED))
+    assert np.array_equal((values.view(np.uint64), seeds), (before[0].view(np.uint64), before[1]))
 
 
 @given(st.text(max_size=120), st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=3))

@@ -72,6 +72,16 @@ def test_advice_names_the_original_and_the_pipeline():
     assert advise(summary()) is None
 
 
+@pytest.mark.parametrize("left", [{"unpublished": 2}, {"uncombined": True}])
+def test_advice_for_what_is_not_published(left):
+    """The command, and the task of either form of the DAG."""
+    advice = advise(summary(**left), "jobs.p:made")
+    assert dict(advice.commands) == {
+        "Publish it": "ackledger publish jobs.p:made --batch 7",
+        "In Airflow": "clear `withhold` (or `run`, if the DAG has one task a batch) and what is downstream",
+    }
+
+
 def test_what_is_tolerated_is_named():
     """A run that is green with failures says how many of how many, and how to replay them."""
     advice = advise(summary(failed=5, quarantined=2, tolerate=0.01, unread=4))

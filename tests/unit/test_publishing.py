@@ -1,10 +1,13 @@
 """What publishing does around one sink that is broken: the ledger and the sinks are stand-ins."""
 
+from datetime import UTC, datetime
 from types import SimpleNamespace
 
+import pyarrow as pa
 import pytest
 
 from ledger import publishing
+from ledger.delivery import Delivery, require_staged
 from ledger.errors import (
     ConfigurationError,
     Failures,
@@ -12,9 +15,12 @@ from ledger.errors import (
     StageError,
     UnavailableError,
 )
+from ledger.manifest import DataFile
 from ledger.publishers.making import database_of
+from ledger.publishers.staged import record_batches
 from ledger.publishing import Published, lost, publish
 
+START = datetime(2013, 1, 1, tzinfo=UTC)
 PIPELINE = SimpleNamespace(followers=list)
 DATABASE = SimpleNamespace(transact=lambda work: work(None))
 
@@ -81,3 +87,22 @@ def test_urls_of_one_database(monkeypatch):
     assert one == database_of("postgresql://other:secret@db/shop")
     assert one != database_of("postgresql://etl@db/other")
     assert database_of("env:ANOTHER_URL") == "env:ANOTHER_URL"
+
+
+def test_what_to_do_about_a_lost_file_is_said_once(tmp_path):
+    """Gone or damaged: the command and the task that stage it anew are the same, in both forms of a DAG."""
+    path = tmp_path / "a.parquet"
+    file = DataFile(str(path), 5, 1, 0)
+    delivery = Delivery("p.s", 1, 1, START, 1, str(tmp_path), (file,))
+    with pytest.raises(LostFileError) as gone:
+        require_staged(delivery)
+    path.write_text("no rows")
+    with pytest.raises(LostFileError) as damaged:
+        list(record_batches([file], pa.schema([])))
+    again = (
+        "run ackledger publish MODULE:PIPELINE, or in Airflow clear `withhold` (or `run`, if the DAG has one task a "
+        "batch) and what is downstream: the rows are staged anew from the sink's input. Of one that is not settled "
+        "run the sink again"
+    )
+    assert str(gone.value).endswith(f"Of a settled batch {again}")
+    assert str(damaged.value).endswith(f"Of a settled batch delete the file and {again}")

@@ -9,22 +9,33 @@ import pytest
 from ledger import remote
 from ledger.cli.running import LOCAL, _spark_at
 from ledger.errors import ConfigurationError, UnavailableError
-from ledger.remote import briefly, require_server
+from ledger.remote import briefly, checked_address, require_server
 from tests.support.ports import free_port
 
 
-@pytest.mark.parametrize("given", ["local[2]", "sc://", "sc://h:port", "spark://h:7077"])
+@pytest.mark.parametrize(
+    "given", ["local[2]", "sc://", "sc://h:port", "sc://h;use_ssl=true", "spark://h:7077"]
+)
 def test_what_is_no_address(given):
     """It is named, with the form of one."""
     with pytest.raises(ConfigurationError, match="expected a Spark Connect server, sc://HOST:PORT"):
         require_server(given)
 
 
-def test_a_token_is_not_given_in_the_address():
+@pytest.mark.parametrize(
+    "given", ["sc://h:15002/;use_ssl=true;token=hush", "sc://h;Token=hush", "sc://h:a;token=hush"]
+)
+def test_a_token_is_not_given_in_the_address(given):
     """It would stand in logs and arguments; the message has the variable, and not the token."""
     with pytest.raises(ConfigurationError, match="set SPARK_CONNECT_AUTHENTICATE_TOKEN") as caught:
-        require_server("sc://h:15002/;use_ssl=true;token=hush")
+        require_server(given)
     assert "hush" not in str(caught.value)
+
+
+def test_an_address_is_checked_without_asking():
+    """Host and port, by default Spark's own, of a server that need not be there."""
+    assert checked_address("sc://h:1/;use_ssl=true") == ("h", 1)
+    assert checked_address("sc://H") == ("h", 15002)
 
 
 def test_without_the_client(monkeypatch):

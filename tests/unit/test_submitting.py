@@ -11,6 +11,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 from jinja2 import Template
 
 from jobs.wordcount import pipeline
+from ledger import FileSource, ParquetSink, Pipeline
 from ledger.airflow import pipeline_dag, submitting
 from ledger.airflow.submitting import spark_connect, spark_submit, submitted
 from ledger.errors import EXIT_PERMANENT, ConfigurationError, DeclarationError
@@ -35,11 +36,11 @@ class Numbering:
         return 42
 
 
-def step_task():
+def step_task(name="words", **options):
     """The task of a step, by spark-submit."""
-    operator = spark_submit(connection="spark_default", conf={}, java_options="")
-    given = ("jobs.wordcount:pipeline", "words")
-    return submitted(operator, pipeline, *given, application="run_step.py")
+    operator = spark_submit()
+    given = ("jobs.wordcount:pipeline", name)
+    return submitted(operator, pipeline, *given, application="run_step.py", **options)
 
 
 @pytest.fixture(autouse=True)
@@ -94,16 +95,43 @@ def test_a_ledger_that_refuses_the_number(monkeypatch):
         submitting.drawn_number()
 
 
-@pytest.mark.parametrize(("task", "submits"), [("words", False), ("notify", True), ("run", True)])
-def test_a_settled_step_starts_no_driver(monkeypatch, task, submits):
+@pytest.mark.parametrize(
+    ("name", "whole", "submits"),
+    [("words", False, False), ("run", False, False), ("notify", False, True), ("run", True, True)],
+)
+def test_a_settled_step_starts_no_driver(monkeypatch, name, whole, submits):
     """A step of a settled batch that is cleared succeeds at once; what follows a settlement does run."""
     started = []
     monkeypatch.setattr(submitting, "_is_settled", lambda context: True)
     monkeypatch.setattr(SparkSubmitOperator, "execute", lambda self, context: started.append(self))
-    made = step_task()
-    made.task_id = task
-    made.execute({})
+    step_task(name, whole=whole).execute({})
     assert bool(started) is submits
+
+
+@pytest.mark.parametrize("spark", [None, "sc://h:1"])
+def test_a_step_named_as_the_task_of_a_whole_batch(spark):
+    """A step ``run`` has a task that runs just it; where one task runs the batch that one runs all."""
+    made = Pipeline("named")
+    made.source("run", FileSource("a", schema="n INT"))
+    made.sink("b", ParquetSink("b"), reads="run")
+    options = {"schedule": None, "target": "jobs.named:pipeline", "spark": spark}
+    name = "application_args" if spark is None else "arguments"
+    steps, whole = pipeline_dag(made, **options), pipeline_dag(made, submit="batch", **options)
+    asked = getattr(steps.get_task("run"), name)
+    assert asked[4:6] == ["--step", "run"]
+    assert "--whole" not in asked
+    asked = getattr(whole.get_task("run"), name)
+    assert "--whole" in asked
+    assert "--step" not in asked
+
+
+def test_the_bare_job_of_the_benchmark_is_submitted_alike():
+    """What a small batch is measured against has the same settings of Spark and Java."""
+    from benchmarks.dags import small
+
+    ours, bare = small.batch.get_task("run"), small.bare.get_task("run")
+    assert bare.conf == ours.conf
+    assert bare.env_vars == ours.env_vars
 
 
 @pytest.mark.parametrize("due", [True, False])
@@ -164,18 +192,35 @@ def test_a_settled_batch_starts_no_driver_on_a_server(monkeypatch):
     assert asked == []
 
 
+SERVER = "expected a Spark Connect server, sc://HOST:PORT"
+ALONE = "these are for spark-submit alone"
+
+
 @pytest.mark.parametrize(
-    "options",
+    ("options", "said"),
     [
-        {"spark": "local[2]"},
-        {"spark": "sc://h:1", "operator": Elsewhere},
-        {"spark": "sc://h:1", "spark_conf": {"spark.sql.shuffle.partitions": "8"}},
+        ({"spark": "local[2]"}, f"'local[2]': {SERVER}"),
+        ({"spark": "sc://"}, f"'sc://': {SERVER}"),
+        ({"spark": "sc://h;user_id=me"}, f"'sc://h': {SERVER}"),
+        ({"spark": "sc://h;token=hush"}, "set SPARK_CONNECT_AUTHENTICATE_TOKEN"),
+        ({"spark": "sc://h:1/;token=hush"}, "set SPARK_CONNECT_AUTHENTICATE_TOKEN"),
+        ({"spark": "sc://h:1", "operator": Elsewhere}, "has spark= and operator="),
+        ({"spark": "sc://h:1", "spark_conf": {}}, f"has spark_conf= beside spark=: {ALONE}"),
+        ({"spark": "sc://h:1", "connection": "a"}, f"has connection= beside spark=: {ALONE}"),
+        ({"spark": "sc://h:1", "java_options": ""}, f"has java_options= beside spark=: {ALONE}"),
+        (
+            {"operator": Elsewhere, "connection": "a", "java_options": "-Xmx1g"},
+            f"has connection= and java_options= beside operator=: {ALONE}",
+        ),
     ],
 )
-def test_where_a_dag_runs_is_one_place(options):
-    """A server takes neither a master's place nor an operator or options beside it."""
-    with pytest.raises(DeclarationError, match="expected the address of a Spark Connect server"):
+def test_where_a_dag_runs_is_one_place(options, said):
+    """A DAG that names two places, no server, or options that its place ignores, is refused with what was found."""
+    with pytest.raises(DeclarationError) as caught:
         pipeline_dag(pipeline, schedule=None, **options)
+    assert "the DAG of 'wordcount'" in str(caught.value)
+    assert said in str(caught.value)
+    assert "hush" not in str(caught.value)
 
 
 def test_a_task_that_is_killed_ends_its_driver(monkeypatch):
