@@ -122,9 +122,7 @@ def _run_whole(job: Job, batch_id: int, attempt: Attempt, leave: Leave) -> None:
     done = settle_and_follow(job, batch_id, on_fenced=leave, attempt=attempt)
     if not done.status.decided:
         raise UndecidedError(f"batch {batch_id} is {done.status}: {done.reason}")
-    acked = done.roots - done.failed
-    told = (batch_id, done.status, done.roots, acked, done.failed)
-    _log.info("batch %s is %s: %s records, %s acked, %s failed", *told)
+    _log.info("%s", done)
 
 
 def _leave(remote: SparkSession | None) -> None:

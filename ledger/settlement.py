@@ -34,6 +34,14 @@ class Settlement:
     roots: int = 0
     failed: int = 0
 
+    def __str__(self) -> str:
+        """What was decided, and why or when, in one line."""
+        acked = self.roots - self.failed
+        return (
+            f"batch {self.batch_id} is {self.status} ({self.reason}): {self.roots} records, "
+            f"{acked} acked, {self.failed} failed"
+        )
+
 
 def settle_once(
     database: Database, batch_id: int, *, now: datetime | None = None, skip_locked: bool = False

@@ -28,15 +28,7 @@ def settle_task() -> Any:
         assert done is not None
         if not done.status.decided:
             raise LedgerError(f"batch {done.batch_id} is {done.status}: {done.reason}")
-        _log.info(
-            "batch %s is %s (%s): %s records, %s acked, %s failed",
-            done.batch_id,
-            done.status,
-            done.reason,
-            done.roots,
-            done.roots - done.failed,
-            done.failed,
-        )
+        _log.info("%s", done)
         try_to_keep(database, done.batch_id)
         remove_replaced(database, done.batch_id)
 

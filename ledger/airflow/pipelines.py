@@ -13,15 +13,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from airflow.sdk import DAG, BaseOperator, CronDataIntervalTimetable, Param, task
-from airflow.sdk.exceptions import (
-    AirflowFailException,
-    AirflowRescheduleException,
-    AirflowSkipException,
-)
+from airflow.sdk.exceptions import AirflowRescheduleException, AirflowSkipException
 
 from ledger.airflow.completing import Complete
 from ledger.airflow.finishing import next_part_task, publish_task, settle_task
 from ledger.airflow.intervals import interval_of, moment
+from ledger.airflow.permanent import fail_for_good, without_retry
 from ledger.airflow.submitting import (
     NUMBERING,
     WHOLE,
@@ -263,7 +260,7 @@ def _open_task(
         except LedgerError as exc:
             if not exc.permanent:
                 raise
-            raise AirflowFailException(str(exc)) from None  # asking again gets the same answer
+            fail_for_good(str(exc))  # asking again gets the same answer
         _log.info(
             "batch %s (%s) is %s: %s to %s",
             batch.batch_id,
@@ -274,7 +271,9 @@ def _open_task(
         )
         return int(batch.batch_id)
 
-    return open_batch()
+    opened: Any = open_batch()
+    without_retry(opened.operator)
+    return opened
 
 
 def _opened(

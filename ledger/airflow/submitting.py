@@ -14,6 +14,7 @@ from airflow.providers.standard.hooks.subprocess import SubprocessHook
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
+from ledger.airflow.permanent import fail_for_good, without_retry
 from ledger.errors import EXIT_PERMANENT, Failures, LedgerError
 from ledger.pipeline import Pipeline
 from ledger.settings import Settings
@@ -54,7 +55,7 @@ class Connect(BaseOperator):
         # Where the worker runs, not in a folder that goes away: settings may be relative.
         done = self._process.run_command([*self.driver, *self.arguments], cwd=os.getcwd())
         if done.exit_code == EXIT_PERMANENT:
-            raise AirflowFailException(_said(done.output))
+            fail_for_good(_said(done.output))
         if done.exit_code:
             raise AirflowException(f"the driver ended with {done.exit_code}: {done.output}")
 
@@ -81,7 +82,7 @@ class Submit(SparkSubmitOperator):
             line = permanent_failure(str(exc))
             if line is None:
                 raise
-            raise AirflowFailException(line) from None
+            fail_for_good(line)
 
 
 _FOLLOWING = (WITHHOLD, COMBINE, STATE, NOTIFY)
@@ -182,20 +183,21 @@ def spark_submit(
     java = _JAVA if java_options is None else java_options
 
     def task(**options: Any) -> BaseOperator:
-        return Submit(
+        made = Submit(
             conn_id=connection or "spark_default",
             conf={**CONF, **(conf or {})},
             env_vars={"PYSPARK_PYTHON": sys.executable, "JAVA_TOOL_OPTIONS": java},
             spark_binary=_spark_submit(),
             **options,
         )
+        return without_retry(made)
 
     return task
 
 
 def spark_connect(remote: str) -> Callable[..., BaseOperator]:
     """What makes a task whose steps run on a Spark Connect server."""
-    return partial(Connect, remote=remote)
+    return lambda **options: without_retry(Connect(remote=remote, **options))
 
 
 def submitted(

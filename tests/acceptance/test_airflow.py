@@ -3,6 +3,7 @@
 import json
 import re
 from contextlib import suppress
+from types import SimpleNamespace
 
 import psutil
 import pyarrow.dataset as ds
@@ -29,7 +30,8 @@ def batches_of(airflow, pipeline, kind):
 
 @pytest.fixture(scope="module")
 def lost(airflow):
-    """Flights of January backfilled with half of the planes; lost flights a month."""
+    """Flights of January backfilled with half of the planes: ``flights`` lost a month, and what the ledger and the
+    runs' tasks said of that before anything else was asked of them."""
     airflow.command("backfill", "create", "--dag-id", "flights", "--from-date", "2013-01-01", "--to-date", "2013-01-31")  # fmt: skip
     runs = wait(
         lambda: [run for run in airflow.runs("flights") if run["run_type"] == "backfill"],
@@ -39,33 +41,29 @@ def lost(airflow):
     for run in runs:
         # The last task is red as long as flights are failed.
         assert airflow.ended("flights", run["dag_run_id"]) == "failed"
-    return [without_plane(airflow.data, month) for month, _ in enumerate(MONTHS, 1)]
-
-
-def test_a_backfill_names_what_was_lost(airflow, lost):
-    """A backfill opens a batch with its month's interval, and every lost flight is named."""
     batches = batches_of(airflow, "flights", "original")
-    assert [batch.status for batch in batches] == ["settled"] * len(MONTHS)
-    for batch, month, missing in zip(batches, MONTHS, lost, strict=True):
-        start = one(
-            airflow.ledger, f"SELECT interval_start FROM batch WHERE batch_id = {batch.batch_id}"
-        )
-        assert f"{start.interval_start:%Y-%m-%d}" == month
-        assert one(airflow.ledger, COUNTS.format(batch.batch_id)) == (
-            300,
-            300 - missing,
-            0,
-            missing,
-            0,
-            0,
-        )
-        states = {"open": "success", "run": "success", "complete": "failed"}
-        assert airflow.tasks("flights", batch.run_id) == states
-    found = rows(
-        airflow.ledger,
-        "SELECT DISTINCT stage, reason FROM failed_root_detail WHERE pipeline = 'flights'",
+    start = "SELECT interval_start FROM batch WHERE batch_id = {}"
+    return SimpleNamespace(
+        flights=[without_plane(airflow.data, month) for month, _ in enumerate(MONTHS, 1)],
+        statuses=[batch.status for batch in batches],
+        starts=[one(airflow.ledger, start.format(batch.batch_id))[0] for batch in batches],
+        counts=[one(airflow.ledger, COUNTS.format(batch.batch_id)) for batch in batches],
+        tasks=[airflow.tasks("flights", batch.run_id) for batch in batches],
+        named=rows(
+            airflow.ledger,
+            "SELECT DISTINCT stage, reason FROM failed_root_detail WHERE pipeline = 'flights'",
+        ),
     )
-    assert found == [("with_plane", "lost")]
+
+
+def test_a_backfill_names_what_was_lost(lost):
+    """A backfill opens a batch with its month's interval, and every lost flight is named."""
+    assert lost.statuses == ["settled"] * len(MONTHS)
+    assert [f"{start:%Y-%m-%d}" for start in lost.starts] == MONTHS
+    assert lost.counts == [(300, 300 - missing, 0, missing, 0, 0) for missing in lost.flights]
+    states = {"open": "success", "run": "success", "complete": "failed"}
+    assert lost.tasks == [states] * len(MONTHS)
+    assert lost.named == [("with_plane", "lost")]
 
 
 def test_a_task_a_step_with_a_failed_record(airflow):
@@ -99,7 +97,6 @@ def test_a_task_a_step_with_a_failed_record(airflow):
 def test_replay_by_form_completes_the_sink(airflow, lost):
     """The replay DAG starts a replay batch through the same DAG; the sink is then what pandas expects. What
     no replay recovers keeps the runs red, with what to do in log and link, until it is accepted by the form."""
-    test_a_backfill_names_what_was_lost(airflow, lost)
     data.write_planes(airflow.data)
     asked = airflow.trigger("ledger_replay", pipeline="flights")
     assert airflow.ended("ledger_replay", asked) == "success"
@@ -113,7 +110,7 @@ def test_replay_by_form_completes_the_sink(airflow, lost):
         assert airflow.api("GET", f"/dags/flights/dagRuns/{run['dag_run_id']}")["note"].startswith("replays ")  # fmt: skip
     _check_last_task(airflow, replays[0]["dag_run_id"])
     for batch, month, missing in zip(
-        batches_of(airflow, "flights", "original"), (1,), lost, strict=True
+        batches_of(airflow, "flights", "original"), (1,), lost.flights, strict=True
     ):
         unknown = without_plane(airflow.data, month)
         assert 0 < unknown < missing
@@ -145,9 +142,10 @@ def _check_last_task(airflow, run):
     assert "error_detail" not in log
 
 
-def test_clear_before_settlement_and_automatic_replay(airflow):
-    """Failed and cleared tasks count nothing twice; the sweeper's asset event replays what failed, unasked. One
-    driver runs the whole batch, with a line a step."""
+@pytest.fixture(scope="module")
+def letters(airflow):
+    """A batch of which a step fails until its task is cleared, and a record until the sweeper has it replayed. With
+    its run, and what was seen at each of these moments."""
     folder = airflow.data / "letters"
     folder.mkdir()
     (folder / "first.csv").write_text("letter\na\nb\nc\n")
@@ -155,22 +153,21 @@ def test_clear_before_settlement_and_automatic_replay(airflow):
     day = {"interval_start": "2013-01-01", "interval_end": "2013-01-02"}
     run = airflow.trigger("letters", **day, file="first")
     assert airflow.ended("letters", run) == "failed"
-    states = {"open": "success", "run": "failed", "complete": "upstream_failed"}
-    assert airflow.tasks("letters", run) == states
-    failure = one(airflow.ledger, "SELECT failure FROM stage_run WHERE stage = 'numbered'").failure
-    assert f"{airflow.data}/known.csv" in failure
-
+    failed = SimpleNamespace(
+        tasks=airflow.tasks("letters", run),
+        why=one(airflow.ledger, "SELECT failure FROM stage_run WHERE stage = 'numbered'").failure,
+    )
     (airflow.data / "known.csv").write_text("letter,number\na,1\nb,2\n")
     airflow.clear("letters", run, "run")
     assert airflow.ended("letters", run) == "failed"
-    assert airflow.tasks("letters", run) == {**states, "run": "success", "complete": "failed"}
-    again = airflow.log("letters", run, "run", until="numbered of batch")  # of the second try
-    assert re.search(r"numbered of batch \d+: 2 rows, \d+\.\d s", again)
-    batch = batches_of(airflow, "letters", "original")[0]
-    assert one(airflow.ledger, COUNTS.format(batch.batch_id)) == (3, 2, 0, 1, 0, 0)
-    assert (airflow.data / f"acked-{batch.batch_id}.txt").read_text() == "ab"
-    assert (airflow.data / f"failed-{batch.batch_id}.txt").read_text() == "c"
-
+    (batch,) = batches_of(airflow, "letters", "original")
+    counts, number = COUNTS.format(batch.batch_id), batch.batch_id
+    settled = SimpleNamespace(
+        tasks=airflow.tasks("letters", run),
+        counts=one(airflow.ledger, counts),
+        acked=(airflow.data / f"acked-{number}.txt").read_text(),
+        failed=(airflow.data / f"failed-{number}.txt").read_text(),
+    )
     (airflow.data / "known.csv").write_text("letter,number\na,1\nb,2\nc,3\n")
     assert airflow.ended("ledger_sweeper", airflow.trigger("ledger_sweeper")) == "success"
     replay = wait(
@@ -178,9 +175,29 @@ def test_clear_before_settlement_and_automatic_replay(airflow):
         "replay",
     )[0]
     assert airflow.ended("letters", replay["dag_run_id"]) == "success"
-    assert one(airflow.ledger, COUNTS.format(batch.batch_id)) == (3, 3, 1, 0, 0, 0)
-    asked = airflow.runs("ledger_replay")[-1]
-    assert asked["run_type"] == "asset_triggered"
+    replayed = SimpleNamespace(
+        counts=one(airflow.ledger, counts),
+        asked={asked["run_type"] for asked in airflow.runs("ledger_replay")},
+    )
+    return SimpleNamespace(
+        run=run, batch_id=number, failed=failed, settled=settled, replayed=replayed
+    )
+
+
+def test_clear_before_settlement_and_automatic_replay(airflow, letters):
+    """Failed and cleared tasks count nothing twice; the sweeper's asset event replays what failed, unasked. One
+    driver runs the whole batch, with a line a step."""
+    states = {"open": "success", "run": "failed", "complete": "upstream_failed"}
+    assert letters.failed.tasks == states
+    assert f"{airflow.data}/known.csv" in letters.failed.why
+    assert letters.settled.tasks == {**states, "run": "success", "complete": "failed"}
+    # of the second try
+    again = airflow.log("letters", letters.run, "run", until="numbered of batch")
+    assert re.search(r"numbered of batch \d+: 2 rows, \d+\.\d s", again)
+    assert letters.settled.counts == (3, 2, 0, 1, 0, 0)
+    assert (letters.settled.acked, letters.settled.failed) == ("ab", "c")
+    assert letters.replayed.counts == (3, 3, 1, 0, 0, 0)
+    assert "asset_triggered" in letters.replayed.asked
 
     assert airflow.ended("ledger_sweeper", airflow.trigger("ledger_sweeper")) == "success"
     assert (
@@ -189,20 +206,20 @@ def test_clear_before_settlement_and_automatic_replay(airflow):
     )
 
 
-def test_the_sweeper_has_a_run_tell_what_nobody_told(airflow):
+def test_the_sweeper_has_a_run_tell_what_nobody_told(airflow, letters):
     """For a batch that was decided while its run was gone the sweeper starts one that tells its source."""
-    batch = batches_of(airflow, "letters", "original")[0]
-    note = airflow.data / f"acked-{batch.batch_id}.txt"
+    batch_id = letters.batch_id
+    note = airflow.data / f"acked-{batch_id}.txt"
     note.unlink()
     with airflow.ledger.plain.begin() as connection:
         connection.exec_driver_sql(
-            f"UPDATE batch_source SET notified_at = NULL WHERE batch_id = {batch.batch_id}"
+            f"UPDATE batch_source SET notified_at = NULL WHERE batch_id = {batch_id}"
         )
         connection.exec_driver_sql(
-            f"UPDATE batch SET settled_at = settled_at - interval '1 hour' WHERE batch_id = {batch.batch_id}"
+            f"UPDATE batch SET settled_at = settled_at - interval '1 hour' WHERE batch_id = {batch_id}"
         )
     assert airflow.ended("ledger_sweeper", airflow.trigger("ledger_sweeper")) == "success"
-    begun = f"after__{batch.batch_id}__"
+    begun = f"after__{batch_id}__"
     (run, *_) = wait(
         lambda: [r for r in airflow.runs("letters") if r["dag_run_id"].startswith(begun)], "the run"
     )

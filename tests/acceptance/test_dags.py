@@ -269,6 +269,20 @@ def test_a_dated_run_of_a_monthly_dag(ledger, dags, tmp_path, monkeypatch):
     assert tuple(found) == (JANUARY, FEBRUARY)
 
 
+def test_open_is_red_at_once_and_without_a_traceback(ledger, dags, capfd):
+    """A conf that no other try can open a batch for fails the task, whose retries are left, in one line."""
+    half = {"interval_start": "2013-02-01"}
+    run = dags["dated"].test(
+        logical_date=FEBRUARY, run_conf=half, mark_success_pattern="^(?!open$).*"
+    )
+    opened = run.get_task_instance("open")
+    assert (opened.state, opened.try_number, opened.max_tries) == ("failed", 1, 1)
+    log = capfd.readouterr().out
+    assert "Task exited" in log
+    assert "only one of interval_start and interval_end" in log
+    assert "Traceback" not in log
+
+
 def last_task(dags, batch_id):
     """The last task of a run over a batch, as Airflow runs it: its state, report and link."""
     run = dags["last_task"].test(run_conf={"batch": batch_id})

@@ -4,13 +4,15 @@ import errno
 import json
 from types import SimpleNamespace
 
+import pyarrow as pa
 import pytest
 from airflow.sdk import BaseOperator
-from airflow.sdk.exceptions import AirflowFailException
+from deltalake import write_deltalake
 from sqlalchemy import create_engine, text
 from typer.testing import CliRunner
 
 from ledger import (
+    DeltaSink,
     FailedRecord,
     FileSource,
     ParquetSink,
@@ -23,6 +25,7 @@ from ledger import (
 )
 from ledger.airflow import pipeline_dag
 from ledger.airflow import pipelines as airflow_pipelines
+from ledger.airflow.permanent import PermanentFailure
 from ledger.checks import before_replay, before_run, examine, require
 from ledger.cli import running
 from ledger.cli.base import app
@@ -153,6 +156,39 @@ def test_a_table_that_no_rows_fit(settings, migrated, target, monkeypatch, tmp_p
     assert "CREATE UNIQUE INDEX ON" in finding.message
 
 
+def test_a_delta_table_that_the_rows_do_not_fit(settings, migrated, tmp_path):
+    """A table with a column of another type is named with both types before the run, and nothing is put into its
+    folder."""
+    place = tmp_path / "table"
+    write_deltalake(place, pa.table({"id": ["a"], "who": ["b"]}))
+    before = sorted(place.rglob("*"))
+    made = Pipeline("numbers")
+    made.source("lines", FileSource("lines.csv", schema="id INT, who STRING"))
+    made.sink("kept", DeltaSink("table"), reads="lines")
+    (tmp_path / "lines.csv").write_text("id,who\n1,b\n")
+    (finding,) = [one for one in examine(settings, made, None) if not one.ok]
+    assert finding.subject == "sink kept"
+    assert isinstance(finding.error, StageError)
+    assert (
+        f"rows do not fit Delta table {place}: column 'id': expected string, found integer. "
+        in (finding.message)
+    )
+    assert sorted(place.rglob("*")) == before
+    assert not (place / "_ackledger").exists()
+
+
+def test_a_target_that_is_away(settings, migrated, tmp_path):
+    """A PostgreSQL sink whose server does not answer is said before the run, as what may pass."""
+    made = Pipeline("numbers")
+    made.source("lines", FileSource("lines.csv", schema="id INT"))
+    made.sink("kept", PostgresSink("postgresql://me@127.0.0.1:9/x", "kept"), reads="lines")
+    (tmp_path / "lines.csv").write_text("id\n1\n")
+    (finding,) = [one for one in examine(settings, made, None) if not one.ok]
+    assert finding.subject == "sink kept"
+    assert type(finding.error) is UnavailableError
+    assert "me@127.0.0.1:9/x did not answer" in finding.message
+
+
 def test_an_open_batch_is_not_looked_at_again(settings, database, tmp_path):
     """A run whose batch has claimed its interval goes on without its files; an abandoned one claims anew."""
     made = Pipeline("letters")
@@ -271,15 +307,6 @@ def test_what_may_pass_is_tried_again(raised, kind, settings, migrated, monkeypa
             storage.require_storage(settings)
 
 
-@pytest.fixture
-def environment(database, server_home, monkeypatch, tmp_path):
-    """Settings of the test's ledger and folders, as variables."""
-    monkeypatch.setenv("ACKLEDGER_HOME", str(server_home))
-    monkeypatch.setenv("ACKLEDGER_DATABASE_URL", database.url.render_as_string(hide_password=False))
-    monkeypatch.setenv("ACKLEDGER_STORAGE", str(tmp_path / "storage"))
-    monkeypatch.setenv("ACKLEDGER_DATA", str(tmp_path))
-
-
 def test_the_dag_looks_before_it_opens(environment, database, tmp_path):
     """The task ``open`` of a DAG opens no batch where something is missing."""
     made = Pipeline("letters")
@@ -323,7 +350,7 @@ def test_the_dag_looks_for_what_its_drivers_need(environment, database, monkeypa
         )
 
     for run_id, conf in (("again", {"replay_of": first.batch_id}), ("more", day)):
-        with pytest.raises(AirflowFailException, match="Spark needs Java"):
+        with pytest.raises(PermanentFailure, match="Spark needs Java"):
             opened(run_id, conf)
         assert opened(run_id, conf, operator=Elsewhere) > first.batch_id
 

@@ -3,9 +3,11 @@
 from dataclasses import replace
 
 import pytest
+from typer.testing import CliRunner
 
 from ledger import ParquetSink
 from ledger.advice import advise
+from ledger.cli.base import app
 from ledger.opening import open_batch
 from ledger.queries import batches
 from ledger.recovery import asked_as, reprocess, run_again, waiting_states, waits_for
@@ -83,6 +85,17 @@ def test_status_tells_of_waiting_states(database, stuck):
     )
     assert MISSING in told
     assert others == []
+
+
+def test_the_command_status_tells_of_waiting_states(database, stuck, environment):
+    """``ackledger status`` prints the sentence once, unbroken, beside its table; of another pipeline it says
+    nothing."""
+    told = database.transact(waiting_states)
+    shown = CliRunner().invoke(app, ["status"])
+    assert shown.exit_code == 0
+    assert shown.stderr.splitlines() == told
+    assert len(told) == 1
+    assert CliRunner().invoke(app, ["status", "--pipeline", "another"]).stderr == ""
 
 
 def test_a_running_step_is_waited_for(database):

@@ -61,16 +61,21 @@ def started(database: Database, batch_id: int, stage: str) -> OpenedRun:
 
 
 def emit(
-    database: Database, batch: Batch, count: int, edges: dict[int, int] | None = None
+    database: Database,
+    batch: Batch,
+    count: int,
+    edges: dict[int, int] | None = None,
+    rest: int = 0,
 ) -> range:
-    """Commit the source with ``count`` roots, each with one edge (default: root + 1000); the roots."""
+    """Commit the source with ``count`` roots, each with one edge (default: root + 1000); the roots. ``rest``:
+    records that it leaves to further batches of its interval."""
     run = started(database, batch.batch_id, "source")
     first = database.transact(lambda c: batches.reserve_roots(c, count))
     roots = range(first, first + count)
     given = edges or {}
     deltas = [Delta(root, emitted=given.get(root, root + 1000), emitted_edges=1) for root in roots]
     post_bucket(database, batch.batch_id, run.run_id, 0, deltas)
-    commit(database, run, record_of(deltas), emitted=Emitted(first, count))
+    commit(database, run, record_of(deltas), emitted=Emitted(first, count, rest))
     return roots
 
 

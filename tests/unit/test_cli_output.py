@@ -104,6 +104,18 @@ def test_a_command_in_a_message_stays_one_line():
     assert data["stages"][0]["name"] in printed(tables.summary(data)).split()
 
 
+def test_a_summary_says_what_a_state_waits_for():
+    """Each sentence about a state that stands still is a line of its own, however long."""
+    waits = [
+        f"the state 'total' of batch {batch} waits for batch 1. " + "x" * 80 for batch in (2, 3)
+    ]
+    data = {**BATCH, "stages": [], "waits": waits, "roots": COUNTS}
+    data["stages"] = [dict.fromkeys(
+        ("name", "kind", "state", "input", "output", "failed", "duplicates", "seconds"), 0
+    )]  # fmt: skip
+    assert printed(tables.summary(data)).splitlines()[-2:] == waits
+
+
 @pytest.mark.parametrize("path", list(commands()), ids=" ".join)
 def test_every_command_has_an_example(path):
     """``--help`` of each command shows how one types it."""

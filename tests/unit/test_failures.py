@@ -25,7 +25,9 @@ from ledger.errors import (
 )
 from ledger.listing import list_files
 from ledger.settings import VERBOSE, Settings
+from ledger.settlement import Settlement
 from ledger.spark.failures import _own_frame, told, translated
+from ledger.states import BatchStatus
 
 JAVA = "\tat org.apache.spark.scheduler.Task.run(Task.scala:147)\n\t... 1 more\n"
 CALL = "An error occurred while calling o133.parquet.\n: org.apache.spark.SparkException: "
@@ -287,6 +289,19 @@ def test_a_driver_ends_in_one_line(monkeypatch, caplog, error, code):
     assert [record.getMessage() for record in caplog.records] == [
         f"s of batch 7: {translated(error)}. To go on: clear the task s"
     ]
+
+
+def test_a_driver_of_a_whole_batch_says_what_was_decided_before_it(monkeypatch, caplog):
+    """For a batch that the sweeper has settled the driver logs the decision, its moment and the counts."""
+    reason = "already settled, 2026-01-01 00:00:00 UTC"
+    before = Settlement(7, BatchStatus.SETTLED, reason, roots=4, failed=1)
+    monkeypatch.setattr(run_step, "run_steps", lambda *_, **__: None)
+    monkeypatch.setattr(run_step, "settle_and_follow", lambda *_, **__: before)
+    with caplog.at_level(logging.INFO, "ackledger"):
+        run_step._run_whole(None, 7, None, None)
+    (record,) = caplog.records
+    told = f"batch 7 is settled ({reason}): 4 records, 3 acked, 1 failed"
+    assert record.getMessage() == told
 
 
 @pytest.mark.parametrize("shown", [False, True])

@@ -2,17 +2,22 @@
 
 import os
 import sys
+from types import SimpleNamespace
 
 import pytest
+import structlog
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.providers.standard.hooks.subprocess import SubprocessHook, SubprocessResult
-from airflow.sdk import BaseOperator
+from airflow.sdk import BaseOperator, ExceptionRetryPolicy, RetryAction, RetryRule
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
+from airflow.sdk.execution_time.task_runner import _handle_current_task_failed
+from airflow.serialization.serialized_objects import DagSerialization
 from jinja2 import Template
 
 from jobs.wordcount import pipeline
 from ledger import FileSource, ParquetSink, Pipeline
-from ledger.airflow import pipeline_dag, submitting
+from ledger.airflow import pipeline_dag, pipelines, submitting
+from ledger.airflow.permanent import PermanentFailure, without_retry
 from ledger.airflow.submitting import spark_connect, spark_submit, submitted
 from ledger.errors import EXIT_PERMANENT, ConfigurationError, DeclarationError
 
@@ -59,19 +64,62 @@ def failing(monkeypatch, code):
     return step_task()
 
 
-def test_what_would_fail_again_is_not_retried(monkeypatch):
-    """A missing file fails the task for good, with the driver's own line and no second JVM."""
-    with pytest.raises(AirflowFailException) as caught:
-        failing(monkeypatch, EXIT_PERMANENT).execute({})
-    assert str(caught.value) == "words of batch 7: no file matches /data/x.csv"
+def state_after(task, error):
+    """What Airflow makes of a task that has raised, and has a retry left."""
+    server = SimpleNamespace(max_tries=1, should_retry=True)
+    run = SimpleNamespace(
+        task=task,
+        try_number=1,
+        rendered_map_index=None,
+        _ti_context_from_server=server,
+        _failure_metrics_emitted=True,
+    )
+    return _handle_current_task_failed(run, error, structlog.get_logger())[1]
+
+
+def test_what_would_fail_again_is_not_retried(monkeypatch, caplog):
+    """A missing file fails the task for good, with the driver's own line, no traceback and no second JVM."""
+    made = failing(monkeypatch, EXIT_PERMANENT)
+    with pytest.raises(PermanentFailure) as caught:
+        made.execute({})
+    said = "words of batch 7: no file matches /data/x.csv"
+    assert str(caught.value) == said
+    assert caplog.messages == [said]
+    assert isinstance(caught.value, SystemExit)  # of which Airflow logs no traceback
+    assert state_after(made, caught.value) == "failed"
 
 
 @pytest.mark.parametrize("code", [1, 137, 650])
 def test_what_may_succeed_is_retried(monkeypatch, code):
     """A driver that was killed, or failed in any other way, is left to the task's retries."""
+    made = failing(monkeypatch, code)
     with pytest.raises(AirflowException) as caught:
-        failing(monkeypatch, code).execute({})
-    assert not isinstance(caught.value, AirflowFailException)
+        made.execute({})
+    assert state_after(made, caught.value) == "up_for_retry"
+
+
+def test_a_retry_policy_of_the_users_own_is_kept():
+    """What is not permanent is retried as the DAG's default_args say."""
+    own = ExceptionRetryPolicy([RetryRule(KeyError, RetryAction.FAIL)])
+    made = without_retry(BaseOperator(task_id="a", retry_policy=own))
+    assert state_after(made, KeyError()) == "failed"
+    assert state_after(made, ValueError()) == "up_for_retry"
+    assert state_after(made, PermanentFailure("")) == "failed"
+
+
+def test_open_fails_for_good_in_one_line(monkeypatch, caplog):
+    """The task that opens the batch logs what is permanent in one line, without a traceback, and is not retried."""
+    monkeypatch.setattr(pipelines, "connected", lambda: None)
+    dag = pipeline_dag(pipeline, schedule=None, target="jobs.wordcount:pipeline")
+    made, conf = dag.get_task("open"), {"interval_start": "2013-01-01"}
+    run = SimpleNamespace(dag_id="wordcount", run_id="by hand", conf=conf)
+    with pytest.raises(PermanentFailure) as caught:
+        made.python_callable(dag_run=run)
+    assert "only one of interval_start and interval_end" in str(caught.value)
+    assert caplog.messages == [str(caught.value)]
+    assert state_after(made, caught.value) == "failed"
+    assert state_after(made, OSError()) == "up_for_retry"
+    assert DagSerialization.to_dict(dag)
 
 
 def test_the_task_numbers_its_attempt(monkeypatch):
@@ -176,12 +224,13 @@ def test_a_driver_on_a_server(monkeypatch):
     assert folder == os.getcwd()
     line = TAIL.strip().splitlines()[-1]
     with pytest.raises(
-        AirflowFailException, match=r"^words of batch 7: no file matches /data/x\.csv$"
-    ):
+        PermanentFailure, match=r"^words of batch 7: no file matches /data/x\.csv$"
+    ) as caught:
         on_a_server(monkeypatch, EXIT_PERMANENT, line)[0].execute({})
+    assert state_after(made, caught.value) == "failed"
     with pytest.raises(AirflowException, match="the driver ended with 1: lost") as caught:
         on_a_server(monkeypatch, 1, "lost")[0].execute({})
-    assert not isinstance(caught.value, AirflowFailException)
+    assert state_after(made, caught.value) == "up_for_retry"
 
 
 def test_a_settled_batch_starts_no_driver_on_a_server(monkeypatch):

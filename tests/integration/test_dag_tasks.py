@@ -1,0 +1,149 @@
+"""Tasks of a pipeline's DAG, called as Airflow calls them, against the real ledger."""
+
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+
+import pytest
+from airflow.sdk.exceptions import (
+    AirflowRescheduleException,
+    AirflowSkipException,
+    DagRunTriggerException,
+)
+
+from ledger import loading
+from ledger.airflow import pipeline_dag
+from ledger.queries import batches
+from ledger.requests import REPROCESS
+from ledger.settlement import abandon, settle_once
+from ledger.states import Guarantee
+from tests.support.ledgers import emit, pipeline, run_middle, run_sink, whole_batch
+
+DAYS = [
+    {"interval_start": f"2013-01-0{day}", "interval_end": f"2013-01-0{day + 1}"} for day in (1, 2)
+]
+POLL = timedelta(minutes=7)
+
+
+@pytest.fixture
+def dag_of(environment, monkeypatch, tmp_path):
+    """Makes the DAG of a pipeline, whose file is there."""
+    (tmp_path / "in.csv").write_text("n\n1\n2\n3\n")
+
+    def make(made):
+        monkeypatch.setattr(loading, "load_pipeline", lambda target: made)
+        return pipeline_dag(
+            made, schedule=None, target="tests.support.ledgers:none", room_poll=POLL
+        )
+
+    return make
+
+
+def open_by(dag, run_id, **conf):
+    """The number of the batch that the task ``open`` of a run with a conf returns."""
+    run = SimpleNamespace(dag_id="dag", run_id=run_id, conf=conf)
+    return dag.get_task("open").python_callable(dag_run=run)
+
+
+def next_part(dag, batch_id):
+    """Call the task ``next_part`` of the run that has a batch."""
+    return dag.get_task("next_part").python_callable(
+        ti=SimpleNamespace(xcom_pull=lambda task_ids: batch_id)
+    )
+
+
+def batch_of(database, batch_id):
+    """A batch as the ledger has it."""
+    return database.transact(lambda c: batches.get_batch(c, batch_id))
+
+
+def test_a_run_without_room_is_rescheduled(database, dag_of, caplog):
+    """While as many records are pending as the pipeline bears the task waits without a worker's slot, looks again
+    after ``room_poll``, and says for which batch."""
+    dag = dag_of(pipeline(max_pending=2))
+    first = open_by(dag, "first", **DAYS[0])
+    before = datetime.now(UTC)
+    with caplog.at_level("INFO"), pytest.raises(AirflowRescheduleException) as raised:
+        open_by(dag, "second", **DAYS[1])
+    assert before + POLL <= raised.value.reschedule_date <= datetime.now(UTC) + POLL
+    assert f"2 records are pending in batches {first}, max_pending is 2" in caplog.text
+
+
+def part_of_an_interval(database, dag):
+    """A settled batch that has read two of the five records of its interval, under a guarantee of its run's own."""
+    conf = {**DAYS[0], "guarantee": "at_least_once", "region": "x"}
+    batch = batch_of(database, open_by(dag, "first", **conf))
+    roots = emit(database, batch, 2, rest=3)
+    run_middle(database, batch, roots)
+    run_sink(database, batch, roots)
+    assert settle_once(database, batch.batch_id).decided
+    return batch
+
+
+def test_the_rest_of_an_interval_is_read_by_another_run(database, dag_of):
+    """Of an interval that is read in parts the next run is triggered once, over the same interval, with the same
+    guarantee and parameters; its own task ``open`` reads on. Once its batch was abandoned it is another run."""
+    dag = dag_of(pipeline(max_pending=2))
+    batch = part_of_an_interval(database, dag)
+    with pytest.raises(DagRunTriggerException) as raised:
+        next_part(dag, batch.batch_id)
+    asked = raised.value
+    assert (asked.trigger_dag_id, asked.dag_run_id) == ("dag", f"part__{batch.batch_id}")
+    assert asked.skip_when_already_exists
+    assert asked.conf == {
+        "interval_start": batch.interval_start.isoformat(),
+        "interval_end": batch.interval_end.isoformat(),
+        "guarantee": "at_least_once",
+        "region": "x",
+    }
+    assert asked.note == f"reads on in the interval of batch {batch.batch_id}: 3 records are left"
+    part = batch_of(database, open_by(dag, asked.dag_run_id, **asked.conf))
+    assert part.batch_id != batch.batch_id
+    assert (part.interval_start, part.params) == (batch.interval_start, {"region": "x"})
+    assert abandon(database, part.batch_id, "its run failed")
+    with pytest.raises(DagRunTriggerException) as raised:
+        next_part(dag, batch.batch_id)
+    assert raised.value.dag_run_id == f"part__{batch.batch_id}__1"
+
+
+def test_an_interval_read_to_its_end_triggers_nothing(database, dag_of):
+    """Where nothing is left of the interval, or the batch is open, the task is skipped."""
+    made = pipeline(max_pending=2)
+    dag = dag_of(made)
+    whole, _ = whole_batch(database, made, 2)
+    with pytest.raises(AirflowSkipException, match="nothing follows yet"):
+        next_part(dag, whole.batch_id)
+    settle_once(database, whole.batch_id)
+    with pytest.raises(AirflowSkipException, match="read to its end"):
+        next_part(dag, whole.batch_id)
+
+
+def test_a_conf_reprocesses(database, dag_of):
+    """A run with ``{"reprocess": true}`` opens a batch that replaces the one that has the interval, under a run id
+    of its own; cleared, it finds that batch again."""
+    made = pipeline()
+    dag = dag_of(made)
+    first, _ = whole_batch(database, made)
+    settle_once(database, first.batch_id)
+    number = open_by(dag, "run", **DAYS[0], reprocess=True)
+    again = batch_of(database, number)
+    assert (again.replaces_batch_id, again.run_id) == (first.batch_id, "run" + REPROCESS)
+    assert again.params == {}
+    assert open_by(dag, "run", **DAYS[0], reprocess=True) == number
+    assert batch_of(database, first.batch_id).replaces_batch_id is None
+
+
+@pytest.mark.parametrize(
+    ("conf", "kept"),
+    [
+        ({}, Guarantee.EXACTLY_ONCE),
+        ({"guarantee": None}, Guarantee.EXACTLY_ONCE),
+        ({"guarantee": "at_least_once"}, Guarantee.AT_LEAST_ONCE),
+    ],
+    ids=str,
+)
+def test_a_conf_names_the_guarantee(database, dag_of, conf, kept):
+    """The guarantee in a run's conf is that of its batch, and none of its parameters; without one it is the
+    pipeline's."""
+    batch = batch_of(database, open_by(dag_of(pipeline()), "run", **DAYS[0], **conf, region="x"))
+    assert batch.guarantee is kept
+    assert batch.params == {"region": "x"}

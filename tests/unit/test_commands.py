@@ -1,0 +1,37 @@
+"""Commands that messages ask for."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from ledger.commands import ways_on
+from tests.support.ledgers import END, START
+
+ASKED = SimpleNamespace(interval_start=START, interval_end=END)
+
+
+def holder(dag_id, run_id):
+    """The batch that has an interval, of a run of a DAG or of the command line."""
+    return SimpleNamespace(batch_id=7, dag_id=dag_id, run_id=run_id, params={"shop": "a b"})
+
+
+@pytest.mark.parametrize(("run_id", "typed"), [("run-1", "run-1"), ("my run", "'my run'")])
+def test_an_interval_of_the_command_line_is_run_again_under_its_run_id(run_id, typed):
+    """Who asks for an interval that a typed command has claimed is told that command with its run id, and without it
+    to replace the batch."""
+    run = (
+        "ackledger run etl:shop --interval-start 2013-01-01 --interval-end 2013-01-02 "
+        "--param 'shop=a b'"
+    )
+    assert ways_on("etl:shop", ASKED, holder("", run_id)) == (
+        f"Run it again: {run} --run-id {typed}; replay what failed in it: ackledger replay etl:shop --batch 7; "
+        f"or replace it: {run} --reprocess"
+    )
+
+
+def test_an_interval_of_a_dag_is_run_again_by_clearing_its_run():
+    """Who asks for an interval that a run of a DAG has claimed is told which run to clear, and no command."""
+    told = ways_on("etl:shop", ASKED, holder("shop", "manual__1"))
+    assert told.startswith("Clear run 'manual__1' of DAG 'shop' to run it again, ")
+    assert told.endswith('replace it by a run with {"reprocess": true} in its conf')
+    assert "ackledger run" not in told

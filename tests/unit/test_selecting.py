@@ -1,0 +1,89 @@
+"""Which failed records a replay takes, as the command line and a run's conf say it."""
+
+from dataclasses import fields
+from datetime import UTC, datetime
+from types import SimpleNamespace
+
+import pytest
+from typer.testing import CliRunner
+
+from ledger import FileSource, ParquetSink, Pipeline
+from ledger.airflow.pipelines import SELECTING, selection
+from ledger.cli import running
+from ledger.cli.base import app
+from ledger.errors import NotReadyError
+from ledger.requests import Selection
+
+DAY = datetime(2013, 1, 2, tzinfo=UTC)
+# Of each field: how it is typed, how it stands in a conf, what the selection has.
+GIVEN = {
+    "reason": (["lost%"], "lost%", "lost%"),
+    "stage": (["parsed"], "parsed", "parsed"),
+    "root": (["7"], 7, 7),
+    "source": (["letters"], "letters", "letters"),
+    "since": (["2013-01-02T00:00:00+0000"], "2013-01-02T00:00:00+00:00", DAY),
+    "until": (["2013-01-02T00:00:00+0000"], "2013-01-02T00:00:00+00:00", DAY),
+    "quarantined": ([], True, True),
+    "held": ([], True, True),
+    "from_source": ([], True, True),
+}
+
+
+@pytest.fixture
+def replayed(monkeypatch):
+    """Types ``replay`` with options; the selections that its search and its batch were asked for."""
+    made = Pipeline("letters")
+    made.source("letters", FileSource("letters.csv", schema="letter STRING"))
+    made.sink("shelf", ParquetSink("out"), reads="letters")
+    asked = []
+
+    def matching(database, pipeline, batch, chosen):
+        asked.append(chosen)
+        return [{"batch_id": 1}]
+
+    def opened(database, settings, pipeline, key, original, chosen):
+        asked.append(chosen)
+        raise NotReadyError("another replay was first")
+
+    monkeypatch.setattr(running, "load", lambda target: made)
+    database = SimpleNamespace(transact=lambda work: [])
+    monkeypatch.setattr(running, "connect", lambda settings: database)
+    monkeypatch.setattr(running, "keep_all", lambda *_: None)
+    monkeypatch.setattr(running, "before_replay", lambda *_: None)
+    monkeypatch.setattr(running, "_session", lambda *_: None)
+    monkeypatch.setattr(running, "_matching", matching)
+    monkeypatch.setattr(running, "open_replay", opened)
+
+    def ask(*options):
+        done = CliRunner().invoke(app, ["replay", "m:p", *options])
+        assert done.exit_code == 3, done.output
+        return asked
+
+    return ask
+
+
+def test_every_field_of_a_selection_is_tried_here():
+    """A field that is added is asked for below, and is a key of a conf."""
+    assert set(GIVEN) == set(SELECTING) == {field.name for field in fields(Selection)}
+
+
+@pytest.mark.parametrize("name", GIVEN)
+def test_what_is_typed_is_selected(replayed, name):
+    """Each option of ``replay`` alone is that field of the selection, for the search and for the batch."""
+    typed, _, value = GIVEN[name]
+    wanted = Selection(**{name: value})
+    assert replayed("--" + name.replace("_", "-"), *typed) == [wanted, wanted]
+
+
+@pytest.mark.parametrize("name", GIVEN)
+def test_what_a_conf_names_is_selected(name):
+    """Each key of a run's conf alone is that field of the selection; others, and those without a value, are none."""
+    _, given, value = GIVEN[name]
+    conf = {**dict.fromkeys(SELECTING), "replay_of": 3, name: given}
+    assert selection(conf) == Selection(**{name: value})
+
+
+def test_a_conf_may_name_several():
+    """All that a conf names is in one selection."""
+    conf = {"from_source": True, "held": True}
+    assert selection(conf) == Selection(held=True, from_source=True)
