@@ -17,7 +17,7 @@ from ledger.publishing import Published, lost, needs_withholding, publish, unsho
 from ledger.queries import checkpoints, publications
 from ledger.replaced import remove_replaced
 from ledger.settlement import Settlement, settle_once
-from ledger.spark.failures import told, translated
+from ledger.spark.failures import recorded, told
 from ledger.stage_runs import Attempt, OpenedRun, Record, begin, fail, heartbeat, open_run
 from ledger.state_runs import Elsewhere, StateRun
 from ledger.states import BatchStatus
@@ -367,12 +367,8 @@ def _cancel(job: "Job") -> Callable[[], None]:
 
 
 def _mark_failed(job: "Job", run: OpenedRun, exc: BaseException) -> None:
-    known = translated(exc) if isinstance(exc, Exception) else exc
-    words = f"{type(known).__name__}: {known}"
-    if known is not exc:
-        words += f"\n\n{type(exc).__name__}: {exc}"
     try:
-        fail(job.database, run, words)
+        fail(job.database, run, recorded(exc))
     except Exception as second:  # it hides the first from nobody
         _log.warning(
             "run %s could not be marked failed, its lease will lapse: %s", run.run_id, told(second)
