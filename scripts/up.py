@@ -12,7 +12,7 @@ from demo import data
 from ledger.database import embedded
 from ledger.database.connection import Database
 from ledger.database.upgrade import upgrade
-from ledger.settings import Settings
+from ledger.settings import Settings, absolute
 from scripts import airflow_services as services
 from scripts.airflow_env import ROOT, airflow_environment, clean_environment
 
@@ -25,11 +25,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--port", type=int, default=8080)
     parser.add_argument("--dags", type=_folder, help="a folder of DAG files of your own")
-    parser.add_argument("--data", type=_folder, help="where your relative paths start")
+    parser.add_argument("--data", type=_folder, help="where relative paths of your sources start")
     given = parser.parse_args()
     port, settings = given.port, Settings()
-    if given.data is not None:
+    if given.data is not None:  # it is only read: sinks write below the home
         os.environ["ACKLEDGER_DATA"] = str(given.data)
+        os.environ["ACKLEDGER_OUTPUT"] = settings.output or str(settings.home / "output")
         settings = Settings()
     home = settings.home.absolute()
     if services.running(home / "airflow"):
@@ -102,6 +103,7 @@ def service_environment(settings: Settings, airflow_url: str, dags: Path) -> dic
         **clean_environment(),
         "ACKLEDGER_HOME": str(home),
         "ACKLEDGER_DATA": str(Path(data_folder).absolute()),
+        "ACKLEDGER_OUTPUT": absolute(settings.output or str(data_folder)),
         **airflow_environment(home / "airflow", airflow_url, dags_folder=dags),
         **own,
     }
