@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -50,6 +51,14 @@ Airflow   http://127.0.0.1:{port}   user {services.USER}, password {password}
   airflow backfill create --dag-id {"flights" if given.dags is None else "DAG"} --from-date 2013-01-01 --to-date 2013-03-31
 Stop it   make down
 """, highlight=False)  # fmt: skip
+    if given.data is not None:
+        output = absolute(settings.output or str(given.data))
+        console.print("For commands over the same folders:", highlight=False)
+        console.print(
+            f"  export ACKLEDGER_DATA={shlex.quote(str(given.data))} ACKLEDGER_OUTPUT={shlex.quote(output)}",
+            highlight=False,
+            soft_wrap=True,
+        )
     return 0
 
 

@@ -11,7 +11,7 @@ from scripts import up
 from scripts.airflow_env import ROOT
 
 
-def test_folders_of_ones_own_are_only_read(tmp_path, monkeypatch):
+def test_folders_of_ones_own_are_only_read(tmp_path, monkeypatch, capsys):
     """With DAGS= and DATA= the services use these folders, and neither input, output, bytecode nor logs go there."""
     dags, data, home = tmp_path / "my dags", tmp_path / "data", tmp_path / "home"
     dags.mkdir()
@@ -24,6 +24,8 @@ def test_folders_of_ones_own_are_only_read(tmp_path, monkeypatch):
     monkeypatch.setattr(up, "up", lambda *args, **options: given.update(args=args, **options) or "")
     monkeypatch.setattr("sys.argv", ["up", "--dags", str(dags), "--data", str(data)])
     assert up.main() == 0
+    folders = f"export ACKLEDGER_DATA={data} ACKLEDGER_OUTPUT={home}/output"
+    assert folders in capsys.readouterr().out
     settings, _, used = given["args"]
     assert (settings.data, used, given["flights"]) == (str(data), dags, False)
     environment = up.service_environment(settings, "postgresql://airflow", dags)
