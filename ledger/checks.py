@@ -225,7 +225,7 @@ def _sink(settings: Settings, pipeline: Pipeline, step: SinkStep) -> str:
     publisher.look(_written(pipeline, step))
     if isinstance(step.sink, PostgresSink):
         return f"{step.sink.place} can be written to"
-    path = settings.data_path(step.sink.place)
+    path = settings.output_path(step.sink.place)
     _require_room(path)
     return f"{path} can be written to"
 
@@ -253,5 +253,5 @@ def _require_room(path: str) -> None:
     if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
         raise InputError(
             f"{path} cannot be written to: {place} is {'closed to this user' if place.is_dir() else 'no folder'}. "
-            "Make it writable, or change the sink's path or ACKLEDGER_DATA"
+            "Make it writable, or change the sink's path or ACKLEDGER_OUTPUT"
         )

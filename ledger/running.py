@@ -18,7 +18,7 @@ from ledger.queries import checkpoints, publications
 from ledger.remote import briefly
 from ledger.replaced import remove_replaced
 from ledger.settlement import Settlement, settle_once
-from ledger.spark.failures import told, translated
+from ledger.spark.failures import recorded, told
 from ledger.stage_runs import (
     Attempt,
     OpenedRun,
@@ -378,15 +378,11 @@ def _cancel(job: "Job") -> Callable[[], None]:
 
 def _end(job: "Job", run: OpenedRun, exc: BaseException) -> None:
     """Mark a run failed; one that was interrupted has only ended, and the next attempt goes on at its step."""
-    known = translated(exc) if isinstance(exc, Exception) else exc
-    words = f"{type(known).__name__}: {known}"
-    if known is not exc:
-        words += f"\n\n{type(exc).__name__}: {exc}"
     try:
         if isinstance(exc, KeyboardInterrupt):
             interrupt(job.database, run)
         else:
-            fail(job.database, run, words)
+            fail(job.database, run, recorded(exc))
     except Exception as second:  # it hides the first from nobody
         _log.warning(
             "run %s could not be ended, its lease will lapse: %s", run.run_id, told(second)

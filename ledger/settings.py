@@ -19,7 +19,8 @@ class Settings(BaseSettings):
     ``ACKLEDGER_READER_URL``: the login of ``ackledger sql``, default ``ledger_sql`` there.
     ``ACKLEDGER_GUARANTEE``: of pipelines that name none, ``exactly_once`` (default) or ``at_least_once``.
     ``ACKLEDGER_VERBOSE``: whether an error comes with its traceback (see ``verbose``).
-    ``ACKLEDGER_DATA``: the folder that relative paths of sources and sinks start from, default ``.``.
+    ``ACKLEDGER_DATA``: the folder that relative paths of sources start from, default ``.``.
+    ``ACKLEDGER_OUTPUT``: the folder that relative paths of sinks start from, default that of the data.
     """
 
     model_config = SettingsConfigDict(env_prefix="ACKLEDGER_", extra="ignore")
@@ -29,6 +30,7 @@ class Settings(BaseSettings):
     database_url: str | None = None
     reader_url: str | None = None
     data: str = "."
+    output: str | None = None
     guarantee: Guarantee = Guarantee.EXACTLY_ONCE
 
     def storage_root(self) -> str:
@@ -37,15 +39,21 @@ class Settings(BaseSettings):
         return absolute(root)
 
     def data_path(self, path: str) -> str:
-        """``path`` itself if absolute or a URL, else below the data folder."""
-        if "://" in path or Path(path).is_absolute():
-            return path
-        return absolute(f"{self.data}/{path}")
+        """The path of a source: itself if absolute or a URL, else below the data folder."""
+        return _below(self.data, path)
+
+    def output_path(self, path: str) -> str:
+        """The path of a sink: itself if absolute or a URL, else below the output folder."""
+        return _below(self.output or self.data, path)
 
 
 def verbose() -> bool:
     """Whether ``ACKLEDGER_VERBOSE`` is set, also while the other settings are wrong."""
     return os.environ.get(VERBOSE, "").lower() not in ("", "0", "false", "no")
+
+
+def _below(folder: str, path: str) -> str:
+    return path if "://" in path or Path(path).is_absolute() else absolute(f"{folder}/{path}")
 
 
 def absolute(path: str) -> str:

@@ -103,7 +103,7 @@ class ParquetSink(_FileSink):
     Each batch is staged under ``<path>/_staging/`` and shown by one rename, so a reader sees a
     batch whole or not at all; on an object store a rename is a copy, file by file. It holds the
     user's columns only, none of which may be ``batch``. Relative paths start from
-    ``ACKLEDGER_DATA``.
+    ``ACKLEDGER_OUTPUT``.
     """
 
     def __post_init__(self) -> None:
@@ -122,7 +122,7 @@ class DeltaSink(_FileSink):
 
     Each batch is staged under ``<path>/_ackledger/`` and committed in place by one entry of the table's
     log, so every reader of Delta sees it whole or not at all. Relative paths start from
-    ``ACKLEDGER_DATA``.
+    ``ACKLEDGER_OUTPUT``.
     """
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ from demo import data
 from ledger.database import embedded
 from ledger.database.connection import Database
 from ledger.database.upgrade import upgrade
-from ledger.settings import Settings
+from ledger.settings import Settings, absolute
 from scripts import airflow_services as services
 from scripts.airflow_env import ROOT, airflow_environment, clean_environment
 
@@ -25,11 +26,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--port", type=int, default=8080)
     parser.add_argument("--dags", type=_folder, help="a folder of DAG files of your own")
-    parser.add_argument("--data", type=_folder, help="where your relative paths start")
+    parser.add_argument("--data", type=_folder, help="where relative paths of your sources start")
     given = parser.parse_args()
     port, settings = given.port, Settings()
-    if given.data is not None:
+    if given.data is not None:  # it is only read: sinks write below the home
         os.environ["ACKLEDGER_DATA"] = str(given.data)
+        os.environ["ACKLEDGER_OUTPUT"] = settings.output or str(settings.home / "output")
         settings = Settings()
     home = settings.home.absolute()
     if services.running(home / "airflow"):
@@ -49,6 +51,14 @@ Airflow   http://127.0.0.1:{port}   user {services.USER}, password {password}
   airflow backfill create --dag-id {"flights" if given.dags is None else "DAG"} --from-date 2013-01-01 --to-date 2013-03-31
 Stop it   make down
 """, highlight=False)  # fmt: skip
+    if given.data is not None:
+        output = absolute(settings.output or str(given.data))
+        console.print("For commands over the same folders:", highlight=False)
+        console.print(
+            f"  export ACKLEDGER_DATA={shlex.quote(str(given.data))} ACKLEDGER_OUTPUT={shlex.quote(output)}",
+            highlight=False,
+            soft_wrap=True,
+        )
     return 0
 
 
@@ -102,6 +112,7 @@ def service_environment(settings: Settings, airflow_url: str, dags: Path) -> dic
         **clean_environment(),
         "ACKLEDGER_HOME": str(home),
         "ACKLEDGER_DATA": str(Path(data_folder).absolute()),
+        "ACKLEDGER_OUTPUT": absolute(settings.output or str(data_folder)),
         **airflow_environment(home / "airflow", airflow_url, dags_folder=dags),
         **own,
     }

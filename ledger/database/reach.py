@@ -29,10 +29,10 @@ def first_closed(path: Path, account: Account) -> Path | None:
 
     What is not there yet is left out: whoever makes it decides who may pass.
     """
-    real = path.expanduser().resolve()
-    for place in (*reversed(real.parents), real):
-        if not place.exists():
-            return None
-        if not account.may_pass(place):
+    given = path.expanduser().absolute()
+    real = given.resolve()
+    # A link is passed through the folders that it lies in and through those that it leads to.
+    for place in (*reversed(real.parents), real, *reversed(given.parents), given):
+        if place.exists() and not account.may_pass(place):
             return place
     return None

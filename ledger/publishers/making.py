@@ -17,11 +17,11 @@ def publisher_of(settings: Settings, pipeline: str, step: SinkStep) -> Publisher
     if isinstance(sink, ParquetSink):
         from ledger.publishers.parquet import ParquetPublisher
 
-        return ParquetPublisher(settings.data_path(sink.path))
+        return ParquetPublisher(settings.output_path(sink.path))
     if isinstance(sink, DeltaSink):
         from ledger.publishers.delta import DeltaPublisher
 
-        return DeltaPublisher(settings.data_path(sink.path), sink.partition_by)
+        return DeltaPublisher(settings.output_path(sink.path), sink.partition_by)
     from ledger.publishers.postgres import PostgresPublisher
 
     return PostgresPublisher(

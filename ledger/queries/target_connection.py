@@ -1,5 +1,6 @@
 """Transactions in the databases that sinks write to, and their errors."""
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -31,6 +32,8 @@ _SETTINGS = {
     "idle_in_transaction_session_timeout": "10min",
     "synchronous_commit": "on",  # the ledger will say that the rows are there
 }
+# Where a COPY was. What comes after it is a value, or the whole line.
+_COPY = re.compile(r"^COPY .+?, line \d+(?:, column [^:]+)?", re.MULTILINE)
 _ARGUMENTS = {
     "application_name": APPLICATION,
     "connect_timeout": 10,
@@ -147,10 +150,17 @@ def _error(url: sa.URL, exc: DBAPIError) -> LedgerError:
 
 
 def _where(exc: DBAPIError) -> str:
-    """Which row or column it was, as the server tells it."""
+    """Which constraint, column or line it was, by name. The server's detail shows the row, which not everybody
+    may see who may read the error; that of a wrong statement tells of definitions."""
     about = getattr(exc.orig, "diag", None)
-    context = (getattr(about, "context", None) or "").splitlines()
-    told = [getattr(about, "message_detail", None), *(c for c in context if c.startswith("COPY"))]
+    names = {kind: getattr(about, f"{kind}_name", None) for kind in ("constraint", "column")}
+    told = [
+        f"{kind} {name}" for kind, name in names.items() if name and name not in first_line(exc)
+    ]
+    if (getattr(exc.orig, "pgcode", None) or "").startswith("42"):
+        told.append(getattr(about, "message_detail", None) or "")
+    line = _COPY.search(getattr(about, "context", None) or "")
+    told.append(line[0] if line else "")
     return "".join(f" ({one.rstrip('.')})" for one in told if one)
 
 

@@ -54,6 +54,13 @@ _MEMORY = ("java.lang.OutOfMemoryError", "MemoryError")
 
 _CONDITION = re.compile(r"\[([A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*)\] ([^\n]+)")
 _CAUSED = re.compile(r"^Caused by: (?:[\w$]+\.)*([\w$]+): ([^\n]+)", re.MULTILINE)
+# Java's exceptions in the text of one, where it names them itself, each with its condition if it has one.
+_RAISED = re.compile(
+    r"(?:^Caused by: |^: |JVM stacktrace:\n)(?:[\w$]+\.)*([\w$]+)(?:: \[([A-Z][A-Z0-9_.]*)\])?",
+    re.MULTILINE,
+)
+_LEADING = re.compile(r"\[([A-Z][A-Z0-9_.]*)\] ")
+_AUTHORS = "USER_RAISED_EXCEPTION"
 _FRAME = re.compile(r'^\s*File "(.+?)", line (\d+), in (.+)$')
 _PATH = re.compile(r"(?:reading file|Path does not exist:|File) ((?:[a-z0-9]+:)?/[^\s\"']+)")
 
@@ -81,6 +88,60 @@ def translated(exc: BaseException) -> LedgerError:
 def one_line(exc: BaseException) -> str:
     """What the ledger says of it, whatever others have put into it, in one line."""
     return " ".join(line.strip() for line in str(translated(exc)).splitlines() if line.strip())
+
+
+def recorded(exc: BaseException) -> str:
+    """What the ledger keeps of it, in one line. Its readers may not see records, which the words of Spark, Java
+    and libraries may quote: of these it keeps the names, the file and the place."""
+    if not isinstance(exc, Exception):  # it was interrupted
+        return type(exc).__name__
+    known = translated(exc)
+    told = one_line(known) if known is exc or not _may_quote(exc) else _named(exc)
+    return f"{type(known).__name__}: {told}"
+
+
+def _may_quote(exc: Exception) -> bool:
+    """Whether a record may be in the words of somebody else's error. Not in ours, in those of a plan that cannot
+    be made; in those of a stage's own code whatever its author puts there."""
+    if _setting(exc) or _full_disk(exc):
+        return False
+    if read_failure(exc):
+        return True
+    if _out_of_memory(exc):
+        return False
+    text = str(exc)
+    worker = _worker_failure(text)
+    if worker is not None:
+        return worker[0] is None and not worker[1].startswith("ledger.errors.")
+    if not _is_sparks(exc):
+        return _place(exc) is None
+    conditions = [name for name, _ in _CONDITION.findall(text) if name not in _WRAPPERS]
+    planned = any(kind.__name__ == "AnalysisException" for kind in type(exc).__mro__)
+    return not planned and conditions[-1:] != [_AUTHORS]
+
+
+def _named(exc: Exception) -> str:
+    """Class and condition of the innermost exception, with the file that it was about and where it was raised."""
+    text = str(exc)
+    leading, worker = _LEADING.match(text), _worker_failure(text)
+    raised = [(type(exc).__name__, leading[1] if leading else ""), *_RAISED.findall(text)]
+    name, condition = next((one for one in raised[::-1] if one[1] not in _WRAPPERS), raised[0])
+    if worker is not None:
+        name, condition = re.split(r"[^\w.]", worker[1])[0], ""
+    told = f"{name} [{condition}]" if condition else name
+    path = _PATH.search(text) if read_failure(exc) else None
+    if path:
+        told += " of " + path[1].rstrip(".,")
+    where = _place(exc) or (None if _is_sparks(exc) else _innermost(exc))
+    if where:
+        told += f" ({where})"
+    return f"{told}. The driver's log, or ackledger --verbose, has its words"
+
+
+def _innermost(exc: Exception) -> str | None:
+    """Where it was raised, in whoever's code."""
+    frames = traceback.extract_tb(exc.__traceback__)
+    return f"{frames[-1].filename}:{frames[-1].lineno}, in {frames[-1].name}" if frames else None
 
 
 def noted(exc: BaseException) -> str:
@@ -202,7 +263,7 @@ def _condition(text: str) -> str | None:
         return ": ".join(causes[-1])[:_LONGEST] if causes else None
     name, said = found[-1]
     said = re.sub(r"\s*SQLSTATE: \w+.*$", "", said).strip()[:_LONGEST]
-    return said if name == "USER_RAISED_EXCEPTION" else f"[{name}] {said}"
+    return said if name == _AUTHORS else f"[{name}] {said}"
 
 
 def explained(exc: BaseException, what: str, advice: str) -> LedgerError:

@@ -32,7 +32,7 @@ def stage_rows(rows: DataFrame, step: SinkStep, folder: str) -> Manifest:
         )
     if "://" not in folder:
         _close_staging(Path(folder))
-    require_writable(folder, f"the path of sink {step.name!r}, or ACKLEDGER_DATA,")
+    require_writable(folder, f"the path of sink {step.name!r}, or ACKLEDGER_OUTPUT,")
     writer = rows.write.mode("append").options(**WRITTEN)
     if names:
         writer = writer.partitionBy(*names)

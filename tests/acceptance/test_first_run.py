@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import sysconfig
 import tempfile
 import venv
 from pathlib import Path
@@ -17,7 +16,7 @@ from deltalake import DeltaTable
 from sqlalchemy import create_engine, text
 
 from ledger.database import embedded
-from tests.support.wheels import build_wheel
+from tests.support.wheels import build_wheel, link_requirements
 
 DAY = ("--interval-start", "2026-01-01", "--interval-end", "2026-01-02")
 SHOP = "shop:pipeline"
@@ -75,12 +74,12 @@ class Newcomer:
     def __init__(self, folder: Path, python: Path):
         self.project = folder / "project"
         self.project.mkdir()
-        names = ("ACKLEDGER_", "PYSPARK_", "PYTHON", "AIRFLOW", "VIRTUAL_ENV")
+        names = ("ACKLEDGER_", "PYSPARK_", "SPARK_", "PYTHON", "AIRFLOW", "VIRTUAL_ENV")
         kept = {name: value for name, value in os.environ.items() if not name.startswith(names)}
         self._command = str(python.parent / "ackledger")
         self.environment = {
             **kept,
-            "PATH": os.pathsep.join([str(python.parent), os.environ["PATH"]]),
+            "PATH": os.pathsep.join([str(python.parent), *_others(os.environ["PATH"])]),
             "ACKLEDGER_HOME": str(folder / "home"),
         }
 
@@ -90,8 +89,8 @@ class Newcomer:
             [self._command, *arguments], env=self.environment, cwd=self.project, capture_output=True, text=True, check=False
         )  # fmt: skip
         assert done.returncode == code, done.stdout + done.stderr
-        assert "WARNING" not in done.stderr
-        assert "Warning" not in done.stderr
+        said = done.stdout + done.stderr
+        assert not [word for word in ("WARN", "Warning") if word in said], said
         return done
 
     def json(self, *arguments: str, code: int = 0):
@@ -99,25 +98,30 @@ class Newcomer:
         return json.loads(self.run(*arguments, "--json", code=code).stdout)
 
 
-@pytest.fixture(scope="module")
-def installed(tmp_path_factory):
-    """The Python of an environment that has only the wheel and what it depends on.
+def _others(path: str) -> list[str]:
+    """The folders of programs, Java's among them, but for those of this environment."""
+    own = Path(sys.executable).parent.resolve()
+    return [one for one in path.split(os.pathsep) if one and Path(one).resolve() != own]
 
-    The dependencies are those of this environment, found by their folder, not downloaded again; this
-    project's own, which is installed here from its sources, is not: its .pth file is not read there.
-    """
-    folder = tmp_path_factory.mktemp("wheel")
-    wheel = build_wheel(folder)
-    venv.create(folder / "env", with_pip=False, symlinks=True)
-    python = folder / "env" / "bin" / "python"
-    place = next((folder / "env" / "lib").glob("python*/site-packages"))
-    (place / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    options = ["--no-deps", "--no-index", "--quiet", "--disable-pip-version-check"]
-    subprocess.run(
-        [sys.executable, "-m", "pip", "--python", python, "install", *options, "--ignore-installed", wheel],
-        check=True,
-    )  # fmt: skip
-    return python
+
+@pytest.fixture(scope="module")
+def installed():
+    """The Python of an environment that has only the wheel and what the wheel says it depends on, linked
+    from this environment instead of downloaded."""
+    with tempfile.TemporaryDirectory(prefix="ackledger-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        wheel = build_wheel(folder)
+        venv.create(folder / "env", with_pip=False, symlinks=True)
+        python = folder / "env" / "bin" / "python"
+        place = next((folder / "env" / "lib").glob("python*/site-packages"))
+        options = ["--no-deps", "--no-index", "--quiet", "--disable-pip-version-check"]
+        subprocess.run(
+            [sys.executable, "-m", "pip", "--python", python, "install", *options, wheel],
+            check=True,
+        )
+        link_requirements(next(place.glob("ackledger-*.dist-info")), place)
+        yield python
 
 
 @pytest.fixture

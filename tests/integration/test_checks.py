@@ -114,6 +114,18 @@ def test_each_thing_that_is_missing_is_named(settings, migrated, monkeypatch, tm
     assert str(raised.value) == f"2 things are wrong: (1) {sold}; (2) {orders}"
 
 
+def test_sinks_are_looked_at_in_the_output_folder(settings, migrated, tmp_path):
+    """With an output folder that is closed the data folder does not matter to a sink."""
+    (tmp_path / "made").write_text("")
+    made = Pipeline("letters")
+    made.source("letters", FileSource("in.csv", schema="letter STRING"))
+    made.sink("shelf", ParquetSink("out"), reads="letters")
+    elsewhere = settings.model_copy(update={"output": str(tmp_path / "made")})
+    said = wrong(examine(elsewhere, made, None))["sink shelf"]
+    assert f"{tmp_path}/made/out cannot be written to" in said
+    assert "ACKLEDGER_OUTPUT" in said
+
+
 def test_tables_are_looked_at(settings, migrated, monkeypatch, target, tmp_path):
     """A source table lacks a column, a sink's table has one of another type: known before the run."""
     monkeypatch.setenv("SHOP_URL", url_of(target))

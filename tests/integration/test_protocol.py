@@ -5,9 +5,11 @@ import sys
 import threading
 import time
 from functools import partial
+from types import SimpleNamespace
 from uuid import UUID
 
 import pytest
+from py4j.protocol import Py4JError
 
 from ledger import running
 from ledger.errors import FencedError, InputError, IntegrityError, NotReadyError
@@ -16,6 +18,7 @@ from ledger.queries import batches
 from ledger.queries.runs import Emitted
 from ledger.recovery import finished
 from ledger.requests import Interval, RunKey
+from ledger.running import _mark_failed
 from ledger.settings import Settings
 from ledger.settlement import settle_once
 from ledger.spark.job import Job
@@ -470,3 +473,19 @@ def test_attempt_numbers_grow(database):
     """Commands that begin one after the other have growing numbers, whatever batch they run."""
     numbers = [begin(database).number for _ in range(100)]
     assert numbers == sorted(set(numbers))
+
+
+def test_a_failed_run_keeps_no_record(database):
+    """What the ledger keeps of a failed run is class, condition and place: Java's words, which hold a record, are
+    not for whoever reads the ledger."""
+    batch = opened(database, pipeline())
+    emit(database, batch, 1)
+    run = started(database, batch.batch_id, "middle")
+    said = (
+        "SparkException: [MALFORMED_RECORD_IN_PARSING] Malformed records are detected: [7,marked]"
+    )
+    error = Py4JError(f"An error occurred while calling o1.parquet.\n: org.apache.spark.{said}\n")
+    _mark_failed(SimpleNamespace(database=database), run, error)
+    kept = one(database, "SELECT failure FROM stage_run WHERE state = 'failed'").failure
+    assert kept.startswith("StageError: SparkException [MALFORMED_RECORD_IN_PARSING]. ")
+    assert "marked" not in kept

@@ -2,11 +2,13 @@
 
 import errno
 import logging
+import re
 import sys
+from fractions import Fraction
 
 import pytest
 from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
+from pyspark.errors import AnalysisException, PySparkException
 
 from ledger import cli, run_step
 from ledger.cli import failing
@@ -26,7 +28,7 @@ from ledger.errors import (
 from ledger.listing import list_files
 from ledger.settings import VERBOSE, Settings
 from ledger.settlement import Settlement
-from ledger.spark.failures import _own_frame, told, translated
+from ledger.spark.failures import _own_frame, recorded, told, translated
 from ledger.states import BatchStatus
 
 JAVA = "\tat org.apache.spark.scheduler.Task.run(Task.scala:147)\n\t... 1 more\n"
@@ -204,6 +206,69 @@ def test_own_code_is_named_by_its_line():
     assert str(translated(broken.value)) == "SyntaxError: invalid syntax (/home/me/orders.py:1)"
     own = NotReadyError("wait")
     assert translated(own) is own
+
+
+LIBRARY = WORKER.replace("/home/me/", SITE + "pandas/").replace("'x'", "marked")
+QUOTING = {
+    "a condition": (
+        Py4JError(f"{CALL}[TASK_WRITE_FAILED] Task failed.\n{JAVA}Caused by: x.SparkRuntimeException: "
+                  f"[MALFORMED_CSV_RECORD] Malformed CSV record: 7,marked SQLSTATE: KD000\n{JAVA}"),
+        "StageError: SparkRuntimeException [MALFORMED_CSV_RECORD]",
+    ),
+    "its own condition": (
+        PySparkException("[CAST_INVALID_INPUT] The value 'marked' cannot be cast"),
+        "StageError: PySparkException [CAST_INVALID_INPUT]",
+    ),
+    "only a wrapper": (PySparkException("[TASK_WRITE_FAILED] marked"), "StageError: PySparkException [TASK_WRITE_FAILED]"),
+    "a Java exception": (
+        Py4JError(f"{CALL}no\n{JAVA}Caused by: java.lang.IllegalStateException: 7,marked\n"),
+        "StageError: IllegalStateException",
+    ),
+    "a file": (
+        Py4JError(f"{READING}a.csv. SQLSTATE: KD001\n{JAVA}Caused by: java.io.EOFException: 7,marked\n"),
+        "InputError: EOFException of file:///in/a.csv",
+    ),
+    "a library on an executor": (PySparkException(LIBRARY), "StageError: ValueError"),
+    "a library on the driver": (ValueError("7,marked"), "LedgerError: ValueError"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", QUOTING)
+def test_the_ledger_keeps_no_words_that_may_quote_a_record(name):
+    """Of what Spark, Java and libraries say, the ledger keeps the class, the condition and the file."""
+    raised, kept = QUOTING[name]
+    assert "marked" not in recorded(raised)
+    assert recorded(raised).startswith(f"{kept}. ")
+    assert len(recorded(raised).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("raised", "kept"),
+    [
+        (StageError("two\n lines"), "StageError: two lines"),
+        (PySparkException(WORKER), f"StageError: {translated(PySparkException(WORKER))}"),
+        (
+            Py4JError(CALL + "x\nCaused by: y.Z: [USER_RAISED_EXCEPTION] no such shop SQLSTATE: P0001\n"),
+            "StageError: no such shop",
+        ),
+        (AnalysisException("[UNRESOLVED_COLUMN] no column `a`"), "StageError: [UNRESOLVED_COLUMN] no column `a`"),
+        (KeyboardInterrupt(), "KeyboardInterrupt"),
+    ],
+)  # fmt: skip
+def test_the_ledger_keeps_what_was_meant_for_readers(raised, kept):
+    """The ledger's own words, those of a stage's code and those about a plan are kept, in one line."""
+    assert recorded(raised) == kept
+
+
+def test_a_place_is_kept_where_nobodys_own_code_raised():
+    """Of an exception of a library on the driver the ledger keeps the line of the library."""
+    with pytest.raises(ValueError, match="marked") as caught:
+        Fraction("marked")
+    library = caught.value.with_traceback(caught.value.__traceback__.tb_next)
+    assert re.match(
+        r"LedgerError: ValueError \(\S*/fractions\.py:\d+, in __new__\)\. ", recorded(library)
+    )
+    assert "marked" not in recorded(library)
 
 
 def test_a_setting_that_cannot_be(monkeypatch):

@@ -1,11 +1,16 @@
 """What the wheel installs, and what spark-submit runs of it."""
 
+import ast
 import re
 import subprocess
 import sys
+import tomllib
 import zipfile
+from importlib.metadata import packages_distributions
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from ledger.airflow.pipelines import APPLICATION
 from ledger.errors import EXIT_PERMANENT
@@ -19,6 +24,32 @@ def test_the_wheel_has_one_package(tmp_path):
     tops = {name.split("/")[0] for name in names if ".dist-info/" not in name}
     assert tops == {"ledger"}
     assert {"ledger/run_step.py", "ledger/migrations/env.py", "ledger/py.typed"} <= set(names)
+
+
+def test_what_is_imported_is_declared():
+    """Whatever the package imports is of a distribution that it depends on; what Airflow's part imports may be of
+    its extra."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    always = _names(project["dependencies"])
+    extra = always | _names(project["optional-dependencies"]["airflow"])
+    providers = packages_distributions()
+    for path in [*(ROOT / "ledger").rglob("*.py"), *(ROOT / "migrations").rglob("*.py")]:
+        declared = extra if path.parent.name == "airflow" else always
+        for name in _imported(path) - sys.stdlib_module_names - {"ledger"}:
+            found = {canonicalize_name(one) for one in providers[name]}
+            assert found & declared, f"{path} imports {name}"
+
+
+def _names(requirements):
+    return {canonicalize_name(Requirement(one).name) for one in requirements}
+
+
+def _imported(path):
+    """The top-level names of a module's imports, wherever they stand."""
+    found = list(ast.walk(ast.parse(path.read_text())))
+    names = [alias.name for node in found if isinstance(node, ast.Import) for alias in node.names]
+    names += [node.module for node in found if isinstance(node, ast.ImportFrom) and not node.level]
+    return {name.split(".")[0] for name in names}
 
 
 @pytest.mark.parametrize("program", [APPLICATION, ROOT / "jobs" / "run_step.py"])

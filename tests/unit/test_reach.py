@@ -43,6 +43,22 @@ def test_the_first_closed_folder_is_found(open_folder, bits, closed):
     assert found == ((open_folder / "a").resolve() if closed else None)
 
 
+def test_a_link_is_passed_from_both_sides(open_folder):
+    """A link does not open the closed folder that it lies in, nor the one that it leads to."""
+    for name in ("open", "closed"):
+        (open_folder / name).mkdir()
+        (open_folder / name / "file").touch(0o755)
+    (open_folder / "closed" / "link").symlink_to(open_folder / "open")
+    (open_folder / "open" / "link").symlink_to(open_folder / "closed")
+    (open_folder / "closed").chmod(0o700)
+    closed = (open_folder / "closed").resolve()
+    for link in ("closed/link", "open/link"):
+        found = first_closed(open_folder / link / "file", STRANGER)
+        assert found is not None
+        assert found.resolve() == closed
+    assert first_closed(open_folder / "open" / "file", STRANGER) is None
+
+
 def test_groups_and_owners_pass(open_folder):
     """A group of the user passes by the group's bit, the owner by its own, whatever others may."""
     open_folder.chmod(0o710)

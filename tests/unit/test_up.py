@@ -11,34 +11,53 @@ from scripts import up
 from scripts.airflow_env import ROOT
 
 
-def test_folders_of_ones_own_are_only_read(tmp_path, monkeypatch):
-    """With DAGS= and DATA= the services use these folders, and neither input, bytecode nor logs go there."""
+def test_folders_of_ones_own_are_only_read(tmp_path, monkeypatch, capsys):
+    """With DAGS= and DATA= the services use these folders, and neither input, output, bytecode nor logs go there."""
     dags, data, home = tmp_path / "my dags", tmp_path / "data", tmp_path / "home"
     dags.mkdir()
     data.mkdir()
     given = {}
     monkeypatch.setenv("ACKLEDGER_HOME", str(home))
-    monkeypatch.setenv("ACKLEDGER_DATA", "put back afterwards")
-    monkeypatch.delenv("ACKLEDGER_DATA")
+    for name in ("ACKLEDGER_DATA", "ACKLEDGER_OUTPUT"):
+        monkeypatch.setenv(name, "put back afterwards")
+        monkeypatch.delenv(name)
     monkeypatch.setattr(up, "up", lambda *args, **options: given.update(args=args, **options) or "")
     monkeypatch.setattr("sys.argv", ["up", "--dags", str(dags), "--data", str(data)])
     assert up.main() == 0
+    folders = f"export ACKLEDGER_DATA={data} ACKLEDGER_OUTPUT={home}/output"
+    assert folders in capsys.readouterr().out
     settings, _, used = given["args"]
     assert (settings.data, used, given["flights"]) == (str(data), dags, False)
     environment = up.service_environment(settings, "postgresql://airflow", dags)
     assert environment["AIRFLOW__CORE__DAGS_FOLDER"] == str(dags)
     assert environment["ACKLEDGER_DATA"] == str(data)
+    assert environment["ACKLEDGER_OUTPUT"] == str(home / "output")
     assert environment["PYTHONDONTWRITEBYTECODE"] == "1"
     assert str(dags) in environment["PYTHONPATH"].split(":")
     assert environment["AIRFLOW__LOGGING__BASE_LOG_FOLDER"].startswith(str(home))
+
+
+def test_an_output_folder_of_ones_own_is_used(tmp_path, monkeypatch):
+    """With DATA= an ``ACKLEDGER_OUTPUT`` that is set stays, as a whole path."""
+    given = {}
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ACKLEDGER_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("ACKLEDGER_DATA", "elsewhere")
+    monkeypatch.setenv("ACKLEDGER_OUTPUT", "made")
+    monkeypatch.setattr(up, "up", lambda *args, **_: given.update(args=args) or "")
+    monkeypatch.setattr("sys.argv", ["up", "--data", str(tmp_path)])
+    assert up.main() == 0
+    environment = up.service_environment(given["args"][0], "postgresql://airflow", up.DAGS)
+    assert environment["ACKLEDGER_OUTPUT"] == str(tmp_path / "made")
 
 
 def test_the_projects_own_dags_are_the_default(tmp_path, monkeypatch):
     """Without DAGS= and DATA= the project's DAGs run over the flights of 2013."""
     given = {}
     monkeypatch.setenv("ACKLEDGER_HOME", str(tmp_path))
-    monkeypatch.setenv("ACKLEDGER_DATA", "put back afterwards")
-    monkeypatch.delenv("ACKLEDGER_DATA")
+    for name in ("ACKLEDGER_DATA", "ACKLEDGER_OUTPUT"):
+        monkeypatch.setenv(name, "put back afterwards")
+        monkeypatch.delenv(name)
     monkeypatch.setattr(up, "up", lambda *args, **options: given.update(args=args, **options) or "")
     monkeypatch.setattr("sys.argv", ["up"])
     assert up.main() == 0
@@ -46,6 +65,7 @@ def test_the_projects_own_dags_are_the_default(tmp_path, monkeypatch):
     assert given["flights"]
     environment = up.service_environment(Settings(), "postgresql://airflow", ROOT / "dags")
     assert environment["ACKLEDGER_DATA"] == str(tmp_path / "data")
+    assert environment["ACKLEDGER_OUTPUT"] == str(tmp_path / "data")
     assert "PYTHONDONTWRITEBYTECODE" not in environment
 
 
