@@ -119,7 +119,7 @@ def crash_at(point: str) -> Fault:
 
         with ExitStack() as stack:
             stack.enter_context(patch(target, die))
-            stack.enter_context(patch("ledger.running._mark_failed", lambda *arguments: None))
+            stack.enter_context(patch("ledger.running._end", lambda *arguments: None))
             if point == "deltas_posted":  # few would be posted with the commit
                 stack.enter_context(patch.object(folding, "FEW_ROWS", -1))
             yield

@@ -20,7 +20,7 @@ for _name in [
 _AIRFLOW_HOME = tempfile.TemporaryDirectory(prefix="ackledger-airflow-")
 os.environ["AIRFLOW_HOME"] = _AIRFLOW_HOME.name
 os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
-from tests.support import jvm  # noqa: E402
+from tests.support import collected, jvm  # noqa: E402
 
 os.environ.update(jvm.environment())
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
@@ -41,8 +41,11 @@ TABLES = (
 
 # Tests of these files share a running Airflow, a Spark Connect server, or a batch's life: one worker runs them in turn.
 _SHARED = ("test_airflow.py", "test_chaos.py", "test_connect.py", "test_crash_")
-LONG = frozenset(
-    line for line in (ROOT / "tests" / "exhaustive.txt").read_text().splitlines() if line[:1] != "#"
+# What make test leaves out, and of each the sister that stays.
+LONG = dict(
+    line.partition("  # ")[::2]
+    for line in (ROOT / "tests" / "exhaustive.txt").read_text().splitlines()
+    if line[:1] != "#"
 )
 # Durability against a loss of power, which no test has: a killed process proves the same without.
 _HASTY = ("fsync", "full_page_writes", "synchronous_commit")
@@ -61,6 +64,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
     return FilesThatShare(config, log)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Set aside what ``make test-all`` alone runs."""
     for item in items:
@@ -68,6 +72,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.exhaustive)
     for module in {item.module for item in items if hasattr(item.module, "OFTEN")}:
         _set_aside([item for item in items if item.module is module], module.OFTEN)
+    for item in items:
+        aside = item.get_closest_marker("exhaustive") is not None
+        collected.TESTS[item.nodeid.removeprefix("tests/")] = aside
 
 
 def _set_aside(items: list[pytest.Item], often: frozenset[str]) -> None:

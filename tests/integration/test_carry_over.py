@@ -395,33 +395,46 @@ def test_columns_that_changed(spark):
         testing.replay(result, shop(version="new"))
 
 
-def test_a_stage_that_was_not_there(spark):
-    """A stage that the batch did not have, or had with other inputs, or as a whole one, has no rows to carry over."""
-    result = testing.run_batch(shop(lose=[2]), SHOP, spark=spark)
-    more = shop()
-    more._steps["total"] = replace(more._steps["total"], inputs=("sorted_out",))
-    more.stage(reads="checked")(sorted_out)
-    with pytest.raises(InputError, match=r"'sorted_out': .* stages were checked, total, published"):
-        testing.replay(result, more)
+def with_a_stage_more():
+    made = shop()
+    made._steps["total"] = replace(made._steps["total"], inputs=("sorted_out",))
+    made.stage(reads="checked")(sorted_out)
+    return made
 
-    result = testing.run_batch(shop(lose=[2]), SHOP, spark=spark)
+
+def with_other_inputs():
     made = Pipeline("shop", guarantee="at_least_once")
     made.source("orders", FileSource("orders.csv", schema=ORDERS))
     made.stage(reads="orders")(published)
     made.stage(reads="published", whole=True, unit="customer")(checked)
     made.sink("sales", ParquetSink("sales"), reads="checked")
-    with pytest.raises(InputError, match=r"'published': .* it read total there"):
-        testing.replay(result, made)
+    return made
 
-    result = testing.run_batch(shop(lose=[2]), SHOP, spark=spark)
+
+def with_a_stage_that_was_whole():
     made = Pipeline("shop", guarantee="at_least_once")
     made.source("orders", FileSource("orders.csv", schema=ORDERS))
     made.stage(reads="orders")(checked)
     made.stage(reads="checked")(total)
     made.stage(reads="total", whole=True, unit="customer")(published)
     made.sink("sales", ParquetSink("sales"), reads="published")
-    with pytest.raises(InputError, match=r"'total': .* of several records, or not tracked"):
-        testing.replay(result, made)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        (with_a_stage_more, r"'sorted_out': .* stages were checked, total, published"),
+        (with_other_inputs, r"'published': .* it read total there"),
+        (with_a_stage_that_was_whole, r"'total': .* of several records, or not tracked"),
+    ],
+    ids=["not there", "other inputs", "whole"],
+)
+def test_a_stage_that_was_not_there(spark, changed, told):
+    """A stage that the batch did not have, or had with other inputs, or as a whole one, has no rows to carry over."""
+    result = testing.run_batch(shop(lose=[2]), SHOP, spark=spark)
+    with pytest.raises(InputError, match=told):
+        testing.replay(result, changed())
 
 
 def sorted_out(rows):

@@ -290,7 +290,7 @@ def test_what_a_dead_run_showed_in_a_table_gives_way(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(running, "_mark_failed", lambda *arguments: None)
+        patched.setattr(running, "_end", lambda *arguments: None)
         publisher = type(publisher_of(run.job.settings, made.name, made.step("out")))
         shows = publisher.publish
         patched.setattr(publisher, "publish", lambda *given: dies(shows(*given)))

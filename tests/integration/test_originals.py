@@ -111,7 +111,7 @@ def test_timeout_is_reset_while_the_stage_lives(runner, tmp_path, monkeypatch):
     found = []
     run = runner(piped(slow))
     batch = day_of(run, 0)
-    monkeypatch.setattr("ledger.running._mark_failed", lambda *arguments: None)
+    monkeypatch.setattr("ledger.running._end", lambda *arguments: None)
     with pytest.raises(testing.Crash):
         run.steps(batch)
     assert found == [BatchStatus.OPEN] * 3

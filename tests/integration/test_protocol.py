@@ -18,7 +18,7 @@ from ledger.queries import batches
 from ledger.queries.runs import Emitted
 from ledger.recovery import finished
 from ledger.requests import Interval, RunKey
-from ledger.running import _mark_failed
+from ledger.running import _end
 from ledger.settings import Settings
 from ledger.settlement import settle_once
 from ledger.spark.job import Job
@@ -485,7 +485,7 @@ def test_a_failed_run_keeps_no_record(database):
         "SparkException: [MALFORMED_RECORD_IN_PARSING] Malformed records are detected: [7,marked]"
     )
     error = Py4JError(f"An error occurred while calling o1.parquet.\n: org.apache.spark.{said}\n")
-    _mark_failed(SimpleNamespace(database=database), run, error)
+    _end(SimpleNamespace(database=database), run, error)
     kept = one(database, "SELECT failure FROM stage_run WHERE state = 'failed'").failure
     assert kept.startswith("StageError: SparkException [MALFORMED_RECORD_IN_PARSING]. ")
     assert "marked" not in kept

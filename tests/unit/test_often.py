@@ -1,37 +1,62 @@
 """What ``make test`` leaves to ``make test-all``."""
 
-import os
 import re
 import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import LONG
+from tests.support.collected import TESTS
 
 ROOT = Path(__file__).resolve().parents[2]
-FILES = sorted((ROOT / "tests" / "integration").glob("test_crash_*.py"))
+CRASHES = sorted((ROOT / "tests" / "integration").glob("test_crash_*.py"))
+LISTED = """
+import pytest
+
+if pytest.main(["--collect-only", "-q", "-p", "no:xdist", "tests"]):
+    raise SystemExit("the tests cannot be collected")
+
+from tests.support.collected import TESTS
+
+for name, aside in TESTS.items():
+    print("NAME", aside, name)
+"""
 
 
-def collected(*arguments):
-    """What pytest would run, a line each; whatever options of pytest's the caller's shell has."""
-    collect = [sys.executable, "-m", "pytest", "--collect-only", "-q", *arguments]
-    clean = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}
-    run = subprocess.run(collect, capture_output=True, text=True, cwd=ROOT, check=True, env=clean)
-    return run.stdout
+@pytest.fixture(scope="module")
+def collected():
+    """Each test's name, and whether it is set aside: of this run if that is of all tests, else of another."""
+    files = {
+        path.relative_to(ROOT / "tests").as_posix() for path in (ROOT / "tests").rglob("test_*.py")
+    }
+    if {name.split("::")[0] for name in TESTS} >= files:
+        return TESTS
+    listed = subprocess.run(
+        [sys.executable, "-c", LISTED],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=True,
+    )
+    lines = re.findall(r"^NAME (True|False) (.+)$", listed.stdout, re.MULTILINE)
+    return {name: aside == "True" for aside, name in lines}
 
 
-def test_every_kill_that_is_to_run_often_exists():
+def test_every_kill_that_is_to_run_often_exists(collected):
     """A case that was renamed does not drop out of ``make test`` unseen."""
-    found = collected("-m", "not exhaustive", *FILES)
-    often = set().union(*(import_module(f"tests.integration.{one.stem}").OFTEN for one in FILES))
-    assert often == set(re.findall(r"\[(.+)\]", found))
+    files = {f"integration/{path.name}" for path in CRASHES}
+    stay = [name for name, aside in collected.items() if not aside and name.split("::")[0] in files]
+    often = set().union(*(import_module(f"tests.integration.{one.stem}").OFTEN for one in CRASHES))
+    assert often == {name.partition("[")[2].removesuffix("]") for name in stay if "[" in name}
 
 
-def test_every_test_that_is_set_aside_exists():
-    """A test that was renamed comes back into ``make test``, and its name leaves the list; of each file some stay."""
-    files = sorted({name.split("::")[0] for name in LONG})
-    found = collected(*(f"tests/{file}" for file in files))
-    names = {line.removeprefix("tests/") for line in found.splitlines() if "::" in line}
-    assert names >= LONG
-    assert {name.split("::")[0] for name in names - LONG} == set(files)
+def test_every_test_that_is_set_aside_has_a_sister(collected):
+    """A name on the list is a test, of each file some stay, and each is followed by the name of a
+    sister that ``make test`` runs."""
+    stay = {name for name, aside in collected.items() if not aside}
+    assert LONG.keys() - collected.keys() == set()
+    assert set(LONG.values()) - stay == set()
+    assert {name.split("::")[0] for name in LONG} <= {name.split("::")[0] for name in stay}

@@ -1,0 +1,3 @@
+"""The tests that pytest has found in this process."""
+
+TESTS: dict[str, bool] = {}  # by name: whether only ``make test-all`` runs it
