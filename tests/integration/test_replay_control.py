@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from sqlalchemy import event
+from sqlalchemy import event, text
 
 from ledger.errors import NotReadyError
 from ledger.opening import open_replay
@@ -76,14 +76,30 @@ def nested_loops(database):
     event.remove(database.writer, "begin", force)
 
 
+def taken_by_a_subquery(database):
+    """How many messages a claim of 2 takes with its limit in a subquery; it is rolled back."""
+    claim = text("""
+        UPDATE failed_message SET status = 'replaying', replay_batch_id = original_batch_id
+        WHERE message_id IN (
+          SELECT m.message_id FROM failed_message m JOIN failed_root r ON r.root_id = m.root_id
+          ORDER BY m.attempts, m.message_id LIMIT 2 FOR UPDATE OF m
+        ) AND status = 'failed'
+    """)
+    with database.writer.connect() as connection, connection.begin() as transaction:
+        taken = connection.execute(claim).rowcount
+        transaction.rollback()
+    return taken
+
+
 @pytest.mark.parametrize("options", [{"replay_limit": 2}, {"max_pending": 2}], ids=str)
 def test_limit_holds_with_every_plan(nested_loops, options):
-    """A replay takes no more than replay_limit, or than max_pending leaves room for, whatever plan
-    is chosen."""
+    """A replay takes no more than replay_limit, or than max_pending leaves room for, by a plan too
+    that runs a limited subquery for each row."""
     made = pipeline(**options)
     first = pipeline()  # max_pending would read the original in parts
     batch, roots = whole_batch(nested_loops, first, 5, lose_sink=[0, 1, 2, 3, 4])
     settle_once(nested_loops, batch.batch_id)
+    assert taken_by_a_subquery(nested_loops) > 2
     assert claimed(nested_loops, replayed(nested_loops, made, batch.batch_id)) == list(roots[:2])
 
 
