@@ -497,7 +497,7 @@ try:
 except SystemExit as end:
     assert not end.code, end
 loaded = {name.partition(".")[0] for name in sys.modules}
-assert not loaded & {"pyspark", "py4j"}, loaded
+assert not loaded & {"pyspark", "py4j", "pandas"}, loaded
 """
 
 

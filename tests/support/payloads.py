@@ -12,16 +12,21 @@ from ledger.queries.batches import Batch
 
 
 def write_snapshot(
-    database: Database, batch: Batch, folder: Path, rows: list[dict[str, Any]], files: int = 2
+    database: Database,
+    batch: Batch,
+    folder: Path,
+    rows: list[dict[str, Any]],
+    files: int = 2,
+    group_rows: int = 2,
 ) -> list[Path]:
-    """Write the rows of a batch's source, in order, to files of small row groups, and list them in
-    the ledger."""
+    """Write the rows of a batch's source, in order, to files of row groups that are small by
+    default, and list them in the ledger."""
     schema = pa.Table.from_pylist(rows).schema
     share, made = -(-len(rows) // files), []
     for number in range(files):
         part = rows[number * share : (number + 1) * share]
         path = folder / f"part-{number}.parquet"
-        pq.write_table(pa.Table.from_pylist(part, schema), path, row_group_size=2)
+        pq.write_table(pa.Table.from_pylist(part, schema), path, row_group_size=group_rows)
         made.append((path, number * share, len(part)))
     with database.writer.begin() as connection:
         for path, first, count in made:
