@@ -22,9 +22,12 @@ from ledger.cli.base import app
 from ledger.errors import InputError, LedgerError, NotReadyError
 from ledger.explaining import explain
 from ledger.giving_up import give_up
+from ledger.opening import open_replay
 from ledger.payloads import keep_all, keep_payloads, try_to_keep
 from ledger.queries import payloads as queries
 from ledger.queries import publications, reports
+from ledger.requests import RunKey, Selection
+from ledger.settings import Settings
 from ledger.settlement import settle_once, wake
 from ledger.snapshots import MOST_CHARACTERS
 from ledger.states import Outcome
@@ -486,6 +489,27 @@ def test_a_replay_that_was_refused_is_not_done(database, cli, monkeypatch):
     assert "nothing to replay" not in told
     monkeypatch.setattr(running, "_originals", lambda *arguments: [])
     assert "nothing to replay" in cli("replay", "jobs.flights:pipeline")
+
+
+def test_an_interrupted_replay_is_asked_for_by_its_run_id(database, cli, monkeypatch):
+    """Records that an interrupted replay has claimed are no other's; its own run id opens it again."""
+    made, asked = ledgers.pipeline("flights"), []
+    found, _ = whole_batch(database, made, 3, lose_sink=[0])
+    settle_once(database, found.batch_id)
+    key = RunKey("", f"mine-{found.batch_id}")
+    open_replay(database, Settings(data="/data"), made, key, found.batch_id, Selection())
+
+    def opening(database, settings, pipeline, key, original, selection):
+        asked.append((key, original))
+        raise NotReadyError("enough is seen")
+
+    for name in ("before_replay", "_session", "keep_all"):
+        monkeypatch.setattr(running, name, lambda *arguments: None)
+    monkeypatch.setattr(running, "open_replay", opening)
+    monkeypatch.chdir(ROOT)
+    assert "nothing to replay" in cli("replay", "jobs.flights:pipeline")
+    cli("replay", "jobs.flights:pipeline", "--run-id", "mine", code=3)
+    assert asked == [(key, found.batch_id)]
 
 
 EXPLAIN = """
