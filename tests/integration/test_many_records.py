@@ -91,7 +91,7 @@ def many(database, tmp_path):
 @pytest.fixture
 def ask(migrated, tmp_path):
     """What a command answers, without Java and without pandas: at best of three times in less than 2
-    seconds of its process and of the database, or 4 times what it takes to say its version where
+    seconds of its process and of the database, or 3 times what it takes to say its version where
     that takes long."""
     given = {
         "ACKLEDGER_DATABASE_URL": migrated.url.render_as_string(hide_password=False),
@@ -113,7 +113,7 @@ def ask(migrated, tmp_path):
                 forget(migrated)
             took, said = seconds(*arguments, "--json")
             tried.append(took)
-            if took < MOST_SECONDS or took < 4 * seconds("--version")[0]:
+            if took < MOST_SECONDS or took < 3 * seconds("--version")[0]:
                 return json.loads(said)
         return pytest.fail(f"{arguments} took {tried} seconds")
 

@@ -265,16 +265,6 @@ def test_a_replay_of_another_source_does_not_empty_a_total(spark):
     assert testing.replay(result, two()).rows["totals"] == [{"n": 5}]
 
 
-def test_a_unit_taken_from_quarantine_in_vain(spark):
-    """A record that fails again takes nothing away: what was shown of its unit without it stays."""
-    result = testing.run_batch(unit_totals(poison=7, max_replays=0), ORDERED, spark=spark)
-    shown = testing.replay(result, unit_totals(poison=7, max_replays=0))
-    without = [("a", 10 * 2 * (190 - 7), 38), B]
-    assert sold(shown) == without
-    again = testing.replay(result, unit_totals(poison=7, max_replays=0), quarantined=True)
-    assert sold(again) == without
-
-
 def test_a_held_batch_waits_for_units_to_be_made_anew(spark):
     """With settle="hold" nothing is shown while a unit has to be made again without what was given up."""
     options = {"max_replays": 0, "settle": "hold"}
