@@ -157,8 +157,7 @@ class DeltaPublisher(Publisher):
         """The files to add, all of them there, and their list kept."""
         require_staged(delivery)
         files = self._folder.table_files(delivery.files)
-        if files:
-            self._folder.let_read(delivery.batch_id, delivery.version)
+        self._folder.let_read(files)
         self._folder.write_list(delivery.batch_id, delivery.version, files)
         return _Staged(files, file_fields(self._folder.file_schema(files[0])) if files else None)
 

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from ledger.errors import IntegrityError
 from ledger.manifest import DataFile
 
+PRIVATE = 0o700  # the mode of what is staged
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 
 
@@ -43,11 +44,15 @@ class TableFolder:
         """Where a run stages its files."""
         return f"{self.path}/_ackledger/batch-{batch_id}/run-{version}"
 
-    def let_read(self, batch_id: int, version: int) -> None:
-        """Open a run's files to whoever may read the table: until now they are its user's alone."""
-        if "://" not in self.path:
-            run = Path(self.staging(batch_id, version))
-            run.chmod(stat.S_IMODE(run.parent.stat().st_mode))
+    def let_read(self, files: Iterable[TableFile]) -> None:
+        """Open the folders of staged files to whoever may read the table: until now they are their user's alone."""
+        if "://" in self.path:
+            return
+        root = Path(self.path)
+        parents = {parent for file in files for parent in Path(file.path).parents}
+        for folder in (root / parent for parent in parents if parent.parts[:1] == ("_ackledger",)):
+            if stat.S_IMODE(folder.stat().st_mode) == PRIVATE:
+                folder.chmod(stat.S_IMODE(root.stat().st_mode))
 
     def list_of(self, batch_id: int, version: int) -> str:
         """Where the list of a version's files is kept."""
