@@ -6,10 +6,10 @@ from typing import Any
 from airflow.sdk import BaseOperator, BaseOperatorLink
 from airflow.sdk.exceptions import AirflowSkipException
 
+from ledger.airflow.notes import REPORT
 from ledger.airflow.submitting import connected
 
 REPLAY_DAG, ACCEPT_DAG = "ledger_replay", "ledger_accept"
-REPORT = "report"  # the XCom that has what the log says
 _log = logging.getLogger(__name__)
 
 

@@ -14,11 +14,13 @@ import pytest
 from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
+from airflow.utils.session import create_session
 from airflow.utils.types import DagRunType
 
 from ledger import FileSource, ParquetSink, Pipeline
 from ledger.airflow import pipeline_dag, replay_dag
 from ledger.airflow.intervals import interval_of
+from ledger.airflow.notes import noted
 from ledger.airflow.pipelines import _guarantee
 from ledger.errors import DeclarationError, InputError, LedgerError
 from ledger.settlement import settle_once
@@ -289,6 +291,26 @@ def last_task(dags, batch_id):
     found = run.get_task_instance("complete")
     told = [found.xcom_pull("complete", key=key) for key in ("report", "_link_NextStep")]
     return found.state, *told
+
+
+def test_the_note_of_a_run(ledger, dags):
+    """A run that has ended says in its note what its last task has reported, behind what a person wrote there; asked
+    again it says that once. A run of another DAG has none."""
+    batch, _ = whole_batch(ledger, pipeline("noted"), 4, lose_sink=[0])
+    settle_once(ledger, batch.batch_id)
+    run = dags["last_task"].test(run_conf={"batch": batch.batch_id})
+    report = run.get_task_instance("complete").xcom_pull("complete", key="report")
+    assert "1 of 4 records failed" in report
+    with create_session() as session:
+        found = session.merge(run)
+        assert found.note == f"ackledger:\n{report}"[:1000]
+        found.note = "look at plane 7"
+        for _ in range(2):
+            noted(found)
+            assert found.note == f"look at plane 7\n\nackledger:\n{report}"[:1000]
+    other = dags["ledger_accept"].test(run_conf={"batch": batch.batch_id, "reason": "none"})
+    with create_session() as session:
+        assert session.merge(other).note is None
 
 
 def test_the_last_task_is_red_until_records_are_accepted(ledger, dags, capfd):

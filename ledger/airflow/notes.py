@@ -1,0 +1,54 @@
+"""Airflow's plugin: a run of a pipeline's DAG says in its note what it has come to."""
+
+from typing import Any
+
+from airflow.listeners import hookimpl
+from airflow.plugins_manager import AirflowPlugin
+
+REPORTING, REPORT = "complete", "report"  # the task, and its XCom that has what its log says
+_MOST = 1000  # characters of a note
+_BEGINNING = "ackledger:\n"
+
+
+class RunNotes:
+    """Hears of runs that have ended, in the scheduler: a task has no means to set the note of its run."""
+
+    @hookimpl
+    def on_dag_run_success(self, dag_run: Any, msg: str) -> None:
+        """See ``noted``."""
+        noted(dag_run)
+
+    @hookimpl
+    def on_dag_run_failed(self, dag_run: Any, msg: str) -> None:
+        """See ``noted``."""
+        noted(dag_run)
+
+
+def noted(dag_run: Any) -> None:
+    """Put the report of the run's last task, if it has one, behind what its note says so far. ``dag_run`` is of the
+    scheduler's session, which commits the note with the run's state."""
+    from airflow.models.xcom import XComModel
+    from sqlalchemy.orm import object_session
+
+    session = object_session(dag_run)
+    if session is None:
+        return
+    last = dag_run.get_task_instance(REPORTING, session=session)
+    if last is None or last.state not in ("success", "failed"):
+        return
+    asked = XComModel.get_many(
+        run_id=dag_run.run_id, key=REPORT, task_ids=REPORTING, dag_ids=dag_run.dag_id
+    )
+    found = session.scalars(asked.limit(1)).first()
+    if found is None:
+        return
+    report = str(XComModel.deserialize_value(found))
+    before = (dag_run.note or "").partition(_BEGINNING)[0].rstrip()
+    dag_run.note = f"{before}\n\n{_BEGINNING}{report}".lstrip()[:_MOST]
+
+
+class AckledgerPlugin(AirflowPlugin):
+    """Found by Airflow through its entry point."""
+
+    name = "ackledger"
+    listeners = [RunNotes()]  # noqa: RUF012
