@@ -7,10 +7,10 @@ PORT ?= 8080
 unexport PYTHONDONTWRITEBYTECODE VIRTUAL_ENV PYTHONHOME
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: help setup demo test test-all chaos lint bench up down clean
+.PHONY: help setup demo test acceptance test-all chaos lint bench up down clean
 
 help: ## List the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
 setup: ## Check Java and Python, make .venv from requirements.lock
 	@scripts/setup
@@ -18,9 +18,13 @@ setup: ## Check Java and Python, make .venv from requirements.lock
 demo: setup ## Run the real pipeline over real data and show the ledger
 	@python -m demo
 
-test: setup ## Run the tests, with some of the crashes
+test: setup ## Run the tests of what is built, with some of the crashes
 	@python -m tests.support.jvm
-	@python -m pytest -n 2 -m "not exhaustive"
+	@python -m pytest -n 2 -m "not exhaustive" tests/unit tests/integration
+
+acceptance: setup ## Run the tests of what users do: a wheel, the command line, Airflow, Spark Connect
+	@python -m tests.support.jvm
+	@python -m pytest -n 2 -m "not exhaustive" tests/acceptance
 
 test-all: setup ## Run every test: every crash, the long runs, the short form of chaos
 	@python -m tests.support.jvm

@@ -211,7 +211,7 @@ def _decide_roots(
         _check_ratio(connection, batch)
     if batch.kind is BatchKind.REPLAY:
         queries.recover_rest_of_replay(connection, batch.batch_id)
-    runs.fence_all_running(connection, batch.batch_id)
+    runs.fence_running(connection, batch.batch_id)
     if not queries.mark_settled(connection, batch.batch_id, roots, failed):
         raise AssertionError("the batch is locked and was open")
     if batch.replaces_batch_id is not None:
@@ -358,7 +358,7 @@ def _abandon(connection: Connection, batch: Batch, verdict: Verdict) -> Settleme
     queries.release_messages(connection, batch.batch_id)
     if batch.kind is BatchKind.REPLAY:  # what was held for its sake may be shown now
         decide_publications(connection, batch, failed=0)
-    runs.fence_all_running(connection, batch.batch_id)
+    runs.fence_running(connection, batch.batch_id)
     runs.forget_fails(connection, batch.batch_id)
     partitions.clear_partition(connection, batch.batch_id)
     return Settlement(batch.batch_id, BatchStatus.ABANDONED, verdict.reason, True)

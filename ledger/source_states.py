@@ -67,7 +67,7 @@ def _position(connection: Connection, run: OpenedRun) -> Position | Elsewhere:
     ) is not None:
         if other.alive:
             return Elsewhere(other.batch_id, other.stage_run_id)
-        source_states.fence(connection, other.stage_run_id)
+        runs.fence_run(connection, other.stage_run_id)
     previous = checkpoints.last(connection, batch.pipeline_id, source)
     if previous is not None and previous.stage_run_id > run.run_id:
         raise _overtaken(run, previous)

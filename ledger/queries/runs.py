@@ -97,12 +97,12 @@ def insert_run(
     return int(connection.execute(statement, values).scalar_one())
 
 
-def fence_running(connection: Connection, batch_id: int, stage: str) -> None:
-    """End every running run of the step: its driver will find out at its next heartbeat."""
+def fence_running(connection: Connection, batch_id: int, stage: str | None = None) -> None:
+    """End every running run of the batch, or of its one step: their drivers find out at their next heartbeat."""
     connection.execute(
         text("""
         UPDATE stage_run SET state = 'fenced', closed_at = clock_timestamp()
-        WHERE batch_id = :batch_id AND stage = :stage AND state = 'running'
+        WHERE batch_id = :batch_id AND stage = coalesce(:stage, stage) AND state = 'running'
         """),
         {"batch_id": batch_id, "stage": stage},
     )
@@ -116,17 +116,6 @@ def fence_run(connection: Connection, run_id: int) -> None:
         WHERE stage_run_id = :id AND state = 'running'
         """),
         {"id": run_id},
-    )
-
-
-def fence_all_running(connection: Connection, batch_id: int) -> None:
-    """End every running run of a batch that was decided."""
-    connection.execute(
-        text("""
-        UPDATE stage_run SET state = 'fenced', closed_at = clock_timestamp()
-        WHERE batch_id = :id AND state = 'running'
-        """),
-        {"id": batch_id},
     )
 
 

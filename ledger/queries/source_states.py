@@ -39,17 +39,6 @@ def reading_before(
     return None if row is None else Left(**row._mapping)
 
 
-def fence(connection: Connection, run_id: int) -> None:
-    """End a running run of whichever batch."""
-    connection.execute(
-        text("""
-        UPDATE stage_run SET state = 'fenced', closed_at = clock_timestamp()
-        WHERE stage_run_id = :run AND state = 'running'
-        """),
-        {"run": run_id},
-    )
-
-
 def failed_since(connection: Connection, pipeline_id: int, source: str, run_id: int) -> bool:
     """Whether a run that read the source, later than this one, came to nothing."""
     statement = text(f"""

@@ -185,10 +185,12 @@ def _roots(rows: DataFrame) -> DataFrame:
 
 
 def _require_records(run: OpenedRun, step: SinkStep, roots: DataFrame) -> None:
-    bare = roots if run.batch.ackers == 0 else roots.where(F.col(ROOT).isNull())
+    if run.batch.ackers == 0:
+        bare, why = roots, "with ackers=0 no record can fail"
+    else:
+        bare, why = roots.where(F.col(ROOT).isNull()), "no record is theirs"
     found = bare.first()
     if found is not None:
-        why = "with ackers=0 no record can fail" if run.batch.ackers == 0 else "no record is theirs"
         raise StageError(
             f"sink {step.name!r} refuses rows, and {why}; the first: {found[FAILED]}. Fix or drop "
             "them in the stage before the sink, or change the table, then run the sink again"

@@ -1,4 +1,4 @@
-"""What ``make test`` leaves to ``make test-all``."""
+"""What ``make test`` and ``make acceptance`` leave to ``make test-all``."""
 
 import re
 import subprocess
@@ -55,7 +55,7 @@ def test_every_kill_that_is_to_run_often_exists(collected):
 
 def test_every_test_that_is_set_aside_has_a_sister(collected):
     """A name on the list is a test, of each file some stay, and each is followed by the name of a
-    sister that ``make test`` runs."""
+    sister that is run with every change."""
     stay = {name for name, aside in collected.items() if not aside}
     assert LONG.keys() - collected.keys() == set()
     assert set(LONG.values()) - stay == set()
