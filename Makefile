@@ -7,10 +7,10 @@ PORT ?= 8080
 unexport PYTHONDONTWRITEBYTECODE VIRTUAL_ENV PYTHONHOME
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: help setup demo test acceptance test-all chaos lint bench up down clean
+.PHONY: help setup demo test test-system test-all chaos lint bench up down clean
 
 help: ## List the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
 
 setup: ## Check Java and Python, make .venv from requirements.lock
 	@scripts/setup
@@ -18,15 +18,15 @@ setup: ## Check Java and Python, make .venv from requirements.lock
 demo: setup ## Run the real pipeline over real data and show the ledger
 	@python -m demo
 
-test: setup ## Run the tests of what is built, with some of the crashes
+test: setup ## Run the tests in one process each, with Spark and PostgreSQL
 	@python -m tests.support.jvm
 	@python -m pytest -n 2 -m "not exhaustive" tests/unit tests/integration
 
-acceptance: setup ## Run the tests of what users do: a wheel, the command line, Airflow, Spark Connect
+test-system: setup ## Run the tests that start processes: commands, Airflow, Spark Connect, a wheel, crashes
 	@python -m tests.support.jvm
-	@python -m pytest -n 2 -m "not exhaustive" tests/acceptance
+	@python -m pytest -n 2 -m "not exhaustive" tests/acceptance tests/crashes
 
-test-all: setup ## Run every test: every crash, the long runs, the short form of chaos
+test-all: setup ## Run both, with every crash, the long runs, the short form of chaos
 	@python -m tests.support.jvm
 	@python -m pytest -n 2
 

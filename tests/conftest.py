@@ -42,7 +42,7 @@ TABLES = (
 # Tests of these files share a running Airflow, a Spark Connect server, a batch's life, or a list of all tests: one
 # worker runs them in turn.
 _SHARED = ("test_airflow.py", "test_chaos.py", "test_connect.py", "test_crash_", "test_often.py")
-# What make test and make acceptance leave out, and of each the sister that stays.
+# What make test and make test-system leave out, and of each the sister that stays.
 LONG = dict(
     line.partition("  # ")[::2]
     for line in (ROOT / "tests" / "exhaustive.txt").read_text().splitlines()

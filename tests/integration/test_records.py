@@ -4,9 +4,6 @@ import csv
 import json
 import logging
 import resource
-import subprocess
-import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -35,6 +32,7 @@ from ledger.summary import summarize
 from tests.support import ledgers
 from tests.support.ledgers import (
     emit,
+    keyed,
     one,
     opened,
     replayed,
@@ -44,16 +42,10 @@ from tests.support.ledgers import (
     whole_batch,
 )
 from tests.support.payloads import write_snapshot
+from tests.support.without_java import commands
 
 ROOT = Path(__file__).resolve().parents[2]
 LONG = "x" * (MOST_CHARACTERS + 5)
-
-
-def keyed(**options):
-    """The chain of the tests, whose source has a key."""
-    made = ledgers.pipeline(**options)
-    made._steps["source"] = replace(made._steps["source"], key=("n",))
-    return made
 
 
 @pytest.fixture
@@ -512,39 +504,19 @@ def test_an_interrupted_replay_is_asked_for_by_its_run_id(database, cli, monkeyp
     assert asked == [(key, found.batch_id)]
 
 
-EXPLAIN = """
-import sys
-from ledger import cli
-sys.argv = ["ackledger", *sys.argv[1:]]
-try:
-    cli.main()
-except SystemExit as end:
-    assert not end.code, end
-loaded = {name.partition(".")[0] for name in sys.modules}
-assert not loaded & {"pyspark", "py4j", "pandas"}, loaded
-"""
-
-
 def test_a_record_is_explained_without_java(migrated, batch, tmp_path):
     """explain and failed --records need no Java, load nothing of Spark, and take a few times what the command takes
     to say its version."""
     found, roots, _ = batch
     keep_payloads(migrated, found.batch_id)
-    given = {
-        "ACKLEDGER_DATABASE_URL": migrated.url.render_as_string(hide_password=False),
-        "JAVA_HOME": str(tmp_path / "no java"),
-        "PATH": str(tmp_path),
-        "PYTHONPATH": str(ROOT),
-    }
+    run = commands(migrated, tmp_path)
 
     def seconds(*arguments):
         """Of processors, which does not depend on what else runs."""
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        command = [sys.executable, "-c", EXPLAIN, *map(str, arguments)]
-        done = subprocess.run(command, env=given, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
+        said = run(*arguments)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, done.stdout
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, said
 
     start, _ = seconds("--version")
     for arguments in (["explain", roots[8]], ["failed", "--records"]):

@@ -21,11 +21,16 @@ START, END = datetime(2013, 1, 1, tzinfo=UTC), datetime(2013, 1, 2, tzinfo=UTC)
 
 
 def pipeline(
-    name: str = "chain", *, fan_out: bool = False, path: str = "in.csv", **options: Any
+    name: str = "chain",
+    *,
+    fan_out: bool = False,
+    path: str = "in.csv",
+    key: tuple[str, ...] = (),
+    **options: Any,
 ) -> Pipeline:
     """source -> middle -> sink; with ``fan_out`` also a second sink that reads middle."""
     made = Pipeline(name, message_timeout="10s", **options)
-    made.source("source", FileSource(path, schema="n INT"))
+    made.source("source", FileSource(path, schema="n INT"), key=key)
 
     @made.stage(reads="source")
     def middle(rows):  # type: ignore[no-untyped-def]
@@ -35,6 +40,11 @@ def pipeline(
     if fan_out:
         made.sink("second", ParquetSink("out2"), reads="middle")
     return made
+
+
+def keyed(**options: Any) -> Pipeline:
+    """The chain, whose source has a key."""
+    return pipeline(key=("n",), **options)
 
 
 def opened(database: Database, made: Pipeline, run_id: str = "run", day: int = 0) -> Batch:

@@ -1,4 +1,4 @@
-"""What ``make test`` and ``make acceptance`` leave to ``make test-all``."""
+"""What ``make test`` and ``make test-system`` leave to ``make test-all``."""
 
 import re
 import subprocess
@@ -12,7 +12,7 @@ from tests.conftest import LONG
 from tests.support.collected import TESTS
 
 ROOT = Path(__file__).resolve().parents[2]
-CRASHES = sorted((ROOT / "tests" / "integration").glob("test_crash_*.py"))
+CRASHES = sorted((ROOT / "tests" / "crashes").glob("test_*.py"))
 LISTED = """
 import pytest
 
@@ -47,9 +47,9 @@ def collected():
 
 def test_every_kill_that_is_to_run_often_exists(collected):
     """A case that was renamed does not drop out of ``make test`` unseen."""
-    files = {f"integration/{path.name}" for path in CRASHES}
+    files = {f"crashes/{path.name}" for path in CRASHES}
     stay = [name for name, aside in collected.items() if not aside and name.split("::")[0] in files]
-    often = set().union(*(import_module(f"tests.integration.{one.stem}").OFTEN for one in CRASHES))
+    often = set().union(*(import_module(f"tests.crashes.{one.stem}").OFTEN for one in CRASHES))
     assert often == {name.partition("[")[2].removesuffix("]") for name in stay if "[" in name}
 
 

@@ -2,10 +2,7 @@
 
 import json
 import resource
-import subprocess
-import sys
 import time
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -13,11 +10,10 @@ from sqlalchemy import text
 
 from ledger.payloads import keep_payloads
 from ledger.queries import batches
-from tests.integration.test_records import EXPLAIN, keyed
-from tests.support.ledgers import opened, replayed, rows, started
+from tests.support.ledgers import keyed, opened, replayed, rows, started
 from tests.support.payloads import write_snapshot
+from tests.support.without_java import commands
 
-ROOT = Path(__file__).resolve().parents[2]
 RECORDS, FAILED = 30_000, 15_000  # as the demo has
 MOST_SECONDS = 2
 CITIES = ("Bern", "Ulm", "Oslo")
@@ -93,18 +89,12 @@ def ask(migrated, tmp_path):
     """What a command answers, without Java and without pandas: at best of three times in less than 2
     seconds of its process and of the database, or 3 times what it takes to say its version where
     that takes long."""
-    given = {
-        "ACKLEDGER_DATABASE_URL": migrated.url.render_as_string(hide_password=False),
-        "JAVA_HOME": str(tmp_path / "no java"),
-        "PATH": str(tmp_path),
-        "PYTHONPATH": str(ROOT),
-    }
+    command = commands(migrated, tmp_path)
 
     def seconds(*arguments):
-        command, before = [sys.executable, "-c", EXPLAIN, *map(str, arguments)], spent(migrated)
-        done = subprocess.run(command, env=given, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        return spent(migrated) - before, done.stdout
+        before = spent(migrated)
+        said = command(*arguments)
+        return spent(migrated) - before, said
 
     def run(*arguments, kept=True):
         tried = []

@@ -147,8 +147,9 @@ CASES = [
 OFTEN = frozenset(
     name.replace(" ", "-")
     for name in (
-        "deltas posted by half-stage", "in the settlement-batch", "two of three withheld-stage",
-        "report in its transaction-batch", "source told and noted-stage", "combine committed-batch",
+        "deltas posted by half-stage", "in a record-batch", "table committed, swept-stage", "in the settlement-batch",
+        "two of three withheld-stage", "report in its transaction-batch", "source told and noted-stage",
+        "combine committed-batch",
     )
 )  # fmt: skip
 
