@@ -18,11 +18,11 @@ setup: ## Check Java and Python, make .venv from requirements.lock
 demo: setup ## Run the real pipeline over real data and show the ledger
 	@python -m demo
 
-test: setup ## Run the tests in one process each, with Spark and PostgreSQL
+test: setup ## Run the unit and integration tests, with Spark and PostgreSQL
 	@python -m tests.support.jvm
 	@python -m pytest -n 2 -m "not exhaustive" tests/unit tests/integration
 
-test-system: setup ## Run the tests that start processes: commands, Airflow, Spark Connect, a wheel, crashes
+test-system: setup ## Run what users run: commands, Airflow, Spark Connect, a first project; real crashes
 	@python -m tests.support.jvm
 	@python -m pytest -n 2 -m "not exhaustive" tests/acceptance tests/crashes
 

@@ -208,15 +208,16 @@ def test_a_poisoned_record_in_a_unit_of_100(spark, options, guarantee):
 
 def test_a_unit_that_fails_behind_its_total_is_held_for_a_person(spark):
     """A row of 100 records that fails is nobody's own failure: none is quarantined, the unit is held."""
-    refusing = totals(behind=True, max_replays=0)
+    refusing = totals(behind=True, max_replays=1)
     result = testing.run_batch(refusing, unit_of_100(), spark=spark)
     assert {(one.stage, one.reason) for one in result.failed} == {("published", "refused")}
     assert len(result.failed) == 100
-    again = testing.replay(result)
+    for _ in range(2):
+        again = testing.replay(result)
     assert {one.status for one in again.failed} == {"failed"}
     with pytest.raises(NotReadyError, match="nothing to replay"):
         testing.replay(result)
-    mended = testing.replay(result, totals(max_replays=0), held=True)
+    mended = testing.replay(result, totals(max_replays=1), held=True)
     assert mended.roots.failed == 0
     assert sorted((row["customer"], row["orders"]) for row in mended.rows["sales"]) == [
         ("a", 100),

@@ -22,7 +22,7 @@ assert not loaded & {"pyspark", "py4j", "pandas"}, loaded
 
 
 def commands(database: Database, folder: Path) -> Callable[..., str]:
-    """What runs a command on that ledger, and returns what it printed."""
+    """A function that runs a command on that ledger and returns what it printed."""
     given = {
         "ACKLEDGER_DATABASE_URL": database.url.render_as_string(hide_password=False),
         "JAVA_HOME": str(folder / "no java"),

@@ -46,7 +46,7 @@ def collected():
 
 
 def test_every_kill_that_is_to_run_often_exists(collected):
-    """A case that was renamed does not drop out of ``make test`` unseen."""
+    """A case that was renamed does not drop out of ``make test-system`` unseen."""
     files = {f"crashes/{path.name}" for path in CRASHES}
     stay = [name for name, aside in collected.items() if not aside and name.split("::")[0] in files]
     often = set().union(*(import_module(f"tests.crashes.{one.stem}").OFTEN for one in CRASHES))
