@@ -21,12 +21,12 @@ from benchmarks import data, driver, folding, guarantees, plain, small
 from benchmarks.measure import Bench, PeakMemory, seconds
 from benchmarks.pipelines import acking, by_record, failing, flights, flights_clean, wordcount
 from ledger import Pipeline
-from ledger.database import embedded
-from ledger.database.connection import Database
-from ledger.database.upgrade import upgrade
 from ledger.settings import Settings
 from ledger.spark.job import Job
 from ledger.spark.session import build_session
+from ledger.store import embedded
+from ledger.store.connection import Database
+from ledger.store.upgrade import upgrade
 
 HOME = Path("var/bench").absolute()
 RESULTS = Path(__file__).with_name("results.json")

@@ -14,11 +14,11 @@ from rich.progress import track
 
 from benchmarks import small
 from benchmarks.small_pipelines import batch as pipeline
-from ledger.database import embedded
-from ledger.database.connection import Database
-from ledger.opening import open_batch
-from ledger.requests import Interval, RunKey
+from ledger.batch.opening import open_batch
+from ledger.core.run_request import Interval, RunKey
 from ledger.settings import Settings
+from ledger.store import embedded
+from ledger.store.connection import Database
 
 _PROGRAM = Path(__file__).with_name("driver_parts.py")
 _KINDS = ("jvm", "python", "workers")

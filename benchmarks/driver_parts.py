@@ -30,13 +30,13 @@ def main() -> None:
     target, batch_id = Path(sys.argv[1]), int(sys.argv[2])
     parts = [("JVM and Python", _spent())]
     from ledger import run_step  # noqa: F401 - what a driver imports
-    from ledger.database.upgrade import connect
-    from ledger.loading import load_pipeline
-    from ledger.running import run_step as run
+    from ledger.batch.step_runs import Attempt
+    from ledger.execution import run_step as run
+    from ledger.pipeline.load import load_pipeline
     from ledger.settings import Settings
     from ledger.spark.job import Job
     from ledger.spark.session import build_session
-    from ledger.stage_runs import Attempt
+    from ledger.store.upgrade import connect
 
     pipeline = load_pipeline("benchmarks.small_pipelines:batch")
     parts.append(("imports", _spent()))

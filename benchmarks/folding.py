@@ -14,13 +14,13 @@ from rich.console import Console
 from rich.progress import track
 
 from benchmarks.measure import seconds
-from ledger.database.connection import Database
 from ledger.deltas import posting
 from ledger.deltas.edges import Edges
 from ledger.deltas.kernel import Deltas
 from ledger.deltas.portions import OnEmit, Output
 from ledger.deltas.stored import POSITION, Written
-from ledger.manifest import DataFile
+from ledger.storage.manifest import DataFile
+from ledger.store.connection import Database
 
 ROWS, FILES, FAN_OUT = 16_000_000, 4, 8
 POSTED, TASKS = 2_000_000, 2

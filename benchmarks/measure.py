@@ -14,17 +14,17 @@ import psutil
 from sqlalchemy import text
 
 from ledger import Pipeline
-from ledger.database.connection import Database
-from ledger.opening import open_batch, open_replay
-from ledger.queries import batches
-from ledger.queries import settlement as queries
-from ledger.queries.batches import Batch
-from ledger.requests import Interval, RunKey, Selection
-from ledger.running import publish_settled, run_step, run_steps
+from ledger.batch.opening import open_batch, open_replay
+from ledger.batch.settlement import settle_once
+from ledger.batch.step_runs import Attempt
+from ledger.core.run_request import Interval, RunKey, Selection
+from ledger.execution import publish_settled, run_step, run_steps
 from ledger.settings import Settings
-from ledger.settlement import settle_once
 from ledger.spark.job import Job
-from ledger.stage_runs import Attempt
+from ledger.store.connection import Database
+from ledger.store.queries import batches
+from ledger.store.queries import settlement as queries
+from ledger.store.queries.batches import Batch
 
 START = datetime(2013, 1, 1, tzinfo=UTC)
 _days = count(1)

@@ -11,8 +11,8 @@ from pyspark.sql import functions as F
 import jobs.flights
 import jobs.wordcount
 from ledger import Bloom, DeltaSink, FileSource, ParquetSink, Pipeline
-from ledger.states import Guarantee
-from ledger.steps import SinkStep, StageStep
+from ledger.core.states import Guarantee
+from ledger.pipeline.steps import SinkStep, StageStep
 
 WAREHOUSE = ParquetSink("warehouse/departures", partition_by=("month", "day"))
 COUNTED = "sentence STRING, words INT"

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.progress import track
 
 from benchmarks.measure import seconds
-from ledger.database import embedded
+from ledger.store import embedded
 from scripts.airflow_env import airflow_environment, clean_environment
 
 RECORDS = 1_000

@@ -3,10 +3,10 @@
 import logging
 import time
 
-from ledger.database.connection import Database
+from ledger.batch.sweeper import sweep_once
 from ledger.errors import LedgerError
 from ledger.settings import Settings
-from ledger.sweeper import sweep_once
+from ledger.store.connection import Database
 
 PAUSE_SECONDS = 0.3
 _log = logging.getLogger("chaos.sweeper")

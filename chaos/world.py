@@ -20,9 +20,9 @@ from sqlalchemy.engine import make_url
 from chaos.killer import lives
 from chaos.pipeline import NAME, SUBMIT, TARGET_URL
 from chaos.schedule import Kind
-from ledger.database import embedded
-from ledger.database.connection import Database
-from ledger.database.upgrade import upgrade
+from ledger.store import embedded
+from ledger.store.connection import Database
+from ledger.store.upgrade import upgrade
 from scripts import airflow_services as services
 from scripts.airflow_api import AirflowApi
 from scripts.airflow_env import ROOT, airflow_environment, clean_environment

@@ -14,9 +14,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from demo import data, oracle
-from ledger.database import embedded
-from ledger.database.connection import Database
-from ledger.queries import reports
+from ledger.store import embedded
+from ledger.store.connection import Database
+from ledger.store.queries import reports
 from scripts.airflow_env import airflow_environment, clean_environment
 
 HOME = Path("var/demo").absolute()

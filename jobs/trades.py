@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from ledger import DeltaSink, ParquetSink, Pipeline, StatefulSource, dropped
-from ledger.marks import Mark
+from ledger.core.outcomes import Mark
 
 BATCH = 1000
 

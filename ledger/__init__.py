@@ -4,13 +4,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ledger.anchors import collect_anchors, merge_anchors
+    from ledger.core.outcomes import FailedRecord, acked, dropped, failed
+    from ledger.core.stateful import StatefulSource, StatefulStage
     from ledger.errors import LedgerError
-    from ledger.marks import FailedRecord, acked, dropped, failed
-    from ledger.pipeline import Pipeline
-    from ledger.sinks import Bloom, DeltaSink, ParquetSink, PostgresSink
-    from ledger.sources import FileSource, TableSource
-    from ledger.stateful import StatefulSource, StatefulStage
+    from ledger.pipeline.anchors import collect_anchors, merge_anchors
+    from ledger.pipeline.pipeline import Pipeline
+    from ledger.sinks.delta.sink import DeltaSink
+    from ledger.sinks.options import Bloom
+    from ledger.sinks.parquet.sink import ParquetSink
+    from ledger.sinks.postgres.sink import PostgresSink
+    from ledger.sources.files.source import FileSource
+    from ledger.sources.table.source import TableSource
 
 __all__ = [
     "Bloom",
@@ -31,13 +35,17 @@ __all__ = [
     "merge_anchors",
 ]
 _MODULES = {
-    "anchors": ("collect_anchors", "merge_anchors"),
+    "core.outcomes": ("FailedRecord", "acked", "dropped", "failed"),
+    "core.stateful": ("StatefulSource", "StatefulStage"),
     "errors": ("LedgerError",),
-    "marks": ("FailedRecord", "acked", "dropped", "failed"),
-    "pipeline": ("Pipeline",),
-    "sinks": ("Bloom", "DeltaSink", "ParquetSink", "PostgresSink"),
-    "sources": ("FileSource", "TableSource"),
-    "stateful": ("StatefulSource", "StatefulStage"),
+    "pipeline.anchors": ("collect_anchors", "merge_anchors"),
+    "pipeline.pipeline": ("Pipeline",),
+    "sinks.delta.sink": ("DeltaSink",),
+    "sinks.options": ("Bloom",),
+    "sinks.parquet.sink": ("ParquetSink",),
+    "sinks.postgres.sink": ("PostgresSink",),
+    "sources.files.source": ("FileSource",),
+    "sources.table.source": ("TableSource",),
 }
 
 

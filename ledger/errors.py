@@ -16,8 +16,9 @@ LedgerError
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
 
 _log = logging.getLogger(__name__)
 
@@ -94,6 +95,15 @@ class UnavailableError(LedgerError):
 
 class WaitedError(UnavailableError):
     """What is needed was waited for already: to repeat the call at once would only wait longer."""
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """The end of an error message: what may have been meant."""
+    names = sorted(known)
+    close = get_close_matches(name, names, n=1)
+    if close:
+        return f"; did you mean {close[0]!r}?"
+    return f"; known: {', '.join(names)}" if names else ""
 
 
 class Failures:

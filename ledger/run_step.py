@@ -22,12 +22,10 @@ from uuid import UUID
 
 from pyspark.sql import SparkSession
 
-from ledger.database.connection import persist
-from ledger.database.upgrade import connect
+from ledger.batch.step_runs import Attempt
+from ledger.core.connect_server import briefly
 from ledger.errors import EXIT_PERMANENT, UndecidedError
-from ledger.loading import load_pipeline
-from ledger.remote import briefly
-from ledger.running import (
+from ledger.execution import (
     StepResult,
     advance_states,
     combine,
@@ -37,13 +35,15 @@ from ledger.running import (
     settle_and_follow,
     withhold,
 )
+from ledger.pipeline.load import load_pipeline
+from ledger.pipeline.steps import COMBINE, NOTIFY, STATE, WITHHOLD
 from ledger.settings import Settings, verbose
 from ledger.spark.failures import noted, translated
 from ledger.spark.job import Job
 from ledger.spark.session import build_session
-from ledger.stage_runs import Attempt
-from ledger.steps import COMBINE, NOTIFY, STATE, WITHHOLD
-from ledger.storage import require_storage
+from ledger.storage.folders import require_storage
+from ledger.store.driver_errors import persist
+from ledger.store.upgrade import connect
 
 _log = logging.getLogger("ackledger")
 Leave = Callable[[], None]

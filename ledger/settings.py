@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from ledger.states import Guarantee
+from ledger.core.states import Guarantee
 
 VERBOSE = "ACKLEDGER_VERBOSE"
 

@@ -7,8 +7,8 @@ import psycopg2
 from psycopg2 import sql
 from sqlalchemy.engine import make_url
 
-from ledger.database.embedded import ensure_database
 from ledger.settings import Settings
+from ledger.store.embedded import ensure_database
 
 
 def main() -> None:

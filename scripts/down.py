@@ -4,8 +4,8 @@ import sys
 
 from rich.console import Console
 
-from ledger.database import embedded
 from ledger.settings import Settings
+from ledger.store import embedded
 from scripts import airflow_services as services
 
 

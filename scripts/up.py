@@ -10,10 +10,10 @@ from pathlib import Path
 from rich.console import Console
 
 from demo import data
-from ledger.database import embedded
-from ledger.database.connection import Database
-from ledger.database.upgrade import upgrade
 from ledger.settings import Settings, absolute
+from ledger.store import embedded
+from ledger.store.connection import Database
+from ledger.store.upgrade import upgrade
 from scripts import airflow_services as services
 from scripts.airflow_env import ROOT, airflow_environment, clean_environment
 

@@ -25,9 +25,9 @@ from tests.support import collected, jvm  # noqa: E402
 os.environ.update(jvm.environment())
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 
-from ledger.database import embedded  # noqa: E402
-from ledger.database.connection import Database  # noqa: E402
 from ledger.settings import Settings  # noqa: E402
+from ledger.store import embedded  # noqa: E402
+from ledger.store.connection import Database  # noqa: E402
 
 # The wheel keeps its lock in the home that a process starts first: not in one test's, which goes away.
 with embedded._own_runtime_folder(Path(_AIRFLOW_HOME.name)):
@@ -113,7 +113,7 @@ def _hasten(url: str) -> None:
 @pytest.fixture(scope="session")
 def migrated(server_home: Path) -> Iterator[Database]:
     """The ledger's database, migrated once."""
-    from ledger.database.upgrade import upgrade
+    from ledger.store.upgrade import upgrade
 
     database = Database(embedded.start(server_home))
     upgrade(database)

@@ -52,9 +52,9 @@ class Complete(BaseOperator):
         """Say all there is to say; why the run fails, if it does."""
         from dataclasses import replace
 
-        from ledger.advice import advise, report
-        from ledger.queries import reports
-        from ledger.summary import summarize
+        from ledger.batch.advice import advise, report
+        from ledger.batch.summary import summarize
+        from ledger.store.queries import reports
 
         database = connected()
         summary = summarize(database, batch_id)

@@ -19,9 +19,9 @@ def settle_task() -> Any:
     @task(task_id="settle")
     def settle(**context: Any) -> None:
         """Decide every record of the batch: acked, or failed with its stage and reason."""
-        from ledger.payloads import try_to_keep
-        from ledger.replaced import remove_replaced
-        from ledger.settlement import settle_once
+        from ledger.batch.folder_cleanup import remove_replaced
+        from ledger.batch.payloads import try_to_keep
+        from ledger.batch.settlement import settle_once
 
         database = connected()
         done = settle_once(database, context["ti"].xcom_pull(task_ids="open"))
@@ -41,9 +41,9 @@ def publish_task(target: str) -> Any:
     @task(task_id="publish", trigger_rule="all_done")
     def publish(**context: Any) -> None:
         """Publish what is acked; of a batch that ran at least once it is visible already."""
-        from ledger.loading import load_pipeline
-        from ledger.payloads import try_to_keep
-        from ledger.publishing import publish as publish_batch
+        from ledger.batch.payloads import try_to_keep
+        from ledger.batch.publishing import publish as publish_batch
+        from ledger.pipeline.load import load_pipeline
 
         database = connected()
         batch_id = decided_batch(context, database)
@@ -61,8 +61,8 @@ def next_part_task() -> Any:
     def next_part(**context: Any) -> None:
         """Trigger another run of this DAG for what is left of the interval, whether or not all sinks show this
         part; skipped if nothing is left, or the batch is not settled."""
-        from ledger.queries import batches, claims
-        from ledger.summary import summarize
+        from ledger.batch.summary import summarize
+        from ledger.store.queries import batches, claims
 
         database = connected()
         batch_id = decided_batch(context, database)

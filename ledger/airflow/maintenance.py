@@ -36,7 +36,7 @@ def sweeper_dag(*, schedule: str | None, **dag_options: Any) -> DAG:
         @task
         def sweep() -> dict[str, list[Any]]:
             """One sweep; the batches whose pipeline wants a replay, and what could not be settled."""
-            from ledger.sweeper import sweep_once
+            from ledger.batch.sweeper import sweep_once
 
             swept = sweep_once(connected())
             for settlement in swept.settlements:
@@ -155,7 +155,7 @@ def accept_dag(**dag_options: Any) -> DAG:
             """Accept what is quarantined by now, in the name of whoever triggered the run."""
             from dataclasses import asdict
 
-            from ledger.acceptance import accept as accept_batch
+            from ledger.batch.acceptance import accept as accept_batch
 
             params, run = context["params"], context["dag_run"]
             by = run.triggering_user_name or f"run {run.run_id} of {run.dag_id}"
@@ -182,7 +182,7 @@ def _asked_for(context: Any) -> set[int] | None:
 
 
 def _release(batch: int | None) -> None:
-    from ledger.settlement import release
+    from ledger.batch.settlement import release
 
     if batch is None:
         raise AirflowFailException("which batch is to be released? Give its number as batch")
@@ -193,7 +193,7 @@ def _release(batch: int | None) -> None:
 
 
 def _triggers(params: dict[str, Any], only: set[int] | None, run_id: str) -> list[dict[str, Any]]:
-    from ledger.queries import batches, replays
+    from ledger.store.queries import batches, replays
 
     chosen = selection(params).as_json()
     database = connected()

@@ -31,6 +31,8 @@ from ledger.airflow.submitting import (
     submitted,
     withhold_due,
 )
+from ledger.core.connect_server import checked_address
+from ledger.core.states import Guarantee
 from ledger.errors import (
     BackPressureError,
     ConfigurationError,
@@ -39,11 +41,9 @@ from ledger.errors import (
     LedgerError,
     NotReadyError,
 )
-from ledger.pipeline import Pipeline
-from ledger.remote import checked_address
+from ledger.pipeline.pipeline import Pipeline
+from ledger.pipeline.steps import COMBINE, NOTIFY, STATE, WITHHOLD
 from ledger.settings import Settings
-from ledger.states import Guarantee
-from ledger.steps import COMBINE, NOTIFY, STATE, WITHHOLD
 
 APPLICATION = Path(__file__).resolve().parent.parent / "run_step.py"
 _OWN_TASKS = (
@@ -246,8 +246,8 @@ def _open_task(
     @task(task_id="open")
     def open_batch(**context: Any) -> int:
         """Open the run's batch, or find it again; its number."""
-        from ledger.loading import load_pipeline
-        from ledger.requests import RunKey
+        from ledger.core.run_request import RunKey
+        from ledger.pipeline.load import load_pipeline
 
         run = context["dag_run"]
         key = RunKey(run.dag_id, run.run_id)
@@ -285,9 +285,9 @@ def _opened(
     *,
     java: bool = True,
 ) -> Any:
-    from ledger.checks import before_replay, before_run
-    from ledger.opening import open_batch, open_replay
-    from ledger.requests import REPROCESS, Interval, RunKey
+    from ledger.batch.checks import before_replay, before_run
+    from ledger.batch.opening import open_batch, open_replay
+    from ledger.core.run_request import REPROCESS, Interval, RunKey
 
     database, settings, conf = connected(), Settings(), run.conf or {}
     if conf.get("batch") is not None:  # a run that looks after a batch which another one opened
@@ -325,7 +325,7 @@ def _guarantee(conf: dict[str, Any]) -> Guarantee | None:
 
 
 def _own_batch(database: Any, pipeline: Pipeline, batch_id: int) -> Any:
-    from ledger.queries import batches
+    from ledger.store.queries import batches
 
     batch = database.transact(lambda c: batches.get_batch(c, batch_id))
     if batch.pipeline != pipeline.name:
@@ -337,7 +337,7 @@ def _own_batch(database: Any, pipeline: Pipeline, batch_id: int) -> Any:
 
 def selection(conf: dict[str, Any]) -> Any:
     """The records that a conf, or the form's parameters, name."""
-    from ledger.requests import Selection
+    from ledger.core.run_request import Selection
 
     given = {name: conf[name] for name in SELECTING if conf.get(name) is not None}
     for name in ("since", "until"):

@@ -16,9 +16,9 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 
 from ledger.airflow.permanent import fail_for_good, without_retry
 from ledger.errors import EXIT_PERMANENT, Failures, LedgerError
-from ledger.pipeline import Pipeline
+from ledger.pipeline.pipeline import Pipeline
+from ledger.pipeline.steps import COMBINE, NOTIFY, STATE, WITHHOLD
 from ledger.settings import Settings
-from ledger.steps import COMBINE, NOTIFY, STATE, WITHHOLD
 
 WHOLE = "run"  # the task that runs all of a batch
 NUMBERING = "ledger_attempt_number"  # the DAG's macro that numbers an attempt
@@ -97,7 +97,7 @@ def _changes_nothing(driver: Connect | Submit, context: Any) -> bool:
 
 
 def _is_settled(context: Any) -> bool:
-    from ledger.queries import batches
+    from ledger.store.queries import batches
 
     batch_id = context["ti"].xcom_pull(task_ids="open")
     if batch_id is None:
@@ -108,8 +108,8 @@ def _is_settled(context: Any) -> bool:
 
 def withhold_due(target: str, context: Any) -> None:
     """Skip the task where nothing failed and no staged file is lost."""
-    from ledger.loading import load_pipeline
-    from ledger.publishing import lost, needs_withholding
+    from ledger.batch.publishing import lost, needs_withholding
+    from ledger.pipeline.load import load_pipeline
     from ledger.spark.failures import told
 
     batch_id, database = context["ti"].xcom_pull(task_ids="open"), connected()
@@ -123,8 +123,8 @@ def withhold_due(target: str, context: Any) -> None:
 
 def combine_due(target: str, context: Any) -> None:
     """Skip the task while records of the batch, or of its replays, are failed."""
-    from ledger.loading import load_pipeline
-    from ledger.running import combines_due
+    from ledger.execution import combines_due
+    from ledger.pipeline.load import load_pipeline
 
     database = connected()
     batch_id = decided_batch(context, database)
@@ -134,9 +134,9 @@ def combine_due(target: str, context: Any) -> None:
 
 def state_due(target: str, context: Any) -> None:
     """Skip the task while no state is due: an earlier batch is not decided, or another run has done it."""
-    from ledger.loading import load_pipeline
-    from ledger.recovery import waits_for
-    from ledger.state_runs import is_due
+    from ledger.batch.recovery import waits_for
+    from ledger.batch.state_runs import is_due
+    from ledger.pipeline.load import load_pipeline
 
     database = connected()
     batch_id = decided_batch(context, database)
@@ -161,7 +161,7 @@ def _said(told: str) -> str:
 
 def decided_batch(context: Any, database: Any) -> int:
     """The run's batch; a run that has none, or whose batch is not decided, skips the task."""
-    from ledger.queries import batches
+    from ledger.store.queries import batches
 
     batch_id = context["ti"].xcom_pull(task_ids="open")
     if batch_id is None:
@@ -245,7 +245,7 @@ def _arguments(target: str, what: list[str]) -> list[str]:
 
 def drawn_number() -> int:
     """The number of an attempt that begins now."""
-    from ledger.queries import runs
+    from ledger.store.queries import runs
 
     try:
         return int(connected().transact(runs.draw_number))
@@ -256,7 +256,7 @@ def drawn_number() -> int:
 
 
 def connected() -> Any:
-    from ledger.database.connection import persist
-    from ledger.database.upgrade import connect
+    from ledger.store.driver_errors import persist
+    from ledger.store.upgrade import connect
 
     return persist(lambda: connect(Settings()))

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from ledger.errors import InputError
-from ledger.pipeline import Pipeline
+from ledger.pipeline.pipeline import Pipeline
 from ledger.settings import VERBOSE
 
 HELP = (
@@ -87,7 +87,7 @@ def show(data: Any, as_json: bool, table: Callable[[Any], Any]) -> None:
 
 def load(target: str) -> Pipeline:
     """The pipeline at MODULE:PIPELINE."""
-    from ledger.loading import load_pipeline
+    from ledger.pipeline.load import load_pipeline
 
     return load_pipeline(target)
 

@@ -6,10 +6,10 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from ledger.checks import examine
+from ledger.batch.checks import examine
 from ledger.cli.base import Json, Moment, Remote, Target, app, example, load, out, params_of, show
+from ledger.core.run_request import Interval
 from ledger.errors import InputError
-from ledger.requests import Interval
 from ledger.settings import Settings
 
 

@@ -5,13 +5,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
+from ledger.batch.settlement import abandon
 from ledger.cli.base import err, fail
-from ledger.database.connection import Database
 from ledger.errors import FencedError, LedgerError
-from ledger.queries.batches import Batch
 from ledger.settings import verbose
-from ledger.settlement import abandon
 from ledger.spark.failures import explained, noted
+from ledger.store.connection import Database
+from ledger.store.queries.batches import Batch
 
 
 def fail_with(exc: Exception) -> NoReturn:

@@ -5,14 +5,14 @@ from typing import Any
 
 from sqlalchemy import Row
 
+from ledger.batch.recovery import waiting_states
+from ledger.batch.summary import summarize
 from ledger.cli import tables
 from ledger.cli.base import BatchNumber, Json, PipelineName, app, err, example, show
 from ledger.cli.running import summary_of
-from ledger.database.upgrade import connect
-from ledger.queries import asking, reports
-from ledger.recovery import waiting_states
 from ledger.settings import Settings
-from ledger.summary import summarize
+from ledger.store.queries import asking, reports
+from ledger.store.upgrade import connect
 
 
 @app.command(epilog=example("status --pipeline flights", "status --batch 1"))

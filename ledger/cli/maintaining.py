@@ -5,22 +5,23 @@ from typing import Annotated
 
 import typer
 
-from ledger.acceptance import accept as accept_batch
+from ledger.batch.acceptance import accept as accept_batch
+from ledger.batch.settlement import release as release_batch
+from ledger.batch.sweeper import sweep_once
 from ledger.cli import tables
 from ledger.cli.base import Json, app, db, example, show, user
-from ledger.database.connection import Database
-from ledger.database.upgrade import connect, state_of
+from ledger.core.states import BatchStatus
 from ledger.errors import InputError
 from ledger.settings import Settings
-from ledger.settlement import release as release_batch
-from ledger.states import BatchStatus
-from ledger.sweeper import sweep_once
+from ledger.store.connection import Database
+from ledger.store.upgrade import connect, state_of
 
 
 @db.command("upgrade", epilog=example("db upgrade"))
 def db_upgrade(as_json: Json = False) -> None:
     """Create or migrate the ledger's schema; safe to repeat."""
-    from ledger.database.upgrade import head, upgrade
+    from ledger.store.revisions import head
+    from ledger.store.upgrade import upgrade
 
     database = Database.from_settings(Settings())
     upgrade(database)
@@ -37,7 +38,7 @@ def db_start(as_json: Json = False) -> None:
 @db.command("stop", epilog=example("db stop"))
 def db_stop(as_json: Json = False) -> None:
     """Stop the embedded server; the next command that needs it starts it again."""
-    from ledger.database import embedded
+    from ledger.store import embedded
 
     settings = _embedded()
     ran = embedded.stop(settings.home)

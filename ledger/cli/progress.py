@@ -16,7 +16,7 @@ from rich.progress import (
 from ledger.cli.base import err
 
 if TYPE_CHECKING:
-    from ledger.running import StepResult
+    from ledger.execution import StepResult
 
 
 class BatchProgress:

@@ -15,19 +15,19 @@ from rich.table import Table
 from rich.text import Text
 from sqlalchemy import Connection, Row
 
-from ledger import conditions
+from ledger.batch.explain import Explanation, explain
+from ledger.batch.payloads import keep_all
+from ledger.batch.quarantine import give_up
+from ledger.batch.remedies import Case, remedies
 from ledger.cli import tables
 from ledger.cli.base import BatchNumber, Json, PipelineName, app, example, out, show, user
-from ledger.database.connection import Database
-from ledger.database.upgrade import connect
+from ledger.core import conditions
 from ledger.errors import InputError
-from ledger.explaining import Explanation, explain
-from ledger.giving_up import give_up
-from ledger.payloads import keep_all
-from ledger.queries import payloads, reports
-from ledger.remedies import Case, remedies
 from ledger.settings import Settings
-from ledger.source_lines import Sought, lines_of
+from ledger.sources.files.origin import Sought, lines_of
+from ledger.store.connection import Database
+from ledger.store.queries import payloads, reports
+from ledger.store.upgrade import connect
 
 _EXPLAINED = 5  # records that match a condition, at once
 _CASES = 3

@@ -8,8 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ledger.advice import ERROR, INCOMPLETE, QUARANTINED, advise, exit_code
-from ledger.checks import before_replay, before_run
+from ledger.batch.advice import ERROR, INCOMPLETE, QUARANTINED, advise, exit_code
+from ledger.batch.checks import before_replay, before_run
+from ledger.batch.opening import open_batch, open_replay
+from ledger.batch.payloads import keep_all
+from ledger.batch.recovery import asked_as, run_again
+from ledger.batch.summary import Summary, summarize
 from ledger.cli import tables
 from ledger.cli.base import (
     BatchNumber,
@@ -27,22 +31,18 @@ from ledger.cli.base import (
 )
 from ledger.cli.failing import going_on
 from ledger.cli.progress import progress_of
-from ledger.commands import ANY_TARGET
-from ledger.database.connection import Database
-from ledger.database.upgrade import connect
+from ledger.core.commands import ANY_TARGET
+from ledger.core.connect_server import is_remote
+from ledger.core.run_request import Interval, RunKey, Selection
+from ledger.core.states import Guarantee
 from ledger.errors import BackPressureError, ConfigurationError, Failures, NotReadyError
-from ledger.opening import open_batch, open_replay
-from ledger.payloads import keep_all
-from ledger.pipeline import Pipeline
-from ledger.queries import batches, publications, replays
-from ledger.queries.batches import Batch
-from ledger.recovery import asked_as, run_again
-from ledger.remote import is_remote
-from ledger.requests import Interval, RunKey, Selection
+from ledger.pipeline.pipeline import Pipeline
 from ledger.settings import Settings
 from ledger.spark.failures import told
-from ledger.states import Guarantee
-from ledger.summary import Summary, summarize
+from ledger.store.connection import Database
+from ledger.store.queries import batches, publications, replays
+from ledger.store.queries.batches import Batch
+from ledger.store.upgrade import connect
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -165,9 +165,9 @@ def publish(
     as_json: Json = False,
 ) -> None:
     """Show in the sinks what is decided and not shown yet, and bring states on: what a run that died has left."""
-    from ledger.running import advance_states, combine, publish_settled
+    from ledger.batch.state_runs import is_due
+    from ledger.execution import advance_states, combine, publish_settled
     from ledger.spark.job import Job
-    from ledger.state_runs import is_due
 
     settings, pipeline, spark = Settings(), load(target), _spark_at(master, remote)
     database = connect(settings)
@@ -235,7 +235,7 @@ def _run_batch(
     target: str,
 ) -> tuple[Summary, float]:
     """Run the batch's steps with a progress line each, and settle; its summary, and seconds."""
-    from ledger.running import StepResult, run_steps, settle_and_follow
+    from ledger.execution import StepResult, run_steps, settle_and_follow
     from ledger.spark.job import Job
 
     started = time.monotonic()

@@ -18,7 +18,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from ledger.states import BatchStatus
+from ledger.core.states import BatchStatus
 
 _SHORT = 24  # characters: a narrower column is never broken over lines
 

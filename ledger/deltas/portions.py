@@ -31,7 +31,7 @@ from ledger.deltas.stored import (
     read_columns,
     texts_of,
 )
-from ledger.manifest import DataFile
+from ledger.storage.manifest import DataFile
 
 MESSAGE, RAW = "_message", "_raw"
 MOST_DETAIL = 10_000  # characters of raw text kept in the ledger; the snapshot has all of it

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from ledger.deltas.hashing import SEED, Hashes, hash_longs, hash_text
 from ledger.deltas.kernel import changes, lengths_of
 from ledger.deltas.rows import NONE, Codes, Flags, Longs, Rows, Texts
-from ledger.manifest import DataFile
+from ledger.storage.manifest import DataFile
 
 ROOT, PARENT, INPUT, ANCHORS, UNIT = "_root", "_parent", "_input", "_anchors", "unit"
 FAILED, DROPPED, CARRIED, ERROR = "_failed", "_dropped", "_carried", "_error"

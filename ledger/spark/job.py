@@ -9,57 +9,18 @@ from uuid import uuid4
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
-from ledger.database.connection import Database
+from ledger.batch.step_runs import OpenedRun
+from ledger.core.column_names import DROPPED, FAILED, PARENT, ROOT
 from ledger.errors import IntegrityError
-from ledger.manifest import DataFile, Manifest
-from ledger.pipeline import Pipeline
-from ledger.queries import runs
+from ledger.pipeline.pipeline import Pipeline
+from ledger.pipeline.steps import SinkStep
 from ledger.settings import Settings
+from ledger.sinks.base import Publisher
+from ledger.sinks.registry import publisher_of
 from ledger.spark.session import SPARK_ERRORS
-from ledger.stage_runs import OpenedRun
-
-ANCHOR = "_anchor"
-ANCHORS = "_anchors"
-ROOT = "_root"
-ROOTS = "_roots"
-UNIT = "_unit"
-PARENT = "_parent"
-INPUT = "_input"
-FAILED = "_failed"
-DROPPED = "_dropped"
-ERROR = "_error"
-RAW = "_raw"
-NAMES = "_names"  # the columns of the record's file, where they are read by name
-MESSAGE = "_message"
-FILE = "_file"  # of a source's snapshot: where the record was read
-POSITION = "_position"
-IDENTITY = "_identity"
-DELIVERED = "_delivered_message"
-CARRIED = (
-    "_carried"  # the root of an earlier batch that a replayed record's rows are taken over from
-)
-RESERVED = frozenset(
-    {
-        ANCHOR,
-        ANCHORS,
-        ROOT,
-        ROOTS,
-        UNIT,
-        PARENT,
-        INPUT,
-        FAILED,
-        DROPPED,
-        ERROR,
-        RAW,
-        NAMES,
-        MESSAGE,
-        FILE,
-        POSITION,
-        IDENTITY,
-        DELIVERED,
-        CARRIED,
-    }
-)
+from ledger.storage.manifest import DataFile, Manifest
+from ledger.store.connection import Database
+from ledger.store.queries import runs
 
 # How files are written. In a stage's output root and parent are runs of sorted integers: without a
 # dictionary the v2 writer stores them as deltas, 10 MB where Spark's defaults take 38 (16 million
@@ -91,6 +52,10 @@ class Job:
             f"{self.settings.storage_root()}/{self.pipeline.name}/{run.stage}"
             f"/batch={run.batch.batch_id}/run={run.run_id}"
         )
+
+    def publisher(self, step: SinkStep) -> Publisher:
+        """How a sink is written to; connects to nothing."""
+        return publisher_of(self.settings, self.pipeline.name, step.name, step.sink)
 
     def manifest(self, run_id: int) -> Manifest:
         """The files of a committed run."""

@@ -13,9 +13,9 @@ from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
+from ledger.core.connect_server import is_remote, require_server
+from ledger.core.java import require_java
 from ledger.errors import ConfigurationError, LedgerError, UnavailableError
-from ledger.java import require_java
-from ledger.remote import is_remote, require_server
 from ledger.settings import verbose
 from ledger.spark.failures import one_line
 from ledger.spark.quiet import quiet_start

@@ -8,17 +8,18 @@ from typing import Protocol
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from ledger.batch.step_runs import OpenedRun, Record
+from ledger.core.column_names import CARRIED, POSITION, ROOT, ROOTS
 from ledger.deltas.edges import Edges
 from ledger.deltas.portions import Acks, OnEmit, OnRead, Output, Portion, Reading, Records
 from ledger.deltas.stored import Written
-from ledger.manifest import Manifest
-from ledger.queries.runs import Emitted, Run
-from ledger.spark.anchors import AnchorWitness
-from ledger.spark.folding import Outcome, Read
-from ledger.spark.inputs import root_rows
-from ledger.spark.job import CARRIED, POSITION, ROOT, ROOTS, Job, Witness, require_equal
-from ledger.stage_runs import OpenedRun, Record
-from ledger.steps import SinkStep, StageStep
+from ledger.pipeline.steps import SinkStep, StageStep
+from ledger.spark.frames.anchors import AnchorWitness
+from ledger.spark.frames.inputs import root_rows
+from ledger.spark.job import Job, Witness, require_equal
+from ledger.spark.post import Outcome, Read
+from ledger.storage.manifest import Manifest
+from ledger.store.queries.runs import Emitted, Run
 
 Frames = Mapping[str, DataFrame]
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from ledger.database import embedded
-from ledger.database.connection import Database
 from ledger.settings import Settings
+from ledger.store import embedded
+from ledger.store.connection import Database
 from scripts import airflow_services as services
 from scripts.airflow_api import AirflowApi
 from scripts.airflow_env import ROOT

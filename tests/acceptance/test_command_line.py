@@ -17,13 +17,13 @@ from deltalake import DeltaTable
 
 from demo import data, oracle
 from jobs.wordcount import pipeline as wordcount
-from ledger.database import embedded
+from ledger.batch.opening import open_replay
+from ledger.batch.settlement import settle_once
+from ledger.core.run_request import RunKey, Selection
+from ledger.core.states import BatchStatus
 from ledger.errors import EXIT_PERMANENT
-from ledger.opening import open_replay
-from ledger.requests import RunKey, Selection
 from ledger.settings import Settings
-from ledger.settlement import settle_once
-from ledger.states import BatchStatus
+from ledger.store import embedded
 from scripts.airflow_env import ROOT
 from tests.support import jvm
 from tests.support.flights import without_plane, write_slice

@@ -13,11 +13,11 @@ from uuid import uuid4
 import pytest
 from deltalake import DeltaTable
 
+from ledger.batch.opening import open_batch
+from ledger.core.connect_server import require_server
+from ledger.core.run_request import Interval, RunKey
 from ledger.errors import UnavailableError
-from ledger.loading import load_pipeline
-from ledger.opening import open_batch
-from ledger.remote import require_server
-from ledger.requests import Interval, RunKey
+from ledger.pipeline.load import load_pipeline
 from ledger.settings import Settings
 from tests.support.flights import without_plane, write_slice
 from tests.support.ledgers import one, rows

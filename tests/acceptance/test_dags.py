@@ -22,10 +22,10 @@ from ledger.airflow import pipeline_dag, replay_dag
 from ledger.airflow.intervals import interval_of
 from ledger.airflow.notes import noted
 from ledger.airflow.pipelines import _guarantee
+from ledger.batch.settlement import settle_once
+from ledger.batch.sweeper import sweep_once
+from ledger.core.states import Guarantee
 from ledger.errors import DeclarationError, InputError, LedgerError
-from ledger.settlement import settle_once
-from ledger.states import Guarantee
-from ledger.sweeper import sweep_once
 from scripts.airflow_env import ROOT
 from tests.support.ledgers import one, pipeline, whole_batch
 

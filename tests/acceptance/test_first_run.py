@@ -15,7 +15,7 @@ import pytest
 from deltalake import DeltaTable
 from sqlalchemy import create_engine, text
 
-from ledger.database import embedded
+from ledger.store import embedded
 from tests.support.wheels import build_wheel, link_requirements
 
 DAY = ("--interval-start", "2026-01-01", "--interval-end", "2026-01-02")

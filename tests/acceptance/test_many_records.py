@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 from sqlalchemy import text
 
-from ledger.payloads import keep_payloads
-from ledger.queries import batches
+from ledger.batch.payloads import keep_payloads
+from ledger.store.queries import batches
 from tests.support.ledgers import keyed, opened, replayed, rows, started
 from tests.support.payloads import write_snapshot
 from tests.support.without_java import commands

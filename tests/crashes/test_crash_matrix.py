@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from ledger.database import embedded
-from ledger.states import Outcome
-from ledger.summary import summarize
-from ledger.sweeper import sweep_once
+from ledger.batch.summary import summarize
+from ledger.batch.sweeper import sweep_once
+from ledger.core.states import Outcome
+from ledger.store import embedded
 from tests.support import orders
 from tests.support.children import Children
 from tests.support.crash_lab import ORIGINAL, Lab
@@ -63,17 +63,25 @@ def dry(*arguments, **options):
     return Case(*arguments, spark=False, **options)
 
 
-EMIT, STAGE, SINK = "ledger.spark.emit", "ledger.spark.stage", "ledger.spark.sink"
-RUNNING, PUBLISHING, RUNS = "ledger.running", "ledger.publishing", "ledger.queries.runs"
-PUBLICATIONS, COMBINE = "ledger.queries.publications", "ledger.spark.combine"
-PARQUET = "ledger.publishers.parquet:ParquetPublisher"
-DELTA = "ledger.publishers.delta:DeltaPublisher"
-POSTGRES = "ledger.publishers.postgres:PostgresPublisher"
-WITHHOLD, NOTE = "ledger.spark.withhold", "tests.support.orders:note"
+EMIT, STAGE, SINK = (
+    "ledger.spark.steps.source",
+    "ledger.spark.steps.stage",
+    "ledger.spark.steps.sink",
+)
+RUNNING, PUBLISHING, RUNS = (
+    "ledger.execution",
+    "ledger.batch.publishing",
+    "ledger.store.queries.runs",
+)
+PUBLICATIONS, COMBINE = "ledger.store.queries.publications", "ledger.spark.steps.combine"
+PARQUET = "ledger.sinks.parquet.publisher:ParquetPublisher"
+DELTA = "ledger.sinks.delta.publisher:DeltaPublisher"
+POSTGRES = "ledger.sinks.postgres.publisher:PostgresPublisher"
+WITHHOLD, NOTE = "ledger.spark.steps.withhold", "tests.support.orders:note"
 STAGED = [("lake", "priced"), ("report", "lake"), ("table", "report")]
 
 CASES = [
-    dry("opening", "nothing", "ledger.opening:_insert"),
+    dry("opening", "nothing", "ledger.batch.opening:_insert"),
     dry("opened", "nothing", f"{RUNS}:runs_of", "before"),
     dry("opened, swept", "nothing", f"{RUNS}:runs_of", "before", swept=True),
     dry("emit opened, swept", "opened", f"{RUNNING}:open_run", swept=True),
@@ -94,7 +102,7 @@ CASES = [
     Case("lake's acks posted", "priced", f"{SINK}:fold"),
     *(Case(f"{sink} committed", stop, f"{SINK}:commit") for sink, stop in STAGED[:2]),
     Case("table committed, swept", "report", f"{SINK}:commit", swept=True),
-    dry("in the settlement", "table", "ledger.settlement:decide_publications"),
+    dry("in the settlement", "table", "ledger.batch.settlement:decide_publications"),
     dry("settled", "table", f"{RUNNING}:settle_once"),
     dry("settled, swept", "table", f"{RUNNING}:settle_once", swept=True),
     Case("lake's kept rows written", "settled", f"{WITHHOLD}:stage_rows"),
@@ -107,7 +115,7 @@ CASES = [
     dry("lake shown, swept", "withheld", f"{PARQUET}.publish", swept=True),
     dry("lake being noted", "withheld", f"{PUBLICATIONS}:set_published"),
     dry("before report is shown", "withheld", f"{POSTGRES}.publish", "before"),
-    dry("report in its transaction", "withheld", "ledger.queries.target_record:put_commit"),
+    dry("report in its transaction", "withheld", "ledger.sinks.postgres.record:put_commit"),
     dry("report shown", "withheld", f"{POSTGRES}.publish"),
     dry("report upserted", "withheld", f"{POSTGRES}.publish", mode="upsert"),
     dry("before table is shown", "withheld", f"{DELTA}.publish", "before"),
@@ -116,15 +124,15 @@ CASES = [
     dry("table shown", "withheld", f"{DELTA}.publish"),
     dry("published", "withheld", f"{RUNNING}:publish_settled"),
     Case("source told of acks only", "published", NOTE),
-    Case("source told, swept", "published", "ledger.spark.notify:_tell", swept=True),
+    Case("source told, swept", "published", "ledger.spark.steps.notify:_tell", swept=True),
     Case("source told and noted", "published", f"{RUNNING}:notify"),
-    dry("replay being opened", "told", "ledger.opening:_claim_messages"),
+    dry("replay being opened", "told", "ledger.batch.opening:_claim_messages"),
     dry("replay opened", "told", f"{RUNS}:runs_of", "before"),
     dry("replay opened, swept", "told", f"{RUNS}:runs_of", "before", swept=True),
     Case("replay emitted", "replay opened", f"{EMIT}:fold"),
     Case("replay stage posted, swept", "replay orders", f"{STAGE}:fold", swept=True),
     Case("replay table committed", "replay report", f"{SINK}:commit"),
-    dry("replay in the settlement", "replay table", "ledger.settlement:decide_publications"),
+    dry("replay in the settlement", "replay table", "ledger.batch.settlement:decide_publications"),
     dry("replay settled", "replay table", f"{RUNNING}:settle_once"),
     dry("replay lake shown", "replay withheld", f"{PARQUET}.publish"),
     dry("replay report shown", "replay withheld", f"{POSTGRES}.publish"),
@@ -135,11 +143,13 @@ CASES = [
     Case("combine committed", "replay published", f"{COMBINE}:commit"),
     Case("combine committed, swept", "replay published", f"{COMBINE}:commit", swept=True),
     Case("combined sink staged", "replay published", f"{COMBINE}:stage_rows"),
-    Case("combined sink decided", "replay published", "ledger.queries.combines:decide_combined"),
+    Case(
+        "combined sink decided", "replay published", "ledger.store.queries.combines:decide_combined"
+    ),
     Case("combined sink committed", "replay published", f"{COMBINE}:commit", nth=2),
     Case("before daily is shown", "replay published", f"{PARQUET}.publish", "before"),
     Case("daily shown", "replay published", f"{PARQUET}.publish"),
-    Case("source told of the replay", "replay combined", "ledger.spark.notify:_tell"),
+    Case("source told of the replay", "replay combined", "ledger.spark.steps.notify:_tell"),
 ]
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from ledger.database import embedded
-from ledger.running import settle_and_follow
-from ledger.states import Outcome
-from ledger.summary import summarize
-from ledger.sweeper import sweep_once
+from ledger.batch.summary import summarize
+from ledger.batch.sweeper import sweep_once
+from ledger.core.states import Outcome
+from ledger.execution import settle_and_follow
+from ledger.store import embedded
 from tests.support import orders
 from tests.support.children import Children
 from tests.support.crash_lab import ANEW, ORIGINAL, Lab
@@ -24,9 +24,9 @@ FIRST, ALL = orders.expected(mended=False), orders.expected(mended=True)
 NOTHING: orders.Rows = Counter()
 ONCE_OR_MORE = orders.Variant(guarantee="at_least_once", dedup="exact")
 MENDED = orders.Variant(mended=True)
-PARQUET = "ledger.publishers.parquet:ParquetPublisher"
-DELTA = "ledger.publishers.delta:DeltaPublisher"
-POSTGRES = "ledger.publishers.postgres:PostgresPublisher"
+PARQUET = "ledger.sinks.parquet.publisher:ParquetPublisher"
+DELTA = "ledger.sinks.delta.publisher:DeltaPublisher"
+POSTGRES = "ledger.sinks.postgres.publisher:PostgresPublisher"
 PUBLISHERS = {"lake": PARQUET, "report": POSTGRES, "table": DELTA}
 BEFORE = {"lake": "priced", "report": "lake", "table": "report"}
 
@@ -73,7 +73,7 @@ at_least_once = pytest.mark.parametrize(
         (f"{PARQUET}._hide", 1),
         (f"{PARQUET}._rename", 2),
         (f"{PARQUET}.publish", 1),
-        ("ledger.queries.publications:set_replaced", 1),
+        ("ledger.store.queries.publications:set_replaced", 1),
         (f"{POSTGRES}.publish", 1),
         (f"{DELTA}.publish", 1),
     ],
@@ -131,7 +131,10 @@ def test_at_least_once_a_sink_that_died_and_was_given_up(a_lab, children, sink):
 
 @pytest.mark.parametrize(
     ("target", "when"),
-    [("ledger.replaced:_remove", "before"), ("ledger.queries.dedup:forget_replaced", "before")],
+    [
+        ("ledger.batch.folder_cleanup:_remove", "before"),
+        ("ledger.store.queries.dedup:forget_replaced", "before"),
+    ],
     ids=["before", "removed-and-not-noted"],
 )
 @at_least_once

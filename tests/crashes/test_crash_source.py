@@ -9,10 +9,10 @@ from pathlib import Path
 import pyarrow.dataset as ds
 import pytest
 
-from ledger.database import embedded
+from ledger.batch.summary import summarize
+from ledger.core.states import Outcome
 from ledger.spark.job import Job
-from ledger.states import Outcome
-from ledger.summary import summarize
+from ledger.store import embedded
 from tests.support import feeds
 from tests.support.children import Children
 from tests.support.crashing import run_whole, settings_of
@@ -20,8 +20,8 @@ from tests.support.kept import NOTHING, Kept
 from tests.support.ledgers import age, rows
 
 FIRST, BOTH, ALL = (Counter(range(1, end)) for end in (4, 6, 7))
-EMIT, FEED = "ledger.spark.emit", "tests.support.feeds:Feed"
-CHECKPOINTS, SOURCE_STATE = "ledger.queries.checkpoints", "ledger.spark.source_state"
+EMIT, FEED = "ledger.spark.steps.source", "tests.support.feeds:Feed"
+CHECKPOINTS, SOURCE_STATE = "ledger.store.queries.checkpoints", "ledger.spark.steps.source_state"
 
 
 class FeedLab(Kept):
@@ -87,7 +87,7 @@ def lab(spark, server_home) -> Iterator[FeedLab]:
 @pytest.mark.parametrize(
     ("target", "when"),
     [
-        ("ledger.source_states:position_of", "after"),
+        ("ledger.batch.source_positions:position_of", "after"),
         (f"{EMIT}:_write", "after"),
         (f"{EMIT}:fold", "after"),
         (f"{FEED}.commit", "after"),

@@ -13,13 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from ledger import running, state_runs
-from ledger.database import embedded
-from ledger.manifest import check_files
-from ledger.running import advance_states
-from ledger.states import Outcome
-from ledger.summary import summarize
-from ledger.sweeper import sweep_once
+from ledger import execution as running
+from ledger.batch import state_runs
+from ledger.batch.summary import summarize
+from ledger.batch.sweeper import sweep_once
+from ledger.core.states import Outcome
+from ledger.execution import advance_states
+from ledger.storage.manifest import check_files
+from ledger.store import embedded
 from tests.support import accounts
 from tests.support.accounts import FILES, FUNCTION
 from tests.support.children import Children
@@ -53,8 +54,12 @@ def dry(*arguments, **options):
     return Case(*arguments, spark=False, **options)
 
 
-STATE, CHECKPOINTS, RUNS = "ledger.spark.state", "ledger.queries.checkpoints", "ledger.state_runs"
-DELTA, BOOK = "ledger.publishers.delta:DeltaPublisher", "tests.support.accounts:Book"
+STATE, CHECKPOINTS, RUNS = (
+    "ledger.spark.steps.state",
+    "ledger.store.queries.checkpoints",
+    "ledger.batch.state_runs",
+)
+DELTA, BOOK = "ledger.sinks.delta.publisher:DeltaPublisher", "tests.support.accounts:Book"
 
 
 def in_both_forms(form):
@@ -66,7 +71,12 @@ def in_both_forms(form):
         Case(form, "in its commit", "settled", f"{CHECKPOINTS}:insert"),
         Case(form, "committed", "settled", f"{STATE}:commit_state"),
         dry(form, "shown", "committed", f"{DELTA}.publish"),
-        dry(form, "being noted as shown", "committed", "ledger.queries.publications:set_published"),
+        dry(
+            form,
+            "being noted as shown",
+            "committed",
+            "ledger.store.queries.publications:set_published",
+        ),
         dry(form, "being noted as acked", "replay shown", f"{CHECKPOINTS}:set_acked"),
         Case(form, "replay written", "replay settled", f"{STATE}:take_manifest", swept=True),
         Case(form, "replay committed", "replay settled", f"{STATE}:commit_state"),

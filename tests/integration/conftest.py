@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from ledger.database.connection import Database
-from ledger.opening import open_batch, open_replay
-from ledger.pipeline import Pipeline
-from ledger.queries.batches import Batch
-from ledger.requests import Interval, RunKey, Selection
-from ledger.running import StepResult, run_step, settle_and_follow
+from ledger.batch.opening import open_batch, open_replay
+from ledger.batch.settlement import Settlement
+from ledger.batch.step_runs import Attempt
+from ledger.core.run_request import Interval, RunKey, Selection
+from ledger.execution import StepResult, run_step, settle_and_follow
+from ledger.pipeline.pipeline import Pipeline
 from ledger.settings import Settings
-from ledger.settlement import Settlement
 from ledger.spark.job import Job
-from ledger.stage_runs import Attempt
+from ledger.store.connection import Database
+from ledger.store.queries.batches import Batch
 
 START, END = datetime(2013, 1, 1, tzinfo=UTC), datetime(2013, 2, 1, tzinfo=UTC)
 

@@ -2,14 +2,14 @@
 
 import pytest
 
-from ledger.acceptance import accept
-from ledger.advice import advise
+from ledger.batch.acceptance import accept
+from ledger.batch.advice import advise
+from ledger.batch.settlement import settle_once
+from ledger.batch.summary import summarize
+from ledger.core.states import BatchStatus, OnQuarantine, Outcome
 from ledger.errors import NotReadyError
-from ledger.queries import batches, claims
-from ledger.queries import settlement as settlements
-from ledger.settlement import settle_once
-from ledger.states import BatchStatus, OnQuarantine, Outcome
-from ledger.summary import summarize
+from ledger.store.queries import batches, claims
+from ledger.store.queries import settlement as settlements
 from tests.support.ledgers import (
     emit_replay,
     one,

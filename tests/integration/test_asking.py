@@ -8,14 +8,14 @@ import pytest
 from sqlalchemy import text
 from typer.testing import CliRunner
 
+from ledger.batch.settlement import settle_once
 from ledger.cli import inspecting
 from ledger.cli.base import app
-from ledger.database import connection as connections
-from ledger.database.connection import Database
-from ledger.database.tables import metadata
 from ledger.errors import ConfigurationError, InputError, LedgerError, UnavailableError
-from ledger.queries import asking
-from ledger.settlement import settle_once
+from ledger.store import connection as connections
+from ledger.store.connection import Database
+from ledger.store.queries import asking
+from ledger.store.tables import metadata
 from tests.support.ledgers import pipeline, whole_batch
 
 # {file}: a file that must not appear.

@@ -11,9 +11,10 @@ import pytest
 from pyspark.sql import functions as F
 
 from ledger import FileSource, ParquetSink, Pipeline
+from ledger.core.states import BatchStatus
 from ledger.errors import DeclarationError, InputError
-from ledger.spark import emit, failures
-from ledger.states import BatchStatus
+from ledger.spark import failures
+from ledger.spark.steps import source as emit
 from tests.support.ledgers import one, rows
 
 SCHEMA = "n INT, name STRING, price DOUBLE"

@@ -17,9 +17,9 @@ from ledger import (
     merge_anchors,
     testing,
 )
+from ledger.batch.settlement import settle_once
+from ledger.core.states import BatchStatus
 from ledger.errors import InputError, StageError
-from ledger.settlement import settle_once
-from ledger.states import BatchStatus
 from tests.support.ledgers import age, rows, started
 
 ORDERS = "id INT, customer STRING, cents INT"

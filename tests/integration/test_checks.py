@@ -19,22 +19,22 @@ from ledger import (
     Pipeline,
     PostgresSink,
     TableSource,
-    checks,
-    loading,
-    storage,
 )
 from ledger.airflow import pipeline_dag
 from ledger.airflow import pipelines as airflow_pipelines
 from ledger.airflow.permanent import PermanentFailure
-from ledger.checks import before_replay, before_run, examine, require
+from ledger.batch import checks
+from ledger.batch.checks import before_replay, before_run, examine, require
+from ledger.batch.opening import open_batch, open_replay
+from ledger.batch.settlement import abandon, settle_once
 from ledger.cli import running
 from ledger.cli.base import app
-from ledger.database import embedded
+from ledger.core.run_request import Interval, RunKey, Selection
+from ledger.core.states import BatchStatus
 from ledger.errors import ConfigurationError, InputError, StageError, UnavailableError
-from ledger.opening import open_batch, open_replay
-from ledger.requests import Interval, RunKey, Selection
-from ledger.settlement import abandon, settle_once
-from ledger.states import BatchStatus
+from ledger.pipeline import load as loading
+from ledger.storage import folders as storage
+from ledger.store import embedded
 from tests.integration.conftest import END, START
 from tests.support.ledgers import emit_replay, one, pipeline, replayed, whole_batch
 

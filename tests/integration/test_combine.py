@@ -6,16 +6,17 @@ from datetime import UTC, datetime
 import pytest
 from pyspark.sql import functions as F
 
-from ledger import FileSource, ParquetSink, Pipeline, running, testing
+from ledger import FileSource, ParquetSink, Pipeline, testing
+from ledger import execution as running
+from ledger.batch.opening import open_batch
+from ledger.batch.settlement import settle_once
+from ledger.batch.summary import summarize
+from ledger.batch.sweeper import sweep_once
+from ledger.core.run_request import Interval, RunKey
+from ledger.core.states import Outcome
 from ledger.errors import DeclarationError, StageError
-from ledger.opening import open_batch
-from ledger.queries import combines, publications
-from ledger.requests import Interval, RunKey
-from ledger.running import combine, combines_due, publish_settled
-from ledger.settlement import settle_once
-from ledger.states import Outcome
-from ledger.summary import summarize
-from ledger.sweeper import sweep_once
+from ledger.execution import combine, combines_due, publish_settled
+from ledger.store.queries import combines, publications
 from tests.integration.conftest import END, START
 from tests.support.ledgers import one, rows
 

@@ -18,13 +18,13 @@ from sqlalchemy.exc import ProgrammingError
 from sqlalchemy.pool import NullPool
 
 from ledger import DeltaSink, FileSource, ParquetSink, Pipeline, PostgresSink
-from ledger.database import embedded
+from ledger.batch.opening import open_batch, open_replay
+from ledger.batch.sweeper import sweep_once
+from ledger.core.run_request import Interval, RunKey, Selection
 from ledger.errors import NotReadyError
-from ledger.opening import open_batch, open_replay
-from ledger.requests import Interval, RunKey, Selection
-from ledger.running import run_steps, settle_and_follow
+from ledger.execution import run_steps, settle_and_follow
 from ledger.spark.job import Job
-from ledger.sweeper import sweep_once
+from ledger.store import embedded
 from tests.support.ledgers import one, rows
 
 DAYS, RECORDS, POISON = 4, 60, 7

@@ -10,12 +10,12 @@ from airflow.sdk.exceptions import (
     DagRunTriggerException,
 )
 
-from ledger import loading
 from ledger.airflow import pipeline_dag
-from ledger.queries import batches
-from ledger.requests import REPROCESS
-from ledger.settlement import abandon, settle_once
-from ledger.states import Guarantee
+from ledger.batch.settlement import abandon, settle_once
+from ledger.core.run_request import REPROCESS
+from ledger.core.states import Guarantee
+from ledger.pipeline import load as loading
+from ledger.store.queries import batches
 from tests.support.ledgers import emit, pipeline, run_middle, run_sink, whole_batch
 
 DAYS = [

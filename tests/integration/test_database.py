@@ -13,16 +13,17 @@ from alembic.migration import MigrationContext
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
-from ledger import states
-from ledger.database import connection as connections
-from ledger.database import embedded
-from ledger.database.connection import Database
-from ledger.database.tables import metadata
-from ledger.database.upgrade import downgrade, head, upgrade
+from ledger.batch.settlement import settle_once
+from ledger.core import states
 from ledger.errors import ConfigurationError, LedgerError, UnavailableError
-from ledger.queries import asking, batches
 from ledger.settings import Settings
-from ledger.settlement import settle_once
+from ledger.store import connection as connections
+from ledger.store import embedded
+from ledger.store.connection import Database
+from ledger.store.queries import asking, batches
+from ledger.store.revisions import head
+from ledger.store.tables import metadata
+from ledger.store.upgrade import downgrade, upgrade
 from scripts import databases
 from tests.support.ledgers import one, opened, pipeline, rows, whole_batch
 

@@ -27,7 +27,7 @@ from ledger.errors import (
     StageError,
     UnavailableError,
 )
-from ledger.publishers.delta import DeltaPublisher
+from ledger.sinks.delta.publisher import DeltaPublisher
 from tests.support.delta import SCHEMA, SINK, Watch, labelled, labels, race, read, stage
 
 ROUNDS = 25
@@ -563,7 +563,7 @@ def test_never_first(publisher, path, monkeypatch):
         commit(self, *arguments, **options)
 
     monkeypatch.setattr(DeltaTable, "create_write_transaction", late)
-    monkeypatch.setattr("ledger.publishers.delta._LONGEST_PAUSE_SECONDS", 0)
+    monkeypatch.setattr("ledger.sinks.delta.publisher._LONGEST_PAUSE_SECONDS", 0)
     with pytest.raises(UnavailableError, match="others committed before each of 60 attempts"):
         publisher.publish(stage(publisher, 2, 2, labelled("2")))
     assert labels(path) == {"1": 4}

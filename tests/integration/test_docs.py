@@ -5,7 +5,7 @@ import re
 import pytest
 
 from ledger import Pipeline
-from ledger.queries import asking
+from ledger.store.queries import asking
 from tests.conftest import ROOT
 from tests.support.ledgers import rows
 

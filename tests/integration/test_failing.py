@@ -2,13 +2,13 @@
 
 import pytest
 
+from ledger.batch.opening import open_batch
 from ledger.cli import failing, running
 from ledger.cli.failing import going_on
+from ledger.core.run_request import Interval, RunKey
+from ledger.core.states import BatchStatus
 from ledger.errors import InputError, LedgerError, UnavailableError
-from ledger.opening import open_batch
-from ledger.queries import batches
-from ledger.requests import Interval, RunKey
-from ledger.states import BatchStatus
+from ledger.store.queries import batches
 from tests.support.ledgers import END, START, age, emit, opened, pipeline, started
 
 AGAIN = "ackledger run jobs.x:p --run-id run"

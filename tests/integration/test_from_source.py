@@ -10,11 +10,11 @@ import pytest
 from pyspark.sql import DataFrame
 
 from ledger import FileSource, ParquetSink, Pipeline
-from ledger.advice import advise
+from ledger.batch.advice import advise
+from ledger.batch.explain import explain
+from ledger.batch.summary import summarize
 from ledger.errors import InputError
-from ledger.explaining import explain
-from ledger.spark.from_source import FOUND_TWICE, NO_KEY, NOT_FOUND, SHARED_KEY
-from ledger.summary import summarize
+from ledger.spark.steps.from_source import FOUND_TWICE, NO_KEY, NOT_FOUND, SHARED_KEY
 from tests.support.ledgers import rows
 
 HEADER = "order_id,amount,city\n"

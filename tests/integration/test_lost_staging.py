@@ -9,13 +9,14 @@ from pyspark.sql import functions as F
 from sqlalchemy import create_engine
 from sqlalchemy.pool import NullPool
 
-from ledger import Bloom, DeltaSink, FileSource, ParquetSink, Pipeline, PostgresSink, running
-from ledger.database import embedded
+from ledger import Bloom, DeltaSink, FileSource, ParquetSink, Pipeline, PostgresSink
+from ledger import execution as running
+from ledger.batch.publishing import lost, publish
+from ledger.batch.settlement import settle_once
 from ledger.errors import ConfigurationError, Failures, LostFileError
-from ledger.publishing import lost, publish
-from ledger.queries import publications
-from ledger.running import publish_settled, settle_and_follow, withhold
-from ledger.settlement import settle_once
+from ledger.execution import publish_settled, settle_and_follow, withhold
+from ledger.store import embedded
+from ledger.store.queries import publications
 from tests.integration.conftest import END
 
 TABLES = ("plain", "totals", "ackledger_commit")

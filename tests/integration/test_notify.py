@@ -7,13 +7,13 @@ from pyspark.sql import functions as F
 
 from ledger import FileSource, ParquetSink, Pipeline
 from ledger.airflow import pipeline_dag
+from ledger.batch.opening import open_batch
+from ledger.batch.settlement import settle_once
+from ledger.batch.sweeper import Errand, sweep_once
+from ledger.core.run_request import Interval, RunKey
 from ledger.errors import InputError, NotReadyError
-from ledger.opening import open_batch
-from ledger.queries import batches
-from ledger.requests import Interval, RunKey
-from ledger.running import notify, publish_settled, settle_and_follow
-from ledger.settlement import settle_once
-from ledger.sweeper import Errand, sweep_once
+from ledger.execution import notify, publish_settled, settle_and_follow
+from ledger.store.queries import batches
 from tests.integration.conftest import END, START
 
 

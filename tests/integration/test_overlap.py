@@ -6,10 +6,10 @@ from datetime import timedelta
 import pytest
 
 from ledger import FileSource, ParquetSink, Pipeline, StatefulStage
-from ledger.publishers.parquet import ParquetPublisher
-from ledger.running import advance_states, publish_settled
-from ledger.settlement import settle_once
-from ledger.states import BatchStatus
+from ledger.batch.settlement import settle_once
+from ledger.core.states import BatchStatus
+from ledger.execution import advance_states, publish_settled
+from ledger.sinks.parquet.publisher import ParquetPublisher
 from tests.integration.conftest import START
 from tests.support.ledgers import rows
 

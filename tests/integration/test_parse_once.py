@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from ledger import FileSource
-from ledger.spark.tables import reader_of
+from ledger.sources.registry import reader_of
 
 LINES = {"csv": "n,name\n1,a\nx,b\n3,c\n", "json": '{"n":1,"name":"a"}\n{"n":"x"}\n{"n":3}\n'}
 

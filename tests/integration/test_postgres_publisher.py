@@ -19,9 +19,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import sqlalchemy as sa
+import tenacity
 
-from ledger.database import connection, embedded
-from ledger.delivery import Delivery
 from ledger.errors import (
     ConfigurationError,
     DeclarationError,
@@ -31,11 +30,14 @@ from ledger.errors import (
     StageError,
     UnavailableError,
 )
-from ledger.manifest import take_manifest
-from ledger.publishers import postgres, staged
-from ledger.publishers.postgres import PostgresPublisher
-from ledger.queries import target
-from ledger.queries.target_connection import APPLICATION
+from ledger.sinks import staged_files as staged
+from ledger.sinks.base import Delivery
+from ledger.sinks.postgres import publisher as postgres
+from ledger.sinks.postgres import table as target
+from ledger.sinks.postgres.connection import APPLICATION
+from ledger.sinks.postgres.publisher import PostgresPublisher
+from ledger.storage.manifest import take_manifest
+from ledger.store import driver_errors, embedded
 
 JANUARY, FEBRUARY = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 2, 1, tzinfo=UTC)
 ORDERS = pa.schema([("id", pa.int64()), ("item", pa.string())])
@@ -366,10 +368,16 @@ def killer(warehouse, most):
         thread.join()
 
 
+def _tries(most, pause):
+    return driver_errors._RETRYING.copy(
+        stop=tenacity.stop_after_attempt(most), wait=tenacity.wait_fixed(pause)
+    )
+
+
 def test_a_killed_publish_leaves_nothing(warehouse, monkeypatch):
     """A backend ended between the copy and the commit, at every try, leaves neither rows nor record;
     the next call brings the rows once."""
-    monkeypatch.setattr(connection, "PAUSES_SECONDS", (0.5, 1.0))  # three tries
+    monkeypatch.setattr(driver_errors, "_RETRYING", _tries(3, 0.5))
     sink = warehouse.publisher()
     sink.publish(warehouse.deliver(11, [(1, "first")]))
     delivery = warehouse.deliver(12, [(2, "second")], replaces=(11,))
@@ -816,7 +824,7 @@ def test_staged_files_that_are_not_as_recorded(warehouse):
 
 def test_targets_that_cannot_be_written(warehouse, monkeypatch):
     """What is missing is named by class of error, and no message has the password."""
-    monkeypatch.setattr(connection, "PAUSES_SECONDS", (0.1,))
+    monkeypatch.setattr(driver_errors, "_RETRYING", _tries(2, 0.1))
     url = sa.make_url(warehouse.url)
     warehouse.do(
         "DROP ROLE IF EXISTS limited",

@@ -8,7 +8,7 @@ import pytest
 import sqlalchemy as sa
 
 from ledger.errors import StageError
-from ledger.publishers import postgres_refusals
+from ledger.sinks.postgres import refusals as postgres_refusals
 from tests.integration.test_postgres_publisher import (  # noqa: F401
     warehouse,
     warehouse_url,

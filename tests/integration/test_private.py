@@ -9,9 +9,9 @@ from sqlalchemy import create_engine
 from sqlalchemy.pool import NullPool
 
 from ledger import DeltaSink, FileSource, ParquetSink, Pipeline, PostgresSink
-from ledger.database import embedded
-from ledger.running import publish_settled, withhold
-from ledger.settlement import settle_once
+from ledger.batch.settlement import settle_once
+from ledger.execution import publish_settled, withhold
+from ledger.store import embedded
 
 
 @pytest.fixture

@@ -11,19 +11,19 @@ from uuid import UUID
 import pytest
 from py4j.protocol import Py4JError
 
-from ledger import running
+from ledger import execution as running
+from ledger.batch.opening import open_batch
+from ledger.batch.recovery import finished
+from ledger.batch.settlement import settle_once
+from ledger.batch.step_runs import Attempt, Record, begin, commit, fail, heartbeat, open_run
+from ledger.core.run_request import Interval, RunKey
+from ledger.core.states import BatchStatus
 from ledger.errors import FencedError, InputError, IntegrityError, NotReadyError
-from ledger.opening import open_batch
-from ledger.queries import batches
-from ledger.queries.runs import Emitted
-from ledger.recovery import finished
-from ledger.requests import Interval, RunKey
-from ledger.running import _end
+from ledger.execution import _end
 from ledger.settings import Settings
-from ledger.settlement import settle_once
 from ledger.spark.job import Job
-from ledger.stage_runs import Attempt, Record, begin, commit, fail, heartbeat, open_run
-from ledger.states import BatchStatus
+from ledger.store.queries import batches
+from ledger.store.queries.runs import Emitted
 from tests.conftest import ROOT
 from tests.support.ledgers import (
     START,
@@ -336,8 +336,8 @@ def test_fenced_driver_ends(database):
         "import sys, time\n"
         "from functools import partial\n"
         "from ledger.run_step import _leave\n"
-        "from ledger.database.connection import Database\n"
-        "from ledger.stage_runs import heartbeat\n"
+        "from ledger.store.connection import Database\n"
+        "from ledger.batch.step_runs import heartbeat\n"
         "leave = partial(_leave, None)\n"
         "with heartbeat(Database(sys.argv[1]), int(sys.argv[2]), leave, every=0.1):\n"
         "    print('alive', flush=True)\n"

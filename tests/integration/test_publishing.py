@@ -9,17 +9,17 @@ import pytest
 from pyspark.sql import functions as F
 
 from ledger import Bloom, FileSource, ParquetSink, Pipeline
+from ledger.batch.opening import open_batch
+from ledger.batch.publishing import needs_withholding, publish
+from ledger.batch.settlement import settle_once
+from ledger.batch.step_runs import Attempt, open_run
+from ledger.batch.summary import summarize
+from ledger.batch.sweeper import SweepOptions, sweep_once
+from ledger.core.run_request import Interval, RunKey
+from ledger.core.states import Guarantee
 from ledger.errors import DeclarationError, LostFileError, NotReadyError
-from ledger.opening import open_batch
-from ledger.publishing import needs_withholding, publish
-from ledger.queries import publications
-from ledger.requests import Interval, RunKey
-from ledger.running import publish_settled
-from ledger.settlement import settle_once
-from ledger.stage_runs import Attempt, open_run
-from ledger.states import Guarantee
-from ledger.summary import summarize
-from ledger.sweeper import SweepOptions, sweep_once
+from ledger.execution import publish_settled
+from ledger.store.queries import publications
 from tests.integration.conftest import END, START
 from tests.support.ledgers import age, one, rows
 

@@ -14,21 +14,21 @@ from ledger import (
     PostgresSink,
     TableSource,
     collect_anchors,
-    settlement,
     testing,
 )
-from ledger.advice import advise
+from ledger.batch import settlement
+from ledger.batch.advice import advise
+from ledger.batch.combine_runs import is_due, open_combine
+from ledger.batch.opening import open_batch
+from ledger.batch.publishing import publish
+from ledger.batch.settlement import settle_once
+from ledger.batch.step_runs import Attempt, Record, commit
+from ledger.batch.summary import summarize
+from ledger.core.run_request import Interval, RunKey
+from ledger.core.states import BatchStatus, Outcome
 from ledger.errors import DeclarationError, InputError, NotReadyError, StageError
-from ledger.follow_ups import is_due, open_combine
-from ledger.opening import open_batch
-from ledger.publishing import publish
-from ledger.queries import combines, publications
-from ledger.requests import Interval, RunKey
-from ledger.running import combine, combines_due, publish_settled, settle_and_follow
-from ledger.settlement import settle_once
-from ledger.stage_runs import Attempt, Record, commit
-from ledger.states import BatchStatus, Outcome
-from ledger.summary import summarize
+from ledger.execution import combine, combines_due, publish_settled, settle_and_follow
+from ledger.store.queries import combines, publications
 from tests.integration.conftest import END, START
 from tests.integration.test_combine import FLIGHTS, FLOWN, daily, oracle, totals, written
 from tests.integration.test_publishing_units import ORDERED, B, sold

@@ -4,9 +4,9 @@ import pytest
 from pyspark.sql import functions as F
 
 from ledger import FileSource, ParquetSink, Pipeline, collect_anchors, merge_anchors, testing
+from ledger.batch.quarantine import give_up
 from ledger.errors import NotReadyError
-from ledger.giving_up import give_up
-from ledger.running import publish_settled
+from ledger.execution import publish_settled
 from tests.support.ledgers import rows
 
 ORDERS = "id INT, customer STRING, cents INT"

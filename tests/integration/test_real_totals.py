@@ -8,9 +8,9 @@ from pyspark.sql import functions as F
 
 from jobs.flights import FLIGHT, PLANE
 from ledger import FileSource, ParquetSink, Pipeline, collect_anchors, merge_anchors
+from ledger.core.states import BatchStatus
 from ledger.errors import LedgerError
-from ledger.running import combine
-from ledger.states import BatchStatus
+from ledger.execution import combine
 from tests.support.flights import write_slice
 from tests.support.ledgers import one, rows
 

@@ -11,24 +11,21 @@ import pytest
 from typer.testing import CliRunner
 
 from ledger import FileSource, ParquetSink, Pipeline
-from ledger.cli import (
-    records,  # noqa: F401  # registers its commands
-    running,
-)
+from ledger.batch.explain import explain
+from ledger.batch.opening import open_replay
+from ledger.batch.payloads import keep_all, keep_payloads, try_to_keep
+from ledger.batch.quarantine import give_up
+from ledger.batch.settlement import settle_once, wake
+from ledger.batch.snapshots import MOST_CHARACTERS
+from ledger.batch.summary import summarize
+from ledger.cli import running
 from ledger.cli.base import app
+from ledger.core.run_request import RunKey, Selection
+from ledger.core.states import Outcome
 from ledger.errors import InputError, LedgerError, NotReadyError
-from ledger.explaining import explain
-from ledger.giving_up import give_up
-from ledger.opening import open_replay
-from ledger.payloads import keep_all, keep_payloads, try_to_keep
-from ledger.queries import payloads as queries
-from ledger.queries import publications, reports
-from ledger.requests import RunKey, Selection
 from ledger.settings import Settings
-from ledger.settlement import settle_once, wake
-from ledger.snapshots import MOST_CHARACTERS
-from ledger.states import Outcome
-from ledger.summary import summarize
+from ledger.store.queries import payloads as queries
+from ledger.store.queries import publications, reports
 from tests.support import ledgers
 from tests.support.ledgers import (
     emit,

@@ -6,16 +6,16 @@ import pytest
 from typer.testing import CliRunner
 
 from ledger import ParquetSink
-from ledger.advice import advise
+from ledger.batch.advice import advise
+from ledger.batch.opening import open_batch
+from ledger.batch.recovery import asked_as, reprocess, run_again, waiting_states, waits_for
+from ledger.batch.settlement import settle_once
+from ledger.batch.step_runs import fail
+from ledger.batch.summary import summarize
 from ledger.cli.base import app
-from ledger.opening import open_batch
-from ledger.queries import batches
-from ledger.recovery import asked_as, reprocess, run_again, waiting_states, waits_for
-from ledger.requests import REPROCESS, Interval, RunKey
+from ledger.core.run_request import REPROCESS, Interval, RunKey
 from ledger.settings import Settings
-from ledger.settlement import settle_once
-from ledger.stage_runs import fail
-from ledger.summary import summarize
+from ledger.store.queries import batches
 from tests.support.ledgers import (
     START,
     age,

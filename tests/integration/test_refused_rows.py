@@ -11,10 +11,10 @@ from sqlalchemy import create_engine
 from sqlalchemy.pool import NullPool
 
 from ledger import DeltaSink, FileSource, ParquetSink, Pipeline, PostgresSink, collect_anchors
-from ledger.database import embedded
+from ledger.batch.settlement import settle_once
 from ledger.errors import ConfigurationError, StageError
-from ledger.running import publish_settled, settle_and_follow
-from ledger.settlement import settle_once
+from ledger.execution import publish_settled, settle_and_follow
+from ledger.store import embedded
 from tests.support.ledgers import rows
 
 COUNT = 14

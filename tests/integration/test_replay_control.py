@@ -5,14 +5,14 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import event, text
 
+from ledger.batch.opening import open_replay
+from ledger.batch.settlement import release, settle_once
+from ledger.batch.sweeper import sweep_once
+from ledger.core.run_request import RunKey, Selection
+from ledger.core.states import BatchStatus
 from ledger.errors import NotReadyError
-from ledger.opening import open_replay
-from ledger.queries import batches, replays
-from ledger.requests import RunKey, Selection
 from ledger.settings import Settings
-from ledger.settlement import release, settle_once
-from ledger.states import BatchStatus
-from ledger.sweeper import sweep_once
+from ledger.store.queries import batches, replays
 from tests.support.ledgers import (
     START,
     age,

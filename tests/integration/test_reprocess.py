@@ -5,15 +5,15 @@ from datetime import timedelta
 import pytest
 
 from ledger import Bloom, FileSource, ParquetSink, Pipeline
+from ledger.batch.opening import open_batch
+from ledger.batch.settlement import settle_once
+from ledger.batch.step_runs import Attempt, open_run
+from ledger.batch.summary import summarize
+from ledger.batch.sweeper import sweep_once
+from ledger.core.run_request import Interval, RunKey
+from ledger.core.states import BatchStatus, Outcome
 from ledger.errors import InputError, NotReadyError
-from ledger.opening import open_batch
-from ledger.requests import Interval, RunKey
 from ledger.settings import Settings
-from ledger.settlement import settle_once
-from ledger.stage_runs import Attempt, open_run
-from ledger.states import BatchStatus, Outcome
-from ledger.summary import summarize
-from ledger.sweeper import sweep_once
 from tests.integration.conftest import END, START
 from tests.support.ledgers import START as FIRST
 from tests.support.ledgers import (

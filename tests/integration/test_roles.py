@@ -7,11 +7,14 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
-from ledger.database.connection import Database
-from ledger.database.tables import metadata
+from ledger.batch.opening import open_batch
+from ledger.batch.settlement import settle_once
+from ledger.core.run_request import Interval, RunKey
+from ledger.core.states import BatchStatus, MessageStatus
 from ledger.errors import ConfigurationError, InputError
-from ledger.opening import open_batch
-from ledger.queries import (
+from ledger.settings import Settings
+from ledger.store.connection import Database
+from ledger.store.queries import (
     batches,
     checkpoints,
     claims,
@@ -21,10 +24,7 @@ from ledger.queries import (
     runs,
     source_states,
 )
-from ledger.requests import Interval, RunKey
-from ledger.settings import Settings
-from ledger.settlement import settle_once
-from ledger.states import BatchStatus, MessageStatus
+from ledger.store.tables import metadata
 from tests.conftest import ROOT
 from tests.support.ledgers import (
     END,

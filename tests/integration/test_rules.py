@@ -6,13 +6,13 @@ from itertools import permutations
 
 import pytest
 
+from ledger.batch.settlement import settle_once
+from ledger.batch.step_runs import LEASE_SECONDS, commit, fail
+from ledger.batch.sweeper import sweep_once
+from ledger.core.states import BatchStatus
 from ledger.errors import FencedError, InputError
-from ledger.queries import batches, runs
-from ledger.queries.runs import Emitted
-from ledger.settlement import settle_once
-from ledger.stage_runs import LEASE_SECONDS, commit, fail
-from ledger.states import BatchStatus
-from ledger.sweeper import sweep_once
+from ledger.store.queries import batches, runs
+from ledger.store.queries.runs import Emitted
 from tests.support.ledgers import (
     emit,
     finish,

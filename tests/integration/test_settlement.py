@@ -6,14 +6,15 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import text
 
-from ledger import FileSource, ParquetSink, Pipeline, sweeper
+from ledger import FileSource, ParquetSink, Pipeline
+from ledger.batch import sweeper
+from ledger.batch.settlement import release, settle_once
+from ledger.batch.step_runs import Record, commit
+from ledger.batch.sweeper import sweep_once
+from ledger.core.states import BatchStatus
 from ledger.errors import InputError, UnavailableError
-from ledger.queries import batches, partitions
-from ledger.queries.runs import Emitted
-from ledger.settlement import release, settle_once
-from ledger.stage_runs import Record, commit
-from ledger.states import BatchStatus
-from ledger.sweeper import sweep_once
+from ledger.store.queries import batches, partitions
+from ledger.store.queries.runs import Emitted
 from tests.support.ledgers import (
     age,
     emit,

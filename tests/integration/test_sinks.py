@@ -18,13 +18,13 @@ from sqlalchemy.exc import ProgrammingError
 from sqlalchemy.pool import NullPool
 
 from ledger import DeltaSink, FileSource, ParquetSink, Pipeline, PostgresSink
-from ledger.database import embedded
+from ledger.batch.opening import open_batch
+from ledger.batch.settlement import settle_once
+from ledger.core.run_request import Interval, RunKey
 from ledger.errors import ConfigurationError, InputError, StageError
-from ledger.opening import open_batch
-from ledger.publishers.delta import DeltaPublisher
-from ledger.requests import Interval, RunKey
-from ledger.running import publish_settled
-from ledger.settlement import settle_once
+from ledger.execution import publish_settled
+from ledger.sinks.delta.publisher import DeltaPublisher
+from ledger.store import embedded
 from tests.integration.conftest import END, START
 
 LOST = {3, 7, 11}

@@ -5,20 +5,22 @@ from datetime import timedelta
 
 import pytest
 
-from ledger import FileSource, ParquetSink, Pipeline, source_states, testing
+from ledger import FileSource, ParquetSink, Pipeline, testing
 from ledger.airflow import pipeline_dag
+from ledger.batch import source_positions
+from ledger.batch.opening import open_batch
+from ledger.batch.settlement import settle_once
+from ledger.batch.state_runs import Made
+from ledger.batch.step_runs import Attempt, Record, open_run
+from ledger.batch.summary import summarize
+from ledger.batch.sweeper import sweep_once
+from ledger.core.run_request import Interval, RunKey
 from ledger.errors import DeclarationError, FencedError, InputError, NotReadyError, StageError
-from ledger.opening import open_batch
-from ledger.queries import checkpoints, publications
-from ledger.queries.runs import Emitted
-from ledger.requests import Interval, RunKey
-from ledger.running import notify, publish_settled
-from ledger.settlement import settle_once
-from ledger.spark import emit, source_state
-from ledger.stage_runs import Attempt, Record, open_run
-from ledger.state_runs import Made
-from ledger.summary import summarize
-from ledger.sweeper import sweep_once
+from ledger.execution import notify, publish_settled
+from ledger.spark.steps import source as emit
+from ledger.spark.steps import source_state
+from ledger.store.queries import checkpoints, publications
+from ledger.store.queries.runs import Emitted
 from tests.integration.conftest import START
 from tests.support.feeds import Feed, fed
 from tests.support.ledgers import age, one, rows, started
@@ -119,7 +121,7 @@ def test_an_attempt_that_fails_is_rolled_back(runner, feed, shown, tmp_path, hoo
         (emit, "_write"),
         (emit, "fold"),
         (source_state, "commit_read"),
-        (source_states, "commit_in"),
+        (source_positions, "commit_in"),
         (checkpoints, "insert"),
     ],
     ids=["written", "posted", "before-its-commit", "in-its-commit", "snapshot-in-its-commit"],
@@ -175,15 +177,15 @@ def test_a_driver_that_falls_silent_is_overtaken(runner, feed, shown):
     database = run.job.database
     first = opened(run, 1)
     dead = open_run(database, first.batch_id, "feed", Attempt())
-    position = source_states.position_of(database, dead)
+    position = source_positions.position_of(database, dead)
     age(database, first.batch_id, 120)
     run.settled(opened(run, 2))
     assert shown() == [1, 2, 3]
     nothing = Made(Record(), [])
     with pytest.raises(FencedError):
-        source_states.commit_read(database, dead, position, nothing, Emitted(1, 0), None)
+        source_positions.commit_read(database, dead, position, nothing, Emitted(1, 0), None)
     with pytest.raises(FencedError, match=r"began to read where run 2 of batch 2 has read on"):
-        source_states.position_of(database, dead)
+        source_positions.position_of(database, dead)
     feed.add(4)
     run.settled(first)
     assert shown() == [1, 2, 3, 4]
@@ -207,7 +209,7 @@ def test_batches_read_one_after_the_other(runner, feed, shown, monkeypatch):
     reading.start()
     assert reads.wait(60)
     with monkeypatch.context() as patched:
-        patched.setattr(source_states, "WAIT_SECONDS", 0.0)
+        patched.setattr(source_positions, "WAIT_SECONDS", 0.0)
         with pytest.raises(NotReadyError, match="'feed' is being read by run 1 of batch 1"):
             run.step(second, "feed")
     goes_on.set()

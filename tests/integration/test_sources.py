@@ -13,17 +13,18 @@ import sqlalchemy as sa
 from pyspark.sql import functions as F
 
 from ledger import FileSource, ParquetSink, Pipeline, TableSource
-from ledger.advice import advise
-from ledger.claims import first_gap, next_range
+from ledger.batch.advice import advise
+from ledger.batch.claims import first_gap, next_range
+from ledger.batch.opening import open_batch
+from ledger.batch.settlement import settle_once
+from ledger.batch.summary import summarize
+from ledger.batch.sweeper import Errand, sweep_once
+from ledger.core.run_request import Interval, RunKey
+from ledger.core.states import BatchStatus, Outcome
 from ledger.errors import BackPressureError, InputError, NotReadyError, StageError
-from ledger.opening import open_batch
-from ledger.queries import batches, source_tables
-from ledger.requests import Interval, RunKey
-from ledger.running import notify, settle_and_follow
-from ledger.settlement import settle_once
-from ledger.states import BatchStatus, Outcome
-from ledger.summary import summarize
-from ledger.sweeper import Errand, sweep_once
+from ledger.execution import notify, settle_and_follow
+from ledger.sources.table import queries as source_tables
+from ledger.store.queries import batches
 from tests.integration.conftest import END, START
 from tests.support.ledgers import age, one, rows, started
 

@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 
 from jobs import trades
 from ledger import testing
-from ledger.states import Guarantee
+from ledger.core.states import Guarantee
 from tests.integration.conftest import START
 from tests.support.ledgers import one, rows
 

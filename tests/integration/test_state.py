@@ -10,30 +10,23 @@ from pathlib import Path
 import pytest
 from pyspark.sql import functions as F
 
-from ledger import (
-    DeltaSink,
-    FileSource,
-    ParquetSink,
-    Pipeline,
-    StatefulStage,
-    running,
-    state_runs,
-    testing,
-)
+from ledger import DeltaSink, FileSource, ParquetSink, Pipeline, StatefulStage, testing
+from ledger import execution as running
+from ledger.batch import state_runs
+from ledger.batch.opening import open_batch
+from ledger.batch.settlement import release, settle_once
+from ledger.batch.state_runs import Elsewhere, Made, commit_state
+from ledger.batch.step_runs import Attempt, Record
+from ledger.batch.summary import summarize
+from ledger.batch.sweeper import sweep_once
+from ledger.core.run_request import Interval, RunKey
+from ledger.core.states import Guarantee, Outcome
 from ledger.errors import DeclarationError, FencedError, InputError, LedgerError, StageError
-from ledger.opening import open_batch
-from ledger.queries import checkpoints, publications
-from ledger.requests import Interval, RunKey
-from ledger.running import advance_states, publish_settled, settle_and_follow
-from ledger.settlement import release, settle_once
-from ledger.spark import state as state_module
+from ledger.execution import advance_states, publish_settled, settle_and_follow
 from ledger.spark.job import Job
-from ledger.spark.state import run_state
-from ledger.stage_runs import Attempt, Record
-from ledger.state_runs import Elsewhere, Made, commit_state
-from ledger.states import Guarantee, Outcome
-from ledger.summary import summarize
-from ledger.sweeper import sweep_once
+from ledger.spark.steps import state as state_module
+from ledger.spark.steps.state import run_state
+from ledger.store.queries import checkpoints, publications
 from tests.integration.conftest import START, Runner
 from tests.support.ledgers import age, one, rows, started
 

@@ -25,12 +25,12 @@ from hypothesis.stateful import (
 )
 from sqlalchemy import text
 
+from ledger.batch.settlement import settle_once
+from ledger.batch.step_runs import Attempt, OpenedRun, commit, fail, open_run
+from ledger.core.states import BatchStatus
 from ledger.errors import FencedError, IntegrityError, NotReadyError
-from ledger.queries import batches, replays
-from ledger.queries.runs import Emitted
-from ledger.settlement import settle_once
-from ledger.stage_runs import Attempt, OpenedRun, commit, fail, open_run
-from ledger.states import BatchStatus
+from ledger.store.queries import batches, replays
+from ledger.store.queries.runs import Emitted
 from tests.conftest import empty
 from tests.support.ledgers import opened, pipeline, replayed, rows
 from tests.support.posting import Delta, post_bucket, record_of

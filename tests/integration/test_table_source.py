@@ -15,17 +15,12 @@ from pyspark.sql import functions as F
 from sqlalchemy import create_engine, text
 
 from ledger import TableSource
-from ledger.database import embedded
 from ledger.errors import DeclarationError, InputError, NotReadyError, UnavailableError
-from ledger.queries import source_tables, source_writers
-from ledger.queries.source_tables import (
-    from_text,
-    reach,
-    safe_bound,
-    slices,
-    to_text,
-)
-from ledger.spark.tables import TableReader, table_failure
+from ledger.sources.table import queries as source_tables
+from ledger.sources.table import writers as source_writers
+from ledger.sources.table.queries import from_text, reach, safe_bound, slices, to_text
+from ledger.sources.table.reader import TableReader, table_failure
+from ledger.store import embedded
 
 BRIEF = 0.5  # seconds to wait for a transaction that does not end
 

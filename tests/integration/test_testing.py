@@ -8,8 +8,8 @@ from pyspark.sql import functions as F
 
 from jobs.flights import pipeline as flights
 from ledger import Bloom, FileSource, ParquetSink, Pipeline, testing
+from ledger.core.states import BatchStatus
 from ledger.errors import DeclarationError, IntegrityError, NotReadyError
-from ledger.states import BatchStatus
 
 ORDERS = [{"id": n, "customer": n % 7, "at": None} for n in range(100)]
 

@@ -12,20 +12,22 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 from ledger import FileSource, ParquetSink, Pipeline
-from ledger.database.connection import Database
+from ledger.batch.settlement import settle_once
+from ledger.batch.step_runs import Attempt, open_run
+from ledger.batch.sweeper import sweep_once
+from ledger.core.states import BatchStatus
 from ledger.deltas.edges import Edges
 from ledger.deltas.kernel import fold_source
 from ledger.deltas.portions import Records
 from ledger.deltas.posting import post_bucket
 from ledger.deltas.rows import NONE, Texts
 from ledger.errors import FencedError, IntegrityError, StageError, UnavailableError
-from ledger.publishers.parquet import ParquetPublisher
-from ledger.settlement import settle_once
-from ledger.spark import folding, sink, stage, staging
+from ledger.sinks.parquet.publisher import ParquetPublisher
+from ledger.spark import post as folding
+from ledger.spark.frames import staging
+from ledger.spark.steps import sink, stage
 from ledger.spark.tracking import edges_of
-from ledger.stage_runs import Attempt, open_run
-from ledger.states import BatchStatus
-from ledger.sweeper import sweep_once
+from ledger.store.connection import Database
 from tests.support.ledgers import one, rows
 
 COUNT = 20

@@ -15,13 +15,13 @@ from ledger import (
     merge_anchors,
     testing,
 )
+from ledger.batch.folder_cleanup import remove_replaced
+from ledger.batch.settlement import settle_once
+from ledger.batch.step_runs import retire
+from ledger.batch.sweeper import sweep_once
+from ledger.core.states import BatchStatus
 from ledger.errors import DeclarationError, InputError, NotReadyError, StageError
-from ledger.queries.dedup import note_replaced
-from ledger.replaced import remove_replaced
-from ledger.settlement import settle_once
-from ledger.stage_runs import retire
-from ledger.states import BatchStatus
-from ledger.sweeper import sweep_once
+from ledger.store.queries.dedup import note_replaced
 from tests.support.ledgers import age, one, pipeline, rows, started, whole_batch
 
 ORDERS = "id INT, customer STRING, cents INT"

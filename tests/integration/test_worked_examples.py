@@ -4,10 +4,10 @@ import pytest
 from sqlalchemy import text
 
 from ledger import FileSource, ParquetSink, Pipeline
-from ledger.queries import batches
-from ledger.queries.runs import Emitted
-from ledger.settlement import settle_once
-from ledger.stage_runs import commit
+from ledger.batch.settlement import settle_once
+from ledger.batch.step_runs import commit
+from ledger.store.queries import batches
+from ledger.store.queries.runs import Emitted
 from tests.support.ledgers import finish, one, opened, rows, started
 from tests.support.posting import Delta, post_bucket, record_of
 

@@ -10,16 +10,10 @@ from deltalake.exceptions import TableNotFoundError
 from sqlalchemy import create_engine, text
 from sqlalchemy.pool import NullPool
 
-from ledger.running import (
-    combine,
-    notify,
-    publish_settled,
-    run_step,
-    withhold,
-)
-from ledger.settlement import settle_once
+from ledger.batch.settlement import settle_once
+from ledger.batch.step_runs import Attempt
+from ledger.execution import combine, notify, publish_settled, run_step, withhold
 from ledger.spark.job import Job
-from ledger.stage_runs import Attempt
 from tests.support import orders
 from tests.support.crashing import opened, run_open_steps, settings_of
 from tests.support.kept import NOTHING, Kept

@@ -16,17 +16,17 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from ledger.database.connection import Database
-from ledger.opening import open_batch, open_replay
-from ledger.queries import runs
-from ledger.queries.batches import Batch
-from ledger.requests import Interval, RunKey, Selection
-from ledger.running import advance_states, run_step, run_steps, settle_and_follow
+from ledger.batch.opening import open_batch, open_replay
+from ledger.batch.step_runs import Attempt, begin
+from ledger.core.run_request import Interval, RunKey, Selection
+from ledger.core.states import RunState
+from ledger.execution import advance_states, run_step, run_steps, settle_and_follow
 from ledger.settings import Settings
-from ledger.spark import folding
+from ledger.spark import post as folding
 from ledger.spark.job import Job
-from ledger.stage_runs import Attempt, begin
-from ledger.states import RunState
+from ledger.store.connection import Database
+from ledger.store.queries import runs
+from ledger.store.queries.batches import Batch
 from tests.support import accounts, feeds, orders
 
 INTERVAL = Interval(datetime(2013, 1, 1, tzinfo=UTC), datetime(2013, 1, 2, tzinfo=UTC))
@@ -207,7 +207,7 @@ def _post_one(driver: int, marker: str, *task: Any) -> Iterator[Any]:
     import psycopg2
     from pyspark import TaskContext
 
-    from ledger.spark import folding as real
+    from ledger.spark import post as real
 
     dsn, _, run_id, *_, rows = task
     context = TaskContext.get()

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
-from ledger.delivery import Delivery
 from ledger.errors import LedgerError
-from ledger.manifest import take_manifest
-from ledger.publishers.delta import DeltaPublisher
+from ledger.sinks.base import Delivery
+from ledger.sinks.delta.publisher import DeltaPublisher
+from ledger.storage.manifest import take_manifest
 
 SINK = "flights.warehouse"
 SCHEMA = pa.schema([("id", pa.int64()), ("label", pa.string())])

@@ -6,10 +6,10 @@ from pathlib import Path
 from pyspark.sql import functions as F
 
 from ledger import ParquetSink, Pipeline, StatefulSource
-from ledger.opening import open_batch
-from ledger.queries.batches import Batch
-from ledger.requests import Interval, RunKey
+from ledger.batch.opening import open_batch
+from ledger.core.run_request import Interval, RunKey
 from ledger.spark.job import Job
+from ledger.store.queries.batches import Batch
 
 FEED = "feed"
 

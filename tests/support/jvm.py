@@ -135,11 +135,11 @@ def main() -> None:
 
 def run_orders() -> None:
     """A whole batch of orders: what most tests need is loaded then."""
-    from ledger.database import embedded
-    from ledger.database.connection import Database
-    from ledger.database.upgrade import upgrade
     from ledger.spark.job import Job
     from ledger.spark.session import build_session
+    from ledger.store import embedded
+    from ledger.store.connection import Database
+    from ledger.store.upgrade import upgrade
     from tests.support import orders
     from tests.support.crashing import opened, run_whole, settings_of
 

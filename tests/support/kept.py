@@ -8,9 +8,9 @@ from pathlib import Path
 import psycopg2
 from sqlalchemy.engine import make_url
 
-from ledger.database.connection import Database
-from ledger.database.embedded import ensure_database
-from ledger.database.upgrade import upgrade
+from ledger.store.connection import Database
+from ledger.store.embedded import ensure_database
+from ledger.store.upgrade import upgrade
 from tests.support.crashing import Order
 
 NOTHING = "nothing"

@@ -7,14 +7,14 @@ from typing import Any
 from sqlalchemy import text
 
 from ledger import FileSource, ParquetSink, Pipeline
-from ledger.database.connection import Database
-from ledger.opening import open_batch, open_replay
-from ledger.queries import batches
-from ledger.queries.batches import Batch
-from ledger.queries.runs import Emitted
-from ledger.requests import Interval, RunKey, Selection
+from ledger.batch.opening import open_batch, open_replay
+from ledger.batch.step_runs import Attempt, OpenedRun, commit, open_run
+from ledger.core.run_request import Interval, RunKey, Selection
 from ledger.settings import Settings
-from ledger.stage_runs import Attempt, OpenedRun, commit, open_run
+from ledger.store.connection import Database
+from ledger.store.queries import batches
+from ledger.store.queries.batches import Batch
+from ledger.store.queries.runs import Emitted
 from tests.support.posting import Delta, post_bucket, record_of
 
 START, END = datetime(2013, 1, 1, tzinfo=UTC), datetime(2013, 1, 2, tzinfo=UTC)
@@ -155,7 +155,7 @@ def whole_batch(
 
 def emit_replay(database: Database, batch: Batch) -> range:
     """Commit a replay's source: one root per claimed message."""
-    from ledger.queries import replays
+    from ledger.store.queries import replays
 
     messages = database.transact(lambda c: replays.claimed_messages(c, batch.batch_id, "source"))
     run = started(database, batch.batch_id, "source")

@@ -7,8 +7,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from sqlalchemy import text
 
-from ledger.database.connection import Database
-from ledger.queries.batches import Batch
+from ledger.store.connection import Database
+from ledger.store.queries.batches import Batch
 
 
 def write_snapshot(

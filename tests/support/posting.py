@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import psycopg2
 from sqlalchemy import text
 
-from ledger.database.connection import Database
-from ledger.stage_runs import Record
+from ledger.batch.step_runs import Record
+from ledger.store.connection import Database
 
 
 @dataclass(frozen=True)

@@ -5,17 +5,17 @@ from pathlib import Path
 
 from deltalake import DeltaTable
 
-from ledger import state_runs
-from ledger.opening import open_batch, open_replay
-from ledger.publishing import publish
-from ledger.queries.batches import Batch
-from ledger.requests import Interval, RunKey, Selection
-from ledger.running import advance_states, publish_settled, settle_and_follow
-from ledger.settlement import settle_once
+from ledger.batch import state_runs
+from ledger.batch.opening import open_batch, open_replay
+from ledger.batch.publishing import publish
+from ledger.batch.settlement import settle_once
+from ledger.batch.state_runs import StateRun
+from ledger.batch.step_runs import Attempt
+from ledger.core.run_request import Interval, RunKey, Selection
+from ledger.execution import advance_states, publish_settled, settle_and_follow
 from ledger.spark.job import Job
-from ledger.spark.state import run_state
-from ledger.stage_runs import Attempt
-from ledger.state_runs import StateRun
+from ledger.spark.steps.state import run_state
+from ledger.store.queries.batches import Batch
 from tests.support import accounts
 from tests.support.crashing import run_open_steps, settings_of
 from tests.support.kept import NOTHING, Kept

@@ -11,7 +11,7 @@ from packaging.requirements import Requirement
 
 from tests.conftest import ROOT
 
-_SOURCES = ("ledger", "migrations", "jobs", "pyproject.toml", "README.md", "LICENSE")
+_SOURCES = ("ledger", "jobs", "pyproject.toml", "README.md", "LICENSE")
 _BUILD = "import sys; from setuptools.build_meta import build_wheel; build_wheel(sys.argv[1])"
 
 

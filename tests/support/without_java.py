@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from ledger.database.connection import Database
+from ledger.store.connection import Database
 
 _ROOT = Path(__file__).resolve().parents[2]
 _COMMAND = """

@@ -14,9 +14,9 @@ from rich.console import Console
 from typer.main import get_command
 from typer.testing import CliRunner
 
+from ledger.batch.explain import Explanation
+from ledger.batch.remedies import Case, remedies
 from ledger.cli import app, base, progress, records, tables
-from ledger.explaining import Explanation
-from ledger.remedies import Case, remedies
 
 COUNTS = {"total": 336776, "acked": 336776, "failed": 12345, "quarantined": 0, "pending": 0}
 BATCH = {

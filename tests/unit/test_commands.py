@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from ledger.commands import ways_on
+from ledger.core.commands import ways_on
 from tests.support.ledgers import END, START
 
 ASKED = SimpleNamespace(interval_start=START, interval_end=END)

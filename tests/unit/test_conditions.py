@@ -2,8 +2,8 @@
 
 import pytest
 
-from ledger import conditions
-from ledger.conditions import Comparison
+from ledger.core import conditions
+from ledger.core.conditions import Comparison
 from ledger.errors import InputError
 
 

@@ -4,9 +4,9 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import IntegerType, StructField, StructType
 
-from ledger import declared
+from ledger.core import columns as declared
+from ledger.core.java import require_java
 from ledger.errors import ConfigurationError
-from ledger.java import require_java
 
 
 @pytest.mark.parametrize(

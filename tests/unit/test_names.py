@@ -6,12 +6,12 @@ import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
 from ledger import DeltaSink, ParquetSink, PostgresSink
+from ledger.core.column_names import check_names
 from ledger.errors import DeclarationError, StageError
-from ledger.publishers.parquet import ParquetPublisher
-from ledger.publishers.postgres_fit import new_columns
-from ledger.queries.target import Place
-from ledger.spark.lines import check_schema
-from ledger.spark.names import check_names
+from ledger.sinks.parquet.publisher import ParquetPublisher
+from ledger.sinks.postgres.fit import new_columns
+from ledger.sinks.postgres.table import Place
+from ledger.sources.files.lines import check_schema
 
 OWN = frozenset({"_anchor", "_failed"})
 

@@ -5,11 +5,11 @@ from types import SimpleNamespace
 import pytest
 
 from ledger import Pipeline
-from ledger.advice import advise, exit_code, report
-from ledger.commands import ANY_TARGET
+from ledger.batch.advice import advise, exit_code, report
+from ledger.batch.summary import Policy, RootCounts, Summary
+from ledger.core.commands import ANY_TARGET
+from ledger.core.states import BatchStatus, OnQuarantine, Outcome
 from ledger.errors import DeclarationError
-from ledger.states import BatchStatus, OnQuarantine, Outcome
-from ledger.summary import Policy, RootCounts, Summary
 
 
 def summary(failed=0, quarantined=0, accepted=0, tolerate=0.0, warn=False, **fields):

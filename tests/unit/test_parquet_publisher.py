@@ -7,10 +7,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ledger.delivery import Delivery
-from ledger.manifest import DataFile, take_manifest
-from ledger.publishers import parquet
-from ledger.publishers.parquet import ParquetPublisher
+from ledger.sinks.base import Delivery
+from ledger.sinks.parquet import publisher as parquet
+from ledger.sinks.parquet.publisher import ParquetPublisher
+from ledger.storage.manifest import DataFile, take_manifest
 
 START = datetime(2013, 1, 1, tzinfo=UTC)
 

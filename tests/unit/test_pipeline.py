@@ -6,8 +6,8 @@ import pytest
 
 from ledger import Bloom, FileSource, ParquetSink, Pipeline
 from ledger.errors import DeclarationError
-from ledger.loading import load_pipeline
-from ledger.pipeline import seconds
+from ledger.pipeline.load import load_pipeline
+from ledger.pipeline.pipeline import seconds
 
 SOURCE = FileSource("in.csv", schema="n INT")
 SINK = ParquetSink("out")

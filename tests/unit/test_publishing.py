@@ -6,19 +6,13 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pytest
 
-from ledger import publishing
-from ledger.delivery import Delivery, require_staged
-from ledger.errors import (
-    ConfigurationError,
-    Failures,
-    LostFileError,
-    StageError,
-    UnavailableError,
-)
-from ledger.manifest import DataFile
-from ledger.publishers.making import database_of
-from ledger.publishers.staged import record_batches
-from ledger.publishing import Published, lost, publish
+from ledger.batch import publishing
+from ledger.batch.publishing import Published, lost, publish
+from ledger.errors import ConfigurationError, Failures, LostFileError, StageError, UnavailableError
+from ledger.sinks.base import Delivery, require_staged
+from ledger.sinks.registry import database_of
+from ledger.sinks.staged_files import record_batches
+from ledger.storage.manifest import DataFile
 
 START = datetime(2013, 1, 1, tzinfo=UTC)
 PIPELINE = SimpleNamespace(followers=list)

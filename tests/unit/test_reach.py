@@ -9,11 +9,11 @@ from typing import ClassVar
 
 import pytest
 
-from ledger.database import embedded
-from ledger.database.reach import Account, first_closed
 from ledger.errors import ConfigurationError
-from ledger.spark.staging import _close_staging
-from ledger.storage import make_private, private_output
+from ledger.spark.frames.staging import _close_staging
+from ledger.storage.folders import make_private, private_output
+from ledger.store import embedded
+from ledger.store.reach import Account, first_closed
 
 STRANGER = Account("stranger", 2**20, frozenset({2**20}))
 

@@ -26,10 +26,12 @@ from pyspark.sql.types import (
 
 from ledger import FileSource
 from ledger.errors import DeclarationError, InputError, IntegrityError
-from ledger.listing import FoundFile, most_records
-from ledger.spark import files, lines, multiline, values
-from ledger.spark.fitting import yielded
-from ledger.spark.reading import _Text
+from ledger.sources.files import layouts as files
+from ledger.sources.files import lines, multiline
+from ledger.sources.files.listing import FoundFile, most_records
+from ledger.sources.files.reader import _Text
+from ledger.sources.parsing import values
+from ledger.sources.parsing.fitting import yielded
 
 
 def schema(**kinds):

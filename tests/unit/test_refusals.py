@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import pytest
 
 from ledger.cli.running import finish
-from ledger.database.connection import require_server
 from ledger.errors import ConfigurationError
-from ledger.spark.folding import unavailable
+from ledger.spark.post import unavailable
+from ledger.store.connection import require_server
 from tests.conftest import ROOT
 
 

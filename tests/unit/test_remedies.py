@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from ledger.remedies import Case, remedies, remedy
+from ledger.batch.remedies import Case, remedies, remedy
 
 START, END = datetime(2013, 1, 1, tzinfo=UTC), datetime(2013, 2, 1, tzinfo=UTC)
 REPLAY = "ackledger replay jobs.a:pipeline --batch 7"

@@ -6,10 +6,10 @@ import time
 
 import pytest
 
-from ledger import remote
 from ledger.cli.running import LOCAL, _spark_at
+from ledger.core import connect_server as remote
+from ledger.core.connect_server import briefly, checked_address, require_server
 from ledger.errors import ConfigurationError, UnavailableError
-from ledger.remote import briefly, checked_address, require_server
 from tests.support.ports import free_port
 
 

@@ -11,8 +11,8 @@ from ledger import FileSource, ParquetSink, Pipeline
 from ledger.airflow.pipelines import SELECTING, selection
 from ledger.cli import running
 from ledger.cli.base import app
+from ledger.core.run_request import Selection
 from ledger.errors import NotReadyError
-from ledger.requests import Selection
 
 DAY = datetime(2013, 1, 2, tzinfo=UTC)
 # Of each field: how it is typed, how it stands in a conf, what the selection has.

@@ -3,8 +3,8 @@
 import pytest
 
 from ledger import DeltaSink, FileSource, ParquetSink, Pipeline
-from ledger.publishers.making import publisher_of
 from ledger.settings import Settings
+from ledger.sinks.registry import publisher_of
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,9 @@ def test_where_a_sink_writes(kind, output, path, expected):
     made = Pipeline("shop")
     made.source("orders", FileSource("in.csv", schema="n INT"))
     made.sink("out", kind(path), reads="orders")
-    publisher = publisher_of(Settings(data="/data", output=output), "shop", made.step("out"))
+    publisher = publisher_of(
+        Settings(data="/data", output=output), "shop", "out", made.step("out").sink
+    )
     assert publisher.staging(1, 2).startswith(f"{expected}/_")
 
 

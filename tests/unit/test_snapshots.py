@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ledger.snapshots import payloads
+from ledger.batch.snapshots import payloads
 
 CSV, JSON = ({"key": ["id"], "format": one, "sep": ","} for one in ("csv", "json"))
 PARQUET, TABLE = {"key": ["id"], "format": "parquet", "sep": ","}, {"key": ["id"]}

@@ -4,7 +4,7 @@ import gzip
 
 import pytest
 
-from ledger.source_lines import Sought, lines_of
+from ledger.sources.files.origin import Sought, lines_of
 
 CSV, TSV = ({"format": "csv", "sep": sep} for sep in ",\t")
 JSON = {"format": "json", "sep": ","}

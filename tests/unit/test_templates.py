@@ -4,8 +4,8 @@ from datetime import UTC, datetime
 
 import pytest
 
+from ledger.core.path_templates import check, render
 from ledger.errors import DeclarationError, InputError
-from ledger.templates import check, render
 
 START = datetime(2013, 1, 1, 6, 30, tzinfo=UTC)
 END = datetime(2013, 2, 1, tzinfo=UTC)

@@ -7,8 +7,7 @@ from pathlib import Path
 from alembic.config import Config
 from alembic.script import ScriptDirectory
 
-from ledger import migrations
-from ledger.database import upgrade
+from ledger.store import migrations, upgrade
 
 
 def test_revisions_are_those_of_alembic():

@@ -4,8 +4,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from ledger.states import RunState
-from ledger.verdict import Action, Hop, Limits, StepFacts, decide, hops
+from ledger.core.states import RunState
+from ledger.core.verdict import Action, Hop, Limits, StepFacts, decide, hops
 
 NOW = datetime(2013, 1, 1, 12, tzinfo=UTC)
 TIMEOUT = timedelta(minutes=10)

@@ -1,0 +1,37 @@
+"""Accept the quarantined records of a batch: a person's word that they may stay out of its sinks."""
+
+from dataclasses import dataclass
+
+from sqlalchemy import Connection
+
+from ledger.store.connection import Database
+from ledger.store.queries import acceptances, batches, reports
+
+
+@dataclass(frozen=True)
+class Acceptance:
+    """``batch_id``: the original. ``records``: accepted by this call. ``accepted``: by now, of
+    ``quarantined``. ``failed``: records that are no matter of an acceptance, to be replayed."""
+
+    batch_id: int
+    records: int
+    accepted: int
+    quarantined: int
+    failed: int
+
+
+def accept(database: Database, batch_id: int, *, by: str, reason: str | None = None) -> Acceptance:
+    """Accept the records of a batch, or of a replay's original, that are quarantined now.
+
+    ``by``: who does, for the ledger. Safe to repeat: what is accepted stays so. A record that is
+    quarantined later, or again, is not accepted. Raises NotReadyError if there is no such batch.
+    """
+
+    def work(connection: Connection) -> Acceptance:
+        original = batches.get_batch(connection, batch_id).original_id
+        batches.lock_batch(connection, original)
+        records = acceptances.accept(connection, original, by, reason)
+        row = reports.batch_counts(connection, original)
+        return Acceptance(original, records, row.accepted, row.quarantined, row.failed)
+
+    return database.transact(work)

@@ -1,0 +1,261 @@
+"""What a run needs, looked at before a batch is opened: nothing is claimed, no source or sink is written.
+
+The folder of the storage is made, and the embedded server started and migrated, if need be."""
+
+import os
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ledger.core import columns as declared
+from ledger.core import path_templates
+from ledger.core.connect_server import require_server
+from ledger.core.java import require_java
+from ledger.core.run_request import Interval, RunKey
+from ledger.core.states import BatchStatus
+from ledger.errors import ConfigurationError, InputError, LedgerError, UnavailableError
+from ledger.pipeline.pipeline import Pipeline
+from ledger.pipeline.steps import SinkStep, SourceStep, StageStep
+from ledger.settings import Settings
+from ledger.sinks.postgres.sink import PostgresSink
+from ledger.sinks.registry import publisher_of
+from ledger.sources.files import listing
+from ledger.sources.files.source import FileSource
+from ledger.sources.table import connection as source_connection
+from ledger.sources.table.source import TableSource
+from ledger.storage.folders import LASTING, require_storage
+from ledger.store.connection import Database
+from ledger.store.queries import batches, claims
+from ledger.store.queries.batches import Batch
+from ledger.store.upgrade import connect
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at. ``message``: what was found, or what is wrong and what to do."""
+
+    subject: str
+    message: str
+    error: LedgerError | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether a run can go ahead, as far as this is concerned."""
+        return self.error is None
+
+    def as_row(self) -> dict[str, Any]:
+        """The finding as it is printed."""
+        return {"check": self.subject, "ok": self.ok, "message": self.message}
+
+
+def examine(
+    settings: Settings,
+    pipeline: Pipeline,
+    interval: Interval | None,
+    excluding: Collection[str] = (),
+    remote: str | None = None,
+    *,
+    java: bool = True,
+) -> list[Finding]:
+    """All that a run of ``pipeline`` needs. ``interval``: None: of files only those whose path needs none.
+    ``excluding``: sources that it does not read again. ``remote``: the Spark Connect server it runs on; without one
+    ``java``: whether its drivers start with the Java of this machine."""
+    return [
+        _finding("database", lambda: _database(settings)),
+        *surroundings(settings, pipeline, interval, remote, java=java),
+        *(
+            _finding(f"source {step.name}", partial(_source, settings, step, interval))
+            for step in pipeline.sources()
+            if step.name not in excluding
+        ),
+    ]
+
+
+def surroundings(
+    settings: Settings,
+    pipeline: Pipeline,
+    interval: Interval | None,
+    remote: str | None = None,
+    *,
+    java: bool = True,
+) -> list[Finding]:
+    """What a replay needs, too: Java or a server that has it, storage, references and sinks. Its database is
+    connected already."""
+    references = _references(pipeline).items()
+    return [
+        *_spark(remote, java),
+        _finding("storage", lambda: require_storage(settings)),
+        *(
+            _finding(f"reference {name}", partial(_files, settings, name, source, interval))
+            for name, source in references
+        ),
+        *(
+            _finding(f"sink {step.name}", partial(_sink, settings, pipeline, step))
+            for step in (*pipeline.steps(), *pipeline.followers())
+            if isinstance(step, SinkStep)
+        ),
+    ]
+
+
+def _spark(remote: str | None, java: bool) -> list[Finding]:
+    if remote is not None:
+        return [_finding("spark", partial(require_server, remote))]
+    return [_finding("java", require_java)] if java else []
+
+
+def before_run(
+    database: Database,
+    settings: Settings,
+    pipeline: Pipeline,
+    key: RunKey,
+    interval: Interval,
+    *,
+    reprocess: bool = False,
+    remote: str | None = None,
+    java: bool = True,
+) -> None:
+    """Raise what is wrong, unless the run's batch is open already: it has claimed what it reads.
+
+    What another batch has read of the interval is not looked for: a further part comes from its snapshot.
+    """
+    found = _found(database, pipeline, key)
+    if _is_open(found):
+        return
+    asked = (pipeline.name, interval.start, interval.end)
+    held = database.transact(lambda c: claims.claimed_sources(c, *asked))
+    reads_all = reprocess or (found is not None and found.replaces_batch_id is not None)
+    require(examine(settings, pipeline, interval, () if reads_all else held, remote, java=java))
+
+
+def before_replay(
+    database: Database,
+    settings: Settings,
+    pipeline: Pipeline,
+    keys: Iterable[RunKey],
+    remote: str | None = None,
+    *,
+    java: bool = True,
+) -> None:
+    """Raise what is wrong, unless the replays of all these runs are open, or decided, already."""
+    if not all(_is_open(_found(database, pipeline, key)) for key in keys):
+        require(surroundings(settings, pipeline, None, remote, java=java))
+
+
+def _found(database: Database, pipeline: Pipeline, key: RunKey) -> Batch | None:
+    return database.transact(lambda c: batches.find_run(c, pipeline.name, key.dag_id, key.run_id))
+
+
+def _is_open(batch: Batch | None) -> bool:
+    """Whether a run has its batch, which claims nothing anew."""
+    return batch is not None and batch.status is not BatchStatus.ABANDONED
+
+
+def require(findings: Sequence[Finding]) -> None:
+    """Raise what is wrong, all of it in one message, as the first of the errors."""
+    wrong = [one for one in findings if one.error is not None]
+    if not wrong:
+        return
+    first = wrong[0].error
+    assert first is not None
+    if len(wrong) == 1:
+        raise first
+    told = (f"({number}) {one.message.rstrip('. ')}" for number, one in enumerate(wrong, 1))
+    raise type(first)(f"{len(wrong)} things are wrong: {'; '.join(told)}")
+
+
+def _finding(subject: str, look: Callable[[], str]) -> Finding:
+    try:
+        return Finding(subject, look())
+    except LedgerError as exc:
+        return Finding(subject, str(exc), exc)
+    except Exception as exc:  # of a driver or file system: a run would meet it, too, if it lasts
+        kind = ConfigurationError if isinstance(exc, LASTING) else UnavailableError
+        error = kind(f"{subject}: {type(exc).__name__}: {exc}")
+        return Finding(subject, str(error), error)
+
+
+def _database(settings: Settings) -> str:
+    database = connect(settings)
+    try:
+        return f"{database.shown} at revision {database.revision()}"
+    finally:
+        database.dispose()
+
+
+def _references(pipeline: Pipeline) -> dict[str, FileSource]:
+    found: dict[str, FileSource] = {}
+    for step in (*pipeline.steps(), *pipeline.followers()):
+        if not isinstance(step, SourceStep | SinkStep):
+            found |= pipeline.references(step)
+    return found
+
+
+def _source(settings: Settings, step: SourceStep, interval: Interval | None) -> str:
+    if isinstance(step.source, FileSource):
+        return _files(settings, step.name, step.source, interval)
+    if isinstance(step.source, TableSource):
+        return _table(step.source)
+    return f"{step.source.shown} is asked when it runs"
+
+
+def _files(settings: Settings, name: str, source: FileSource, interval: Interval | None) -> str:
+    if interval is None and path_templates.is_fixed(source.path):
+        path = source.path
+    elif interval is None:
+        return f"{source.path} depends on the run: give --interval-start and --interval-end to look for its files"
+    else:
+        path = path_templates.render(source.path, interval.start, interval.end, interval.params)
+    place = settings.data_path(path)
+    if source.incremental:
+        return f"{len(listing.list_files(place))} files match {place}"
+    return f"{len(listing.find_files(name, source, place))} files match {place}"
+
+
+def _table(source: TableSource) -> str:
+    names = declared.columns(source.schema) or {source.cursor: ""}
+    source.require_cursor(list(names))
+    with (
+        source_connection.connected(source) as connection,
+        source_connection.asking(connection),
+    ):
+        source_connection.find_table(connection, source, [*names, source.cursor])
+    return f"{source.shown} has columns {', '.join(names)}"
+
+
+def _sink(settings: Settings, pipeline: Pipeline, step: SinkStep) -> str:
+    publisher = publisher_of(settings, pipeline.name, step.name, step.sink)
+    publisher.look(_written(pipeline, step))
+    if isinstance(step.sink, PostgresSink):
+        return f"{step.sink.place} can be written to"
+    path = settings.output_path(step.sink.place)
+    _require_room(path)
+    return f"{path} can be written to"
+
+
+def _written(pipeline: Pipeline, step: SinkStep) -> Any:
+    """The columns that a sink is given, where a declaration tells; None otherwise."""
+    before = next(one for one in _steps(pipeline) if one.name == step.reads)
+    schema = None
+    if isinstance(before, SourceStep):
+        schema = before.source.schema
+    elif isinstance(before, StageStep):
+        schema = before.schema
+    return None if schema is None else declared.arrow_schema(schema)
+
+
+def _steps(pipeline: Pipeline) -> list[Any]:
+    return [*pipeline.steps(), *pipeline.followers(), *pipeline.states()]
+
+
+def _require_room(path: str) -> None:
+    """Raise unless the folder, or what is there of those above it, can be written to; makes none."""
+    if "://" in path:
+        return
+    place = next(one for one in (Path(path), *Path(path).parents) if one.exists())
+    if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
+        raise InputError(
+            f"{path} cannot be written to: {place} is {'closed to this user' if place.is_dir() else 'no folder'}. "
+            "Make it writable, or change the sink's path or ACKLEDGER_OUTPUT"
+        )

@@ -1,0 +1,397 @@
+"""What a batch claims of its sources, in the transaction that opens it.
+
+An interval is claimed by one batch; what exceeds its quota stays in its snapshot and is claimed by
+further batches of the interval. Files and ranges of a cursor are claimed by the batch that finds
+them unclaimed. An abandoned batch gives everything back.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+from sqlalchemy import Connection, Row
+
+from ledger.core import commands, path_templates
+from ledger.core.states import BatchStatus
+from ledger.errors import BackPressureError, InputError, NotReadyError
+from ledger.pipeline.load import target_of
+from ledger.pipeline.pipeline import Pipeline
+from ledger.pipeline.steps import SourceStep
+from ledger.settings import Settings
+from ledger.sources.files import listing
+from ledger.sources.files.listing import FoundFile
+from ledger.sources.files.source import FileSource
+from ledger.sources.table import queries as source_tables
+from ledger.sources.table.queries import Range, Value
+from ledger.sources.table.source import TableSource
+from ledger.store.connection import Database
+from ledger.store.queries import batches
+from ledger.store.queries import claims as queries
+from ledger.store.queries.batches import Batch
+
+
+@dataclass(frozen=True)
+class Opening:
+    """The batch that claims. ``batch_id``: None while it has none. ``replaces``: it runs an interval again."""
+
+    pipeline: str
+    pipeline_id: int
+    interval_start: datetime
+    interval_end: datetime
+    params: Mapping[str, Any]
+    batch_id: int | None = None
+    replaces: bool = False
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What an incremental source offers: files that nobody had claimed, the oldest first, with the most
+    records that each of them may hold (None: not counted), or how far its cursor may be read."""
+
+    files: tuple[tuple[FoundFile, int | None], ...] = ()
+    bound: Value | None = None
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a batch takes of one source, as ``batch_source`` keeps it, and the ``files`` beside it."""
+
+    source: str
+    path: str
+    claimed: bool = False
+    quota: int | None = None
+    rest_of_batch_id: int | None = None
+    first_position: int | None = None
+    claimed_after: str | None = None
+    claimed_upto: str | None = None
+    files: tuple[FoundFile, ...] = ()
+
+    def row(self) -> dict[str, Any]:
+        """The values of its row."""
+        row = asdict(self)
+        del row["files"]
+        return row
+
+
+def survey(
+    database: Database, settings: Settings, pipeline: Pipeline, opening: Opening
+) -> dict[str, Survey]:
+    """Look at the incremental sources, which may take a while, before anything is locked."""
+    found = {}
+    for step in _sources(pipeline):
+        if isinstance(step.source, TableSource):
+            now = database.transact(batches.database_now)
+            found[step.name] = Survey(bound=source_tables.safe_bound(step.source, now))
+        elif isinstance(step.source, FileSource) and step.incremental:
+            files = listing.list_files(_path(settings, step, opening))
+            unknown = database.transact(
+                partial(_unclaimed, opening=opening, source=step.name, files=files)
+            )
+            new = listing.with_digests(unknown)
+            found[step.name] = Survey(files=_counted(new, step.source, pipeline.max_pending))
+    return found
+
+
+def claim(
+    connection: Connection,
+    settings: Settings,
+    pipeline: Pipeline,
+    opening: Opening,
+    surveys: Mapping[str, Survey],
+) -> list[Claim]:
+    """What the batch takes of each source; nothing is written yet.
+
+    Raises InputError when its interval belongs to another batch that left nothing of it,
+    BackPressureError when as many records are pending as the pipeline bears.
+    """
+    holders = {
+        step.name: holder
+        for step in _sources(pipeline)
+        if not step.incremental and not opening.replaces
+        for holder in [_holder(connection, opening, step)]
+        if holder is not None
+    }
+    for name, holder in holders.items():
+        _check_part(connection, pipeline, opening, name, holder)
+    claims = []
+    for step in _sources(pipeline):
+        room = _room(connection, pipeline, opening, step.name)
+        path = _path(settings, step, opening)
+        if step.keeper is not None:  # what it reads is known once it has read
+            claims.append(Claim(step.name, path))
+        elif step.incremental:
+            claims.append(_incremental(connection, opening, step, path, room, surveys))
+        elif step.name in holders:
+            claims.append(_part(connection, step, path, room, holders[step.name]))
+        else:
+            claims.append(Claim(step.name, path, claimed=not opening.replaces, quota=room))
+    if holders and not any(one.quota for one in claims if one.source in holders):
+        raise _taken(pipeline, opening, *next(iter(holders.items())))
+    return claims
+
+
+def replay_claims(settings: Settings, pipeline: Pipeline, opening: Opening) -> list[Claim]:
+    """A replay claims messages, nothing of a source."""
+    return [Claim(step.name, _path(settings, step, opening)) for step in _sources(pipeline)]
+
+
+def replay_room(connection: Connection, pipeline: Pipeline, replay: Batch) -> int | None:
+    """How many messages a replay may claim, of whichever source; None: any number."""
+    opening = Opening(
+        pipeline.name,
+        replay.pipeline_id,
+        replay.interval_start,
+        replay.interval_end,
+        replay.params,
+        replay.batch_id,
+    )
+    rooms = [_room(connection, pipeline, opening, step.name) for step in _sources(pipeline)]
+    return min((room for room in rooms if room is not None), default=None)
+
+
+def insert(
+    connection: Connection, opening: Opening, batch_id: int, claims: Iterable[Claim]
+) -> None:
+    """Write the claims of a new batch."""
+    for one in claims:
+        interval = {
+            "interval_start": opening.interval_start,
+            "interval_end": opening.interval_end,
+        }
+        keys = {"batch_id": batch_id, "pipeline_id": opening.pipeline_id}
+        batches.insert_source(connection, {**one.row(), **keys, **interval})
+        _insert_files(connection, opening, batch_id, one)
+
+
+def retake(
+    connection: Connection, opening: Opening, batch_id: int, claims: Iterable[Claim]
+) -> None:
+    """Write the claims of a batch that was abandoned and is opened again."""
+    for one in claims:
+        queries.update_source(connection, {**one.row(), "batch_id": batch_id})
+        _insert_files(connection, opening, batch_id, one)
+
+
+def first_gap(taken: Sequence[tuple[int, int]], count: int) -> tuple[int, int] | None:
+    """The first range (start, end) of positions below ``count`` that none of ``taken`` covers."""
+    start = 0
+    for low, high in sorted(taken):
+        if low > start:
+            return start, min(low, count)
+        start = max(start, high)
+    return (start, count) if start < count else None
+
+
+def next_range(claims: Sequence[Range]) -> tuple[Value | None, Value | None]:
+    """The first range (after, upto] of a cursor that ``claims`` leave free; upto None: it is open.
+
+    Claims follow each other, one begins where another ends; an abandoned one leaves a gap.
+    """
+    ends = dict(claims)
+    after: Value | None = None
+    while after in ends:
+        after = ends[after]
+    later = [low for low in ends if low is not None and (after is None or low > after)]  # type: ignore[operator]
+    return after, min(later, default=None)
+
+
+def _sources(pipeline: Pipeline) -> list[SourceStep]:
+    return [step for step in pipeline.steps() if isinstance(step, SourceStep)]
+
+
+def _path(settings: Settings, step: SourceStep, opening: Opening) -> str:
+    if not isinstance(step.source, FileSource):
+        return step.source.shown
+    rendered = path_templates.render(
+        step.source.path, opening.interval_start, opening.interval_end, opening.params
+    )
+    return settings.data_path(rendered)
+
+
+def _room(connection: Connection, pipeline: Pipeline, opening: Opening, source: str) -> int | None:
+    if pipeline.max_pending is None:
+        return None
+    pending = queries.pending_roots(connection, opening.pipeline_id, source, opening.batch_id)
+    room = pipeline.max_pending - int(pending.roots)
+    if room <= 0 and pending.held:
+        raise InputError(
+            f"source {source!r} of pipeline {pipeline.name!r}: {pending.roots} records are pending, max_pending is "
+            f"{pipeline.max_pending}, and batch {pending.held[0]} is held: fix what holds it, or release it, then run "
+            "this again"
+        )
+    if room <= 0:
+        raise BackPressureError(
+            f"source {source!r} of pipeline {pipeline.name!r}: {pending.roots} records are pending in batches "
+            f"{', '.join(map(str, pending.batches))}, max_pending is {pipeline.max_pending}: wait until they settle"
+        )
+    return room
+
+
+def _holder(connection: Connection, opening: Opening, step: SourceStep) -> Row[Any] | None:
+    return batches.claiming_batch(
+        connection, opening.pipeline_id, step.name, opening.interval_start, opening.interval_end
+    )
+
+
+def _check_part(
+    connection: Connection, pipeline: Pipeline, opening: Opening, source: str, holder: Row[Any]
+) -> None:
+    """Raise unless a batch may read on in what the holder of the interval left, or may have left."""
+    if (pipeline.max_pending is None and not holder.rest) or holder.params != dict(opening.params):
+        raise _taken(pipeline, opening, source, holder)
+    if holder.status != BatchStatus.SETTLED:
+        raise BackPressureError(
+            f"source {source!r} of pipeline {pipeline.name!r}: batch {holder.batch_id} reads this interval and is "
+            f"{holder.status}: what it leaves, if anything, is read once it is settled"
+        )
+    successors = batches.replacing_batches(connection, holder.batch_id)
+    if successors:
+        raise BackPressureError(
+            f"source {source!r} of pipeline {pipeline.name!r}: batch {successors[0]} replaces batch {holder.batch_id}, "
+            "which has this interval: what that one leaves is read once it is settled"
+        )
+
+
+def _part(
+    connection: Connection, step: SourceStep, path: str, room: int | None, holder: Row[Any]
+) -> Claim:
+    """A part of what the batch that has the interval left; empty if it left nothing."""
+    count = (holder.roots or 0) + (holder.rest or 0)
+    gap = _gap(connection, holder, step.name)
+    start, end = gap or (count, count)
+    quota = end - start if room is None else min(room, end - start)
+    return Claim(
+        step.name, path, quota=quota, rest_of_batch_id=holder.batch_id, first_position=start
+    )
+
+
+def _gap(connection: Connection, snapshot: Row[Any], source: str) -> tuple[int, int] | None:
+    """What nobody has claimed of a snapshot's rest. Only a settled batch reads its source no more."""
+    if not snapshot.rest or snapshot.status != BatchStatus.SETTLED:
+        return None
+    taken = [(0, snapshot.roots), *queries.claimed_rests(connection, snapshot.batch_id, source)]
+    return first_gap(taken, snapshot.roots + snapshot.rest)
+
+
+def _taken(pipeline: Pipeline, opening: Opening, source: str, holder: Row[Any]) -> InputError:
+    start, end = opening.interval_start.isoformat(), opening.interval_end.isoformat()
+    return InputError(
+        f"source {source!r} of pipeline {pipeline.name!r}: the interval {start} to {end} belongs to batch "
+        f"{holder.batch_id} ({holder.status}; run {holder.run_id!r}); a second batch would deliver it twice. "
+        f"{commands.ways_on(target_of(pipeline) or commands.ANY_TARGET, opening, holder)}"
+    )
+
+
+def _incremental(
+    connection: Connection,
+    opening: Opening,
+    step: SourceStep,
+    path: str,
+    room: int | None,
+    surveys: Mapping[str, Survey],
+) -> Claim:
+    """What was left of an earlier snapshot, else what is new."""
+    for snapshot in queries.snapshots_with_rest(connection, opening.pipeline_id, step.name):
+        if _gap(connection, snapshot, step.name) is not None:
+            return _part(connection, step, path, room, snapshot)
+    if step.name not in surveys:
+        raise NotReadyError(
+            f"source {step.name!r}: its batch was given up a moment ago and opens anew: run this again"
+        )
+    found = surveys[step.name]
+    if isinstance(step.source, TableSource):
+        return _rows(connection, opening, step.name, step.source, path, room, found.bound)
+    return Claim(
+        step.name, path, quota=room, files=_fitting(connection, opening, step.name, found, room)
+    )
+
+
+def _rows(
+    connection: Connection,
+    opening: Opening,
+    name: str,
+    source: TableSource,
+    path: str,
+    room: int | None,
+    bound: Value | None,
+) -> Claim:
+    claims = [
+        (
+            None if row.claimed_after is None else source_tables.from_text(row.claimed_after),
+            source_tables.from_text(row.claimed_upto),
+        )
+        for row in queries.cursor_claims(connection, opening.pipeline_id, name)
+    ]
+    after, end = next_range(claims)
+    upto = source_tables.reach(source, after, bound if end is None else end, room)
+    if upto is None and end is not None:  # nothing is left in the gap: close it
+        upto = end
+    if upto is None:
+        return Claim(name, path, quota=room)
+    return Claim(
+        name,
+        path,
+        quota=room,
+        claimed_after=None if after is None else source_tables.to_text(after),
+        claimed_upto=source_tables.to_text(upto),
+    )
+
+
+def _unclaimed(
+    connection: Connection, opening: Opening, source: str, files: Sequence[FoundFile]
+) -> list[FoundFile]:
+    """The files that no batch has claimed as they are now, the oldest first."""
+    known = queries.claimed_files(
+        connection, opening.pipeline, source, [file.path for file in files]
+    )
+    seen = {(row.path, row.bytes, row.modified_at) for row in known}
+    newest = {
+        row.path: row.digest for row in known
+    }  # content that comes back is new, touched or not
+    new = [
+        file
+        for file in files
+        if (file.path, file.bytes, file.modified_at) not in seen
+        and (file.digest is None or file.digest != newest.get(file.path))
+    ]
+    return sorted(new, key=lambda file: (file.modified_at, file.path))
+
+
+def _counted(
+    files: Sequence[FoundFile], source: FileSource, most: int | None
+) -> tuple[tuple[FoundFile, int | None], ...]:
+    """The files with the most records that each may hold; those beyond ``most`` are not looked at."""
+    counted: list[tuple[FoundFile, int | None]] = []
+    total = 0
+    for file in files:
+        known = most is not None and total <= most
+        records = listing.most_records(file, source.format) if known else None
+        total += records or 0
+        counted.append((file, records))
+    return tuple(counted)
+
+
+def _fitting(
+    connection: Connection, opening: Opening, source: str, found: Survey, room: int | None
+) -> tuple[FoundFile, ...]:
+    """As many of the new files as have room for all their records, at least one: what exceeds the quota
+    of it stays in its snapshot."""
+    records = dict(found.files)
+    new = _unclaimed(connection, opening, source, list(records))
+    if room is None:
+        return tuple(new)
+    taken: list[FoundFile] = []
+    for file in new:
+        most = records[file]
+        if taken and (most is None or most > room):
+            break
+        room -= most or 0
+        taken.append(file)
+    return tuple(taken)
+
+
+def _insert_files(connection: Connection, opening: Opening, batch_id: int, one: Claim) -> None:
+    keys = {"pipeline_id": opening.pipeline_id, "source": one.source, "batch_id": batch_id}
+    queries.insert_files(connection, [{**asdict(file), **keys} for file in one.files])

@@ -1,0 +1,180 @@
+"""Explain a record: what became of it, where it was last seen, what it holds, what to do next."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Row
+
+from ledger.batch.payloads import try_to_keep
+from ledger.batch.remedies import Case, remedies
+from ledger.errors import InputError
+from ledger.sources.files.origin import Sought, lines_of
+from ledger.store.connection import Database
+from ledger.store.queries import records
+
+_EDGES = re.compile(r"(-?\d+) edges from (.+?), (-?\d+) acked")
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """All that the ledger knows of one record. ``root``: of its last attempt. ``last_seen``: the
+    step that last passed on a row of it. ``content``: JSON of its fields, or raw text. ``next``:
+    what to do, with commands."""
+
+    record: int
+    root: int
+    pipeline: str
+    source: str
+    batch_id: int
+    verdict: str
+    last_seen: str | None = None
+    missing: str | None = None
+    key: Mapping[str, Any] | None = None
+    content: str | None = None
+    source_file: str | None = None
+    source_row: int | None = None
+    source_line: int | None = None
+    interval_start: datetime | None = None
+    interval_end: datetime | None = None
+    attempts: tuple[dict[str, Any], ...] = ()
+    given_up: tuple[dict[str, Any], ...] = ()
+    next: tuple[str, ...] = ()
+
+
+def explain(database: Database, number: int) -> Explanation:
+    """The record of a root, or of a message. Raises InputError if there is none of that id."""
+    found = _found(database, number)
+    if found is None:
+        return database.transact(lambda c: _without_failure(c, number))
+    if found.content is None or found.content_root < found.root_id:  # it may have been read again
+        try_to_keep(database, found.batch_id)
+        found = _found(database, number)
+        assert found is not None
+    tried = database.transact(lambda c: records.attempts(c, found.message_id))
+    stopped = database.transact(lambda c: records.given_up(c, found.message_id))
+    last_seen, missing = _last_seen(found)
+    return Explanation(
+        record=found.message_id,
+        root=found.root_id,
+        pipeline=found.pipeline,
+        source=found.source,
+        batch_id=found.batch_id,
+        verdict=found.status,
+        last_seen=last_seen,
+        missing=missing,
+        key=found.key,
+        content=found.content,
+        source_file=found.source_file,
+        source_row=found.source_row,
+        source_line=_line(found),
+        interval_start=found.interval_start,
+        interval_end=found.interval_end,
+        attempts=tuple(dict(row._mapping) for row in tried),
+        given_up=tuple(dict(row._mapping) for row in stopped),
+        next=tuple(_next(found)),
+    )
+
+
+def _found(database: Database, number: int) -> Row[Any] | None:
+    return database.transact(lambda c: records.failed_record(c, number))
+
+
+def _without_failure(connection: Connection, number: int) -> Explanation:
+    """A record that never failed: acked, or not decided yet."""
+    found = records.root_state(connection, number)
+    if found is None:
+        raise InputError(
+            f"no record {number}: expected the number of a record as 'ackledger failed --records' "
+            "shows it, or a root_id of the views; roots go from 1 to "
+            f"{records.last_root(connection)} so far, with gaps"
+        )
+    undecided = (
+        f"wait until batch {found.batch_id} settles: ackledger status --batch {found.batch_id}"
+    )
+    return Explanation(
+        record=found.message_id,
+        root=found.root_id,
+        pipeline=found.pipeline,
+        source=found.source,
+        batch_id=found.batch_id,
+        verdict=found.status,
+        next=(undecided,) if found.status == "pending" else ("nothing: it is acked by every step",),
+    )
+
+
+def _last_seen(found: Row[Any]) -> tuple[str, str]:
+    """The step that last passed on a row of a record; which tuple is missing after it, and why."""
+    edges = _EDGES.match(found.detail or "")
+    if edges is None:
+        what = "did not parse" if _at_source(found) else "failed there"
+        return found.stage, f"it {what}: {found.reason}"
+    emitted, producers, acked = int(edges[1]), edges[2], int(edges[3])
+    if emitted > acked:
+        tuples = "1 tuple" if emitted - acked == 1 else f"{emitted - acked} tuples"
+        gap = f"{tuples} of {emitted} from {producers} did not come out of {found.stage}"
+    elif emitted < acked:
+        gap = f"{found.stage} acked {acked} tuples of the {emitted} from {producers}"
+    else:
+        gap = f"one tuple from {producers} is missing at {found.stage}, and another came twice"
+    return producers, f"{gap}: {found.reason}"
+
+
+def _at_source(found: Row[Any]) -> bool:
+    """Whether a record failed where it was read: it did not parse."""
+    return bool(found.stage == found.source)
+
+
+def _line(found: Row[Any]) -> int | None:
+    if found.source_file is None or found.source_row is None:
+        return None
+    sought = Sought(found.source_row, found.content, found.parsed)
+    layout: Mapping[str, Any] = next(
+        (step for step in found.topology if step["name"] == found.source), {}
+    )
+    return lines_of(found.source_file, [sought], layout).get(found.source_row)
+
+
+def _next(found: Row[Any]) -> list[str]:
+    """What to do about a record, by its state."""
+    status = "superseded" if found.batch_status == "superseded" else found.status
+    if status == "failed" and not found.held:
+        return remedies(_case(found))
+    target = found.target or "MODULE:PIPELINE"
+    chosen = f"ackledger replay {target} --batch {found.batch_id} --root {found.root_id}"
+    lines = {
+        "failed": f"its unit failed too often. Once the cause is fixed: {chosen} --held",
+        "quarantined": f"once the cause is fixed, with a new budget: {chosen} --quarantined",
+        "replaying": f"wait for its replay: ackledger status --batch {found.replay_batch_id}",
+        "recovered": "nothing: a replay has processed it to every sink",
+        "superseded": "nothing: another batch replaced this one and has read its interval again",
+    }
+    if status == "quarantined" and not found.accepted:
+        accept = f'ackledger accept {found.batch_id} --reason "..."'
+        return [lines[status], f"if what is quarantined of its batch may stay out: {accept}"]
+    return [lines[status]]
+
+
+def _has_key(found: Row[Any]) -> bool:
+    """Whether its key could be read; where its content is not kept yet, it may be."""
+    return found.content is None or None not in (found.key or {"": None}).values()
+
+
+def _case(found: Row[Any]) -> Case:
+    sources = [step for step in found.topology if step["name"] == found.source]
+    by_unit = any(step.get("merges") for step in found.topology)
+    return Case(
+        found.target,
+        found.batch_id,
+        found.interval_start,
+        found.interval_end,
+        found.params,
+        found.dag_id,
+        found.stage,
+        _at_source(found),
+        any(step.get("rereads") for step in sources) and not by_unit and _has_key(found),
+        not any(step.get("incremental") for step in found.topology),
+        found.root_id,
+    )

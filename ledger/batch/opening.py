@@ -1,0 +1,397 @@
+"""Open a batch, or find it again: its row and its claims, in one transaction."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection
+
+from ledger.batch import claims, state_guards
+from ledger.batch.claims import Claim, Opening, Survey
+from ledger.core.run_request import Interval, RunKey, Selection
+from ledger.core.states import BatchKind, BatchStatus, Guarantee
+from ledger.errors import InputError, NotReadyError
+from ledger.pipeline.graph import shown_unit
+from ledger.pipeline.load import target_of
+from ledger.pipeline.pipeline import Pipeline
+from ledger.pipeline.steps import SinkStep, SourceStep
+from ledger.settings import Settings
+from ledger.sinks.parquet.sink import ParquetSink
+from ledger.store.connection import Database
+from ledger.store.queries import batches, dedup, partitions
+from ledger.store.queries import replays as replay_queries
+from ledger.store.queries.batches import Batch
+
+
+def open_batch(
+    database: Database,
+    settings: Settings,
+    pipeline: Pipeline,
+    key: RunKey,
+    interval: Interval,
+    *,
+    reprocess: bool = False,
+    guarantee: Guarantee | None = None,
+) -> Batch:
+    """The batch of this run: found again, or opened with its claim of the interval.
+
+    ``reprocess``: it replaces the batch that has the interval, once it settles. ``guarantee``: None: the
+    pipeline's, or else that of the settings. Raises InputError when
+    another batch has claimed the interval of one of the sources, or a state over batches has taken in the one to
+    replace, NotReadyError when that is not decided, DeclarationError when a sink cannot give the guarantee.
+    """
+    given = guarantee or pipeline.guarantee or settings.guarantee
+    pipeline.check_guarantee(given)
+    found = database.transact(lambda c: batches.find_run(c, pipeline.name, key.dag_id, key.run_id))
+    surveys = {}
+    if found is None or found.status is BatchStatus.ABANDONED:
+        seen = found or interval
+        surveys = claims.survey(database, settings, pipeline, _seen(pipeline, seen))
+
+    def work(connection: Connection) -> Batch:
+        pipeline_id = batches.save_pipeline(connection, _policy(pipeline))
+        found = batches.find_run(connection, pipeline.name, key.dag_id, key.run_id)
+        if found is not None:
+            now = batches.database_now(connection)
+            return _reopened(connection, settings, pipeline, found, now, surveys)
+        values = _values(pipeline, pipeline_id, key, interval) | {"guarantee": given.value}
+        if reprocess:
+            _check_sinks(pipeline, given)
+            values["replaces_batch_id"] = _replaceable(connection, pipeline, values)
+        opening = _opening(pipeline, values)
+        taken = claims.claim(connection, settings, pipeline, opening, surveys)
+        return _insert(connection, opening, values, BatchKind.ORIGINAL, taken)
+
+    return database.transact(work)
+
+
+def open_replay(
+    database: Database,
+    settings: Settings,
+    pipeline: Pipeline,
+    key: RunKey,
+    original_batch_id: int,
+    selection: Selection,
+    *,
+    now: datetime | None = None,
+) -> Batch:
+    """The replay batch of this run: found again, or opened with its claim of failed messages.
+
+    It takes what is due at ``now`` (default: the database's clock), at most the pipeline's
+    ``replay_limit``. Interval and parameters are the original's. Raises NotReadyError when nothing is left to claim,
+    InputError when the pipeline can no longer tell what becomes of a replayed message.
+    """
+    if pipeline.ackers == 0:
+        raise InputError(
+            f"pipeline {pipeline.name!r} has ackers=0, so nobody would know what a replay lost: turn tracking on"
+        )
+
+    def work(connection: Connection) -> Batch:
+        pipeline_id = batches.save_pipeline(connection, _policy(pipeline))
+        found = batches.find_run(connection, pipeline.name, key.dag_id, key.run_id)
+        moment = now or batches.database_now(connection)
+        if found is not None:
+            return _reopened(connection, settings, pipeline, found, moment, {})
+        original = _check_replayable(connection, pipeline, original_batch_id, None)
+        if selection.quarantined:
+            state_guards.check_quarantined(connection, pipeline, original)
+        interval = Interval(original.interval_start, original.interval_end, original.params)
+        values = _values(pipeline, pipeline_id, key, interval)
+        values |= {"original_batch_id": original_batch_id, "selection": selection.as_json()}
+        values |= {"guarantee": original.guarantee.value, "settle": original.settle.value}
+        taken = claims.replay_claims(settings, pipeline, _opening(pipeline, values))
+        opened = _insert(connection, _opening(pipeline, values), values, BatchKind.REPLAY, taken)
+        _claim_messages(connection, pipeline, opened, moment)
+        _check_sources(connection, opened.batch_id, pipeline)
+        if selection.from_source:
+            _check_from_source(connection, opened, pipeline)
+        return opened
+
+    return database.transact(work)
+
+
+def _policy(pipeline: Pipeline) -> dict[str, Any]:
+    return {
+        "name": pipeline.name,
+        "message_timeout_seconds": pipeline.message_timeout_seconds,
+        "max_batch_age_seconds": pipeline.max_batch_age_seconds,
+        "max_replays": pipeline.max_replays,
+        "max_failed_ratio": pipeline.max_failed_ratio,
+        "on_quarantine": pipeline.on_quarantine.value,
+        "tolerate": pipeline.tolerate,
+        "replay_limit": pipeline.replay_limit,
+        "replay_backoff_seconds": pipeline.replay_backoff_seconds,
+        "replay_backoff_cap_seconds": pipeline.replay_backoff_cap_seconds,
+        "auto_replay": pipeline.auto_replay,
+        "target": target_of(pipeline),
+    }
+
+
+def _values(
+    pipeline: Pipeline, pipeline_id: int, key: RunKey, interval: Interval
+) -> dict[str, Any]:
+    return {
+        "pipeline_id": pipeline_id,
+        "dag_id": key.dag_id,
+        "run_id": key.run_id,
+        "interval_start": interval.start,
+        "interval_end": interval.end,
+        "params": dict(interval.params),
+        "original_batch_id": None,
+        "selection": None,
+        "ackers": pipeline.ackers,
+        "topology": pipeline.topology(),
+        "replaces_batch_id": None,
+        "settle": pipeline.settle.value,
+    }
+
+
+def _seen(pipeline: Pipeline, seen: Batch | Interval) -> Opening:
+    """What to look at before the batch has its place in the ledger: its interval, or that of its run."""
+    if isinstance(seen, Batch):
+        return Opening(pipeline.name, 0, seen.interval_start, seen.interval_end, seen.params)
+    return Opening(pipeline.name, 0, seen.start, seen.end, seen.params)
+
+
+def _opening(pipeline: Pipeline, values: Mapping[str, Any], batch_id: int | None = None) -> Opening:
+    return Opening(
+        pipeline.name,
+        values["pipeline_id"],
+        values["interval_start"],
+        values["interval_end"],
+        values["params"],
+        batch_id,
+        values["replaces_batch_id"] is not None,
+    )
+
+
+def _insert(
+    connection: Connection,
+    opening: Opening,
+    values: dict[str, Any],
+    kind: BatchKind,
+    taken: list[Claim],
+) -> Batch:
+    """The batch's row, its claims and its delta partition."""
+    batch_id = batches.insert_batch(connection, {**values, "kind": kind.value})
+    claims.insert(connection, opening, batch_id, taken)
+    partitions.open_partition(connection, batch_id)
+    return batches.get_batch(connection, batch_id)
+
+
+def _check_sinks(pipeline: Pipeline, guarantee: Guarantee) -> None:
+    """At least once a sink shows its rows before it is certain that the batch will settle."""
+    for step in pipeline.steps():
+        if (
+            guarantee is Guarantee.AT_LEAST_ONCE
+            and isinstance(step, SinkStep)
+            and not isinstance(step.sink, ParquetSink)
+        ):
+            raise InputError(
+                f"sink {step.name!r} of pipeline {pipeline.name!r} would drop the rows of the old batch before the new "
+                'one is settled: reprocess with guarantee="exactly_once"'
+            )
+
+
+def _replaceable(connection: Connection, pipeline: Pipeline, values: dict[str, Any]) -> int | None:
+    """The settled batch that has the interval; None if nobody has. Raises NotReadyError while it, or what
+    belongs to it, is not decided."""
+    interval = values["interval_start"], values["interval_end"]
+    for step in pipeline.steps():
+        if isinstance(step, SourceStep) and step.incremental:
+            raise InputError(
+                f"source {step.name!r} of pipeline {pipeline.name!r} is incremental, it has no interval to run again: "
+                "replay what failed"
+            )
+    found = {
+        batches.holder(connection, claim.batch_id): claim.status
+        for step in pipeline.steps()
+        if isinstance(step, SourceStep)
+        for claim in [
+            batches.claiming_batch(connection, values["pipeline_id"], step.name, *interval)
+        ]
+        if claim is not None
+    }
+    if not found:
+        return None
+    if len(found) > 1:
+        raise InputError(
+            f"the sources of pipeline {pipeline.name!r} have this interval in batches {', '.join(map(str, found))}: "
+            "only one batch can be replaced"
+        )
+    ((batch_id, status),) = found.items()
+    others = batches.undecided_parts(connection, batch_id)
+    others += batches.replacing_batches(connection, batch_id)
+    others = [one for one in others if one != batch_id]
+    if status != BatchStatus.SETTLED or others:
+        busy = f"batch {others[0]} is not" if others else f"it is {status}"
+        raise NotReadyError(
+            f"batch {batch_id} has this interval and can be replaced once it is settled with all that belongs to it: {busy}"
+        )
+    state_guards.check_replaced(connection, pipeline, batch_id)
+    return int(batch_id)
+
+
+def _reopened(
+    connection: Connection,
+    settings: Settings,
+    pipeline: Pipeline,
+    batch: Batch,
+    moment: datetime,
+    surveys: Mapping[str, Survey],
+) -> Batch:
+    """A batch found again; an abandoned one claims anew and is open."""
+    if batch.status is not BatchStatus.ABANDONED:
+        return batch
+    locked = batches.lock_batch(connection, batch.batch_id)
+    assert locked is not None
+    if locked.status is not BatchStatus.ABANDONED:
+        return locked
+    if locked.kind is BatchKind.REPLAY:
+        original = _check_replayable(connection, pipeline, locked.original_id, locked.batch_id)
+        if (locked.selection or {}).get("quarantined"):
+            state_guards.check_quarantined(connection, pipeline, original)
+        _claim_messages(connection, pipeline, locked, moment)
+    else:
+        if locked.replaces_batch_id is not None:
+            _check_still_replaceable(connection, locked)
+            state_guards.check_replaced(connection, pipeline, locked.replaces_batch_id)
+        state_guards.check_reopened(connection, pipeline, locked)
+        opening = _opening(pipeline, vars(locked), locked.batch_id)
+        taken = claims.claim(connection, settings, pipeline, opening, surveys)
+        claims.retake(connection, opening, locked.batch_id, taken)
+    dedup.forget_replaced(connection, batch.batch_id)
+    batches.move_batch(connection, batch.batch_id, BatchStatus.ABANDONED, BatchStatus.OPEN)
+    partitions.open_partition(connection, batch.batch_id)
+    return batches.get_batch(connection, batch.batch_id)
+
+
+def _check_still_replaceable(connection: Connection, batch: Batch) -> None:
+    assert batch.replaces_batch_id is not None
+    others = batches.replacing_batches(connection, batch.replaces_batch_id, batch.batch_id)
+    others += batches.undecided_parts(connection, batch.replaces_batch_id)
+    status = batches.get_batch(connection, batch.replaces_batch_id).status
+    if others or status is not BatchStatus.SETTLED:
+        raise NotReadyError(
+            f"batch {batch.batch_id} was abandoned before it replaced batch {batch.replaces_batch_id}, which is {status} now"
+            + (f" and waits for batch {others[0]}" if others else "")
+            + ": reprocess the interval in a new run"
+        )
+
+
+def _check_replayable(
+    connection: Connection, pipeline: Pipeline, original_batch_id: int, but: int | None
+) -> Batch:
+    """The original batch, if it can be replayed now by a batch, ``but`` if that is there already."""
+    original = batches.get_batch(connection, original_batch_id)
+    _check_original(original, pipeline)
+    _check_unit(original, pipeline)
+    _check_alone(connection, pipeline, original_batch_id, but)
+    _check_kept(connection, original_batch_id)
+    return original
+
+
+def _check_unit(original: Batch, pipeline: Pipeline) -> None:
+    """A replay replaces the rows of whole units: what makes one, and where it comes from, must be the same."""
+    then = [step for step in original.topology if step.get("unit") is not None]
+    now = pipeline.graph.unit
+    before = tuple(then[0]["unit"]) if then else None
+    if before != now:
+        shown = [shown_unit(unit) for unit in (before, now)]
+        raise InputError(
+            f"batch {original.batch_id} of pipeline {pipeline.name!r} ran with {shown[0]}, the pipeline has {shown[1]} "
+            "now, so the rows that a replay is to replace cannot be told: declare it as it was, or reprocess the interval"
+        )
+    had = {step["name"] for step in original.topology if step["kind"] == "source"}
+    has = {step.name for step in pipeline.steps() if isinstance(step, SourceStep)}
+    if now is not None and had != has:
+        raise InputError(
+            f"batch {original.batch_id} of pipeline {pipeline.name!r} ran with the sources {', '.join(sorted(had))}, the "
+            f"pipeline has {', '.join(sorted(has))} now: a unit takes the records of all, so declare them as they were, "
+            "or reprocess the interval"
+        )
+
+
+def _check_original(original: Batch, pipeline: Pipeline) -> None:
+    if original.pipeline != pipeline.name:
+        raise InputError(
+            f"batch {original.batch_id} is of pipeline {original.pipeline!r}, not {pipeline.name!r}"
+        )
+    if original.kind is BatchKind.REPLAY:
+        raise InputError(
+            f"batch {original.batch_id} is a replay: replay its original, batch {original.original_batch_id}"
+        )
+    if original.status is not BatchStatus.SETTLED:
+        raise NotReadyError(
+            f"batch {original.batch_id} is {original.status}: only a settled batch has failed messages to replay"
+        )
+
+
+def _check_alone(
+    connection: Connection, pipeline: Pipeline, original_batch_id: int, but: int | None
+) -> None:
+    """Units are replayed entire: of two replays at once both might take parts of one."""
+    others = replay_queries.open_replays(connection, original_batch_id, but)
+    if others and pipeline.graph.unit is not None:
+        raise NotReadyError(
+            f"batch {original_batch_id} is being replayed by batch {others[0]}, and behind a whole stage it is "
+            "replayed by one at a time: let that one settle first"
+        )
+
+
+def _check_kept(connection: Connection, original_batch_id: int) -> None:
+    holder = batches.holder(connection, original_batch_id)
+    successors = batches.replacing_batches(connection, holder)
+    if successors:
+        raise NotReadyError(
+            f"batch {original_batch_id} is being replaced by batch {successors[0]}: nothing of it is replayed"
+        )
+
+
+def _check_sources(connection: Connection, batch_id: int, pipeline: Pipeline) -> None:
+    known = {step.name for step in pipeline.steps() if isinstance(step, SourceStep)}
+    gone = sorted(set(replay_queries.claimed_sources(connection, batch_id)) - known)
+    if gone:
+        raise InputError(
+            f"failed messages came from source {gone[0]!r}, which pipeline {pipeline.name!r} no longer has "
+            f"(it has {', '.join(sorted(known))}): bring it back for the replay, under its old name"
+        )
+
+
+def _check_from_source(connection: Connection, replay: Batch, pipeline: Pipeline) -> None:
+    """Raise InputError unless each claimed message can be found again in its source by itself."""
+    for name in replay_queries.claimed_sources(connection, replay.batch_id):
+        step = pipeline.step(name)
+        assert isinstance(step, SourceStep)
+        if step.keeper is not None or pipeline.graph.in_units(name):
+            why = "it keeps its own position" if step.keeper else "its records are replayed by unit"
+        elif not step.key:
+            why = "it has no key: declare it with key=(...), the columns that identify a record"
+        elif not step.rereads:
+            why = "a file that was fixed is a new one, which its next batch takes as a whole"
+        else:
+            continue
+        instead = "To read its whole interval again: ackledger run --reprocess"
+        if step.incremental:
+            instead = "Deliver the records, corrected, anew, and give up the old: ackledger give-up"
+        raise InputError(
+            f"source {name!r} of pipeline {pipeline.name!r} cannot be read again for the failed records of batch "
+            f"{replay.original_id} alone: {why}. {instead}"
+        )
+
+
+def _claim_messages(
+    connection: Connection, pipeline: Pipeline, replay: Batch, moment: datetime
+) -> None:
+    selection = replay.selection or {}
+    limits = [replay.replay_limit, claims.replay_room(connection, pipeline, replay)]
+    limit = min((one for one in limits if one is not None), default=None)
+    claimed = replay_queries.claim_messages(
+        connection, replay.batch_id, replay.original_id, selection, moment, limit
+    )
+    if claimed == 0:
+        raise NotReadyError(
+            f"nothing to replay in batch {replay.original_id}: no failed message "
+            f"{'matches ' + str(dict(selection)) if selection else 'is left'} "
+            "(those replaying, recovered, quarantined or not due yet are not taken)"
+        )

@@ -1,0 +1,203 @@
+"""Publish: show in its sinks what was decided of a settled batch, each sink in one moment, once.
+
+Two phases. Sinks stage, and the settlement decides, in one transaction, that they are to show it; from
+there everything goes forward only. Whoever dies in between, the next one finds the decision and asks the
+sink's own record whether it was carried out.
+"""
+
+import logging
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from sqlalchemy import Connection, Row
+
+from ledger.core.commands import ANY_TARGET, CLEAR_WITHHOLD
+from ledger.errors import Failures, FencedError, LostFileError, NotReadyError, StageError
+from ledger.pipeline.pipeline import Pipeline
+from ledger.pipeline.steps import SinkStep
+from ledger.settings import Settings
+from ledger.sinks.base import Delivery, Publisher, require_staged
+from ledger.sinks.registry import publisher_of
+from ledger.storage.manifest import DataFile
+from ledger.store.connection import Database
+from ledger.store.queries import batches, publications, runs
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Published:
+    """What a sink shows now of a batch."""
+
+    batch_id: int
+    sink: str
+    rows: int
+
+
+def needs_withholding(database: Database, batch_id: int) -> bool:
+    """Whether rows of failed records are yet to be left out of what is to be shown, or units to be asked for
+    again: by a Spark job, see ``ledger.spark.steps.withhold``."""
+    found = database.transact(lambda c: publications.pending(c, batch_id))
+    asleep = database.transact(lambda c: publications.asleep(c, batch_id))
+    return bool(asleep) or any(not row.ready for row in found)
+
+
+def lost(
+    database: Database,
+    settings: Settings,
+    pipeline: Pipeline,
+    batch_id: int,
+    failures: Failures,
+    sinks: Collection[str] | None = None,
+) -> list[Row[Any]]:
+    """What is decided of a batch's family and not published, although it is ready, for staged files
+    are gone or were changed: to be staged anew by a Spark job, see ``ledger.spark.steps.withhold``. What
+    a sink publishes already, by its own record, needs no file.
+
+    ``sinks``: only of these. ``failures``: keeps what is wrong with a sink that cannot be looked at.
+    """
+    missing = []
+    for row in database.transact(lambda c: publications.pending(c, batch_id)):
+        if row.ready and (sinks is None or row.sink in sinks):
+            with failures.kept(unshown(row)):
+                if _is_lost(database, settings, pipeline, row):
+                    missing.append(row)
+    return missing
+
+
+def _is_lost(database: Database, settings: Settings, pipeline: Pipeline, row: Row[Any]) -> bool:
+    publisher = _publisher(settings, pipeline, row.sink)
+    delivery = database.transact(lambda c: _delivery(c, publisher, row))
+    try:
+        require_staged(delivery)
+    except LostFileError:
+        return not publisher.shows(delivery)
+    return False
+
+
+def unshown(row: Row[Any]) -> str:
+    """Whose failure it is that a publication is not shown, and how to go on once its cause is fixed."""
+    return (
+        f"Sink {row.sink!r} does not show batch {row.batch_id}. To go on: ackledger publish MODULE:PIPELINE "
+        f"--batch {row.batch_id}, or in Airflow clear the task that failed"
+    )
+
+
+def publish(
+    database: Database,
+    settings: Settings,
+    pipeline: Pipeline,
+    batch_id: int,
+    sinks: Collection[str] | None = None,
+) -> list[Published]:
+    """Show what is decided of a batch's family and not shown yet; what was shown, in order.
+
+    ``sinks``: in these; None: in those of records, which wait for nothing that follows the settlement. What is wrong with one sink keeps no other waiting; it is raised at the end. Repeating
+    it is harmless. Raises NotReadyError while rows are yet to be withheld, or somebody else is
+    publishing the same.
+    """
+    found = database.transact(lambda c: publications.pending(c, batch_id))
+    followers = {step.name for step in pipeline.followers()}
+    chosen = [
+        row for row in found if (row.sink not in followers if sinks is None else row.sink in sinks)
+    ]
+    done, failed = _publish_each(database, settings, pipeline, chosen)
+    refused = {name for name, failure in failed.items() if isinstance(failure, StageError)}
+    if done and refused:  # a foreign key may refer to rows that another sink has shown by now
+        again = [row for row in chosen if row.sink in refused]
+        more, still = _publish_each(database, settings, pipeline, again)
+        done += more
+        failed = {name: failed[name] for name in failed if name not in refused} | still
+    for failure in failed.values():
+        raise failure
+    return done
+
+
+def _publish_each(
+    database: Database, settings: Settings, pipeline: Pipeline, rows: Sequence[Row[Any]]
+) -> tuple[list[Published], dict[str, Exception]]:
+    """Show each row that no earlier one of its sink keeps waiting; what was shown, and why the other sinks do
+    not show theirs."""
+    done: list[Published] = []
+    failed: dict[str, Exception] = {}
+    for row in rows:
+        if row.sink in failed:
+            continue  # a sink shows the batches of a family in order
+        work = partial(_publish, settings=settings, pipeline=pipeline, row=row)
+        try:
+            shown = database.transact(work)
+        except Exception as exc:  # of one sink: the others do not wait for it
+            exc.add_note(unshown(row))
+            failed[row.sink] = exc
+            continue
+        if shown is not None:
+            done.append(shown)
+    return done, failed
+
+
+def _publish(
+    connection: Connection, settings: Settings, pipeline: Pipeline, row: Row[Any]
+) -> Published | None:
+    """Show one delivery, under the lock of its record; None if that was done, or is not to be any more."""
+    locked = publications.lock_pending(connection, row.batch_id, row.sink)
+    if locked is None:
+        if publications.state(connection, row.batch_id, row.sink) in ("published", "replaced"):
+            return None
+        raise NotReadyError(
+            f"sink {row.sink!r} of batch {row.batch_id} is being published by another process: wait for it"
+        )
+    if not locked.ready:
+        raise NotReadyError(
+            f"sink {row.sink!r} of batch {row.batch_id}: rows of failed records are yet to be withheld: run ackledger "
+            f"publish {ANY_TARGET}, or in Airflow {CLEAR_WITHHOLD}"
+        )
+    holder = batches.holder(connection, locked.original_id)
+    if publications.unpublished_of(connection, holder, locked.batch_id, row.sink):
+        raise NotReadyError(
+            f"sink {row.sink!r} of batch {row.batch_id}, a part of the interval of batch {holder}, waits until that one is "
+            "shown: publish it first, or replay what of it is failed"
+        )
+    publisher = _publisher(settings, pipeline, row.sink)
+    delivery = _delivery(connection, publisher, locked)
+    try:
+        publisher.publish(delivery)
+    except FencedError as exc:  # by the sink's own record something newer took its place, for good
+        _log.warning("%s", exc)
+        publications.set_replaced(connection, [locked.batch_id], locked.sink)
+        return None
+    publications.set_published(connection, locked.batch_id, locked.sink)
+    publications.set_replaced(connection, delivery.replaces, locked.sink)
+    return Published(locked.batch_id, locked.sink, delivery.rows)
+
+
+def _publisher(settings: Settings, pipeline: Pipeline, name: str) -> Publisher:
+    step = pipeline.step(name)
+    assert isinstance(step, SinkStep)
+    return publisher_of(settings, pipeline.name, name, step.sink)
+
+
+def _delivery(connection: Connection, publisher: Publisher, row: Row[Any]) -> Delivery:
+    """What a publication is to bring into its sink."""
+    replaces = publications.replaced_batches(connection, row.batch_id, row.stage_run_id)
+    return Delivery(
+        sink=f"{row.pipeline}.{row.sink}",
+        batch_id=row.batch_id,
+        version=row.stage_run_id,
+        interval_start=row.interval_start,
+        # Parts of one interval are one family to a sink: they complete each other.
+        original_id=batches.holder(connection, row.original_id),
+        folder=row.folder or publisher.staging(row.batch_id, row.stage_run_id),
+        files=_files(connection, row),
+        replaces=tuple(replaces),
+        interval_end=row.interval_end,
+    )
+
+
+def _files(connection: Connection, row: Row[Any]) -> tuple[DataFile, ...]:
+    """The files that hold just what is to be shown."""
+    if row.files is not None:
+        return tuple(DataFile(**file) for file in row.files)
+    staged = runs.files(connection, row.stage_run_id)
+    return tuple(DataFile(one.path, one.bytes, one.rows, one.first_position) for one in staged)

@@ -1,0 +1,89 @@
+"""Give up records by hand: they move to quarantine with a person's reason, which accepts that they
+stay out of the sinks, and nothing waits for them."""
+
+from dataclasses import dataclass
+
+from sqlalchemy import Connection
+
+from ledger.batch.settlement import decide_publications
+from ledger.errors import InputError, NotReadyError
+from ledger.store.connection import Database
+from ledger.store.queries import batches, records
+
+
+@dataclass(frozen=True)
+class GivenUp:
+    """How many records of which original batch moved to quarantine. ``target``: its pipeline, for
+    commands."""
+
+    batch_id: int
+    records: int
+    target: str | None
+
+
+def give_up(
+    database: Database,
+    reason: str,
+    by: str,
+    *,
+    record: int | None = None,
+    batch_id: int | None = None,
+    stage: str | None = None,
+) -> GivenUp:
+    """Quarantine one failed record, or those of a batch (that failed last at ``stage``).
+
+    Raises InputError without a reason or for a record that never failed, NotReadyError if nothing
+    is failed.
+    """
+    if not reason.strip():
+        raise InputError("--reason is empty: say why, for those who look at the quarantine later")
+    if (record is None) == (batch_id is None):
+        raise InputError("expected one record, or --batch, and not both")
+    return database.transact(lambda c: _give_up(c, reason, by, record, batch_id, stage))
+
+
+def _give_up(
+    connection: Connection,
+    reason: str,
+    by: str,
+    record: int | None,
+    batch_id: int | None,
+    stage: str | None,
+) -> GivenUp:
+    message, original = _chosen(connection, record, batch_id)
+    locked = batches.lock_batch(connection, original)
+    assert locked is not None
+    moved = records.give_up(connection, original, message, stage, reason, by)
+    if moved == 0:
+        raise NotReadyError(_nothing(connection, record, original, stage))
+    decide_publications(connection, locked, failed=0)
+    return GivenUp(original, moved, batches.target(connection, locked.pipeline_id))
+
+
+def _chosen(
+    connection: Connection, record: int | None, batch_id: int | None
+) -> tuple[int | None, int]:
+    """The message, if it is one, and its original batch."""
+    if record is None:
+        assert batch_id is not None
+        return None, batches.get_batch(connection, batch_id).original_id
+    found = records.failed_record(connection, record)
+    if found is None:
+        raise InputError(
+            f"record {record} has not failed, or is unknown: 'ackledger failed --records' lists "
+            f"those that did, 'ackledger explain {record}' says what became of it"
+        )
+    return found.message_id, found.batch_id
+
+
+def _nothing(connection: Connection, record: int | None, batch_id: int, stage: str | None) -> str:
+    if record is not None:
+        found = records.failed_record(connection, record)
+        assert found is not None
+        return f"record {record} is {found.status}: only a failed one is given up"
+    where = f" at {stage}" if stage else ""
+    return (
+        f"batch {batch_id} has no failed record{where} (those replaying, recovered or quarantined "
+        "are not given up): "
+        f"ackledger failed --batch {batch_id}"
+    )

@@ -1,0 +1,188 @@
+"""What to do about a batch that stands still, in words; what of it is done; what keeps states over batches
+waiting."""
+
+import shlex
+from collections.abc import Sequence
+from datetime import datetime
+from functools import partial
+from itertools import chain
+from typing import Any
+
+from sqlalchemy import Connection, Row
+
+from ledger.core.commands import ANY_TARGET
+from ledger.core.run_request import REPROCESS
+from ledger.core.states import BatchKind, BatchStatus, RunState
+from ledger.errors import LostFileError
+from ledger.pipeline.pipeline import Pipeline
+from ledger.pipeline.steps import SinkStep
+from ledger.storage.manifest import DataFile, Manifest, check_files
+from ledger.store.connection import Database
+from ledger.store.queries import batches, checkpoints, runs
+from ledger.store.queries.batches import Batch
+
+_FOLLOWING = ("combine", "stateful")
+_LONGEST = 300  # characters of a failure that are repeated in a sentence
+
+
+def run_again(
+    batch: Batch, stage: str | None = None, target: str = ANY_TARGET, options: Sequence[str] = ()
+) -> str:
+    """The command, or the click, that goes on with a batch at ``stage``, or where it stands. ``options``: further
+    ones of a command that runs it."""
+    if _follows(batch, stage):  # another batch's run may be at it
+        command = f"ackledger {shlex.join(['publish', target, '--batch', str(batch.batch_id)])}"
+        return f"{command}, or in Airflow clear the task that failed" if batch.dag_id else command
+    if batch.dag_id:
+        return f"in Airflow clear the failed tasks of {_airflow_run(batch)}"
+    if batch.kind is BatchKind.REPLAY:
+        given = ["replay", target, "--batch", str(batch.original_id), "--run-id", asked_as(batch)]
+    else:
+        given = _run(batch, target, "--run-id", batch.run_id)
+    return f"ackledger {shlex.join([*given, *options])}"
+
+
+def _airflow_run(batch: Batch) -> str:
+    run_id = batch.run_id.removesuffix(REPROCESS)  # the batch has it, Airflow's run has not
+    return f"run {run_id} of DAG {batch.dag_id}"
+
+
+def asked_as(batch: Batch) -> str:
+    """The ``--run-id`` that finds a batch of the command line again."""
+    if batch.kind is BatchKind.REPLAY:
+        return batch.run_id.removesuffix(f"-{batch.original_id}")
+    return batch.run_id
+
+
+def stands_at(connection: Connection, batch: Batch) -> str:
+    """What keeps an undecided batch from its settlement, and what to do about that; in sentences."""
+    return ". ".join(_cause(connection, batch))
+
+
+def reprocess(batch: Batch, target: str = ANY_TARGET) -> str:
+    """The command that reads a batch's interval anew."""
+    return f"ackledger {shlex.join(_run(batch, target, '--reprocess'))}"
+
+
+def _run(batch: Batch, target: str, *options: str) -> list[str]:
+    interval = ["--interval-start", _shown(batch.interval_start)]
+    interval += ["--interval-end", _shown(batch.interval_end)]
+    params = [("--param", f"{name}={value}") for name, value in batch.params.items()]
+    return ["run", target, *interval, *options, *chain.from_iterable(params)]
+
+
+def _follows(batch: Batch, stage: str | None) -> bool:
+    """Whether a step follows the settlement."""
+    step = next((one for one in batch.topology if one["name"] == stage), {})
+    return step.get("kind") in _FOLLOWING or bool(step.get("stateful") or step.get("after"))
+
+
+def waits_for(connection: Connection, batch_id: int) -> list[str]:
+    """Of each state that a batch is not in, one sentence: what it waits for, and what to do about
+    that."""
+    return [
+        f"the state {row.stage!r} of batch {batch_id} {_why(connection, row, batch_id)}"
+        for row in checkpoints.waiting(connection, batch_id=batch_id)
+    ]
+
+
+def waiting_states(connection: Connection, pipeline: str | None = None) -> list[str]:
+    """Of each state that batches wait for, of one pipeline or of all, one sentence: how many do,
+    and why."""
+    return [
+        f"pipeline {row.pipeline}: {row.batches} "
+        f"{'batch is' if row.batches == 1 else 'batches are'} not in "
+        f"the state {row.stage!r}, which {_why(connection, row)}"
+        for row in checkpoints.waiting(connection, pipeline=pipeline)
+    ]
+
+
+def _why(connection: Connection, row: Row[Any], asked: int | None = None) -> str:
+    target = _target(connection, batches.get_batch(connection, row.batch_id))
+    if row.state == "due" or row.waits_because == "its state is due":
+        return f"is due: the next run applies it, or ackledger publish {target}"
+    batch = batches.get_batch(connection, row.waits_for_batch_id)
+    own = "" if batch.batch_id == asked else f" for batch {batch.batch_id}"
+    interval = f"{_shown(batch.interval_start)} to {_shown(batch.interval_end)}"
+    found = [f"waits{own}: {row.waits_because} (interval {interval})"]
+    if batch.status is BatchStatus.SETTLED:
+        return ". ".join([*found, _settled(batch, row.waits_because, target)])
+    return ". ".join([*found, *_cause(connection, batch)])
+
+
+def _target(connection: Connection, batch: Batch) -> str:
+    return batches.target(connection, batch.pipeline_id) or ANY_TARGET
+
+
+def _settled(batch: Batch, obstacle: str, target: str) -> str:
+    """What brings on a settled batch, by what ``state_progress`` says that it lacks."""
+    if obstacle.startswith("records of it are failed"):
+        return (
+            f"ackledger failed --batch {batch.original_id} says which and why; replay them: "
+            f"ackledger replay {target} --batch {batch.original_id}"
+        )
+    if obstacle.startswith("units of it"):
+        return f"To ask for them: ackledger publish {target}"
+    return "It goes on once that is decided"
+
+
+def _cause(connection: Connection, batch: Batch) -> Sequence[str]:
+    """What is the matter with an undecided batch, and what to do, as sentences without their
+    stops."""
+    again = partial(run_again, batch, target=_target(connection, batch))
+    if batch.status is BatchStatus.HELD:
+        reason = _first_line(batch.held_reason)
+        then = again()
+        if batch.dag_id:
+            then = f"in {_airflow_run(batch)} clear the task of the fixed step and those downstream"
+        return [f"{reason}. Fix it, then {then}, or accept it: ackledger release {batch.batch_id}"]
+    step = checkpoints.unfinished_step(connection, batch.batch_id)
+    if step is None or step.kind in _FOLLOWING:
+        return [f"All its steps are done: settle it with ackledger sweep, or {again()}"]
+    state = RunState(step.state) if step.state else None
+    if state is RunState.RUNNING and step.alive:
+        return [f"Its step {step.stage!r} is running"]
+    if state is RunState.FAILED:
+        told = f"Its step {step.stage!r} failed: {_first_line(step.failure)}"
+        gone = "; if its source never comes, the sweeper abandons it after message_timeout"
+        return [told, f"To go on: {again(step.stage)}{gone * (step.kind == 'source')}"]
+    died = "was running, and its driver has died" if state is RunState.RUNNING else "has not run"
+    return [f"Its step {step.stage!r} {died}. To go on: {again(step.stage)}"]
+
+
+def _first_line(told: str | None) -> str:
+    lines = (told or "").strip().splitlines()
+    return lines[0][:_LONGEST].rstrip(". ") if lines else "no reason is recorded"
+
+
+def _shown(moment: datetime) -> str:
+    """As the command takes it, in UTC."""
+    midnight = (moment.hour, moment.minute, moment.second) == (0, 0, 0)
+    return f"{moment:%Y-%m-%d}" if midnight else f"{moment:%Y-%m-%dT%H:%M:%S}"
+
+
+def finished(database: Database, pipeline: Pipeline, batch_id: int) -> set[str]:
+    """Steps that are committed and whose output is there. None of a batch that is held, or of which a step
+    failed: it is run again because something has been fixed, whichever step that was."""
+    batch = database.transact(lambda c: batches.get_batch(c, batch_id))
+    found = database.transact(lambda c: runs.runs_of(c, batch_id))
+    newest = {run.stage: run.state for run in sorted(found, key=lambda run: run.stage_run_id)}
+    if batch.status is BatchStatus.HELD or RunState.FAILED in newest.values():
+        return set()
+    sinks = {step.name for step in pipeline.steps() if isinstance(step, SinkStep)}
+    return {
+        run.stage
+        for run in found
+        if run.state is RunState.COMMITTED
+        and (run.stage in sinks or batch.status.decided or _is_there(database, run.stage_run_id))
+    }
+
+
+def _is_there(database: Database, run_id: int) -> bool:
+    rows = database.transact(lambda c: runs.files(c, run_id))
+    files = [DataFile(row.path, row.bytes, row.rows, row.first_position) for row in rows]
+    try:
+        check_files(Manifest(tuple(files)))
+    except LostFileError:
+        return False
+    return True

@@ -1,0 +1,110 @@
+"""What to do about failed records, as commands that can be pasted."""
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from ledger.core.commands import ANY_TARGET
+
+
+@dataclass(frozen=True)
+class Case:
+    """A failed record, or the failed records of a batch that have the same cause.
+
+    ``at_source``: they did not parse. ``rereads``: their source finds a record again by its key.
+    ``reprocesses``: the interval can be run again. ``root``: of the one record. ``held``: with their
+    unit, which failed too often.
+    """
+
+    target: str | None
+    batch_id: int
+    interval_start: datetime
+    interval_end: datetime
+    params: Mapping[str, Any]
+    dag_id: str
+    stage: str
+    at_source: bool
+    rereads: bool
+    reprocesses: bool
+    root: int | None = None
+    held: bool = False
+
+    @classmethod
+    def of(cls, row: Any) -> "Case":
+        """The case of a row of ``reports.failed_cases``."""
+        return cls(**{name: value for name, value in row._mapping.items() if name != "records"})
+
+
+def remedy(count: int, case: Case) -> str:
+    """What the failed records of one cause need, in one line."""
+    what, command = remedies(case)[:2]
+    return f"{count} at {case.stage}: {what} {command}"
+
+
+def remedies(case: Case) -> list[str]:
+    """What to fix, and the commands, one a line."""
+    one = case.root is not None
+    those = "the record" if one else "the records"
+    give_up = _line("ackledger give-up", *_which(case), '--reason "..."')
+    if not case.at_source:
+        return [
+            f"fix {case.stage}, or what it joins, then replay {those}:",
+            *_replays(case),
+            f"if {'it' if one else 'they'} can never be right: {give_up}",
+        ]
+    return [
+        *_reread(case, those, give_up),
+        f"if the schema was wrong instead, fix that and replay: {_replays(case)[0]}",
+    ]
+
+
+def _reread(case: Case, those: str, give_up: str) -> list[str]:
+    """How the corrected records come in, and how the wrong ones go."""
+    if not case.rereads and not case.reprocesses:
+        head = f"its source is read once: deliver {those}, corrected, anew, and give up the old:"
+        return [head, give_up]
+    never = f"if {'they' if case.root is None else 'it'} can never be right: {give_up}"
+    if case.rereads:
+        head = f"fix {those} in the source, then read {those} again, by key:"
+        return [head, *_replays(case, from_source=True), never]
+    head = f"fix {those} in the source, then run the whole interval again:"
+    return [head, *_reprocess(case), never]
+
+
+def _replays(case: Case, *, from_source: bool = False) -> list[str]:
+    chosen = [f"--batch {case.batch_id}", *([] if case.root is None else [f"--root {case.root}"])]
+    again = [*(["--from-source"] if from_source else []), *(["--held"] if case.held else [])]
+    made = [_line("ackledger replay", case.target or ANY_TARGET, *chosen, *again)]
+    if case.dag_id:
+        conf: dict[str, Any] = {"replay_of": case.batch_id}
+        conf |= {"root": case.root} if case.root is not None else {}
+        conf |= {"from_source": True} if from_source else {}
+        conf |= {"held": True} if case.held else {}
+        given = shlex.quote(json.dumps(conf))
+        made.append(_line("airflow dags trigger", case.dag_id, f"--conf {given}"))
+    return made
+
+
+def _reprocess(case: Case) -> list[str]:
+    start, end = (f"{one:%Y-%m-%dT%H:%M:%S}" for one in (case.interval_start, case.interval_end))
+    interval = f"--interval-start {start} --interval-end {end}"
+    params = [f"--param {shlex.quote(f'{name}={value}')}" for name, value in case.params.items()]
+    made = [_line("ackledger run", case.target or ANY_TARGET, interval, *params, "--reprocess")]
+    if case.dag_id:
+        bounds = {"interval_start": start, "interval_end": end}
+        given = shlex.quote(json.dumps({**bounds, **case.params, "reprocess": True}))
+        made.append(_line("airflow dags trigger", case.dag_id, f"--conf {given}"))
+    return made
+
+
+def _which(case: Case) -> Sequence[str]:
+    if case.root is not None:
+        return [str(case.root)]
+    return [f"--batch {case.batch_id}", f"--stage {shlex.quote(case.stage)}"]
+
+
+def _line(*words: str) -> str:
+    return " ".join(words)

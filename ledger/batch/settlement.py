@@ -1,0 +1,386 @@
+"""Settle: decide every root of a batch, acked or failed, in one transaction under the batch's lock."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Connection
+
+from ledger.core.states import BatchKind, BatchStatus, RunState, Settle
+from ledger.core.verdict import Action, Limits, StepFacts, Verdict, decide, hops
+from ledger.errors import IntegrityError, NotReadyError, TooManyFailedError
+from ledger.store.connection import Database
+from ledger.store.queries import (
+    batches,
+    claims,
+    dedup,
+    naming,
+    partitions,
+    publications,
+    replays,
+    runs,
+)
+from ledger.store.queries import settlement as queries
+from ledger.store.queries.batches import Batch
+
+# How many failures of a unit more than of a record are borne: the record that spoils it is given up
+# first, and the others have a turn without it.
+UNIT_GRACE = 2
+
+
+@dataclass(frozen=True)
+class Settlement:
+    """What a settlement did. ``decided``: this call made the decision.
+
+    ``roots``, ``failed``: of this batch, whoever decided it; 0 while it is open.
+    """
+
+    batch_id: int
+    status: BatchStatus
+    reason: str
+    decided: bool = False
+    roots: int = 0
+    failed: int = 0
+
+    def __str__(self) -> str:
+        """What was decided, and why or when, in one line."""
+        acked = self.roots - self.failed
+        return (
+            f"batch {self.batch_id} is {self.status} ({self.reason}): {self.roots} records, "
+            f"{acked} acked, {self.failed} failed"
+        )
+
+
+def settle_once(
+    database: Database, batch_id: int, *, now: datetime | None = None, skip_locked: bool = False
+) -> Settlement | None:
+    """Settle the batch if it can be decided at ``now`` (default: the database's clock).
+
+    None if another settlement holds it and ``skip_locked``. A failed check holds the batch and
+    returns it as held: nothing else of the settlement takes effect.
+    """
+    try:
+        return database.transact(lambda c: _settle(c, batch_id, now, skip_locked))
+    except TooManyFailedError as exc:
+        failure = str(exc)
+        return database.transact(lambda c: _hold(c, batch_id, failure))
+    except IntegrityError as exc:
+        damage = str(exc)
+        return database.transact(lambda c: _hold(c, batch_id, damage, released=False))
+
+
+def _settle(
+    connection: Connection, batch_id: int, now: datetime | None, skip_locked: bool
+) -> Settlement | None:
+    batch = _lock(connection, batch_id, skip_locked)
+    if batch is None:
+        return None
+    if batch.status is not BatchStatus.OPEN:
+        return _settled_before(batch)
+    moment = now or batches.database_now(connection)
+    limits = Limits(
+        timedelta(seconds=batch.message_timeout_seconds),
+        batch.opened_at + timedelta(seconds=batch.max_batch_age_seconds),
+    )
+    verdict = decide(step_facts(connection, batch), moment, limits)
+    if verdict.action is Action.WAIT:
+        return Settlement(batch_id, BatchStatus.OPEN, verdict.reason)
+    unfinished = verdict.action is Action.EXPIRE and batch.replaces_batch_id is not None
+    if verdict.action is Action.ABANDON or unfinished:  # what it was to replace is still in place
+        return _abandon(connection, batch, verdict)
+    if verdict.action is Action.EXPIRE and batch.ackers == 0:
+        raise IntegrityError(
+            f"batch {batch_id}: {verdict.reason}, and with ackers=0 nobody knows what is missing behind it: "
+            f"run {verdict.missing[0]} again"
+        )
+    return _decide_roots(connection, batch, verdict, moment)
+
+
+def _settled_before(batch: Batch) -> Settlement:
+    """What another settlement, or the sweeper, has made of a batch."""
+    reason = batch.held_reason or f"already {batch.status}"
+    if batch.settled_at is not None:
+        reason += f", {batch.settled_at:%Y-%m-%d %H:%M:%S %Z}"
+    roots, failed = batch.roots or 0, batch.failed_roots or 0
+    return Settlement(batch.batch_id, batch.status, reason, roots=roots, failed=failed)
+
+
+def _lock(connection: Connection, batch_id: int, skip_locked: bool) -> Batch | None:
+    """The batch, locked behind its original: two settlements of a family would not see each other, and neither
+    would decide what both left to be decided. None if another holds one of them."""
+    original = batches.get_batch(connection, batch_id).original_id
+    if (
+        original != batch_id
+        and batches.lock_batch(connection, original, skip_locked=skip_locked) is None
+    ):
+        return None
+    return batches.lock_batch(connection, batch_id, skip_locked=skip_locked)
+
+
+def step_facts(connection: Connection, batch: Batch) -> list[StepFacts]:
+    """The steps of a batch with their newest runs; what died before it was opened again is past."""
+    found = runs.runs_of(connection, batch.batch_id)
+    newest = {run.stage: run for run in found if run.opened_at >= batch.opened_at}
+    committed = {run.stage for run in found if run.state is RunState.COMMITTED}
+    facts = []
+    for step in batch.topology:
+        if step.get("after"):
+            continue
+        name, run = step["name"], newest.get(step["name"])
+        is_committed = name in committed
+        if run is None:
+            facts.append(StepFacts(name, step["kind"], is_committed))
+        else:
+            facts.append(
+                StepFacts(
+                    name, step["kind"], is_committed, run.state, run.lease_until, run.closed_at
+                )
+            )
+    return facts
+
+
+def wake(
+    connection: Connection,
+    batch_id: int,
+    roots: Sequence[int],
+    stage: str,
+    seen: Sequence[Any] | None = None,
+) -> None:
+    """Count roots of a settled batch as failed with their unit, of which another record was given up: its
+    replay takes the unit without that one. Roots that failed in the batch already stay as they are.
+
+    ``seen``: the failed roots by which these were chosen; where they are others by now, the next publish chooses.
+    """
+    batch = _lock(connection, batch_id, skip_locked=False)
+    assert batch is not None
+    if batch.status is not BatchStatus.SETTLED:
+        return  # it was superseded meanwhile: nothing of it is replayed
+    if seen is not None and publications.failed_roots(connection, batch_id) != seen:
+        return
+    publications.set_woken(connection, batch_id)
+    reason = "its unit had a record that was given up"
+    queries.collect_woken(connection, batch_id, roots, stage, reason)
+    _record_failures(connection, batch)
+    queries.record_attempts(connection, batch_id)
+    decide_publications(connection, batch, failed=0)
+
+
+def abandon(database: Database, batch_id: int, reason: str) -> bool:
+    """Give up an open batch with all that it claimed; whether it is given up.
+
+    Not one of which a run is committed, or is under way in another process.
+    """
+
+    def work(connection: Connection) -> bool:
+        batch = _lock(connection, batch_id, skip_locked=False)
+        assert batch is not None
+        now = batches.database_now(connection)
+        held = any(
+            run.state is RunState.COMMITTED
+            or (run.state is RunState.RUNNING and run.lease_until > now)
+            for run in runs.runs_of(connection, batch_id)
+        )
+        if batch.status is not BatchStatus.OPEN or held:
+            return False
+        _abandon(connection, batch, Verdict(Action.ABANDON, reason))
+        return True
+
+    return database.transact(work)
+
+
+def release(database: Database, batch_id: int) -> Settlement:
+    """Let a batch that was held settle although too many of its records failed.
+
+    Raises NotReadyError unless it is held. What else held it, holds it again.
+    """
+
+    def work(connection: Connection) -> None:
+        batch = batches.lock_batch(connection, batch_id)
+        assert batch is not None
+        if not batches.release_batch(connection, batch_id):
+            raise NotReadyError(
+                f"batch {batch_id} is {batch.status}: only a held batch is released"
+            )
+
+    database.transact(work)
+    settlement = settle_once(database, batch_id)
+    assert settlement is not None
+    return settlement
+
+
+def _decide_roots(
+    connection: Connection, batch: Batch, verdict: Verdict, moment: datetime
+) -> Settlement:
+    queries.tune(connection)
+    _check(connection, batch)
+    roots, failed = queries.total_roots(connection, batch.batch_id), 0
+    if batch.ackers > 0:
+        failed = _fail_roots(connection, batch, verdict, moment)
+        _check_ratio(connection, batch)
+    if batch.kind is BatchKind.REPLAY:
+        queries.recover_rest_of_replay(connection, batch.batch_id)
+    runs.fence_running(connection, batch.batch_id)
+    if not queries.mark_settled(connection, batch.batch_id, roots, failed):
+        raise AssertionError("the batch is locked and was open")
+    if batch.replaces_batch_id is not None:
+        batches.lock_batch(connection, batch.replaces_batch_id)
+        others = batches.undecided_parts(connection, batch.replaces_batch_id)
+        if others:
+            raise NotReadyError(
+                f"batch {batch.batch_id} replaces batch {batch.replaces_batch_id}, of which batch {others[0]} is not "
+                "decided yet: let that one settle first"
+            )
+        batches.supersede_family(connection, batch.replaces_batch_id, batch.batch_id)
+        publications.supersede(connection, batch.batch_id)
+    decide_publications(connection, batch, failed)
+    runs.forget_fails(connection, batch.batch_id)
+    partitions.clear_partition(connection, batch.batch_id)
+    return Settlement(batch.batch_id, BatchStatus.SETTLED, verdict.reason, True, roots, failed)
+
+
+def decide_publications(connection: Connection, batch: Batch, failed: int) -> None:
+    """What the sinks are to show from now on, of this batch and of those of its family that were held."""
+    if not batch.exactly_once:
+        return
+    if batch.settle is Settle.HOLD and (
+        publications.open_failures(connection, batch.original_id)
+        or publications.asleep(connection, batch.original_id)
+    ):
+        return
+    if failed:
+        publications.decide_untouched(connection, batch.batch_id)
+    for row in publications.settled_family(connection, batch.original_id):
+        publications.decide(connection, row.batch_id, clean=row.clean)
+
+
+def _fail_roots(connection: Connection, batch: Batch, verdict: Verdict, moment: datetime) -> int:
+    queries.collect_nonzero(connection, batch.batch_id)
+    merging = [step["name"] for step in batch.topology if step.get("merges")]
+    _name_failures(connection, batch, verdict, merging)
+    failed = queries.settling_count(connection)
+    if failed == 0:
+        return 0
+    known = _record_failures(connection, batch)
+    if batch.replay_backoff_seconds > 0:
+        replays.delay_replays(
+            connection, moment, batch.replay_backoff_seconds, batch.replay_backoff_cap_seconds
+        )
+    if merging:
+        queries.hold_units(connection, batch.max_replays + UNIT_GRACE)
+    kept = queries.record_attempts(connection, batch.batch_id)
+    if not failed == known == kept:
+        raise IntegrityError(
+            f"batch {batch.batch_id}: {failed} roots failed, but {known} belong to a message of it and "
+            f"{kept} were kept: deltas were posted for roots that it never emitted"
+        )
+    return failed
+
+
+def _name_failures(
+    connection: Connection, batch: Batch, verdict: Verdict, merging: Sequence[str]
+) -> None:
+    """Name where each failed root broke: a fail of its own first, then what was lost, then fails with others."""
+    stages = [step["name"] for step in batch.topology]
+    queries.add_explicit_fails(connection, batch.batch_id, stages, shared=False)
+    if not naming.collect_rows(connection, batch.batch_id):
+        return
+    if naming.unnamed_roots(connection):
+        explicit = [step["name"] for step in batch.topology if step.get("acks") == "explicit"]
+        naming.name_hops(connection, hops(batch.topology), verdict.missing, explicit, merging)
+    queries.add_explicit_fails(connection, batch.batch_id, stages, shared=True)
+    unnamed = naming.unnamed_roots(connection)
+    if unnamed:
+        raise IntegrityError(
+            f"batch {batch.batch_id}: {unnamed} roots have an ack value that no step's edges explain"
+        )
+
+
+def _record_failures(connection: Connection, batch: Batch) -> int:
+    """What becomes of the messages whose roots failed; how many."""
+    if batch.kind is BatchKind.ORIGINAL:
+        return queries.record_failures_of_original(connection, batch.batch_id, batch.max_replays)
+    of_companions = queries.record_failures_of_companions(
+        connection, batch.batch_id, batch.original_id, batch.max_replays
+    )
+    claimed = queries.record_failures_of_replay(connection, batch.batch_id, batch.max_replays)
+    return of_companions + claimed
+
+
+def _check_ratio(connection: Connection, batch: Batch) -> None:
+    """Raise TooManyFailedError if the family's own failures exceed what its pipeline bears.
+
+    Measured against the original's records: a replay, in which all may fail, is none by itself.
+    """
+    if batch.max_failed_ratio is None or batch.released:
+        return
+    family = queries.family_failures(connection, batch.original_id, batch.batch_id)
+    roots = family.roots or queries.total_roots(connection, batch.batch_id)
+    if family.released or family.failed <= batch.max_failed_ratio * roots:
+        return
+    raise TooManyFailedError(
+        f"batch {batch.batch_id}: {family.failed} of {roots} records failed, most at {family.stage} "
+        f"({family.reason}); the pipeline bears {batch.max_failed_ratio:.1%}. That is a broken step rather than "
+        f"broken records: fix it and run it again, or let the batch settle: ackledger release {batch.batch_id}"
+    )
+
+
+def _check(connection: Connection, batch: Batch) -> None:
+    """Absence is never evidence: raise IntegrityError unless all that was recorded is there."""
+    for row in queries.stale_readers(connection, batch.batch_id):
+        raise IntegrityError(
+            f"batch {batch.batch_id}: {row.reader} read a run of {row.input} that is superseded: run {row.reader} again"
+        )
+    if batch.kind is BatchKind.REPLAY:
+        _check_replayed(connection, batch)
+    if batch.ackers == 0:
+        return
+    for row in queries.uneven_runs(connection, batch.batch_id):
+        raise IntegrityError(
+            f"batch {batch.batch_id}: run {row.stage_run_id} of {row.stage} recorded (rows, XOR, emitted, acked; "
+            f"of a source roots, first, last) = {row.recorded}, the ledger has {row.found}: run {row.stage} again"
+        )
+
+
+def _check_replayed(connection: Connection, batch: Batch) -> None:
+    """A claimed message that was never emitted must not pass for one that was acked."""
+    claimed = replays.claimed_count(connection, batch.batch_id)
+    emitted = queries.total_roots(connection, batch.batch_id)
+    if any(
+        step.get("merges") for step in batch.topology
+    ):  # it takes whole units, not just what failed
+        emitted = claimed - replays.unemitted_claims(connection, batch.batch_id)
+    if claimed != emitted:
+        raise IntegrityError(
+            f"replay batch {batch.batch_id} claimed {claimed} messages and emitted {emitted}: run its sources again"
+        )
+
+
+def _abandon(connection: Connection, batch: Batch, verdict: Verdict) -> Settlement:
+    """No verdicts without an emit: give up the batch and what it claimed."""
+    batches.move_batch(connection, batch.batch_id, BatchStatus.OPEN, BatchStatus.ABANDONED)
+    claims.release(connection, batch.batch_id)
+    dedup.forget_replaced(connection, batch.batch_id)
+    if batch.replaces_batch_id is not None:
+        dedup.note_own_folders(connection, batch.batch_id)
+    runs.supersede_all(connection, batch.batch_id)
+    queries.release_messages(connection, batch.batch_id)
+    if batch.kind is BatchKind.REPLAY:  # what was held for its sake may be shown now
+        decide_publications(connection, batch, failed=0)
+    runs.fence_running(connection, batch.batch_id)
+    runs.forget_fails(connection, batch.batch_id)
+    partitions.clear_partition(connection, batch.batch_id)
+    return Settlement(batch.batch_id, BatchStatus.ABANDONED, verdict.reason, True)
+
+
+def _hold(
+    connection: Connection, batch_id: int, failure: str, *, released: bool | None = None
+) -> Settlement:
+    batch = batches.lock_batch(connection, batch_id)
+    assert batch is not None
+    if batch.status is not BatchStatus.OPEN:
+        return _settled_before(batch)
+    batches.move_batch(connection, batch_id, BatchStatus.OPEN, BatchStatus.HELD, failure)
+    if released is not None:  # a release was meant for another reason than this one
+        batches.set_released(connection, batch_id, released)
+    return Settlement(batch_id, BatchStatus.HELD, failure, True)

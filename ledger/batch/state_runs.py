@@ -1,0 +1,220 @@
+"""Runs of a state over batches: one at a time for a pipeline and stage, in the batches' order.
+
+A run takes the committed state and the acked rows of one batch; its commit makes the new state count and
+decides, in the same transaction, that the sinks which read it show it. Whoever comes works through all
+that is due; whoever finds another at it lets that one finish.
+"""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+from sqlalchemy import Connection
+
+from ledger.batch.recovery import waits_for
+from ledger.batch.step_runs import LEASE_SECONDS, Attempt, OpenedRun, Record, commit_in
+from ledger.core.stateful import Stateful
+from ledger.core.states import BatchStatus, RunState
+from ledger.errors import FencedError, NotReadyError
+from ledger.pipeline.pipeline import Pipeline
+from ledger.pipeline.steps import StateStep
+from ledger.store.connection import Database
+from ledger.store.queries import batches, checkpoints, runs
+from ledger.store.queries.batches import Batch
+from ledger.store.queries.checkpoints import Checkpoint
+from ledger.store.queries.runs import Run
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class StateRun:
+    """A running run of a state, with those of the sinks that read it. ``previous``: the state that it starts
+    from. ``after_failure``: an attempt behind that state came to nothing."""
+
+    run: OpenedRun
+    sinks: Mapping[str, OpenedRun]
+    previous: Checkpoint | None
+    after_failure: bool
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """Another driver is at the state."""
+
+    batch_id: int
+    run_id: int
+
+
+@dataclass(frozen=True)
+class Made:
+    """What a run made: its record and the manifest's rows. ``post``: posts what deltas are left."""
+
+    record: Record
+    files: list[dict[str, Any]]
+    post: Callable[[Connection], None] | None = None
+
+
+def open_next(
+    database: Database, pipeline: Pipeline, step: StateStep, attempt: Attempt
+) -> StateRun | Elsewhere | None:
+    """Open a run for the batch whose state is due; None if none is. A driver that lives is not disturbed,
+    one whose lease has lapsed is fenced."""
+    return database.transact(lambda c: _open_next(c, pipeline, step, attempt))
+
+
+def _open_next(
+    connection: Connection, pipeline: Pipeline, step: StateStep, attempt: Attempt
+) -> StateRun | Elsewhere | None:
+    pipeline_id = checkpoints.lock_pipeline(connection, pipeline.name)
+    if pipeline_id is None:
+        return None
+    other = checkpoints.under_way(connection, pipeline_id, step.name)
+    own = other is not None and other.attempt_id == attempt.attempt_id
+    if other is not None and other.alive and not own:
+        return Elsewhere(other.batch_id, other.stage_run_id)
+    batch_id = checkpoints.due_batch(connection, pipeline.name, [step.name])
+    if batch_id is None:
+        return None
+    batch = batches.lock_batch(connection, batch_id)
+    assert batch is not None
+    sinks = [sink.name for sink in pipeline.sinks_of(step.name)]
+    if not own:  # else the answer to the first try was lost
+        checkpoints.fence(connection, pipeline_id, [step.name, *sinks])
+    previous = checkpoints.last(connection, pipeline_id, step.name)
+    since = 0 if previous is None else previous.stage_run_id
+    failed = checkpoints.failed_since(connection, pipeline_id, step.name, since)
+    run = _opened(connection, batch, step.name, attempt, _read(connection, batch, step))
+    made = runs.get_run(connection, run.run_id)
+    shown = {name: _opened(connection, batch, name, attempt, made) for name in sinks}
+    return StateRun(run, shown, previous, failed)
+
+
+def _read(connection: Connection, batch: Batch, step: StateStep) -> Run:
+    """The committed run of what a state reads, in its batch."""
+    (reads,) = step.inputs
+    for run in runs.runs_of(connection, batch.batch_id):
+        if run.stage == reads and run.state is RunState.COMMITTED:
+            return run
+    raise NotReadyError(
+        f"batch {batch.batch_id} has no committed run of {reads!r}, which {step.name!r} reads: the pipeline has "
+        "changed since. Give the stage a new name; it then begins with the batches that are opened from now on"
+    )
+
+
+def _opened(
+    connection: Connection, batch: Batch, stage: str, attempt: Attempt, read: Run
+) -> OpenedRun:
+    """The run that this very attempt began, or a new one."""
+    found = runs.runs_of(connection, batch.batch_id)
+    own = [run for run in found if (run.stage, run.attempt_id) == (stage, attempt.attempt_id)]
+    run_id = own[0].stage_run_id if own else None
+    if run_id is None:
+        run_id = runs.insert_run(connection, batch.batch_id, stage, asdict(attempt), LEASE_SECONDS)
+        runs.insert_inputs(connection, run_id, [read.stage_run_id])
+    return OpenedRun(run_id, batch, stage, {read.stage: read}, BatchStatus.SETTLED)
+
+
+def commit_state(
+    database: Database, opened: StateRun, made: Made, shown: Mapping[str, Made], snapshot: Any
+) -> None:
+    """Make the state count and decide what its sinks show, in one transaction.
+
+    Raises FencedError if the batch is no longer the one whose turn it is, or another driver took over.
+    """
+
+    def work(connection: Connection) -> None:
+        batch = opened.run.batch
+        checkpoints.lock_pipeline(connection, batch.pipeline)
+        if runs.get_run(connection, opened.run.run_id).state is RunState.COMMITTED:
+            return  # the answer to the first try was lost
+        _check_turn(connection, opened)
+        commit_in(connection, opened.run, made.record, files=made.files)
+        stage, run_id = opened.run.stage, opened.run.run_id
+        checkpoints.insert(connection, batch.pipeline_id, stage, batch.batch_id, run_id, snapshot)
+        for name, sink in opened.sinks.items():
+            commit_in(connection, sink, shown[name].record, files=shown[name].files)
+            checkpoints.decide(connection, batch.pipeline_id, batch.batch_id, name, sink.run_id)
+
+    database.transact(work)
+
+
+def _check_turn(connection: Connection, opened: StateRun) -> None:
+    """Raise FencedError unless its batch is still the one that is due, and nothing came between: a batch
+    that was given up may have been opened again, or this one is being replaced."""
+    batch, stage = opened.run.batch, opened.run.stage
+    last = checkpoints.last(connection, batch.pipeline_id, stage)
+    due = checkpoints.due_batch(connection, batch.pipeline, [stage])
+    if due != batch.batch_id or last != opened.previous:
+        waits = waits_for(connection, batch.batch_id)
+        raise FencedError(
+            f"the state {stage!r} of batch {batch.batch_id} is not kept: {waits[0] if waits else 'another was first'}"
+        )
+
+
+def is_due(database: Database, pipeline: Pipeline) -> bool:
+    """Whether a state of some batch is to be done, or to be shown."""
+    stages = [step.name for step in pipeline.states()]
+
+    def ask(connection: Connection) -> bool:
+        due = checkpoints.due_batch(connection, pipeline.name, stages)
+        return due is not None or bool(
+            checkpoints.unshown(connection, pipeline.name, shown_by(pipeline))
+        )
+
+    return bool(stages) and database.transact(ask)
+
+
+def shown_by(pipeline: Pipeline) -> list[str]:
+    """The sinks that show states."""
+    return [sink.name for step in pipeline.states() for sink in pipeline.sinks_of(step.name)]
+
+
+def acknowledge(database: Database, pipeline: Pipeline, step: StateStep) -> None:
+    """Tell the stage of every batch that is committed as a whole, in order, then remove the files of older states.
+
+    It never fails: what resists is left for the next time.
+    """
+    states, combines = [one.name for one in pipeline.states()], bool(pipeline.combined())
+
+    def ask(connection: Connection) -> list[int]:
+        return checkpoints.unacked(connection, pipeline.name, step.name, states, combines=combines)
+
+    tell_acked(database, pipeline, step.name, step.keeper, database.transact(ask))
+    for run_id in database.transact(lambda c: checkpoints.outlived(c, pipeline.name, step.name)):
+        try:
+            database.transact(partial(_remove, run_id=run_id))
+        except Exception as exc:  # of whichever file system
+            _log.warning("files of run %s of %s stay: %s", run_id, step.name, exc)
+
+
+def tell_acked(
+    database: Database, pipeline: Pipeline, name: str, keeper: Stateful | None, due: Sequence[int]
+) -> None:
+    """Call ``ack_commit`` for these batches in order, up to one that raises, and note which it was called for."""
+    for batch_id in due:
+        try:
+            if keeper is not None:
+                keeper.ack_commit(batch_id)
+        except Exception as exc:  # of whatever the user's hook does: the state is committed
+            _log.warning("ack_commit(%s) of %s is called again: %s", batch_id, name, exc)
+            break
+        acked = partial(
+            checkpoints.set_acked, pipeline=pipeline.name, stage=name, batch_id=batch_id
+        )
+        database.transact(acked)
+
+
+def _remove(connection: Connection, run_id: int) -> None:
+    """Remove the folder of a run, where its manifest says that its files are."""
+    import fsspec
+
+    folders = {row.path.rpartition("/")[0] for row in runs.files(connection, run_id)}
+    for folder in folders:
+        assert folder.endswith(f"/run={run_id}"), folder  # a run's own, nobody else writes there
+        fs, name = fsspec.core.url_to_fs(folder)
+        if fs.exists(name):
+            fs.rm(name, recursive=True)
+    checkpoints.set_removed(connection, run_id)

@@ -1,0 +1,295 @@
+"""The commit protocol of a stage run: open with a fence, renew a lease, commit under the batch's lock."""
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from typing import Any
+from uuid import UUID, uuid4
+
+from sqlalchemy import Connection
+
+from ledger.core import verdict
+from ledger.core.states import BatchStatus, RunState
+from ledger.errors import FencedError, IntegrityError, LedgerError, NotReadyError
+from ledger.store.connection import Database
+from ledger.store.queries import batches, runs
+from ledger.store.queries.batches import Batch
+from ledger.store.queries.runs import Emitted, Run
+
+LEASE_SECONDS = 60.0
+HEARTBEAT_SECONDS = 10.0
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One try of one task, or one call of a command; it may run several steps.
+
+    ``attempt_id``: by which it finds the run that it opened. ``number``: drawn from the ledger when
+    it began; None: drawn when it opens a run. ``try_number``: of a task of Airflow, shown only.
+    """
+
+    attempt_id: UUID = field(default_factory=uuid4)
+    try_number: int | None = None
+    number: int | None = None
+
+    def is_older_than(self, run: Run) -> bool:
+        """Whether the attempt that opened ``run`` began after this one."""
+        return self.number is not None and run.attempt_number > self.number
+
+
+@dataclass(frozen=True)
+class OpenedRun:
+    """A running stage run. ``inputs``: the committed run of each step that it reads, by name. ``status``: of
+    its batch, in which alone it may commit."""
+
+    run_id: int
+    batch: Batch
+    stage: str
+    inputs: Mapping[str, Run]
+    status: BatchStatus = BatchStatus.OPEN
+
+    @property
+    def input_run(self) -> Run:
+        """The run that it reads, where it reads one."""
+        (run,) = self.inputs.values()
+        return run
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a run did, recorded when it commits and checked when its batch settles."""
+
+    input_rows: int = 0
+    output_rows: int = 0
+    failed_rows: int = 0
+    duplicate_rows: int = 0
+    delta_rows: int = 0
+    delta_xor: int = 0
+    emitted_edges: int = 0
+    emitted_roots: int = 0
+    acked_edges: int = 0
+
+
+def begin(database: Database) -> Attempt:
+    """An attempt that begins now, newer than every one that began before."""
+    return Attempt(number=database.transact(runs.draw_number))
+
+
+def open_run(database: Database, batch_id: int, stage: str, attempt: Attempt) -> OpenedRun | None:
+    """Open a run of ``stage`` and fence the older ones; None if the batch is settled already.
+
+    Raises FencedError if a newer attempt exists, NotReadyError if the input is not committed or the
+    batch is abandoned.
+    """
+    return database.transact(lambda c: _open_run(c, batch_id, stage, attempt))
+
+
+def _open_run(
+    connection: Connection, batch_id: int, stage: str, attempt: Attempt
+) -> OpenedRun | None:
+    batch = batches.lock_batch(connection, batch_id)
+    assert batch is not None
+    if batch.status.decided:
+        return None
+    if batch.status is BatchStatus.ABANDONED:
+        raise NotReadyError(
+            f"batch {batch_id} was abandoned: run it again from its first task, which opens it again"
+        )
+    found = runs.runs_of(connection, batch_id)
+    own = own_run(connection, found, stage, attempt)
+    inputs = _input_runs(batch, found, stage)
+    if own is not None:
+        return OpenedRun(own.stage_run_id, batch, stage, inputs)
+    if batch.status is BatchStatus.HELD:
+        batches.move_batch(connection, batch_id, BatchStatus.HELD, BatchStatus.OPEN)
+    runs.fence_running(connection, batch_id, stage)
+    run_id = runs.insert_run(connection, batch_id, stage, asdict(attempt), LEASE_SECONDS)
+    runs.insert_inputs(connection, run_id, [run.stage_run_id for run in inputs.values()])
+    return OpenedRun(run_id, batch, stage, inputs)
+
+
+def own_run(connection: Connection, found: list[Run], stage: str, attempt: Attempt) -> Run | None:
+    """The running run of this very attempt, if its opening was answered by a lost connection.
+
+    Raises FencedError if it has ended, or a newer attempt has done the step or is at it. A newer
+    one that failed, or whose driver is dead, keeps nobody out.
+    """
+    of_stage = [run for run in found if run.stage == stage]
+    for run in of_stage:
+        if run.attempt_id == attempt.attempt_id:
+            if run.state is RunState.RUNNING:
+                return run
+            raise FencedError(
+                f"this attempt of {stage} in batch {run.batch_id} has ended: {run.state}"
+            )
+    now = batches.database_now(connection)
+    for run in of_stage:
+        if attempt.is_older_than(run) and run.holds_its_step(now):
+            raise FencedError(
+                f"a newer attempt of {stage} in batch {run.batch_id} has started "
+                f"(run {run.stage_run_id}, {run.state}): this one stops"
+            )
+    return None
+
+
+def _input_runs(batch: Batch, found: list[Run], stage: str) -> dict[str, Run]:
+    steps = {step["name"]: step for step in batch.topology}
+    if stage not in steps:
+        raise NotReadyError(
+            f"batch {batch.batch_id} was opened without a step {stage!r}; it has {', '.join(steps)}. "
+            "The pipeline has changed since: open a new run"
+        )
+    committed = {run.stage: run for run in found if run.state is RunState.COMMITTED}
+    for name in verdict.inputs(steps[stage]):
+        if name not in committed:
+            raise NotReadyError(
+                f"{stage} of batch {batch.batch_id} reads {name}, which has no committed run: run {name} first"
+            )
+    return {name: committed[name] for name in verdict.inputs(steps[stage])}
+
+
+@contextmanager
+def heartbeat(
+    database: Database, run_id: int, on_fenced: Callable[[], None], every: float = HEARTBEAT_SECONDS
+) -> Iterator[None]:
+    """Renew the run's lease every 10 seconds while the block runs; ``on_fenced`` if it was fenced."""
+    stopped = threading.Event()
+
+    def beat() -> None:
+        while not stopped.wait(every):
+            try:
+                alive = database.transact(lambda c: runs.renew_lease(c, run_id, LEASE_SECONDS))
+            except LedgerError as exc:
+                _log.warning("lease of run %s not renewed: %s", run_id, exc)
+                continue
+            if not alive and not stopped.is_set():
+                on_fenced()
+                return
+
+    thread = threading.Thread(target=beat, name=f"lease-{run_id}", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stopped.set()
+        thread.join()
+
+
+def commit(
+    database: Database,
+    run: OpenedRun,
+    record: Record,
+    *,
+    files: list[dict[str, Any]] | None = None,
+    emitted: Emitted | None = None,
+    drops: Mapping[str, int] | None = None,
+    post: Callable[[Connection], None] | None = None,
+    before_commit: Callable[[Connection], None] | None = None,
+) -> None:
+    """Make the run count, in one short transaction under the batch's lock.
+
+    ``files``: its manifest. ``emitted``: the roots of a source. ``drops``: inputs acked
+    without an output, by reason. ``post``: posts what deltas are left. ``before_commit``: the
+    last act of the transaction, for example the rename that shows a sink's folder. Raises
+    FencedError if the batch is decided, a newer attempt began or an input was run again.
+    """
+
+    def work(connection: Connection) -> None:
+        if run.status is not BatchStatus.OPEN:
+            # What follows a settlement looks at the whole family.
+            batches.lock_batch(connection, run.batch.original_id)
+        made = commit_in(
+            connection, run, record, files=files, emitted=emitted, drops=drops, post=post
+        )
+        if made and before_commit is not None:
+            before_commit(connection)
+
+    database.transact(work)
+
+
+def commit_in(
+    connection: Connection,
+    run: OpenedRun,
+    record: Record,
+    *,
+    files: list[dict[str, Any]] | None = None,
+    emitted: Emitted | None = None,
+    drops: Mapping[str, int] | None = None,
+    post: Callable[[Connection], None] | None = None,
+) -> bool:
+    """As ``commit``, within a transaction; False if the answer to an earlier try was lost."""
+    batch = batches.lock_batch(connection, run.batch.batch_id)
+    assert batch is not None
+    state = runs.get_run(connection, run.run_id).state
+    if state is RunState.COMMITTED:
+        return False
+    _guard(connection, batch, run, state)
+    if post is not None:
+        post(connection)
+    _check_posted(connection, run, record)
+    runs.supersede(connection, batch.batch_id, run.stage)
+    if not runs.commit_run(connection, run.run_id, asdict(record)):
+        raise AssertionError("the batch is locked and the run was running")
+    runs.insert_files(connection, run.run_id, files or [])
+    runs.insert_drops(connection, run.run_id, drops or {})
+    if emitted is not None:
+        runs.set_emitted(connection, batch.batch_id, run.stage, run.run_id, emitted)
+    return True
+
+
+def retire(database: Database, run: OpenedRun) -> None:
+    """Supersede the committed run that this one is about to replace, before it commits itself.
+
+    For a step whose output lies in one place: once that is touched, the old run no longer counts.
+    Raises FencedError as ``commit`` does.
+    """
+
+    def work(connection: Connection) -> None:
+        batch = batches.lock_batch(connection, run.batch.batch_id)
+        assert batch is not None
+        _guard(connection, batch, run, runs.get_run(connection, run.run_id).state)
+        runs.supersede(connection, batch.batch_id, run.stage)
+
+    database.transact(work)
+
+
+def _guard(connection: Connection, batch: Batch, run: OpenedRun, state: RunState) -> None:
+    if batch.status is not run.status:
+        raise FencedError(
+            f"batch {batch.batch_id} is {batch.status}: run {run.run_id} of {run.stage} comes too late"
+        )
+    if state is not RunState.RUNNING:
+        raise FencedError(
+            f"run {run.run_id} of {run.stage} in batch {batch.batch_id} is {state}: a newer attempt owns the step"
+        )
+    stale = runs.stale_inputs(connection, run.run_id)
+    if stale:
+        raise FencedError(
+            f"run {run.run_id} of {run.stage} read run {stale[0]}, which was superseded meanwhile: run {run.stage} again"
+        )
+
+
+def _check_posted(connection: Connection, run: OpenedRun, record: Record) -> None:
+    posted = runs.posted_rows(connection, run.run_id)
+    if posted != record.delta_rows:
+        raise IntegrityError(
+            f"run {run.run_id} of {run.stage} computed {record.delta_rows} deltas, its buckets hold {posted}: run it again"
+        )
+
+
+def fail(database: Database, run: OpenedRun, failure: str) -> None:
+    """Mark the run failed, if it still runs: from here the message timeout counts. ``failure``: of whatever
+    text; what PostgreSQL cannot keep of it is replaced."""
+    said = failure[:10_000].replace("\0", "\N{REPLACEMENT CHARACTER}")
+    said = said.encode(errors="replace").decode()  # a lone surrogate
+    database.transact(lambda c: runs.fail_run(c, run.run_id, said))
+
+
+def interrupt(database: Database, run: OpenedRun) -> None:
+    """End a run that somebody stopped, if it still runs: nothing is wrong with it, so the next attempt has to
+    do no step before it again."""
+    database.transact(lambda c: runs.fence_run(c, run.run_id))

@@ -1,0 +1,130 @@
+"""What became of a batch: counts by state, steps, and what a run reports of it."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from ledger.batch.recovery import stands_at, waits_for
+from ledger.batch.remedies import Case, remedy
+from ledger.core.states import BatchStatus, OnQuarantine, Outcome
+from ledger.store.connection import Database
+from ledger.store.queries import batches, claims, combines, publications, reports
+
+
+@dataclass(frozen=True)
+class RootCounts:
+    """Records by state; total = acked + failed + quarantined + pending."""
+
+    total: int
+    acked: int
+    failed: int
+    quarantined: int
+    pending: int
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What its pipeline says of records that are not acked: see ``Pipeline``. ``lost``, failed and
+    quarantined, of ``records`` are those of the original and its replays."""
+
+    on_quarantine: OnQuarantine
+    tolerate: float
+    lost: int
+    records: int
+
+    @property
+    def tolerated(self) -> bool:
+        """Whether there are such records, and no more than are tolerated."""
+        return self.lost > 0 and self.lost / self.records <= self.tolerate
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One batch as ``batch_status`` and ``stage_progress`` have it. ``seconds`` per step. ``unread``:
+    records of its interval that further batches are to read (``max_pending``). ``unpublished``: sinks that
+    are yet to show what is decided of it. ``uncombined``: a combine of it is due. ``waits``: of each state over
+    batches that it is not in, what that waits for. ``original_id``: itself, or what it is a replay of.
+    ``accepted``: of the quarantined records. ``remedies``: what its failed records need, by cause.
+    ``stands``: while it is undecided, at which step it is, and how to go on."""
+
+    batch_id: int
+    pipeline: str
+    kind: str
+    status: BatchStatus
+    roots: RootCounts
+    stages: list[dict[str, Any]]
+    held_reason: str | None
+    original_id: int
+    accepted: int
+    policy: Policy
+    unread: int = 0
+    unpublished: int = 0
+    uncombined: bool = False
+    waits: tuple[str, ...] = ()
+    remedies: tuple[str, ...] = ()
+    stands: str | None = None
+
+    @property
+    def outcome(self) -> Outcome:
+        """What a run reports; nothing else depends on it: replays, combines and states have their own gates."""
+        if not self.status.decided or self.unpublished or self.uncombined or self.unread:
+            return Outcome.INCOMPLETE
+        if self.status is BatchStatus.SUPERSEDED or self.policy.tolerated:
+            return Outcome.COMPLETE
+        if self.roots.failed:
+            return Outcome.INCOMPLETE
+        return Outcome.QUARANTINED if self.unaccepted else Outcome.COMPLETE
+
+    @property
+    def unaccepted(self) -> int:
+        """Quarantined records that nobody has accepted."""
+        return self.roots.quarantined - self.accepted
+
+    @property
+    def succeeds(self) -> bool:
+        """Whether a run of it is green, by its pipeline's policy."""
+        if self.outcome is Outcome.QUARANTINED:
+            return self.policy.on_quarantine is OnQuarantine.WARN
+        return self.outcome is Outcome.COMPLETE
+
+
+def summarize(database: Database, batch_id: int) -> Summary:
+    """The summary of one batch, as of now."""
+    row = database.transact(lambda c: reports.batch_counts(c, batch_id))
+    batch = database.transact(lambda c: batches.get_batch(c, batch_id))
+    family = database.transact(lambda c: reports.batch_counts(c, batch.original_id))
+    lost = family.failed + family.quarantined
+    steps = database.transact(lambda c: reports.stage_table(c, batch_id))
+    return Summary(
+        batch_id,
+        row.pipeline,
+        row.kind,
+        BatchStatus(row.status),
+        RootCounts(row.total, row.acked, row.failed, row.quarantined, row.pending),
+        [_step(step) for step in steps],
+        row.held_reason,
+        batch.original_id,
+        row.accepted,
+        Policy(batch.on_quarantine, batch.tolerate, lost, family.total),
+        database.transact(lambda c: claims.unread(c, batch_id)),
+        database.transact(lambda c: publications.unpublished(c, batch_id)),
+        database.transact(lambda c: combines.combine_is_due(c, batch_id)),
+        tuple(database.transact(lambda c: waits_for(c, batch_id))),
+        tuple(
+            remedy(row.records, Case.of(row))
+            for row in database.transact(lambda c: reports.failed_cases(c, {"batch_id": batch_id}))
+        ),
+        None if batch.status.decided else database.transact(lambda c: stands_at(c, batch)),
+    )
+
+
+def _step(step: Any) -> dict[str, Any]:
+    return {
+        "name": step.stage,
+        "kind": step.kind,
+        "state": step.state,
+        "input": step.input_rows,
+        "output": step.output_rows,
+        "failed": step.failed_rows,
+        "duplicates": step.duplicate_rows,
+        "seconds": round(step.seconds, 2),
+    }

@@ -1,0 +1,136 @@
+"""The sweeper: decides what can be decided, fails what expired, and removes decided partitions."""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sqlalchemy import Connection
+
+from ledger.batch.folder_cleanup import remove_replaced
+from ledger.batch.settlement import Settlement, settle_once
+from ledger.errors import LedgerError, UnavailableError
+from ledger.store.connection import Database
+from ledger.store.driver_errors import translated
+from ledger.store.queries import (
+    batches,
+    checkpoints,
+    claims,
+    combines,
+    partitions,
+    publications,
+    replays,
+)
+
+
+@dataclass(frozen=True)
+class SweepOptions:
+    """``drop_lock_timeout``: how long a clean-up may wait for writers before it is left for later.
+    ``errand_after_seconds``: how long a run has to finish by itself what follows the settlement."""
+
+    drop_lock_timeout: str = "2s"
+    errand_after_seconds: float = 900
+
+
+@dataclass(frozen=True)
+class ReplayWish:
+    """A batch whose pipeline asks for automatic replay, with the number of its failed messages."""
+
+    batch_id: int
+    pipeline: str
+    messages: int
+
+
+@dataclass(frozen=True)
+class Errand:
+    """A settled batch whose run left something undone, with its DAG: sinks do not show what is acked, a combine
+    has not run, a state over batches waits for it, sources were told nothing, or nobody reads on in its interval."""
+
+    batch_id: int
+    dag_id: str
+
+
+@dataclass(frozen=True)
+class Swept:
+    """``settlements``: of each open batch looked at. ``dropped``: partitions removed. ``removed``:
+    folders that settled batches had replaced. ``errors``: what
+    kept a batch from being settled, by batch; the others were looked at all the same."""
+
+    settlements: tuple[Settlement, ...]
+    dropped: tuple[int, ...]
+    removed: tuple[str, ...]
+    replays: tuple[ReplayWish, ...]
+    errands: tuple[Errand, ...]
+    errors: dict[int, str]
+
+
+def sweep_once(
+    database: Database, options: SweepOptions | None = None, *, now: datetime | None = None
+) -> Swept:
+    """One sweep at ``now`` (default: the database's clock). Any number may run at once."""
+    chosen = options or SweepOptions()
+    settled, errors = _settle_all(database, now)
+    dropped = _drop_decided(database, chosen)
+    removed = remove_replaced(database)
+    moment = now or database.transact(batches.database_now)
+    wishes = database.transact(lambda c: replays.automatic_replays(c, moment))
+    due = moment - timedelta(seconds=chosen.errand_after_seconds)
+    left = database.transact(
+        lambda c: [
+            *publications.overdue(c, due),
+            *combines.uncombined(c, due),
+            *checkpoints.overdue(c, due),
+            *batches.untold(c, due),
+            *claims.unread_intervals(c, due),
+        ]
+    )
+    errands = dict.fromkeys(Errand(row.batch_id, row.dag_id) for row in left)
+    return Swept(
+        tuple(settled),
+        tuple(dropped),
+        tuple(removed),
+        tuple(ReplayWish(row.batch_id, row.pipeline, row.messages) for row in wishes),
+        tuple(errands),
+        errors,
+    )
+
+
+def _settle_all(
+    database: Database, now: datetime | None
+) -> tuple[list[Settlement], dict[int, str]]:
+    """Settle every open batch that can be decided; an error of one is no reason to skip the rest."""
+    settled, errors = [], {}
+    for batch_id in database.transact(batches.open_batches):
+        try:
+            settlement = settle_once(database, batch_id, now=now, skip_locked=True)
+        except LedgerError as exc:
+            errors[batch_id] = str(exc)
+            continue
+        if settlement is not None:
+            settled.append(settlement)
+    return settled, errors
+
+
+def _drop_decided(database: Database, options: SweepOptions) -> list[int]:
+    """Detach and drop the partitions of settled batches, outside a transaction, as the owner."""
+    decided = database.transact(partitions.decided_partitions)
+    if not decided:
+        return []
+    with translated(database), database.owner.connect() as plain:
+        connection = plain.execution_options(isolation_level="AUTOCOMMIT")
+        if not partitions.try_clean_up_lock(connection):
+            return []  # another sweeper is at it
+        try:
+            partitions.wait_at_most(connection, options.drop_lock_timeout)
+            return [one for one in decided if _drop(database, connection, one)]
+        finally:
+            partitions.release_clean_up_lock(connection)
+
+
+def _drop(database: Database, connection: Connection, batch_id: int) -> bool:
+    """Drop one partition; False if somebody still writes there: the next sweep will."""
+    try:
+        with translated(database):
+            partitions.detach_partition(connection, batch_id)
+            partitions.drop_partition(connection, batch_id)
+    except UnavailableError:
+        return False
+    return True

@@ -1,0 +1,55 @@
+"""Commands that messages ask for, as one pastes them."""
+
+import shlex
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+from ledger.core.run_request import Interval
+
+ANY_TARGET = "MODULE:PIPELINE"  # of a pipeline whose place is not known
+# What in Airflow goes on with what follows a settlement.
+CLEAR_WITHHOLD = (
+    "clear `withhold` (or `run`, if the DAG has one task a batch) and what is downstream"
+)
+
+
+class Asked(Protocol):
+    """What asks for an interval, from its start inclusive to its end exclusive."""
+
+    @property
+    def interval_start(self) -> datetime: ...
+
+    @property
+    def interval_end(self) -> datetime: ...
+
+
+def run(target: str, interval: Interval) -> str:
+    """The command that runs ``target`` over an interval with its parameters; without a run id."""
+    params = [f"{name}={value}" for name, value in interval.params.items()]
+    words = ["ackledger", "run", target, "--interval-start", moment(interval.start)]
+    words += ["--interval-end", moment(interval.end)]
+    for one in params:
+        words += ["--param", one]
+    return shlex.join(words)
+
+
+def ways_on(target: str, asked: Asked, holder: Any) -> str:
+    """What to do instead of a second run over an interval; ``holder``: the batch that has it, with dag_id,
+    run_id and params."""
+    if holder.dag_id:
+        return (
+            f"Clear run {holder.run_id!r} of DAG {holder.dag_id!r} to run it again, replay what failed in it, or "
+            'replace it by a run with {"reprocess": true} in its conf'
+        )
+    command = run(target, Interval(asked.interval_start, asked.interval_end, holder.params))
+    return (
+        f"Run it again: {command} --run-id {shlex.quote(holder.run_id)}; replay what failed in it: ackledger "
+        f"replay {target} --batch {holder.batch_id}; or replace it: {command} --reprocess"
+    )
+
+
+def moment(value: datetime) -> str:
+    """A moment as the command line reads it: a date where it is midnight."""
+    there = value.astimezone(UTC)
+    midnight = (there.hour, there.minute, there.second) == (0, 0, 0)
+    return f"{there:%Y-%m-%d}" if midnight else f"{there:%Y-%m-%dT%H:%M:%S%z}"

@@ -1,0 +1,144 @@
+"""What is to be done with an open batch: pure, with time as an argument."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+from ledger.core.states import RunState
+
+
+class Action(StrEnum):
+    """What a settlement does with a batch."""
+
+    SETTLE = "settle"  # every step is committed: what is not zero now never will be
+    EXPIRE = "expire"  # a step died: roots that are not zero fail
+    ABANDON = "abandon"  # the emit died: there are no roots to judge
+    WAIT = "wait"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The action and why, in words for a person."""
+
+    action: Action
+    reason: str
+    missing: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class StepFacts:
+    """One step of a batch as the ledger has it.
+
+    ``state``, ``lease_until``, ``closed_at``: of its newest run, None without any.
+    ``committed``: whether a run of it is committed now.
+    """
+
+    name: str
+    kind: str
+    committed: bool
+    state: RunState | None = None
+    lease_until: datetime | None = None
+    closed_at: datetime | None = None
+
+
+@dataclass(frozen=True)
+class Limits:
+    """``message_timeout``: from the last sign of life of a step that died. ``deadline``: when the
+    batch reaches its greatest age and is decided whatever lives."""
+
+    message_timeout: timedelta
+    deadline: datetime
+
+
+def decide(steps: Sequence[StepFacts], now: datetime, limits: Limits) -> Verdict:
+    """Settle once everything is committed; expire ``message_timeout`` after the last sign of life.
+
+    A batch that merely waits for its next task never expires: only a run that failed, or whose
+    lease lapsed without a newer run, starts the clock. While a driver lives, nothing is decided: a
+    step that runs again is about to replace what its committed run did. Past the batch's greatest
+    age none of this holds.
+    """
+    missing = tuple(step.name for step in steps if not step.committed)
+    alive = [step.name for step in steps if _lives(step, now)]
+    too_old = now >= limits.deadline
+    if alive and not too_old:
+        return Verdict(Action.WAIT, f"{', '.join(alive)} running", missing)
+    if not missing:
+        return Verdict(Action.SETTLE, "every step is committed")
+    if too_old:
+        return _give_up(steps, missing, "before the batch reached its greatest age")
+    deaths = [_death(step) for step in steps if not step.committed]
+    died = [moment for moment in deaths if moment is not None]
+    if not died:
+        return Verdict(Action.WAIT, f"waits for {', '.join(missing)} to run", missing)
+    deadline = max(died) + limits.message_timeout
+    if now < deadline:
+        return Verdict(Action.WAIT, f"a run died; expires at {deadline:%Y-%m-%d %H:%M:%S}", missing)
+    return _give_up(steps, missing, "in time")
+
+
+def _give_up(steps: Sequence[StepFacts], missing: tuple[str, ...], when: str) -> Verdict:
+    if any(step.kind == "source" for step in steps if not step.committed):
+        return Verdict(Action.ABANDON, f"its emit did not commit {when}", missing)
+    return Verdict(Action.EXPIRE, f"{missing[0]} did not commit {when}", missing)
+
+
+def _lives(step: StepFacts, now: datetime) -> bool:
+    return (
+        step.state is RunState.RUNNING and step.lease_until is not None and now < step.lease_until
+    )
+
+
+def _death(step: StepFacts) -> datetime | None:
+    """When the step's newest run ended in vain; a superseded one merely waits to run again."""
+    if step.state is None or step.state is RunState.SUPERSEDED:
+        return None
+    return step.lease_until if step.state is RunState.RUNNING else step.closed_at
+
+
+@dataclass(frozen=True)
+class Hop:
+    """One producer and one of its ``fanout`` consumers.
+
+    ``ordinal``: the consumer's place in the pipeline's order. ``component``: hops that share a
+    producer or a consumer are balanced together: what its producers emitted is what its consumers
+    acked.
+    """
+
+    ordinal: int
+    producer: str
+    consumer: str
+    fanout: int
+    component: int
+
+
+def hops(topology: Sequence[Mapping[str, Any]]) -> list[Hop]:
+    """Every hop of a topology up to the settlement, by the order of the consumers."""
+    pairs = [
+        (ordinal, producer, str(step["name"]))
+        for ordinal, step in enumerate(topology)
+        if not step.get("after")
+        for producer in inputs(step)
+    ]
+    fanout = Counter(producer for _, producer, _ in pairs)
+    component = {index: index for index in range(len(pairs))}
+    for one, (_, producer, consumer) in enumerate(pairs):
+        for other in range(one):
+            if producer == pairs[other][1] or consumer == pairs[other][2]:
+                old, new = component[one], component[other]
+                component = {index: new if of == old else of for index, of in component.items()}
+    return [
+        Hop(ordinal, producer, consumer, fanout[producer], component[index])
+        for index, (ordinal, producer, consumer) in enumerate(pairs)
+    ]
+
+
+def inputs(step: Mapping[str, Any]) -> tuple[str, ...]:
+    """What a step of a topology reads; one name, or null, in batches opened by earlier versions."""
+    reads = step["reads"]
+    if reads is None:
+        return ()
+    return (reads,) if isinstance(reads, str) else tuple(reads)

@@ -1,1 +1,0 @@
-"""The PostgreSQL side: connections, the embedded server, tables, migrations."""

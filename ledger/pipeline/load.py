@@ -1,0 +1,56 @@
+"""Find a pipeline by ``MODULE:NAME``, as the command line and spark-submit name it."""
+
+import importlib
+import os
+import sys
+
+from ledger.errors import DeclarationError, suggestion
+from ledger.pipeline.pipeline import Pipeline
+
+
+def load_pipeline(target: str) -> Pipeline:
+    """The pipeline that ``target``, such as ``jobs.flights:pipeline``, names; checked as a graph.
+
+    Raises DeclarationError when there is no such module or pipeline, or it does not form one.
+    """
+    module_name, _, name = target.partition(":")
+    if not module_name or not name:
+        raise DeclarationError(
+            f"pipeline {target!r}: expected MODULE:NAME, for example jobs.flights:pipeline"
+        )
+    _make_importable(os.getcwd())
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as exc:
+        if exc.name is None or not (module_name + ".").startswith(exc.name + "."):
+            raise
+        raise DeclarationError(
+            f"pipeline {target!r}: no module {exc.name!r}; looked in {os.getcwd()} and PYTHONPATH"
+        ) from exc
+    pipelines = {key: value for key, value in vars(module).items() if isinstance(value, Pipeline)}
+    if name not in pipelines:
+        raise DeclarationError(
+            f"pipeline {target!r}: module {module_name} has no pipeline {name!r}{suggestion(name, pipelines)}"
+        )
+    pipelines[name].steps()
+    return pipelines[name]
+
+
+def _make_importable(folder: str) -> None:
+    """Here, and in the Python workers of a Spark that this process starts: they find functions by
+    name."""
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    known = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    if folder not in known:
+        os.environ["PYTHONPATH"] = os.pathsep.join([folder, *known])
+
+
+def target_of(pipeline: Pipeline) -> str | None:
+    """MODULE:NAME under which a pipeline can be loaded again; None if it is no global of a module."""
+    module = sys.modules.get(pipeline.module)
+    names = [name for name, value in vars(module or sys).items() if value is pipeline]
+    # A DAG file is loaded under a name that nobody else can import.
+    if not names or pipeline.module.startswith(("unusual_prefix_", "__main__")):
+        return None
+    return f"{pipeline.module}:{names[0]}"

@@ -1,1 +1,0 @@
-"""How each kind of sink makes a delivery visible: one module a kind."""

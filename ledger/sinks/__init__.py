@@ -1,0 +1,1 @@
+"""Where a pipeline can write: one folder for each kind of sink."""

@@ -1,0 +1,193 @@
+"""The folder of a Delta table: where runs stage, and what is kept beside, in ``_ackledger``, about them."""
+
+import json
+import stat
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ledger.errors import IntegrityError
+from ledger.storage.manifest import DataFile
+
+PRIVATE = 0o700  # the mode of what is staged
+_NULL = "__HIVE_DEFAULT_PARTITION__"
+
+
+@dataclass(frozen=True)
+class TableFile:
+    """A file of the table. ``path``: below the table's folder, as it is named on the storage.
+    ``values``: of its partition columns, as text."""
+
+    path: str
+    bytes: int
+    rows: int
+    values: dict[str, str | None]
+
+
+@dataclass(frozen=True)
+class TableFolder:
+    """``path``: the table's, absolute or a URL. Batches have folders without ``=`` in their names:
+    Polars takes every ``name=value`` on the way to a file for a partition column."""
+
+    path: str
+    partition_by: tuple[str, ...]
+
+    def staging(self, batch_id: int, version: int) -> str:
+        """Where a run stages its files."""
+        return f"{self.path}/_ackledger/batch-{batch_id}/run-{version}"
+
+    def let_read(self, files: Iterable[TableFile]) -> None:
+        """Open the folders of staged files to whoever may read the table: until now they are their user's alone."""
+        if "://" in self.path:
+            return
+        root = Path(self.path)
+        parents = {parent for file in files for parent in Path(file.path).parents}
+        for folder in (root / parent for parent in parents if parent.parts[:1] == ("_ackledger",)):
+            if stat.S_IMODE(folder.stat().st_mode) == PRIVATE:
+                folder.chmod(stat.S_IMODE(root.stat().st_mode))
+
+    def list_of(self, batch_id: int, version: int) -> str:
+        """Where the list of a version's files is kept."""
+        return f"{self.staging(batch_id, version)}.json"
+
+    def strangers(self) -> list[str]:
+        """What lies in the folder, if it is there, and is neither a table's nor hidden from one."""
+        root = self._stored(self.path)
+        names = self._fs.ls(root, detail=False) if self._fs.exists(root) else []
+        names = [str(name).rstrip("/").rpartition("/")[2] for name in names]
+        return sorted(name for name in names if not name.startswith(("_", ".")))
+
+    def table_files(self, files: Iterable[DataFile]) -> list[TableFile]:
+        """Staged files as files of the table; those without rows are left out."""
+        return [
+            self._table_file(self._relative(file.path), file.bytes, file.rows)
+            for file in files
+            if file.rows
+        ]
+
+    def write_list(self, batch_id: int, version: int, files: list[TableFile]) -> None:
+        """Keep the list of a version's files. The commit counts: a list without one means nothing."""
+        listed = [{"path": file.path, "bytes": file.bytes, "rows": file.rows} for file in files]
+        self._write(self.list_of(batch_id, version), {"files": listed})
+
+    def read_list(self, batch_id: int, version: int) -> list[TableFile]:
+        """The files of a version, as kept. Raises IntegrityError if the list cannot be read."""
+        target = self.list_of(batch_id, version)
+        try:
+            listed = json.loads(self._fs.cat_file(self._stored(target)))["files"]
+            return [self._table_file(each["path"], each["bytes"], each["rows"]) for each in listed]
+        except (OSError, ValueError, KeyError, TypeError) as exc:
+            raise IntegrityError(
+                f"{target}: expected the list of files that batch {batch_id} added to the table, found "
+                f"{exc!r}. Put the file back. If it is lost, delete the batch's rows from the table, "
+                'and write {"files": []} to it'
+            ) from exc
+
+    def write_checked(self, batch_id: int, version: int, conditions: list[str]) -> None:
+        """Keep the conditions that a version's rows were compared with."""
+        self._write(self._checked(batch_id, version), {"conditions": conditions})
+
+    def read_checked(self, batch_id: int, version: int) -> list[str]:
+        """The conditions that a version's rows were compared with; none if nobody did."""
+        try:
+            kept = self._fs.cat_file(self._stored(self._checked(batch_id, version)))
+        except FileNotFoundError:
+            return []
+        found: list[str] = json.loads(kept)["conditions"]
+        return found
+
+    def never_null(self, files: Iterable[TableFile], column: str) -> bool:
+        """Whether a column has a value in each row, by the files' own statistics and folders."""
+        for file in files:
+            if column in file.values:
+                if file.values[column] is None:
+                    return False
+                continue
+            with self._fs.open(f"{self._stored(self.path)}/{file.path}", "rb") as stream:
+                footer = pq.ParquetFile(stream).metadata
+            if not all(_is_full(footer.row_group(k), column) for k in range(footer.num_row_groups)):
+                return False
+        return True
+
+    def write_columns(self, columns: list[dict[str, Any]]) -> None:
+        """Keep the columns of a table that is still to be made, by whoever publishes first."""
+        self._write(self._columns, {"columns": columns})
+
+    def read_columns(self) -> list[dict[str, Any]] | None:
+        """The columns, as kept by the latest who was asked; None if nobody was."""
+        try:
+            kept: list[dict[str, Any]] = json.loads(self._fs.cat_file(self._stored(self._columns)))[
+                "columns"
+            ]
+        except FileNotFoundError:
+            return None
+        return kept
+
+    def file_schema(self, file: TableFile) -> pa.Schema:
+        """The schema of a staged file, by its footer."""
+        with self._fs.open(f"{self._stored(self.path)}/{file.path}", "rb") as stream:
+            return pq.ParquetFile(stream).schema_arrow
+
+    def _checked(self, batch_id: int, version: int) -> str:
+        return f"{self.staging(batch_id, version)}.constraints.json"
+
+    @property
+    def _columns(self) -> str:
+        return f"{self.path}/_ackledger/columns.json"
+
+    def _write(self, path: str, content: dict[str, Any]) -> None:
+        target = self._stored(path)
+        fresh = f"{target}.{uuid.uuid4()}"
+        self._fs.makedirs(target.rpartition("/")[0], exist_ok=True)
+        self._fs.pipe_file(fresh, json.dumps(content, indent=1).encode())
+        self._fs.mv(fresh, target)
+
+    def _table_file(self, path: str, size: int, rows: int) -> TableFile:
+        return TableFile(path, size, rows, self._values(path))
+
+    def _relative(self, path: str) -> str:
+        root, full = self._stored(self.path), self._stored(path)
+        if not full.startswith(f"{root}/"):
+            raise IntegrityError(
+                f"file {path}: expected it below the table's folder {self.path}: files are committed "
+                "where they are. Stage them below the folder that the sink names"
+            )
+        return full[len(root) + 1 :]
+
+    def _values(self, path: str) -> dict[str, str | None]:
+        """Values of the partition columns, from the folders right above the file."""
+        if not self.partition_by:
+            return {}
+        folders = [folder.partition("=") for folder in path.split("/")[:-1]]
+        last = folders[-len(self.partition_by) :]
+        values = {unquote(name): None if text == _NULL else unquote(text) for name, _, text in last}
+        others = [name for name, equals, _ in folders[: -len(last)] if equals]
+        if tuple(values) != self.partition_by or others:
+            expected = "/".join(f"{name}=..." for name in self.partition_by)
+            raise IntegrityError(
+                f"file {path}: expected it in folders {expected}, and no other with = in its name. Run the "
+                "sink again: in Airflow clear the task that ran it"
+            )
+        return values
+
+    @cached_property
+    def _fs(self) -> Any:
+        return fsspec.core.url_to_fs(self.path)[0]
+
+    def _stored(self, path: str) -> str:
+        return str(self._fs._strip_protocol(path)).rstrip("/")
+
+
+def _is_full(group: pq.RowGroupMetaData, column: str) -> bool:
+    columns = [group.column(number) for number in range(group.num_columns)]
+    found = [one.statistics for one in columns if one.path_in_schema == column]
+    counted = [one for one in found if one is not None and one.has_null_count]
+    return bool(counted) and all(one.null_count == 0 for one in counted)

@@ -1,0 +1,368 @@
+"""A Delta Lake table as a sink: staged files become part of it where they are, by one commit of its log."""
+
+import json
+import random
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+import pyarrow as pa
+
+from ledger.errors import (
+    ConfigurationError,
+    DeclarationError,
+    FencedError,
+    IntegrityError,
+    LedgerError,
+    NotReadyError,
+    UnavailableError,
+)
+from ledger.sinks.base import Delivery, Publisher, Refusal, Rule, require_staged
+from ledger.sinks.delta.files import TableFile, TableFolder
+from ledger.sinks.delta.schema import (
+    Json,
+    delta_fields,
+    file_fields,
+    nullable,
+    require_checked,
+    require_fit,
+    require_partitions,
+    require_plain,
+    required,
+    table_fields,
+    table_rules,
+)
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+    from deltalake.transaction import AddAction, RemoveAction, Transaction
+
+_ATTEMPTS = 60
+_LONGEST_PAUSE_SECONDS = 0.25
+_REPLACED = 2**63 - 1  # the recorded version of a batch whose rows gave way to another batch's
+
+
+@dataclass(frozen=True)
+class _Staged:
+    """What a delivery adds. ``fields``: the user's columns in the files, None if there are none."""
+
+    files: list[TableFile]
+    fields: list[Json] | None
+
+
+class DeltaPublisher(Publisher):
+    """Publishes into the Delta table at ``path``, absolute or a URL, partitioned by ``partition_by``.
+
+    The table's own log has the record of what it shows: an application transaction
+    ``ackledger/<sink>/<batch>`` with the version, in the commit that adds the files. A commit is tried
+    as the very next version of the table that was looked at, so what was decided still holds when it
+    lands; whoever comes between makes this look again.
+    """
+
+    keeps_tracking = True
+
+    def __init__(self, path: str, partition_by: tuple[str, ...]) -> None:
+        if "%" in path:
+            raise DeclarationError(
+                f"path of a Delta table: expected one without %, which deltalake cannot open, found {path}"
+            )
+        self._path = path.rstrip("/")
+        self._folder = TableFolder(self._path, partition_by)
+        self._partition_by = partition_by
+
+    def check(self, schema: pa.Schema, *, by_row: bool = False) -> None:
+        """Raise StageError unless rows of ``schema`` fit, and ConfigurationError unless a table is, or can be,
+        at the path. The columns of one still to be made are kept in ``_ackledger``, for ``publish``."""
+        self._look(schema, by_row=by_row)
+        if self._open() is None:
+            self._folder.write_columns(delta_fields(schema, self._partition_by))
+
+    def look(self, schema: pa.Schema | None) -> None:
+        """See ``Publisher``."""
+        self._look(schema, by_row=True)
+
+    def _look(self, schema: pa.Schema | None, *, by_row: bool) -> None:
+        fields = None if schema is None else delta_fields(schema, self._partition_by)
+        table = self._open()
+        if table is not None:
+            self._require_taking(table)
+            if fields is None:
+                return
+            columns = table_fields(table)
+            if by_row:
+                columns = [{**column, "nullable": True} for column in columns]
+            else:  # of NOT NULL the columns themselves say whether they keep to it
+                require_checked(table, required(table).values())
+            require_fit(fields, columns, f"Delta table {self._path}")
+            return
+        if found := self._folder.strangers():
+            raise ConfigurationError(
+                f"{self._path}: expected a Delta table or an empty folder, found {found[0]!r}, which no "
+                "reader of the table would see and a vacuum would delete: choose another path"
+            )
+
+    def rules(self, delivery: Delivery) -> tuple[Rule, ...]:
+        """CHECK constraints, NOT NULL, and the lengths of char and varchar columns."""
+        table = self._open()
+        if table is None:
+            return ()
+        rules = table_rules(table)
+        if rules:
+            conditions = [rule.condition for rule in rules]
+            self._folder.write_checked(delivery.batch_id, delivery.version, conditions)
+        return rules
+
+    def refused(self, delivery: Delivery, siblings: tuple[str, ...] = ()) -> list[Refusal]:
+        """None: all that a table asks for is in its rules."""
+        return []
+
+    def staging(self, batch_id: int, version: int) -> str:
+        """The folder in which a run stages its files."""
+        return self._folder.staging(batch_id, version)
+
+    def shows(self, delivery: Delivery) -> bool:
+        """Whether the table's log has this version of the batch."""
+        table, app_id = self._open(), _app_id(delivery, delivery.batch_id)
+        return table is not None and table.transaction_version(app_id) == delivery.version
+
+    def publish(self, delivery: Delivery) -> None:
+        """Add the delivery's files and remove those it replaces, in one commit.
+
+        Raises FencedError if a newer version of the batch, or a batch that replaced it, is shown;
+        IntegrityError if a file is missing, or if files to be removed were rewritten by others;
+        UnavailableError if others were faster every time.
+        """
+        staged: _Staged | None = None
+        for _ in range(_ATTEMPTS):
+            table = self._open()
+            if table is not None:
+                shown = table.transaction_version(_app_id(delivery, delivery.batch_id))
+                if shown == delivery.version:
+                    return
+                _require_newest(delivery, shown)
+            staged = staged or self._staged(delivery)
+            if table is None:
+                self._create(staged)
+                continue  # the new table may be ahead already: another publisher saw it first
+            if self._commit(table, delivery, staged):
+                return
+            time.sleep(random.uniform(0, _LONGEST_PAUSE_SECONDS))
+        raise UnavailableError(
+            f"Delta table {self._path}: batch {delivery.batch_id} was not added, for others committed "
+            f"before each of {_ATTEMPTS} attempts. Nothing was changed; run it again later"
+        )
+
+    def _staged(self, delivery: Delivery) -> _Staged:
+        """The files to add, all of them there, and their list kept."""
+        require_staged(delivery)
+        files = self._folder.table_files(delivery.files)
+        self._folder.let_read(files)
+        self._folder.write_list(delivery.batch_id, delivery.version, files)
+        return _Staged(files, file_fields(self._folder.file_schema(files[0])) if files else None)
+
+    def _open(self) -> "DeltaTable | None":
+        """The table at its newest version, or None."""
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError, TableNotFoundError
+
+        try:
+            return DeltaTable(self._path)
+        except TableNotFoundError:
+            return None
+        except (DeltaError, OSError) as exc:
+            raise self._failed("could not be opened", exc) from exc
+
+    def _require_taking(self, table: "DeltaTable") -> None:
+        require_plain(table)
+        require_partitions(self._partition_by, table)
+
+    def _require_files_fit(self, staged: _Staged, columns: list[Json], place: str) -> None:
+        """Files lack partition columns, and columns that the user has added since: these are null then.
+        Spark writes everything nullable."""
+        if staged.fields is None:
+            return
+        names = {field["name"] for field in staged.fields}
+        held = [
+            column
+            for column in columns
+            if column["name"] not in self._partition_by
+            and (column["name"] in names or not column["nullable"])
+        ]
+        require_fit(nullable(staged.fields), nullable(held), place)
+
+    def _create(self, staged: _Staged) -> None:
+        """Make the table, unless somebody else just did. Its columns are nullable, as in Spark's files."""
+        from deltalake import CommitProperties, DeltaTable, Schema
+        from deltalake.exceptions import DeltaError
+
+        columns = self._folder.read_columns()
+        if columns is None:
+            raise NotReadyError(
+                f"Delta table {self._path} is not there, and nothing tells which columns it has. Run the "
+                "sink again: in Airflow clear the task that ran it"
+            )
+        self._require_files_fit(staged, columns, f"Delta table {self._path}, which is to be made")
+        struct = json.dumps({"type": "struct", "fields": nullable(columns)})
+        try:
+            DeltaTable.create(
+                self._path,
+                Schema.from_json(struct),
+                partition_by=list(self._partition_by),
+                # A retry would commit these columns over those of the table that came between.
+                commit_properties=CommitProperties(max_commit_retries=0),
+            )
+        except (DeltaError, OSError) as exc:
+            if not DeltaTable.is_deltatable(self._path):
+                raise self._failed("could not be made", exc) from exc
+
+    def _failed(self, what: str, exc: Exception) -> LedgerError:
+        kind = UnavailableError if isinstance(exc, OSError) else ConfigurationError
+        return kind(f"Delta table {self._path} {what}: {exc}. Fix the cause and run it again")
+
+    def _to_remove(self, table: "DeltaTable", delivery: Delivery) -> list[TableFile]:
+        """The files of an older version and of replaced batches: all have to be in the table still."""
+        shown = _shown_versions(table, delivery)
+        active = _active_paths(table) if shown else set()
+        files: list[TableFile] = []
+        for batch_id, version in shown.items():
+            listed = self._folder.read_list(batch_id, version)
+            lost = sum(file.path not in active for file in listed)
+            if lost:
+                raise IntegrityError(self._rewritten(table, batch_id, version, lost, len(listed)))
+            files += listed
+        return files
+
+    def _rewritten(
+        self, table: "DeltaTable", batch_id: int, version: int, lost: int, of: int
+    ) -> str:
+        return (
+            f"Delta table {self._path}: the rows of batch {batch_id} have to give way, and {lost} of the "
+            f"{of} files that it added are no longer in the table at version {table.version()}: it was "
+            "compacted, deleted from, overwritten or restored, and the rows may be in other files now. "
+            "Nothing was changed. Restore the table to a version before that and run this again. If that "
+            "is not possible, delete the batch's rows from the table, write "
+            f'{{"files": []}} to {self._folder.list_of(batch_id, version)}, and run this again'
+        )
+
+    def _commit(
+        self,
+        table: "DeltaTable",
+        delivery: Delivery,
+        staged: _Staged,
+    ) -> bool:
+        """Whether the commit landed as the table's next version; False: something else did."""
+        from deltalake import CommitProperties
+        from deltalake.exceptions import DeltaError
+
+        self._require_taking(table)
+        checked = {*self._folder.read_checked(delivery.batch_id, delivery.version)}
+        for name, condition in required(table).items():
+            if condition not in checked and self._folder.never_null(staged.files, name):
+                checked.add(condition)
+        require_checked(table, checked)
+        self._require_files_fit(staged, table_fields(table), f"Delta table {self._path}")
+        removed = self._to_remove(table, delivery)
+
+        try:
+            table.create_write_transaction(
+                _actions(staged.files, removed),
+                "append",
+                table.schema(),
+                list(self._partition_by),
+                commit_properties=CommitProperties(
+                    custom_metadata={"userMetadata": _description(delivery)},
+                    max_commit_retries=0,
+                    app_transactions=_transactions(table, delivery),
+                ),
+            )
+        except (DeltaError, OSError) as exc:
+            # It may have landed all the same: a checkpoint that fails comes after the commit.
+            now = self._open()
+            if now is None or now.version() > table.version():
+                return False
+            what = f"did not take the commit of batch {delivery.batch_id}"
+            raise self._failed(what, exc) from exc
+        return True
+
+
+def _app_id(delivery: Delivery, batch_id: int) -> str:
+    return f"ackledger/{delivery.sink}/{batch_id}"
+
+
+def _others(delivery: Delivery) -> list[int]:
+    return sorted(set(delivery.replaces) - {delivery.batch_id})
+
+
+def _require_newest(delivery: Delivery, shown: int | None) -> None:
+    if shown == _REPLACED:
+        raise FencedError(
+            f"sink {delivery.sink}: the rows of batch {delivery.batch_id} gave way to those of another "
+            "batch, and do not come back. Nothing is lost: stop"
+        )
+    if shown is not None and shown > delivery.version:
+        raise FencedError(
+            f"sink {delivery.sink}: run {shown} of batch {delivery.batch_id} is shown, which is newer "
+            f"than run {delivery.version}. Nothing is lost: stop"
+        )
+
+
+def _shown_versions(table: "DeltaTable", delivery: Delivery) -> dict[int, int]:
+    """The batches whose rows are in the table and have to give way, each with its version."""
+    versions = {}
+    for batch_id in [delivery.batch_id, *_others(delivery)]:
+        version = table.transaction_version(_app_id(delivery, batch_id))
+        if version is not None and version != _REPLACED:
+            versions[batch_id] = version
+    return versions
+
+
+def _transactions(table: "DeltaTable", delivery: Delivery) -> "list[Transaction]":
+    """What the commit records: the version that is shown now, and who is never shown again."""
+    from deltalake import Transaction
+
+    replaced = [_app_id(delivery, batch_id) for batch_id in _others(delivery)]
+    return [
+        Transaction(_app_id(delivery, delivery.batch_id), delivery.version),
+        *(
+            Transaction(app_id, _REPLACED)
+            for app_id in replaced
+            if table.transaction_version(app_id) != _REPLACED
+        ),
+    ]
+
+
+def _active_paths(table: "DeltaTable") -> set[str]:
+    paths = pa.table(table.get_add_actions()).column("path").to_pylist()
+    return {unquote(path) for path in paths}
+
+
+def _actions(added: list[TableFile], removed: list[TableFile]) -> "list[AddAction | RemoveAction]":
+    """Actions of one commit. deltalake itself encodes paths; a file on both sides stays as it is."""
+    from deltalake.transaction import AddAction, RemoveAction
+
+    now = int(time.time() * 1000)
+    new, old = ({file.path: file for file in files} for files in (added, removed))
+    return [
+        *(
+            RemoveAction(path, True, now, file.bytes, file.values)
+            for path, file in old.items()
+            if path not in new
+        ),
+        *(
+            AddAction(path, file.bytes, file.values, now, True, _stats(file))
+            for path, file in new.items()
+            if path not in old
+        ),
+    ]
+
+
+def _stats(file: TableFile) -> str:
+    return json.dumps({"numRecords": file.rows})
+
+
+def _description(delivery: Delivery) -> str:
+    """What the table's history says of the commit."""
+    text = f"ackledger {delivery.sink}: batch {delivery.batch_id}, run {delivery.version}"
+    others = ", ".join(map(str, _others(delivery)))
+    return f"{text}, replaces {others}" if others else text

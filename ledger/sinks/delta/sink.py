@@ -1,0 +1,15 @@
+"""The declaration of a Delta Lake table."""
+
+from dataclasses import dataclass
+
+from ledger.sinks.folder import FolderSink
+
+
+@dataclass(frozen=True)
+class DeltaSink(FolderSink):
+    """A Delta Lake table; made by the first batch.
+
+    Each batch is staged under ``<path>/_ackledger/`` and committed in place by one entry of the table's
+    log, so every reader of Delta sees it whole or not at all. Relative paths start from
+    ``ACKLEDGER_OUTPUT``.
+    """

@@ -1,0 +1,78 @@
+"""What every sink takes, and how it recognizes what it has delivered already."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ledger.errors import DeclarationError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bloom:
+    """Recognize duplicates by a Bloom filter; every "maybe" is verified exactly.
+
+    ``key``: columns that identify a row over batches; without them the identity is the message,
+    the row and its ordinal among equal rows of that message. ``capacity``: entries over all
+    batches compared with; more is an error, a fuller filter would say "maybe" to everything.
+    ``error_rate``: share of false maybes, each costs a look-up and never a row.
+    ``window_batches``: with a key, how many of the sink's latest batches to compare with; None: all.
+    Only settled batches are compared with: two that run side by side do not see each other.
+    """
+
+    capacity: int
+    error_rate: float = 0.001
+    key: tuple[str, ...] = ()
+    window_batches: int | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.key, str):
+            object.__setattr__(self, "key", (self.key,))
+        else:
+            object.__setattr__(self, "key", tuple(self.key))
+        if self.capacity < 1 or not 0 < self.error_rate < 1:
+            raise DeclarationError(
+                f"Bloom needs capacity >= 1 and 0 < error_rate < 1, found {self.capacity} and {self.error_rate}"
+            )
+        if self.window_batches is not None and (self.window_batches < 1 or not self.key):
+            raise DeclarationError("Bloom's window_batches is at least 1 and needs a key")
+
+
+Dedup = Literal["none", "exact"] | Bloom
+
+
+@dataclass(frozen=True, kw_only=True)
+class SinkOptions:
+    """What every sink takes. ``dedup``: ``none``, ``exact`` or ``Bloom(...)``: compare with what other batches
+    delivered. Of a pipeline that runs exactly once only a Bloom with a key has anything to do."""
+
+    dedup: Dedup = "none"
+
+    @property
+    def keyed(self) -> bool:
+        """Whether duplicates are recognized by columns of the row."""
+        return isinstance(self.dedup, Bloom) and bool(self.dedup.key)
+
+    @property
+    def place(self) -> str:
+        """What it writes to, in words."""
+        raise NotImplementedError
+
+    def check_dedup(self) -> None:
+        if not isinstance(self.dedup, Bloom) and self.dedup not in ("none", "exact"):
+            raise DeclarationError(
+                f'dedup of {self.place!r}: expected "none", "exact" or Bloom(...), found {self.dedup!r}'
+            )
+
+
+def require_different(what: str, names: tuple[str, ...]) -> None:
+    seen: dict[str, str] = {}
+    for name in names:
+        other = seen.setdefault(name.lower(), name)
+        if other != name or names.count(name) > 1:
+            raise DeclarationError(
+                f"{what}: {other!r} and {name!r} are one column, for Spark ignores case: name it "
+                "once"
+            )
+
+
+def names_of(given: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else tuple(given)

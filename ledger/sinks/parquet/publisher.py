@@ -1,0 +1,127 @@
+"""A folder of Parquet files: a batch is shown by renaming the folder that it was staged in."""
+
+from dataclasses import dataclass
+
+import fsspec
+import pyarrow as pa
+
+from ledger.errors import StageError
+from ledger.sinks.base import Delivery, Refusal, Rule, require_staged
+from ledger.sinks.folder import STAGING_FOLDER as STAGING
+from ledger.sinks.parquet.sink import BATCH_FOLDER as BATCH
+
+
+@dataclass(frozen=True)
+class ParquetPublisher:
+    """The sink's own record of a batch is its folder, ``<path>/batch=<id>``.
+
+    ``path``: absolute or a URL. A local rename is atomic; on an object store it is a copy, file by file,
+    and a reader may see a part. What a delivery replaces is hidden first, folder by folder, and the
+    new one is shown then: for a moment a reader sees less, never both.
+    """
+
+    path: str
+    keeps_tracking = False
+
+    def look(self, schema: pa.Schema | None) -> None:
+        """See ``check``."""
+        if schema is not None:
+            self.check(schema)
+
+    def check(self, schema: pa.Schema, *, by_row: bool = False) -> None:
+        """Each folder has its own schema: all fits but what the folders' names would hide. Raises
+        StageError."""
+        for name in schema.names:
+            if name.lower() == BATCH:
+                raise StageError(
+                    f"the sink's folder {self.path} has a folder {BATCH}=<id> for each batch, "
+                    f"whose value readers would take for column {name!r}: rename the column in the "
+                    "stage before the sink"
+                )
+
+    def rules(self, delivery: Delivery) -> tuple[Rule, ...]:
+        """None."""
+        return ()
+
+    def refused(self, delivery: Delivery, siblings: tuple[str, ...] = ()) -> list[Refusal]:
+        """None."""
+        return []
+
+    def staging(self, batch_id: int, version: int) -> str:
+        """Beside the folders that are shown."""
+        return f"{self._place(batch_id)}/run={version}"
+
+    def publish(self, delivery: Delivery) -> None:
+        """See ``Publisher``; an earlier run's folder of the batch gives way. When the new one cannot be shown,
+        what was hidden is shown again.
+
+        Two may be at it, if one hung and lost its lock: whoever finds the staged folder gone takes nothing back.
+        """
+        final = self.folder(delivery.batch_id)
+        if not self.shows(delivery):
+            # Looked at before the files are: what is there later may be this very version.
+            earlier = [delivery.batch_id] if self._exists(final) else []
+            require_staged(delivery)
+            # First what is staged of the others: whoever is late with one of them shows it no more.
+            for batch_id in delivery.replaces:
+                self._move(self._place(batch_id), self._aside(f"staged-{batch_id}", delivery))
+            hidden = [one for one in (*delivery.replaces, *earlier) if self._hide(one, delivery)]
+            try:
+                self._rename(delivery.folder, final)
+            except OSError:
+                if self._exists(delivery.folder):
+                    for batch_id in hidden:
+                        self._rename(self._hidden(batch_id, delivery), self.folder(batch_id))
+                raise
+        self._remove(self._place(delivery.batch_id))  # runs that did not count, and what was hidden
+
+    def folder(self, batch_id: int) -> str:
+        """Where a batch is shown."""
+        return f"{self.path}/{BATCH}={batch_id}"
+
+    def _place(self, batch_id: int) -> str:
+        return f"{self.path}/{STAGING}/batch={batch_id}"
+
+    def shows(self, delivery: Delivery) -> bool:
+        """Whether the batch's folder is this very version: what was staged is gone from its place, or there
+        with all its files, whose names Spark gave to nobody else."""
+        final = self.folder(delivery.batch_id)
+        if not self._exists(final):
+            return False
+        names = [file.path.removeprefix(delivery.folder) for file in delivery.files]
+        copied = bool(names) and all(self._exists(final + name) for name in names)
+        return copied or not self._exists(delivery.folder)
+
+    def _hide(self, batch_id: int, delivery: Delivery) -> bool:
+        """Move a batch's folder aside; whether there was one."""
+        return self._move(self.folder(batch_id), self._hidden(batch_id, delivery))
+
+    def _hidden(self, batch_id: int, delivery: Delivery) -> str:
+        return self._aside(f"batch={batch_id}", delivery)
+
+    def _aside(self, name: str, delivery: Delivery) -> str:
+        return f"{self._place(delivery.batch_id)}/replaced/{name}"
+
+    def _move(self, folder: str, aside: str) -> bool:
+        """Move a folder, in place of what an attempt that died had moved there; whether there was one."""
+        if not self._exists(folder):
+            return False
+        self._remove(aside)
+        self._rename(folder, aside)
+        return True
+
+    def _rename(self, before: str, after: str) -> None:
+        fs = self._fs
+        fs.makedirs(after.rsplit("/", 1)[0], exist_ok=True)
+        fs.mv(before, after, recursive=True)
+
+    def _remove(self, folder: str) -> None:
+        if self._exists(folder):
+            self._fs.rm(folder, recursive=True)
+
+    def _exists(self, folder: str) -> bool:
+        return bool(self._fs.exists(folder))
+
+    @property
+    def _fs(self) -> fsspec.AbstractFileSystem:
+        return fsspec.core.url_to_fs(self.path)[0]

@@ -1,0 +1,28 @@
+"""The declaration of a folder of Parquet files."""
+
+from dataclasses import dataclass
+
+from ledger.errors import DeclarationError
+from ledger.sinks.folder import FolderSink
+
+BATCH_FOLDER = "batch"  # in a folder of Parquet files: batch=<id>
+
+
+@dataclass(frozen=True)
+class ParquetSink(FolderSink):
+    """A folder of Parquet files: ``<path>/batch=<id>/<partition columns>/``.
+
+    Each batch is staged under ``<path>/_staging/`` and shown by one rename, so a reader sees a
+    batch whole or not at all; on an object store a rename is a copy, file by file. It holds the
+    user's columns only, none of which may be ``batch``. Relative paths start from
+    ``ACKLEDGER_OUTPUT``.
+    """
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in self.partition_by:
+            if name.lower() == BATCH_FOLDER:
+                raise DeclarationError(
+                    f"partition_by of {self.path!r}: {name!r} is taken by the folder of each "
+                    f"batch, {BATCH_FOLDER}=<id>: rename the column in the stage before the sink"
+                )

@@ -1,0 +1,163 @@
+"""Transactions in the databases that sinks write to, and their errors."""
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy import Connection
+from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
+from sqlalchemy.pool import NullPool
+
+from ledger.errors import ConfigurationError, LedgerError, StageError, UnavailableError, WaitedError
+from ledger.store import addresses
+from ledger.store.connection import KEEPALIVES, LOCK_TIMEOUT
+from ledger.store.driver_errors import REFUSED, first_line, persist
+
+Result = TypeVar("Result")
+
+APPLICATION = "ackledger publisher"
+_DRIVER = "postgresql+psycopg2"
+# Set in the transaction, not when connecting: a pooler such as PgBouncer refuses options.
+_SETTINGS = {
+    "timezone": "UTC",
+    "datestyle": "ISO, YMD",
+    "lock_timeout": LOCK_TIMEOUT,
+    "idle_in_transaction_session_timeout": "10min",
+    "synchronous_commit": "on",  # the ledger will say that the rows are there
+}
+# Where a COPY was. What comes after it is a value, or the whole line.
+_COPY = re.compile(r"^COPY .+?, line \d+(?:, column [^:]+)?", re.MULTILINE)
+_ARGUMENTS = {
+    "application_name": APPLICATION,
+    "connect_timeout": 10,
+    **KEEPALIVES,  # a half-open connection would hold the sink's lock
+}
+
+
+def parsed(url: str) -> sa.URL:
+    """The address of a target. Raises ConfigurationError, which does not quote it, if it is none."""
+    try:
+        made = addresses.parsed(url)
+    except (ArgumentError, ValueError):
+        made = None
+    if made is None or made.get_backend_name() != "postgresql":
+        raise ConfigurationError(
+            f"the url of a PostgreSQL sink is not one such as {_DRIVER}://user@host/database"
+        ) from None
+    return made.set(drivername=_DRIVER)
+
+
+def shown(url: sa.URL) -> str:
+    """The address without its password, for messages."""
+    return url.render_as_string(hide_password=True)
+
+
+def transact(url: sa.URL, work: Callable[[Connection], Result]) -> Result:
+    """Run ``work`` in one transaction on a connection of its own, and commit.
+
+    Up to 6 times in 15 seconds while the database does not answer: ``work`` must first ask whether it has happened
+    already. Every statement sees what was committed before it, whatever the database's default is.
+    Raises WaitedError then: a transaction of the ledger may stand around it, which is not to wait as often again.
+    """
+    try:
+        return persist(lambda: once(url, work))
+    except UnavailableError as exc:
+        raise WaitedError(str(exc)) from exc
+
+
+def once(url: sa.URL, work: Callable[[Connection], Result]) -> Result:
+    """As ``transact``, but a database that does not answer is not asked again."""
+    arguments = {name: value for name, value in _ARGUMENTS.items() if name not in url.query}
+    with _translated(url):
+        engine = sa.create_engine(
+            url,
+            poolclass=NullPool,
+            isolation_level="READ COMMITTED",
+            hide_parameters=True,
+            connect_args=arguments,
+        )
+        try:
+            with engine.begin() as connection:
+                settings = [f"SET LOCAL {name} = '{value}'" for name, value in _SETTINGS.items()]
+                connection.exec_driver_sql("; ".join(settings))
+                return work(connection)
+        finally:
+            engine.dispose()
+
+
+@contextmanager
+def raw_cursor(connection: Connection) -> Iterator[Any]:
+    """The driver's own cursor in the connection's transaction; its errors come as SQLAlchemy's."""
+    driver, dialect = connection.connection, connection.dialect
+    base = dialect.loaded_dbapi.Error
+    cursor = driver.cursor()
+    try:
+        yield cursor
+    except base as exc:
+        lost = dialect.is_disconnect(exc, driver.dbapi_connection, cursor)
+        if lost:
+            connection.invalidate(exc)
+        error: Any = DBAPIError.instance(None, None, exc, base, True, lost, dialect)
+        raise error from exc
+    finally:
+        cursor.close()
+
+
+@contextmanager
+def _translated(url: sa.URL) -> Iterator[None]:
+    """Turn driver errors into the ledger's own; its own pass through."""
+    try:
+        yield
+    except LedgerError:
+        raise
+    except DBAPIError as exc:
+        # A driver that quotes the password must not be quoted.
+        raise _error(url, exc) from (None if _secret(url, str(exc)) else exc)
+
+
+def _error(url: sa.URL, exc: DBAPIError) -> LedgerError:
+    code = getattr(exc.orig, "pgcode", None) or ""
+    said = first_line(exc) + _where(exc)
+    if _secret(url, said):
+        said = type(exc.orig).__name__
+    if code[:2] in ("22", "23"):  # values, constraints
+        return StageError(
+            f"{shown(url)} refused a row: {said}. Nothing of the batch was published. What it was "
+            "staged against has changed since, or it comes from a combine or a state, or a "
+            "trigger, a missing partition, or a row of another batch is in the way: change the "
+            "table so that it takes the row, then publish it again: ackledger publish "
+            "MODULE:PIPELINE, or in Airflow clear the task that failed"
+        )
+    refused = not code and any(phrase in str(exc.orig) for phrase in REFUSED)
+    if refused or code in ("42501", "25006"):  # no right, or read-only
+        return ConfigurationError(
+            f"{shown(url)} refused the sink: {said}. Check the url, the password and the rights of "
+            "its user"
+        )
+    if exc.connection_invalidated or isinstance(exc, OperationalError):
+        return (WaitedError if code == "55P03" else UnavailableError)(
+            f"{shown(url)} did not answer: {said}. Check that the database runs and is not locked, "
+            "then run this again"
+        )
+    return LedgerError(f"{shown(url)} refused a statement: {said}")
+
+
+def _where(exc: DBAPIError) -> str:
+    """Which constraint, column or line it was, by name. The server's detail shows the row, which not everybody
+    may see who may read the error; that of a wrong statement tells of definitions."""
+    about = getattr(exc.orig, "diag", None)
+    names = {kind: getattr(about, f"{kind}_name", None) for kind in ("constraint", "column")}
+    told = [
+        f"{kind} {name}" for kind, name in names.items() if name and name not in first_line(exc)
+    ]
+    if (getattr(exc.orig, "pgcode", None) or "").startswith("42"):
+        told.append(getattr(about, "message_detail", None) or "")
+    line = _COPY.search(getattr(about, "context", None) or "")
+    told.append(line[0] if line else "")
+    return "".join(f" ({one.rstrip('.')})" for one in told if one)
+
+
+def _secret(url: sa.URL, text: str) -> bool:
+    return bool(url.password) and str(url.password) in text

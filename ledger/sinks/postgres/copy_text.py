@@ -1,0 +1,182 @@
+"""Arrow's columns as the text that PostgreSQL's COPY reads, by columns: no Python per row."""
+
+import json
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.types as t
+
+from ledger.errors import StageError
+from ledger.sinks.postgres.types import is_list
+
+_OPTIONS = pa.csv.WriteOptions(include_header=False)  # text in quotes, null as nothing
+_HEX = np.frombuffer(b"".join(b"%02x" % byte for byte in range(256)), dtype="S2")
+_CONTROLS = [chr(code) for code in range(32)]
+
+
+def to_csv(batch: pa.RecordBatch, as_json: frozenset[str]) -> bytes:
+    """Rows in COPY's CSV form; lists of the columns ``as_json`` as JSON, others as arrays.
+
+    Raises StageError for values that PostgreSQL has no room for.
+    """
+    arrays = []
+    for name, array in zip(batch.schema.names, batch.columns, strict=True):
+        try:
+            arrays.append(_json(array) if name in as_json else _copied(array))
+        except _NoCounterpartError as exc:
+            raise StageError(f"column {name!r}: {exc}") from exc
+    made = pa.RecordBatch.from_arrays(arrays, names=batch.schema.names)
+    stream = pa.BufferOutputStream()
+    pa.csv.write_csv(made, stream, _OPTIONS)
+    rows: bytes = stream.getvalue().to_pybytes()
+    if b"\0" in rows:
+        _refuse_nul(made)
+    return rows
+
+
+class _NoCounterpartError(Exception):
+    """A value that the target's type does not have."""
+
+
+def _refuse_nul(batch: pa.RecordBatch) -> None:
+    for name, array in zip(batch.schema.names, batch.columns, strict=True):
+        if _is_text(array.type) and pc.any(pc.match_substring(array, "\0")).as_py():
+            raise StageError(
+                f"column {name!r} has text with a NUL character, which PostgreSQL cannot hold: remove "
+                "it in the stage before the sink"
+            )
+
+
+def _copied(array: pa.Array) -> pa.Array:
+    """The array in a form that writes as CSV what PostgreSQL reads."""
+    array = _decoded(array)
+    kind = array.type
+    if is_list(kind):
+        return _array_literals(array)
+    if _is_binary(kind):
+        return _hex(array)
+    if t.is_timestamp(kind) and kind.tz is not None:
+        return array.cast(pa.timestamp(kind.unit, "UTC"))
+    if t.is_date64(kind):
+        return array.cast(pa.date32())
+    return array
+
+
+def _text(array: pa.Array) -> pa.Array:
+    """Scalars as PostgreSQL reads them."""
+    return _copied(array).cast(pa.string())
+
+
+def _array_literals(array: pa.Array) -> pa.Array:
+    values = _decoded(pc.list_flatten(array))
+    text = _text(values)
+    if _is_text(values.type) or _is_binary(values.type):
+        text = _replaced(_replaced(text, "\\", "\\\\"), '"', '\\"')
+    text = pc.fill_null(_joined('"', text, '"'), "NULL")
+    return _bracketed("{", array, text, "}")
+
+
+def _json(array: pa.Array) -> pa.Array:
+    """Values as JSON; null where they are null."""
+    array = _decoded(array)
+    kind = array.type
+    if t.is_map(kind):
+        return _json_map(array)
+    if is_list(kind):
+        return _bracketed("[", array, _json_values(pc.list_flatten(array)), "]")
+    if t.is_struct(kind):
+        return _json_struct(array)
+    if t.is_floating(kind) and pc.all(pc.is_finite(array)).as_py() is False:
+        raise _NoCounterpartError("NaN and infinity are not in JSON: make them null")
+    if t.is_boolean(kind) or t.is_integer(kind) or t.is_floating(kind) or t.is_decimal(kind):
+        return array.cast(pa.string())
+    return _json_text(array)
+
+
+def _json_values(array: pa.Array) -> pa.Array:
+    return pc.fill_null(_json(array), "null")
+
+
+def _json_text(array: pa.Array) -> pa.Array:
+    text = _text(array)
+    if _is_binary(array.type) or _is_text(array.type):
+        text = _replaced(_replaced(text, "\\", "\\\\"), '"', '\\"')
+        if pc.any(pc.match_substring_regex(text, "[\\x00-\\x1f]")).as_py():
+            for code in _CONTROLS:
+                text = _replaced(text, code, f"\\u{ord(code):04x}")
+    elif t.is_timestamp(array.type):
+        text = _replaced(text, " ", "T")
+    return _joined('"', text, '"')
+
+
+def _json_struct(array: pa.Array) -> pa.Array:
+    parts: list[Any] = []
+    # Flattened, the parts of a null are null, whatever lies there.
+    for number, (field, values) in enumerate(zip(array.type, array.flatten(), strict=True)):
+        parts += [f"{',' if number else ''}{json.dumps(field.name)}:", _json_values(values)]
+    text = _joined("{", *parts, "}") if parts else pa.array(["{}"] * len(array), pa.string())
+    return _where_valid(array, text)
+
+
+def _json_map(array: pa.Array) -> pa.Array:
+    kind = array.type
+    entry = pa.struct([("key", kind.key_type), ("value", kind.item_type)])
+    lists = array.cast(pa.list_(entry))
+    entries = pc.list_flatten(lists)
+    keys, values = _json_text(_decoded(entries.field(0))), _json_values(entries.field(1))
+    return _bracketed("{", lists, _joined(keys, ":", values), "}")
+
+
+def _bracketed(left: str, array: pa.Array, values: pa.Array, right: str) -> pa.Array:
+    """One text for each list of ``array``, made of the texts of all their values."""
+    lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)
+    ends = np.cumsum(lengths, dtype=np.int32)
+    offsets = pa.array(np.concatenate([np.zeros(1, np.int32), ends]))
+    lists = pa.ListArray.from_arrays(offsets, values)
+    return _where_valid(array, _joined(left, pc.binary_join(lists, ","), right))
+
+
+def _hex(array: pa.Array) -> pa.Array:
+    """Bytes as bytea's text: \\x and two digits each."""
+    array = array.cast(pa.binary())
+    lengths = pc.fill_null(pc.binary_length(array), 0).to_numpy(zero_copy_only=False)
+    values = array.drop_null()
+    together = pc.binary_join(pa.ListArray.from_arrays([0, len(values)], values), b"")
+    digits = _HEX[np.frombuffer(together[0].as_buffer(), np.uint8)]
+    offsets = np.concatenate([np.zeros(1, np.int64), 2 * np.cumsum(lengths, dtype=np.int64)])
+    buffers = [pa.py_buffer(offsets), pa.py_buffer(digits.tobytes())]
+    text = pa.LargeStringArray.from_buffers(len(array), *buffers).cast(pa.string())
+    return _where_valid(array, _joined("\\x", text))
+
+
+def _joined(*parts: Any) -> pa.Array:
+    """The parts of each row one after the other; null if one is null."""
+    return pc.binary_join_element_wise(*parts, "", null_handling="emit_null")
+
+
+def _replaced(text: pa.Array, pattern: str, replacement: str) -> pa.Array:
+    return pc.replace_substring(text, pattern, replacement)
+
+
+def _where_valid(array: pa.Array, text: pa.Array) -> pa.Array:
+    return pc.if_else(array.is_valid(), text, pa.scalar(None, pa.string()))
+
+
+def _decoded(array: pa.Array) -> pa.Array:
+    """The array without a dictionary, and text in the layout that all functions know."""
+    if t.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    if t.is_string_view(array.type) or t.is_large_string(array.type):
+        return array.cast(pa.string())
+    return array
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(t.is_string(kind))
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    return bool(t.is_binary(kind) or t.is_large_binary(kind) or t.is_fixed_size_binary(kind))

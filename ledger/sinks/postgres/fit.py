@@ -1,0 +1,135 @@
+"""Whether a table of PostgreSQL takes the rows of a sink, and what would fix it."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from sqlalchemy.types import TypeEngine
+
+from ledger.errors import StageError
+from ledger.sinks.postgres.sink import LONGEST_NAME
+from ledger.sinks.postgres.table import BATCH, Place, TargetColumn, TargetTable, quoted, type_name
+from ledger.sinks.postgres.trial import RECORDS, ROW
+from ledger.sinks.postgres.types import column_type, fits
+
+_SYSTEM = frozenset({"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"})
+_KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table"}
+
+
+def new_columns(place: Place, schema: pa.Schema, key: Sequence[str]) -> dict[str, TypeEngine[Any]]:
+    """The columns of a table that is yet to be made, by name.
+
+    Raises StageError, naming each column that PostgreSQL cannot have.
+    """
+    _require(place, _unusable(schema, key))
+    columns = {field.name: column_type(field.type) for field in schema}
+    return {name: kind for name, kind in columns.items() if kind is not None}
+
+
+def require_fit(table: TargetTable, schema: pa.Schema, key: Sequence[str]) -> None:
+    """Raise StageError unless the table takes rows of ``schema``: it names every column with what was
+    expected and found, and the statement that would fix it."""
+    _require_kind(table)
+    _require(table.place, _unusable(schema, key))
+    _require(table.place, _misfits(table, schema, key))
+
+
+def require_table(table: TargetTable, key: Sequence[str]) -> None:
+    """Raise StageError unless the table has what it needs whatever the rows are."""
+    _require_kind(table)
+    missing = (
+        f"key column {name!r} is missing: the table has {', '.join(table.columns)}"
+        for name in key
+        if name not in table.columns
+    )
+    _require(table.place, missing)
+    _require(table.place, _own_misfits(table, key))
+
+
+def _require_kind(table: TargetTable) -> None:
+    if table.kind not in ("r", "p"):
+        raise StageError(
+            f"the sink's table {table.place}: expected a table, found {_KINDS.get(table.kind, 'no table')}: "
+            "choose another name"
+        )
+
+
+def _require(place: Place, problems: Iterator[str]) -> None:
+    found = "; ".join(problems)
+    if found:
+        raise StageError(f"the sink's table {place} does not take the rows: {found}")
+
+
+def _unusable(schema: pa.Schema, key: Sequence[str]) -> Iterator[str]:
+    """What no table could have."""
+    if not schema.names:
+        yield "expected columns, found none: select some in the stage before the sink"
+    for field in schema:
+        name = field.name
+        if name in (BATCH, ROW, RECORDS) or name in _SYSTEM:
+            yield f"column {name!r}: this name is taken by ackledger or PostgreSQL: rename the column"
+        elif schema.names.count(name) > 1:
+            yield f"column {name!r}: it is there more than once: rename one"
+        elif not 0 < len(name.encode()) <= LONGEST_NAME or "\0" in name:
+            yield f"column {name!r}: expected a name of 1 to {LONGEST_NAME} bytes: rename the column"
+        elif column_type(field.type) is None:
+            yield (
+                f"column {name!r}: type {field.type} has no counterpart in PostgreSQL: cast it in the "
+                "stage before the sink"
+            )
+    for name in key:
+        if name not in schema.names:
+            yield f"key column {name!r} is missing: the rows have {', '.join(schema.names)}"
+
+
+def _misfits(table: TargetTable, schema: pa.Schema, key: Sequence[str]) -> Iterator[str]:
+    alter = f"ALTER TABLE {table.place}"
+    for field in schema:
+        expected = type_name(column_type(field.type) or TypeEngine())
+        yield from _misfit(table.columns.get(field.name), field, expected, alter)
+    for column in table.columns.values():
+        if column.required and column.name not in (*schema.names, BATCH):
+            yield (
+                f"column {column.name!r}: expected in the rows, for it is NOT NULL and has no default, "
+                f"found {', '.join(schema.names)}: {alter} ALTER COLUMN {quoted(column.name)} DROP NOT NULL"
+            )
+    yield from _own_misfits(table, key)
+
+
+def _own_misfits(table: TargetTable, key: Sequence[str]) -> Iterator[str]:
+    """What is wrong of the columns and indexes that the sink itself needs."""
+    alter = f"ALTER TABLE {table.place}"
+    own = table.columns.get(BATCH)
+    if own is None:
+        yield f"column {BATCH!r} is missing: {alter} ADD COLUMN {BATCH} bigint"
+    elif own.base != "int8":
+        yield f"column {BATCH!r}: expected bigint, found {own.type}: {alter} ALTER COLUMN {BATCH} TYPE bigint"
+    if key and frozenset(key) not in table.unique:
+        names = ", ".join(quoted(name) for name in key)
+        yield (
+            f"key ({names}): expected a unique index on just these columns, found "
+            f"{_indexes(table)}: CREATE UNIQUE INDEX ON {table.place} ({names})"
+        )
+
+
+def _misfit(
+    column: TargetColumn | None, field: pa.Field, expected: str, alter: str
+) -> Iterator[str]:
+    name = quoted(field.name)
+    if column is None:
+        yield f"column {field.name!r} is missing: {alter} ADD COLUMN {name} {expected}"
+    elif not fits(field.type, column):
+        yield (
+            f"column {field.name!r}: expected {expected}, found {column.type}: {alter} ALTER COLUMN {name} "
+            f"TYPE {expected}, or cast it in the stage before the sink"
+        )
+    elif not column.writable:
+        yield (
+            f"column {field.name!r}: expected one that takes values, found it GENERATED ALWAYS: leave it "
+            "out in the stage before the sink"
+        )
+
+
+def _indexes(table: TargetTable) -> str:
+    found = sorted(f"({', '.join(sorted(map(quoted, names)))})" for names in table.unique)
+    return ", ".join(found) or "none"

@@ -1,0 +1,307 @@
+"""The publisher of PostgreSQL sinks: one transaction in the target shows a batch, and its record.
+
+Each row carries the batch that brought it, in ``ackledger_batch``; the table ``ackledger_commit`` beside
+the sink's knows the rest of a batch, so one column does for all modes:
+
+append            rows are added
+upsert            rows take the place of those with an equal key, unless these are of a newer batch:
+                  of a later interval, of a newer family over it, or of a later batch of the family. A
+                  row without a batch, there before ackledger, is older than all. What was overwritten
+                  is gone: when a newer row is removed with its batch, the older one does not come back
+replace_interval  a family takes the place of older families over its interval; within the family rows
+                  are added. A family that comes after a newer one is refused
+"""
+
+from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from typing import Literal, get_args
+
+import pyarrow as pa
+from sqlalchemy import Connection, Table
+
+from ledger.errors import DeclarationError, FencedError, IntegrityError, StageError
+from ledger.sinks.base import Delivery, Refusal, Rule, require_staged
+from ledger.sinks.postgres import record as target_record
+from ledger.sinks.postgres import table as target
+from ledger.sinks.postgres.connection import once, parsed, transact
+from ledger.sinks.postgres.copy_text import to_csv
+from ledger.sinks.postgres.fit import new_columns, require_fit, require_table
+from ledger.sinks.postgres.record import Commit
+from ledger.sinks.postgres.refusals import Trial
+from ledger.sinks.postgres.table import Place, TargetTable
+from ledger.sinks.postgres.types import json_columns
+from ledger.sinks.staged_files import record_batches, staged_schema, user_schema
+
+Mode = Literal["append", "upsert", "replace_interval"]
+
+
+class PostgresPublisher:
+    """A table of a PostgreSQL database; ``table`` may be ``schema.table``.
+
+    ``key``: for upsert, the columns that no two rows of the table have equal. Staged files lie below
+    ``staging_root``. Connections are made when they are needed, and closed.
+    Raises DeclarationError, or ConfigurationError for the url.
+    """
+
+    keeps_tracking = True
+
+    def __init__(
+        self, url: str, table: str, *, key: tuple[str, ...], mode: Mode, staging_root: str
+    ):
+        if mode not in get_args(Mode):
+            raise DeclarationError(
+                f"mode of {table!r}: expected one of {', '.join(get_args(Mode))}, found {mode!r}"
+            )
+        if bool(key) != (mode == "upsert"):
+            raise DeclarationError(
+                f"mode {mode!r} of {table!r}: expected a key with upsert and none otherwise, found {key!r}"
+            )
+        self._url = parsed(url)
+        self._table = table
+        self._key = key
+        self._mode = mode
+        self._staging_root = staging_root.rstrip("/")
+
+    def staging(self, batch_id: int, version: int) -> str:
+        """The folder in which a run stages its files."""
+        return f"{self._staging_root}/batch={batch_id}/run={version}"
+
+    def look(self, schema: pa.Schema | None) -> None:
+        """See ``Publisher``; a target that does not answer is not waited for."""
+        known = None if schema is None else user_schema(schema)
+        once(self._url, lambda connection: self._look(connection, known))
+
+    def check(self, schema: pa.Schema, *, by_row: bool = False) -> None:
+        """Raise StageError unless the table takes rows of ``schema``, or could be made for them;
+        ConfigurationError when this user may not do what that needs. Nothing is changed."""
+        transact(self._url, lambda connection: self._check(connection, user_schema(schema)))
+
+    def rules(self, delivery: Delivery) -> tuple[Rule, ...]:
+        """None: the table itself is asked."""
+        return ()
+
+    def refused(self, delivery: Delivery, siblings: tuple[str, ...] = ()) -> list[Refusal]:
+        """See ``Publisher``. Values, NOT NULL, CHECK, unique and foreign keys; not: triggers and
+        what they may change, exclusion constraints, partitions that are missing, and tables of
+        which this user may not read all rows."""
+        return transact(self._url, lambda connection: self._refused(connection, delivery, siblings))
+
+    def shows(self, delivery: Delivery) -> bool:
+        """Whether the record beside the table has this version of the batch."""
+        return transact(self._url, lambda connection: self._shows(connection, delivery))
+
+    def publish(self, delivery: Delivery) -> None:
+        """Show the delivery, once; see ``ledger.sinks.base``.
+
+        Raises StageError when the table does not take the rows, IntegrityError when files or rows are
+        not as recorded, FencedError when something newer is shown, UnavailableError when the target
+        does not answer.
+        """
+        transact(self._url, lambda connection: self._publish(connection, delivery))
+
+    def _look(self, connection: Connection, schema: pa.Schema | None) -> None:
+        if schema is not None:
+            self._check(connection, schema)
+            return
+        place = target.find_place(connection, self._table)
+        if place.oid is not None:
+            require_table(target.find_table(connection, place), self._key)
+        target.require_rights(connection, place)
+
+    def _check(self, connection: Connection, schema: pa.Schema) -> None:
+        place = target.find_place(connection, self._table)
+        if place.oid is None:
+            new_columns(place, schema, self._key)
+        else:
+            require_fit(target.find_table(connection, place), schema, self._key)
+        target.require_rights(connection, place)
+
+    def _refused(
+        self, connection: Connection, delivery: Delivery, siblings: tuple[str, ...]
+    ) -> list[Refusal]:
+        schema = staged_schema(delivery.files)
+        if schema is None:
+            return []
+        place = target.find_place(connection, self._table)
+        others = [target.find_place(connection, table).oid for table in siblings]
+        unknown = [oid for oid in others if oid is not None and oid != place.oid]
+        gone = self._gone(connection, place, delivery)
+        trial = Trial(connection, place, schema, self._key)
+        return trial.refusals(delivery.files, delivery.batch_id, gone, unknown)
+
+    def _shows(self, connection: Connection, delivery: Delivery) -> bool:
+        place = target.find_place(connection, self._table)
+        record = target_record.find_record(connection, place)
+        if record is None:
+            return False
+        found = target_record.find_commit(connection, record, delivery)
+        return found is not None and found.version == delivery.version
+
+    def _gone(self, connection: Connection, place: Place, delivery: Delivery) -> list[int]:
+        """Batches whose rows leave the table in the moment these come."""
+        record = target_record.find_record(connection, place)
+        if record is None:
+            return []
+        batches = {*delivery.replaces, delivery.batch_id}
+        if self._mode == "replace_interval":
+            batches.update(target_record.older_families(connection, record, delivery))
+        return target_record.shown_of(connection, record, delivery.sink, sorted(batches))
+
+    def _publish(self, connection: Connection, delivery: Delivery) -> None:
+        place = target.find_place(connection, self._table)
+        target.take_turn(connection, delivery.sink, place)
+        record = target_record.open_record(connection, place)
+        if not is_due(target_record.find_commit(connection, record, delivery), delivery):
+            return
+        replaced = self._replaced(connection, record, place, delivery)
+        require_staged(delivery)
+        schema = staged_schema(delivery.files)
+        table = self._found_table(connection, schema)
+        if table is not None and schema is not None:
+            _stage(connection, table, schema, delivery)
+        if table is not None:
+            batches = [*replaced, delivery.batch_id]
+            shown = target_record.shown_of(connection, record, delivery.sink, batches)
+            target.remove_batches(connection, table.place, shown)
+        if table is not None and schema is not None:
+            self._merge(connection, record, table.place, schema.names, delivery)
+        target_record.mark_replaced(connection, record, place, delivery, replaced)
+        target_record.put_commit(connection, record, place, delivery)
+
+    def _replaced(
+        self, connection: Connection, record: Table, place: Place, delivery: Delivery
+    ) -> list[int]:
+        """The batches in whose place this one comes. Raises FencedError or DeclarationError when it
+        may not."""
+        other = target_record.other_sink(connection, record, place, delivery)
+        if other is not None:
+            raise DeclarationError(
+                f"sink {delivery.sink!r}: {place} has rows of batch {delivery.batch_id} from sink "
+                f"{other!r}, and could not tell them apart: give each sink a table of its own"
+            )
+        if self._mode != "replace_interval":
+            return list(delivery.replaces)
+        newest = target_record.newest_family(connection, record, delivery)
+        if newest is not None and newest > delivery.original_id:
+            raise FencedError(
+                f"sink {delivery.sink!r}: batch {delivery.batch_id} is of family {delivery.original_id}, "
+                f"and the newer family {newest} has replaced its interval from "
+                f"{delivery.interval_start.isoformat()} on: there is nothing to do"
+            )
+        older = target_record.older_families(connection, record, delivery)
+        return sorted({*delivery.replaces, *older})
+
+    def _found_table(self, connection: Connection, schema: pa.Schema | None) -> TargetTable | None:
+        """The table, made if it is missing; None if no file tells what it would be."""
+        place = target.find_place(connection, self._table)
+        if place.oid is None:
+            if schema is None:
+                return None
+            columns = new_columns(place, schema, self._key)
+            place = target.create_table(connection, place, columns, self._key)
+        table = target.find_table(connection, place)
+        if schema is not None:
+            require_fit(table, schema, self._key)
+        return table
+
+    def _merge(
+        self,
+        connection: Connection,
+        record: Table,
+        place: Place,
+        columns: list[str],
+        delivery: Delivery,
+    ) -> None:
+        """Bring the staged rows into the table, as the mode says."""
+        if self._mode == "upsert":
+            self._require_keys(connection, delivery)
+            newer = target_record.newer_batches(connection, record, place, delivery)
+            target.merge_stage(connection, place, columns, self._key, delivery.batch_id, newer)
+            return
+        taken = target.insert_stage(connection, place, columns, delivery.batch_id)
+        if taken != delivery.rows:
+            raise IntegrityError(
+                f"{place} took {taken} of {delivery.rows} rows of batch {delivery.batch_id}: a trigger "
+                "or a rule drops rows: remove it, then run the sink again"
+            )
+
+    def _require_keys(self, connection: Connection, delivery: Delivery) -> None:
+        odd = target.odd_key(connection, self._key)
+        if odd is None:
+            return
+        values, rows = odd
+        shown = ", ".join("null" if value is None else repr(value) for value in values)
+        found = f"sink {delivery.sink!r}: {rows} row(s) of batch {delivery.batch_id} have the key ({', '.join(self._key)}) = ({shown})"
+        if None in values:
+            raise StageError(
+                f"{found}: expected no null in it: fill or drop these rows in the stage before the sink"
+            )
+        raise StageError(
+            f"{found}: expected one, for no order says which is the newest: leave one in the stage before the sink"
+        )
+
+
+def is_due(found: Commit | None, delivery: Delivery) -> bool:
+    """Whether the delivery is yet to come, going by what the record says of its batch.
+
+    Raises FencedError when something newer came, IntegrityError when the record is of another batch.
+    """
+    assert delivery.interval_start.tzinfo is not None
+    assert delivery.batch_id not in delivery.replaces
+    what = f"sink {delivery.sink!r}: version {delivery.version} of batch {delivery.batch_id}"
+    if found is None:
+        return True
+    if found.replaced_by is not None:
+        raise FencedError(
+            f"{what}: batch {found.replaced_by} has replaced it: there is nothing to do"
+        )
+    same = (found.interval_start, found.original_id) == (
+        delivery.interval_start,
+        delivery.original_id,
+    )
+    if not same or (found.version == delivery.version and found.rows != delivery.rows):
+        raise IntegrityError(
+            f"{what}: expected {delivery.rows} rows of family {delivery.original_id} from "
+            f"{delivery.interval_start.isoformat()} on, found {found.rows} rows of version {found.version}, "
+            f"family {found.original_id}, {found.interval_start} in ackledger_commit: another ledger wrote "
+            "there, or this one began anew. Choose another table and schema, or delete that record with its rows"
+        )
+    if found.version > delivery.version:
+        raise FencedError(
+            f"{what}: version {found.version} is shown, which is newer: there is nothing to do"
+        )
+    return found.version < delivery.version
+
+
+def _stage(
+    connection: Connection, table: TargetTable, schema: pa.Schema, delivery: Delivery
+) -> None:
+    """Bring the rows of all files into the transaction's own table.
+
+    Raises IntegrityError unless they are as many as recorded.
+    """
+    target.stage(connection, table.place, schema.names)
+    as_json = json_columns(schema, table)
+    with closing(_encoded(delivery, schema, as_json)) as pieces:
+        staged = sum(target.copy(connection, piece) for piece in pieces)
+    if staged != delivery.rows:
+        raise IntegrityError(
+            f"sink {delivery.sink!r}: expected {delivery.rows} rows of batch {delivery.batch_id} in "
+            f"{delivery.folder}, found {staged}: run the step that wrote them again"
+        )
+
+
+def _encoded(
+    delivery: Delivery, schema: pa.Schema, as_json: frozenset[str]
+) -> Generator[bytes, None, None]:
+    """All rows as COPY reads them, piece by piece; the next is made while one is on its way."""
+    with (
+        closing(record_batches(delivery.files, schema)) as batches,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        pieces = (to_csv(rows, as_json) for rows in batches)
+        coming = pool.submit(next, pieces, None)
+        while (piece := coming.result()) is not None:
+            coming = pool.submit(next, pieces, None)
+            yield piece

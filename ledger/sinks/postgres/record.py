@@ -1,0 +1,193 @@
+"""Statements on a target's own record of what it holds: which version of which batch of which sink.
+
+The record, ``ackledger_commit``, is in the schema of the table: who restores or drops the one has the
+other with it. What it says commits together with the rows it speaks of.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+import sqlalchemy as sa
+from sqlalchemy import Connection
+from sqlalchemy.dialects.postgresql import insert
+
+from ledger.sinks.base import Delivery
+from ledger.sinks.postgres.table import RECORD, Place, lock
+
+NEVER = 0  # the version of a batch that was replaced before it was published
+
+
+@dataclass(frozen=True)
+class Commit:
+    """A batch of a sink as the record has it; with ``replaced_by`` it has no rows any more."""
+
+    version: int
+    interval_start: datetime | None
+    original_id: int | None
+    rows: int
+    replaced_by: int | None
+
+
+def open_record(connection: Connection, place: Place) -> sa.Table:
+    """The record beside the table of ``place``, made if it is missing."""
+    record = _record(place.schema)
+    if not _exists(connection, record):
+        lock(connection, f"record {place.schema}")  # two that make it at once collide
+        if not _exists(connection, record):
+            record.create(connection)
+    return record
+
+
+def find_record(connection: Connection, place: Place) -> sa.Table | None:
+    """The record beside the table of ``place``; None if nothing was ever published there."""
+    record = _record(place.schema)
+    return record if _exists(connection, record) else None
+
+
+def find_commit(connection: Connection, record: sa.Table, delivery: Delivery) -> Commit | None:
+    """What the record says of the delivery's batch."""
+    of = record.c
+    statement = sa.select(
+        of.version, of.interval_start, of.original_id, of.rows, of.replaced_by
+    ).where(of.sink == delivery.sink, of.batch_id == delivery.batch_id)
+    found = connection.execute(statement).first()
+    return None if found is None else Commit(*found)
+
+
+def other_sink(
+    connection: Connection, record: sa.Table, place: Place, delivery: Delivery
+) -> str | None:
+    """Another sink whose rows of this batch the table holds: the column cannot tell them apart."""
+    of = record.c
+    statement = sa.select(of.sink).where(
+        of.table_name == place.name,
+        of.batch_id == delivery.batch_id,
+        of.sink != delivery.sink,
+        _shown(record),
+    )
+    return connection.execute(statement).scalar()
+
+
+def newest_family(connection: Connection, record: sa.Table, delivery: Delivery) -> int | None:
+    """The newest family that the sink ever published over the delivery's interval."""
+    statement = sa.select(sa.func.max(record.c.original_id)).where(_same_interval(record, delivery))
+    return connection.execute(statement).scalar()
+
+
+def older_families(connection: Connection, record: sa.Table, delivery: Delivery) -> list[int]:
+    """Batches of other families that the sink shows over the delivery's interval."""
+    statement = sa.select(record.c.batch_id).where(
+        _same_interval(record, delivery),
+        record.c.original_id < delivery.original_id,
+        _shown(record),
+    )
+    return list(connection.execute(statement).scalars())
+
+
+def shown_of(
+    connection: Connection, record: sa.Table, sink: str, batches: Sequence[int]
+) -> list[int]:
+    """Those of the batches of which the sink shows a version."""
+    statement = sa.select(record.c.batch_id).where(
+        record.c.sink == sink, record.c.batch_id.in_(batches), _shown(record)
+    )
+    return list(connection.execute(statement).scalars())
+
+
+def newer_batches(
+    connection: Connection, record: sa.Table, place: Place, delivery: Delivery
+) -> list[int]:
+    """Batches in the table, of any sink, whose rows are newer than the delivery's."""
+    of = record.c
+    age = sa.tuple_(of.interval_start, of.original_id, of.batch_id)
+    own = sa.tuple_(
+        sa.literal(delivery.interval_start, of.interval_start.type),
+        sa.literal(delivery.original_id, sa.BigInteger),
+        sa.literal(delivery.batch_id, sa.BigInteger),
+    )
+    statement = sa.select(of.batch_id).where(of.table_name == place.name, _shown(record), age > own)
+    return list(connection.execute(statement).scalars())
+
+
+def mark_replaced(
+    connection: Connection,
+    record: sa.Table,
+    place: Place,
+    delivery: Delivery,
+    batches: Sequence[int],
+) -> None:
+    """Record that the delivery's batch replaced others, those too that never came."""
+    if not batches:
+        return
+    same = {
+        "sink": delivery.sink,
+        "version": NEVER,
+        "rows": 0,
+        "table_name": place.name,
+        "replaced_by": delivery.batch_id,
+    }
+    statement = insert(record).values([{**same, "batch_id": batch} for batch in batches])
+    by = sa.func.coalesce(record.c.replaced_by, statement.excluded.replaced_by)
+    connection.execute(
+        statement.on_conflict_do_update(
+            index_elements=["sink", "batch_id"], set_={"replaced_by": by}
+        )
+    )
+
+
+def put_commit(connection: Connection, record: sa.Table, place: Place, delivery: Delivery) -> None:
+    """Record that the table holds this version of the batch."""
+    values = {
+        "version": delivery.version,
+        "interval_start": delivery.interval_start,
+        "interval_end": delivery.interval_end,
+        "original_id": delivery.original_id,
+        "rows": delivery.rows,
+        "table_name": place.name,
+        "committed_at": sa.func.now(),
+    }
+    statement = insert(record).values(sink=delivery.sink, batch_id=delivery.batch_id, **values)
+    connection.execute(
+        statement.on_conflict_do_update(index_elements=["sink", "batch_id"], set_=values)
+    )
+
+
+def _record(schema: str) -> sa.Table:
+    return sa.Table(
+        RECORD,
+        sa.MetaData(),
+        sa.Column("sink", sa.Text, primary_key=True, comment="<pipeline>.<sink>."),
+        sa.Column("batch_id", sa.BigInteger, primary_key=True, autoincrement=False),
+        sa.Column(
+            "version", sa.BigInteger, nullable=False,
+            comment="The stage run whose rows are shown; 0: replaced before any was.",
+        ),
+        sa.Column("interval_start", sa.TIMESTAMP(timezone=True)),
+        sa.Column("interval_end", sa.TIMESTAMP(timezone=True)),
+        sa.Column("original_id", sa.BigInteger, comment="The family: greater is newer."),
+        sa.Column("rows", sa.BigInteger, nullable=False, comment="Rows delivered."),
+        sa.Column("table_name", sa.Text, nullable=False, comment="In this schema."),
+        sa.Column("replaced_by", sa.BigInteger, comment="The batch that took its rows away."),
+        sa.Column(
+            "committed_at", sa.TIMESTAMP(timezone=True), nullable=False, server_default=sa.func.now()
+        ),
+        schema=schema,
+        comment="ackledger: the batches that sinks have published here. It commits with their rows.",
+    )  # fmt: skip
+
+
+def _exists(connection: Connection, record: sa.Table) -> bool:
+    return sa.inspect(connection).has_table(RECORD, schema=record.schema)
+
+
+def _shown(record: sa.Table) -> sa.ColumnElement[bool]:
+    return sa.and_(record.c.replaced_by.is_(None), record.c.version > NEVER)
+
+
+def _same_interval(record: sa.Table, delivery: Delivery) -> sa.ColumnElement[bool]:
+    return sa.and_(
+        record.c.sink == delivery.sink,
+        record.c.interval_start == delivery.interval_start,
+        record.c.interval_end.is_not_distinct_from(delivery.interval_end),
+    )

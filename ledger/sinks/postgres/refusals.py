@@ -1,0 +1,129 @@
+"""Which staged rows a table of PostgreSQL refuses, found before anything is decided."""
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+from sqlalchemy import Connection
+
+from ledger.errors import StageError
+from ledger.sinks.base import Refusal
+from ledger.sinks.postgres import table as target
+from ledger.sinks.postgres import trial as target_trial
+from ledger.sinks.postgres.copy_text import to_csv
+from ledger.sinks.postgres.fit import new_columns
+from ledger.sinks.postgres.table import Place
+from ledger.sinks.postgres.types import json_columns
+from ledger.sinks.staged_files import record_batches
+from ledger.storage.manifest import DataFile
+
+MOST_REFUSED = 10_000  # rows; more of them are a broken stage or table, and each costs 17 attempts
+
+
+class Trial:
+    """Rows on their way into a table that is made like the sink's, in a transaction of its own.
+
+    ``gone``: batches whose rows make room when these come. ``unknown``: tables, by oid, that
+    are filled together with this one.
+    """
+
+    def __init__(self, connection: Connection, place: Place, schema: pa.Schema, key: Sequence[str]):
+        self._connection = connection
+        self._place = place
+        self._schema = schema
+        self._key = key
+        self._found: dict[int, str] = {}
+        self._failing: list[int] = []  # records of rows that were refused on their way in
+        self._types_only = place.oid is not None and target_trial.rewrites(connection, place)
+
+    def refusals(
+        self,
+        files: Sequence[DataFile],
+        batch_id: int,
+        gone: Sequence[int],
+        unknown: Sequence[int],
+    ) -> list[Refusal]:
+        """The rows of the files that the table refuses. Raises StageError past 10,000 of them."""
+        self._load(files, batch_id)
+        target_trial.analyze(self._connection)
+        target_trial.remove(self._connection, [], self._failing)
+        self._look_up(gone, unknown)
+        return [Refusal(position, reason) for position, reason in sorted(self._found.items())]
+
+    def _load(self, files: Sequence[DataFile], batch_id: int) -> None:
+        connection, place = self._connection, self._place
+        if place.oid is None:
+            columns = new_columns(place, self._schema, self._key)
+            made = target_trial.make_new_trial(connection, columns, batch_id)
+        else:
+            made = target_trial.make_trial(connection, place, batch_id, types_only=self._types_only)
+        self._as_json = json_columns(self._schema, target.find_table(connection, made))
+        position = 0
+        for found in record_batches(files, self._schema, tracking=True):
+            numbers = pa.array(range(position, position + found.num_rows), pa.int64())
+            rows = found.select(self._schema.names).append_column(target_trial.ROW, numbers)
+            self._try(rows.append_column(target_trial.RECORDS, _records(found)))
+            position += found.num_rows
+
+    def _try(self, rows: pa.RecordBatch) -> None:
+        """Add the rows; those that are refused are found by halving."""
+        said = self._refusal(rows)
+        if said is None:
+            return
+        if rows.num_rows == 1:
+            self._note([rows.column(target_trial.ROW)[0].as_py()], said)
+            records = rows.column(target_trial.RECORDS)[0].as_py() or []
+            self._failing += [one for one in records if one is not None]
+            return
+        middle = rows.num_rows // 2
+        self._try(rows.slice(0, middle))
+        self._try(rows.slice(middle))
+
+    def _refusal(self, rows: pa.RecordBatch) -> str | None:
+        try:
+            text = to_csv(rows, self._as_json)
+        except StageError as exc:
+            return str(exc)
+        return target_trial.try_copy(self._connection, text, rows.schema.names, self._place)
+
+    def _look_up(self, gone: Sequence[int], unknown: Sequence[int]) -> None:
+        """The key of an upsert, unique keys, then foreign ones: until no row is left whose partner
+        among these does not come. What a trigger may change is left to the publish."""
+        connection, place, most = self._connection, self._place, MOST_REFUSED + 1
+        for said, rows in target_trial.odd_keys(connection, self._key, most):
+            self._remove(rows, said)
+        if place.oid is None or self._types_only:
+            return
+        for said, rows in target_trial.duplicates(connection, place, self._key, gone, most):
+            self._remove(rows, said)
+        found = True
+        while found:
+            found = False
+            for said, rows in target_trial.orphans(connection, place, gone, unknown, most):
+                self._remove(rows, said)
+                found = found or bool(rows)
+
+    def _remove(self, positions: list[int], said: str) -> None:
+        if positions:
+            self._note(positions, said)
+            target_trial.remove(self._connection, positions, [])
+
+    def _note(self, positions: list[int], said: str) -> None:
+        self._found.update(dict.fromkeys(positions, said))
+        if len(self._found) > MOST_REFUSED:
+            raise StageError(
+                f"the sink's table {self._place} refuses more than {MOST_REFUSED:,} rows, the last "
+                f"with: {said}. That is a broken stage or table rather than broken records: fix "
+                "it, then run the sink again"
+            )
+
+
+def _records(rows: pa.RecordBatch) -> pa.Array:
+    """Of each row what fails with it as a whole: its unit, or its records."""
+    names = rows.schema.names
+    if "_roots" in names and "_unit" not in names:
+        return rows.column("_roots").cast(pa.list_(pa.int64()))
+    one = next((name for name in ("_unit", "_root") if name in names), None)
+    if one is None:
+        return pa.nulls(rows.num_rows, pa.list_(pa.int64()))
+    offsets = pa.array(range(rows.num_rows + 1), pa.int32())
+    return pa.ListArray.from_arrays(offsets, rows.column(one).cast(pa.int64()))

@@ -1,0 +1,293 @@
+"""Statements on the tables that sinks write to: what they are, and the rows of a batch."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import Connection, text
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.dialects.postgresql.base import PGDialect
+from sqlalchemy.exc import OperationalError
+
+from ledger.errors import ConfigurationError, NotReadyError
+from ledger.sinks.postgres.connection import raw_cursor
+
+RECORD = "ackledger_commit"
+BATCH = "ackledger_batch"
+STAGE = "ackledger_stage"  # of this transaction alone, in pg_temp
+TURN_SECONDS = 600  # how long to wait for other publishes into the table
+CHUNK_BYTES = 1 << 18  # handed to the connection at once
+
+_PLAIN: sa.Dialect = PGDialect()  # type: ignore[no-untyped-call]  # of no driver: it does not double percent signs
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a sink's table is, or would be made. ``oid``: None if there is none of this name."""
+
+    schema: str
+    name: str
+    oid: int | None
+
+    def __str__(self) -> str:
+        return f"{quoted(self.schema)}.{quoted(self.name)}"
+
+
+@dataclass(frozen=True)
+class TargetColumn:
+    """A column as its database has it. ``type``: for messages. ``base``: the type's own name,
+    a domain's resolved; ``element``: an array's; ``category``: as in pg_type, an array's is its
+    element's. ``required``: neither null nor left out. ``writable``: it takes values that are given."""
+
+    name: str
+    type: str
+    base: str
+    category: str
+    element: str | None
+    modifier: int
+    required: bool
+    writable: bool
+
+
+@dataclass(frozen=True)
+class TargetTable:
+    """A table, and the sets of columns in which no two of its rows are equal. ``kind``: as in
+    pg_class."""
+
+    place: Place
+    kind: str
+    columns: Mapping[str, TargetColumn]
+    unique: frozenset[frozenset[str]]
+
+
+def quoted(name: str) -> str:
+    """An identifier as one writes it, in quotes if it needs them."""
+    return str(_PLAIN.identifier_preparer.quote(name))
+
+
+def literal_name(name: str) -> str:
+    """An identifier in quotes, whatever it is."""
+    return str(_PLAIN.identifier_preparer.quote_identifier(name))
+
+
+def type_name(kind: sa.types.TypeEngine[Any]) -> str:
+    """A type as one declares it."""
+    return str(kind.compile(_PLAIN)).lower()
+
+
+def find_place(connection: Connection, table: str) -> Place:
+    """Where ``table``, ``name`` or ``schema.name``, is or would be. Raises ConfigurationError when its
+    schema is missing."""
+    given, _, name = table.rpartition(".")
+    path = ".".join(literal_name(part) for part in (given, name) if part)
+    found = connection.execute(
+        text("""
+        SELECT n.nspname AS schema, c.relname AS name, c.oid FROM pg_class c
+        JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass(:path)
+        """),
+        {"path": path},
+    ).first()
+    if found is not None:
+        return Place(found.schema, found.name, found.oid)
+    statement = text(
+        "SELECT nspname FROM pg_namespace WHERE nspname = coalesce(cast(:given AS name), current_schema())"
+    )
+    schema = connection.execute(statement, {"given": given or None}).scalar()
+    if schema is None:
+        raise ConfigurationError(
+            f"table {table!r}: its schema is missing, or this user may not see it: "
+            f"CREATE SCHEMA {quoted(given) if given else 'public'}"
+        )
+    return Place(schema, name, None)
+
+
+def take_turn(connection: Connection, sink: str, place: Place) -> None:
+    """Wait until nobody else publishes as ``sink`` or into its table; until the transaction's end.
+
+    Raises NotReadyError after 10 minutes.
+    """
+    connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{TURN_SECONDS}s'")
+    try:
+        # Everyone takes the sink's first, and waits for nothing while holding a table's.
+        for name in (f"sink {sink}", f"table {place}"):
+            lock(connection, name)
+    except OperationalError as exc:
+        if getattr(exc.orig, "pgcode", None) != "55P03":
+            raise
+        raise NotReadyError(
+            f"sink {sink!r}: another publish into {place} has run for {TURN_SECONDS} s: wait for "
+            "it, or end its session (in pg_locks its locktype is 'advisory'), then run this again"
+        ) from exc
+    connection.exec_driver_sql("SET LOCAL lock_timeout = '60s'")
+
+
+def find_table(connection: Connection, place: Place) -> TargetTable:
+    """The table of ``place`` as it is now."""
+    keys = {"oid": place.oid}
+    kind = connection.execute(text("SELECT relkind::text FROM pg_class WHERE oid = :oid"), keys)
+    columns = text("""
+        SELECT a.attname AS name, format_type(a.atttypid, a.atttypmod) AS type, b.typname AS base,
+               coalesce(e.typcategory, b.typcategory)::text AS category, e.typname AS element,
+               CASE WHEN t.typtype = 'd' THEN t.typtypmod ELSE a.atttypmod END AS modifier,
+               (a.attnotnull OR t.typnotnull) AND NOT a.atthasdef AND a.attidentity = ''
+                 AND t.typdefault IS NULL AS required,
+               a.attgenerated = '' AND a.attidentity <> 'a' AS writable
+        FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
+        JOIN pg_type b ON b.oid = coalesce(nullif(t.typbasetype, 0), t.oid)
+        LEFT JOIN pg_type e ON e.oid = b.typelem AND b.typcategory = 'A'
+        WHERE a.attrelid = :oid AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
+    """)
+    unique = text("""
+        SELECT array_agg(a.attname::text) FROM pg_index i
+        CROSS JOIN unnest(i.indkey) WITH ORDINALITY AS k (attnum, number)
+        JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+        WHERE i.indrelid = :oid AND i.indisunique AND i.indisvalid AND i.indimmediate
+          AND i.indpred IS NULL AND i.indexprs IS NULL AND k.number <= i.indnkeyatts
+        GROUP BY i.indexrelid
+    """)
+    found = [TargetColumn(**row._mapping) for row in connection.execute(columns, keys)]
+    return TargetTable(
+        place,
+        kind.scalar_one(),
+        {column.name: column for column in found},
+        frozenset(frozenset(names) for names in connection.execute(unique, keys).scalars()),
+    )
+
+
+def require_rights(connection: Connection, place: Place) -> None:
+    """Raise ConfigurationError, with the GRANT, unless this user may do what a publish needs."""
+    asked = text("""
+        SELECT current_user AS me, current_database() AS here, c.relname AS name,
+               CASE WHEN c.oid IS NULL THEN has_schema_privilege(:schema, 'CREATE')
+                    ELSE has_table_privilege(c.oid, 'SELECT') AND has_table_privilege(c.oid, 'INSERT')
+                     AND has_table_privilege(c.oid, 'UPDATE') AND has_table_privilege(c.oid, 'DELETE')
+               END AND has_database_privilege(current_database(), 'TEMPORARY') AS allowed
+        FROM unnest(cast(:names AS text[])) WITH ORDINALITY AS wanted (name, number)
+        LEFT JOIN pg_class c ON c.relname = wanted.name
+             AND c.relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = :schema)
+        ORDER BY number
+    """)
+    keys = {"schema": place.schema, "names": [place.name, RECORD]}
+    for me, here, name, allowed in connection.execute(asked, keys):
+        if not allowed:
+            need = (
+                f"SELECT, INSERT, UPDATE, DELETE ON {quoted(place.schema)}.{quoted(name)}"
+                if name
+                else f"CREATE ON SCHEMA {quoted(place.schema)}"
+            )
+            raise ConfigurationError(
+                f"user {me!r} may not write to {place}: GRANT {need} TO {quoted(me)}; "
+                f"GRANT TEMPORARY ON DATABASE {quoted(here)} TO {quoted(me)}"
+            )
+
+
+def create_table(
+    connection: Connection,
+    place: Place,
+    columns: Mapping[str, sa.types.TypeEngine[Any]],
+    key: Sequence[str],
+) -> Place:
+    """Make the sink's table, with the ledger's own column and, over ``key`` if there is one, a primary
+    key; where it is."""
+    made = sa.Table(place.name, sa.MetaData(), schema=place.schema)
+    batch = add_columns(made, columns, key)
+    # A batch's rows lie together: an index of a few pages tells where.
+    options: dict[str, Any] = {"using": "brin", "with": {"autosummarize": "on"}}
+    sa.Index(None, batch, **{f"postgresql_{name}": value for name, value in options.items()})
+    made.create(connection)
+    return find_place(connection, f"{place.schema}.{place.name}")
+
+
+def add_columns(
+    made: sa.Table, columns: Mapping[str, sa.types.TypeEngine[Any]], key: Sequence[str]
+) -> sa.Column[int]:
+    """Give a table the columns of a sink's; the ledger's own is returned."""
+    for name, kind in columns.items():
+        made.append_column(sa.Column(name, kind, primary_key=name in key, autoincrement=False))
+    about = f"Which batch of ackledger brought the row: batch_id in {RECORD}."
+    batch = sa.Column(BATCH, sa.BigInteger, nullable=False, comment=about)
+    made.append_column(batch)
+    return batch
+
+
+def stage(connection: Connection, place: Place, columns: Iterable[str]) -> None:
+    """Make the transaction's own table, with ``columns`` of the sink's table and their types."""
+    name = connection.dialect.identifier_preparer.quote_identifier
+    connection.exec_driver_sql(
+        f"CREATE TEMPORARY TABLE {STAGE} ON COMMIT DROP AS SELECT {', '.join(map(name, columns))} "
+        f"FROM {name(place.schema)}.{name(place.name)} WITH NO DATA"
+    )
+
+
+def copy(connection: Connection, rows: bytes) -> int:
+    """Add rows, as CSV with the staged columns in order; how many the database counted."""
+    with raw_cursor(connection) as cursor:
+        statement = f"COPY pg_temp.{STAGE} FROM STDIN (FORMAT csv, ENCODING 'UTF8')"
+        cursor.copy_expert(statement, BytesIO(rows), CHUNK_BYTES)
+        return int(cursor.rowcount)
+
+
+def odd_key(connection: Connection, key: Sequence[str]) -> tuple[tuple[Any, ...], int] | None:
+    """A key of the staged rows that several have, or that is null in part, and how many have it."""
+    columns: list[sa.ColumnClause[Any]] = [sa.column(name) for name in key]
+    count = sa.func.count()
+    odd = sa.or_(count > 1, *(column.is_(None) for column in columns))
+    shown = [sa.cast(column, sa.Text) for column in columns]
+    statement = (
+        sa.select(count, *shown).select_from(_staged([])).group_by(*columns).having(odd).limit(1)
+    )
+    found = connection.execute(statement).first()
+    return None if found is None else (tuple(found[1:]), found[0])
+
+
+def remove_batches(connection: Connection, place: Place, batches: Sequence[int]) -> None:
+    """Delete every row that one of the batches brought."""
+    target = _target(place, [])
+    if batches:
+        connection.execute(sa.delete(target).where(target.c[BATCH].in_(batches)))
+
+
+def insert_stage(
+    connection: Connection, place: Place, columns: Sequence[str], batch_id: int
+) -> int:
+    """Add the staged rows to the table; how many it took."""
+    staged, target = _staged(columns), _target(place, columns)
+    chosen = sa.select(*staged.c, sa.literal(batch_id, sa.BigInteger))
+    statement = sa.insert(target).from_select([*columns, BATCH], chosen, include_defaults=False)
+    return connection.execute(statement).rowcount
+
+
+def merge_stage(
+    connection: Connection,
+    place: Place,
+    columns: Sequence[str],
+    key: Sequence[str],
+    batch_id: int,
+    newer: Sequence[int],
+) -> int:
+    """Add the staged rows, or put them in the place of those with an equal key, but for rows that one
+    of the ``newer`` batches brought; how many it took."""
+    staged, target = _staged(columns), _target(place, columns)
+    chosen = sa.select(*staged.c, sa.literal(batch_id, sa.BigInteger))
+    statement = insert(target).from_select([*columns, BATCH], chosen, include_defaults=False)
+    given = {name: statement.excluded[name] for name in [*columns, BATCH]}
+    older = sa.or_(target.c[BATCH].is_(None), target.c[BATCH].not_in(newer)) if newer else None
+    merged = statement.on_conflict_do_update(index_elements=list(key), set_=given, where=older)
+    return connection.execute(merged).rowcount
+
+
+def _target(place: Place, columns: Sequence[str]) -> sa.TableClause:
+    names = [*columns, BATCH]
+    return sa.table(place.name, *(sa.column(name) for name in names), schema=place.schema)
+
+
+def _staged(columns: Sequence[str]) -> sa.TableClause:
+    return sa.table(STAGE, *(sa.column(name) for name in columns), schema="pg_temp")
+
+
+def lock(connection: Connection, name: str) -> None:
+    """Wait for a lock of this name; it lasts until the transaction's end."""
+    statement = text("SELECT pg_advisory_xact_lock(hashtextextended('ackledger ' || :name, 0))")
+    connection.execute(statement, {"name": name})

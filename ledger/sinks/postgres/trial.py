@@ -1,0 +1,291 @@
+"""Statements that find the rows which a sink's table would refuse, without touching the table.
+
+The rows go into a table of the transaction's own that is made like the sink's: the server itself
+says which it does not take, and why. What such a table cannot have, unique and foreign keys, is
+looked up.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from io import BytesIO
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import Connection, Row, text
+from sqlalchemy.exc import DBAPIError
+
+from ledger.sinks.postgres.connection import raw_cursor
+from ledger.sinks.postgres.table import BATCH, CHUNK_BYTES, Place, add_columns, literal_name, quoted
+from ledger.store.driver_errors import first_line
+
+TRIAL = "ackledger_trial"  # of this transaction alone, in pg_temp
+ROW = "ackledger_row"
+RECORDS = "ackledger_records"  # of a row: what fails with it, and takes its other rows along
+_TRIAL = f"pg_temp.{TRIAL}"
+# Of SQLSTATE: values, constraints, limits of a row, and what a function of a constraint raises.
+_OF_A_ROW = ("22", "23", "54", "P0")
+_COLUMN = re.compile(r"^COPY .*?, column (.+?)(?:: |$)", re.MULTILINE)
+
+
+def make_trial(connection: Connection, place: Place, batch_id: int, *, types_only: bool) -> Place:
+    """A table like the sink's, with a column for a row's position, and one for its records; where it
+    is. ``types_only``: without its constraints."""
+    of = f"{literal_name(place.schema)}.{literal_name(place.name)}"
+    own = "" if types_only else " INCLUDING CONSTRAINTS INCLUDING GENERATED INCLUDING IDENTITY"
+    _run(
+        connection,
+        f"CREATE TEMPORARY TABLE {TRIAL} (LIKE {of} INCLUDING DEFAULTS{own}) ON COMMIT DROP",
+    )
+    if types_only:
+        for name in connection.execute(_REQUIRED, {"oid": place.oid}).scalars():
+            _run(connection, f"ALTER TABLE {_TRIAL} ALTER {literal_name(name)} DROP NOT NULL")
+    return _finished(connection, batch_id)
+
+
+def rewrites(connection: Connection, place: Place) -> bool:
+    """Whether a trigger may change rows on their way into the table, or into a part of it."""
+    return bool(connection.execute(_TRIGGERS, {"oid": place.oid}).scalar_one())
+
+
+def make_new_trial(
+    connection: Connection, columns: Mapping[str, sa.types.TypeEngine[Any]], batch_id: int
+) -> Place:
+    """As ``make_trial``, like a table that is yet to be made, without its key."""
+    made = sa.Table(
+        TRIAL, sa.MetaData(), prefixes=["TEMPORARY"], postgresql_on_commit="DROP", comment=None
+    )
+    add_columns(made, columns, ())
+    made.create(connection)
+    return _finished(connection, batch_id)
+
+
+def _finished(connection: Connection, batch_id: int) -> Place:
+    _run(
+        connection,
+        f"ALTER TABLE {_TRIAL} ADD COLUMN {ROW} bigint, ADD COLUMN {RECORDS} bigint[], "
+        f"ALTER COLUMN {BATCH} SET DEFAULT {int(batch_id)}",
+    )
+    found = text("SELECT to_regclass(:name)::oid")
+    return Place("pg_temp", TRIAL, connection.execute(found, {"name": _TRIAL}).scalar_one())
+
+
+def try_copy(
+    connection: Connection, rows: bytes, columns: Iterable[str], place: Place
+) -> str | None:
+    """Add rows, as CSV with ``columns`` in order; if one of them is refused, what the server says,
+    and none is added."""
+    names = ", ".join(map(literal_name, columns))
+    savepoint = connection.begin_nested()
+    try:
+        with raw_cursor(connection) as cursor:
+            statement = f"COPY {_TRIAL} ({names}) FROM STDIN (FORMAT csv, ENCODING 'UTF8')"
+            cursor.copy_expert(statement, BytesIO(rows), CHUNK_BYTES)
+    except DBAPIError as exc:
+        savepoint.rollback()
+        if (getattr(exc.orig, "pgcode", None) or "")[:2] not in _OF_A_ROW:
+            raise
+        return _said(exc, place)
+    savepoint.commit()
+    return None
+
+
+def _said(exc: DBAPIError, place: Place) -> str:
+    """The server's message, as the sink's own table would give it, and the column if it lacks
+    that."""
+    about = getattr(exc.orig, "diag", None)
+    message = getattr(about, "message_primary", None) or first_line(exc)
+    message = message.splitlines()[0].replace(f'"{TRIAL}"', f'"{place.name}"')
+    found = _COLUMN.search(getattr(about, "context", None) or "")
+    if found is None or quoted(found[1]) in message or f'"{found[1]}"' in message:
+        return message
+    return f"{message}, column {found[1]}"
+
+
+def analyze(connection: Connection) -> None:
+    """Tell the planner how many rows there are: it would loop over them."""
+    _run(connection, f"ANALYZE {_TRIAL}")
+
+
+def remove(connection: Connection, positions: Sequence[int], records: Sequence[int]) -> None:
+    """Take refused rows out, and all others of their records, and of ``records``: these do not come
+    either, so they are in nobody's way, and nobody's partner."""
+    statement = text(f"""
+        WITH refused AS (SELECT unnest(cast(:positions AS bigint[])) AS row),
+        failing AS (
+          SELECT unnest(cast(:records AS bigint[])) AS record
+          UNION SELECT unnest(t.{RECORDS}) FROM {_TRIAL} t JOIN refused ON t.{ROW} = refused.row
+        )
+        DELETE FROM {_TRIAL} WHERE {ROW} IN (
+          SELECT row FROM refused
+          UNION ALL
+          SELECT t.{ROW} FROM {_TRIAL} t CROSS JOIN unnest(t.{RECORDS}) AS r (record)
+          JOIN failing USING (record))
+    """)
+    connection.execute(statement, {"positions": list(positions), "records": list(records)})
+
+
+def odd_keys(
+    connection: Connection, key: Sequence[str], most: int
+) -> Iterator[tuple[str, list[int]]]:
+    """Of the key of an upsert: the rows that lack a part of it, and those that share it with others
+    of these, by the server's own notion of what is equal; and what is wrong with them."""
+    for name in key:
+        missing = f"SELECT {ROW} FROM {_TRIAL} WHERE {literal_name(name)} IS NULL"
+        found = _positions(connection, missing, most)
+        yield f"null value in column {quoted(name)} of the key of the sink", found
+    if not key:
+        return
+    columns = ", ".join(map(literal_name, key))
+    counted = f"SELECT {ROW}, count(*) OVER (PARTITION BY {columns}) AS n FROM {_TRIAL}"
+    shared: dict[int, list[int]] = {}
+    statement = f"SELECT {ROW}, n FROM ({counted}) c WHERE n > 1 ORDER BY 1 LIMIT {int(most)}"
+    for row in _run(connection, statement):
+        shared.setdefault(row.n, []).append(row[0])
+    for count, rows in sorted(shared.items()):
+        said = (
+            f"{count} rows of the batch have this key of the sink ({', '.join(key)}), and nothing "
+            "says which is the newest"
+        )
+        yield said, rows
+
+
+def duplicates(
+    connection: Connection, place: Place, key: Sequence[str], gone: Sequence[int], most: int
+) -> Iterator[tuple[str, list[int]]]:
+    """Of each unique index of the table: what the server would say, and the rows, at most ``most``,
+    whose key another row has, an earlier one of these or one of the table. ``gone``: batches whose
+    rows make room. ``key``: of an upsert, where an equal key is no obstacle."""
+    for index in connection.execute(_UNIQUE, {"oid": place.oid}).all():
+        if key and sorted(index.names or ()) == sorted(key) and index.predicate is None:
+            continue
+        found = _positions(connection, _duplicates(index, place, key, gone), most)
+        yield f'duplicate key value violates unique constraint "{index.name}"', found
+
+
+def orphans(
+    connection: Connection,
+    place: Place,
+    gone: Sequence[int],
+    unknown: Sequence[int],
+    most: int,
+) -> Iterator[tuple[str, list[int]]]:
+    """Of each foreign key of the table: what the server would say, and the rows without a partner.
+
+    ``unknown``: tables, by oid, whose rows may come with the same batch; they, and those of
+    which this user may not read all rows, are not looked into.
+    """
+    for found in connection.execute(_FOREIGN, {"oid": place.oid}).all():
+        if found.visible and found.referenced not in unknown:
+            rows = _positions(connection, _orphans(found, place, gone), most)
+            yield (
+                f'insert or update on table "{place.name}" violates foreign key constraint '
+                f'"{found.name}"',
+                rows,
+            )
+
+
+_REQUIRED = text("""
+SELECT attname::text FROM pg_attribute
+WHERE attrelid = :oid AND attnum > 0 AND attnotnull AND NOT attisdropped
+""")
+
+# BEFORE INSERT FOR EACH ROW, and not switched off.
+_TRIGGERS = text("""
+SELECT EXISTS (
+  SELECT FROM pg_trigger
+  WHERE (tgrelid = :oid OR tgrelid IN (SELECT relid FROM pg_partition_tree(cast(:oid AS oid))))
+    AND NOT tgisinternal AND tgtype & 7 = 7 AND tgenabled IN ('O', 'A'))
+""")
+
+_UNIQUE = text("""
+SELECT c.relname AS name, pg_get_expr(i.indpred, i.indrelid) AS predicate,
+       coalesce((to_jsonb(i) ->> 'indnullsnotdistinct')::boolean, false) AS equal_nulls,
+       ARRAY(SELECT pg_get_indexdef(i.indexrelid, k, false)
+             FROM generate_series(1, i.indnkeyatts) AS k ORDER BY k) AS parts,
+       CASE WHEN i.indexprs IS NULL THEN
+         ARRAY(SELECT a.attname::text FROM unnest(i.indkey) WITH ORDINALITY AS k (attnum, number)
+               JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+               WHERE k.number <= i.indnkeyatts) END AS names
+FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
+WHERE i.indrelid = :oid AND i.indisunique AND i.indislive ORDER BY 1
+""")
+
+# Of a partitioned table that is referenced there is a constraint for each partition besides.
+_FOREIGN = text("""
+SELECT c.conname AS name, c.confrelid AS referenced, n.nspname AS schema, r.relname AS table,
+       c.confrelid = c.conrelid AS own, c.confmatchtype = 'f' AS is_full,
+       has_schema_privilege(n.oid, 'USAGE')
+         AND has_table_privilege(c.confrelid, 'SELECT')
+         AND NOT row_security_active(c.confrelid) AS visible,
+       ARRAY(SELECT a.attname::text FROM unnest(c.conkey) WITH ORDINALITY AS k (attnum, number)
+             JOIN pg_attribute a ON a.attrelid = c.conrelid AND a.attnum = k.attnum
+             ORDER BY number) AS columns,
+       ARRAY(SELECT a.attname::text FROM unnest(c.confkey) WITH ORDINALITY AS k (attnum, number)
+             JOIN pg_attribute a ON a.attrelid = c.confrelid AND a.attnum = k.attnum
+             ORDER BY number) AS partners
+FROM pg_constraint c JOIN pg_class r ON r.oid = c.confrelid
+JOIN pg_namespace n ON n.oid = r.relnamespace
+WHERE c.conrelid = :oid AND c.contype = 'f'
+  AND coalesce((to_jsonb(c) ->> 'conenforced')::boolean, true)
+  AND NOT EXISTS (
+    SELECT FROM pg_constraint p WHERE p.oid = c.conparentid AND p.conrelid = c.conrelid)
+ORDER BY 1
+""")
+
+
+def _duplicates(index: Row[Any], place: Place, key: Sequence[str], gone: Sequence[int]) -> str:
+    parts = [f"({part}) AS k{number}" for number, part in enumerate(index.parts)]
+    names = [f"k{number}" for number in range(len(parts))]
+    equal = "IS NOT DISTINCT FROM" if index.equal_nulls else "="
+    chosen = f"WHERE {index.predicate}" if index.predicate else ""
+    known = "" if index.equal_nulls else f"WHERE num_nulls({', '.join(names)}) = 0"
+    own = [f"{literal_name(name)} AS o{number}" for number, name in enumerate(key)]
+    of = f"{literal_name(place.schema)}.{literal_name(place.name)}"
+    conditions = [f"t.{name} {equal} s.{name}" for name in names]
+    if own:  # of an upsert the row with an equal key is written over
+        same = " AND ".join(f"t.o{number} = s.o{number}" for number in range(len(own)))
+        conditions.append(f"({same}) IS NOT TRUE")
+    return f"""
+        WITH s AS (
+          SELECT * FROM (SELECT {ROW}, {", ".join([*parts, *own])} FROM {_TRIAL} {chosen}) k {known}
+        )
+        SELECT {ROW} FROM (
+          SELECT {ROW}, row_number() OVER (PARTITION BY {", ".join(names)} ORDER BY {ROW}) AS n
+          FROM s
+        ) d WHERE n > 1
+        UNION
+        SELECT {ROW} FROM s WHERE EXISTS (
+          SELECT FROM (SELECT {BATCH}, {", ".join([*parts, *own])} FROM {of} {chosen}) t
+          WHERE {" AND ".join(conditions)}{_remaining("t", gone)})
+    """
+
+
+def _orphans(key: Row[Any], place: Place, gone: Sequence[int]) -> str:
+    columns = [f"s.{literal_name(name)}" for name in key.columns]
+    pairs = zip(columns, key.partners, strict=True)
+    same = " AND ".join(f"r.{literal_name(partner)} = {column}" for column, partner in pairs)
+    of = f"{literal_name(key.schema)}.{literal_name(key.table)}"
+    nulls = f"num_nulls({', '.join(columns)})"
+    present = f"EXISTS (SELECT FROM {of} r WHERE {same}{_remaining('r', gone) if key.own else ''})"
+    if key.own:
+        present += f" OR EXISTS (SELECT FROM {_TRIAL} r WHERE {same})"
+    mixed = f" OR {nulls} BETWEEN 1 AND {len(columns) - 1}" if key.is_full else ""
+    return f"SELECT {ROW} FROM {_TRIAL} s WHERE {nulls} = 0 AND NOT ({present}){mixed}"
+
+
+def _remaining(table: str, gone: Sequence[int]) -> str:
+    """That a row of the table is not of a batch that makes room."""
+    if not gone:
+        return ""
+    return f" AND ({table}.{BATCH} IN ({', '.join(str(int(one)) for one in gone)})) IS NOT TRUE"
+
+
+def _positions(connection: Connection, statement: str, most: int) -> list[int]:
+    found = _run(connection, f"{statement} ORDER BY 1 LIMIT {int(most)}")
+    return [row[0] for row in found]
+
+
+def _run(connection: Connection, statement: str) -> sa.CursorResult[Any]:
+    """Execute what is made of the catalog's own text: a percent sign or a colon in it is no
+    parameter."""
+    return connection.exec_driver_sql(statement, execution_options={"no_parameters": True})

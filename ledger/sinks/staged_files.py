@@ -1,0 +1,90 @@
+"""Staged files as a sink loads them: the user's columns, so many rows at a time."""
+
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ledger.errors import IntegrityError, LostFileError, UnavailableError
+from ledger.sinks.base import stage_again
+from ledger.storage.manifest import DataFile
+
+TRACKING = frozenset({"_root", "_roots", "_unit"})  # the ledger's own columns beside the user's
+MOST_ROWS = 1 << 16
+MOST_BYTES = 64 << 20
+
+
+def user_schema(schema: pa.Schema) -> pa.Schema:
+    """The columns that are the user's, in order."""
+    return pa.schema([field for field in schema if field.name not in TRACKING])
+
+
+def staged_schema(files: Sequence[DataFile]) -> pa.Schema | None:
+    """The user's columns of staged files; None without files. All have those of the first."""
+    if not files:
+        return None
+    with _opened(files[0]) as parquet:
+        return user_schema(parquet.schema_arrow)
+
+
+def record_batches(
+    files: Sequence[DataFile], schema: pa.Schema, *, tracking: bool = False
+) -> Generator[pa.RecordBatch, None, None]:
+    """Rows of the files, in pieces of at most 65,536 rows and about 64 MiB. ``tracking``: with the
+    ledger's own columns behind the user's.
+
+    Raises LostFileError when a file is gone or is no Parquet, IntegrityError when it has other
+    columns.
+    """
+    for file in files:
+        with _opened(file) as parquet:
+            found = user_schema(parquet.schema_arrow)
+            if _types(found) != _types(schema):
+                raise IntegrityError(
+                    f"file {file.path}: expected columns {_types(schema)} as in the first file, found "
+                    f"{_types(found)}: run the step that wrote it again"
+                )
+            own = [name for name in parquet.schema_arrow.names if name in TRACKING]
+            names = [*schema.names, *(own if tracking else [])]
+            for batch in parquet.iter_batches(_rows_at_once(parquet), columns=names):
+                yield from _pieces(batch.select(names))
+
+
+def _rows_at_once(parquet: pq.ParquetFile) -> int:
+    """As many as may have the bytes of a piece, going by what they have in the file."""
+    footer = parquet.metadata
+    stored: int = sum(
+        footer.row_group(number).total_byte_size for number in range(footer.num_row_groups)
+    )
+    return max(1, min(MOST_ROWS, MOST_BYTES * int(footer.num_rows) // max(1, stored)))
+
+
+def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    parts = -(-batch.nbytes // MOST_BYTES) or 1
+    rows = -(-batch.num_rows // parts)
+    for start in range(0, batch.num_rows, max(1, rows)):
+        yield batch.slice(start, rows)
+
+
+def _types(schema: pa.Schema) -> dict[str, str]:
+    return {field.name: str(field.type) for field in schema}
+
+
+@contextmanager
+def _opened(file: DataFile) -> Iterator[pq.ParquetFile]:
+    fs, path = fsspec.core.url_to_fs(file.path)
+    try:
+        # Without a buffer of what is to come: it would hold all row groups of a file.
+        with fs.open(path, "rb") as stream, pq.ParquetFile(stream, pre_buffer=False) as parquet:
+            yield parquet
+    except (FileNotFoundError, pa.ArrowException) as exc:
+        raise LostFileError(
+            f"file {file.path}: expected a Parquet file of {file.rows} rows, found: {exc}. "
+            f"{stage_again('delete the file and ')}"
+        ) from exc
+    except OSError as exc:
+        raise UnavailableError(
+            f"file {file.path} could not be read: {exc}. Check the storage, then run this again"
+        ) from exc

@@ -1,0 +1,1 @@
+"""What a pipeline can read: one folder for each kind of source."""

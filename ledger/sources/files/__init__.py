@@ -1,0 +1,1 @@
+"""Files of CSV, JSON or Parquet as a source."""

@@ -1,0 +1,277 @@
+"""Find a source's files and check them before a record is read."""
+
+import csv
+import io
+import logging
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import IO
+
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.errors import PySparkException
+from pyspark.sql.pandas.types import from_arrow_type
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DecimalType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from ledger.errors import InputError
+from ledger.sources.files.lines import Format
+from ledger.sources.files.listing import UNREADABLE
+from ledger.sources.parsing.values import nullable
+
+_log = logging.getLogger(__name__)
+
+# Unsigned integers, as Spark reads them.
+_WIDENED = {
+    pa.uint8(): ShortType(),
+    pa.uint16(): IntegerType(),
+    pa.uint32(): LongType(),
+    pa.uint64(): DecimalType(20, 0),
+}
+_NO_CODEC = ("BROTLI", "LZO")
+
+_MOST_SHOWN = 40  # characters of what should have been a header
+_PATTERN = re.compile(r"([\[\]{}*?\\])")
+
+
+def literal(paths: Sequence[str]) -> list[str]:
+    """Paths as Spark takes them for just these files: it would read a name with ``[`` as a pattern."""
+    return [_PATTERN.sub(r"\\\1", path) for path in paths]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """CSV files with the same columns. ``headers``: the line with their names, by file that has it."""
+
+    names: tuple[str, ...]
+    paths: tuple[str, ...]
+    headers: Mapping[str, str]
+
+
+def layouts(paths: list[str], schema: StructType, columns: str, form: Format) -> list[Layout]:
+    """The files by the columns of their headers; a file without records may lack it.
+
+    ``columns``: whether a header has the schema's names ``in_order``, or is read ``by_name``. Raises
+    InputError naming file, expected and found names where it is otherwise.
+    """
+    with ThreadPoolExecutor(8) as pool:
+        lines = dict(zip(paths, pool.map(_first_line, paths), strict=True))
+    found: dict[tuple[str, ...], list[str]] = {}
+    for path, line in lines.items():
+        names = schema.names if line is None else _names(path, line, form)
+        check = _check_names if columns == "by_name" else _check_order
+        check(path, names, schema)
+        found.setdefault(tuple(names), []).append(path)
+    return [
+        Layout(names, tuple(own), {path: text for path in own if (text := lines[path]) is not None})
+        for names, own in found.items()
+    ]
+
+
+def _names(path: str, header: str, form: Format) -> list[str]:
+    reader = csv.reader(
+        [header],
+        delimiter=form.separator,
+        quotechar=form.quote or None,
+        escapechar=None if form.escape == form.quote else form.escape or None,
+        quoting=csv.QUOTE_MINIMAL if form.quote else csv.QUOTE_NONE,
+    )
+    try:
+        names = next(reader)
+    except csv.Error as exc:
+        raise InputError(
+            f"the header of {path}: expected the names of columns, found {len(header):,} "
+            f"characters that begin with {header[:_MOST_SHOWN]!r} ({exc}). Fix the file, or declare "
+            "the source with header=False"
+        ) from exc
+    repeated = sorted(name for name, times in Counter(names).items() if times > 1)
+    if repeated:
+        raise InputError(f"the header of {path} has {repeated[0]!r} twice: fix the file")
+    return names
+
+
+def _check_order(path: str, names: list[str], schema: StructType) -> None:
+    if names != schema.names:
+        way_out = ", or with columns='by_name'" if set(schema.names) & set(names) else ""
+        raise InputError(
+            f"the header of {path} is not the schema's names in order: expected "
+            f"{', '.join(schema.names)}; found {', '.join(names)}. Fix the file, or declare the "
+            f"source with header=False{way_out}"
+        )
+
+
+def _check_names(path: str, names: list[str], schema: StructType) -> None:
+    """Columns that are none of the schema's are ignored; one that may not be null must be there."""
+    missing = [one.name for one in schema.fields if not one.nullable and one.name not in names]
+    if missing or not set(names) & set(schema.names):
+        expected = f"NOT NULL column {missing[0]}" if missing else "a column of the schema"
+        raise InputError(
+            f"the header of {path}: expected {expected}, found {', '.join(names)}. Fix the file, "
+            "or the schema"
+        )
+    ignored = [name for name in names if name not in schema.names]
+    if ignored:
+        _log.warning("%s: columns not in the schema are ignored: %s", path, ", ".join(ignored))
+
+
+def check_parquet(paths: list[str], schema: StructType) -> None:
+    """Raise InputError unless every file has the schema's columns with its types, and Spark can read
+    them."""
+    with ThreadPoolExecutor(8) as pool:
+        read = partial(_parquet_schema, names=schema.names)
+        for path, found in zip(paths, pool.map(read, paths), strict=True):
+            check_columns(path, found, schema)
+
+
+def check_columns(where: str, found: StructType, schema: StructType) -> None:
+    """Raise InputError unless what was found has the schema's columns with its types. What may not be null is a
+    matter of each record."""
+    types = {field.name: field.dataType for field in found.fields}
+    for field in schema.fields:
+        if field.name not in types or nullable(types[field.name]) != nullable(field.dataType):
+            has = types[field.name].simpleString() if field.name in types else "no such column"
+            raise InputError(
+                f"{where}: expected column {field.name} of type {field.dataType.simpleString()}, found {has}"
+            )
+
+
+def opened(path: str) -> IO[bytes]:
+    """A file to read from, decompressed if its name says so."""
+    stream: IO[bytes] = fsspec.open(path, "rb", compression="infer").open()
+    return stream
+
+
+@contextmanager
+def opened_text(path: str) -> Iterator[Iterator[str]]:
+    """The lines of a file, which end as they do in it: with ``\\n``, ``\\r`` or both. Bytes that are not
+    UTF-8 stand in them as ``encoded`` makes them again."""
+    with (
+        opened(path) as stream,
+        io.TextIOWrapper(stream, "utf-8", "surrogateescape", newline="") as text,
+    ):
+        yield _without_mark(text)
+
+
+def encoded(line: str) -> bytes:
+    """The bytes of a line of ``opened_text``."""
+    return line.encode("utf-8", "surrogateescape")
+
+
+def _without_mark(lines: Iterator[str]) -> Iterator[str]:
+    first = next(lines, "").removeprefix("\ufeff")
+    if first:
+        yield first
+    yield from lines
+
+
+def _first_line(path: str) -> str | None:
+    """The first line that is not blank, without its end and byte order mark; None if there is none."""
+    try:
+        with opened_text(path) as lines:
+            line = next((one for one in lines if one.strip()), None)
+    except UNREADABLE as exc:
+        raise InputError(f"source file {path} cannot be read: {exc}") from exc
+    if line is None:
+        return None
+    try:
+        return encoded(line.rstrip("\r\n")).decode()
+    except UnicodeDecodeError as exc:
+        raise InputError(
+            f"the header of {path} is not UTF-8: convert the file, for example with iconv"
+        ) from exc
+
+
+def _parquet_schema(path: str, names: Sequence[str]) -> StructType:
+    """The columns of ``names`` as Spark reads them."""
+    try:
+        with opened(path) as stream, pq.ParquetFile(stream) as file:
+            metadata, arrow = file.metadata, file.schema_arrow
+    except UNREADABLE as exc:
+        raise InputError(f"source file {path} cannot be read as Parquet: {exc}") from exc
+    _check_codecs(path, metadata, names)
+    columns = [metadata.schema.column(number) for number in range(metadata.num_columns)]
+    physical = iter([column.physical_type for column in columns])
+    fields = []
+    for field in arrow:
+        # The leaves of all columns follow each other as their columns do.
+        own = iter([next(physical) for _ in range(_leaves(field.type))])
+        if field.name in names:
+            fields.append(StructField(field.name, _spark_type(path, field.name, field.type, own)))
+    return StructType(fields)
+
+
+def _leaves(kind: pa.DataType) -> int:
+    """The columns of Parquet that a column of Arrow is made of."""
+    parts = _parts(kind)
+    return sum(_leaves(part.type) for part in parts) if parts else 1
+
+
+def _parts(kind: pa.DataType) -> list[pa.Field]:
+    if pa.types.is_map(kind):
+        return [kind.key_field, kind.item_field]
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        return [kind.value_field]
+    return list(kind) if pa.types.is_struct(kind) else []
+
+
+def _check_codecs(path: str, metadata: pq.FileMetaData, names: Sequence[str]) -> None:
+    for group in range(metadata.num_row_groups):
+        for number in range(metadata.num_columns):
+            column = metadata.row_group(group).column(number)
+            whole = f"{column.path_in_schema}."
+            declared = any(whole.startswith(f"{name}.") for name in names)
+            if declared and column.compression in _NO_CODEC:
+                raise InputError(
+                    f"{path}: column {column.path_in_schema} is compressed with "
+                    f"{column.compression}, which Spark has no codec for: write the file with zstd "
+                    "or snappy"
+                )
+
+
+def _spark_type(path: str, name: str, kind: pa.DataType, physical: Iterator[str]) -> DataType:
+    """A column's type as Spark reads it. Raises InputError where it would not, with the way out.
+
+    ``physical``: the types of its leaves in the file.
+    """
+    parts = [_spark_type(path, f"{name}.{part.name}", part.type, physical) for part in _parts(kind)]
+    if pa.types.is_map(kind):
+        return MapType(parts[0], parts[1])
+    if pa.types.is_struct(kind):
+        names = [part.name for part in kind]
+        return StructType([StructField(*one) for one in zip(names, parts, strict=True)])
+    if parts:
+        return ArrayType(parts[0])
+    if next(physical) == "INT96":  # a moment in UTC, as Hive and Impala write it
+        return TimestampType()
+    if pa.types.is_dictionary(kind):  # as pandas writes categories; the file holds their values
+        kind = kind.value_type
+    if kind in _WIDENED:
+        return _WIDENED[kind]
+    if pa.types.is_timestamp(kind) and kind.unit == "ns":
+        raise InputError(
+            f"{path}: column {name} holds nanoseconds, which Spark does not read: write it "
+            "with microseconds, with pyarrow coerce_timestamps='us'"
+        )
+    try:
+        return from_arrow_type(kind)
+    except PySparkException as exc:
+        raise InputError(
+            f"{path}: column {name} is of type {kind}, which Spark does not read: "
+            "write it as another type"
+        ) from exc

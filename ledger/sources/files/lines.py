@@ -1,0 +1,332 @@
+"""Parse text into records without losing one: what does not parse keeps its bytes and a reason."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    IntegerType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from ledger.core.column_names import ERROR, RAW, RESERVED, check_names
+from ledger.errors import DeclarationError
+from ledger.sources.parsing import values
+from ledger.sources.parsing.fitting import kept
+
+CORRUPT = "_corrupt"
+_EXACT = "_corrupt_exact"
+NOT_UTF8 = "not UTF-8"
+UNCLOSED = "a quote is never closed"
+PARTED = (
+    "line breaks within quotes: declare the source with multiline=True if its records have them"
+)
+STRAY = (
+    "a quote within a value: double it and enclose the value in quotes, or declare "
+    "options={'quote': ''} if quotes mean nothing"
+)
+_END = "_end"  # what is put after a line of JSON, to see whether its reader gets there
+# Text of JSON in which each escaped half of a character has its other half.
+_PAIRED = r"(?s)^[^\\]*+(?:\\(?:[^u]|u(?![dD][89a-fA-F])|u[dD][89abAB]..\\u[dD][c-fC-F])[^\\]*+)*+$"
+_MOST_SHOWN = 200  # characters of a value in a reason; the raw record has all of it
+_MOST_FIELDS = 20_480  # of a record of CSV, if its schema has not more: Spark's reader raises then
+
+
+def check_schema(schema: StructType) -> None:
+    """Raise DeclarationError if a column has a name of the ledger, or one that Spark confuses."""
+    check_names("the schema has", schema.names, taken=RESERVED | {CORRUPT}, error=DeclarationError)
+
+
+@dataclass(frozen=True)
+class Format:
+    """How the records of a text are written.
+
+    ``names``: the columns of a CSV record, in its order; some may be none of the schema's.
+    ``multiline``: a value in quotes may hold line breaks.
+    """
+
+    format: str
+    schema: StructType
+    names: Sequence[str]
+    null_value: str | None
+    options: Mapping[str, str]
+    multiline: bool = False
+
+    @property
+    def quote(self) -> str:
+        """What encloses a value of a CSV record; empty: nothing does."""
+        return self.options.get("quote", '"')
+
+    @property
+    def escape(self) -> str:
+        """What comes before a quote within quotes. RFC 4180 doubles it."""
+        return self.options.get("escape", self.quote)
+
+    @property
+    def separator(self) -> str:
+        """What separates the values of a CSV record."""
+        return self.options.get("sep", ",")
+
+
+def parsed(lines: DataFrame, form: Format) -> DataFrame:
+    """``lines`` (``value``: string of raw bytes, and others) with ``value`` replaced by the schema's
+    columns, ``_raw`` (bytes) and ``_error``, both null where the record parsed.
+    """
+    given, names = lines.columns, form.schema.names
+    others = [name for name in given if name != "value"]
+    record = _record(form, values.parsed_type).alias("_record")
+    read = _barrier(lines.select(*given, record, _exact(form)))
+    typed = _barrier(read.select(*given, "_record", _EXACT, *_columns(form)))
+    texts = F.when(_misfits(form), _record(form, _as_text)).alias("_texts")
+    told = _barrier(typed.select("*", texts))
+    judged = _barrier(told.select(*given, *_named(names), _error(form)))
+    good = F.col("_error").isNull()
+    data = [
+        F.when(good, column).alias(name) for name, column in zip(names, _named(names), strict=True)
+    ]
+    raw = F.when(~good, F.col("value").cast("binary")).alias("_raw")
+    return judged.select(*others, *data, raw, "_error")
+
+
+def _named(names: Sequence[str]) -> list[Column]:
+    return [F.col(_quoted(name)) for name in names]
+
+
+def _columns(form: Format) -> list[Column]:
+    """The schema's columns; null where a value does not fit, or the file has no such column."""
+    made = []
+    for one in form.schema.fields:
+        column = F.lit(None).cast(kept(one.dataType))
+        if one.name in form.names:
+            read = F.col("_record")[one.name]
+            column = values.converted(read, one.dataType, form.format, form.options)
+        made.append(column.alias(one.name))
+    return made
+
+
+def is_unclosed(form: Format) -> Column:
+    """Whether a record failed, of which a quote does not close where the record ends."""
+    if not form.quote:
+        return F.lit(False)
+    return F.col(ERROR).isNotNull() & _unclosed(F.col(RAW).cast("string"), form)
+
+
+def _barrier(rows: DataFrame) -> DataFrame:
+    """The same rows. A condition on what is made of these columns is evaluated after them, and the
+    columns once: Spark would otherwise parse again in every filter, and in every use of a column."""
+    return rows.where(F.monotonically_increasing_id() >= 0)
+
+
+def _record(form: Format, kind: "values.Kind") -> Column:
+    """A record as a struct of its columns, each of the type that ``kind`` makes of its own, and the
+    whole text where one does not fit."""
+    types = {one.name: one.dataType for one in form.schema.fields}
+    # Columns that are none of the schema's are called otherwise: they may differ from it, or from
+    # the ledger's own, by nothing that Spark tells apart.
+    longest = "_" * max(map(len, [CORRUPT, *types]))
+    columns = [
+        StructField(name, kind(types[name], form.format))
+        if name in types
+        else StructField(f"{longest}{number}", StringType())
+        for number, name in enumerate(form.names)
+    ]
+    target = StructType([*columns, StructField(CORRUPT, StringType())])
+    if form.format == "json":
+        return F.from_json("value", target, _options(form))
+    csv = {
+        "escape": form.escape or "\0",
+        "multiLine": str(form.multiline).lower(),
+        "maxColumns": str(_most_fields(form)),
+    }
+    if form.null_value is not None:
+        csv["nullValue"] = form.null_value
+    ddl = ", ".join(f"{_quoted(one.name)} {one.dataType.simpleString()}" for one in target.fields)
+    return F.when(_few_fields(form), F.from_csv("value", ddl, {**csv, **_options(form)}))
+
+
+def _most_fields(form: Format) -> int:
+    return max(_MOST_FIELDS, len(form.names))
+
+
+def _few_fields(form: Format) -> Column:
+    """Whether Spark's reader takes a record: of one with more fields it raises, for the whole file."""
+    value, most = F.col("value"), _most_fields(form)
+    separator = re.escape(form.separator)
+    if not form.quote:
+        few = F.regexp_count(value, F.lit(separator)) < most
+    else:
+        field, _ = record_pattern(form)
+        few = value.rlike(f"(?s)^{field}(?:{separator}{field}){{0,{most - 1}}}+$")
+    return (F.octet_length(value) < most) | few
+
+
+def _options(form: Format) -> dict[str, str]:
+    own = {name: value for name, value in form.options.items() if name not in values.FORMATS}
+    return {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT, **own}
+
+
+def _exact(form: Format) -> Column:
+    """A record with its decimals as they are written where its reader may have made
+    other numbers of them."""
+    doubtful = values.inexact_texts(form.schema) if form.format == "json" else None
+    if doubtful is None:
+        return F.lit(None).alias(_EXACT)
+    exact = _record(form, values.exact_type)
+    return F.when(F.col("value").rlike(doubtful), exact).alias(_EXACT)
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _as_text(kind: DataType, format: str) -> DataType:
+    return StringType()
+
+
+def _error(form: Format) -> Column:
+    """Why a record does not parse, as ``_error``; null if it does."""
+    value = F.col("value")
+    malformed = f"malformed {form.format}: "
+    shape = _csv_shape(form) if form.format == "csv" else _json_shape(form)
+    missing = [
+        (F.col(_quoted(one.name)).isNull(), f"{one.name} is null")
+        for one in form.schema.fields
+        if not one.nullable
+    ]
+    problems = [
+        F.when(~F.is_valid_utf8(value), NOT_UTF8),
+        *(F.when(condition, malformed + reason) for condition, reason in shape),
+        F.concat(F.lit(malformed), _misfit(form)),
+        *(F.when(condition, malformed + reason) for condition, reason in missing),
+    ]
+    return F.coalesce(*problems).alias("_error")
+
+
+def _misfits(form: Format) -> Column:
+    """Whether a text is no record of the schema, or that of a column no value of its type."""
+    found = [
+        values.misfits(F.col("_record")[one.name], F.col(_quoted(one.name)), one.dataType)
+        for one in form.schema.fields
+        if one.name in form.names and not values.plain(one.dataType)
+    ]
+    found += [_inexact(one) for one in form.schema.fields if _is_exact(form, one)]
+    return reduce(lambda one, other: one | other, found, F.col("_record")[CORRUPT].isNotNull())
+
+
+def _misfit(form: Format) -> Column:
+    """What is wrong with a record that has ``_texts``: the first column whose value does not fit,
+    what is expected and what is found. Null if all is well."""
+    texts = F.col("_texts")
+    found = []
+    for one in form.schema.fields:
+        if one.name not in form.names:
+            continue
+        text, made = texts[one.name], F.col(_quoted(one.name))
+        wrong = made.isNull()
+        if not values.plain(one.dataType):
+            wrong |= values.misfits(F.col("_record")[one.name], made, one.dataType)
+        if _is_exact(form, one):
+            wrong |= _inexact(one)
+        if form.format == "json" and isinstance(one.dataType, ArrayType | MapType | StructType):
+            wrong |= _has_misfit(form, text, one.dataType)
+        expected = F.lit(f"{one.name}: expected {one.dataType.simpleString()}, found ")
+        shown = F.left(text, F.lit(_MOST_SHOWN))
+        found.append(F.when(text.isNotNull() & wrong, F.concat(expected, shown)))
+    declared = form.schema.simpleString().removeprefix("struct<").removesuffix(">")
+    other = F.when(F.col("_record")[CORRUPT].isNotNull(), f"expected {declared}")
+    return F.coalesce(F.when(texts[CORRUPT].isNotNull(), _not_a_record(form)), *found, other)
+
+
+def _is_exact(form: Format, field: StructField) -> bool:
+    """Whether what was read exactly tells more of a field."""
+    return form.format == "json" and any(values.decimals(field.dataType))
+
+
+def _inexact(field: StructField) -> Column:
+    exact = F.col(_EXACT)
+    made = F.col(_quoted(field.name))
+    return exact.isNotNull() & values.inexact(exact[field.name], made, field.dataType)
+
+
+def _has_misfit(form: Format, text: Column, kind: DataType) -> Column:
+    """Whether a part of a field's JSON is not of its type; Spark leaves it out, and says so of the
+    whole record alone."""
+    field = StructField("value", values.parsed_type(kind, form.format))
+    target = StructType([field, StructField(CORRUPT, StringType())])
+    alone = F.concat(F.lit('{"value":'), text, F.lit("}"))
+    return F.from_json(alone, target, _options(form))[CORRUPT].isNotNull()
+
+
+def _not_a_record(form: Format) -> Column:
+    if form.format == "json":
+        return F.lit(f"expected one object with {', '.join(form.names)}, found something else")
+    value, quote = F.col("value"), form.quote
+    if quote:
+        quoted = f"{re.escape(quote)}[^{re.escape(quote)}]*{re.escape(quote)}"
+        value = F.regexp_replace(value, quoted, "")
+    found = F.regexp_count(value, F.lit(re.escape(form.separator))) + 1
+    return F.concat(F.lit(f"expected {len(form.names)} fields, found "), found.cast("string"))
+
+
+def _csv_shape(form: Format) -> list[tuple[Column, str]]:
+    """What is wrong with a record's quotes, or with how many fields it has, each with its reason."""
+    value = F.col("value")
+    breaks = F.contains(value, F.lit("\n")) | F.contains(value, F.lit("\r"))
+    parted = [] if form.multiline else [(breaks, PARTED)]
+    found = f"expected {len(form.names)} fields, found more than {_most_fields(form):,}"
+    many = [(~_few_fields(form), found)]
+    if not form.quote:
+        return [*parted, *many]
+    return [*parted, (_unclosed(value, form), UNCLOSED), (_broken(value, form), STRAY), *many]
+
+
+def _broken(value: Column, form: Format) -> Column:
+    """Whether quotes stand where none may be."""
+    field, _ = record_pattern(form)
+    whole = value.rlike(f"(?s)^{field}(?:{re.escape(form.separator)}{field})*+$")
+    return F.contains(value, F.lit(form.quote)) & ~whole
+
+
+def _unclosed(value: Column, form: Format) -> Column:
+    field, opened = record_pattern(form)
+    begun = value.rlike(f"(?s)^(?:{field}{re.escape(form.separator)})*+{opened}$")
+    return _broken(value, form) & begun
+
+
+def record_pattern(form: Format) -> tuple[str, str]:
+    """Two patterns, for Java and Python alike: a whole field, and one whose quote does not close."""
+    quote, separator = re.escape(form.quote), re.escape(form.separator)
+    if form.escape and form.escape != form.quote:
+        escape = re.escape(form.escape)
+        within = f"[^{quote}{escape}]*+(?:{escape}.[^{quote}{escape}]*+)*+"
+    else:
+        within = f"[^{quote}]*+(?:{quote}{quote}[^{quote}]*+)*+"
+    return f"(?:{quote}{within}{quote}|[^{quote}{separator}]*+)", f"{quote}{within}"
+
+
+def _json_shape(form: Format) -> list[tuple[Column, str]]:
+    """Whether a line is one object, and nothing else, of whole characters."""
+    value = F.col("value")
+    # from_json reads the first value of a line and forgets what follows it. Where the first brace
+    # that closes is the last character nothing follows; else the line is parsed again, with an
+    # object behind it that has to be the second of the two.
+    ends = F.instr(value, "}") == F.length(F.rtrim(value))
+    two = F.concat(F.lit("["), value, F.lit(f',{{"{_END}":1}}]'))
+    end = StructType([StructField(_END, IntegerType())])
+    read = F.from_json(two, ArrayType(end), _options(form))
+    single = (F.size(read) == 2) & (F.get(read, F.lit(1))[_END] == 1)
+    alone = F.when(ends, F.lit(True)).otherwise(F.coalesce(single, F.lit(False)))
+    well_formed = alone & F.ltrim(value).startswith("{")
+    halved = F.contains(value, F.lit("\\u")) & ~value.rlike(_PAIRED)
+    return [
+        (~well_formed, "expected one object, found something else or more"),
+        (halved, "half of a character: expected two \\u escapes, found one of them"),
+    ]

@@ -1,0 +1,138 @@
+"""What lies where a source points: its files, their age and content, and how many records they hold."""
+
+import hashlib
+import zlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+from ledger.errors import InputError
+from ledger.sources.files.source import FileSource
+
+SMALL = 1 << 20  # bytes up to which a file's content is read to tell whether it is new
+# What reading a file raises that is damaged, gone, or not what its name says.
+UNREADABLE = (OSError, EOFError, ValueError, zlib.error)
+_CHUNK = 1 << 20
+# What Spark would take for text, or not decompress: by name, as it chooses how to read.
+_ARCHIVES = (".zip", ".7z", ".rar", ".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".xz", ".br")
+
+
+@dataclass(frozen=True)
+class FoundFile:
+    """A file as it was found. ``digest``: SHA-256 of its content, of small files only."""
+
+    path: str
+    bytes: int
+    modified_at: datetime
+    digest: str | None = None
+
+
+def list_files(pattern: str) -> list[FoundFile]:
+    """Files that the glob matches, by path; hidden ones and those beginning with ``_`` are left
+    out.
+
+    Raises InputError for an archive, of which Spark would read the packed bytes.
+    """
+    import fsspec
+
+    fs, path = fsspec.core.url_to_fs(pattern)
+    found = fs.glob(path, detail=True)
+    shown = []
+    for name, info in sorted(found.items()):
+        if info["type"] == "file" and not name.rsplit("/", 1)[-1].startswith((".", "_")):
+            full = fs.unstrip_protocol(name) if "://" in pattern else name
+            _require_readable(full)
+            shown.append(FoundFile(full, int(info["size"]), _modified(fs, name, info)))
+    return shown
+
+
+def _require_readable(path: str) -> None:
+    if path.lower().endswith(_ARCHIVES):
+        raise InputError(
+            f"source file {path} is an archive, or compressed in a way that Spark does not read: "
+            "unpack it beside, "
+            "or compress it as .gz, .bz2 or .zst, and let the path match only that"
+        )
+
+
+def find_files(name: str, source: FileSource, path: str) -> list[str]:
+    """The files that ``path`` matches. Raises InputError if there is none and one is due."""
+    paths = [file.path for file in list_files(path)]
+    if not paths and not source.allow_missing:
+        raise InputError(
+            f"source {name!r}: no file matches {path}. Bring the file and run this again, "
+            "or declare it with allow_missing=True"
+        )
+    return paths
+
+
+def look_at(path: str) -> FoundFile | None:
+    """The file as it is now; None if it is gone."""
+    import fsspec
+
+    fs, name = fsspec.core.url_to_fs(path)
+    try:
+        info = fs.info(name)
+    except FileNotFoundError:
+        return None
+    return FoundFile(path, int(info["size"]), _modified(fs, name, info))
+
+
+def with_digests(files: list[FoundFile]) -> list[FoundFile]:
+    """The files, the small ones with the digest of their content."""
+    with ThreadPoolExecutor(8) as pool:
+        return list(pool.map(_with_digest, files))
+
+
+def most_records(file: FoundFile, format: str) -> int:
+    """At least as many records as the file can hold: a Parquet footer's rows, or lines of text."""
+    try:
+        if format == "parquet":
+            import fsspec
+            import pyarrow.parquet as pq
+
+            with fsspec.open(file.path, "rb") as stream:
+                return int(pq.ParquetFile(stream).metadata.num_rows)
+        lines, last = 0, b"\n"
+        for chunk in _chunks(file.path, "infer"):
+            ends = chunk.count(b"\n") + chunk.count(b"\r") - chunk.count(b"\r\n")
+            lines, last = lines + ends, chunk[-1:]
+        return lines + (last not in b"\r\n")
+    except UNREADABLE as exc:
+        raise InputError(f"source file {file.path} cannot be read: {exc}") from exc
+
+
+def _modified(fs: Any, name: str, info: dict[str, Any]) -> datetime:
+    """Modification time; the epoch where the file system knows none."""
+    moment = info.get("mtime") or info.get("LastModified") or info.get("last_modified")
+    if moment is None:
+        try:
+            moment = fs.modified(name)
+        except NotImplementedError:
+            moment = 0.0
+    if isinstance(moment, int | float):
+        moment = datetime.fromtimestamp(moment, UTC)
+    made: datetime = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return made
+
+
+def _with_digest(file: FoundFile) -> FoundFile:
+    if file.bytes > SMALL:
+        return file
+    digest = hashlib.sha256()
+    try:
+        for chunk in _chunks(file.path, None):
+            digest.update(chunk)
+    except OSError as exc:
+        raise InputError(f"source file {file.path} cannot be read: {exc}") from exc
+    return replace(file, digest=digest.hexdigest())
+
+
+def _chunks(path: str, compression: str | None) -> Iterator[bytes]:
+    import fsspec
+
+    with fsspec.open(path, "rb", compression=compression) as stream:
+        yield from iter(partial(stream.read, _CHUNK), b"")

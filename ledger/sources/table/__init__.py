@@ -1,0 +1,1 @@
+"""A table of a database as a source, read by a cursor that grows."""

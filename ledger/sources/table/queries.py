@@ -1,0 +1,314 @@
+"""Statements on the tables that pipelines read: how far is safe, how much at once, and the rows."""
+
+import time
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import Connection, Row
+
+from ledger.errors import InputError, IntegrityError, NotReadyError
+from ledger.sources.table.connection import SourceTable, asking, connected, find_table
+from ledger.sources.table.moments import MomentForm, moment_form
+from ledger.sources.table.source import TableSource
+from ledger.sources.table.writers import (
+    POLL_SECONDS,
+    Relations,
+    Running,
+    clock,
+    find_relations,
+    outwait,
+    transactions,
+    writers,
+)
+
+Value = int | Decimal | date | str  # a datetime is a date
+Range = tuple[Value | None, Value]
+
+ROWS_PER_FETCH = 10_000
+
+
+def safe_bound(source: TableSource, now: datetime, wait_seconds: float = 30) -> Value | None:
+    """The greatest cursor value at or below which no row can appear any more; None: no row is safe.
+
+    Rows up to it must be read by a later transaction. Waits up to ``wait_seconds`` for transactions
+    that run on the source; call it outside of any transaction on that database, or it waits for the
+    caller. ``now``: an aware moment, from which ``lag`` counts back.
+
+    Raises NotReadyError when a transaction may still bring such rows, InputError when the cursor
+    cannot tell what is new, UnavailableError when the database does not answer.
+    """
+    with connected(source) as connection:
+        with asking(connection):
+            table = find_table(connection, source, [source.cursor])
+            form = moment_form(connection, table)
+            limit = _lagging(table, form, now)
+            _refuse_nulls(connection, table)
+            relations, blind = _sight(connection, table, form)
+        if relations is not None and form is None:
+            return _numbered(connection, table, relations, wait_seconds)
+        if relations is not None and form is not None:
+            return _timed(connection, table, relations, form, limit, wait_seconds)
+        if blind is not None and limit is None:
+            raise InputError(
+                f"{source.shown}: {blind}, so how far the rows are complete is unknown: declare a "
+                'cursor that is a moment, and a lag such as lag="10m" that no transaction outlasts'
+            )
+        with asking(connection):
+            return _greatest(connection, table, limit)
+
+
+def reach(
+    source: TableSource, after: Value | None, bound: Value | None, most: int | None
+) -> Value | None:
+    """How far at most ``most`` rows reach, of those with ``after`` < cursor <= ``bound``; None: there are
+    none.
+
+    ``after`` None: from the start; ``most`` None: no limit. Rows with one value stay together: if the
+    first value has more than ``most``, they reach as far as that.
+    """
+    if bound is None:
+        return None
+    with _table(source) as (connection, table):
+        within = _between(table, after, bound)
+        first = connection.execute(sa.select(sa.func.min(table.cursor)).where(*within)).scalar()
+        if first is None or most is None:
+            return None if first is None else bound
+        ordered = sa.select(table.cursor).where(*within).order_by(table.cursor)
+        beyond = connection.execute(ordered.offset(most).limit(1)).scalar()
+        if beyond is None:
+            return bound
+        below = sa.select(sa.func.max(table.cursor)).where(*within, table.cursor < beyond)
+        reached = connection.execute(below).scalar()
+        return _checked(source, first if reached is None else reached)
+
+
+def slices(source: TableSource, after: Value | None, bound: Value, parts: int) -> list[Range]:
+    """At most ``parts`` ranges (after, upto] of about equal rows, in order, together (after, bound].
+
+    Rows with one cursor value are in one range.
+    """
+    with _table(source) as (connection, table):
+        number = sa.func.ntile(parts).over(order_by=table.cursor).label("part")
+        cut = sa.select(table.cursor.label("value"), number).where(*_between(table, after, bound))
+        parted = cut.subquery()
+        statement = (
+            sa.select(sa.func.max(parted.c.value)).group_by(parted.c.part).order_by(parted.c.part)
+        )
+        ends = list(dict.fromkeys(connection.execute(statement).scalars()))[:-1]
+    starts = [after, *ends]
+    return list(zip(starts, [*ends, bound], strict=True))
+
+
+def claimed_ranges(source: TableSource, claimed: Row[Any]) -> list[Range]:
+    """The rows that a batch has claimed, cut into ranges that are read in parallel."""
+    if claimed.claimed_upto is None:
+        return []
+    after = claimed.claimed_after and from_text(claimed.claimed_after)
+    return slices(source, after, from_text(claimed.claimed_upto), source.partitions)
+
+
+def require_columns(source: TableSource, columns: Sequence[str]) -> None:
+    """Raise InputError unless the table is there and has these columns."""
+    with connected(source) as connection, asking(connection):
+        find_table(connection, source, columns)
+
+
+def rows(
+    source: TableSource, columns: Sequence[str], after: Value | None, upto: Value
+) -> Generator[Sequence[Sequence[Any]], None, None]:
+    """The rows with ``after`` < cursor <= ``upto``, streamed in lists, as the driver gives them."""
+    with connected(source, stream=True) as connection:
+        table = find_table(connection, source, [*columns, source.cursor])
+        raw: list[sa.ColumnClause[Any]] = [sa.column(name) for name in columns]
+        statement = sa.select(*raw).select_from(table.clause).where(*_between(table, after, upto))
+        streamed = connection.execution_options(stream_results=True, yield_per=ROWS_PER_FETCH)
+        yield from streamed.execute(statement).partitions()
+
+
+def to_text(value: Value) -> str:
+    """A cursor value as the ledger keeps it: its kind and the value, as in ``int:42``."""
+    if isinstance(value, datetime):
+        if value.tzinfo is None:
+            return f"datetime:{value.isoformat()}"
+        return f"datetime:{value.astimezone(UTC).isoformat()}"
+    if isinstance(value, date):
+        return f"date:{value.isoformat()}"
+    if isinstance(value, Decimal | int) and not isinstance(value, bool):
+        return f"{'int' if isinstance(value, int) else 'decimal'}:{value}"
+    if isinstance(value, str):
+        return f"str:{value}"
+    raise TypeError(f"{type(value).__name__} is no type of a cursor's value")
+
+
+def from_text(text: str) -> Value:
+    """The value of ``to_text``. Raises IntegrityError when the text is none of those."""
+    kinds = {
+        "int": int,
+        "decimal": Decimal,
+        "date": date.fromisoformat,
+        "datetime": datetime.fromisoformat,
+        "str": str,
+    }
+    kind, colon, rest = text.partition(":")
+    try:
+        if not colon:
+            raise KeyError(kind)
+        value: Value = kinds[kind](rest)  # type: ignore[operator]
+        return value
+    except (KeyError, ValueError, InvalidOperation) as exc:
+        raise IntegrityError(
+            f"cursor value {text!r} in the ledger: expected one such as int:42 or "
+            "datetime:2026-01-31T00:00:00+00:00"
+        ) from exc
+
+
+def _lagging(table: SourceTable, form: MomentForm | None, now: datetime) -> Value | None:
+    """The greatest value that ``lag`` allows; None without one."""
+    lag = table.source.lag_seconds
+    if lag is None:
+        return None
+    if form is None:
+        raise InputError(
+            f"{table.source.shown}: lag {table.source.lag!r} needs a cursor that is a moment, found "
+            f"{table.source.cursor!r} of type {table.declared[table.source.cursor]}: leave out the "
+            "lag, or choose another cursor"
+        )
+    return form.at(now - timedelta(seconds=lag))
+
+
+def _refuse_nulls(connection: Connection, table: SourceTable) -> None:
+    if table.source.cursor in table.required:
+        return
+    without = _count(connection, table, table.cursor.is_(None))
+    if without:
+        raise InputError(
+            f"{table.source.shown}: {without} row(s) have no value in the cursor "
+            f"{table.source.cursor!r} and would never be read: give them one and make the column "
+            "NOT NULL, or choose another cursor"
+        )
+
+
+def _sight(
+    connection: Connection, table: SourceTable, form: MomentForm | None
+) -> tuple[Relations | None, str | None]:
+    """What writers lock, where that is seen; else why not, unless it does not matter."""
+    dialect = connection.dialect.name
+    if dialect == "postgresql":
+        relations = find_relations(connection, table)
+        return (relations, None) if relations.blind is None else (None, relations.blind)
+    if dialect == "sqlite" and form is None:
+        return None, None  # it has one writer at a time: what comes later is greater
+    return None, f"the running transactions of {dialect} are not seen"
+
+
+def _numbered(
+    connection: Connection, table: SourceTable, relations: Relations, wait_seconds: float
+) -> Value | None:
+    """Whoever drew a value below the greatest one visible holds a lock by now, or has ended."""
+    with asking(connection):
+        top = _greatest(connection, table, None)
+    if top is None:
+        return None
+    left = outwait(connection, lambda: writers(connection, relations), wait_seconds)
+    if left:
+        raise _not_ready(table, left)
+    return top
+
+
+def _timed(
+    connection: Connection,
+    table: SourceTable,
+    relations: Relations,
+    form: MomentForm,
+    limit: Any,
+    wait_seconds: float,
+) -> Value | None:
+    """Whoever began before the greatest moment visible still shows, or has ended."""
+    with asking(connection):
+        past: Any = form.past(clock(connection))
+    limit = past if limit is None else min(limit, past)
+    time.sleep(POLL_SECONDS)  # one that has just begun does not show at once
+    with asking(connection):
+        top: Any = _greatest(connection, table, limit)
+    if top is None:
+        return None
+
+    def earlier() -> list[Running]:
+        found = transactions(connection, relations)
+        return [one for one in found if one.started is None or form.before(one.started) < top]
+
+    left = outwait(connection, earlier, wait_seconds)
+    if any(one.started is None for one in left):
+        raise _not_ready(table, [one for one in left if one.started is None])
+    if not left:
+        return _checked(table.source, top)
+    with asking(connection):
+        return _greatest(
+            connection, table, min(form.before(one.started) for one in left if one.started)
+        )
+
+
+def _not_ready(table: SourceTable, left: list[Running]) -> NotReadyError:
+    hint = ""
+    if any(one.started is None and one.pid is not None for one in left):
+        hint = ". Grant pg_read_all_stats to this user so that it sees when they began"
+    return NotReadyError(
+        f"{table.source.shown}: {len(left)} transaction(s) may still bring rows below those that "
+        f"are visible ({', '.join(str(one) for one in left)}): nothing was taken, the next run takes "
+        f"the rows; end a transaction that hangs{hint}"
+    )
+
+
+def _greatest(connection: Connection, table: SourceTable, limit: Any) -> Value | None:
+    """The greatest cursor value, at most ``limit`` if there is one."""
+    found = sa.func.max(table.cursor)
+    statement = sa.select(found)
+    if limit is not None:
+        if not table.typed:
+            limit = _as_stored(table, connection.execute(statement).scalar(), limit)
+        statement = statement.where(table.cursor <= limit)
+    top = connection.execute(statement).scalar()
+    return None if top is None else _checked(table.source, top)
+
+
+def _as_stored(table: SourceTable, top: object, limit: date) -> str:
+    """A moment as the text that SQLite's rows hold, which differ in what stands before the time."""
+    if top is not None and not isinstance(top, str):
+        raise InputError(
+            f"{table.source.shown}: expected moments as text in cursor {table.source.cursor!r}, "
+            f"found {top!r}: choose another cursor, or store the text of datetime.isoformat()"
+        )
+    if not isinstance(limit, datetime):
+        return limit.isoformat()
+    return limit.isoformat("T" if top and top[10:11] == "T" else " ", "microseconds")
+
+
+def _checked(source: TableSource, value: object) -> Value:
+    """The value, if it can be told from greater ones and kept in the ledger."""
+    known = isinstance(value, int | Decimal | date | str) and not isinstance(value, bool)
+    if not known or (isinstance(value, Decimal) and not value.is_finite()):
+        raise InputError(
+            f"{source.shown}: cursor {source.cursor!r} has the value {value!r}: expected an integer, "
+            "a finite numeric, a date, a timestamp or text: correct the row or choose another cursor"
+        )
+    return value  # type: ignore[return-value]
+
+
+def _between(table: SourceTable, after: Value | None, upto: Value) -> list[sa.ColumnElement[bool]]:
+    above = [] if after is None else [table.cursor > after]
+    return [*above, table.cursor <= upto]
+
+
+def _count(connection: Connection, table: SourceTable, *where: sa.ColumnElement[bool]) -> int:
+    statement = sa.select(sa.func.count()).select_from(table.clause).where(*where)
+    return int(connection.execute(statement).scalar_one())
+
+
+@contextmanager
+def _table(source: TableSource) -> Iterator[tuple[Connection, SourceTable]]:
+    with connected(source) as connection, asking(connection):
+        yield connection, find_table(connection, source, [source.cursor])

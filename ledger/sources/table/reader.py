@@ -1,0 +1,125 @@
+"""Reads what a TableSource declares: ranges of a table's cursor, one Spark task each."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
+
+from ledger.core.column_names import ERROR, MESSAGE, RAW
+from ledger.errors import InputError, LedgerError, UnavailableError
+from ledger.sources.files import lines
+from ledger.sources.files.reader import aligned, struct
+from ledger.sources.parsing.fitting import Fitting, from_raw, of_table, raw
+from ledger.sources.table import queries as source_tables
+from ledger.sources.table.queries import Range
+from ledger.sources.table.source import TableSource
+
+_OWN = [StructField(RAW, BinaryType()), StructField(ERROR, StringType())]
+_FAILURES: dict[str, type[LedgerError]] = {
+    kind.__name__: kind for kind in (InputError, UnavailableError)
+}
+
+
+class TableReader:
+    """Reads one table. Raises DeclarationError when the schema lacks the cursor or cannot be read."""
+
+    def __init__(self, spark: SparkSession, source: TableSource):
+        self._spark = spark
+        self._source = source
+        self.schema = struct(source.schema)
+        lines.check_schema(self.schema)
+        source.require_cursor(self.schema.names)
+        self._fitting = of_table(self.schema)
+        # A record that does not fit has nulls in every column.
+        nullable = [StructField(field.name, field.dataType) for field in self.schema.fields]
+        self._records = StructType([*nullable, *_OWN])
+
+    def records(self, ranges: Sequence[Range]) -> DataFrame:
+        """The rows of ``ranges``: the schema's columns, ``_raw`` and ``_error``; one task a range.
+
+        Lazy, but for the check of the columns. Each task connects by itself; the address travels
+        in its closure. Raises InputError when the table or a column is missing.
+        """
+        source_tables.require_columns(self._source, self.schema.names)
+        if not ranges:
+            return self._spark.createDataFrame([], self._records)
+        address = self._source.address.render_as_string(hide_password=False)
+        task = partial(
+            _read,
+            replace(self._source, url=address),
+            self.schema.names,
+            self._fitting,
+            list(ranges),
+        )
+        numbers = self._spark.range(0, len(ranges), 1, len(ranges))
+        return numbers.mapInArrow(task, self._records)
+
+    def repeated_headers(self) -> None:
+        """A table has no headers."""
+        return
+
+    def by_file(self, stored: DataFrame) -> bool:
+        """A table has no lines."""
+        return False
+
+    def parse_again(self, stored: DataFrame) -> DataFrame:
+        """Stored records with ``_message``, in today's schema; what did not fit is fitted to it.
+
+        A value that does not fit today's type fails its record.
+        """
+        good = aligned(stored.where(F.col(ERROR).isNull()), self.schema)
+        spoilt = stored.where(F.col(ERROR).isNotNull()).select(MESSAGE, RAW)
+        shape = StructType([StructField(MESSAGE, LongType()), *self._records.fields])
+        task = partial(_fit_again, self.schema.names, self._fitting)
+        return good.unionByName(spoilt.mapInArrow(task, shape))
+
+
+def table_failure(exc: BaseException) -> LedgerError | None:
+    """The error of the source's database, if it is what failed a task; None for any other."""
+    for name, said in re.findall(r"ledger\.errors\.(\w+): (.*)", str(exc)):
+        if name in _FAILURES:
+            return _FAILURES[name](said.strip())
+    return None
+
+
+def _read(
+    source: TableSource,
+    names: Sequence[str],
+    fitting: Fitting,
+    ranges: Sequence[Range],
+    numbers: Iterator[pa.RecordBatch],
+) -> Iterator[pa.RecordBatch]:
+    """One task: the rows of the ranges whose numbers it is given."""
+    for batch in numbers:
+        for number in batch.column(0).to_pylist():
+            for part in source_tables.rows(source, names, *ranges[number]):
+                columns, errors = fitting.fit(part)
+                spoilt = [
+                    None if error is None else raw(names, row)
+                    for row, error in zip(part, errors, strict=True)
+                ]
+                yield pa.RecordBatch.from_arrays(
+                    [*columns, *_marks(spoilt, errors)], [*names, RAW, ERROR]
+                )
+
+
+def _fit_again(
+    names: Sequence[str], fitting: Fitting, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Records as JSON that did not fit when they were read."""
+    for batch in batches:
+        stored = batch.column(1).to_pylist()
+        columns, errors = fitting.fit([from_raw(names, one) for one in stored])
+        spoilt = [None if error is None else one for one, error in zip(stored, errors, strict=True)]
+        yield pa.RecordBatch.from_arrays(
+            [batch.column(0), *columns, *_marks(spoilt, errors)], [MESSAGE, *names, RAW, ERROR]
+        )
+
+
+def _marks(spoilt: list[bytes | None], errors: list[str | None]) -> list[pa.Array]:
+    return [pa.array(spoilt, pa.binary()), pa.array(errors, pa.string())]

@@ -1,0 +1,147 @@
+"""The declaration of a table that is read by a cursor."""
+
+import os
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from sqlalchemy.engine import URL
+from sqlalchemy.exc import ArgumentError
+
+from ledger.core.durations import seconds
+from ledger.errors import ConfigurationError, DeclarationError
+from ledger.store import addresses
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+_FROM_ENVIRONMENT = "env:"
+
+
+@dataclass(frozen=True)
+class _Table:
+    # Not in the repr: it may hold a password, and a repr ends up in logs.
+    url: str = field(repr=False)
+    table: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class _TableOptions:
+    cursor: str
+    schema: "StructType | str"
+    lag: str | float | timedelta | None = None
+    partitions: int = 2
+
+
+@dataclass(frozen=True)
+class TableSource(_TableOptions, _Table):
+    """A table of a database, read incrementally: each run takes the rows that came since the last.
+
+    ``url``: an SQLAlchemy URL, or ``env:NAME``, the environment variable that holds it wherever it
+    is used. ``table``: its name, or ``schema.table``. ``cursor``: a column of the schema whose value
+    the database sets and that grows with every insert: a sequence, or the moment of the insert (one
+    without time zone is taken to be UTC). ``schema``: a StructType or a DDL string, the columns to
+    read; a record that does not fit fails, it is never dropped. ``lag``: how far the reading stays
+    behind now, in seconds, as text such as ``"10m"`` or a timedelta; only for a cursor that is a
+    moment. It is needed where running transactions cannot be seen, and where clients set the
+    moment. ``partitions``: the slices that are read in parallel.
+
+    Raises DeclarationError on an empty or impossible argument.
+    """
+
+    def __post_init__(self) -> None:
+        _require_text("url", self.url, "an SQLAlchemy URL or env:NAME")
+        _require_text("table", self.table, "a name such as orders or shop.orders")
+        _require_text("cursor", self.cursor, "a column that grows with every insert")
+        if self.url.startswith(_FROM_ENVIRONMENT):
+            _require_text("url", self.url.removeprefix(_FROM_ENVIRONMENT), "a name behind env:")
+        else:
+            _parsed(self.url, DeclarationError, f"the url of table {self.table!r}")
+        if not all(self.table.split(".")) or self.table.count(".") > 1:
+            raise DeclarationError(f"table {self.table!r}: expected a name or schema.table")
+        if isinstance(self.schema, str):
+            _require_text("schema", self.schema, "a StructType or a DDL string")
+        else:
+            self.require_cursor(self.schema.names)
+        if self.lag is not None and not self.lag_seconds:
+            raise DeclarationError(f"lag {self.lag!r} of {self.table!r}: expected more than 0")
+        whole = isinstance(self.partitions, int) and not isinstance(self.partitions, bool)
+        if not whole or self.partitions < 1:
+            raise DeclarationError(
+                f"partitions {self.partitions!r} of {self.table!r}: expected 1 or more"
+            )
+
+    def require_cursor(self, columns: list[str]) -> None:
+        """Raise DeclarationError unless the cursor is one of the schema's columns."""
+        if self.cursor not in columns:
+            raise DeclarationError(
+                f"cursor {self.cursor!r} of {self.table!r}: expected a column of the schema "
+                f"({', '.join(columns)}): add it to the schema"
+            )
+
+    @property
+    def address(self) -> URL:
+        """The database's URL, with its password; never to be shown.
+
+        Raises ConfigurationError when the environment variable is not set or holds no URL.
+        """
+        if not self.url.startswith(_FROM_ENVIRONMENT):
+            return addresses.parsed(self.url)
+        name = self.url.removeprefix(_FROM_ENVIRONMENT)
+        if not os.environ.get(name):
+            raise ConfigurationError(
+                f"environment variable {name} is not set: expected the URL of the database of "
+                f"table {self.table!r}"
+            )
+        return _parsed(os.environ[name], ConfigurationError, f"environment variable {name}")
+
+    @property
+    def shown(self) -> str:
+        """The URL, less password and options, and the table: for messages and the ledger."""
+        try:
+            bare = URL.create(*self._place()).render_as_string(hide_password=False)
+        except ConfigurationError:
+            bare = self.url
+        return f"{bare}#{self.table}"
+
+    def _place(self) -> tuple[str, str | None, None, str | None, int | None, str | None]:
+        url = self.address
+        return (url.drivername, url.username, None, url.host, url.port, url.database)
+
+    @property
+    def lag_seconds(self) -> float | None:
+        """``lag`` in seconds. Raises DeclarationError when it is no duration, or below 0."""
+        if self.lag is None:
+            return None
+        lag = seconds(self.lag)
+        if not 0 <= lag < float("inf"):
+            raise DeclarationError(f"lag {self.lag!r} of {self.table!r}: expected more than 0")
+        return lag
+
+    @property
+    def schema_name(self) -> str | None:
+        """The database schema before the table's name; None: the connection's default."""
+        before, dot, _ = self.table.rpartition(".")
+        return before if dot else None
+
+    @property
+    def table_name(self) -> str:
+        """The table's name alone."""
+        return self.table.rpartition(".")[2]
+
+
+def _require_text(name: str, value: object, expected: str) -> None:
+    if not isinstance(value, str) or not value.strip():
+        # A url is not shown, whatever it is: it may hold a password.
+        found = "" if name == "url" else f", found {value!r}"
+        raise DeclarationError(f"{name} of a TableSource: expected {expected}{found}")
+
+
+def _parsed(url: str, error: type[ConfigurationError | DeclarationError], what: str) -> URL:
+    """The URL; the driver's own words about a bad one are left out, as they may quote it."""
+    try:
+        return addresses.parsed(url)
+    except (ArgumentError, ValueError):
+        raise error(
+            f"{what} is not a URL such as postgresql+psycopg2://user@host/database"
+        ) from None

@@ -1,0 +1,210 @@
+"""Transactions of a PostgreSQL source that may still bring rows, as its lock table shows them.
+
+An insert locks its table before it draws a value of a sequence, and drawing locks the sequence;
+both locks last until the transaction has ended. A transaction that holds neither draws greater
+values than all that are visible. A moment is the start of its transaction, whenever that takes
+the lock: there every transaction counts that began before.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection, text
+
+from ledger.errors import InputError
+from ledger.sources.table.connection import APPLICATION, SourceTable, asking
+
+POLL_SECONDS = 0.2
+_BY_CODE_POINT = ("C", "POSIX", "ucs_basic", "C.UTF-8", "C.utf8", "pg_c_utf8")
+
+_HERE = "(SELECT oid FROM pg_database WHERE datname = current_database())"
+_HOLDERS = f"""
+    SELECT DISTINCT l.virtualtransaction AS transaction, l.pid, a.xact_start AS started,
+           (SELECT min(p.gid) FROM pg_locks x JOIN pg_prepared_xacts p ON p.transaction = x.transactionid
+            WHERE l.pid IS NULL AND x.virtualtransaction = l.virtualtransaction) AS gid
+    FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid
+    WHERE l.locktype = 'relation' AND l.database = {_HERE} AND l.granted
+      AND l.relation = ANY (cast(:relations AS oid[]))
+      AND l.mode IN ('RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')
+      AND l.pid IS DISTINCT FROM pg_backend_pid()
+"""
+# Every transaction holds a lock of its own; without rights others show no more than this. A
+# prepared one cannot write any more, so it counts only if it has written.
+_RUNNING = f"""
+    SELECT l.virtualtransaction AS transaction, l.pid, a.xact_start AS started, NULL AS gid
+    FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
+    WHERE l.locktype = 'virtualxid' AND l.virtualxid = l.virtualtransaction AND l.granted
+      AND a.datid = {_HERE} AND l.pid <> pg_backend_pid() AND a.application_name IS DISTINCT FROM :own
+      AND coalesce(a.backend_type, '') NOT IN ('autovacuum worker', 'parallel worker', 'walsender')
+    UNION ALL SELECT * FROM ({_HOLDERS}) held WHERE held.pid IS NULL
+"""
+
+
+@dataclass(frozen=True)
+class Running:
+    """A transaction that runs on the source. ``started`` is None if that may not be seen. A
+    prepared one has no ``pid`` and a ``gid``."""
+
+    transaction: str
+    pid: int | None
+    started: datetime | None
+    gid: str | None
+
+    def __str__(self) -> str:
+        if self.pid is None:
+            return f"prepared transaction {self.gid!r}"
+        since = "" if self.started is None else f" since {self.started.isoformat()}"
+        return f"pid {self.pid}{since}"
+
+
+@dataclass(frozen=True)
+class Relations:
+    """A table with its partitions and heirs, and the sequences that the cursor's values come from.
+
+    ``blind``: why the locks of its writers are not seen here; None if they are.
+    """
+
+    oids: tuple[int, ...]
+    blind: str | None
+
+
+def find_relations(connection: Connection, table: SourceTable) -> Relations:
+    """What writers of the table lock. Raises InputError when its sequence hands out values out of order."""
+    source = table.source
+    found = connection.execute(
+        text("""
+        SELECT c.oid, c.relkind::text, pg_is_in_recovery() AS standby
+        FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+        WHERE c.relname = :table AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
+          AND (n.nspname = :schema OR cast(:schema AS text) IS NULL AND pg_table_is_visible(c.oid))
+        """),
+        {"table": source.table_name, "schema": source.schema_name},
+    ).one()
+    _check_collation(connection, table, found.oid)
+    tree = _tree(connection, found.oid)
+    sequences = _sequences(connection, table, tree)
+    blind = None
+    if found.standby:
+        blind = "a standby does not show the transactions of its primary"
+    elif found.relkind not in ("r", "p"):
+        blind = "writers of the tables behind a view or a foreign table are not seen"
+    elif _subscribed(connection, tree):
+        blind = "its rows come by logical replication, later than their values were drawn"
+    return Relations((*tree, *sequences), blind)
+
+
+def _check_collation(connection: Connection, table: SourceTable, oid: int) -> None:
+    """Raise InputError unless the database sorts a cursor of text as Python does, by code point: claims
+    are put in order here."""
+    found = connection.execute(
+        text("""
+        SELECT CASE WHEN c.collname <> 'default' THEN c.collname
+                    ELSE CASE to_jsonb(d) ->> 'datlocprovider' WHEN 'i' THEN 'ICU of the database' WHEN 'b' THEN 'C'
+                         ELSE d.datcollate END END AS name
+        FROM pg_attribute a JOIN pg_collation c ON c.oid = a.attcollation
+        JOIN pg_database d ON d.datname = current_database()
+        WHERE a.attrelid = :oid AND a.attname = :cursor
+        """),
+        {"oid": oid, "cursor": table.source.cursor},
+    ).first()
+    if found is not None and found.name not in _BY_CODE_POINT:
+        raise InputError(
+            f'{table.source.shown}: cursor {table.source.cursor!r} is text in collation {found.name}, expected "C": '
+            'declare the column COLLATE "C", or choose a number or a moment'
+        )
+
+
+def clock(connection: Connection) -> datetime:
+    """The time on the source's own clock."""
+    moment = connection.execute(text("SELECT clock_timestamp()")).scalar_one()
+    assert isinstance(moment, datetime)
+    return moment
+
+
+def writers(connection: Connection, relations: Relations) -> list[Running]:
+    """Transactions that write to the table or have drawn from its sequence."""
+    rows = connection.execute(text(_HOLDERS), {"relations": list(relations.oids)})
+    return [Running(*row) for row in rows]
+
+
+def transactions(connection: Connection, relations: Relations) -> list[Running]:
+    """All transactions of the database that may write to the table, now or later."""
+    keys = {"relations": list(relations.oids), "own": APPLICATION}
+    return [Running(*row) for row in connection.execute(text(_RUNNING), keys)]
+
+
+def outwait(
+    connection: Connection, look: Callable[[], Sequence[Running]], wait_seconds: float
+) -> list[Running]:
+    """Wait until those that ``look`` shows at first have ended; the ones left after ``wait_seconds``.
+
+    One that is prepared may go by another name afterwards, so all prepared ones are waited for.
+    """
+    deadline = time.monotonic() + wait_seconds
+    with asking(connection):
+        left = list(look())
+    first = {one.transaction for one in left}
+    while left and time.monotonic() < deadline:
+        time.sleep(POLL_SECONDS)
+        with asking(connection):
+            left = [one for one in look() if one.transaction in first or one.pid is None]
+    return left
+
+
+def _tree(connection: Connection, root: int) -> list[int]:
+    statement = text("""
+        WITH RECURSIVE tree (oid) AS (
+          SELECT cast(:root AS oid)
+          UNION SELECT i.inhrelid FROM pg_inherits i JOIN tree t ON i.inhparent = t.oid
+        ) SELECT oid FROM tree
+    """)
+    return [row.oid for row in connection.execute(statement, {"root": root})]
+
+
+def _sequences(connection: Connection, table: SourceTable, tree: list[int]) -> list[int]:
+    """The sequences that the cursor's default draws from, or that belong to its column."""
+    statement = text("""
+        SELECT s.seqrelid AS oid, s.seqrelid::regclass::text AS name, s.seqcache AS cache,
+               s.seqincrement AS increment, s.seqcycle AS cycle
+        FROM pg_sequence s WHERE s.seqrelid IN (
+          SELECT d.refobjid FROM pg_attribute a
+          JOIN pg_attrdef f ON f.adrelid = a.attrelid AND f.adnum = a.attnum
+          JOIN pg_depend d ON d.classid = 'pg_attrdef'::regclass AND d.objid = f.oid
+                          AND d.refclassid = 'pg_class'::regclass
+          WHERE a.attrelid = ANY (cast(:tree AS oid[])) AND a.attname = :column
+          UNION
+          SELECT d.objid FROM pg_attribute a
+          JOIN pg_depend d ON d.refclassid = 'pg_class'::regclass AND d.refobjid = a.attrelid
+                          AND d.refobjsubid = a.attnum AND d.classid = 'pg_class'::regclass
+                          AND d.deptype IN ('a', 'i')
+          WHERE a.attrelid = ANY (cast(:tree AS oid[])) AND a.attname = :column
+        ) ORDER BY name
+    """)
+    found = connection.execute(statement, {"tree": tree, "column": table.source.cursor}).all()
+    where = f"{table.source.shown}: cursor {table.source.cursor!r}"
+    if len(found) > 1:
+        raise InputError(
+            f"{where} draws from several sequences ({', '.join(row.name for row in found)}), whose "
+            "values do not grow with every insert: let all draw from one, or choose another cursor"
+        )
+    for row in found:
+        if row.cache > 1:
+            raise InputError(
+                f"{where} draws from {row.name} with CACHE {row.cache}: each session keeps values "
+                f"and brings them later, so rows would be missed: ALTER SEQUENCE {row.name} CACHE 1"
+            )
+        if row.increment < 0 or row.cycle:
+            raise InputError(
+                f"{where} draws from {row.name}, which counts down or in a cycle: expected values "
+                "that grow: alter the sequence or choose another cursor"
+            )
+    return [row.oid for row in found]
+
+
+def _subscribed(connection: Connection, tree: list[int]) -> bool:
+    statement = text(
+        "SELECT EXISTS (SELECT FROM pg_subscription_rel WHERE srrelid = ANY (cast(:tree AS oid[])))"
+    )
+    return bool(connection.execute(statement, {"tree": tree}).scalar_one())

@@ -1,0 +1,1 @@
+"""Rows that a sink has delivered before."""

@@ -1,0 +1,201 @@
+"""What a sink has delivered already: the rows of a batch that other batches brought before.
+
+A row's identity is its key, or (message, hash of the row, ordinal among equal rows of that
+message). A Bloom filter only spares the look-up: every "maybe" is verified against the kept inputs
+of the earlier deliveries, so no row is ever dropped on chance.
+
+Only settled batches count as earlier. What an open batch delivered may yet be replaced by a re-run,
+and a row dropped in its favour would be lost with it.
+"""
+
+from collections.abc import Sequence
+from functools import cached_property, reduce
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+from sqlalchemy import Connection, Row
+
+from ledger.batch.step_runs import OpenedRun
+from ledger.core.column_names import DELIVERED, IDENTITY, POSITION, ROOT
+from ledger.core.states import BatchKind
+from ledger.errors import StageError, suggestion
+from ledger.pipeline.steps import SinkStep
+from ledger.sinks.options import Bloom
+from ledger.spark.dedup import bloom
+from ledger.spark.frames.acked import shown_rows
+from ledger.spark.frames.inputs import user_columns
+from ledger.spark.frames.stored import local_rows
+from ledger.spark.job import Job
+from ledger.store.queries import dedup as queries
+
+# Written out to the last microsecond: JSON's default keeps milliseconds.
+_EXACT = {
+    "ignoreNullFields": "false",
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
+
+
+class Deduplicator:
+    """Drops, from what one sink run is about to write, what other batches delivered."""
+
+    def __init__(self, job: Job, run: OpenedRun, step: SinkStep):
+        self._job = job
+        self._run = run
+        self._step = step
+        # Exactly once nothing of a failed record was ever shown: only a key has anything to compare.
+        without = run.batch.exactly_once and not step.sink.keyed
+        self._dedup = "none" if without else step.sink.dedup
+        self._key = self._dedup.key if isinstance(self._dedup, Bloom) else ()
+        self._filter: bloom.Filter | None = None
+        self._found: DataFrame | None = None
+        self._searched = False
+
+    def keep(self, rows: DataFrame) -> DataFrame:
+        """The rows to deliver: input rows less those that other batches delivered."""
+        if self._dedup == "none":
+            return rows
+        self._check_key(rows)
+        if self._duplicates(rows) is None:
+            kept = rows
+        else:
+            kept = self._identified(rows).join(self._known(rows), IDENTITY, "left_anti")
+        if isinstance(self._dedup, Bloom):
+            identified = kept if IDENTITY in kept.columns else self._identified(rows)
+            present = identified.where(F.col(IDENTITY).isNotNull())
+            self._filter = bloom.build(present, IDENTITY, self._dedup)
+        return kept.drop(IDENTITY, DELIVERED)
+
+    def dropped(self, rows: DataFrame) -> int:
+        """How many of the input rows are duplicates: counted by itself, not as a difference."""
+        if self._dedup == "none" or self._duplicates(rows) is None:
+            return 0
+        return self._identified(rows).join(self._known(rows), IDENTITY, "left_semi").count()
+
+    def release(self) -> None:
+        """Free what was cached."""
+        if self._found is not None:
+            self._found.unpersist()
+
+    def save(self, connection: Connection) -> None:
+        """Keep the filter of what this run delivers, in the transaction that commits it."""
+        if self._filter is None:
+            return
+        assert isinstance(self._dedup, Bloom)
+        queries.insert_filter(
+            connection,
+            {
+                "run": self._run.run_id,
+                "key": list(self._key),
+                "capacity": self._dedup.capacity,
+                "error_rate": self._dedup.error_rate,
+                "entries": self._filter.entries,
+                "filter": self._filter.data,
+            },
+        )
+
+    def _check_key(self, rows: DataFrame) -> None:
+        for name in self._key:
+            if name not in rows.columns:
+                raise StageError(
+                    f"sink {self._step.name!r} deduplicates by {name!r}, which its input lacks{suggestion(name, rows.columns)}"
+                )
+
+    @cached_property
+    def _earlier(self) -> Sequence[Row[Any]]:
+        """Committed runs of this sink in the settled batches to compare with."""
+        batch, sink = self._run.batch, self._step.name
+        if self._key:
+            assert isinstance(self._dedup, Bloom)
+            limit = self._dedup.window_batches
+            return self._job.database.transact(
+                lambda c: queries.pipeline_deliveries(
+                    c, sink, batch.batch_id, batch.pipeline_id, limit
+                )
+            )
+        return self._job.database.transact(
+            lambda c: queries.family_deliveries(c, sink, batch.batch_id, batch.original_id)
+        )
+
+    def _duplicates(self, rows: DataFrame) -> DataFrame | None:
+        """Identities of this batch that were delivered before, distinct; None if there are none."""
+        if not self._searched:
+            self._found, self._searched = self._find(rows), True
+        return self._found
+
+    def _known(self, rows: DataFrame) -> DataFrame:
+        found = self._duplicates(rows)
+        assert found is not None
+        return found
+
+    def _find(self, rows: DataFrame) -> DataFrame | None:
+        if not self._earlier:
+            return None
+        candidates = self._identified(rows).select(IDENTITY).where(F.col(IDENTITY).isNotNull())
+        united = self._united_filter()
+        if united is not None:
+            candidates = candidates.where(bloom.maybe(united.data, IDENTITY))
+        found = candidates.distinct().join(self._delivered(), IDENTITY, "left_semi").persist()
+        return None if found.isEmpty() else found
+
+    def _united_filter(self) -> bloom.Filter | None:
+        """One filter of all earlier deliveries; None if one of them has none that can be asked."""
+        if not isinstance(self._dedup, Bloom):
+            return None
+        shape = (list(self._key), self._dedup.capacity, self._dedup.error_rate)
+        if any((row.key, row.capacity, row.error_rate) != shape for row in self._earlier):
+            return None
+        filters = [bloom.Filter(bytes(row.filter), row.entries) for row in self._earlier]
+        return bloom.unite(
+            filters, self._dedup, f"the {len(filters)} earlier batches of sink {self._step.name!r}"
+        )
+
+    def _delivered(self) -> DataFrame:
+        """Identities of all earlier deliveries, from their kept inputs."""
+        frames = [
+            self._identified(
+                shown_rows(self._job, row.batch_id, row.input_run_id, self._step.name),
+                row.batch_id,
+                row.kind,
+            )
+            for row in self._earlier
+        ]
+        return reduce(DataFrame.unionByName, [frame.select(IDENTITY) for frame in frames])
+
+    def _identified(
+        self, rows: DataFrame, batch_id: int | None = None, kind: str | None = None
+    ) -> DataFrame:
+        """The rows with ``_identity``; null, so never a duplicate, where a key column is null."""
+        if self._key:
+            key = F.sha2(_canonical(*(f"`{name}`" for name in self._key)), 256)
+            missing = reduce(
+                lambda a, b: a | b, [F.col(f"`{name}`").isNull() for name in self._key]
+            )
+            return rows.withColumn(IDENTITY, F.when(~missing, key))
+        batch = self._run.batch
+        with_message = self._with_message(rows, batch_id or batch.batch_id, kind or batch.kind)
+        row_hash = F.sha2(_canonical(*user_columns(rows)), 256)
+        hashed = with_message.withColumn(IDENTITY, row_hash)
+        equal = Window.partitionBy(DELIVERED, IDENTITY).orderBy(POSITION)
+        ordinal = F.row_number().over(equal).cast("string")
+        return hashed.withColumn(
+            IDENTITY, F.concat_ws("/", F.col(DELIVERED).cast("string"), IDENTITY, ordinal)
+        )
+
+    def _with_message(self, rows: DataFrame, batch_id: int, kind: str) -> DataFrame:
+        """The rows with the message that their root is an attempt of."""
+        if kind == BatchKind.ORIGINAL:
+            return rows.withColumn(DELIVERED, F.col(ROOT))
+        found = self._job.database.transact(lambda c: queries.messages_of_roots(c, batch_id))
+        table = {
+            ROOT: pa.array([row.root_id for row in found], pa.int64()),
+            DELIVERED: pa.array([row.message_id for row in found], pa.int64()),
+        }
+        return rows.join(local_rows(self._job.spark, table), ROOT, "inner")
+
+
+def _canonical(*columns: str) -> Column:
+    """A row as text in which no two different rows are equal: JSON with every null written out."""
+    return F.to_json(F.struct(*columns), _EXACT)

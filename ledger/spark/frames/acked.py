@@ -1,0 +1,136 @@
+"""What of a settled batch a sink does not show: rows of failed records, or of the units of these."""
+
+from dataclasses import dataclass
+from functools import reduce
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from ledger.core.column_names import POSITION, ROOT, ROOTS, UNIT
+from ledger.errors import InputError
+from ledger.spark.frames.inputs import delivered_rows, read_stored, user_columns
+from ledger.spark.frames.stored import local_numbers, with_position
+from ledger.spark.job import Job
+from ledger.store.queries import batches, combines, publications, runs
+
+
+@dataclass(frozen=True)
+class Withheld:
+    """What is not shown of a batch in one sink: the rows of some roots, of some units, or all.
+
+    ``roots``: ``_root``; ``units``: ``_unit``; None: none.
+    """
+
+    roots: DataFrame | None = None
+    units: DataFrame | None = None
+    everything: bool = False
+
+    def keep(self, rows: DataFrame) -> DataFrame:
+        """The rows that are shown, of a sink's input."""
+        if self.everything:
+            return rows.limit(0)
+        if self.units is not None:
+            rows = _anti(rows, self.units, UNIT)
+        if self.roots is not None and ROOTS in rows.columns:
+            own = rows.select(POSITION, F.explode(ROOTS).alias(ROOT))
+            hit = own.join(self.roots, ROOT, "left_semi").select(POSITION).distinct()
+            return _anti(rows, hit, POSITION)
+        return rows if self.roots is None else _anti(rows, self.roots, ROOT)
+
+
+def _anti(rows: DataFrame, chosen: DataFrame, column: str) -> DataFrame:
+    names = [f"`{name}`" for name in rows.columns]
+    return rows.join(chosen, column, "left_anti").select(*names)
+
+
+def withheld(job: Job, batch_id: int, sink: str) -> Withheld:
+    """What a sink does not show of a settled batch; of one that ran at least once the records that
+    it refused."""
+    batch = job.database.transact(lambda c: batches.get_batch(c, batch_id))
+    if batch.exactly_once:
+        return not_acked(job, batch_id, sink)
+    refused = job.database.transact(lambda c: runs.refused_roots(c, batch_id, sink))
+    return Withheld(roots=local_numbers(job.spark, ROOT, refused)) if refused else Withheld()
+
+
+def not_acked(job: Job, batch_id: int, name: str) -> Withheld:
+    """The rows of failed records, or of their units, in what a step of a settled batch reads."""
+    failed = job.database.transact(lambda c: publications.failed_roots(c, batch_id))
+    if not failed:
+        return Withheld()
+    graph = job.pipeline.graph
+    if not graph.in_units(name):
+        return Withheld(roots=local_numbers(job.spark, ROOT, [row.root_id for row in failed]))
+    spoiling = [row for row in failed if graph.in_units(row.source)]
+    if not spoiling:
+        return Withheld()
+    if not graph.unit:
+        return Withheld(everything=True)
+    return Withheld(units=units_of(job, batch_id, [row.root_id for row in spoiling]))
+
+
+def shown_rows(job: Job, batch_id: int, input_run_id: int, sink: str) -> DataFrame:
+    """What a sink shows of a settled batch, as ``input_rows`` has it, from its kept input."""
+    return withheld(job, batch_id, sink).keep(delivered_rows(job, batch_id, input_run_id))
+
+
+def acked_rows(job: Job, original_id: int, reads: str, name: str) -> DataFrame:
+    """The user's columns of all acked rows that ``reads`` made in the batches of a family, for the step ``name``.
+
+    Of a unit that several batches brought, whole, the latest counts.
+    """
+    found = job.database.transact(lambda c: combines.committed_outputs(c, original_id, reads))
+    for row in found:
+        if row.stage_run_id is None:
+            raise InputError(
+                f"{name!r} reads {reads!r}, which batch {row.batch_id} has not run: the pipeline has changed since, and a "
+                "total over the rest would be wrong. Reprocess the interval"
+            )
+    in_units = job.pipeline.graph.in_units(name)
+    parts: list[DataFrame] = []
+    brought: DataFrame | None = None
+    for row in found:
+        hidden = not_acked(job, row.batch_id, name)
+        rows = hidden.keep(delivered_rows(job, row.batch_id, row.stage_run_id))
+        if brought is not None:
+            names = [f"`{column}`" for column in rows.columns]
+            rows = rows.join(brought, UNIT, "left_anti").select(*names)
+        parts.append(rows.select(*user_columns(rows)))
+        one_unit = in_units and not job.pipeline.graph.unit and not hidden.everything
+        if one_unit and _brought(job, row.batch_id):
+            break  # the batch is the unit, and this one brought it
+        if in_units and job.pipeline.graph.unit:
+            shown = [hidden.keep(frame) for frame in emitted_roots(job, row.batch_id)]
+            units = [frame.select(UNIT) for frame in shown]
+            before = [] if brought is None else [brought]
+            brought = reduce(DataFrame.unionByName, [*before, *units]).distinct()
+    return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)
+
+
+def _brought(job: Job, batch_id: int) -> int:
+    """Records of sources in units that a batch emitted."""
+    sources = job.database.transact(lambda c: batches.sources(c, batch_id))
+    return sum(row.roots or 0 for row in sources if job.pipeline.graph.in_units(row.source))
+
+
+def units_of(job: Job, batch_id: int, roots: list[int]) -> DataFrame:
+    """The units, ``_unit``, that roots of a batch are of."""
+    of_roots = [
+        rows.join(F.broadcast(local_numbers(job.spark, ROOT, roots)), ROOT, "left_semi").select(
+            UNIT
+        )
+        for rows in emitted_roots(job, batch_id)
+    ]
+    return reduce(DataFrame.unionByName, of_roots).distinct()
+
+
+def emitted_roots(job: Job, batch_id: int) -> list[DataFrame]:
+    """Of each source in units of a batch, the roots that it emitted, ``_root`` and with columns ``_unit``."""
+    frames = []
+    for row in job.database.transact(lambda c: batches.sources(c, batch_id)):
+        if row.emit_run_id is None or not job.pipeline.graph.in_units(row.source):
+            continue
+        manifest = job.manifest(row.emit_run_id)
+        rows = with_position(read_stored(job, manifest), manifest, ROOT, row.first_root)
+        frames.append(rows.select(ROOT, *([UNIT] if UNIT in rows.columns else [])))
+    return frames

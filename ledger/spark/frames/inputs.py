@@ -1,0 +1,132 @@
+"""Frames that are handed to stages and sinks: the committed output of a step, anchored."""
+
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from sqlalchemy import Row
+
+from ledger.batch.step_runs import OpenedRun
+from ledger.core.column_names import (
+    ANCHOR,
+    ANCHORS,
+    CARRIED,
+    DROPPED,
+    ERROR,
+    FAILED,
+    FILE,
+    INPUT,
+    MESSAGE,
+    PARENT,
+    POSITION,
+    RAW,
+    RESERVED,
+    ROOT,
+    ROOTS,
+    UNIT,
+)
+from ledger.errors import FencedError
+from ledger.spark.frames.stored import read_files, stored_schema, with_position
+from ledger.spark.job import Job
+from ledger.storage.manifest import Manifest, check_files
+from ledger.store.queries import batches
+
+
+def input_rows(job: Job, run: OpenedRun) -> DataFrame:
+    """What the run's input passes on: its user columns, ``_root`` (behind a whole stage the list
+    ``_roots``), ``_position`` and, with units, ``_unit``; no failed rows."""
+    return delivered_rows(job, run.batch.batch_id, run.input_run.stage_run_id)
+
+
+def input_frames(job: Job, run: OpenedRun) -> dict[str, DataFrame]:
+    """The rows of each of the run's inputs, as ``input_rows``; of several with ``_input``."""
+    frames = {
+        name: delivered_rows(job, run.batch.batch_id, read.stage_run_id)
+        for name, read in run.inputs.items()
+    }
+    if len(frames) == 1:
+        return frames
+    return {name: frame.withColumn(INPUT, F.lit(name)) for name, frame in frames.items()}
+
+
+def delivered_rows(job: Job, batch_id: int, input_run_id: int) -> DataFrame:
+    """What a committed run of a batch passed on to its consumers, as ``input_rows``; without
+    ``_root`` where it is not tracked any more."""
+    manifest = job.manifest(input_run_id)
+    check_files(manifest)
+    rows = with_position(read_stored(job, manifest), manifest, POSITION)
+    if ERROR in rows.columns:
+        rows = _emitted(job, rows, manifest, batch_id, input_run_id)
+    for mark in (FAILED, DROPPED):
+        if mark in rows.columns:
+            rows = rows.where(F.col(mark).isNull())
+    if ANCHORS in rows.columns:
+        rows = _with_roots(rows)
+    return rows.drop(ANCHORS, ERROR, RAW, FILE, MESSAGE, FAILED, DROPPED, PARENT, INPUT)
+
+
+def _with_roots(rows: DataFrame) -> DataFrame:
+    roots = F.array_distinct(F.transform(ANCHORS, lambda one: one["root"]))
+    rows = rows.withColumn(ROOTS, roots)
+    kept = rows.schema[ANCHORS].dataType.elementType.names  # type: ignore[attr-defined]
+    return rows.withColumn(UNIT, F.col(ANCHORS)[0]["unit"]) if "unit" in kept else rows
+
+
+def anchored(rows: DataFrame, *, as_list: bool = False) -> DataFrame:
+    """Input rows as a stage sees them: user columns and ``_anchor`` (root, parent position), in a stage
+    of several inputs with the input's name, with units with the unit; ``as_list`` as a list of these,
+    as in whole stages and behind them. Behind the last tracked stage the columns alone."""
+    if ROOT not in rows.columns and ROOTS not in rows.columns:
+        return rows.select(*user_columns(rows))
+    others = [F.col(POSITION).alias("parent")]
+    others += [F.col(name).alias(name[1:]) for name in (INPUT, UNIT) if name in rows.columns]
+    if ROOTS in rows.columns:
+        anchor = F.transform(ROOTS, lambda root: F.struct(root.alias("root"), *others))
+    else:
+        one = F.struct(F.col(ROOT).alias("root"), *others)
+        anchor = F.array(one) if as_list else one
+    return rows.select(*user_columns(rows), anchor.alias(ANCHOR))
+
+
+def root_rows(rows: DataFrame) -> DataFrame:
+    """Tracked input rows as ``_root``, ``_parent`` and, in a stage of several inputs, ``_input``: one for each
+    root of a row; ``_carried`` where rows have it."""
+    root = F.explode(ROOTS).alias(ROOT) if ROOTS in rows.columns else F.col(ROOT)
+    given = [F.col(name) for name in (INPUT, CARRIED) if name in rows.columns]
+    found = rows.select(root, F.col(POSITION).alias(PARENT), *given)
+    return found.where(F.col(ROOT).isNotNull())
+
+
+def user_columns(frame: DataFrame) -> list[str]:
+    """The columns that are not the ledger's own, quoted for ``select``."""
+    return [f"`{name}`" for name in frame.columns if name not in RESERVED]
+
+
+def read_stored(job: Job, manifest: Manifest) -> DataFrame:
+    """The stored rows of a manifest, with the schema that they were written with."""
+    return read_files(job.spark, manifest, stored_schema(manifest))
+
+
+def _emitted(
+    job: Job, snapshot: DataFrame, manifest: Manifest, batch_id: int, emit_run_id: int
+) -> DataFrame:
+    """What a source's snapshot passes on: roots are dense over its first positions. What lies behind
+    them is left to other batches, or, where records may be untracked, has no root."""
+    source = emitted_source(job, batch_id, emit_run_id)
+    parsed = snapshot.where(F.col(ERROR).isNull())
+    rows = with_position(parsed, manifest, ROOT, int(source.first_root))
+    if source.rest:
+        return rows.where(F.col(POSITION) < source.roots)
+    if source.roots < manifest.rows:
+        return rows.withColumn(ROOT, F.when(F.col(POSITION) < source.roots, F.col(ROOT)))
+    return rows
+
+
+def emitted_source(job: Job, batch_id: int, emit_run_id: int) -> Row[Any]:
+    """The source of a batch that an emit run counts for, as ``batches.sources`` has it."""
+    for source in job.database.transact(lambda c: batches.sources(c, batch_id)):
+        if source.emit_run_id == emit_run_id:
+            return source
+    raise FencedError(
+        f"emit run {emit_run_id} of batch {batch_id} was superseded meanwhile: run this step again"
+    )

@@ -1,0 +1,198 @@
+"""The staged rows that a sink does not take, and the records that fail with them."""
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from ledger.batch.step_runs import OpenedRun
+from ledger.core.column_names import FAILED, POSITION, ROOT, ROOTS
+from ledger.deltas.kernel import Fails
+from ledger.deltas.portions import refused
+from ledger.deltas.stored import SHARED
+from ledger.errors import ConfigurationError, StageError
+from ledger.pipeline.steps import SinkStep
+from ledger.sinks.base import Delivery, Publisher, Refusal, Rule
+from ledger.sinks.postgres.sink import PostgresSink
+from ledger.sinks.registry import database_of
+from ledger.sources.files.layouts import literal
+from ledger.spark.failures import one_line, translated
+from ledger.spark.frames.acked import Withheld
+from ledger.spark.frames.staging import stage_rows
+from ledger.spark.frames.stored import local_rows, with_position
+from ledger.spark.job import Job, Witness, require_equal
+from ledger.spark.session import session_conf
+from ledger.storage.manifest import Manifest
+
+
+@dataclass(frozen=True)
+class Refused:
+    """``rows``: how many records fail. ``roots``: ``_root``, ``_failed`` and, after a whole stage,
+    ``_shared``."""
+
+    rows: int
+    roots: DataFrame
+
+    def fails(self) -> Fails:
+        """The records as the ledger takes them."""
+        found = self.roots.toArrow()
+        shared = found[SHARED].combine_chunks() if SHARED in found.column_names else None
+        return refused(found[ROOT].to_numpy(), found[FAILED].combine_chunks(), shared)
+
+    def release(self) -> None:
+        """Free what was cached."""
+        self.roots.unpersist()
+
+
+def staged_rows(job: Job, delivery: Delivery, schema: StructType) -> DataFrame:
+    """What a sink has staged, as it was written: its partition columns are in the folders'
+    names."""
+    reader = job.spark.read.schema(schema).option("basePath", delivery.folder)
+    return reader.parquet(*literal([file.path for file in delivery.files]))
+
+
+def find_refused(
+    job: Job,
+    run: OpenedRun,
+    step: SinkStep,
+    publisher: Publisher,
+    delivery: Delivery,
+    schema: StructType,
+) -> Refused | None:
+    """The rows that the sink does not take as it is now; None if it takes all.
+
+    Raises StageError if some belong to no record, so that none can fail with them.
+    """
+    if not delivery.files:
+        return None
+    rules = publisher.rules(delivery)
+    listed = publisher.refused(delivery, _siblings(job, step))
+    if not rules and not listed:
+        return None
+    rows = with_position(staged_rows(job, delivery, schema), Manifest(delivery.files), POSITION)
+    try:
+        found = _counted(rows, listed, rules, step)
+    except Exception as exc:
+        if not rules or type(translated(exc)) is not StageError:
+            raise
+        found = _counted_again(rows, listed, rules, step)
+    if found.rows == 0:
+        found.release()
+        return None
+    _require_records(run, step, found.roots)
+    return found
+
+
+def _counted(
+    rows: DataFrame, listed: list[Refusal], rules: tuple[Rule, ...], step: SinkStep
+) -> Refused:
+    """The records of the listed rows, and of the others that break a rule."""
+    roots = _roots(_refused_rows(rows, listed, rules, step)).persist()
+    try:
+        return Refused(roots.select(ROOT).distinct().count(), roots)
+    except Exception:
+        roots.unpersist()
+        raise
+
+
+def _counted_again(
+    rows: DataFrame, listed: list[Refusal], rules: tuple[Rule, ...], step: SinkStep
+) -> Refused:
+    """The same where a rule raises for a row, which a writer of rows would refuse: it is found by asking
+    for null instead of an error.
+
+    Raises StageError, naming the rules, where there is no null instead: an integer that overflows.
+    """
+    with session_conf(rows.sparkSession, {"spark.sql.ansi.enabled": "false"}):
+        broken = _refused_rows(rows, listed, rules, step).select(POSITION, FAILED).toArrow()
+    raising = [Refusal(one[POSITION], one[FAILED]) for one in broken.to_pylist()]
+    try:
+        return _counted(rows, raising, rules, step)
+    except Exception as exc:
+        if type(translated(exc)) is not StageError:
+            raise
+        told = "; ".join(rule.reason for rule in rules)
+        raise StageError(
+            f"sink {step.name!r}: one of what the table asks for ({told}) raises for a row: "
+            f"{one_line(exc).rstrip('. ')}. Fix that row in the stage before the sink, or write the "
+            "constraint so that it is true or false for each row, then run the sink again"
+        ) from exc
+
+
+def without_refused(
+    job: Job, step: SinkStep, delivery: Delivery, schema: StructType, refused: Refused
+) -> Manifest:
+    """What is staged but for the rows of the records that fail here, as files of their own."""
+    staged = staged_rows(job, delivery, schema)
+    rows = with_position(staged, Manifest(delivery.files), POSITION)
+    chosen = Withheld(roots=refused.roots.select(ROOT).distinct())
+    wrote, folder = Witness(), f"{delivery.folder}/kept"
+    kept = wrote.watch(chosen.keep(rows).drop(POSITION))
+    manifest = stage_rows(kept, step, folder)
+    require_equal(f"rows of {step.name} in {folder}", wrote.rows, manifest.rows)
+    return manifest
+
+
+def _siblings(job: Job, step: SinkStep) -> tuple[str, ...]:
+    """Tables of the same database that other sinks of the pipeline fill."""
+    if not isinstance(step.sink, PostgresSink):
+        return ()
+    steps = (*job.pipeline.steps(), *job.pipeline.followers())
+    sinks = [other.sink for other in steps if isinstance(other, SinkStep) and other is not step]
+    database = database_of(step.sink.url)
+    others = [one for one in sinks if isinstance(one, PostgresSink)]
+    return tuple(one.table for one in others if database_of(one.url) == database)
+
+
+def _refused_rows(
+    rows: DataFrame, listed: list[Refusal], rules: tuple[Rule, ...], step: SinkStep
+) -> DataFrame:
+    """The rows at the listed positions, and those that meet not all rules, with the reason of the first as
+    ``_failed``. No rule is asked about a listed row."""
+    columns = {
+        POSITION: pa.array([one.position for one in listed], pa.int64()),
+        FAILED: pa.array([one.reason for one in listed], pa.string()),
+    }
+    reasons = [
+        F.when(~F.coalesce(F.expr(rule.condition), F.lit(False)), F.lit(rule.reason))
+        for rule in rules
+    ]
+    if listed:
+        known = F.broadcast(local_rows(rows.sparkSession, columns))
+        rows = rows.join(known, POSITION, "left")
+        reasons.insert(0, F.col(FAILED))
+    try:
+        found = rows.withColumn(FAILED, F.coalesce(*reasons)).where(F.col(FAILED).isNotNull())
+        _ = found.schema  # a Spark Connect server looks at a frame when it is asked about it
+    except AnalysisException as exc:
+        told = "; ".join(rule.reason for rule in rules)
+        raise ConfigurationError(
+            f"sink {step.name!r}: Spark cannot evaluate what the table asks for ({told}): "
+            f"{str(exc).splitlines()[0]}. Drop that constraint, or write to another table"
+        ) from exc
+    return found
+
+
+def _roots(rows: DataFrame) -> DataFrame:
+    """One row for each root of a refused row; of an untracked one its root is null."""
+    if ROOTS in rows.columns:
+        roots = F.explode_outer(ROOTS).alias(ROOT)
+        return rows.select(roots, FAILED, (F.size(ROOTS) > 1).alias(SHARED))
+    root = F.col(ROOT) if ROOT in rows.columns else F.lit(None).cast("bigint").alias(ROOT)
+    return rows.select(root, FAILED)
+
+
+def _require_records(run: OpenedRun, step: SinkStep, roots: DataFrame) -> None:
+    if run.batch.ackers == 0:
+        bare, why = roots, "with ackers=0 no record can fail"
+    else:
+        bare, why = roots.where(F.col(ROOT).isNull()), "no record is theirs"
+    found = bare.first()
+    if found is not None:
+        raise StageError(
+            f"sink {step.name!r} refuses rows, and {why}; the first: {found[FAILED]}. Fix or drop "
+            "them in the stage before the sink, or change the table, then run the sink again"
+        )

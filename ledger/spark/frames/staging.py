@@ -1,0 +1,77 @@
+"""Staging: write the rows of a sink as Parquet files where nobody reads them yet."""
+
+from contextlib import suppress
+from functools import reduce
+from pathlib import Path
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from ledger.core.column_names import ROOT, ROOTS, UNIT
+from ledger.errors import StageError, suggestion
+from ledger.pipeline.steps import SinkStep
+from ledger.sinks.folder import STAGING_FOLDER
+from ledger.sinks.postgres.sink import PostgresSink
+from ledger.storage.folders import require_writable
+from ledger.storage.manifest import Manifest, take_manifest
+
+WRITTEN = {"compression": "zstd", "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false"}
+
+
+def stage_rows(rows: DataFrame, step: SinkStep, folder: str) -> Manifest:
+    """Write the rows below ``folder``, partitioned as the sink is; what is there then, by the footers."""
+    names = () if isinstance(step.sink, PostgresSink) else step.sink.partition_by
+    missing = sorted(set(names) - set(rows.columns))
+    if missing:
+        raise StageError(
+            f"sink {step.name!r} is partitioned by {missing[0]!r}, which its input lacks; it has {', '.join(rows.columns)}"
+        )
+    if names and not set(rows.columns) - set(names) - {ROOT, ROOTS, UNIT}:
+        raise StageError(
+            f"sink {step.name!r} is partitioned by all of its columns, {', '.join(names)}: files "
+            "need at least one column more"
+        )
+    if "://" not in folder:
+        _close_staging(Path(folder))
+    require_writable(folder, f"the path of sink {step.name!r}, or ACKLEDGER_OUTPUT,")
+    writer = rows.write.mode("append").options(**WRITTEN)
+    if names:
+        writer = writer.partitionBy(*names)
+    writer.parquet(folder)
+    return take_manifest(folder)
+
+
+def _close_staging(folder: Path) -> None:
+    """What is staged is for this user alone until it is published: all that is beside the folders that readers
+    see, else the run's own folder."""
+    staging = next((place for place in folder.parents if place.name == STAGING_FOLDER), folder)
+    with suppress(OSError):  # what cannot be written to is said right after this
+        staging.parent.mkdir(parents=True, exist_ok=True)
+        staging.mkdir(mode=0o700, exist_ok=True)
+
+
+def check_key(step: SinkStep, rows: DataFrame) -> None:
+    """Raise StageError if an upsert could not tell which of two rows to keep: said before anything
+    is decided of a combine or a state. Where rows have records just these fail, see
+    ``ledger.spark.frames.refused``."""
+    if not isinstance(step.sink, PostgresSink) or not step.sink.key:
+        return
+    for name in step.sink.key:
+        if name not in rows.columns:
+            raise StageError(
+                f"sink {step.name!r} has the key {name!r}, which its input lacks{suggestion(name, rows.columns)}"
+            )
+    key = [f"`{name}`" for name in step.sink.key]
+    missing = reduce(lambda one, other: one | other, [F.col(name).isNull() for name in key])
+    wrong = rows.groupBy(*key).count().where((F.col("count") > 1) | missing).first()
+    if wrong is not None:
+        found = {name: wrong[name] for name in step.sink.key}
+        raise StageError(
+            f"sink {step.name!r}: {wrong['count']} rows have the key {found}: expected one row of each key and no null; "
+            "leave one in the stage before the sink"
+        )
+
+
+def tracking_columns(rows: DataFrame) -> list[str]:
+    """The columns that tell whose a row is, of a sink's input."""
+    return [name for name in (ROOT, ROOTS, UNIT) if name in rows.columns]

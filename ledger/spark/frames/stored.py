@@ -1,0 +1,62 @@
+"""Reading the files of a manifest with Spark: rows with the schema they were written with, and positions."""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from ledger.errors import IntegrityError
+from ledger.sources.files.layouts import literal
+from ledger.storage.manifest import Manifest
+
+# A chain of comparisons is fastest for a few files, a broadcast join for many: 16 million rows took
+# 0.62 s and 1.14 s with 8 files, the bare scan 0.51 s; but the chain's cost grows with the files.
+MOST_FILES_COMPARED = 64
+
+_SPARK_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
+
+
+def local_rows(spark: SparkSession, columns: Mapping[str, pa.Array]) -> DataFrame:
+    """A frame of values that the driver has; of no rows, too, which tell a session no types."""
+    table = pa.table(dict(columns))
+    return spark.createDataFrame(table, from_arrow_schema(table.schema))
+
+
+def local_numbers(spark: SparkSession, name: str, values: Sequence[int]) -> DataFrame:
+    """As ``local_rows``, of one column of longs."""
+    return local_rows(spark, {name: pa.array(values, pa.int64())})
+
+
+def read_files(spark: SparkSession, manifest: Manifest, schema: StructType) -> DataFrame:
+    """The rows of the manifest's files; needs at least one file, as every stored output has."""
+    return spark.read.schema(schema).parquet(*literal(manifest.paths))
+
+
+def stored_schema(manifest: Manifest) -> StructType:
+    """The schema that Spark wrote the manifest's files with, from a footer: no Spark job."""
+    with fsspec.open(manifest.paths[0], "rb") as stream:
+        metadata = pq.read_metadata(stream).metadata
+    return StructType.fromJson(json.loads(metadata[_SPARK_SCHEMA]))
+
+
+def with_position(frame: DataFrame, manifest: Manifest, name: str, offset: int = 0) -> DataFrame:
+    """``frame``, read from the manifest's files, with each row's position + ``offset`` as ``name``."""
+    first = {os.path.basename(file.path): file.first_position + offset for file in manifest.files}
+    if len(first) != len(manifest.files):
+        raise IntegrityError(f"two files of {manifest.paths[0]} and its siblings share a name")
+    file, row = F.col("_metadata.file_name"), F.col("_metadata.row_index")
+    if len(first) <= MOST_FILES_COMPARED:
+        # A map is data to the code that Spark generates; a chain of WHEN would be compiled anew.
+        known = F.create_map(*(F.lit(part) for pair in first.items() for part in pair))
+        return frame.withColumn(name, known[file].cast("bigint") + row)
+    starts = frame.sparkSession.createDataFrame(list(first.items()), "_part string, _first bigint")
+    located = frame.select("*", file.alias("_part"), row.alias("_row"))
+    joined = located.join(F.broadcast(starts), "_part", "inner")
+    return joined.withColumn(name, F.col("_first") + F.col("_row")).drop("_part", "_first", "_row")

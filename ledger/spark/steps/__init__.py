@@ -1,0 +1,1 @@
+"""One module a kind of step: how it runs on Spark."""

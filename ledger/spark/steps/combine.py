@@ -1,0 +1,64 @@
+"""Run a combine, a function of all acked rows of a family, and the sinks that read one."""
+
+from functools import partial
+
+from pyspark.sql.pandas.types import to_arrow_schema
+from sqlalchemy import Connection
+
+from ledger.batch.combine_runs import require_last
+from ledger.batch.step_runs import OpenedRun, Record, commit
+from ledger.pipeline.steps import CombineStep, SinkStep
+from ledger.sources.files.reader import read_reference
+from ledger.spark.frames.acked import acked_rows
+from ledger.spark.frames.inputs import delivered_rows, read_stored, user_columns
+from ledger.spark.frames.staging import check_key, stage_rows
+from ledger.spark.job import STORED, Job, Witness, file_rows, require_equal
+from ledger.spark.steps.stage import check_frame
+from ledger.storage.manifest import take_manifest
+from ledger.store.queries import combines
+
+
+def run_combine(job: Job, run: OpenedRun, step: CombineStep) -> Record:
+    """Run a combine for the family of the run's batch and commit it; what it recorded."""
+    references = {
+        name: read_reference(job.spark, job.settings, run.batch, name, source)
+        for name, source in job.pipeline.references(step).items()
+    }
+    read = Witness()
+    frames = [acked_rows(job, run.batch.original_id, name, step.name) for name in step.inputs]
+    made = step.function(read.watch(frames[0]), *frames[1:], **references)
+    check_frame(step, made)
+    wrote, folder = Witness(), job.folder(run)
+    wrote.watch(made.select(*user_columns(made))).write.options(**STORED).parquet(folder)
+    manifest = take_manifest(folder)
+    require_equal(f"rows of {step.name} in {folder}", wrote.rows, manifest.rows)
+    for sink in job.pipeline.sinks_of(step.name):  # once it is committed the function runs no more
+        check_key(sink, read_stored(job, manifest))
+    record = Record(read.rows if read.within(made) else 0, manifest.rows)
+    last = partial(require_last, batch=run.batch)
+    commit(job.database, run, record, files=file_rows(manifest), before_commit=last)
+    return record
+
+
+def run_combined_sink(job: Job, run: OpenedRun, step: SinkStep) -> Record:
+    """Stage what a combine made and decide that it is shown, in one go: there is nothing to withhold."""
+    rows = delivered_rows(job, run.batch.batch_id, run.input_run.stage_run_id)
+    rows = rows.select(*user_columns(rows))
+    publisher = job.publisher(step)
+    publisher.check(to_arrow_schema(rows.schema, timezone="UTC"))
+    check_key(step, rows)
+    folder = publisher.staging(run.batch.batch_id, run.run_id)
+    wrote = Witness()
+    manifest = stage_rows(wrote.watch(rows), step, folder)
+    require_equal(f"rows of {step.name} in {folder}", wrote.rows, manifest.rows)
+
+    def decide(connection: Connection) -> None:
+        batch = run.batch
+        require_last(connection, batch)
+        combines.decide_combined(
+            connection, batch.batch_id, batch.original_id, step.name, run.run_id
+        )
+
+    record = Record(input_rows=run.input_run.output_rows or 0, output_rows=manifest.rows)
+    commit(job.database, run, record, files=file_rows(manifest), before_commit=decide)
+    return record

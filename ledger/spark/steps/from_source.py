@@ -1,0 +1,132 @@
+"""Read failed records again from their source, by key: for a file, or a table, that was fixed."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+from sqlalchemy import Row
+
+from ledger.batch.payloads import keep_payloads
+from ledger.batch.step_runs import OpenedRun
+from ledger.core.column_names import ERROR, MESSAGE, RAW, RESERVED
+from ledger.pipeline.steps import SourceStep
+from ledger.sources.files.listing import find_files
+from ledger.sources.files.reader import Reader
+from ledger.sources.files.source import FileSource
+from ledger.sources.parsing import values
+from ledger.sources.registry import reader_of
+from ledger.sources.table import queries as source_tables
+from ledger.sources.table.reader import TableReader
+from ledger.sources.table.source import TableSource
+from ledger.spark.frames.stored import local_rows
+from ledger.spark.job import Job
+from ledger.store.queries import batches, payloads
+
+NO_KEY = "its key could not be read when it failed"
+SHARED_KEY = "several failed records have its key"
+NOT_FOUND = "no record of its source that parses has its key"
+FOUND_TWICE = "several records of its source have its key"
+_KEY, _WHY, _NOW, _TIMES, _PARSED = "_key", "_why", "_now", "_times", "_parsed"
+_SEPARATOR = "\x1f"
+
+
+def records_again(
+    job: Job, run: OpenedRun, step: SourceStep, claimed: Row[Any], stored: DataFrame
+) -> DataFrame:
+    """The claimed messages as their source has them now: the schema's columns, ``_message``,
+    ``_raw``, ``_error``.
+
+    ``stored``: as their snapshot has them, with ``_message``. One that is not found, or not alone,
+    by its key fails again and says so. The source is scanned once.
+    """
+    fresh = _fresh(job, run, step, claimed)
+    names = [name for name in fresh.columns if name not in RESERVED]
+    wanted = _wanted(job, run, step, fresh.schema)
+    now = F.struct(*(F.col(f"`{name}`") for name in names))
+    parsed = fresh.where(F.col(ERROR).isNull()).select(_key(step.key).alias(_KEY), now.alias(_NOW))
+    keys = wanted.where(F.col(_WHY).isNull()).select(_KEY)
+    found = (
+        parsed.join(F.broadcast(keys), _KEY, "left_semi")
+        .groupBy(_KEY)
+        .agg(F.count(F.lit(1)).alias(_TIMES), F.first(_NOW).alias(_NOW))
+    )
+    old = stored.select(MESSAGE, _raw(stored).alias(RAW))
+    joined = old.join(wanted, MESSAGE, "inner").join(found, _KEY, "left")
+    times = F.col(_TIMES)
+    why = F.coalesce(_WHY, F.when(times.isNull(), NOT_FOUND).when(times > 1, FOUND_TWICE))
+    columns = [F.when(why.isNull(), F.col(_NOW)[name]).alias(name) for name in names]
+    raw = F.when(why.isNotNull(), F.col(RAW)).alias(RAW)
+    return joined.select(MESSAGE, *columns, raw, why.alias(ERROR))
+
+
+def _fresh(job: Job, run: OpenedRun, step: SourceStep, claimed: Row[Any]) -> DataFrame:
+    """All that the source has now of what the original read."""
+    reader = reader_of(job.spark, step.source)  # its own: headers are counted for a snapshot alone
+    own = _claim(job, run.batch.original_id, step)
+    if own.rest_of_batch_id is not None:  # it read on where another had begun
+        own = _claim(job, own.rest_of_batch_id, step)
+    if isinstance(step.source, TableSource):
+        assert isinstance(reader, TableReader)
+        return reader.records(source_tables.claimed_ranges(step.source, own))
+    assert isinstance(step.source, FileSource)
+    assert isinstance(reader, Reader)
+    return reader.records(find_files(step.name, step.source, str(claimed.path)))
+
+
+def _claim(job: Job, batch_id: int, step: SourceStep) -> Row[Any]:
+    found = job.database.transact(partial(batches.sources, batch_id=batch_id))
+    return next(row for row in found if row.source == step.name)
+
+
+def _wanted(job: Job, run: OpenedRun, step: SourceStep, schema: StructType) -> DataFrame:
+    """Each claimed message with its key, as ``schema`` has its columns, or why it has none to look
+    for: ``_message``, ``_key``, ``_why``."""
+    batch_id, names = run.batch.batch_id, list(step.key)
+    keep_payloads(job.database, run.batch.original_id)
+    rows = job.database.transact(lambda c: payloads.claimed_keys(c, batch_id, step.name, names))
+    given = {
+        MESSAGE: pa.array([row.message_id for row in rows], pa.int64()),
+        _PARSED: pa.array([row.parsed for row in rows], pa.bool_()),
+    }
+    for place, name in enumerate(names):
+        given[name] = pa.array([row.key[place] for row in rows], pa.string())
+    options = step.source.options if isinstance(step.source, FileSource) else {}
+    typed = [_typed(name, schema[name].dataType, options) for name in names]
+    found = local_rows(job.spark, given).select(MESSAGE, *typed)
+    keyed = found.select(MESSAGE, _key(names).alias(_KEY))
+    times = F.count(F.lit(1)).over(Window.partitionBy(_KEY))
+    why = F.when(F.col(_KEY).isNull(), NO_KEY).when(times > 1, SHARED_KEY)
+    return keyed.withColumn(_WHY, why)
+
+
+def _typed(name: str, kind: DataType, options: Mapping[str, str]) -> Column:
+    """The text of a key's column as the value that it stands for; null where it is none.
+
+    A date of what did not parse is written as in its file, of what did as ISO 8601.
+    """
+    text = F.col(f"`{name}`")
+    if isinstance(kind, ArrayType | MapType | StructType):
+        return text
+    as_written = values.converted(text, kind, "csv", options)
+    as_stored = values.converted(text, kind, "csv", {})
+    if as_written is text:  # of a type that is read as it is
+        return text.try_cast(kind).alias(name)
+    unparsed = F.coalesce(as_written, as_stored)
+    return F.when(F.col(_PARSED), as_stored).otherwise(unparsed).alias(name)
+
+
+def _key(names: Sequence[str]) -> Column:
+    """The values of the key as text; null if one of them is."""
+    texts = [F.col(f"`{name}`").cast("string") for name in names]
+    whole = F.concat_ws(_SEPARATOR, *texts)
+    return F.when(F.concat(*texts).isNotNull(), whole)
+
+
+def _raw(stored: DataFrame) -> Column:
+    """What a record was, for people: its raw text, or the JSON of its fields."""
+    fields = [f"`{name}`" for name in stored.columns if name not in RESERVED]
+    return F.coalesce(RAW, F.to_json(F.struct(*fields)).cast("binary"))

@@ -1,0 +1,93 @@
+"""Tell sources what became of their messages, once their batch is settled for good."""
+
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from sqlalchemy import Row
+
+from ledger.batch.source_positions import acknowledge
+from ledger.core.column_names import MESSAGE, RAW, RESERVED, ROOT
+from ledger.errors import InputError, NotReadyError
+from ledger.pipeline.steps import SourceStep
+from ledger.spark.frames.inputs import read_stored
+from ledger.spark.frames.stored import local_rows, with_position
+from ledger.spark.job import Job
+from ledger.storage.manifest import check_files
+from ledger.store.queries import batches
+
+ADDED = ("message_id", "raw", "stage", "reason")
+
+
+def check_columns(step: SourceStep, names: list[str]) -> None:
+    """Raise InputError if a source that wants notices has a column that they add."""
+    if not step.hears_of_messages:
+        return
+    for name in ADDED:
+        if name in names:
+            raise InputError(
+                f"source {step.name!r} has a column {name!r}, which the frames of on_ack and on_fail add: "
+                "rename it in the schema"
+            )
+
+
+def notify(job: Job, batch_id: int) -> list[str]:
+    """Call ``on_ack`` and ``on_fail`` of the batch's sources that were not told yet; their names. And
+    ``ack_commit`` of those that keep their position, for every batch that is committed as a whole.
+
+    A source is noted as told after its calls have returned, so each is called at least once. Raises
+    NotReadyError unless the batch is settled, superseded since or not, and whatever a call raises.
+    """
+    batch = job.database.transact(lambda c: batches.get_batch(c, batch_id))
+    if not batch.status.decided:
+        raise NotReadyError(
+            f"batch {batch_id} is {batch.status}: sources are told once it is settled"
+        )
+    told = []
+    for row in job.database.transact(lambda c: batches.sources(c, batch_id)):
+        step = job.pipeline.step(row.source)
+        assert isinstance(step, SourceStep)
+        if step.keeper is not None:
+            acknowledge(job.database, job.pipeline, step)
+        if row.notified_at is None and step.wants_notice:
+            if step.hears_of_messages:
+                _tell(job, batch_id, step, row)
+            job.database.transact(
+                partial(batches.set_notified, batch_id=batch_id, source=step.name)
+            )
+            told.append(step.name)
+    return told
+
+
+def _tell(job: Job, batch_id: int, step: SourceStep, source: Row[Any]) -> None:
+    messages = _messages(job, source)
+    failed = _failed(job, batch_id)
+    if step.on_ack is not None:
+        step.on_ack(batch_id, messages.join(failed, ROOT, "left_anti").drop(ROOT, "raw"))
+    if step.on_fail is not None:
+        step.on_fail(batch_id, messages.join(failed, ROOT, "inner").drop(ROOT))
+
+
+def _messages(job: Job, source: Row[Any]) -> DataFrame:
+    """Every message of an emit: the source's columns, ``message_id``, ``raw`` and its root."""
+    manifest = job.manifest(source.emit_run_id)
+    check_files(manifest)
+    stored = with_position(read_stored(job, manifest), manifest, ROOT, source.first_root)
+    if source.roots < manifest.rows:  # the others are untracked, or left to other batches
+        stored = stored.where(F.col(ROOT) < source.first_root + source.roots)
+    message = F.col(MESSAGE if MESSAGE in stored.columns else ROOT)
+    own = [f"`{name}`" for name in stored.columns if name not in RESERVED]
+    raw = F.col(RAW).cast("string").alias("raw")
+    return stored.select(*own, message.alias("message_id"), raw, ROOT)
+
+
+def _failed(job: Job, batch_id: int) -> DataFrame:
+    rows = job.database.transact(lambda c: batches.failed_roots(c, batch_id))
+    columns = {
+        ROOT: pa.array([row.root_id for row in rows], pa.int64()),
+        "stage": pa.array([row.stage for row in rows], pa.string()),
+        "reason": pa.array([row.reason for row in rows], pa.string()),
+    }
+    return local_rows(job.spark, columns)

@@ -1,0 +1,246 @@
+"""Emit a source: its records go to a snapshot, each becomes a root, and the init deltas are posted."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import fsspec
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from sqlalchemy import Connection, Row
+
+from ledger.batch.source_positions import Position
+from ledger.batch.state_runs import Made
+from ledger.batch.step_runs import OpenedRun, Record, commit
+from ledger.core.column_names import ERROR, MESSAGE, POSITION
+from ledger.core.states import BatchKind
+from ledger.errors import InputError, suggestion
+from ledger.pipeline.steps import SourceStep
+from ledger.sources.files import listing
+from ledger.sources.files.listing import find_files
+from ledger.sources.files.reader import FrameReader, Reader
+from ledger.sources.files.source import FileSource
+from ledger.sources.registry import AnyReader, reader_of
+from ledger.sources.table import queries as source_tables
+from ledger.sources.table.reader import TableReader, table_failure
+from ledger.sources.table.source import TableSource
+from ledger.spark.failures import read_failure
+from ledger.spark.frames.inputs import read_stored
+from ledger.spark.frames.stored import local_numbers, with_position
+from ledger.spark.job import SNAPSHOT, Job, Witness, file_rows, require_equal
+from ledger.spark.post import fold
+from ledger.spark.session import SPARK_ERRORS
+from ledger.spark.steps import source_state
+from ledger.spark.steps.from_source import records_again
+from ledger.spark.steps.notify import check_columns
+from ledger.spark.tracking import posted, source_tracking
+from ledger.spark.units.units import replayed_records, with_unit
+from ledger.storage.folders import remove_folder
+from ledger.storage.manifest import Manifest, check_files, take_manifest
+from ledger.store.queries import batches, claims, replays
+from ledger.store.queries.runs import Emitted
+
+BROADCAST_MESSAGES = 1_000_000
+
+# Untracked records lie in a folder of their own, whose files come last: roots are dense over the others.
+UNTRACKED_COLUMN = "_untracked"
+UNTRACKED = f"/{UNTRACKED_COLUMN}=true/"
+
+
+def run_source(job: Job, run: OpenedRun, step: SourceStep) -> Record:
+    """Emit one source of one batch and commit it; what it recorded."""
+    reader = reader_of(job.spark, step.source)
+    check_columns(step, reader.schema.names)
+    _check_key(step, reader.schema.names)
+    claimed = _claim(job, run, step)
+    position = source_state.began(job, run, step)
+    folder = job.folder(run)
+    with _reading():
+        wrote = [_write(step, run, _records(job, run, step, reader, claimed, position), folder)]
+        if wrote[0].failed and reader.by_file(job.spark.read.parquet(folder)):
+            remove_folder(folder)
+            wrote = [_write(step, run, _records(job, run, step, reader, claimed, position), folder)]
+        repeated = reader.repeated_headers()
+        if repeated is not None:
+            wrote.append(_write(step, run, with_unit(job, step, repeated), folder))
+    _check_files(job, run, step)
+    manifest = take_manifest(folder)
+    written = sum(witness.rows for witness in wrote)
+    require_equal(f"records of {step.name} in {folder}", written, manifest.rows)
+    emitted = _reserved(job, manifest, claimed)
+    made = _folded(job, run, step, manifest, emitted)
+    if position is not None and position.again is None:
+        source_state.commit_behind(job, run, step, position, made, emitted)
+        return made.record
+
+    def claim(connection: Connection) -> None:
+        if run.batch.kind is BatchKind.REPLAY and job.pipeline.graph.in_units(step.name):
+            replays.claim_companions(connection, run.batch.batch_id, run.run_id)
+
+    commit(
+        job.database,
+        run,
+        made.record,
+        files=made.files,
+        emitted=emitted,
+        post=made.post,
+        before_commit=claim,
+    )
+    return made.record
+
+
+def _check_key(step: SourceStep, names: Sequence[str]) -> None:
+    for name in step.key:
+        if name not in names:
+            raise InputError(
+                f"source {step.name!r} has no column {name!r}, which is to be its key"
+                f"{suggestion(name, names)}"
+            )
+
+
+def _claim(job: Job, run: OpenedRun, step: SourceStep) -> Row[Any]:
+    """What the batch has claimed of the source, as ``batches.sources`` has it."""
+    found = job.database.transact(lambda c: batches.sources(c, run.batch.batch_id))
+    return next(row for row in found if row.source == step.name)
+
+
+def _reserved(job: Job, manifest: Manifest, claimed: Row[Any]) -> Emitted:
+    """The roots of a snapshot: of its tracked records, at most the quota; the others are left."""
+    tracked = sum(file.rows for file in manifest.files if UNTRACKED not in file.path)
+    roots = tracked if claimed.quota is None else min(tracked, claimed.quota)
+    if claimed.rest_of_batch_id is not None:
+        require_equal(f"rest of batch {claimed.rest_of_batch_id}", claimed.quota, tracked)
+    first_root = job.database.transact(lambda c: batches.reserve_roots(c, roots))
+    return Emitted(first_root, roots, tracked - roots)
+
+
+def _write(step: SourceStep, run: OpenedRun, records: DataFrame, folder: str) -> Witness:
+    """Add records to the snapshot, the untracked ones behind the others; the witness of what was handed
+    to the writer."""
+    wrote = Witness(failed=ERROR)
+    watched = wrote.watch(records)
+    if step.track is not None and run.batch.kind is BatchKind.ORIGINAL:
+        tracked = F.col(ERROR).isNotNull() | F.coalesce(F.expr(step.track), F.lit(True))
+        marked = watched.withColumn(UNTRACKED_COLUMN, ~tracked)
+        marked.write.mode("append").options(**SNAPSHOT).partitionBy(UNTRACKED_COLUMN).parquet(
+            folder
+        )
+        _rename_untracked(folder)
+        if wrote.rows == 0:
+            # Partitioned, nothing writes no file, and a snapshot has its schema from one.
+            nothing = records.sparkSession.createDataFrame([], records.schema)
+            nothing.write.mode("append").options(**SNAPSHOT).parquet(folder)
+    else:
+        watched.write.mode("append").options(**SNAPSHOT).parquet(folder)
+    return wrote
+
+
+def _rename_untracked(folder: str) -> None:
+    """Give the files of untracked records names of their own: a task writes both kinds under one."""
+    fs, root = fsspec.core.url_to_fs(folder)
+    for path in fs.glob(f"{root}{UNTRACKED}part-*"):
+        parent, name = path.rsplit("/", 1)
+        fs.mv(path, f"{parent}/untracked-{name}")
+
+
+@contextmanager
+def _reading() -> Iterator[None]:
+    """Say which file could not be read, whether Spark noticed when it planned or when it ran."""
+    try:
+        yield
+    except SPARK_ERRORS as exc:
+        failure = table_failure(exc) or read_failure(exc)
+        if failure is None:
+            raise
+        raise failure from exc
+
+
+def _records(
+    job: Job,
+    run: OpenedRun,
+    step: SourceStep,
+    reader: AnyReader,
+    claimed: Row[Any],
+    position: Position | None,
+) -> DataFrame:
+    """What the batch emits: the records that it claimed, or the messages that a replay claimed."""
+    if run.batch.kind is BatchKind.REPLAY:
+        if job.pipeline.graph.in_units(step.name):
+            return replayed_records(job, run, step, reader)
+        messages = job.database.transact(
+            lambda c: replays.claimed_messages(c, run.batch.batch_id, step.name)
+        )
+        stored = _claimed(job, run, step, messages)
+        if messages and (run.batch.selection or {}).get("from_source"):
+            return records_again(job, run, step, claimed, stored)
+        return reader.parse_again(stored)
+    if step.keeper is not None and position is not None:
+        assert isinstance(reader, FrameReader)
+        return with_unit(job, step, source_state.records(job, reader, step.keeper, position))
+    if claimed.rest_of_batch_id is not None:
+        return _rest(job, step, claimed)
+    if isinstance(reader, TableReader):
+        assert isinstance(step.source, TableSource)
+        ranges = source_tables.claimed_ranges(step.source, claimed)
+        return with_unit(job, step, reader.records(ranges))
+    assert isinstance(step.source, FileSource)
+    assert isinstance(reader, Reader)
+    if step.incremental:
+        paths = [file.path for file in _check_files(job, run, step)]
+    else:
+        paths = find_files(step.name, step.source, str(claimed.path))
+    return with_unit(job, step, reader.records(paths))
+
+
+def _check_files(job: Job, run: OpenedRun, step: SourceStep) -> Sequence[Row[Any]]:
+    """The files that the batch has claimed. Raises InputError if one is no longer as it was then: half
+    of it may have been read."""
+    files = job.database.transact(lambda c: claims.files_of(c, run.batch.batch_id, step.name))
+    for file in files:
+        now = listing.look_at(file.path)
+        if now is None or (now.bytes, now.modified_at) != (file.bytes, file.modified_at):
+            found = "it is gone" if now is None else f"found {now.bytes} bytes of {now.modified_at}"
+            raise InputError(
+                f"source {step.name!r}: {file.path} was claimed with {file.bytes} bytes of {file.modified_at}, {found}. "
+                "Files must appear whole: write them under another name and rename them. The batch gives its claims "
+                "back once it is abandoned; clear its run then"
+            )
+    return files
+
+
+def _rest(job: Job, step: SourceStep, claimed: Row[Any]) -> DataFrame:
+    """Records that an earlier batch has in its snapshot and left, as they are there."""
+    found = job.database.transact(lambda c: batches.sources(c, claimed.rest_of_batch_id))
+    emit = next(row for row in found if row.source == step.name)
+    manifest = job.manifest(emit.emit_run_id)
+    check_files(manifest)
+    first = claimed.first_position
+    stored = with_position(read_stored(job, manifest), manifest, POSITION)
+    mine = (F.col(POSITION) >= first) & (F.col(POSITION) < first + claimed.quota)
+    return stored.where(mine).drop(POSITION)
+
+
+def _claimed(job: Job, run: OpenedRun, step: SourceStep, messages: list[int]) -> DataFrame:
+    """The messages that a replay claimed, from the snapshot of its original, with ``_message``."""
+    batch = run.batch
+    emit = job.database.transact(lambda c: replays.original_emit(c, batch.original_id, step.name))
+    manifest = job.manifest(emit.emit_run_id)
+    check_files(manifest)
+    snapshot = with_position(read_stored(job, manifest), manifest, POSITION)
+    claimed = local_numbers(job.spark, MESSAGE, messages)
+    claimed = claimed.withColumn(POSITION, F.col(MESSAGE) - F.lit(emit.first_root))
+    if len(messages) <= BROADCAST_MESSAGES:
+        claimed = F.broadcast(claimed)
+    return snapshot.join(claimed, POSITION, "inner").drop(POSITION)
+
+
+def _folded(
+    job: Job, run: OpenedRun, step: SourceStep, manifest: Manifest, emitted: Emitted
+) -> Made:
+    """One init delta per root; a record that did not parse fails its root at once."""
+    tracking = source_tracking(job, run)
+    outcome = fold(job, run, tracking.records(manifest, emitted))
+    tracking.check(outcome, emitted.roots)
+    passed, failed = manifest.rows - emitted.rest, outcome.posted.failed_roots
+    record = Record(input_rows=passed, output_rows=passed - failed, failed_rows=failed)
+    return Made(posted(record, outcome), file_rows(manifest), outcome.post)

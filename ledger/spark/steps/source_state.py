@@ -1,0 +1,64 @@
+"""What a source that keeps its own position gives a batch, and the commit of that position."""
+
+from functools import reduce
+
+from pyspark.sql import DataFrame
+
+from ledger.batch.source_positions import Position, commit_read, position_of
+from ledger.batch.state_runs import Made
+from ledger.batch.step_runs import OpenedRun
+from ledger.core.stateful import StatefulSource
+from ledger.core.states import BatchKind
+from ledger.pipeline.steps import SourceStep
+from ledger.sources.files.reader import FrameReader
+from ledger.spark.frames.inputs import read_stored
+from ledger.spark.job import Job
+from ledger.spark.steps.state import as_json
+from ledger.storage.manifest import check_files
+from ledger.store.queries.runs import Emitted
+
+
+def began(job: Job, run: OpenedRun, step: SourceStep) -> Position | None:
+    """Where the run begins, its source put there; None if it keeps no position, or messages are replayed."""
+    if step.keeper is None or run.batch.kind is BatchKind.REPLAY:
+        return None
+    position = position_of(job.database, run)
+    if position.again is None:
+        committed = None if position.previous is None else position.previous.snapshot
+        if position.after_failure:
+            step.keeper.roll_back(committed)
+        step.keeper.init_state(committed)
+    return position
+
+
+def records(job: Job, reader: FrameReader, keeper: StatefulSource, position: Position) -> DataFrame:
+    """What its batch emits: what it has read before, or what comes now, behind what abandoned batches had read."""
+    if position.again is not None:
+        return _kept(job, reader, position.again)
+    new = reader.records(keeper.read(job.spark))
+    return reduce(
+        DataFrame.unionByName, [_kept(job, reader, run_id) for run_id in position.left], new
+    )
+
+
+def commit_behind(
+    job: Job,
+    run: OpenedRun,
+    step: SourceStep,
+    position: Position,
+    made: Made,
+    emitted: Emitted,
+) -> None:
+    """Ask the source for its state behind the records, and commit both."""
+    assert step.keeper is not None
+    batch_id = run.batch.batch_id
+    state = step.keeper.finish_batch(batch_id)
+    snapshot = as_json(f"source {step.name!r}", step.keeper.commit(batch_id, state))
+    commit_read(job.database, run, position, made, emitted, snapshot)
+
+
+def _kept(job: Job, reader: FrameReader, run_id: int) -> DataFrame:
+    """What a run has emitted, in today's columns."""
+    manifest = job.manifest(run_id)
+    check_files(manifest)
+    return reader.parse_again(read_stored(job, manifest))

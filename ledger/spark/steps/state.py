@@ -1,0 +1,115 @@
+"""Run a state over batches for one batch, and stage it for the sinks that show it."""
+
+import json
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from ledger.batch.state_runs import Made, StateRun, commit_state
+from ledger.batch.step_runs import OpenedRun, Record
+from ledger.core.stateful import StatefulStage
+from ledger.errors import StageError
+from ledger.pipeline.steps import SinkStep, StateStep
+from ledger.sources.files.reader import read_reference
+from ledger.spark.frames.acked import not_acked
+from ledger.spark.frames.inputs import delivered_rows, read_stored, user_columns
+from ledger.spark.frames.staging import check_key, stage_rows
+from ledger.spark.job import STORED, Job, Witness, file_rows, require_equal
+from ledger.spark.steps.stage import check_frame
+from ledger.storage.manifest import Manifest, check_files, take_manifest
+
+
+def run_state(job: Job, opened: StateRun, step: StateStep) -> Record:
+    """Make the state of one batch, stage it for its sinks and commit all of it; what it recorded."""
+    batch = acked_rows_of_batch(job, opened.run, step.name)
+    if step.keeper is None:
+        return _run_function(job, opened, step, batch)
+    return _run_keeper(job, opened, step, step.keeper, batch)
+
+
+def acked_rows_of_batch(job: Job, run: OpenedRun, name: str) -> DataFrame:
+    """The user's columns of the acked rows of the run's input, of its batch alone; with units, of those units
+    that nothing failed of."""
+    batch_id = run.batch.batch_id
+    rows = delivered_rows(job, batch_id, run.input_run.stage_run_id)
+    rows = not_acked(job, batch_id, name).keep(rows)
+    return rows.select(*user_columns(rows))
+
+
+def _run_function(job: Job, opened: StateRun, step: StateStep, batch: DataFrame) -> Record:
+    assert step.function is not None
+    references = {
+        name: read_reference(job.spark, job.settings, opened.run.batch, name, source)
+        for name, source in job.pipeline.references(step).items()
+    }
+    state = None
+    if opened.previous is not None:
+        kept = job.manifest(opened.previous.stage_run_id)
+        check_files(kept)
+        state = read_stored(job, kept)
+    read = Witness()
+    made = step.function(state, read.watch(batch), **references)
+    check_frame(step, made)
+    manifest = _stored(job, opened.run, made)
+    record = Record(read.rows if read.within(made) else 0, manifest.rows)
+    shown = {name: _staged(job, sink, manifest) for name, sink in opened.sinks.items()}
+    commit_state(job.database, opened, Made(record, file_rows(manifest)), shown, None)
+    return record
+
+
+def _run_keeper(
+    job: Job, opened: StateRun, step: StateStep, keeper: StatefulStage, batch: DataFrame
+) -> Record:
+    committed = None if opened.previous is None else opened.previous.snapshot
+    if opened.after_failure:
+        keeper.roll_back(committed)
+    keeper.init_state(committed)
+    batch_id = opened.run.batch.batch_id
+    state = keeper.finish_batch(batch_id, batch)
+    manifest = Manifest(())
+    if opened.sinks:
+        rows = keeper.rows(state)
+        check_frame(step, rows)
+        manifest = _stored(job, opened.run, rows)
+    shown = {name: _staged(job, sink, manifest) for name, sink in opened.sinks.items()}
+    record = Record(batch.count(), manifest.rows)
+    snapshot = as_json(f"stateful {step.name!r}", keeper.commit(batch_id, state))
+    commit_state(job.database, opened, Made(record, file_rows(manifest)), shown, snapshot)
+    return record
+
+
+def as_json(what: str, snapshot: Any) -> Any:
+    """The snapshot as the ledger gives it back. Raises StageError unless it is JSON."""
+    try:
+        return json.loads(json.dumps(snapshot, allow_nan=False))
+    except (TypeError, ValueError) as exc:
+        raise StageError(
+            f"commit of {what} returned what is no JSON ({exc}): expected a small snapshot, or the key of "
+            "a large one kept elsewhere"
+        ) from exc
+
+
+def _stored(job: Job, run: OpenedRun, made: DataFrame) -> Manifest:
+    """The rows of a state as the run's own files."""
+    wrote, folder = Witness(), job.folder(run)
+    wrote.watch(made.select(*user_columns(made))).write.options(**STORED).parquet(folder)
+    manifest = take_manifest(folder)
+    require_equal(f"rows of {run.stage} in {folder}", wrote.rows, manifest.rows)
+    return manifest
+
+
+def _staged(job: Job, run: OpenedRun, state: Manifest) -> Made:
+    """The rows of a state as a sink is to show them."""
+    step = job.pipeline.step(run.stage)
+    assert isinstance(step, SinkStep)
+    rows = read_stored(job, state)
+    publisher = job.publisher(step)
+    publisher.check(to_arrow_schema(rows.schema, timezone="UTC"))
+    check_key(step, rows)
+    folder = publisher.staging(run.batch.batch_id, run.run_id)
+    wrote = Witness()
+    staged = stage_rows(wrote.watch(rows), step, folder)
+    require_equal(f"rows of {step.name} in {folder}", wrote.rows, staged.rows)
+    record = Record(input_rows=state.rows, output_rows=staged.rows)
+    return Made(record, file_rows(staged))

@@ -1,0 +1,238 @@
+"""Withhold: leave the rows of failed records, or of their units, out of what sinks are to show."""
+
+import logging
+from dataclasses import asdict
+from functools import reduce
+from typing import Any
+from urllib.parse import unquote
+from uuid import uuid4
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from sqlalchemy import Row
+
+from ledger.batch import recovery, settlement
+from ledger.batch.publishing import unshown
+from ledger.batch.step_runs import OpenedRun
+from ledger.core.column_names import ROOT, UNIT
+from ledger.errors import Failures, LostFileError
+from ledger.pipeline.steps import SinkStep
+from ledger.sinks.options import Bloom
+from ledger.sources.files.layouts import literal
+from ledger.spark.failures import told
+from ledger.spark.frames.acked import emitted_roots, units_of, withheld
+from ledger.spark.frames.inputs import delivered_rows, user_columns
+from ledger.spark.frames.staging import stage_rows, tracking_columns
+from ledger.spark.frames.stored import local_numbers
+from ledger.spark.job import Job, require_equal
+from ledger.spark.units.units import Replacement
+from ledger.storage.manifest import DataFile, Manifest, check_files
+from ledger.store.queries import batches, publications, runs
+
+_FILE = "_file"
+
+_log = logging.getLogger(__name__)
+
+
+def withhold(job: Job, batch_id: int) -> list[str]:
+    """Make ready all that is decided of a batch's family and not ready; the sinks. Repeating it is harmless. What
+    is wrong with one sink keeps no other waiting; it is raised at the end."""
+    for number in job.database.transact(lambda c: publications.asleep(c, batch_id)):
+        _wake_units(job, number)
+    found = job.database.transact(lambda c: publications.pending(c, batch_id))
+    chosen = [row for row in found if not row.ready]
+    failures = Failures(told)
+    for row in chosen:
+        with failures.kept(unshown(row)):
+            _make_ready(job, row)
+    failures.raise_first()
+    return [row.sink for row in chosen]
+
+
+def _make_ready(job: Job, row: Row[Any]) -> None:
+    step = job.pipeline.step(row.sink)
+    assert isinstance(step, SinkStep)
+    again = job.database.transact(lambda c: publications.brought_again(c, row.stage_run_id))
+    if again and withheld(job, row.batch_id, step.name).everything:
+        # What it brought again failed: what is shown of it stays.
+        job.database.transact(lambda c: publications.cancel(c, row.batch_id, row.sink))
+        return
+    staged, (base, folder) = job.manifest(row.stage_run_id), _folders(job, row, step)
+    publisher = job.publisher(step)
+    if publisher.keeps_tracking and not again and not _is_lost(staged):
+        files = _clean_files(job, row, step, staged, base, folder)
+    else:
+        files = stage_rows(_kept(job, row, step, staged), step, folder).files
+    described = [asdict(file) for file in files]
+    job.database.transact(
+        lambda c: publications.set_ready(c, row.batch_id, row.sink, folder, described)
+    )
+
+
+def stage_anew(job: Job, row: Row[Any]) -> None:
+    """Stage what was ready, and is lost since, from the sink's kept input: as many rows as there
+    were."""
+    step = job.pipeline.step(row.sink)
+    assert isinstance(step, SinkStep)
+    _, folder = _folders(job, row, step)
+    staged = job.manifest(row.stage_run_id)
+    rows = staged.rows if row.files is None else sum(file["rows"] for file in row.files)
+    made = stage_rows(_kept(job, row, step, staged), step, folder)
+    if made.rows != rows:
+        raise LostFileError(
+            f"sink {row.sink!r} of batch {row.batch_id}: staged files are lost, and its input has "
+            f"{made.rows} rows where {rows} were staged. {_reprocess(job, row)}"
+        )
+    described = [asdict(file) for file in made.files]
+    job.database.transact(lambda c: publications.set_staged_anew(c, row, folder, described))
+    _log.warning("sink %s of batch %s: lost files staged anew", row.sink, row.batch_id)
+
+
+def _folders(job: Job, row: Row[Any], step: SinkStep) -> tuple[str, str]:
+    """Where the sink's run has staged, and where other files of it go: beside that, for a folder may
+    be shown as a whole."""
+    publisher = job.publisher(step)
+    base = publisher.staging(row.batch_id, row.stage_run_id)
+    return base, f"{base.rpartition('/')[0]}/kept-{uuid4().hex}"
+
+
+def _is_lost(staged: Manifest) -> bool:
+    try:
+        check_files(staged)
+    except LostFileError:
+        return True
+    return False
+
+
+def _reprocess(job: Job, row: Row[Any]) -> str:
+    batch = job.database.transact(lambda c: batches.get_batch(c, row.original_id))
+    return (
+        f"Run the interval again: {recovery.reprocess(batch)}, or a run of its DAG with the conf "
+        "reprocess: true"
+    )
+
+
+def _clean_files(
+    job: Job, row: Row[Any], step: SinkStep, staged: Manifest, base: str, folder: str
+) -> tuple[DataFile, ...]:
+    """The staged files without a row to be withheld, and the remaining rows of the others in new files."""
+    chosen = withheld(job, row.batch_id, step.name)
+    source = delivered_rows(job, row.batch_id, row.input_run_id)
+    schema = source.select(*user_columns(source), *tracking_columns(source)).schema
+    reader = job.spark.read.schema(schema).option("basePath", base)
+    rows = reader.parquet(*literal(staged.paths)).withColumn(_FILE, F.col("_metadata.file_path"))
+    counted = chosen.keep(rows).groupBy(_FILE).count().collect()
+    kept = {_below(base, unquote(one[_FILE])): int(one["count"]) for one in counted}
+    shares = [(file, kept.get(_below(base, file.path), 0)) for file in staged.files]
+    clean = [file for file, count in shares if count == file.rows]
+    dirty = [(file, count) for file, count in shares if 0 < count < file.rows]
+    if not dirty:
+        return tuple(clean)
+    rest = chosen.keep(reader.parquet(*literal([file.path for file, _ in dirty])))
+    written = stage_rows(rest, step, folder)
+    what = f"rows of {step.name} in {len(dirty)} files less those withheld"
+    require_equal(what, sum(count for _, count in dirty), written.rows)
+    return (*clean, *written.files)
+
+
+def _kept(job: Job, row: Row[Any], step: SinkStep, staged: Manifest) -> DataFrame:
+    """What the sink has read and staged, without the rows to be withheld, from its kept input."""
+    rows = _input(job, row)
+    if job.pipeline.graph.follows(
+        step.name
+    ):  # of a combine or a state: there is nothing to withhold
+        return rows.select(*user_columns(rows))
+    kept = withheld(job, row.batch_id, step.name).keep(rows)
+    dedup = step.sink.dedup
+    if isinstance(dedup, Bloom) and dedup.key and _dropped(job, row):
+        known = _staged_keys(job, row, step, staged, rows, dedup.key)
+        key = [F.col(f"`{name}`") for name in dedup.key]
+        missing = reduce(lambda a, b: a | b, [column.isNull() for column in key])
+        names = [f"`{name}`" for name in kept.columns]
+        kept = kept.where(missing).unionByName(
+            kept.join(known, list(dedup.key), "left_semi").select(*names)
+        )
+    kept = kept.select(*user_columns(rows), *_tracking(job, step, rows))
+    batch = job.database.transact(lambda c: batches.get_batch(c, row.batch_id))
+    others = Replacement(job, OpenedRun(row.stage_run_id, batch, step.name, {}), step).carried()
+    return kept if others is None else kept.unionByName(others, allowMissingColumns=True)
+
+
+def _tracking(job: Job, step: SinkStep, rows: DataFrame) -> list[str]:
+    publisher = job.publisher(step)
+    return tracking_columns(rows) if publisher.keeps_tracking else []
+
+
+def _input(job: Job, row: Row[Any]) -> DataFrame:
+    """The sink's input as it was read. Raises LostFileError if it is gone, too."""
+    try:
+        return delivered_rows(job, row.batch_id, row.input_run_id)
+    except LostFileError as exc:
+        lost_file = str(exc).split(". ")[0]
+        raise LostFileError(
+            f"sink {row.sink!r} of batch {row.batch_id} cannot be staged, for its input is lost: "
+            f"{lost_file}. {_reprocess(job, row)}"
+        ) from exc
+
+
+def _dropped(job: Job, row: Row[Any]) -> int:
+    """Rows that the sink's run left out, for other batches had delivered them."""
+    return job.database.transact(lambda c: runs.duplicate_rows(c, row.stage_run_id))
+
+
+def _staged_keys(
+    job: Job,
+    row: Row[Any],
+    step: SinkStep,
+    staged: Manifest,
+    rows: DataFrame,
+    key: tuple[str, ...],
+) -> DataFrame:
+    """The keys that were staged: what other batches had delivered was not."""
+    try:
+        check_files(staged)
+    except LostFileError as exc:
+        raise LostFileError(
+            f"sink {row.sink!r} of batch {row.batch_id}: {str(exc).split('. ')[0]}, and only it "
+            f"says which duplicates were left out. {_reprocess(job, row)}"
+        ) from exc
+    base = job.publisher(step).staging(row.batch_id, row.stage_run_id)
+    reader = job.spark.read.schema(rows.select(*user_columns(rows)).schema)
+    shown = reader.option("basePath", base)
+    return shown.parquet(*literal(staged.paths)).select(*(f"`{name}`" for name in key)).distinct()
+
+
+def _wake_units(job: Job, batch_id: int) -> None:
+    """Units that are withheld although no message of them is to be replayed, for those that failed were given
+    up: one of the others counts as failed, so that a replay takes the unit without them."""
+    graph = job.pipeline.graph
+    failed = job.database.transact(lambda c: publications.failed_roots(c, batch_id))
+    spoiling = [row for row in failed if graph.in_units(row.source)]
+    chosen = _sleeping(job, batch_id, spoiling) if any(not row.live for row in spoiling) else []
+    stage = spoiling[0].stage if spoiling else ""
+    job.database.transact(lambda c: settlement.wake(c, batch_id, chosen, stage, failed))
+
+
+def _sleeping(job: Job, batch_id: int, spoiling: list[Row[Any]]) -> list[int]:
+    """A root of each unit in which records were given up and nothing is to be replayed."""
+    graph = job.pipeline.graph
+    known = local_numbers(job.spark, ROOT, [row.root_id for row in spoiling])
+    live = [row.root_id for row in spoiling if row.live]
+    sound = [rows.join(known, ROOT, "left_anti") for rows in emitted_roots(job, batch_id)]
+    others = reduce(DataFrame.unionByName, sound)
+    if graph.unit:
+        asleep = units_of(job, batch_id, [row.root_id for row in spoiling if not row.live])
+        if live:
+            asleep = asleep.join(units_of(job, batch_id, live), UNIT, "left_anti")
+        others = others.join(asleep, UNIT, "left_semi").groupBy(UNIT).agg(F.min(ROOT).alias(ROOT))
+    elif live:
+        return []
+    else:
+        others = others.agg(F.min(ROOT).alias(ROOT)).where(F.col(ROOT).isNotNull())
+    return [one[ROOT] for one in others.select(ROOT).collect()]
+
+
+def _below(folder: str, path: str) -> str:
+    """A file's path below the folder that it was staged in, however the URL before it is written."""
+    mark = "/".join(folder.rsplit("/", 2)[-2:])
+    return path.rsplit(f"/{mark}/", 1)[-1]

@@ -1,0 +1,1 @@
+"""Replay units: the records that are replayed together behind a whole stage."""

@@ -1,0 +1,188 @@
+"""Carry over: in a replay by unit record-wise steps run for the records that failed there. What they had made of
+the others is taken from the latest batch that emitted them, under the roots that the replay gives these."""
+
+from collections.abc import Mapping
+from functools import reduce
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from ledger.batch.step_runs import OpenedRun
+from ledger.core.column_names import CARRIED, ERROR, FAILED, MESSAGE, RESERVED, ROOT, UNIT
+from ledger.core.states import BatchKind, RunState
+from ledger.core.verdict import inputs
+from ledger.errors import InputError, IntegrityError, StageError
+from ledger.pipeline.steps import SourceStep, StageStep
+from ledger.spark.frames.inputs import delivered_rows, read_stored, user_columns
+from ledger.spark.frames.stored import local_numbers, with_position
+from ledger.spark.job import Job
+from ledger.storage.manifest import check_files
+from ledger.store.queries import batches, replays, runs
+
+
+def with_carried(job: Job, run: OpenedRun, step: SourceStep, records: DataFrame) -> DataFrame:
+    """The records of a replay by unit, which have ``_message``, with ``_carried``: the root under which all that
+    record-wise stages make of a record is stored; null for one that they are to run for again."""
+    if not job.pipeline.graph.carries(step.name):
+        return records
+    original = run.batch.original_id
+    again = job.database.transact(lambda c: replays.messages_to_run(c, original, step.name))
+    emits = job.database.transact(lambda c: replays.settled_emits(c, original))
+    marked = local_numbers(job.spark, MESSAGE, again).withColumn(FAILED, F.lit(True))
+    found, latest = records.join(marked, MESSAGE, "left"), F.col(MESSAGE)
+    earlier = [
+        _emitted(job, row.emit_run_id, row.first_root).select(MESSAGE, ROOT)
+        for row in emits
+        if row.source == step.name and row.batch_id != original
+    ]
+    if earlier:
+        newest = (
+            reduce(DataFrame.unionByName, earlier).groupBy(MESSAGE).agg(F.max(ROOT).alias(ROOT))
+        )
+        found, latest = found.join(newest, MESSAGE, "left"), F.coalesce(ROOT, MESSAGE)
+    complete = F.col(FAILED).isNull() & F.col(ERROR).isNull()
+    names = [f"`{name}`" for name in records.columns]
+    return found.select(*names, F.when(complete, latest).alias(CARRIED))
+
+
+def carry_over(
+    job: Job, run: OpenedRun, step: StageStep, frames: Mapping[str, DataFrame]
+) -> "CarryOver | None":
+    """What a stage carries over in a replay; None if it is to run for every row of ``frames``.
+
+    Raises InputError if an earlier batch that has the rows had no such stage.
+    """
+    if run.batch.kind is not BatchKind.REPLAY or not job.pipeline.graph.carries(step.name):
+        return None
+    carried = _carried_roots(job, run, step)
+    counts = {} if carried is None else _batches_of(job, run, carried)
+    if carried is None or not counts:
+        return None
+    return CarryOver(job, run, step, frames, carried, counts)
+
+
+class CarryOver:
+    """The records that a stage does not run for in a replay: the rows of them that it reads, which it acks by
+    reading, and those that it made of them in earlier batches, which it hands on."""
+
+    def __init__(
+        self,
+        job: Job,
+        run: OpenedRun,
+        step: StageStep,
+        frames: Mapping[str, DataFrame],
+        roots: DataFrame,
+        counts: Mapping[int, int],
+    ):
+        self._job, self._run, self._step = job, run, step
+        self._roots, self._counts = roots, counts
+        self.fresh = {name: _fresh(frame) for name, frame in frames.items()}
+        self._stored = {
+            batch_id: _stored_run(job, step, batch_id, records)
+            for batch_id, records in counts.items()
+        }
+
+    def united(self, output: DataFrame) -> DataFrame:
+        """What the stage made of the other rows, with the rows that are carried over.
+
+        Raises StageError unless these have the same columns.
+        """
+        for batch_id, run_id in self._stored.items():
+            if run_id is not None:
+                rows = delivered_rows(self._job, batch_id, run_id)
+                self._check(output.schema, rows.schema, batch_id)
+                output = output.unionByName(self._renamed(rows), allowMissingColumns=True)
+        nothing = F.lit(None).cast("bigint")
+        return output if CARRIED in output.columns else output.withColumn(CARRIED, nothing)
+
+    def _renamed(self, rows: DataFrame) -> DataFrame:
+        """Rows of an earlier batch under the roots, and with the units, that this one gives their records."""
+        given = [name for name in (ROOT, UNIT) if name in self._roots.columns]
+        roots = self._roots.select(F.col(CARRIED).alias(ROOT), F.struct(*given).alias(CARRIED))
+        names = user_columns(rows)
+        joined = rows.select(*names, ROOT).join(roots, ROOT, "inner")
+        own = [F.col(CARRIED)[name].alias(name) for name in given]
+        return joined.select(*names, *own, F.col(ROOT).alias(CARRIED))
+
+    def _check(self, made: StructType, stored: StructType, batch_id: int) -> None:
+        if ROOT not in stored.names:
+            why = "its rows there were of several records, or not tracked"
+            raise _misfit(self._step, batch_id, self._counts[batch_id], why)
+        expected, found = _columns(stored), _columns(made)
+        if sorted(expected) != sorted(found):
+            raise StageError(
+                f"stage {self._step.name!r} returned the columns {', '.join(found)}; batch {batch_id}, from which the "
+                f"rows of {self._counts[batch_id]} records that did not fail are carried over, has {', '.join(expected)}: "
+                "expected the same names and types. Declare the stage as it was, or reprocess the interval"
+            )
+
+
+def _fresh(frame: DataFrame) -> DataFrame:
+    """The rows that are not carried over, without the column that says so."""
+    if CARRIED not in frame.columns:
+        return frame
+    return frame.where(F.col(CARRIED).isNull()).drop(CARRIED)
+
+
+def _carried_roots(job: Job, run: OpenedRun, step: StageStep) -> DataFrame | None:
+    """Of the records that a stage does not run for: ``_root`` here, ``_carried`` and, with units, ``_unit``; None
+    if its sources name none."""
+    graph, frames = job.pipeline.graph, []
+    for row in job.database.transact(lambda c: batches.sources(c, run.batch.batch_id)):
+        if row.source in graph.sources(step.name) and graph.in_units(row.source):
+            rows = _emitted(job, row.emit_run_id, row.first_root)
+            if CARRIED in rows.columns:
+                own = [name for name in (ROOT, CARRIED, UNIT) if name in rows.columns]
+                frames.append(rows.where(F.col(CARRIED).isNotNull()).select(*own))
+    return reduce(DataFrame.unionByName, frames) if frames else None
+
+
+def _batches_of(job: Job, run: OpenedRun, roots: DataFrame) -> dict[int, int]:
+    """How many records are carried over from which batch."""
+    emits = job.database.transact(lambda c: replays.settled_emits(c, run.batch.original_id))
+    ranges = [(row.batch_id, row.first_root, row.first_root + row.roots - 1) for row in emits]
+    known = job.spark.createDataFrame(ranges, "_batch bigint, _first bigint, _last bigint")
+    within = F.col(CARRIED).between(F.col("_first"), F.col("_last"))
+    found = roots.select(CARRIED).join(F.broadcast(known), within, "left").groupBy("_batch").count()
+    counts = {row["_batch"]: int(row["count"]) for row in found.collect()}
+    if None in counts:
+        raise IntegrityError(
+            f"batch {run.batch.batch_id}: {counts[None]} records are carried over from roots that no settled batch of "
+            f"batch {run.batch.original_id} has emitted: run its sources again"
+        )
+    return counts
+
+
+def _stored_run(job: Job, step: StageStep, batch_id: int, records: int) -> int | None:
+    """The run of a stage that counts in an earlier batch. None if it never committed there: then nothing reached
+    it of records that did not fail. Raises InputError if the batch had no such stage, or with other inputs."""
+    batch = job.database.transact(lambda c: batches.get_batch(c, batch_id))
+    stages = {str(one["name"]): one for one in batch.topology if one["kind"] == "stage"}
+    if step.name not in stages:
+        raise _misfit(step, batch_id, records, f"its stages were {', '.join(stages) or 'none'}")
+    read = inputs(stages[step.name])
+    if sorted(read) != sorted(step.inputs):  # what came by another input was never in its output
+        raise _misfit(step, batch_id, records, f"it read {', '.join(read)} there")
+    found = job.database.transact(lambda c: runs.runs_of(c, batch_id))
+    committed = [run for run in found if run.state is RunState.COMMITTED]
+    return next((run.stage_run_id for run in committed if run.stage == step.name), None)
+
+
+def _misfit(step: StageStep, batch_id: int, records: int, found: str) -> InputError:
+    return InputError(
+        f"stage {step.name!r}: expected its rows of {records} records that did not fail in batch {batch_id}, from which "
+        f"they are carried over; {found}. Declare the pipeline as it was, or reprocess the interval"
+    )
+
+
+def _emitted(job: Job, emit_run_id: int, first_root: int) -> DataFrame:
+    """The records of an emit, with ``_root``."""
+    manifest = job.manifest(emit_run_id)
+    check_files(manifest)
+    return with_position(read_stored(job, manifest), manifest, ROOT, first_root)
+
+
+def _columns(schema: StructType) -> list[str]:
+    """The user's columns of a stage's output, with their types."""
+    return [f"{f.name} {f.dataType.simpleString()}" for f in schema if f.name not in RESERVED]

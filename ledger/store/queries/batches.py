@@ -1,0 +1,345 @@
+"""Statements about pipelines, batches and what they claim."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Row, text
+
+from ledger.core.states import (
+    BATCH_TRANSITIONS,
+    BatchKind,
+    BatchStatus,
+    Guarantee,
+    OnQuarantine,
+    Settle,
+)
+from ledger.errors import NotReadyError
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One row of ``batch`` with its pipeline's name and policy. Moments are UTC."""
+
+    batch_id: int
+    pipeline: str
+    pipeline_id: int
+    kind: BatchKind
+    original_batch_id: int | None
+    dag_id: str
+    run_id: str
+    status: BatchStatus
+    opened_at: datetime
+    interval_start: datetime
+    interval_end: datetime
+    params: Mapping[str, Any]
+    selection: Mapping[str, Any] | None
+    topology: Sequence[Mapping[str, Any]]
+    held_reason: str | None
+    message_timeout_seconds: float
+    max_batch_age_seconds: float
+    max_replays: int
+    max_failed_ratio: float | None
+    replay_limit: int | None
+    replay_backoff_seconds: float
+    replay_backoff_cap_seconds: float
+    ackers: int
+    released: bool
+    replaces_batch_id: int | None
+    guarantee: Guarantee
+    settle: Settle
+    on_quarantine: OnQuarantine
+    tolerate: float
+    settled_at: datetime | None
+    roots: int | None
+    failed_roots: int | None
+
+    @property
+    def exactly_once(self) -> bool:
+        """Whether its sinks show what is acked, and only that."""
+        return self.guarantee is Guarantee.EXACTLY_ONCE
+
+    @property
+    def original_id(self) -> int:
+        """The batch that its messages were first seen in."""
+        return self.original_batch_id or self.batch_id
+
+
+_BATCH = """
+SELECT b.batch_id, p.name AS pipeline, b.pipeline_id, b.kind, b.original_batch_id, b.dag_id, b.run_id, b.status, b.opened_at,
+       b.interval_start, b.interval_end, b.params, b.selection, b.topology, b.held_reason,
+       b.ackers, b.released, b.replaces_batch_id, b.guarantee, b.settle, b.settled_at, b.roots, b.failed_roots,
+       p.on_quarantine, p.tolerate,
+       p.message_timeout_seconds, p.max_batch_age_seconds, p.max_replays, p.max_failed_ratio, p.replay_limit,
+       p.replay_backoff_seconds, p.replay_backoff_cap_seconds
+FROM batch b JOIN pipeline p USING (pipeline_id)
+"""
+
+
+def _batch(row: Row[Any] | None) -> Batch | None:
+    if row is None:
+        return None
+    fields = dict(row._mapping)
+    fields["kind"] = BatchKind(fields["kind"])
+    fields["status"] = BatchStatus(fields["status"])
+    fields["guarantee"] = Guarantee(fields["guarantee"])
+    fields["settle"] = Settle(fields["settle"])
+    fields["on_quarantine"] = OnQuarantine(fields["on_quarantine"])
+    return Batch(**fields)
+
+
+# The batches that emit one interval: the one that claimed it, and those that read on in its snapshot.
+_PARTS = "SELECT :id UNION SELECT batch_id FROM batch_source WHERE rest_of_batch_id = :id"
+
+
+def save_pipeline(connection: Connection, policy: Mapping[str, Any]) -> int:
+    """Insert or update the pipeline's policy; locks its row, so that opens wait for each other."""
+    statement = text("""
+        INSERT INTO pipeline (name, message_timeout_seconds, max_batch_age_seconds, max_replays, max_failed_ratio,
+                              on_quarantine, tolerate, replay_limit, replay_backoff_seconds,
+                              replay_backoff_cap_seconds, auto_replay, target)
+        VALUES (:name, :message_timeout_seconds, :max_batch_age_seconds, :max_replays, :max_failed_ratio,
+                :on_quarantine, :tolerate, :replay_limit, :replay_backoff_seconds, :replay_backoff_cap_seconds,
+                :auto_replay, :target)
+        ON CONFLICT (name) DO UPDATE SET
+          message_timeout_seconds = excluded.message_timeout_seconds,
+          max_batch_age_seconds = excluded.max_batch_age_seconds, max_replays = excluded.max_replays,
+          max_failed_ratio = excluded.max_failed_ratio, on_quarantine = excluded.on_quarantine,
+          tolerate = excluded.tolerate, replay_limit = excluded.replay_limit,
+          replay_backoff_seconds = excluded.replay_backoff_seconds,
+          replay_backoff_cap_seconds = excluded.replay_backoff_cap_seconds, auto_replay = excluded.auto_replay,
+          target = coalesce(excluded.target, pipeline.target)
+        RETURNING pipeline_id
+    """)
+    return int(connection.execute(statement, dict(policy)).scalar_one())
+
+
+def target(connection: Connection, pipeline_id: int) -> str | None:
+    """MODULE:PIPELINE where a pipeline is declared; None: it is no global."""
+    statement = text("SELECT target FROM pipeline WHERE pipeline_id = :id")
+    found: str | None = connection.execute(statement, {"id": pipeline_id}).scalar_one()
+    return found
+
+
+def find_run(connection: Connection, pipeline: str, dag_id: str, run_id: str) -> Batch | None:
+    """The batch of a run, if it was opened before."""
+    statement = text(
+        _BATCH + "WHERE p.name = :pipeline AND b.dag_id = :dag_id AND b.run_id = :run_id"
+    )
+    keys = {"pipeline": pipeline, "dag_id": dag_id, "run_id": run_id}
+    return _batch(connection.execute(statement, keys).first())
+
+
+def get_batch(connection: Connection, batch_id: int) -> Batch:
+    """The batch of that number. Raises NotReadyError if there is none."""
+    found = _batch(
+        connection.execute(text(_BATCH + "WHERE b.batch_id = :id"), {"id": batch_id}).first()
+    )
+    if found is None:
+        raise NotReadyError(f"batch {batch_id} is not in the ledger: see 'ackledger status'")
+    return found
+
+
+def lock_batch(connection: Connection, batch_id: int, *, skip_locked: bool = False) -> Batch | None:
+    """Lock the batch's row for the transaction, then read it; None if another holds it."""
+    clause = "FOR NO KEY UPDATE" + (" SKIP LOCKED" if skip_locked else "")
+    locked = connection.execute(
+        text(f"SELECT batch_id FROM batch WHERE batch_id = :id {clause}"), {"id": batch_id}
+    ).first()
+    if locked is None and skip_locked:
+        return None
+    return get_batch(connection, batch_id)
+
+
+def insert_batch(connection: Connection, values: Mapping[str, Any]) -> int:
+    """A new open batch; its number."""
+    statement = text("""
+        INSERT INTO batch (pipeline_id, kind, original_batch_id, dag_id, run_id, status, interval_start, interval_end, params, selection, ackers, topology, replaces_batch_id,
+                           guarantee, settle)
+        VALUES (:pipeline_id, :kind, :original_batch_id, :dag_id, :run_id, 'open', :interval_start, :interval_end,
+                cast(:params AS jsonb), cast(:selection AS jsonb), :ackers, cast(:topology AS jsonb), :replaces_batch_id,
+                :guarantee, :settle)
+        RETURNING batch_id
+    """)
+    as_json = {
+        key: None if values[key] is None else json.dumps(values[key])
+        for key in ("params", "selection", "topology")
+    }
+    return int(connection.execute(statement, {**values, **as_json}).scalar_one())
+
+
+def insert_source(connection: Connection, values: Mapping[str, Any]) -> None:
+    """What a batch reads of one source; the unique claim is checked by ``claiming_batch`` before."""
+    connection.execute(
+        text("""
+        INSERT INTO batch_source (batch_id, source, pipeline_id, path, interval_start, interval_end, claimed, quota,
+                                  rest_of_batch_id, first_position, claimed_after, claimed_upto)
+        VALUES (:batch_id, :source, :pipeline_id, :path, :interval_start, :interval_end, :claimed, :quota,
+                :rest_of_batch_id, :first_position, :claimed_after, :claimed_upto)
+        """),
+        dict(values),
+    )
+
+
+def claiming_batch(
+    connection: Connection, pipeline_id: int, source: str, start: datetime, end: datetime
+) -> Row[Any] | None:
+    """The batch (batch_id, status, dag_id, run_id, params, roots and rest of its snapshot) that has claimed
+    this interval of this source."""
+    statement = text("""
+        SELECT b.batch_id, b.status, b.dag_id, b.run_id, b.params, s.roots, s.rest FROM batch_source s JOIN batch b USING (batch_id)
+        WHERE s.pipeline_id = :pipeline_id AND s.source = :source AND s.claimed
+          AND s.interval_start = :start AND s.interval_end = :end
+    """)
+    keys = {"pipeline_id": pipeline_id, "source": source, "start": start, "end": end}
+    return connection.execute(statement, keys).first()
+
+
+def sources(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
+    """Per source of a batch: source, path, emit_run_id, first_root, roots, notified_at, and its claim:
+    quota, rest, rest_of_batch_id, first_position, claimed_after, claimed_upto."""
+    statement = text("""
+        SELECT source, path, emit_run_id, first_root, roots, notified_at, quota, rest, rest_of_batch_id,
+               first_position, claimed_after, claimed_upto
+        FROM batch_source WHERE batch_id = :id ORDER BY source
+    """)
+    return connection.execute(statement, {"id": batch_id}).all()
+
+
+def set_notified(connection: Connection, batch_id: int, source: str) -> None:
+    """Note that a source was told what became of its messages in a batch."""
+    connection.execute(
+        text(
+            "UPDATE batch_source SET notified_at = now() WHERE batch_id = :id AND source = :source"
+        ),
+        {"id": batch_id, "source": source},
+    )
+
+
+def untold(connection: Connection, before: datetime) -> Sequence[Row[Any]]:
+    """Batches of a DAG, settled before a moment, of which a source that wants to know was told nothing:
+    batch_id, dag_id."""
+    statement = text("""
+        SELECT DISTINCT b.batch_id, b.dag_id
+        FROM batch b JOIN batch_source s ON s.batch_id = b.batch_id AND s.notified_at IS NULL
+        JOIN LATERAL jsonb_array_elements(b.topology) AS step
+          ON step ->> 'name' = s.source AND step ->> 'notice' = 'true'
+        WHERE b.status IN ('settled', 'superseded') AND b.settled_at < :before AND b.dag_id <> '' ORDER BY 1
+    """)
+    return connection.execute(statement, {"before": before}).all()
+
+
+def failed_roots(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
+    """Roots that failed in a batch: root_id, stage, reason."""
+    statement = text("SELECT root_id, stage, reason FROM failed_root WHERE batch_id = :id")
+    return connection.execute(statement, {"id": batch_id}).all()
+
+
+def replacing_batches(connection: Connection, batch_id: int, but: int | None = None) -> list[int]:
+    """Undecided batches that were opened to replace an original, without the batch ``but``."""
+    statement = text("""
+        SELECT batch_id FROM batch
+        WHERE replaces_batch_id = :id AND status IN ('open', 'held') AND batch_id IS DISTINCT FROM :but ORDER BY 1
+    """)
+    return [row.batch_id for row in connection.execute(statement, {"id": batch_id, "but": but})]
+
+
+def holder(connection: Connection, batch_id: int) -> int:
+    """The batch that has the interval of which an original read a part; itself, if it is no part."""
+    statement = text("""
+        SELECT coalesce((SELECT min(s.rest_of_batch_id) FROM batch_source s JOIN batch_source h
+                         ON h.batch_id = s.rest_of_batch_id AND h.source = s.source AND h.claimed
+                         WHERE s.batch_id = :id), :id)
+    """)
+    return int(connection.execute(statement, {"id": batch_id}).scalar_one())
+
+
+def supersede_family(connection: Connection, original_id: int, successor_id: int) -> int:
+    """A settled original, the further parts of its interval and their replays give way to the batch
+    opened to replace them, which takes over the claims; their failed messages end as superseded; how
+    many batches."""
+    keys = {"id": original_id, "successor": successor_id}
+    connection.execute(text("UPDATE batch_source SET claimed = false WHERE batch_id = :id"), keys)
+    connection.execute(
+        text("UPDATE batch_source SET claimed = true WHERE batch_id = :successor"), keys
+    )
+    connection.execute(
+        text(f"""
+        UPDATE failed_message SET status = 'superseded', updated_at = now()
+        WHERE original_batch_id IN ({_PARTS}) AND status = 'failed'
+        """),
+        keys,
+    )
+    statement = text(f"""
+        UPDATE batch SET status = 'superseded'
+        WHERE coalesce(original_batch_id, batch_id) IN ({_PARTS}) AND status = 'settled'
+    """)
+    return connection.execute(statement, keys).rowcount
+
+
+def undecided_parts(connection: Connection, batch_id: int) -> list[int]:
+    """Undecided batches among the further parts of a batch's interval, their replays, and its own."""
+    statement = text(f"""
+        SELECT batch_id FROM batch
+        WHERE coalesce(original_batch_id, batch_id) IN ({_PARTS}) AND status IN ('open', 'held') ORDER BY 1
+    """)
+    return [row.batch_id for row in connection.execute(statement, {"id": batch_id})]
+
+
+def move_batch(
+    connection: Connection,
+    batch_id: int,
+    before: BatchStatus,
+    after: BatchStatus,
+    reason: str | None = None,
+) -> None:
+    """Guarded transition of a batch. Raises NotReadyError when it is not in ``before``."""
+    assert after in BATCH_TRANSITIONS[before], (before, after)
+    statement = text("""
+        UPDATE batch SET status = :after, held_reason = :reason,
+               opened_at = CASE WHEN :after = 'open' THEN now() ELSE opened_at END
+        WHERE batch_id = :id AND status = :before RETURNING batch_id
+    """)
+    keys = {"id": batch_id, "before": before.value, "after": after.value, "reason": reason}
+    if connection.execute(statement, keys).first() is None:
+        raise NotReadyError(f"batch {batch_id} is no longer {before}: it cannot become {after}")
+
+
+def release_batch(connection: Connection, batch_id: int) -> bool:
+    """Let a held batch settle whatever its share of failures; False if it is not held."""
+    statement = text("""
+        UPDATE batch SET status = 'open', held_reason = NULL, released = true
+        WHERE batch_id = :id AND status = 'held' RETURNING batch_id
+    """)
+    return connection.execute(statement, {"id": batch_id}).first() is not None
+
+
+def set_released(connection: Connection, batch_id: int, released: bool) -> None:
+    """Whether a batch may settle above ``max_failed_ratio``."""
+    connection.execute(
+        text("UPDATE batch SET released = :released WHERE batch_id = :id"),
+        {"id": batch_id, "released": released},
+    )
+
+
+def open_batches(connection: Connection) -> list[int]:
+    """Numbers of all open batches, oldest first."""
+    rows = connection.execute(
+        text("SELECT batch_id FROM batch WHERE status = 'open' ORDER BY batch_id")
+    )
+    return [row.batch_id for row in rows]
+
+
+def reserve_roots(connection: Connection, count: int) -> int:
+    """Reserve ``count`` root ids, rounded up to 4,096; the first of them."""
+    rounded = max(1, -(-count // 4096)) * 4096
+    statement = text("SELECT reserve_roots(:n)")
+    return int(connection.execute(statement, {"n": rounded}).scalar_one())
+
+
+def database_now(connection: Connection) -> datetime:
+    """The database's clock."""
+    moment: datetime = connection.execute(text("SELECT clock_timestamp()")).scalar_one()
+    return moment

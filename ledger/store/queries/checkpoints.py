@@ -1,0 +1,309 @@
+"""Statements about states over batches: what is committed, what is due, and what its sinks show."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import takewhile
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Connection, Row, text
+
+from ledger.store.queries.combines import COMBINE_DUE
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The committed state of a batch. ``snapshot``: of a function None, its state is the run's files."""
+
+    batch_id: int
+    stage_run_id: int
+    snapshot: Any
+
+
+@dataclass(frozen=True)
+class Left:
+    """A run of a state that is under way. ``alive``: its lease has not lapsed."""
+
+    stage_run_id: int
+    batch_id: int
+    attempt_id: UUID
+    alive: bool
+
+
+def lock_pipeline(connection: Connection, pipeline: str) -> int | None:
+    """Lock the pipeline for the transaction, as every opening of a batch does; None: it never ran."""
+    statement = text("SELECT pipeline_id FROM pipeline WHERE name = :name FOR NO KEY UPDATE")
+    found = connection.execute(statement, {"name": pipeline}).scalar()
+    return None if found is None else int(found)
+
+
+def due_batch(connection: Connection, pipeline: str, stages: Sequence[str]) -> int | None:
+    """The batch whose state is to be done next, of one of these stages; None: there is nothing to do."""
+    statement = text("""
+        SELECT min(batch_id) FROM state_progress
+        WHERE pipeline = :pipeline AND stage = ANY(:stages) AND state = 'due'
+    """)
+    found = connection.execute(statement, {"pipeline": pipeline, "stages": list(stages)}).scalar()
+    return None if found is None else int(found)
+
+
+def waiting(
+    connection: Connection, *, batch_id: int | None = None, pipeline: str | None = None
+) -> Sequence[Row[Any]]:
+    """States of a batch that are not committed, or else of each state of a pipeline, or of all, the
+    one
+    that waits and whose batch was first: pipeline, batch_id, stage, state, waits_for_batch_id,
+    waits_because, and batches (how many wait).
+    """
+    statement = text("""
+        SELECT DISTINCT ON (s.pipeline, s.stage) s.pipeline, s.batch_id, s.stage, s.state,
+               s.waits_for_batch_id, s.waits_because, count(*) OVER (PARTITION BY s.pipeline, s.stage) AS batches
+        FROM state_progress s
+        WHERE CASE WHEN cast(:id AS bigint) IS NULL
+                   THEN s.state = 'waiting'
+                        AND (cast(:pipeline AS text) IS NULL OR s.pipeline = :pipeline)
+                   ELSE s.state <> 'committed' AND s.batch_id = :id END
+        ORDER BY s.pipeline, s.stage, s.batch_id
+    """)
+    return connection.execute(statement, {"id": batch_id, "pipeline": pipeline}).all()
+
+
+def unfinished_step(connection: Connection, batch_id: int) -> Row[Any] | None:
+    """The first step of a batch, in order, that has no committed run, with its last run: stage,
+    kind, state (None: it never ran), failure, and alive (its lease has not lapsed). None if all are
+    committed."""
+    statement = text("""
+        SELECT step.value ->> 'name' AS stage, step.value ->> 'kind' AS kind,
+               last.state, last.failure, last.alive
+        FROM batch b
+        CROSS JOIN LATERAL jsonb_array_elements(b.topology)
+          WITH ORDINALITY AS step (value, number)
+        LEFT JOIN LATERAL (
+          SELECT r.state, r.failure, r.lease_until > clock_timestamp() AS alive FROM stage_run r
+          WHERE r.batch_id = b.batch_id AND r.stage = step.value ->> 'name'
+          ORDER BY r.state = 'committed' DESC, r.stage_run_id DESC LIMIT 1) AS last ON true
+        WHERE b.batch_id = :id AND last.state IS DISTINCT FROM 'committed'
+        ORDER BY step.number LIMIT 1
+    """)
+    return connection.execute(statement, {"id": batch_id}).first()
+
+
+_RUNS = """
+FROM stage_run r JOIN batch b USING (batch_id)
+WHERE b.pipeline_id = :pipeline_id AND r.stage = :stage
+"""
+
+
+def under_way(connection: Connection, pipeline_id: int, stage: str) -> Left | None:
+    """The run of a state, of whichever batch, that has not ended."""
+    statement = text(f"""
+        SELECT r.stage_run_id, r.batch_id, r.attempt_id, r.lease_until > clock_timestamp() AS alive
+        {_RUNS} AND r.state = 'running' ORDER BY 1 DESC LIMIT 1
+    """)
+    row = connection.execute(statement, {"pipeline_id": pipeline_id, "stage": stage}).first()
+    return None if row is None else Left(**row._mapping)
+
+
+def fence(connection: Connection, pipeline_id: int, stages: Sequence[str]) -> None:
+    """End the running runs of these steps in all batches of a pipeline."""
+    connection.execute(
+        text("""
+        UPDATE stage_run r SET state = 'fenced', closed_at = clock_timestamp() FROM batch b
+        WHERE b.batch_id = r.batch_id AND b.pipeline_id = :pipeline_id AND r.stage = ANY(:stages) AND r.state = 'running'
+        """),
+        {"pipeline_id": pipeline_id, "stages": list(stages)},
+    )
+
+
+def last(connection: Connection, pipeline_id: int, stage: str) -> Checkpoint | None:
+    """The state that is current; None before the first."""
+    statement = text("""
+        SELECT batch_id, stage_run_id, snapshot FROM checkpoint
+        WHERE pipeline_id = :pipeline_id AND stage = :stage ORDER BY stage_run_id DESC LIMIT 1
+    """)
+    row = connection.execute(statement, {"pipeline_id": pipeline_id, "stage": stage}).first()
+    return None if row is None else Checkpoint(**row._mapping)
+
+
+def failed_since(connection: Connection, pipeline_id: int, stage: str, run_id: int) -> bool:
+    """Whether a run of a state, later than this one, came to nothing."""
+    statement = text(
+        f"SELECT EXISTS (SELECT {_RUNS} AND r.stage_run_id > :run AND r.state IN ('failed', 'fenced'))"
+    )
+    keys = {"pipeline_id": pipeline_id, "stage": stage, "run": run_id}
+    return bool(connection.execute(statement, keys).scalar_one())
+
+
+def insert(
+    connection: Connection, pipeline_id: int, stage: str, batch_id: int, run_id: int, snapshot: Any
+) -> None:
+    """The state that a run made with a batch is the current one."""
+    connection.execute(
+        text("""
+        INSERT INTO checkpoint (pipeline_id, stage, batch_id, stage_run_id, snapshot)
+        VALUES (:pipeline_id, :stage, :batch_id, :run, cast(:snapshot AS jsonb))
+        """),
+        {
+            "pipeline_id": pipeline_id,
+            "stage": stage,
+            "batch_id": batch_id,
+            "run": run_id,
+            "snapshot": None if snapshot is None else json.dumps(snapshot),
+        },
+    )
+
+
+def decide(connection: Connection, pipeline_id: int, batch_id: int, sink: str, run_id: int) -> None:
+    """Decide that a sink shows the state of a batch, in place of the one that it shows, or was about to."""
+    keys = {"pipeline_id": pipeline_id, "id": batch_id, "sink": sink, "run": run_id}
+    connection.execute(
+        text("""
+        INSERT INTO publication (batch_id, sink, stage_run_id, ready, rows)
+        SELECT :id, :sink, :run, true, output_rows FROM stage_run WHERE stage_run_id = :run
+        """),
+        keys,
+    )
+    connection.execute(
+        text("""
+        INSERT INTO sink_replacement (stage_run_id, replaced_batch_id)
+        SELECT :run, x.batch_id FROM publication x JOIN batch b USING (batch_id)
+        WHERE x.sink = :sink AND x.batch_id <> :id AND x.replaced_at IS NULL AND b.pipeline_id = :pipeline_id
+        UNION
+        SELECT :run, s.replaced_batch_id  -- whatever one that was not shown would have taken away
+        FROM publication x JOIN batch b USING (batch_id) JOIN sink_replacement s USING (stage_run_id)
+        WHERE x.sink = :sink AND x.batch_id <> :id AND x.replaced_at IS NULL AND x.published_at IS NULL
+          AND b.pipeline_id = :pipeline_id
+        """),
+        keys,
+    )
+    connection.execute(
+        text("""
+        UPDATE publication x SET replaced_at = now() FROM batch b
+        WHERE b.batch_id = x.batch_id AND b.pipeline_id = :pipeline_id AND x.sink = :sink AND x.batch_id <> :id
+          AND x.published_at IS NULL AND x.replaced_at IS NULL
+        """),
+        keys,
+    )
+
+
+def unshown(connection: Connection, pipeline: str, sinks: Sequence[str]) -> list[int]:
+    """Batches whose state one of the sinks is to show and does not."""
+    statement = text("""
+        SELECT DISTINCT x.batch_id FROM publication x JOIN batch b USING (batch_id) JOIN pipeline p USING (pipeline_id)
+        WHERE p.name = :pipeline AND x.sink = ANY(:sinks) AND x.published_at IS NULL AND x.replaced_at IS NULL ORDER BY 1
+    """)
+    found = connection.execute(statement, {"pipeline": pipeline, "sinks": list(sinks)})
+    return [row.batch_id for row in found]
+
+
+def unacked(
+    connection: Connection, pipeline: str, stage: str, states: Sequence[str], *, combines: bool
+) -> list[int]:
+    """Batches that a stage was not told of and that are committed as a whole, in the order of their states, up to
+    the first that is not: of its family a record is failed, a sink does not show what is decided, or one of the
+    ``states``, or of the ``combines`` if the pipeline has them, is yet to come."""
+    statement = text(f"""
+        WITH undone AS MATERIALIZED (
+          SELECT coalesce(b.original_batch_id, b.batch_id) AS family FROM state_progress s JOIN batch b USING (batch_id)
+          WHERE s.pipeline = :pipeline AND s.stage = ANY(:states) AND s.state <> 'committed'
+        ), told AS (
+          SELECT c.batch_id, c.stage_run_id, coalesce(b.original_batch_id, b.batch_id) AS family
+          FROM checkpoint c JOIN batch b USING (batch_id) JOIN pipeline p ON p.pipeline_id = c.pipeline_id
+          WHERE p.name = :pipeline AND c.stage = :stage AND c.acked_at IS NULL
+        )
+        SELECT t.batch_id,
+               NOT EXISTS (SELECT FROM undone u WHERE u.family = t.family)
+               AND NOT EXISTS (SELECT FROM failed_message m
+                               WHERE m.original_batch_id = t.family AND m.status IN ('failed', 'replaying'))
+               AND NOT EXISTS (SELECT FROM publication x JOIN batch f USING (batch_id)
+                               WHERE t.family IN (f.batch_id, f.original_batch_id)
+                                 AND x.published_at IS NULL AND x.replaced_at IS NULL)
+               AND NOT (:combines AND EXISTS (SELECT FROM batch b
+                               WHERE t.family IN (b.batch_id, b.original_batch_id) AND {COMBINE_DUE})) AS ready
+        FROM told t ORDER BY t.stage_run_id
+    """)
+    keys = {"pipeline": pipeline, "stage": stage, "states": list(states), "combines": combines}
+    found = connection.execute(statement, keys).all()
+    return [row.batch_id for row in takewhile(lambda row: row.ready, found)]
+
+
+_OF_STAGE = (
+    "pipeline_id = (SELECT pipeline_id FROM pipeline WHERE name = :pipeline) AND stage = :stage"
+)
+
+
+def set_acked(connection: Connection, pipeline: str, stage: str, batch_id: int) -> None:
+    """The stage was told that a batch is committed as a whole."""
+    connection.execute(
+        text(f"""
+        UPDATE checkpoint SET acked_at = now() WHERE {_OF_STAGE} AND batch_id = :id AND acked_at IS NULL
+        """),
+        {"pipeline": pipeline, "stage": stage, "id": batch_id},
+    )
+
+
+def outlived(connection: Connection, pipeline: str, stage: str) -> list[int]:
+    """Runs whose state a later one was made of that its batch's sinks show: nothing goes back to them. The last
+    committed is never among them."""
+    statement = text(f"""
+        SELECT stage_run_id FROM checkpoint WHERE {_OF_STAGE} AND removed_at IS NULL AND stage_run_id < (
+          SELECT max(c.stage_run_id) FROM checkpoint c WHERE {_OF_STAGE} AND NOT EXISTS (
+            SELECT FROM publication x WHERE x.batch_id = c.batch_id AND x.published_at IS NULL AND x.replaced_at IS NULL))
+        ORDER BY 1
+    """)
+    found = connection.execute(statement, {"pipeline": pipeline, "stage": stage})
+    return [row.stage_run_id for row in found]
+
+
+def set_removed(connection: Connection, run_id: int) -> None:
+    """The files of a state are gone."""
+    connection.execute(
+        text("UPDATE checkpoint SET removed_at = now() WHERE stage_run_id = :run"), {"run": run_id}
+    )
+
+
+def committed_of(connection: Connection, batch_id: int, stages: Sequence[str]) -> list[str]:
+    """Those of the stages whose state has taken in a batch, a further part of its interval, or a replay."""
+    statement = text("""
+        SELECT DISTINCT c.stage FROM checkpoint c JOIN batch b USING (batch_id)
+        WHERE c.stage = ANY(:stages) AND coalesce(b.original_batch_id, b.batch_id) IN (
+          SELECT :id UNION SELECT batch_id FROM batch_source WHERE rest_of_batch_id = :id)
+        ORDER BY 1
+    """)
+    found = connection.execute(statement, {"id": batch_id, "stages": list(stages)})
+    return [row.stage for row in found]
+
+
+def committed_behind(
+    connection: Connection, pipeline_id: int, stages: Sequence[str], place: int
+) -> tuple[str, int] | None:
+    """One of the stages, and a batch that its state has taken in, which stands behind a place: itself, or the
+    original that it replays; None if nothing does."""
+    statement = text("""
+        SELECT c.stage, c.batch_id FROM checkpoint c JOIN batch b USING (batch_id)
+        WHERE c.pipeline_id = :pipeline_id AND c.stage = ANY(:stages)
+          AND coalesce(b.original_batch_id, b.batch_id) > :place
+        ORDER BY c.stage_run_id LIMIT 1
+    """)
+    keys = {"pipeline_id": pipeline_id, "stages": list(stages), "place": place}
+    row = connection.execute(statement, keys).first()
+    return None if row is None else (str(row.stage), int(row.batch_id))
+
+
+def overdue(connection: Connection, before: datetime) -> Sequence[Row[Any]]:
+    """Batches of a DAG, settled before a moment, whose state is due since then, nobody being at it, in
+    pipelines that still have it: batch_id, dag_id."""
+    statement = text("""
+        SELECT DISTINCT b.batch_id, b.dag_id FROM state_progress s JOIN batch b USING (batch_id)
+        WHERE s.state = 'due' AND b.settled_at < :before AND b.dag_id <> ''
+          AND NOT EXISTS (SELECT FROM checkpoint c WHERE c.pipeline_id = b.pipeline_id AND c.stage = s.stage
+                          AND c.committed_at >= :before)
+          AND NOT EXISTS (SELECT FROM stage_run r WHERE r.batch_id = b.batch_id AND r.stage = s.stage
+                          AND r.state = 'running' AND r.lease_until > :before)
+          AND (SELECT l.topology FROM batch l WHERE l.pipeline_id = b.pipeline_id ORDER BY l.batch_id DESC LIMIT 1)
+              @> jsonb_build_array(jsonb_build_object('name', s.stage, 'kind', 'stateful'))
+        ORDER BY 1
+    """)
+    return connection.execute(statement, {"before": before}).all()

@@ -1,0 +1,156 @@
+"""Statements that name where each failed root broke: what its runs emitted and acked, hop by hop.
+
+Part of a settlement, like ``ledger.store.queries.settlement``: ``settling`` has the failed roots, ``settling_run`` what each
+run did with them.
+"""
+
+from collections.abc import Sequence
+
+from sqlalchemy import Connection, text
+
+from ledger.core.verdict import Hop
+
+# Its own statement: what an UPDATE reads is never scanned in parallel.
+EMITTED_AND_ACKED = """
+CREATE TEMP TABLE settling_run ON COMMIT DROP AS
+SELECT f.*, r.stage
+FROM (
+  SELECT d.root_id, d.stage_run_id, bit_xor(d.delta # d.acked) AS emitted, bit_xor(d.acked) AS acked,
+         sum(d.emitted_edges) AS emitted_edges, sum(d.acked_edges) AS acked_edges
+  FROM ledger_delta d
+  JOIN (SELECT root_id FROM settling UNION SELECT root_id FROM root_fail WHERE batch_id = :id) s USING (root_id)
+  WHERE d.batch_id = :id
+  GROUP BY d.root_id, d.stage_run_id
+) f
+JOIN stage_run r ON r.stage_run_id = f.stage_run_id AND r.state = 'committed'
+"""
+
+
+def collect_rows(connection: Connection, batch_id: int) -> bool:
+    """Fill ``settling_run`` with what each run emitted and acked of the roots that fail or may: all that is still to
+    be asked of the deltas, which are not read again. False, and no such table, if there are none."""
+    some = "SELECT EXISTS (SELECT FROM settling) OR EXISTS (SELECT FROM root_fail WHERE batch_id = :id)"
+    if not connection.execute(text(some), {"id": batch_id}).scalar_one():
+        return False
+    connection.execute(text("ANALYZE settling (root_id, stage)"))
+    connection.execute(text(EMITTED_AND_ACKED), {"id": batch_id})
+    connection.execute(text("ANALYZE settling_run (root_id, stage)"))
+    return True
+
+
+NAME_HOPS = """
+WITH hop AS (
+  SELECT *, ARRAY[producer, consumer] && cast(:merging AS text[]) AS merging
+  FROM unnest(cast(:ordinals AS int[]), cast(:producers AS text[]), cast(:consumers AS text[]),
+              cast(:fanouts AS int[]), cast(:components AS int[]))
+       AS h (ordinal, producer, consumer, fanout, component)
+), component AS (
+  SELECT component, min(ordinal) AS ordinal, count(DISTINCT consumer) AS readers,
+         string_agg(DISTINCT producer, ', ') AS producers,
+         (SELECT array_agg(consumer ORDER BY first) FROM (
+            SELECT consumer, min(ordinal) AS first FROM hop h WHERE h.component = hop.component GROUP BY 1) c) AS consumers
+  FROM hop GROUP BY component
+), role AS (
+  SELECT DISTINCT component, producer AS stage, true AS emits FROM hop
+  UNION ALL SELECT DISTINCT component, consumer, false FROM hop
+), tally AS (
+  SELECT s.root_id, r.component,
+         bit_xor(CASE WHEN r.emits THEN s.emitted ELSE s.acked END) AS residue,
+         sum(CASE WHEN r.emits THEN s.emitted_edges ELSE 0 END) AS emitted_edges,
+         sum(CASE WHEN r.emits THEN 0 ELSE s.acked_edges END) AS acked_edges
+  FROM settling_run s JOIN role r USING (stage) JOIN settling u ON u.root_id = s.root_id AND u.stage IS NULL
+  GROUP BY s.root_id, r.component
+), broken AS (
+  SELECT t.*, k.producers, k.consumers, k.readers, k.ordinal
+  FROM tally t JOIN component k USING (component)
+  WHERE t.residue <> 0 OR t.emitted_edges <> t.acked_edges
+), uneven AS (
+  -- Of several with a wrong count one that did commit is to blame: the others never had their turn.
+  SELECT due.root_id, due.component,
+         array_agg(due.consumer ORDER BY due.ordinal) AS consumers,
+         array_agg(due.consumer ORDER BY due.consumer = ANY (cast(:uncommitted AS text[])), due.merging, due.ordinal) AS blame
+  FROM (
+    SELECT p.root_id, h.component, h.consumer, bool_or(h.merging) AS merging, min(h.ordinal) AS ordinal,
+           sum(p.emitted_edges / h.fanout) AS edges
+    FROM settling_run p JOIN hop h ON h.producer = p.stage JOIN component k USING (component)
+    WHERE k.readers > 1 GROUP BY 1, 2, 3
+  ) due
+  LEFT JOIN settling_run c ON c.root_id = due.root_id AND c.stage = due.consumer
+  WHERE due.edges <> coalesce(c.acked_edges, 0)
+  GROUP BY due.root_id, due.component
+), blamed AS (
+  SELECT b.*, coalesce(u.blame[1:1], b.consumers) AS culprits, u.consumers AS wrong
+  FROM broken b LEFT JOIN uneven u USING (root_id, component)
+), shape AS (
+  -- Roots that broke alike are judged at once: there are few ways to break, and many roots.
+  SELECT component, emitted_edges, acked_edges, culprits, wrong,
+         min(ordinal) AS ordinal, min(producers) AS producers, array_agg(root_id) AS roots,
+         coalesce(wrong, min(consumers)) AS concerned
+  FROM blamed GROUP BY component, emitted_edges, acked_edges, culprits, wrong
+), judged AS MATERIALIZED (
+  SELECT s.*, s.culprits && cast(:uncommitted AS text[]) AS late,
+         EXISTS (SELECT FROM hop h WHERE h.consumer = ANY (s.culprits) AND h.merging) AS merging,
+         EXISTS (SELECT FROM hop h WHERE h.consumer = ANY (s.concerned) AND NOT h.merging) AS recordwise
+  FROM shape s
+), verdict AS MATERIALIZED (
+  SELECT roots, ordinal, merging, late, recordwise, array_to_string(culprits, ', ') AS stage,
+         CASE WHEN late THEN 'did not commit in time'
+              WHEN emitted_edges > acked_edges AND culprits && cast(:explicit AS text[])
+              THEN 'not acked by ' || array_to_string(culprits, ', ')
+              WHEN emitted_edges > acked_edges THEN 'lost'
+              WHEN emitted_edges < acked_edges THEN 'acked too often'
+              ELSE 'one lost and another acked too often' END AS reason,
+         format('%s edges from %s, %s acked', emitted_edges, producers, acked_edges)
+         || CASE WHEN cardinality(wrong) > 1 THEN '; wrong at ' || array_to_string(wrong, ', ') ELSE '' END AS detail
+  FROM judged
+), named AS (
+  -- What a root lost by itself counts, whatever others lost with it; else the first hop.
+  SELECT DISTINCT ON (root_id) root_id, merging, late, stage, reason, detail,
+         bool_or(recordwise) OVER (PARTITION BY root_id) AS incomplete
+  FROM verdict, unnest(roots) AS r (root_id) ORDER BY root_id, merging OR late, ordinal
+)
+UPDATE settling s SET
+  stage = b.stage, reason = b.reason, detail = b.detail,
+  own_failure = NOT b.merging AND NOT b.late,
+  shared = b.merging AND NOT b.late AND NOT b.incomplete,
+  incomplete = b.incomplete
+FROM named b WHERE b.root_id = s.root_id
+"""
+
+
+def name_hops(
+    connection: Connection,
+    hops: Sequence[Hop],
+    uncommitted: Sequence[str],
+    explicit: Sequence[str],
+    merging: Sequence[str],
+) -> None:
+    """Name, for each root without an explicit fail, the first step where it broke.
+
+    A component of hops broke where what its producers emitted differs, as XOR or as a count, from
+    what its consumers acked. Of several consumers with a wrong count the first that committed is
+    named, and the others in the detail.
+    ``uncommitted``: steps that never committed; a root that broke there failed through no fault of
+    its own. ``explicit``: stages that ack by themselves, so what is missing there was not acked
+    rather than lost. ``merging``: whole stages and those behind them; what is lost there may be for want of
+    another record, so it is a failure of the unit, unless the root is incomplete: something of it is missing
+    before them, too.
+    """
+    keys = {
+        "ordinals": [hop.ordinal for hop in hops],
+        "producers": [hop.producer for hop in hops],
+        "consumers": [hop.consumer for hop in hops],
+        "fanouts": [hop.fanout for hop in hops],
+        "components": [hop.component for hop in hops],
+        "uncommitted": list(uncommitted),
+        "explicit": list(explicit),
+        "merging": list(merging),
+    }
+    connection.execute(text(NAME_HOPS), keys)
+
+
+def unnamed_roots(connection: Connection) -> int:
+    """Roots in ``settling`` for which no broken hop was found: deltas that fit no producer."""
+    return int(
+        connection.execute(text("SELECT count(*) FROM settling WHERE stage IS NULL")).scalar_one()
+    )

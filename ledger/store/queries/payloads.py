@@ -1,0 +1,196 @@
+"""Statements about the content of failed records."""
+
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from typing import Any
+
+import psycopg2
+from sqlalchemy import Connection, Row, text
+from sqlalchemy.exc import DBAPIError
+
+from ledger.core.conditions import Comparison
+
+_ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
+_NUMBER = r"^[+-]?[0-9]+([.][0-9]+)?([eE][+-]?[0-9]{1,3})?$"
+_PAGE = 5_000  # rows fetched at a time
+
+
+def missing(connection: Connection, original_batch_id: int) -> Sequence[Row[Any]]:
+    """By source of an original, the messages whose content is not kept: source, emit_run_id,
+    first_root, rest_of_batch_id, messages and their roots (in order)."""
+    statement = text("""
+        SELECT s.source, s.emit_run_id, s.first_root, s.rest_of_batch_id,
+               array_agg(m.message_id ORDER BY m.message_id) AS messages,
+               array_agg(m.message_id ORDER BY m.message_id) AS roots
+        FROM failed_message m
+        JOIN batch_source s ON s.batch_id = m.original_batch_id AND s.source = m.source
+        WHERE m.original_batch_id = :id AND s.emit_run_id IS NOT NULL
+          AND NOT EXISTS (SELECT FROM failed_payload f WHERE f.message_id = m.message_id)
+        GROUP BY s.source, s.emit_run_id, s.first_root, s.rest_of_batch_id ORDER BY s.source
+    """)
+    return connection.execute(statement, {"id": original_batch_id}).all()
+
+
+def read_again(connection: Connection, original_batch_id: int) -> Sequence[Row[Any]]:
+    """By replay of an original that read its sources again, and source, the messages that failed in
+    it last and whose content is that of an earlier attempt: batch_id, and as ``missing``."""
+    statement = text("""
+        SELECT b.batch_id, s.source, s.emit_run_id, s.first_root, s.rest_of_batch_id,
+               array_agg(r.message_id ORDER BY r.root_id) AS messages,
+               array_agg(r.root_id ORDER BY r.root_id) AS roots
+        FROM failed_root r
+        JOIN failed_message m ON m.root_id = r.root_id
+        JOIN batch b ON b.batch_id = r.batch_id AND b.selection ? 'from_source'
+        JOIN failed_payload f ON f.message_id = m.message_id AND f.root_id < r.root_id
+        JOIN batch_source s ON s.batch_id = r.batch_id AND r.root_id >= s.first_root
+                           AND r.root_id < s.first_root + s.roots
+        WHERE b.original_batch_id = :id AND r.stage <> s.source
+        GROUP BY b.batch_id, s.source, s.emit_run_id, s.first_root, s.rest_of_batch_id
+        ORDER BY b.batch_id, s.source
+    """)
+    return connection.execute(statement, {"id": original_batch_id}).all()
+
+
+def missing_batches(connection: Connection, pipeline: str | None) -> list[int]:
+    """Original batches of which the content of failed records is not kept yet."""
+    statement = text("""
+        SELECT batch_id FROM payload_missing
+        WHERE cast(:pipeline AS text) IS NULL OR pipeline = :pipeline ORDER BY batch_id
+    """)
+    return [row.batch_id for row in connection.execute(statement, {"pipeline": pipeline})]
+
+
+def insert(connection: Connection, rows: Sequence[Sequence[Any]]) -> int:
+    """Keep content, but for messages that have theirs; of how many. Columns as the table's."""
+    _copy(connection, rows)
+    statement = text(
+        "INSERT INTO failed_payload SELECT * FROM kept_payload ON CONFLICT (message_id) DO NOTHING"
+    )
+    return connection.execute(statement).rowcount
+
+
+def replace(connection: Connection, rows: Sequence[Sequence[Any]]) -> int:
+    """Keep what messages contain now instead of what they did; of how many."""
+    _copy(connection, rows)
+    statement = text("""
+        UPDATE failed_payload f SET root_id = k.root_id, content = k.content, parsed = k.parsed, key = k.key
+        FROM kept_payload k WHERE k.message_id = f.message_id AND f.root_id < k.root_id
+    """)
+    return connection.execute(statement).rowcount
+
+
+def _copy(connection: Connection, rows: Sequence[Sequence[Any]]) -> None:
+    connection.execute(text("CREATE TEMP TABLE kept_payload (LIKE failed_payload) ON COMMIT DROP"))
+    lines = io.StringIO("".join("\t".join(map(_field, row)) + "\n" for row in rows))
+    with closing(connection.connection.cursor()) as cursor:
+        try:
+            cursor.copy_expert("COPY kept_payload FROM STDIN", lines)
+        except psycopg2.Error as exc:  # which SQLAlchemy has not seen
+            raise DBAPIError.instance("COPY kept_payload", None, exc, psycopg2.Error) from exc
+
+
+def claimed_keys(
+    connection: Connection, batch_id: int, source: str, names: Sequence[str]
+) -> Sequence[Row[Any]]:
+    """The messages that a replay has claimed of a source, with the values of these columns as text,
+    null where they are not known: message_id, key, parsed."""
+    statement = text("""
+        SELECT m.message_id, ARRAY(
+          SELECT coalesce(f.key ->> u.name, CASE WHEN f.parsed THEN f.content::jsonb ->> u.name END)
+          FROM unnest(cast(:names AS text[])) WITH ORDINALITY AS u (name, place)
+          ORDER BY u.place) AS key, coalesce(f.parsed, false) AS parsed
+        FROM failed_message m LEFT JOIN failed_payload f ON f.message_id = m.message_id
+        WHERE m.replay_batch_id = :id AND m.source = :source AND m.status = 'replaying' ORDER BY 1
+    """)
+    keys = {"id": batch_id, "source": source, "names": list(names)}
+    return connection.execute(statement, keys).all()
+
+
+def _field(value: Any) -> str:
+    if value is None:
+        return "\\N"
+    return value.translate(_ESCAPES) if isinstance(value, str) else str(value)
+
+
+_ANY = {**dict.fromkeys(("pipeline", "batch_id", "stage", "reason")), "ever": False}
+_RECORDS = """
+    FROM failed_message m
+    JOIN failed_root r ON r.root_id = m.root_id
+    JOIN batch b ON b.batch_id = m.original_batch_id
+    JOIN pipeline p USING (pipeline_id)
+    LEFT JOIN failed_payload f ON f.message_id = m.message_id
+    WHERE (cast(:ever AS boolean) OR m.status <> 'recovered')
+      AND (b.status <> 'superseded' AND m.status <> 'superseded' OR cast(:ever AS boolean)
+           OR m.original_batch_id = cast(:batch_id AS bigint))
+      AND (cast(:pipeline AS text) IS NULL OR p.name = :pipeline)
+      AND (cast(:batch_id AS bigint) IS NULL OR :batch_id IN (m.original_batch_id, r.batch_id))
+      AND (cast(:stage AS text) IS NULL OR r.stage = :stage)
+      AND (cast(:reason AS text) IS NULL OR r.reason LIKE :reason)
+"""
+_COLUMNS = """
+    SELECT m.message_id, m.original_batch_id AS batch_id, p.name AS pipeline, m.source, r.stage,
+           r.reason, m.status::text AS status, m.attempts, f.key, f.source_file, f.source_row,
+           f.content, f.parsed,
+           jsonb_path_query_first(b.topology, '$[*] ? (@.name == $name)',
+                                  jsonb_build_object('name', m.source)) AS layout
+"""
+# The fields that a condition may name: those of the record, the key's above them.
+_FIELDS = """
+    (CASE WHEN f.parsed THEN f.content::jsonb ELSE '{}'::jsonb END || coalesce(f.key, '{}'::jsonb))
+"""
+
+
+def records(
+    connection: Connection,
+    chosen: Mapping[str, Any],
+    conditions: Sequence[Comparison],
+    limit: int | None,
+) -> Iterator[Row[Any]]:
+    """Failed and quarantined records that match, by message: message_id, batch_id, pipeline,
+    source, stage, reason, status, attempts, key, source_file, source_row, content, parsed, layout (of
+    the source).
+
+    ``chosen``: pipeline, batch_id, stage, reason (a SQL pattern), null or left out: any; ``ever``: also
+    records that were recovered, or whose batch was replaced.
+    """
+    where, keys = _where(conditions)
+    statement = text(f"{_COLUMNS}{_RECORDS}{where} ORDER BY m.message_id LIMIT :limit")
+    found = connection.execution_options(yield_per=_PAGE)
+    return iter(found.execute(statement, {**_ANY, **chosen, **keys, "limit": limit}))
+
+
+def count(
+    connection: Connection, chosen: Mapping[str, Any], conditions: Sequence[Comparison]
+) -> int:
+    """How many records ``records`` has without a limit."""
+    where, keys = _where(conditions)
+    statement = text(f"SELECT count(*) {_RECORDS}{where}")
+    return int(connection.execute(statement, {**_ANY, **chosen, **keys}).scalar_one())
+
+
+def known_fields(connection: Connection, chosen: Mapping[str, Any]) -> list[str]:
+    """Names of the fields of some failed record that parsed, for messages."""
+    statement = text(f"""
+        SELECT jsonb_object_keys(fields) AS name
+        FROM (SELECT {_FIELDS} AS fields {_RECORDS} AND f.message_id IS NOT NULL
+              ORDER BY f.parsed DESC LIMIT 1) one
+    """)
+    return [row.name for row in connection.execute(statement, {**_ANY, **chosen})]
+
+
+def _where(conditions: Sequence[Comparison]) -> tuple[str, dict[str, Any]]:
+    """The conditions as SQL: names and values are bound, operators are the parser's words."""
+    parts, keys = [""], {}
+    for number, one in enumerate(conditions):
+        field, value = f"({_FIELDS} ->> :name_{number})", f":value_{number}"
+        keys[f"name_{number}"] = one.name
+        if one.value is None:
+            parts.append(f"f.message_id IS NOT NULL AND {field} {one.operator}")
+            continue
+        keys[f"value_{number}"] = one.value
+        if one.numeric:
+            field = f"(CASE WHEN {field} ~ '{_NUMBER}' THEN {field}::numeric END)"
+            value = f"cast({value} AS numeric)"
+        parts.append(f"{field} {one.operator} {value}")
+    return " AND ".join(parts), keys

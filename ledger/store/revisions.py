@@ -1,0 +1,27 @@
+"""The revisions of the schema, as the files of its migrations name them."""
+
+from functools import cache
+from pathlib import Path
+
+
+def folder() -> Path:
+    """The folder of the migrations."""
+    import ledger.store.migrations as package
+
+    return Path(package.__path__[0])
+
+
+@cache
+def _revisions() -> tuple[str, ...]:
+    """All revisions, the newest last: a migration's file is called by its number, which is its revision."""
+    return tuple(sorted(path.name.split("_")[0] for path in folder().glob("versions/[0-9]*.py")))
+
+
+def head() -> str:
+    """The newest revision of the migrations."""
+    return _revisions()[-1]
+
+
+def is_known(revision: str) -> bool:
+    """Whether the migrations have that revision."""
+    return revision in _revisions()

@@ -1,0 +1,110 @@
+"""Migrations: Alembic, driven from code so that no ini file is needed.
+
+Every command, task and driver asks how far the schema is. Alembic takes longer to import than that takes to answer, so
+it is imported where something is migrated.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection
+
+from ledger.errors import ConfigurationError, UnavailableError
+from ledger.settings import Settings
+from ledger.store import embedded
+from ledger.store.connection import Database, require_server
+from ledger.store.driver_errors import translated
+from ledger.store.revisions import folder, head, is_known
+
+if TYPE_CHECKING:
+    from alembic.config import Config
+
+_MIGRATION_LOCK = 7_225_355  # any constant: two upgrades at once wait for each other
+
+
+def connect(settings: Settings) -> Database:
+    """The ledger's database, ready for use: reachable, recent enough, migrated.
+
+    The embedded one is brought up to date here. A server of ``ACKLEDGER_DATABASE_URL`` may have other
+    users: ConfigurationError says to run ``ackledger db upgrade``.
+    """
+    database = Database.from_settings(settings)
+    if settings.database_url is None and _is_behind(database.revision()):
+        upgrade(database)
+    database.check()
+    return database
+
+
+def _is_behind(revision: str | None) -> bool:
+    return revision is None or (revision != head() and is_known(revision))
+
+
+@dataclass(frozen=True)
+class DatabaseState:
+    """Where the ledger is, and how far. ``server``: ``embedded`` or ``given``; ``pid``: of the embedded one;
+    ``ready``: it answers, at the ``expected`` revision; ``problem``: what is wrong otherwise."""
+
+    server: str
+    database: str
+    state: str
+    revision: str | None
+    expected: str
+    ready: bool
+    pid: int | None = None
+    problem: str | None = None
+
+
+def state_of(settings: Settings) -> DatabaseState:
+    """The ledger's database as it is now; nothing is started or changed."""
+    if settings.database_url is not None:
+        return _state("given", Database(settings.database_url))
+    found = embedded.running(settings.home)
+    if found is None:
+        place = str(settings.home.expanduser().absolute() / "postgres")
+        return DatabaseState("embedded", place, "stopped", None, head(), ready=False)
+    return replace(_state("embedded", Database(found.url)), pid=found.pid)
+
+
+def _state(server: str, database: Database) -> DatabaseState:
+    state = DatabaseState(server, database.shown, "running", None, head(), ready=False)
+    try:
+        state = replace(state, revision=database.revision())
+        database.check()
+    except UnavailableError as exc:
+        return replace(state, state="no answer", problem=str(exc))
+    except ConfigurationError as exc:
+        return replace(state, problem=str(exc))
+    finally:
+        database.dispose()
+    return replace(state, ready=True)
+
+
+def upgrade(database: Database, revision: str = "head") -> None:
+    """Bring the schema up to ``revision``; safe to run twice and by two at once."""
+    from alembic import command
+
+    _migrate(database, lambda config: command.upgrade(config, revision))
+
+
+def downgrade(database: Database, revision: str) -> None:
+    """Bring the schema down to ``revision``; ``base`` removes everything."""
+    from alembic import command
+
+    _migrate(database, lambda config: command.downgrade(config, revision))
+
+
+def _migrate(database: Database, act: Callable[["Config"], None]) -> None:
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(folder()))
+    with translated(database), database.plain.begin() as connection:
+        require_server(connection)
+        _lock(connection)
+        config.attributes["connection"] = connection
+        act(config)
+
+
+def _lock(connection: Connection) -> None:
+    connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})")

@@ -1,0 +1,18 @@
+"""Show in a test that a pipeline loses nothing: see ``ledger.testing.lab``."""
+
+from ledger.testing.faults import Crash, crash_at, duplicate_rows, lose_file, lose_rows
+from ledger.testing.lab import BatchResult, Failure, replay, resume, run_batch, sweep
+
+__all__ = [
+    "BatchResult",
+    "Crash",
+    "Failure",
+    "crash_at",
+    "duplicate_rows",
+    "lose_file",
+    "lose_rows",
+    "replay",
+    "resume",
+    "run_batch",
+    "sweep",
+]

@@ -1,0 +1,357 @@
+"""Show in a test that a pipeline loses nothing: run it over given rows, hurt it, look at the ledger.
+
+::
+
+    from ledger import testing
+
+    def test_orders_survive_a_bad_join(spark):
+        result = testing.run_batch(pipeline, {"orders": [{"id": "1", "cents": 5}]}, spark=spark,
+                                   faults=[testing.lose_rows("with_country", fraction=0.5, seed=1)])
+        again = testing.replay(result)
+        assert result.roots.failed == again.roots.acked
+
+Each ``run_batch`` has a ledger of its own in an embedded PostgreSQL that all tests of a process
+share, real Spark, and temporary folders that are removed when the process ends.
+"""
+
+import atexit
+import copy
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructField, StructType
+
+from ledger.batch.opening import open_batch, open_replay
+from ledger.batch.summary import RootCounts, summarize
+from ledger.batch.sweeper import sweep_once
+from ledger.core.run_request import Interval, RunKey, Selection
+from ledger.core.states import BatchStatus
+from ledger.errors import DeclarationError, suggestion
+from ledger.execution import run_steps, settle_and_follow
+from ledger.pipeline.pipeline import Pipeline
+from ledger.pipeline.steps import SinkStep, SourceStep
+from ledger.settings import Settings
+from ledger.sinks.parquet.sink import ParquetSink
+from ledger.sinks.postgres.sink import PostgresSink
+from ledger.sources.files.reader import struct
+from ledger.sources.files.source import FileSource
+from ledger.sources.parsing import fitting
+from ledger.sources.registry import AnySource
+from ledger.spark.job import Job
+from ledger.spark.session import build_session
+from ledger.store import embedded
+from ledger.store.connection import Database
+from ledger.store.queries import reports
+from ledger.store.queries.batches import Batch, get_batch
+from ledger.store.upgrade import upgrade
+from ledger.testing.faults import (
+    POINTS,
+    Crash,
+    Fault,
+    crash_at,
+    duplicate_rows,
+    lose_file,
+    lose_rows,
+)
+
+__all__ = [
+    "POINTS", "START", "BatchResult", "Crash", "Failure", "Fault", "crash_at", "duplicate_rows", "lose_file",
+    "lose_rows", "replay", "resume", "run_batch", "sweep",
+]  # fmt: skip
+
+Rows = Sequence[Mapping[str, Any]] | DataFrame
+START = datetime(2000, 1, 1, tzinfo=UTC)
+_numbers = count(1)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One record that failed in the batch: ``status`` is what became of it by now."""
+
+    message_id: int
+    source: str
+    stage: str
+    reason: str
+    detail: str | None
+    status: str
+
+
+@dataclass(frozen=True)
+class BatchResult:
+    """What became of a batch. ``rows``: by sink, what it holds of the batch and those it belongs to, or all of a state.
+
+    ``crashed``: a fault ended the run; ``resume`` goes on as Airflow's retry would. ``error``: what the ledger said
+    of it, unless the process just died.
+    """
+
+    batch_id: int
+    status: BatchStatus
+    reason: str | None
+    roots: RootCounts
+    failed: list[Failure]
+    rows: dict[str, list[dict[str, Any]]]
+    crashed: bool
+    error: Exception | None
+    made: Pipeline = field(repr=False)
+    lab: "_Lab" = field(repr=False)
+
+
+def run_batch(
+    pipeline: Pipeline,
+    sources: Mapping[str, Rows],
+    *,
+    references: Mapping[str, Rows] | None = None,
+    spark: SparkSession | None = None,
+    now: datetime | None = None,
+    faults: Sequence[Fault] = (),
+    after: BatchResult | None = None,
+) -> BatchResult:
+    """Run one batch over given rows and settle it at ``now`` (default: the database's clock).
+
+    ``sources``, ``references``: rows by name, as dicts or a DataFrame of the declared columns; what
+    is not given is empty; moments without a zone are UTC. ``after``: go on in the ledger of an
+    earlier result, with the next interval, for what several batches share. Raises DeclarationError
+    on an unknown name, and on a row that does not fit its source's schema.
+    """
+    lab = (
+        after.lab
+        if after is not None
+        else _Lab(spark or build_session("ledger.testing", "local[2]"))
+    )
+    made = lab.pipeline(pipeline, sources, references)
+    number = next(_numbers)
+    interval = Interval(START + timedelta(days=number), START + timedelta(days=number + 1))
+    key = RunKey("", f"run-{number}")
+    return lab.run(
+        made,
+        lambda job: open_batch(job.database, job.settings, job.pipeline, key, interval),
+        faults,
+        now,
+    )
+
+
+def replay(
+    result: BatchResult,
+    pipeline: Pipeline | None = None,
+    *,
+    references: Mapping[str, Rows] | None = None,
+    now: datetime | None = None,
+    faults: Sequence[Fault] = (),
+    **selection: Any,
+) -> BatchResult:
+    """Replay what is failed of a batch and its replays, with the fixed ``pipeline`` if one is given.
+
+    ``references``: by default those of the batch. ``selection``: as for ``ledger.core.run_request.Selection``. Raises NotReadyError if nothing is due.
+    """
+    lab = result.lab
+    made = result.made
+    if pipeline is not None or references is not None:
+        made = lab.pipeline(pipeline or result.made, {}, references, result.made)
+    key = RunKey("", f"replay-{next(_numbers)}")
+    chosen = Selection(**selection)
+    original, *_ = lab.database.transact(lambda c: reports.family(c, result.batch_id))
+    return lab.run(
+        made,
+        lambda job: open_replay(
+            job.database, job.settings, job.pipeline, key, original, chosen, now=now
+        ),
+        faults,
+        now,
+    )
+
+
+def sweep(result: BatchResult, *, now: datetime | None = None) -> BatchResult:
+    """Let the sweeper come at ``now``: it settles what can be decided, and expires or abandons what took too long.
+    What became of the batch; ``resume`` shows in its sinks what is acked, as the run does that the sweeper asks for."""
+    sweep_once(result.lab.database, now=now)
+    return result.lab.result(result.made, result.batch_id)
+
+
+def resume(result: BatchResult, *, now: datetime | None = None) -> BatchResult:
+    """Run all steps of a batch again that crashed, or was given no time, and settle it."""
+    lab = result.lab
+    again = lambda job: job.database.transact(lambda c: get_batch(c, result.batch_id))  # noqa: E731
+    return lab.run(result.made, again, (), now)
+
+
+@cache
+def _server() -> str:
+    """The URL of a server that lives as long as the process."""
+    home = Path(tempfile.mkdtemp(prefix="ackledger-testing-"))
+    home.chmod(0o755)
+    url = embedded.start(home)
+
+    def end() -> None:
+        embedded.stop(home)
+        shutil.rmtree(home, ignore_errors=True)
+
+    atexit.register(end)
+    return url
+
+
+class _Lab:
+    """A ledger, a storage and a data folder of their own, for one batch and what follows it."""
+
+    def __init__(self, spark: SparkSession):
+        self.spark = spark
+        self._folder = Path(tempfile.mkdtemp(prefix="ackledger-lab-"))
+        atexit.register(shutil.rmtree, self._folder, ignore_errors=True)
+        url = embedded.ensure_database(_server(), f"lab_{os.getpid()}_{next(_numbers)}")
+        self.database = Database(url)
+        upgrade(self.database)
+        self.settings = Settings(
+            home=self._folder, storage=str(self._folder / "storage"), data=str(self._folder)
+        )
+
+    def pipeline(
+        self,
+        given: Pipeline,
+        sources: Mapping[str, Rows],
+        references: Mapping[str, Rows] | None,
+        before: Pipeline | None = None,
+    ) -> Pipeline:
+        """The pipeline with its sources, references and sinks in this lab's folders, every sink as Parquet; without
+        ``references`` it has those of the pipeline ``before``."""
+        made = copy.copy(given)
+        steps = (*given.steps(), *given.followers())
+        own = [step for step in steps if isinstance(step, SourceStep)]
+        _check_names("source", sources, [step.name for step in own])
+        _check_names("reference", references or {}, given._references)
+        made._steps = dict(given._steps)
+        for step in own:
+            rows = self._files(step.name, step.source, sources.get(step.name, ()))
+            made._steps[step.name] = replace(step, source=rows)
+        for last in steps:
+            if isinstance(last, SinkStep):
+                parts = () if isinstance(last.sink, PostgresSink) else last.sink.partition_by
+                moved = ParquetSink(f"sinks/{last.name}", partition_by=parts, dedup=last.sink.dedup)
+                made._steps[last.name] = replace(last, sink=moved)
+        kept = before._references if before is not None and references is None else {}
+        made._references = {
+            name: kept.get(name) or self._files(name, source, (references or {}).get(name, ()))
+            for name, source in given._references.items()
+        }
+        return made
+
+    def _files(self, name: str, source: AnySource, rows: Rows) -> FileSource:
+        """A source of files that hold the rows: two, or one if there are fewer than two rows."""
+        schema = struct(source.schema)
+        folder = self._folder / "sources" / f"{name}-{next(_numbers)}"
+        if isinstance(rows, DataFrame):
+            columns = (F.col(f"`{f.name}`").cast(f.dataType) for f in schema.fields)
+            rows.select(*columns).write.parquet(str(folder))
+        else:
+            folder.mkdir(parents=True)
+            table, half = _table(name, schema, rows), len(rows) // 2
+            for number, part in enumerate((table[:half], table[half:])):
+                if part.num_rows or number:
+                    pq.write_table(part, folder / f"{number}.parquet")
+        return FileSource(f"{folder}/*.parquet", schema=schema, format="parquet")
+
+    def run(
+        self,
+        made: Pipeline,
+        opening: Callable[[Job], Batch],
+        faults: Sequence[Fault],
+        now: datetime | None,
+    ) -> BatchResult:
+        """Open, run and settle a batch among faults; what became of it."""
+        hurt = copy.copy(made)
+        hurt._steps = dict(made._steps)
+        batch, crashed, error = None, False, None
+        expected = tuple(kind for fault in faults for kind in fault.ends_with)
+        with ExitStack() as stack:
+            for fault in faults:
+                fault.wrap(hurt)
+                stack.enter_context(fault.during())
+            job = Job(self.spark, self.database, self.settings, hurt)
+            batch = opening(job)
+            try:
+                run_steps(job, batch.batch_id, lambda name, result: None)
+                settle_and_follow(job, batch.batch_id, now=now)
+            except Crash:
+                crashed = True
+            except expected as exc:
+                crashed, error = True, exc
+        return self.result(made, batch.batch_id, crashed, error)
+
+    def result(
+        self,
+        made: Pipeline,
+        batch_id: int,
+        crashed: bool = False,
+        error: Exception | None = None,
+    ) -> BatchResult:
+        """What became of a batch by now."""
+        found = summarize(self.database, batch_id)
+        failed = self.database.transact(
+            lambda c: reports.failed_records(c, batch_id), engine=self.database.payload_reader
+        )
+        return BatchResult(
+            batch_id,
+            found.status,
+            found.held_reason,
+            found.roots,
+            [Failure(**row._mapping) for row in failed],
+            {
+                step.name: self._sink_rows(made, step.name, batch_id)
+                for step in (*made.steps(), *made.followers())
+                if isinstance(step, SinkStep)
+            },
+            crashed,
+            error,
+            made,
+            self,
+        )
+
+    def _sink_rows(self, made: Pipeline, name: str, batch_id: int) -> list[dict[str, Any]]:
+        """The rows that the sink holds of the batch's original and its replays, or of a state."""
+        folder = self._folder / "sinks" / name
+        family = self.database.transact(lambda c: reports.family(c, batch_id))
+        shown = [str(folder / f"batch={one}") for one in family]
+        if made.graph.is_stateful(name):
+            shown = [str(one) for one in folder.glob("batch=*")]
+        shown = [path for path in shown if any(Path(path).rglob("*.parquet"))]
+        if not shown:
+            return []
+        frame = self.spark.read.option("basePath", str(folder)).parquet(*shown).drop("batch")
+        return [row.asDict(recursive=True) for row in frame.collect()]
+
+
+def _table(name: str, schema: StructType, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+    """The rows in the types of the schema; a null goes to the source, whatever the schema says.
+
+    Raises DeclarationError for a column that the schema has not, and for a value that is of another
+    type.
+    """
+    for number, row in enumerate(rows, start=1):
+        for column in row:
+            if column not in schema.names:
+                hint = suggestion(column, schema.names)
+                raise DeclarationError(f"row {number} of {name!r} has a column {column!r}{hint}")
+    fields = [StructField(field.name, field.dataType) for field in schema.fields]
+    given = [[row.get(column) for column in schema.names] for row in rows]
+    columns, errors = fitting.yielded(StructType(fields)).fit(given)
+    for number, error in enumerate(errors, start=1):
+        if error is not None:
+            raise DeclarationError(f"row {number} of {name!r}: {error.removeprefix('yielded ')}")
+    return pa.table(columns, names=schema.names)
+
+
+def _check_names(kind: str, given: Mapping[str, Rows], known: Any) -> None:
+    for name in given:
+        if name not in known:
+            raise DeclarationError(f"no {kind} {name!r}{suggestion(name, known)}")
