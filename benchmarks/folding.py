@@ -113,13 +113,13 @@ def deltas_per_second(
     taken = []
     with database.plain.begin() as connection:
         batch, run = connection.exec_driver_sql(
-            "SELECT max(batch_id), max(stage_run_id) FROM stage_run"
+            "SELECT max(batch_id), max(step_run_id) FROM step_run"
         ).one()
     work = partial(_post, database.dsn, batch, run)
     frame = session.range(0, TASKS, 1, TASKS).mapInArrow(work, _TOLD)
     for number in track(range(rounds + 1), "ledger: rounds", console=console):
         with database.plain.begin() as connection:
-            connection.exec_driver_sql(f"DELETE FROM stage_run_bucket WHERE stage_run_id = {run}")
+            connection.exec_driver_sql(f"DELETE FROM step_run_bucket WHERE step_run_id = {run}")
             connection.exec_driver_sql(f"SELECT open_partition({batch})")
             connection.exec_driver_sql(f"TRUNCATE ledger_delta_{batch}")
         time = seconds(frame.collect)

@@ -228,7 +228,7 @@ def _conclude(
 Ask more, while you like: make the demo's settings yours, then use SQL.
   export ACKLEDGER_HOME={os.path.relpath(HOME)}; source .venv/bin/activate
   ackledger sql "SELECT stage, reason, status, count(*) FROM failed_root_detail GROUP BY 1, 2, 3"
-  ackledger sql "SELECT * FROM stage_progress WHERE batch_id = 2 ORDER BY step"
+  ackledger sql "SELECT * FROM step_progress WHERE batch_id = 2 ORDER BY step"
   ackledger sql "SELECT * FROM replay_history WHERE message_id = 2"
   ackledger sql "SELECT * FROM root_state(1)"
 Whole demo: {time.monotonic() - began:.0f} s

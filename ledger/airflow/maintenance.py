@@ -44,7 +44,7 @@ def sweeper_dag(*, schedule: str | None, **dag_options: Any) -> DAG:
             errors = [f"batch {batch}: {error}" for batch, error in swept.errors.items()]
             return {
                 "replays": [wish.batch_id for wish in swept.replays],
-                "errands": [_errand(one.batch_id, one.dag_id) for one in swept.errands],
+                "overdue": [_overdue(one.batch_id, one.dag_id) for one in swept.overdue],
                 "errors": errors,
             }
 
@@ -56,7 +56,7 @@ def sweeper_dag(*, schedule: str | None, **dag_options: Any) -> DAG:
             outlet_events[REPLAY_WANTED].extra = {"batches": batches}
 
         @task
-        def errands(found: Any) -> list[Any]:
+        def overdue(found: Any) -> list[Any]:
             """What runs left undone, as a list of its own: only that can be mapped over."""
             return list(found)
 
@@ -73,7 +73,7 @@ def sweeper_dag(*, schedule: str | None, **dag_options: Any) -> DAG:
 
         swept: Any = sweep()
         ask_for_replay(swept["replays"])
-        finish.expand(run=errands(swept["errands"]))
+        finish.expand(run=overdue(swept["overdue"]))
         report(swept["errors"])
     return dag
 
@@ -167,7 +167,7 @@ def accept_dag(**dag_options: Any) -> DAG:
     return dag
 
 
-def _errand(batch_id: int, dag_id: str) -> dict[str, Any]:
+def _overdue(batch_id: int, dag_id: str) -> dict[str, Any]:
     """One run an hour at most: one that failed, or came too early, is followed by another."""
     run_id = f"after__{batch_id}__{datetime.now(UTC):%Y%m%dT%H}"
     note = f"does what follows batch {batch_id}, which was decided without its run"

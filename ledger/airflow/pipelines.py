@@ -213,7 +213,7 @@ def _follow(pipeline: Pipeline, settled: Any, target: str, submitting: Callable[
     if pipeline.reads_in_parts:
         published >> next_part_task()
     if pipeline.wants_notice:
-        keeping = any(step.keeper is not None for step in pipeline.sources())
+        keeping = any(step.hooks is not None for step in pipeline.sources())
         if keeping:  # it hears of what its sinks show
             published >> submitting(NOTIFY, trigger_rule="all_done")
         else:

@@ -28,7 +28,7 @@ def advise(summary: Summary, target: str = ANY_TARGET) -> Advice | None:
     name = f"batch {summary.batch_id}"
     if not summary.status.decided:
         return Advice(f"{name} is {summary.status}. {summary.stands}")
-    if summary.unpublished or summary.uncombined:
+    if summary.unpublished or summary.combine_overdue:
         left = f"{summary.unpublished} sinks" if summary.unpublished else "combines"
         return Advice(
             f"{name}: {left} are yet to publish what is acked of it",

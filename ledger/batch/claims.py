@@ -107,19 +107,19 @@ def claim(
     BackPressureError when as many records are pending as the pipeline bears.
     """
     holders = {
-        step.name: holder
+        step.name: interval_owner
         for step in _sources(pipeline)
         if not step.incremental and not opening.replaces
-        for holder in [_holder(connection, opening, step)]
-        if holder is not None
+        for interval_owner in [_holder(connection, opening, step)]
+        if interval_owner is not None
     }
-    for name, holder in holders.items():
-        _check_part(connection, pipeline, opening, name, holder)
+    for name, interval_owner in holders.items():
+        _check_part(connection, pipeline, opening, name, interval_owner)
     claims = []
     for step in _sources(pipeline):
         room = _room(connection, pipeline, opening, step.name)
         path = _path(settings, step, opening)
-        if step.keeper is not None:  # what it reads is known once it has read
+        if step.hooks is not None:  # what it reads is known once it has read
             claims.append(Claim(step.name, path))
         elif step.incremental:
             claims.append(_incremental(connection, opening, step, path, room, surveys))
@@ -236,51 +236,59 @@ def _holder(connection: Connection, opening: Opening, step: SourceStep) -> Row[A
 
 
 def _check_part(
-    connection: Connection, pipeline: Pipeline, opening: Opening, source: str, holder: Row[Any]
+    connection: Connection,
+    pipeline: Pipeline,
+    opening: Opening,
+    source: str,
+    interval_owner: Row[Any],
 ) -> None:
     """Raise unless a batch may read on in what the holder of the interval left, or may have left."""
-    if (pipeline.max_pending is None and not holder.rest) or holder.params != dict(opening.params):
-        raise _taken(pipeline, opening, source, holder)
-    if holder.status != BatchStatus.SETTLED:
+    if (
+        pipeline.max_pending is None and not interval_owner.remainder
+    ) or interval_owner.params != dict(opening.params):
+        raise _taken(pipeline, opening, source, interval_owner)
+    if interval_owner.status != BatchStatus.SETTLED:
         raise BackPressureError(
-            f"source {source!r} of pipeline {pipeline.name!r}: batch {holder.batch_id} reads this interval and is "
-            f"{holder.status}: what it leaves, if anything, is read once it is settled"
+            f"source {source!r} of pipeline {pipeline.name!r}: batch {interval_owner.batch_id} reads this interval and is "
+            f"{interval_owner.status}: what it leaves, if anything, is read once it is settled"
         )
-    successors = batches.replacing_batches(connection, holder.batch_id)
+    successors = batches.replacing_batches(connection, interval_owner.batch_id)
     if successors:
         raise BackPressureError(
-            f"source {source!r} of pipeline {pipeline.name!r}: batch {successors[0]} replaces batch {holder.batch_id}, "
+            f"source {source!r} of pipeline {pipeline.name!r}: batch {successors[0]} replaces batch {interval_owner.batch_id}, "
             "which has this interval: what that one leaves is read once it is settled"
         )
 
 
 def _part(
-    connection: Connection, step: SourceStep, path: str, room: int | None, holder: Row[Any]
+    connection: Connection, step: SourceStep, path: str, room: int | None, interval_owner: Row[Any]
 ) -> Claim:
     """A part of what the batch that has the interval left; empty if it left nothing."""
-    count = (holder.roots or 0) + (holder.rest or 0)
-    gap = _gap(connection, holder, step.name)
+    count = (interval_owner.roots or 0) + (interval_owner.remainder or 0)
+    gap = _gap(connection, interval_owner, step.name)
     start, end = gap or (count, count)
     quota = end - start if room is None else min(room, end - start)
     return Claim(
-        step.name, path, quota=quota, rest_of_batch_id=holder.batch_id, first_position=start
+        step.name, path, quota=quota, rest_of_batch_id=interval_owner.batch_id, first_position=start
     )
 
 
 def _gap(connection: Connection, snapshot: Row[Any], source: str) -> tuple[int, int] | None:
     """What nobody has claimed of a snapshot's rest. Only a settled batch reads its source no more."""
-    if not snapshot.rest or snapshot.status != BatchStatus.SETTLED:
+    if not snapshot.remainder or snapshot.status != BatchStatus.SETTLED:
         return None
     taken = [(0, snapshot.roots), *queries.claimed_rests(connection, snapshot.batch_id, source)]
-    return first_gap(taken, snapshot.roots + snapshot.rest)
+    return first_gap(taken, snapshot.roots + snapshot.remainder)
 
 
-def _taken(pipeline: Pipeline, opening: Opening, source: str, holder: Row[Any]) -> InputError:
+def _taken(
+    pipeline: Pipeline, opening: Opening, source: str, interval_owner: Row[Any]
+) -> InputError:
     start, end = opening.interval_start.isoformat(), opening.interval_end.isoformat()
     return InputError(
         f"source {source!r} of pipeline {pipeline.name!r}: the interval {start} to {end} belongs to batch "
-        f"{holder.batch_id} ({holder.status}; run {holder.run_id!r}); a second batch would deliver it twice. "
-        f"{commands.ways_on(target_of(pipeline) or commands.ANY_TARGET, opening, holder)}"
+        f"{interval_owner.batch_id} ({interval_owner.status}; run {interval_owner.run_id!r}); a second batch would deliver it twice. "
+        f"{commands.ways_on(target_of(pipeline) or commands.ANY_TARGET, opening, interval_owner)}"
     )
 
 

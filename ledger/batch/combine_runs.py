@@ -31,7 +31,9 @@ def _is_due(connection: Connection, batch: Batch, step: CombineStep) -> bool:
         return False
     return step.partial or not (
         publications.open_failures(connection, batch.original_id)
-        or publications.asleep(connection, batch.original_id)  # units are to be asked for again
+        or publications.units_to_rebuild(
+            connection, batch.original_id
+        )  # units are to be asked for again
     )
 
 
@@ -108,8 +110,8 @@ def _open(
     }
     own = own_run(connection, found, stage, attempt)
     if own is not None:
-        return OpenedRun(own.stage_run_id, batch, stage, inputs, BatchStatus.SETTLED)
+        return OpenedRun(own.step_run_id, batch, stage, inputs, BatchStatus.SETTLED)
     runs.fence_running(connection, batch.batch_id, stage)
     run_id = runs.insert_run(connection, batch.batch_id, stage, asdict(attempt), LEASE_SECONDS)
-    runs.insert_inputs(connection, run_id, [run.stage_run_id for run in inputs.values()])
+    runs.insert_inputs(connection, run_id, [run.step_run_id for run in inputs.values()])
     return OpenedRun(run_id, batch, stage, inputs, BatchStatus.SETTLED)

@@ -280,13 +280,16 @@ def _check_still_replaceable(connection: Connection, batch: Batch) -> None:
 
 
 def _check_replayable(
-    connection: Connection, pipeline: Pipeline, original_batch_id: int, but: int | None
+    connection: Connection,
+    pipeline: Pipeline,
+    original_batch_id: int,
+    excluding_batch_id: int | None,
 ) -> Batch:
     """The original batch, if it can be replayed now by a batch, ``but`` if that is there already."""
     original = batches.get_batch(connection, original_batch_id)
     _check_original(original, pipeline)
     _check_unit(original, pipeline)
-    _check_alone(connection, pipeline, original_batch_id, but)
+    _check_alone(connection, pipeline, original_batch_id, excluding_batch_id)
     _check_kept(connection, original_batch_id)
     return original
 
@@ -328,10 +331,13 @@ def _check_original(original: Batch, pipeline: Pipeline) -> None:
 
 
 def _check_alone(
-    connection: Connection, pipeline: Pipeline, original_batch_id: int, but: int | None
+    connection: Connection,
+    pipeline: Pipeline,
+    original_batch_id: int,
+    excluding_batch_id: int | None,
 ) -> None:
     """Units are replayed entire: of two replays at once both might take parts of one."""
-    others = replay_queries.open_replays(connection, original_batch_id, but)
+    others = replay_queries.open_replays(connection, original_batch_id, excluding_batch_id)
     if others and pipeline.graph.unit is not None:
         raise NotReadyError(
             f"batch {original_batch_id} is being replayed by batch {others[0]}, and behind a whole stage it is "
@@ -340,8 +346,8 @@ def _check_alone(
 
 
 def _check_kept(connection: Connection, original_batch_id: int) -> None:
-    holder = batches.holder(connection, original_batch_id)
-    successors = batches.replacing_batches(connection, holder)
+    interval_owner = batches.holder(connection, original_batch_id)
+    successors = batches.replacing_batches(connection, interval_owner)
     if successors:
         raise NotReadyError(
             f"batch {original_batch_id} is being replaced by batch {successors[0]}: nothing of it is replayed"
@@ -363,8 +369,8 @@ def _check_from_source(connection: Connection, replay: Batch, pipeline: Pipeline
     for name in replay_queries.claimed_sources(connection, replay.batch_id):
         step = pipeline.step(name)
         assert isinstance(step, SourceStep)
-        if step.keeper is not None or pipeline.graph.in_units(name):
-            why = "it keeps its own position" if step.keeper else "its records are replayed by unit"
+        if step.hooks is not None or pipeline.graph.in_units(name):
+            why = "it keeps its own position" if step.hooks else "its records are replayed by unit"
         elif not step.key:
             why = "it has no key: declare it with key=(...), the columns that identify a record"
         elif not step.rereads:

@@ -40,8 +40,8 @@ def needs_withholding(database: Database, batch_id: int) -> bool:
     """Whether rows of failed records are yet to be left out of what is to be shown, or units to be asked for
     again: by a Spark job, see ``ledger.spark.steps.withhold``."""
     found = database.transact(lambda c: publications.pending(c, batch_id))
-    asleep = database.transact(lambda c: publications.asleep(c, batch_id))
-    return bool(asleep) or any(not row.ready for row in found)
+    units_to_rebuild = database.transact(lambda c: publications.units_to_rebuild(c, batch_id))
+    return bool(units_to_rebuild) or any(not row.ready for row in found)
 
 
 def lost(
@@ -61,7 +61,7 @@ def lost(
     missing = []
     for row in database.transact(lambda c: publications.pending(c, batch_id)):
         if row.ready and (sinks is None or row.sink in sinks):
-            with failures.kept(unshown(row)):
+            with failures.kept(unpublished_note(row)):
                 if _is_lost(database, settings, pipeline, row):
                     missing.append(row)
     return missing
@@ -77,7 +77,7 @@ def _is_lost(database: Database, settings: Settings, pipeline: Pipeline, row: Ro
     return False
 
 
-def unshown(row: Row[Any]) -> str:
+def unpublished_note(row: Row[Any]) -> str:
     """Whose failure it is that a publication is not shown, and how to go on once its cause is fixed."""
     return (
         f"Sink {row.sink!r} does not show batch {row.batch_id}. To go on: ackledger publish MODULE:PIPELINE "
@@ -129,7 +129,7 @@ def _publish_each(
         try:
             shown = database.transact(work)
         except Exception as exc:  # of one sink: the others do not wait for it
-            exc.add_note(unshown(row))
+            exc.add_note(unpublished_note(row))
             failed[row.sink] = exc
             continue
         if shown is not None:
@@ -180,15 +180,15 @@ def _publisher(settings: Settings, pipeline: Pipeline, name: str) -> Publisher:
 
 def _delivery(connection: Connection, publisher: Publisher, row: Row[Any]) -> Delivery:
     """What a publication is to bring into its sink."""
-    replaces = publications.replaced_batches(connection, row.batch_id, row.stage_run_id)
+    replaces = publications.replaced_batches(connection, row.batch_id, row.step_run_id)
     return Delivery(
         sink=f"{row.pipeline}.{row.sink}",
         batch_id=row.batch_id,
-        version=row.stage_run_id,
+        version=row.step_run_id,
         interval_start=row.interval_start,
         # Parts of one interval are one family to a sink: they complete each other.
         original_id=batches.holder(connection, row.original_id),
-        folder=row.folder or publisher.staging(row.batch_id, row.stage_run_id),
+        folder=row.folder or publisher.staging(row.batch_id, row.step_run_id),
         files=_files(connection, row),
         replaces=tuple(replaces),
         interval_end=row.interval_end,
@@ -199,5 +199,5 @@ def _files(connection: Connection, row: Row[Any]) -> tuple[DataFile, ...]:
     """The files that hold just what is to be shown."""
     if row.files is not None:
         return tuple(DataFile(**file) for file in row.files)
-    staged = runs.files(connection, row.stage_run_id)
+    staged = runs.files(connection, row.step_run_id)
     return tuple(DataFile(one.path, one.bytes, one.rows, one.first_position) for one in staged)

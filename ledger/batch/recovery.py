@@ -166,7 +166,7 @@ def finished(database: Database, pipeline: Pipeline, batch_id: int) -> set[str]:
     failed: it is run again because something has been fixed, whichever step that was."""
     batch = database.transact(lambda c: batches.get_batch(c, batch_id))
     found = database.transact(lambda c: runs.runs_of(c, batch_id))
-    newest = {run.stage: run.state for run in sorted(found, key=lambda run: run.stage_run_id)}
+    newest = {run.stage: run.state for run in sorted(found, key=lambda run: run.step_run_id)}
     if batch.status is BatchStatus.HELD or RunState.FAILED in newest.values():
         return set()
     sinks = {step.name for step in pipeline.steps() if isinstance(step, SinkStep)}
@@ -174,7 +174,7 @@ def finished(database: Database, pipeline: Pipeline, batch_id: int) -> set[str]:
         run.stage
         for run in found
         if run.state is RunState.COMMITTED
-        and (run.stage in sinks or batch.status.decided or _is_there(database, run.stage_run_id))
+        and (run.stage in sinks or batch.status.decided or _is_there(database, run.step_run_id))
     }
 
 

@@ -140,7 +140,7 @@ def step_facts(connection: Connection, batch: Batch) -> list[StepFacts]:
     return facts
 
 
-def wake(
+def request_rebuild(
     connection: Connection,
     batch_id: int,
     roots: Sequence[int],
@@ -245,7 +245,7 @@ def decide_publications(connection: Connection, batch: Batch, failed: int) -> No
         return
     if batch.settle is Settle.HOLD and (
         publications.open_failures(connection, batch.original_id)
-        or publications.asleep(connection, batch.original_id)
+        or publications.units_to_rebuild(connection, batch.original_id)
     ):
         return
     if failed:
@@ -337,7 +337,7 @@ def _check(connection: Connection, batch: Batch) -> None:
         return
     for row in queries.uneven_runs(connection, batch.batch_id):
         raise IntegrityError(
-            f"batch {batch.batch_id}: run {row.stage_run_id} of {row.stage} recorded (rows, XOR, emitted, acked; "
+            f"batch {batch.batch_id}: run {row.step_run_id} of {row.stage} recorded (rows, XOR, emitted, acked; "
             f"of a source roots, first, last) = {row.recorded}, the ledger has {row.found}: run {row.stage} again"
         )
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from ledger.batch.state_runs import Elsewhere, Made, tell_acked
+from ledger.batch.state_runs import HeldByAnotherDriver, StepOutput, tell_acked
 from ledger.batch.step_runs import OpenedRun, commit_in
 from ledger.core.states import RunState
 from ledger.errors import FencedError, NotReadyError
@@ -56,7 +56,7 @@ def position_of(database: Database, run: OpenedRun) -> Position:
         time.sleep(POLL_SECONDS)
 
 
-def _position(connection: Connection, run: OpenedRun) -> Position | Elsewhere:
+def _position(connection: Connection, run: OpenedRun) -> Position | HeldByAnotherDriver:
     batch, source = run.batch, run.stage
     checkpoints.lock_pipeline(connection, batch.pipeline)
     again = source_states.emitted_by(connection, batch.pipeline_id, source, batch.batch_id)
@@ -66,12 +66,12 @@ def _position(connection: Connection, run: OpenedRun) -> Position | Elsewhere:
         other := source_states.reading_before(connection, batch.pipeline_id, source, run.run_id)
     ) is not None:
         if other.alive:
-            return Elsewhere(other.batch_id, other.stage_run_id)
-        runs.fence_run(connection, other.stage_run_id)
+            return HeldByAnotherDriver(other.batch_id, other.step_run_id)
+        runs.fence_run(connection, other.step_run_id)
     previous = checkpoints.last(connection, batch.pipeline_id, source)
-    if previous is not None and previous.stage_run_id > run.run_id:
+    if previous is not None and previous.step_run_id > run.run_id:
         raise _overtaken(run, previous)
-    since = 0 if previous is None else previous.stage_run_id
+    since = 0 if previous is None else previous.step_run_id
     return Position(
         None,
         previous,
@@ -81,7 +81,7 @@ def _position(connection: Connection, run: OpenedRun) -> Position | Elsewhere:
 
 
 def commit_read(
-    database: Database, run: OpenedRun, position: Position, made: Made, emitted: Emitted, snapshot: Any
+    database: Database, run: OpenedRun, position: Position, made: StepOutput, emitted: Emitted, snapshot: Any
 ) -> None:  # fmt: skip
     """Make the records of the run count and the position behind them the source's, in one transaction.
 
@@ -111,7 +111,7 @@ def commit_read(
 
 def _overtaken(run: OpenedRun, other: Checkpoint) -> FencedError:
     return FencedError(
-        f"run {run.run_id} of {run.stage} began to read where run {other.stage_run_id} of batch {other.batch_id} has "
+        f"run {run.run_id} of {run.stage} began to read where run {other.step_run_id} of batch {other.batch_id} has "
         f"read on: run {run.stage} of batch {run.batch.batch_id} again"
     )
 
@@ -119,4 +119,4 @@ def _overtaken(run: OpenedRun, other: Checkpoint) -> FencedError:
 def acknowledge(database: Database, pipeline: Pipeline, step: SourceStep) -> None:
     """Tell a stateful source of every batch that is committed as a whole; it never fails."""
     due = database.transact(lambda c: source_states.unacked(c, pipeline.name, step.name))
-    tell_acked(database, pipeline, step.name, step.keeper, due)
+    tell_acked(database, pipeline, step.name, step.hooks, due)

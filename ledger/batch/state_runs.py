@@ -41,7 +41,7 @@ class StateRun:
 
 
 @dataclass(frozen=True)
-class Elsewhere:
+class HeldByAnotherDriver:
     """Another driver is at the state."""
 
     batch_id: int
@@ -49,7 +49,7 @@ class Elsewhere:
 
 
 @dataclass(frozen=True)
-class Made:
+class StepOutput:
     """What a run made: its record and the manifest's rows. ``post``: posts what deltas are left."""
 
     record: Record
@@ -59,7 +59,7 @@ class Made:
 
 def open_next(
     database: Database, pipeline: Pipeline, step: StateStep, attempt: Attempt
-) -> StateRun | Elsewhere | None:
+) -> StateRun | HeldByAnotherDriver | None:
     """Open a run for the batch whose state is due; None if none is. A driver that lives is not disturbed,
     one whose lease has lapsed is fenced."""
     return database.transact(lambda c: _open_next(c, pipeline, step, attempt))
@@ -67,14 +67,14 @@ def open_next(
 
 def _open_next(
     connection: Connection, pipeline: Pipeline, step: StateStep, attempt: Attempt
-) -> StateRun | Elsewhere | None:
+) -> StateRun | HeldByAnotherDriver | None:
     pipeline_id = checkpoints.lock_pipeline(connection, pipeline.name)
     if pipeline_id is None:
         return None
     other = checkpoints.under_way(connection, pipeline_id, step.name)
     own = other is not None and other.attempt_id == attempt.attempt_id
     if other is not None and other.alive and not own:
-        return Elsewhere(other.batch_id, other.stage_run_id)
+        return HeldByAnotherDriver(other.batch_id, other.step_run_id)
     batch_id = checkpoints.due_batch(connection, pipeline.name, [step.name])
     if batch_id is None:
         return None
@@ -84,7 +84,7 @@ def _open_next(
     if not own:  # else the answer to the first try was lost
         checkpoints.fence(connection, pipeline_id, [step.name, *sinks])
     previous = checkpoints.last(connection, pipeline_id, step.name)
-    since = 0 if previous is None else previous.stage_run_id
+    since = 0 if previous is None else previous.step_run_id
     failed = checkpoints.failed_since(connection, pipeline_id, step.name, since)
     run = _opened(connection, batch, step.name, attempt, _read(connection, batch, step))
     made = runs.get_run(connection, run.run_id)
@@ -110,15 +110,19 @@ def _opened(
     """The run that this very attempt began, or a new one."""
     found = runs.runs_of(connection, batch.batch_id)
     own = [run for run in found if (run.stage, run.attempt_id) == (stage, attempt.attempt_id)]
-    run_id = own[0].stage_run_id if own else None
+    run_id = own[0].step_run_id if own else None
     if run_id is None:
         run_id = runs.insert_run(connection, batch.batch_id, stage, asdict(attempt), LEASE_SECONDS)
-        runs.insert_inputs(connection, run_id, [read.stage_run_id])
+        runs.insert_inputs(connection, run_id, [read.step_run_id])
     return OpenedRun(run_id, batch, stage, {read.stage: read}, BatchStatus.SETTLED)
 
 
 def commit_state(
-    database: Database, opened: StateRun, made: Made, shown: Mapping[str, Made], snapshot: Any
+    database: Database,
+    opened: StateRun,
+    made: StepOutput,
+    shown: Mapping[str, StepOutput],
+    snapshot: Any,
 ) -> None:
     """Make the state count and decide what its sinks show, in one transaction.
 
@@ -161,7 +165,7 @@ def is_due(database: Database, pipeline: Pipeline) -> bool:
     def ask(connection: Connection) -> bool:
         due = checkpoints.due_batch(connection, pipeline.name, stages)
         return due is not None or bool(
-            checkpoints.unshown(connection, pipeline.name, shown_by(pipeline))
+            checkpoints.unpublished(connection, pipeline.name, shown_by(pipeline))
         )
 
     return bool(stages) and database.transact(ask)
@@ -182,7 +186,7 @@ def acknowledge(database: Database, pipeline: Pipeline, step: StateStep) -> None
     def ask(connection: Connection) -> list[int]:
         return checkpoints.unacked(connection, pipeline.name, step.name, states, combines=combines)
 
-    tell_acked(database, pipeline, step.name, step.keeper, database.transact(ask))
+    tell_acked(database, pipeline, step.name, step.hooks, database.transact(ask))
     for run_id in database.transact(lambda c: checkpoints.outlived(c, pipeline.name, step.name)):
         try:
             database.transact(partial(_remove, run_id=run_id))
@@ -191,13 +195,13 @@ def acknowledge(database: Database, pipeline: Pipeline, step: StateStep) -> None
 
 
 def tell_acked(
-    database: Database, pipeline: Pipeline, name: str, keeper: Stateful | None, due: Sequence[int]
+    database: Database, pipeline: Pipeline, name: str, hooks: Stateful | None, due: Sequence[int]
 ) -> None:
     """Call ``ack_commit`` for these batches in order, up to one that raises, and note which it was called for."""
     for batch_id in due:
         try:
-            if keeper is not None:
-                keeper.ack_commit(batch_id)
+            if hooks is not None:
+                hooks.ack_commit(batch_id)
         except Exception as exc:  # of whatever the user's hook does: the state is committed
             _log.warning("ack_commit(%s) of %s is called again: %s", batch_id, name, exc)
             break

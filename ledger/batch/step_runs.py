@@ -1,4 +1,4 @@
-"""The commit protocol of a stage run: open with a fence, renew a lease, commit under the batch's lock."""
+"""The commit protocol of a step run: open with a fence, renew a lease, commit under the batch's lock."""
 
 import logging
 import threading
@@ -43,7 +43,7 @@ class Attempt:
 
 @dataclass(frozen=True)
 class OpenedRun:
-    """A running stage run. ``inputs``: the committed run of each step that it reads, by name. ``status``: of
+    """A running step run. ``inputs``: the committed run of each step that it reads, by name. ``status``: of
     its batch, in which alone it may commit."""
 
     run_id: int
@@ -103,12 +103,12 @@ def _open_run(
     own = own_run(connection, found, stage, attempt)
     inputs = _input_runs(batch, found, stage)
     if own is not None:
-        return OpenedRun(own.stage_run_id, batch, stage, inputs)
+        return OpenedRun(own.step_run_id, batch, stage, inputs)
     if batch.status is BatchStatus.HELD:
         batches.move_batch(connection, batch_id, BatchStatus.HELD, BatchStatus.OPEN)
     runs.fence_running(connection, batch_id, stage)
     run_id = runs.insert_run(connection, batch_id, stage, asdict(attempt), LEASE_SECONDS)
-    runs.insert_inputs(connection, run_id, [run.stage_run_id for run in inputs.values()])
+    runs.insert_inputs(connection, run_id, [run.step_run_id for run in inputs.values()])
     return OpenedRun(run_id, batch, stage, inputs)
 
 
@@ -131,7 +131,7 @@ def own_run(connection: Connection, found: list[Run], stage: str, attempt: Attem
         if attempt.is_older_than(run) and run.holds_its_step(now):
             raise FencedError(
                 f"a newer attempt of {stage} in batch {run.batch_id} has started "
-                f"(run {run.stage_run_id}, {run.state}): this one stops"
+                f"(run {run.step_run_id}, {run.state}): this one stops"
             )
     return None
 

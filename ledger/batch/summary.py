@@ -39,9 +39,9 @@ class Policy:
 
 @dataclass(frozen=True)
 class Summary:
-    """One batch as ``batch_status`` and ``stage_progress`` have it. ``seconds`` per step. ``unread``:
+    """One batch as ``batch_status`` and ``step_progress`` have it. ``seconds`` per step. ``unread``:
     records of its interval that further batches are to read (``max_pending``). ``unpublished``: sinks that
-    are yet to show what is decided of it. ``uncombined``: a combine of it is due. ``waits``: of each state over
+    are yet to show what is decided of it. ``combine_overdue``: a combine of it is due. ``waits``: of each state over
     batches that it is not in, what that waits for. ``original_id``: itself, or what it is a replay of.
     ``accepted``: of the quarantined records. ``remedies``: what its failed records need, by cause.
     ``stands``: while it is undecided, at which step it is, and how to go on."""
@@ -58,7 +58,7 @@ class Summary:
     policy: Policy
     unread: int = 0
     unpublished: int = 0
-    uncombined: bool = False
+    combine_overdue: bool = False
     waits: tuple[str, ...] = ()
     remedies: tuple[str, ...] = ()
     stands: str | None = None
@@ -66,7 +66,7 @@ class Summary:
     @property
     def outcome(self) -> Outcome:
         """What a run reports; nothing else depends on it: replays, combines and states have their own gates."""
-        if not self.status.decided or self.unpublished or self.uncombined or self.unread:
+        if not self.status.decided or self.unpublished or self.combine_overdue or self.unread:
             return Outcome.INCOMPLETE
         if self.status is BatchStatus.SUPERSEDED or self.policy.tolerated:
             return Outcome.COMPLETE

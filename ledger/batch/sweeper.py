@@ -24,14 +24,14 @@ from ledger.store.queries import (
 @dataclass(frozen=True)
 class SweepOptions:
     """``drop_lock_timeout``: how long a clean-up may wait for writers before it is left for later.
-    ``errand_after_seconds``: how long a run has to finish by itself what follows the settlement."""
+    ``overdue_after_seconds``: how long a run has to finish by itself what follows the settlement."""
 
     drop_lock_timeout: str = "2s"
-    errand_after_seconds: float = 900
+    overdue_after_seconds: float = 900
 
 
 @dataclass(frozen=True)
-class ReplayWish:
+class ReplayRequest:
     """A batch whose pipeline asks for automatic replay, with the number of its failed messages."""
 
     batch_id: int
@@ -40,7 +40,7 @@ class ReplayWish:
 
 
 @dataclass(frozen=True)
-class Errand:
+class OverdueFollowUp:
     """A settled batch whose run left something undone, with its DAG: sinks do not show what is acked, a combine
     has not run, a state over batches waits for it, sources were told nothing, or nobody reads on in its interval."""
 
@@ -57,8 +57,8 @@ class Swept:
     settlements: tuple[Settlement, ...]
     dropped: tuple[int, ...]
     removed: tuple[str, ...]
-    replays: tuple[ReplayWish, ...]
-    errands: tuple[Errand, ...]
+    replays: tuple[ReplayRequest, ...]
+    overdue: tuple[OverdueFollowUp, ...]
     errors: dict[int, str]
 
 
@@ -72,23 +72,23 @@ def sweep_once(
     removed = remove_replaced(database)
     moment = now or database.transact(batches.database_now)
     wishes = database.transact(lambda c: replays.automatic_replays(c, moment))
-    due = moment - timedelta(seconds=chosen.errand_after_seconds)
+    due = moment - timedelta(seconds=chosen.overdue_after_seconds)
     left = database.transact(
         lambda c: [
             *publications.overdue(c, due),
-            *combines.uncombined(c, due),
+            *combines.combine_overdue(c, due),
             *checkpoints.overdue(c, due),
-            *batches.untold(c, due),
+            *batches.unnotified(c, due),
             *claims.unread_intervals(c, due),
         ]
     )
-    errands = dict.fromkeys(Errand(row.batch_id, row.dag_id) for row in left)
+    overdue = dict.fromkeys(OverdueFollowUp(row.batch_id, row.dag_id) for row in left)
     return Swept(
         tuple(settled),
         tuple(dropped),
         tuple(removed),
-        tuple(ReplayWish(row.batch_id, row.pipeline, row.messages) for row in wishes),
-        tuple(errands),
+        tuple(ReplayRequest(row.batch_id, row.pipeline, row.messages) for row in wishes),
+        tuple(overdue),
         errors,
     )
 

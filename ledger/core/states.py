@@ -1,8 +1,8 @@
-"""The state machines of batch, stage run and message, as in PostgreSQL's enums of the same names.
+"""The state machines of batch, step run and message, as in PostgreSQL's enums of the same names.
 
 batch      open -> settled | abandoned | held;  abandoned -> open;  held -> open;
            settled -> superseded, once a batch opened to replace it is
-stage run  running -> committed | failed | fenced;  committed -> superseded
+step run  running -> committed | failed | fenced;  committed -> superseded
 message    failed -> replaying -> recovered | failed | quarantined;  failed -> quarantined;
            quarantined -> replaying, by hand;  recovered -> failed, in a later replay of its unit;
            failed -> superseded, with its batch

@@ -20,9 +20,9 @@ NO_REASON = "no reason given"
 CHUNK_BYTES = 1 << 16  # handed to the connection at once; its default, 8 KiB, costs a tenth more
 CHUNK_ROWS = 1 << 16
 
-_DELTA = "batch_id, stage_run_id, root_id, delta, acked, emitted_edges, acked_edges"
-_FAIL = "batch_id, stage_run_id, root_id, reason, detail, shared"
-_MESSAGE = "batch_id, stage_run_id, root_id, message_id"
+_DELTA = "batch_id, step_run_id, root_id, delta, acked, emitted_edges, acked_edges"
+_FAIL = "batch_id, step_run_id, root_id, reason, detail, shared"
+_MESSAGE = "batch_id, step_run_id, root_id, message_id"
 _OPTIONS = (
     "-c role=ledger_writer -c lock_timeout=60s -c idle_in_transaction_session_timeout=10min "
     "-c synchronous_commit=on"
@@ -124,7 +124,7 @@ def _copied(cursor: Any, batch_id: int, run_id: int, parts: Iterable[Deltas]) ->
 
 
 def _put_bucket(cursor: Any, run_id: int, bucket: int, posted: Posted) -> None:
-    statement = "INSERT INTO stage_run_bucket (stage_run_id, bucket, rows) VALUES (%s, %s, %s)"
+    statement = "INSERT INTO step_run_bucket (step_run_id, bucket, rows) VALUES (%s, %s, %s)"
     cursor.execute(statement, (run_id, bucket, posted.rows))
 
 

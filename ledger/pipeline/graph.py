@@ -141,7 +141,7 @@ class Graph:
         """The sources that a step goes back to."""
         return self._sources[self.step(name).name]
 
-    def may_be_untracked(self, name: str) -> bool:
+    def root_is_optional(self, name: str) -> bool:
         """Whether a source that a step goes back to has untracked records."""
         sources = [self.steps[source] for source in self._sources[self.step(name).name]]
         return any(isinstance(step, SourceStep) and step.track is not None for step in sources)
@@ -226,7 +226,7 @@ class Graph:
     def _check_readers(self) -> None:
         read = {name for step in self.steps.values() for name in step.inputs}
         for step in self.steps.values():
-            if isinstance(step, StateStep) and step.keeper is not None:
+            if isinstance(step, StateStep) and step.hooks is not None:
                 continue  # it keeps its state where its users find it
             if step.kind != "sink" and step.name not in read:
                 raise DeclarationError(
@@ -332,14 +332,14 @@ class Graph:
         """A source that keeps its own position has one, behind all that it gives."""
         owners: dict[int, str] = {}
         for name, step in self.steps.items():
-            if not isinstance(step, SourceStep) or step.keeper is None:
+            if not isinstance(step, SourceStep) or step.hooks is None:
                 continue
             if self.max_pending is not None:
                 raise DeclarationError(
                     f"source {name!r} of pipeline {self.name!r} keeps its own position, which cannot stand in the midst "
                     "of what it reads: leave out max_pending, and let read give no more than a batch may hold"
                 )
-            other = owners.setdefault(id(step.keeper), name)
+            other = owners.setdefault(id(step.hooks), name)
             if other != name:
                 raise DeclarationError(
                     f"sources {other!r} and {name!r} of pipeline {self.name!r} are one object, which has one position: "

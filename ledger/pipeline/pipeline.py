@@ -24,7 +24,7 @@ from ledger.pipeline.steps import (
     Step,
     checked_name,
     combine_step,
-    keeper_step,
+    hooks_step,
     one_input,
     record_step,
     source_step,
@@ -272,7 +272,7 @@ class Pipeline:
     def stateful(self, name: str, stage: StatefulStage, *, reads: str) -> None:
         """Declare a state over batches that ``stage`` keeps, by the hooks of StatefulStage; without sinks
         if it shows its state elsewhere."""
-        self._add(keeper_step(name, stage, reads))
+        self._add(hooks_step(name, stage, reads))
 
     def sink(self, name: str, sink: Sink, *, reads: str) -> None:
         """Declare a sink."""

@@ -54,14 +54,14 @@ class SourceStep:
         return self.on_ack is not None or self.on_fail is not None
 
     @property
-    def keeper(self) -> StatefulSource | None:
+    def hooks(self) -> StatefulSource | None:
         """The object that keeps its position, if one does."""
         return self.source if isinstance(self.source, StatefulSource) else None
 
     @property
     def wants_notice(self) -> bool:
         """Whether it is to be told anything of a batch: what became of its messages, or that it is committed."""
-        return self.hears_of_messages or self.keeper is not None
+        return self.hears_of_messages or self.hooks is not None
 
     @property
     def layout(self) -> dict[str, Any]:
@@ -80,7 +80,7 @@ class SourceStep:
         """Whether single records of it are read again by their key. Not of files that are taken once: one that
         was fixed is another file, and the next batch takes all of it."""
         taken_once = isinstance(self.source, FileSource) and self.source.incremental
-        return bool(self.key) and self.keeper is None and not taken_once
+        return bool(self.key) and self.hooks is None and not taken_once
 
     @property
     def incremental(self) -> bool:
@@ -145,7 +145,7 @@ class StateStep:
     inputs: tuple[str, ...]
     function: "Callable[..., Any] | None" = None
     references: tuple[str, ...] = ()
-    keeper: StatefulStage | None = None
+    hooks: StatefulStage | None = None
     kind = "stateful"
 
 
@@ -230,13 +230,13 @@ def state_step(function: "Callable[..., Any]", reads: str | Sequence[str]) -> St
     return StateStep(name, frames[1:], function, references)
 
 
-def keeper_step(name: str, keeper: StatefulStage, reads: str | Sequence[str]) -> StateStep:
-    if not isinstance(keeper, StatefulStage):
+def hooks_step(name: str, hooks: StatefulStage, reads: str | Sequence[str]) -> StateStep:
+    if not isinstance(hooks, StatefulStage):
         raise DeclarationError(
-            f"stateful {name!r}: expected an object of a subclass of StatefulStage, found {type(keeper).__name__}"
+            f"stateful {name!r}: expected an object of a subclass of StatefulStage, found {type(hooks).__name__}"
         )
     inputs = (one_input("stateful", name, reads),)
-    return StateStep(checked_name("stateful", name), inputs, keeper=keeper)
+    return StateStep(checked_name("stateful", name), inputs, hooks=hooks)
 
 
 def _parameters(

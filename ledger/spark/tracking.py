@@ -108,7 +108,7 @@ class Tracked:
         going_on = wrote.rows - wrote.failed - wrote.dropped
         if anchors is not None:
             going_on = anchors.edges
-        elif self.job.pipeline.graph.may_be_untracked(name):
+        elif self.job.pipeline.graph.root_is_optional(name):
             going_on = wrote.passed
         edges = going_on * len(self.job.pipeline.consumers(name))
         require_equal(f"edges of {name} in run {number}", edges, outcome.posted.emitted_edges)
@@ -227,7 +227,7 @@ def sink_tracking(job: Job, run: OpenedRun, step: SinkStep) -> SinkTracking:
 
 def edges_of(job: Job, run: OpenedRun) -> Edges:
     """The edges that a run emits and acks."""
-    inputs = {name: read.stage_run_id for name, read in run.inputs.items()}
+    inputs = {name: read.step_run_id for name, read in run.inputs.items()}
     return Edges(run.run_id, run.stage, tuple(job.pipeline.consumers(run.stage)), inputs)
 
 

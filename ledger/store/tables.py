@@ -272,11 +272,11 @@ root_counter = Table(
     comment="Where the next range of root ids starts.",
 )
 
-stage_run = Table(
-    "stage_run",
+step_run = Table(
+    "step_run",
     metadata,
     Column(
-        "stage_run_id",
+        "step_run_id",
         BigInteger,
         Identity(always=True),
         primary_key=True,
@@ -323,16 +323,16 @@ stage_run = Table(
     comment="One attempt of one source, stage or sink of one batch.",
 )
 Index(
-    "stage_run_one_running_key",
-    stage_run.c.batch_id,
-    stage_run.c.stage,
+    "step_run_one_running_key",
+    step_run.c.batch_id,
+    step_run.c.stage,
     unique=True,
     postgresql_where=text("state = 'running'"),
 )
 Index(
-    "stage_run_one_committed_key",
-    stage_run.c.batch_id,
-    stage_run.c.stage,
+    "step_run_one_committed_key",
+    step_run.c.batch_id,
+    step_run.c.stage,
     unique=True,
     postgresql_where=text("state = 'committed'"),
 )
@@ -352,7 +352,7 @@ batch_source = Table(
         nullable=False,
         comment="Whether the interval is claimed by this batch; false for replays and once abandoned.",
     ),
-    _key("emit_run_id", "stage_run.stage_run_id", "The committed emit run.", nullable=True),
+    _key("emit_run_id", "step_run.step_run_id", "The committed emit run.", nullable=True),
     Column("first_root", BigInteger, comment="First root id of the emit run."),
     Column("roots", BigInteger, comment="How many roots; their ids are dense."),
     _moment(
@@ -437,19 +437,19 @@ claimed_file = Table(
     comment="Files that incremental sources have claimed: each content once. An abandoned batch gives them back.",
 )
 
-stage_run_input = Table(
-    "stage_run_input",
+step_run_input = Table(
+    "step_run_input",
     metadata,
-    _key("stage_run_id", "stage_run.stage_run_id", "Run that reads.", primary=True),
-    _key("input_run_id", "stage_run.stage_run_id", "Run whose output it read.", primary=True),
+    _key("step_run_id", "step_run.step_run_id", "Run that reads.", primary=True),
+    _key("input_run_id", "step_run.step_run_id", "Run whose output it read.", primary=True),
     Index(None, "input_run_id"),
     comment="Which run read which committed run.",
 )
 
-stage_run_file = Table(
-    "stage_run_file",
+step_run_file = Table(
+    "step_run_file",
     metadata,
-    _key("stage_run_id", "stage_run.stage_run_id", "Run that wrote the file.", primary=True),
+    _key("step_run_id", "step_run.step_run_id", "Run that wrote the file.", primary=True),
     Column(
         "first_position",
         BigInteger,
@@ -462,19 +462,19 @@ stage_run_file = Table(
     comment="Manifest of a committed output.",
 )
 
-stage_run_drop = Table(
-    "stage_run_drop",
+step_run_drop = Table(
+    "step_run_drop",
     metadata,
-    _key("stage_run_id", "stage_run.stage_run_id", "Run that dropped.", primary=True),
+    _key("step_run_id", "step_run.step_run_id", "Run that dropped.", primary=True),
     Column("reason", Text, primary_key=True, comment="Reason code."),
     Column("records", BigInteger, nullable=False, comment="Rows of its input."),
     comment="What each run acked without an output, by reason.",
 )
 
-stage_run_bucket = Table(
-    "stage_run_bucket",
+step_run_bucket = Table(
+    "step_run_bucket",
     metadata,
-    _key("stage_run_id", "stage_run.stage_run_id", "Run that posts.", primary=True),
+    _key("step_run_id", "step_run.step_run_id", "Run that posts.", primary=True),
     Column(
         "bucket",
         Integer,
@@ -491,7 +491,7 @@ ledger_delta = Table(
     metadata,
     Column("batch_id", BigInteger, nullable=False, comment="Batch; one partition each."),
     Column(
-        "stage_run_id",
+        "step_run_id",
         BigInteger,
         nullable=False,
         comment="Run that posted; counts only once that is committed.",
@@ -519,7 +519,7 @@ root_fail = Table(
     "root_fail",
     metadata,
     Column("batch_id", BigInteger, nullable=False, comment="Batch."),
-    Column("stage_run_id", BigInteger, nullable=False, comment="Run that failed the root."),
+    Column("step_run_id", BigInteger, nullable=False, comment="Run that failed the root."),
     Column("root_id", BigInteger, nullable=False, comment="Root."),
     Column("reason", Text, nullable=False, comment="Reason given."),
     Column("detail", Text, comment="Raw text of a record that did not parse."),
@@ -532,7 +532,7 @@ replay_root = Table(
     "replay_root",
     metadata,
     Column("batch_id", BigInteger, nullable=False, comment="Replay batch."),
-    Column("stage_run_id", BigInteger, nullable=False, comment="Emit run of the replay."),
+    Column("step_run_id", BigInteger, nullable=False, comment="Emit run of the replay."),
     Column("root_id", BigInteger, nullable=False, comment="Root of this attempt."),
     Column("message_id", BigInteger, nullable=False, comment="Message that it is an attempt of."),
     Index(None, "batch_id"),
@@ -720,7 +720,7 @@ publication = Table(
     metadata,
     _key("batch_id", "batch.batch_id", "Batch whose rows are to be shown.", primary=True),
     Column("sink", Text, primary_key=True, comment="Sink by name."),
-    _key("stage_run_id", "stage_run.stage_run_id", "The sink's run that staged them."),
+    _key("step_run_id", "step_run.step_run_id", "The sink's run that staged them."),
     _moment("decided_at", "When it was decided, in the transaction of a settlement.", now=True),
     Column(
         "ready",
@@ -756,7 +756,7 @@ publication = Table(
 sink_replacement = Table(
     "sink_replacement",
     metadata,
-    _key("stage_run_id", "stage_run.stage_run_id", "The sink's run.", primary=True),
+    _key("step_run_id", "step_run.step_run_id", "The sink's run.", primary=True),
     _key(
         "replaced_batch_id",
         "batch.batch_id",
@@ -778,8 +778,8 @@ checkpoint = Table(
         primary=True,
     ),
     _key(
-        "stage_run_id",
-        "stage_run.stage_run_id",
+        "step_run_id",
+        "step_run.step_run_id",
         "The run that made it, each from the one before: the greatest made the current state.",
     ),
     Column(
@@ -802,7 +802,7 @@ checkpoint = Table(
         "When the files of the run were removed, a later state being acked; null: they are there.",
         nullable=True,
     ),
-    UniqueConstraint("stage_run_id"),
+    UniqueConstraint("step_run_id"),
     comment="The state that a stateful stage or source has committed with each batch.",
 )
 
@@ -819,8 +819,8 @@ dedup_filter = Table(
     "dedup_filter",
     metadata,
     _key(
-        "stage_run_id",
-        "stage_run.stage_run_id",
+        "step_run_id",
+        "step_run.step_run_id",
         "Sink run whose rows it holds; counts once that is committed.",
         primary=True,
     ),

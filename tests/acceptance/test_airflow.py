@@ -86,11 +86,11 @@ def test_a_task_a_step_with_a_failed_record(airflow):
     assert one(airflow.ledger, COUNTS.format(batch.batch_id)) == (3, 2, 0, 1, 0, 0)
     assert (_letters(airflow, "received"), _letters(airflow, "answered")) == (["a", "b"],) * 2
     assert not (airflow.data / "counts").exists()
-    before = rows(airflow.ledger, "SELECT * FROM stage_run ORDER BY 1")
+    before = rows(airflow.ledger, "SELECT * FROM step_run ORDER BY 1")
     airflow.clear("mail", run, "open")
     assert airflow.ended("mail", run) == "failed"
     assert airflow.tasks("mail", run) == {**states, "withhold": "skipped"}
-    assert rows(airflow.ledger, "SELECT * FROM stage_run ORDER BY 1") == before
+    assert rows(airflow.ledger, "SELECT * FROM step_run ORDER BY 1") == before
     assert len(batches_of(airflow, "mail", "original")) == 1
     assert (_letters(airflow, "received"), _letters(airflow, "answered")) == (["a", "b"],) * 2
     said = "the batch is settled: answered changes nothing"
@@ -158,7 +158,7 @@ def letters(airflow):
     assert airflow.ended("letters", run) == "failed"
     failed = SimpleNamespace(
         tasks=airflow.tasks("letters", run),
-        why=one(airflow.ledger, "SELECT failure FROM stage_run WHERE stage = 'numbered'").failure,
+        why=one(airflow.ledger, "SELECT failure FROM step_run WHERE stage = 'numbered'").failure,
     )
     (airflow.data / "known.csv").write_text("letter,number\na,1\nb,2\n")
     airflow.clear("letters", run, "run")

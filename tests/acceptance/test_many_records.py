@@ -20,7 +20,7 @@ CITIES = ("Bern", "Ulm", "Oslo")
 
 SETTLED = """
     WITH run AS (
-      UPDATE stage_run SET state = 'committed', closed_at = now() WHERE stage_run_id = :run
+      UPDATE step_run SET state = 'committed', closed_at = now() WHERE step_run_id = :run
     ), source AS (
       UPDATE batch_source SET emit_run_id = :run, first_root = :first, roots = :roots
       WHERE batch_id = :batch
@@ -42,7 +42,7 @@ ATTEMPTS = """
     FROM generate_series(0, :failed - 1) n
 """
 EMITTED_AGAIN = """
-    INSERT INTO replay_root (batch_id, stage_run_id, root_id, message_id)
+    INSERT INTO replay_root (batch_id, step_run_id, root_id, message_id)
     SELECT :batch, :run, :first + n, :message + 2 * n FROM generate_series(0, :failed - 1) n
 """
 FAILED_AGAIN = """

@@ -245,7 +245,7 @@ def _sweep(lab: Lab) -> None:
         swept = sweep_once(lab.ledger, now=_later(lab, late))
         assert swept.errors == {}
         decided = {one.batch_id for one in swept.settlements if one.decided}
-        if newest in decided | {one.batch_id for one in swept.errands}:
+        if newest in decided | {one.batch_id for one in swept.overdue}:
             return
     raise AssertionError(swept)
 
@@ -310,9 +310,9 @@ def _check_nothing_left(lab: Lab) -> None:
         "published"
     }
     assert not rows(ledger, "SELECT * FROM pending_root")
-    assert not rows(ledger, "SELECT * FROM stage_run WHERE state = 'running'")
+    assert not rows(ledger, "SELECT * FROM step_run WHERE state = 'running'")
     swept = sweep_once(ledger, now=_later(lab))
-    assert (swept.settlements, swept.errands, swept.errors) == ((), (), {})
+    assert (swept.settlements, swept.overdue, swept.errors) == ((), (), {})
     assert all(one == told[0] for told in lab.notices().values() for one in told)
 
 

@@ -150,9 +150,9 @@ def _kill(lab: FeedLab, children: Children, target: str, when: str) -> None:
 def _check_end(lab: FeedLab) -> None:
     assert lab.shown() == ALL
     assert feeds.Feed(lab.folder).forgotten == 6
-    found = rows(lab.ledger, "SELECT acked_at, snapshot FROM checkpoint ORDER BY stage_run_id")
+    found = rows(lab.ledger, "SELECT acked_at, snapshot FROM checkpoint ORDER BY step_run_id")
     assert all(row.acked_at is not None for row in found)
     assert found[-1].snapshot["upto"] == 6
     for row in rows(lab.ledger, "SELECT batch_id FROM batch"):
         assert summarize(lab.ledger, row.batch_id).outcome is Outcome.COMPLETE
-    assert not rows(lab.ledger, "SELECT * FROM stage_run WHERE state = 'running'")
+    assert not rows(lab.ledger, "SELECT * FROM step_run WHERE state = 'running'")

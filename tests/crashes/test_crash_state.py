@@ -195,7 +195,7 @@ def _sweep(lab: StateLab) -> None:
     newest = one(lab.ledger, "SELECT max(batch_id) AS id FROM batch").id
     swept = sweep_once(lab.ledger, now=_later(lab))
     assert swept.errors == {}
-    assert [errand.batch_id for errand in swept.errands] == [newest]
+    assert [one.batch_id for one in swept.overdue] == [newest]
 
 
 def _retry(lab: StateLab) -> None:
@@ -209,7 +209,7 @@ def _check_kept(lab: StateLab) -> None:
     """What the next attempt begins with is there."""
     current = _checkpoints(lab)[-1]
     if lab.form == FUNCTION:
-        manifest = lab.job().manifest(current.stage_run_id)
+        manifest = lab.job().manifest(current.step_run_id)
         assert manifest.rows > 0
         check_files(manifest)
     else:
@@ -228,24 +228,24 @@ def _check_done(lab: StateLab, batches: list[int]) -> None:
     if lab.form == FUNCTION:
         folders = lab.folder.glob("storage/accounts/balance/batch=*/run=*")
         kept = {int(path.name.removeprefix("run=")) for path in folders}
-        assert kept & {row.stage_run_id for row in found} == {found[-1].stage_run_id}
+        assert kept & {row.step_run_id for row in found} == {found[-1].step_run_id}
         assert [row.removed_at is None for row in found] == [False] * (len(found) - 1) + [True]
     else:
         kept = [number for number in batches if number >= acked[-1]]
         assert accounts.Book(lab.folder / "book").numbers == kept
     _check_kept(lab)
     assert not state_runs.is_due(lab.ledger, lab.job().pipeline)
-    assert not rows(lab.ledger, "SELECT * FROM stage_run WHERE state = 'running'")
+    assert not rows(lab.ledger, "SELECT * FROM step_run WHERE state = 'running'")
     states = rows(
         lab.ledger, "SELECT state FROM sink_publication WHERE sink = 'balances' ORDER BY 1"
     )
     assert [row.state for row in states] == ["published"] + ["replaced"] * (len(batches) - 1)
     swept = sweep_once(lab.ledger, now=_later(lab))
-    assert (swept.settlements, swept.errands, swept.errors) == ((), (), {})
+    assert (swept.settlements, swept.overdue, swept.errors) == ((), (), {})
 
 
 def _checkpoints(lab: StateLab) -> list:
-    return rows(lab.ledger, "SELECT * FROM checkpoint ORDER BY stage_run_id")
+    return rows(lab.ledger, "SELECT * FROM checkpoint ORDER BY step_run_id")
 
 
 def _later(lab: StateLab):

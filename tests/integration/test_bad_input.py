@@ -137,7 +137,7 @@ def test_wrong_header_fails_the_batch(runner, tmp_path):
     run = runner(copying())
     with pytest.raises(InputError, match=r"a\.csv .*expected n, name, price; found n, price, name"):
         run.step(run.open(), "records")
-    assert one(run.job.database, "SELECT state, failure FROM stage_run").state == "failed"
+    assert one(run.job.database, "SELECT state, failure FROM step_run").state == "failed"
 
 
 def test_header_may_be_off_and_columns_separated_otherwise(runner, tmp_path, sink_rows):
@@ -232,7 +232,7 @@ def test_malformed_reference_fails_the_stage(runner, tmp_path):
         run.step(batch, "joined")
     said = "reference 'side' (side.csv): malformed csv: n: expected int, found x"
     assert said in failures.one_line(raised.value)
-    (kept,) = rows(run.job.database, "SELECT failure FROM stage_progress WHERE stage = 'joined'")
+    (kept,) = rows(run.job.database, "SELECT failure FROM step_progress WHERE stage = 'joined'")
     assert said in kept.failure
     assert "x,two" not in kept.failure
 

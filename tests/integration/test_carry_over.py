@@ -333,7 +333,7 @@ def test_stages_that_drop_ack_or_only_read(spark):
     counted = rows(
         result.lab.database,
         "SELECT r.batch_id = :b AS first, r.stage, d.reason, d.records "
-        "FROM stage_run_drop d JOIN stage_run r USING (stage_run_id) ORDER BY r.stage",
+        "FROM step_run_drop d JOIN step_run r USING (step_run_id) ORDER BY r.stage",
         b=result.batch_id,
     )
     assert [tuple(row) for row in counted] == [
@@ -344,7 +344,7 @@ def test_stages_that_drop_ack_or_only_read(spark):
 
 @both_guarantees
 def test_a_failure_at_a_whole_stage_or_behind_carries_everything(spark, guarantee):
-    """What was lost at the total, or refused behind it, has all its rows before: the stage runs for nothing."""
+    """What was lost at the total, or refused behind it, has all its rows before: the step runs for nothing."""
     seen = []
     options = {"unit": (), "guarantee": guarantee}
     result = testing.run_batch(shop(lose_in_total=[2], **options), SHOP, spark=spark)

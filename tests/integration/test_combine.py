@@ -114,7 +114,7 @@ def test_a_total_that_leaves_an_input_out(spark):
     made.sink("counted", ParquetSink("counted"), reads="count")
     result = testing.run_batch(made, {"flights": FLOWN}, spark=spark)
     assert result.rows["counted"] == [{"n": 30}]
-    found = one(result.lab.database, "SELECT input_rows FROM stage_run WHERE stage = 'count'")
+    found = one(result.lab.database, "SELECT input_rows FROM step_run WHERE stage = 'count'")
     assert found.input_rows == 0
 
 
@@ -203,7 +203,7 @@ def test_a_crash_between_the_combine_and_its_sink(runner, tmp_path, sink_rows, m
 
     for module, target in ((combines, "decide_combined"), (publications, "set_published")):
         assert combines_due(job.database, job.pipeline, batch.batch_id)
-        assert [one.batch_id for one in sweep_once(job.database, now=later).errands] == [
+        assert [one.batch_id for one in sweep_once(job.database, now=later).overdue] == [
             batch.batch_id
         ]
         with monkeypatch.context() as patched:
@@ -214,9 +214,9 @@ def test_a_crash_between_the_combine_and_its_sink(runner, tmp_path, sink_rows, m
     combine(job, batch.batch_id)
     assert sink_rows("daily", "carrier", "n", "delay") == oracle()
     assert not combines_due(job.database, job.pipeline, batch.batch_id)
-    assert sweep_once(job.database, now=later).errands == ()
+    assert sweep_once(job.database, now=later).overdue == ()
     combine(job, batch.batch_id)
-    assert one(job.database, "SELECT count(*) AS n FROM stage_run WHERE stage = 'daily'").n == 2
+    assert one(job.database, "SELECT count(*) AS n FROM step_run WHERE stage = 'daily'").n == 2
 
 
 def test_a_total_that_was_shown_and_not_noted_gives_way(runner, tmp_path, sink_rows, monkeypatch):

@@ -96,7 +96,7 @@ def readers(folder, target, name):
 
 def _check_states(database, folder, wanted):
     """Each batch was taken in once, the states in the order of the batches, and they hold every row."""
-    taken = rows(database, "SELECT pipeline_id, batch_id FROM checkpoint ORDER BY stage_run_id")
+    taken = rows(database, "SELECT pipeline_id, batch_id FROM checkpoint ORDER BY step_run_id")
     for pipeline_id in {row.pipeline_id for row in taken}:
         own = [row.batch_id for row in taken if row.pipeline_id == pipeline_id]
         assert own == sorted(own)

@@ -110,7 +110,7 @@ def test_everything_is_commented(database):
     assert undocumented == []
 
 
-VIEWS = ("root_status", "batch_status", "stage_progress", "pending_root", "failed_root_detail", "quarantine", "replay_history")  # fmt: skip
+VIEWS = ("root_status", "batch_status", "step_progress", "pending_root", "failed_root_detail", "quarantine", "replay_history")  # fmt: skip
 
 
 def test_reader_reads_and_changes_nothing(database):

@@ -92,7 +92,7 @@ def test_partly_delivered_records_are_completed(runner, tmp_path, sink_rows, ded
         row.duplicate_rows
         for row in rows(
             run.job.database,
-            "SELECT duplicate_rows FROM stage_progress WHERE stage = 'out' ORDER BY batch_id",
+            "SELECT duplicate_rows FROM step_progress WHERE stage = 'out' ORDER BY batch_id",
         )
     ]
     if dedup == "none":
@@ -145,11 +145,11 @@ def test_key_over_batches(runner, tmp_path, sink_rows, error_rate):
     wanted = [(str(k), 1) for k in range(600)] + [(str(k), 2) for k in range(600, 1200)]
     wanted += [(str(k), 3) for k in range(1200, 1500, 2)]
     assert Counter(found) == Counter(wanted)
-    kept = rows(run.job.database, "SELECT entries FROM dedup_filter ORDER BY stage_run_id")
+    kept = rows(run.job.database, "SELECT entries FROM dedup_filter ORDER BY step_run_id")
     assert [row.entries for row in kept] == [600, 600, 150]
     assert one(
         run.job.database,
-        "SELECT duplicate_rows FROM stage_progress WHERE batch_id = 3 AND stage = 'out'",
+        "SELECT duplicate_rows FROM step_progress WHERE batch_id = 3 AND stage = 'out'",
     ) == (600,)
 
 
@@ -260,7 +260,7 @@ def test_delivery_that_no_longer_counts_is_removed(runner, tmp_path, sink_rows):
     run.step(batch, "thrice")  # supersedes what reads it; nothing behind it runs again
     with run.job.database.plain.begin() as connection:
         connection.exec_driver_sql(
-            "INSERT INTO stage_run (batch_id, stage, state, attempt_id, try_number, opened_at, lease_until) "
+            "INSERT INTO step_run (batch_id, stage, state, attempt_id, try_number, opened_at, lease_until) "
             f"VALUES ({batch.batch_id}, 'lossy', 'running', 'ffffffff-ffff-7fff-bfff-ffffffffffff', 2, now(), now() - interval '2 hours')"
         )
     assert settle_once(run.job.database, batch.batch_id).failed == 5

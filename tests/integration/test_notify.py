@@ -9,7 +9,7 @@ from ledger import FileSource, ParquetSink, Pipeline
 from ledger.airflow import pipeline_dag
 from ledger.batch.opening import open_batch
 from ledger.batch.settlement import settle_once
-from ledger.batch.sweeper import Errand, sweep_once
+from ledger.batch.sweeper import OverdueFollowUp, sweep_once
 from ledger.core.run_request import Interval, RunKey
 from ledger.errors import InputError, NotReadyError
 from ledger.execution import notify, publish_settled, settle_and_follow
@@ -69,12 +69,12 @@ def test_a_batch_decided_behind_its_runs_back_is_told_later(runner, tmp_path):
     (settled,) = sweep_once(database).settlements
     assert settled.decided
     now = database.transact(batches.database_now)
-    assert sweep_once(database, now=now + timedelta(minutes=14)).errands == ()
+    assert sweep_once(database, now=now + timedelta(minutes=14)).overdue == ()
     later = now + timedelta(minutes=16)
-    assert sweep_once(database, now=later).errands == (Errand(batch.batch_id, "noticed"),)
+    assert sweep_once(database, now=later).overdue == (OverdueFollowUp(batch.batch_id, "noticed"),)
     notify(run.job, batch.batch_id)
     publish_settled(run.job, batch.batch_id)
-    assert sweep_once(database, now=later).errands == ()
+    assert sweep_once(database, now=later).overdue == ()
     assert told.acked == {batch.batch_id: [1, 2, 4]}
 
 
@@ -118,11 +118,11 @@ def test_a_batch_superseded_before_it_was_told_is_told(runner, tmp_path):
     publish_settled(run.job, first.batch_id)
     run.settled(opened("again", reprocess=True))
     later = database.transact(batches.database_now) + timedelta(minutes=16)
-    assert sweep_once(database, now=later).errands == (Errand(first.batch_id, "noticed"),)
+    assert sweep_once(database, now=later).overdue == (OverdueFollowUp(first.batch_id, "noticed"),)
     assert notify(run.job, first.batch_id) == ["numbers"]
     assert told.acked[first.batch_id] == [1, 4]
     assert notify(run.job, first.batch_id) == []
-    assert sweep_once(database, now=later).errands == ()
+    assert sweep_once(database, now=later).overdue == ()
 
 
 def test_a_call_that_raises_is_repeated(runner, tmp_path):

@@ -66,7 +66,7 @@ def test_self_anchor(spark):
     result = testing.run_batch(piped(keep, twice), GIVEN, spark=spark)
     assert (result.roots.total, result.roots.acked) == (COUNT, COUNT)
     assert held_by(result) == Counter(list(range(COUNT)) * 2)
-    edges = "SELECT stage, acked_edges, emitted_edges FROM stage_run ORDER BY stage_run_id"
+    edges = "SELECT stage, acked_edges, emitted_edges FROM step_run ORDER BY step_run_id"
     assert [tuple(row) for row in rows(result.lab.database, edges)] == [
         ("numbers", 0, COUNT),
         ("keep", COUNT, COUNT),
@@ -100,9 +100,9 @@ def test_timeout_is_reset_while_the_stage_lives(runner, tmp_path, monkeypatch):
     def slow(frame):
         database = run.job.database
         start = database.transact(batches.database_now)
-        (own,) = rows(database, "SELECT stage_run_id FROM stage_run WHERE state = 'running'")
+        (own,) = rows(database, "SELECT step_run_id FROM step_run WHERE state = 'running'")
         for seconds in (60, 120, 180):
-            renew = partial(runs.renew_lease, run_id=own.stage_run_id, lease_seconds=seconds + 5)
+            renew = partial(runs.renew_lease, run_id=own.step_run_id, lease_seconds=seconds + 5)
             assert database.transact(renew)
             now = start + timedelta(seconds=seconds)
             found.append(settle_once(database, batch.batch_id, now=now).status)
@@ -115,7 +115,7 @@ def test_timeout_is_reset_while_the_stage_lives(runner, tmp_path, monkeypatch):
     with pytest.raises(testing.Crash):
         run.steps(batch)
     assert found == [BatchStatus.OPEN] * 3
-    (lapsed,) = one(run.job.database, "SELECT max(lease_until) FROM stage_run WHERE stage = 'slow'")
+    (lapsed,) = one(run.job.database, "SELECT max(lease_until) FROM step_run WHERE stage = 'slow'")
     for seconds, status in ((9, BatchStatus.OPEN), (11, BatchStatus.SETTLED)):
         now = lapsed + timedelta(seconds=seconds)
         assert settle_once(run.job.database, batch.batch_id, now=now).status is status
@@ -129,7 +129,7 @@ def test_the_lease_of_a_running_step_is_renewed(runner, tmp_path, monkeypatch):
     monkeypatch.setattr("ledger.execution.heartbeat", partial(heartbeat, every=0.05))
 
     def slow(frame):
-        own = "SELECT lease_until FROM stage_run WHERE state = 'running'"
+        own = "SELECT lease_until FROM step_run WHERE state = 'running'"
         first = one(run.job.database, own).lease_until
         deadline = time.monotonic() + 20
         while one(run.job.database, own).lease_until == first:
@@ -217,7 +217,7 @@ def test_broadcast_acks_once_for_each_consumer(spark):
     """A record that goes to three consumers has three edges, each acked by its consumer alone."""
     result = testing.run_batch(piped(sinks=("one", "two", "three")), GIVEN, spark=spark)
     assert (result.roots.total, result.roots.acked) == (COUNT, COUNT)
-    edges = "SELECT stage, emitted_edges, acked_edges FROM stage_run ORDER BY stage_run_id"
+    edges = "SELECT stage, emitted_edges, acked_edges FROM step_run ORDER BY step_run_id"
     found = {row.stage: tuple(row)[1:] for row in rows(result.lab.database, edges)}
     assert found == {
         "numbers": (3 * COUNT, 0),

@@ -50,7 +50,7 @@ class Sum(StatefulStage):
         return state
 
 
-def numbered(tmp_path, keeper=None):
+def numbered(tmp_path, hooks=None):
     """Numbers of a day -> a stage -> a folder and, with a keeper, a state."""
     for day, number in enumerate((10, 20)):
         (tmp_path / f"{(START + day * DAY):%Y-%m-%d}.csv").write_text(
@@ -60,8 +60,8 @@ def numbered(tmp_path, keeper=None):
     made.source("numbers", FileSource("{{ interval_start | ds }}.csv", schema="n INT"))
     made.stage(reads="numbers")(as_it_is)
     made.sink("out", ParquetSink("out"), reads="as_it_is")
-    if keeper is not None:
-        made.stateful("sums", keeper, reads="as_it_is")
+    if hooks is not None:
+        made.stateful("sums", hooks, reads="as_it_is")
     return made
 
 
@@ -129,18 +129,18 @@ def test_a_batch_runs_and_is_shown_while_the_state_of_another_commits(
 ):
     """A commit that takes long is off the next batch's path, up to its own state, which comes behind it."""
     gate = Gate()
-    keeper = Sum(gate)
-    run = runner(numbered(tmp_path, keeper))
+    hooks = Sum(gate)
+    run = runner(numbered(tmp_path, hooks))
     first = settled(run, 0)
     committing = beside(lambda: advance_states(run.job, first.batch_id))
     assert gate.reached.wait(PATIENCE)
     second = settled(run, 1)
     publish_settled(run.job, second.batch_id)
     assert sink_rows("out", "n") == [(20,), (21,)]
-    assert keeper.commits == []
+    assert hooks.commits == []
     gate.open()
     committing.join(PATIENCE)
     advance_states(run.job, second.batch_id)
-    assert keeper.commits == [(first.batch_id, 21), (second.batch_id, 62)]
+    assert hooks.commits == [(first.batch_id, 21), (second.batch_id, 62)]
     found = rows(run.job.database, "SELECT DISTINCT state FROM state_progress")
     assert [row.state for row in found] == ["committed"]

@@ -73,7 +73,7 @@ def hour_passes(database):
     """Every run and its lease is an hour old."""
     with database.plain.begin() as connection:
         connection.exec_driver_sql(
-            "UPDATE stage_run SET opened_at = opened_at - interval '1 hour', "
+            "UPDATE step_run SET opened_at = opened_at - interval '1 hour', "
             "lease_until = lease_until - interval '1 hour'"
         )
 
@@ -90,7 +90,7 @@ def test_older_task_cannot_open(database):
     hour_passes(database)
     with pytest.raises(FencedError, match="newer attempt of source"):
         open_run(database, batch.batch_id, "source", older)
-    assert one(database, "SELECT count(*) FROM stage_run")[0] == 1
+    assert one(database, "SELECT count(*) FROM step_run")[0] == 1
 
 
 @pytest.mark.parametrize("first", ["task", "command"])
@@ -124,7 +124,7 @@ def test_a_clock_that_is_ahead_locks_nobody_out(database, monkeypatch):
         ahead.setattr(time, "time_ns", lambda: int((now + 3600) * 1e9))
         first = open_run(database, batch.batch_id, "source", begin(database))
     second = open_run(database, batch.batch_id, "source", begin(database))
-    states = rows(database, "SELECT stage_run_id, state FROM stage_run ORDER BY 1")
+    states = rows(database, "SELECT step_run_id, state FROM step_run ORDER BY 1")
     assert states == [(first.run_id, "fenced"), (second.run_id, "running")]
 
 
@@ -168,7 +168,7 @@ def test_a_failure_of_whatever_text_is_kept(database):
     """A run whose error has a NUL or a lone surrogate in it is marked failed, with the rest of it."""
     batch = opened(database, pipeline())
     fail(database, started(database, batch.batch_id, "source"), "bad \0 and \ud800 text")
-    found = one(database, "SELECT state, failure FROM stage_run")
+    found = one(database, "SELECT state, failure FROM step_run")
     assert tuple(found) == ("failed", "bad \N{REPLACEMENT CHARACTER} and ? text")
 
 
@@ -185,7 +185,7 @@ def test_an_interrupted_step_is_gone_on_with(database, settings, monkeypatch):
     job = Job(None, database, settings, made)
     with pytest.raises(KeyboardInterrupt):
         running.run_step(job, batch.batch_id, "middle", Attempt())
-    state = one(database, "SELECT state, failure FROM stage_run WHERE stage = 'middle'")
+    state = one(database, "SELECT state, failure FROM step_run WHERE stage = 'middle'")
     assert tuple(state) == ("fenced", None)
     assert finished(database, made, batch.batch_id) == {"source"}
 
@@ -199,7 +199,7 @@ def test_commit_asked_twice(database):
     post_bucket(database, batch.batch_id, run.run_id, 0, deltas)
     commit(database, run, record_of(deltas))
     commit(database, run, record_of(deltas))
-    assert one(database, "SELECT count(*) FROM stage_run WHERE state = 'committed'")[0] == 2
+    assert one(database, "SELECT count(*) FROM step_run WHERE state = 'committed'")[0] == 2
 
 
 def test_backend_killed_during_commit(database):
@@ -221,7 +221,7 @@ def test_backend_killed_during_commit(database):
     commit(database, run, record_of(deltas), before_commit=kill_once)
     assert len(tries) == 2
     assert (
-        one(database, "SELECT state FROM stage_run WHERE stage_run_id = :r", r=run.run_id).state
+        one(database, "SELECT state FROM step_run WHERE step_run_id = :r", r=run.run_id).state
         == "committed"
     )
 
@@ -259,7 +259,7 @@ def test_rerun_supersedes_its_readers(database):
         tuple(row)
         for row in rows(
             database,
-            "SELECT stage, string_agg(state::text, ',' ORDER BY stage_run_id) FROM stage_run GROUP BY 1",
+            "SELECT stage, string_agg(state::text, ',' ORDER BY step_run_id) FROM step_run GROUP BY 1",
         )
     )
     assert states == {"source": "committed", "middle": "superseded,committed", "sink": "superseded"}
@@ -320,9 +320,9 @@ def test_heartbeat_renews_and_finds_the_fence(database):
     batch = opened(database, pipeline())
     run = started(database, batch.batch_id, "source")
     fenced = threading.Event()
-    before = one(database, "SELECT lease_until FROM stage_run").lease_until
+    before = one(database, "SELECT lease_until FROM step_run").lease_until
     with heartbeat(database, run.run_id, fenced.set, every=0.02):
-        while one(database, "SELECT lease_until FROM stage_run").lease_until == before:
+        while one(database, "SELECT lease_until FROM step_run").lease_until == before:
             pass
         started(database, batch.batch_id, "source")
         assert fenced.wait(10)
@@ -486,6 +486,6 @@ def test_a_failed_run_keeps_no_record(database):
     )
     error = Py4JError(f"An error occurred while calling o1.parquet.\n: org.apache.spark.{said}\n")
     _end(SimpleNamespace(database=database), run, error)
-    kept = one(database, "SELECT failure FROM stage_run WHERE state = 'failed'").failure
+    kept = one(database, "SELECT failure FROM step_run WHERE state = 'failed'").failure
     assert kept.startswith("StageError: SparkException [MALFORMED_RECORD_IN_PARSING]. ")
     assert "marked" not in kept

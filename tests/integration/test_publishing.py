@@ -353,8 +353,8 @@ def test_a_row_withheld_is_not_delivered(runner, tmp_path, sink_rows):
         run.job.database.plain.begin() as connection
     ):  # the root of b fails after its sink staged it
         connection.exec_driver_sql(
-            "INSERT INTO root_fail (batch_id, stage_run_id, root_id, reason, shared) "
-            f"SELECT {first.batch_id}, stage_run_id, 2, 'late', false FROM stage_run WHERE stage = 'checked'"
+            "INSERT INTO root_fail (batch_id, step_run_id, root_id, reason, shared) "
+            f"SELECT {first.batch_id}, step_run_id, 2, 'late', false FROM step_run WHERE stage = 'checked'"
         )
     run.step(first, "other")
     assert settle_once(run.job.database, first.batch_id).failed == 1
@@ -424,10 +424,10 @@ def test_the_sweeper_asks_for_a_run_that_publishes(runner, tmp_path):
     run.steps(batch)
     settle_once(job.database, batch.batch_id)
     now = one(job.database, "SELECT now() + interval '1 hour' AS later").later
-    (errand,) = sweep_once(job.database, SweepOptions(), now=now).errands
-    assert (errand.batch_id, errand.dag_id) == (batch.batch_id, "dag")
+    (late,) = sweep_once(job.database, SweepOptions(), now=now).overdue
+    assert (late.batch_id, late.dag_id) == (batch.batch_id, "dag")
     publish_settled(job, batch.batch_id)
-    assert sweep_once(job.database, SweepOptions(), now=now).errands == ()
+    assert sweep_once(job.database, SweepOptions(), now=now).overdue == ()
 
 
 @pytest.mark.parametrize("made", [branching(lose=LOST)])

@@ -121,7 +121,7 @@ def test_a_withhold_that_comes_after_the_batch_was_replaced(database):
     old, roots = whole_batch(database, made, 5, lose_sink=[0])
     settle_once(database, old.batch_id)
     run_all(database, reprocessed(database, made))
-    database.transact(lambda c: settlement.wake(c, old.batch_id, [roots[1]], "sink"))
+    database.transact(lambda c: settlement.request_rebuild(c, old.batch_id, [roots[1]], "sink"))
     assert summarize(database, old.batch_id).roots.failed == 0
 
 

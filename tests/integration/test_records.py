@@ -15,7 +15,7 @@ from ledger.batch.explain import explain
 from ledger.batch.opening import open_replay
 from ledger.batch.payloads import keep_all, keep_payloads, try_to_keep
 from ledger.batch.quarantine import give_up
-from ledger.batch.settlement import settle_once, wake
+from ledger.batch.settlement import request_rebuild, settle_once
 from ledger.batch.snapshots import MOST_CHARACTERS
 from ledger.batch.summary import summarize
 from ledger.cli import running
@@ -240,11 +240,11 @@ def test_each_give_up_asks_for_the_units_that_it_frees(database):
 
     give_up(database, "never", "me", record=roots[0])
     seen = database.transact(lambda c: publications.failed_roots(c, found.batch_id))
-    database.transact(lambda c: wake(c, found.batch_id, [], "sink", seen))
+    database.transact(lambda c: request_rebuild(c, found.batch_id, [], "sink", seen))
     assert woken()
     give_up(database, "never", "me", record=roots[1])
     assert not woken()
-    database.transact(lambda c: wake(c, found.batch_id, [], "sink", seen))
+    database.transact(lambda c: request_rebuild(c, found.batch_id, [], "sink", seen))
     assert not woken()
 
 

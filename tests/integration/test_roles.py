@@ -78,7 +78,7 @@ UPDATED = {
         "roots",
         "notified_at",
     },
-    "stage_run": {
+    "step_run": {
         "state",
         "lease_until",
         "closed_at",
@@ -111,14 +111,14 @@ DELETED = {"replaced_folder"}
 TABLES = sorted(metadata.tables)
 INSUFFICIENT_PRIVILEGE = "42501"
 DELIVERED = """
-    INSERT INTO publication (batch_id, sink, stage_run_id, ready, rows, published_at, replaced_at)
-    SELECT batch_id, stage, stage_run_id, true, 9, now(), now() FROM stage_run WHERE stage = 'sink'
+    INSERT INTO publication (batch_id, sink, step_run_id, ready, rows, published_at, replaced_at)
+    SELECT batch_id, stage, step_run_id, true, 9, now(), now() FROM step_run WHERE stage = 'sink'
     ON CONFLICT (batch_id, sink) DO UPDATE SET published_at = now(), replaced_at = now()
 """
 COMMITTED = """
-    INSERT INTO checkpoint (pipeline_id, stage, batch_id, stage_run_id, acked_at)
-    SELECT pipeline_id, 'middle', batch_id, stage_run_id, now()
-    FROM stage_run JOIN batch USING (batch_id) WHERE stage = 'middle'
+    INSERT INTO checkpoint (pipeline_id, stage, batch_id, step_run_id, acked_at)
+    SELECT pipeline_id, 'middle', batch_id, step_run_id, now()
+    FROM step_run JOIN batch USING (batch_id) WHERE stage = 'middle'
 """
 
 
@@ -171,14 +171,14 @@ def test_history_in_full(database):
         "DELETE FROM batch",
         "DELETE FROM failed_root",
         "DELETE FROM failed_message",
-        "DELETE FROM stage_run",
+        "DELETE FROM step_run",
         "DELETE FROM publication",
         "DELETE FROM checkpoint",
         "DELETE FROM claimed_file",
         "UPDATE failed_root SET reason = 'none'",
         "UPDATE failed_message SET message_id = 7",
         "UPDATE batch SET params = '{}'",
-        "UPDATE stage_run SET stage = 'other'",
+        "UPDATE step_run SET stage = 'other'",
         "UPDATE root_counter SET next_root = 1",
         "DROP VIEW failed_root_detail",
         f"DROP TABLE ledger_delta_{batch.batch_id}",
@@ -218,10 +218,10 @@ def test_a_verdict_stays(database, member):
         "batch SET failed_roots = 0",
         "batch SET settled_at = now()",
         "batch SET status = 'superseded', roots = 0",
-        "stage_run SET state = 'running'",
-        "stage_run SET output_rows = 77",
-        "stage_run SET state = 'superseded', failure = 'none'",
-        "stage_run SET state = 'failed'",
+        "step_run SET state = 'running'",
+        "step_run SET output_rows = 77",
+        "step_run SET state = 'superseded', failure = 'none'",
+        "step_run SET state = 'failed'",
         "publication SET published_at = NULL",
         "publication SET files = '[]'",
         "publication SET rows = 7",
@@ -238,7 +238,7 @@ def test_a_verdict_stays(database, member):
             assert denied(engine, f"UPDATE {change}"), change
     for change in (
         "batch SET woken_at = now(), status = 'superseded'",
-        "stage_run SET state = 'superseded'",
+        "step_run SET state = 'superseded'",
         "checkpoint SET removed_at = now()",
         "batch_source SET notified_at = now(), claimed = false",
     ):
@@ -308,7 +308,7 @@ def test_the_services_may_do_their_work(database):
     batch, _ = whole_batch(database, pipeline(), lose_sink=[0])
     number, other = batch.batch_id, opened(database, pipeline(), "other", day=1)
     settle_once(database, number)
-    run = one(database, "SELECT max(stage_run_id) AS id FROM stage_run WHERE stage = 'sink'").id
+    run = one(database, "SELECT max(step_run_id) AS id FROM step_run WHERE stage = 'sink'").id
     files = [{"path": "out/one.parquet", "bytes": 1, "rows": 9, "first_position": 0}]
     values = {"run": run, "key": ["n"], "capacity": 1, "error_rate": 0.1, "entries": 1}
     with database.plain.begin() as connection:  # as if the sink had rows of what failed
@@ -341,7 +341,7 @@ def test_what_an_abandoned_batch_had_goes(database):
     """The claims of files and the states of an abandoned batch go, by the owner's functions."""
     batch = opened(database, pipeline())
     emitted(database, batch, 3)
-    run = one(database, "SELECT stage_run_id AS id FROM stage_run").id
+    run = one(database, "SELECT step_run_id AS id FROM step_run").id
     with database.writer.begin() as connection:
         claims.insert_files(connection, [_file(batch)])
         checkpoints.insert(connection, batch.pipeline_id, "source", batch.batch_id, run, None)

@@ -50,7 +50,7 @@ def stored_in_order(database, batch_id, order):
             connection.exec_driver_sql(f"TRUNCATE {table}")
             for stage in order:
                 connection.exec_driver_sql(
-                    f"INSERT INTO {table} SELECT kept.* FROM kept JOIN stage_run USING (stage_run_id) "
+                    f"INSERT INTO {table} SELECT kept.* FROM kept JOIN step_run USING (step_run_id) "
                     f"WHERE stage = '{stage}'"
                 )
             connection.exec_driver_sql("DROP TABLE kept")
@@ -159,7 +159,7 @@ def test_two_sweepers_one_expiry(database):
 
 
 def test_zombie_after_its_successor(database):
-    """What a stage run posts, and tries to commit, after its successor committed changes nothing."""
+    """What a step run posts, and tries to commit, after its successor committed changes nothing."""
     batch = opened(database, pipeline())
     roots = emit(database, batch, 3)
     zombie = started(database, batch.batch_id, "middle")
@@ -183,7 +183,7 @@ def test_timeout_by_a_given_clock(database, death):
         fail(database, run, "out of memory")
     died = one(
         database,
-        "SELECT coalesce(closed_at, lease_until) FROM stage_run WHERE stage_run_id = :r",
+        "SELECT coalesce(closed_at, lease_until) FROM step_run WHERE step_run_id = :r",
         r=run.run_id,
     )[0]
     early, late = (died + timedelta(seconds=seconds) for seconds in (9, 11))

@@ -10,7 +10,7 @@ from ledger.airflow import pipeline_dag
 from ledger.batch import source_positions
 from ledger.batch.opening import open_batch
 from ledger.batch.settlement import settle_once
-from ledger.batch.state_runs import Made
+from ledger.batch.state_runs import StepOutput
 from ledger.batch.step_runs import Attempt, Record, open_run
 from ledger.batch.summary import summarize
 from ledger.batch.sweeper import sweep_once
@@ -54,7 +54,7 @@ def snapshots(database, source="feed"):
     """What is committed of a source: the batch, and up to where it has read."""
     found = rows(
         database,
-        "SELECT batch_id, (snapshot ->> 'upto')::int AS upto FROM checkpoint WHERE stage = :source ORDER BY stage_run_id",
+        "SELECT batch_id, (snapshot ->> 'upto')::int AS upto FROM checkpoint WHERE stage = :source ORDER BY step_run_id",
         source=source,
     )
     return [tuple(row) for row in found]
@@ -181,7 +181,7 @@ def test_a_driver_that_falls_silent_is_overtaken(runner, feed, shown):
     age(database, first.batch_id, 120)
     run.settled(opened(run, 2))
     assert shown() == [1, 2, 3]
-    nothing = Made(Record(), [])
+    nothing = StepOutput(Record(), [])
     with pytest.raises(FencedError):
         source_positions.commit_read(database, dead, position, nothing, Emitted(1, 0), None)
     with pytest.raises(FencedError, match=r"began to read where run 2 of batch 2 has read on"):
@@ -448,10 +448,10 @@ def test_the_sweeper_sends_for_what_was_not_told(runner, feed):
     settle_once(job.database, batch.batch_id)
     publish_settled(job, batch.batch_id)
     later = one(job.database, "SELECT now() + interval '1 hour' AS later").later
-    assert [errand.batch_id for errand in sweep_once(job.database, now=later).errands] == [1]
+    assert [one.batch_id for one in sweep_once(job.database, now=later).overdue] == [1]
     notify(job, batch.batch_id)
     assert feed.calls[-1] == ("ack_commit", 1)
-    assert sweep_once(job.database, now=later).errands == ()
+    assert sweep_once(job.database, now=later).overdue == ()
 
 
 @pytest.mark.parametrize("options", [{"guarantee": "at_least_once"}, {"ackers": 0}])

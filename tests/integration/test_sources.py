@@ -18,7 +18,7 @@ from ledger.batch.claims import first_gap, next_range
 from ledger.batch.opening import open_batch
 from ledger.batch.settlement import settle_once
 from ledger.batch.summary import summarize
-from ledger.batch.sweeper import Errand, sweep_once
+from ledger.batch.sweeper import OverdueFollowUp, sweep_once
 from ledger.core.run_request import Interval, RunKey
 from ledger.core.states import BatchStatus, Outcome
 from ledger.errors import BackPressureError, InputError, NotReadyError, StageError
@@ -278,14 +278,14 @@ def test_an_interval_left_in_parts_is_read_on(runner, tmp_path):
     )
     run.settled(first)
     later = job.database.transact(batches.database_now) + timedelta(hours=1)
-    assert sweep_once(job.database).errands == ()
-    assert sweep_once(job.database, now=later).errands == (Errand(first.batch_id, "dag"),)
+    assert sweep_once(job.database).overdue == ()
+    assert sweep_once(job.database, now=later).overdue == (OverdueFollowUp(first.batch_id, "dag"),)
     second = open_batch(
         job.database, job.settings, job.pipeline, RunKey("dag", "two"), Interval(START, END)
     )
-    assert sweep_once(job.database, now=later).errands == ()
+    assert sweep_once(job.database, now=later).overdue == ()
     run.settled(second)
-    assert sweep_once(job.database, now=later + timedelta(hours=1)).errands == ()
+    assert sweep_once(job.database, now=later + timedelta(hours=1)).overdue == ()
 
 
 def test_the_position_of_intervals_stops_at_a_gap(runner, tmp_path):
@@ -618,7 +618,7 @@ def test_a_password_is_nowhere_in_the_ledger(runner, database, table):
         run.step(batch, "words")
     kept = rows(
         database,
-        "SELECT s::text AS row FROM batch_source s UNION ALL SELECT r::text FROM stage_run r",
+        "SELECT s::text AS row FROM batch_source s UNION ALL SELECT r::text FROM step_run r",
     )
     assert len(kept) == 2
     for text in [str(failure.value), *(row.row for row in kept)]:

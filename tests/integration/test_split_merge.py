@@ -30,7 +30,7 @@ def given(database):
     """What the source says that it has given."""
     return one(
         database,
-        "SELECT snapshot FROM checkpoint WHERE stage = 'trades' ORDER BY stage_run_id DESC LIMIT 1",
+        "SELECT snapshot FROM checkpoint WHERE stage = 'trades' ORDER BY step_run_id DESC LIMIT 1",
     ).snapshot
 
 

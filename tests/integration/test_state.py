@@ -15,7 +15,7 @@ from ledger import execution as running
 from ledger.batch import state_runs
 from ledger.batch.opening import open_batch
 from ledger.batch.settlement import release, settle_once
-from ledger.batch.state_runs import Elsewhere, Made, commit_state
+from ledger.batch.state_runs import HeldByAnotherDriver, StepOutput, commit_state
 from ledger.batch.step_runs import Attempt, Record
 from ledger.batch.summary import summarize
 from ledger.batch.sweeper import sweep_once
@@ -129,7 +129,7 @@ def history(database):
     """The batches in the order in which the state has taken them in."""
     return [
         row.batch_id
-        for row in rows(database, "SELECT batch_id FROM checkpoint ORDER BY stage_run_id")
+        for row in rows(database, "SELECT batch_id FROM checkpoint ORDER BY step_run_id")
     ]
 
 
@@ -304,7 +304,7 @@ def test_a_driver_that_falls_silent_is_fenced(runner, days, balances):
     settled(run, 2)
     step = run.job.pipeline.step("balance")
     dead = state_runs.open_next(database, run.job.pipeline, step, Attempt())
-    assert state_runs.open_next(database, run.job.pipeline, step, Attempt()) == Elsewhere(
+    assert state_runs.open_next(database, run.job.pipeline, step, Attempt()) == HeldByAnotherDriver(
         2, dead.run.run_id
     )
     age(database, 2, 120)
@@ -312,7 +312,7 @@ def test_a_driver_that_falls_silent_is_fenced(runner, days, balances):
     assert balances() == oracle(1, 2)
     with pytest.raises(LedgerError):  # what it began with is gone
         run_state(run.job, dead, step)
-    nothing = Made(Record(), [])
+    nothing = StepOutput(Record(), [])
     with pytest.raises(FencedError):
         commit_state(database, dead, nothing, {"balances": nothing}, None)
     assert balances() == oracle(1, 2)
@@ -683,7 +683,7 @@ def test_hold_does_not_overtake_the_withhold(runner, days, balances):
     assert history(database) == []
     assert "without the records that were given up" in summarize(database, 2).waits[0]
     later = one(database, "SELECT now() + interval '1 hour' AS later").later
-    assert [errand.batch_id for errand in sweep_once(database, now=later).errands] == [1]
+    assert [one.batch_id for one in sweep_once(database, now=later).overdue] == [1]
     waiting = database.transact(lambda c: publications.waiting(c, "running", None))
     assert waiting == [1, 2]
     publish_settled(run.job, first.batch_id)
@@ -797,10 +797,10 @@ def test_the_sweeper_sends_for_a_state_that_is_overdue(runner, days, balances):
     settle_once(job.database, batch.batch_id)
     publish_settled(job, batch.batch_id)
     later = one(job.database, "SELECT now() + interval '1 hour' AS later").later
-    assert sweep_once(job.database).errands == ()
-    assert [errand.batch_id for errand in sweep_once(job.database, now=later).errands] == [1]
+    assert sweep_once(job.database).overdue == ()
+    assert [one.batch_id for one in sweep_once(job.database, now=later).overdue] == [1]
     advance_states(job, batch.batch_id)
-    assert sweep_once(job.database, now=later).errands == ()
+    assert sweep_once(job.database, now=later).overdue == ()
     assert balances() == oracle(1)
 
 
@@ -1021,4 +1021,4 @@ def test_two_states_and_a_combine_side_by_side(spark):
     assert again.rows["total_sink"] == [{"n": 6}]
     assert again.rows["batches_sink"] == [{"id": 2}]
     later = one(first.lab.database, "SELECT now() + interval '1 hour' AS later").later
-    assert sweep_once(first.lab.database, now=later).errands == ()
+    assert sweep_once(first.lab.database, now=later).overdue == ()

@@ -113,7 +113,7 @@ def test_what_was_swallowed_is_counted_once(runner, tmp_path, folded_by):
 
     run = runner(chain(scattered, acks="on_read"))
     assert run.settled(run.open()).failed == 0
-    found = rows(run.job.database, "SELECT reason, records FROM stage_run_drop")
+    found = rows(run.job.database, "SELECT reason, records FROM step_run_drop")
     assert [tuple(one) for one in found] == [("read", COUNT // 2)]
 
 
@@ -163,7 +163,7 @@ def test_failed_rows_go_no_further(runner, tmp_path, sink_rows, folded_by):
     assert len(sink_rows("out", "n")) == COUNT - 4
     progress = one(
         run.job.database,
-        "SELECT output_rows, failed_rows FROM stage_progress WHERE stage = 'picky'",
+        "SELECT output_rows, failed_rows FROM step_progress WHERE stage = 'picky'",
     )
     assert progress == (COUNT - 4, 4)
 
@@ -175,23 +175,23 @@ def test_deltas_are_those_of_another_implementation(runner, tmp_path, folded_by)
     batch = run.open()
     for name in ("numbers", "keep", "out"):
         run.step(batch, name)
-    found = rows(run.job.database, "SELECT * FROM ledger_delta ORDER BY stage_run_id, root_id")
-    runs = sorted({row.stage_run_id for row in found})
+    found = rows(run.job.database, "SELECT * FROM ledger_delta ORDER BY step_run_id, root_id")
+    runs = sorted({row.step_run_id for row in found})
     for row in found:
         position = row.root_id - 1
         emitted = {
             runs[0]: spark_hash(f"{runs[0]}:keep", row.root_id, position),
             runs[1]: spark_hash(f"{runs[1]}:out", row.root_id, position),
             runs[2]: 0,
-        }[row.stage_run_id]
-        acked = 0 if row.stage_run_id == runs[0] else {
+        }[row.step_run_id]
+        acked = 0 if row.step_run_id == runs[0] else {
             runs[1]: spark_hash(f"{runs[0]}:keep", row.root_id, position),
             runs[2]: spark_hash(f"{runs[1]}:out", row.root_id, position),
-        }[row.stage_run_id]  # fmt: skip
+        }[row.step_run_id]  # fmt: skip
         assert (row.delta, row.acked) == (emitted ^ acked, acked)
     posted = rows(
         run.job.database,
-        "SELECT stage_run_id, sum(rows) FROM stage_run_bucket GROUP BY 1 ORDER BY 1",
+        "SELECT step_run_id, sum(rows) FROM step_run_bucket GROUP BY 1 ORDER BY 1",
     )
     assert [tuple(row) for row in posted] == [(number, 3) for number in runs]
 
@@ -265,7 +265,7 @@ def test_broken_contract_is_named(runner, tmp_path, function, message):
     run.step(batch, "numbers")
     with pytest.raises(StageError, match="'broken'.*" + message):
         run.step(batch, "broken")
-    assert one(run.job.database, "SELECT count(*) FROM stage_run WHERE state = 'failed'")[0] == 1
+    assert one(run.job.database, "SELECT count(*) FROM step_run WHERE state = 'failed'")[0] == 1
 
 
 @pytest.mark.parametrize(("module", "step"), [(stage, "keep"), (staging, "out")])
@@ -303,7 +303,7 @@ def test_file_lost_after_its_manifest(runner, tmp_path, damage):
     path = Path(
         one(
             run.job.database,
-            "SELECT path FROM stage_run_file f JOIN stage_run USING (stage_run_id) WHERE stage = 'keep'",
+            "SELECT path FROM step_run_file f JOIN step_run USING (step_run_id) WHERE stage = 'keep'",
         ).path
     )
     path.unlink() if damage == "lose" else path.write_bytes(path.read_bytes() + b"x")
@@ -312,7 +312,7 @@ def test_file_lost_after_its_manifest(runner, tmp_path, damage):
     assert (
         one(
             run.job.database,
-            "SELECT count(*) FROM stage_run WHERE stage = 'out' AND state = 'committed'",
+            "SELECT count(*) FROM step_run WHERE stage = 'out' AND state = 'committed'",
         )[0]
         == 0
     )
@@ -333,11 +333,10 @@ def test_task_attempt_that_lost_its_answer(runner, tmp_path, monkeypatch, spark)
     run.step(batch, "keep")
     run.step(batch, "out")
     assert one(
-        run.job.database, "SELECT sum(rows), count(*) FROM stage_run_bucket WHERE stage_run_id = 1"
+        run.job.database, "SELECT sum(rows), count(*) FROM step_run_bucket WHERE step_run_id = 1"
     ) == (COUNT, 1)
     assert (
-        one(run.job.database, "SELECT count(*) FROM ledger_delta WHERE stage_run_id = 1")[0]
-        == COUNT
+        one(run.job.database, "SELECT count(*) FROM ledger_delta WHERE step_run_id = 1")[0] == COUNT
     )
     assert settle_once(run.job.database, batch.batch_id).failed == 0
 
@@ -386,7 +385,7 @@ def posted_to(url, runner, tmp_path, monkeypatch):
     monkeypatch.setattr(folding, "FEW_ROWS", -1)
     opened = open_run(run.job.database, batch.batch_id, "keep", Attempt())
     job = replace(run.job, database=Database(url))
-    files = run.job.manifest(opened.input_run.stage_run_id).files
+    files = run.job.manifest(opened.input_run.step_run_id).files
     folding.fold(job, opened, [Records(files, 1, COUNT, edges_of(run.job, opened))])
 
 
@@ -418,10 +417,10 @@ def test_every_task_cleared_after_settlement(runner, tmp_path, sink_rows):
     run = runner(chain(keep))
     batch = run.open()
     run.settled(batch)
-    before = rows(run.job.database, "SELECT * FROM stage_run ORDER BY 1")
+    before = rows(run.job.database, "SELECT * FROM step_run ORDER BY 1")
     for step in run.job.pipeline.steps():
         assert run.step(run.open(), step.name).record is None
-    assert rows(run.job.database, "SELECT * FROM stage_run ORDER BY 1") == before
+    assert rows(run.job.database, "SELECT * FROM step_run ORDER BY 1") == before
     assert len(sink_rows("out", "n")) == COUNT
 
 
@@ -591,7 +590,7 @@ def test_user_error_fails_the_run_and_expires(runner, tmp_path):
         run.step(batch, "buggy")
     assert (
         "a bug"
-        in one(run.job.database, "SELECT failure FROM stage_run WHERE state = 'failed'").failure
+        in one(run.job.database, "SELECT failure FROM step_run WHERE state = 'failed'").failure
     )
     settlement = settle_once(run.job.database, batch.batch_id)
     assert (settlement.status, settlement.failed) == (BatchStatus.SETTLED, COUNT)
@@ -610,14 +609,14 @@ def test_driver_that_comes_after_the_sweeper_is_fenced(runner, tmp_path, folded_
     run = runner(chain(slow, message_timeout="0s"))
     batch = run.open()
     run.step(batch, "numbers")
-    before = rows(run.job.database, "SELECT stage_run_id, state FROM stage_run ORDER BY 1")
+    before = rows(run.job.database, "SELECT step_run_id, state FROM step_run ORDER BY 1")
     with pytest.raises(
         FencedError,
         match=rf"^batch {batch.batch_id} (was decided and its deltas were removed: run .*|is settled: run .* too late)$",
     ) as caught:
         run.step(batch, "slow")
     assert "\n" not in str(caught.value)
-    after = rows(run.job.database, "SELECT stage_run_id, state FROM stage_run ORDER BY 1")
+    after = rows(run.job.database, "SELECT step_run_id, state FROM step_run ORDER BY 1")
     assert after[: len(before)] == before
     assert [row.state for row in after[len(before) :]] == ["fenced"]
 

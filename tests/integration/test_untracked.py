@@ -49,7 +49,7 @@ def test_any_stage_may_be_the_last_tracked_one(runner, tmp_path, sink_rows):
         (n, 3, 6) for n in range(5)
     )
     assert len(sink_rows("kept")) == COUNT // 2
-    found = rows(run.job.database, "SELECT stage, delta_rows FROM stage_run ORDER BY stage_run_id")
+    found = rows(run.job.database, "SELECT stage, delta_rows FROM step_run ORDER BY step_run_id")
     assert {row.stage: row.delta_rows for row in found} == {
         "numbers": COUNT, "odd": COUNT, "totals": COUNT // 2, "doubled": 0, "out": 0, "kept": COUNT // 2,
     }  # fmt: skip

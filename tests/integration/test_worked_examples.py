@@ -77,7 +77,7 @@ def test_diamond(database):
     assert received == [1 ^ 2, 1 ^ 3, 2 ^ 4, 3, 4]
     posted = one(
         database,
-        "SELECT array_agg(delta ORDER BY stage_run_id) AS d, bit_xor(delta) AS total FROM ledger_delta",
+        "SELECT array_agg(delta ORDER BY step_run_id) AS d, bit_xor(delta) AS total FROM ledger_delta",
     )
     assert (posted.d, posted.total) == (received, 0)
     assert running_value(database) == 0

@@ -218,7 +218,7 @@ def _post_one(driver: int, marker: str, *task: Any) -> Iterator[Any]:
         pass
     with contextlib.closing(psycopg2.connect(dsn)) as connection, connection.cursor() as cursor:
         for _ in range(600):
-            cursor.execute("SELECT 1 FROM stage_run_bucket WHERE stage_run_id = %s", (run_id,))
+            cursor.execute("SELECT 1 FROM step_run_bucket WHERE step_run_id = %s", (run_id,))
             if cursor.fetchone():
                 orders.die(driver, marker)
             connection.rollback()

@@ -190,7 +190,7 @@ def age(database: Database, batch_id: int, seconds: float) -> None:
     with database.plain.begin() as connection:
         connection.execute(
             text(
-                "UPDATE stage_run SET lease_until = lease_until - make_interval(secs => :s), closed_at = closed_at - make_interval(secs => :s) "
+                "UPDATE step_run SET lease_until = lease_until - make_interval(secs => :s), closed_at = closed_at - make_interval(secs => :s) "
                 "WHERE batch_id = :b"
             ),
             {"s": seconds, "b": batch_id},

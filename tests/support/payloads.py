@@ -32,7 +32,7 @@ def write_snapshot(
         for path, first, count in made:
             connection.execute(
                 text("""
-                    INSERT INTO stage_run_file (stage_run_id, first_position, path, bytes, rows)
+                    INSERT INTO step_run_file (step_run_id, first_position, path, bytes, rows)
                     SELECT emit_run_id, :first, :path, :bytes, :rows FROM batch_source WHERE batch_id = :batch
                 """),
                 {

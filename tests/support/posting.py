@@ -53,7 +53,7 @@ def post_bucket(
                 )
         try:
             connection.execute(
-                text("INSERT INTO stage_run_bucket VALUES (:r, :bucket, :rows)"),
+                text("INSERT INTO step_run_bucket VALUES (:r, :bucket, :rows)"),
                 {"r": run_id, "bucket": bucket, "rows": len(rows)},
             )
         except Exception as exc:

@@ -19,7 +19,7 @@ LAYERS = [
     ["database"],
     ["queries"],
     ["publishers"],
-    ["checks", "recovery", "claims", "taken_in", "opening", "stage_runs", "state_runs", "source_states", "follow_ups", "settlement", "payloads", "giving_up", "explaining", "remedies", "publishing", "replaced", "sweeper", "summary", "acceptance", "advice"],
+    ["checks", "recovery", "claims", "taken_in", "opening", "step_runs", "state_runs", "source_states", "follow_ups", "settlement", "payloads", "giving_up", "explaining", "remedies", "publishing", "replaced", "sweeper", "summary", "acceptance", "advice"],
     ["spark"],
     ["running"],
     ["cli", "airflow", "run_step", "faults", "testing"],

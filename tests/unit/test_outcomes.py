@@ -42,7 +42,7 @@ def summary(failed=0, quarantined=0, accepted=0, tolerate=0.0, warn=False, **fie
         ({"quarantined": 11, "tolerate": 0.01, "warn": True}, Outcome.QUARANTINED, 0),
         ({"failed": 5, "tolerate": 0.01, "unpublished": 1}, Outcome.INCOMPLETE, 3),
         ({"unread": 1}, Outcome.INCOMPLETE, 3),
-        ({"uncombined": True}, Outcome.INCOMPLETE, 3),
+        ({"combine_overdue": True}, Outcome.INCOMPLETE, 3),
         ({"status": BatchStatus.HELD}, Outcome.INCOMPLETE, 1),
         ({"status": BatchStatus.SUPERSEDED, "quarantined": 2}, Outcome.COMPLETE, 0),
     ],
@@ -72,7 +72,7 @@ def test_advice_names_the_original_and_the_pipeline():
     assert advise(summary()) is None
 
 
-@pytest.mark.parametrize("left", [{"unpublished": 2}, {"uncombined": True}])
+@pytest.mark.parametrize("left", [{"unpublished": 2}, {"combine_overdue": True}])
 def test_advice_for_what_is_not_published(left):
     """The command, and the task of either form of the DAG."""
     advice = advise(summary(**left), "jobs.p:made")

@@ -161,7 +161,7 @@ def _record(schema: str) -> sa.Table:
         sa.Column("batch_id", sa.BigInteger, primary_key=True, autoincrement=False),
         sa.Column(
             "version", sa.BigInteger, nullable=False,
-            comment="The stage run whose rows are shown; 0: replaced before any was.",
+            comment="The step run whose rows are shown; 0: replaced before any was.",
         ),
         sa.Column("interval_start", sa.TIMESTAMP(timezone=True)),
         sa.Column("interval_end", sa.TIMESTAMP(timezone=True)),

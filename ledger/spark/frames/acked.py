@@ -81,7 +81,7 @@ def acked_rows(job: Job, original_id: int, reads: str, name: str) -> DataFrame:
     """
     found = job.database.transact(lambda c: combines.committed_outputs(c, original_id, reads))
     for row in found:
-        if row.stage_run_id is None:
+        if row.step_run_id is None:
             raise InputError(
                 f"{name!r} reads {reads!r}, which batch {row.batch_id} has not run: the pipeline has changed since, and a "
                 "total over the rest would be wrong. Reprocess the interval"
@@ -91,7 +91,7 @@ def acked_rows(job: Job, original_id: int, reads: str, name: str) -> DataFrame:
     brought: DataFrame | None = None
     for row in found:
         hidden = not_acked(job, row.batch_id, name)
-        rows = hidden.keep(delivered_rows(job, row.batch_id, row.stage_run_id))
+        rows = hidden.keep(delivered_rows(job, row.batch_id, row.step_run_id))
         if brought is not None:
             names = [f"`{column}`" for column in rows.columns]
             rows = rows.join(brought, UNIT, "left_anti").select(*names)

@@ -49,7 +49,7 @@ def notify(job: Job, batch_id: int) -> list[str]:
     for row in job.database.transact(lambda c: batches.sources(c, batch_id)):
         step = job.pipeline.step(row.source)
         assert isinstance(step, SourceStep)
-        if step.keeper is not None:
+        if step.hooks is not None:
             acknowledge(job.database, job.pipeline, step)
         if row.notified_at is None and step.wants_notice:
             if step.hears_of_messages:

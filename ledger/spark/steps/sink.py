@@ -7,7 +7,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 from sqlalchemy import Connection
 
-from ledger.batch.state_runs import Made
+from ledger.batch.state_runs import StepOutput
 from ledger.batch.step_runs import OpenedRun, Record, commit, retire
 from ledger.core.states import BatchStatus
 from ledger.pipeline.steps import SinkStep
@@ -56,7 +56,7 @@ def run_sink(job: Job, run: OpenedRun, step: SinkStep) -> Record:
         record = replace(record, output_rows=shown)
     commit_sink = _commit_staged if run.batch.exactly_once else _commit_shown
     commit_sink(
-        job, run, step, Made(record, file_rows(manifest), post), dedup, replacement, manifest
+        job, run, step, StepOutput(record, file_rows(manifest), post), dedup, replacement, manifest
     )
     dedup.release()
     if refused is not None:
@@ -68,7 +68,7 @@ def _commit_staged(
     job: Job,
     run: OpenedRun,
     step: SinkStep,
-    made: Made,
+    made: StepOutput,
     dedup: Deduplicator,
     replacement: Replacement,
     manifest: Manifest,
@@ -77,7 +77,7 @@ def _commit_staged(
 
     def keep(connection: Connection) -> None:
         dedup.save(connection)
-        publications.note_brought_again(connection, run.run_id, replacement.brought_again)
+        publications.note_brought_again(connection, run.run_id, replacement.republished)
 
     commit(job.database, run, made.record, files=made.files, post=made.post, before_commit=keep)
 
@@ -86,7 +86,7 @@ def _commit_shown(
     job: Job,
     run: OpenedRun,
     step: SinkStep,
-    made: Made,
+    made: StepOutput,
     dedup: Deduplicator,
     replacement: Replacement,
     manifest: Manifest,
@@ -133,7 +133,7 @@ def _staged_delivery(
     def look(connection: Connection) -> Delivery:
         if batch.exactly_once:
             given = publications.replaced_batches(connection, batch.batch_id, run.run_id)
-            replaced = {*given, *replacement.brought_again}
+            replaced = {*given, *replacement.republished}
         else:
             replaced = _given_way(connection, step, run, replacement)
         holder = batches.holder(connection, batch.original_id)

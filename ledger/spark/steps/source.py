@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 from sqlalchemy import Connection, Row
 
 from ledger.batch.source_positions import Position
-from ledger.batch.state_runs import Made
+from ledger.batch.state_runs import StepOutput
 from ledger.batch.step_runs import OpenedRun, Record, commit
 from ledger.core.column_names import ERROR, MESSAGE, POSITION
 from ledger.core.states import BatchKind
@@ -174,9 +174,9 @@ def _records(
         if messages and (run.batch.selection or {}).get("from_source"):
             return records_again(job, run, step, claimed, stored)
         return reader.parse_again(stored)
-    if step.keeper is not None and position is not None:
+    if step.hooks is not None and position is not None:
         assert isinstance(reader, FrameReader)
-        return with_unit(job, step, source_state.records(job, reader, step.keeper, position))
+        return with_unit(job, step, source_state.records(job, reader, step.hooks, position))
     if claimed.rest_of_batch_id is not None:
         return _rest(job, step, claimed)
     if isinstance(reader, TableReader):
@@ -236,11 +236,11 @@ def _claimed(job: Job, run: OpenedRun, step: SourceStep, messages: list[int]) ->
 
 def _folded(
     job: Job, run: OpenedRun, step: SourceStep, manifest: Manifest, emitted: Emitted
-) -> Made:
+) -> StepOutput:
     """One init delta per root; a record that did not parse fails its root at once."""
     tracking = source_tracking(job, run)
     outcome = fold(job, run, tracking.records(manifest, emitted))
     tracking.check(outcome, emitted.roots)
     passed, failed = manifest.rows - emitted.rest, outcome.posted.failed_roots
     record = Record(input_rows=passed, output_rows=passed - failed, failed_rows=failed)
-    return Made(posted(record, outcome), file_rows(manifest), outcome.post)
+    return StepOutput(posted(record, outcome), file_rows(manifest), outcome.post)

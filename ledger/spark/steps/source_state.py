@@ -5,7 +5,7 @@ from functools import reduce
 from pyspark.sql import DataFrame
 
 from ledger.batch.source_positions import Position, commit_read, position_of
-from ledger.batch.state_runs import Made
+from ledger.batch.state_runs import StepOutput
 from ledger.batch.step_runs import OpenedRun
 from ledger.core.stateful import StatefulSource
 from ledger.core.states import BatchKind
@@ -20,22 +20,22 @@ from ledger.store.queries.runs import Emitted
 
 def began(job: Job, run: OpenedRun, step: SourceStep) -> Position | None:
     """Where the run begins, its source put there; None if it keeps no position, or messages are replayed."""
-    if step.keeper is None or run.batch.kind is BatchKind.REPLAY:
+    if step.hooks is None or run.batch.kind is BatchKind.REPLAY:
         return None
     position = position_of(job.database, run)
     if position.again is None:
         committed = None if position.previous is None else position.previous.snapshot
         if position.after_failure:
-            step.keeper.roll_back(committed)
-        step.keeper.init_state(committed)
+            step.hooks.roll_back(committed)
+        step.hooks.init_state(committed)
     return position
 
 
-def records(job: Job, reader: FrameReader, keeper: StatefulSource, position: Position) -> DataFrame:
+def records(job: Job, reader: FrameReader, hooks: StatefulSource, position: Position) -> DataFrame:
     """What its batch emits: what it has read before, or what comes now, behind what abandoned batches had read."""
     if position.again is not None:
         return _kept(job, reader, position.again)
-    new = reader.records(keeper.read(job.spark))
+    new = reader.records(hooks.read(job.spark))
     return reduce(
         DataFrame.unionByName, [_kept(job, reader, run_id) for run_id in position.left], new
     )
@@ -46,14 +46,14 @@ def commit_behind(
     run: OpenedRun,
     step: SourceStep,
     position: Position,
-    made: Made,
+    made: StepOutput,
     emitted: Emitted,
 ) -> None:
     """Ask the source for its state behind the records, and commit both."""
-    assert step.keeper is not None
+    assert step.hooks is not None
     batch_id = run.batch.batch_id
-    state = step.keeper.finish_batch(batch_id)
-    snapshot = as_json(f"source {step.name!r}", step.keeper.commit(batch_id, state))
+    state = step.hooks.finish_batch(batch_id)
+    snapshot = as_json(f"source {step.name!r}", step.hooks.commit(batch_id, state))
     commit_read(job.database, run, position, made, emitted, snapshot)
 
 

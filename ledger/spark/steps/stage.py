@@ -40,7 +40,7 @@ def run_stage(job: Job, run: OpenedRun, step: StageStep) -> Record:
         output = carried.united(output)
     folder = job.folder(run)
     anchors = AnchorWitness() if ANCHORS in output.columns else None
-    untracked = job.pipeline.graph.may_be_untracked(step.name)
+    untracked = job.pipeline.graph.root_is_optional(step.name)
     wrote = Witness(*_stored_identity(run, output.columns), roots=True, passed=untracked)
     watched = wrote.watch(anchors.watch(output) if anchors else output)
     watched.write.options(**STORED).parquet(folder)
@@ -75,7 +75,7 @@ def _check_anchors(
     graph = job.pipeline.graph
     if anchors:
         anchors.check(step, job.pipeline.max_anchors, graph.unit)
-    elif graph.tracks(step.name) and not graph.may_be_untracked(step.name):
+    elif graph.tracks(step.name) and not graph.root_is_optional(step.name):
         bare = wrote.rows - wrote.rooted
         if bare:
             raise StageError(

@@ -6,7 +6,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from ledger.batch.state_runs import Made, StateRun, commit_state
+from ledger.batch.state_runs import StateRun, StepOutput, commit_state
 from ledger.batch.step_runs import OpenedRun, Record
 from ledger.core.stateful import StatefulStage
 from ledger.errors import StageError
@@ -23,16 +23,16 @@ from ledger.storage.manifest import Manifest, check_files, take_manifest
 def run_state(job: Job, opened: StateRun, step: StateStep) -> Record:
     """Make the state of one batch, stage it for its sinks and commit all of it; what it recorded."""
     batch = acked_rows_of_batch(job, opened.run, step.name)
-    if step.keeper is None:
+    if step.hooks is None:
         return _run_function(job, opened, step, batch)
-    return _run_keeper(job, opened, step, step.keeper, batch)
+    return _run_keeper(job, opened, step, step.hooks, batch)
 
 
 def acked_rows_of_batch(job: Job, run: OpenedRun, name: str) -> DataFrame:
     """The user's columns of the acked rows of the run's input, of its batch alone; with units, of those units
     that nothing failed of."""
     batch_id = run.batch.batch_id
-    rows = delivered_rows(job, batch_id, run.input_run.stage_run_id)
+    rows = delivered_rows(job, batch_id, run.input_run.step_run_id)
     rows = not_acked(job, batch_id, name).keep(rows)
     return rows.select(*user_columns(rows))
 
@@ -45,7 +45,7 @@ def _run_function(job: Job, opened: StateRun, step: StateStep, batch: DataFrame)
     }
     state = None
     if opened.previous is not None:
-        kept = job.manifest(opened.previous.stage_run_id)
+        kept = job.manifest(opened.previous.step_run_id)
         check_files(kept)
         state = read_stored(job, kept)
     read = Witness()
@@ -54,28 +54,28 @@ def _run_function(job: Job, opened: StateRun, step: StateStep, batch: DataFrame)
     manifest = _stored(job, opened.run, made)
     record = Record(read.rows if read.within(made) else 0, manifest.rows)
     shown = {name: _staged(job, sink, manifest) for name, sink in opened.sinks.items()}
-    commit_state(job.database, opened, Made(record, file_rows(manifest)), shown, None)
+    commit_state(job.database, opened, StepOutput(record, file_rows(manifest)), shown, None)
     return record
 
 
 def _run_keeper(
-    job: Job, opened: StateRun, step: StateStep, keeper: StatefulStage, batch: DataFrame
+    job: Job, opened: StateRun, step: StateStep, hooks: StatefulStage, batch: DataFrame
 ) -> Record:
     committed = None if opened.previous is None else opened.previous.snapshot
     if opened.after_failure:
-        keeper.roll_back(committed)
-    keeper.init_state(committed)
+        hooks.roll_back(committed)
+    hooks.init_state(committed)
     batch_id = opened.run.batch.batch_id
-    state = keeper.finish_batch(batch_id, batch)
+    state = hooks.finish_batch(batch_id, batch)
     manifest = Manifest(())
     if opened.sinks:
-        rows = keeper.rows(state)
+        rows = hooks.rows(state)
         check_frame(step, rows)
         manifest = _stored(job, opened.run, rows)
     shown = {name: _staged(job, sink, manifest) for name, sink in opened.sinks.items()}
     record = Record(batch.count(), manifest.rows)
-    snapshot = as_json(f"stateful {step.name!r}", keeper.commit(batch_id, state))
-    commit_state(job.database, opened, Made(record, file_rows(manifest)), shown, snapshot)
+    snapshot = as_json(f"stateful {step.name!r}", hooks.commit(batch_id, state))
+    commit_state(job.database, opened, StepOutput(record, file_rows(manifest)), shown, snapshot)
     return record
 
 
@@ -99,7 +99,7 @@ def _stored(job: Job, run: OpenedRun, made: DataFrame) -> Manifest:
     return manifest
 
 
-def _staged(job: Job, run: OpenedRun, state: Manifest) -> Made:
+def _staged(job: Job, run: OpenedRun, state: Manifest) -> StepOutput:
     """The rows of a state as a sink is to show them."""
     step = job.pipeline.step(run.stage)
     assert isinstance(step, SinkStep)
@@ -112,4 +112,4 @@ def _staged(job: Job, run: OpenedRun, state: Manifest) -> Made:
     staged = stage_rows(wrote.watch(rows), step, folder)
     require_equal(f"rows of {step.name} in {folder}", wrote.rows, staged.rows)
     record = Record(input_rows=state.rows, output_rows=staged.rows)
-    return Made(record, file_rows(staged))
+    return StepOutput(record, file_rows(staged))

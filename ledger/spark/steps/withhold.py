@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from sqlalchemy import Row
 
 from ledger.batch import recovery, settlement
-from ledger.batch.publishing import unshown
+from ledger.batch.publishing import unpublished_note
 from ledger.batch.step_runs import OpenedRun
 from ledger.core.column_names import ROOT, UNIT
 from ledger.errors import Failures, LostFileError
@@ -37,13 +37,13 @@ _log = logging.getLogger(__name__)
 def withhold(job: Job, batch_id: int) -> list[str]:
     """Make ready all that is decided of a batch's family and not ready; the sinks. Repeating it is harmless. What
     is wrong with one sink keeps no other waiting; it is raised at the end."""
-    for number in job.database.transact(lambda c: publications.asleep(c, batch_id)):
+    for number in job.database.transact(lambda c: publications.units_to_rebuild(c, batch_id)):
         _wake_units(job, number)
     found = job.database.transact(lambda c: publications.pending(c, batch_id))
     chosen = [row for row in found if not row.ready]
     failures = Failures(told)
     for row in chosen:
-        with failures.kept(unshown(row)):
+        with failures.kept(unpublished_note(row)):
             _make_ready(job, row)
     failures.raise_first()
     return [row.sink for row in chosen]
@@ -52,12 +52,12 @@ def withhold(job: Job, batch_id: int) -> list[str]:
 def _make_ready(job: Job, row: Row[Any]) -> None:
     step = job.pipeline.step(row.sink)
     assert isinstance(step, SinkStep)
-    again = job.database.transact(lambda c: publications.brought_again(c, row.stage_run_id))
+    again = job.database.transact(lambda c: publications.republished(c, row.step_run_id))
     if again and withheld(job, row.batch_id, step.name).everything:
         # What it brought again failed: what is shown of it stays.
         job.database.transact(lambda c: publications.cancel(c, row.batch_id, row.sink))
         return
-    staged, (base, folder) = job.manifest(row.stage_run_id), _folders(job, row, step)
+    staged, (base, folder) = job.manifest(row.step_run_id), _folders(job, row, step)
     publisher = job.publisher(step)
     if publisher.keeps_tracking and not again and not _is_lost(staged):
         files = _clean_files(job, row, step, staged, base, folder)
@@ -75,7 +75,7 @@ def stage_anew(job: Job, row: Row[Any]) -> None:
     step = job.pipeline.step(row.sink)
     assert isinstance(step, SinkStep)
     _, folder = _folders(job, row, step)
-    staged = job.manifest(row.stage_run_id)
+    staged = job.manifest(row.step_run_id)
     rows = staged.rows if row.files is None else sum(file["rows"] for file in row.files)
     made = stage_rows(_kept(job, row, step, staged), step, folder)
     if made.rows != rows:
@@ -92,7 +92,7 @@ def _folders(job: Job, row: Row[Any], step: SinkStep) -> tuple[str, str]:
     """Where the sink's run has staged, and where other files of it go: beside that, for a folder may
     be shown as a whole."""
     publisher = job.publisher(step)
-    base = publisher.staging(row.batch_id, row.stage_run_id)
+    base = publisher.staging(row.batch_id, row.step_run_id)
     return base, f"{base.rpartition('/')[0]}/kept-{uuid4().hex}"
 
 
@@ -154,7 +154,7 @@ def _kept(job: Job, row: Row[Any], step: SinkStep, staged: Manifest) -> DataFram
         )
     kept = kept.select(*user_columns(rows), *_tracking(job, step, rows))
     batch = job.database.transact(lambda c: batches.get_batch(c, row.batch_id))
-    others = Replacement(job, OpenedRun(row.stage_run_id, batch, step.name, {}), step).carried()
+    others = Replacement(job, OpenedRun(row.step_run_id, batch, step.name, {}), step).carried()
     return kept if others is None else kept.unionByName(others, allowMissingColumns=True)
 
 
@@ -177,7 +177,7 @@ def _input(job: Job, row: Row[Any]) -> DataFrame:
 
 def _dropped(job: Job, row: Row[Any]) -> int:
     """Rows that the sink's run left out, for other batches had delivered them."""
-    return job.database.transact(lambda c: runs.duplicate_rows(c, row.stage_run_id))
+    return job.database.transact(lambda c: runs.duplicate_rows(c, row.step_run_id))
 
 
 def _staged_keys(
@@ -196,7 +196,7 @@ def _staged_keys(
             f"sink {row.sink!r} of batch {row.batch_id}: {str(exc).split('. ')[0]}, and only it "
             f"says which duplicates were left out. {_reprocess(job, row)}"
         ) from exc
-    base = job.publisher(step).staging(row.batch_id, row.stage_run_id)
+    base = job.publisher(step).staging(row.batch_id, row.step_run_id)
     reader = job.spark.read.schema(rows.select(*user_columns(rows)).schema)
     shown = reader.option("basePath", base)
     return shown.parquet(*literal(staged.paths)).select(*(f"`{name}`" for name in key)).distinct()
@@ -210,7 +210,7 @@ def _wake_units(job: Job, batch_id: int) -> None:
     spoiling = [row for row in failed if graph.in_units(row.source)]
     chosen = _sleeping(job, batch_id, spoiling) if any(not row.live for row in spoiling) else []
     stage = spoiling[0].stage if spoiling else ""
-    job.database.transact(lambda c: settlement.wake(c, batch_id, chosen, stage, failed))
+    job.database.transact(lambda c: settlement.request_rebuild(c, batch_id, chosen, stage, failed))
 
 
 def _sleeping(job: Job, batch_id: int, spoiling: list[Row[Any]]) -> list[int]:
@@ -221,10 +221,18 @@ def _sleeping(job: Job, batch_id: int, spoiling: list[Row[Any]]) -> list[int]:
     sound = [rows.join(known, ROOT, "left_anti") for rows in emitted_roots(job, batch_id)]
     others = reduce(DataFrame.unionByName, sound)
     if graph.unit:
-        asleep = units_of(job, batch_id, [row.root_id for row in spoiling if not row.live])
+        units_to_rebuild = units_of(
+            job, batch_id, [row.root_id for row in spoiling if not row.live]
+        )
         if live:
-            asleep = asleep.join(units_of(job, batch_id, live), UNIT, "left_anti")
-        others = others.join(asleep, UNIT, "left_semi").groupBy(UNIT).agg(F.min(ROOT).alias(ROOT))
+            units_to_rebuild = units_to_rebuild.join(
+                units_of(job, batch_id, live), UNIT, "left_anti"
+            )
+        others = (
+            others.join(units_to_rebuild, UNIT, "left_semi")
+            .groupBy(UNIT)
+            .agg(F.min(ROOT).alias(ROOT))
+        )
     elif live:
         return []
     else:

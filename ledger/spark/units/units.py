@@ -91,10 +91,10 @@ class Replacement:
         replaced = self._run.batch.replaces_batch_id
         if replaced is not None:
             return self._job.database.transact(lambda c: dedup.family_batches(c, replaced))
-        return self.brought_again
+        return self.republished
 
     @property
-    def brought_again(self) -> list[int]:
+    def republished(self) -> list[int]:
         """Earlier batches of the family, whose rows this one delivers anew."""
         return [row.batch_id for row in self._earlier]
 
@@ -129,7 +129,7 @@ class Replacement:
         found = self._job.database.transact(
             lambda c: dedup.family_deliveries(c, self._step.name, batch.batch_id, batch.original_id)
         )
-        found = [row for row in found if row.stage_run_id < self._run.run_id]
+        found = [row for row in found if row.step_run_id < self._run.run_id]
         if batch.exactly_once and not any(self._overlaps(row.batch_id) for row in found):
             return []
         return found

@@ -218,7 +218,7 @@ def set_notified(connection: Connection, batch_id: int, source: str) -> None:
     )
 
 
-def untold(connection: Connection, before: datetime) -> Sequence[Row[Any]]:
+def unnotified(connection: Connection, before: datetime) -> Sequence[Row[Any]]:
     """Batches of a DAG, settled before a moment, of which a source that wants to know was told nothing:
     batch_id, dag_id."""
     statement = text("""
@@ -237,13 +237,18 @@ def failed_roots(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
     return connection.execute(statement, {"id": batch_id}).all()
 
 
-def replacing_batches(connection: Connection, batch_id: int, but: int | None = None) -> list[int]:
+def replacing_batches(
+    connection: Connection, batch_id: int, excluding_batch_id: int | None = None
+) -> list[int]:
     """Undecided batches that were opened to replace an original, without the batch ``but``."""
     statement = text("""
         SELECT batch_id FROM batch
         WHERE replaces_batch_id = :id AND status IN ('open', 'held') AND batch_id IS DISTINCT FROM :but ORDER BY 1
     """)
-    return [row.batch_id for row in connection.execute(statement, {"id": batch_id, "but": but})]
+    return [
+        row.batch_id
+        for row in connection.execute(statement, {"id": batch_id, "but": excluding_batch_id})
+    ]
 
 
 def holder(connection: Connection, batch_id: int) -> int:

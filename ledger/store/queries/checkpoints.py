@@ -18,15 +18,15 @@ class Checkpoint:
     """The committed state of a batch. ``snapshot``: of a function None, its state is the run's files."""
 
     batch_id: int
-    stage_run_id: int
+    step_run_id: int
     snapshot: Any
 
 
 @dataclass(frozen=True)
-class Left:
+class RunInProgress:
     """A run of a state that is under way. ``alive``: its lease has not lapsed."""
 
-    stage_run_id: int
+    step_run_id: int
     batch_id: int
     attempt_id: UUID
     alive: bool
@@ -81,9 +81,9 @@ def unfinished_step(connection: Connection, batch_id: int) -> Row[Any] | None:
         CROSS JOIN LATERAL jsonb_array_elements(b.topology)
           WITH ORDINALITY AS step (value, number)
         LEFT JOIN LATERAL (
-          SELECT r.state, r.failure, r.lease_until > clock_timestamp() AS alive FROM stage_run r
+          SELECT r.state, r.failure, r.lease_until > clock_timestamp() AS alive FROM step_run r
           WHERE r.batch_id = b.batch_id AND r.stage = step.value ->> 'name'
-          ORDER BY r.state = 'committed' DESC, r.stage_run_id DESC LIMIT 1) AS last ON true
+          ORDER BY r.state = 'committed' DESC, r.step_run_id DESC LIMIT 1) AS last ON true
         WHERE b.batch_id = :id AND last.state IS DISTINCT FROM 'committed'
         ORDER BY step.number LIMIT 1
     """)
@@ -91,26 +91,26 @@ def unfinished_step(connection: Connection, batch_id: int) -> Row[Any] | None:
 
 
 _RUNS = """
-FROM stage_run r JOIN batch b USING (batch_id)
+FROM step_run r JOIN batch b USING (batch_id)
 WHERE b.pipeline_id = :pipeline_id AND r.stage = :stage
 """
 
 
-def under_way(connection: Connection, pipeline_id: int, stage: str) -> Left | None:
+def under_way(connection: Connection, pipeline_id: int, stage: str) -> RunInProgress | None:
     """The run of a state, of whichever batch, that has not ended."""
     statement = text(f"""
-        SELECT r.stage_run_id, r.batch_id, r.attempt_id, r.lease_until > clock_timestamp() AS alive
+        SELECT r.step_run_id, r.batch_id, r.attempt_id, r.lease_until > clock_timestamp() AS alive
         {_RUNS} AND r.state = 'running' ORDER BY 1 DESC LIMIT 1
     """)
     row = connection.execute(statement, {"pipeline_id": pipeline_id, "stage": stage}).first()
-    return None if row is None else Left(**row._mapping)
+    return None if row is None else RunInProgress(**row._mapping)
 
 
 def fence(connection: Connection, pipeline_id: int, stages: Sequence[str]) -> None:
     """End the running runs of these steps in all batches of a pipeline."""
     connection.execute(
         text("""
-        UPDATE stage_run r SET state = 'fenced', closed_at = clock_timestamp() FROM batch b
+        UPDATE step_run r SET state = 'fenced', closed_at = clock_timestamp() FROM batch b
         WHERE b.batch_id = r.batch_id AND b.pipeline_id = :pipeline_id AND r.stage = ANY(:stages) AND r.state = 'running'
         """),
         {"pipeline_id": pipeline_id, "stages": list(stages)},
@@ -120,8 +120,8 @@ def fence(connection: Connection, pipeline_id: int, stages: Sequence[str]) -> No
 def last(connection: Connection, pipeline_id: int, stage: str) -> Checkpoint | None:
     """The state that is current; None before the first."""
     statement = text("""
-        SELECT batch_id, stage_run_id, snapshot FROM checkpoint
-        WHERE pipeline_id = :pipeline_id AND stage = :stage ORDER BY stage_run_id DESC LIMIT 1
+        SELECT batch_id, step_run_id, snapshot FROM checkpoint
+        WHERE pipeline_id = :pipeline_id AND stage = :stage ORDER BY step_run_id DESC LIMIT 1
     """)
     row = connection.execute(statement, {"pipeline_id": pipeline_id, "stage": stage}).first()
     return None if row is None else Checkpoint(**row._mapping)
@@ -130,7 +130,7 @@ def last(connection: Connection, pipeline_id: int, stage: str) -> Checkpoint | N
 def failed_since(connection: Connection, pipeline_id: int, stage: str, run_id: int) -> bool:
     """Whether a run of a state, later than this one, came to nothing."""
     statement = text(
-        f"SELECT EXISTS (SELECT {_RUNS} AND r.stage_run_id > :run AND r.state IN ('failed', 'fenced'))"
+        f"SELECT EXISTS (SELECT {_RUNS} AND r.step_run_id > :run AND r.state IN ('failed', 'fenced'))"
     )
     keys = {"pipeline_id": pipeline_id, "stage": stage, "run": run_id}
     return bool(connection.execute(statement, keys).scalar_one())
@@ -142,7 +142,7 @@ def insert(
     """The state that a run made with a batch is the current one."""
     connection.execute(
         text("""
-        INSERT INTO checkpoint (pipeline_id, stage, batch_id, stage_run_id, snapshot)
+        INSERT INTO checkpoint (pipeline_id, stage, batch_id, step_run_id, snapshot)
         VALUES (:pipeline_id, :stage, :batch_id, :run, cast(:snapshot AS jsonb))
         """),
         {
@@ -160,19 +160,19 @@ def decide(connection: Connection, pipeline_id: int, batch_id: int, sink: str, r
     keys = {"pipeline_id": pipeline_id, "id": batch_id, "sink": sink, "run": run_id}
     connection.execute(
         text("""
-        INSERT INTO publication (batch_id, sink, stage_run_id, ready, rows)
-        SELECT :id, :sink, :run, true, output_rows FROM stage_run WHERE stage_run_id = :run
+        INSERT INTO publication (batch_id, sink, step_run_id, ready, rows)
+        SELECT :id, :sink, :run, true, output_rows FROM step_run WHERE step_run_id = :run
         """),
         keys,
     )
     connection.execute(
         text("""
-        INSERT INTO sink_replacement (stage_run_id, replaced_batch_id)
+        INSERT INTO sink_replacement (step_run_id, replaced_batch_id)
         SELECT :run, x.batch_id FROM publication x JOIN batch b USING (batch_id)
         WHERE x.sink = :sink AND x.batch_id <> :id AND x.replaced_at IS NULL AND b.pipeline_id = :pipeline_id
         UNION
         SELECT :run, s.replaced_batch_id  -- whatever one that was not shown would have taken away
-        FROM publication x JOIN batch b USING (batch_id) JOIN sink_replacement s USING (stage_run_id)
+        FROM publication x JOIN batch b USING (batch_id) JOIN sink_replacement s USING (step_run_id)
         WHERE x.sink = :sink AND x.batch_id <> :id AND x.replaced_at IS NULL AND x.published_at IS NULL
           AND b.pipeline_id = :pipeline_id
         """),
@@ -188,7 +188,7 @@ def decide(connection: Connection, pipeline_id: int, batch_id: int, sink: str, r
     )
 
 
-def unshown(connection: Connection, pipeline: str, sinks: Sequence[str]) -> list[int]:
+def unpublished(connection: Connection, pipeline: str, sinks: Sequence[str]) -> list[int]:
     """Batches whose state one of the sinks is to show and does not."""
     statement = text("""
         SELECT DISTINCT x.batch_id FROM publication x JOIN batch b USING (batch_id) JOIN pipeline p USING (pipeline_id)
@@ -209,7 +209,7 @@ def unacked(
           SELECT coalesce(b.original_batch_id, b.batch_id) AS family FROM state_progress s JOIN batch b USING (batch_id)
           WHERE s.pipeline = :pipeline AND s.stage = ANY(:states) AND s.state <> 'committed'
         ), told AS (
-          SELECT c.batch_id, c.stage_run_id, coalesce(b.original_batch_id, b.batch_id) AS family
+          SELECT c.batch_id, c.step_run_id, coalesce(b.original_batch_id, b.batch_id) AS family
           FROM checkpoint c JOIN batch b USING (batch_id) JOIN pipeline p ON p.pipeline_id = c.pipeline_id
           WHERE p.name = :pipeline AND c.stage = :stage AND c.acked_at IS NULL
         )
@@ -222,7 +222,7 @@ def unacked(
                                  AND x.published_at IS NULL AND x.replaced_at IS NULL)
                AND NOT (:combines AND EXISTS (SELECT FROM batch b
                                WHERE t.family IN (b.batch_id, b.original_batch_id) AND {COMBINE_DUE})) AS ready
-        FROM told t ORDER BY t.stage_run_id
+        FROM told t ORDER BY t.step_run_id
     """)
     keys = {"pipeline": pipeline, "stage": stage, "states": list(states), "combines": combines}
     found = connection.execute(statement, keys).all()
@@ -248,19 +248,19 @@ def outlived(connection: Connection, pipeline: str, stage: str) -> list[int]:
     """Runs whose state a later one was made of that its batch's sinks show: nothing goes back to them. The last
     committed is never among them."""
     statement = text(f"""
-        SELECT stage_run_id FROM checkpoint WHERE {_OF_STAGE} AND removed_at IS NULL AND stage_run_id < (
-          SELECT max(c.stage_run_id) FROM checkpoint c WHERE {_OF_STAGE} AND NOT EXISTS (
+        SELECT step_run_id FROM checkpoint WHERE {_OF_STAGE} AND removed_at IS NULL AND step_run_id < (
+          SELECT max(c.step_run_id) FROM checkpoint c WHERE {_OF_STAGE} AND NOT EXISTS (
             SELECT FROM publication x WHERE x.batch_id = c.batch_id AND x.published_at IS NULL AND x.replaced_at IS NULL))
         ORDER BY 1
     """)
     found = connection.execute(statement, {"pipeline": pipeline, "stage": stage})
-    return [row.stage_run_id for row in found]
+    return [row.step_run_id for row in found]
 
 
 def set_removed(connection: Connection, run_id: int) -> None:
     """The files of a state are gone."""
     connection.execute(
-        text("UPDATE checkpoint SET removed_at = now() WHERE stage_run_id = :run"), {"run": run_id}
+        text("UPDATE checkpoint SET removed_at = now() WHERE step_run_id = :run"), {"run": run_id}
     )
 
 
@@ -285,7 +285,7 @@ def committed_behind(
         SELECT c.stage, c.batch_id FROM checkpoint c JOIN batch b USING (batch_id)
         WHERE c.pipeline_id = :pipeline_id AND c.stage = ANY(:stages)
           AND coalesce(b.original_batch_id, b.batch_id) > :place
-        ORDER BY c.stage_run_id LIMIT 1
+        ORDER BY c.step_run_id LIMIT 1
     """)
     keys = {"pipeline_id": pipeline_id, "stages": list(stages), "place": place}
     row = connection.execute(statement, keys).first()
@@ -300,7 +300,7 @@ def overdue(connection: Connection, before: datetime) -> Sequence[Row[Any]]:
         WHERE s.state = 'due' AND b.settled_at < :before AND b.dag_id <> ''
           AND NOT EXISTS (SELECT FROM checkpoint c WHERE c.pipeline_id = b.pipeline_id AND c.stage = s.stage
                           AND c.committed_at >= :before)
-          AND NOT EXISTS (SELECT FROM stage_run r WHERE r.batch_id = b.batch_id AND r.stage = s.stage
+          AND NOT EXISTS (SELECT FROM step_run r WHERE r.batch_id = b.batch_id AND r.stage = s.stage
                           AND r.state = 'running' AND r.lease_until > :before)
           AND (SELECT l.topology FROM batch l WHERE l.pipeline_id = b.pipeline_id ORDER BY l.batch_id DESC LIMIT 1)
               @> jsonb_build_array(jsonb_build_object('name', s.stage, 'kind', 'stateful'))

@@ -10,7 +10,7 @@ from ledger.store.tables import claimed_file
 
 
 def pending_roots(
-    connection: Connection, pipeline_id: int, source: str, but: int | None
+    connection: Connection, pipeline_id: int, source: str, excluding_batch_id: int | None
 ) -> Row[Any]:
     """Roots of a source that undecided batches, without the batch ``but``, have emitted or may emit, and
     messages that replays have claimed: roots, batches (their numbers), held (of those, which are)."""
@@ -24,7 +24,7 @@ def pending_roots(
         WHERE s.pipeline_id = :pipeline_id AND s.source = :source AND b.status IN ('open', 'held')
           AND b.batch_id IS DISTINCT FROM :but
     """)
-    keys = {"pipeline_id": pipeline_id, "source": source, "but": but}
+    keys = {"pipeline_id": pipeline_id, "source": source, "but": excluding_batch_id}
     return connection.execute(statement, keys).one()
 
 

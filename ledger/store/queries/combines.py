@@ -16,7 +16,7 @@ AND NOT EXISTS (SELECT FROM batch l WHERE l.original_batch_id = coalesce(b.origi
 AND EXISTS (
   SELECT FROM jsonb_array_elements(b.topology) AS step
   WHERE step ->> 'after' = 'true' AND step -> 'stateful' IS NULL AND NOT EXISTS (
-    SELECT FROM stage_run r WHERE r.batch_id = b.batch_id AND r.stage = step ->> 'name' AND r.state = 'committed'))
+    SELECT FROM step_run r WHERE r.batch_id = b.batch_id AND r.stage = step ->> 'name' AND r.state = 'committed'))
 """
 
 
@@ -35,19 +35,19 @@ def is_last(connection: Connection, batch_id: int) -> bool:
 def has_run(connection: Connection, batch_id: int, stage: str) -> bool:
     """Whether a step has a committed run in a batch."""
     statement = text("""
-        SELECT EXISTS (SELECT FROM stage_run WHERE batch_id = :id AND stage = :stage AND state = 'committed')
+        SELECT EXISTS (SELECT FROM step_run WHERE batch_id = :id AND stage = :stage AND state = 'committed')
     """)
     return bool(connection.execute(statement, {"id": batch_id, "stage": stage}).scalar_one())
 
 
 def committed_outputs(connection: Connection, original_id: int, stage: str) -> Sequence[Row[Any]]:
-    """The settled batches of a family, latest first, with the committed run of a step: batch_id, stage_run_id, null
+    """The settled batches of a family, latest first, with the committed run of a step: batch_id, step_run_id, null
     where it was added later; not those that expired without it."""
     statement = text("""
-        SELECT b.batch_id, r.stage_run_id FROM batch b
-        LEFT JOIN stage_run r ON r.batch_id = b.batch_id AND r.stage = :stage AND r.state = 'committed'
+        SELECT b.batch_id, r.step_run_id FROM batch b
+        LEFT JOIN step_run r ON r.batch_id = b.batch_id AND r.stage = :stage AND r.state = 'committed'
         WHERE b.status = 'settled' AND :original IN (b.batch_id, b.original_batch_id)
-          AND (r.stage_run_id IS NOT NULL
+          AND (r.step_run_id IS NOT NULL
                OR NOT jsonb_path_exists(b.topology, '$[*] ? (@.name == $name)', jsonb_build_object('name', cast(:stage AS text))))
         ORDER BY b.settled_at DESC, b.batch_id DESC
     """)
@@ -61,19 +61,19 @@ def decide_combined(
     keys = {"id": batch_id, "original": original_id, "sink": sink, "run": run_id}
     connection.execute(
         text("""
-        INSERT INTO publication (batch_id, sink, stage_run_id, ready, rows)
-        SELECT :id, :sink, :run, true, output_rows FROM stage_run WHERE stage_run_id = :run
+        INSERT INTO publication (batch_id, sink, step_run_id, ready, rows)
+        SELECT :id, :sink, :run, true, output_rows FROM step_run WHERE step_run_id = :run
         """),
         keys,
     )
     connection.execute(
         text("""
-        INSERT INTO sink_replacement (stage_run_id, replaced_batch_id)
+        INSERT INTO sink_replacement (step_run_id, replaced_batch_id)
         SELECT :run, x.batch_id FROM publication x JOIN batch b USING (batch_id)
         WHERE x.sink = :sink AND x.batch_id <> :id AND x.replaced_at IS NULL AND :original IN (b.batch_id, b.original_batch_id)
         UNION
         SELECT :run, s.replaced_batch_id  -- whatever one that was not shown would have taken away
-        FROM publication x JOIN batch b USING (batch_id) JOIN sink_replacement s USING (stage_run_id)
+        FROM publication x JOIN batch b USING (batch_id) JOIN sink_replacement s USING (step_run_id)
         WHERE x.sink = :sink AND x.batch_id <> :id AND x.replaced_at IS NULL AND x.published_at IS NULL
           AND :original IN (b.batch_id, b.original_batch_id)
         """),
@@ -89,7 +89,7 @@ def decide_combined(
     )
 
 
-def uncombined(connection: Connection, before: datetime) -> Sequence[Row[Any]]:
+def combine_overdue(connection: Connection, before: datetime) -> Sequence[Row[Any]]:
     """Batches of a DAG, settled before a moment, that left nothing of their family failed and of which a combine, or
     a sink of one, has not run: batch_id, dag_id."""
     statement = text(f"""

@@ -8,11 +8,11 @@ from sqlalchemy import Connection, Row, text
 from ledger.store.queries.batches import Batch
 
 _DELIVERY = """
-SELECT r.stage_run_id, b.batch_id, b.kind, i.input_run_id, f.key, f.capacity, f.error_rate, f.entries, f.filter
-FROM stage_run r
+SELECT r.step_run_id, b.batch_id, b.kind, i.input_run_id, f.key, f.capacity, f.error_rate, f.entries, f.filter
+FROM step_run r
 JOIN batch b USING (batch_id)
-JOIN stage_run_input i USING (stage_run_id)
-LEFT JOIN dedup_filter f USING (stage_run_id)
+JOIN step_run_input i USING (step_run_id)
+LEFT JOIN dedup_filter f USING (step_run_id)
 WHERE r.state = 'committed' AND b.status = 'settled' AND r.stage = :sink AND b.batch_id <> :batch_id
   AND NOT EXISTS (
     SELECT FROM batch n LEFT JOIN batch_source p ON p.rest_of_batch_id = n.replaces_batch_id
@@ -26,7 +26,7 @@ def family_deliveries(
     """Committed runs of the sink in the settled batches of a family, oldest first, with input run and
     filter. By run: a batch that was abandoned and opened again came later than its number says."""
     statement = text(
-        _DELIVERY + "AND :original IN (b.batch_id, b.original_batch_id) ORDER BY r.stage_run_id"
+        _DELIVERY + "AND :original IN (b.batch_id, b.original_batch_id) ORDER BY r.step_run_id"
     )
     keys = {"sink": sink, "batch_id": batch_id, "original": original_id}
     return connection.execute(statement, keys).all()
@@ -55,7 +55,7 @@ def void_deliveries(connection: Connection, sink: str, batch: Batch) -> Sequence
         WHERE b.batch_id <> :id AND b.pipeline_id = :pipeline
           AND ((:original IN (b.batch_id, b.original_batch_id) AND b.status IN ('settled', 'abandoned')
                 OR b.status = 'abandoned' AND b.interval_start = :start AND b.interval_end = :end)
-               AND NOT EXISTS (SELECT FROM stage_run r
+               AND NOT EXISTS (SELECT FROM step_run r
                                WHERE r.batch_id = b.batch_id AND r.stage = :sink AND r.state = 'committed')
                AND jsonb_path_exists(b.topology, '$[*] ? (@.name == $sink)', jsonb_build_object('sink', cast(:sink AS text))))
     """)
@@ -100,7 +100,7 @@ def note_own_folders(connection: Connection, batch_id: int) -> None:
         text("""
         INSERT INTO replaced_folder (batch_id, sink, path)
         SELECT DISTINCT r.batch_id, r.stage, regexp_replace(f.path, '(/batch=' || r.batch_id || ')/.*', '\\1')
-        FROM stage_run r JOIN stage_run_file f USING (stage_run_id)
+        FROM step_run r JOIN step_run_file f USING (step_run_id)
         JOIN batch b ON b.batch_id = r.batch_id
         WHERE r.batch_id = :id AND r.state = 'committed'
           AND jsonb_path_exists(b.topology, '$[*] ? (@.name == $name && @.kind == "sink")',
@@ -118,7 +118,7 @@ def replaced_folders(connection: Connection, batch_id: int | None) -> Sequence[R
         SELECT f.batch_id, f.path FROM replaced_folder f JOIN batch b USING (batch_id)
         WHERE (cast(:id AS bigint) IS NULL OR f.batch_id = :id)
           AND (b.status = 'abandoned' OR b.status IN ('settled', 'superseded') AND EXISTS (
-            SELECT FROM stage_run r WHERE r.batch_id = f.batch_id AND r.stage = f.sink AND r.state = 'committed'))
+            SELECT FROM step_run r WHERE r.batch_id = f.batch_id AND r.stage = f.sink AND r.state = 'committed'))
         ORDER BY 1, 2
     """)
     return connection.execute(statement, {"id": batch_id}).all()
@@ -139,7 +139,7 @@ def messages_of_roots(connection: Connection, batch_id: int) -> Sequence[Row[Any
     """Of a replay batch: root_id and message_id of every root of its committed emits."""
     statement = text("""
         SELECT r.root_id, r.message_id FROM replay_root r
-        JOIN batch_source s ON s.batch_id = r.batch_id AND s.emit_run_id = r.stage_run_id
+        JOIN batch_source s ON s.batch_id = r.batch_id AND s.emit_run_id = r.step_run_id
         WHERE r.batch_id = :id
     """)
     return connection.execute(statement, {"id": batch_id}).all()
@@ -149,7 +149,7 @@ def insert_filter(connection: Connection, values: Mapping[str, Any]) -> None:
     """Keep the filter of a sink's run."""
     connection.execute(
         text("""
-        INSERT INTO dedup_filter (stage_run_id, key, capacity, error_rate, entries, filter)
+        INSERT INTO dedup_filter (step_run_id, key, capacity, error_rate, entries, filter)
         VALUES (:run, :key, :capacity, :error_rate, :entries, :filter)
         """),
         dict(values),

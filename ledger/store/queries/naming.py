@@ -15,14 +15,14 @@ EMITTED_AND_ACKED = """
 CREATE TEMP TABLE settling_run ON COMMIT DROP AS
 SELECT f.*, r.stage
 FROM (
-  SELECT d.root_id, d.stage_run_id, bit_xor(d.delta # d.acked) AS emitted, bit_xor(d.acked) AS acked,
+  SELECT d.root_id, d.step_run_id, bit_xor(d.delta # d.acked) AS emitted, bit_xor(d.acked) AS acked,
          sum(d.emitted_edges) AS emitted_edges, sum(d.acked_edges) AS acked_edges
   FROM ledger_delta d
   JOIN (SELECT root_id FROM settling UNION SELECT root_id FROM root_fail WHERE batch_id = :id) s USING (root_id)
   WHERE d.batch_id = :id
-  GROUP BY d.root_id, d.stage_run_id
+  GROUP BY d.root_id, d.step_run_id
 ) f
-JOIN stage_run r ON r.stage_run_id = f.stage_run_id AND r.state = 'committed'
+JOIN step_run r ON r.step_run_id = f.step_run_id AND r.state = 'committed'
 """
 
 

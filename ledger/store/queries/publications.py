@@ -37,9 +37,9 @@ def decide(connection: Connection, batch_id: int, *, clean: bool) -> int:
     ``clean``: nothing of it failed, so the staged files are what is to be shown. What was decided stays.
     """
     statement = text(f"""
-        INSERT INTO publication (batch_id, sink, stage_run_id, ready, rows)
-        SELECT r.batch_id, r.stage, r.stage_run_id, :clean, CASE WHEN :clean THEN r.output_rows END
-        FROM stage_run r JOIN batch b USING (batch_id)
+        INSERT INTO publication (batch_id, sink, step_run_id, ready, rows)
+        SELECT r.batch_id, r.stage, r.step_run_id, :clean, CASE WHEN :clean THEN r.output_rows END
+        FROM step_run r JOIN batch b USING (batch_id)
         WHERE r.batch_id = :id AND r.state = 'committed' AND {_SINKS}
         ON CONFLICT DO NOTHING
     """)
@@ -50,14 +50,14 @@ def decide_untouched(connection: Connection, batch_id: int) -> int:
     """Within a settlement, for the sinks that acked no row of the roots in ``settling``: what they staged is
     what is to be shown; how many. Where rows are withheld by unit that says nothing."""
     statement = text(f"""
-        INSERT INTO publication (batch_id, sink, stage_run_id, ready, rows)
-        SELECT r.batch_id, r.stage, r.stage_run_id, true, r.output_rows
-        FROM stage_run r JOIN batch b USING (batch_id)
+        INSERT INTO publication (batch_id, sink, step_run_id, ready, rows)
+        SELECT r.batch_id, r.stage, r.step_run_id, true, r.output_rows
+        FROM step_run r JOIN batch b USING (batch_id)
         WHERE r.batch_id = :id AND r.state = 'committed' AND {_SINKS}
           AND NOT jsonb_path_exists(b.topology, '$[*] ? (@.name == $name && @.units == true)',
                                     jsonb_build_object('name', r.stage))
-          AND r.stage_run_id NOT IN (
-            SELECT d.stage_run_id FROM settling_run d JOIN settling s USING (root_id) WHERE d.acked_edges > 0)
+          AND r.step_run_id NOT IN (
+            SELECT d.step_run_id FROM settling_run d JOIN settling s USING (root_id) WHERE d.acked_edges > 0)
     """)
     return connection.execute(statement, {"id": batch_id}).rowcount
 
@@ -99,19 +99,19 @@ AND EXISTS (SELECT FROM failed_root r JOIN failed_message m USING (message_id)
 """
 
 _PENDING = """
-SELECT x.batch_id, x.sink, x.stage_run_id, x.ready, x.folder, x.files, x.rows, i.input_run_id,
+SELECT x.batch_id, x.sink, x.step_run_id, x.ready, x.folder, x.files, x.rows, i.input_run_id,
        coalesce(b.original_batch_id, b.batch_id) AS original_id, b.interval_start, b.interval_end,
        p.name AS pipeline
 FROM publication x
 JOIN batch b USING (batch_id)
 JOIN pipeline p USING (pipeline_id)
-JOIN stage_run_input i USING (stage_run_id)
+JOIN step_run_input i USING (step_run_id)
 WHERE x.published_at IS NULL AND x.replaced_at IS NULL
 """
 
 
 def pending(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
-    """What is decided and not shown of a batch's family: batch_id, sink, stage_run_id, ready, folder, files,
+    """What is decided and not shown of a batch's family: batch_id, sink, step_run_id, ready, folder, files,
     rows, input_run_id, original_id, interval_start, interval_end, pipeline; oldest batch first."""
     statement = text(f"""
         {_PENDING} AND coalesce(b.original_batch_id, b.batch_id) =
@@ -185,7 +185,7 @@ def replaced_batches(connection: Connection, batch_id: int, run_id: int) -> list
     """Batches whose rows the sink's run of a batch takes the place of: those that the batch reprocesses, and
     those of its family whose units it brings again."""
     statement = text(f"""
-        {_REPLACED} UNION SELECT replaced_batch_id FROM sink_replacement WHERE stage_run_id = :run ORDER BY 1
+        {_REPLACED} UNION SELECT replaced_batch_id FROM sink_replacement WHERE step_run_id = :run ORDER BY 1
     """)
     found = connection.execute(statement, {"id": batch_id, "run": run_id})
     return [row.batch_id for row in found]
@@ -196,7 +196,7 @@ def note_brought_again(connection: Connection, run_id: int, batch_ids: Sequence[
     for batch_id in batch_ids:
         connection.execute(
             text(
-                "INSERT INTO sink_replacement (stage_run_id, replaced_batch_id) VALUES (:run, :batch)"
+                "INSERT INTO sink_replacement (step_run_id, replaced_batch_id) VALUES (:run, :batch)"
             ),
             {"run": run_id, "batch": batch_id},
         )
@@ -256,7 +256,7 @@ def unpublished_of(connection: Connection, holder: int, batch_id: int, sink: str
     nothing is decided of that one yet, for records of it are failed (settle="hold")."""
     statement = text("""
         SELECT EXISTS (
-          SELECT FROM batch h JOIN stage_run r ON r.batch_id = h.batch_id AND r.stage = :sink AND r.state = 'committed'
+          SELECT FROM batch h JOIN step_run r ON r.batch_id = h.batch_id AND r.stage = :sink AND r.state = 'committed'
           LEFT JOIN publication x ON x.batch_id = h.batch_id AND x.sink = r.stage
           WHERE h.batch_id = :holder AND h.status = 'settled' AND h.guarantee = 'exactly_once'
             AND x.published_at IS NULL AND x.replaced_at IS NULL
@@ -266,7 +266,7 @@ def unpublished_of(connection: Connection, holder: int, batch_id: int, sink: str
     return bool(connection.execute(statement, keys).scalar_one())
 
 
-def asleep(connection: Connection, batch_id: int) -> list[int]:
+def units_to_rebuild(connection: Connection, batch_id: int) -> list[int]:
     """Settled batches of a batch's family in which records of units were given up, and nobody has asked yet for the
     units without them."""
     statement = text(f"""
@@ -297,9 +297,9 @@ def cancel(connection: Connection, batch_id: int, sink: str) -> None:
     )
 
 
-def brought_again(connection: Connection, run_id: int) -> bool:
+def republished(connection: Connection, run_id: int) -> bool:
     """Whether a sink's run brings rows again that earlier batches of its family have shown."""
-    statement = text("SELECT EXISTS (SELECT FROM sink_replacement WHERE stage_run_id = :run)")
+    statement = text("SELECT EXISTS (SELECT FROM sink_replacement WHERE step_run_id = :run)")
     return bool(connection.execute(statement, {"run": run_id}).scalar_one())
 
 

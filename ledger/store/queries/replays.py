@@ -100,7 +100,7 @@ def claim_companions(connection: Connection, batch_id: int, run_id: int) -> int:
                not_before = NULL, updated_at = now(),
                unit_failures = CASE WHEN b.selection ?| ARRAY['held', 'quarantined'] THEN 0 ELSE m.unit_failures END
         FROM replay_root r JOIN batch b ON b.batch_id = r.batch_id
-        WHERE r.batch_id = :batch AND r.stage_run_id = :run AND r.message_id = m.message_id AND m.status = 'failed'
+        WHERE r.batch_id = :batch AND r.step_run_id = :run AND r.message_id = m.message_id AND m.status = 'failed'
     """)
     return connection.execute(statement, {"batch": batch_id, "run": run_id}).rowcount
 
@@ -143,19 +143,21 @@ def unemitted_claims(connection: Connection, batch_id: int) -> int:
     statement = text("""
         SELECT count(*) FROM failed_message m
         WHERE m.replay_batch_id = :id AND m.status = 'replaying' AND NOT EXISTS (
-          SELECT FROM replay_root r JOIN batch_source s ON s.batch_id = r.batch_id AND s.emit_run_id = r.stage_run_id
+          SELECT FROM replay_root r JOIN batch_source s ON s.batch_id = r.batch_id AND s.emit_run_id = r.step_run_id
           WHERE r.batch_id = :id AND r.message_id = m.message_id)
     """)
     return int(connection.execute(statement, {"id": batch_id}).scalar_one())
 
 
-def open_replays(connection: Connection, original_batch_id: int, but: int | None) -> list[int]:
+def open_replays(
+    connection: Connection, original_batch_id: int, excluding_batch_id: int | None
+) -> list[int]:
     """Undecided replays of an original batch, without the batch ``but``."""
     statement = text("""
         SELECT batch_id FROM batch
         WHERE original_batch_id = :id AND status IN ('open', 'held') AND batch_id IS DISTINCT FROM :but ORDER BY 1
     """)
-    found = connection.execute(statement, {"id": original_batch_id, "but": but})
+    found = connection.execute(statement, {"id": original_batch_id, "but": excluding_batch_id})
     return [row.batch_id for row in found]
 
 

@@ -99,6 +99,6 @@ def family(connection: Connection, batch_id: int) -> list[int]:
 
 
 def stage_table(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
-    """The steps of a batch in order, from ``stage_progress``."""
-    statement = text("SELECT * FROM stage_progress WHERE batch_id = :id ORDER BY step")
+    """The steps of a batch in order, from ``step_progress``."""
+    statement = text("SELECT * FROM step_progress WHERE batch_id = :id ORDER BY step")
     return connection.execute(statement, {"id": batch_id}).all()

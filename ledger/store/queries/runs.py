@@ -1,4 +1,4 @@
-"""Statements about stage runs: one attempt of one step of one batch."""
+"""Statements about step runs: one attempt of one step of one batch."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,14 +9,14 @@ from uuid import UUID
 from sqlalchemy import Connection, Row, text
 
 from ledger.core.states import RunState
-from ledger.store.tables import stage_run_drop, stage_run_file
+from ledger.store.tables import step_run_drop, step_run_file
 
 
 @dataclass(frozen=True)
 class Run:
-    """One row of ``stage_run``. Moments are UTC."""
+    """One row of ``step_run``. Moments are UTC."""
 
-    stage_run_id: int
+    step_run_id: int
     batch_id: int
     stage: str
     state: RunState
@@ -47,9 +47,9 @@ class Emitted:
 
 
 _RUN = """
-SELECT stage_run_id, batch_id, stage, state, attempt_id, attempt_number, try_number, opened_at,
+SELECT step_run_id, batch_id, stage, state, attempt_id, attempt_number, try_number, opened_at,
        lease_until, closed_at, output_rows, emitted_edges
-FROM stage_run
+FROM step_run
 """
 
 
@@ -61,13 +61,13 @@ def _run(row: Row[Any]) -> Run:
 
 def get_run(connection: Connection, run_id: int) -> Run:
     """The run of that number."""
-    return _run(connection.execute(text(_RUN + "WHERE stage_run_id = :id"), {"id": run_id}).one())
+    return _run(connection.execute(text(_RUN + "WHERE step_run_id = :id"), {"id": run_id}).one())
 
 
 def runs_of(connection: Connection, batch_id: int) -> list[Run]:
     """All runs of a batch, oldest first."""
     rows = connection.execute(
-        text(_RUN + "WHERE batch_id = :id ORDER BY stage_run_id"), {"id": batch_id}
+        text(_RUN + "WHERE batch_id = :id ORDER BY step_run_id"), {"id": batch_id}
     )
     return [_run(row) for row in rows]
 
@@ -86,12 +86,12 @@ def insert_run(
 ) -> int:
     """A new running run of an attempt (attempt_id, number, try_number); the run's number."""
     statement = text("""
-        INSERT INTO stage_run
+        INSERT INTO step_run
           (batch_id, stage, state, attempt_id, attempt_number, try_number, lease_until)
         VALUES (:batch_id, :stage, 'running', :attempt_id,
                 coalesce(:number, nextval('attempt_number')), :try_number,
                 clock_timestamp() + make_interval(secs => :lease))
-        RETURNING stage_run_id
+        RETURNING step_run_id
     """)
     values = {**attempt, "batch_id": batch_id, "stage": stage, "lease": lease_seconds}
     return int(connection.execute(statement, values).scalar_one())
@@ -101,7 +101,7 @@ def fence_running(connection: Connection, batch_id: int, stage: str | None = Non
     """End every running run of the batch, or of its one step: their drivers find out at their next heartbeat."""
     connection.execute(
         text("""
-        UPDATE stage_run SET state = 'fenced', closed_at = clock_timestamp()
+        UPDATE step_run SET state = 'fenced', closed_at = clock_timestamp()
         WHERE batch_id = :batch_id AND stage = coalesce(:stage, stage) AND state = 'running'
         """),
         {"batch_id": batch_id, "stage": stage},
@@ -112,8 +112,8 @@ def fence_run(connection: Connection, run_id: int) -> None:
     """End one run, if it is running."""
     connection.execute(
         text("""
-        UPDATE stage_run SET state = 'fenced', closed_at = clock_timestamp()
-        WHERE stage_run_id = :id AND state = 'running'
+        UPDATE step_run SET state = 'fenced', closed_at = clock_timestamp()
+        WHERE step_run_id = :id AND state = 'running'
         """),
         {"id": run_id},
     )
@@ -122,8 +122,8 @@ def fence_run(connection: Connection, run_id: int) -> None:
 def renew_lease(connection: Connection, run_id: int, lease_seconds: float) -> bool:
     """Push the lease forward; False if the run is no longer running."""
     statement = text("""
-        UPDATE stage_run SET lease_until = clock_timestamp() + make_interval(secs => :lease)
-        WHERE stage_run_id = :id AND state = 'running' RETURNING stage_run_id
+        UPDATE step_run SET lease_until = clock_timestamp() + make_interval(secs => :lease)
+        WHERE step_run_id = :id AND state = 'running' RETURNING step_run_id
     """)
     return connection.execute(statement, {"id": run_id, "lease": lease_seconds}).first() is not None
 
@@ -131,17 +131,15 @@ def renew_lease(connection: Connection, run_id: int, lease_seconds: float) -> bo
 def fail_run(connection: Connection, run_id: int, failure: str) -> bool:
     """Mark a running run failed; False if it was not running any more."""
     statement = text("""
-        UPDATE stage_run SET state = 'failed', closed_at = clock_timestamp(), failure = :failure
-        WHERE stage_run_id = :id AND state = 'running' RETURNING stage_run_id
+        UPDATE step_run SET state = 'failed', closed_at = clock_timestamp(), failure = :failure
+        WHERE step_run_id = :id AND state = 'running' RETURNING step_run_id
     """)
     return connection.execute(statement, {"id": run_id, "failure": failure}).first() is not None
 
 
 def insert_inputs(connection: Connection, run_id: int, input_run_ids: Sequence[int]) -> None:
     """Which runs' output this run reads."""
-    statement = text(
-        "INSERT INTO stage_run_input (stage_run_id, input_run_id) VALUES (:run, :input)"
-    )
+    statement = text("INSERT INTO step_run_input (step_run_id, input_run_id) VALUES (:run, :input)")
     for input_run_id in input_run_ids:
         connection.execute(statement, {"run": run_id, "input": input_run_id})
 
@@ -149,8 +147,8 @@ def insert_inputs(connection: Connection, run_id: int, input_run_ids: Sequence[i
 def stale_inputs(connection: Connection, run_id: int) -> list[int]:
     """Runs that this run read and that are not committed any more."""
     statement = text("""
-        SELECT i.input_run_id FROM stage_run_input i JOIN stage_run r ON r.stage_run_id = i.input_run_id
-        WHERE i.stage_run_id = :id AND r.state <> 'committed'
+        SELECT i.input_run_id FROM step_run_input i JOIN step_run r ON r.step_run_id = i.input_run_id
+        WHERE i.step_run_id = :id AND r.state <> 'committed'
     """)
     return [row.input_run_id for row in connection.execute(statement, {"id": run_id})]
 
@@ -160,12 +158,12 @@ def supersede(connection: Connection, batch_id: int, stage: str) -> None:
     connection.execute(
         text("""
         WITH RECURSIVE old AS (
-          SELECT stage_run_id FROM stage_run WHERE batch_id = :batch_id AND stage = :stage AND state = 'committed'
+          SELECT step_run_id FROM step_run WHERE batch_id = :batch_id AND stage = :stage AND state = 'committed'
           UNION
-          SELECT r.stage_run_id FROM old JOIN stage_run_input i ON i.input_run_id = old.stage_run_id
-          JOIN stage_run r ON r.stage_run_id = i.stage_run_id AND r.state = 'committed'
+          SELECT r.step_run_id FROM old JOIN step_run_input i ON i.input_run_id = old.step_run_id
+          JOIN step_run r ON r.step_run_id = i.step_run_id AND r.state = 'committed'
         )
-        UPDATE stage_run SET state = 'superseded' WHERE stage_run_id IN (SELECT stage_run_id FROM old)
+        UPDATE step_run SET state = 'superseded' WHERE step_run_id IN (SELECT step_run_id FROM old)
         """),
         {"batch_id": batch_id, "stage": stage},
     )
@@ -175,7 +173,7 @@ def supersede_all(connection: Connection, batch_id: int) -> None:
     """Supersede every committed run of a batch that is given up: opened again, all runs again."""
     connection.execute(
         text("""
-        UPDATE stage_run SET state = 'superseded' WHERE batch_id = :id AND state = 'committed'
+        UPDATE step_run SET state = 'superseded' WHERE batch_id = :id AND state = 'committed'
         """),
         {"id": batch_id},
     )
@@ -190,12 +188,12 @@ def supersede_all(connection: Connection, batch_id: int) -> None:
 def commit_run(connection: Connection, run_id: int, record: Mapping[str, Any]) -> bool:
     """Mark a running run committed with what it did; False if it was not running any more."""
     statement = text("""
-        UPDATE stage_run SET state = 'committed', closed_at = clock_timestamp(),
+        UPDATE step_run SET state = 'committed', closed_at = clock_timestamp(),
           input_rows = :input_rows, output_rows = :output_rows, failed_rows = :failed_rows, duplicate_rows = :duplicate_rows,
           delta_rows = :delta_rows, delta_xor = :delta_xor, emitted_edges = :emitted_edges,
           emitted_roots = :emitted_roots,
           acked_edges = :acked_edges
-        WHERE stage_run_id = :id AND state = 'running' RETURNING stage_run_id
+        WHERE step_run_id = :id AND state = 'running' RETURNING step_run_id
     """)
     return connection.execute(statement, {**record, "id": run_id}).first() is not None
 
@@ -203,25 +201,25 @@ def commit_run(connection: Connection, run_id: int, record: Mapping[str, Any]) -
 def insert_files(connection: Connection, run_id: int, files: Sequence[Mapping[str, Any]]) -> None:
     """The manifest of a run's output."""
     if files:
-        rows = [{"stage_run_id": run_id, **file} for file in files]
-        connection.execute(stage_run_file.insert(), rows)
+        rows = [{"step_run_id": run_id, **file} for file in files]
+        connection.execute(step_run_file.insert(), rows)
 
 
 def insert_drops(connection: Connection, run_id: int, drops: Mapping[str, int]) -> None:
     """Inputs that the run acked without an output, by reason."""
     if drops:
         rows = [
-            {"stage_run_id": run_id, "reason": reason, "records": records}
+            {"step_run_id": run_id, "reason": reason, "records": records}
             for reason, records in drops.items()
         ]
-        connection.execute(stage_run_drop.insert(), rows)
+        connection.execute(step_run_drop.insert(), rows)
 
 
 def files(connection: Connection, run_id: int) -> Sequence[Row[Any]]:
     """The manifest of a run: path, bytes, rows, first_position, by position."""
     statement = text("""
-        SELECT path, bytes, rows, first_position FROM stage_run_file
-        WHERE stage_run_id = :id ORDER BY first_position, path
+        SELECT path, bytes, rows, first_position FROM step_run_file
+        WHERE step_run_id = :id ORDER BY first_position, path
     """)
     return connection.execute(statement, {"id": run_id}).all()
 
@@ -248,20 +246,20 @@ def set_emitted(
 
 def posted_rows(connection: Connection, run_id: int) -> int:
     """Deltas that the run's buckets say they posted."""
-    statement = text("SELECT coalesce(sum(rows), 0) FROM stage_run_bucket WHERE stage_run_id = :id")
+    statement = text("SELECT coalesce(sum(rows), 0) FROM step_run_bucket WHERE step_run_id = :id")
     return int(connection.execute(statement, {"id": run_id}).scalar_one())
 
 
 def duplicate_rows(connection: Connection, run_id: int) -> int:
     """Rows that a sink's run left out as delivered before."""
-    statement = text("SELECT coalesce(duplicate_rows, 0) FROM stage_run WHERE stage_run_id = :id")
+    statement = text("SELECT coalesce(duplicate_rows, 0) FROM step_run WHERE step_run_id = :id")
     return int(connection.execute(statement, {"id": run_id}).scalar_one())
 
 
 def refused_roots(connection: Connection, batch_id: int, sink: str) -> list[int]:
     """Roots of a batch that ran at least once whose rows a sink left out, for it refused some."""
     statement = text("""
-        SELECT DISTINCT f.root_id FROM root_fail f JOIN stage_run r USING (stage_run_id)
+        SELECT DISTINCT f.root_id FROM root_fail f JOIN step_run r USING (step_run_id)
         WHERE f.batch_id = :id AND r.stage = :sink AND r.state = 'committed' ORDER BY 1
     """)
     return [row.root_id for row in connection.execute(statement, {"id": batch_id, "sink": sink})]

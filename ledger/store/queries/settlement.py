@@ -24,24 +24,24 @@ def uneven_runs(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
     """Committed runs whose deltas in the ledger are not those that they recorded when they committed,
     or, of a source, not one for each root of the range that was reserved for it.
 
-    Each with stage, stage_run_id, recorded and found: rows, XOR, emitted and acked edges, and of a
+    Each with stage, step_run_id, recorded and found: rows, XOR, emitted and acked edges, and of a
     source the range of its roots.
     """
     statement = text("""
         SELECT * FROM (
-          SELECT r.stage, r.stage_run_id,
+          SELECT r.stage, r.step_run_id,
                  (r.delta_rows, r.delta_xor, r.emitted_edges, r.acked_edges, s.roots, s.first_root, s.first_root + s.roots - 1)::text AS recorded,
                  (coalesce(f.rows, 0), coalesce(f.delta_xor, 0), coalesce(f.emitted, 0), coalesce(f.acked, 0),
                   CASE WHEN s.roots IS NOT NULL THEN coalesce(f.rows, 0) END,
                   CASE WHEN s.roots IS NOT NULL THEN coalesce(f.first, s.first_root) END,
                   CASE WHEN s.roots IS NOT NULL THEN coalesce(f.last, s.first_root - 1) END)::text AS found
-          FROM stage_run r
-          LEFT JOIN batch_source s ON s.batch_id = r.batch_id AND s.emit_run_id = r.stage_run_id
+          FROM step_run r
+          LEFT JOIN batch_source s ON s.batch_id = r.batch_id AND s.emit_run_id = r.step_run_id
           LEFT JOIN (
-            SELECT stage_run_id, count(*) AS rows, bit_xor(delta) AS delta_xor, sum(emitted_edges) AS emitted,
+            SELECT step_run_id, count(*) AS rows, bit_xor(delta) AS delta_xor, sum(emitted_edges) AS emitted,
                    sum(acked_edges) AS acked, min(root_id) AS first, max(root_id) AS last
-            FROM ledger_delta WHERE batch_id = :id GROUP BY stage_run_id
-          ) f ON f.stage_run_id = r.stage_run_id
+            FROM ledger_delta WHERE batch_id = :id GROUP BY step_run_id
+          ) f ON f.step_run_id = r.step_run_id
           WHERE r.batch_id = :id AND r.state = 'committed'
         ) compared WHERE recorded <> found
     """)
@@ -52,9 +52,9 @@ def stale_readers(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
     """Committed runs that read a run which is not committed any more: reader, input."""
     statement = text("""
         SELECT r.stage AS reader, i.stage AS input
-        FROM stage_run r
-        JOIN stage_run_input x USING (stage_run_id)
-        JOIN stage_run i ON i.stage_run_id = x.input_run_id
+        FROM step_run r
+        JOIN step_run_input x USING (step_run_id)
+        JOIN step_run i ON i.step_run_id = x.input_run_id
         WHERE r.batch_id = :id AND r.state = 'committed' AND i.state <> 'committed'
     """)
     return connection.execute(statement, {"id": batch_id}).all()
@@ -71,7 +71,7 @@ CREATE TEMP TABLE settling ON COMMIT DROP AS
 SELECT d.root_id, bit_xor(d.delta) AS residue, NULL::text AS stage, NULL::text AS reason, NULL::text AS detail,
        false AS own_failure, false AS shared, false AS incomplete
 FROM ledger_delta d
-WHERE d.batch_id = :id AND d.stage_run_id IN (SELECT stage_run_id FROM stage_run WHERE batch_id = :id AND state = 'committed')
+WHERE d.batch_id = :id AND d.step_run_id IN (SELECT step_run_id FROM step_run WHERE batch_id = :id AND state = 'committed')
 GROUP BY d.root_id
 HAVING bit_xor(d.delta) <> 0 OR sum(d.emitted_edges) <> sum(d.acked_edges)
 """
@@ -109,7 +109,7 @@ def add_explicit_fails(
     statement = text("""
         WITH fail AS (
           SELECT DISTINCT ON (f.root_id) f.root_id, r.stage, f.reason, f.detail, f.shared
-          FROM root_fail f JOIN stage_run r USING (stage_run_id)
+          FROM root_fail f JOIN step_run r USING (step_run_id)
           WHERE f.batch_id = :id AND r.state = 'committed' AND f.shared = :shared
           ORDER BY f.root_id, array_position(cast(:stages AS text[]), r.stage), f.reason
         ), known AS (
@@ -148,7 +148,7 @@ def record_failures_of_replay(connection: Connection, batch_id: int, max_replays
           unit_failures = m.unit_failures + s.shared::int, replay_batch_id = NULL, updated_at = now()
         FROM settling s
         JOIN replay_root r ON r.root_id = s.root_id AND r.batch_id = :id
-        JOIN batch_source b ON b.batch_id = :id AND b.emit_run_id = r.stage_run_id
+        JOIN batch_source b ON b.batch_id = :id AND b.emit_run_id = r.step_run_id
         WHERE m.message_id = r.message_id AND m.status = 'replaying' AND m.replay_batch_id = :id
     """)
     return connection.execute(statement, {"id": batch_id, "max_replays": max_replays}).rowcount
@@ -172,7 +172,7 @@ def record_failures_of_companions(
                coalesce(k.unit_failures, 0) + s.shared::int
         FROM settling s
         JOIN replay_root r ON r.root_id = s.root_id AND r.batch_id = :id
-        JOIN batch_source b ON b.batch_id = :id AND b.emit_run_id = r.stage_run_id
+        JOIN batch_source b ON b.batch_id = :id AND b.emit_run_id = r.step_run_id
         LEFT JOIN failed_message k ON k.message_id = r.message_id
         WHERE k.message_id IS NULL OR k.status = 'recovered'
         ON CONFLICT (message_id) DO UPDATE SET

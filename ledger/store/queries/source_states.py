@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 from sqlalchemy import Connection, text
 
-from ledger.store.queries.checkpoints import Left
+from ledger.store.queries.checkpoints import RunInProgress
 
 # Runs that read the source: of a batch that has its state already, and of a replay, they read the ledger's snapshot.
 _READING = """
-FROM stage_run r JOIN batch b USING (batch_id)
+FROM step_run r JOIN batch b USING (batch_id)
 WHERE b.pipeline_id = :pipeline_id AND r.stage = :source AND b.kind = 'original'
   AND NOT EXISTS (SELECT FROM checkpoint c
                   WHERE c.pipeline_id = b.pipeline_id AND c.stage = r.stage AND c.batch_id = b.batch_id)
@@ -18,7 +18,7 @@ WHERE b.pipeline_id = :pipeline_id AND r.stage = :source AND b.kind = 'original'
 def emitted_by(connection: Connection, pipeline_id: int, source: str, batch_id: int) -> int | None:
     """The run with which a batch has read the source; None if it has not."""
     statement = text("""
-        SELECT stage_run_id FROM checkpoint
+        SELECT step_run_id FROM checkpoint
         WHERE pipeline_id = :pipeline_id AND stage = :source AND batch_id = :id
     """)
     keys = {"pipeline_id": pipeline_id, "source": source, "id": batch_id}
@@ -28,21 +28,21 @@ def emitted_by(connection: Connection, pipeline_id: int, source: str, batch_id: 
 
 def reading_before(
     connection: Connection, pipeline_id: int, source: str, run_id: int
-) -> Left | None:
+) -> RunInProgress | None:
     """The oldest run that began to read the source earlier than this one and has not ended."""
     statement = text(f"""
-        SELECT r.stage_run_id, r.batch_id, r.attempt_id, r.lease_until > clock_timestamp() AS alive
-        {_READING} AND r.state = 'running' AND r.stage_run_id < :run ORDER BY 1 LIMIT 1
+        SELECT r.step_run_id, r.batch_id, r.attempt_id, r.lease_until > clock_timestamp() AS alive
+        {_READING} AND r.state = 'running' AND r.step_run_id < :run ORDER BY 1 LIMIT 1
     """)
     keys = {"pipeline_id": pipeline_id, "source": source, "run": run_id}
     row = connection.execute(statement, keys).first()
-    return None if row is None else Left(**row._mapping)
+    return None if row is None else RunInProgress(**row._mapping)
 
 
 def failed_since(connection: Connection, pipeline_id: int, source: str, run_id: int) -> bool:
     """Whether a run that read the source, later than this one, came to nothing."""
     statement = text(f"""
-        SELECT EXISTS (SELECT {_READING} AND r.stage_run_id > :run AND r.state IN ('failed', 'fenced'))
+        SELECT EXISTS (SELECT {_READING} AND r.step_run_id > :run AND r.state IN ('failed', 'fenced'))
     """)
     keys = {"pipeline_id": pipeline_id, "source": source, "run": run_id}
     return bool(connection.execute(statement, keys).scalar_one())
@@ -51,11 +51,11 @@ def failed_since(connection: Connection, pipeline_id: int, source: str, run_id: 
 def left_behind(connection: Connection, pipeline_id: int, source: str) -> list[int]:
     """Runs that read the source for batches which were abandoned later, in their order."""
     statement = text("""
-        SELECT c.stage_run_id FROM checkpoint c JOIN batch b USING (batch_id)
+        SELECT c.step_run_id FROM checkpoint c JOIN batch b USING (batch_id)
         WHERE c.pipeline_id = :pipeline_id AND c.stage = :source AND b.status = 'abandoned' ORDER BY 1
     """)
     found = connection.execute(statement, {"pipeline_id": pipeline_id, "source": source})
-    return [row.stage_run_id for row in found]
+    return [row.step_run_id for row in found]
 
 
 def take_over(connection: Connection, run_ids: Sequence[int]) -> int:
@@ -69,7 +69,7 @@ def unacked(connection: Connection, pipeline: str, source: str) -> list[int]:
     them: settled, and shown by the sinks. In the order of reading."""
     statement = text("""
         WITH read AS (
-          SELECT c.batch_id, c.stage_run_id, c.acked_at, b.status IN ('settled', 'superseded')
+          SELECT c.batch_id, c.step_run_id, c.acked_at, b.status IN ('settled', 'superseded')
             AND NOT EXISTS (SELECT FROM publication x
                             WHERE x.batch_id = c.batch_id AND x.published_at IS NULL AND x.replaced_at IS NULL)
             AND NOT (b.settle = 'hold' AND EXISTS (
@@ -78,9 +78,9 @@ def unacked(connection: Connection, pipeline: str, source: str) -> list[int]:
           FROM checkpoint c JOIN pipeline p USING (pipeline_id) JOIN batch b USING (batch_id)
           WHERE p.name = :pipeline AND c.stage = :source
         ), followed AS (
-          SELECT read.*, bool_and(done) OVER (ORDER BY stage_run_id) AS all_done FROM read
+          SELECT read.*, bool_and(done) OVER (ORDER BY step_run_id) AS all_done FROM read
         )
-        SELECT batch_id FROM followed WHERE all_done AND acked_at IS NULL ORDER BY stage_run_id
+        SELECT batch_id FROM followed WHERE all_done AND acked_at IS NULL ORDER BY step_run_id
     """)
     found = connection.execute(statement, {"pipeline": pipeline, "source": source})
     return [row.batch_id for row in found]

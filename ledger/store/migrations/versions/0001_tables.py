@@ -22,7 +22,7 @@ def upgrade() -> None:
             "batch_id", sa.BigInteger(), nullable=False, comment="Batch; one partition each."
         ),
         sa.Column(
-            "stage_run_id",
+            "step_run_id",
             sa.BigInteger(),
             nullable=False,
             comment="Run that posted; counts only once that is committed.",
@@ -88,7 +88,7 @@ def upgrade() -> None:
         "replay_root",
         sa.Column("batch_id", sa.BigInteger(), nullable=False, comment="Replay batch."),
         sa.Column(
-            "stage_run_id", sa.BigInteger(), nullable=False, comment="Emit run of the replay."
+            "step_run_id", sa.BigInteger(), nullable=False, comment="Emit run of the replay."
         ),
         sa.Column("root_id", sa.BigInteger(), nullable=False, comment="Root of this attempt."),
         sa.Column(
@@ -125,7 +125,7 @@ def upgrade() -> None:
         "root_fail",
         sa.Column("batch_id", sa.BigInteger(), nullable=False, comment="Batch."),
         sa.Column(
-            "stage_run_id", sa.BigInteger(), nullable=False, comment="Run that failed the root."
+            "step_run_id", sa.BigInteger(), nullable=False, comment="Run that failed the root."
         ),
         sa.Column("root_id", sa.BigInteger(), nullable=False, comment="Root."),
         sa.Column("reason", sa.Text(), nullable=False, comment="Reason given."),
@@ -327,9 +327,9 @@ def upgrade() -> None:
         postgresql_where=sa.text("replay_batch_id IS NOT NULL"),
     )
     op.create_table(
-        "stage_run",
+        "step_run",
         sa.Column(
-            "stage_run_id",
+            "step_run_id",
             sa.BigInteger(),
             sa.Identity(always=True),
             nullable=False,
@@ -409,24 +409,24 @@ def upgrade() -> None:
         sa.Column("acked_edges", sa.BigInteger(), nullable=True, comment="Edges that it acked."),
         sa.Column("failure", sa.Text(), nullable=True, comment="Why it failed."),
         sa.ForeignKeyConstraint(
-            ["batch_id"], ["batch.batch_id"], name=op.f("stage_run_batch_id_fkey")
+            ["batch_id"], ["batch.batch_id"], name=op.f("step_run_batch_id_fkey")
         ),
-        sa.PrimaryKeyConstraint("stage_run_id", name=op.f("stage_run_pkey")),
+        sa.PrimaryKeyConstraint("step_run_id", name=op.f("step_run_pkey")),
         sa.UniqueConstraint(
-            "batch_id", "stage", "attempt_id", name=op.f("stage_run_batch_id_stage_attempt_id_key")
+            "batch_id", "stage", "attempt_id", name=op.f("step_run_batch_id_stage_attempt_id_key")
         ),
         comment="One attempt of one source, stage or sink of one batch.",
     )
     op.create_index(
-        "stage_run_one_committed_key",
-        "stage_run",
+        "step_run_one_committed_key",
+        "step_run",
         ["batch_id", "stage"],
         unique=True,
         postgresql_where=sa.text("state = 'committed'"),
     )
     op.create_index(
-        "stage_run_one_running_key",
-        "stage_run",
+        "step_run_one_running_key",
+        "step_run",
         ["batch_id", "stage"],
         unique=True,
         postgresql_where=sa.text("state = 'running'"),
@@ -468,7 +468,7 @@ def upgrade() -> None:
             ["batch_id"], ["batch.batch_id"], name=op.f("batch_source_batch_id_fkey")
         ),
         sa.ForeignKeyConstraint(
-            ["emit_run_id"], ["stage_run.stage_run_id"], name=op.f("batch_source_emit_run_id_fkey")
+            ["emit_run_id"], ["step_run.step_run_id"], name=op.f("batch_source_emit_run_id_fkey")
         ),
         sa.ForeignKeyConstraint(
             ["pipeline_id"], ["pipeline.pipeline_id"], name=op.f("batch_source_pipeline_id_fkey")
@@ -489,7 +489,7 @@ def upgrade() -> None:
     op.create_table(
         "dedup_filter",
         sa.Column(
-            "stage_run_id",
+            "step_run_id",
             sa.BigInteger(),
             nullable=False,
             comment="Sink run whose rows it holds; counts once that is committed.",
@@ -514,11 +514,11 @@ def upgrade() -> None:
             "filter", sa.LargeBinary(), nullable=False, comment="pybloom-live's serialized filter."
         ),
         sa.ForeignKeyConstraint(
-            ["stage_run_id"],
-            ["stage_run.stage_run_id"],
-            name=op.f("dedup_filter_stage_run_id_fkey"),
+            ["step_run_id"],
+            ["step_run.step_run_id"],
+            name=op.f("dedup_filter_step_run_id_fkey"),
         ),
-        sa.PrimaryKeyConstraint("stage_run_id", name=op.f("dedup_filter_pkey")),
+        sa.PrimaryKeyConstraint("step_run_id", name=op.f("dedup_filter_pkey")),
         comment="Bloom filters of what each sink run delivered.",
     )
     op.create_table(
@@ -575,8 +575,8 @@ def upgrade() -> None:
     op.create_index(op.f("failed_root_batch_id_idx"), "failed_root", ["batch_id"], unique=False)
     op.create_index(op.f("failed_root_message_id_idx"), "failed_root", ["message_id"], unique=False)
     op.create_table(
-        "stage_run_bucket",
-        sa.Column("stage_run_id", sa.BigInteger(), nullable=False, comment="Run that posts."),
+        "step_run_bucket",
+        sa.Column("step_run_id", sa.BigInteger(), nullable=False, comment="Run that posts."),
         sa.Column(
             "bucket",
             sa.Integer(),
@@ -586,17 +586,17 @@ def upgrade() -> None:
         ),
         sa.Column("rows", sa.BigInteger(), nullable=False, comment="Deltas posted by it."),
         sa.ForeignKeyConstraint(
-            ["stage_run_id"],
-            ["stage_run.stage_run_id"],
-            name=op.f("stage_run_bucket_stage_run_id_fkey"),
+            ["step_run_id"],
+            ["step_run.step_run_id"],
+            name=op.f("step_run_bucket_step_run_id_fkey"),
         ),
-        sa.PrimaryKeyConstraint("stage_run_id", "bucket", name=op.f("stage_run_bucket_pkey")),
+        sa.PrimaryKeyConstraint("step_run_id", "bucket", name=op.f("step_run_bucket_pkey")),
         comment="Which buckets of a run's deltas are posted, written in the transaction of their COPY.",
     )
     op.create_table(
-        "stage_run_file",
+        "step_run_file",
         sa.Column(
-            "stage_run_id", sa.BigInteger(), nullable=False, comment="Run that wrote the file."
+            "step_run_id", sa.BigInteger(), nullable=False, comment="Run that wrote the file."
         ),
         sa.Column(
             "first_position",
@@ -608,45 +608,45 @@ def upgrade() -> None:
         sa.Column("bytes", sa.BigInteger(), nullable=False, comment="Size in bytes."),
         sa.Column("rows", sa.BigInteger(), nullable=False, comment="Rows by the Parquet footer."),
         sa.ForeignKeyConstraint(
-            ["stage_run_id"],
-            ["stage_run.stage_run_id"],
-            name=op.f("stage_run_file_stage_run_id_fkey"),
+            ["step_run_id"],
+            ["step_run.step_run_id"],
+            name=op.f("step_run_file_step_run_id_fkey"),
         ),
         sa.PrimaryKeyConstraint(
-            "stage_run_id", "first_position", "path", name=op.f("stage_run_file_pkey")
+            "step_run_id", "first_position", "path", name=op.f("step_run_file_pkey")
         ),
         comment="Manifest of a committed output.",
     )
     op.create_table(
-        "stage_run_input",
-        sa.Column("stage_run_id", sa.BigInteger(), nullable=False, comment="Run that reads."),
+        "step_run_input",
+        sa.Column("step_run_id", sa.BigInteger(), nullable=False, comment="Run that reads."),
         sa.Column(
             "input_run_id", sa.BigInteger(), nullable=False, comment="Run whose output it read."
         ),
         sa.ForeignKeyConstraint(
             ["input_run_id"],
-            ["stage_run.stage_run_id"],
-            name=op.f("stage_run_input_input_run_id_fkey"),
+            ["step_run.step_run_id"],
+            name=op.f("step_run_input_input_run_id_fkey"),
         ),
         sa.ForeignKeyConstraint(
-            ["stage_run_id"],
-            ["stage_run.stage_run_id"],
-            name=op.f("stage_run_input_stage_run_id_fkey"),
+            ["step_run_id"],
+            ["step_run.step_run_id"],
+            name=op.f("step_run_input_step_run_id_fkey"),
         ),
-        sa.PrimaryKeyConstraint("stage_run_id", "input_run_id", name=op.f("stage_run_input_pkey")),
+        sa.PrimaryKeyConstraint("step_run_id", "input_run_id", name=op.f("step_run_input_pkey")),
         comment="Which run read which committed run.",
     )
     op.create_index(
-        op.f("stage_run_input_input_run_id_idx"), "stage_run_input", ["input_run_id"], unique=False
+        op.f("step_run_input_input_run_id_idx"), "step_run_input", ["input_run_id"], unique=False
     )
 
 
 def downgrade() -> None:
 
-    op.drop_index(op.f("stage_run_input_input_run_id_idx"), table_name="stage_run_input")
-    op.drop_table("stage_run_input")
-    op.drop_table("stage_run_file")
-    op.drop_table("stage_run_bucket")
+    op.drop_index(op.f("step_run_input_input_run_id_idx"), table_name="step_run_input")
+    op.drop_table("step_run_input")
+    op.drop_table("step_run_file")
+    op.drop_table("step_run_bucket")
     op.drop_index(op.f("failed_root_message_id_idx"), table_name="failed_root")
     op.drop_index(op.f("failed_root_batch_id_idx"), table_name="failed_root")
     op.drop_table("failed_root")
@@ -657,16 +657,16 @@ def downgrade() -> None:
     )
     op.drop_table("batch_source")
     op.drop_index(
-        "stage_run_one_running_key",
-        table_name="stage_run",
+        "step_run_one_running_key",
+        table_name="step_run",
         postgresql_where=sa.text("state = 'running'"),
     )
     op.drop_index(
-        "stage_run_one_committed_key",
-        table_name="stage_run",
+        "step_run_one_committed_key",
+        table_name="step_run",
         postgresql_where=sa.text("state = 'committed'"),
     )
-    op.drop_table("stage_run")
+    op.drop_table("step_run")
     op.drop_index(op.f("failed_message_replay_batch_id_idx"), table_name="failed_message")
     op.drop_index(op.f("failed_message_original_batch_id_status_idx"), table_name="failed_message")
     op.drop_table("failed_message")

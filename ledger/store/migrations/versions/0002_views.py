@@ -53,11 +53,11 @@ TABLES = (
     "pipeline",
     "batch",
     "root_counter",
-    "stage_run",
+    "step_run",
     "batch_source",
-    "stage_run_input",
-    "stage_run_file",
-    "stage_run_bucket",
+    "step_run_input",
+    "step_run_file",
+    "step_run_bucket",
     "ledger_delta",
     "root_fail",
     "replay_root",
@@ -105,7 +105,7 @@ LANGUAGE sql STABLE AS $$
   JOIN pipeline p ON p.pipeline_id = b.pipeline_id
   LEFT JOIN failed_root f ON f.root_id = root
   LEFT JOIN failed_message m ON m.message_id = f.message_id
-  LEFT JOIN replay_root rr ON rr.root_id = root AND rr.stage_run_id = s.emit_run_id
+  LEFT JOIN replay_root rr ON rr.root_id = root AND rr.step_run_id = s.emit_run_id
   WHERE s.emit_run_id IS NOT NULL AND s.first_root <= root AND root < s.first_root + s.roots
 $$;
 COMMENT ON FUNCTION root_state(bigint) IS 'State of one root by its id, without generating all others; no row if it was never emitted.';
@@ -171,7 +171,7 @@ VIEWS: dict[str, tuple[str, str, dict[str, str]]] = {
         CROSS JOIN LATERAL generate_series(0, s.roots - 1) AS n (number)
         LEFT JOIN failed_root f ON f.root_id = s.first_root + n.number
         LEFT JOIN failed_message m ON m.message_id = f.message_id
-        LEFT JOIN replay_root rr ON rr.root_id = s.first_root + n.number AND rr.stage_run_id = s.emit_run_id
+        LEFT JOIN replay_root rr ON rr.root_id = s.first_root + n.number AND rr.step_run_id = s.emit_run_id
         WHERE s.emit_run_id IS NOT NULL
         """,
         {
@@ -185,14 +185,14 @@ VIEWS: dict[str, tuple[str, str, dict[str, str]]] = {
             "reason": "Why, if it failed.",
         },
     ),
-    "stage_progress": (
+    "step_progress": (
         "The newest run of every source, stage and sink of every batch.",
         """
-        SELECT r.batch_id, p.name AS pipeline, step.number AS step, r.stage, step.kind, r.state, r.stage_run_id, r.try_number,
+        SELECT r.batch_id, p.name AS pipeline, step.number AS step, r.stage, step.kind, r.state, r.step_run_id, r.try_number,
                r.input_rows, r.output_rows, r.failed_rows, r.duplicate_rows,
                extract(epoch FROM coalesce(r.closed_at, now()) - r.opened_at)::float AS seconds,
                r.lease_until, r.failure
-        FROM (SELECT DISTINCT ON (batch_id, stage) * FROM stage_run ORDER BY batch_id, stage, stage_run_id DESC) r
+        FROM (SELECT DISTINCT ON (batch_id, stage) * FROM step_run ORDER BY batch_id, stage, step_run_id DESC) r
         JOIN batch b USING (batch_id)
         JOIN pipeline p USING (pipeline_id)
         JOIN LATERAL (
@@ -207,7 +207,7 @@ VIEWS: dict[str, tuple[str, str, dict[str, str]]] = {
             "stage": "Source, stage or sink by name.",
             "kind": "source, stage or sink.",
             "state": "running, committed, failed, fenced or superseded.",
-            "stage_run_id": "Number of the run.",
+            "step_run_id": "Number of the run.",
             "try_number": "Airflow's try number.",
             "input_rows": "Rows read.",
             "output_rows": "Rows written and passed on.",
@@ -225,7 +225,7 @@ VIEWS: dict[str, tuple[str, str, dict[str, str]]] = {
                sum(d.emitted_edges) - sum(d.acked_edges) AS open_edges
         FROM ledger_delta d
         JOIN batch b ON b.batch_id = d.batch_id AND b.status IN ('open', 'held')
-        JOIN stage_run r ON r.stage_run_id = d.stage_run_id AND r.state = 'committed'
+        JOIN step_run r ON r.step_run_id = d.step_run_id AND r.state = 'committed'
         GROUP BY d.batch_id, d.root_id
         HAVING bit_xor(d.delta) <> 0 OR sum(d.emitted_edges) <> sum(d.acked_edges)
         """,
@@ -302,7 +302,7 @@ VIEWS: dict[str, tuple[str, str, dict[str, str]]] = {
         SELECT m.message_id, m.attempts + 1, b.batch_id, rr.root_id, 'acked', NULL, NULL, b.settled_at
         FROM failed_message m
         JOIN replay_root rr ON rr.message_id = m.message_id AND rr.batch_id = m.replay_batch_id
-        JOIN batch_source s ON s.batch_id = rr.batch_id AND s.emit_run_id = rr.stage_run_id
+        JOIN batch_source s ON s.batch_id = rr.batch_id AND s.emit_run_id = rr.step_run_id
         JOIN batch b ON b.batch_id = rr.batch_id
         WHERE m.status = 'recovered'
         """,
@@ -321,7 +321,7 @@ VIEWS: dict[str, tuple[str, str, dict[str, str]]] = {
 
 GRANTS = """
 GRANT SELECT, INSERT, UPDATE, DELETE ON
-  pipeline, batch, root_counter, stage_run, batch_source, stage_run_input, stage_run_file, stage_run_bucket,
+  pipeline, batch, root_counter, step_run, batch_source, step_run_input, step_run_file, step_run_bucket,
   root_fail, replay_root, failed_message, failed_root, dedup_filter TO ledger_writer;
 GRANT SELECT, INSERT ON ledger_delta TO ledger_writer;
 GRANT SELECT ON alembic_version TO ledger_writer, ledger_reader;

@@ -23,8 +23,8 @@ POLICY = (
 DROPS_COMMENT = "Records that a stage dropped on purpose: acked without an output, by reason."
 DROPS = """
 SELECT r.batch_id, p.name AS pipeline, r.stage, d.reason, d.records
-FROM stage_run_drop d
-JOIN stage_run r ON r.stage_run_id = d.stage_run_id AND r.state = 'committed'
+FROM step_run_drop d
+JOIN step_run r ON r.step_run_id = d.step_run_id AND r.state = 'committed'
 JOIN batch b ON b.batch_id = r.batch_id
 JOIN pipeline p USING (pipeline_id)
 """
@@ -76,32 +76,32 @@ def upgrade() -> None:
         ),
     )
     op.create_table(
-        "stage_run_drop",
-        sa.Column("stage_run_id", sa.BigInteger(), nullable=False, comment="Run that dropped."),
+        "step_run_drop",
+        sa.Column("step_run_id", sa.BigInteger(), nullable=False, comment="Run that dropped."),
         sa.Column("reason", sa.Text(), nullable=False, comment="Reason code."),
         sa.Column("records", sa.BigInteger(), nullable=False, comment="Rows of its input."),
         sa.ForeignKeyConstraint(
-            ["stage_run_id"],
-            ["stage_run.stage_run_id"],
-            name=op.f("stage_run_drop_stage_run_id_fkey"),
+            ["step_run_id"],
+            ["step_run.step_run_id"],
+            name=op.f("step_run_drop_step_run_id_fkey"),
         ),
-        sa.PrimaryKeyConstraint("stage_run_id", "reason", name=op.f("stage_run_drop_pkey")),
+        sa.PrimaryKeyConstraint("step_run_id", "reason", name=op.f("step_run_drop_pkey")),
         comment="What each run acked without an output, by reason.",
     )
     op.execute(f"CREATE VIEW stage_drops AS {DROPS}")
     op.execute(f"COMMENT ON VIEW stage_drops IS {_literal(DROPS_COMMENT)}")
     for column, meaning in DROPS_COLUMNS.items():
         op.execute(f"COMMENT ON COLUMN stage_drops.{column} IS {_literal(meaning)}")
-    op.execute("GRANT SELECT, INSERT, UPDATE, DELETE ON stage_run_drop TO ledger_writer")
-    op.execute("GRANT SELECT ON stage_run_drop, stage_drops TO ledger_reader")
+    op.execute("GRANT SELECT, INSERT, UPDATE, DELETE ON step_run_drop TO ledger_writer")
+    op.execute("GRANT SELECT ON step_run_drop, stage_drops TO ledger_reader")
     op.execute("GRANT SELECT ON stage_drops TO ledger_writer")
-    op.execute("ALTER TABLE stage_run_drop OWNER TO ledger_owner")
+    op.execute("ALTER TABLE step_run_drop OWNER TO ledger_owner")
     op.execute("ALTER VIEW stage_drops OWNER TO ledger_owner")
 
 
 def downgrade() -> None:
     op.execute("DROP VIEW stage_drops")
-    op.drop_table("stage_run_drop")
+    op.drop_table("step_run_drop")
     op.drop_column("failed_message", "not_before")
     op.drop_column("batch", "released")
     op.drop_column("batch_source", "notified_at")

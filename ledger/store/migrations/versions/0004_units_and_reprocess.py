@@ -132,7 +132,7 @@ JOIN pipeline p ON p.pipeline_id = b.pipeline_id
 CROSS JOIN LATERAL generate_series(0, s.roots - 1) AS n (number)
 LEFT JOIN failed_root f ON f.root_id = s.first_root + n.number
 LEFT JOIN failed_message m ON m.message_id = {message}
-LEFT JOIN replay_root rr ON rr.root_id = s.first_root + n.number AND rr.stage_run_id = s.emit_run_id
+LEFT JOIN replay_root rr ON rr.root_id = s.first_root + n.number AND rr.step_run_id = s.emit_run_id
 WHERE s.emit_run_id IS NOT NULL
 """
 ROOT_STATE = """
@@ -149,7 +149,7 @@ LANGUAGE sql STABLE AS $$
   JOIN pipeline p ON p.pipeline_id = b.pipeline_id
   LEFT JOIN failed_root f ON f.root_id = root
   LEFT JOIN failed_message m ON m.message_id = {message}
-  LEFT JOIN replay_root rr ON rr.root_id = root AND rr.stage_run_id = s.emit_run_id
+  LEFT JOIN replay_root rr ON rr.root_id = root AND rr.step_run_id = s.emit_run_id
   WHERE s.emit_run_id IS NOT NULL AND s.first_root <= root AND root < s.first_root + s.roots
 $$
 """

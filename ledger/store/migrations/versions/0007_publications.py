@@ -23,12 +23,12 @@ SELECT x.batch_id, p.name AS pipeline, x.sink,
             WHEN x.published_at IS NOT NULL THEN 'published'
             WHEN x.ready THEN 'ready' ELSE 'decided' END AS state,
        x.decided_at, x.published_at, x.replaced_at, x.rows,
-       CASE WHEN NOT EXISTS (SELECT FROM sink_replacement s WHERE s.stage_run_id = x.stage_run_id)
+       CASE WHEN NOT EXISTS (SELECT FROM sink_replacement s WHERE s.step_run_id = x.step_run_id)
             THEN r.output_rows - x.rows END AS withheld_rows
 FROM publication x
 JOIN batch b USING (batch_id)
 JOIN pipeline p USING (pipeline_id)
-JOIN stage_run r USING (stage_run_id)
+JOIN step_run r USING (step_run_id)
 """
 VIEW_COLUMNS = {
     "batch_id": "Number of the batch.",
@@ -82,9 +82,9 @@ def upgrade() -> None:
         ),
         sa.Column("sink", sa.Text(), nullable=False, comment="Sink by name."),
         sa.Column(
-            "stage_run_id",
+            "step_run_id",
             sa.BigInteger(),
-            sa.ForeignKey("stage_run.stage_run_id"),
+            sa.ForeignKey("step_run.step_run_id"),
             nullable=False,
             comment="The sink's run that staged them.",
         ),
@@ -134,9 +134,9 @@ def upgrade() -> None:
     op.create_table(
         "sink_replacement",
         sa.Column(
-            "stage_run_id",
+            "step_run_id",
             sa.BigInteger(),
-            sa.ForeignKey("stage_run.stage_run_id"),
+            sa.ForeignKey("step_run.step_run_id"),
             nullable=False,
             comment="The sink's run.",
         ),
@@ -147,7 +147,7 @@ def upgrade() -> None:
             nullable=False,
             comment="Batch whose rows go when those of the run are shown.",
         ),
-        sa.PrimaryKeyConstraint("stage_run_id", "replaced_batch_id", name="sink_replacement_pkey"),
+        sa.PrimaryKeyConstraint("step_run_id", "replaced_batch_id", name="sink_replacement_pkey"),
         comment="Whose rows a sink's run brings again: a replay of units that had been shown already.",
     )
     for table in ("publication", "sink_replacement"):

@@ -25,7 +25,7 @@ VIEW_COMMENT = (
 # first one lacks is looked up behind the window, which would ask for it anew for every row.
 VIEW = """
 WITH queue AS (
-  SELECT b.batch_id, p.name AS pipeline, step ->> 'name' AS stage, c.stage_run_id, c.snapshot, c.committed_at, c.acked_at,
+  SELECT b.batch_id, p.name AS pipeline, step ->> 'name' AS stage, c.step_run_id, c.snapshot, c.committed_at, c.acked_at,
          c.batch_id IS NOT NULL AS committed,
          CASE WHEN b.settle = 'hold' THEN coalesce(b.original_batch_id, b.batch_id) ELSE b.batch_id END AS place
   FROM batch b JOIN pipeline p USING (pipeline_id) CROSS JOIN LATERAL jsonb_array_elements(b.topology) AS step
@@ -41,7 +41,7 @@ SELECT h.batch_id, h.pipeline, h.stage,
        CASE WHEN h.batch_id <> h.head OR o.obstacle IS NOT NULL THEN o.batch_id END AS waits_for_batch_id,
        CASE WHEN h.batch_id <> h.head AND o.obstacle IS NULL AND NOT h.committed THEN 'its state is due'
             ELSE o.obstacle END AS waits_because,
-       h.stage_run_id, h.snapshot, h.committed_at, h.acked_at
+       h.step_run_id, h.snapshot, h.committed_at, h.acked_at
 FROM headed h LEFT JOIN LATERAL (
   SELECT b.batch_id,
          CASE WHEN b.status <> 'settled' THEN 'it is ' || b.status
@@ -71,7 +71,7 @@ VIEW_COLUMNS = {
     "state": "committed; due: to be done next; waiting: for an earlier batch, or for its own settlement.",
     "waits_for_batch_id": "The batch that holds it up, maybe itself; null if nothing does.",
     "waits_because": "What that batch lacks.",
-    "stage_run_id": "The run that made the state; the greatest of a stage made the current one.",
+    "step_run_id": "The run that made the state; the greatest of a stage made the current one.",
     "snapshot": "What the stage's commit returned; null for a function, whose state is the files of the run.",
     "committed_at": "When the state was committed; null: it is not.",
     "acked_at": "When the stage was told that the batch is committed as a whole; null: it was not.",
@@ -111,9 +111,9 @@ def upgrade() -> None:
             comment="Batch whose rows the state has taken in.",
         ),
         sa.Column(
-            "stage_run_id",
+            "step_run_id",
             sa.BigInteger(),
-            sa.ForeignKey("stage_run.stage_run_id"),
+            sa.ForeignKey("step_run.step_run_id"),
             nullable=False,
             comment="The run that made it, each from the one before: the greatest made the current state.",
         ),
@@ -134,7 +134,7 @@ def upgrade() -> None:
             "When the files of the run were removed, a later state being acked; null: they are there.",
         ),
         sa.PrimaryKeyConstraint("pipeline_id", "stage", "batch_id", name="checkpoint_pkey"),
-        sa.UniqueConstraint("stage_run_id", name="checkpoint_stage_run_id_key"),
+        sa.UniqueConstraint("step_run_id", name="checkpoint_step_run_id_key"),
         comment="The state over batches that a stateful stage has committed with each batch.",
     )
     op.create_index(

@@ -25,7 +25,7 @@ FROM (
   SELECT m.message_id, b.batch_id, r.root_id, 'acked', NULL, NULL, b.settled_at
   FROM failed_message m
   JOIN replay_root r ON r.message_id = m.message_id
-  JOIN batch_source s ON s.batch_id = r.batch_id AND s.emit_run_id = r.stage_run_id
+  JOIN batch_source s ON s.batch_id = r.batch_id AND s.emit_run_id = r.step_run_id
   JOIN batch b ON b.batch_id = r.batch_id AND b.status IN ('settled', 'superseded')
   WHERE NOT EXISTS (SELECT FROM failed_root f WHERE f.root_id = r.root_id)
 ) AS decided
@@ -38,7 +38,7 @@ UNION ALL
 SELECT m.message_id, m.attempts + 1, b.batch_id, rr.root_id, 'acked', NULL, NULL, b.settled_at
 FROM failed_message m
 JOIN replay_root rr ON rr.message_id = m.message_id AND rr.batch_id = m.replay_batch_id
-JOIN batch_source s ON s.batch_id = rr.batch_id AND s.emit_run_id = rr.stage_run_id
+JOIN batch_source s ON s.batch_id = rr.batch_id AND s.emit_run_id = rr.step_run_id
 JOIN batch b ON b.batch_id = rr.batch_id
 WHERE m.status = 'recovered'
 """

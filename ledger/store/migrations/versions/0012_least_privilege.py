@@ -48,12 +48,12 @@ UPDATED: dict[str, str] = {
         woken_at""",
     "batch_source": """claimed, quota, rest, rest_of_batch_id, first_position, claimed_after,
         claimed_upto, emit_run_id, first_root, roots, notified_at""",
-    "stage_run": """state, lease_until, closed_at, failure, input_rows, output_rows, failed_rows,
+    "step_run": """state, lease_until, closed_at, failure, input_rows, output_rows, failed_rows,
         duplicate_rows, delta_rows, delta_xor, emitted_edges, emitted_roots, acked_edges""",
-    "stage_run_input": "",
-    "stage_run_file": "",
-    "stage_run_bucket": "",
-    "stage_run_drop": "",
+    "step_run_input": "",
+    "step_run_file": "",
+    "step_run_bucket": "",
+    "step_run_drop": "",
     "root_fail": "",
     "replay_root": "",
     "failed_message": """status, root_id, attempts, failed_replays, unit_failures,
@@ -74,8 +74,8 @@ DELETED = ("replaced_folder",)
 READ: dict[str, str] = {
     "failed_root": """root_id, message_id, batch_id, attempt, stage, reason, residue, own_failure,
         failed_at, shared""",
-    "root_fail": "batch_id, stage_run_id, root_id, reason, shared",
-    "dedup_filter": "stage_run_id, key, capacity, error_rate, entries",
+    "root_fail": "batch_id, step_run_id, root_id, reason, shared",
+    "dedup_filter": "step_run_id, key, capacity, error_rate, entries",
 }
 
 FUNCTIONS: dict[str, tuple[str, str]] = {
@@ -102,8 +102,8 @@ FUNCTIONS: dict[str, tuple[str, str]] = {
           DELETE FROM root_fail f USING batch b
           WHERE f.batch_id = batch AND b.batch_id = f.batch_id AND b.status NOT IN ('open', 'held')
             AND NOT (b.guarantee = 'at_least_once' AND EXISTS (
-              SELECT FROM stage_run r
-              WHERE r.stage_run_id = f.stage_run_id AND r.state = 'committed'
+              SELECT FROM step_run r
+              WHERE r.step_run_id = f.step_run_id AND r.state = 'committed'
                 AND jsonb_path_exists(b.topology, '$[*] ? (@.name == $name && @.kind == "sink")',
                                       jsonb_build_object('name', r.stage))))
         $$
@@ -124,7 +124,7 @@ FUNCTIONS: dict[str, tuple[str, str]] = {
         RETURNS bigint LANGUAGE sql SECURITY DEFINER SET search_path = public, pg_temp AS $$
           WITH gone AS (
             DELETE FROM checkpoint c USING batch b
-            WHERE b.batch_id = c.batch_id AND b.status = 'abandoned' AND c.stage_run_id = ANY (runs)
+            WHERE b.batch_id = c.batch_id AND b.status = 'abandoned' AND c.step_run_id = ANY (runs)
             RETURNING 1
           )
           SELECT count(*) FROM gone
@@ -177,7 +177,7 @@ TRIGGERS = {
         AND (NEW.status::text NOT IN (OLD.status::text, 'superseded')
              OR {_of("NEW", VERDICT)} IS DISTINCT FROM {_of("OLD", VERDICT)})
     """,
-    "stage_run": f"""
+    "step_run": f"""
         OLD.state::text <> 'running'
         AND (NEW.state <> OLD.state
              AND (OLD.state::text, NEW.state::text) <> ('committed', 'superseded')
@@ -355,7 +355,7 @@ LANGUAGE sql STABLE AS $$
   LEFT JOIN failed_root f ON f.root_id = root
   LEFT JOIN failed_message m
     ON m.message_id = coalesce(f.message_id, CASE WHEN b.kind = 'original' THEN root END)
-  LEFT JOIN replay_root rr ON rr.root_id = root AND rr.stage_run_id = s.emit_run_id
+  LEFT JOIN replay_root rr ON rr.root_id = root AND rr.step_run_id = s.emit_run_id
   WHERE s.emit_run_id IS NOT NULL AND s.first_root <= root AND root < s.first_root + s.roots
 $$
 """
