@@ -8,6 +8,7 @@ from sqlalchemy import Connection
 
 from ledger.batch import claims, state_guards
 from ledger.batch.claims import Claim, Opening, Survey
+from ledger.core.probes import reached
 from ledger.core.run_request import Interval, RunKey, Selection
 from ledger.core.states import BatchKind, BatchStatus, Guarantee
 from ledger.errors import InputError, NotReadyError
@@ -176,6 +177,7 @@ def _insert(
     batch_id = batches.insert_batch(connection, {**values, "kind": kind.value})
     claims.insert(connection, opening, batch_id, taken)
     partitions.open_partition(connection, batch_id)
+    reached("opening batch")
     return batches.get_batch(connection, batch_id)
 
 
@@ -401,3 +403,4 @@ def _claim_messages(
             f"{'matches ' + str(dict(selection)) if selection else 'is left'} "
             "(those replaying, recovered, quarantined or not due yet are not taken)"
         )
+    reached("claiming messages")

@@ -14,6 +14,7 @@ from typing import Any
 from sqlalchemy import Connection, Row
 
 from ledger.core.commands import ANY_TARGET, CLEAR_WITHHOLD
+from ledger.core.probes import reached
 from ledger.errors import Failures, FencedError, LostFileError, NotReadyError, StageError
 from ledger.pipeline.pipeline import Pipeline
 from ledger.pipeline.steps import SinkStep
@@ -112,6 +113,7 @@ def publish(
         failed = {name: failed[name] for name in failed if name not in refused} | still
     for failure in failed.values():
         raise failure
+    reached("batch published")
     return done
 
 
@@ -161,14 +163,18 @@ def _publish(
         )
     publisher = _publisher(settings, pipeline, row.sink)
     delivery = _delivery(connection, publisher, locked)
+    reached("publishing", locked.sink)
     try:
         publisher.publish(delivery)
     except FencedError as exc:  # by the sink's own record something newer took its place, for good
         _log.warning("%s", exc)
         publications.set_replaced(connection, [locked.batch_id], locked.sink)
         return None
+    reached("published", locked.sink)
     publications.set_published(connection, locked.batch_id, locked.sink)
+    reached("recording publication", locked.sink)
     publications.set_replaced(connection, delivery.replaces, locked.sink)
+    reached("recording replacement", locked.sink)
     return Published(locked.batch_id, locked.sink, delivery.rows)
 
 

@@ -1,11 +1,13 @@
 """What every Spark step shares: where it writes, what it reads, and the witness of what it wrote."""
 
+from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass
 from io import StringIO
 from typing import Any
 from uuid import uuid4
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
@@ -37,14 +39,36 @@ STORED = {
 }
 
 
+FEW_ROWS = 100_000  # folded in this process: no task, and no connection but the commit's
+
+# What a task runs in an executor: it folds and posts deltas, and tells what it has posted.
+PostingTask = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+def _unchanged(step: str, rows: DataFrame) -> DataFrame:
+    return rows
+
+
+def _as_it_is(task: PostingTask) -> PostingTask:
+    return task
+
+
 @dataclass(frozen=True)
 class Job:
-    """The surroundings of a step: session, ledger, settings and pipeline."""
+    """The surroundings of a step: session, ledger, settings and pipeline.
+
+    The others are for tests. ``few_rows``: of how many rows the deltas are posted by the driver, with
+    the commit, and not by the executors. ``on_read``: changes the rows that a step reads.
+    ``on_task``: changes the tasks that post.
+    """
 
     spark: SparkSession
     database: Database
     settings: Settings
     pipeline: Pipeline
+    few_rows: int = FEW_ROWS
+    on_read: Callable[[str, DataFrame], DataFrame] = _unchanged
+    on_task: Callable[[PostingTask], PostingTask] = _as_it_is
 
     def folder(self, run: OpenedRun) -> str:
         """Where a run writes: nobody else ever does."""

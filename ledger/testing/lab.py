@@ -37,6 +37,7 @@ from pyspark.sql.types import StructField, StructType
 from ledger.batch.opening import open_batch, open_replay
 from ledger.batch.summary import RootCounts, summarize
 from ledger.batch.sweeper import sweep_once
+from ledger.core.probes import listening
 from ledger.core.run_request import Interval, RunKey, Selection
 from ledger.core.states import BatchStatus
 from ledger.errors import DeclarationError, suggestion
@@ -274,10 +275,11 @@ class _Lab:
         batch, crashed, error = None, False, None
         expected = tuple(kind for fault in faults for kind in fault.ends_with)
         with ExitStack() as stack:
+            job = Job(self.spark, self.database, self.settings, hurt)
             for fault in faults:
                 fault.wrap(hurt)
-                stack.enter_context(fault.during())
-            job = Job(self.spark, self.database, self.settings, hurt)
+                job = fault.change(job)
+                stack.enter_context(listening(fault.at))
             batch = opening(job)
             try:
                 run_steps(job, batch.batch_id, lambda name, result: None)

@@ -9,6 +9,7 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
+from ledger.core.probes import reached
 from ledger.errors import (
     ConfigurationError,
     DeclarationError,
@@ -144,6 +145,7 @@ class DeltaPublisher(Publisher):
             staged = staged or self._staged(delivery)
             if table is None:
                 self._create(staged)
+                reached("table created", delivery.sink)
                 continue  # the new table may be ahead already: another publisher saw it first
             if self._commit(table, delivery, staged):
                 return
@@ -159,6 +161,7 @@ class DeltaPublisher(Publisher):
         files = self._folder.table_files(delivery.files)
         self._folder.let_read(files)
         self._folder.write_list(delivery.batch_id, delivery.version, files)
+        reached("files listed", delivery.sink)
         return _Staged(files, file_fields(self._folder.file_schema(files[0])) if files else None)
 
     def _open(self) -> "DeltaTable | None":

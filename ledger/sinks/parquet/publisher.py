@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import fsspec
 import pyarrow as pa
 
+from ledger.core.probes import reached
 from ledger.errors import StageError
 from ledger.sinks.base import Delivery, Refusal, Rule, require_staged
 from ledger.sinks.folder import STAGING_FOLDER as STAGING
@@ -66,6 +67,7 @@ class ParquetPublisher:
             for batch_id in delivery.replaces:
                 self._move(self._place(batch_id), self._aside(f"staged-{batch_id}", delivery))
             hidden = [one for one in (*delivery.replaces, *earlier) if self._hide(one, delivery)]
+            reached("folder hidden", delivery.sink)
             try:
                 self._rename(delivery.folder, final)
             except OSError:
@@ -73,6 +75,7 @@ class ParquetPublisher:
                     for batch_id in hidden:
                         self._rename(self._hidden(batch_id, delivery), self.folder(batch_id))
                 raise
+            reached("folder renamed", delivery.sink)
         self._remove(self._place(delivery.batch_id))  # runs that did not count, and what was hidden
 
     def folder(self, batch_id: int) -> str:

@@ -20,6 +20,7 @@ from typing import Literal, get_args
 import pyarrow as pa
 from sqlalchemy import Connection, Table
 
+from ledger.core.probes import reached
 from ledger.errors import DeclarationError, FencedError, IntegrityError, StageError
 from ledger.sinks.base import Delivery, Refusal, Rule, require_staged
 from ledger.sinks.postgres import record as target_record
@@ -168,6 +169,7 @@ class PostgresPublisher:
             self._merge(connection, record, table.place, schema.names, delivery)
         target_record.mark_replaced(connection, record, place, delivery, replaced)
         target_record.put_commit(connection, record, place, delivery)
+        reached("writing table", delivery.sink)
 
     def _replaced(
         self, connection: Connection, record: Table, place: Place, delivery: Delivery

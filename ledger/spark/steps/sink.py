@@ -9,6 +9,7 @@ from sqlalchemy import Connection
 
 from ledger.batch.state_runs import StepOutput
 from ledger.batch.step_runs import OpenedRun, Record, commit, retire
+from ledger.core.probes import reached
 from ledger.core.states import BatchStatus
 from ledger.pipeline.steps import SinkStep
 from ledger.sinks.base import Delivery, Publisher
@@ -109,7 +110,9 @@ def _commit_shown(
             given_way = _given_way(connection, step, run, replacement)
         replaces = tuple(sorted(given_way))
         holder = batches.holder(connection, batch.original_id)
+        reached("publishing", step.name)
         publisher.publish(_delivery(run, step, publisher, manifest, replaces, holder))
+        reached("published", step.name)
 
     files = made.files
     if isinstance(publisher, ParquetPublisher):

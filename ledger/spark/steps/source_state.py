@@ -7,6 +7,7 @@ from pyspark.sql import DataFrame
 from ledger.batch.source_positions import Position, commit_read, position_of
 from ledger.batch.state_runs import StepOutput
 from ledger.batch.step_runs import OpenedRun
+from ledger.core.probes import reached
 from ledger.core.stateful import StatefulSource
 from ledger.core.states import BatchKind
 from ledger.pipeline.steps import SourceStep
@@ -23,6 +24,7 @@ def began(job: Job, run: OpenedRun, step: SourceStep) -> Position | None:
     if step.hooks is None or run.batch.kind is BatchKind.REPLAY:
         return None
     position = position_of(job.database, run)
+    reached("position taken", step.name)
     if position.again is None:
         committed = None if position.previous is None else position.previous.snapshot
         if position.after_failure:
@@ -54,6 +56,7 @@ def commit_behind(
     batch_id = run.batch.batch_id
     state = step.hooks.finish_batch(batch_id)
     snapshot = as_json(f"source {step.name!r}", step.hooks.commit(batch_id, state))
+    reached("snapshot taken", step.name)
     commit_read(job.database, run, position, made, emitted, snapshot)
 
 
