@@ -2,11 +2,9 @@
 
 The folder of the storage is made, and the embedded server started and migrated, if need be."""
 
-import os
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from ledger.core import columns as declared
@@ -15,12 +13,10 @@ from ledger.core.connect_server import require_server
 from ledger.core.java import require_java
 from ledger.core.run_request import Interval, RunKey
 from ledger.core.states import BatchStatus
-from ledger.errors import ConfigurationError, InputError, LedgerError, UnavailableError
+from ledger.errors import ConfigurationError, LedgerError, UnavailableError
 from ledger.pipeline.pipeline import Pipeline
 from ledger.pipeline.steps import SinkStep, SourceStep, StageStep
 from ledger.settings import Settings
-from ledger.sinks.postgres.sink import PostgresSink
-from ledger.sinks.registry import publisher_of
 from ledger.sources.files import listing
 from ledger.sources.files.source import FileSource
 from ledger.sources.table import connection as source_connection
@@ -225,13 +221,8 @@ def _table(source: TableSource) -> str:
 
 
 def _sink(settings: Settings, pipeline: Pipeline, step: SinkStep) -> str:
-    publisher = publisher_of(settings, pipeline.name, step.name, step.sink)
-    publisher.look(_written(pipeline, step))
-    if isinstance(step.sink, PostgresSink):
-        return f"{step.sink.place} can be written to"
-    path = settings.output_path(step.sink.place)
-    _require_room(path)
-    return f"{path} can be written to"
+    step.sink.publisher(settings, pipeline.name, step.name).look(_written(pipeline, step))
+    return step.sink.check(settings)
 
 
 def _written(pipeline: Pipeline, step: SinkStep) -> Any:
@@ -247,15 +238,3 @@ def _written(pipeline: Pipeline, step: SinkStep) -> Any:
 
 def _steps(pipeline: Pipeline) -> list[Any]:
     return [*pipeline.steps(), *pipeline.followers(), *pipeline.states()]
-
-
-def _require_room(path: str) -> None:
-    """Raise unless the folder, or what is there of those above it, can be written to; makes none."""
-    if "://" in path:
-        return
-    place = next(one for one in (Path(path), *Path(path).parents) if one.exists())
-    if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
-        raise InputError(
-            f"{path} cannot be written to: {place} is {'closed to this user' if place.is_dir() else 'no folder'}. "
-            "Make it writable, or change the sink's path or ACKLEDGER_OUTPUT"
-        )

@@ -17,7 +17,6 @@ from ledger.pipeline.load import target_of
 from ledger.pipeline.pipeline import Pipeline
 from ledger.pipeline.steps import SinkStep, SourceStep
 from ledger.settings import Settings
-from ledger.sinks.parquet.sink import ParquetSink
 from ledger.store.connection import Database
 from ledger.store.queries import batches, dedup, partitions
 from ledger.store.queries import replays as replay_queries
@@ -182,12 +181,12 @@ def _insert(
 
 
 def _check_sinks(pipeline: Pipeline, guarantee: Guarantee) -> None:
-    """At least once a sink shows its rows before it is certain that the batch will settle."""
+    """At least once a sink publishes its rows before it is certain that the batch will settle."""
     for step in pipeline.steps():
         if (
             guarantee is Guarantee.AT_LEAST_ONCE
             and isinstance(step, SinkStep)
-            and not isinstance(step.sink, ParquetSink)
+            and step.sink.replaces_in_one_commit
         ):
             raise InputError(
                 f"sink {step.name!r} of pipeline {pipeline.name!r} would drop the rows of the old batch before the new "

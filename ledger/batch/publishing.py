@@ -20,7 +20,6 @@ from ledger.pipeline.pipeline import Pipeline
 from ledger.pipeline.steps import SinkStep
 from ledger.settings import Settings
 from ledger.sinks.base import Delivery, Publisher, require_staged
-from ledger.sinks.registry import publisher_of
 from ledger.storage.manifest import DataFile
 from ledger.store.connection import Database
 from ledger.store.queries import batches, publications, runs
@@ -74,7 +73,7 @@ def _is_lost(database: Database, settings: Settings, pipeline: Pipeline, row: Ro
     try:
         require_staged(delivery)
     except LostFileError:
-        return not publisher.shows(delivery)
+        return not publisher.has_published(delivery)
     return False
 
 
@@ -181,7 +180,7 @@ def _publish(
 def _publisher(settings: Settings, pipeline: Pipeline, name: str) -> Publisher:
     step = pipeline.step(name)
     assert isinstance(step, SinkStep)
-    return publisher_of(settings, pipeline.name, name, step.sink)
+    return step.sink.publisher(settings, pipeline.name, name)
 
 
 def _delivery(connection: Connection, publisher: Publisher, row: Row[Any]) -> Delivery:

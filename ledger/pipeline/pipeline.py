@@ -34,7 +34,8 @@ from ledger.pipeline.steps import (
     warn_of_aggregates,
 )
 from ledger.pipeline.steps import whole as whole_step
-from ledger.sinks.registry import Sink
+from ledger.sinks.base import Sink
+from ledger.sinks.registry import require_sink
 from ledger.sources.files.source import FileSource
 from ledger.sources.registry import AnySource
 
@@ -275,8 +276,10 @@ class Pipeline:
         self._add(hooks_step(name, stage, reads))
 
     def sink(self, name: str, sink: Sink, *, reads: str) -> None:
-        """Declare a sink."""
-        self._add(SinkStep(checked_name("sink", name), sink, one_input("sink", name, reads)))
+        """Declare a sink: a ``ParquetSink``, ``DeltaSink`` or ``PostgresSink``, or an object of
+        another kind; see ``ledger.sinks.base.Sink``."""
+        reading = one_input("sink", name, reads)
+        self._add(SinkStep(checked_name("sink", name), require_sink(name, sink), reading))
 
     def steps(self) -> tuple[Step, ...]:
         """The steps that lead to the settlement, every one behind its input. Raises DeclarationError if they

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from ledger.core.stateful import StatefulSource, StatefulStage
 from ledger.errors import DeclarationError, suggestion
-from ledger.sinks.registry import Sink
+from ledger.sinks.base import Sink
 from ledger.sources.files.source import FileSource
 from ledger.sources.registry import AnySource
 from ledger.sources.table.source import TableSource

@@ -18,7 +18,6 @@ from ledger.pipeline.pipeline import Pipeline
 from ledger.pipeline.steps import SinkStep
 from ledger.settings import Settings
 from ledger.sinks.base import Publisher
-from ledger.sinks.registry import publisher_of
 from ledger.spark.session import SPARK_ERRORS
 from ledger.storage.manifest import DataFile, Manifest
 from ledger.store.connection import Database
@@ -79,7 +78,7 @@ class Job:
 
     def publisher(self, step: SinkStep) -> Publisher:
         """How a sink is written to; connects to nothing."""
-        return publisher_of(self.settings, self.pipeline.name, step.name, step.sink)
+        return step.sink.publisher(self.settings, self.pipeline.name, step.name)
 
     def manifest(self, run_id: int) -> Manifest:
         """The files of a committed run."""

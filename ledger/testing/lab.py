@@ -46,7 +46,6 @@ from ledger.pipeline.pipeline import Pipeline
 from ledger.pipeline.steps import SinkStep, SourceStep
 from ledger.settings import Settings
 from ledger.sinks.parquet.sink import ParquetSink
-from ledger.sinks.postgres.sink import PostgresSink
 from ledger.sources.files.reader import struct
 from ledger.sources.files.source import FileSource
 from ledger.sources.parsing import fitting
@@ -237,8 +236,12 @@ class _Lab:
             made._steps[step.name] = replace(step, source=rows)
         for last in steps:
             if isinstance(last, SinkStep):
-                parts = () if isinstance(last.sink, PostgresSink) else last.sink.partition_by
-                moved = ParquetSink(f"sinks/{last.name}", partition_by=parts, dedup=last.sink.dedup)
+                declared = last.sink
+                moved = ParquetSink(
+                    f"sinks/{last.name}",
+                    partition_by=declared.partition_by,
+                    dedup=declared.dedup,
+                )
                 made._steps[last.name] = replace(last, sink=moved)
         kept = before._references if before is not None and references is None else {}
         made._references = {

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 import sqlalchemy as sa
 
+from ledger import ParquetSink, PostgresSink
 from ledger.errors import StageError
 from ledger.sinks.postgres import refusals as postgres_refusals
 from tests.integration.test_postgres_publisher import (  # noqa: F401
@@ -136,7 +137,9 @@ def test_tables_that_come_with_the_same_batch(warehouse):  # noqa: F811
     )
     sink, delivery = warehouse.publisher(), warehouse.deliver(11, [(1, "a")])
     assert refusals(sink, delivery).keys() == {0}
-    assert sink.refused(delivery, ("items",)) == []
+    assert sink.refused(delivery, (PostgresSink(warehouse.url, "items"),)) == []
+    elsewhere = PostgresSink("postgresql://other/shop", "items")
+    assert len(sink.refused(delivery, (elsewhere, ParquetSink("items")))) == 1
 
 
 def test_too_many_refused_rows(warehouse, monkeypatch):  # noqa: F811
