@@ -88,6 +88,15 @@ def test_links_lead_somewhere(page):
         assert not anchor or anchor in set(anchors(target)), link
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_named_tests_are_there(page):
+    """Every file of tests that a page names as proof exists."""
+    for name in re.findall(
+        r"\b(?:unit|integration|acceptance|crashes)/test_\w+\.py", page.read_text()
+    ):
+        assert (ROOT / "tests" / name).exists(), name
+
+
 def defined(path):
     """Names that a module defines: functions, classes, and methods as ``Class.method``."""
     for node in ast.parse(path.read_text()).body:
