@@ -181,7 +181,7 @@ def sweep(result: BatchResult, *, now: datetime | None = None) -> BatchResult:
 
 
 def resume(result: BatchResult, *, now: datetime | None = None) -> BatchResult:
-    """Run all steps of a batch again that crashed, or was given no time, and settle it."""
+    """Go on with a batch that crashed, or was given no time, at its first step that is not committed; settle it."""
     lab = result.lab
     again = lambda job: job.database.transact(lambda c: get_batch(c, result.batch_id))  # noqa: E731
     return lab.run(result.made, again, (), now)
