@@ -68,8 +68,10 @@ class SqlitePublisher:
 
     def check(self, schema: pa.Schema, *, by_row: bool = False) -> None:
         columns = _columns(user_schema(schema))
-        with self._transaction() as connection:
-            there = self._there(connection)
+        there: dict[str, str] = {}
+        if Path(self.path).exists():
+            with self._transaction(keep=False) as connection:
+                there = self._there(connection)
         for name, kind in columns.items():
             if there and there.get(name) != kind:
                 raise StageError(
@@ -92,7 +94,7 @@ class SqlitePublisher:
         return found
 
     def has_published(self, delivery: Delivery) -> bool:
-        with self._transaction() as connection:
+        with self._transaction(keep=False) as connection:
             return self._version(connection, delivery) == delivery.version
 
     def publish(self, delivery: Delivery) -> None:
