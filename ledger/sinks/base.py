@@ -120,8 +120,9 @@ class Publisher(Protocol):
         """Publish the delivery in one moment, and remove what it replaces in the same one.
 
         A no-op if the sink's own record has this version of the batch. An older version is
-        replaced; where a newer one is published this raises FencedError, and LostFileError where
-        a staged file is gone. If it dies at any point, the next call finishes what it began.
+        replaced. Raises FencedError where a newer one is published, unless the place keeps no
+        versions; LostFileError where a staged file is gone. If it dies at any point, the next call
+        finishes what it began.
         """
 
 

@@ -333,7 +333,7 @@ def test_the_dag_looks_before_it_opens(environment, database, tmp_path):
     assert airflow_pipelines._opened(made, RunKey("letters", "manual"), run, None).batch_id == 1
 
 
-class HeldByAnotherDriver(BaseOperator):
+class Elsewhere(BaseOperator):
     """Runs a driver where this machine's Java does not matter."""
 
     def __init__(self, *, name, application, application_args, **options):
@@ -364,7 +364,7 @@ def test_the_dag_looks_for_what_its_drivers_need(environment, database, monkeypa
     for run_id, conf in (("again", {"replay_of": first.batch_id}), ("more", day)):
         with pytest.raises(PermanentFailure, match="Spark needs Java"):
             opened(run_id, conf)
-        assert opened(run_id, conf, operator=HeldByAnotherDriver) > first.batch_id
+        assert opened(run_id, conf, operator=Elsewhere) > first.batch_id
 
 
 def test_the_command(settings, database, server_home, monkeypatch, tmp_path):

@@ -6,6 +6,7 @@ import re
 import pytest
 
 from ledger import Pipeline
+from ledger.sinks.base import Publisher, Sink
 from ledger.store.queries import asking
 from tests.conftest import ROOT
 from tests.support.ledgers import rows
@@ -117,3 +118,25 @@ def test_architecture_names_what_exists():
         assert found.exists() or (ROOT / path).exists(), path
         unknown = set(names.split(", ") if names else []) - set(defined(found) if names else [])
         assert not unknown, (path, unknown)
+
+
+def test_the_example_of_a_sink_is_the_one_that_is_tested():
+    """Code on the page about sinks stands in the sink that passes the contract, word for word."""
+    section = (ROOT / "docs" / "extending.md").read_text().partition("## A sink of your own")[2]
+    section = section.partition("\n## ")[0]
+    tested = (ROOT / "tests" / "support" / "sqlite_sink.py").read_text()
+    examples = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    shown = [one for one in examples if "in your pipeline" not in one]
+    assert len(shown) == 2
+    for code in shown:
+        assert code in tested
+    described = set(re.findall(r"^\| `(\w+)", section, re.MULTILINE)) - {"member"}
+    members = {name for kind in (Sink, Publisher) for name in vars(kind)}
+    assert described == {name for name in members if not name.startswith("_")}
+
+
+def test_links_lead_somewhere():
+    """Every relative link between the pages has a target."""
+    for page in [*PAGES, ROOT / "CHANGELOG.md"]:
+        for link in re.findall(r"\]\((?!http)([^)#]+)\)", page.read_text()):
+            assert (page.parent / link).exists(), f"{page.name}: {link}"

@@ -29,7 +29,7 @@ Last spark-submit output:
 2026-01-01 00:00:01,000 ackledger ERROR words of batch 7: no file matches /data/x.csv"""
 
 
-class HeldByAnotherDriver(BaseOperator):
+class Elsewhere(BaseOperator):
     """Runs a driver in another way."""
 
     def __init__(self, *, name, application, application_args, **options):
@@ -192,9 +192,7 @@ def test_what_is_not_due_is_skipped(monkeypatch, due):
         if not due:
             raise AirflowSkipException(f"nothing for {target}")
 
-    made = submitted(
-        HeldByAnotherDriver, pipeline, "m:p", "combine", application="run_step.py", due=asked
-    )
+    made = submitted(Elsewhere, pipeline, "m:p", "combine", application="run_step.py", due=asked)
     if due:
         made._pre_execute_hook({})
     else:
@@ -257,12 +255,12 @@ ALONE = "these are for spark-submit alone"
         ({"spark": "sc://h;user_id=me"}, f"'sc://h': {SERVER}"),
         ({"spark": "sc://h;token=hush"}, "set SPARK_CONNECT_AUTHENTICATE_TOKEN"),
         ({"spark": "sc://h:1/;token=hush"}, "set SPARK_CONNECT_AUTHENTICATE_TOKEN"),
-        ({"spark": "sc://h:1", "operator": HeldByAnotherDriver}, "has spark= and operator="),
+        ({"spark": "sc://h:1", "operator": Elsewhere}, "has spark= and operator="),
         ({"spark": "sc://h:1", "spark_conf": {}}, f"has spark_conf= beside spark=: {ALONE}"),
         ({"spark": "sc://h:1", "connection": "a"}, f"has connection= beside spark=: {ALONE}"),
         ({"spark": "sc://h:1", "java_options": ""}, f"has java_options= beside spark=: {ALONE}"),
         (
-            {"operator": HeldByAnotherDriver, "connection": "a", "java_options": "-Xmx1g"},
+            {"operator": Elsewhere, "connection": "a", "java_options": "-Xmx1g"},
             f"has connection= and java_options= beside operator=: {ALONE}",
         ),
     ],
