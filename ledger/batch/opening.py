@@ -281,17 +281,14 @@ def _check_still_replaceable(connection: Connection, batch: Batch) -> None:
 
 
 def _check_replayable(
-    connection: Connection,
-    pipeline: Pipeline,
-    original_batch_id: int,
-    excluding_batch_id: int | None,
+    connection: Connection, pipeline: Pipeline, original_id: int, excluding_batch_id: int | None
 ) -> Batch:
-    """The original batch, if it can be replayed now by a batch, ``but`` if that is there already."""
-    original = batches.get_batch(connection, original_batch_id)
+    """The original, if it can be replayed now. ``excluding_batch_id``: the replay, once it exists."""
+    original = batches.get_batch(connection, original_id)
     _check_original(original, pipeline)
     _check_unit(original, pipeline)
-    _check_alone(connection, pipeline, original_batch_id, excluding_batch_id)
-    _check_kept(connection, original_batch_id)
+    _check_alone(connection, pipeline, original_id, excluding_batch_id)
+    _check_kept(connection, original_id)
     return original
 
 
@@ -332,16 +329,13 @@ def _check_original(original: Batch, pipeline: Pipeline) -> None:
 
 
 def _check_alone(
-    connection: Connection,
-    pipeline: Pipeline,
-    original_batch_id: int,
-    excluding_batch_id: int | None,
+    connection: Connection, pipeline: Pipeline, original_id: int, excluding_batch_id: int | None
 ) -> None:
     """Units are replayed entire: of two replays at once both might take parts of one."""
-    others = replay_queries.open_replays(connection, original_batch_id, excluding_batch_id)
+    others = replay_queries.open_replays(connection, original_id, excluding_batch_id)
     if others and pipeline.graph.unit is not None:
         raise NotReadyError(
-            f"batch {original_batch_id} is being replayed by batch {others[0]}, and behind a whole stage it is "
+            f"batch {original_id} is being replayed by batch {others[0]}, and behind a whole stage it is "
             "replayed by one at a time: let that one settle first"
         )
 

@@ -57,20 +57,7 @@ from ledger.store.connection import Database
 from ledger.store.queries import reports
 from ledger.store.queries.batches import Batch, get_batch
 from ledger.store.upgrade import upgrade
-from ledger.testing.faults import (
-    POINTS,
-    Crash,
-    Fault,
-    crash_at,
-    duplicate_rows,
-    lose_file,
-    lose_rows,
-)
-
-__all__ = [
-    "POINTS", "START", "BatchResult", "Crash", "Failure", "Fault", "crash_at", "duplicate_rows", "lose_file",
-    "lose_rows", "replay", "resume", "run_batch", "sweep",
-]  # fmt: skip
+from ledger.testing.faults import Crash, Fault
 
 Rows = Sequence[Mapping[str, Any]] | DataFrame
 START = datetime(2000, 1, 1, tzinfo=UTC)
