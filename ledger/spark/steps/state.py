@@ -11,7 +11,7 @@ from ledger.batch.step_runs import OpenedRun, Record
 from ledger.core.stateful import StatefulStage
 from ledger.errors import StageError
 from ledger.pipeline.steps import SinkStep, StateStep
-from ledger.sources.files.reader import read_reference
+from ledger.sources.references import read_reference
 from ledger.spark.frames.acked import not_acked
 from ledger.spark.frames.inputs import delivered_rows, read_stored, user_columns
 from ledger.spark.frames.staging import check_key, stage_rows
