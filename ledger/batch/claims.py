@@ -212,9 +212,9 @@ def _check_part(
     interval_owner: Row[Any],
 ) -> None:
     """Raise unless a batch may read on in what the holder of the interval left, or may have left."""
-    if (
-        pipeline.max_pending is None and not interval_owner.remainder
-    ) or interval_owner.params != dict(opening.params):
+    if (pipeline.max_pending is None and not interval_owner.rest) or interval_owner.params != dict(
+        opening.params
+    ):
         raise _taken(pipeline, opening, source, interval_owner)
     if interval_owner.status != BatchStatus.SETTLED:
         raise BackPressureError(
@@ -233,7 +233,7 @@ def _part(
     connection: Connection, step: SourceStep, path: str, room: int | None, interval_owner: Row[Any]
 ) -> Claim:
     """A part of what the batch that has the interval left; empty if it left nothing."""
-    count = (interval_owner.roots or 0) + (interval_owner.remainder or 0)
+    count = (interval_owner.roots or 0) + (interval_owner.rest or 0)
     gap = _gap(connection, interval_owner, step.name)
     start, end = gap or (count, count)
     quota = end - start if room is None else min(room, end - start)
@@ -244,10 +244,10 @@ def _part(
 
 def _gap(connection: Connection, snapshot: Row[Any], source: str) -> tuple[int, int] | None:
     """What nobody has claimed of a snapshot's rest. Only a settled batch reads its source no more."""
-    if not snapshot.remainder or snapshot.status != BatchStatus.SETTLED:
+    if not snapshot.rest or snapshot.status != BatchStatus.SETTLED:
         return None
     taken = [(0, snapshot.roots), *queries.claimed_rests(connection, snapshot.batch_id, source)]
-    return first_gap(taken, snapshot.roots + snapshot.remainder)
+    return first_gap(taken, snapshot.roots + snapshot.rest)
 
 
 def _taken(
