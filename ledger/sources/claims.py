@@ -118,7 +118,7 @@ def _unclaimed(
 def _counted(
     files: Sequence[FoundFile], count: Callable[[FoundFile], int], most: int | None
 ) -> tuple[tuple[FoundFile, int | None], ...]:
-    """The files with the most records that each may hold; those beyond ``most`` are not looked at."""
+    """The files with the most records that each may hold; those past ``most`` are not looked at."""
     counted: list[tuple[FoundFile, int | None]] = []
     total = 0
     for file in files:

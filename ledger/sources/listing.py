@@ -1,4 +1,4 @@
-"""What lies where a source points: its files, their age and content, and how many records they hold."""
+"""What lies where a source points: its files, their age, content and number of records."""
 
 import hashlib
 import zlib

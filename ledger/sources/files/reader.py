@@ -53,7 +53,7 @@ class Reader(SourceReader):
         return self._source.options
 
     def records(self, claimed: Claimed) -> DataFrame:
-        """All records: the schema's columns, ``_file``, ``_raw`` and ``_error``; checks headers first.
+        """All records: the schema's columns, ``_file``, ``_raw``, ``_error``; checks headers first.
 
         Raises InputError when a header, or a Parquet file's schema, is not as declared, or when no
         file is there and one is due.

@@ -28,8 +28,8 @@ def check_schema(schema: StructType) -> None:
 
 
 def check_columns(where: str, found: StructType, schema: StructType) -> None:
-    """Raise InputError unless what was found has the schema's columns with its types. What may not be null is a
-    matter of each record."""
+    """Raise InputError unless what was found has the schema's columns with its types. What may not
+    be null is a matter of each record."""
     types = {field.name: field.dataType for field in found.fields}
     for field in schema.fields:
         if field.name not in types or values.nullable(types[field.name]) != values.nullable(
@@ -37,15 +37,16 @@ def check_columns(where: str, found: StructType, schema: StructType) -> None:
         ):
             has = types[field.name].simpleString() if field.name in types else "no such column"
             raise InputError(
-                f"{where}: expected column {field.name} of type {field.dataType.simpleString()}, found {has}"
+                f"{where}: expected column {field.name} of type "
+                f"{field.dataType.simpleString()}, found {has}"
             )
 
 
 def aligned(
     stored: DataFrame, schema: StructType, options: Mapping[str, str] | None = None
 ) -> DataFrame:
-    """Stored records, with ``_message`` where they have it, in ``schema``; columns that it no longer
-    has are left out. ``options``: of their source, how it writes dates.
+    """Stored records, with ``_message`` where they have it, in ``schema``; columns that it no
+    longer has are left out. ``options``: of their source, how it writes dates.
 
     A value that does not fit, or would be rounded or cut, fails its record.
     """
@@ -65,8 +66,8 @@ def aligned(
 
 
 def parsed_again(stored: DataFrame, schema: StructType) -> DataFrame:
-    """Stored values in ``schema``. Of a record that did not fit before they may be gone: then it is as
-    it was."""
+    """Stored values in ``schema``. A record that did not fit before may have lost some: it then
+    stays as it was."""
     own = [f"`{name}`" for name in stored.columns if name not in RESERVED]
     whole = F.col(RAW).eqNullSafe(F.to_json(F.struct(*own)).cast("binary"))
     kept = F.col(ERROR).isNull() | whole
@@ -100,7 +101,7 @@ def checked(rows: DataFrame, schema: StructType) -> DataFrame:
 
 
 def _nulls(column: Column, field: StructField) -> Iterator[tuple[Column, str]]:
-    """Conditions under which a value, or a part of it, is null that may not be, each with the reason."""
+    """Conditions under which a value, or a part of it, is null that may not be, with the reason."""
     if not field.nullable:
         yield column.isNull(), f"{field.name} is null"
     yield from values.nulls(column, field.dataType, field.name)
