@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from ledger.batch import claims, state_guards
-from ledger.batch.claims import Claim, Opening, Survey
+from ledger.batch.claims import Claim, Opening, Surveys
 from ledger.core.probes import reached
 from ledger.core.run_request import Interval, RunKey, Selection
 from ledger.core.states import BatchKind, BatchStatus, Guarantee
@@ -43,7 +43,7 @@ def open_batch(
     given = guarantee or pipeline.guarantee or settings.guarantee
     pipeline.check_guarantee(given)
     found = database.transact(lambda c: batches.find_run(c, pipeline.name, key.dag_id, key.run_id))
-    surveys = {}
+    surveys: Surveys = {}
     if found is None or found.status is BatchStatus.ABANDONED:
         seen = found or interval
         surveys = claims.survey(database, settings, pipeline, _seen(pipeline, seen))
@@ -239,7 +239,7 @@ def _reopened(
     pipeline: Pipeline,
     batch: Batch,
     moment: datetime,
-    surveys: Mapping[str, Survey],
+    surveys: Surveys,
 ) -> Batch:
     """A batch found again; an abandoned one claims anew and is open."""
     if batch.status is not BatchStatus.ABANDONED:
@@ -364,12 +364,12 @@ def _check_from_source(connection: Connection, replay: Batch, pipeline: Pipeline
     for name in replay_queries.claimed_sources(connection, replay.batch_id):
         step = pipeline.step(name)
         assert isinstance(step, SourceStep)
-        if step.hooks is not None or pipeline.graph.in_units(name):
-            why = "it keeps its own position" if step.hooks else "its records are replayed by unit"
+        if step.source.not_reread is not None:
+            why = step.source.not_reread
+        elif pipeline.graph.in_units(name):
+            why = "its records are replayed by unit"
         elif not step.key:
             why = "it has no key: declare it with key=(...), the columns that identify a record"
-        elif not step.rereads:
-            why = "a file that was fixed is a new one, which its next batch takes as a whole"
         else:
             continue
         instead = "To read its whole interval again: ackledger run --reprocess"

@@ -9,7 +9,7 @@ from typing import Any
 from ledger.errors import DeclarationError, suggestion
 from ledger.pipeline.steps import CombineStep, SinkStep, SourceStep, StageStep, StateStep, Step
 from ledger.sinks.options import is_keyed
-from ledger.sources.files.source import FileSource
+from ledger.sources.base import Source
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Graph:
 
     name: str
     steps: Mapping[str, Step]
-    references: Mapping[str, FileSource]
+    references: Mapping[str, Source]
     max_pending: int | None = None
 
     def checked(self) -> tuple[Step, ...]:

@@ -46,10 +46,11 @@ from ledger.pipeline.pipeline import Pipeline
 from ledger.pipeline.steps import SinkStep, SourceStep
 from ledger.settings import Settings
 from ledger.sinks.parquet.sink import ParquetSink
-from ledger.sources.files.reader import struct
+from ledger.sources.base import Source
 from ledger.sources.files.source import FileSource
 from ledger.sources.parsing import fitting
-from ledger.sources.registry import AnySource
+from ledger.sources.parsing.typed import struct
+from ledger.sources.registry import source_of
 from ledger.spark.job import Job
 from ledger.spark.session import build_session
 from ledger.store import embedded
@@ -237,7 +238,7 @@ class _Lab:
         }
         return made
 
-    def _files(self, name: str, source: AnySource, rows: Rows) -> FileSource:
+    def _files(self, name: str, source: Source, rows: Rows) -> Source:
         """A source of files that hold the rows: two, or one if there are fewer than two rows."""
         schema = struct(source.schema)
         folder = self._folder / "sources" / f"{name}-{next(_numbers)}"
@@ -250,7 +251,8 @@ class _Lab:
             for number, part in enumerate((table[:half], table[half:])):
                 if part.num_rows or number:
                     pq.write_table(part, folder / f"{number}.parquet")
-        return FileSource(f"{folder}/*.parquet", schema=schema, format="parquet")
+        files = FileSource(f"{folder}/*.parquet", schema=schema, format="parquet")
+        return source_of(f"source {name!r}", files)
 
     def run(
         self,

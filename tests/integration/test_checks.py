@@ -33,6 +33,7 @@ from ledger.core.run_request import Interval, RunKey, Selection
 from ledger.core.states import BatchStatus
 from ledger.errors import ConfigurationError, InputError, StageError, UnavailableError
 from ledger.pipeline import load as loading
+from ledger.sources import listing
 from ledger.storage import folders as storage
 from ledger.store import embedded
 from tests.integration.conftest import END, START
@@ -309,7 +310,7 @@ def test_what_may_pass_is_tried_again(raised, kind, settings, migrated, monkeypa
         raise raised
 
     with monkeypatch.context() as patch:
-        patch.setattr(checks.listing, "find_files", broken)
+        patch.setattr(listing, "find_files", broken)
         found = {one.subject: one.error for one in examine(settings, made, None)}
     assert type(found["source letters"]) is kind
     assert str(raised) in str(found["source letters"])

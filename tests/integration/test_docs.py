@@ -133,10 +133,3 @@ def test_the_example_of_a_sink_is_the_one_that_is_tested():
     described = set(re.findall(r"^\| `(\w+)", section, re.MULTILINE)) - {"member"}
     members = {name for kind in (Sink, Publisher) for name in vars(kind)}
     assert described == {name for name in members if not name.startswith("_")}
-
-
-def test_links_lead_somewhere():
-    """Every relative link between the pages has a target."""
-    for page in [*PAGES, ROOT / "CHANGELOG.md"]:
-        for link in re.findall(r"\]\((?!http)([^)#]+)\)", page.read_text()):
-            assert (page.parent / link).exists(), f"{page.name}: {link}"

@@ -9,7 +9,7 @@ from ledger.batch.combine_runs import require_last
 from ledger.batch.step_runs import OpenedRun, Record, commit
 from ledger.core.probes import reached
 from ledger.pipeline.steps import CombineStep, SinkStep
-from ledger.sources.files.reader import read_reference
+from ledger.sources.references import read_reference
 from ledger.spark.frames.acked import acked_rows
 from ledger.spark.frames.inputs import delivered_rows, read_stored, user_columns
 from ledger.spark.frames.staging import check_key, stage_rows

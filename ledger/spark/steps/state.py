@@ -12,7 +12,7 @@ from ledger.core.probes import reached
 from ledger.core.stateful import StatefulStage
 from ledger.errors import StageError
 from ledger.pipeline.steps import SinkStep, StateStep
-from ledger.sources.files.reader import read_reference
+from ledger.sources.references import read_reference
 from ledger.spark.frames.acked import not_acked
 from ledger.spark.frames.inputs import delivered_rows, read_stored, user_columns
 from ledger.spark.frames.staging import check_key, stage_rows
