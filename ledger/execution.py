@@ -2,15 +2,14 @@
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from ledger.batch import combine_runs, recovery, state_runs
-from ledger.batch.folder_cleanup import remove_replaced
-from ledger.batch.payloads import try_to_keep
+from ledger.batch import combine_runs, follow_ups, recovery, state_runs
+from ledger.batch.follow_ups import COMBINE, NOTIFY, PUBLISH, STATE, WITHHOLD, FollowUp
 from ledger.batch.publishing import Published, lost, needs_withholding, publish, unpublished_note
 from ledger.batch.settlement import Settlement, settle_once
 from ledger.batch.state_runs import HeldByAnotherDriver, StateRun
@@ -28,12 +27,11 @@ from ledger.core.connect_server import briefly
 from ledger.core.probes import reached
 from ledger.core.states import BatchStatus
 from ledger.errors import Failures, FencedError, NotReadyError
-from ledger.pipeline.pipeline import Pipeline
 from ledger.pipeline.steps import CombineStep, SinkStep, SourceStep, StateStep, Step
 from ledger.spark.failures import recorded, told
 from ledger.storage.folders import private_output
 from ledger.store.connection import Database
-from ledger.store.queries import checkpoints, publications
+from ledger.store.queries import checkpoints
 
 if TYPE_CHECKING:
     from ledger.spark.job import Job
@@ -105,9 +103,8 @@ def settle_and_follow(
     on_fenced: Callable[[], None] | None = None,
     attempt: Attempt | None = None,
 ) -> Settlement:
-    """Settle the batch if it can be decided at ``now``, then do what follows: its sinks show what is
-    acked, folders that it has replaced go, its sources are told what became of it, and states over batches
-    take in what is their turn. What fails of it is raised once the rest is done."""
+    """Settle the batch if it can be decided at ``now``, then do what follows, in the order of
+    ``FOLLOW_UPS``. What fails of it is raised once the rest is done."""
     reached("before settlement")
     settlement = settle_once(job.database, batch_id, now=now)
     reached("settled")
@@ -125,18 +122,24 @@ def _follow(
 ) -> None:
     """Do what follows a settlement, in order: none of it waits for what fails before it."""
     failures = Failures(told)
-    try_to_keep(job.database, batch_id)
-    with failures.kept():
-        publish_settled(job, batch_id)
-    with failures.kept():
-        combine(job, batch_id, on_fenced, attempt)
-    with failures.kept():
-        remove_replaced(job.database, batch_id)
-    with failures.kept():
-        notify(job, batch_id)
-    with failures.kept():
-        advance_states(job, batch_id, on_fenced)
+    for one in follow_ups.of_driver(job.pipeline):
+        with failures.kept():
+            follow(job, one, batch_id, on_fenced, attempt)
     failures.raise_first()
+
+
+def follow(
+    job: "Job",
+    follow_up: FollowUp,
+    batch_id: int,
+    on_fenced: Callable[[], None] | None = None,
+    attempt: Attempt | None = None,
+) -> Sequence[object]:
+    """Do one follow-up of a batch; what it has done."""
+    if follow_up.name in OF_BATCH:
+        return OF_BATCH[follow_up.name](job, batch_id, on_fenced, attempt)
+    assert follow_up.here is not None, f"ledger.execution has no function for {follow_up.name!r}"
+    return follow_up.here(job, batch_id)
 
 
 def withhold(job: "Job", batch_id: int) -> list[str]:
@@ -181,14 +184,6 @@ def publish_settled(job: "Job", batch_id: int) -> list[Published]:
     return shown
 
 
-def combines_due(database: Database, pipeline: Pipeline, batch_id: int) -> bool:
-    """Whether something that follows the settlement of a batch is undone: a combine, or a sink of one."""
-    if any(_is_due(database, batch_id, step) for step in pipeline.combined()):
-        return True
-    pending = database.transact(lambda c: publications.pending(c, batch_id))
-    return any(row.sink in _names(pipeline.combined()) for row in pending)
-
-
 def combine(
     job: "Job",
     batch_id: int,
@@ -217,12 +212,6 @@ def combine(
 
 def _names(steps: Iterable[Step]) -> list[str]:
     return [step.name for step in steps]
-
-
-def _is_due(database: Database, batch_id: int, step: Step) -> bool:
-    if isinstance(step, CombineStep):
-        return combine_runs.is_due(database, batch_id, step)
-    return combine_runs.is_waiting(database, batch_id, step)
 
 
 def _opened_follower(
@@ -393,3 +382,21 @@ def _end(job: "Job", run: OpenedRun, exc: BaseException) -> None:
         _log.warning(
             "run %s could not be ended, its lease will lapse: %s", run.run_id, told(second)
         )
+
+
+# How a driver does what follows the settlement of a batch and needs Spark; publishing withholds.
+OF_BATCH: dict[
+    str, Callable[["Job", int, Callable[[], None] | None, Attempt | None], Sequence[object]]
+] = {
+    WITHHOLD.name: lambda job, batch_id, on_fenced, attempt: withhold(job, batch_id),
+    PUBLISH.name: lambda job, batch_id, on_fenced, attempt: publish_settled(job, batch_id),
+    COMBINE.name: lambda job, batch_id, on_fenced, attempt: combine(
+        job, batch_id, on_fenced, attempt
+    ),
+    NOTIFY.name: lambda job, batch_id, on_fenced, attempt: notify(job, batch_id),
+    STATE.name: lambda job, batch_id, on_fenced, attempt: advance_states(job, batch_id, on_fenced),
+}
+# And all that is due of a pipeline, of whichever batch.
+OF_PIPELINE: dict[str, Callable[["Job", int | None], Sequence[object]]] = {
+    STATE.name: lambda job, batch_id: advance_states(job, batch_id),
+}

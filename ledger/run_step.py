@@ -22,21 +22,12 @@ from uuid import UUID
 
 from pyspark.sql import SparkSession
 
+from ledger.batch import follow_ups
 from ledger.batch.step_runs import Attempt
 from ledger.core.connect_server import briefly
 from ledger.errors import EXIT_PERMANENT, UndecidedError
-from ledger.execution import (
-    StepResult,
-    advance_states,
-    combine,
-    notify,
-    run_step,
-    run_steps,
-    settle_and_follow,
-    withhold,
-)
+from ledger.execution import StepResult, follow, run_step, run_steps, settle_and_follow
 from ledger.pipeline.load import load_pipeline
-from ledger.pipeline.steps import COMBINE, NOTIFY, STATE, WITHHOLD
 from ledger.settings import Settings, verbose
 from ledger.spark.failures import noted, translated
 from ledger.spark.job import Job
@@ -47,12 +38,6 @@ from ledger.store.upgrade import connect
 
 _log = logging.getLogger("ackledger")
 Leave = Callable[[], None]
-_FOLLOWING: dict[str, Callable[[Job, int, Attempt, Leave], object]] = {
-    NOTIFY: lambda job, batch, attempt, leave: notify(job, batch),
-    WITHHOLD: lambda job, batch, attempt, leave: withhold(job, batch),
-    COMBINE: lambda job, batch, attempt, leave: combine(job, batch, leave, attempt),
-    STATE: lambda job, batch, attempt, leave: advance_states(job, batch, leave),
-}
 
 
 def main() -> int:
@@ -98,8 +83,9 @@ def _run_part(job: Job, given: argparse.Namespace, attempt: Attempt, leave: Leav
     if given.whole:
         _run_whole(job, given.batch, attempt, leave)
         return
-    if given.step in _FOLLOWING:
-        done = _FOLLOWING[given.step](job, given.batch, attempt, leave)
+    following = follow_ups.submitted().get(given.step)
+    if following is not None:
+        done = follow(job, following, given.batch, leave, attempt)
         _log.info("batch %s: %s %s", given.batch, given.step, done)
         return
     result = run_step(job, given.batch, given.step, attempt, on_fenced=leave)

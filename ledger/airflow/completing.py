@@ -52,6 +52,7 @@ class Complete(BaseOperator):
         """Say all there is to say; why the run fails, if it does."""
         from dataclasses import replace
 
+        from ledger.batch import follow_ups
         from ledger.batch.advice import advise, report
         from ledger.batch.summary import summarize
         from ledger.store.queries import reports
@@ -61,7 +62,7 @@ class Complete(BaseOperator):
         chosen = {"pipeline": None, "batch_id": batch_id, "stage": None, "reason": None}
         failures = database.transact(lambda c: reports.failures(c, chosen))
         # What is left of the interval is the business of the run that next_part triggers.
-        succeeds = replace(summary, unread=0).succeeds
+        succeeds = replace(summary, undone=follow_ups.awaited(summary.undone)).succeeds
         advice = advise(summary, self.target)
         level = logging.ERROR if not succeeds else logging.WARNING if advice else logging.INFO
         lines = report(summary, failures, self.target)

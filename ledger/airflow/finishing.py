@@ -1,88 +1,62 @@
-"""Tasks after the steps: settle, publish, read on; and how a task starts a run of another DAG."""
+"""Tasks after the steps that need no Spark: settle, follow-ups; how a task starts another run."""
 
 import logging
 from typing import Any
 
 from airflow.sdk import task
-from airflow.sdk.exceptions import AirflowSkipException, DagRunTriggerException
+from airflow.sdk.exceptions import DagRunTriggerException
 
-from ledger.airflow.submitting import connected, decided_batch
+from ledger.airflow.submitting import InTask, check_due, decided_batch
+from ledger.batch import follow_ups
+from ledger.batch.follow_ups import KEEP, FollowUp, NextRun
 from ledger.errors import LedgerError
-from ledger.settings import Settings
 
 _log = logging.getLogger(__name__)
 
 
-def settle_task() -> Any:
+def settle_task(target: str) -> Any:
     """Decides the batch, or says what was decided of it before."""
 
-    @task(task_id="settle")
+    @task(task_id=follow_ups.SETTLE)
     def settle(**context: Any) -> None:
         """Decide every record of the batch: acked, or failed with its stage and reason."""
-        from ledger.batch.folder_cleanup import remove_replaced
-        from ledger.batch.payloads import try_to_keep
         from ledger.batch.settlement import settle_once
 
-        database = connected()
-        done = settle_once(database, context["ti"].xcom_pull(task_ids="open"))
+        at = InTask(target)
+        done = settle_once(at.database, context["ti"].xcom_pull(task_ids="open"))
         assert done is not None
         if not done.status.decided:
             raise LedgerError(f"batch {done.batch_id} is {done.status}: {done.reason}")
         _log.info("%s", done)
-        try_to_keep(database, done.batch_id)
-        remove_replaced(database, done.batch_id)
+        for one in follow_ups.of_settle():
+            assert one.here is not None
+            one.here(at, done.batch_id)
 
     return settle()
 
 
-def publish_task(target: str) -> Any:
-    """Publishes the batch, even after a task before it failed."""
+def follow_up_task(follow_up: FollowUp, target: str, **options: Any) -> Any:
+    """Does a follow-up without Spark, in the task's own process or by another run of the DAG."""
 
-    @task(task_id="publish", trigger_rule="all_done")
-    def publish(**context: Any) -> None:
-        """Publish what is acked; of a batch that ran at least once it is visible already."""
-        from ledger.batch.payloads import try_to_keep
-        from ledger.batch.publishing import publish as publish_batch
-        from ledger.pipeline.load import load_pipeline
+    @task(task_id=follow_up.name, doc_md=follow_up.does, **options)
+    def follow(**context: Any) -> None:
+        at = InTask(target)
+        batch_id = decided_batch(context, at.database)
+        check_due(follow_up, at, batch_id)
+        if follow_up.next_run is not None:
+            raise _triggered(follow_up.next_run(at.database, batch_id))
+        assert KEEP.here is not None
+        assert follow_up.here is not None
+        KEEP.here(at, batch_id)  # the sweeper may have settled it, far from the storage
+        for done in follow_up.here(at, batch_id):
+            _log.info("%s", done)
 
-        database = connected()
-        batch_id = decided_batch(context, database)
-        try_to_keep(database, batch_id)  # the sweeper may have settled it, far from the storage
-        for shown in publish_batch(database, Settings(), load_pipeline(target), batch_id):
-            _log.info("%s", shown)
-
-    return publish()
+    return follow()
 
 
-def next_part_task() -> Any:
-    """Reads on in an interval of which this run has read a part."""
-
-    @task(task_id="next_part", trigger_rule="all_done")
-    def next_part(**context: Any) -> None:
-        """Trigger another run of this DAG for what is left of the interval, whether or not all sinks show this
-        part; skipped if nothing is left, or the batch is not settled."""
-        from ledger.batch.summary import summarize
-        from ledger.store.queries import batches, claims
-
-        database = connected()
-        batch_id = decided_batch(context, database)
-        unread = summarize(database, batch_id).unread
-        if not unread:
-            raise AirflowSkipException("the interval is read to its end")
-        batch = database.transact(lambda c: batches.get_batch(c, batch_id))
-        run_id = f"part__{batch_id}"
-        tried = database.transact(lambda c: claims.given_up(c, batch.dag_id, run_id))
-        run_id = f"{run_id}__{tried}" if tried else run_id
-        _log.info("%s records of the interval are left: run %s reads on", unread, run_id)
-        interval = {
-            "interval_start": batch.interval_start.isoformat(),
-            "interval_end": batch.interval_end.isoformat(),
-        }
-        conf = {**interval, "guarantee": batch.guarantee.value, **batch.params}
-        note = f"reads on in the interval of batch {batch_id}: {unread:,} records are left"
-        raise trigger(batch.dag_id, run_id, conf, note)
-
-    return next_part()
+def _triggered(run: NextRun) -> DagRunTriggerException:
+    _log.info("run %s of DAG %s %s", run.run_id, run.dag_id, run.note)
+    return trigger(run.dag_id, run.run_id, run.conf, run.note)
 
 
 def trigger(dag_id: str, run_id: str, conf: dict[str, Any], note: str) -> DagRunTriggerException:

@@ -16,21 +16,21 @@ from airflow.sdk import DAG, BaseOperator, CronDataIntervalTimetable, Param, tas
 from airflow.sdk.exceptions import AirflowRescheduleException, AirflowSkipException
 
 from ledger.airflow.completing import Complete
-from ledger.airflow.finishing import next_part_task, publish_task, settle_task
+from ledger.airflow.finishing import follow_up_task, settle_task
 from ledger.airflow.intervals import interval_of, moment
 from ledger.airflow.permanent import fail_for_good, without_retry
 from ledger.airflow.submitting import (
     NUMBERING,
     WHOLE,
-    combine_due,
     connected,
     drawn_number,
+    skip_unless_due,
     spark_connect,
     spark_submit,
-    state_due,
     submitted,
-    withhold_due,
 )
+from ledger.batch import follow_ups
+from ledger.batch.follow_ups import SETTLE, FollowUp
 from ledger.core.connect_server import checked_address
 from ledger.core.states import Guarantee
 from ledger.errors import (
@@ -42,21 +42,9 @@ from ledger.errors import (
     NotReadyError,
 )
 from ledger.pipeline.pipeline import Pipeline
-from ledger.pipeline.steps import COMBINE, NOTIFY, STATE, WITHHOLD
 from ledger.settings import Settings
 
 APPLICATION = Path(__file__).resolve().parent.parent / "run_step.py"
-_OWN_TASKS = (
-    "open",
-    "settle",
-    "publish",
-    "complete",
-    "next_part",
-    NOTIFY,
-    WITHHOLD,
-    COMBINE,
-    STATE,
-)
 SELECTING = ("reason", "stage", "root", "source", "since", "until", "quarantined", "held", "from_source")  # fmt: skip
 _OWN_CONF = ("interval_start", "interval_end", "reprocess", "guarantee")
 _log = logging.getLogger(__name__)
@@ -140,10 +128,14 @@ def _check(pipeline: Pipeline, submit: str) -> None:
         )
     pipeline.check_guarantee(pipeline.guarantee or Settings().guarantee)
     for step in (*pipeline.steps(), *pipeline.followers()):
-        if step.name in _OWN_TASKS and submit == "stage":
+        if step.name in _own_tasks() and submit == "stage":
             raise DeclarationError(
                 f"step {step.name!r} of {pipeline.name!r}: the DAG has a task of that name"
             )
+
+
+def _own_tasks() -> set[str]:
+    return {"open", SETTLE, "complete", *(one.name for one in follow_ups.with_tasks())}
 
 
 def _check_spark(
@@ -175,13 +167,14 @@ def _check_spark(
 def _by_batch(pipeline: Pipeline, opened: Any, target: str, submitting: Callable[..., Any]) -> None:
     whole = submitting(WHOLE, whole=True)
     opened >> whole >> _completed(target)
-    if pipeline.reads_in_parts:
-        whole >> next_part_task()
+    for one in follow_ups.tasks_of(pipeline):
+        if one.next_run is not None:  # the driver does the others
+            whole >> follow_up_task(one, target, trigger_rule="all_done")
 
 
 def _by_stage(pipeline: Pipeline, opened: Any, target: str, submitting: Callable[..., Any]) -> None:
     tasks = {step.name: submitting(step.name) for step in pipeline.steps()}
-    settled = settle_task()
+    settled = settle_task(target)
     for step in pipeline.steps():
         for before in [tasks[name] for name in step.inputs] or [opened]:
             before >> tasks[step.name]
@@ -206,22 +199,26 @@ def _guarantee_param() -> Param:
 def _follow(pipeline: Pipeline, settled: Any, target: str, submitting: Callable[..., Any]) -> None:
     """What follows the settlement: a sink that cannot be withheld or reached keeps nothing else waiting, and the
     run's last task from running."""
-    published, withheld = publish_task(target), submitting(WITHHOLD, due=withhold_due)
-    following = [published]
-    if pipeline.combined():
-        following.append(submitting(COMBINE, due=combine_due, trigger_rule="all_done"))
-    if pipeline.states():
-        following.append(submitting(STATE, due=state_due, trigger_rule="all_done"))
-    settled >> withheld >> following
-    [settled, withheld, *following] >> _completed(target)
-    if pipeline.reads_in_parts:
-        published >> next_part_task()
-    if pipeline.wants_notice:
-        keeping = any(step.hooks is not None for step in pipeline.sources())
-        if keeping:  # it hears of what its sinks show
-            published >> submitting(NOTIFY, trigger_rule="all_done")
-        else:
-            settled >> submitting(NOTIFY)
+    tasks, awaited = {SETTLE: settled}, [settled]
+    for one in follow_ups.tasks_of(pipeline):
+        assert one.task is not None
+        before = one.task.after(pipeline)
+        rule = {} if before == SETTLE else {"trigger_rule": "all_done"}
+        tasks[one.name] = _task_of(one, target, submitting, **rule)
+        tasks[before] >> tasks[one.name]
+        if one.task.awaited:
+            awaited.append(tasks[one.name])
+    awaited >> _completed(target)
+
+
+def _task_of(
+    follow_up: FollowUp, target: str, submitting: Callable[..., Any], **options: Any
+) -> Any:
+    if not follow_up.on_spark:
+        return follow_up_task(follow_up, target, **options)
+    if follow_up.not_due is not None:
+        options["due"] = partial(skip_unless_due, follow_up)
+    return submitting(follow_up.name, **options)
 
 
 def _target(pipeline: Pipeline) -> str:

@@ -5,6 +5,7 @@ import os
 import re
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,10 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 from ledger.airflow.permanent import fail_for_good, without_retry
+from ledger.batch import follow_ups
+from ledger.batch.follow_ups import FollowUp
 from ledger.errors import EXIT_PERMANENT, DeclarationError, Failures, LedgerError
 from ledger.pipeline.pipeline import Pipeline
-from ledger.pipeline.steps import COMBINE, NOTIFY, STATE, WITHHOLD
 from ledger.settings import Settings
 
 WHOLE = "run"  # the task that runs all of a batch
@@ -85,9 +87,6 @@ class Submit(SparkSubmitOperator):
             fail_for_good(line)
 
 
-_FOLLOWING = (WITHHOLD, COMBINE, STATE, NOTIFY)
-
-
 def _changes_nothing(driver: Connect | Submit, context: Any) -> bool:
     """Whether a task runs a step of a batch that is settled; says so."""
     if driver.follows or not _is_settled(context):
@@ -106,43 +105,47 @@ def _is_settled(context: Any) -> bool:
     return bool(batch.status.decided)
 
 
-def withhold_due(target: str, context: Any) -> None:
-    """Skip the task where nothing failed and no staged file is lost."""
-    from ledger.batch.publishing import lost, needs_withholding
-    from ledger.pipeline.load import load_pipeline
+@dataclass(frozen=True)
+class InTask:
+    """Where a task does a follow-up; the pipeline at ``target`` is loaded if that asks for it."""
+
+    target: str
+
+    @cached_property
+    def database(self) -> Any:
+        """The ledger."""
+        return connected()
+
+    @cached_property
+    def settings(self) -> Settings:
+        """As the worker has them."""
+        return Settings()
+
+    @cached_property
+    def pipeline(self) -> Pipeline:
+        """As it is declared now."""
+        from ledger.pipeline.load import load_pipeline
+
+        return load_pipeline(self.target)
+
+
+def skip_unless_due(follow_up: FollowUp, target: str, context: Any) -> None:
+    """Skip the task of a follow-up where there is nothing to do, saying why."""
+    at = InTask(target)
+    check_due(follow_up, at, decided_batch(context, at.database))
+
+
+def check_due(follow_up: FollowUp, at: InTask, batch_id: int) -> None:
+    """Raise AirflowSkipException if there is nothing to do for a decided batch."""
     from ledger.spark.failures import told
 
-    batch_id, database = context["ti"].xcom_pull(task_ids="open"), connected()
+    if follow_up.not_due is None:
+        return
     failures = Failures(told)
-    if not needs_withholding(database, batch_id) and not lost(
-        database, Settings(), load_pipeline(target), batch_id, failures
-    ):
+    reason = follow_up.not_due(at, batch_id, failures)
+    if reason is not None:
         failures.raise_first()
-        raise AirflowSkipException("nothing is to be withheld")
-
-
-def combine_due(target: str, context: Any) -> None:
-    """Skip the task while records of the batch, or of its replays, are failed."""
-    from ledger.execution import combines_due
-    from ledger.pipeline.load import load_pipeline
-
-    database = connected()
-    batch_id = decided_batch(context, database)
-    if not combines_due(database, load_pipeline(target), batch_id):
-        raise AirflowSkipException("nothing is to be combined: it has been, or records are failed")
-
-
-def state_due(target: str, context: Any) -> None:
-    """Skip the task while no state is due: an earlier batch is not decided, or another run has done it."""
-    from ledger.batch.recovery import waits_for
-    from ledger.batch.state_runs import is_due
-    from ledger.pipeline.load import load_pipeline
-
-    database = connected()
-    batch_id = decided_batch(context, database)
-    if not is_due(database, load_pipeline(target)):
-        waits = database.transact(lambda c: waits_for(c, batch_id))
-        raise AirflowSkipException("; ".join(waits) or "the states have taken in this batch")
+        raise AirflowSkipException(reason)
 
 
 def permanent_failure(told: str) -> str | None:
@@ -235,7 +238,7 @@ def submitted(
             f"{task!r}: return the operator, made with the task_id that it is given"
         )
     if isinstance(task, Connect | Submit):
-        task.follows = whole or name in _FOLLOWING
+        task.follows = whole or name in follow_ups.submitted()
     return task
 
 

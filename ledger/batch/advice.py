@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from ledger.batch.summary import Summary
@@ -28,10 +29,10 @@ def advise(summary: Summary, target: str = ANY_TARGET) -> Advice | None:
     name = f"batch {summary.batch_id}"
     if not summary.status.decided:
         return Advice(f"{name} is {summary.status}. {summary.stands}")
-    if summary.unpublished or summary.combine_overdue:
-        left = f"{summary.unpublished} sinks" if summary.unpublished else "combines"
+    unpublished = [one for one in summary.undone if one.incomplete and one.by_publish]
+    if unpublished:
         return Advice(
-            f"{name}: {left} are yet to publish what is acked of it",
+            f"{name}: {'; '.join(unpublished[0].sentences)}",
             (
                 ("Publish it", f"ackledger publish {target} --batch {summary.batch_id}"),
                 ("In Airflow", CLEAR_WITHHOLD),
@@ -46,11 +47,9 @@ def _of_records(summary: Summary, name: str, target: str) -> Advice | None:
     """What to say of records that are not acked, or not read yet."""
     sentences = [*_lost(summary)]
     commands = _commands(summary, target) if sentences else ()
-    if summary.unread:
-        sentences.append(
-            f"{summary.unread:,} records of its interval wait for further batches (max_pending): "
-            "run the same interval again, under another run id, until none is left"
-        )
+    sentences += chain(
+        *(one.sentences for one in summary.undone if one.incomplete and not one.by_publish)
+    )
     return Advice(f"{name}: {'; '.join(sentences)}", commands) if sentences else None
 
 

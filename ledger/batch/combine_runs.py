@@ -12,10 +12,26 @@ from sqlalchemy import Connection
 from ledger.batch.step_runs import LEASE_SECONDS, Attempt, OpenedRun, own_run
 from ledger.core.states import BatchStatus, RunState
 from ledger.errors import FencedError, NotReadyError
+from ledger.pipeline.pipeline import Pipeline
 from ledger.pipeline.steps import CombineStep, SinkStep, Step
 from ledger.store.connection import Database
 from ledger.store.queries import batches, combines, publications, runs
 from ledger.store.queries.batches import Batch
+
+
+def combines_due(database: Database, pipeline: Pipeline, batch_id: int) -> bool:
+    """Whether a combine of a settled batch is yet to run, or a sink of one to run or publish."""
+    if any(_is_undone(database, batch_id, step) for step in pipeline.combined()):
+        return True
+    pending = database.transact(lambda c: publications.pending(c, batch_id))
+    names = {step.name for step in pipeline.combined()}
+    return any(row.sink in names for row in pending)
+
+
+def _is_undone(database: Database, batch_id: int, step: Step) -> bool:
+    if isinstance(step, CombineStep):
+        return is_due(database, batch_id, step)
+    return is_waiting(database, batch_id, step)
 
 
 def is_due(database: Database, batch_id: int, step: CombineStep) -> bool:

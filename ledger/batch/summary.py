@@ -1,13 +1,16 @@
 """What became of a batch: counts by state, steps, and what a run reports of it."""
 
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
-from ledger.batch.recovery import stands_at, waits_for
+from ledger.batch import follow_ups
+from ledger.batch.follow_ups import Undone
+from ledger.batch.recovery import stands_at
 from ledger.batch.remedies import Case, remedy
 from ledger.core.states import BatchStatus, OnQuarantine, Outcome
 from ledger.store.connection import Database
-from ledger.store.queries import batches, claims, combines, publications, reports
+from ledger.store.queries import batches, reports
 
 
 @dataclass(frozen=True)
@@ -39,12 +42,10 @@ class Policy:
 
 @dataclass(frozen=True)
 class Summary:
-    """One batch as ``batch_status`` and ``step_progress`` have it. ``seconds`` per step. ``unread``:
-    records of its interval that further batches are to read (``max_pending``). ``unpublished``: sinks that
-    are yet to show what is decided of it. ``combine_overdue``: a combine of it is due. ``waits``: of each state over
-    batches that it is not in, what that waits for. ``original_id``: itself, or what it is a replay of.
-    ``accepted``: of the quarantined records. ``remedies``: what its failed records need, by cause.
-    ``stands``: while it is undecided, at which step it is, and how to go on."""
+    """One batch as ``batch_status`` and ``step_progress`` have it. ``seconds`` per step.
+    ``original_id``: itself, or what it is a replay of. ``accepted``: of the quarantined records.
+    ``undone``: what is yet to be done of its follow-ups. ``remedies``: what its failed records
+    need, by cause. ``stands``: while it is undecided, at which step it is, and how to go on."""
 
     batch_id: int
     pipeline: str
@@ -56,23 +57,26 @@ class Summary:
     original_id: int
     accepted: int
     policy: Policy
-    unread: int = 0
-    unpublished: int = 0
-    combine_overdue: bool = False
-    waits: tuple[str, ...] = ()
+    undone: tuple[Undone, ...] = ()
     remedies: tuple[str, ...] = ()
     stands: str | None = None
 
     @property
     def outcome(self) -> Outcome:
-        """What a run reports; nothing else depends on it: replays, combines and states have their own gates."""
-        if not self.status.decided or self.unpublished or self.combine_overdue or self.unread:
+        """What a run reports; nothing else depends on it: follow-ups and replays have their own
+        gates."""
+        if not self.status.decided or any(one.incomplete for one in self.undone):
             return Outcome.INCOMPLETE
         if self.status is BatchStatus.SUPERSEDED or self.policy.tolerated:
             return Outcome.COMPLETE
         if self.roots.failed:
             return Outcome.INCOMPLETE
         return Outcome.QUARANTINED if self.unaccepted else Outcome.COMPLETE
+
+    @property
+    def waits(self) -> tuple[str, ...]:
+        """What it waits for, although it may be complete: of each state that it is not in."""
+        return tuple(chain(*(one.sentences for one in self.undone if not one.incomplete)))
 
     @property
     def unaccepted(self) -> int:
@@ -105,10 +109,7 @@ def summarize(database: Database, batch_id: int) -> Summary:
         batch.original_id,
         row.accepted,
         Policy(batch.on_quarantine, batch.tolerate, lost, family.total),
-        database.transact(lambda c: claims.unread(c, batch_id)),
-        database.transact(lambda c: publications.unpublished(c, batch_id)),
-        database.transact(lambda c: combines.combine_is_due(c, batch_id)),
-        tuple(database.transact(lambda c: waits_for(c, batch_id))),
+        database.transact(lambda c: follow_ups.undone(c, batch_id)),
         tuple(
             remedy(row.records, Case.of(row))
             for row in database.transact(lambda c: reports.failed_cases(c, {"batch_id": batch_id}))

@@ -5,20 +5,13 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import Connection
 
+from ledger.batch import follow_ups
 from ledger.batch.folder_cleanup import remove_replaced
 from ledger.batch.settlement import Settlement, settle_once
 from ledger.errors import LedgerError, UnavailableError
 from ledger.store.connection import Database
 from ledger.store.driver_errors import translated
-from ledger.store.queries import (
-    batches,
-    checkpoints,
-    claims,
-    combines,
-    partitions,
-    publications,
-    replays,
-)
+from ledger.store.queries import batches, partitions, replays
 
 
 @dataclass(frozen=True)
@@ -41,8 +34,7 @@ class ReplayRequest:
 
 @dataclass(frozen=True)
 class OverdueFollowUp:
-    """A settled batch whose run left something undone, with its DAG: sinks do not show what is acked, a combine
-    has not run, a state over batches waits for it, sources were told nothing, or nobody reads on in its interval."""
+    """A settled batch whose run left something of ``FOLLOW_UPS`` undone, with its DAG."""
 
     batch_id: int
     dag_id: str
@@ -73,15 +65,7 @@ def sweep_once(
     moment = now or database.transact(batches.database_now)
     wishes = database.transact(lambda c: replays.automatic_replays(c, moment))
     due = moment - timedelta(seconds=chosen.overdue_after_seconds)
-    left = database.transact(
-        lambda c: [
-            *publications.overdue(c, due),
-            *combines.combine_overdue(c, due),
-            *checkpoints.overdue(c, due),
-            *batches.unnotified(c, due),
-            *claims.unread_intervals(c, due),
-        ]
-    )
+    left = database.transact(lambda c: follow_ups.overdue(c, due))
     overdue = dict.fromkeys(OverdueFollowUp(row.batch_id, row.dag_id) for row in left)
     return Swept(
         tuple(settled),

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ledger.batch import follow_ups
 from ledger.batch.advice import ERROR, INCOMPLETE, QUARANTINED, advise, exit_code
 from ledger.batch.checks import before_replay, before_run
 from ledger.batch.opening import open_batch, open_replay
 from ledger.batch.payloads import keep_all
+from ledger.batch.publishing import Published
 from ledger.batch.recovery import asked_as, run_again
 from ledger.batch.summary import Summary, summarize
 from ledger.cli import tables
@@ -40,7 +42,7 @@ from ledger.pipeline.pipeline import Pipeline
 from ledger.settings import Settings
 from ledger.spark.failures import told
 from ledger.store.connection import Database
-from ledger.store.queries import batches, publications, replays
+from ledger.store.queries import batches, replays
 from ledger.store.queries.batches import Batch
 from ledger.store.upgrade import connect
 
@@ -164,25 +166,27 @@ def publish(
     remote: Remote = None,
     as_json: Json = False,
 ) -> None:
-    """Show in the sinks what is decided and not shown yet, and bring states on: what a run that died has left."""
-    from ledger.batch.state_runs import is_due
-    from ledger.execution import advance_states, combine, publish_settled
+    """Publish what is decided and not published yet, and carry states forward: what a run that died has left."""
+    from ledger.execution import OF_PIPELINE, follow
     from ledger.spark.job import Job
 
     settings, pipeline, spark = Settings(), load(target), _spark_at(master, remote)
     database = connect(settings)
     keep_all(database, pipeline.name)
-    waiting = database.transact(lambda c: publications.waiting(c, pipeline.name, batch))
-    failures, shown = Failures(told), []
-    if waiting or is_due(database, pipeline):
+    waiting = follow_ups.left(database, pipeline, batch)
+    failures = Failures(told)
+    done: list[object] = []
+    if waiting or follow_ups.is_due(database, pipeline):
         job = Job(_session(pipeline, spark), database, settings, pipeline)
         for number in waiting:
-            for follow in (publish_settled, combine):
+            for one in follow_ups.by_publish(pipeline):
                 with failures.kept():
-                    shown += follow(job, number)
-        with failures.kept():
-            advance_states(job, batch)
-    show([asdict(one) for one in shown], as_json, tables.rows)
+                    done += follow(job, one, number)
+        for one in follow_ups.of_pipeline(pipeline):
+            with failures.kept():
+                OF_PIPELINE[one.name](job, batch)
+    published = [asdict(one) for one in done if isinstance(one, Published)]
+    show(published, as_json, tables.rows)
     failures.raise_first()
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 from unicodedata import category
 
@@ -111,7 +112,8 @@ def summary(data: Mapping[str, Any]) -> RenderableType:
         _fitting([{name: step[name] for name in names} for step in data["stages"]]),
         line(f"{roots['total']:,} records: {counts}"),
     ]
-    parts += [line(sentence, "yellow") for sentence in data["waits"]]
+    waits = [one["sentences"] for one in data["undone"] if not one["incomplete"]]
+    parts += [line(sentence, "yellow") for sentence in chain(*waits)]
     if "advice" in data:
         parts.append(line(data["advice"], "yellow"))
     return Group(*parts)

@@ -23,11 +23,6 @@ Acks = Literal["on_emit", "on_read", "explicit"]
 Emits = Literal["any", "one"]
 Notice = Callable[[int, "DataFrame"], object]
 
-# Tasks, and steps of ledger/run_step.py, beside the pipeline's own.
-NOTIFY = "notify"  # tells sources
-WITHHOLD = "withhold"  # leaves the rows of failed records out of what sinks are to show
-COMBINE = "combine"  # runs the combines, once all records of a batch are acked or quarantined
-STATE = "state"  # advances the states over batches, in the batches' order
 _AGGREGATES = frozenset(
     {"groupBy", "groupby", "rollup", "cube", "agg", "distinct", "dropDuplicates", "drop_duplicates", "limit", "over"}
 )  # fmt: skip

@@ -7,6 +7,7 @@ from pyspark.sql import functions as F
 
 from ledger import FileSource, ParquetSink, Pipeline, testing
 from ledger import execution as running
+from ledger.batch.combine_runs import combines_due
 from ledger.batch.opening import open_batch
 from ledger.batch.settlement import settle_once
 from ledger.batch.summary import summarize
@@ -14,7 +15,7 @@ from ledger.batch.sweeper import sweep_once
 from ledger.core.run_request import Interval, RunKey
 from ledger.core.states import Outcome
 from ledger.errors import DeclarationError, StageError
-from ledger.execution import combine, combines_due, publish_settled
+from ledger.execution import combine, publish_settled
 from ledger.store.queries import combines, publications
 from tests.integration.conftest import END, START
 from tests.support.ledgers import one, rows
@@ -167,7 +168,9 @@ def test_a_crash_between_the_combine_and_its_sink(runner, tmp_path, sink_rows, m
             patched.setattr(module, target, dies)
             with pytest.raises(KeyboardInterrupt):
                 combine(job, batch.batch_id)
-    assert summarize(job.database, batch.batch_id).unpublished == 1
+    assert [
+        (one.follow_up, one.count) for one in summarize(job.database, batch.batch_id).undone
+    ] == [("publish", 1)]
     combine(job, batch.batch_id)
     assert sink_rows("daily", "carrier", "n", "delay") == oracle()
     assert not combines_due(job.database, job.pipeline, batch.batch_id)

@@ -16,9 +16,9 @@ from ledger import (
     collect_anchors,
     testing,
 )
-from ledger.batch import settlement
+from ledger.batch import follow_ups, settlement
 from ledger.batch.advice import advise
-from ledger.batch.combine_runs import is_due, open_combine
+from ledger.batch.combine_runs import combines_due, is_due, open_combine
 from ledger.batch.opening import open_batch
 from ledger.batch.publishing import publish
 from ledger.batch.settlement import settle_once
@@ -27,8 +27,8 @@ from ledger.batch.summary import summarize
 from ledger.core.run_request import Interval, RunKey
 from ledger.core.states import BatchStatus, Outcome
 from ledger.errors import DeclarationError, InputError, NotReadyError, StageError
-from ledger.execution import combine, combines_due, publish_settled, settle_and_follow
-from ledger.store.queries import combines, publications
+from ledger.execution import combine, publish_settled, settle_and_follow
+from ledger.store.queries import combines
 from tests.integration.conftest import END, START
 from tests.support.ledgers import (
     age,
@@ -175,8 +175,7 @@ def test_a_batch_without_its_total_is_not_complete(runner, tmp_path, sink_rows):
     found = summarize(job.database, batch.batch_id)
     assert found.outcome is Outcome.INCOMPLETE
     assert "ackledger publish" in str(advise(found))
-    waiting = job.database.transact(lambda c: publications.waiting(c, "totals", None))
-    assert waiting == [batch.batch_id]
+    assert follow_ups.left(job.database, job.pipeline, None) == [batch.batch_id]
     assert [one.sink for one in combine(job, batch.batch_id)] == ["daily"]
     assert summarize(job.database, batch.batch_id).outcome is Outcome.COMPLETE
 

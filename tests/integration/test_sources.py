@@ -91,9 +91,9 @@ def test_an_interval_larger_than_max_pending_is_read_in_parts(runner, tmp_path, 
         assert run.settled(batch).status is BatchStatus.SETTLED
         found = summarize(run.job.database, batch.batch_id)
         totals.append(found.roots.total)
-        unread.append(found.unread)
-        assert found.outcome is (Outcome.INCOMPLETE if found.unread else Outcome.COMPLETE)
-        assert not found.unread or "wait for further batches" in str(advise(found))
+        unread.append(sum(one.count for one in found.undone))
+        assert found.outcome is (Outcome.INCOMPLETE if found.undone else Outcome.COMPLETE)
+        assert not found.undone or "wait for further batches" in str(advise(found))
     assert (totals, unread) == ([4, 4, 2], [6, 2, 0])
     assert delivered(sink_rows) == everything
     with pytest.raises(InputError, match="belongs to batch 1"):

@@ -95,7 +95,7 @@ def test_facts_stay_one_line_each():
 def test_a_command_in_a_message_stays_one_line():
     """What a summary advises can be pasted: no line break is put into it."""
     advice = "replay just these: ackledger replay jobs.flights:pipeline --batch 12345 " + "x" * 60
-    data = {**BATCH, "stages": [], "waits": [], "roots": COUNTS, "advice": advice}
+    data = {**BATCH, "stages": [], "undone": [], "roots": COUNTS, "advice": advice}
     data["stages"] = [dict.fromkeys(
         ("name", "kind", "state", "input", "output", "failed", "duplicates", "seconds"), 0
     )]  # fmt: skip
@@ -109,7 +109,11 @@ def test_a_summary_says_what_a_state_waits_for():
     waits = [
         f"the state 'total' of batch {batch} waits for batch 1. " + "x" * 80 for batch in (2, 3)
     ]
-    data = {**BATCH, "stages": [], "waits": waits, "roots": COUNTS}
+    undone = [
+        {"sentences": waits, "incomplete": False},
+        {"sentences": ["said by the advice"], "incomplete": True},
+    ]
+    data = {**BATCH, "stages": [], "undone": undone, "roots": COUNTS}
     data["stages"] = [dict.fromkeys(
         ("name", "kind", "state", "input", "output", "failed", "duplicates", "seconds"), 0
     )]  # fmt: skip

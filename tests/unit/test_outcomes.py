@@ -6,10 +6,18 @@ import pytest
 
 from ledger import Pipeline
 from ledger.batch.advice import advise, exit_code, report
+from ledger.batch.follow_ups import Undone
 from ledger.batch.summary import Policy, RootCounts, Summary
 from ledger.core.commands import ANY_TARGET
 from ledger.core.states import BatchStatus, OnQuarantine, Outcome
 from ledger.errors import DeclarationError
+
+SINKS = Undone("publish", 2, ("2 sinks are yet to publish what is acked of it",))
+COMBINES = Undone("combine", 1, ("combines are yet to publish what is acked of it",))
+STATES = Undone("state", 1, ("it waits",), incomplete=False)
+PART = Undone(
+    "next_part", 4, ("4 records of its interval wait for further batches",), by_publish=False
+)
 
 
 def summary(failed=0, quarantined=0, accepted=0, tolerate=0.0, warn=False, **fields):
@@ -40,9 +48,10 @@ def summary(failed=0, quarantined=0, accepted=0, tolerate=0.0, warn=False, **fie
         ({"failed": 6, "quarantined": 5, "tolerate": 0.01}, Outcome.INCOMPLETE, 3),
         ({"quarantined": 11, "tolerate": 0.01}, Outcome.QUARANTINED, 4),
         ({"quarantined": 11, "tolerate": 0.01, "warn": True}, Outcome.QUARANTINED, 0),
-        ({"failed": 5, "tolerate": 0.01, "unpublished": 1}, Outcome.INCOMPLETE, 3),
-        ({"unread": 1}, Outcome.INCOMPLETE, 3),
-        ({"combine_overdue": True}, Outcome.INCOMPLETE, 3),
+        ({"failed": 5, "tolerate": 0.01, "undone": (SINKS,)}, Outcome.INCOMPLETE, 3),
+        ({"undone": (PART,)}, Outcome.INCOMPLETE, 3),
+        ({"undone": (COMBINES,)}, Outcome.INCOMPLETE, 3),
+        ({"undone": (STATES,)}, Outcome.COMPLETE, 0),
         ({"status": BatchStatus.HELD}, Outcome.INCOMPLETE, 1),
         ({"status": BatchStatus.SUPERSEDED, "quarantined": 2}, Outcome.COMPLETE, 0),
     ],
@@ -72,10 +81,11 @@ def test_advice_names_the_original_and_the_pipeline():
     assert advise(summary()) is None
 
 
-@pytest.mark.parametrize("left", [{"unpublished": 2}, {"combine_overdue": True}])
+@pytest.mark.parametrize("left", [SINKS, COMBINES], ids=lambda one: one.follow_up)
 def test_advice_for_what_is_not_published(left):
     """The command, and the task of either form of the DAG."""
-    advice = advise(summary(**left), "jobs.p:made")
+    advice = advise(summary(undone=(left, PART)), "jobs.p:made")
+    assert advice.because == f"batch 7: {left.sentences[0]}"
     assert dict(advice.commands) == {
         "Publish it": "ackledger publish jobs.p:made --batch 7",
         "In Airflow": "clear `withhold` (or `run`, if the DAG has one task a batch) and what is downstream",
@@ -84,7 +94,7 @@ def test_advice_for_what_is_not_published(left):
 
 def test_what_is_tolerated_is_named():
     """A run that is green with failures says how many of how many, and how to replay them."""
-    advice = advise(summary(failed=5, quarantined=2, tolerate=0.01, unread=4))
+    advice = advise(summary(failed=5, quarantined=2, tolerate=0.01, undone=(PART,)))
     assert "7 of 1,000 records of batch 3 are tolerated (tolerate=0.01)" in advice.because
     assert "4 records of its interval wait for further batches" in advice.because
     assert ANY_TARGET in str(advice)
@@ -101,7 +111,7 @@ def test_report():
     """Counts, where records broke and why in columns, what a state waits for, what to type."""
     lost = SimpleNamespace(stage="join", reason="lost", status="failed", messages=1200)
     bad = SimpleNamespace(stage="parse", reason="no date", status="quarantined", messages=3)
-    lines = report(summary(failed=2, waits=("it waits",)), [lost, bad], "m:p")
+    lines = report(summary(failed=2, undone=(STATES,)), [lost, bad], "m:p")
     assert lines[:6] == [
         "batch 7 of p (replay): incomplete",
         "1,000 records: 998 acked, 2 failed, 0 quarantined (0 of them accepted), 0 pending",

@@ -106,3 +106,15 @@ def combine_is_due(connection: Connection, batch_id: int) -> bool:
         f"SELECT EXISTS (SELECT FROM batch b WHERE b.batch_id = :id AND {COMBINE_DUE})"
     )
     return bool(connection.execute(statement, {"id": batch_id}).scalar_one())
+
+
+def waiting(connection: Connection, pipeline: str, batch_id: int | None) -> list[int]:
+    """Batches of a pipeline, or the one, in which a combine, or a sink of one, is yet to run."""
+    statement = text(f"""
+        SELECT b.batch_id FROM batch b JOIN pipeline p USING (pipeline_id)
+        WHERE p.name = :pipeline AND (cast(:id AS bigint) IS NULL OR b.batch_id = :id)
+          AND {COMBINE_DUE}
+        ORDER BY 1
+    """)
+    found = connection.execute(statement, {"pipeline": pipeline, "id": batch_id})
+    return [row.batch_id for row in found]

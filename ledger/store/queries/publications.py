@@ -7,8 +7,6 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, text
 
-from ledger.store.queries.combines import COMBINE_DUE
-
 # The batches whose rows a batch takes the place of in its sinks: the family that it was opened to replace, with
 # the further parts of its interval, and whatever that one was opened to replace.
 _REPLACED = """
@@ -233,15 +231,12 @@ def unpublished(connection: Connection, batch_id: int) -> int:
 
 
 def waiting(connection: Connection, pipeline: str, batch_id: int | None) -> list[int]:
-    """Batches of a pipeline, or the one, of which something is decided and not shown, a combine is due, or units are
-    to be asked for again."""
+    """Batches of a pipeline, or the one, of which something is decided and not published, or units
+    are to be asked for again."""
     statement = text(f"""
         SELECT DISTINCT x.batch_id FROM publication x JOIN batch b USING (batch_id) JOIN pipeline p USING (pipeline_id)
         WHERE x.published_at IS NULL AND x.replaced_at IS NULL AND p.name = :pipeline
           AND (cast(:id AS bigint) IS NULL OR x.batch_id = :id)
-        UNION
-        SELECT b.batch_id FROM batch b JOIN pipeline p USING (pipeline_id)
-        WHERE p.name = :pipeline AND (cast(:id AS bigint) IS NULL OR b.batch_id = :id) AND {COMBINE_DUE}
         UNION
         SELECT f.batch_id FROM batch f JOIN pipeline p USING (pipeline_id)
         WHERE p.name = :pipeline AND (cast(:id AS bigint) IS NULL OR f.batch_id = :id) AND {_ASLEEP}
