@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 from ledger.batch import follow_ups
 from ledger.batch.advice import advise, report
-from ledger.batch.follow_ups import FollowUp, Task, Undone
+from ledger.batch.following.base import FollowUp, Task, Undone
 from ledger.batch.settlement import settle_once
 from ledger.batch.summary import summarize
 from ledger.batch.sweeper import OverdueFollowUp, sweep_once

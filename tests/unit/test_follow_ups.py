@@ -8,7 +8,7 @@ from jobs.wordcount import pipeline
 from ledger import FileSource, ParquetSink, Pipeline, execution, run_step
 from ledger.airflow import pipeline_dag
 from ledger.batch import follow_ups
-from ledger.batch.follow_ups import FollowUp, Task, Undone
+from ledger.batch.following.base import SETTLE, FollowUp, Task, Undone
 from ledger.batch.settlement import Settlement
 from ledger.batch.step_runs import Attempt
 from ledger.core.states import BatchStatus
@@ -129,7 +129,7 @@ def test_each_can_be_done():
 
 def test_tasks_follow_earlier_ones():
     """A task follows ``settle``, or a follow-up that every pipeline with it has and that comes before it."""
-    before = {follow_ups.SETTLE}
+    before = {SETTLE}
     for one in follow_ups.with_tasks():
         assert one.task.after(pipeline) in before, one.name
         before.add(one.name)
