@@ -9,7 +9,11 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from ledger.batch import combine_runs, follow_ups, recovery, state_runs
-from ledger.batch.follow_ups import COMBINE, NOTIFY, PUBLISH, STATE, WITHHOLD, FollowUp
+from ledger.batch.following.base import FollowUp
+from ledger.batch.following.combines import COMBINE
+from ledger.batch.following.notices import NOTIFY
+from ledger.batch.following.publications import PUBLISH, WITHHOLD
+from ledger.batch.following.states import STATE
 from ledger.batch.publishing import Published, lost, needs_withholding, publish, unpublished_note
 from ledger.batch.settlement import Settlement, settle_once
 from ledger.batch.state_runs import HeldByAnotherDriver, StateRun

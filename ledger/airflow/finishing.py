@@ -8,7 +8,8 @@ from airflow.sdk.exceptions import DagRunTriggerException
 
 from ledger.airflow.submitting import InTask, check_due, decided_batch
 from ledger.batch import follow_ups
-from ledger.batch.follow_ups import KEEP, FollowUp, NextRun
+from ledger.batch.following.base import SETTLE, FollowUp, NextRun
+from ledger.batch.following.content import KEEP
 from ledger.errors import LedgerError
 
 _log = logging.getLogger(__name__)
@@ -17,7 +18,7 @@ _log = logging.getLogger(__name__)
 def settle_task(target: str) -> Any:
     """Decides the batch, or says what was decided of it before."""
 
-    @task(task_id=follow_ups.SETTLE)
+    @task(task_id=SETTLE)
     def settle(**context: Any) -> None:
         """Decide every record of the batch: acked, or failed with its stage and reason."""
         from ledger.batch.settlement import settle_once

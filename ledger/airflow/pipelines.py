@@ -30,7 +30,7 @@ from ledger.airflow.submitting import (
     submitted,
 )
 from ledger.batch import follow_ups
-from ledger.batch.follow_ups import SETTLE, FollowUp
+from ledger.batch.following.base import SETTLE, FollowUp
 from ledger.core.connect_server import checked_address
 from ledger.core.states import Guarantee
 from ledger.errors import (

@@ -17,7 +17,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 
 from ledger.airflow.permanent import fail_for_good, without_retry
 from ledger.batch import follow_ups
-from ledger.batch.follow_ups import FollowUp
+from ledger.batch.following.base import FollowUp
 from ledger.errors import EXIT_PERMANENT, DeclarationError, Failures, LedgerError
 from ledger.pipeline.pipeline import Pipeline
 from ledger.settings import Settings

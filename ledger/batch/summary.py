@@ -5,7 +5,7 @@ from itertools import chain
 from typing import Any
 
 from ledger.batch import follow_ups
-from ledger.batch.follow_ups import Undone
+from ledger.batch.following.base import Undone
 from ledger.batch.recovery import stands_at
 from ledger.batch.remedies import Case, remedy
 from ledger.core.states import BatchStatus, OnQuarantine, Outcome

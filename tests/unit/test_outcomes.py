@@ -6,7 +6,7 @@ import pytest
 
 from ledger import Pipeline
 from ledger.batch.advice import advise, exit_code, report
-from ledger.batch.follow_ups import Undone
+from ledger.batch.following.base import Undone
 from ledger.batch.summary import Policy, RootCounts, Summary
 from ledger.core.commands import ANY_TARGET
 from ledger.core.states import BatchStatus, OnQuarantine, Outcome

@@ -1,0 +1,50 @@
+"""Publish what is decided, without the rows of failed records."""
+
+from collections.abc import Sequence
+
+from sqlalchemy import Connection
+
+from ledger.batch.following.base import FollowUp, Surroundings, Task, Undone
+from ledger.errors import Failures
+from ledger.store.queries import publications
+
+
+def _nothing_to_withhold(at: Surroundings, batch_id: int, failures: Failures) -> str | None:
+    from ledger.batch.publishing import lost, needs_withholding
+
+    if needs_withholding(at.database, batch_id):
+        return None
+    missing = lost(at.database, at.settings, at.pipeline, batch_id, failures)
+    return None if missing else "nothing is to be withheld"
+
+
+WITHHOLD = FollowUp(
+    "withhold",
+    "Leave the rows of failed records out of what sinks are to publish; stage lost files anew.",
+    task=Task(),
+    part_of="publish",
+    not_due=_nothing_to_withhold,
+)
+
+
+def _publish(at: Surroundings, batch_id: int) -> Sequence[object]:
+    from ledger.batch.publishing import publish
+
+    return publish(at.database, at.settings, at.pipeline, batch_id)
+
+
+def _unpublished(connection: Connection, batch_id: int) -> Undone | None:
+    count = publications.unpublished(connection, batch_id)
+    sentence = f"{count} sinks are yet to publish what is acked of it"
+    return Undone(PUBLISH.name, count, (sentence,)) if count else None
+
+
+PUBLISH = FollowUp(
+    "publish",
+    "Publish what is acked; of a batch that ran at least once it is visible already.",
+    task=Task(after=lambda _: WITHHOLD.name),
+    here=_publish,
+    left=publications.waiting,
+    overdue=publications.overdue,
+    undone=_unpublished,
+)

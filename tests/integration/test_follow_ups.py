@@ -1,0 +1,45 @@
+"""A follow-up of another kind, in the tuple of all: sweeper, summary and advice have it."""
+
+from dataclasses import replace
+from datetime import timedelta
+from types import SimpleNamespace
+
+from ledger.batch import follow_ups
+from ledger.batch.advice import advise, report
+from ledger.batch.following.base import FollowUp, Task, Undone
+from ledger.batch.settlement import settle_once
+from ledger.batch.summary import summarize
+from ledger.batch.sweeper import OverdueFollowUp, sweep_once
+from ledger.core.states import Outcome
+from ledger.store.queries import batches
+from tests.support.ledgers import pipeline, whole_batch
+
+
+def test_what_it_left_undone_is_noticed(database, monkeypatch):
+    """The sweeper asks for a run of the batch, and the batch is incomplete, with the sentence and the command; what
+    keeps no batch incomplete is a line of the report."""
+    batch, _ = whole_batch(database, pipeline())
+    settle_once(database, batch.batch_id)
+    left = SimpleNamespace(batch_id=batch.batch_id, dag_id="dag")
+    undone = Undone("audit", 1, ("an audit is yet to be made",))
+    now = database.transact(batches.database_now)
+    audit = FollowUp(
+        "audit",
+        "Audit the batch.",
+        task=Task(),
+        overdue=lambda connection, before: [left] * (before >= now),
+        undone=lambda connection, batch_id: undone,
+    )
+    monkeypatch.setattr(follow_ups, "FOLLOW_UPS", (audit,))
+    assert sweep_once(database, now=now).overdue == ()
+    later = now + timedelta(hours=1)
+    assert sweep_once(database, now=later).overdue == (OverdueFollowUp(batch.batch_id, "dag"),)
+    found = summarize(database, batch.batch_id)
+    assert (found.undone, found.outcome) == ((undone,), Outcome.INCOMPLETE)
+    advice = advise(found, "m:p")
+    assert advice.because == f"batch {batch.batch_id}: an audit is yet to be made"
+    assert f"ackledger publish m:p --batch {batch.batch_id}" in dict(advice.commands).values()
+    undone = replace(undone, incomplete=False)
+    found = summarize(database, batch.batch_id)
+    assert (found.waits, found.outcome) == (undone.sentences, Outcome.COMPLETE)
+    assert report(found, [])[-1] == "an audit is yet to be made"

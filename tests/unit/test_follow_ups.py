@@ -1,0 +1,135 @@
+"""What follows a settlement is one tuple: whatever is in it has its task, its program and its place in a driver."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from jobs.wordcount import pipeline
+from ledger import FileSource, ParquetSink, Pipeline, execution, run_step
+from ledger.airflow import pipeline_dag
+from ledger.batch import follow_ups
+from ledger.batch.following.base import SETTLE, FollowUp, Task, Undone
+from ledger.batch.settlement import Settlement
+from ledger.batch.step_runs import Attempt
+from ledger.core.states import BatchStatus
+from ledger.errors import DeclarationError
+
+TARGET = "jobs.wordcount:pipeline"
+AUDIT = FollowUp(
+    "audit",
+    "Audit the batch.",
+    task=Task(after=lambda _: "publish"),
+    wanted=lambda made: made.name != "unaudited",
+    left=lambda connection, name, batch_id: [4, batch_id or 2],
+    overdue=lambda connection, before: [SimpleNamespace(batch_id=9, dag_id="dag")],
+    undone=lambda connection, batch_id: Undone("audit", 1, (f"audit of {batch_id}",)),
+)
+
+
+@pytest.fixture
+def audited(monkeypatch):
+    """A follow-up at the end of the tuple, with its function; the batches that it was done for."""
+    done = []
+
+    def audit(job, batch_id, on_fenced, attempt):
+        done.append(batch_id)
+        return ["audited"]
+
+    monkeypatch.setattr(follow_ups, "FOLLOW_UPS", (*follow_ups.FOLLOW_UPS, AUDIT))
+    monkeypatch.setitem(execution.OF_BATCH, "audit", audit)
+    return done
+
+
+@pytest.fixture
+def alone(audited, monkeypatch):
+    """It is the only one."""
+    monkeypatch.setattr(follow_ups, "FOLLOW_UPS", (AUDIT,))
+    return audited
+
+
+def named(name, step="a"):
+    """A pipeline of one step and a sink."""
+    made = Pipeline(name)
+    made.source(step, FileSource("a", schema="n INT"))
+    made.sink("b", ParquetSink("b"), reads=step)
+    return made
+
+
+def test_it_has_a_task(audited):
+    """Its task starts a driver after the one that it names, whatever becomes of that; ``complete`` waits for it."""
+    dag = pipeline_dag(pipeline, schedule=None, target=TARGET)
+    task = dag.get_task("audit")
+    assert (task.upstream_task_ids, task.trigger_rule) == ({"publish"}, "all_done")
+    assert task.downstream_task_ids == {"complete"}
+    assert task.application_args[4:6] == ["--step", "audit"]
+    assert task.follows
+
+
+def test_a_pipeline_without_it_has_no_task(audited):
+    """What a pipeline does not want has no task there; nor has any of it where one task runs the batch."""
+    made = named("unaudited")
+    assert "audit" not in pipeline_dag(made, schedule=None, target=TARGET).task_dict
+    dag = pipeline_dag(pipeline, schedule=None, target=TARGET, submit="batch")
+    assert set(dag.task_dict) == {"open", "run", "complete"}
+
+
+def test_no_step_has_its_name(audited):
+    """A step of that name is refused, as for the other tasks of the DAG."""
+    with pytest.raises(DeclarationError, match="step 'audit' of 'clash'"):
+        pipeline_dag(named("clash", "audit"), schedule=None, target=TARGET)
+
+
+def test_the_step_program_knows_it(audited):
+    """``--step audit`` does it, instead of a step of the pipeline."""
+    given = SimpleNamespace(whole=False, step="audit", batch=7)
+    run_step._run_part(SimpleNamespace(pipeline=pipeline), given, Attempt(), lambda: None)
+    assert audited == [7]
+
+
+def test_a_driver_does_it(alone, monkeypatch):
+    """A driver that settles a batch does it, if the pipeline wants it and the batch is decided."""
+    for name, status in (("p", "settled"), ("p", "held"), ("unaudited", "settled")):
+        settled = Settlement(7, BatchStatus(status), "", roots=1, failed=0)
+        monkeypatch.setattr(execution, "settle_once", lambda *_, now, one=settled: one)
+        job = SimpleNamespace(database=None, pipeline=named(name))
+        assert execution.settle_and_follow(job, 7) is settled
+    assert alone == [7]
+
+
+def test_the_command_asks_for_it(alone):
+    """``ackledger publish`` finds the batches for which there is something of it to do, each once, in order."""
+    database = SimpleNamespace(transact=lambda work: work(None))
+    assert follow_ups.left(database, named("p"), None) == [2, 4]
+    assert follow_ups.left(database, named("p"), 4) == [4]
+    assert follow_ups.left(database, named("unaudited"), None) == []
+    assert not follow_ups.is_due(database, named("p"))
+
+
+def test_sweeper_and_summary_ask_for_it(alone):
+    """What it left undone is found, without a pipeline at hand; ``complete`` answers for it."""
+    (row,) = follow_ups.overdue(None, None)
+    assert (row.batch_id, row.dag_id) == (9, "dag")
+    (undone,) = follow_ups.undone(None, 7)
+    assert undone.sentences == ("audit of 7",)
+    assert follow_ups.awaited((undone,)) == (undone,)
+
+
+def test_each_can_be_done():
+    """What needs Spark has a function, and so has what is done for all batches of a pipeline; no function is left
+    of what is none."""
+    known = {one.name: one for one in follow_ups.FOLLOW_UPS}
+    assert len(known) == len(follow_ups.FOLLOW_UPS)
+    for one in known.values():
+        assert one.name in execution.OF_BATCH or not one.on_spark
+        assert (one.name in execution.OF_PIPELINE) == (one.is_due is not None)
+        assert one.task is not None or one.here is not None
+        assert one.part_of is None or one.part_of in execution.OF_BATCH
+    assert set(execution.OF_BATCH) | set(execution.OF_PIPELINE) <= set(known)
+
+
+def test_tasks_follow_earlier_ones():
+    """A task follows ``settle``, or a follow-up that every pipeline with it has and that comes before it."""
+    before = {SETTLE}
+    for one in follow_ups.with_tasks():
+        assert one.task.after(pipeline) in before, one.name
+        before.add(one.name)
