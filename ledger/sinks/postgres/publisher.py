@@ -1,4 +1,4 @@
-"""The publisher of PostgreSQL sinks: one transaction in the target publishes a batch, and its record.
+"""The publisher of PostgreSQL sinks: one transaction in the target has a batch and its record.
 
 Each row carries the batch that brought it, in ``ackledger_batch``; the table ``ackledger_commit`` beside
 the sink's knows the rest of a batch, so one column does for all modes:
@@ -98,9 +98,9 @@ class PostgresPublisher:
     def publish(self, delivery: Delivery) -> None:
         """Publish the delivery, once; see ``ledger.sinks.base``.
 
-        Raises StageError when the table does not take the rows, IntegrityError when files or rows are
-        not as recorded, FencedError when something newer is published, UnavailableError when the target
-        does not answer.
+        Raises StageError when the table does not take the rows, IntegrityError when files or rows
+        are not as recorded, FencedError when something newer is published, UnavailableError when
+        the target does not answer.
         """
         transact(self._url, lambda connection: self._publish(connection, delivery))
 
