@@ -155,9 +155,9 @@ class Sink(Protocol):
 
     @property
     def replaces_in_one_commit(self) -> bool:
-        """Whether a publish removes what it replaces in the same moment for every reader. Else what
-        a batch replaces at least once is removed after it is settled, by its publisher's
-        ``folder``."""
+        """Whether a publish removes what it replaces in the same moment for every reader. Else the
+        publisher has a ``folder`` for each batch, and at least once those that a batch replaces are
+        removed after it is settled."""
 
     @property
     def replaces_intervals(self) -> bool:
