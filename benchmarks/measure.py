@@ -37,6 +37,11 @@ def seconds(action: Callable[[], object]) -> float:
     return time.perf_counter() - started
 
 
+def data_bytes(folder: Path) -> int:
+    """Bytes of the Parquet files in a folder and in those below it."""
+    return sum(file.stat().st_size for file in folder.rglob("*.parquet"))
+
+
 @dataclass(frozen=True)
 class Times:
     """Seconds of a batch: its steps with opening, its settlement, and until its sinks show it."""
@@ -58,6 +63,7 @@ class Bench:
         self._job = job
         self._settings = settings
         self.database = database
+        self.written: dict[str, int] = {}
 
     def batch(
         self, pipeline: Pipeline, before_settling: Callable[[Batch], object] = lambda batch: None
@@ -139,10 +145,11 @@ class Bench:
             connection.execute(text(query), {"id": batch_id}).all()
 
     def _clean(self, pipeline: Pipeline) -> None:
-        """Remove outputs, not snapshots: a replay reads them."""
+        """Remove outputs, not snapshots: a replay reads them. ``written`` keeps their bytes, by step."""
         sources = {step.name for step in pipeline.steps() if step.kind == "source"}
         for folder in (Path(self._settings.storage_root()) / pipeline.name).iterdir():
             if folder.name not in sources:
+                self.written[folder.name] = data_bytes(folder)
                 shutil.rmtree(folder)
         shutil.rmtree(Path(self._settings.data) / "warehouse", ignore_errors=True)
 
