@@ -128,13 +128,15 @@ def throughput(
     """Tracked, untracked, what others do by hand and the bare aggregate, interleaved; ratios of their
     medians."""
     taken: dict[str, list[float]] = {"tracked": [], "untracked": [], **{one: [] for one in others}}
+    steps: dict[str, list[dict[str, float]]] = {"tracked": [], "untracked": []}
     overhead = 0.0
     settled: list[float] = []
     bare: list[float] = []
     for number in track(range(rounds + 1), f"{name}: rounds", console=console):
         _, times = bench.batch(make(2))
-        tracked_bytes = dict(bench.written)
+        tracked_bytes, by_step = dict(bench.written), {"tracked": bench.step_seconds}
         _, untracked = bench.batch(make(0))
+        by_step["untracked"] = bench.step_seconds
         round_ = {"tracked": times.total, "untracked": untracked.total}
         bare_seconds = bench.bare(make(2))
         for other, by_hand in others.items():
@@ -147,6 +149,8 @@ def throughput(
             bare.append(bare_seconds)
             for variant, value in round_.items():
                 taken[variant].append(value)
+            for variant, spent in by_step.items():
+                steps[variant].append(spent)
     median = {variant: statistics.median(values) for variant, values in taken.items()}
     return {
         **{
@@ -158,6 +162,10 @@ def throughput(
         f"{name}.settle_seconds": statistics.median(settled),
         f"{name}.storage_overhead": overhead,
         f"{name}.seconds": taken,
+        f"{name}.step_seconds": {
+            variant: {step: statistics.median(one[step] for one in rounds_) for step in rounds_[0]}
+            for variant, rounds_ in steps.items()
+        },
     }
 
 
@@ -257,7 +265,7 @@ def table(results: dict[str, Any]) -> Table:
         elif key == "driver_cpu_seconds":
             for part, spent in value.items():
                 made.add_row(f"{key}: {part}", f"{sum(spent.values()):,.2f}")
-        elif not key.endswith(".seconds") and key != "measured":
+        elif not key.endswith(("seconds", "measured")):
             made.add_row(key, str(value))
     return made
 

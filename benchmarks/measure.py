@@ -64,6 +64,7 @@ class Bench:
         self._settings = settings
         self.database = database
         self.written: dict[str, int] = {}
+        self.step_seconds: dict[str, float] = {}  # of the last batch
 
     def batch(
         self, pipeline: Pipeline, before_settling: Callable[[Batch], object] = lambda batch: None
@@ -127,7 +128,8 @@ class Bench:
 
         def steps() -> None:
             opened.append(opening())
-            run_steps(self._job(pipeline), opened[0].batch_id, lambda name, result: None)
+            done = run_steps(self._job(pipeline), opened[0].batch_id, lambda name, result: None)
+            self.step_seconds = {step.name: step.seconds for step in done}
 
         steps_seconds = seconds(steps)
         batch = opened[0]
