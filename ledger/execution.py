@@ -28,6 +28,7 @@ from ledger.batch.step_runs import (
     open_run,
 )
 from ledger.core.connect_server import briefly
+from ledger.core.probes import reached
 from ledger.core.states import BatchStatus
 from ledger.errors import Failures, FencedError, NotReadyError
 from ledger.pipeline.steps import CombineStep, SinkStep, SourceStep, StateStep, Step
@@ -108,7 +109,9 @@ def settle_and_follow(
 ) -> Settlement:
     """Settle the batch if it can be decided at ``now``, then do what follows, in the order of
     ``FOLLOW_UPS``. What fails of it is raised once the rest is done."""
+    reached("before settlement")
     settlement = settle_once(job.database, batch_id, now=now)
+    reached("settled")
     assert settlement is not None
     if settlement.status is BatchStatus.SETTLED:
         _follow(job, batch_id, on_fenced, attempt)
@@ -299,6 +302,7 @@ def _living_state(
     """Execute a run of a state while its lease is renewed; one that raises ends at once."""
     from ledger.spark.steps.state import run_state
 
+    reached("run opened", step.name)
     outputs = [opened.run, *opened.sinks.values()]
     with ExitStack() as stack:
         stack.enter_context(heartbeat(job.database, opened.run.run_id, on_fenced or _cancel(job)))
@@ -324,6 +328,7 @@ def notify(job: "Job", batch_id: int) -> list[str]:
 
 def _living(job: "Job", run: OpenedRun, step: Step, on_fenced: Callable[[], None] | None) -> Record:
     """Execute a run while its lease is renewed; one that raises is ended."""
+    reached("run opened", step.name)
     with (
         heartbeat(job.database, run.run_id, on_fenced or _cancel(job)),
         private_output(job.folder(run)),
@@ -371,6 +376,7 @@ def _cancel(job: "Job") -> Callable[[], None]:
 
 def _end(job: "Job", run: OpenedRun, exc: BaseException) -> None:
     """Mark a run failed; one that was interrupted has only ended, and the next attempt goes on at its step."""
+    reached("before failure", run.stage)
     try:
         if isinstance(exc, KeyboardInterrupt):
             interrupt(job.database, run)

@@ -133,6 +133,12 @@ def _arguments() -> argparse.Namespace:
         "--attempt-number", type=int, help="drawn from the ledger when the task began"
     )
     parser.add_argument("--remote", metavar="sc://HOST:PORT", help="a Spark Connect server")
+    plain = [given for given in sys.argv[1:] if "{{" in given]
+    if plain:
+        parser.error(
+            f"expected arguments that Airflow has rendered, found {plain[0]}: the operator that runs this "
+            "must have application_args among its template_fields"
+        )
     return parser.parse_args()
 
 

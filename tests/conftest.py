@@ -80,6 +80,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def _set_aside(items: list[pytest.Item], often: frozenset[str]) -> None:
     """Mark all but those cases of a module that are to run often."""
+    collected.OFTEN.update(often)
     cases = {item.callspec.id: item for item in items if hasattr(item, "callspec")}
     for name, item in cases.items():
         if name not in often:

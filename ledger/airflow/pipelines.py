@@ -1,6 +1,6 @@
 """A pipeline as a DAG.
 
-Its run opens a batch, submits one Spark job per step, settles, and tells complete from incomplete.
+Its run opens a batch, submits a driver for each step or one for all, settles, and tells complete from incomplete.
 Everything that connects, or needs Java, is imported when a task runs.
 """
 
@@ -151,6 +151,10 @@ def _check_spark(
             raise DeclarationError(f"spark= of {dag}: {exc}") from None
         if operator is not None:
             raise DeclarationError(f"{dag} has spark= and operator=: expected one of them")
+    if operator is not None and not callable(operator):
+        raise DeclarationError(
+            f"operator= of {dag}: expected a function that makes a task, found {operator!r}"
+        )
     ignored = [f"{name}=" for name, given in submits.items() if given is not None]
     if ignored and (spark is not None or operator is not None):
         instead = "set on the server" if spark is not None else "give the operator"

@@ -18,7 +18,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 from ledger.airflow.permanent import fail_for_good, without_retry
 from ledger.batch import follow_ups
 from ledger.batch.following.base import FollowUp
-from ledger.errors import EXIT_PERMANENT, Failures, LedgerError
+from ledger.errors import EXIT_PERMANENT, DeclarationError, Failures, LedgerError
 from ledger.pipeline.pipeline import Pipeline
 from ledger.settings import Settings
 
@@ -218,13 +218,25 @@ def submitted(
     ``due``: skips it where there is nothing to do."""
     if due is not None:
         options["pre_execute"] = partial(due, target)
-    task = operator(
-        task_id=name,
-        name=f"{pipeline.name}.{name}",
-        application=application,
-        application_args=_arguments(target, ["--whole"] if whole else ["--step", name]),
+    arguments = {
+        "task_id": name,
+        "name": f"{pipeline.name}.{name}",
+        "application": application,
+        "application_args": _arguments(target, ["--whole"] if whole else ["--step", name]),
         **options,
-    )
+    }
+    try:
+        task = operator(**arguments)
+    except TypeError as exc:
+        raise DeclarationError(
+            f"operator= of the DAG of {pipeline.name!r} cannot make the task {name!r}: {exc}. Expected a "
+            f"function of {', '.join(arguments)}, and of what else an operator takes"
+        ) from exc
+    if not isinstance(task, BaseOperator) or task.label != name:
+        raise DeclarationError(
+            f"operator= of the DAG of {pipeline.name!r}: expected an operator with task_id {name!r}, found "
+            f"{task!r}: return the operator, made with the task_id that it is given"
+        )
     if isinstance(task, Connect | Submit):
         task.follows = whole or name in follow_ups.submitted()
     return task

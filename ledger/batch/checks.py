@@ -2,29 +2,21 @@
 
 The folder of the storage is made, and the embedded server started and migrated, if need be."""
 
-import os
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from ledger.core import columns as declared
-from ledger.core import path_templates
 from ledger.core.connect_server import require_server
 from ledger.core.java import require_java
 from ledger.core.run_request import Interval, RunKey
 from ledger.core.states import BatchStatus
-from ledger.errors import ConfigurationError, InputError, LedgerError, UnavailableError
+from ledger.errors import ConfigurationError, LedgerError, UnavailableError
 from ledger.pipeline.pipeline import Pipeline
 from ledger.pipeline.steps import SinkStep, SourceStep, StageStep
 from ledger.settings import Settings
-from ledger.sinks.postgres.sink import PostgresSink
-from ledger.sinks.registry import publisher_of
-from ledger.sources.files import listing
-from ledger.sources.files.source import FileSource
-from ledger.sources.table import connection as source_connection
-from ledger.sources.table.source import TableSource
+from ledger.sources.base import Source
 from ledger.storage.folders import LASTING, require_storage
 from ledger.store.connection import Database
 from ledger.store.queries import batches, claims
@@ -66,7 +58,10 @@ def examine(
         _finding("database", lambda: _database(settings)),
         *surroundings(settings, pipeline, interval, remote, java=java),
         *(
-            _finding(f"source {step.name}", partial(_source, settings, step, interval))
+            _finding(
+                f"source {step.name}",
+                partial(step.source.check, settings, step.name, interval),
+            )
             for step in pipeline.sources()
             if step.name not in excluding
         ),
@@ -88,7 +83,7 @@ def surroundings(
         *_spark(remote, java),
         _finding("storage", lambda: require_storage(settings)),
         *(
-            _finding(f"reference {name}", partial(_files, settings, name, source, interval))
+            _finding(f"reference {name}", partial(source.check, settings, name, interval))
             for name, source in references
         ),
         *(
@@ -184,54 +179,17 @@ def _database(settings: Settings) -> str:
         database.dispose()
 
 
-def _references(pipeline: Pipeline) -> dict[str, FileSource]:
-    found: dict[str, FileSource] = {}
+def _references(pipeline: Pipeline) -> dict[str, Source]:
+    found: dict[str, Source] = {}
     for step in (*pipeline.steps(), *pipeline.followers()):
         if not isinstance(step, SourceStep | SinkStep):
             found |= pipeline.references(step)
     return found
 
 
-def _source(settings: Settings, step: SourceStep, interval: Interval | None) -> str:
-    if isinstance(step.source, FileSource):
-        return _files(settings, step.name, step.source, interval)
-    if isinstance(step.source, TableSource):
-        return _table(step.source)
-    return f"{step.source.shown} is asked when it runs"
-
-
-def _files(settings: Settings, name: str, source: FileSource, interval: Interval | None) -> str:
-    if interval is None and path_templates.is_fixed(source.path):
-        path = source.path
-    elif interval is None:
-        return f"{source.path} depends on the run: give --interval-start and --interval-end to look for its files"
-    else:
-        path = path_templates.render(source.path, interval.start, interval.end, interval.params)
-    place = settings.data_path(path)
-    if source.incremental:
-        return f"{len(listing.list_files(place))} files match {place}"
-    return f"{len(listing.find_files(name, source, place))} files match {place}"
-
-
-def _table(source: TableSource) -> str:
-    names = declared.columns(source.schema) or {source.cursor: ""}
-    source.require_cursor(list(names))
-    with (
-        source_connection.connected(source) as connection,
-        source_connection.asking(connection),
-    ):
-        source_connection.find_table(connection, source, [*names, source.cursor])
-    return f"{source.shown} has columns {', '.join(names)}"
-
-
 def _sink(settings: Settings, pipeline: Pipeline, step: SinkStep) -> str:
-    publisher = publisher_of(settings, pipeline.name, step.name, step.sink)
-    publisher.look(_written(pipeline, step))
-    if isinstance(step.sink, PostgresSink):
-        return f"{step.sink.place} can be written to"
-    path = settings.output_path(step.sink.place)
-    _require_room(path)
-    return f"{path} can be written to"
+    step.sink.publisher(settings, pipeline.name, step.name).look(_written(pipeline, step))
+    return step.sink.check(settings)
 
 
 def _written(pipeline: Pipeline, step: SinkStep) -> Any:
@@ -247,15 +205,3 @@ def _written(pipeline: Pipeline, step: SinkStep) -> Any:
 
 def _steps(pipeline: Pipeline) -> list[Any]:
     return [*pipeline.steps(), *pipeline.followers(), *pipeline.states()]
-
-
-def _require_room(path: str) -> None:
-    """Raise unless the folder, or what is there of those above it, can be written to; makes none."""
-    if "://" in path:
-        return
-    place = next(one for one in (Path(path), *Path(path).parents) if one.exists())
-    if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
-        raise InputError(
-            f"{path} cannot be written to: {place} is {'closed to this user' if place.is_dir() else 'no folder'}. "
-            "Make it writable, or change the sink's path or ACKLEDGER_OUTPUT"
-        )

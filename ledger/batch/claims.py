@@ -8,28 +8,26 @@ them unclaimed. An abandoned batch gives everything back.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from functools import partial
 from typing import Any
 
 from sqlalchemy import Connection, Row
 
-from ledger.core import commands, path_templates
+from ledger.core import commands
+from ledger.core.run_request import Interval
 from ledger.core.states import BatchStatus
 from ledger.errors import BackPressureError, InputError, NotReadyError
 from ledger.pipeline.load import target_of
 from ledger.pipeline.pipeline import Pipeline
 from ledger.pipeline.steps import SourceStep
 from ledger.settings import Settings
-from ledger.sources.files import listing
-from ledger.sources.files.listing import FoundFile
-from ledger.sources.files.source import FileSource
-from ledger.sources.table import queries as source_tables
-from ledger.sources.table.queries import Range, Value
-from ledger.sources.table.source import TableSource
+from ledger.sources.base import Offer, Scope
+from ledger.sources.listing import FoundFile
 from ledger.store.connection import Database
 from ledger.store.queries import batches
 from ledger.store.queries import claims as queries
 from ledger.store.queries.batches import Batch
+
+Surveys = Mapping[str, Offer | None]  # what incremental sources offer, by name
 
 
 @dataclass(frozen=True)
@@ -44,14 +42,10 @@ class Opening:
     batch_id: int | None = None
     replaces: bool = False
 
-
-@dataclass(frozen=True)
-class Survey:
-    """What an incremental source offers: files that nobody had claimed, the oldest first, with the most
-    records that each of them may hold (None: not counted), or how far its cursor may be read."""
-
-    files: tuple[tuple[FoundFile, int | None], ...] = ()
-    bound: Value | None = None
+    @property
+    def interval(self) -> Interval:
+        """What the batch reads."""
+        return Interval(self.interval_start, self.interval_end, self.params)
 
 
 @dataclass(frozen=True)
@@ -75,23 +69,16 @@ class Claim:
         return row
 
 
-def survey(
-    database: Database, settings: Settings, pipeline: Pipeline, opening: Opening
-) -> dict[str, Survey]:
+def survey(database: Database, settings: Settings, pipeline: Pipeline, opening: Opening) -> Surveys:
     """Look at the incremental sources, which may take a while, before anything is locked."""
-    found = {}
-    for step in _sources(pipeline):
-        if isinstance(step.source, TableSource):
-            now = database.transact(batches.database_now)
-            found[step.name] = Survey(bound=source_tables.safe_bound(step.source, now))
-        elif isinstance(step.source, FileSource) and step.incremental:
-            files = listing.list_files(_path(settings, step, opening))
-            unknown = database.transact(
-                partial(_unclaimed, opening=opening, source=step.name, files=files)
-            )
-            new = listing.with_digests(unknown)
-            found[step.name] = Survey(files=_counted(new, step.source, pipeline.max_pending))
-    return found
+    interval, most = opening.interval, pipeline.max_pending
+    return {
+        step.name: step.source.look(
+            Scope(database, settings, pipeline.name, step.name, interval, most)
+        )
+        for step in _sources(pipeline)
+        if step.incremental
+    }
 
 
 def claim(
@@ -99,7 +86,7 @@ def claim(
     settings: Settings,
     pipeline: Pipeline,
     opening: Opening,
-    surveys: Mapping[str, Survey],
+    surveys: Surveys,
 ) -> list[Claim]:
     """What the batch takes of each source; nothing is written yet.
 
@@ -184,30 +171,12 @@ def first_gap(taken: Sequence[tuple[int, int]], count: int) -> tuple[int, int] |
     return (start, count) if start < count else None
 
 
-def next_range(claims: Sequence[Range]) -> tuple[Value | None, Value | None]:
-    """The first range (after, upto] of a cursor that ``claims`` leave free; upto None: it is open.
-
-    Claims follow each other, one begins where another ends; an abandoned one leaves a gap.
-    """
-    ends = dict(claims)
-    after: Value | None = None
-    while after in ends:
-        after = ends[after]
-    later = [low for low in ends if low is not None and (after is None or low > after)]  # type: ignore[operator]
-    return after, min(later, default=None)
-
-
 def _sources(pipeline: Pipeline) -> list[SourceStep]:
     return [step for step in pipeline.steps() if isinstance(step, SourceStep)]
 
 
 def _path(settings: Settings, step: SourceStep, opening: Opening) -> str:
-    if not isinstance(step.source, FileSource):
-        return step.source.shown
-    rendered = path_templates.render(
-        step.source.path, opening.interval_start, opening.interval_end, opening.params
-    )
-    return settings.data_path(rendered)
+    return step.source.path(settings, opening.interval)
 
 
 def _room(connection: Connection, pipeline: Pipeline, opening: Opening, source: str) -> int | None:
@@ -243,9 +212,9 @@ def _check_part(
     interval_owner: Row[Any],
 ) -> None:
     """Raise unless a batch may read on in what the holder of the interval left, or may have left."""
-    if (
-        pipeline.max_pending is None and not interval_owner.remainder
-    ) or interval_owner.params != dict(opening.params):
+    if (pipeline.max_pending is None and not interval_owner.rest) or interval_owner.params != dict(
+        opening.params
+    ):
         raise _taken(pipeline, opening, source, interval_owner)
     if interval_owner.status != BatchStatus.SETTLED:
         raise BackPressureError(
@@ -264,7 +233,7 @@ def _part(
     connection: Connection, step: SourceStep, path: str, room: int | None, interval_owner: Row[Any]
 ) -> Claim:
     """A part of what the batch that has the interval left; empty if it left nothing."""
-    count = (interval_owner.roots or 0) + (interval_owner.remainder or 0)
+    count = (interval_owner.roots or 0) + (interval_owner.rest or 0)
     gap = _gap(connection, interval_owner, step.name)
     start, end = gap or (count, count)
     quota = end - start if room is None else min(room, end - start)
@@ -275,10 +244,10 @@ def _part(
 
 def _gap(connection: Connection, snapshot: Row[Any], source: str) -> tuple[int, int] | None:
     """What nobody has claimed of a snapshot's rest. Only a settled batch reads its source no more."""
-    if not snapshot.remainder or snapshot.status != BatchStatus.SETTLED:
+    if not snapshot.rest or snapshot.status != BatchStatus.SETTLED:
         return None
     taken = [(0, snapshot.roots), *queries.claimed_rests(connection, snapshot.batch_id, source)]
-    return first_gap(taken, snapshot.roots + snapshot.remainder)
+    return first_gap(taken, snapshot.roots + snapshot.rest)
 
 
 def _taken(
@@ -298,106 +267,26 @@ def _incremental(
     step: SourceStep,
     path: str,
     room: int | None,
-    surveys: Mapping[str, Survey],
+    surveys: Surveys,
 ) -> Claim:
     """What was left of an earlier snapshot, else what is new."""
     for snapshot in queries.snapshots_with_rest(connection, opening.pipeline_id, step.name):
         if _gap(connection, snapshot, step.name) is not None:
             return _part(connection, step, path, room, snapshot)
-    if step.name not in surveys:
+    offer = surveys.get(step.name)
+    if offer is None:
         raise NotReadyError(
             f"source {step.name!r}: its batch was given up a moment ago and opens anew: run this again"
         )
-    found = surveys[step.name]
-    if isinstance(step.source, TableSource):
-        return _rows(connection, opening, step.name, step.source, path, room, found.bound)
+    taken = offer.take(connection, opening.pipeline_id, room)
     return Claim(
-        step.name, path, quota=room, files=_fitting(connection, opening, step.name, found, room)
-    )
-
-
-def _rows(
-    connection: Connection,
-    opening: Opening,
-    name: str,
-    source: TableSource,
-    path: str,
-    room: int | None,
-    bound: Value | None,
-) -> Claim:
-    claims = [
-        (
-            None if row.claimed_after is None else source_tables.from_text(row.claimed_after),
-            source_tables.from_text(row.claimed_upto),
-        )
-        for row in queries.cursor_claims(connection, opening.pipeline_id, name)
-    ]
-    after, end = next_range(claims)
-    upto = source_tables.reach(source, after, bound if end is None else end, room)
-    if upto is None and end is not None:  # nothing is left in the gap: close it
-        upto = end
-    if upto is None:
-        return Claim(name, path, quota=room)
-    return Claim(
-        name,
+        step.name,
         path,
         quota=room,
-        claimed_after=None if after is None else source_tables.to_text(after),
-        claimed_upto=source_tables.to_text(upto),
+        claimed_after=taken.after,
+        claimed_upto=taken.upto,
+        files=taken.files,
     )
-
-
-def _unclaimed(
-    connection: Connection, opening: Opening, source: str, files: Sequence[FoundFile]
-) -> list[FoundFile]:
-    """The files that no batch has claimed as they are now, the oldest first."""
-    known = queries.claimed_files(
-        connection, opening.pipeline, source, [file.path for file in files]
-    )
-    seen = {(row.path, row.bytes, row.modified_at) for row in known}
-    newest = {
-        row.path: row.digest for row in known
-    }  # content that comes back is new, touched or not
-    new = [
-        file
-        for file in files
-        if (file.path, file.bytes, file.modified_at) not in seen
-        and (file.digest is None or file.digest != newest.get(file.path))
-    ]
-    return sorted(new, key=lambda file: (file.modified_at, file.path))
-
-
-def _counted(
-    files: Sequence[FoundFile], source: FileSource, most: int | None
-) -> tuple[tuple[FoundFile, int | None], ...]:
-    """The files with the most records that each may hold; those beyond ``most`` are not looked at."""
-    counted: list[tuple[FoundFile, int | None]] = []
-    total = 0
-    for file in files:
-        known = most is not None and total <= most
-        records = listing.most_records(file, source.format) if known else None
-        total += records or 0
-        counted.append((file, records))
-    return tuple(counted)
-
-
-def _fitting(
-    connection: Connection, opening: Opening, source: str, found: Survey, room: int | None
-) -> tuple[FoundFile, ...]:
-    """As many of the new files as have room for all their records, at least one: what exceeds the quota
-    of it stays in its snapshot."""
-    records = dict(found.files)
-    new = _unclaimed(connection, opening, source, list(records))
-    if room is None:
-        return tuple(new)
-    taken: list[FoundFile] = []
-    for file in new:
-        most = records[file]
-        if taken and (most is None or most > room):
-            break
-        room -= most or 0
-        taken.append(file)
-    return tuple(taken)
 
 
 def _insert_files(connection: Connection, opening: Opening, batch_id: int, one: Claim) -> None:

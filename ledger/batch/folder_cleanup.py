@@ -10,6 +10,7 @@ from functools import partial
 
 from sqlalchemy import Connection
 
+from ledger.core.probes import reached
 from ledger.store.connection import Database
 from ledger.store.queries import batches
 from ledger.store.queries import dedup as queries
@@ -36,6 +37,7 @@ def _remove(connection: Connection, batch_id: int, path: str) -> bool:
     """Remove a folder under the lock of the batch that says so, which might open again; whether it did."""
     import fsspec
 
+    reached("before folder's removal", path)
     batches.lock_batch(connection, batch_id)
     if path not in [row.path for row in queries.replaced_folders(connection, batch_id)]:
         return False
@@ -44,5 +46,6 @@ def _remove(connection: Connection, batch_id: int, path: str) -> bool:
         raise FileNotFoundError("the sink's folder cannot be seen from here")
     if fs.exists(name):
         fs.rm(name, recursive=True)
+    reached("folder removed", path)
     queries.forget_replaced(connection, batch_id, path)
     return True

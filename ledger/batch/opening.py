@@ -7,7 +7,8 @@ from typing import Any
 from sqlalchemy import Connection
 
 from ledger.batch import claims, state_guards
-from ledger.batch.claims import Claim, Opening, Survey
+from ledger.batch.claims import Claim, Opening, Surveys
+from ledger.core.probes import reached
 from ledger.core.run_request import Interval, RunKey, Selection
 from ledger.core.states import BatchKind, BatchStatus, Guarantee
 from ledger.errors import InputError, NotReadyError
@@ -16,7 +17,6 @@ from ledger.pipeline.load import target_of
 from ledger.pipeline.pipeline import Pipeline
 from ledger.pipeline.steps import SinkStep, SourceStep
 from ledger.settings import Settings
-from ledger.sinks.parquet.sink import ParquetSink
 from ledger.store.connection import Database
 from ledger.store.queries import batches, dedup, partitions
 from ledger.store.queries import replays as replay_queries
@@ -43,7 +43,7 @@ def open_batch(
     given = guarantee or pipeline.guarantee or settings.guarantee
     pipeline.check_guarantee(given)
     found = database.transact(lambda c: batches.find_run(c, pipeline.name, key.dag_id, key.run_id))
-    surveys = {}
+    surveys: Surveys = {}
     if found is None or found.status is BatchStatus.ABANDONED:
         seen = found or interval
         surveys = claims.survey(database, settings, pipeline, _seen(pipeline, seen))
@@ -176,16 +176,17 @@ def _insert(
     batch_id = batches.insert_batch(connection, {**values, "kind": kind.value})
     claims.insert(connection, opening, batch_id, taken)
     partitions.open_partition(connection, batch_id)
+    reached("opening batch")
     return batches.get_batch(connection, batch_id)
 
 
 def _check_sinks(pipeline: Pipeline, guarantee: Guarantee) -> None:
-    """At least once a sink shows its rows before it is certain that the batch will settle."""
+    """At least once a sink publishes its rows before it is certain that the batch will settle."""
     for step in pipeline.steps():
         if (
             guarantee is Guarantee.AT_LEAST_ONCE
             and isinstance(step, SinkStep)
-            and not isinstance(step.sink, ParquetSink)
+            and step.sink.replaces_in_one_commit
         ):
             raise InputError(
                 f"sink {step.name!r} of pipeline {pipeline.name!r} would drop the rows of the old batch before the new "
@@ -238,7 +239,7 @@ def _reopened(
     pipeline: Pipeline,
     batch: Batch,
     moment: datetime,
-    surveys: Mapping[str, Survey],
+    surveys: Surveys,
 ) -> Batch:
     """A batch found again; an abandoned one claims anew and is open."""
     if batch.status is not BatchStatus.ABANDONED:
@@ -280,17 +281,14 @@ def _check_still_replaceable(connection: Connection, batch: Batch) -> None:
 
 
 def _check_replayable(
-    connection: Connection,
-    pipeline: Pipeline,
-    original_batch_id: int,
-    excluding_batch_id: int | None,
+    connection: Connection, pipeline: Pipeline, original_id: int, excluding_batch_id: int | None
 ) -> Batch:
-    """The original batch, if it can be replayed now by a batch, ``but`` if that is there already."""
-    original = batches.get_batch(connection, original_batch_id)
+    """The original, if it can be replayed now. ``excluding_batch_id``: the replay, once it exists."""
+    original = batches.get_batch(connection, original_id)
     _check_original(original, pipeline)
     _check_unit(original, pipeline)
-    _check_alone(connection, pipeline, original_batch_id, excluding_batch_id)
-    _check_kept(connection, original_batch_id)
+    _check_alone(connection, pipeline, original_id, excluding_batch_id)
+    _check_kept(connection, original_id)
     return original
 
 
@@ -331,16 +329,13 @@ def _check_original(original: Batch, pipeline: Pipeline) -> None:
 
 
 def _check_alone(
-    connection: Connection,
-    pipeline: Pipeline,
-    original_batch_id: int,
-    excluding_batch_id: int | None,
+    connection: Connection, pipeline: Pipeline, original_id: int, excluding_batch_id: int | None
 ) -> None:
     """Units are replayed entire: of two replays at once both might take parts of one."""
-    others = replay_queries.open_replays(connection, original_batch_id, excluding_batch_id)
+    others = replay_queries.open_replays(connection, original_id, excluding_batch_id)
     if others and pipeline.graph.unit is not None:
         raise NotReadyError(
-            f"batch {original_batch_id} is being replayed by batch {others[0]}, and behind a whole stage it is "
+            f"batch {original_id} is being replayed by batch {others[0]}, and behind a whole stage it is "
             "replayed by one at a time: let that one settle first"
         )
 
@@ -369,12 +364,12 @@ def _check_from_source(connection: Connection, replay: Batch, pipeline: Pipeline
     for name in replay_queries.claimed_sources(connection, replay.batch_id):
         step = pipeline.step(name)
         assert isinstance(step, SourceStep)
-        if step.hooks is not None or pipeline.graph.in_units(name):
-            why = "it keeps its own position" if step.hooks else "its records are replayed by unit"
+        if step.source.not_reread is not None:
+            why = step.source.not_reread
+        elif pipeline.graph.in_units(name):
+            why = "its records are replayed by unit"
         elif not step.key:
             why = "it has no key: declare it with key=(...), the columns that identify a record"
-        elif not step.rereads:
-            why = "a file that was fixed is a new one, which its next batch takes as a whole"
         else:
             continue
         instead = "To read its whole interval again: ackledger run --reprocess"
@@ -401,3 +396,4 @@ def _claim_messages(
             f"{'matches ' + str(dict(selection)) if selection else 'is left'} "
             "(those replaying, recovered, quarantined or not due yet are not taken)"
         )
+    reached("claiming messages")

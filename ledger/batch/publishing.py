@@ -14,12 +14,12 @@ from typing import Any
 from sqlalchemy import Connection, Row
 
 from ledger.core.commands import ANY_TARGET, CLEAR_WITHHOLD
+from ledger.core.probes import reached
 from ledger.errors import Failures, FencedError, LostFileError, NotReadyError, StageError
 from ledger.pipeline.pipeline import Pipeline
 from ledger.pipeline.steps import SinkStep
 from ledger.settings import Settings
 from ledger.sinks.base import Delivery, Publisher, require_staged
-from ledger.sinks.registry import publisher_of
 from ledger.storage.manifest import DataFile
 from ledger.store.connection import Database
 from ledger.store.queries import batches, publications, runs
@@ -73,7 +73,7 @@ def _is_lost(database: Database, settings: Settings, pipeline: Pipeline, row: Ro
     try:
         require_staged(delivery)
     except LostFileError:
-        return not publisher.shows(delivery)
+        return not publisher.has_published(delivery)
     return False
 
 
@@ -112,6 +112,7 @@ def publish(
         failed = {name: failed[name] for name in failed if name not in refused} | still
     for failure in failed.values():
         raise failure
+    reached("batch published")
     return done
 
 
@@ -161,21 +162,25 @@ def _publish(
         )
     publisher = _publisher(settings, pipeline, row.sink)
     delivery = _delivery(connection, publisher, locked)
+    reached("publishing", locked.sink)
     try:
         publisher.publish(delivery)
     except FencedError as exc:  # by the sink's own record something newer took its place, for good
         _log.warning("%s", exc)
         publications.set_replaced(connection, [locked.batch_id], locked.sink)
         return None
+    reached("published", locked.sink)
     publications.set_published(connection, locked.batch_id, locked.sink)
+    reached("recording publication", locked.sink)
     publications.set_replaced(connection, delivery.replaces, locked.sink)
+    reached("recording replacement", locked.sink)
     return Published(locked.batch_id, locked.sink, delivery.rows)
 
 
 def _publisher(settings: Settings, pipeline: Pipeline, name: str) -> Publisher:
     step = pipeline.step(name)
     assert isinstance(step, SinkStep)
-    return publisher_of(settings, pipeline.name, name, step.sink)
+    return step.sink.publisher(settings, pipeline.name, name)
 
 
 def _delivery(connection: Connection, publisher: Publisher, row: Row[Any]) -> Delivery:

@@ -134,7 +134,10 @@ def _cause(connection: Connection, batch: Batch) -> Sequence[str]:
         reason = _first_line(batch.held_reason)
         then = again()
         if batch.dag_id:
-            then = f"in {_airflow_run(batch)} clear the task of the fixed step and those downstream"
+            then = (
+                f"in {_airflow_run(batch)} clear the task of the fixed step (or `run`, if the DAG has one task a "
+                "batch) and those downstream"
+            )
         return [f"{reason}. Fix it, then {then}, or accept it: ackledger release {batch.batch_id}"]
     step = checkpoints.unfinished_step(connection, batch.batch_id)
     if step is None or step.kind in _FOLLOWING:

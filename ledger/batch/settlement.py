@@ -7,6 +7,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
+from ledger.core.probes import reached
 from ledger.core.states import BatchKind, BatchStatus, RunState, Settle
 from ledger.core.verdict import Action, Limits, StepFacts, Verdict, decide, hops
 from ledger.errors import IntegrityError, NotReadyError, TooManyFailedError
@@ -234,6 +235,7 @@ def _decide_roots(
         batches.supersede_family(connection, batch.replaces_batch_id, batch.batch_id)
         publications.supersede(connection, batch.batch_id)
     decide_publications(connection, batch, failed)
+    reached("settling")
     runs.forget_fails(connection, batch.batch_id)
     partitions.clear_partition(connection, batch.batch_id)
     return Settlement(batch.batch_id, BatchStatus.SETTLED, verdict.reason, True, roots, failed)

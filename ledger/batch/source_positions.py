@@ -14,6 +14,7 @@ from sqlalchemy import Connection
 
 from ledger.batch.state_runs import HeldByAnotherDriver, StepOutput, tell_acked
 from ledger.batch.step_runs import OpenedRun, commit_in
+from ledger.core.probes import reached
 from ledger.core.states import RunState
 from ledger.errors import FencedError, NotReadyError
 from ledger.pipeline.pipeline import Pipeline
@@ -105,8 +106,10 @@ def commit_read(
         checkpoints.insert(
             connection, batch.pipeline_id, run.stage, batch.batch_id, run.run_id, snapshot
         )
+        reached("inserting checkpoint", run.stage)
 
     database.transact(work)
+    reached("run committed", run.stage)
 
 
 def _overtaken(run: OpenedRun, other: Checkpoint) -> FencedError:

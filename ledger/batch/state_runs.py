@@ -15,6 +15,7 @@ from sqlalchemy import Connection
 
 from ledger.batch.recovery import waits_for
 from ledger.batch.step_runs import LEASE_SECONDS, Attempt, OpenedRun, Record, commit_in
+from ledger.core.probes import reached
 from ledger.core.stateful import Stateful
 from ledger.core.states import BatchStatus, RunState
 from ledger.errors import FencedError, NotReadyError
@@ -138,11 +139,15 @@ def commit_state(
         commit_in(connection, opened.run, made.record, files=made.files)
         stage, run_id = opened.run.stage, opened.run.run_id
         checkpoints.insert(connection, batch.pipeline_id, stage, batch.batch_id, run_id, snapshot)
+        reached("inserting checkpoint", stage)
         for name, sink in opened.sinks.items():
             commit_in(connection, sink, shown[name].record, files=shown[name].files)
             checkpoints.decide(connection, batch.pipeline_id, batch.batch_id, name, sink.run_id)
+            reached("deciding publication", name)
 
+    reached("before state's commit", opened.run.stage)
     database.transact(work)
+    reached("run committed", opened.run.stage)
 
 
 def _check_turn(connection: Connection, opened: StateRun) -> None:
@@ -198,6 +203,7 @@ def tell_acked(
     database: Database, pipeline: Pipeline, name: str, hooks: Stateful | None, due: Sequence[int]
 ) -> None:
     """Call ``ack_commit`` for these batches in order, up to one that raises, and note which it was called for."""
+    reached("before acks", name)
     for batch_id in due:
         try:
             if hooks is not None:
@@ -205,20 +211,27 @@ def tell_acked(
         except Exception as exc:  # of whatever the user's hook does: the state is committed
             _log.warning("ack_commit(%s) of %s is called again: %s", batch_id, name, exc)
             break
-        acked = partial(
-            checkpoints.set_acked, pipeline=pipeline.name, stage=name, batch_id=batch_id
+        reached("ack returned", name)
+        database.transact(
+            partial(_set_acked, pipeline=pipeline.name, stage=name, batch_id=batch_id)
         )
-        database.transact(acked)
+
+
+def _set_acked(connection: Connection, pipeline: str, stage: str, batch_id: int) -> None:
+    checkpoints.set_acked(connection, pipeline, stage, batch_id)
+    reached("recording ack", stage)
 
 
 def _remove(connection: Connection, run_id: int) -> None:
     """Remove the folder of a run, where its manifest says that its files are."""
     import fsspec
 
+    reached("before state's removal")
     folders = {row.path.rpartition("/")[0] for row in runs.files(connection, run_id)}
     for folder in folders:
         assert folder.endswith(f"/run={run_id}"), folder  # a run's own, nobody else writes there
         fs, name = fsspec.core.url_to_fs(folder)
         if fs.exists(name):
             fs.rm(name, recursive=True)
+    reached("state removed")
     checkpoints.set_removed(connection, run_id)

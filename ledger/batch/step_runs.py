@@ -11,6 +11,7 @@ from uuid import UUID, uuid4
 from sqlalchemy import Connection
 
 from ledger.core import verdict
+from ledger.core.probes import reached
 from ledger.core.states import BatchStatus, RunState
 from ledger.errors import FencedError, IntegrityError, LedgerError, NotReadyError
 from ledger.store.connection import Database
@@ -85,6 +86,7 @@ def open_run(database: Database, batch_id: int, stage: str, attempt: Attempt) ->
     Raises FencedError if a newer attempt exists, NotReadyError if the input is not committed or the
     batch is abandoned.
     """
+    reached("before run", stage)
     return database.transact(lambda c: _open_run(c, batch_id, stage, attempt))
 
 
@@ -209,6 +211,7 @@ def commit(
             before_commit(connection)
 
     database.transact(work)
+    reached("run committed", run.stage)
 
 
 def commit_in(
@@ -238,6 +241,7 @@ def commit_in(
     runs.insert_drops(connection, run.run_id, drops or {})
     if emitted is not None:
         runs.set_emitted(connection, batch.batch_id, run.stage, run.run_id, emitted)
+    reached("committing run", run.stage)
     return True
 
 

@@ -4,13 +4,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
-from posixpath import normpath
 from typing import Any
 
 from ledger.errors import DeclarationError, suggestion
 from ledger.pipeline.steps import CombineStep, SinkStep, SourceStep, StageStep, StateStep, Step
-from ledger.sinks.postgres.sink import PostgresSink
-from ledger.sources.files.source import FileSource
+from ledger.sinks.options import is_keyed
+from ledger.sources.base import Source
 
 
 @dataclass(frozen=True)
@@ -19,7 +18,7 @@ class Graph:
 
     name: str
     steps: Mapping[str, Step]
-    references: Mapping[str, FileSource]
+    references: Mapping[str, Source]
     max_pending: int | None = None
 
     def checked(self) -> tuple[Step, ...]:
@@ -76,7 +75,7 @@ class Graph:
                 raise DeclarationError(
                     f"{what} would make a total of each part of an interval, which max_pending cuts: leave out max_pending"
                 )
-            if not isinstance(step, SinkStep) or not isinstance(step.sink, PostgresSink):
+            if not isinstance(step, SinkStep) or not step.sink.replaces_intervals:
                 continue
             claiming = [
                 source
@@ -84,7 +83,7 @@ class Graph:
                 for found in [self.steps[source]]
                 if isinstance(found, SourceStep) and found.incremental
             ]
-            if step.sink.mode == "replace_interval" and claiming:
+            if claiming:
                 raise DeclarationError(
                     f"{what}: source {claiming[0]!r} is incremental, its batches have no interval of their own to replace: "
                     'expected mode="append" or "upsert"'
@@ -254,7 +253,11 @@ class Graph:
             raise DeclarationError(
                 f'{what} shows what {step.reads!r} makes, whole and once: expected dedup="none"'
             )
-        if isinstance(step, SinkStep) and not step.sink.keyed and step.sink.dedup != "none":
+        if (
+            isinstance(step, SinkStep)
+            and not is_keyed(step.sink.dedup)
+            and step.sink.dedup != "none"
+        ):
             raise DeclarationError(
                 f"{what} recognizes duplicates by their record, and its input is not tracked any more: "
                 'give Bloom a key, or dedup="none"'
@@ -264,16 +267,12 @@ class Graph:
         sinks = [step for step in self.steps.values() if isinstance(step, SinkStep)]
         owners: dict[str, str] = {}
         for step in sinks:
-            if isinstance(step.sink, PostgresSink):
-                place, what = f"{step.sink.url} {step.sink.table}", f"table {step.sink.table!r}"
-            else:
-                path = step.sink.path.rstrip("/")
-                place, what = path if "://" in path else normpath(path), f"path {step.sink.path!r}"
-            other = owners.setdefault(place, step.name)
+            other = owners.setdefault(step.sink.identity, step.name)
             if other != step.name:
                 raise DeclarationError(
-                    f"sinks {other!r} and {step.name!r} of pipeline {self.name!r} write to the same {what}: each batch "
-                    "has one place there, so give one of them another"
+                    f"sinks {other!r} and {step.name!r} of pipeline {self.name!r} write to the "
+                    f"same {step.sink.place}: each batch has one place there, so give one of them "
+                    "another"
                 )
 
     def _check_units(self) -> None:

@@ -34,9 +34,10 @@ from ledger.pipeline.steps import (
     warn_of_aggregates,
 )
 from ledger.pipeline.steps import whole as whole_step
-from ledger.sinks.registry import Sink
-from ledger.sources.files.source import FileSource
-from ledger.sources.registry import AnySource
+from ledger.sinks.base import Sink
+from ledger.sinks.registry import require_sink
+from ledger.sources.base import Source
+from ledger.sources.registry import AnySource, source_of
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -134,7 +135,7 @@ class Pipeline:
         self.auto_replay = auto_replay
         self.module: str = sys._getframe(1).f_globals.get("__name__", "__main__")
         self._steps: dict[str, Step] = {}
-        self._references: dict[str, FileSource] = {}
+        self._references: dict[str, Source] = {}
 
     def source(
         self,
@@ -146,7 +147,8 @@ class Pipeline:
         track: str | None = None,
         key: str | Sequence[str] = (),
     ) -> None:
-        """Declare a tracked source: files, a table, or a StatefulSource, whose hooks keep its position.
+        """Declare a tracked source: files, a table, a StatefulSource, whose hooks keep its position,
+        or an object of a class of your own that is registered.
 
         ``key``: the columns by which people know a record; kept with each failure, and how
         ``ackledger replay --from-source`` finds a record again in a file that was fixed.
@@ -161,15 +163,16 @@ class Pipeline:
         """
         self._add(source_step(name, source, on_ack, on_fail, track, key))
 
-    def reference(self, name: str, source: FileSource) -> None:
+    def reference(self, name: str, source: AnySource) -> None:
         """Declare a side input: not tracked, handed to stages that name it as a keyword."""
         self._free(checked_name("reference", name))
-        if not isinstance(source, FileSource) or source.incremental:
+        found = source_of(f"reference {name!r} of {self.name!r}", source)
+        if found.incremental:
             raise DeclarationError(
-                f"reference {name!r} of {self.name!r}: expected a FileSource that is not incremental: every batch "
-                "reads all of it"
+                f"reference {name!r} of {self.name!r}: expected a FileSource that is not incremental, "
+                f"or another source that every batch reads whole, found {source!r}"
             )
-        self._references[name] = source
+        self._references[name] = found
 
     def stage(
         self,
@@ -275,8 +278,10 @@ class Pipeline:
         self._add(hooks_step(name, stage, reads))
 
     def sink(self, name: str, sink: Sink, *, reads: str) -> None:
-        """Declare a sink."""
-        self._add(SinkStep(checked_name("sink", name), sink, one_input("sink", name, reads)))
+        """Declare a sink: a ``ParquetSink``, ``DeltaSink`` or ``PostgresSink``, or an object of
+        another kind; see ``ledger.sinks.base.Sink``."""
+        reading = one_input("sink", name, reads)
+        self._add(SinkStep(checked_name("sink", name), require_sink(name, sink), reading))
 
     def steps(self) -> tuple[Step, ...]:
         """The steps that lead to the settlement, every one behind its input. Raises DeclarationError if they
@@ -343,7 +348,7 @@ class Pipeline:
         """Whether an interval may be read by several batches, one after the other."""
         return self.max_pending is not None and not all(step.incremental for step in self.sources())
 
-    def references(self, step: StageStep | CombineStep | StateStep) -> dict[str, FileSource]:
+    def references(self, step: StageStep | CombineStep | StateStep) -> dict[str, Source]:
         """The side inputs that a stage names."""
         return {name: self._references[name] for name in step.references}
 

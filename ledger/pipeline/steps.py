@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from ledger.core.stateful import StatefulSource, StatefulStage
 from ledger.errors import DeclarationError, suggestion
-from ledger.sinks.registry import Sink
-from ledger.sources.files.source import FileSource
-from ledger.sources.registry import AnySource
-from ledger.sources.table.source import TableSource
+from ledger.sinks.base import Sink
+from ledger.sources.base import Source
+from ledger.sources.registry import AnySource, source_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -35,7 +34,7 @@ class SourceStep:
     """A tracked source: each of its records, or of those for which ``track`` holds, is a root."""
 
     name: str
-    source: AnySource
+    source: Source
     on_ack: Notice | None = None
     on_fail: Notice | None = None
     track: str | None = None
@@ -51,7 +50,7 @@ class SourceStep:
     @property
     def hooks(self) -> StatefulSource | None:
         """The object that keeps its position, if one does."""
-        return self.source if isinstance(self.source, StatefulSource) else None
+        return self.source.hooks
 
     @property
     def wants_notice(self) -> bool:
@@ -65,22 +64,17 @@ class SourceStep:
         made: dict[str, Any] = {"incremental": True} if self.incremental else {}
         if self.key:
             made |= {"key": list(self.key), "rereads": self.rereads}
-        if isinstance(self.source, FileSource):
-            made |= {"format": self.source.format, "sep": self.source.options.get("sep", ",")}
-            made |= {"multiline": True} if self.source.multiline else {}
-        return made
+        return made | dict(self.source.layout)
 
     @property
     def rereads(self) -> bool:
-        """Whether single records of it are read again by their key. Not of files that are taken once: one that
-        was fixed is another file, and the next batch takes all of it."""
-        taken_once = isinstance(self.source, FileSource) and self.source.incremental
-        return bool(self.key) and self.hooks is None and not taken_once
+        """Whether single records of it are read again by their key."""
+        return bool(self.key) and self.source.not_reread is None
 
     @property
     def incremental(self) -> bool:
         """Whether a batch takes what no other has taken, instead of an interval."""
-        return not isinstance(self.source, FileSource) or self.source.incremental
+        return self.source.incremental
 
 
 @dataclass(frozen=True)
@@ -180,20 +174,11 @@ def source_step(
     track: str | None,
     key: str | Sequence[str] = (),
 ) -> SourceStep:
-    if not isinstance(source, FileSource | TableSource | StatefulSource):
-        raise DeclarationError(
-            f"source {name!r}: expected a FileSource, a TableSource or an object of a subclass of StatefulSource, "
-            f"found {source!r}"
-        )
-    if isinstance(source, StatefulSource) and not getattr(source, "schema", None):
-        raise DeclarationError(
-            f"source {name!r}: expected an attribute schema of {type(source).__qualname__}, a StructType or a DDL "
-            "string: the columns of what read gives"
-        )
+    found = source_of(f"source {name!r}", source)
     columns = (key,) if isinstance(key, str) else tuple(key)
     if len(set(columns)) != len(columns):
         raise DeclarationError(f"source {name!r}: key names {', '.join(columns)}: none twice")
-    return SourceStep(checked_name("source", name), source, on_ack, on_fail, track, columns)
+    return SourceStep(checked_name("source", name), found, on_ack, on_fail, track, columns)
 
 
 def stage_step(

@@ -1,10 +1,17 @@
-"""What a sink is handed to make visible, and what every kind of sink must be able to do with it."""
+"""The public protocol of sinks: what a kind declares, what it is handed, and what it does with it.
 
+``Sink`` is the declaration that a pipeline names, ``Publisher`` what writes to it; docs/extending.md
+has a worked example.
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
 from ledger.core.commands import ANY_TARGET, CLEAR_WITHHOLD
+from ledger.settings import Settings
+from ledger.sinks.options import Dedup
 from ledger.storage.manifest import DataFile, Manifest, check_files
 
 if TYPE_CHECKING:
@@ -15,10 +22,11 @@ if TYPE_CHECKING:
 class Delivery:
     """The rows of one batch for one sink, staged as Parquet files.
 
-    ``sink``: ``<pipeline>.<sink>``, under which the sink's own record knows it. ``version``: the stage
-    run that staged the rows; a later run of the same batch has a greater one. ``interval_start``,
-    ``original_id``: which of two families is the newer; with ``interval_end``: which replace each other. ``folder``: where the files were staged;
-    ``files``: those that count. ``replaces``: batches whose rows go in the moment these come.
+    ``sink``: ``<pipeline>.<sink>``, under which the sink's own record knows it. ``version``: the
+    step run that staged the rows; a later run of the same batch has a greater one.
+    ``interval_start``, ``original_id``: which of two families is the newer; with ``interval_end``:
+    which replace each other. ``folder``: where the files were staged; ``files``: those that count.
+    ``replaces``: batches whose rows are removed in the moment these are published.
     """
 
     sink: str
@@ -45,8 +53,9 @@ def require_staged(delivery: Delivery) -> None:
 def stage_again(before: str = "") -> str:
     """What to do about a staged file that is lost; ``before``: what comes first."""
     return (
-        f"Of a settled batch {before}run ackledger publish {ANY_TARGET}, or in Airflow {CLEAR_WITHHOLD}: the rows are "
-        "staged anew from the sink's input. Of one that is not settled run the sink again"
+        f"Of a settled batch {before}run ackledger publish {ANY_TARGET}, or in Airflow "
+        f"{CLEAR_WITHHOLD}: the rows are staged anew from the sink's input. Of one that is not "
+        "settled run the sink again"
     )
 
 
@@ -69,42 +78,94 @@ class Rule:
 
 
 class Publisher(Protocol):
-    """One sink, as it is written to: staged files become visible in one moment, once.
+    """What writes to one sink: staged files become visible to readers in one moment, once."""
 
-    ``keeps_tracking``: whether staged files may carry the ledger's own columns (``_root``, ``_roots``,
-    ``_unit``) beside the user's, for the sink never shows them.
-    """
-
-    keeps_tracking: bool
+    @property
+    def keeps_tracking(self) -> bool:
+        """Whether staged files may carry the ledger's own columns (``_root``, ``_roots``, ``_unit``)
+        beside the user's: the sink never publishes them."""
 
     def look(self, schema: "pa.Schema | None") -> None:
-        """Raise as ``check`` does, as far as one can tell before there are rows: the sink is reachable, and what
-        is there takes rows of ``schema``. None: their columns are not known yet."""
+        """Raise as ``check`` does, as far as one can tell before there are rows: the sink is
+        reachable, and what is there takes rows of ``schema``. None: their columns are not known
+        yet."""
 
     def check(self, schema: "pa.Schema", *, by_row: bool = False) -> None:
         """Raise StageError, naming column, expected and found, unless rows of ``schema`` fit the
-        sink. Asked before anything is staged; it changes nothing. ``by_row``: ``rules`` and
-        ``refused`` are asked later, so what only some rows may break is left to them."""
+        sink. Asked before anything is staged; it changes nothing that readers see. ``by_row``:
+        ``rules`` and ``refused`` are asked later, so what only some rows may break is left to
+        them."""
 
     def rules(self, delivery: Delivery) -> tuple[Rule, ...]:
         """What each row of the delivery has to meet where the sink itself checks nothing. The
         caller evaluates all of them: from here the publish takes the delivery for checked against
         these."""
 
-    def refused(self, delivery: Delivery, siblings: tuple[str, ...] = ()) -> list[Refusal]:
+    def refused(self, delivery: Delivery, siblings: "Sequence[Sink]" = ()) -> list[Refusal]:
         """The rows of the delivery that the sink does not take as it is now, by position; it
-        changes nothing. ``siblings``: tables that other sinks of the pipeline fill with the same
-        batch."""
+        changes nothing. ``siblings``: the other sinks of the pipeline, which the same batch
+        fills."""
 
     def staging(self, batch_id: int, version: int) -> str:
         """The folder, absolute or a URL, in which a run stages its files: nobody else ever does."""
 
-    def shows(self, delivery: Delivery) -> bool:
-        """Whether the sink's own record says that it shows this version of the batch."""
+    def folder(self, batch_id: int) -> str | None:
+        """The folder that a batch's staged folder becomes by the publish, and that holds the batch
+        and nothing else; None if a publish leaves staged files where they are."""
+
+    def has_published(self, delivery: Delivery) -> bool:
+        """Whether this version of the batch is published, by the sink's own record."""
 
     def publish(self, delivery: Delivery) -> None:
-        """Show the delivery in one moment, and hide what it replaces in the same one.
+        """Publish the delivery in one moment, and remove what it replaces in the same one.
 
-        A no-op if the sink's own record says that this version of the batch is shown. An older version
-        is replaced; a newer one refuses this with FencedError. Whoever dies in it, the next call goes on.
+        A no-op if the sink's own record has this version of the batch. An older version is
+        replaced. Raises FencedError where a newer one is published, unless the place keeps no
+        versions; LostFileError where a staged file is gone. If it dies at any point, the next call
+        finishes what it began.
         """
+
+
+class Sink(Protocol):
+    """A kind of sink, as a pipeline declares it. It is made when a DAG file is read, so it imports
+    what it writes with when it is asked for its publisher, and connects to nothing.
+
+    ``dedup``: how it recognizes rows that it has delivered already; see ``SinkOptions``.
+    """
+
+    @property
+    def place(self) -> str:
+        """What it writes to, in words: ``path 'out'``, ``table 'reporting.departures'``."""
+
+    @property
+    def identity(self) -> str:
+        """Equal for two declarations that write to one place: a pipeline refuses the second."""
+
+    @property
+    def partition_by(self) -> tuple[str, ...]:
+        """Columns that make folders, ``<column>=<value>``, of what is staged."""
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """Columns of which the sink has one row each; empty: it adds rows."""
+
+    @property
+    def dedup(self) -> Dedup:
+        """See above."""
+
+    @property
+    def replaces_in_one_commit(self) -> bool:
+        """Whether a publish removes what it replaces in the same moment for every reader. Else what
+        a batch replaces at least once is removed after it is settled, by its publisher's
+        ``folder``."""
+
+    @property
+    def replaces_intervals(self) -> bool:
+        """Whether each batch replaces what others published of its interval."""
+
+    def check(self, settings: Settings) -> str:
+        """What was found of the place, in a sentence, before a batch is opened. Raises a LedgerError
+        if a run could not write there; it makes nothing. The publisher's ``look`` comes first."""
+
+    def publisher(self, settings: Settings, pipeline: str, name: str) -> Publisher:
+        """What writes to the sink ``name`` of ``pipeline``; connects to nothing."""

@@ -1,11 +1,16 @@
 """What sinks that are folders of files have in common."""
 
+import os
 from dataclasses import dataclass
+from pathlib import Path
+from posixpath import normpath
 
-from ledger.errors import DeclarationError
-from ledger.sinks.options import SinkOptions, names_of, require_different
+from ledger.errors import DeclarationError, InputError
+from ledger.settings import Settings
+from ledger.sinks.options import SinkOptions, names_of, require_dedup, require_different
 
-STAGING_FOLDER = "_staging"  # beside those of batches: what is not shown yet
+BATCH_FOLDER = "batch"  # in a folder of Parquet files: batch=<id>
+STAGING_FOLDER = "_staging"  # beside those of batches: what is not published yet
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,15 +20,32 @@ class _FileOptions(SinkOptions):
 
 @dataclass(frozen=True)
 class FolderSink(_FileOptions):
+    """A sink whose place is a folder, ``path``."""
+
     path: str
+    key = ()
+    replaces_intervals = False
 
     @property
     def place(self) -> str:
-        return self.path
+        """See ``Sink``."""
+        return f"path {self.path!r}"
+
+    @property
+    def identity(self) -> str:
+        """See ``Sink``: the path, however it is written."""
+        path = self.path.rstrip("/")
+        return path if "://" in path else normpath(path)
+
+    def check(self, settings: Settings) -> str:
+        """See ``Sink``."""
+        path = settings.output_path(self.path)
+        _require_room(path)
+        return f"{path} can be written to"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "partition_by", names_of(self.partition_by))
-        self.check_dedup()
+        require_dedup(self.path, self.dedup)
         require_different(f"partition_by of {self.path!r}", self.partition_by)
         for name in self.partition_by:
             if not name or name.startswith(("_", ".")) or "`" in name:
@@ -32,3 +54,17 @@ class FolderSink(_FileOptions):
                     "skip those that begin with _ or a dot, and SQL quotes names by backticks: "
                     "rename the column in the stage before the sink"
                 )
+
+
+def _require_room(path: str) -> None:
+    """Raise unless the folder, or the nearest one above that is there, can be written to; makes
+    none."""
+    if "://" in path:
+        return
+    place = next(one for one in (Path(path), *Path(path).parents) if one.exists())
+    if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
+        found = "closed to this user" if place.is_dir() else "no folder"
+        raise InputError(
+            f"{path} cannot be written to: {place} is {found}. "
+            "Make it writable, or change the sink's path or ACKLEDGER_OUTPUT"
+        )

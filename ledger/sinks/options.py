@@ -30,7 +30,8 @@ class Bloom:
             object.__setattr__(self, "key", tuple(self.key))
         if self.capacity < 1 or not 0 < self.error_rate < 1:
             raise DeclarationError(
-                f"Bloom needs capacity >= 1 and 0 < error_rate < 1, found {self.capacity} and {self.error_rate}"
+                "Bloom needs capacity >= 1 and 0 < error_rate < 1, found "
+                f"{self.capacity} and {self.error_rate}"
             )
         if self.window_batches is not None and (self.window_batches < 1 or not self.key):
             raise DeclarationError("Bloom's window_batches is at least 1 and needs a key")
@@ -41,26 +42,24 @@ Dedup = Literal["none", "exact"] | Bloom
 
 @dataclass(frozen=True, kw_only=True)
 class SinkOptions:
-    """What every sink takes. ``dedup``: ``none``, ``exact`` or ``Bloom(...)``: compare with what other batches
-    delivered. Of a pipeline that runs exactly once only a Bloom with a key has anything to do."""
+    """What every sink takes. ``dedup``: ``none``, ``exact`` or ``Bloom(...)``: compare with what
+    other batches delivered. Of a pipeline that runs exactly once only a Bloom with a key has
+    anything to do."""
 
     dedup: Dedup = "none"
 
-    @property
-    def keyed(self) -> bool:
-        """Whether duplicates are recognized by columns of the row."""
-        return isinstance(self.dedup, Bloom) and bool(self.dedup.key)
 
-    @property
-    def place(self) -> str:
-        """What it writes to, in words."""
-        raise NotImplementedError
+def is_keyed(dedup: Dedup) -> bool:
+    """Whether duplicates are recognized by columns of the row."""
+    return isinstance(dedup, Bloom) and bool(dedup.key)
 
-    def check_dedup(self) -> None:
-        if not isinstance(self.dedup, Bloom) and self.dedup not in ("none", "exact"):
-            raise DeclarationError(
-                f'dedup of {self.place!r}: expected "none", "exact" or Bloom(...), found {self.dedup!r}'
-            )
+
+def require_dedup(name: str, given: object) -> None:
+    """Raise DeclarationError, about the sink that writes to ``name``, unless it is a ``Dedup``."""
+    if not isinstance(given, Bloom) and given not in ("none", "exact"):
+        raise DeclarationError(
+            f'dedup of {name!r}: expected "none", "exact" or Bloom(...), found {given!r}'
+        )
 
 
 def require_different(what: str, names: tuple[str, ...]) -> None:

@@ -1,29 +1,56 @@
-"""The kinds of sources that a pipeline can declare, and what reads each."""
+"""The kinds of sources that a pipeline can declare."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from ledger.core.stateful import StatefulSource
+from ledger.errors import DeclarationError
+from ledger.sources.base import Source
+from ledger.sources.files.kind import Files
 from ledger.sources.files.source import FileSource
+from ledger.sources.stateful.kind import Stateful
+from ledger.sources.table.kind import Table
 from ledger.sources.table.source import TableSource
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+AnySource = FileSource | TableSource | StatefulSource | Source
+Declared = TypeVar("Declared", bound=type)
 
-    from ledger.sources.files.reader import FrameReader, Reader
-    from ledger.sources.table.reader import TableReader
-
-AnySource = FileSource | TableSource | StatefulSource
-
-
-def reader_of(spark: "SparkSession", source: AnySource) -> "AnyReader":
-    """The reader of a source."""
-    from ledger.sources.files.reader import FrameReader, Reader
-    from ledger.sources.table.reader import TableReader
-
-    if isinstance(source, StatefulSource):
-        return FrameReader(source)
-    return TableReader(spark, source) if isinstance(source, TableSource) else Reader(spark, source)
+_KINDS: dict[type, Callable[[Any], Source]] = {
+    FileSource: Files,
+    TableSource: Table,
+    StatefulSource: Stateful,
+}
 
 
-if TYPE_CHECKING:
-    AnyReader = Reader | TableReader | FrameReader
+def register(declared: Declared, kind: Callable[[Any], Source] | None = None) -> Declared:
+    """Let pipelines declare objects of a class, or of its subclasses, as sources; the class.
+
+    ``kind``: makes the ``Source`` of such an object; None: it is one itself, so that ``@register``
+    stands above the class.
+    """
+    _KINDS[declared] = kind or _itself
+    return declared
+
+
+def source_of(what: str, given: object) -> Source:
+    """The source that was declared. ``what``: what declares it, for messages.
+
+    Raises DeclarationError unless its class is registered and it has a schema.
+    """
+    kind = next((_KINDS[one] for one in type(given).__mro__ if one in _KINDS), None)
+    if kind is None:
+        known = ", ".join(sorted(one.__name__ for one in _KINDS if one is not StatefulSource))
+        raise DeclarationError(
+            f"{what}: expected {known} or an object of a subclass of StatefulSource, found "
+            f"{given!r}. A class of your own is registered with ledger.sources.registry.register"
+        )
+    if not getattr(given, "schema", None):
+        raise DeclarationError(
+            f"{what}: expected an attribute schema of {type(given).__qualname__}, a StructType or "
+            "a DDL string: the columns of its records"
+        )
+    return kind(given)
+
+
+def _itself(given: Source) -> Source:
+    return given

@@ -14,7 +14,6 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-import ledger
 from ledger.errors import (
     ConfigurationError,
     InputError,
@@ -26,7 +25,7 @@ from ledger.errors import (
 from ledger.settings import verbose
 
 _LONGEST = 500  # characters of what others said that are repeated
-_PACKAGE = f"{Path(ledger.__file__).parent}/"
+_PACKAGE = f"{Path(__file__).parents[1]}/"
 # Code that is nobody's own: its frames do not say where a user has to look.
 _FOREIGN = re.compile(
     r"/(?:site|dist)-packages/(?:pyspark|py4j|pyarrow|pandas|numpy|sqlalchemy|psycopg2|deltalake|fsspec|airflow|"

@@ -1,11 +1,13 @@
 """What every Spark step shares: where it writes, what it reads, and the witness of what it wrote."""
 
+from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass
 from io import StringIO
 from typing import Any
 from uuid import uuid4
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
@@ -16,7 +18,6 @@ from ledger.pipeline.pipeline import Pipeline
 from ledger.pipeline.steps import SinkStep
 from ledger.settings import Settings
 from ledger.sinks.base import Publisher
-from ledger.sinks.registry import publisher_of
 from ledger.spark.session import SPARK_ERRORS
 from ledger.storage.manifest import DataFile, Manifest
 from ledger.store.connection import Database
@@ -37,14 +38,36 @@ STORED = {
 }
 
 
+FEW_ROWS = 100_000  # folded in this process: no task, and no connection but the commit's
+
+# What a task runs in an executor: it folds and posts deltas, and tells what it has posted.
+PostingTask = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+def _unchanged(step: str, rows: DataFrame) -> DataFrame:
+    return rows
+
+
+def _as_it_is(task: PostingTask) -> PostingTask:
+    return task
+
+
 @dataclass(frozen=True)
 class Job:
-    """The surroundings of a step: session, ledger, settings and pipeline."""
+    """The surroundings of a step: session, ledger, settings and pipeline.
+
+    The others are for tests. ``few_rows``: of how many rows the deltas are posted by the driver, with
+    the commit, and not by the executors. ``on_read``: changes the rows that a step reads.
+    ``on_task``: changes the tasks that post.
+    """
 
     spark: SparkSession
     database: Database
     settings: Settings
     pipeline: Pipeline
+    few_rows: int = FEW_ROWS
+    on_read: Callable[[str, DataFrame], DataFrame] = _unchanged
+    on_task: Callable[[PostingTask], PostingTask] = _as_it_is
 
     def folder(self, run: OpenedRun) -> str:
         """Where a run writes: nobody else ever does."""
@@ -55,7 +78,7 @@ class Job:
 
     def publisher(self, step: SinkStep) -> Publisher:
         """How a sink is written to; connects to nothing."""
-        return publisher_of(self.settings, self.pipeline.name, step.name, step.sink)
+        return step.sink.publisher(self.settings, self.pipeline.name, step.name)
 
     def manifest(self, run_id: int) -> Manifest:
         """The files of a committed run."""

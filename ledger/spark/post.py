@@ -27,6 +27,7 @@ from sqlalchemy.exc import DBAPIError
 
 from ledger.batch.step_runs import OpenedRun
 from ledger.core.column_names import ANCHORS, CARRIED, DROPPED, FAILED, INPUT, PARENT, ROOT
+from ledger.core.probes import reached
 from ledger.deltas import posting
 from ledger.deltas.kernel import Deltas, Fails, united
 from ledger.deltas.portions import Folded, Output, Portion, Reading
@@ -35,11 +36,10 @@ from ledger.deltas.stored import FIRST, POSITION, SHARED, Seen
 from ledger.errors import FencedError, UnavailableError
 from ledger.spark.frames.inputs import read_stored
 from ledger.spark.frames.stored import with_position
-from ledger.spark.job import Job, Witness
+from ledger.spark.job import Job, PostingTask, Witness
 from ledger.spark.session import SPARK_ERRORS
 from ledger.storage.manifest import DataFile, Manifest
 
-FEW_ROWS = 100_000  # folded in this process: no task, and no connection but the commit's
 MOST_ROWS = 1 << 22  # of one file, or of an exchange, that a task folds in its memory
 READ_ROWS = 1 << 20  # that a task acks at a time
 BUCKETS = 1 << 20  # more than a portion can have
@@ -101,7 +101,7 @@ def fold(job: Job, run: OpenedRun, portions: Sequence[Portion | Read]) -> Outcom
     was decided and its partition is gone."""
     if not portions:
         return Outcome(run, Posted(), Seen(), 0, 0, {})
-    if sum(portion.size for portion in portions) <= FEW_ROWS:
+    if sum(portion.size for portion in portions) <= job.few_rows:
         folded = reduce(Folded.__add__, map(_fold_here, portions))
         return _outcome(run, folded, Posted.of(folded.deltas), folded.deltas)
     nothing = Outcome(run, Posted(), Seen(), 0, 0, {})
@@ -110,6 +110,7 @@ def fold(job: Job, run: OpenedRun, portions: Sequence[Portion | Read]) -> Outcom
         for place, portion in enumerate(portions)
         for outcome in _fold_there(job, run, portion, place * BUCKETS)
     ]
+    reached("deltas posted", run.stage)
     return reduce(Outcome.__add__, found, nothing)
 
 
@@ -130,7 +131,7 @@ def _fold_there(job: Job, run: OpenedRun, portion: Portion | Read, first: int) -
         return _exchanged(job, run, portion, first)
     tasks = _tasks(run, portion)
     work = partial(_fold_files, job.database.dsn, run.batch.batch_id, run.run_id, first, tasks)
-    return _collected(run, job.spark.range(0, len(tasks), 1, len(tasks)), work)
+    return _collected(job, run, job.spark.range(0, len(tasks), 1, len(tasks)), work)
 
 
 def _outcome(
@@ -244,7 +245,7 @@ def _by_rows(
 ) -> list[Outcome]:
     """Fold and post the rows of each partition by themselves, at ``most`` so many at a time."""
     to = (job.database.dsn, run.batch.batch_id, run.run_id)
-    return _collected(run, rows, partial(_fold_rows, *to, first, fold_table, most))
+    return _collected(job, run, rows, partial(_fold_rows, *to, first, fold_table, most))
 
 
 def _fold_rows(
@@ -286,13 +287,11 @@ def by_anchor(output: DataFrame) -> DataFrame:
     )
 
 
-def _collected(
-    run: OpenedRun, frame: DataFrame, work: Callable[..., Iterator[pa.RecordBatch]]
-) -> list[Outcome]:
+def _collected(job: Job, run: OpenedRun, frame: DataFrame, task: PostingTask) -> list[Outcome]:
     """What the tasks tell. The job is started once; Spark may run each task as often as it likes. The address of
     the ledger travels in the task's closure, never in an argument."""
     try:
-        rows = frame.mapInArrow(work, _TOLD).collect()
+        rows = frame.mapInArrow(job.on_task(task), _TOLD).collect()
     except SPARK_ERRORS as exc:
         refused = _refused(run, exc)
         if refused is None:

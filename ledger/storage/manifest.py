@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import fsspec
 import pyarrow.parquet as pq
 
+from ledger.core.probes import reached
 from ledger.errors import LostFileError
 
 _RUN_AGAIN = (
@@ -42,6 +43,7 @@ class Manifest:
 
 def take_manifest(folder: str) -> Manifest:
     """The Parquet files below ``folder``, sorted by path, with rows by their footers."""
+    reached("files written", folder)
     fs, root = fsspec.core.url_to_fs(folder)
     found = fs.find(root, detail=True) if fs.exists(root) else {}
     names = sorted(name for name in found if _is_data(name[len(root) :]))

@@ -11,7 +11,7 @@ from sqlalchemy.pool import NullPool
 
 from ledger.errors import ConfigurationError
 from ledger.settings import Settings
-from ledger.store import addresses, embedded
+from ledger.store import addresses
 from ledger.store.driver_errors import WRITER, Result, persist, translated
 from ledger.store.revisions import head, is_known
 
@@ -57,6 +57,8 @@ class Database:
         """The database of ``ACKLEDGER_DATABASE_URL``, else the embedded one, started if need be."""
         if settings.database_url is not None:
             return cls(settings.database_url, settings.reader_url)
+        from ledger.store import embedded
+
         return cls(embedded.start(settings.home), settings.reader_url)
 
     @property

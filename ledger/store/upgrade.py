@@ -12,7 +12,6 @@ from sqlalchemy import Connection
 
 from ledger.errors import ConfigurationError, UnavailableError
 from ledger.settings import Settings
-from ledger.store import embedded
 from ledger.store.connection import Database, require_server
 from ledger.store.driver_errors import translated
 from ledger.store.revisions import folder, head, is_known
@@ -59,6 +58,8 @@ def state_of(settings: Settings) -> DatabaseState:
     """The ledger's database as it is now; nothing is started or changed."""
     if settings.database_url is not None:
         return _state("given", Database(settings.database_url))
+    from ledger.store import embedded
+
     found = embedded.running(settings.home)
     if found is None:
         place = str(settings.home.expanduser().absolute() / "postgres")

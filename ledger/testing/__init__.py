@@ -1,12 +1,23 @@
 """Show in a test that a pipeline loses nothing: see ``ledger.testing.lab``."""
 
-from ledger.testing.faults import Crash, crash_at, duplicate_rows, lose_file, lose_rows
-from ledger.testing.lab import BatchResult, Failure, replay, resume, run_batch, sweep
+from ledger.testing.faults import (
+    POINTS,
+    Crash,
+    Fault,
+    crash_at,
+    duplicate_rows,
+    lose_file,
+    lose_rows,
+)
+from ledger.testing.lab import START, BatchResult, Failure, replay, resume, run_batch, sweep
 
 __all__ = [
+    "POINTS",
+    "START",
     "BatchResult",
     "Crash",
     "Failure",
+    "Fault",
     "crash_at",
     "duplicate_rows",
     "lose_file",

@@ -1,27 +1,27 @@
-"""What can go wrong in a run of ``ledger.testing``: rows lost or doubled, files gone, processes dead."""
+"""What can go wrong in a run of ``ledger.testing``: lost or doubled rows, lost files, dead processes."""
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from ledger.batch.step_runs import OpenedRun
 from ledger.core.column_names import ANCHOR, POSITION, ROOT, ROOTS
 from ledger.errors import DeclarationError, IntegrityError, suggestion
 from ledger.pipeline.pipeline import Pipeline
 from ledger.pipeline.steps import SinkStep, StageStep, Step
-from ledger.spark import post as folding
-from ledger.spark.frames import inputs, staging
 from ledger.spark.job import Job
-from ledger.spark.steps import sink, stage
-from ledger.spark.steps import source as emit
 
-POINTS = ("batch_opened", "output_written", "deltas_posted", "steps_committed")
+# The points of ``crash_at`` by the places of ``ledger.core.probes``.
+_PLACES = {
+    "batch_opened": "before run",
+    "output_written": "files written",
+    "deltas_posted": "deltas posted",
+    "steps_committed": "before settlement",
+}
+POINTS = tuple(_PLACES)
 
 
 class Crash(BaseException):
@@ -30,11 +30,16 @@ class Crash(BaseException):
 
 @dataclass(frozen=True)
 class Fault:
-    """Something that goes wrong in a run: ``wrap`` changes the pipeline, ``during`` the machinery. ``ends_with``:
-    errors by which the ledger notices it, and which end the run like a crash."""
+    """Something that goes wrong in a run.
+
+    ``wrap``: changes the pipeline. ``change``: makes the surroundings that the run has instead.
+    ``at``: called at each place of ``ledger.core.probes``. ``ends_with``: errors by which the ledger
+    notices the fault, and which end the run like a crash.
+    """
 
     wrap: Callable[[Pipeline], None] = lambda pipeline: None
-    during: Callable[[], Any] = ExitStack
+    change: Callable[[Job], Job] = lambda job: job
+    at: Callable[[str, str], None] = lambda place, of: None
     ends_with: tuple[type[Exception], ...] = ()
 
 
@@ -67,34 +72,22 @@ def duplicate_rows(step_name: str, *, fraction: float, seed: int = 0) -> Fault:
         if not _acks_by_reading(pipeline.step(step_name)):
             emitted.wrap(pipeline)
 
-    return Fault(wrap, reading.during)
+    return Fault(wrap, reading.change)
 
 
 def lose_file(step_name: str) -> Fault:
-    """A file that the step has written is gone before it is counted: the step fails, the result has its error, and
-    ``resume`` goes on."""
+    """A file that the step has written is lost before it is counted: the step fails, the result has its
+    error, and ``resume`` goes on."""
 
-    @contextmanager
-    def during() -> Iterator[None]:
-        def lossy(take: Callable[[str], Any]) -> Callable[[str], Any]:
-            def taken(folder: str) -> Any:
-                if f"/{step_name}/batch=" in folder or f"/{step_name}/_staging/" in folder:
-                    sorted(Path(folder).rglob("*.parquet"))[-1].unlink()
-                return take(folder)
-
-            return taken
-
-        with ExitStack() as stack:
-            for module in (emit, stage, staging):
-                stack.enter_context(
-                    patch.object(module, "take_manifest", lossy(module.take_manifest))
-                )
-            yield
+    def lose(place: str, folder: str) -> None:
+        own = f"/{step_name}/batch=" in folder or f"/{step_name}/_staging/" in folder
+        if place == "files written" and own:
+            sorted(Path(folder).rglob("*.parquet"))[-1].unlink()
 
     def known(pipeline: Pipeline) -> None:
         _check_tracked(pipeline, step_name)
 
-    return Fault(known, during, (IntegrityError,))
+    return Fault(known, at=lose, ends_with=(IntegrityError,))
 
 
 def crash_at(point: str) -> Fault:
@@ -103,32 +96,21 @@ def crash_at(point: str) -> Fault:
     """
     if point not in POINTS:
         raise DeclarationError(f"crash_at({point!r}){suggestion(point, POINTS)}")
-    targets = {
-        "batch_opened": ("ledger.testing.lab.run_steps", False),
-        "output_written": ("ledger.spark.steps.source.take_manifest", True),
-        "deltas_posted": ("ledger.spark.steps.source.fold", True),
-        "steps_committed": ("ledger.testing.lab.settle_and_follow", False),
-    }
-    target, afterwards = targets[point]
+    dead = False
 
-    @contextmanager
-    def during() -> Iterator[None]:
-        patched = patch(target)
-        original, _ = patched.get_original()
-
-        def die(*arguments: Any, **options: Any) -> None:
-            if afterwards:
-                original(*arguments, **options)
+    def die(place: str, of: str) -> None:
+        nonlocal dead
+        dead = dead or place == _PLACES[point]
+        if dead:  # it stays dead: nothing later is done either
             raise Crash(point)
 
-        with ExitStack() as stack:
-            stack.enter_context(patch(target, die))
-            stack.enter_context(patch("ledger.execution._end", lambda *arguments: None))
-            if point == "deltas_posted":  # few would be posted with the commit
-                stack.enter_context(patch.object(folding, "FEW_ROWS", -1))
-            yield
+    def change(job: Job) -> Job:
+        nonlocal dead
+        dead = False  # of this run
+        # A few deltas would be posted with the commit.
+        return replace(job, few_rows=-1) if point == "deltas_posted" else job
 
-    return Fault(during=during)
+    return Fault(change=change, at=die)
 
 
 def _share(seed: int, *identity: str) -> Any:
@@ -153,23 +135,15 @@ def _acks_by_reading(step: Step) -> bool:
 def _on_input(step_name: str, change: Callable[[DataFrame], DataFrame]) -> Fault:
     """Change what a step reads, if it acks each row that it reads."""
 
-    @contextmanager
-    def during() -> Iterator[None]:
+    def change_job(job: Job) -> Job:
+        def read(step: str, rows: DataFrame) -> DataFrame:
+            found = job.on_read(step, rows)
+            hit = step == step_name and _acks_by_reading(job.pipeline.step(step))
+            return change(found) if hit else found
 
-        def rows(job: Job, run: OpenedRun) -> DataFrame:
-            found = inputs.input_rows(job, run)
-            return change(found) if run.stage == step_name else found
+        return replace(job, on_read=read)
 
-        def frames(job: Job, run: OpenedRun) -> dict[str, DataFrame]:
-            found = inputs.input_frames(job, run)
-            if run.stage != step_name or not _acks_by_reading(job.pipeline.step(step_name)):
-                return found
-            return {name: change(frame) for name, frame in found.items()}
-
-        with patch.object(sink, "input_rows", rows), patch.object(stage, "input_frames", frames):
-            yield
-
-    return Fault(during=during)
+    return Fault(change=change_job)
 
 
 def _on_output(stage_name: str, change: Callable[[DataFrame], DataFrame]) -> Fault:

@@ -37,6 +37,7 @@ from pyspark.sql.types import StructField, StructType
 from ledger.batch.opening import open_batch, open_replay
 from ledger.batch.summary import RootCounts, summarize
 from ledger.batch.sweeper import sweep_once
+from ledger.core.probes import listening
 from ledger.core.run_request import Interval, RunKey, Selection
 from ledger.core.states import BatchStatus
 from ledger.errors import DeclarationError, suggestion
@@ -45,11 +46,11 @@ from ledger.pipeline.pipeline import Pipeline
 from ledger.pipeline.steps import SinkStep, SourceStep
 from ledger.settings import Settings
 from ledger.sinks.parquet.sink import ParquetSink
-from ledger.sinks.postgres.sink import PostgresSink
-from ledger.sources.files.reader import struct
+from ledger.sources.base import Source
 from ledger.sources.files.source import FileSource
 from ledger.sources.parsing import fitting
-from ledger.sources.registry import AnySource
+from ledger.sources.parsing.typed import struct
+from ledger.sources.registry import source_of
 from ledger.spark.job import Job
 from ledger.spark.session import build_session
 from ledger.store import embedded
@@ -57,20 +58,7 @@ from ledger.store.connection import Database
 from ledger.store.queries import reports
 from ledger.store.queries.batches import Batch, get_batch
 from ledger.store.upgrade import upgrade
-from ledger.testing.faults import (
-    POINTS,
-    Crash,
-    Fault,
-    crash_at,
-    duplicate_rows,
-    lose_file,
-    lose_rows,
-)
-
-__all__ = [
-    "POINTS", "START", "BatchResult", "Crash", "Failure", "Fault", "crash_at", "duplicate_rows", "lose_file",
-    "lose_rows", "replay", "resume", "run_batch", "sweep",
-]  # fmt: skip
+from ledger.testing.faults import Crash, Fault
 
 Rows = Sequence[Mapping[str, Any]] | DataFrame
 START = datetime(2000, 1, 1, tzinfo=UTC)
@@ -181,7 +169,7 @@ def sweep(result: BatchResult, *, now: datetime | None = None) -> BatchResult:
 
 
 def resume(result: BatchResult, *, now: datetime | None = None) -> BatchResult:
-    """Run all steps of a batch again that crashed, or was given no time, and settle it."""
+    """Go on with a batch that crashed, or was given no time, at its first step that is not committed; settle it."""
     lab = result.lab
     again = lambda job: job.database.transact(lambda c: get_batch(c, result.batch_id))  # noqa: E731
     return lab.run(result.made, again, (), now)
@@ -236,8 +224,12 @@ class _Lab:
             made._steps[step.name] = replace(step, source=rows)
         for last in steps:
             if isinstance(last, SinkStep):
-                parts = () if isinstance(last.sink, PostgresSink) else last.sink.partition_by
-                moved = ParquetSink(f"sinks/{last.name}", partition_by=parts, dedup=last.sink.dedup)
+                declared = last.sink
+                moved = ParquetSink(
+                    f"sinks/{last.name}",
+                    partition_by=declared.partition_by,
+                    dedup=declared.dedup,
+                )
                 made._steps[last.name] = replace(last, sink=moved)
         kept = before._references if before is not None and references is None else {}
         made._references = {
@@ -246,7 +238,7 @@ class _Lab:
         }
         return made
 
-    def _files(self, name: str, source: AnySource, rows: Rows) -> FileSource:
+    def _files(self, name: str, source: Source, rows: Rows) -> Source:
         """A source of files that hold the rows: two, or one if there are fewer than two rows."""
         schema = struct(source.schema)
         folder = self._folder / "sources" / f"{name}-{next(_numbers)}"
@@ -259,7 +251,8 @@ class _Lab:
             for number, part in enumerate((table[:half], table[half:])):
                 if part.num_rows or number:
                     pq.write_table(part, folder / f"{number}.parquet")
-        return FileSource(f"{folder}/*.parquet", schema=schema, format="parquet")
+        files = FileSource(f"{folder}/*.parquet", schema=schema, format="parquet")
+        return source_of(f"source {name!r}", files)
 
     def run(
         self,
@@ -274,10 +267,11 @@ class _Lab:
         batch, crashed, error = None, False, None
         expected = tuple(kind for fault in faults for kind in fault.ends_with)
         with ExitStack() as stack:
+            job = Job(self.spark, self.database, self.settings, hurt)
             for fault in faults:
                 fault.wrap(hurt)
-                stack.enter_context(fault.during())
-            job = Job(self.spark, self.database, self.settings, hurt)
+                job = fault.change(job)
+                stack.enter_context(listening(fault.at))
             batch = opening(job)
             try:
                 run_steps(job, batch.batch_id, lambda name, result: None)

@@ -166,7 +166,7 @@ def test_one_task_for_a_whole_batch():
     assert "--whole" in dag.get_task("run").application_args
 
 
-class HeldByAnotherDriver(BaseOperator):
+class Elsewhere(BaseOperator):
     """Runs a driver in another way."""
 
 
@@ -177,7 +177,7 @@ def test_spark_elsewhere(submit):
 
     def operator(*, task_id, name, application, application_args, **options):
         asked.append((task_id, name, Path(application).name, application_args[:2]))
-        return HeldByAnotherDriver(task_id=task_id, **options)
+        return Elsewhere(task_id=task_id, **options)
 
     made = Pipeline("elsewhere")
     made.source("a", FileSource("a", schema="n INT"))
@@ -187,7 +187,7 @@ def test_spark_elsewhere(submit):
     names = ["run"] if submit == "batch" else ["a", "b", "withhold"]
     given = ["--pipeline", target]
     assert asked == [(name, f"elsewhere.{name}", "run_step.py", given) for name in names]
-    assert all(isinstance(dag.get_task(name), HeldByAnotherDriver) for name in names)
+    assert all(isinstance(dag.get_task(name), Elsewhere) for name in names)
 
 
 def lambda_named(name):

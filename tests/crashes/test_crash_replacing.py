@@ -24,25 +24,11 @@ FIRST, ALL = orders.expected(mended=False), orders.expected(mended=True)
 NOTHING: orders.Rows = Counter()
 ONCE_OR_MORE = orders.Variant(guarantee="at_least_once", dedup="exact")
 MENDED = orders.Variant(mended=True)
-PARQUET = "ledger.sinks.parquet.publisher:ParquetPublisher"
-DELTA = "ledger.sinks.delta.publisher:DeltaPublisher"
-POSTGRES = "ledger.sinks.postgres.publisher:PostgresPublisher"
-PUBLISHERS = {"lake": PARQUET, "report": POSTGRES, "table": DELTA}
 BEFORE = {"lake": "priced", "report": "lake", "table": "report"}
 
 
 # One kill of these; ``make test-all`` has every one.
 OFTEN = frozenset(("table-shown-exactly",))
-
-
-@pytest.fixture(scope="module")
-def children() -> Iterator[Children]:
-    """Processes to be killed; nothing of them is left when the tests end, however they end."""
-    made = Children(spare=1)
-    try:
-        yield made
-    finally:
-        made.end_all()
 
 
 @pytest.fixture(scope="module")
@@ -68,22 +54,22 @@ at_least_once = pytest.mark.parametrize(
 
 @exactly_once
 @pytest.mark.parametrize(
-    ("target", "nth"),
+    ("place", "of"),
     [
-        (f"{PARQUET}._hide", 1),
-        (f"{PARQUET}._rename", 2),
-        (f"{PARQUET}.publish", 1),
-        ("ledger.store.queries.publications:set_replaced", 1),
-        (f"{POSTGRES}.publish", 1),
-        (f"{DELTA}.publish", 1),
+        ("folder hidden", ""),
+        ("folder renamed", ""),
+        ("published", "lake"),
+        ("recording replacement", "lake"),
+        ("published", "report"),
+        ("published", "table"),
     ],
     ids=["old-hidden", "new-renamed", "lake-shown", "lake-being-noted", "report-shown", "table-shown"],
 )  # fmt: skip
-def test_a_reprocess_that_dies_while_it_publishes(a_lab, children, target, nth):
+def test_a_reprocess_that_dies_while_it_publishes(a_lab, children, place, of):
     """The new rows stand in the place of the old ones, or a reader of folders sees neither for a moment; never both."""
     lab = a_lab
     lab.go_to(ANEW)
-    _kill(lab, children, spark=False, target=target, nth=nth, reprocess=True, variant=MENDED)
+    _kill(lab, children, place, of=of, spark=False, reprocess=True, variant=MENDED)
     for sink in orders.SINKS:
         seen = (FIRST, ALL, NOTHING) if sink == "lake" else (FIRST, ALL)
         assert lab.shown(sink) in seen, sink
@@ -98,14 +84,13 @@ def test_a_reprocess_that_dies_while_it_publishes(a_lab, children, target, nth):
 
 
 @at_least_once
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("place", ["publishing", "published"], ids=["before", "after"])
 @pytest.mark.parametrize("sink", orders.SINKS)
-def test_at_least_once_a_sink_that_dies_in_its_commit(a_lab, children, sink, when):
+def test_at_least_once_a_sink_that_dies_in_its_commit(a_lab, children, sink, place):
     """Run again, what the dead run showed gives way; with dedup="exact" the replay brings no row twice."""
     lab = a_lab
     lab.go_to(BEFORE[sink])
-    target = f"{PUBLISHERS[sink]}.publish"
-    _kill(lab, children, target=target, when=when, variant=lab.base)
+    _kill(lab, children, place, of=sink, variant=lab.base)
     _retry(lab, lab.base)
     _replay(lab)
     for name in orders.SINKS:
@@ -118,7 +103,7 @@ def test_at_least_once_a_sink_that_died_and_was_given_up(a_lab, children, sink):
     """Swept instead of run again, every record fails and is replayed: each row is there at least once."""
     lab = a_lab
     lab.go_to(BEFORE[sink])
-    _kill(lab, children, target=f"{PUBLISHERS[sink]}.publish", variant=lab.base)
+    _kill(lab, children, "published", of=sink, variant=lab.base)
     later = one(lab.ledger, "SELECT now() + interval '1 hour' AS later").later
     (settled,) = sweep_once(lab.ledger, now=later).settlements
     assert settled.failed == orders.COUNT
@@ -130,15 +115,12 @@ def test_at_least_once_a_sink_that_died_and_was_given_up(a_lab, children, sink):
 
 
 @pytest.mark.parametrize(
-    ("target", "when"),
-    [
-        ("ledger.batch.folder_cleanup:_remove", "before"),
-        ("ledger.store.queries.dedup:forget_replaced", "before"),
-    ],
+    "place",
+    ["before folder's removal", "folder removed"],
     ids=["before", "removed-and-not-noted"],
 )
 @at_least_once
-def test_folders_that_were_replaced_go_after_a_crash(a_lab, children, target, when):
+def test_folders_that_were_replaced_go_after_a_crash(a_lab, children, place):
     """A reprocess that died before, or while, it removed the old batch's folders is finished by the sweeper."""
     lab = a_lab
     lab.go_to("nothing")
@@ -146,7 +128,7 @@ def test_folders_that_were_replaced_go_after_a_crash(a_lab, children, target, wh
     _retry(lab, variant)
     orders.write(lab.folder, mended=True)
     mended = replace(variant, mended=True)
-    _kill(lab, children, target=target, when=when, reprocess=True, variant=mended)
+    _kill(lab, children, place, reprocess=True, variant=mended)
     sweep_once(lab.ledger)
     assert lab.shown("lake") == ALL
     _retry(lab, mended, reprocess=True)
@@ -160,11 +142,11 @@ def test_nothing_outlives_the_killed(children):
     assert children.left_behind == []
 
 
-def _kill(lab: Lab, children: Children, *, target: str, spark: bool = True, **more: object) -> None:
+def _kill(lab: Lab, children: Children, place: str, *, spark: bool = True, **more: object) -> None:
     lab.leave()
     child = children.take(spark=spark)
     try:
-        child.carry_out(lab.order(target, **more))
+        child.carry_out(lab.order(place, **more))
         lab.wait_for_rollback()
     finally:
         children.end(child)

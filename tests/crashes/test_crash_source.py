@@ -20,8 +20,6 @@ from tests.support.kept import NOTHING, Kept
 from tests.support.ledgers import age, rows
 
 FIRST, BOTH, ALL = (Counter(range(1, end)) for end in (4, 6, 7))
-EMIT, FEED = "ledger.spark.steps.source", "tests.support.feeds:Feed"
-CHECKPOINTS, SOURCE_STATE = "ledger.store.queries.checkpoints", "ledger.spark.steps.source_state"
 
 
 class FeedLab(Kept):
@@ -61,17 +59,6 @@ OFTEN = frozenset(("posted-retry",))
 
 
 @pytest.fixture(scope="module")
-def children() -> Iterator[Children]:
-    """Processes to be killed; nothing of them is left when the tests end, however they end."""
-    made = Children(spare=1)
-    try:
-        made.prepare()
-        yield made
-    finally:
-        made.end_all()
-
-
-@pytest.fixture(scope="module")
 def lab(spark, server_home) -> Iterator[FeedLab]:
     """The feed after its first batch."""
     folder = Path(tempfile.mkdtemp(prefix="ackledger-crash-"))
@@ -85,23 +72,23 @@ def lab(spark, server_home) -> Iterator[FeedLab]:
 
 @pytest.mark.parametrize("other_first", [False, True], ids=["retry", "another-batch-first"])
 @pytest.mark.parametrize(
-    ("target", "when"),
+    "place",
     [
-        ("ledger.batch.source_positions:position_of", "after"),
-        (f"{EMIT}:_write", "after"),
-        (f"{EMIT}:fold", "after"),
-        (f"{FEED}.commit", "after"),
-        (f"{CHECKPOINTS}:insert", "after"),
-        (f"{SOURCE_STATE}:commit_read", "after"),
+        "position taken",
+        "files written",
+        "deltas posted",
+        "snapshot taken",
+        "inserting checkpoint",
+        "run committed",
     ],
     ids=["opened", "read", "posted", "ticket-written", "in-its-commit", "committed"],
 )
-def test_a_killed_reader_is_gone_on_from(lab, children, target, when, other_first):
+def test_a_killed_reader_is_gone_on_from(lab, children, place, other_first):
     """Run again, or overtaken by the next batch, every record is shown once, and the position is behind it."""
     lab.go_to("first done")
-    _kill(lab, children, target, when)
+    _kill(lab, children, place)
     assert lab.shown() == FIRST
-    committed = target == f"{SOURCE_STATE}:commit_read"
+    committed = place == "run committed"
     feed = feeds.Feed(lab.folder)
     feed.add(6)
     for row in rows(lab.ledger, "SELECT batch_id FROM batch"):
@@ -117,14 +104,14 @@ def test_a_killed_reader_is_gone_on_from(lab, children, target, when, other_firs
 
 
 @pytest.mark.parametrize(
-    ("target", "when"),
-    [(f"{FEED}.ack_commit", "before"), (f"{FEED}.ack_commit", "after"), (f"{CHECKPOINTS}:set_acked", "after")],
+    "place",
+    ["before acks", "ack returned", "recording ack"],
     ids=["before-ack_commit", "after-ack_commit", "being-noted"],
-)  # fmt: skip
-def test_a_killed_ack_comes_again(lab, children, target, when):
+)
+def test_a_killed_ack_comes_again(lab, children, place):
     """What the source forgets it forgets late or twice; nothing that is still to be read."""
     lab.go_to("first done")
-    _kill(lab, children, target, when)
+    _kill(lab, children, place)
     assert lab.shown() == BOTH
     feeds.Feed(lab.folder).add(6)
     lab.run(2)
@@ -137,11 +124,11 @@ def test_nothing_outlives_the_killed(children):
     assert children.left_behind == []
 
 
-def _kill(lab: FeedLab, children: Children, target: str, when: str) -> None:
+def _kill(lab: FeedLab, children: Children, place: str) -> None:
     lab.leave()
     child = children.take(spark=True)
     try:
-        child.carry_out(lab.order(target, when=when, state=feeds.FEED))
+        child.carry_out(lab.order(place, state=feeds.FEED))
         lab.wait_for_rollback()
     finally:
         children.end(child)

@@ -39,8 +39,8 @@ class Case:
     form: str
     name: str
     stop: str
-    target: str
-    when: str = "after"
+    place: str
+    nth: int = 1
     spark: bool = True
     swept: bool = False
 
@@ -50,76 +50,50 @@ class Case:
 
 
 def dry(*arguments, **options):
-    """A case whose process needs no Spark: what is committed is shown and let go of without."""
+    """A case whose process needs no Spark: what is committed is published, and removed, without."""
     return Case(*arguments, spark=False, **options)
-
-
-STATE, CHECKPOINTS, RUNS = (
-    "ledger.spark.steps.state",
-    "ledger.store.queries.checkpoints",
-    "ledger.batch.state_runs",
-)
-DELTA, BOOK = "ledger.sinks.delta.publisher:DeltaPublisher", "tests.support.accounts:Book"
 
 
 def in_both_forms(form):
     """The arrows at which the forms may differ."""
     return [
-        Case(form, "rows written", "settled", f"{STATE}:take_manifest"),
-        Case(form, "sink staged", "settled", f"{STATE}:stage_rows"),
-        Case(form, "before its commit", "settled", f"{STATE}:commit_state", "before", swept=True),
-        Case(form, "in its commit", "settled", f"{CHECKPOINTS}:insert"),
-        Case(form, "committed", "settled", f"{STATE}:commit_state"),
-        dry(form, "shown", "committed", f"{DELTA}.publish"),
-        dry(
-            form,
-            "being noted as shown",
-            "committed",
-            "ledger.store.queries.publications:set_published",
-        ),
-        dry(form, "being noted as acked", "replay shown", f"{CHECKPOINTS}:set_acked"),
-        Case(form, "replay written", "replay settled", f"{STATE}:take_manifest", swept=True),
-        Case(form, "replay committed", "replay settled", f"{STATE}:commit_state"),
+        Case(form, "rows written", "settled", "files written"),
+        Case(form, "sink staged", "settled", "files written", nth=2),
+        Case(form, "before its commit", "settled", "before state's commit", swept=True),
+        Case(form, "in its commit", "settled", "inserting checkpoint"),
+        Case(form, "committed", "settled", "run committed"),
+        dry(form, "shown", "committed", "published"),
+        dry(form, "being noted as shown", "committed", "recording publication"),
+        dry(form, "being noted as acked", "replay shown", "recording ack"),
+        Case(form, "replay written", "replay settled", "files written", swept=True),
+        Case(form, "replay committed", "replay settled", "run committed"),
     ]
 
 
 CASES = [
-    Case(FUNCTION, "opened", "settled", f"{RUNS}:open_next"),
-    Case(FUNCTION, "rows taken", "settled", f"{STATE}:acked_rows_of_batch", swept=True),
-    Case(FUNCTION, "before its rows are written", "settled", f"{STATE}:_stored", "before"),
+    Case(FUNCTION, "opened", "settled", "run opened"),
+    Case(FUNCTION, "rows taken", "settled", "batch read", swept=True),
+    Case(FUNCTION, "before its rows are written", "settled", "before state's rows"),
     *in_both_forms(FUNCTION),
-    Case(FUNCTION, "sink decided in its commit", "settled", f"{CHECKPOINTS}:decide"),
-    Case(FUNCTION, "committed, swept", "settled", f"{STATE}:commit_state", swept=True),
-    dry(FUNCTION, "before it is shown", "committed", f"{DELTA}.publish", "before"),
-    dry(FUNCTION, "shown, swept", "committed", f"{DELTA}.publish", swept=True),
-    dry(FUNCTION, "before its ack", "shown", f"{RUNS}:acknowledge", "before"),
-    dry(FUNCTION, "before old files go", "shown", f"{RUNS}:_remove", "before"),
-    dry(FUNCTION, "old files gone and not noted", "shown", f"{CHECKPOINTS}:set_removed", "before"),
+    Case(FUNCTION, "sink decided in its commit", "settled", "deciding publication"),
+    Case(FUNCTION, "committed, swept", "settled", "run committed", swept=True),
+    dry(FUNCTION, "before it is shown", "committed", "publishing"),
+    dry(FUNCTION, "shown, swept", "committed", "published", swept=True),
+    dry(FUNCTION, "before its ack", "shown", "before acks"),
+    dry(FUNCTION, "before old files go", "shown", "before state's removal"),
+    dry(FUNCTION, "old files gone and not noted", "shown", "state removed"),
     *in_both_forms(FILES),
-    Case(FILES, "batch finished", "settled", f"{BOOK}.finish_batch"),
-    Case(FILES, "before its page is written", "settled", f"{BOOK}.commit", "before"),
-    Case(FILES, "page written", "settled", f"{BOOK}._write", swept=True),
-    dry(FILES, "before old pages go", "replay shown", f"{BOOK}.ack_commit", "before"),
-    dry(FILES, "old pages gone", "replay shown", f"{BOOK}._forget"),
-    dry(
-        FILES, "old pages gone and not noted", "replay shown", f"{CHECKPOINTS}:set_acked", "before"
-    ),
+    Case(FILES, "batch finished", "settled", "batch finished"),
+    Case(FILES, "before its page is written", "settled", "before snapshot"),
+    Case(FILES, "page written", "settled", "snapshot taken", swept=True),
+    dry(FILES, "before old pages go", "replay shown", "before acks"),
+    dry(FILES, "old pages gone", "replay shown", "ack returned"),
+    dry(FILES, "old pages gone and not noted", "replay shown", "ack returned", nth=2),
 ]
 
 
 # The state's own commit and what follows it; ``make test-all`` has every kill.
 OFTEN = frozenset(("function-in-its-commit", "function-being-noted-as-acked"))
-
-
-@pytest.fixture(scope="module")
-def children() -> Iterator[Children]:
-    """Processes to be killed; nothing of them is left when the tests end, however they end."""
-    made = Children(spare=1)
-    try:
-        made.prepare()
-        yield made
-    finally:
-        made.end_all()
 
 
 @pytest.fixture(scope="module")
@@ -165,7 +139,7 @@ def test_a_killed_process_is_gone_on_from(lab, children, case):
 def test_a_retry_that_comes_before_the_lease_has_lapsed_waits(lab, children, monkeypatch):
     """Nobody can tell a killed driver from a slow one, so it is left alone as long as it may live."""
     lab.go_to("settled")
-    _kill(lab, children, Case(lab.form, "", "settled", f"{STATE}:take_manifest"))
+    _kill(lab, children, Case(lab.form, "", "settled", "files written"))
     with monkeypatch.context() as patched:
         patched.setattr(running, "STATE_WAIT_SECONDS", 0.0)
         assert advance_states(lab.job(), 2) == []
@@ -184,7 +158,7 @@ def _kill(lab: StateLab, children: Children, case: Case) -> None:
     lab.leave()
     child = children.take(spark=case.spark)
     try:
-        child.carry_out(lab.order(case.target, when=case.when, state=case.form))
+        child.carry_out(lab.order(case.place, nth=case.nth, state=case.form))
         lab.wait_for_rollback()
     finally:
         children.end(child)

@@ -14,8 +14,10 @@ from ledger.execution import StepResult, run_step, settle_and_follow
 from ledger.pipeline.pipeline import Pipeline
 from ledger.settings import Settings
 from ledger.spark.job import Job
+from ledger.store import embedded
 from ledger.store.connection import Database
 from ledger.store.queries.batches import Batch
+from tests.support.warehouse import Warehouse
 
 START, END = datetime(2013, 1, 1, tzinfo=UTC), datetime(2013, 2, 1, tzinfo=UTC)
 
@@ -59,6 +61,20 @@ class Runner:
 def runner(spark, database: Database, settings: Settings) -> Callable[[Pipeline], Runner]:
     """A runner for a pipeline."""
     return lambda pipeline: Runner(Job(spark, database, settings, pipeline))
+
+
+@pytest.fixture(scope="module")
+def warehouse_url(server_home: Path) -> str:
+    """The URL of a database that sinks write to."""
+    return embedded.ensure_database(embedded.start(server_home), "warehouse")
+
+
+@pytest.fixture
+def warehouse(warehouse_url: str, tmp_path: Path) -> Warehouse:
+    """An empty target database."""
+    made = Warehouse(warehouse_url, tmp_path)
+    made.do("DROP SCHEMA public CASCADE", "CREATE SCHEMA public")
+    return made
 
 
 @pytest.fixture

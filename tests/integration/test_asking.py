@@ -15,8 +15,8 @@ from ledger.errors import ConfigurationError, InputError, LedgerError, Unavailab
 from ledger.store import connection as connections
 from ledger.store.connection import Database
 from ledger.store.queries import asking
-from ledger.store.tables import metadata
 from tests.support.ledgers import pipeline, whole_batch
+from tests.support.schema import TABLES
 
 # {file}: a file that must not appear.
 SEVERAL = [
@@ -157,7 +157,7 @@ def content(database):
     """Everything that the ledger holds, and what else there is in its database."""
     counts = " UNION ALL ".join(
         f"SELECT '{name}', count(*), md5(string_agg(t::text, ',' ORDER BY t::text)) FROM {name} t"
-        for name in metadata.tables
+        for name in TABLES
     )
     others = (
         "SELECT relname FROM pg_class WHERE relname !~ '^pg_toast'",

@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 from ledger import FileSource, ParquetSink, Pipeline
 from ledger.core.states import BatchStatus
 from ledger.errors import DeclarationError, InputError
+from ledger.sources import listing
 from ledger.spark import failures
 from ledger.spark.steps import source as emit
 from tests.support.ledgers import one, rows
@@ -182,14 +183,14 @@ def test_unreadable_file_fails_the_batch(runner, tmp_path):
 def test_file_that_vanishes_after_listing(runner, tmp_path, monkeypatch):
     """A file that vanishes between listing and reading fails the batch with its path."""
     write(tmp_path, "a.csv", b"n,name,price\n1,a,2\n")
-    found = emit.find_files
+    found = listing.find_files
 
-    def list_and_lose(*arguments):
-        paths = found(*arguments)
+    def list_and_lose(*arguments, **options):
+        paths = found(*arguments, **options)
         (tmp_path / "in" / "a.csv").unlink()
         return paths
 
-    monkeypatch.setattr(emit, "find_files", list_and_lose)
+    monkeypatch.setattr(listing, "find_files", list_and_lose)
     run = runner(copying())
     with pytest.raises(InputError, match=r"a\.csv"):
         run.step(run.open(), "records")
@@ -295,14 +296,14 @@ def test_empty_reason_is_a_reason(runner, tmp_path):
 def test_json_file_that_vanishes_after_listing(runner, tmp_path, monkeypatch):
     """A file without a header to check, gone before Spark plans, fails the batch with its path."""
     write(tmp_path, "a.json", b'{"n": 1}\n')
-    found = emit.find_files
+    found = listing.find_files
 
-    def list_and_lose(*arguments):
-        paths = found(*arguments)
+    def list_and_lose(*arguments, **options):
+        paths = found(*arguments, **options)
         (tmp_path / "in" / "a.json").unlink()
         return paths
 
-    monkeypatch.setattr(emit, "find_files", list_and_lose)
+    monkeypatch.setattr(listing, "find_files", list_and_lose)
     run = runner(copying(format="json"))
     with pytest.raises(InputError, match=r"a\.json"):
         run.step(run.open(), "records")

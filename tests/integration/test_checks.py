@@ -33,6 +33,7 @@ from ledger.core.run_request import Interval, RunKey, Selection
 from ledger.core.states import BatchStatus
 from ledger.errors import ConfigurationError, InputError, StageError, UnavailableError
 from ledger.pipeline import load as loading
+from ledger.sources import listing
 from ledger.storage import folders as storage
 from ledger.store import embedded
 from tests.integration.conftest import END, START
@@ -309,7 +310,7 @@ def test_what_may_pass_is_tried_again(raised, kind, settings, migrated, monkeypa
         raise raised
 
     with monkeypatch.context() as patch:
-        patch.setattr(checks.listing, "find_files", broken)
+        patch.setattr(listing, "find_files", broken)
         found = {one.subject: one.error for one in examine(settings, made, None)}
     assert type(found["source letters"]) is kind
     assert str(raised) in str(found["source letters"])
@@ -333,7 +334,7 @@ def test_the_dag_looks_before_it_opens(environment, database, tmp_path):
     assert airflow_pipelines._opened(made, RunKey("letters", "manual"), run, None).batch_id == 1
 
 
-class HeldByAnotherDriver(BaseOperator):
+class Elsewhere(BaseOperator):
     """Runs a driver where this machine's Java does not matter."""
 
     def __init__(self, *, name, application, application_args, **options):
@@ -364,7 +365,7 @@ def test_the_dag_looks_for_what_its_drivers_need(environment, database, monkeypa
     for run_id, conf in (("again", {"replay_of": first.batch_id}), ("more", day)):
         with pytest.raises(PermanentFailure, match="Spark needs Java"):
             opened(run_id, conf)
-        assert opened(run_id, conf, operator=HeldByAnotherDriver) > first.batch_id
+        assert opened(run_id, conf, operator=Elsewhere) > first.batch_id
 
 
 def test_the_command(settings, database, server_home, monkeypatch, tmp_path):

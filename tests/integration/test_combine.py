@@ -1,6 +1,5 @@
 """Combines: totals over all acked rows of a batch and its replays, shown once, whole."""
 
-from collections import Counter
 from datetime import UTC, datetime
 
 import pytest
@@ -20,44 +19,7 @@ from ledger.execution import combine, publish_settled
 from ledger.store.queries import combines, publications
 from tests.integration.conftest import END, START
 from tests.support.ledgers import one, rows
-
-FLIGHTS = "flight INT, carrier STRING, delay INT"
-FLOWN = [{"flight": n, "carrier": "AA" if n % 3 else "UA", "delay": n} for n in range(30)]
-
-
-def totals(lose=(), fail=(), guarantee="exactly_once", partial=False, **options) -> Pipeline:
-    """flights -> checked, which may lose or fail some -> the flights, and a total per carrier."""
-    made = Pipeline("totals", guarantee=guarantee, **{"max_replays": 2, **options})
-    made.source("flights", FileSource("flights.csv", schema=FLIGHTS))
-
-    @made.stage(reads="flights")
-    def checked(flights):
-        bad = F.col("flight").isin([-1, *fail])
-        kept = flights.where(~F.col("flight").isin([-1, *lose]))
-        return kept.withColumn("_failed", F.when(bad, "implausible"))
-
-    @made.combine(reads="checked", partial=partial)
-    def per_carrier(checked):
-        return checked.groupBy("carrier").agg(
-            F.count("*").alias("n"), F.sum("delay").alias("delay")
-        )
-
-    made.sink("departures", ParquetSink("departures"), reads="checked")
-    made.sink("daily", ParquetSink("daily"), reads="per_carrier")
-    return made
-
-
-def oracle(without=()):
-    left = [row for row in FLOWN if row["flight"] not in without]
-    found = Counter()
-    for row in left:
-        found[row["carrier"], "n"] += 1
-        found[row["carrier"], "delay"] += row["delay"]
-    return sorted((c, found[c, "n"], found[c, "delay"]) for c in {r["carrier"] for r in left})
-
-
-def daily(result):
-    return sorted((row["carrier"], row["n"], row["delay"]) for row in result.rows["daily"])
+from tests.support.totals import FLIGHTS, FLOWN, daily, oracle, totals, written
 
 
 @pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
@@ -152,11 +114,6 @@ def test_behind_units_the_latest_attempt_counts(spark):
     again = testing.replay(result, windowed())
     assert len(again.rows["out"]) == 30
     assert daily(again) == [("AA", 210, 300), ("UA", 55, 135)]
-
-
-def written(folder):
-    lines = [f"{row['flight']},{row['carrier']},{row['delay']}" for row in FLOWN]
-    (folder / "flights.csv").write_text("flight,carrier,delay\n" + "\n".join(lines) + "\n")
 
 
 @pytest.mark.parametrize(

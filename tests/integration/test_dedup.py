@@ -12,7 +12,6 @@ from ledger import Bloom, DeltaSink, FileSource, ParquetSink, Pipeline, Postgres
 from ledger import execution as running
 from ledger.batch.settlement import settle_once
 from ledger.errors import ConfigurationError, StageError
-from ledger.sinks.registry import publisher_of
 from ledger.store import embedded
 from tests.integration.conftest import END, START
 from tests.support.ledgers import age, one, rows
@@ -292,7 +291,7 @@ def test_what_a_dead_run_showed_in_a_table_gives_way(
 
     with monkeypatch.context() as patched:
         patched.setattr(running, "_end", lambda *arguments: None)
-        publisher = type(publisher_of(run.job.settings, made.name, "out", made.step("out").sink))
+        publisher = type(run.job.publisher(made.step("out")))
         shows = publisher.publish
         patched.setattr(publisher, "publish", lambda *given: dies(shows(*given)))
         with pytest.raises(KeyboardInterrupt):

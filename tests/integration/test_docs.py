@@ -1,15 +1,19 @@
 """What the documentation shows works: its queries, its declarations, its list of views."""
 
+import ast
 import re
 
 import pytest
 
 from ledger import Pipeline
+from ledger.sinks.base import Publisher, Sink
 from ledger.store.queries import asking
 from tests.conftest import ROOT
 from tests.support.ledgers import rows
 
+TOP = [ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+LINKED = sorted({*TOP, *(ROOT / "docs").rglob("*.md")})
 
 
 def blocks(page, language):
@@ -69,8 +73,63 @@ def test_shown_pipeline_can_be_declared(page):
     assert [step.name for step in made.steps()] == ["orders", "with_country", "by_country"]
 
 
-def test_links_lead_somewhere():
-    """Every relative link between the pages has a target."""
-    for page in [*PAGES, ROOT / "CHANGELOG.md"]:
-        for link in re.findall(r"\]\((?!http)([^)#]+)\)", page.read_text()):
-            assert (page.parent / link).exists(), f"{page.name}: {link}"
+def anchors(page):
+    """The anchors of a page's headings, as GitHub makes them."""
+    for heading in re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE):
+        yield re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-")
+
+
+@pytest.mark.parametrize("page", LINKED, ids=lambda page: page.name)
+def test_links_lead_somewhere(page):
+    """Every relative link has a target, and every anchor is a heading of it."""
+    for link in re.findall(r"\]\((?!http)([^)]+)\)", page.read_text()):
+        path, _, anchor = link.partition("#")
+        target = page.parent / path if path else page
+        assert target.exists(), link
+        assert not anchor or anchor in set(anchors(target)), link
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_named_tests_are_there(page):
+    """Every file of tests that a page names as proof exists."""
+    for name in re.findall(
+        r"\b(?:unit|integration|acceptance|crashes)/test_\w+\.py", page.read_text()
+    ):
+        assert (ROOT / "tests" / name).exists(), name
+
+
+def defined(path):
+    """Names that a module defines: functions, classes, and methods as ``Class.method``."""
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            yield node.name
+        if isinstance(node, ast.ClassDef):
+            inner = (one.name for one in node.body if isinstance(one, ast.FunctionDef))
+            yield from (f"{node.name}.{name}" for name in inner)
+
+
+def test_architecture_names_what_exists():
+    """Every file, folder and function that ARCHITECTURE.md names is in the package."""
+    page = (ROOT / "ARCHITECTURE.md").read_text()
+    named = re.findall(r"`([\w/]+(?:\.py|/))(?:: ([\w., ]+))?`", page)
+    assert len(named) > 50
+    for path, names in named:
+        found = ROOT / "ledger" / path
+        assert found.exists() or (ROOT / path).exists(), path
+        unknown = set(names.split(", ") if names else []) - set(defined(found) if names else [])
+        assert not unknown, (path, unknown)
+
+
+def test_the_example_of_a_sink_is_the_one_that_is_tested():
+    """Code on the page about sinks stands in the sink that passes the contract, word for word."""
+    section = (ROOT / "docs" / "extending.md").read_text().partition("## A sink of your own")[2]
+    section = section.partition("\n## ")[0]
+    tested = (ROOT / "tests" / "support" / "sqlite_sink.py").read_text()
+    examples = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    shown = [one for one in examples if "in your pipeline" not in one]
+    assert len(shown) == 2
+    for code in shown:
+        assert code in tested
+    described = set(re.findall(r"^\| `(\w+)", section, re.MULTILINE)) - {"member"}
+    members = {name for kind in (Sink, Publisher) for name in vars(kind)}
+    assert described == {name for name in members if not name.startswith("_")}

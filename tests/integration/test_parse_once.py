@@ -8,7 +8,8 @@ import pytest
 from pyspark.sql import functions as F
 
 from ledger import FileSource
-from ledger.sources.registry import reader_of
+from ledger.sources.base import Claimed
+from ledger.sources.registry import source_of
 
 LINES = {"csv": "n,name\n1,a\nx,b\n3,c\n", "json": '{"n":1,"name":"a"}\n{"n":"x"}\n{"n":3}\n'}
 
@@ -26,7 +27,7 @@ def test_a_text_is_parsed_once(spark, tmp_path, format):
     where one does not fit."""
     (tmp_path / "in.txt").write_text(LINES[format])
     source = FileSource(str(tmp_path / "in.txt"), schema="n INT, name STRING", format=format)
-    records = reader_of(spark, source).records([str(tmp_path / "in.txt")])
+    records = source_of("in", source).reader(spark).records(Claimed("in", str(tmp_path / "in.txt")))
     others = spark.range(5).select(F.col("id").cast("int").alias("n"))
     used = (
         records.where("_error IS NULL AND n > 0")

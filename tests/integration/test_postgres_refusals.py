@@ -7,12 +7,9 @@ import pyarrow as pa
 import pytest
 import sqlalchemy as sa
 
+from ledger import ParquetSink, PostgresSink
 from ledger.errors import StageError
 from ledger.sinks.postgres import refusals as postgres_refusals
-from tests.integration.test_postgres_publisher import (  # noqa: F401
-    warehouse,
-    warehouse_url,
-)
 
 ROWS = pa.schema(
     [
@@ -75,7 +72,7 @@ def table(rows):
     return pa.table([list(column) for column in zip(*rows, strict=True)], schema=ROWS)
 
 
-def test_each_kind_of_constraint(warehouse):  # noqa: F811
+def test_each_kind_of_constraint(warehouse):
     """Of one batch in two files just the rows that the table would refuse are named, in its own
     words, and the others are taken; nothing is changed by the look."""
     warehouse.do(*TABLES)
@@ -96,7 +93,7 @@ def test_each_kind_of_constraint(warehouse):  # noqa: F811
         sink.publish(warehouse.deliver(13, table([CASES[3][0]])))
 
 
-def test_rows_that_make_room(warehouse):  # noqa: F811
+def test_rows_that_make_room(warehouse):
     """An equal key of a row that leaves in the same moment, or that an upsert writes over, is no
     obstacle; one that stays is."""
     warehouse.do(
@@ -117,7 +114,7 @@ def test_rows_that_make_room(warehouse):  # noqa: F811
     assert refusals(interval, same).keys() == {0, 1}
 
 
-def test_a_table_that_is_yet_to_be_made(warehouse):  # noqa: F811
+def test_a_table_that_is_yet_to_be_made(warehouse):
     """Values that PostgreSQL has no room for are named before there is a table; nothing is made."""
     sink = warehouse.publisher(table="fresh")
     delivery = warehouse.deliver(11, [(1, "a"), (2, "b\0"), (3, None)])
@@ -128,7 +125,7 @@ def test_a_table_that_is_yet_to_be_made(warehouse):  # noqa: F811
     assert refusals(sink, warehouse.deliver(12)) == {}
 
 
-def test_tables_that_come_with_the_same_batch(warehouse):  # noqa: F811
+def test_tables_that_come_with_the_same_batch(warehouse):
     """A foreign key to a table that another sink of the pipeline fills is left to the publish."""
     warehouse.do(
         "CREATE TABLE items (item text PRIMARY KEY)",
@@ -136,10 +133,12 @@ def test_tables_that_come_with_the_same_batch(warehouse):  # noqa: F811
     )
     sink, delivery = warehouse.publisher(), warehouse.deliver(11, [(1, "a")])
     assert refusals(sink, delivery).keys() == {0}
-    assert sink.refused(delivery, ("items",)) == []
+    assert sink.refused(delivery, (PostgresSink(warehouse.url, "items"),)) == []
+    elsewhere = PostgresSink("postgresql://other/shop", "items")
+    assert len(sink.refused(delivery, (elsewhere, ParquetSink("items")))) == 1
 
 
-def test_too_many_refused_rows(warehouse, monkeypatch):  # noqa: F811
+def test_too_many_refused_rows(warehouse, monkeypatch):
     """Past a limit it is the stage or the table that is broken: one error instead of a long
     search."""
     monkeypatch.setattr(postgres_refusals, "MOST_REFUSED", 3)
@@ -156,7 +155,7 @@ def test_too_many_refused_rows(warehouse, monkeypatch):  # noqa: F811
 KEYED = pa.schema([("id", pa.int64()), ("parent", pa.int64()), ("cents", pa.int64())])
 
 
-def test_the_other_rows_of_a_refused_record(warehouse):  # noqa: F811
+def test_the_other_rows_of_a_refused_record(warehouse):
     """A record goes as a whole: what refers to any of its rows is refused, too, in a chain, and what
     shares a unique key with one of them is not. The rest is published."""
     warehouse.do(
@@ -200,7 +199,7 @@ SAME = "{} rows of the batch have this key of the sink (id), and nothing says wh
 
 
 @pytest.mark.parametrize("table", [None, "uuid", "char(36)", "text"])
-def test_rows_of_one_key_of_an_upsert(warehouse, table):  # noqa: F811
+def test_rows_of_one_key_of_an_upsert(warehouse, table):
     """Rows whose keys are equal to the server, however they are written, are all refused, for nothing
     says which is the newest; so is a null in a key, and the rest is not. It is so before there is a
     table."""
@@ -229,7 +228,7 @@ def test_rows_of_one_key_of_an_upsert(warehouse, table):  # noqa: F811
 
 
 @pytest.mark.parametrize("part", [False, True])
-def test_a_trigger_that_changes_rows(warehouse, part):  # noqa: F811
+def test_a_trigger_that_changes_rows(warehouse, part):
     """What a trigger may put right on the way into the table, or a part of it, is not refused; a
     value that its column cannot have is. One that is switched off changes nothing."""
     warehouse.do(
@@ -252,7 +251,7 @@ def test_a_trigger_that_changes_rows(warehouse, part):  # noqa: F811
     assert refusals(sink, delivery).keys() == {0, 1}
 
 
-def test_a_foreign_key_into_a_table_with_row_security(warehouse):  # noqa: F811
+def test_a_foreign_key_into_a_table_with_row_security(warehouse):
     """A partner that this user may not see is there to the server: the row is not refused."""
     warehouse.do(
         "CREATE TABLE customers (customer bigint PRIMARY KEY)",

@@ -30,22 +30,23 @@ from ledger.errors import DeclarationError, InputError, NotReadyError, StageErro
 from ledger.execution import combine, publish_settled, settle_and_follow
 from ledger.store.queries import combines
 from tests.integration.conftest import END, START
-from tests.integration.test_combine import FLIGHTS, FLOWN, daily, oracle, totals, written
-from tests.integration.test_publishing_units import ORDERED, B, sold
-from tests.integration.test_publishing_units import totals as unit_totals
-from tests.integration.test_reprocess import reprocessed, run_all
 from tests.support.ledgers import (
     age,
     emit_replay,
     one,
     pipeline,
     replayed,
+    reprocessed,
     rows,
+    run_all,
     run_middle,
     run_sink,
     started,
     whole_batch,
 )
+from tests.support.totals import FLIGHTS, FLOWN, daily, oracle, totals, written
+from tests.support.unit_totals import ORDERED, B, sold
+from tests.support.unit_totals import totals as unit_totals
 
 
 def run_replay(database, replay):

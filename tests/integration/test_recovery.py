@@ -197,7 +197,10 @@ def test_an_undecided_batch_has_its_command(database):
     assert said().endswith(f"Fix it, then {again}, {accept}")
     with database.plain.begin() as connection:
         connection.exec_driver_sql("UPDATE batch SET dag_id = 'dag'")
-    then = "in run run-1f of DAG dag clear the task of the fixed step and those downstream"
+    then = (
+        "in run run-1f of DAG dag clear the task of the fixed step (or `run`, if the DAG has one task a batch) "
+        "and those downstream"
+    )
     assert said().endswith(f"Fix it, then {then}, {accept}")
 
 

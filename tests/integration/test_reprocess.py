@@ -1,7 +1,5 @@
 """Running an interval again on purpose: the new batch replaces the old one."""
 
-from datetime import timedelta
-
 import pytest
 
 from ledger import Bloom, FileSource, ParquetSink, Pipeline
@@ -13,9 +11,7 @@ from ledger.batch.sweeper import sweep_once
 from ledger.core.run_request import Interval, RunKey
 from ledger.core.states import BatchStatus, Outcome
 from ledger.errors import InputError, NotReadyError
-from ledger.settings import Settings
 from tests.integration.conftest import END, START
-from tests.support.ledgers import START as FIRST
 from tests.support.ledgers import (
     age,
     emit,
@@ -24,24 +20,14 @@ from tests.support.ledgers import (
     opened,
     pipeline,
     replayed,
+    reprocessed,
     rows,
+    run_all,
     run_middle,
     run_sink,
     started,
     whole_batch,
 )
-
-
-def reprocessed(database, made, run_id="again"):
-    key, interval = RunKey("dag", run_id), Interval(FIRST, FIRST + timedelta(days=1))
-    return open_batch(database, Settings(data="/data"), made, key, interval, reprocess=True)
-
-
-def run_all(database, batch, count=5):
-    roots = emit(database, batch, count)
-    run_middle(database, batch, roots)
-    run_sink(database, batch, roots)
-    return settle_once(database, batch.batch_id)
 
 
 def test_the_new_batch_supersedes_the_old_family(database):

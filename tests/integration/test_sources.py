@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from ledger import FileSource, ParquetSink, Pipeline, TableSource
 from ledger.batch.advice import advise
-from ledger.batch.claims import first_gap, next_range
+from ledger.batch.claims import first_gap
 from ledger.batch.opening import open_batch
 from ledger.batch.settlement import settle_once
 from ledger.batch.summary import summarize
@@ -23,6 +23,7 @@ from ledger.core.run_request import Interval, RunKey
 from ledger.core.states import BatchStatus, Outcome
 from ledger.errors import BackPressureError, InputError, NotReadyError, StageError
 from ledger.execution import notify, settle_and_follow
+from ledger.sources.cursor import next_range
 from ledger.sources.table import queries as source_tables
 from ledger.store.queries import batches
 from tests.integration.conftest import END, START

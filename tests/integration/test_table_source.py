@@ -16,10 +16,12 @@ from sqlalchemy import create_engine, text
 
 from ledger import TableSource
 from ledger.errors import DeclarationError, InputError, NotReadyError, UnavailableError
+from ledger.sources.base import raised_by_task
+from ledger.sources.cursor import from_text, to_text
 from ledger.sources.table import queries as source_tables
 from ledger.sources.table import writers as source_writers
-from ledger.sources.table.queries import from_text, reach, safe_bound, slices, to_text
-from ledger.sources.table.reader import TableReader, table_failure
+from ledger.sources.table.queries import reach, safe_bound, slices
+from ledger.sources.table.reader import TableReader
 from ledger.store import embedded
 
 BRIEF = 0.5  # seconds to wait for a transaction that does not end
@@ -494,7 +496,7 @@ def test_a_parallel_read_returns_every_row_once(spark, shop, lite, where, monkey
     bound = safe_bound(source, now(), BRIEF)
     assert bound == 25000
     reader = TableReader(spark, source)
-    frame = reader.records(slices(source, 10, bound, 3))
+    frame = reader.rows(slices(source, 10, bound, 3))
     assert frame.columns == ["item", "id", "_raw", "_error"]
     rows = frame.withColumn("task", F.spark_partition_id()).toPandas()
     assert sorted(rows["id"]) == list(range(11, 25001))
@@ -502,7 +504,7 @@ def test_a_parallel_read_returns_every_row_once(spark, shop, lite, where, monkey
     assert rows["task"].nunique() == 3
     assert rows[["_raw", "_error"]].isna().all(axis=None)
     assert reader.repeated_headers() is None
-    assert reader.records([]).count() == 0
+    assert reader.rows([]).count() == 0
 
 
 def test_a_value_that_does_not_fit_fails_its_row_alone(spark, shop):
@@ -517,7 +519,7 @@ def test_a_value_that_does_not_fit_fails_its_row_alone(spark, shop):
     )
     schema = "id int, n decimal(10,2), at timestamp, data string, need string NOT NULL"
     source = shop.source("id", schema, "shop.odd")
-    frame = TableReader(spark, source).records([(None, 4), (4, 8)])
+    frame = TableReader(spark, source).rows([(None, 4), (4, 8)])
     rows = {row["_error"] or row["id"]: row for row in frame.collect()}
     assert sorted(map(str, rows)) == [
         "1",
@@ -551,7 +553,7 @@ def test_what_sqlite_holds_in_a_column_of_another_type(spark, lite):
         "INSERT INTO orders VALUES (4, cast(x'ff' AS text), 1), (5, NULL, 1.5)",
         schema="id int, at timestamp_ntz, n int",
     )
-    rows = TableReader(spark, source).records([(None, 5)]).orderBy("id", "_error").collect()
+    rows = TableReader(spark, source).rows([(None, 5)]).orderBy("id", "_error").collect()
     assert [row["_error"] for row in rows] == [
         "malformed row: at: expected timestamp_ntz, found \\udcff",
         "malformed row: at: expected timestamp_ntz, found noon",
@@ -587,20 +589,20 @@ def test_a_reader_asks_for_what_is_declared(spark, shop):
     with pytest.raises(DeclarationError, match="'_raw', a name of the ledger"):
         TableReader(spark, shop.source(schema="id int, _raw string"))
     with pytest.raises(InputError, match="has no column 'price', it has id, item, at"):
-        TableReader(spark, shop.source(schema="id int, price int")).records([(None, 1)])
+        TableReader(spark, shop.source(schema="id int, price int")).rows([(None, 1)])
 
 
 def test_a_source_that_goes_away_while_it_is_read_is_told(spark, shop):
     """The failure of a task is found again as the ledger's own error."""
     shop.do(INSERT)
-    frame = TableReader(spark, shop.source()).records([(None, 1)])
+    frame = TableReader(spark, shop.source()).rows([(None, 1)])
     shop.do("ALTER TABLE shop.orders RENAME TO gone")
     with pytest.raises(Exception, match="there is no table") as caught:
         frame.collect()
-    failure = table_failure(caught.value)
+    failure = raised_by_task(caught.value)
     assert isinstance(failure, InputError)
     assert "there is no table 'shop.orders'" in str(failure)
-    assert table_failure(ValueError("else")) is None
+    assert raised_by_task(ValueError("else")) is None
 
 
 def test_stored_records_are_fitted_to_todays_schema(spark, shop):
@@ -610,7 +612,7 @@ def test_stored_records_are_fitted_to_todays_schema(spark, shop):
         "INSERT INTO shop.odd VALUES (1, 1, 'a'), (2, 12345, 'b'), (3, 1e30, 'c')",
     )
     source = shop.source("id", "id int, n decimal(4,2), note string", "shop.odd")
-    stored = TableReader(spark, source).records([(None, 3)])
+    stored = TableReader(spark, source).rows([(None, 3)])
     stored = stored.withColumn("_message", F.monotonically_increasing_id() + 1)
     today = TableReader(
         spark, shop.source("id", "id bigint, n decimal(12,2), new string", "shop.odd")

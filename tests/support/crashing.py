@@ -1,29 +1,29 @@
-"""A process that runs a batch as ``ackledger run`` does, and kills itself at a named point.
+"""A process that runs a batch as ``ackledger run`` does, and kills itself at a named place.
 
-``python -m tests.support.crashing [--spark]`` makes ready, prints ``ready``, and waits for an order, one
-line of JSON on its standard input. Nothing in the library knows of it: functions are wrapped here.
+``python -m tests.support.crashing [--spark]`` gets ready, prints ``ready``, and waits for an order, one
+line of JSON on its standard input. The places are those of ``ledger.core.probes``.
 """
 
-import contextlib
-import importlib
 import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
 from ledger.batch.opening import open_batch, open_replay
 from ledger.batch.step_runs import Attempt, begin
+from ledger.core.probes import PLACES, Listener, listening
 from ledger.core.run_request import Interval, RunKey, Selection
 from ledger.core.states import RunState
 from ledger.execution import advance_states, run_step, run_steps, settle_and_follow
+from ledger.pipeline.pipeline import Pipeline
 from ledger.settings import Settings
-from ledger.spark import post as folding
-from ledger.spark.job import Job
+from ledger.spark.job import Job, PostingTask
 from ledger.store.connection import Database
 from ledger.store.queries import runs
 from ledger.store.queries.batches import Batch
@@ -33,13 +33,13 @@ INTERVAL = Interval(datetime(2013, 1, 1, tzinfo=UTC), datetime(2013, 1, 2, tzinf
 KEY, REPROCESS_KEY = RunKey("dag", "run"), RunKey("dag", "anew")
 
 STAGE, BATCH = "stage", "batch"  # what a task of the DAG runs
-# Points inside of what executors do, instead of "module:function".
+# Two places that only executors reach: they kill the driver.
 HALF_POSTED, IN_A_RECORD = "half of the deltas posted", "in a record"
 
 
 @dataclass(frozen=True)
 class Order:
-    """What to run, and where to die: before or after the ``nth`` call of ``target``, a ``module:name``.
+    """What to run, and where to die: the ``nth`` time that ``place`` is reached, for ``of`` alone if that is given.
 
     ``replay_of``: a replay of that batch; ``reprocess``: a batch in the place of the one that has the
     interval. ``state``: instead, the second batch of ``tests.support.feeds``, or the state task of
@@ -51,9 +51,9 @@ class Order:
     home: str
     folder: str
     warehouse: str
-    target: str
+    place: str
     marker: str
-    when: str = "after"
+    of: str = ""
     nth: int = 1
     replay_of: int | None = None
     reprocess: bool = False
@@ -115,7 +115,7 @@ def run_whole(job: Job, batch: Batch, form: str = STAGE, *, whole: bool = False)
 
 
 def main() -> None:
-    """Make ready, take an order, carry it out. Ends with 0 only if the point was never reached."""
+    """Get ready, take an order, carry it out. Ends with 0 only if the place was never reached."""
     spark = None
     if "--spark" in sys.argv:
         from ledger.spark.session import build_session
@@ -128,97 +128,75 @@ def main() -> None:
     if not line:
         return
     order = Order.from_json(line)
-    with _deadly(order):
+    with listening(_deadly(order)):
         _run(spark, order)
 
 
 def _run(spark: Any, order: Order) -> None:
-    settings = settings_of(order.home, order.folder)
     if order.state == feeds.FEED:
-        fed = Job(spark, Database(order.database), settings, feeds.of_folder(order.folder))
+        fed = _job(spark, order, feeds.of_folder(order.folder))
         run_whole(fed, feeds.opened(fed, 2))
         return
     if order.state:
-        accounted = accounts.pipeline(order.folder, order.state)
-        advance_states(Job(spark, Database(order.database), settings, accounted))
+        advance_states(_job(spark, order, accounts.pipeline(order.folder, order.state)))
         return
     variant = order.variant
-    if order.target == IN_A_RECORD:
+    if order.place == IN_A_RECORD:
         values = {**asdict(variant), "deadly": os.getpid(), "marker": order.marker}
         variant = orders.Variant(**values)
-    made = orders.pipeline(order.folder, order.warehouse, variant)
-    job = Job(spark, Database(order.database), settings, made)
+    job = _job(spark, order, orders.pipeline(order.folder, order.warehouse, variant))
     batch = opened(job, replay_of=order.replay_of, reprocess=order.reprocess)
-    if (
-        order.target == HALF_POSTED
-    ):  # in two buckets: the join's rows are exchanged, and lie in two files
+    if order.place == HALF_POSTED:
+        # In two buckets: the join's rows are exchanged, and lie in two files.
         spark.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
         spark.conf.set("spark.sql.shuffle.partitions", "2")
     run_whole(job, batch, order.form)
 
 
-@contextlib.contextmanager
-def _deadly(order: Order) -> Iterator[None]:
-    """Wrap the function that the order names, for as long as the block runs."""
-    if order.target == IN_A_RECORD:
-        yield
-        return
-    if order.target == HALF_POSTED:
-        original = folding._fold_rows
-        folding.FEW_ROWS, folding._fold_rows = -1, partial(_post_one, os.getpid(), order.marker)
-        try:
-            yield
-        finally:
-            folding._fold_rows = original
-        return
-    module, _, name = order.target.partition(":")
-    if name == "fold":
-        folding.FEW_ROWS = -1  # posted by the executors, before the commit
-    owner: Any = importlib.import_module(module)
-    *path, last = name.split(".")
-    for part in path:
-        owner = getattr(owner, part)
-    original = getattr(owner, last)
-    setattr(owner, last, _wrapped(original, order))
-    try:
-        yield
-    finally:
-        setattr(owner, last, original)
+def _job(spark: Any, order: Order, pipeline: Pipeline) -> Job:
+    """The surroundings; where the deltas matter the executors post them, before the commit."""
+    settings = settings_of(order.home, order.folder)
+    job = Job(spark, Database(order.database), settings, pipeline)
+    if order.place == HALF_POSTED:
+        killer = partial(partial, _post_one, os.getpid(), order.marker, job.database.dsn)
+        return replace(job, few_rows=-1, on_task=killer)
+    return replace(job, few_rows=-1) if order.place == "deltas posted" else job
 
 
-def _wrapped(original: Callable[..., Any], order: Order) -> Callable[..., Any]:
-    calls = 0
+def _deadly(order: Order) -> Listener:
+    """Kills this process where the order says."""
+    assert order.place in {*PLACES, HALF_POSTED, IN_A_RECORD}, order.place
+    times = 0
 
-    def wrapped(*arguments: Any, **options: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls == order.nth and order.when == "before":
-            orders.die(os.getpid(), order.marker)
-        result = original(*arguments, **options)
-        if calls == order.nth:
-            orders.die(os.getpid(), order.marker)
-        return result
+    def listen(place: str, of: str) -> None:
+        nonlocal times
+        if place == order.place and order.of in ("", of):
+            times += 1
+            if times == order.nth:
+                orders.die(os.getpid(), order.marker)
 
-    return wrapped
+    return listen
 
 
-def _post_one(driver: int, marker: str, *task: Any) -> Iterator[Any]:
+def _post_one(
+    driver: int, marker: str, dsn: str, task: PostingTask, rows: Iterator[Any]
+) -> Iterator[Any]:
     """In an executor: the first bucket is posted; the second kills the driver once the first is there."""
     import psycopg2
     from pyspark import TaskContext
 
-    from ledger.spark import post as real
-
-    dsn, _, run_id, *_, rows = task
     context = TaskContext.get()
     if context is None or context.partitionId() == 0:
-        yield from real._fold_rows(*task)
+        yield from task(rows)
         return
     for _ in rows:
         pass
-    with contextlib.closing(psycopg2.connect(dsn)) as connection, connection.cursor() as cursor:
+    newest = (
+        "SELECT 1 FROM step_run_bucket WHERE step_run_id = (SELECT max(step_run_id) FROM step_run)"
+    )
+    with closing(psycopg2.connect(dsn)) as connection, connection.cursor() as cursor:
         for _ in range(600):
-            cursor.execute("SELECT 1 FROM step_run_bucket WHERE step_run_id = %s", (run_id,))
+            cursor.execute(newest)
             if cursor.fetchone():
                 orders.die(driver, marker)
             connection.rollback()

@@ -69,14 +69,14 @@ class Kept(ABC):
             time.sleep(0.05)
         raise AssertionError("a transaction outlives the process that began it")
 
-    def order(self, target: str, **more: object) -> Order:
+    def order(self, place: str, **more: object) -> Order:
         """An order to die in this lab."""
         return Order(
             database=self._named("crash_ledger"),
             home=str(self.home),
             folder=str(self.folder),
             warehouse=self.warehouse,
-            target=target,
+            place=place,
             marker=str(self.folder / "died"),
             **more,  # type: ignore[arg-type]
         )

@@ -8,6 +8,7 @@ from sqlalchemy import text
 
 from ledger import FileSource, ParquetSink, Pipeline
 from ledger.batch.opening import open_batch, open_replay
+from ledger.batch.settlement import Settlement, settle_once
 from ledger.batch.step_runs import Attempt, OpenedRun, commit, open_run
 from ledger.core.run_request import Interval, RunKey, Selection
 from ledger.settings import Settings
@@ -195,3 +196,17 @@ def age(database: Database, batch_id: int, seconds: float) -> None:
             ),
             {"s": seconds, "b": batch_id},
         )
+
+
+def reprocessed(database: Database, made: Pipeline, run_id: str = "again") -> Batch:
+    """An open batch that runs the first day again."""
+    key, interval = RunKey("dag", run_id), Interval(START, START + timedelta(days=1))
+    return open_batch(database, Settings(data="/data"), made, key, interval, reprocess=True)
+
+
+def run_all(database: Database, batch: Batch, count: int = 5) -> Settlement | None:
+    """Run the chain for so many records, lose none, and settle."""
+    roots = emit(database, batch, count)
+    run_middle(database, batch, roots)
+    run_sink(database, batch, roots)
+    return settle_once(database, batch.batch_id)

@@ -28,7 +28,7 @@ from ledger.errors import (
     UnavailableError,
 )
 from ledger.settings import VERBOSE, Settings
-from ledger.sources.files.listing import list_files
+from ledger.sources.listing import list_files
 from ledger.spark.failures import _own_frame, recorded, told, translated
 
 JAVA = "\tat org.apache.spark.scheduler.Task.run(Task.scala:147)\n\t... 1 more\n"

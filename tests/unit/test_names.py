@@ -11,7 +11,7 @@ from ledger.errors import DeclarationError, StageError
 from ledger.sinks.parquet.publisher import ParquetPublisher
 from ledger.sinks.postgres.fit import new_columns
 from ledger.sinks.postgres.table import Place
-from ledger.sources.files.lines import check_schema
+from ledger.sources.parsing.typed import check_schema
 
 OWN = frozenset({"_anchor", "_failed"})
 

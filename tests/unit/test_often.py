@@ -3,13 +3,12 @@
 import re
 import subprocess
 import sys
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import LONG
-from tests.support.collected import TESTS
+from tests.support.collected import OFTEN, TESTS
 
 ROOT = Path(__file__).resolve().parents[2]
 CRASHES = sorted((ROOT / "tests" / "crashes").glob("test_*.py"))
@@ -19,8 +18,10 @@ import pytest
 if pytest.main(["--collect-only", "-q", "-p", "no:xdist", "tests"]):
     raise SystemExit("the tests cannot be collected")
 
-from tests.support.collected import TESTS
+from tests.support.collected import OFTEN, TESTS
 
+for name in OFTEN:
+    print("OFTEN", name)
 for name, aside in TESTS.items():
     print("NAME", aside, name)
 """
@@ -28,12 +29,13 @@ for name, aside in TESTS.items():
 
 @pytest.fixture(scope="module")
 def collected():
-    """Each test's name, and whether it is set aside: of this run if that is of all tests, else of another."""
+    """Each test's name and whether it is set aside, and the cases that are to run often: of this run if that is of
+    all tests, else of another."""
     files = {
         path.relative_to(ROOT / "tests").as_posix() for path in (ROOT / "tests").rglob("test_*.py")
     }
     if {name.split("::")[0] for name in TESTS} >= files:
-        return TESTS
+        return TESTS, OFTEN
     listed = subprocess.run(
         [sys.executable, "-c", LISTED],
         capture_output=True,
@@ -42,21 +44,23 @@ def collected():
         check=True,
     )
     lines = re.findall(r"^NAME (True|False) (.+)$", listed.stdout, re.MULTILINE)
-    return {name: aside == "True" for aside, name in lines}
+    often = set(re.findall(r"^OFTEN (.+)$", listed.stdout, re.MULTILINE))
+    return {name: aside == "True" for aside, name in lines}, often
 
 
 def test_every_kill_that_is_to_run_often_exists(collected):
     """A case that was renamed does not drop out of ``make test-system`` unseen."""
+    tests, often = collected
     files = {f"crashes/{path.name}" for path in CRASHES}
-    stay = [name for name, aside in collected.items() if not aside and name.split("::")[0] in files]
-    often = set().union(*(import_module(f"tests.crashes.{one.stem}").OFTEN for one in CRASHES))
+    stay = [name for name, aside in tests.items() if not aside and name.split("::")[0] in files]
     assert often == {name.partition("[")[2].removesuffix("]") for name in stay if "[" in name}
 
 
 def test_every_test_that_is_set_aside_has_a_sister(collected):
     """A name on the list is a test, of each file some stay, and each is followed by the name of a
     sister that is run with every change."""
-    stay = {name for name, aside in collected.items() if not aside}
-    assert LONG.keys() - collected.keys() == set()
+    tests, _ = collected
+    stay = {name for name, aside in tests.items() if not aside}
+    assert LONG.keys() - tests.keys() == set()
     assert set(LONG.values()) - stay == set()
     assert {name.split("::")[0] for name in LONG} <= {name.split("::")[0] for name in stay}

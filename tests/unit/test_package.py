@@ -14,6 +14,7 @@ from packaging.utils import canonicalize_name
 
 from ledger.airflow.pipelines import APPLICATION
 from ledger.errors import EXIT_PERMANENT
+from ledger.store.revisions import folder
 from tests.conftest import ROOT
 from tests.support.wheels import build_wheel
 
@@ -23,7 +24,11 @@ def test_the_wheel_has_one_package(tmp_path):
     names = zipfile.ZipFile(build_wheel(tmp_path)).namelist()
     tops = {name.split("/")[0] for name in names if ".dist-info/" not in name}
     assert tops == {"ledger"}
-    assert {"ledger/run_step.py", "ledger/migrations/env.py", "ledger/py.typed"} <= set(names)
+    assert {"ledger/run_step.py", "ledger/py.typed"} <= set(names)
+    migrations = "ledger/store/migrations"
+    files = [*folder().rglob("*.py"), *folder().rglob("*.sql")]
+    assert {f"{migrations}/{path.relative_to(folder())}" for path in files} <= set(names)
+    assert f"{migrations}/baseline/tables.sql" in names
 
 
 def test_what_is_imported_is_declared():
@@ -33,7 +38,7 @@ def test_what_is_imported_is_declared():
     always = _names(project["dependencies"])
     extra = always | _names(project["optional-dependencies"]["airflow"])
     providers = packages_distributions()
-    for path in [*(ROOT / "ledger").rglob("*.py"), *(ROOT / "migrations").rglob("*.py")]:
+    for path in (ROOT / "ledger").rglob("*.py"):
         declared = extra if path.parent.name == "airflow" else always
         for name in _imported(path) - sys.stdlib_module_names - {"ledger"}:
             found = {canonicalize_name(one) for one in providers[name]}

@@ -10,7 +10,7 @@ from ledger.batch import publishing
 from ledger.batch.publishing import Published, lost, publish
 from ledger.errors import ConfigurationError, Failures, LostFileError, StageError, UnavailableError
 from ledger.sinks.base import Delivery, require_staged
-from ledger.sinks.registry import database_of
+from ledger.sinks.postgres.declared import database_of
 from ledger.sinks.staged_files import record_batches
 from ledger.storage.manifest import DataFile
 

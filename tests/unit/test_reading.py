@@ -28,8 +28,8 @@ from ledger import FileSource
 from ledger.errors import DeclarationError, InputError, IntegrityError
 from ledger.sources.files import layouts as files
 from ledger.sources.files import lines, multiline
-from ledger.sources.files.listing import FoundFile, most_records
 from ledger.sources.files.reader import _Text
+from ledger.sources.listing import FoundFile, most_records
 from ledger.sources.parsing import values
 from ledger.sources.parsing.fitting import yielded
 

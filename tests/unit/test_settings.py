@@ -4,7 +4,6 @@ import pytest
 
 from ledger import DeltaSink, FileSource, ParquetSink, Pipeline
 from ledger.settings import Settings
-from ledger.sinks.registry import publisher_of
 
 
 @pytest.mark.parametrize(
@@ -24,9 +23,8 @@ def test_where_a_sink_writes(kind, output, path, expected):
     made = Pipeline("shop")
     made.source("orders", FileSource("in.csv", schema="n INT"))
     made.sink("out", kind(path), reads="orders")
-    publisher = publisher_of(
-        Settings(data="/data", output=output), "shop", "out", made.step("out").sink
-    )
+    settings = Settings(data="/data", output=output)
+    publisher = made.step("out").sink.publisher(settings, "shop", "out")
     assert publisher.staging(1, 2).startswith(f"{expected}/_")
 
 

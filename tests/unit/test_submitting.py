@@ -1,6 +1,7 @@
 """The task that submits a step: what it does when the driver fails."""
 
 import os
+import re
 import sys
 from types import SimpleNamespace
 
@@ -20,6 +21,7 @@ from ledger.airflow import pipeline_dag, pipelines, submitting
 from ledger.airflow.permanent import PermanentFailure, without_retry
 from ledger.airflow.submitting import spark_connect, spark_submit, submitted
 from ledger.errors import EXIT_PERMANENT, ConfigurationError, DeclarationError
+from ledger.run_step import main as run_step_main
 
 TAIL = """
 Last spark-submit output:
@@ -27,7 +29,7 @@ Last spark-submit output:
 2026-01-01 00:00:01,000 ackledger ERROR words of batch 7: no file matches /data/x.csv"""
 
 
-class HeldByAnotherDriver(BaseOperator):
+class Elsewhere(BaseOperator):
     """Runs a driver in another way."""
 
     def __init__(self, *, name, application, application_args, **options):
@@ -190,9 +192,7 @@ def test_what_is_not_due_is_skipped(monkeypatch, due):
         if not due:
             raise AirflowSkipException(f"nothing for {target}")
 
-    made = submitted(
-        HeldByAnotherDriver, pipeline, "m:p", "combine", application="run_step.py", due=asked
-    )
+    made = submitted(Elsewhere, pipeline, "m:p", "combine", application="run_step.py", due=asked)
     if due:
         made._pre_execute_hook({})
     else:
@@ -255,12 +255,12 @@ ALONE = "these are for spark-submit alone"
         ({"spark": "sc://h;user_id=me"}, f"'sc://h': {SERVER}"),
         ({"spark": "sc://h;token=hush"}, "set SPARK_CONNECT_AUTHENTICATE_TOKEN"),
         ({"spark": "sc://h:1/;token=hush"}, "set SPARK_CONNECT_AUTHENTICATE_TOKEN"),
-        ({"spark": "sc://h:1", "operator": HeldByAnotherDriver}, "has spark= and operator="),
+        ({"spark": "sc://h:1", "operator": Elsewhere}, "has spark= and operator="),
         ({"spark": "sc://h:1", "spark_conf": {}}, f"has spark_conf= beside spark=: {ALONE}"),
         ({"spark": "sc://h:1", "connection": "a"}, f"has connection= beside spark=: {ALONE}"),
         ({"spark": "sc://h:1", "java_options": ""}, f"has java_options= beside spark=: {ALONE}"),
         (
-            {"operator": HeldByAnotherDriver, "connection": "a", "java_options": "-Xmx1g"},
+            {"operator": Elsewhere, "connection": "a", "java_options": "-Xmx1g"},
             f"has connection= and java_options= beside operator=: {ALONE}",
         ),
     ],
@@ -272,6 +272,46 @@ def test_where_a_dag_runs_is_one_place(options, said):
     assert "the DAG of 'wordcount'" in str(caught.value)
     assert said in str(caught.value)
     assert "hush" not in str(caught.value)
+
+
+def other_task(**options):
+    """An operator with a name of its own."""
+    return Elsewhere(**{**options, "task_id": "mine"})
+
+
+def takes_nothing(task_id):
+    """No operator can be made of one name alone."""
+
+
+@pytest.mark.parametrize(
+    ("operator", "said"),
+    [
+        ("ssh", "expected a function that makes a task, found 'ssh'"),
+        (lambda **_: None, "expected an operator with task_id 'sentences', found None"),
+        (
+            other_task,
+            "expected an operator with task_id 'sentences', found <Task(Elsewhere): mine>",
+        ),
+        (
+            takes_nothing,
+            "cannot make the task 'sentences': takes_nothing() got an unexpected keyword",
+        ),
+    ],
+    ids=["no function", "no operator", "another task_id", "other arguments"],
+)
+def test_an_operator_that_makes_no_task_is_refused(operator, said):
+    """What makes the tasks is told what was expected of it, and what came."""
+    with pytest.raises(DeclarationError, match=re.escape(said)):
+        pipeline_dag(pipeline, schedule=None, operator=operator)
+
+
+def test_a_driver_refuses_arguments_that_nobody_has_rendered(monkeypatch, capsys):
+    """An operator without templates would hand the driver the templates themselves."""
+    given = ["run_step", "--pipeline", "a:b", "--batch", "{{ ti.xcom_pull(task_ids='open') }}"]
+    monkeypatch.setattr(sys, "argv", given)
+    with pytest.raises(SystemExit):
+        run_step_main()
+    assert "must have application_args among its template_fields" in capsys.readouterr().err
 
 
 def test_a_task_that_is_killed_ends_its_driver(monkeypatch):

@@ -17,7 +17,7 @@ def test_revisions_are_those_of_alembic():
     scripts = ScriptDirectory.from_config(config)
     assert upgrade.head() == scripts.get_current_head()
     found = [one.revision for one in scripts.walk_revisions()]
-    assert len(found) > 10
+    assert found
     assert all(map(upgrade.is_known, found))
     assert not upgrade.is_known("9999")
 

@@ -3,12 +3,14 @@
 import json
 import random
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 import pyarrow as pa
 
+from ledger.core.probes import reached
 from ledger.errors import (
     ConfigurationError,
     DeclarationError,
@@ -18,7 +20,7 @@ from ledger.errors import (
     NotReadyError,
     UnavailableError,
 )
-from ledger.sinks.base import Delivery, Publisher, Refusal, Rule, require_staged
+from ledger.sinks.base import Delivery, Refusal, Rule, Sink, require_staged
 from ledger.sinks.delta.files import TableFile, TableFolder
 from ledger.sinks.delta.schema import (
     Json,
@@ -51,7 +53,7 @@ class _Staged:
     fields: list[Json] | None
 
 
-class DeltaPublisher(Publisher):
+class DeltaPublisher:
     """Publishes into the Delta table at ``path``, absolute or a URL, partitioned by ``partition_by``.
 
     The table's own log has the record of what it shows: an application transaction
@@ -113,7 +115,7 @@ class DeltaPublisher(Publisher):
             self._folder.write_checked(delivery.batch_id, delivery.version, conditions)
         return rules
 
-    def refused(self, delivery: Delivery, siblings: tuple[str, ...] = ()) -> list[Refusal]:
+    def refused(self, delivery: Delivery, siblings: Sequence[Sink] = ()) -> list[Refusal]:
         """None: all that a table asks for is in its rules."""
         return []
 
@@ -121,7 +123,11 @@ class DeltaPublisher(Publisher):
         """The folder in which a run stages its files."""
         return self._folder.staging(batch_id, version)
 
-    def shows(self, delivery: Delivery) -> bool:
+    def folder(self, batch_id: int) -> str | None:
+        """None: files become part of the table where they are staged."""
+        return None
+
+    def has_published(self, delivery: Delivery) -> bool:
         """Whether the table's log has this version of the batch."""
         table, app_id = self._open(), _app_id(delivery, delivery.batch_id)
         return table is not None and table.transaction_version(app_id) == delivery.version
@@ -144,6 +150,7 @@ class DeltaPublisher(Publisher):
             staged = staged or self._staged(delivery)
             if table is None:
                 self._create(staged)
+                reached("table created", delivery.sink)
                 continue  # the new table may be ahead already: another publisher saw it first
             if self._commit(table, delivery, staged):
                 return
@@ -159,6 +166,7 @@ class DeltaPublisher(Publisher):
         files = self._folder.table_files(delivery.files)
         self._folder.let_read(files)
         self._folder.write_list(delivery.batch_id, delivery.version, files)
+        reached("files listed", delivery.sink)
         return _Staged(files, file_fields(self._folder.file_schema(files[0])) if files else None)
 
     def _open(self) -> "DeltaTable | None":

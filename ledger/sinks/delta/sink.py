@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from ledger.settings import Settings
+from ledger.sinks.base import Publisher
 from ledger.sinks.folder import FolderSink
 
 
@@ -9,7 +11,15 @@ from ledger.sinks.folder import FolderSink
 class DeltaSink(FolderSink):
     """A Delta Lake table; made by the first batch.
 
-    Each batch is staged under ``<path>/_ackledger/`` and committed in place by one entry of the table's
-    log, so every reader of Delta sees it whole or not at all. Relative paths start from
+    Each batch is staged under ``<path>/_ackledger/`` and committed in place by one entry of the
+    table's log, so every reader of Delta sees it whole or not at all. Relative paths start from
     ``ACKLEDGER_OUTPUT``.
     """
+
+    replaces_in_one_commit = True
+
+    def publisher(self, settings: Settings, pipeline: str, name: str) -> Publisher:
+        """See ``Sink``."""
+        from ledger.sinks.delta.publisher import DeltaPublisher
+
+        return DeltaPublisher(settings.output_path(self.path), self.partition_by)

@@ -1,23 +1,25 @@
-"""A folder of Parquet files: a batch is shown by renaming the folder that it was staged in."""
+"""A folder of Parquet files: a batch is published by renaming the folder that it was staged in."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import fsspec
 import pyarrow as pa
 
+from ledger.core.probes import reached
 from ledger.errors import StageError
-from ledger.sinks.base import Delivery, Refusal, Rule, require_staged
+from ledger.sinks.base import Delivery, Refusal, Rule, Sink, require_staged
+from ledger.sinks.folder import BATCH_FOLDER as BATCH
 from ledger.sinks.folder import STAGING_FOLDER as STAGING
-from ledger.sinks.parquet.sink import BATCH_FOLDER as BATCH
 
 
 @dataclass(frozen=True)
 class ParquetPublisher:
     """The sink's own record of a batch is its folder, ``<path>/batch=<id>``.
 
-    ``path``: absolute or a URL. A local rename is atomic; on an object store it is a copy, file by file,
-    and a reader may see a part. What a delivery replaces is hidden first, folder by folder, and the
-    new one is shown then: for a moment a reader sees less, never both.
+    ``path``: absolute or a URL. A local rename is atomic; on an object store it is a copy, file by
+    file, and a reader may see a part. What a delivery replaces is moved aside first, folder by
+    folder, and the new one is published then: for a moment a reader sees less, never both.
     """
 
     path: str
@@ -43,29 +45,31 @@ class ParquetPublisher:
         """None."""
         return ()
 
-    def refused(self, delivery: Delivery, siblings: tuple[str, ...] = ()) -> list[Refusal]:
+    def refused(self, delivery: Delivery, siblings: Sequence[Sink] = ()) -> list[Refusal]:
         """None."""
         return []
 
     def staging(self, batch_id: int, version: int) -> str:
-        """Beside the folders that are shown."""
+        """Beside the folders that are published."""
         return f"{self._place(batch_id)}/run={version}"
 
     def publish(self, delivery: Delivery) -> None:
-        """See ``Publisher``; an earlier run's folder of the batch gives way. When the new one cannot be shown,
-        what was hidden is shown again.
+        """See ``Publisher``; an earlier run's folder of the batch is replaced. When the new one
+        cannot be published, what was moved aside is published again.
 
-        Two may be at it, if one hung and lost its lock: whoever finds the staged folder gone takes nothing back.
+        Two may be at it, if one hung and lost its lock: whoever finds the staged folder gone takes
+        nothing back.
         """
         final = self.folder(delivery.batch_id)
-        if not self.shows(delivery):
+        if not self.has_published(delivery):
             # Looked at before the files are: what is there later may be this very version.
             earlier = [delivery.batch_id] if self._exists(final) else []
             require_staged(delivery)
-            # First what is staged of the others: whoever is late with one of them shows it no more.
+            # First what is staged of the others: who is late with one of them publishes it no more.
             for batch_id in delivery.replaces:
                 self._move(self._place(batch_id), self._aside(f"staged-{batch_id}", delivery))
             hidden = [one for one in (*delivery.replaces, *earlier) if self._hide(one, delivery)]
+            reached("folder hidden", delivery.sink)
             try:
                 self._rename(delivery.folder, final)
             except OSError:
@@ -73,18 +77,19 @@ class ParquetPublisher:
                     for batch_id in hidden:
                         self._rename(self._hidden(batch_id, delivery), self.folder(batch_id))
                 raise
+            reached("folder renamed", delivery.sink)
         self._remove(self._place(delivery.batch_id))  # runs that did not count, and what was hidden
 
     def folder(self, batch_id: int) -> str:
-        """Where a batch is shown."""
+        """Where a batch is published."""
         return f"{self.path}/{BATCH}={batch_id}"
 
     def _place(self, batch_id: int) -> str:
         return f"{self.path}/{STAGING}/batch={batch_id}"
 
-    def shows(self, delivery: Delivery) -> bool:
-        """Whether the batch's folder is this very version: what was staged is gone from its place, or there
-        with all its files, whose names Spark gave to nobody else."""
+    def has_published(self, delivery: Delivery) -> bool:
+        """Whether the batch's folder is this very version: what was staged is gone from its place,
+        or there with all its files, whose names Spark gave to nobody else."""
         final = self.folder(delivery.batch_id)
         if not self._exists(final):
             return False
@@ -103,7 +108,8 @@ class ParquetPublisher:
         return f"{self._place(delivery.batch_id)}/replaced/{name}"
 
     def _move(self, folder: str, aside: str) -> bool:
-        """Move a folder, in place of what an attempt that died had moved there; whether there was one."""
+        """Move a folder, in place of what an attempt that died had moved there; whether there was
+        one."""
         if not self._exists(folder):
             return False
         self._remove(aside)

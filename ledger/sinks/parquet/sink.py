@@ -3,20 +3,28 @@
 from dataclasses import dataclass
 
 from ledger.errors import DeclarationError
-from ledger.sinks.folder import FolderSink
-
-BATCH_FOLDER = "batch"  # in a folder of Parquet files: batch=<id>
+from ledger.settings import Settings
+from ledger.sinks.base import Publisher
+from ledger.sinks.folder import BATCH_FOLDER, FolderSink
 
 
 @dataclass(frozen=True)
 class ParquetSink(FolderSink):
     """A folder of Parquet files: ``<path>/batch=<id>/<partition columns>/``.
 
-    Each batch is staged under ``<path>/_staging/`` and shown by one rename, so a reader sees a
+    Each batch is staged under ``<path>/_staging/`` and published by one rename, so a reader sees a
     batch whole or not at all; on an object store a rename is a copy, file by file. It holds the
     user's columns only, none of which may be ``batch``. Relative paths start from
     ``ACKLEDGER_OUTPUT``.
     """
+
+    replaces_in_one_commit = False
+
+    def publisher(self, settings: Settings, pipeline: str, name: str) -> Publisher:
+        """See ``Sink``."""
+        from ledger.sinks.parquet.publisher import ParquetPublisher
+
+        return ParquetPublisher(settings.output_path(self.path))
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,4 +1,4 @@
-"""The publisher of PostgreSQL sinks: one transaction in the target shows a batch, and its record.
+"""The publisher of PostgreSQL sinks: one transaction in the target publishes a batch, and its record.
 
 Each row carries the batch that brought it, in ``ackledger_batch``; the table ``ackledger_commit`` beside
 the sink's knows the rest of a batch, so one column does for all modes:
@@ -12,28 +12,28 @@ replace_interval  a family takes the place of older families over its interval; 
                   are added. A family that comes after a newer one is refused
 """
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from typing import Literal, get_args
+from typing import get_args
 
 import pyarrow as pa
 from sqlalchemy import Connection, Table
 
+from ledger.core.probes import reached
 from ledger.errors import DeclarationError, FencedError, IntegrityError, StageError
-from ledger.sinks.base import Delivery, Refusal, Rule, require_staged
+from ledger.sinks.base import Delivery, Refusal, Rule, Sink, require_staged
 from ledger.sinks.postgres import record as target_record
 from ledger.sinks.postgres import table as target
 from ledger.sinks.postgres.connection import once, parsed, transact
 from ledger.sinks.postgres.copy_text import to_csv
+from ledger.sinks.postgres.declared import Mode, TableSink, database_of
 from ledger.sinks.postgres.fit import new_columns, require_fit, require_table
 from ledger.sinks.postgres.record import Commit
 from ledger.sinks.postgres.refusals import Trial
 from ledger.sinks.postgres.table import Place, TargetTable
 from ledger.sinks.postgres.types import json_columns
 from ledger.sinks.staged_files import record_batches, staged_schema, user_schema
-
-Mode = Literal["append", "upsert", "replace_interval"]
 
 
 class PostgresPublisher:
@@ -58,6 +58,7 @@ class PostgresPublisher:
                 f"mode {mode!r} of {table!r}: expected a key with upsert and none otherwise, found {key!r}"
             )
         self._url = parsed(url)
+        self._database = database_of(url)
         self._table = table
         self._key = key
         self._mode = mode
@@ -81,21 +82,25 @@ class PostgresPublisher:
         """None: the table itself is asked."""
         return ()
 
-    def refused(self, delivery: Delivery, siblings: tuple[str, ...] = ()) -> list[Refusal]:
+    def refused(self, delivery: Delivery, siblings: Sequence[Sink] = ()) -> list[Refusal]:
         """See ``Publisher``. Values, NOT NULL, CHECK, unique and foreign keys; not: triggers and
         what they may change, exclusion constraints, partitions that are missing, and tables of
         which this user may not read all rows."""
         return transact(self._url, lambda connection: self._refused(connection, delivery, siblings))
 
-    def shows(self, delivery: Delivery) -> bool:
+    def folder(self, batch_id: int) -> str | None:
+        """None: rows are copied from staged files."""
+        return None
+
+    def has_published(self, delivery: Delivery) -> bool:
         """Whether the record beside the table has this version of the batch."""
-        return transact(self._url, lambda connection: self._shows(connection, delivery))
+        return transact(self._url, lambda connection: self._has_published(connection, delivery))
 
     def publish(self, delivery: Delivery) -> None:
-        """Show the delivery, once; see ``ledger.sinks.base``.
+        """Publish the delivery, once; see ``ledger.sinks.base``.
 
         Raises StageError when the table does not take the rows, IntegrityError when files or rows are
-        not as recorded, FencedError when something newer is shown, UnavailableError when the target
+        not as recorded, FencedError when something newer is published, UnavailableError when the target
         does not answer.
         """
         transact(self._url, lambda connection: self._publish(connection, delivery))
@@ -118,19 +123,30 @@ class PostgresPublisher:
         target.require_rights(connection, place)
 
     def _refused(
-        self, connection: Connection, delivery: Delivery, siblings: tuple[str, ...]
+        self, connection: Connection, delivery: Delivery, siblings: Sequence[Sink]
     ) -> list[Refusal]:
         schema = staged_schema(delivery.files)
         if schema is None:
             return []
         place = target.find_place(connection, self._table)
-        others = [target.find_place(connection, table).oid for table in siblings]
-        unknown = [oid for oid in others if oid is not None and oid != place.oid]
+        unknown = self._filled_with(connection, place, siblings)
         gone = self._gone(connection, place, delivery)
         trial = Trial(connection, place, schema, self._key)
         return trial.refusals(delivery.files, delivery.batch_id, gone, unknown)
 
-    def _shows(self, connection: Connection, delivery: Delivery) -> bool:
+    def _filled_with(
+        self, connection: Connection, place: Place, siblings: Sequence[Sink]
+    ) -> list[int]:
+        """The other tables of this database, by oid, that sinks fill with the same batch."""
+        tables = [
+            one.table
+            for one in siblings
+            if isinstance(one, TableSink) and database_of(one.url) == self._database
+        ]
+        found = [target.find_place(connection, table).oid for table in tables]
+        return [oid for oid in found if oid is not None and oid != place.oid]
+
+    def _has_published(self, connection: Connection, delivery: Delivery) -> bool:
         place = target.find_place(connection, self._table)
         record = target_record.find_record(connection, place)
         if record is None:
@@ -168,6 +184,7 @@ class PostgresPublisher:
             self._merge(connection, record, table.place, schema.names, delivery)
         target_record.mark_replaced(connection, record, place, delivery, replaced)
         target_record.put_commit(connection, record, place, delivery)
+        reached("writing table", delivery.sink)
 
     def _replaced(
         self, connection: Connection, record: Table, place: Place, delivery: Delivery

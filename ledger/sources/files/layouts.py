@@ -32,8 +32,8 @@ from pyspark.sql.types import (
 
 from ledger.errors import InputError
 from ledger.sources.files.lines import Format
-from ledger.sources.files.listing import UNREADABLE
-from ledger.sources.parsing.values import nullable
+from ledger.sources.listing import UNREADABLE
+from ledger.sources.parsing.typed import check_columns
 
 _log = logging.getLogger(__name__)
 
@@ -137,18 +137,6 @@ def check_parquet(paths: list[str], schema: StructType) -> None:
         read = partial(_parquet_schema, names=schema.names)
         for path, found in zip(paths, pool.map(read, paths), strict=True):
             check_columns(path, found, schema)
-
-
-def check_columns(where: str, found: StructType, schema: StructType) -> None:
-    """Raise InputError unless what was found has the schema's columns with its types. What may not be null is a
-    matter of each record."""
-    types = {field.name: field.dataType for field in found.fields}
-    for field in schema.fields:
-        if field.name not in types or nullable(types[field.name]) != nullable(field.dataType):
-            has = types[field.name].simpleString() if field.name in types else "no such column"
-            raise InputError(
-                f"{where}: expected column {field.name} of type {field.dataType.simpleString()}, found {has}"
-            )
 
 
 def opened(path: str) -> IO[bytes]:

@@ -17,12 +17,11 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from ledger.core.column_names import ERROR, RAW, RESERVED, check_names
-from ledger.errors import DeclarationError
+from ledger.core.column_names import ERROR, RAW
 from ledger.sources.parsing import values
 from ledger.sources.parsing.fitting import kept
+from ledger.sources.parsing.typed import CORRUPT
 
-CORRUPT = "_corrupt"
 _EXACT = "_corrupt_exact"
 NOT_UTF8 = "not UTF-8"
 UNCLOSED = "a quote is never closed"
@@ -38,11 +37,6 @@ _END = "_end"  # what is put after a line of JSON, to see whether its reader get
 _PAIRED = r"(?s)^[^\\]*+(?:\\(?:[^u]|u(?![dD][89a-fA-F])|u[dD][89abAB]..\\u[dD][c-fC-F])[^\\]*+)*+$"
 _MOST_SHOWN = 200  # characters of a value in a reason; the raw record has all of it
 _MOST_FIELDS = 20_480  # of a record of CSV, if its schema has not more: Spark's reader raises then
-
-
-def check_schema(schema: StructType) -> None:
-    """Raise DeclarationError if a column has a name of the ledger, or one that Spark confuses."""
-    check_names("the schema has", schema.names, taken=RESERVED | {CORRUPT}, error=DeclarationError)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from ledger.errors import InputError
 from ledger.sources.files import layouts as files
 from ledger.sources.files.lines import Format, record_pattern
-from ledger.sources.files.listing import UNREADABLE
+from ledger.sources.listing import UNREADABLE
 
 MOST_LINES = 10_000  # of one record: a quote that is open for longer is taken to be never closed
 _ROWS = 10_000  # records in one batch on their way to Spark

@@ -1,24 +1,21 @@
-"""Reads what a FileSource declares: the records of a source, or a side input."""
+"""Reads what a FileSource declares."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
 
-from pyspark.sql import Column, DataFrame, Observation, SparkSession
+from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, NullType, StringType, StructField, StructType
 
-from ledger.core import path_templates
-from ledger.core.column_names import ERROR, MESSAGE, NAMES, RAW, RESERVED
-from ledger.core.stateful import StatefulSource
+from ledger.core.column_names import ERROR, MESSAGE, NAMES, RAW
 from ledger.errors import IntegrityError
-from ledger.settings import Settings
+from ledger.sources import listing
+from ledger.sources.base import Claimed, SourceReader
 from ledger.sources.files import layouts as files
-from ledger.sources.files import lines, listing
+from ledger.sources.files import lines
 from ledger.sources.files.multiline import text_records
 from ledger.sources.files.source import FileSource
-from ledger.sources.parsing import values
-from ledger.store.queries.batches import Batch
+from ledger.sources.parsing.typed import aligned, check_schema, checked, parsed_again, struct
 
 _BLANKS = " \t\r\f\v"
 _TEXT = "value string, _file string"
@@ -27,14 +24,14 @@ _FIRST = "_metadata.file_block_start = 0 AS _first"  # of a file's blocks the fi
 _BETWEEN = "\x1f"  # of the columns of a header that is read by name
 
 
-class Reader:
+class Reader(SourceReader):
     """Reads one source. ``records`` is lazy; after its action, ``repeated_headers`` is complete."""
 
     def __init__(self, spark: SparkSession, source: FileSource):
         self._spark = spark
         self._source = source
         self.schema = struct(source.schema)
-        lines.check_schema(self.schema)
+        check_schema(self.schema)
         self._read: list[_Text] = []
         self._by_file = source.multiline
 
@@ -50,11 +47,26 @@ class Reader:
         self._by_file |= again
         return again
 
-    def records(self, paths: list[str]) -> DataFrame:
-        """All records: the schema's columns, ``_file``, ``_raw`` and ``_error``; checks headers first.
+    @property
+    def formats(self) -> Mapping[str, str]:
+        """The options that say how its dates and moments are written."""
+        return self._source.options
 
-        Raises InputError when a header, or a Parquet file's schema, is not as declared.
+    def records(self, claimed: Claimed) -> DataFrame:
+        """All records: the schema's columns, ``_file``, ``_raw``, ``_error``; checks headers first.
+
+        Raises InputError when a header, or a Parquet file's schema, is not as declared, or when no
+        file is there and one is due.
         """
+        return self._records(self._paths(claimed))
+
+    def _paths(self, claimed: Claimed) -> list[str]:
+        if self._source.incremental:
+            return [file.path for file in claimed.files]
+        missing = self._source.allow_missing
+        return listing.find_files(claimed.source, claimed.path, allow_missing=missing)
+
+    def _records(self, paths: list[str]) -> DataFrame:
         if self._source.format == "parquet":
             files.check_parquet(paths, self.schema)
             reader = self._spark.read.schema(self.schema)
@@ -87,7 +99,7 @@ class Reader:
         A value that does not fit today's type fails its record.
         """
         if self._source.format == "parquet":
-            return _judged_again(stored, self.schema)
+            return parsed_again(stored, self.schema)
         kept = stored.where(F.col(ERROR).isNull())
         good = aligned(kept, self.schema, self._source.options)
         spoilt = stored.where(F.col(ERROR).isNotNull())
@@ -181,128 +193,3 @@ class _Text:
         ]
         is_header = reduce(lambda one, other: one | other, matches)
         return text.observe(self._observed, *counts).where(~is_header).drop("_first")
-
-
-class FrameReader:
-    """Takes what a StatefulSource reads: a frame, which nothing has to be parsed of."""
-
-    def __init__(self, source: StatefulSource):
-        self._source = source
-        self.schema = struct(source.schema)
-        lines.check_schema(self.schema)
-
-    def records(self, frame: DataFrame) -> DataFrame:
-        """The schema's columns of the frame, ``_raw`` and ``_error``. Raises InputError when one is missing or
-        of another type."""
-        files.check_columns(f"read of {self._source.shown}", frame.schema, self.schema)
-        return checked(frame.select(*(f"`{name}`" for name in self.schema.names)), self.schema)
-
-    def repeated_headers(self) -> None:
-        """A frame has no headers."""
-        return
-
-    def by_file(self, stored: DataFrame) -> bool:
-        """A frame has no lines."""
-        return False
-
-    def parse_again(self, stored: DataFrame) -> DataFrame:
-        """Stored records in today's schema, with ``_message`` where they have it; a value that does not fit fails
-        its record. One that did not fit before is as it was, unless it still has all of its values."""
-        return _judged_again(stored, self.schema)
-
-
-def read_reference(
-    spark: SparkSession, settings: Settings, batch: Batch, name: str, source: FileSource
-) -> DataFrame:
-    """A side input; a record of it that does not parse fails the stage that reads it, without its
-    text: whoever reads the ledger sees the failure."""
-    path = path_templates.render(
-        source.path, batch.interval_start, batch.interval_end, batch.params
-    )
-    reader = Reader(spark, source)
-    records = reader.records(listing.find_files(name, source, settings.data_path(path)))
-    message = F.concat(F.lit(f"reference {name!r} ({path}): "), ERROR)
-    parsed = F.when(F.col(ERROR).isNull(), F.lit(True)).otherwise(
-        F.raise_error(message).cast("boolean")
-    )
-    return records.where(parsed).select(*(f"`{column}`" for column in reader.schema.names))
-
-
-def struct(schema: StructType | str) -> StructType:
-    """A schema given as a StructType or a DDL string; needs a running session for the latter."""
-    if isinstance(schema, StructType):
-        return schema
-    parsed = StructType.fromDDL(schema)
-    assert isinstance(parsed, StructType)
-    return parsed
-
-
-def aligned(
-    stored: DataFrame, schema: StructType, options: Mapping[str, str] | None = None
-) -> DataFrame:
-    """Stored records, with ``_message`` where they have it, in ``schema``; columns that it no longer
-    has are left out. ``options``: of their source, how it writes dates.
-
-    A value that does not fit, or would be rounded or cut, fails its record.
-    """
-    columns, misfits = [], []
-    for field in schema.fields:
-        kept = F.col(f"`{field.name}`") if field.name in stored.columns else F.lit(None)
-        had = stored.schema[field.name].dataType if field.name in stored.columns else NullType()
-        made = _fitted(kept, had, field.dataType, options or {})
-        columns.append(made.alias(field.name))
-        what = f"{field.name}: expected {field.dataType.simpleString()}, found "
-        text = F.concat(F.lit(what), kept.cast("string"))
-        misfits.append(F.when(kept.isNotNull() & made.isNull(), text))
-        misfits += [F.when(*one) for one in _nulls(kept, field)]
-    message = [name for name in (MESSAGE,) if name in stored.columns]
-    own = [name for name in stored.columns if name not in RESERVED]
-    return stored.select(*message, *columns, *_marks(F.coalesce(*misfits), own))
-
-
-def _judged_again(stored: DataFrame, schema: StructType) -> DataFrame:
-    """Stored values in ``schema``. Of a record that did not fit before they may be gone: then it is as
-    it was."""
-    own = [f"`{name}`" for name in stored.columns if name not in RESERVED]
-    whole = F.col(RAW).eqNullSafe(F.to_json(F.struct(*own)).cast("binary"))
-    kept = F.col(ERROR).isNull() | whole
-    good = aligned(stored.where(kept).drop(RAW, ERROR), schema)
-    nothing = [F.lit(None).cast(one.dataType).alias(one.name) for one in schema.fields]
-    names = [name for name in good.columns if name not in schema.names]
-    return good.unionByName(stored.where(~kept).select(*nothing, *names))
-
-
-def _fitted(kept: Column, had: DataType, kind: DataType, options: Mapping[str, str]) -> Column:
-    """A stored value in another type, without loss; null where that cannot be."""
-    kind = values.nullable(kind)
-    if values.nullable(had) == kind:
-        return kept
-    if isinstance(had, NullType):
-        return kept.cast(kind)
-    if isinstance(had, StringType):
-        return values.from_text(kept, kind, options)
-    made = kept.try_cast(kind)
-    return F.when(made.try_cast(had) == kept, made)
-
-
-def checked(rows: DataFrame, schema: StructType) -> DataFrame:
-    """Rows of the schema with ``_raw`` and ``_error``: of those with a null where none may be."""
-    missing = [
-        F.when(condition, reason)
-        for field in schema.fields
-        for condition, reason in _nulls(F.col(f"`{field.name}`"), field)
-    ]
-    return rows.select("*", *_marks(F.coalesce(F.lit(None).cast("string"), *missing), rows.columns))
-
-
-def _nulls(column: Column, field: StructField) -> Iterator[tuple[Column, str]]:
-    """Conditions under which a value, or a part of it, is null that may not be, each with the reason."""
-    if not field.nullable:
-        yield column.isNull(), f"{field.name} is null"
-    yield from values.nulls(column, field.dataType, field.name)
-
-
-def _marks(error: Column, names: Sequence[str]) -> list[Column]:
-    fields = F.struct(*(F.col(f"`{name}`") for name in names))
-    raw = F.when(error.isNotNull(), F.to_json(fields)).cast("binary")
-    return [raw.alias(RAW), error.alias(ERROR)]

@@ -3,14 +3,15 @@
 import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal, InvalidOperation
+from datetime import date, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy import Connection, Row
+from sqlalchemy import Connection
 
-from ledger.errors import InputError, IntegrityError, NotReadyError
+from ledger.errors import InputError, NotReadyError
+from ledger.sources.cursor import Range, Value
 from ledger.sources.table.connection import SourceTable, asking, connected, find_table
 from ledger.sources.table.moments import MomentForm, moment_form
 from ledger.sources.table.source import TableSource
@@ -24,9 +25,6 @@ from ledger.sources.table.writers import (
     transactions,
     writers,
 )
-
-Value = int | Decimal | date | str  # a datetime is a date
-Range = tuple[Value | None, Value]
 
 ROWS_PER_FETCH = 10_000
 
@@ -103,14 +101,6 @@ def slices(source: TableSource, after: Value | None, bound: Value, parts: int) -
     return list(zip(starts, [*ends, bound], strict=True))
 
 
-def claimed_ranges(source: TableSource, claimed: Row[Any]) -> list[Range]:
-    """The rows that a batch has claimed, cut into ranges that are read in parallel."""
-    if claimed.claimed_upto is None:
-        return []
-    after = claimed.claimed_after and from_text(claimed.claimed_after)
-    return slices(source, after, from_text(claimed.claimed_upto), source.partitions)
-
-
 def require_columns(source: TableSource, columns: Sequence[str]) -> None:
     """Raise InputError unless the table is there and has these columns."""
     with connected(source) as connection, asking(connection):
@@ -127,43 +117,6 @@ def rows(
         statement = sa.select(*raw).select_from(table.clause).where(*_between(table, after, upto))
         streamed = connection.execution_options(stream_results=True, yield_per=ROWS_PER_FETCH)
         yield from streamed.execute(statement).partitions()
-
-
-def to_text(value: Value) -> str:
-    """A cursor value as the ledger keeps it: its kind and the value, as in ``int:42``."""
-    if isinstance(value, datetime):
-        if value.tzinfo is None:
-            return f"datetime:{value.isoformat()}"
-        return f"datetime:{value.astimezone(UTC).isoformat()}"
-    if isinstance(value, date):
-        return f"date:{value.isoformat()}"
-    if isinstance(value, Decimal | int) and not isinstance(value, bool):
-        return f"{'int' if isinstance(value, int) else 'decimal'}:{value}"
-    if isinstance(value, str):
-        return f"str:{value}"
-    raise TypeError(f"{type(value).__name__} is no type of a cursor's value")
-
-
-def from_text(text: str) -> Value:
-    """The value of ``to_text``. Raises IntegrityError when the text is none of those."""
-    kinds = {
-        "int": int,
-        "decimal": Decimal,
-        "date": date.fromisoformat,
-        "datetime": datetime.fromisoformat,
-        "str": str,
-    }
-    kind, colon, rest = text.partition(":")
-    try:
-        if not colon:
-            raise KeyError(kind)
-        value: Value = kinds[kind](rest)  # type: ignore[operator]
-        return value
-    except (KeyError, ValueError, InvalidOperation) as exc:
-        raise IntegrityError(
-            f"cursor value {text!r} in the ledger: expected one such as int:42 or "
-            "datetime:2026-01-31T00:00:00+00:00"
-        ) from exc
 
 
 def _lagging(table: SourceTable, form: MomentForm | None, now: datetime) -> Value | None:

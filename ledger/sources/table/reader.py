@@ -1,6 +1,5 @@
 """Reads what a TableSource declares: ranges of a table's cursor, one Spark task each."""
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -11,35 +10,39 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
 from ledger.core.column_names import ERROR, MESSAGE, RAW
-from ledger.errors import InputError, LedgerError, UnavailableError
-from ledger.sources.files import lines
-from ledger.sources.files.reader import aligned, struct
+from ledger.sources.base import Claimed, SourceReader
+from ledger.sources.cursor import Range, from_text
 from ledger.sources.parsing.fitting import Fitting, from_raw, of_table, raw
+from ledger.sources.parsing.typed import aligned, check_schema, struct
 from ledger.sources.table import queries as source_tables
-from ledger.sources.table.queries import Range
 from ledger.sources.table.source import TableSource
 
 _OWN = [StructField(RAW, BinaryType()), StructField(ERROR, StringType())]
-_FAILURES: dict[str, type[LedgerError]] = {
-    kind.__name__: kind for kind in (InputError, UnavailableError)
-}
 
 
-class TableReader:
+class TableReader(SourceReader):
     """Reads one table. Raises DeclarationError when the schema lacks the cursor or cannot be read."""
 
     def __init__(self, spark: SparkSession, source: TableSource):
         self._spark = spark
         self._source = source
         self.schema = struct(source.schema)
-        lines.check_schema(self.schema)
+        check_schema(self.schema)
         source.require_cursor(self.schema.names)
         self._fitting = of_table(self.schema)
         # A record that does not fit has nulls in every column.
         nullable = [StructField(field.name, field.dataType) for field in self.schema.fields]
         self._records = StructType([*nullable, *_OWN])
 
-    def records(self, ranges: Sequence[Range]) -> DataFrame:
+    def records(self, claimed: Claimed) -> DataFrame:
+        """The rows of the claimed range: the schema's columns, ``_raw`` and ``_error``."""
+        if claimed.upto is None:
+            return self.rows([])
+        after = None if claimed.after is None else from_text(claimed.after)
+        upto, parts = from_text(claimed.upto), self._source.partitions
+        return self.rows(source_tables.slices(self._source, after, upto, parts))
+
+    def rows(self, ranges: Sequence[Range]) -> DataFrame:
         """The rows of ``ranges``: the schema's columns, ``_raw`` and ``_error``; one task a range.
 
         Lazy, but for the check of the columns. Each task connects by itself; the address travels
@@ -59,14 +62,6 @@ class TableReader:
         numbers = self._spark.range(0, len(ranges), 1, len(ranges))
         return numbers.mapInArrow(task, self._records)
 
-    def repeated_headers(self) -> None:
-        """A table has no headers."""
-        return
-
-    def by_file(self, stored: DataFrame) -> bool:
-        """A table has no lines."""
-        return False
-
     def parse_again(self, stored: DataFrame) -> DataFrame:
         """Stored records with ``_message``, in today's schema; what did not fit is fitted to it.
 
@@ -77,14 +72,6 @@ class TableReader:
         shape = StructType([StructField(MESSAGE, LongType()), *self._records.fields])
         task = partial(_fit_again, self.schema.names, self._fitting)
         return good.unionByName(spoilt.mapInArrow(task, shape))
-
-
-def table_failure(exc: BaseException) -> LedgerError | None:
-    """The error of the source's database, if it is what failed a task; None for any other."""
-    for name, said in re.findall(r"ledger\.errors\.(\w+): (.*)", str(exc)):
-        if name in _FAILURES:
-            return _FAILURES[name](said.strip())
-    return None
 
 
 def _read(

@@ -22,7 +22,7 @@ from ledger.core.column_names import DELIVERED, IDENTITY, POSITION, ROOT
 from ledger.core.states import BatchKind
 from ledger.errors import StageError, suggestion
 from ledger.pipeline.steps import SinkStep
-from ledger.sinks.options import Bloom
+from ledger.sinks.options import Bloom, is_keyed
 from ledger.spark.dedup import bloom
 from ledger.spark.frames.acked import shown_rows
 from ledger.spark.frames.inputs import user_columns
@@ -46,7 +46,7 @@ class Deduplicator:
         self._run = run
         self._step = step
         # Exactly once nothing of a failed record was ever shown: only a key has anything to compare.
-        without = run.batch.exactly_once and not step.sink.keyed
+        without = run.batch.exactly_once and not is_keyed(step.sink.dedup)
         self._dedup = "none" if without else step.sink.dedup
         self._key = self._dedup.key if isinstance(self._dedup, Bloom) else ()
         self._filter: bloom.Filter | None = None

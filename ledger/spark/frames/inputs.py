@@ -35,13 +35,14 @@ from ledger.store.queries import batches
 def input_rows(job: Job, run: OpenedRun) -> DataFrame:
     """What the run's input passes on: its user columns, ``_root`` (behind a whole stage the list
     ``_roots``), ``_position`` and, with units, ``_unit``; no failed rows."""
-    return delivered_rows(job, run.batch.batch_id, run.input_run.step_run_id)
+    rows = delivered_rows(job, run.batch.batch_id, run.input_run.step_run_id)
+    return job.on_read(run.stage, rows)
 
 
 def input_frames(job: Job, run: OpenedRun) -> dict[str, DataFrame]:
     """The rows of each of the run's inputs, as ``input_rows``; of several with ``_input``."""
     frames = {
-        name: delivered_rows(job, run.batch.batch_id, read.step_run_id)
+        name: job.on_read(run.stage, delivered_rows(job, run.batch.batch_id, read.step_run_id))
         for name, read in run.inputs.items()
     }
     if len(frames) == 1:

@@ -15,9 +15,7 @@ from ledger.deltas.portions import refused
 from ledger.deltas.stored import SHARED
 from ledger.errors import ConfigurationError, StageError
 from ledger.pipeline.steps import SinkStep
-from ledger.sinks.base import Delivery, Publisher, Refusal, Rule
-from ledger.sinks.postgres.sink import PostgresSink
-from ledger.sinks.registry import database_of
+from ledger.sinks.base import Delivery, Publisher, Refusal, Rule, Sink
 from ledger.sources.files.layouts import literal
 from ledger.spark.failures import one_line, translated
 from ledger.spark.frames.acked import Withheld
@@ -136,15 +134,11 @@ def without_refused(
     return manifest
 
 
-def _siblings(job: Job, step: SinkStep) -> tuple[str, ...]:
-    """Tables of the same database that other sinks of the pipeline fill."""
-    if not isinstance(step.sink, PostgresSink):
-        return ()
+def _siblings(job: Job, step: SinkStep) -> tuple[Sink, ...]:
+    """The other sinks of the pipeline."""
     steps = (*job.pipeline.steps(), *job.pipeline.followers())
-    sinks = [other.sink for other in steps if isinstance(other, SinkStep) and other is not step]
-    database = database_of(step.sink.url)
-    others = [one for one in sinks if isinstance(one, PostgresSink)]
-    return tuple(one.table for one in others if database_of(one.url) == database)
+    others = (one for one in steps if isinstance(one, SinkStep) and one is not step)
+    return tuple(one.sink for one in others)
 
 
 def _refused_rows(

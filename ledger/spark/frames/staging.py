@@ -11,7 +11,6 @@ from ledger.core.column_names import ROOT, ROOTS, UNIT
 from ledger.errors import StageError, suggestion
 from ledger.pipeline.steps import SinkStep
 from ledger.sinks.folder import STAGING_FOLDER
-from ledger.sinks.postgres.sink import PostgresSink
 from ledger.storage.folders import require_writable
 from ledger.storage.manifest import Manifest, take_manifest
 
@@ -20,7 +19,7 @@ WRITTEN = {"compression": "zstd", "mapreduce.fileoutputcommitter.marksuccessfulj
 
 def stage_rows(rows: DataFrame, step: SinkStep, folder: str) -> Manifest:
     """Write the rows below ``folder``, partitioned as the sink is; what is there then, by the footers."""
-    names = () if isinstance(step.sink, PostgresSink) else step.sink.partition_by
+    names = step.sink.partition_by
     missing = sorted(set(names) - set(rows.columns))
     if missing:
         raise StageError(
@@ -54,7 +53,7 @@ def check_key(step: SinkStep, rows: DataFrame) -> None:
     """Raise StageError if an upsert could not tell which of two rows to keep: said before anything
     is decided of a combine or a state. Where rows have records just these fail, see
     ``ledger.spark.frames.refused``."""
-    if not isinstance(step.sink, PostgresSink) or not step.sink.key:
+    if not step.sink.key:
         return
     for name in step.sink.key:
         if name not in rows.columns:

@@ -7,8 +7,9 @@ from sqlalchemy import Connection
 
 from ledger.batch.combine_runs import require_last
 from ledger.batch.step_runs import OpenedRun, Record, commit
+from ledger.core.probes import reached
 from ledger.pipeline.steps import CombineStep, SinkStep
-from ledger.sources.files.reader import read_reference
+from ledger.sources.references import read_reference
 from ledger.spark.frames.acked import acked_rows
 from ledger.spark.frames.inputs import delivered_rows, read_stored, user_columns
 from ledger.spark.frames.staging import check_key, stage_rows
@@ -58,6 +59,7 @@ def run_combined_sink(job: Job, run: OpenedRun, step: SinkStep) -> Record:
         combines.decide_combined(
             connection, batch.batch_id, batch.original_id, step.name, run.run_id
         )
+        reached("deciding publication", step.name)
 
     record = Record(input_rows=run.input_run.output_rows or 0, output_rows=manifest.rows)
     commit(job.database, run, record, files=file_rows(manifest), before_commit=decide)

@@ -14,14 +14,8 @@ from ledger.batch.payloads import keep_payloads
 from ledger.batch.step_runs import OpenedRun
 from ledger.core.column_names import ERROR, MESSAGE, RAW, RESERVED
 from ledger.pipeline.steps import SourceStep
-from ledger.sources.files.listing import find_files
-from ledger.sources.files.reader import Reader
-from ledger.sources.files.source import FileSource
+from ledger.sources.base import Claimed
 from ledger.sources.parsing import values
-from ledger.sources.registry import reader_of
-from ledger.sources.table import queries as source_tables
-from ledger.sources.table.reader import TableReader
-from ledger.sources.table.source import TableSource
 from ledger.spark.frames.stored import local_rows
 from ledger.spark.job import Job
 from ledger.store.queries import batches, payloads
@@ -43,9 +37,10 @@ def records_again(
     ``stored``: as their snapshot has them, with ``_message``. One that is not found, or not alone,
     by its key fails again and says so. The source is scanned once.
     """
-    fresh = _fresh(job, run, step, claimed)
+    reader = step.source.reader(job.spark)  # its own: headers are counted for a snapshot alone
+    fresh = reader.records(_read_once(job, run, step, claimed))
     names = [name for name in fresh.columns if name not in RESERVED]
-    wanted = _wanted(job, run, step, fresh.schema)
+    wanted = _wanted(job, run, step, fresh.schema, reader.formats)
     now = F.struct(*(F.col(f"`{name}`") for name in names))
     parsed = fresh.where(F.col(ERROR).isNull()).select(_key(step.key).alias(_KEY), now.alias(_NOW))
     keys = wanted.where(F.col(_WHY).isNull()).select(_KEY)
@@ -63,18 +58,12 @@ def records_again(
     return joined.select(MESSAGE, *columns, raw, why.alias(ERROR))
 
 
-def _fresh(job: Job, run: OpenedRun, step: SourceStep, claimed: Row[Any]) -> DataFrame:
-    """All that the source has now of what the original read."""
-    reader = reader_of(job.spark, step.source)  # its own: headers are counted for a snapshot alone
+def _read_once(job: Job, run: OpenedRun, step: SourceStep, claimed: Row[Any]) -> Claimed:
+    """What the original read, where the source has it now."""
     own = _claim(job, run.batch.original_id, step)
     if own.rest_of_batch_id is not None:  # it read on where another had begun
         own = _claim(job, own.rest_of_batch_id, step)
-    if isinstance(step.source, TableSource):
-        assert isinstance(reader, TableReader)
-        return reader.records(source_tables.claimed_ranges(step.source, own))
-    assert isinstance(step.source, FileSource)
-    assert isinstance(reader, Reader)
-    return reader.records(find_files(step.name, step.source, str(claimed.path)))
+    return Claimed(step.name, claimed.path, after=own.claimed_after, upto=own.claimed_upto)
 
 
 def _claim(job: Job, batch_id: int, step: SourceStep) -> Row[Any]:
@@ -82,9 +71,11 @@ def _claim(job: Job, batch_id: int, step: SourceStep) -> Row[Any]:
     return next(row for row in found if row.source == step.name)
 
 
-def _wanted(job: Job, run: OpenedRun, step: SourceStep, schema: StructType) -> DataFrame:
+def _wanted(
+    job: Job, run: OpenedRun, step: SourceStep, schema: StructType, formats: Mapping[str, str]
+) -> DataFrame:
     """Each claimed message with its key, as ``schema`` has its columns, or why it has none to look
-    for: ``_message``, ``_key``, ``_why``."""
+    for: ``_message``, ``_key``, ``_why``. ``formats``: how the source writes dates."""
     batch_id, names = run.batch.batch_id, list(step.key)
     keep_payloads(job.database, run.batch.original_id)
     rows = job.database.transact(lambda c: payloads.claimed_keys(c, batch_id, step.name, names))
@@ -94,8 +85,7 @@ def _wanted(job: Job, run: OpenedRun, step: SourceStep, schema: StructType) -> D
     }
     for place, name in enumerate(names):
         given[name] = pa.array([row.key[place] for row in rows], pa.string())
-    options = step.source.options if isinstance(step.source, FileSource) else {}
-    typed = [_typed(name, schema[name].dataType, options) for name in names]
+    typed = [_typed(name, schema[name].dataType, formats) for name in names]
     found = local_rows(job.spark, given).select(MESSAGE, *typed)
     keyed = found.select(MESSAGE, _key(names).alias(_KEY))
     times = F.count(F.lit(1)).over(Window.partitionBy(_KEY))

@@ -10,6 +10,7 @@ from sqlalchemy import Row
 
 from ledger.batch.source_positions import acknowledge
 from ledger.core.column_names import MESSAGE, RAW, RESERVED, ROOT
+from ledger.core.probes import reached
 from ledger.errors import InputError, NotReadyError
 from ledger.pipeline.steps import SourceStep
 from ledger.spark.frames.inputs import read_stored
@@ -54,9 +55,11 @@ def notify(job: Job, batch_id: int) -> list[str]:
         if row.notified_at is None and step.wants_notice:
             if step.hears_of_messages:
                 _tell(job, batch_id, step, row)
+            reached("source told", step.name)
             job.database.transact(
                 partial(batches.set_notified, batch_id=batch_id, source=step.name)
             )
+            reached("notice recorded", step.name)
             told.append(step.name)
     return told
 
@@ -66,6 +69,7 @@ def _tell(job: Job, batch_id: int, step: SourceStep, source: Row[Any]) -> None:
     failed = _failed(job, batch_id)
     if step.on_ack is not None:
         step.on_ack(batch_id, messages.join(failed, ROOT, "left_anti").drop(ROOT, "raw"))
+    reached("acks told", step.name)
     if step.on_fail is not None:
         step.on_fail(batch_id, messages.join(failed, ROOT, "inner").drop(ROOT))
 

@@ -25,8 +25,8 @@ from pyspark.sql.types import (
 from ledger.core.column_names import ANCHOR, DROPPED, FAILED, check_names
 from ledger.core.outcomes import Drop, FailedRecord, printable
 from ledger.pipeline.steps import StageStep
-from ledger.sources.files.reader import struct
 from ledger.sources.parsing.fitting import Fitting, kept, yielded
+from ledger.sources.parsing.typed import struct
 from ledger.spark.frames.inputs import user_columns
 
 NOTHING = "emitted nothing"

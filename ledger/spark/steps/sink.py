@@ -9,10 +9,10 @@ from sqlalchemy import Connection
 
 from ledger.batch.state_runs import StepOutput
 from ledger.batch.step_runs import OpenedRun, Record, commit, retire
+from ledger.core.probes import reached
 from ledger.core.states import BatchStatus
 from ledger.pipeline.steps import SinkStep
 from ledger.sinks.base import Delivery, Publisher
-from ledger.sinks.parquet.publisher import ParquetPublisher
 from ledger.spark.dedup.dedup import Deduplicator
 from ledger.spark.frames.inputs import input_rows, user_columns
 from ledger.spark.frames.refused import Refused, find_refused, without_refused
@@ -100,22 +100,24 @@ def _commit_shown(
 
     def deliver(connection: Connection) -> None:
         dedup.save(connection)
-        if isinstance(publisher, ParquetPublisher):  # folders go once the batch is settled
+        if step.sink.replaces_in_one_commit:
+            given_way = _given_way(connection, step, run, replacement)
+        else:  # folders are removed after the batch is settled
             void = queries.void_deliveries(connection, step.name, batch)
             given_way = {row.batch_id for row in void}
-            folders = [publisher.folder(batch_id) for batch_id in replacement.batches]
+            replaced = [publisher.folder(batch_id) for batch_id in replacement.batches]
+            folders = [folder for folder in replaced if folder is not None]
             queries.note_replaced(connection, batch.batch_id, step.name, folders)
-        else:
-            given_way = _given_way(connection, step, run, replacement)
         replaces = tuple(sorted(given_way))
         holder = batches.holder(connection, batch.original_id)
+        reached("publishing", step.name)
         publisher.publish(_delivery(run, step, publisher, manifest, replaces, holder))
+        reached("published", step.name)
 
-    files = made.files
-    if isinstance(publisher, ParquetPublisher):
+    files, published = made.files, publisher.folder(batch.batch_id)
+    if published is not None:
         staged = publisher.staging(batch.batch_id, run.run_id)
-        shown = publisher.folder(batch.batch_id)
-        files = [{**file, "path": file["path"].replace(staged, shown, 1)} for file in files]
+        files = [{**file, "path": file["path"].replace(staged, published, 1)} for file in files]
     commit(job.database, run, made.record, files=files, post=made.post, before_commit=deliver)
 
 

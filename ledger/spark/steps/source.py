@@ -16,14 +16,9 @@ from ledger.core.column_names import ERROR, MESSAGE, POSITION
 from ledger.core.states import BatchKind
 from ledger.errors import InputError, suggestion
 from ledger.pipeline.steps import SourceStep
-from ledger.sources.files import listing
-from ledger.sources.files.listing import find_files
-from ledger.sources.files.reader import FrameReader, Reader
-from ledger.sources.files.source import FileSource
-from ledger.sources.registry import AnyReader, reader_of
-from ledger.sources.table import queries as source_tables
-from ledger.sources.table.reader import TableReader, table_failure
-from ledger.sources.table.source import TableSource
+from ledger.sources.base import Claimed, SourceReader
+from ledger.sources.claims import require_unchanged
+from ledger.sources.listing import FoundFile
 from ledger.spark.failures import read_failure
 from ledger.spark.frames.inputs import read_stored
 from ledger.spark.frames.stored import local_numbers, with_position
@@ -49,13 +44,13 @@ UNTRACKED = f"/{UNTRACKED_COLUMN}=true/"
 
 def run_source(job: Job, run: OpenedRun, step: SourceStep) -> Record:
     """Emit one source of one batch and commit it; what it recorded."""
-    reader = reader_of(job.spark, step.source)
+    reader = step.source.reader(job.spark)
     check_columns(step, reader.schema.names)
     _check_key(step, reader.schema.names)
     claimed = _claim(job, run, step)
     position = source_state.began(job, run, step)
     folder = job.folder(run)
-    with _reading():
+    with _reading(reader):
         wrote = [_write(step, run, _records(job, run, step, reader, claimed, position), folder)]
         if wrote[0].failed and reader.by_file(job.spark.read.parquet(folder)):
             remove_folder(folder)
@@ -63,7 +58,7 @@ def run_source(job: Job, run: OpenedRun, step: SourceStep) -> Record:
         repeated = reader.repeated_headers()
         if repeated is not None:
             wrote.append(_write(step, run, with_unit(job, step, repeated), folder))
-    _check_files(job, run, step)
+    require_unchanged(step.name, _files(job, run, step))
     manifest = take_manifest(folder)
     written = sum(witness.rows for witness in wrote)
     require_equal(f"records of {step.name} in {folder}", written, manifest.rows)
@@ -144,12 +139,12 @@ def _rename_untracked(folder: str) -> None:
 
 
 @contextmanager
-def _reading() -> Iterator[None]:
+def _reading(reader: SourceReader) -> Iterator[None]:
     """Say which file could not be read, whether Spark noticed when it planned or when it ran."""
     try:
         yield
     except SPARK_ERRORS as exc:
-        failure = table_failure(exc) or read_failure(exc)
+        failure = reader.failure(exc) or read_failure(exc)
         if failure is None:
             raise
         raise failure from exc
@@ -159,7 +154,7 @@ def _records(
     job: Job,
     run: OpenedRun,
     step: SourceStep,
-    reader: AnyReader,
+    reader: SourceReader,
     claimed: Row[Any],
     position: Position | None,
 ) -> DataFrame:
@@ -174,38 +169,20 @@ def _records(
         if messages and (run.batch.selection or {}).get("from_source"):
             return records_again(job, run, step, claimed, stored)
         return reader.parse_again(stored)
-    if step.hooks is not None and position is not None:
-        assert isinstance(reader, FrameReader)
-        return with_unit(job, step, source_state.records(job, reader, step.hooks, position))
     if claimed.rest_of_batch_id is not None:
         return _rest(job, step, claimed)
-    if isinstance(reader, TableReader):
-        assert isinstance(step.source, TableSource)
-        ranges = source_tables.claimed_ranges(step.source, claimed)
-        return with_unit(job, step, reader.records(ranges))
-    assert isinstance(step.source, FileSource)
-    assert isinstance(reader, Reader)
-    if step.incremental:
-        paths = [file.path for file in _check_files(job, run, step)]
-    else:
-        paths = find_files(step.name, step.source, str(claimed.path))
-    return with_unit(job, step, reader.records(paths))
+    files = _files(job, run, step)
+    require_unchanged(step.name, files)
+    mine = Claimed(step.name, claimed.path, files, claimed.claimed_after, claimed.claimed_upto)
+    if position is not None:
+        return with_unit(job, step, source_state.records(job, reader, mine, position))
+    return with_unit(job, step, reader.records(mine))
 
 
-def _check_files(job: Job, run: OpenedRun, step: SourceStep) -> Sequence[Row[Any]]:
-    """The files that the batch has claimed. Raises InputError if one is no longer as it was then: half
-    of it may have been read."""
-    files = job.database.transact(lambda c: claims.files_of(c, run.batch.batch_id, step.name))
-    for file in files:
-        now = listing.look_at(file.path)
-        if now is None or (now.bytes, now.modified_at) != (file.bytes, file.modified_at):
-            found = "it is gone" if now is None else f"found {now.bytes} bytes of {now.modified_at}"
-            raise InputError(
-                f"source {step.name!r}: {file.path} was claimed with {file.bytes} bytes of {file.modified_at}, {found}. "
-                "Files must appear whole: write them under another name and rename them. The batch gives its claims "
-                "back once it is abandoned; clear its run then"
-            )
-    return files
+def _files(job: Job, run: OpenedRun, step: SourceStep) -> tuple[FoundFile, ...]:
+    """The files that the batch has claimed, as they were then."""
+    rows = job.database.transact(lambda c: claims.files_of(c, run.batch.batch_id, step.name))
+    return tuple(FoundFile(row.path, row.bytes, row.modified_at, row.digest) for row in rows)
 
 
 def _rest(job: Job, step: SourceStep, claimed: Row[Any]) -> DataFrame:

@@ -7,10 +7,10 @@ from pyspark.sql import DataFrame
 from ledger.batch.source_positions import Position, commit_read, position_of
 from ledger.batch.state_runs import StepOutput
 from ledger.batch.step_runs import OpenedRun
-from ledger.core.stateful import StatefulSource
+from ledger.core.probes import reached
 from ledger.core.states import BatchKind
 from ledger.pipeline.steps import SourceStep
-from ledger.sources.files.reader import FrameReader
+from ledger.sources.base import Claimed, SourceReader
 from ledger.spark.frames.inputs import read_stored
 from ledger.spark.job import Job
 from ledger.spark.steps.state import as_json
@@ -23,6 +23,7 @@ def began(job: Job, run: OpenedRun, step: SourceStep) -> Position | None:
     if step.hooks is None or run.batch.kind is BatchKind.REPLAY:
         return None
     position = position_of(job.database, run)
+    reached("position taken", step.name)
     if position.again is None:
         committed = None if position.previous is None else position.previous.snapshot
         if position.after_failure:
@@ -31,11 +32,11 @@ def began(job: Job, run: OpenedRun, step: SourceStep) -> Position | None:
     return position
 
 
-def records(job: Job, reader: FrameReader, hooks: StatefulSource, position: Position) -> DataFrame:
+def records(job: Job, reader: SourceReader, claimed: Claimed, position: Position) -> DataFrame:
     """What its batch emits: what it has read before, or what comes now, behind what abandoned batches had read."""
     if position.again is not None:
         return _kept(job, reader, position.again)
-    new = reader.records(hooks.read(job.spark))
+    new = reader.records(claimed)
     return reduce(
         DataFrame.unionByName, [_kept(job, reader, run_id) for run_id in position.left], new
     )
@@ -54,10 +55,11 @@ def commit_behind(
     batch_id = run.batch.batch_id
     state = step.hooks.finish_batch(batch_id)
     snapshot = as_json(f"source {step.name!r}", step.hooks.commit(batch_id, state))
+    reached("snapshot taken", step.name)
     commit_read(job.database, run, position, made, emitted, snapshot)
 
 
-def _kept(job: Job, reader: FrameReader, run_id: int) -> DataFrame:
+def _kept(job: Job, reader: SourceReader, run_id: int) -> DataFrame:
     """What a run has emitted, in today's columns."""
     manifest = job.manifest(run_id)
     check_files(manifest)

@@ -20,7 +20,7 @@ from ledger.core.column_names import (
 from ledger.core.outcomes import Mark
 from ledger.errors import StageError
 from ledger.pipeline.steps import CombineStep, StageStep, StateStep
-from ledger.sources.files.reader import read_reference
+from ledger.sources.references import read_reference
 from ledger.spark.frames.anchors import AnchorWitness, expected_type, stored_anchor
 from ledger.spark.frames.inputs import anchored, input_frames, user_columns
 from ledger.spark.job import STORED, Job, Witness, file_rows, require_equal

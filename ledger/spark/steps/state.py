@@ -8,10 +8,11 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from ledger.batch.state_runs import StateRun, StepOutput, commit_state
 from ledger.batch.step_runs import OpenedRun, Record
+from ledger.core.probes import reached
 from ledger.core.stateful import StatefulStage
 from ledger.errors import StageError
 from ledger.pipeline.steps import SinkStep, StateStep
-from ledger.sources.files.reader import read_reference
+from ledger.sources.references import read_reference
 from ledger.spark.frames.acked import not_acked
 from ledger.spark.frames.inputs import delivered_rows, read_stored, user_columns
 from ledger.spark.frames.staging import check_key, stage_rows
@@ -23,6 +24,7 @@ from ledger.storage.manifest import Manifest, check_files, take_manifest
 def run_state(job: Job, opened: StateRun, step: StateStep) -> Record:
     """Make the state of one batch, stage it for its sinks and commit all of it; what it recorded."""
     batch = acked_rows_of_batch(job, opened.run, step.name)
+    reached("batch read", step.name)
     if step.hooks is None:
         return _run_function(job, opened, step, batch)
     return _run_keeper(job, opened, step, step.hooks, batch)
@@ -67,6 +69,7 @@ def _run_keeper(
     hooks.init_state(committed)
     batch_id = opened.run.batch.batch_id
     state = hooks.finish_batch(batch_id, batch)
+    reached("batch finished", step.name)
     manifest = Manifest(())
     if opened.sinks:
         rows = hooks.rows(state)
@@ -74,7 +77,9 @@ def _run_keeper(
         manifest = _stored(job, opened.run, rows)
     shown = {name: _staged(job, sink, manifest) for name, sink in opened.sinks.items()}
     record = Record(batch.count(), manifest.rows)
+    reached("before snapshot", step.name)
     snapshot = as_json(f"stateful {step.name!r}", hooks.commit(batch_id, state))
+    reached("snapshot taken", step.name)
     commit_state(job.database, opened, StepOutput(record, file_rows(manifest)), shown, snapshot)
     return record
 
@@ -92,6 +97,7 @@ def as_json(what: str, snapshot: Any) -> Any:
 
 def _stored(job: Job, run: OpenedRun, made: DataFrame) -> Manifest:
     """The rows of a state as the run's own files."""
+    reached("before state's rows", run.stage)
     wrote, folder = Witness(), job.folder(run)
     wrote.watch(made.select(*user_columns(made))).write.options(**STORED).parquet(folder)
     manifest = take_manifest(folder)

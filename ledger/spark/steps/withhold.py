@@ -9,12 +9,13 @@ from uuid import uuid4
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from sqlalchemy import Row
+from sqlalchemy import Connection, Row
 
 from ledger.batch import recovery, settlement
 from ledger.batch.publishing import unpublished_note
 from ledger.batch.step_runs import OpenedRun
 from ledger.core.column_names import ROOT, UNIT
+from ledger.core.probes import reached
 from ledger.errors import Failures, LostFileError
 from ledger.pipeline.steps import SinkStep
 from ledger.sinks.options import Bloom
@@ -45,7 +46,9 @@ def withhold(job: Job, batch_id: int) -> list[str]:
     for row in chosen:
         with failures.kept(unpublished_note(row)):
             _make_ready(job, row)
+            reached("sink withheld", row.sink)
     failures.raise_first()
+    reached("withheld")
     return [row.sink for row in chosen]
 
 
@@ -64,9 +67,12 @@ def _make_ready(job: Job, row: Row[Any]) -> None:
     else:
         files = stage_rows(_kept(job, row, step, staged), step, folder).files
     described = [asdict(file) for file in files]
-    job.database.transact(
-        lambda c: publications.set_ready(c, row.batch_id, row.sink, folder, described)
-    )
+
+    def record(connection: Connection) -> None:
+        publications.set_ready(connection, row.batch_id, row.sink, folder, described)
+        reached("withholding", row.sink)
+
+    job.database.transact(record)
 
 
 def stage_anew(job: Job, row: Row[Any]) -> None:

@@ -13,7 +13,7 @@ from ledger.core.column_names import MESSAGE, UNIT
 from ledger.core.states import BatchKind
 from ledger.errors import InputError, suggestion
 from ledger.pipeline.steps import SinkStep, SourceStep
-from ledger.sources.registry import AnyReader, reader_of
+from ledger.sources.base import SourceReader
 from ledger.spark.frames.acked import Withheld, shown_rows, withheld
 from ledger.spark.frames.anchors import carries_unit
 from ledger.spark.frames.inputs import read_stored, user_columns
@@ -39,7 +39,7 @@ def with_unit(job: Job, step: SourceStep, records: DataFrame) -> DataFrame:
     return records.withColumn(UNIT, F.xxhash64(F.to_json(texts, {"ignoreNullFields": "false"})))
 
 
-def replayed_records(job: Job, run: OpenedRun, step: SourceStep, reader: AnyReader) -> DataFrame:
+def replayed_records(job: Job, run: OpenedRun, step: SourceStep, reader: SourceReader) -> DataFrame:
     """What a replay emits of a source in units: every record of the claimed messages' units but those given
     up, parsed again, with ``_message`` and, where stages carry over what they made, ``_carried``."""
     batch = run.batch
@@ -58,7 +58,7 @@ def replayed_records(job: Job, run: OpenedRun, step: SourceStep, reader: AnyRead
         with_unit(
             job,
             source,
-            reader_of(job.spark, source.source).parse_again(_claimed(job, run, source, messages)),
+            source.source.reader(job.spark).parse_again(_claimed(job, run, source, messages)),
         )
         for source, messages in claimed
     ]

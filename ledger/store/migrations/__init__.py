@@ -1,1 +1,1 @@
-"""Alembic migrations of the ledger's schema; run by ``ackledger db upgrade``."""
+"""The ledger's schema: one baseline in SQL, run by Alembic on ``ackledger db upgrade``."""

@@ -1,12 +1,11 @@
 """Statements about what batches claim of sources: intervals, files, cursor ranges, rests of snapshots."""
 
+import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, Row, text
-
-from ledger.store.tables import claimed_file
 
 
 def pending_roots(
@@ -100,7 +99,12 @@ def files_of(connection: Connection, batch_id: int, source: str) -> Sequence[Row
 def insert_files(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
     """Claim files."""
     if rows:
-        connection.execute(claimed_file.insert(), list(rows))
+        statement = text("""
+            INSERT INTO claimed_file (pipeline_id, source, path, bytes, modified_at, digest, batch_id)
+            SELECT pipeline_id, source, path, bytes, modified_at, digest, batch_id
+            FROM jsonb_populate_recordset(NULL::claimed_file, cast(:rows AS jsonb))
+        """)
+        connection.execute(statement, {"rows": json.dumps(rows, default=datetime.isoformat)})
 
 
 def release(connection: Connection, batch_id: int) -> None:

@@ -1,5 +1,6 @@
 """Statements about step runs: one attempt of one step of one batch."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -9,7 +10,6 @@ from uuid import UUID
 from sqlalchemy import Connection, Row, text
 
 from ledger.core.states import RunState
-from ledger.store.tables import step_run_drop, step_run_file
 
 
 @dataclass(frozen=True)
@@ -201,18 +201,22 @@ def commit_run(connection: Connection, run_id: int, record: Mapping[str, Any]) -
 def insert_files(connection: Connection, run_id: int, files: Sequence[Mapping[str, Any]]) -> None:
     """The manifest of a run's output."""
     if files:
-        rows = [{"step_run_id": run_id, **file} for file in files]
-        connection.execute(step_run_file.insert(), rows)
+        statement = text("""
+            INSERT INTO step_run_file (step_run_id, first_position, path, bytes, rows)
+            SELECT :id, first_position, path, bytes, rows
+            FROM jsonb_populate_recordset(NULL::step_run_file, cast(:files AS jsonb))
+        """)
+        connection.execute(statement, {"id": run_id, "files": json.dumps(files)})
 
 
 def insert_drops(connection: Connection, run_id: int, drops: Mapping[str, int]) -> None:
     """Inputs that the run acked without an output, by reason."""
     if drops:
-        rows = [
-            {"step_run_id": run_id, "reason": reason, "records": records}
-            for reason, records in drops.items()
-        ]
-        connection.execute(step_run_drop.insert(), rows)
+        statement = text("""
+            INSERT INTO step_run_drop (step_run_id, reason, records)
+            SELECT :id, key, value::bigint FROM jsonb_each_text(cast(:drops AS jsonb))
+        """)
+        connection.execute(statement, {"id": run_id, "drops": json.dumps(drops)})
 
 
 def files(connection: Connection, run_id: int) -> Sequence[Row[Any]]:

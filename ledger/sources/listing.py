@@ -1,4 +1,4 @@
-"""What lies where a source points: its files, their age and content, and how many records they hold."""
+"""What lies where a source points: its files, their age, content and number of records."""
 
 import hashlib
 import zlib
@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any
 
 from ledger.errors import InputError
-from ledger.sources.files.source import FileSource
 
 SMALL = 1 << 20  # bytes up to which a file's content is read to tell whether it is new
 # What reading a file raises that is damaged, gone, or not what its name says.
@@ -58,10 +57,10 @@ def _require_readable(path: str) -> None:
         )
 
 
-def find_files(name: str, source: FileSource, path: str) -> list[str]:
+def find_files(name: str, path: str, *, allow_missing: bool = False) -> list[str]:
     """The files that ``path`` matches. Raises InputError if there is none and one is due."""
     paths = [file.path for file in list_files(path)]
-    if not paths and not source.allow_missing:
+    if not paths and not allow_missing:
         raise InputError(
             f"source {name!r}: no file matches {path}. Bring the file and run this again, "
             "or declare it with allow_missing=True"

@@ -1,0 +1,99 @@
+"""What is declared of a table in PostgreSQL, and which database it is in."""
+
+import os
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from ledger.errors import ConfigurationError, DeclarationError
+from ledger.settings import Settings
+from ledger.sinks.options import SinkOptions, names_of, require_dedup, require_different
+
+LONGEST_NAME = 63  # bytes of an identifier in PostgreSQL, which cuts off the rest
+
+Mode = Literal["append", "upsert", "replace_interval"]
+_FROM_ENVIRONMENT = "env:"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _TableOptions(SinkOptions):
+    key: tuple[str, ...] = ()
+    mode: Mode = "append"
+
+
+@dataclass(frozen=True)
+class TableSink(_TableOptions):
+    """A sink whose place is a table; see ``PostgresSink``."""
+
+    url: str
+    table: str
+    partition_by = ()
+    replaces_in_one_commit = True
+
+    @property
+    def place(self) -> str:
+        """See ``Sink``."""
+        return f"table {self.table!r}"
+
+    @property
+    def identity(self) -> str:
+        """See ``Sink``: the table and its database, as they are declared."""
+        return f"{self.url} {self.table}"
+
+    @property
+    def replaces_intervals(self) -> bool:
+        """See ``Sink``."""
+        return self.mode == "replace_interval"
+
+    def check(self, settings: Settings) -> str:
+        """See ``Sink``: the publisher has looked at the table itself."""
+        return f"{self.table} can be written to"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", names_of(self.key))
+        require_dedup(self.table, self.dedup)
+        require_different(f"key of {self.table!r}", self.key)
+        for part in self.table.rpartition(".")[::2]:
+            if len(part.encode()) > LONGEST_NAME:
+                raise DeclarationError(
+                    f"table {self.table!r}: {part!r} has {len(part.encode())} bytes, and "
+                    f"PostgreSQL cuts names off after {LONGEST_NAME}: choose a shorter one"
+                )
+        if not self.table.rpartition(".")[2]:
+            raise DeclarationError(
+                f"table {self.table!r}: expected a name, or schema.name: name the table"
+            )
+        if self.mode not in get_args(Mode):
+            raise DeclarationError(
+                f"mode of {self.table!r}: expected {', '.join(get_args(Mode))}, found {self.mode!r}"
+            )
+        if (self.mode == "upsert") != bool(self.key):
+            raise DeclarationError(
+                f"sink of {self.table!r}: a key goes with mode='upsert' and upsert with a key; "
+                f"found mode={self.mode!r}, key={self.key!r}"
+            )
+
+
+def database_of(url: str) -> object:
+    """What is equal for the URLs of one database, whoever logs in there and however they are
+    given."""
+    from ledger.sinks.postgres.connection import parsed
+
+    given = os.environ.get(url.removeprefix(_FROM_ENVIRONMENT), url)
+    try:
+        known = parsed(given if url.startswith(_FROM_ENVIRONMENT) else url)
+    except ConfigurationError:  # whoever uses it is told
+        return url
+    return known.host, known.port or 5432, known.database, dict(known.query)
+
+
+def address(url: str, sink: str) -> str:
+    """The URL, or the one that an environment variable holds."""
+    if not url.startswith(_FROM_ENVIRONMENT):
+        return url
+    name = url.removeprefix(_FROM_ENVIRONMENT)
+    if name not in os.environ:
+        raise ConfigurationError(
+            f"sink {sink!r} takes its URL from the environment variable {name}, which is not set: "
+            "set it to postgresql+psycopg2://user@host/database where the sink's tasks run"
+        )
+    return os.environ[name]

@@ -1,0 +1,157 @@
+"""What a pipeline reads from: what every kind of source must be able to do, and what reads it."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ledger import errors
+from ledger.core.run_request import Interval
+from ledger.core.stateful import StatefulSource
+from ledger.errors import LedgerError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+    from sqlalchemy import Connection
+
+    from ledger.settings import Settings
+    from ledger.sources.listing import FoundFile
+    from ledger.store.connection import Database
+
+_RAISED = re.compile(r"ledger\.errors\.(\w+): (.*)")
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """What a batch has claimed of a source, as the ledger keeps it.
+
+    ``source``: its name. ``path``: what ``Source.path`` said when the batch was opened. ``files``:
+    the files claimed. ``after``, ``upto``: the range claimed of a cursor, as text; ``after`` is
+    exclusive, None: from the start; ``upto`` None: no rows.
+    """
+
+    source: str
+    path: str
+    files: "tuple[FoundFile, ...]" = ()
+    after: str | None = None
+    upto: str | None = None
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What a batch takes of an incremental source; fields as in ``Claimed``."""
+
+    files: "tuple[FoundFile, ...]" = ()
+    after: str | None = None
+    upto: str | None = None
+
+
+@dataclass(frozen=True)
+class Scope:
+    """Where a source looks for what is new: for which pipeline and source, over which interval.
+
+    ``most``: records that a batch may take at most; None: any number. ``database``: the ledger.
+    """
+
+    database: "Database"
+    settings: "Settings"
+    pipeline: str
+    source: str
+    interval: Interval
+    most: int | None = None
+
+
+class Offer(Protocol):
+    """What an incremental source has to claim. ``ledger.sources.claims`` has one of files and one
+    of a cursor's values."""
+
+    def take(self, connection: "Connection", pipeline_id: int, room: int | None) -> Taken:
+        """What a batch claims, at most ``room`` records where that can be told before reading.
+
+        Called in the transaction that opens the batch, which locks the pipeline: what other batches
+        have claimed is final here, and nobody else claims at the same time.
+        """
+
+
+class SourceReader(Protocol):
+    """Reads one source in one Spark session; a subclass inherits what most kinds do not need."""
+
+    schema: "StructType"
+
+    def records(self, claimed: Claimed) -> "DataFrame":
+        """All records of a claim, none dropped: the schema's columns, ``_raw`` (binary) and
+        ``_error`` (string), and ``_file`` where there are files.
+
+        A record that does not fit the schema has its text in ``_raw``, the reason in ``_error``
+        and nulls elsewhere; both are null in the others. Lazy; runs more than once.
+        """
+
+    def parse_again(self, stored: "DataFrame") -> "DataFrame":
+        """What ``records`` gave once, as it was stored, in today's schema; keeps ``_message``."""
+
+    def by_file(self, stored: "DataFrame") -> bool:
+        """Whether ``stored``, which ``records`` just gave, is to be read again another way: how
+        it was cut into records turned out to be wrong."""
+        return False
+
+    def repeated_headers(self) -> "DataFrame | None":
+        """Records that ``records`` left out and that are known now that it was run."""
+        return None
+
+    def failure(self, exc: BaseException) -> LedgerError | None:
+        """The source's own failure, if that is why Spark failed; None: it is not the source's."""
+        return raised_by_task(exc)
+
+    @property
+    def formats(self) -> Mapping[str, str]:
+        """How the source writes dates and moments, as options of Spark's readers; {}: ISO 8601."""
+        return {}
+
+
+class Source(Protocol):
+    """What a pipeline reads. Subclass it, then ``ledger.sources.registry.register`` the class.
+
+    ``schema``: the records' columns, a StructType or a DDL string. ``place``: what is read, in
+    words and without secrets. ``incremental``: a batch takes what no other has taken; otherwise it
+    reads its interval, which no other batch reads. ``layout``: what the ledger keeps to find the
+    raw text of a record in its file. ``hooks``: the user's object that keeps the position.
+    ``not_reread``: why single records cannot be read again by key; None: they can.
+    """
+
+    schema: "StructType | str"
+    place: str
+    incremental: bool = False
+    layout: Mapping[str, Any] = {}
+    hooks: StatefulSource | None = None
+    not_reread: str | None = None
+
+    def path(self, settings: "Settings", interval: Interval) -> str:
+        """What a batch over the interval reads, as the ledger shows it: paths are absolute."""
+        return self.place
+
+    def check(self, settings: "Settings", name: str, interval: Interval | None) -> str:
+        """What was found where the source points, before a batch is opened; nothing is claimed.
+
+        ``name``: the source's, for messages. ``interval``: None where it is not known yet. Raises
+        InputError, or ConfigurationError, on what a run would fail on.
+        """
+
+    def look(self, scope: Scope) -> Offer | None:
+        """What there is to claim; asked of incremental sources alone, before anything is locked.
+
+        None: what is read is known once it has been read.
+        """
+        return None
+
+    def reader(self, spark: "SparkSession") -> SourceReader:
+        """What reads it. Raises DeclarationError if its schema cannot be read."""
+
+
+def raised_by_task(exc: BaseException) -> LedgerError | None:
+    """The InputError or UnavailableError that a task raised; None for any other failure."""
+    for name, said in _RAISED.findall(str(exc)):
+        if name in ("InputError", "UnavailableError"):
+            kind: type[LedgerError] = getattr(errors, name)
+            return kind(said.strip())
+    return None

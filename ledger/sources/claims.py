@@ -1,0 +1,128 @@
+"""What batches claim of incremental sources: files, each once, and ranges of a cursor."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from sqlalchemy import Connection
+
+from ledger.errors import InputError
+from ledger.sources import listing
+from ledger.sources.base import Scope, Taken
+from ledger.sources.cursor import Value, from_text, next_range, to_text
+from ledger.sources.listing import FoundFile
+from ledger.store.queries import claims as queries
+
+
+@dataclass(frozen=True)
+class NewFiles:
+    """Files that nobody had claimed, the oldest first, each with the most records that it may hold
+    (None: not counted)."""
+
+    pipeline: str
+    source: str
+    files: tuple[tuple[FoundFile, int | None], ...] = ()
+
+    def take(self, connection: Connection, pipeline_id: int, room: int | None) -> Taken:
+        """As many files as have room for all their records, at least one: what exceeds the quota
+        of it stays in its snapshot."""
+        records = dict(self.files)
+        new = _unclaimed(connection, self.pipeline, self.source, list(records))
+        if room is None:
+            return Taken(tuple(new))
+        taken: list[FoundFile] = []
+        for file in new:
+            most = records[file]
+            if taken and (most is None or most > room):
+                break
+            room -= most or 0
+            taken.append(file)
+        return Taken(tuple(taken))
+
+
+@dataclass(frozen=True)
+class NewRows:
+    """Rows of a cursor, complete up to ``bound`` (None: there are none).
+
+    ``reach(after, upto, most)``: the cursor's value up to which at most ``most`` rows go, of those
+    with ``after`` < cursor <= ``upto``; None: there are none.
+    """
+
+    source: str
+    bound: Value | None
+    reach: Callable[[Value | None, Value | None, int | None], Value | None]
+
+    def take(self, connection: Connection, pipeline_id: int, room: int | None) -> Taken:
+        """The first range that no batch has claimed."""
+        claims = [
+            (
+                None if row.claimed_after is None else from_text(row.claimed_after),
+                from_text(row.claimed_upto),
+            )
+            for row in queries.cursor_claims(connection, pipeline_id, self.source)
+        ]
+        after, end = next_range(claims)
+        upto = self.reach(after, self.bound if end is None else end, room)
+        if upto is None:  # nothing is left in the gap: close it
+            upto = end
+        if upto is None:
+            return Taken()
+        return Taken(after=None if after is None else to_text(after), upto=to_text(upto))
+
+
+def new_files(scope: Scope, path: str, count: Callable[[FoundFile], int]) -> NewFiles:
+    """The files below the glob ``path`` that no batch has claimed as they are now.
+
+    ``count``: the most records that a file may hold; asked where a batch has a limit.
+    """
+    found = listing.list_files(path)
+    unknown = scope.database.transact(
+        partial(_unclaimed, pipeline=scope.pipeline, source=scope.source, files=found)
+    )
+    new = listing.with_digests(unknown)
+    return NewFiles(scope.pipeline, scope.source, _counted(new, count, scope.most))
+
+
+def require_unchanged(source: str, files: Iterable[FoundFile]) -> None:
+    """Raise InputError if a file is no longer as it was claimed: half of it may have been read."""
+    for file in files:
+        now = listing.look_at(file.path)
+        if now is None or (now.bytes, now.modified_at) != (file.bytes, file.modified_at):
+            found = "it is gone" if now is None else f"found {now.bytes} bytes of {now.modified_at}"
+            raise InputError(
+                f"source {source!r}: {file.path} was claimed with {file.bytes} bytes of "
+                f"{file.modified_at}, {found}. Files must appear whole: write them under another "
+                "name and rename them. The batch gives its claims back once it is abandoned; clear "
+                "its run then"
+            )
+
+
+def _unclaimed(
+    connection: Connection, pipeline: str, source: str, files: Sequence[FoundFile]
+) -> list[FoundFile]:
+    """The files that no batch has claimed as they are now, the oldest first."""
+    known = queries.claimed_files(connection, pipeline, source, [file.path for file in files])
+    seen = {(row.path, row.bytes, row.modified_at) for row in known}
+    newest = {
+        row.path: row.digest for row in known
+    }  # content that comes back is new, touched or not
+    new = [
+        file
+        for file in files
+        if (file.path, file.bytes, file.modified_at) not in seen
+        and (file.digest is None or file.digest != newest.get(file.path))
+    ]
+    return sorted(new, key=lambda file: (file.modified_at, file.path))
+
+
+def _counted(
+    files: Sequence[FoundFile], count: Callable[[FoundFile], int], most: int | None
+) -> tuple[tuple[FoundFile, int | None], ...]:
+    """The files with the most records that each may hold; those past ``most`` are not looked at."""
+    counted: list[tuple[FoundFile, int | None]] = []
+    total = 0
+    for file in files:
+        records = count(file) if most is not None and total <= most else None
+        total += records or 0
+        counted.append((file, records))
+    return tuple(counted)

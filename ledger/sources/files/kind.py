@@ -1,0 +1,66 @@
+"""The kind of source that is files, read by interval or each once."""
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from ledger.core import path_templates
+from ledger.core.run_request import Interval
+from ledger.settings import Settings
+from ledger.sources import listing
+from ledger.sources.base import Offer, Scope, Source, SourceReader
+from ledger.sources.files.source import FileSource
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_FIXED_IS_NEW = "a file that was fixed is a new one, which its next batch takes as a whole"
+
+
+class Files(Source):
+    """What the ledger asks of a FileSource."""
+
+    def __init__(self, declared: FileSource):
+        self._declared = declared
+        self.schema = declared.schema
+        self.place = declared.path
+        self.incremental = declared.incremental
+        self.not_reread = _FIXED_IS_NEW if declared.incremental else None
+        self.layout = _layout(declared)
+
+    def path(self, settings: Settings, interval: Interval) -> str:
+        """The glob of the interval's files."""
+        found = path_templates.render(self.place, interval.start, interval.end, interval.params)
+        return settings.data_path(found)
+
+    def check(self, settings: Settings, name: str, interval: Interval | None) -> str:
+        """How many files match. Raises InputError if there is none and one is due."""
+        if interval is not None:
+            path = self.path(settings, interval)
+        elif path_templates.is_fixed(self.place):
+            path = settings.data_path(self.place)
+        else:
+            return (
+                f"{self.place} depends on the run: give --interval-start and --interval-end to "
+                "look for its files"
+            )
+        none_due = self.incremental or self._declared.allow_missing
+        return f"{len(listing.find_files(name, path, allow_missing=none_due))} files match {path}"
+
+    def look(self, scope: Scope) -> Offer:
+        """The files that no batch has claimed as they are now."""
+        from ledger.sources.claims import new_files
+
+        count = partial(listing.most_records, format=self._declared.format)
+        return new_files(scope, self.path(scope.settings, scope.interval), count)
+
+    def reader(self, spark: "SparkSession") -> SourceReader:
+        """What reads its files."""
+        from ledger.sources.files.reader import Reader
+
+        return Reader(spark, self._declared)
+
+
+def _layout(declared: FileSource) -> dict[str, Any]:
+    """How the text of its files is cut into records and fields."""
+    made: dict[str, Any] = {"format": declared.format, "sep": declared.options.get("sep", ",")}
+    return made | ({"multiline": True} if declared.multiline else {})

@@ -1,0 +1,113 @@
+"""Records that have types already: what does not fit the schema fails, today's or another day's."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import DataType, NullType, StringType, StructField, StructType
+
+from ledger.core.column_names import ERROR, MESSAGE, RAW, RESERVED, check_names
+from ledger.errors import DeclarationError, InputError
+from ledger.sources.parsing import values
+
+CORRUPT = "_corrupt"  # a column of Spark's readers of text
+
+
+def struct(schema: StructType | str) -> StructType:
+    """A schema given as a StructType or a DDL string; needs a running session for the latter."""
+    if isinstance(schema, StructType):
+        return schema
+    parsed = StructType.fromDDL(schema)
+    assert isinstance(parsed, StructType)
+    return parsed
+
+
+def check_schema(schema: StructType) -> None:
+    """Raise DeclarationError if a column has a name of the ledger, or one that Spark confuses."""
+    check_names("the schema has", schema.names, taken=RESERVED | {CORRUPT}, error=DeclarationError)
+
+
+def check_columns(where: str, found: StructType, schema: StructType) -> None:
+    """Raise InputError unless what was found has the schema's columns with its types. What may not
+    be null is a matter of each record."""
+    types = {field.name: field.dataType for field in found.fields}
+    for field in schema.fields:
+        if field.name not in types or values.nullable(types[field.name]) != values.nullable(
+            field.dataType
+        ):
+            has = types[field.name].simpleString() if field.name in types else "no such column"
+            raise InputError(
+                f"{where}: expected column {field.name} of type "
+                f"{field.dataType.simpleString()}, found {has}"
+            )
+
+
+def aligned(
+    stored: DataFrame, schema: StructType, options: Mapping[str, str] | None = None
+) -> DataFrame:
+    """Stored records, with ``_message`` where they have it, in ``schema``; columns that it no
+    longer has are left out. ``options``: of their source, how it writes dates.
+
+    A value that does not fit, or would be rounded or cut, fails its record.
+    """
+    columns, misfits = [], []
+    for field in schema.fields:
+        kept = F.col(f"`{field.name}`") if field.name in stored.columns else F.lit(None)
+        had = stored.schema[field.name].dataType if field.name in stored.columns else NullType()
+        made = _fitted(kept, had, field.dataType, options or {})
+        columns.append(made.alias(field.name))
+        what = f"{field.name}: expected {field.dataType.simpleString()}, found "
+        text = F.concat(F.lit(what), kept.cast("string"))
+        misfits.append(F.when(kept.isNotNull() & made.isNull(), text))
+        misfits += [F.when(*one) for one in _nulls(kept, field)]
+    message = [name for name in (MESSAGE,) if name in stored.columns]
+    own = [name for name in stored.columns if name not in RESERVED]
+    return stored.select(*message, *columns, *_marks(F.coalesce(*misfits), own))
+
+
+def parsed_again(stored: DataFrame, schema: StructType) -> DataFrame:
+    """Stored values in ``schema``. A record that did not fit before may have lost some: it then
+    stays as it was."""
+    own = [f"`{name}`" for name in stored.columns if name not in RESERVED]
+    whole = F.col(RAW).eqNullSafe(F.to_json(F.struct(*own)).cast("binary"))
+    kept = F.col(ERROR).isNull() | whole
+    good = aligned(stored.where(kept).drop(RAW, ERROR), schema)
+    nothing = [F.lit(None).cast(one.dataType).alias(one.name) for one in schema.fields]
+    names = [name for name in good.columns if name not in schema.names]
+    return good.unionByName(stored.where(~kept).select(*nothing, *names))
+
+
+def _fitted(kept: Column, had: DataType, kind: DataType, options: Mapping[str, str]) -> Column:
+    """A stored value in another type, without loss; null where that cannot be."""
+    kind = values.nullable(kind)
+    if values.nullable(had) == kind:
+        return kept
+    if isinstance(had, NullType):
+        return kept.cast(kind)
+    if isinstance(had, StringType):
+        return values.from_text(kept, kind, options)
+    made = kept.try_cast(kind)
+    return F.when(made.try_cast(had) == kept, made)
+
+
+def checked(rows: DataFrame, schema: StructType) -> DataFrame:
+    """Rows of the schema with ``_raw`` and ``_error``: of those with a null where none may be."""
+    missing = [
+        F.when(condition, reason)
+        for field in schema.fields
+        for condition, reason in _nulls(F.col(f"`{field.name}`"), field)
+    ]
+    return rows.select("*", *_marks(F.coalesce(F.lit(None).cast("string"), *missing), rows.columns))
+
+
+def _nulls(column: Column, field: StructField) -> Iterator[tuple[Column, str]]:
+    """Conditions under which a value, or a part of it, is null that may not be, with the reason."""
+    if not field.nullable:
+        yield column.isNull(), f"{field.name} is null"
+    yield from values.nulls(column, field.dataType, field.name)
+
+
+def _marks(error: Column, names: Sequence[str]) -> list[Column]:
+    fields = F.struct(*(F.col(f"`{name}`") for name in names))
+    raw = F.when(error.isNotNull(), F.to_json(fields)).cast("binary")
+    return [raw.alias(RAW), error.alias(ERROR)]

@@ -1,0 +1,1 @@
+"""Sources whose position an object of the user's own keeps."""

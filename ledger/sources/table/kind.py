@@ -1,0 +1,53 @@
+"""The kind of source that is a table, read by a cursor."""
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ledger.core import columns as declared_columns
+from ledger.core.run_request import Interval
+from ledger.settings import Settings
+from ledger.sources.base import Offer, Scope, Source, SourceReader
+from ledger.sources.table.source import TableSource
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class Table(Source):
+    """What the ledger asks of a TableSource."""
+
+    incremental = True
+
+    def __init__(self, declared: TableSource):
+        self._declared = declared
+        self.schema = declared.schema
+        self.place = f"table {declared.table}"
+
+    def path(self, settings: Settings, interval: Interval) -> str:
+        """The table's database, less its password, and its name."""
+        return self._declared.shown
+
+    def check(self, settings: Settings, name: str, interval: Interval | None) -> str:
+        """Raises InputError unless the table is there and has the schema's columns."""
+        from ledger.sources.table import queries
+
+        names = declared_columns.columns(self.schema) or {self._declared.cursor: ""}
+        self._declared.require_cursor(list(names))
+        queries.require_columns(self._declared, [*names, self._declared.cursor])
+        return f"{self._declared.shown} has columns {', '.join(names)}"
+
+    def look(self, scope: Scope) -> Offer:
+        """The rows that no batch has read, up to where no row can appear any more."""
+        from ledger.sources.claims import NewRows
+        from ledger.sources.table import queries
+        from ledger.store.queries import batches
+
+        now = scope.database.transact(batches.database_now)
+        bound = queries.safe_bound(self._declared, now)
+        return NewRows(scope.source, bound, partial(queries.reach, self._declared))
+
+    def reader(self, spark: "SparkSession") -> SourceReader:
+        """What reads ranges of it, one Spark task each."""
+        from ledger.sources.table.reader import TableReader
+
+        return TableReader(spark, self._declared)

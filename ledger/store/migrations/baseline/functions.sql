@@ -1,0 +1,186 @@
+-- What roles may do beyond their grants, as functions of the owner, and what history refuses.
+
+CREATE FUNCTION open_partition(batch bigint) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp AS $$
+DECLARE name text := 'ledger_delta_' || batch;
+BEGIN
+  IF to_regclass(name) IS NULL THEN
+    -- CREATE ... PARTITION OF would wait for every open COPY; ATTACH does not.
+    EXECUTE format(
+      'CREATE TABLE %I (LIKE ledger_delta INCLUDING COMMENTS, CHECK (batch_id = %s))', name, batch);
+    EXECUTE format('ALTER TABLE ledger_delta ATTACH PARTITION %I FOR VALUES IN (%s)', name, batch);
+    EXECUTE format('GRANT INSERT ON %I TO ledger_writer', name);
+  END IF;
+END $$;
+COMMENT ON FUNCTION open_partition(bigint) IS
+  'Makes the delta partition of a batch, as the owner, without waiting for open COPYs.';
+
+CREATE FUNCTION reserve_roots(count bigint) RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp AS $$
+DECLARE first bigint;
+BEGIN
+  IF count IS NULL OR count <= 0 THEN
+    RAISE EXCEPTION 'expected a positive number of roots, found %', count;
+  END IF;
+  UPDATE root_counter SET next_root = next_root + count
+  RETURNING next_root - count INTO first;
+  RETURN first;
+END $$;
+COMMENT ON FUNCTION reserve_roots(bigint) IS
+  'Reserves so many root ids; the first of them. The counter only goes up.';
+
+CREATE FUNCTION forget_fails(batch bigint) RETURNS void
+LANGUAGE sql SECURITY DEFINER SET search_path = public, pg_temp AS $$
+  DELETE FROM root_fail f USING batch b
+  WHERE f.batch_id = batch AND b.batch_id = f.batch_id AND b.status NOT IN ('open', 'held')
+    AND NOT (b.guarantee = 'at_least_once' AND EXISTS (
+      SELECT FROM step_run r
+      WHERE r.step_run_id = f.step_run_id AND r.state = 'committed'
+        AND jsonb_path_exists(b.topology, '$[*] ? (@.name == $name && @.kind == "sink")',
+                              jsonb_build_object('name', r.stage))))
+$$;
+COMMENT ON FUNCTION forget_fails(bigint) IS
+  'Removes the explicit fails of a decided batch: failed_root has them. Of no other batch. At '
+  'least once those of its sinks stay: they say which rows a sink has left out.';
+
+CREATE FUNCTION release_files(batch bigint) RETURNS void
+LANGUAGE sql SECURITY DEFINER SET search_path = public, pg_temp AS $$
+  DELETE FROM claimed_file f USING batch b
+  WHERE f.batch_id = batch AND b.batch_id = f.batch_id AND b.status = 'abandoned'
+$$;
+COMMENT ON FUNCTION release_files(bigint) IS
+  'Removes the claims of files of an abandoned batch. Of no other batch.';
+
+CREATE FUNCTION take_over_states(runs bigint[]) RETURNS bigint
+LANGUAGE sql SECURITY DEFINER SET search_path = public, pg_temp AS $$
+  WITH gone AS (
+    DELETE FROM checkpoint c USING batch b
+    WHERE b.batch_id = c.batch_id AND b.status = 'abandoned' AND c.step_run_id = ANY (runs)
+    RETURNING 1
+  )
+  SELECT count(*) FROM gone
+$$;
+COMMENT ON FUNCTION take_over_states(bigint[]) IS
+  'Removes the states that these runs committed for abandoned batches; how many.';
+
+CREATE FUNCTION clear_partition(batch bigint) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp SET lock_timeout = '200ms' AS $$
+BEGIN
+  IF EXISTS (SELECT FROM batch b WHERE b.batch_id = clear_partition.batch
+             AND b.status IN ('open', 'held')) THEN
+    RAISE EXCEPTION 'batch % is not decided: its deltas are the evidence', batch;
+  END IF;
+  EXECUTE format('TRUNCATE %I', 'ledger_delta_' || batch);
+  RETURN true;
+EXCEPTION WHEN lock_not_available OR undefined_table THEN
+  RETURN false;  -- a straggler still posts into it: the sweeper drops it later
+END $$;
+COMMENT ON FUNCTION clear_partition(bigint) IS
+  'Empties the delta partition of a settled batch; false if somebody still writes there.';
+
+CREATE FUNCTION refuse_rewriting() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  RAISE EXCEPTION '% is history: % may not change it', TG_TABLE_NAME, current_user
+    USING ERRCODE = 'insufficient_privilege';
+END $$;
+COMMENT ON FUNCTION refuse_rewriting() IS 'Refuses an update by the writer of what is decided.';
+
+CREATE FUNCTION refuse_another_emit() RETURNS trigger
+LANGUAGE plpgsql SET search_path = public, pg_temp AS $$
+BEGIN
+  IF EXISTS (SELECT FROM batch b WHERE b.batch_id = OLD.batch_id
+             AND b.status::text IN ('settled', 'superseded')) THEN
+    RAISE EXCEPTION '% is history: % may not change it', TG_TABLE_NAME, current_user
+      USING ERRCODE = 'insufficient_privilege';
+  END IF;
+  RETURN NEW;
+END $$;
+COMMENT ON FUNCTION refuse_another_emit() IS
+  'Refuses an update by the writer of what a decided batch emitted.';
+
+CREATE FUNCTION root_state(root bigint)
+RETURNS TABLE (root_id bigint, message_id bigint, batch_id bigint, pipeline text, source text,
+               status text, stage text, reason text)
+LANGUAGE sql STABLE AS $$
+  SELECT root, coalesce(m.message_id, rr.message_id, root), b.batch_id, p.name, s.source,
+         CASE WHEN b.status::text NOT IN ('settled', 'superseded') THEN 'pending'
+              WHEN f.root_id IS NULL AND (b.kind = 'replay' OR m.message_id IS NULL) THEN 'acked'
+              ELSE m.status::text END,
+         f.stage, f.reason
+  FROM batch_source s
+  JOIN batch b ON b.batch_id = s.batch_id
+  JOIN pipeline p ON p.pipeline_id = b.pipeline_id
+  LEFT JOIN failed_root f ON f.root_id = root
+  LEFT JOIN failed_message m
+    ON m.message_id = coalesce(f.message_id, CASE WHEN b.kind = 'original' THEN root END)
+  LEFT JOIN replay_root rr ON rr.root_id = root AND rr.step_run_id = s.emit_run_id
+  WHERE s.emit_run_id IS NOT NULL AND s.first_root <= root AND root < s.first_root + s.roots
+$$;
+COMMENT ON FUNCTION root_state(bigint) IS
+  'State of one root by its id, without generating all others; no row if it was never emitted.';
+
+-- What the writer may update of a row ends with its state: a decided batch keeps its verdict, a run
+-- that ended its record, a delivery its files and moments. The writer is everybody who is not the
+-- owner: a login that is a member of ledger_writer need not set its role.
+CREATE TRIGGER batch_history BEFORE UPDATE ON batch FOR EACH ROW WHEN (
+  OLD.status::text IN ('settled', 'superseded')
+  AND (NEW.status::text NOT IN (OLD.status::text, 'superseded')
+       OR (NEW.opened_at, NEW.settled_at, NEW.roots, NEW.failed_roots, NEW.held_reason,
+           NEW.released)
+          IS DISTINCT FROM
+          (OLD.opened_at, OLD.settled_at, OLD.roots, OLD.failed_roots, OLD.held_reason,
+           OLD.released))
+  AND NOT pg_has_role(current_user, 'ledger_owner', 'USAGE')
+) EXECUTE FUNCTION refuse_rewriting();
+
+CREATE TRIGGER step_run_history BEFORE UPDATE ON step_run FOR EACH ROW WHEN (
+  OLD.state::text <> 'running'
+  AND (NEW.state <> OLD.state
+       AND (OLD.state::text, NEW.state::text) <> ('committed', 'superseded')
+       OR (NEW.lease_until, NEW.closed_at, NEW.failure, NEW.input_rows, NEW.output_rows,
+           NEW.failed_rows, NEW.duplicate_rows, NEW.delta_rows, NEW.delta_xor, NEW.emitted_edges,
+           NEW.emitted_roots, NEW.acked_edges)
+          IS DISTINCT FROM
+          (OLD.lease_until, OLD.closed_at, OLD.failure, OLD.input_rows, OLD.output_rows,
+           OLD.failed_rows, OLD.duplicate_rows, OLD.delta_rows, OLD.delta_xor, OLD.emitted_edges,
+           OLD.emitted_roots, OLD.acked_edges))
+  AND NOT pg_has_role(current_user, 'ledger_owner', 'USAGE')
+) EXECUTE FUNCTION refuse_rewriting();
+
+CREATE TRIGGER publication_history BEFORE UPDATE ON publication FOR EACH ROW WHEN (
+  (OLD.published_at IS NOT NULL
+   AND (NEW.published_at, NEW.ready, NEW.folder, NEW.files, NEW.rows)
+       IS DISTINCT FROM (OLD.published_at, OLD.ready, OLD.folder, OLD.files, OLD.rows)
+   OR OLD.replaced_at IS NOT NULL AND NEW.replaced_at IS DISTINCT FROM OLD.replaced_at)
+  AND NOT pg_has_role(current_user, 'ledger_owner', 'USAGE')
+) EXECUTE FUNCTION refuse_rewriting();
+
+CREATE TRIGGER checkpoint_history BEFORE UPDATE ON checkpoint FOR EACH ROW WHEN (
+  OLD.acked_at IS NOT NULL AND NEW.acked_at IS DISTINCT FROM OLD.acked_at
+  AND NOT pg_has_role(current_user, 'ledger_owner', 'USAGE')
+) EXECUTE FUNCTION refuse_rewriting();
+
+-- After a row is changed: before, each row would be locked by itself, and these change by the
+-- million.
+CREATE TRIGGER failed_message_history AFTER UPDATE ON failed_message FOR EACH ROW WHEN (
+  (NEW.status <> OLD.status AND (OLD.status::text, NEW.status::text) NOT IN (
+     ('failed', 'replaying'), ('failed', 'quarantined'), ('failed', 'superseded'),
+     ('quarantined', 'replaying'),
+     ('replaying', 'failed'), ('replaying', 'quarantined'), ('replaying', 'recovered'),
+     ('recovered', 'failed'), ('recovered', 'quarantined'))
+   OR (NEW.attempts <> OLD.attempts OR NEW.root_id <> OLD.root_id)
+      AND NOT (NEW.attempts = OLD.attempts + 1
+               AND OLD.status::text IN ('replaying', 'recovered')
+               AND NEW.status::text IN ('failed', 'quarantined'))
+   OR NEW.replay_batch_id IS NULL AND NEW.status::text = 'replaying'
+   OR NEW.status <> OLD.status AND NEW.status::text = 'recovered'
+      AND NEW.replay_batch_id IS DISTINCT FROM OLD.replay_batch_id)
+  AND NOT pg_has_role(current_user, 'ledger_owner', 'USAGE')
+) EXECUTE FUNCTION refuse_rewriting();
+
+-- What a decided batch emitted is what its verdict counts.
+CREATE TRIGGER batch_source_history BEFORE UPDATE ON batch_source FOR EACH ROW WHEN (
+  (NEW.emit_run_id, NEW.first_root, NEW.roots, NEW.rest)
+  IS DISTINCT FROM (OLD.emit_run_id, OLD.first_root, OLD.roots, OLD.rest)
+  AND NOT pg_has_role(current_user, 'ledger_owner', 'USAGE')
+) EXECUTE FUNCTION refuse_another_emit();

@@ -1,0 +1,73 @@
+-- Each role may do what its statements do, and no more.
+
+-- The writer reads everything but the raw text of failed records that is made for people.
+GRANT SELECT ON
+  pipeline, batch, step_run, step_run_input, step_run_file, step_run_drop, batch_source,
+  claimed_file, root_counter, ledger_delta, step_run_bucket, root_fail, replay_root,
+  failed_message, failed_root, failed_payload, given_up, acceptance, accepted_root, publication,
+  sink_replacement, replaced_folder, dedup_filter, checkpoint, alembic_version,
+  batch_status, root_status, step_progress, pending_root, replay_history, stage_drops, source_file,
+  source_position, sink_publication, state_progress, failed_root_detail, quarantine, held_record,
+  accepted_record, payload_missing
+  TO ledger_writer;
+-- It inserts rows. What it may update it may by column, and it deletes from a list of work alone:
+-- folders that are yet to be removed. All else that goes, goes by functions of the owner.
+GRANT INSERT ON
+  pipeline, batch, step_run, step_run_input, step_run_file, step_run_drop, batch_source,
+  claimed_file, ledger_delta, step_run_bucket, root_fail, replay_root, failed_message, failed_root,
+  failed_payload, given_up, acceptance, accepted_root, publication, sink_replacement,
+  replaced_folder, dedup_filter, checkpoint
+  TO ledger_writer;
+GRANT UPDATE (
+  message_timeout_seconds, max_batch_age_seconds, max_replays, max_failed_ratio, on_quarantine,
+  tolerate, replay_limit, replay_backoff_seconds, replay_backoff_cap_seconds, auto_replay, target
+) ON pipeline TO ledger_writer;
+GRANT UPDATE (
+  status, held_reason, opened_at, settled_at, roots, failed_roots, released, woken_at
+) ON batch TO ledger_writer;
+GRANT UPDATE (
+  state, lease_until, closed_at, failure, input_rows, output_rows, failed_rows, duplicate_rows,
+  delta_rows, delta_xor, emitted_edges, emitted_roots, acked_edges
+) ON step_run TO ledger_writer;
+GRANT UPDATE (
+  claimed, quota, rest, rest_of_batch_id, first_position, claimed_after, claimed_upto, emit_run_id,
+  first_root, roots, notified_at
+) ON batch_source TO ledger_writer;
+GRANT UPDATE (
+  status, root_id, attempts, failed_replays, unit_failures, replay_batch_id, not_before,
+  before_claim, updated_at
+) ON failed_message TO ledger_writer;
+GRANT UPDATE (root_id, content, parsed, key) ON failed_payload TO ledger_writer;
+GRANT UPDATE (ready, folder, files, rows, published_at, replaced_at) ON publication
+  TO ledger_writer;
+GRANT UPDATE (acked_at, removed_at) ON checkpoint TO ledger_writer;
+GRANT DELETE ON replaced_folder TO ledger_writer;
+GRANT USAGE ON SEQUENCE attempt_number TO ledger_writer;
+REVOKE EXECUTE ON FUNCTION
+  open_partition(bigint), clear_partition(bigint), reserve_roots(bigint), forget_fails(bigint),
+  release_files(bigint), take_over_states(bigint[])
+  FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION
+  open_partition(bigint), clear_partition(bigint), reserve_roots(bigint), forget_fails(bigint),
+  release_files(bigint), take_over_states(bigint[])
+  TO ledger_writer;
+
+-- The reader sees states, reasons and ids.
+GRANT SELECT ON
+  pipeline, batch, step_run, step_run_input, step_run_file, step_run_drop, batch_source,
+  claimed_file, root_counter, ledger_delta, step_run_bucket, replay_root, failed_message, given_up,
+  acceptance, accepted_root, publication, sink_replacement, replaced_folder, checkpoint,
+  alembic_version,
+  batch_status, root_status, step_progress, pending_root, replay_history, stage_drops, source_file,
+  source_position, sink_publication, state_progress, failed_root_detail, quarantine, held_record,
+  accepted_record, payload_missing
+  TO ledger_reader;
+GRANT SELECT (batch_id, step_run_id, root_id, reason, shared) ON root_fail TO ledger_reader;
+GRANT SELECT (
+  root_id, message_id, batch_id, attempt, stage, reason, residue, own_failure, failed_at, shared
+) ON failed_root TO ledger_reader;
+GRANT SELECT (step_run_id, key, capacity, error_rate, entries) ON dedup_filter TO ledger_reader;
+
+-- Raw text of records, and filters of their keys, are for a role of its own.
+GRANT SELECT ON root_fail, failed_root, failed_payload, dedup_filter, failed_root_payload
+  TO ledger_payload_reader;

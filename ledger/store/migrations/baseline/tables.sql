@@ -1,0 +1,620 @@
+-- The tables, by family. Each table and each column has a comment.
+
+CREATE TYPE batch_state AS ENUM ('open', 'settled', 'abandoned', 'held', 'superseded');
+CREATE TYPE batch_kind AS ENUM ('original', 'replay');
+CREATE TYPE run_state AS ENUM ('running', 'committed', 'failed', 'fenced', 'superseded');
+CREATE TYPE message_status AS ENUM (
+  'failed', 'replaying', 'recovered', 'quarantined', 'superseded');
+CREATE SEQUENCE attempt_number;
+COMMENT ON SEQUENCE attempt_number IS 'Numbers of attempts.';
+
+
+-- Pipelines and batches.
+
+CREATE TABLE pipeline (
+  pipeline_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  name text NOT NULL UNIQUE,
+  message_timeout_seconds double precision NOT NULL,
+  max_replays integer NOT NULL,
+  auto_replay boolean NOT NULL,
+  max_batch_age_seconds double precision NOT NULL,
+  max_failed_ratio double precision,
+  on_quarantine text NOT NULL DEFAULT 'fail',
+  tolerate double precision NOT NULL DEFAULT 0,
+  replay_limit integer,
+  replay_backoff_seconds double precision NOT NULL,
+  replay_backoff_cap_seconds double precision NOT NULL,
+  target text,
+  created_at timestamptz NOT NULL DEFAULT now()
+);
+COMMENT ON TABLE pipeline IS
+  'One row per declared pipeline, with the policy that its last batch was opened with.';
+COMMENT ON COLUMN pipeline.pipeline_id IS 'Number of the pipeline.';
+COMMENT ON COLUMN pipeline.name IS 'Name given in its declaration.';
+COMMENT ON COLUMN pipeline.message_timeout_seconds IS
+  'A batch expires this long after a run failed or its lease lapsed.';
+COMMENT ON COLUMN pipeline.max_replays IS
+  'Own failed replays after which a message is quarantined.';
+COMMENT ON COLUMN pipeline.auto_replay IS 'Whether the sweeper asks for replays by itself.';
+COMMENT ON COLUMN pipeline.max_batch_age_seconds IS
+  'A batch expires at this age, whatever happens.';
+COMMENT ON COLUMN pipeline.max_failed_ratio IS
+  'Share of own failures above which a batch is held for a person; null: never.';
+COMMENT ON COLUMN pipeline.on_quarantine IS
+  'What a run does while quarantined records of its batch are not accepted: fail or warn.';
+COMMENT ON COLUMN pipeline.tolerate IS
+  'Share of records, failed and quarantined, up to which a run succeeds all the same.';
+COMMENT ON COLUMN pipeline.replay_limit IS
+  'Messages that one replay batch takes at most; null: all.';
+COMMENT ON COLUMN pipeline.replay_backoff_seconds IS
+  'Wait before a message''s first replay; each failed replay doubles it.';
+COMMENT ON COLUMN pipeline.replay_backoff_cap_seconds IS 'Longest wait before a replay.';
+COMMENT ON COLUMN pipeline.target IS
+  'MODULE:PIPELINE where it is declared, for commands; null: no global.';
+COMMENT ON COLUMN pipeline.created_at IS 'When the ledger first saw it.';
+
+CREATE TABLE batch (
+  batch_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  pipeline_id bigint NOT NULL REFERENCES pipeline,
+  kind batch_kind NOT NULL,
+  original_batch_id bigint REFERENCES batch,
+  dag_id text NOT NULL,
+  run_id text NOT NULL,
+  status batch_state NOT NULL,
+  interval_start timestamptz NOT NULL,
+  interval_end timestamptz NOT NULL,
+  params jsonb NOT NULL,
+  selection jsonb,
+  ackers integer NOT NULL,
+  topology jsonb NOT NULL,
+  opened_at timestamptz NOT NULL DEFAULT now(),
+  settled_at timestamptz,
+  held_reason text,
+  roots bigint,
+  failed_roots bigint,
+  released boolean NOT NULL DEFAULT false,
+  replaces_batch_id bigint REFERENCES batch,
+  guarantee text NOT NULL,
+  settle text NOT NULL,
+  woken_at timestamptz,
+  UNIQUE (pipeline_id, dag_id, run_id)
+);
+CREATE INDEX batch_original_batch_id_idx ON batch (original_batch_id);
+CREATE INDEX batch_status_idx ON batch (status) WHERE status = 'open';
+CREATE INDEX batch_combining_idx ON batch (settled_at) WHERE topology @> '[{"after": true}]';
+CREATE INDEX batch_replaces_batch_id_idx ON batch (replaces_batch_id)
+  WHERE replaces_batch_id IS NOT NULL;
+COMMENT ON TABLE batch IS
+  'One run of a pipeline over one interval: scheduled, manual, backfill or replay.';
+COMMENT ON COLUMN batch.batch_id IS 'Number of the batch.';
+COMMENT ON COLUMN batch.pipeline_id IS 'Pipeline that it is a run of.';
+COMMENT ON COLUMN batch.kind IS 'Original, or replay of one original.';
+COMMENT ON COLUMN batch.original_batch_id IS
+  'The original that a replay belongs to; null for an original.';
+COMMENT ON COLUMN batch.dag_id IS 'Airflow''s DAG; empty for a run without Airflow.';
+COMMENT ON COLUMN batch.run_id IS 'Airflow''s run id, or the one given on the command line.';
+COMMENT ON COLUMN batch.status IS 'open, settled, abandoned or held.';
+COMMENT ON COLUMN batch.interval_start IS 'Start of the interval that it reads, inclusive.';
+COMMENT ON COLUMN batch.interval_end IS 'End of the interval that it reads, exclusive.';
+COMMENT ON COLUMN batch.params IS 'Parameters of the run, for the path templates.';
+COMMENT ON COLUMN batch.selection IS
+  'What a replay selects of its original''s failed messages; null for an original.';
+COMMENT ON COLUMN batch.ackers IS 'Parallel ledger writers; 0: tracking is off.';
+COMMENT ON COLUMN batch.topology IS 'Steps in order: name, kind, reads.';
+COMMENT ON COLUMN batch.opened_at IS 'When it was opened, the last time.';
+COMMENT ON COLUMN batch.settled_at IS 'When its roots were decided.';
+COMMENT ON COLUMN batch.held_reason IS 'Why a check stopped its settlement, while it is held.';
+COMMENT ON COLUMN batch.roots IS 'Roots decided at settlement.';
+COMMENT ON COLUMN batch.failed_roots IS 'Roots of it that failed at settlement.';
+COMMENT ON COLUMN batch.released IS 'Whether a person let it settle above max_failed_ratio.';
+COMMENT ON COLUMN batch.replaces_batch_id IS
+  'The original over the same interval that it was opened to replace.';
+COMMENT ON COLUMN batch.guarantee IS
+  'exactly_once: sinks show what is acked, after settlement; at_least_once: all, at once.';
+COMMENT ON COLUMN batch.settle IS
+  'publish_acked: what is acked is shown once the batch is settled; hold: once no message of it, '
+  'or of its replays, is failed any more.';
+COMMENT ON COLUMN batch.woken_at IS
+  'When units of it whose records were given up were asked for again; null: not yet.';
+
+
+-- Step runs: what each read, wrote and dropped.
+
+CREATE TABLE step_run (
+  step_run_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  batch_id bigint NOT NULL REFERENCES batch,
+  stage text NOT NULL,
+  state run_state NOT NULL,
+  attempt_id uuid NOT NULL,
+  attempt_number bigint NOT NULL DEFAULT nextval('attempt_number'),
+  try_number integer,
+  opened_at timestamptz NOT NULL DEFAULT now(),
+  lease_until timestamptz NOT NULL,
+  closed_at timestamptz,
+  input_rows bigint,
+  output_rows bigint,
+  failed_rows bigint,
+  duplicate_rows bigint,
+  delta_rows bigint,
+  delta_xor bigint,
+  emitted_edges bigint,
+  emitted_roots bigint,
+  acked_edges bigint,
+  failure text,
+  UNIQUE (batch_id, stage, attempt_id)
+);
+CREATE UNIQUE INDEX step_run_one_committed_key ON step_run (batch_id, stage)
+  WHERE state = 'committed';
+CREATE UNIQUE INDEX step_run_one_running_key ON step_run (batch_id, stage) WHERE state = 'running';
+COMMENT ON TABLE step_run IS 'One attempt of one source, stage or sink of one batch.';
+COMMENT ON COLUMN step_run.step_run_id IS 'Number of the run; all it writes carries it.';
+COMMENT ON COLUMN step_run.batch_id IS 'Batch that it works for.';
+COMMENT ON COLUMN step_run.stage IS 'Source, stage or sink by name.';
+COMMENT ON COLUMN step_run.state IS 'running, committed, failed, fenced or superseded.';
+COMMENT ON COLUMN step_run.attempt_id IS 'The attempt: a task instance''s id, or a command''s.';
+COMMENT ON COLUMN step_run.attempt_number IS
+  'Drawn when a command or a task began: the greatest is the newest.';
+COMMENT ON COLUMN step_run.try_number IS 'Airflow''s try number, shown only; null of a command.';
+COMMENT ON COLUMN step_run.opened_at IS 'When it began.';
+COMMENT ON COLUMN step_run.lease_until IS
+  'A living driver renews this; past it the run counts as dead.';
+COMMENT ON COLUMN step_run.closed_at IS 'When it committed, failed or was fenced.';
+COMMENT ON COLUMN step_run.input_rows IS 'Rows that it read.';
+COMMENT ON COLUMN step_run.output_rows IS 'Rows that it wrote and passed on.';
+COMMENT ON COLUMN step_run.failed_rows IS 'Rows that it failed explicitly, or could not parse.';
+COMMENT ON COLUMN step_run.duplicate_rows IS 'Rows that a sink dropped as already delivered.';
+COMMENT ON COLUMN step_run.delta_rows IS 'Deltas that it posted.';
+COMMENT ON COLUMN step_run.delta_xor IS 'XOR over the deltas that it posted.';
+COMMENT ON COLUMN step_run.emitted_edges IS 'Edges that it emitted.';
+COMMENT ON COLUMN step_run.emitted_roots IS 'Roots that it emitted at least one row of.';
+COMMENT ON COLUMN step_run.acked_edges IS 'Edges that it acked.';
+COMMENT ON COLUMN step_run.failure IS 'Why it failed.';
+
+CREATE TABLE step_run_input (
+  step_run_id bigint REFERENCES step_run,
+  input_run_id bigint REFERENCES step_run,
+  PRIMARY KEY (step_run_id, input_run_id)
+);
+CREATE INDEX step_run_input_input_run_id_idx ON step_run_input (input_run_id);
+COMMENT ON TABLE step_run_input IS 'Which run read which committed run.';
+COMMENT ON COLUMN step_run_input.step_run_id IS 'Run that reads.';
+COMMENT ON COLUMN step_run_input.input_run_id IS 'Run whose output it read.';
+
+CREATE TABLE step_run_file (
+  step_run_id bigint REFERENCES step_run,
+  first_position bigint,
+  path text,
+  bytes bigint NOT NULL,
+  rows bigint NOT NULL,
+  PRIMARY KEY (step_run_id, first_position, path)
+);
+COMMENT ON TABLE step_run_file IS 'Manifest of a committed output.';
+COMMENT ON COLUMN step_run_file.step_run_id IS 'Run that wrote the file.';
+COMMENT ON COLUMN step_run_file.first_position IS
+  'Position of the file''s first row; positions are dense over the run.';
+COMMENT ON COLUMN step_run_file.path IS 'Path or URL.';
+COMMENT ON COLUMN step_run_file.bytes IS 'Size in bytes.';
+COMMENT ON COLUMN step_run_file.rows IS 'Rows by the Parquet footer.';
+
+CREATE TABLE step_run_drop (
+  step_run_id bigint REFERENCES step_run,
+  reason text,
+  records bigint NOT NULL,
+  PRIMARY KEY (step_run_id, reason)
+);
+COMMENT ON TABLE step_run_drop IS 'What each run acked without an output, by reason.';
+COMMENT ON COLUMN step_run_drop.step_run_id IS 'Run that dropped.';
+COMMENT ON COLUMN step_run_drop.reason IS 'Reason code.';
+COMMENT ON COLUMN step_run_drop.records IS 'Rows of its input.';
+
+
+-- What batches claim of sources.
+
+CREATE TABLE batch_source (
+  batch_id bigint REFERENCES batch,
+  source text,
+  pipeline_id bigint NOT NULL REFERENCES pipeline,
+  path text NOT NULL,
+  interval_start timestamptz NOT NULL,
+  interval_end timestamptz NOT NULL,
+  claimed boolean NOT NULL,
+  emit_run_id bigint REFERENCES step_run,
+  first_root bigint,
+  roots bigint,
+  notified_at timestamptz,
+  quota bigint,
+  rest bigint,
+  rest_of_batch_id bigint REFERENCES batch,
+  first_position bigint,
+  claimed_after text,
+  claimed_upto text,
+  PRIMARY KEY (batch_id, source)
+);
+CREATE UNIQUE INDEX batch_source_claim_key
+  ON batch_source (pipeline_id, source, interval_start, interval_end) WHERE claimed;
+CREATE INDEX batch_source_first_root_idx ON batch_source (first_root);
+CREATE INDEX batch_source_rest_of_batch_id_idx ON batch_source (rest_of_batch_id)
+  WHERE rest_of_batch_id IS NOT NULL;
+COMMENT ON TABLE batch_source IS
+  'What a batch claims of each source, and the range of roots that it emitted.';
+COMMENT ON COLUMN batch_source.batch_id IS 'Batch that reads.';
+COMMENT ON COLUMN batch_source.source IS 'Source by name.';
+COMMENT ON COLUMN batch_source.pipeline_id IS 'Pipeline of the batch.';
+COMMENT ON COLUMN batch_source.path IS 'The path as rendered for this batch.';
+COMMENT ON COLUMN batch_source.interval_start IS 'Start of the claimed interval, inclusive.';
+COMMENT ON COLUMN batch_source.interval_end IS 'End of the claimed interval, exclusive.';
+COMMENT ON COLUMN batch_source.claimed IS
+  'Whether the interval is claimed by this batch; false for replays and once abandoned.';
+COMMENT ON COLUMN batch_source.emit_run_id IS 'The committed emit run.';
+COMMENT ON COLUMN batch_source.first_root IS 'First root id of the emit run.';
+COMMENT ON COLUMN batch_source.roots IS 'How many roots; their ids are dense.';
+COMMENT ON COLUMN batch_source.notified_at IS
+  'When the source was told what became of its messages; null: not yet.';
+COMMENT ON COLUMN batch_source.quota IS
+  'Most records that it may emit (max_pending less what was pending); null: any number.';
+COMMENT ON COLUMN batch_source.rest IS
+  'Records of its snapshot beyond the quota, which other batches emit.';
+COMMENT ON COLUMN batch_source.rest_of_batch_id IS
+  'Batch whose rest this one emits; null: it reads the source.';
+COMMENT ON COLUMN batch_source.first_position IS
+  'Position in that batch''s snapshot at which it begins.';
+COMMENT ON COLUMN batch_source.claimed_after IS
+  'Cursor of a table: claimed are the rows above; null: from the start.';
+COMMENT ON COLUMN batch_source.claimed_upto IS
+  'Cursor of a table: claimed are the rows up to and with this; null: none.';
+
+CREATE TABLE claimed_file (
+  pipeline_id bigint REFERENCES pipeline,
+  source text,
+  path text,
+  bytes bigint,
+  modified_at timestamptz,
+  digest text,
+  claimed_at timestamptz NOT NULL DEFAULT now(),
+  batch_id bigint NOT NULL REFERENCES batch,
+  PRIMARY KEY (pipeline_id, source, path, bytes, modified_at)
+);
+CREATE INDEX claimed_file_batch_id_idx ON claimed_file (batch_id);
+COMMENT ON TABLE claimed_file IS
+  'Files that incremental sources have claimed: each content once. An abandoned batch gives them '
+  'back.';
+COMMENT ON COLUMN claimed_file.pipeline_id IS 'Pipeline that reads.';
+COMMENT ON COLUMN claimed_file.source IS 'Source by name.';
+COMMENT ON COLUMN claimed_file.path IS 'Path or URL.';
+COMMENT ON COLUMN claimed_file.bytes IS 'Size when it was claimed.';
+COMMENT ON COLUMN claimed_file.modified_at IS 'When it was last modified then.';
+COMMENT ON COLUMN claimed_file.digest IS 'SHA-256 of a small file''s content; null: not looked at.';
+COMMENT ON COLUMN claimed_file.claimed_at IS 'When it was claimed.';
+COMMENT ON COLUMN claimed_file.batch_id IS 'Batch that reads it.';
+
+
+-- Roots and their deltas.
+
+CREATE TABLE root_counter (
+  single boolean DEFAULT true PRIMARY KEY,
+  next_root bigint NOT NULL,
+  CONSTRAINT root_counter_one_row_check CHECK (single)
+);
+COMMENT ON TABLE root_counter IS 'Where the next range of root ids starts.';
+COMMENT ON COLUMN root_counter.single IS 'Always true: there is one row.';
+COMMENT ON COLUMN root_counter.next_root IS 'First root id that no emit run has reserved.';
+INSERT INTO root_counter (next_root) VALUES (1);
+
+CREATE TABLE ledger_delta (
+  batch_id bigint NOT NULL,
+  step_run_id bigint NOT NULL,
+  root_id bigint NOT NULL,
+  delta bigint NOT NULL,
+  acked bigint NOT NULL,
+  emitted_edges integer NOT NULL,
+  acked_edges integer NOT NULL
+) PARTITION BY LIST (batch_id);
+COMMENT ON TABLE ledger_delta IS
+  'What each run adds to each root''s ack value. BIT_XOR(delta) per root is 0 once all is acked.';
+COMMENT ON COLUMN ledger_delta.batch_id IS 'Batch; one partition each.';
+COMMENT ON COLUMN ledger_delta.step_run_id IS
+  'Run that posted; counts only once that is committed.';
+COMMENT ON COLUMN ledger_delta.root_id IS 'Root.';
+COMMENT ON COLUMN ledger_delta.delta IS
+  'XOR of the input edges acked and the output edges emitted.';
+COMMENT ON COLUMN ledger_delta.acked IS
+  'XOR of the input edges acked; delta # acked is what was emitted.';
+COMMENT ON COLUMN ledger_delta.emitted_edges IS 'Edges emitted.';
+COMMENT ON COLUMN ledger_delta.acked_edges IS 'Edges acked.';
+
+CREATE TABLE step_run_bucket (
+  step_run_id bigint REFERENCES step_run,
+  bucket integer,
+  rows bigint NOT NULL,
+  PRIMARY KEY (step_run_id, bucket)
+);
+COMMENT ON TABLE step_run_bucket IS
+  'Which buckets of a run''s deltas are posted, written in the transaction of their COPY.';
+COMMENT ON COLUMN step_run_bucket.step_run_id IS 'Run that posts.';
+COMMENT ON COLUMN step_run_bucket.bucket IS
+  'Number of the posting task: its key refuses a second writer.';
+COMMENT ON COLUMN step_run_bucket.rows IS 'Deltas posted by it.';
+
+CREATE TABLE root_fail (
+  batch_id bigint NOT NULL,
+  step_run_id bigint NOT NULL,
+  root_id bigint NOT NULL,
+  reason text NOT NULL,
+  detail text,
+  shared boolean NOT NULL DEFAULT false
+);
+CREATE INDEX root_fail_batch_id_idx ON root_fail (batch_id);
+COMMENT ON TABLE root_fail IS
+  'Explicit fails of open batches; settlement moves them to failed_root.';
+COMMENT ON COLUMN root_fail.batch_id IS 'Batch.';
+COMMENT ON COLUMN root_fail.step_run_id IS 'Run that failed the root.';
+COMMENT ON COLUMN root_fail.root_id IS 'Root.';
+COMMENT ON COLUMN root_fail.reason IS 'Reason given.';
+COMMENT ON COLUMN root_fail.detail IS 'Raw text of a record that did not parse.';
+COMMENT ON COLUMN root_fail.shared IS
+  'Whether the row that failed comes from several records: a failure of their unit.';
+
+CREATE TABLE replay_root (
+  batch_id bigint NOT NULL,
+  step_run_id bigint NOT NULL,
+  root_id bigint NOT NULL,
+  message_id bigint NOT NULL
+);
+CREATE INDEX replay_root_batch_id_idx ON replay_root (batch_id);
+CREATE INDEX replay_root_message_id_idx ON replay_root (message_id);
+CREATE INDEX replay_root_root_id_idx ON replay_root (root_id);
+COMMENT ON TABLE replay_root IS
+  'Which message each root of a replay is an attempt of. In an original the root is the message.';
+COMMENT ON COLUMN replay_root.batch_id IS 'Replay batch.';
+COMMENT ON COLUMN replay_root.step_run_id IS 'Emit run of the replay.';
+COMMENT ON COLUMN replay_root.root_id IS 'Root of this attempt.';
+COMMENT ON COLUMN replay_root.message_id IS 'Message that it is an attempt of.';
+
+
+-- Failed messages. They come by the hundred thousand, and a settlement writes them from joins with
+-- the rows that they would refer to: no foreign key is checked row by row.
+
+CREATE TABLE failed_message (
+  message_id bigint PRIMARY KEY,
+  original_batch_id bigint NOT NULL,
+  source text NOT NULL,
+  status message_status NOT NULL,
+  root_id bigint NOT NULL,
+  attempts integer NOT NULL,
+  failed_replays integer NOT NULL,
+  replay_batch_id bigint,
+  updated_at timestamptz NOT NULL DEFAULT now(),
+  not_before timestamptz,
+  unit_failures integer NOT NULL DEFAULT 0,
+  before_claim jsonb,
+  CONSTRAINT failed_message_claimed_check
+    CHECK (status <> 'replaying' OR replay_batch_id IS NOT NULL)
+);
+CREATE INDEX failed_message_original_batch_id_status_idx
+  ON failed_message (original_batch_id, status);
+CREATE INDEX failed_message_replay_batch_id_idx ON failed_message (replay_batch_id)
+  WHERE replay_batch_id IS NOT NULL;
+COMMENT ON TABLE failed_message IS
+  'Every message that failed at least once. One replay at most claims it: there is one row and '
+  'one claim.';
+COMMENT ON COLUMN failed_message.message_id IS 'Root id of the message''s first attempt.';
+COMMENT ON COLUMN failed_message.original_batch_id IS 'Batch of that first attempt.';
+COMMENT ON COLUMN failed_message.source IS 'Source that it came from.';
+COMMENT ON COLUMN failed_message.status IS 'failed, replaying, recovered or quarantined.';
+COMMENT ON COLUMN failed_message.root_id IS 'Root of its last failed attempt.';
+COMMENT ON COLUMN failed_message.attempts IS 'Attempts that failed.';
+COMMENT ON COLUMN failed_message.failed_replays IS
+  'Replays that failed through the message''s own fault.';
+COMMENT ON COLUMN failed_message.replay_batch_id IS
+  'Open replay that claims it, or the one that recovered it.';
+COMMENT ON COLUMN failed_message.updated_at IS 'Last change of its status.';
+COMMENT ON COLUMN failed_message.not_before IS
+  'Replays that open earlier leave it out; null: at once.';
+COMMENT ON COLUMN failed_message.unit_failures IS
+  'How often a row of several records, this one among them, failed.';
+COMMENT ON COLUMN failed_message.before_claim IS
+  'What a replay found when it claimed the message, to be restored if it is abandoned.';
+
+CREATE TABLE failed_root (
+  root_id bigint PRIMARY KEY,
+  message_id bigint NOT NULL,
+  batch_id bigint NOT NULL,
+  attempt integer NOT NULL,
+  stage text NOT NULL,
+  reason text NOT NULL,
+  detail text,
+  residue bigint NOT NULL,
+  own_failure boolean NOT NULL,
+  failed_at timestamptz NOT NULL DEFAULT now(),
+  shared boolean NOT NULL DEFAULT false
+);
+CREATE INDEX failed_root_batch_id_idx ON failed_root (batch_id);
+CREATE INDEX failed_root_message_id_idx ON failed_root (message_id);
+COMMENT ON TABLE failed_root IS
+  'Every failed attempt of every message: where and why. Never changed.';
+COMMENT ON COLUMN failed_root.root_id IS 'Root that failed.';
+COMMENT ON COLUMN failed_root.message_id IS 'Message that it is an attempt of.';
+COMMENT ON COLUMN failed_root.batch_id IS 'Batch that it failed in.';
+COMMENT ON COLUMN failed_root.attempt IS '1 for the original, then counted up.';
+COMMENT ON COLUMN failed_root.stage IS 'Source, stage or sink where it broke.';
+COMMENT ON COLUMN failed_root.reason IS 'Why, in words that group.';
+COMMENT ON COLUMN failed_root.detail IS 'What else is known: raw text, counts of edges.';
+COMMENT ON COLUMN failed_root.residue IS 'Its ack value at settlement: XOR of what was not acked.';
+COMMENT ON COLUMN failed_root.own_failure IS
+  'False if a stage never committed: no fault of the message.';
+COMMENT ON COLUMN failed_root.failed_at IS 'When it was settled.';
+COMMENT ON COLUMN failed_root.shared IS
+  'Whether the row that failed comes from several records: a failure of their unit.';
+
+CREATE TABLE failed_payload (
+  message_id bigint PRIMARY KEY,
+  batch_id bigint NOT NULL,
+  root_id bigint NOT NULL,
+  key jsonb,
+  content text NOT NULL,
+  parsed boolean NOT NULL,
+  source_file text,
+  source_row bigint
+);
+CREATE INDEX failed_payload_batch_id_idx ON failed_payload (batch_id);
+COMMENT ON TABLE failed_payload IS 'Content of each record that failed, copied from its snapshot.';
+COMMENT ON COLUMN failed_payload.message_id IS 'Message, once for all its attempts.';
+COMMENT ON COLUMN failed_payload.batch_id IS 'Batch of its first attempt.';
+COMMENT ON COLUMN failed_payload.root_id IS
+  'Root of the attempt that had this content: the first, or one that read it again.';
+COMMENT ON COLUMN failed_payload.key IS
+  'Values of the source''s key columns; null: the source declares none.';
+COMMENT ON COLUMN failed_payload.content IS
+  'JSON of its fields, or raw text of what did not parse; at most 10,000 characters.';
+COMMENT ON COLUMN failed_payload.parsed IS 'Whether content is the JSON of its fields, and whole.';
+COMMENT ON COLUMN failed_payload.source_file IS 'File that it was read from, if it was one.';
+COMMENT ON COLUMN failed_payload.source_row IS
+  'Its number among the file''s records, from 1; null: not known.';
+
+CREATE TABLE given_up (
+  message_id bigint NOT NULL,
+  reason text NOT NULL,
+  given_up_by text NOT NULL,
+  given_up_at timestamptz NOT NULL DEFAULT now()
+);
+CREATE INDEX given_up_message_id_idx ON given_up (message_id);
+COMMENT ON TABLE given_up IS
+  'Records that a person moved to quarantine, with the reason. Never changed.';
+COMMENT ON COLUMN given_up.message_id IS 'Message that was quarantined.';
+COMMENT ON COLUMN given_up.reason IS 'Why, in the person''s words.';
+COMMENT ON COLUMN given_up.given_up_by IS 'Who did it.';
+COMMENT ON COLUMN given_up.given_up_at IS 'When.';
+
+CREATE TABLE acceptance (
+  acceptance_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  batch_id bigint NOT NULL REFERENCES batch,
+  accepted_at timestamptz NOT NULL DEFAULT now(),
+  accepted_by text NOT NULL,
+  reason text
+);
+COMMENT ON TABLE acceptance IS
+  'Each time that a person accepted quarantined records of a batch, or gave up failed ones.';
+COMMENT ON COLUMN acceptance.acceptance_id IS 'Number of the acceptance.';
+COMMENT ON COLUMN acceptance.batch_id IS
+  'Original whose quarantined records, those of its replays included, it names.';
+COMMENT ON COLUMN acceptance.accepted_at IS 'When.';
+COMMENT ON COLUMN acceptance.accepted_by IS 'Who.';
+COMMENT ON COLUMN acceptance.reason IS 'Why, in the words of that person.';
+
+CREATE TABLE accepted_root (
+  root_id bigint PRIMARY KEY,
+  acceptance_id bigint NOT NULL REFERENCES acceptance
+);
+COMMENT ON TABLE accepted_root IS
+  'Quarantined records that were accepted, by the attempt that failed last.';
+COMMENT ON COLUMN accepted_root.root_id IS
+  'Root of the attempt with which a record was quarantined: a later failure is not accepted.';
+COMMENT ON COLUMN accepted_root.acceptance_id IS 'The acceptance that names it.';
+
+
+-- What sinks publish.
+
+CREATE TABLE publication (
+  batch_id bigint REFERENCES batch,
+  sink text,
+  step_run_id bigint NOT NULL REFERENCES step_run,
+  decided_at timestamptz NOT NULL DEFAULT now(),
+  ready boolean NOT NULL,
+  folder text,
+  files jsonb,
+  rows bigint,
+  published_at timestamptz,
+  replaced_at timestamptz,
+  PRIMARY KEY (batch_id, sink)
+);
+CREATE INDEX publication_pending_idx ON publication (batch_id)
+  WHERE published_at IS NULL AND replaced_at IS NULL;
+COMMENT ON TABLE publication IS
+  'What each sink is to show of a settled batch, and whether it does.';
+COMMENT ON COLUMN publication.batch_id IS 'Batch whose rows are to be shown.';
+COMMENT ON COLUMN publication.sink IS 'Sink by name.';
+COMMENT ON COLUMN publication.step_run_id IS 'The sink''s run that staged them.';
+COMMENT ON COLUMN publication.decided_at IS
+  'When it was decided, in the transaction of a settlement.';
+COMMENT ON COLUMN publication.ready IS
+  'Whether the files hold just what is to be shown: nothing failed, or it is left out.';
+COMMENT ON COLUMN publication.folder IS
+  'Folder of the files without what is withheld; null: as they were staged.';
+COMMENT ON COLUMN publication.files IS
+  'Those files: path, bytes, rows, first_position; null: as they were staged.';
+COMMENT ON COLUMN publication.rows IS 'Rows to be shown; null until it is ready.';
+COMMENT ON COLUMN publication.published_at IS 'When the sink had shown them; null: not yet.';
+COMMENT ON COLUMN publication.replaced_at IS
+  'When a batch that reprocesses the interval took their place; null: it has not.';
+
+CREATE TABLE sink_replacement (
+  step_run_id bigint REFERENCES step_run,
+  replaced_batch_id bigint REFERENCES batch,
+  PRIMARY KEY (step_run_id, replaced_batch_id)
+);
+COMMENT ON TABLE sink_replacement IS
+  'Whose rows a sink''s run brings again: a replay of units that had been shown already.';
+COMMENT ON COLUMN sink_replacement.step_run_id IS 'The sink''s run.';
+COMMENT ON COLUMN sink_replacement.replaced_batch_id IS
+  'Batch whose rows go when those of the run are shown.';
+
+CREATE TABLE replaced_folder (
+  batch_id bigint REFERENCES batch,
+  path text,
+  sink text NOT NULL,
+  PRIMARY KEY (batch_id, path)
+);
+COMMENT ON TABLE replaced_folder IS
+  'Folders of sinks that go once the batch that replaces them is settled.';
+COMMENT ON COLUMN replaced_folder.batch_id IS 'Batch that replaces it.';
+COMMENT ON COLUMN replaced_folder.path IS 'Folder of an earlier delivery.';
+COMMENT ON COLUMN replaced_folder.sink IS 'Sink by name.';
+
+CREATE TABLE dedup_filter (
+  step_run_id bigint PRIMARY KEY REFERENCES step_run,
+  key text[] NOT NULL,
+  capacity bigint NOT NULL,
+  error_rate double precision NOT NULL,
+  entries bigint NOT NULL,
+  filter bytea NOT NULL
+);
+COMMENT ON TABLE dedup_filter IS 'Bloom filters of what each sink run delivered.';
+COMMENT ON COLUMN dedup_filter.step_run_id IS
+  'Sink run whose rows it holds; counts once that is committed.';
+COMMENT ON COLUMN dedup_filter.key IS
+  'Key columns; empty: the identity is message, row and ordinal.';
+COMMENT ON COLUMN dedup_filter.capacity IS 'Entries that the filter may hold at its error rate.';
+COMMENT ON COLUMN dedup_filter.error_rate IS 'Chance of a false maybe when full.';
+COMMENT ON COLUMN dedup_filter.entries IS 'Entries in it.';
+COMMENT ON COLUMN dedup_filter.filter IS 'pybloom-live''s serialized filter.';
+
+
+-- States of stateful stages and sources.
+
+CREATE TABLE checkpoint (
+  pipeline_id bigint REFERENCES pipeline,
+  stage text,
+  batch_id bigint REFERENCES batch,
+  step_run_id bigint NOT NULL REFERENCES step_run UNIQUE,
+  snapshot jsonb,
+  committed_at timestamptz NOT NULL DEFAULT now(),
+  acked_at timestamptz,
+  removed_at timestamptz,
+  PRIMARY KEY (pipeline_id, stage, batch_id)
+);
+COMMENT ON TABLE checkpoint IS
+  'The state that a stateful stage or source has committed with each batch.';
+COMMENT ON COLUMN checkpoint.pipeline_id IS 'Pipeline.';
+COMMENT ON COLUMN checkpoint.stage IS 'Stateful stage or source by name.';
+COMMENT ON COLUMN checkpoint.batch_id IS
+  'Batch whose rows the state has taken in; of a source the one that it has read for.';
+COMMENT ON COLUMN checkpoint.step_run_id IS
+  'The run that made it, each from the one before: the greatest made the current state.';
+COMMENT ON COLUMN checkpoint.snapshot IS
+  'What its commit returned; null for a function, whose state is the files of the run.';
+COMMENT ON COLUMN checkpoint.committed_at IS
+  'When the state was committed, with what its sinks show, or with the source''s records.';
+COMMENT ON COLUMN checkpoint.acked_at IS
+  'When the stage or source was told that the batch is committed as a whole; null: it was not.';
+COMMENT ON COLUMN checkpoint.removed_at IS
+  'When the files of the run were removed, a later state being acked; null: they are there.';

@@ -1,0 +1,503 @@
+-- Views: what users query. docs/sql.md has their comments, and a test keeps the two equal.
+
+CREATE VIEW batch_status AS
+SELECT b.batch_id, p.name AS pipeline, b.kind, b.original_batch_id, b.status,
+       b.interval_start, b.interval_end, t.total,
+       CASE WHEN b.status::text IN ('settled', 'superseded')
+            THEN t.total - f.failed - f.quarantined - f.superseded ELSE 0 END AS acked,
+       f.recovered, f.failed, f.replaying, f.quarantined,
+       CASE WHEN b.status::text IN ('settled', 'superseded') THEN 0 ELSE t.total END AS pending,
+       b.opened_at, b.settled_at, b.dag_id, b.run_id, b.held_reason, f.superseded,
+       b.replaces_batch_id, f.accepted
+FROM batch b
+JOIN pipeline p USING (pipeline_id)
+CROSS JOIN LATERAL (
+  SELECT coalesce(b.roots, sum(s.roots), 0)::bigint AS total
+  FROM batch_source s WHERE s.batch_id = b.batch_id
+) t
+CROSS JOIN LATERAL (
+  SELECT count(*) FILTER (WHERE m.status IN ('failed', 'replaying')) AS failed,
+         count(*) FILTER (WHERE m.status = 'replaying') AS replaying,
+         count(*) FILTER (WHERE m.status = 'quarantined') AS quarantined,
+         count(*) FILTER (WHERE m.status = 'recovered') AS recovered,
+         count(*) FILTER (WHERE m.status::text = 'superseded') AS superseded,
+         count(a.root_id) FILTER (WHERE m.status = 'quarantined') AS accepted
+  FROM (
+    SELECT o.status, o.root_id FROM failed_message o
+    WHERE b.kind = 'original' AND o.original_batch_id = b.batch_id
+    UNION ALL
+    SELECT o.status, o.root_id FROM failed_root r JOIN failed_message o USING (message_id)
+    WHERE b.kind = 'replay' AND r.batch_id = b.batch_id
+  ) m
+  LEFT JOIN accepted_root a ON a.root_id = m.root_id
+) f;
+COMMENT ON VIEW batch_status IS
+  'Every batch with its counts. The states are disjoint by message: total = acked + failed + '
+  'quarantined + pending, and superseded once another batch replaced this one.';
+COMMENT ON COLUMN batch_status.batch_id IS 'Number of the batch.';
+COMMENT ON COLUMN batch_status.pipeline IS 'Pipeline by name.';
+COMMENT ON COLUMN batch_status.kind IS 'original or replay.';
+COMMENT ON COLUMN batch_status.original_batch_id IS 'The original that a replay belongs to.';
+COMMENT ON COLUMN batch_status.status IS 'open, settled, abandoned, held or superseded.';
+COMMENT ON COLUMN batch_status.interval_start IS 'Start of its interval, inclusive.';
+COMMENT ON COLUMN batch_status.interval_end IS 'End of its interval, exclusive.';
+COMMENT ON COLUMN batch_status.total IS 'Records that its sources emitted.';
+COMMENT ON COLUMN batch_status.acked IS
+  'Records processed to every sink, those recovered by a replay included.';
+COMMENT ON COLUMN batch_status.recovered IS 'Of the acked: failed once, acked in a later replay.';
+COMMENT ON COLUMN batch_status.failed IS
+  'Records failed and not recovered, those in an open replay included.';
+COMMENT ON COLUMN batch_status.replaying IS 'Of the failed: claimed by an open replay.';
+COMMENT ON COLUMN batch_status.quarantined IS
+  'Records given up after max_replays, kept with their reason.';
+COMMENT ON COLUMN batch_status.pending IS 'Records not decided yet.';
+COMMENT ON COLUMN batch_status.opened_at IS 'When it was opened.';
+COMMENT ON COLUMN batch_status.settled_at IS 'When it was decided.';
+COMMENT ON COLUMN batch_status.dag_id IS 'Airflow''s DAG; empty without Airflow.';
+COMMENT ON COLUMN batch_status.run_id IS 'Airflow''s run id, or the one given on the command line.';
+COMMENT ON COLUMN batch_status.held_reason IS 'Why a check stopped its settlement.';
+COMMENT ON COLUMN batch_status.superseded IS
+  'Records that had failed when another batch replaced this one.';
+COMMENT ON COLUMN batch_status.replaces_batch_id IS 'The original that it was opened to replace.';
+COMMENT ON COLUMN batch_status.accepted IS 'Of the quarantined: accepted by a person.';
+
+CREATE VIEW root_status AS
+SELECT s.first_root + n.number AS root_id,
+       coalesce(m.message_id, rr.message_id, s.first_root + n.number) AS message_id,
+       b.batch_id, p.name AS pipeline, s.source,
+       CASE WHEN b.status::text NOT IN ('settled', 'superseded') THEN 'pending'
+            WHEN f.root_id IS NULL AND (b.kind = 'replay' OR m.message_id IS NULL) THEN 'acked'
+            ELSE m.status::text END AS status,
+       f.stage, f.reason
+FROM batch_source s
+JOIN batch b USING (batch_id)
+JOIN pipeline p ON p.pipeline_id = b.pipeline_id
+CROSS JOIN LATERAL generate_series(0, s.roots - 1) AS n (number)
+LEFT JOIN failed_root f ON f.root_id = s.first_root + n.number
+LEFT JOIN failed_message m
+  ON m.message_id = coalesce(
+       f.message_id, CASE WHEN b.kind = 'original' THEN s.first_root + n.number END)
+LEFT JOIN replay_root rr ON rr.root_id = s.first_root + n.number AND rr.step_run_id = s.emit_run_id
+WHERE s.emit_run_id IS NOT NULL;
+COMMENT ON VIEW root_status IS
+  'Every root of every batch; acked ones are generated from the batch''s range. For one root use '
+  'root_state(root).';
+COMMENT ON COLUMN root_status.root_id IS 'Root: one attempt of one source record.';
+COMMENT ON COLUMN root_status.message_id IS 'The record across its attempts: root id of the first.';
+COMMENT ON COLUMN root_status.batch_id IS 'Batch of the attempt.';
+COMMENT ON COLUMN root_status.pipeline IS 'Pipeline by name.';
+COMMENT ON COLUMN root_status.source IS 'Source that emitted it.';
+COMMENT ON COLUMN root_status.status IS
+  'pending, acked, failed, replaying, recovered or quarantined.';
+COMMENT ON COLUMN root_status.stage IS 'Where it broke, if it failed.';
+COMMENT ON COLUMN root_status.reason IS 'Why, if it failed.';
+
+CREATE VIEW step_progress AS
+SELECT r.batch_id, p.name AS pipeline, step.number AS step, r.stage, step.kind, r.state,
+       r.step_run_id, r.try_number, r.input_rows, r.output_rows, r.failed_rows, r.duplicate_rows,
+       extract(epoch FROM coalesce(r.closed_at, now()) - r.opened_at)::float AS seconds,
+       r.lease_until, r.failure
+FROM (
+  SELECT DISTINCT ON (batch_id, stage) * FROM step_run ORDER BY batch_id, stage, step_run_id DESC
+) r
+JOIN batch b USING (batch_id)
+JOIN pipeline p USING (pipeline_id)
+JOIN LATERAL (
+  SELECT t.number, t.step ->> 'kind' AS kind
+  FROM jsonb_array_elements(b.topology) WITH ORDINALITY AS t (step, number)
+  WHERE t.step ->> 'name' = r.stage
+) step ON true;
+COMMENT ON VIEW step_progress IS 'The newest run of every source, stage and sink of every batch.';
+COMMENT ON COLUMN step_progress.batch_id IS 'Number of the batch.';
+COMMENT ON COLUMN step_progress.pipeline IS 'Pipeline by name.';
+COMMENT ON COLUMN step_progress.step IS 'Place in the pipeline''s order, from 1.';
+COMMENT ON COLUMN step_progress.stage IS 'Source, stage or sink by name.';
+COMMENT ON COLUMN step_progress.kind IS 'source, stage or sink.';
+COMMENT ON COLUMN step_progress.state IS 'running, committed, failed, fenced or superseded.';
+COMMENT ON COLUMN step_progress.step_run_id IS 'Number of the run.';
+COMMENT ON COLUMN step_progress.try_number IS 'Airflow''s try number.';
+COMMENT ON COLUMN step_progress.input_rows IS 'Rows read.';
+COMMENT ON COLUMN step_progress.output_rows IS 'Rows written and passed on.';
+COMMENT ON COLUMN step_progress.failed_rows IS 'Rows failed explicitly, or not parsed.';
+COMMENT ON COLUMN step_progress.duplicate_rows IS 'Rows that a sink dropped as already delivered.';
+COMMENT ON COLUMN step_progress.seconds IS 'Seconds that it took, or takes so far.';
+COMMENT ON COLUMN step_progress.lease_until IS 'Past this a running run counts as dead.';
+COMMENT ON COLUMN step_progress.failure IS 'Why it failed.';
+
+CREATE VIEW pending_root AS
+SELECT d.batch_id, d.root_id, bit_xor(d.delta) AS ack_value,
+       sum(d.emitted_edges) - sum(d.acked_edges) AS open_edges
+FROM ledger_delta d
+JOIN batch b ON b.batch_id = d.batch_id AND b.status IN ('open', 'held')
+JOIN step_run r ON r.step_run_id = d.step_run_id AND r.state = 'committed'
+GROUP BY d.batch_id, d.root_id
+HAVING bit_xor(d.delta) <> 0 OR sum(d.emitted_edges) <> sum(d.acked_edges);
+COMMENT ON VIEW pending_root IS
+  'Roots of open batches whose running ack value is not 0: what is still under way.';
+COMMENT ON COLUMN pending_root.batch_id IS 'Number of the batch.';
+COMMENT ON COLUMN pending_root.root_id IS 'Root.';
+COMMENT ON COLUMN pending_root.ack_value IS 'XOR of all deltas committed so far.';
+COMMENT ON COLUMN pending_root.open_edges IS 'Edges emitted and not acked.';
+
+CREATE VIEW replay_history AS
+SELECT message_id,
+       (row_number() OVER (PARTITION BY message_id ORDER BY batch_id))::integer AS attempt,
+       batch_id, root_id, outcome, stage, reason, decided_at
+FROM (
+  SELECT message_id, batch_id, root_id, 'failed' AS outcome, stage, reason, failed_at AS decided_at
+  FROM failed_root
+  UNION ALL
+  SELECT m.message_id, b.batch_id, m.message_id, 'acked', NULL, NULL, b.settled_at
+  FROM failed_message m JOIN batch b ON b.batch_id = m.original_batch_id
+  WHERE NOT EXISTS (SELECT FROM failed_root f WHERE f.root_id = m.message_id)
+  UNION ALL
+  SELECT m.message_id, b.batch_id, r.root_id, 'acked', NULL, NULL, b.settled_at
+  FROM failed_message m
+  JOIN replay_root r ON r.message_id = m.message_id
+  JOIN batch_source s ON s.batch_id = r.batch_id AND s.emit_run_id = r.step_run_id
+  JOIN batch b ON b.batch_id = r.batch_id AND b.status IN ('settled', 'superseded')
+  WHERE NOT EXISTS (SELECT FROM failed_root f WHERE f.root_id = r.root_id)
+) AS decided;
+COMMENT ON VIEW replay_history IS
+  'Every decided attempt of every record that failed at least once.';
+COMMENT ON COLUMN replay_history.message_id IS 'The record across its attempts.';
+COMMENT ON COLUMN replay_history.attempt IS 'Number of the attempt, from 1.';
+COMMENT ON COLUMN replay_history.batch_id IS 'Batch of the attempt.';
+COMMENT ON COLUMN replay_history.root_id IS 'Root of the attempt.';
+COMMENT ON COLUMN replay_history.outcome IS 'failed or acked.';
+COMMENT ON COLUMN replay_history.stage IS 'Where it broke.';
+COMMENT ON COLUMN replay_history.reason IS 'Why: also the reason of the replay that followed.';
+COMMENT ON COLUMN replay_history.decided_at IS 'When that batch was settled.';
+
+CREATE VIEW stage_drops AS
+SELECT r.batch_id, p.name AS pipeline, r.stage, d.reason, d.records
+FROM step_run_drop d
+JOIN step_run r ON r.step_run_id = d.step_run_id AND r.state = 'committed'
+JOIN batch b ON b.batch_id = r.batch_id
+JOIN pipeline p USING (pipeline_id);
+COMMENT ON VIEW stage_drops IS
+  'Records that a stage dropped on purpose: acked without an output, by reason.';
+COMMENT ON COLUMN stage_drops.batch_id IS 'Number of the batch.';
+COMMENT ON COLUMN stage_drops.pipeline IS 'Pipeline by name.';
+COMMENT ON COLUMN stage_drops.stage IS 'Stage that dropped them.';
+COMMENT ON COLUMN stage_drops.reason IS
+  'Reason code given by the stage; ''read'' for what an on_read stage swallowed.';
+COMMENT ON COLUMN stage_drops.records IS 'Rows of the stage''s input that were dropped.';
+
+CREATE VIEW source_file AS
+SELECT p.name AS pipeline, f.source, f.path, f.bytes, f.modified_at, f.batch_id,
+       b.status::text IN ('settled', 'superseded')
+       AND NOT EXISTS (
+         SELECT FROM failed_message m WHERE m.original_batch_id = b.batch_id
+           AND m.source = s.source AND m.status IN ('failed', 'replaying'))
+       AND (coalesce(s.rest, 0) = 0
+            OR s.rest <= (
+              SELECT coalesce(sum(r.roots), 0)
+              FROM batch_source r JOIN batch rb ON rb.batch_id = r.batch_id
+              WHERE r.rest_of_batch_id = s.batch_id AND r.source = s.source
+                AND rb.status::text IN ('settled', 'superseded'))
+            AND NOT EXISTS (
+              SELECT FROM batch_source r JOIN failed_message m
+                ON m.original_batch_id = r.batch_id AND m.source = r.source
+                   AND m.status IN ('failed', 'replaying')
+              WHERE r.rest_of_batch_id = s.batch_id AND r.source = s.source)) AS finished
+FROM claimed_file f
+JOIN batch_source s ON s.batch_id = f.batch_id AND s.source = f.source
+JOIN batch b ON b.batch_id = f.batch_id
+JOIN pipeline p ON p.pipeline_id = f.pipeline_id;
+COMMENT ON VIEW source_file IS
+  'Files that incremental sources have claimed, by the batch that reads them.';
+COMMENT ON COLUMN source_file.pipeline IS 'Pipeline by name.';
+COMMENT ON COLUMN source_file.source IS 'Source by name.';
+COMMENT ON COLUMN source_file.path IS 'Path or URL.';
+COMMENT ON COLUMN source_file.bytes IS 'Size in bytes when it was claimed.';
+COMMENT ON COLUMN source_file.modified_at IS 'When it was last modified then.';
+COMMENT ON COLUMN source_file.batch_id IS 'Batch that reads it.';
+COMMENT ON COLUMN source_file.finished IS
+  'Whether every record of that batch''s source is acked or quarantined.';
+
+CREATE VIEW source_position AS
+WITH state AS (
+  SELECT s.pipeline_id, s.source, s.claimed, s.interval_start, s.interval_end, s.claimed_after,
+         s.claimed_upto, split_part(s.claimed_upto, ':', 1) AS kind,
+         substr(s.claimed_upto, strpos(s.claimed_upto, ':') + 1) AS upto,
+         b.status::text IN ('settled', 'superseded')
+         AND NOT EXISTS (
+           SELECT FROM failed_message m WHERE m.original_batch_id = b.batch_id
+             AND m.source = s.source AND m.status IN ('failed', 'replaying'))
+         AND (coalesce(s.rest, 0) = 0
+              OR s.rest <= (
+                SELECT coalesce(sum(r.roots), 0)
+                FROM batch_source r JOIN batch rb ON rb.batch_id = r.batch_id
+                WHERE r.rest_of_batch_id = s.batch_id AND r.source = s.source
+                  AND rb.status::text IN ('settled', 'superseded'))
+              AND NOT EXISTS (
+                SELECT FROM batch_source r JOIN failed_message m
+                  ON m.original_batch_id = r.batch_id AND m.source = r.source
+                     AND m.status IN ('failed', 'replaying')
+                WHERE r.rest_of_batch_id = s.batch_id AND r.source = s.source)) AS finished
+  FROM batch_source s JOIN batch b ON b.batch_id = s.batch_id
+), cursors AS (
+  SELECT pipeline_id, source, claimed_after, claimed_upto, upto, finished,
+         CASE WHEN kind IN ('int', 'decimal') THEN upto::numeric
+              WHEN kind IN ('date', 'datetime') THEN extract(epoch FROM upto::timestamp)
+         END AS number
+  FROM state WHERE claimed_upto IS NOT NULL
+), walked AS (
+  SELECT pipeline_id, source, upto AS position, row_number() OVER along AS place,
+         finished AND claimed_after IS NOT DISTINCT FROM lag(claimed_upto) OVER along AS follows
+  FROM cursors WINDOW along AS (PARTITION BY pipeline_id, source ORDER BY number, upto COLLATE "C")
+  UNION ALL
+  SELECT pipeline_id, source,
+         to_char(interval_end AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"+00:00"'),
+         row_number() OVER along,
+         finished AND coalesce(interval_start = lag(interval_end) OVER along, true)
+  FROM state WHERE claimed
+  WINDOW along AS (PARTITION BY pipeline_id, source ORDER BY interval_start, interval_end)
+), reached AS (
+  SELECT *, bool_and(follows) OVER (PARTITION BY pipeline_id, source ORDER BY place) AS unbroken
+  FROM walked
+)
+SELECT DISTINCT ON (p.name, r.source) p.name AS pipeline, r.source, r.position
+FROM reached r JOIN pipeline p USING (pipeline_id)
+WHERE r.unbroken ORDER BY p.name, r.source, r.place DESC;
+COMMENT ON VIEW source_position IS
+  'How far each source is processed without a gap, from its first claim on: everything up to the '
+  'position is acked or quarantined. For outsiders; reading never starts there.';
+COMMENT ON COLUMN source_position.pipeline IS 'Pipeline by name.';
+COMMENT ON COLUMN source_position.source IS 'Source by name.';
+COMMENT ON COLUMN source_position.position IS
+  'A table''s cursor value, inclusive, or the end of an interval, exclusive (UTC), as text.';
+
+CREATE VIEW sink_publication AS
+SELECT x.batch_id, p.name AS pipeline, x.sink,
+       CASE WHEN x.replaced_at IS NOT NULL THEN 'replaced'
+            WHEN x.published_at IS NOT NULL THEN 'published'
+            WHEN x.ready THEN 'ready' ELSE 'decided' END AS state,
+       x.decided_at, x.published_at, x.replaced_at, x.rows,
+       CASE WHEN NOT EXISTS (SELECT FROM sink_replacement s WHERE s.step_run_id = x.step_run_id)
+            THEN r.output_rows - x.rows END AS withheld_rows
+FROM publication x
+JOIN batch b USING (batch_id)
+JOIN pipeline p USING (pipeline_id)
+JOIN step_run r USING (step_run_id);
+COMMENT ON VIEW sink_publication IS
+  'What sinks show, or are about to show, of settled batches that run exactly once.';
+COMMENT ON COLUMN sink_publication.batch_id IS 'Number of the batch.';
+COMMENT ON COLUMN sink_publication.pipeline IS 'Pipeline by name.';
+COMMENT ON COLUMN sink_publication.sink IS 'Sink by name.';
+COMMENT ON COLUMN sink_publication.state IS
+  'decided: rows of failed records are yet to be left out; ready; published; replaced: by a later '
+  'batch, or never shown for its sake.';
+COMMENT ON COLUMN sink_publication.decided_at IS
+  'When it was decided that this batch is to be shown.';
+COMMENT ON COLUMN sink_publication.published_at IS 'When the sink had shown it; null: not yet.';
+COMMENT ON COLUMN sink_publication.replaced_at IS
+  'When a batch that reprocesses the interval took its place; null: it has not.';
+COMMENT ON COLUMN sink_publication.rows IS 'Rows to be shown; null until that is known.';
+COMMENT ON COLUMN sink_publication.withheld_rows IS
+  'Rows staged and not shown: those of records that failed, or of their unit. Null where earlier '
+  'rows were brought again beside them.';
+
+CREATE VIEW state_progress AS
+WITH queue AS (
+  SELECT b.batch_id, p.name AS pipeline, step ->> 'name' AS stage, c.step_run_id, c.snapshot,
+         c.committed_at, c.acked_at, c.batch_id IS NOT NULL AS committed,
+         CASE WHEN b.settle = 'hold' THEN coalesce(b.original_batch_id, b.batch_id)
+              ELSE b.batch_id END AS place
+  FROM batch b
+  JOIN pipeline p USING (pipeline_id)
+  CROSS JOIN LATERAL jsonb_array_elements(b.topology) AS step
+  LEFT JOIN checkpoint c ON c.pipeline_id = b.pipeline_id AND c.batch_id = b.batch_id
+                            AND c.stage = step ->> 'name'
+  WHERE b.topology @> '[{"kind": "stateful"}]' AND step ->> 'kind' = 'stateful'
+    AND (c.batch_id IS NOT NULL OR b.status NOT IN ('abandoned', 'superseded'))
+), headed AS (
+  SELECT queue.*, first_value(batch_id) OVER (
+           PARTITION BY pipeline, stage ORDER BY committed, place, batch_id) AS head
+  FROM queue
+)
+SELECT h.batch_id, h.pipeline, h.stage,
+       CASE WHEN h.committed THEN 'committed'
+            WHEN h.batch_id = h.head AND o.obstacle IS NULL THEN 'due' ELSE 'waiting' END AS state,
+       CASE WHEN h.batch_id <> h.head OR o.obstacle IS NOT NULL THEN o.batch_id END
+         AS waits_for_batch_id,
+       CASE WHEN h.batch_id <> h.head AND o.obstacle IS NULL AND NOT h.committed
+              THEN 'its state is due'
+            ELSE o.obstacle END AS waits_because,
+       h.step_run_id, h.snapshot, h.committed_at, h.acked_at
+FROM headed h LEFT JOIN LATERAL (
+  SELECT b.batch_id,
+         CASE WHEN b.status <> 'settled' THEN 'it is ' || b.status
+              WHEN EXISTS (
+                SELECT FROM batch r WHERE r.status IN ('open', 'held') AND r.replaces_batch_id IN (
+                  SELECT coalesce(b.original_batch_id, b.batch_id)
+                  UNION SELECT s.rest_of_batch_id FROM batch_source s
+                  WHERE s.batch_id = coalesce(b.original_batch_id, b.batch_id)))
+                THEN 'it is being replaced'
+              WHEN b.settle = 'hold' AND EXISTS (
+                SELECT FROM failed_message m
+                WHERE m.original_batch_id = coalesce(b.original_batch_id, b.batch_id)
+                  AND m.status IN ('failed', 'replaying'))
+                THEN 'records of it are failed, and its pipeline has settle="hold"'
+              WHEN b.settle = 'hold' AND EXISTS (
+                SELECT FROM batch f
+                WHERE coalesce(b.original_batch_id, b.batch_id) IN (f.batch_id, f.original_batch_id)
+                  AND f.status = 'settled' AND f.woken_at IS NULL
+                  AND jsonb_path_exists(f.topology, '$[*].unit')
+                  AND EXISTS (
+                    SELECT FROM failed_root r JOIN failed_message m USING (message_id)
+                    WHERE r.batch_id = f.batch_id AND m.status = 'quarantined'
+                      AND m.root_id = r.root_id))
+                THEN 'units of it are yet to be asked for again without the records '
+                     'that were given up'
+         END AS obstacle
+  FROM batch b WHERE b.batch_id = h.head
+) o ON NOT h.committed;
+COMMENT ON VIEW state_progress IS
+  'The states over batches: which are committed, which is due, and what the others wait for.';
+COMMENT ON COLUMN state_progress.batch_id IS 'Number of the batch.';
+COMMENT ON COLUMN state_progress.pipeline IS 'Pipeline by name.';
+COMMENT ON COLUMN state_progress.stage IS 'Stateful stage by name.';
+COMMENT ON COLUMN state_progress.state IS
+  'committed; due: to be done next; waiting: for an earlier batch, or for its own settlement.';
+COMMENT ON COLUMN state_progress.waits_for_batch_id IS
+  'The batch that holds it up, maybe itself; null if nothing does.';
+COMMENT ON COLUMN state_progress.waits_because IS 'What that batch lacks.';
+COMMENT ON COLUMN state_progress.step_run_id IS
+  'The run that made the state; the greatest of a stage made the current one.';
+COMMENT ON COLUMN state_progress.snapshot IS
+  'What the stage''s commit returned; null for a function, whose state is the files of the run.';
+COMMENT ON COLUMN state_progress.committed_at IS 'When the state was committed; null: it is not.';
+COMMENT ON COLUMN state_progress.acked_at IS
+  'When the stage was told that the batch is committed as a whole; null: it was not.';
+
+CREATE VIEW failed_root_detail AS
+SELECT f.root_id, f.message_id, f.batch_id, p.name AS pipeline, b.kind, b.interval_start,
+       b.interval_end, m.source, f.stage, f.reason, f.attempt, m.attempts, m.status,
+       f.own_failure, f.residue, m.original_batch_id, f.failed_at
+FROM failed_root f
+JOIN failed_message m USING (message_id)
+JOIN batch b ON b.batch_id = f.batch_id
+JOIN pipeline p USING (pipeline_id);
+COMMENT ON VIEW failed_root_detail IS
+  'Every failed attempt of every record: where, why, and what became of the record.';
+COMMENT ON COLUMN failed_root_detail.root_id IS 'Root of the attempt.';
+COMMENT ON COLUMN failed_root_detail.message_id IS 'The record across its attempts.';
+COMMENT ON COLUMN failed_root_detail.batch_id IS 'Batch that the attempt failed in.';
+COMMENT ON COLUMN failed_root_detail.pipeline IS 'Pipeline by name.';
+COMMENT ON COLUMN failed_root_detail.kind IS 'original or replay.';
+COMMENT ON COLUMN failed_root_detail.interval_start IS 'Start of the batch''s interval, inclusive.';
+COMMENT ON COLUMN failed_root_detail.interval_end IS 'End of the batch''s interval, exclusive.';
+COMMENT ON COLUMN failed_root_detail.source IS 'Source that it came from.';
+COMMENT ON COLUMN failed_root_detail.stage IS 'Where it broke.';
+COMMENT ON COLUMN failed_root_detail.reason IS 'Why.';
+COMMENT ON COLUMN failed_root_detail.attempt IS 'Number of this attempt, from 1.';
+COMMENT ON COLUMN failed_root_detail.attempts IS 'Attempts that failed so far.';
+COMMENT ON COLUMN failed_root_detail.status IS
+  'What became of the record: failed, replaying, recovered or quarantined.';
+COMMENT ON COLUMN failed_root_detail.own_failure IS
+  'False if a stage never committed: no fault of the record.';
+COMMENT ON COLUMN failed_root_detail.residue IS 'Its ack value at settlement.';
+COMMENT ON COLUMN failed_root_detail.original_batch_id IS 'Batch of the record''s first attempt.';
+COMMENT ON COLUMN failed_root_detail.failed_at IS 'When it was settled.';
+
+CREATE VIEW quarantine AS
+SELECT m.message_id, p.name AS pipeline, m.source, m.original_batch_id, b.interval_start,
+       b.interval_end, f.stage, f.reason, m.attempts, m.updated_at AS quarantined_at
+FROM failed_message m
+JOIN failed_root f ON f.root_id = m.root_id
+JOIN batch b ON b.batch_id = m.original_batch_id
+JOIN pipeline p USING (pipeline_id)
+WHERE m.status = 'quarantined';
+COMMENT ON VIEW quarantine IS
+  'Records given up after max_replays, each with the reason of its last failure.';
+COMMENT ON COLUMN quarantine.message_id IS 'The record: root id of its first attempt.';
+COMMENT ON COLUMN quarantine.pipeline IS 'Pipeline by name.';
+COMMENT ON COLUMN quarantine.source IS 'Source that it came from.';
+COMMENT ON COLUMN quarantine.original_batch_id IS 'Batch of its first attempt.';
+COMMENT ON COLUMN quarantine.interval_start IS 'Start of that batch''s interval, inclusive.';
+COMMENT ON COLUMN quarantine.interval_end IS 'End of that batch''s interval, exclusive.';
+COMMENT ON COLUMN quarantine.stage IS 'Where its last attempt broke.';
+COMMENT ON COLUMN quarantine.reason IS 'Why.';
+COMMENT ON COLUMN quarantine.attempts IS 'Attempts that failed.';
+COMMENT ON COLUMN quarantine.quarantined_at IS 'When it was given up.';
+
+CREATE VIEW held_record AS
+SELECT m.message_id, p.name AS pipeline, m.source, m.original_batch_id, f.stage, f.reason,
+       m.unit_failures
+FROM failed_message m
+JOIN failed_root f USING (root_id)
+JOIN batch b ON b.batch_id = m.original_batch_id
+JOIN pipeline p USING (pipeline_id)
+WHERE m.status = 'failed' AND m.not_before = 'infinity';
+COMMENT ON VIEW held_record IS
+  'Failed records that no replay takes by itself any more: their unit failed too often.';
+COMMENT ON COLUMN held_record.message_id IS 'The record across its attempts.';
+COMMENT ON COLUMN held_record.pipeline IS 'Pipeline by name.';
+COMMENT ON COLUMN held_record.source IS 'Source that it came from.';
+COMMENT ON COLUMN held_record.original_batch_id IS 'Batch of its first attempt.';
+COMMENT ON COLUMN held_record.stage IS 'Where it broke last.';
+COMMENT ON COLUMN held_record.reason IS 'Why.';
+COMMENT ON COLUMN held_record.unit_failures IS
+  'How often a row of several records, this one among them, failed.';
+
+CREATE VIEW failed_root_payload AS
+SELECT f.root_id, f.message_id, f.batch_id, p.name AS pipeline, m.source, f.stage, f.reason,
+       f.detail, m.status
+FROM failed_root f
+JOIN failed_message m USING (message_id)
+JOIN batch b ON b.batch_id = f.batch_id
+JOIN pipeline p USING (pipeline_id);
+COMMENT ON VIEW failed_root_payload IS
+  'What is known of each failed attempt beyond its reason, raw text of the record included. For '
+  'ledger_payload_reader only.';
+COMMENT ON COLUMN failed_root_payload.root_id IS 'Root of the attempt.';
+COMMENT ON COLUMN failed_root_payload.message_id IS 'The record across its attempts.';
+COMMENT ON COLUMN failed_root_payload.batch_id IS 'Batch that the attempt failed in.';
+COMMENT ON COLUMN failed_root_payload.pipeline IS 'Pipeline by name.';
+COMMENT ON COLUMN failed_root_payload.source IS 'Source that it came from.';
+COMMENT ON COLUMN failed_root_payload.stage IS 'Where it broke.';
+COMMENT ON COLUMN failed_root_payload.reason IS 'Why.';
+COMMENT ON COLUMN failed_root_payload.detail IS
+  'Raw text of what did not parse, or counts of edges.';
+COMMENT ON COLUMN failed_root_payload.status IS
+  'What became of the record: failed, replaying, recovered or quarantined.';
+
+CREATE VIEW accepted_record AS
+SELECT m.message_id, p.name AS pipeline, m.source, m.original_batch_id, f.stage, f.reason,
+       c.accepted_at, c.accepted_by, c.reason AS accepted_because
+FROM accepted_root a
+JOIN acceptance c USING (acceptance_id)
+JOIN failed_message m ON m.root_id = a.root_id AND m.status = 'quarantined'
+JOIN failed_root f ON f.root_id = a.root_id
+JOIN batch b ON b.batch_id = m.original_batch_id
+JOIN pipeline p USING (pipeline_id);
+COMMENT ON VIEW accepted_record IS 'Quarantined records that a person has accepted.';
+COMMENT ON COLUMN accepted_record.message_id IS 'The record: root id of its first attempt.';
+COMMENT ON COLUMN accepted_record.pipeline IS 'Pipeline by name.';
+COMMENT ON COLUMN accepted_record.source IS 'Source that it came from.';
+COMMENT ON COLUMN accepted_record.original_batch_id IS 'Batch of its first attempt.';
+COMMENT ON COLUMN accepted_record.stage IS 'Where its last attempt broke.';
+COMMENT ON COLUMN accepted_record.reason IS 'Why.';
+COMMENT ON COLUMN accepted_record.accepted_at IS 'When it was accepted.';
+COMMENT ON COLUMN accepted_record.accepted_by IS 'Who accepted it.';
+COMMENT ON COLUMN accepted_record.accepted_because IS 'The reason that was given.';
+
+CREATE VIEW payload_missing AS
+SELECT m.original_batch_id AS batch_id, p.name AS pipeline, count(*) AS records
+FROM failed_message m
+JOIN batch b ON b.batch_id = m.original_batch_id
+JOIN pipeline p USING (pipeline_id)
+LEFT JOIN failed_payload f ON f.message_id = m.message_id
+WHERE f.message_id IS NULL OR f.root_id < m.root_id AND EXISTS (
+  SELECT FROM failed_root r JOIN batch t ON t.batch_id = r.batch_id
+  WHERE r.root_id = m.root_id AND r.stage <> m.source AND t.selection ? 'from_source')
+GROUP BY 1, 2;
+COMMENT ON VIEW payload_missing IS
+  'Batches with failed records whose content is not kept yet, or was read again since: publish, '
+  'replay or explain copies it.';
+COMMENT ON COLUMN payload_missing.batch_id IS 'Original batch of the records.';
+COMMENT ON COLUMN payload_missing.pipeline IS 'Pipeline by name.';
+COMMENT ON COLUMN payload_missing.records IS
+  'Failed records without content, or with that of an earlier attempt.';

@@ -1,0 +1,223 @@
+"""Every kind of source with the same records, for the contract that all of them keep."""
+
+import csv
+import json
+import sqlite3
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ledger import FileSource, StatefulSource, TableSource
+from tests.support.arrow_source import ArrowSource
+
+SCHEMA = "id INT, n INT NOT NULL"
+_TYPES = pa.schema([("id", pa.int32()), ("n", pa.int32())])
+
+
+class Kind:
+    """A source outside and its declaration. ``spoilt``: a value of n that is malformed;
+    ``reason``: why it fails. ``refused``: what is said of ``misfit``, which does not fit."""
+
+    incremental = False
+    spoilt = None
+    reason = "n is null"
+    refused = "no file matches"
+
+    def __init__(self, folder: Path):
+        self.folder = folder / "in"
+        self.folder.mkdir()
+        self.made = 0
+
+    def add(self, *records):
+        """Bring records (id, n), together."""
+        raise NotImplementedError
+
+    def clear(self):
+        """Take everything away."""
+        for path in self.folder.iterdir():
+            path.unlink()
+
+    def declared(self):
+        """The source as a pipeline declares it."""
+        raise NotImplementedError
+
+    def misfit(self):
+        """The declaration of a source that does not fit what is there, or finds nothing there."""
+        self.clear()
+        return self.declared()
+
+    def next_file(self, ending):
+        self.made += 1
+        return self.folder / f"{self.made}.{ending}"
+
+
+class Csv(Kind):
+    """Text files by interval."""
+
+    spoilt = "x"
+    reason = "malformed csv: n: expected int, found x"
+
+    def add(self, *records):
+        with self.next_file("csv").open("w", newline="") as stream:
+            csv.writer(stream).writerows([("id", "n"), *records])
+
+    def declared(self):
+        return FileSource("in/*.csv", schema=SCHEMA, incremental=self.incremental)
+
+
+class NewCsv(Csv):
+    """Text files, each once."""
+
+    incremental = True
+    refused = "is an archive"
+
+    def misfit(self):
+        (self.folder / "packed.csv.xz").write_bytes(b"")
+        return FileSource("in/*", schema=SCHEMA, incremental=True)
+
+
+class Json(Kind):
+    """Lines of JSON by interval."""
+
+    spoilt = "x"
+    reason = "malformed json: n: expected int, found x"
+
+    def add(self, *records):
+        lines = [json.dumps({"id": id, "n": n}) for id, n in records]
+        self.next_file("json").write_text("".join(f"{line}\n" for line in lines))
+
+    def declared(self):
+        return FileSource("in/*.json", schema=SCHEMA, format="json")
+
+
+class Parquet(Kind):
+    """Parquet files by interval."""
+
+    def add(self, *records):
+        pq.write_table(_table(records), self.next_file("parquet"))
+
+    def declared(self):
+        return FileSource("in/*.parquet", schema=SCHEMA, format="parquet")
+
+
+class Arrow(Kind):
+    """A kind of the tests' own, by interval."""
+
+    refused = "expected column n of type int32, found string"
+
+    def add(self, *records):
+        self._write(_table(records))
+
+    def declared(self):
+        return ArrowSource("in/*.arrow", SCHEMA, incremental=self.incremental)
+
+    def misfit(self):
+        self._write(pa.table({"id": pa.array([1], pa.int32()), "n": ["one"]}))
+        return self.declared()
+
+    def _write(self, table):
+        path = str(self.next_file("arrow"))
+        with pa.OSFile(path, "wb") as stream, pa.ipc.new_file(stream, table.schema) as file:
+            file.write_table(table)
+
+
+class NewArrow(Arrow):
+    """A kind of the tests' own, each file once."""
+
+    incremental = True
+
+
+class Table(Kind):
+    """A table of SQLite."""
+
+    incremental = True
+    spoilt = "x"
+    reason = "malformed row: n: expected int NOT NULL, found x"
+    refused = "has no column 'm', it has id, n"
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        self._do("CREATE TABLE numbers (id INTEGER PRIMARY KEY, n INTEGER)")
+
+    def add(self, *records):
+        with sqlite3.connect(self.folder / "shop.db") as connection:
+            connection.executemany("INSERT INTO numbers VALUES (?, ?)", records)
+        connection.close()
+
+    def clear(self):
+        self._do("DELETE FROM numbers")
+
+    def declared(self, schema=SCHEMA):
+        url = f"sqlite:///{self.folder}/shop.db"
+        return TableSource(url, "numbers", cursor="id", schema=schema)
+
+    def misfit(self):
+        return self.declared("id INT, m INT")
+
+    def _do(self, statement):
+        with sqlite3.connect(self.folder / "shop.db") as connection:
+            connection.execute(statement)
+        connection.close()
+
+
+class Hooked(Kind):
+    """An object that keeps its own position."""
+
+    incremental = True
+    refused = "expected an attribute schema of Log"
+
+    def add(self, *records):
+        log = Log(self.folder)
+        log.path.write_text(json.dumps([*log.records, *records]))
+
+    def clear(self):
+        log = Log(self.folder)
+        log.path.write_text(json.dumps([None] * len(log.records)))
+
+    def declared(self):
+        return Log(self.folder)
+
+    def misfit(self):
+        made = Log(self.folder)
+        made.schema = ""
+        return made
+
+
+class Log(StatefulSource):
+    """Reads on from how much it has read."""
+
+    schema = SCHEMA
+
+    def __init__(self, folder):
+        self.path = folder / "log.json"
+
+    @property
+    def records(self):
+        return json.loads(self.path.read_text()) if self.path.exists() else []
+
+    def init_state(self, snapshot):
+        self.position = snapshot or 0
+
+    def read(self, spark):
+        found = self.records
+        self.upto = len(found)
+        rows = [tuple(one) for one in found[self.position :]]
+        return spark.createDataFrame(rows, "id INT, n INT")
+
+    def finish_batch(self, batch_id):
+        return self.upto
+
+    def commit(self, batch_id, state):
+        return state
+
+
+def _table(records):
+    columns = list(zip(*records, strict=True)) or [(), ()]
+    return pa.table(
+        [pa.array(one, kind) for one, kind in zip(columns, _TYPES.types, strict=True)],
+        schema=_TYPES,
+    )
+
+
+KINDS = (Csv, NewCsv, Json, Parquet, Arrow, NewArrow, Table, Hooked)
