@@ -5,8 +5,7 @@ from datetime import UTC, datetime
 import pytest
 from pyspark.sql import functions as F
 
-from ledger import FileSource, ParquetSink, Pipeline, testing
-from ledger import execution as running
+from ledger import FileSource, ParquetSink, Pipeline, execution, testing
 from ledger.batch.combine_runs import combines_due
 from ledger.batch.opening import open_batch
 from ledger.batch.settlement import settle_once
@@ -202,7 +201,7 @@ def test_a_total_that_was_shown_and_not_noted_gives_way(runner, tmp_path, sink_r
     assert sink_rows("daily", "carrier", "n", "delay") == oracle(without=[4, 5])
     better = runner(totals(lose=[5], partial=True))
     with monkeypatch.context() as patched:
-        patched.setattr(running, "publish", refuses)
+        patched.setattr(execution.combines, "publish", refuses)
         with pytest.raises(StageError, match="refuses it"):
             better.settled(better.open_replay(batch.batch_id, "first"))
     mended = runner(totals(partial=True))

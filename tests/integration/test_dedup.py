@@ -9,9 +9,9 @@ from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
 from ledger import Bloom, DeltaSink, FileSource, ParquetSink, Pipeline, PostgresSink
-from ledger import execution as running
 from ledger.batch.settlement import settle_once
 from ledger.errors import ConfigurationError, StageError
+from ledger.execution import steps as running
 from ledger.store import embedded
 from tests.integration.conftest import END, START
 from tests.support.ledgers import age, one, rows
@@ -290,7 +290,7 @@ def test_what_a_dead_run_showed_in_a_table_gives_way(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(running, "_end", lambda *arguments: None)
+        patched.setattr(running, "end", lambda *arguments: None)
         publisher = type(run.job.publisher(made.step("out")))
         shows = publisher.publish
         patched.setattr(publisher, "publish", lambda *given: dies(shows(*given)))

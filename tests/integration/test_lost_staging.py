@@ -144,7 +144,8 @@ def test_lost_files_are_staged_anew(runner, tmp_path, target, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(running, "publish", dies)
+        patched.setattr(running.combines, "publish", dies)
+        patched.setattr(running.states, "publish", dies)
         with pytest.raises(KeyboardInterrupt):
             running.combine(mended.job, replay.batch_id)
         with pytest.raises(KeyboardInterrupt):

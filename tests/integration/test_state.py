@@ -11,7 +11,6 @@ import pytest
 from pyspark.sql import functions as F
 
 from ledger import DeltaSink, FileSource, ParquetSink, Pipeline, StatefulStage, testing
-from ledger import execution as running
 from ledger.batch import state_runs
 from ledger.batch.opening import open_batch
 from ledger.batch.settlement import release, settle_once
@@ -22,7 +21,7 @@ from ledger.batch.sweeper import sweep_once
 from ledger.core.run_request import Interval, RunKey
 from ledger.core.states import Guarantee, Outcome
 from ledger.errors import DeclarationError, FencedError, InputError, LedgerError, StageError
-from ledger.execution import advance_states, publish_settled, settle_and_follow
+from ledger.execution import advance_states, publish_settled, settle_and_follow, states
 from ledger.spark.job import Job
 from ledger.spark.steps import state as state_module
 from ledger.spark.steps.state import run_state
@@ -264,7 +263,7 @@ def test_a_state_that_cannot_be_shown_keeps_no_later_one_waiting(
         raise StageError("the target refuses it")
 
     with monkeypatch.context() as patched:
-        patched.setattr(running, "publish", refuses)
+        patched.setattr(states, "publish", refuses)
         with pytest.raises(StageError, match="refuses it"):
             advance_states(run.job)
     assert history(run.job.database) == [1, 2]
@@ -288,7 +287,7 @@ def test_a_state_that_was_shown_and_not_noted_gives_way(runner, days, balances, 
         raise StageError("the target refuses it")
 
     with monkeypatch.context() as patched:
-        patched.setattr(running, "publish", refuses)
+        patched.setattr(states, "publish", refuses)
         with pytest.raises(StageError, match="refuses it"):
             advance_states(run.job)
     assert history(run.job.database) == [1, 2, 3]
