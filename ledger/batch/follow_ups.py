@@ -58,7 +58,8 @@ def submitted() -> dict[str, FollowUp]:
 
 
 def overdue(connection: Connection, before: datetime) -> list[Row[Any]]:
-    """Batches of a DAG, settled before a moment, whose runs left something undone: batch_id, dag_id."""
+    """Batches of a DAG, settled before a moment, whose runs left something undone: batch_id,
+    dag_id."""
     return [
         row
         for one in FOLLOW_UPS

@@ -13,12 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from ledger import execution as running
 from ledger.batch import state_runs
 from ledger.batch.summary import summarize
 from ledger.batch.sweeper import sweep_once
 from ledger.core.states import Outcome
-from ledger.execution import advance_states
+from ledger.execution import advance_states, states
 from ledger.storage.manifest import check_files
 from ledger.store import embedded
 from tests.support import accounts
@@ -141,7 +140,7 @@ def test_a_retry_that_comes_before_the_lease_has_lapsed_waits(lab, children, mon
     lab.go_to("settled")
     _kill(lab, children, Case(lab.form, "", "settled", "files written"))
     with monkeypatch.context() as patched:
-        patched.setattr(running, "STATE_WAIT_SECONDS", 0.0)
+        patched.setattr(states, "STATE_WAIT_SECONDS", 0.0)
         assert advance_states(lab.job(), 2) == []
     assert lab.shown() == FIRST
     _retry(lab)

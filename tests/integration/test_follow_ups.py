@@ -16,8 +16,8 @@ from tests.support.ledgers import pipeline, whole_batch
 
 
 def test_what_it_left_undone_is_noticed(database, monkeypatch):
-    """The sweeper asks for a run of the batch, and the batch is incomplete, with the sentence and the command; what
-    keeps no batch incomplete is a line of the report."""
+    """The sweeper asks for a run of the batch, which is incomplete, with the sentence and the
+    command; what keeps no batch incomplete is a line of the report."""
     batch, _ = whole_batch(database, pipeline())
     settle_once(database, batch.batch_id)
     left = SimpleNamespace(batch_id=batch.batch_id, dag_id="dag")

@@ -126,7 +126,7 @@ def test_timeout_is_reset_while_the_stage_lives(runner, tmp_path):
 def test_the_lease_of_a_running_step_is_renewed(runner, tmp_path, monkeypatch):
     """While a step runs its driver renews the lease by itself, though the stage itself never touches the ledger."""
     written(tmp_path, 0, range(COUNT))
-    monkeypatch.setattr("ledger.execution.heartbeat", partial(heartbeat, every=0.05))
+    monkeypatch.setattr("ledger.execution.steps.heartbeat", partial(heartbeat, every=0.05))
 
     def slow(frame):
         own = "SELECT lease_until FROM step_run WHERE state = 'running'"

@@ -11,7 +11,6 @@ from uuid import UUID
 import pytest
 from py4j.protocol import Py4JError
 
-from ledger import execution as running
 from ledger.batch.opening import open_batch
 from ledger.batch.recovery import finished
 from ledger.batch.settlement import settle_once
@@ -19,7 +18,8 @@ from ledger.batch.step_runs import Attempt, Record, begin, commit, fail, heartbe
 from ledger.core.run_request import Interval, RunKey
 from ledger.core.states import BatchStatus
 from ledger.errors import FencedError, InputError, IntegrityError, NotReadyError
-from ledger.execution import _end
+from ledger.execution import steps as running
+from ledger.execution.steps import end
 from ledger.settings import Settings
 from ledger.spark.job import Job
 from ledger.store.queries import batches
@@ -485,7 +485,7 @@ def test_a_failed_run_keeps_no_record(database):
         "SparkException: [MALFORMED_RECORD_IN_PARSING] Malformed records are detected: [7,marked]"
     )
     error = Py4JError(f"An error occurred while calling o1.parquet.\n: org.apache.spark.{said}\n")
-    _end(SimpleNamespace(database=database), run, error)
+    end(SimpleNamespace(database=database), run, error)
     kept = one(database, "SELECT failure FROM step_run WHERE state = 'failed'").failure
     assert kept.startswith("StageError: SparkException [MALFORMED_RECORD_IN_PARSING]. ")
     assert "marked" not in kept

@@ -1,4 +1,4 @@
-"""What follows a settlement is one tuple: whatever is in it has its task, its program and its place in a driver."""
+"""What follows a settlement is one tuple: all of it has its task and its place in a driver."""
 
 from types import SimpleNamespace
 
@@ -56,7 +56,8 @@ def named(name, step="a"):
 
 
 def test_it_has_a_task(audited):
-    """Its task starts a driver after the one that it names, whatever becomes of that; ``complete`` waits for it."""
+    """Its task starts a driver after the one that it names, whatever becomes of that; ``complete``
+    waits for it."""
     dag = pipeline_dag(pipeline, schedule=None, target=TARGET)
     task = dag.get_task("audit")
     assert (task.upstream_task_ids, task.trigger_rule) == ({"publish"}, "all_done")
@@ -66,7 +67,7 @@ def test_it_has_a_task(audited):
 
 
 def test_a_pipeline_without_it_has_no_task(audited):
-    """What a pipeline does not want has no task there; nor has any of it where one task runs the batch."""
+    """What a pipeline does not want has no task there, nor where one task runs the batch."""
     made = named("unaudited")
     assert "audit" not in pipeline_dag(made, schedule=None, target=TARGET).task_dict
     dag = pipeline_dag(pipeline, schedule=None, target=TARGET, submit="batch")
@@ -87,17 +88,17 @@ def test_the_step_program_knows_it(audited):
 
 
 def test_a_driver_does_it(alone, monkeypatch):
-    """A driver that settles a batch does it, if the pipeline wants it and the batch is decided."""
+    """A driver that settles a batch does it, if the pipeline wants it and the batch is settled."""
     for name, status in (("p", "settled"), ("p", "held"), ("unaudited", "settled")):
         settled = Settlement(7, BatchStatus(status), "", roots=1, failed=0)
-        monkeypatch.setattr(execution, "settle_once", lambda *_, now, one=settled: one)
+        monkeypatch.setattr(execution.follow_ups, "settle_once", lambda *_, now, one=settled: one)
         job = SimpleNamespace(database=None, pipeline=named(name))
         assert execution.settle_and_follow(job, 7) is settled
     assert alone == [7]
 
 
 def test_the_command_asks_for_it(alone):
-    """``ackledger publish`` finds the batches for which there is something of it to do, each once, in order."""
+    """``ackledger publish`` finds the batches for which it has something to do, once, in order."""
     database = SimpleNamespace(transact=lambda work: work(None))
     assert follow_ups.left(database, named("p"), None) == [2, 4]
     assert follow_ups.left(database, named("p"), 4) == [4]
@@ -115,8 +116,8 @@ def test_sweeper_and_summary_ask_for_it(alone):
 
 
 def test_each_can_be_done():
-    """What needs Spark has a function, and so has what is done for all batches of a pipeline; no function is left
-    of what is none."""
+    """What needs Spark has a function, and so has what is done for all batches of a pipeline; no
+    function is left of what is none."""
     known = {one.name: one for one in follow_ups.FOLLOW_UPS}
     assert len(known) == len(follow_ups.FOLLOW_UPS)
     for one in known.values():
@@ -128,7 +129,7 @@ def test_each_can_be_done():
 
 
 def test_tasks_follow_earlier_ones():
-    """A task follows ``settle``, or a follow-up that every pipeline with it has and that comes before it."""
+    """A task follows ``settle``, or a follow-up that comes before it."""
     before = {SETTLE}
     for one in follow_ups.with_tasks():
         assert one.task.after(pipeline) in before, one.name

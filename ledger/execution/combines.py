@@ -1,0 +1,52 @@
+"""Run the combines of a batch, and publish their sinks."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ledger.batch import combine_runs
+from ledger.batch.publishing import Published, publish
+from ledger.batch.step_runs import Attempt, OpenedRun
+from ledger.errors import Failures
+from ledger.execution.publishing import stage_lost
+from ledger.execution.steps import living
+from ledger.pipeline.steps import CombineStep, SinkStep, Step
+from ledger.spark.failures import told
+from ledger.store.connection import Database
+
+if TYPE_CHECKING:
+    from ledger.spark.job import Job
+
+
+def combine(
+    job: "Job",
+    batch_id: int,
+    on_fenced: Callable[[], None] | None = None,
+    attempt: Attempt | None = None,
+) -> list[Published]:
+    """Run the combines of a batch that are due, and their sinks; what these publish. It starts
+    nothing where nothing is due. One that fails keeps no other waiting, and is raised at the end.
+
+    ``attempt``: of a task of Airflow.
+    """
+    failures, published = Failures(told), []
+    for step in job.pipeline.combined():
+        with failures.kept():
+            run = _opened_follower(job.database, batch_id, step, attempt or Attempt())
+            if run is not None:
+                living(job, run, step, on_fenced)
+    sinks = [step.name for step in job.pipeline.combined()]
+    with failures.kept():
+        stage_lost(job, batch_id, sinks)
+    with failures.kept():
+        published = publish(job.database, job.settings, job.pipeline, batch_id, sinks)
+    failures.raise_first()
+    return published
+
+
+def _opened_follower(
+    database: Database, batch_id: int, step: Step, attempt: Attempt
+) -> OpenedRun | None:
+    if isinstance(step, CombineStep):
+        return combine_runs.open_combine(database, batch_id, step, attempt)
+    assert isinstance(step, SinkStep)
+    return combine_runs.open_combined_sink(database, batch_id, step, attempt)

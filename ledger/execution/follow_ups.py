@@ -1,0 +1,100 @@
+"""Settle a batch, and do what follows: ``ledger.batch.follow_ups`` in a driver."""
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from ledger.batch import follow_ups
+from ledger.batch.following.base import FollowUp
+from ledger.batch.following.combines import COMBINE
+from ledger.batch.following.notices import NOTIFY
+from ledger.batch.following.publications import PUBLISH, WITHHOLD
+from ledger.batch.following.states import STATE
+from ledger.batch.settlement import Settlement, settle_once
+from ledger.batch.step_runs import Attempt
+from ledger.core.probes import reached
+from ledger.core.states import BatchStatus
+from ledger.errors import Failures
+from ledger.execution.combines import combine
+from ledger.execution.publishing import publish_settled, withhold
+from ledger.execution.states import advance_states
+from ledger.spark.failures import told
+
+if TYPE_CHECKING:
+    from ledger.spark.job import Job
+
+
+def settle_and_follow(
+    job: "Job",
+    batch_id: int,
+    *,
+    now: datetime | None = None,
+    on_fenced: Callable[[], None] | None = None,
+    attempt: Attempt | None = None,
+) -> Settlement:
+    """Settle the batch if it can be decided at ``now``, then do what follows, in the order of
+    ``FOLLOW_UPS``. What fails of it is raised once the rest is done."""
+    reached("before settlement")
+    settlement = settle_once(job.database, batch_id, now=now)
+    reached("settled")
+    assert settlement is not None
+    if settlement.status is BatchStatus.SETTLED:
+        _follow(job, batch_id, on_fenced, attempt)
+    return settlement
+
+
+def _follow(
+    job: "Job",
+    batch_id: int,
+    on_fenced: Callable[[], None] | None,
+    attempt: Attempt | None,
+) -> None:
+    """Do what follows a settlement, in order: none of it waits for what fails before it."""
+    failures = Failures(told)
+    for one in follow_ups.of_driver(job.pipeline):
+        with failures.kept():
+            follow(job, one, batch_id, on_fenced, attempt)
+    failures.raise_first()
+
+
+def follow(
+    job: "Job",
+    follow_up: FollowUp,
+    batch_id: int,
+    on_fenced: Callable[[], None] | None = None,
+    attempt: Attempt | None = None,
+) -> Sequence[object]:
+    """Do one follow-up of a batch; what it has done."""
+    if follow_up.name in OF_BATCH:
+        return OF_BATCH[follow_up.name](job, batch_id, on_fenced, attempt)
+    assert follow_up.here is not None, f"ledger.execution has no function for {follow_up.name!r}"
+    return follow_up.here(job, batch_id)
+
+
+def notify(job: "Job", batch_id: int) -> list[str]:
+    """See ``ledger.spark.steps.notify``; starts nothing where no source wants a notice."""
+    if not job.pipeline.wants_notice:
+        return []
+    from ledger.spark.steps import notify as notices
+
+    return notices.notify(job, batch_id)
+
+
+# How a driver does what follows the settlement of a batch and needs Spark; publishing withholds.
+OF_BATCH: dict[
+    str, Callable[["Job", int, Callable[[], None] | None, Attempt | None], Sequence[object]]
+] = {
+    WITHHOLD.name: lambda job, batch_id, on_fenced, attempt: withhold(job, batch_id),
+    PUBLISH.name: lambda job, batch_id, on_fenced, attempt: publish_settled(job, batch_id),
+    COMBINE.name: lambda job, batch_id, on_fenced, attempt: combine(
+        job, batch_id, on_fenced, attempt
+    ),
+    NOTIFY.name: lambda job, batch_id, on_fenced, attempt: notify(job, batch_id),
+    STATE.name: lambda job, batch_id, on_fenced, attempt: advance_states(job, batch_id, on_fenced),
+}
+
+
+# And all that is due of a pipeline, of whichever batch.
+OF_PIPELINE: dict[str, Callable[["Job", int | None], Sequence[object]]] = {
+    STATE.name: lambda job, batch_id: advance_states(job, batch_id),
+}

@@ -1,0 +1,122 @@
+"""Carry the states over batches forward, in the batches' order, and publish them."""
+
+import logging
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from ledger.batch import recovery, state_runs
+from ledger.batch.publishing import publish
+from ledger.batch.state_runs import HeldByAnotherDriver, StateRun
+from ledger.batch.step_runs import Attempt, Record, heartbeat
+from ledger.core.probes import reached
+from ledger.errors import Failures, NotReadyError
+from ledger.execution.publishing import stage_lost
+from ledger.execution.steps import StepResult, cancelling, end, note_on
+from ledger.pipeline.steps import StateStep
+from ledger.spark.failures import told
+from ledger.storage.folders import private_output
+from ledger.store.queries import checkpoints
+
+if TYPE_CHECKING:
+    from ledger.spark.job import Job
+
+# How long to wait for another driver that is at a state, and how often to look.
+STATE_WAIT_SECONDS = 300.0
+STATE_POLL_SECONDS = 1.0
+
+_log = logging.getLogger(__name__)
+
+
+def advance_states(
+    job: "Job", batch_id: int | None = None, on_fenced: Callable[[], None] | None = None
+) -> list[StepResult]:
+    """Carry the states forward as far as their batches are settled, in order, and publish each.
+
+    Whoever comes does what earlier ones could not; what is wrong with one state, or its sinks,
+    keeps no other waiting, and is raised at the end. ``batch_id``: say what this one waits for.
+    """
+    results: list[StepResult] = []
+    failures = Failures(told)
+    for step in job.pipeline.states():
+        with failures.kept():
+            _advance(job, step, results, on_fenced)
+    if batch_id is not None:
+        for sentence in job.database.transact(lambda c: recovery.waits_for(c, batch_id)):
+            _log.warning("%s", sentence)
+    failures.raise_first()
+    return results
+
+
+def _advance(
+    job: "Job",
+    step: StateStep,
+    results: list[StepResult],
+    on_fenced: Callable[[], None] | None,
+) -> None:
+    """Do all that is due of one state. A sink that cannot publish it fails only the last: the next
+    one takes its place."""
+    failures = _publish_states(job, step)
+    while (run := _next_state(job, step)) is not None:
+        started = time.monotonic()
+        record = _living_state(job, run, step, on_fenced)
+        results.append(StepResult(step.name, record, time.monotonic() - started))
+        _log.info("batch %s: %s", run.run.batch.batch_id, results[-1])
+        failures = _publish_states(job, step)
+    failures.raise_first()
+
+
+def _publish_states(job: "Job", step: StateStep) -> Failures:
+    """Publish the current state where a sink has not, then remove older ones, of others that waited
+    for it, too; what could not be published."""
+    failures = Failures(told)
+    sinks = [sink.name for sink in job.pipeline.sinks_of(step.name)]
+    late = job.database.transact(lambda c: checkpoints.unpublished(c, job.pipeline.name, sinks))
+    for batch_id in late:
+        with failures.kept():
+            stage_lost(job, batch_id, sinks)
+        with failures.kept():
+            try:
+                publish(job.database, job.settings, job.pipeline, batch_id, sinks)
+            except NotReadyError as exc:  # another process is publishing it
+                _log.info("%s", exc)
+    for one in job.pipeline.states():
+        state_runs.acknowledge(job.database, job.pipeline, one)
+    return failures
+
+
+def _next_state(job: "Job", step: StateStep) -> StateRun | None:
+    """A run for the batch whose turn it is; None if none is due, or another driver stays at it."""
+    deadline = time.monotonic() + STATE_WAIT_SECONDS
+    while True:
+        found = state_runs.open_next(job.database, job.pipeline, step, Attempt())
+        if not isinstance(found, HeldByAnotherDriver):
+            return found
+        if time.monotonic() > deadline:
+            _log.warning("%s is left to the driver that is at it: %s", step.name, found)
+            return None
+        time.sleep(STATE_POLL_SECONDS)
+
+
+def _living_state(
+    job: "Job", opened: StateRun, step: StateStep, on_fenced: Callable[[], None] | None
+) -> Record:
+    """Execute a run of a state while its lease is renewed; one that raises ends at once."""
+    from ledger.spark.steps.state import run_state
+
+    reached("run opened", step.name)
+    outputs = [opened.run, *opened.sinks.values()]
+    with ExitStack() as stack:
+        stack.enter_context(
+            heartbeat(job.database, opened.run.run_id, on_fenced or cancelling(job))
+        )
+        for run in outputs:
+            stack.enter_context(private_output(job.folder(run)))
+        try:
+            return run_state(job, opened, step)
+        except BaseException as exc:
+            exc.add_note(note_on(opened.run))
+            for run in outputs:
+                end(job, run, exc)
+            raise

@@ -1,0 +1,150 @@
+"""Run steps of a batch: one, as spark-submit does for Airflow, or all of them in one process."""
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ledger.batch import recovery
+from ledger.batch.step_runs import (
+    Attempt,
+    OpenedRun,
+    Record,
+    begin,
+    fail,
+    heartbeat,
+    interrupt,
+    open_run,
+)
+from ledger.core.connect_server import briefly
+from ledger.core.probes import reached
+from ledger.core.states import BatchStatus
+from ledger.errors import FencedError
+from ledger.pipeline.steps import CombineStep, SinkStep, SourceStep, StateStep, Step
+from ledger.spark.failures import recorded, told
+from ledger.storage.folders import private_output
+
+if TYPE_CHECKING:
+    from ledger.spark.job import Job
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What one step did. ``record`` is None if its batch was settled already."""
+
+    name: str
+    record: Record | None
+    seconds: float
+
+
+def run_step(
+    job: "Job",
+    batch_id: int,
+    name: str,
+    attempt: Attempt,
+    on_fenced: Callable[[], None] | None = None,
+) -> StepResult:
+    """Run one step of a batch as ``attempt``.
+
+    ``on_fenced``: called from another thread once a newer attempt owns the step; default: the
+    session's jobs are cancelled. Raises what the step raised, after its run is marked failed.
+    """
+    started = time.monotonic()
+    step = job.pipeline.step(name)
+    run = open_run(job.database, batch_id, name, attempt)
+    if run is None:
+        return StepResult(name, None, time.monotonic() - started)
+    record = living(job, run, step, on_fenced)
+    return StepResult(name, record, time.monotonic() - started)
+
+
+def run_steps(
+    job: "Job",
+    batch_id: int,
+    on_step: Callable[[str, StepResult | None], None],
+    attempt: Attempt | None = None,
+    on_fenced: Callable[[], None] | None = None,
+) -> list[StepResult]:
+    """Run the steps of a batch in order, as one attempt: those that are not committed, and what
+    reads them. ``on_step`` hears of each before (None) and after. ``attempt``: default: one that
+    begins now."""
+    results: list[StepResult] = []
+    trying = attempt or begin(job.database)
+    done = recovery.finished(job.database, job.pipeline, batch_id)
+    for step in job.pipeline.steps():
+        if step.name in done and done.issuperset(step.inputs):
+            continue
+        done.discard(step.name)  # whatever reads it runs again, too
+        on_step(step.name, None)
+        results.append(run_step(job, batch_id, step.name, trying, on_fenced))
+        on_step(step.name, results[-1])
+    return results
+
+
+def living(job: "Job", run: OpenedRun, step: Step, on_fenced: Callable[[], None] | None) -> Record:
+    """Execute a run while its lease is renewed; one that raises is ended."""
+    reached("run opened", step.name)
+    with (
+        heartbeat(job.database, run.run_id, on_fenced or cancelling(job)),
+        private_output(job.folder(run)),
+    ):
+        try:
+            return _execute(job, run, step)
+        except FencedError:
+            raise
+        except BaseException as exc:
+            exc.add_note(note_on(run))
+            end(job, run, exc)
+            raise
+
+
+def _execute(job: "Job", run: OpenedRun, step: Step) -> Record:
+    assert not isinstance(step, StateStep), "advance_states runs these"
+    from ledger.spark.steps.combine import run_combine, run_combined_sink
+    from ledger.spark.steps.sink import run_sink
+    from ledger.spark.steps.source import run_source
+    from ledger.spark.steps.stage import run_stage
+
+    if isinstance(step, SourceStep):
+        return run_source(job, run, step)
+    if isinstance(step, CombineStep):
+        return run_combine(job, run, step)
+    if isinstance(step, SinkStep):
+        after = job.pipeline.graph.follows(step.name)
+        return run_combined_sink(job, run, step) if after else run_sink(job, run, step)
+    return run_stage(job, run, step)
+
+
+def note_on(run: OpenedRun) -> str:
+    """How to go on once a run has failed."""
+    settled = run.status is BatchStatus.SETTLED  # whoever asked for that has not named the step
+    what = f"That was step {run.stage!r} of batch {run.batch.batch_id}. " if settled else ""
+    return f"{what}To go on: {recovery.run_again(run.batch, run.stage)}"
+
+
+def cancelling(job: "Job") -> Callable[[], None]:
+    """What cancels the session's jobs, when a newer attempt owns the step."""
+
+    def cancel() -> None:
+        _log.error("a newer attempt owns the step: this one is cancelled")
+        briefly(job.spark.interruptAll)
+
+    return cancel
+
+
+def end(job: "Job", run: OpenedRun, exc: BaseException) -> None:
+    """Mark a run failed; one that was interrupted has only ended, and the next attempt goes on at
+    its step."""
+    reached("before failure", run.stage)
+    try:
+        if isinstance(exc, KeyboardInterrupt):
+            interrupt(job.database, run)
+        else:
+            fail(job.database, run, recorded(exc))
+    except Exception as second:  # it hides the first from nobody
+        _log.warning(
+            "run %s could not be ended, its lease will lapse: %s", run.run_id, told(second)
+        )
