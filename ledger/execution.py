@@ -119,10 +119,7 @@ def settle_and_follow(
 
 
 def _follow(
-    job: "Job",
-    batch_id: int,
-    on_fenced: Callable[[], None] | None,
-    attempt: Attempt | None,
+    job: "Job", batch_id: int, on_fenced: Callable[[], None] | None, attempt: Attempt | None
 ) -> None:
     """Do what follows a settlement, in order: none of it waits for what fails before it."""
     failures = Failures(told)
@@ -248,10 +245,7 @@ def advance_states(
 
 
 def _advance(
-    job: "Job",
-    step: StateStep,
-    results: list[StepResult],
-    on_fenced: Callable[[], None] | None,
+    job: "Job", step: StateStep, results: list[StepResult], on_fenced: Callable[[], None] | None
 ) -> None:
     """Do all that is due of one state. A sink that cannot show it fails only the last: the next one takes its place."""
     failures = _show_states(job, step)
