@@ -296,13 +296,13 @@ def _living_state(
     """Execute a run of a state while its lease is renewed; one that raises ends at once."""
     from ledger.spark.steps.state import run_state
 
-    reached("run opened", step.name)
     outputs = [opened.run, *opened.sinks.values()]
     with ExitStack() as stack:
         stack.enter_context(heartbeat(job.database, opened.run.run_id, on_fenced or _cancel(job)))
         for run in outputs:
             stack.enter_context(private_output(job.folder(run)))
         try:
+            reached("run opened", step.name)
             return run_state(job, opened, step)
         except BaseException as exc:
             exc.add_note(_go_on(opened.run))
@@ -322,12 +322,12 @@ def notify(job: "Job", batch_id: int) -> list[str]:
 
 def _living(job: "Job", run: OpenedRun, step: Step, on_fenced: Callable[[], None] | None) -> Record:
     """Execute a run while its lease is renewed; one that raises is ended."""
-    reached("run opened", step.name)
     with (
         heartbeat(job.database, run.run_id, on_fenced or _cancel(job)),
         private_output(job.folder(run)),
     ):
         try:
+            reached("run opened", step.name)
             return _execute(job, run, step)
         except FencedError:
             raise
