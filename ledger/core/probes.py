@@ -1,4 +1,4 @@
-"""Probes: named places in a batch's life, at which a test watches, loses a file or kills the process.
+"""Probes: named places in a batch's life, where a test watches, loses a file or kills the process.
 
 In production nobody listens, and ``reached`` does nothing.
 """
@@ -70,7 +70,7 @@ _listener: Listener | None = None
 
 
 def reached(place: str, of: str = "") -> None:
-    """Say that this process is at one of ``PLACES``. ``of``: the step, the sink or the folder in question."""
+    """Say that this process is at one of ``PLACES``. ``of``: the step, the sink or the folder."""
     assert place in PLACES, f"expected one of ledger.core.probes.PLACES, found {place!r}"
     if _listener is not None:
         _listener(place, of)
@@ -78,8 +78,8 @@ def reached(place: str, of: str = "") -> None:
 
 @contextmanager
 def listening(listener: Listener) -> Iterator[None]:
-    """Call ``listener(place, of)`` at every place that this process reaches in the block, after those that listen
-    already. What it raises is raised at the place."""
+    """Call ``listener(place, of)`` at every place that this process reaches in the block, after those
+    that listen already. What it raises is raised at the place."""
     global _listener
     earlier = _listener
 

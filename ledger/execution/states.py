@@ -105,7 +105,6 @@ def _living_state(
     """Execute a run of a state while its lease is renewed; one that raises ends at once."""
     from ledger.spark.steps.state import run_state
 
-    reached("run opened", step.name)
     outputs = [opened.run, *opened.sinks.values()]
     with ExitStack() as stack:
         stack.enter_context(
@@ -114,6 +113,7 @@ def _living_state(
         for run in outputs:
             stack.enter_context(private_output(job.folder(run)))
         try:
+            reached("run opened", step.name)
             return run_state(job, opened, step)
         except BaseException as exc:
             exc.add_note(note_on(opened.run))

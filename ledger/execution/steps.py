@@ -86,12 +86,12 @@ def run_steps(
 
 def living(job: "Job", run: OpenedRun, step: Step, on_fenced: Callable[[], None] | None) -> Record:
     """Execute a run while its lease is renewed; one that raises is ended."""
-    reached("run opened", step.name)
     with (
         heartbeat(job.database, run.run_id, on_fenced or cancelling(job)),
         private_output(job.folder(run)),
     ):
         try:
+            reached("run opened", step.name)
             return _execute(job, run, step)
         except FencedError:
             raise

@@ -1,4 +1,4 @@
-"""What can go wrong in a run of ``ledger.testing``: lost or doubled rows, lost files, dead processes."""
+"""What can go wrong in a run of ``ledger.testing``: lost or doubled rows, lost files, crashes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -33,8 +33,8 @@ class Fault:
     """Something that goes wrong in a run.
 
     ``wrap``: changes the pipeline. ``change``: makes the surroundings that the run has instead.
-    ``at``: called at each place of ``ledger.core.probes``. ``ends_with``: errors by which the ledger
-    notices the fault, and which end the run like a crash.
+    ``at``: called at each place of ``ledger.core.probes``. ``ends_with``: errors by which the
+    ledger notices the fault, and which end the run like a crash.
     """
 
     wrap: Callable[[Pipeline], None] = lambda pipeline: None

@@ -9,8 +9,10 @@ from tests.support.children import Children
 
 @pytest.fixture(scope="module")
 def children(request: pytest.FixtureRequest) -> Iterator[Children]:
-    """Processes to be killed; nothing of them is left when the tests end, however they end. ``SPARE`` of the
-    module: how many wait with a session of their own."""
+    """Processes to be killed; nothing of them is left when the tests end, however they end.
+
+    ``SPARE`` of the module: how many wait with a session of their own.
+    """
     made = Children(getattr(request.module, "SPARE", 1))
     try:
         made.prepare()

@@ -18,13 +18,14 @@ from ledger.batch.step_runs import Attempt, Record, begin, commit, fail, heartbe
 from ledger.core.run_request import Interval, RunKey
 from ledger.core.states import BatchStatus
 from ledger.errors import FencedError, InputError, IntegrityError, NotReadyError
-from ledger.execution import steps as running
+from ledger.execution import run_step
 from ledger.execution.steps import end
 from ledger.settings import Settings
 from ledger.spark.job import Job
 from ledger.store.queries import batches
 from ledger.store.queries.runs import Emitted
 from tests.conftest import ROOT
+from tests.support.dying import dies_at
 from tests.support.ledgers import (
     START,
     emit,
@@ -172,19 +173,15 @@ def test_a_failure_of_whatever_text_is_kept(database):
     assert tuple(found) == ("failed", "bad \N{REPLACEMENT CHARACTER} and ? text")
 
 
-def test_an_interrupted_step_is_gone_on_with(database, settings, monkeypatch):
+def test_an_interrupted_step_is_gone_on_with(database, settings):
     """Whoever stops a step has nothing to fix, so what is committed before it is not run again."""
     made = pipeline()
     batch = opened(database, made)
     emit(database, batch, 2)
-
-    def stop(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(running, "_execute", stop)
     job = Job(None, database, settings, made)
-    with pytest.raises(KeyboardInterrupt):
-        running.run_step(job, batch.batch_id, "middle", Attempt())
+    stopped = dies_at("run opened", raises=KeyboardInterrupt)
+    with stopped, pytest.raises(KeyboardInterrupt):
+        run_step(job, batch.batch_id, "middle", Attempt())
     state = one(database, "SELECT state, failure FROM step_run WHERE stage = 'middle'")
     assert tuple(state) == ("fenced", None)
     assert finished(database, made, batch.batch_id) == {"source"}

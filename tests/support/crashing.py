@@ -1,7 +1,7 @@
 """A process that runs a batch as ``ackledger run`` does, and kills itself at a named place.
 
-``python -m tests.support.crashing [--spark]`` gets ready, prints ``ready``, and waits for an order, one
-line of JSON on its standard input. The places are those of ``ledger.core.probes``.
+``python -m tests.support.crashing [--spark]`` gets ready, prints ``ready``, and waits for an order,
+one line of JSON on its standard input. The places are those of ``ledger.core.probes``.
 """
 
 import json
@@ -39,7 +39,7 @@ HALF_POSTED, IN_A_RECORD = "half of the deltas posted", "in a record"
 
 @dataclass(frozen=True)
 class Order:
-    """What to run, and where to die: the ``nth`` time that ``place`` is reached, for ``of`` alone if that is given.
+    """What to run, and where to die: the ``nth`` time that ``place`` is reached, by ``of`` if given.
 
     ``replay_of``: a replay of that batch; ``reprocess``: a batch in the place of the one that has the
     interval. ``state``: instead, the second batch of ``tests.support.feeds``, or the state task of
@@ -181,7 +181,7 @@ def _deadly(order: Order) -> Listener:
 def _post_one(
     driver: int, marker: str, dsn: str, task: PostingTask, rows: Iterator[Any]
 ) -> Iterator[Any]:
-    """In an executor: the first bucket is posted; the second kills the driver once the first is there."""
+    """In an executor: post the first bucket; kill the driver from the second once that is there."""
     import psycopg2
     from pyspark import TaskContext
 

@@ -19,9 +19,9 @@ def dies_at(
     raises: BaseException | type[BaseException] = Died,
     silent: bool = False,
 ) -> Iterator[None]:
-    """Raise in the block where ``place`` is reached, from the ``nth`` time on, for ``of`` alone if that is given.
+    """Raise in the block where ``place`` is reached, from the ``nth`` time on, by ``of`` if given.
 
-    A run that ends so is marked failed; ``silent``: nobody says so, as of a process that was killed.
+    The run is marked failed. ``silent``: it is not, as of a process that was killed.
     """
     assert place in PLACES, place
     times = 0

@@ -14,7 +14,7 @@ from setuptools import find_packages
 ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted((ROOT / "ledger").rglob("*.py"))
 
-# The places of ledger/, folders and modules, inner ones first: none imports from one that comes later.
+# The places of ledger/, folders and modules, inner ones first: none imports from a later one.
 ORDER = [
     "errors",
     "core",
@@ -196,7 +196,7 @@ def test_public_names():
 
 
 def test_the_wheel_has_every_package():
-    """The build finds each folder that has modules, by its ``__init__.py``, and none outside the package."""
+    """The build finds each folder that has modules, by its ``__init__.py``, and no other."""
     found = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
     packages = find_packages(str(ROOT), **found["find"])
     folders = {path.parent.relative_to(ROOT) for path in FILES}
