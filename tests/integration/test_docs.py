@@ -99,8 +99,11 @@ def test_named_tests_are_there(page):
 
 
 def defined(path):
-    """Names that a module defines: functions, classes, and methods as ``Class.method``."""
+    """Names that a module defines: constants, functions, classes, and methods as ``Class.method``."""
     for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            yield from (one.id for one in targets if isinstance(one, ast.Name))
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             yield node.name
         if isinstance(node, ast.ClassDef):
