@@ -316,7 +316,6 @@ stage_run = Table(
     Column("delta_rows", BigInteger, comment="Deltas that it posted."),
     Column("delta_xor", BigInteger, comment="XOR over the deltas that it posted."),
     Column("emitted_edges", BigInteger, comment="Edges that it emitted."),
-    Column("emitted_roots", BigInteger, comment="Roots that it emitted at least one row of."),
     Column("acked_edges", BigInteger, comment="Edges that it acked."),
     Column("failure", Text, comment="Why it failed."),
     UniqueConstraint("batch_id", "stage", "attempt_id"),

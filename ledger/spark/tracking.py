@@ -252,6 +252,5 @@ def posted(record: Record, outcome: Outcome) -> Record:
         delta_rows=outcome.posted.rows,
         delta_xor=outcome.posted.delta_xor,
         emitted_edges=outcome.posted.emitted_edges,
-        emitted_roots=outcome.posted.emitted_roots,
         acked_edges=outcome.posted.acked_edges,
     )

@@ -400,12 +400,6 @@ def upgrade() -> None:
         sa.Column(
             "emitted_edges", sa.BigInteger(), nullable=True, comment="Edges that it emitted."
         ),
-        sa.Column(
-            "emitted_roots",
-            sa.BigInteger(),
-            nullable=True,
-            comment="Roots that it emitted at least one row of.",
-        ),
         sa.Column("acked_edges", sa.BigInteger(), nullable=True, comment="Edges that it acked."),
         sa.Column("failure", sa.Text(), nullable=True, comment="Why it failed."),
         sa.ForeignKeyConstraint(

@@ -49,7 +49,7 @@ UPDATED: dict[str, str] = {
     "batch_source": """claimed, quota, rest, rest_of_batch_id, first_position, claimed_after,
         claimed_upto, emit_run_id, first_root, roots, notified_at""",
     "stage_run": """state, lease_until, closed_at, failure, input_rows, output_rows, failed_rows,
-        duplicate_rows, delta_rows, delta_xor, emitted_edges, emitted_roots, acked_edges""",
+        duplicate_rows, delta_rows, delta_xor, emitted_edges, acked_edges""",
     "stage_run_input": "",
     "stage_run_file": "",
     "stage_run_bucket": "",
@@ -162,7 +162,7 @@ END $$
 REFUSE_COMMENT = "Refuses an update by the writer of what is decided."
 VERDICT = "opened_at, settled_at, roots, failed_roots, held_reason, released"
 RECORD = """lease_until, closed_at, failure, input_rows, output_rows, failed_rows, duplicate_rows,
-    delta_rows, delta_xor, emitted_edges, emitted_roots, acked_edges"""
+    delta_rows, delta_xor, emitted_edges, acked_edges"""
 
 DELIVERED = "published_at, ready, folder, files, rows"
 
