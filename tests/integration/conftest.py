@@ -1,6 +1,6 @@
 """Fixtures that run whole pipelines on a local Spark session."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,8 +14,18 @@ from ledger.requests import Interval, RunKey, Selection
 from ledger.running import StepResult, run_step, settle_and_follow
 from ledger.settings import Settings
 from ledger.settlement import Settlement
+from ledger.spark import folding
 from ledger.spark.job import Job
 from ledger.stage_runs import Attempt
+
+# How many rows are few, and how many a task takes at a time, so that little data is folded as much would be.
+_IN_EXECUTORS = {"FEW_ROWS": -1, "READ_ROWS": 3}
+FOLDED_BY = {
+    "driver": {},
+    "executors": _IN_EXECUTORS,
+    "exchange": {**_IN_EXECUTORS, "MOST_ROWS": 3},
+}
+_ARROW_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 
 START, END = datetime(2013, 1, 1, tzinfo=UTC), datetime(2013, 2, 1, tzinfo=UTC)
 
@@ -53,6 +63,21 @@ class Runner:
         """Run all steps, settle and publish."""
         self.steps(batch)
         return settle_and_follow(self.job, batch.batch_id)
+
+
+@pytest.fixture(params=["driver", "executors"])
+def folded_by(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, spark
+) -> Iterator[None]:
+    """Where deltas are folded and posted: few rows in the driver, many in the executors, batch by batch. There files of
+    too many rows for a task are folded after an ``exchange``, for the tests that ask for it."""
+    for name, rows in FOLDED_BY[request.param].items():
+        monkeypatch.setattr(folding, name, rows)
+    before = spark.conf.get(_ARROW_ROWS)
+    if request.param != "driver":
+        spark.conf.set(_ARROW_ROWS, "2")
+    yield
+    spark.conf.set(_ARROW_ROWS, before)
 
 
 @pytest.fixture

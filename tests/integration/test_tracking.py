@@ -48,13 +48,6 @@ def chain(*functions, acks="on_emit", dedup="none", partition_by=(), **options):
     return made
 
 
-@pytest.fixture(params=["driver", "executors"])
-def folded_by(request, monkeypatch):
-    """Where deltas are folded and posted: few rows in the driver, many in the executors."""
-    if request.param == "executors":
-        monkeypatch.setattr(folding, "FEW_ROWS", -1)
-
-
 def keep(frame):
     """Hand everything on."""
     return frame

@@ -284,7 +284,8 @@ def test_max_anchors(spark):
         testing.run_batch(totals(max_anchors=99), unit_of_100(), spark=spark)
 
 
-def test_self_join_anchors_each_record_once(spark):
+@pytest.mark.parametrize("folded_by", ["driver", "executors", "exchange"], indirect=True)
+def test_self_join_anchors_each_record_once(spark, folded_by):
     """In a self join the record that meets itself is anchored once, and exactly the unmatched ones fail."""
     made = Pipeline("pairs", guarantee="at_least_once")
     made.source("orders", FileSource("orders.csv", schema=ORDERS))
