@@ -1,7 +1,10 @@
 """Whole stages: rows of several records, and replays by unit."""
 
 from datetime import UTC, datetime, timedelta
+from random import Random
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from pyspark.sql import Window
 from pyspark.sql import functions as F
@@ -15,10 +18,13 @@ from ledger import (
     merge_anchors,
     testing,
 )
+from ledger.deltas.stored import Written
 from ledger.errors import DeclarationError, InputError, NotReadyError, StageError
 from ledger.queries.dedup import note_replaced
 from ledger.replaced import remove_replaced
 from ledger.settlement import settle_once
+from ledger.spark.folding import by_anchor
+from ledger.spark.manifest import local_rows
 from ledger.stage_runs import retire
 from ledger.states import BatchStatus
 from ledger.sweeper import sweep_once
@@ -426,6 +432,35 @@ def test_one_parent_in_several_partitions(spark):
     assert (result.roots.acked, len(result.failed)) == (25, 5)
     assert {one.stage for one in result.failed} == {"scattered"}
     assert len({row["id"] for row in result.rows["sales"]}) == 25
+
+
+def test_lists_are_taken_apart_alike_by_spark_and_numpy(spark):
+    """The rows of several anchors that are exchanged are those that a file of lists has: which anchor is its row's first
+    of a root, and whether the row has others."""
+    random, inputs = Random(1), ("one", "two")
+    lists = []
+    for _ in range(200):
+        drawn = [
+            (random.randint(1, 4), random.randint(1, 4), random.choice(inputs))
+            for _ in range(random.choice([0, 1, 1, 2, 3, 5]))
+        ]
+        lists.append(
+            [dict(zip(("root", "parent", "input"), one, strict=True)) for one in sorted(drawn)]
+        )
+    anchor = pa.struct([("root", pa.int64()), ("parent", pa.int64()), ("input", pa.string())])
+    columns = {
+        "_anchors": pa.array(lists, pa.list_(anchor)),
+        "_position": pa.array(range(200), pa.int64()),
+        "_failed": pa.array([random.choice([None, None, "b", "a"]) for _ in lists]),
+    }
+    written, positions = Written(inputs), np.arange(200)
+    in_spark = by_anchor(local_rows(spark, columns)).toArrow()
+    found, _ = written.rows(in_spark, in_spark["_position"].to_numpy())
+    expected, _ = written.rows(pa.table(columns), positions)
+    for name in ("root", "parent", "position", "input", "first", "shared"):
+        assert np.array_equal(getattr(found, name), getattr(expected, name)), name
+    assert np.array_equal(found.failed.codes, expected.failed.codes)
+    assert found.failed.words == expected.failed.words
 
 
 def clicks_beside_orders(unit, lose=()):
