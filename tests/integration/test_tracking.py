@@ -5,6 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import xxhash
 from fsspec.implementations.local import LocalFileSystem
@@ -21,7 +23,7 @@ from ledger.deltas.rows import NONE, Texts
 from ledger.errors import FencedError, IntegrityError, StageError, UnavailableError
 from ledger.publishers.parquet import ParquetPublisher
 from ledger.settlement import settle_once
-from ledger.spark import folding, sink, stage, staging
+from ledger.spark import emit, folding, sink, stage, staging
 from ledger.spark.tracking import edges_of
 from ledger.stage_runs import Attempt, open_run
 from ledger.states import BatchStatus
@@ -281,6 +283,49 @@ def test_file_lost_before_its_manifest(runner, tmp_path, monkeypatch, module, st
     if step == "keep":
         run.step(batch, "out")
     assert settle_once(run.job.database, batch.batch_id).failed == 0
+
+
+def cut(table):
+    """Without its first record."""
+    return table.slice(1)
+
+
+def forgiving(table):
+    """Each record as if it had been parsed."""
+    place = table.schema.get_field_index("_error")
+    return table.set_column(place, "_error", pa.nulls(len(table), pa.string()))
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (cut, f"records of numbers in run 1: wrote {COUNT + 1}, found {COUNT}"),
+        (forgiving, "failed records of numbers in run 1: wrote 1, found 0"),
+    ],
+)
+def test_records_changed_after_their_manifest(
+    runner, tmp_path, monkeypatch, damage, message, folded_by
+):
+    """What is read back of a source is compared with what was written: how many records, and how many did not parse."""
+    numbers(tmp_path)
+    with (tmp_path / "in.csv").open("a") as file:
+        file.write("x\n")
+    run = runner(chain(keep))
+    batch = run.open()
+    take = emit.take_manifest
+
+    def take_and_damage(folder):
+        manifest = take(folder)
+        for file in manifest.files:
+            pq.write_table(damage(pq.read_table(file.path)), file.path)
+        return manifest
+
+    monkeypatch.setattr(emit, "take_manifest", take_and_damage)
+    with pytest.raises(IntegrityError, match=message):
+        run.step(batch, "numbers")
+    monkeypatch.setattr(emit, "take_manifest", take)
+    run.steps(batch)
+    assert settle_once(run.job.database, batch.batch_id).failed == 1
 
 
 @pytest.mark.parametrize("damage", ["lose", "change"])

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ledger.deltas.edges import Edges
-from ledger.deltas.portions import OnEmit, OnRead, Output, Reading
+from ledger.deltas.portions import OnEmit, OnRead, Output, Reading, Records
 from ledger.deltas.stored import Written
 from ledger.manifest import DataFile
 from tests.support.oracle import INPUTS, Oracle, anchor, as_dict, fails_of, marks
@@ -193,3 +193,18 @@ def test_rows_that_were_read(drawn):
     found = Reading(tuple(edges.inputs), edges).fold_table(whole.append_column("_carried", carried))
     assert as_dict(found.deltas) == oracle.deltas()
     assert found.read_carried == np.count_nonzero([row[4] is not None for row in rows])
+
+
+@pytest.mark.parametrize(("roots", "emitted"), [(9, [100, 101, 102, 103]), (3, [100, 101, 102])])
+def test_records_that_were_emitted(roots, emitted):
+    """Records are counted as they are read, whatever their file was said to hold; those past the last root are no more
+    than counted."""
+    path = "memory://portions/records.parquet"
+    with MemoryFileSystem().open(path, "wb") as stream:
+        given = {"_error": pa.array([None, "b", None, "a"], TEXT), "_raw": ["1", "x", "3", "y"]}
+        pq.write_table(pa.table(given), stream)
+    records = Records([DataFile(path, 1, 9, 0)], 100, roots, edges_of(0))
+    found = records.fold(records.files)
+    assert (found.wrote.rows, found.deltas.root.tolist()) == (4, emitted)
+    failed = {101: (False, "b"), 103: (False, "a")}
+    assert fails_of(found.deltas) == {root: failed[root] for root in emitted if root in failed}
