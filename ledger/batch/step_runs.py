@@ -71,7 +71,6 @@ class Record:
     delta_rows: int = 0
     delta_xor: int = 0
     emitted_edges: int = 0
-    emitted_roots: int = 0
     acked_edges: int = 0
 
 

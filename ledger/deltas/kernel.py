@@ -13,11 +13,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ledger.core.outcomes import REPEATED
 from ledger.deltas.edges import Edges
 from ledger.deltas.hashing import Hashes
 from ledger.deltas.rows import NONE, Codes, Counts, Flags, Longs, Rows, Texts
-
-REPEATED = "more than one row for an input"
 
 Places = npt.NDArray[np.intp]
 
@@ -131,11 +130,11 @@ class _Ordered:
         return [Fails(root[starts], least % many, least >= many, failed.words)]
 
     def repeated(self) -> Fails:
-        """Roots of which more than one row goes on of one input, and that do not fail by themselves."""
+        """Roots of which more than one row goes on of one input. Whether one fails by itself, too, is asked where the
+        fails of all files are together."""
         goes = self.rows.goes_on
         count = lengths_of(self.inputs, len(self.rows)) if goes is None else _sum(goes, self.inputs)
         roots = np.unique(self.rows.root[self.inputs][count > 1])
-        roots = np.setdiff1d(roots, [root for one in self.fails() for root in one.root])
         nothing = np.zeros(len(roots), np.int32)
         return Fails(roots, nothing, nothing.astype(bool), (REPEATED,))
 

@@ -155,7 +155,8 @@ class Reading:
 
 @dataclass(frozen=True)
 class Records:
-    """What a source emitted: ``roots`` records from the first one on, whose roots begin at ``first_root``."""
+    """What a source emitted: ``roots`` records from the first one on, whose roots begin at ``first_root``. As written
+    count all that are in the files."""
 
     files: Sequence[DataFile]
     first_root: int
@@ -169,13 +170,18 @@ class Records:
 
     def fold(self, files: Sequence[DataFile]) -> Folded:
         """One delta a record; one that did not parse fails, with its raw text."""
-        return Folded(united([self._fold(file) for file in files]))
+        parts = [self._fold(file) for file in files]
+        return Folded(
+            united([deltas for deltas, _ in parts]), sum((seen for _, seen in parts), _NOTHING)
+        )
 
-    def _fold(self, file: DataFile) -> Deltas:
-        last = min(file.first_position + file.rows, self.roots)
+    def _fold(self, file: DataFile) -> tuple[Deltas, Seen]:
+        table = read_columns(file, (ERROR, MESSAGE))
+        seen = Seen(len(table))
+        last = min(file.first_position + len(table), self.roots)
         position = np.arange(file.first_position, max(last, file.first_position))
         root = position + self.first_root
-        table = read_columns(file, (ERROR, MESSAGE)).slice(0, len(position))
+        table = table.slice(0, len(position))
         errors = None
         if ERROR in table.column_names and table[ERROR].null_count < len(table):
             errors = texts_of(table[ERROR])
@@ -187,7 +193,7 @@ class Records:
             deltas = replace(deltas, fails=[replace(one, details=details) for one in deltas.fails])
         if MESSAGE in table.column_names:
             deltas = replace(deltas, message=table[MESSAGE].to_numpy())
-        return deltas
+        return deltas, seen
 
 
 def _text(raw: bytes | str | None) -> str | None:

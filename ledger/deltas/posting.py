@@ -31,13 +31,11 @@ _OPTIONS = (
 
 @dataclass(frozen=True)
 class Posted:
-    """What was posted: ``rows`` deltas, their XOR, edges emitted and acked, deltas of roots with emitted edges, and
-    roots failed."""
+    """What was posted: ``rows`` deltas, their XOR, edges emitted and acked, and roots failed."""
 
     rows: int = 0
     delta_xor: int = 0
     emitted_edges: int = 0
-    emitted_roots: int = 0
     acked_edges: int = 0
     failed_roots: int = 0
 
@@ -46,7 +44,6 @@ class Posted:
             self.rows + other.rows,
             self.delta_xor ^ other.delta_xor,
             self.emitted_edges + other.emitted_edges,
-            self.emitted_roots + other.emitted_roots,
             self.acked_edges + other.acked_edges,
             self.failed_roots + other.failed_roots,
         )
@@ -58,7 +55,6 @@ class Posted:
             len(deltas.root),
             int(np.bitwise_xor.reduce(deltas.delta)) if len(deltas.root) else 0,
             int(deltas.emitted_edges.sum()),
-            int(np.count_nonzero(deltas.emitted_edges)),
             int(deltas.acked_edges.sum()),
             sum(len(fails.root) for fails in deltas.fails),
         )

@@ -138,8 +138,9 @@ class SourceTracking(Protocol):
     def records(self, manifest: Manifest, emitted: Emitted) -> Sequence[Portion]:
         """What is to be folded."""
 
-    def check(self, outcome: Outcome, expected: int) -> None:
-        """Raise IntegrityError unless ``expected`` roots were folded."""
+    def check(self, outcome: Outcome, emitted: Emitted, written: int, failed: int) -> None:
+        """Raise IntegrityError unless what was folded is what was written. ``written``: records in all, roots or not.
+        ``failed``: those that did not parse."""
 
 
 class UntrackedSource:
@@ -149,7 +150,7 @@ class UntrackedSource:
         """None."""
         return ()
 
-    def check(self, outcome: Outcome, expected: int) -> None:
+    def check(self, outcome: Outcome, emitted: Emitted, written: int, failed: int) -> None:
         """Nothing was folded."""
 
 
@@ -165,10 +166,14 @@ class Emits:
         edges = edges_of(self.job, self.run)
         return [Records(manifest.files, emitted.first_root, emitted.roots, edges)]
 
-    def check(self, outcome: Outcome, expected: int) -> None:
-        """As many init deltas as roots."""
-        what = f"roots of {self.run.stage} in run {self.run.run_id}"
-        require_equal(what, expected, outcome.posted.rows)
+    def check(self, outcome: Outcome, emitted: Emitted, written: int, failed: int) -> None:
+        """As many records are read back as were written, and as many init deltas as roots are made of them. All that
+        did not parse fail, unless some are left to other batches."""
+        where = f"{self.run.stage} in run {self.run.run_id}"
+        require_equal(f"records of {where}", written, outcome.wrote.rows)
+        require_equal(f"roots of {where}", emitted.roots, outcome.posted.rows)
+        if not emitted.rest:
+            require_equal(f"failed records of {where}", failed, outcome.posted.failed_roots)
 
 
 class SinkTracking(Protocol):
@@ -253,6 +258,5 @@ def posted(record: Record, outcome: Outcome) -> Record:
         delta_rows=outcome.posted.rows,
         delta_xor=outcome.posted.delta_xor,
         emitted_edges=outcome.posted.emitted_edges,
-        emitted_roots=outcome.posted.emitted_roots,
         acked_edges=outcome.posted.acked_edges,
     )

@@ -1,6 +1,6 @@
 """Fixtures that run whole pipelines on a local Spark session."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -12,11 +12,21 @@ from ledger.batch.step_runs import Attempt
 from ledger.core.run_request import Interval, RunKey, Selection
 from ledger.execution import StepResult, run_step, settle_and_follow
 from ledger.settings import Settings
-from ledger.spark.job import Job
+from ledger.spark import post as folding
+from ledger.spark.job import FEW_ROWS, Job
 from ledger.store import embedded
 from ledger.store.connection import Database
 from ledger.store.queries.batches import Batch
 from tests.support.warehouse import Warehouse
+
+# How many rows are few, and how many a task takes at a time, so that little data is folded as much would be.
+_IN_EXECUTORS = {"READ_ROWS": 3}
+FOLDED_BY = {
+    "driver": {},
+    "executors": _IN_EXECUTORS,
+    "exchange": {**_IN_EXECUTORS, "MOST_ROWS": 3},
+}
+_ARROW_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 
 START, END = datetime(2013, 1, 1, tzinfo=UTC), datetime(2013, 2, 1, tzinfo=UTC)
 
@@ -56,10 +66,32 @@ class Runner:
         return settle_and_follow(self.job, batch.batch_id)
 
 
+@pytest.fixture(params=["driver", "executors"])
+def folded_by(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, spark
+) -> Iterator[int]:
+    """Where the runner's deltas are folded and posted, as its ``few_rows``: few in the driver, many in the executors,
+    batch by batch. There files of too many rows for a task are folded after an ``exchange``, for the tests that ask
+    for it."""
+    for name, rows in FOLDED_BY[request.param].items():
+        monkeypatch.setattr(folding, name, rows)
+    before = spark.conf.get(_ARROW_ROWS)
+    if request.param != "driver":
+        spark.conf.set(_ARROW_ROWS, "2")
+    yield FEW_ROWS if request.param == "driver" else -1
+    spark.conf.set(_ARROW_ROWS, before)
+
+
 @pytest.fixture
-def runner(spark, database: Database, settings: Settings) -> Callable[..., Runner]:
-    """A runner for a pipeline, with further fields of its job."""
-    return lambda pipeline, **fields: Runner(Job(spark, database, settings, pipeline, **fields))
+def runner(
+    request: pytest.FixtureRequest, spark, database: Database, settings: Settings
+) -> Callable[..., Runner]:
+    """A runner for a pipeline, with further fields of its job; it folds where ``folded_by`` says, if a test asks."""
+    asked = "folded_by" in request.fixturenames
+    given = {"few_rows": request.getfixturevalue("folded_by")} if asked else {}
+    return lambda pipeline, **fields: Runner(
+        Job(spark, database, settings, pipeline, **{**given, **fields})
+    )
 
 
 @pytest.fixture(scope="module")

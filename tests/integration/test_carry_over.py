@@ -320,7 +320,7 @@ def kinds(seen, refuse=()):
     return made
 
 
-def test_stages_that_drop_ack_or_only_read(spark):
+def test_stages_that_drop_ack_or_only_read(spark, folded_by):
     """What was dropped, acked or swallowed is not asked for again, nor counted again; what failed passes all."""
     seen = {}
     result = testing.run_batch(

@@ -85,7 +85,7 @@ def test_parent_anchored_twice_does_not_cancel_itself(runner, tmp_path, sink_row
     assert len(sink_rows("out", "n")) == COUNT * 3
 
 
-def test_marks_over_several_inputs(runner, tmp_path, sink_rows):
+def test_marks_over_several_inputs(runner, tmp_path, sink_rows, folded_by):
     """One branch may be dropped lawfully: the record is complete with the other's row."""
     numbers(tmp_path)
     run = runner(diamond(lambda left, right: (left, dropped(right, "the left will do"))))
@@ -95,7 +95,7 @@ def test_marks_over_several_inputs(runner, tmp_path, sink_rows):
     assert [tuple(row) for row in drops] == [("united", "the left will do", COUNT)]
 
 
-def test_on_read_over_several_inputs(runner, tmp_path):
+def test_on_read_over_several_inputs(runner, tmp_path, folded_by):
     """A union that acks on read counts every input of every branch, whatever it emits."""
     numbers(tmp_path)
     made = diamond(lambda left, right: left.where("n < 5").unionByName(right), acks="on_read")
@@ -105,7 +105,7 @@ def test_on_read_over_several_inputs(runner, tmp_path):
     assert [tuple(row) for row in drops] == [("read", COUNT - 5)]
 
 
-def test_emits_one_over_several_inputs(runner, tmp_path):
+def test_emits_one_over_several_inputs(runner, tmp_path, folded_by):
     """With emits="one" each branch's row counts by itself: two rows from two inputs are right."""
     numbers(tmp_path)
     made = diamond(

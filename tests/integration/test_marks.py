@@ -56,7 +56,7 @@ def failures(run):
 
 
 @pytest.mark.parametrize("fan_in", [1, 3])
-def test_lawful_drops_are_acked_and_counted(runner, tmp_path, sink_rows, fan_in):
+def test_lawful_drops_are_acked_and_counted(runner, tmp_path, sink_rows, fan_in, folded_by):
     """A drop is an ack with a reason code: the record is complete, and the ledger counts it by stage and reason."""
 
     def sift(frame):
@@ -75,7 +75,7 @@ def test_lawful_drops_are_acked_and_counted(runner, tmp_path, sink_rows, fan_in)
     assert found == [("sift", "one too few", 10 * fan_in), ("sift", "one too many", 10 * fan_in)]
 
 
-def test_emitted_and_dropped_or_dropped_twice_is_acked_once(runner, tmp_path, sink_rows):
+def test_emitted_and_dropped_or_dropped_twice_is_acked_once(runner, tmp_path, sink_rows, folded_by):
     """A record both emitted and dropped is emitted; one dropped twice is acked once and counted once."""
 
     def sift(frame):
@@ -135,7 +135,7 @@ def test_stages_that_only_a_combine_reads(runner, tmp_path):
     assert [tuple(row) for row in rows(run.job.database, DROPS)] == [("sifted", "read", COUNT - 10)]
 
 
-def test_explicit_acks(runner, tmp_path, sink_rows):
+def test_explicit_acks(runner, tmp_path, sink_rows, folded_by):
     """With explicit acks, outputs, acks and fails count; what is mentioned nowhere fails as not acked by the stage."""
 
     def judge(frame):
@@ -164,6 +164,23 @@ def test_emits_one_names_a_repeated_input(runner, tmp_path, fan_in):
     run = runner(piped(tmp_path, framed(repeat, emits="one"), fan_in))
     assert run.settled(run.open()).failed == 3
     assert failures(run) == [("repeat", "more than one row for an input", 3)]
+
+
+def test_a_record_that_fails_and_is_repeated(runner, tmp_path, folded_by):
+    """A reason that the stage gave says more than that it repeated the record, though it is of another input, in a
+    file that another task folds."""
+
+    def repeat(frame):
+        times = F.when(F.col("n") == 3, 2).otherwise(1)
+        first = frame.where("n < 3 OR n = 3 AND copy = 0")
+        second = frame.where("n > 3 OR n = 3 AND copy = 1")
+        repeated = second.withColumn("copy", F.explode(F.sequence(F.lit(1), times)))
+        failing = first.withColumn("_failed", F.when(F.col("n") == 3, "zzz"))
+        return failing.unionByName(repeated, allowMissingColumns=True)
+
+    run = runner(piped(tmp_path, framed(repeat, emits="one"), 2))
+    assert run.settled(run.open()).failed == 1
+    assert failures(run) == [("repeat", "zzz", 1)]
 
 
 @pytest.mark.parametrize(

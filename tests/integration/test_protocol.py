@@ -8,6 +8,7 @@ from functools import partial
 from types import SimpleNamespace
 from uuid import UUID
 
+import numpy as np
 import pytest
 from py4j.protocol import Py4JError
 
@@ -17,11 +18,16 @@ from ledger.batch.settlement import settle_once
 from ledger.batch.step_runs import Attempt, Record, begin, commit, fail, heartbeat, open_run
 from ledger.core.run_request import Interval, RunKey
 from ledger.core.states import BatchStatus
-from ledger.errors import FencedError, InputError, IntegrityError, NotReadyError
+from ledger.deltas import posting
+from ledger.deltas.kernel import Deltas, Fails
+from ledger.deltas.posting import Posted
+from ledger.deltas.stored import Seen
+from ledger.errors import FencedError, InputError, IntegrityError, NotReadyError, WaitedError
 from ledger.execution import run_step
 from ledger.execution.steps import end
 from ledger.settings import Settings
 from ledger.spark.job import Job
+from ledger.spark.post import Outcome
 from ledger.store.queries import batches
 from ledger.store.queries.runs import Emitted
 from tests.conftest import ROOT
@@ -221,6 +227,68 @@ def test_backend_killed_during_commit(database):
         one(database, "SELECT state FROM step_run WHERE step_run_id = :r", r=run.run_id).state
         == "committed"
     )
+
+
+@pytest.mark.parametrize("when", ["before the deltas", "within them", "before the fails"])
+def test_backend_killed_while_a_run_posts(database, monkeypatch, when):
+    """A commit that posts deltas, whose backend is killed meanwhile, runs again as a whole: they count once."""
+    batch = opened(database, pipeline())
+    root = np.array(emit(database, batch, 3))
+    run = started(database, batch.batch_id, "middle")
+    ones = np.ones(3, np.int64)
+    failed = Fails(root[:1], np.zeros(1, np.int32), np.zeros(1, bool), ("no good",))
+    deltas = Deltas(root, (root + 1000) ^ (root + 2000), root + 1000, ones, ones, [failed])
+    posted = Posted.of(deltas)
+    outcome = Outcome(run, posted, Seen(), 0, 0, {}, pending=deltas)
+    backends = []
+
+    def kill_once():
+        if len(backends) == 1:
+            with database.plain.begin() as other:
+                other.exec_driver_sql(f"SELECT pg_terminate_backend({backends[0]})")
+
+    def killing(function):
+        def killed(*arguments):
+            kill_once()
+            return function(*arguments)
+
+        return killed
+
+    place = {"within them": "encode", "before the fails": "post_fails"}.get(when, "post")
+    monkeypatch.setattr(posting, place, killing(getattr(posting, place)))
+
+    def post(connection):
+        backends.append(connection.exec_driver_sql("SELECT pg_backend_pid()").scalar())
+        outcome.post(connection)
+
+    record = Record(
+        delta_rows=posted.rows, delta_xor=posted.delta_xor, emitted_edges=3, acked_edges=3
+    )
+    commit(database, run, record, post=post)
+    assert len(backends) == 2
+    run_sink(database, batch, [int(one) for one in root])
+    assert (
+        one(database, "SELECT count(*) FROM ledger_delta WHERE stage_run_id = :r", r=run.run_id)[0]
+        == 3
+    )
+    assert settle_once(database, batch.batch_id).failed == 1
+
+
+def test_deltas_that_wait_for_a_lock_in_vain(database):
+    """What the database refuses while a run posts is an error of the ledger's own, that says whether to try again."""
+    batch = opened(database, pipeline())
+    run = started(database, batch.batch_id, "source")
+    deltas = Deltas(*(np.arange(1) for _ in range(5)))
+    outcome = Outcome(run, Posted.of(deltas), Seen(), 0, 0, {}, pending=deltas)
+
+    def post(connection):
+        connection.exec_driver_sql("SET LOCAL lock_timeout = '50ms'")
+        with database.plain.begin() as other:
+            other.exec_driver_sql(f"LOCK TABLE ledger_delta_{batch.batch_id}")
+            outcome.post(connection)
+
+    with pytest.raises(WaitedError, match="Nothing was changed"):
+        commit(database, run, Record(delta_rows=1), post=post)
 
 
 def test_second_attempt_of_a_task_is_refused(database):

@@ -90,7 +90,6 @@ UPDATED = {
         "delta_rows",
         "delta_xor",
         "emitted_edges",
-        "emitted_roots",
         "acked_edges",
     },
     "failed_message": {

@@ -1,6 +1,7 @@
 """Settlement on the real PostgreSQL: who is acked, who failed, where, and under which races."""
 
 import threading
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -11,6 +12,7 @@ from ledger.batch import sweeper
 from ledger.batch.settlement import release, settle_once
 from ledger.batch.step_runs import Record, commit
 from ledger.batch.sweeper import sweep_once
+from ledger.core.outcomes import REPEATED
 from ledger.core.states import BatchStatus
 from ledger.errors import InputError, UnavailableError
 from ledger.store.queries import batches, partitions
@@ -49,6 +51,37 @@ def test_all_acked(database):
     assert counts(database, batch.batch_id) == (10, 10, 0, 0, 0)
     assert one(database, "SELECT count(*) FROM ledger_delta")[0] == 0
     assert one(database, "SELECT status FROM root_state(:r)", r=roots[0]).status == "acked"
+
+
+def test_a_reason_of_its_own_says_more_than_repeated(database):
+    """Of a stage's reasons the first by name counts, but that a record was repeated only where there is no other,
+    wherever the tasks found them; so it does at an earlier stage."""
+    made = pipeline()
+    batch = opened(database, made)
+    roots = emit(database, batch, 4)
+    given = {
+        roots[0]: ["zzz", REPEATED],
+        roots[1]: [REPEATED],
+        roots[2]: ["zzz", "b"],
+        roots[3]: [],
+    }
+    run = started(database, batch.batch_id, "middle")
+    deltas = [Delta(root, root + 1000, root + 2000, 1, 1) for root in roots]
+    for bucket in range(2):
+        fails = [
+            Delta(root, reason=some[bucket]) for root, some in given.items() if len(some) > bucket
+        ]
+        own = [*deltas[bucket::2], *fails]
+        assert post_bucket(database, batch.batch_id, run.run_id, bucket, own)
+    commit(database, run, replace(record_of(deltas), delta_rows=len(deltas) + 5))
+    sink = started(database, batch.batch_id, "sink")
+    arrived = [Delta(root, root + 2000, acked_edges=1) for root in roots]
+    finish(database, sink, [*arrived, Delta(roots[1], reason="at the sink")])
+    assert settle_once(database, batch.batch_id).failed == 3
+    found = rows(database, "SELECT root_id, stage, reason FROM failed_root ORDER BY root_id")
+    assert [tuple(row) for row in found] == [
+        (roots[0], "middle", "zzz"), (roots[1], "middle", REPEATED), (roots[2], "middle", "b")
+    ]  # fmt: skip
 
 
 def test_hop_is_named(database):

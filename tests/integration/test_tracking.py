@@ -6,6 +6,8 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import xxhash
 from fsspec.implementations.local import LocalFileSystem
@@ -25,8 +27,8 @@ from ledger.deltas.posting import post_bucket
 from ledger.deltas.rows import NONE, Texts
 from ledger.errors import FencedError, IntegrityError, StageError, UnavailableError
 from ledger.spark import post as folding
-from ledger.spark.job import FEW_ROWS
 from ledger.spark.steps import sink
+from ledger.spark.steps import source as emit
 from ledger.spark.tracking import edges_of
 from ledger.store.connection import Database
 from tests.support.dying import Died, dies_at
@@ -50,12 +52,6 @@ def chain(*functions, acks="on_emit", dedup="none", partition_by=(), **options):
         reads = function.__name__
     made.sink("out", ParquetSink("out", dedup=dedup, partition_by=partition_by), reads=reads)
     return made
-
-
-@pytest.fixture(params=[FEW_ROWS, -1], ids=["driver", "executors"])
-def folded_by(request):
-    """Where deltas are folded and posted: of how many rows in the driver."""
-    return request.param
 
 
 def keep(frame):
@@ -101,7 +97,7 @@ def test_filter_loses_by_name(runner, tmp_path, sink_rows):
 def test_on_read_acks_what_it_swallows(runner, tmp_path, folded_by):
     """A stage with acks="on_read" may drop rows: they are acked once it has committed."""
     numbers(tmp_path)
-    run = runner(chain(odd, acks="on_read"), few_rows=folded_by)
+    run = runner(chain(odd, acks="on_read"))
     assert run.settled(run.open()).failed == 0
 
 
@@ -112,7 +108,7 @@ def test_what_was_swallowed_is_counted_once(runner, tmp_path, folded_by):
     def scattered(frame):
         return thrice(odd(frame)).repartition(4, "copy")
 
-    run = runner(chain(scattered, acks="on_read"), few_rows=folded_by)
+    run = runner(chain(scattered, acks="on_read"))
     assert run.settled(run.open()).failed == 0
     found = rows(run.job.database, "SELECT reason, records FROM step_run_drop")
     assert [tuple(one) for one in found] == [("read", COUNT // 2)]
@@ -125,7 +121,7 @@ def test_many_children_ack_their_parent_once(runner, tmp_path, sink_rows, folded
     def scattered(frame):
         return thrice(frame).repartition(4, "copy")
 
-    run = runner(chain(scattered, thrice2 := _renamed(thrice, "again"), keep), few_rows=folded_by)
+    run = runner(chain(scattered, thrice2 := _renamed(thrice, "again"), keep))
     assert thrice2.__name__ == "again"
     assert run.settled(run.open()).failed == 0
     assert len(sink_rows("out", "n")) == COUNT * 9
@@ -146,7 +142,7 @@ def test_one_lost_child_among_many(runner, tmp_path, folded_by):
     def loses_one(frame):
         return frame.where("NOT (n = 7 AND copy = 2)")
 
-    run = runner(chain(thrice, loses_one), few_rows=folded_by)
+    run = runner(chain(thrice, loses_one))
     batch = run.open()
     assert run.settled(batch).failed == 1
     row = one(run.job.database, "SELECT root_id, stage, detail FROM failed_root")
@@ -156,7 +152,7 @@ def test_one_lost_child_among_many(runner, tmp_path, folded_by):
 def test_failed_rows_go_no_further(runner, tmp_path, sink_rows, folded_by):
     """A non-null _failed fails the record with that reason, and the row goes no further."""
     numbers(tmp_path)
-    run = runner(chain(picky, keep), few_rows=folded_by)
+    run = runner(chain(picky, keep))
     assert run.settled(run.open()).failed == 4
     assert rows(run.job.database, "SELECT DISTINCT stage, reason FROM failed_root") == [
         ("picky", "a multiple of 5")
@@ -172,7 +168,7 @@ def test_failed_rows_go_no_further(runner, tmp_path, sink_rows, folded_by):
 def test_deltas_are_those_of_another_implementation(runner, tmp_path, folded_by):
     """The ledger's edges are xxhash64('run:consumer', root, position), computed here by another library."""
     numbers(tmp_path, 3)
-    run = runner(chain(keep), few_rows=folded_by)
+    run = runner(chain(keep))
     batch = run.open()
     for name in ("numbers", "keep", "out"):
         run.step(batch, name)
@@ -289,6 +285,49 @@ def test_file_lost_before_its_manifest(runner, tmp_path, step):
     if step == "keep":
         run.step(batch, "out")
     assert settle_once(run.job.database, batch.batch_id).failed == 0
+
+
+def cut(table):
+    """Without its first record."""
+    return table.slice(1)
+
+
+def forgiving(table):
+    """Each record as if it had been parsed."""
+    place = table.schema.get_field_index("_error")
+    return table.set_column(place, "_error", pa.nulls(len(table), pa.string()))
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (cut, f"records of numbers in run 1: wrote {COUNT + 1}, found {COUNT}"),
+        (forgiving, "failed records of numbers in run 1: wrote 1, found 0"),
+    ],
+)
+def test_records_changed_after_their_manifest(
+    runner, tmp_path, monkeypatch, damage, message, folded_by
+):
+    """What is read back of a source is compared with what was written: how many records, and how many did not parse."""
+    numbers(tmp_path)
+    with (tmp_path / "in.csv").open("a") as file:
+        file.write("x\n")
+    run = runner(chain(keep))
+    batch = run.open()
+    take = emit.take_manifest
+
+    def take_and_damage(folder):
+        manifest = take(folder)
+        for file in manifest.files:
+            pq.write_table(damage(pq.read_table(file.path)), file.path)
+        return manifest
+
+    monkeypatch.setattr(emit, "take_manifest", take_and_damage)
+    with pytest.raises(IntegrityError, match=message):
+        run.step(batch, "numbers")
+    monkeypatch.setattr(emit, "take_manifest", take)
+    run.steps(batch)
+    assert settle_once(run.job.database, batch.batch_id).failed == 1
 
 
 @pytest.mark.parametrize("damage", ["lose", "change"])
@@ -592,7 +631,7 @@ def test_driver_that_comes_after_the_sweeper_is_fenced(runner, tmp_path, folded_
         assert sweep_once(run.job.database, now=later).dropped == (batch.batch_id,)
         return thrice(frame)
 
-    run = runner(chain(slow, message_timeout="0s"), few_rows=folded_by)
+    run = runner(chain(slow, message_timeout="0s"))
     batch = run.open()
     run.step(batch, "numbers")
     before = rows(run.job.database, "SELECT step_run_id, state FROM step_run ORDER BY 1")

@@ -1,7 +1,10 @@
 """Whole stages: rows of several records, and replays by unit."""
 
 from datetime import UTC, datetime, timedelta
+from random import Random
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from pyspark.sql import Window
 from pyspark.sql import functions as F
@@ -20,7 +23,10 @@ from ledger.batch.settlement import settle_once
 from ledger.batch.step_runs import retire
 from ledger.batch.sweeper import sweep_once
 from ledger.core.states import BatchStatus
+from ledger.deltas.stored import Written
 from ledger.errors import DeclarationError, InputError, NotReadyError, StageError
+from ledger.spark.frames.stored import local_rows
+from ledger.spark.post import by_anchor
 from ledger.store.queries.dedup import note_replaced
 from tests.support.ledgers import age, one, pipeline, rows, started, whole_batch
 
@@ -284,7 +290,8 @@ def test_max_anchors(spark):
         testing.run_batch(totals(max_anchors=99), unit_of_100(), spark=spark)
 
 
-def test_self_join_anchors_each_record_once(spark):
+@pytest.mark.parametrize("folded_by", ["driver", "executors", "exchange"], indirect=True)
+def test_self_join_anchors_each_record_once(spark, folded_by):
     """In a self join the record that meets itself is anchored once, and exactly the unmatched ones fail."""
     made = Pipeline("pairs", guarantee="at_least_once")
     made.source("orders", FileSource("orders.csv", schema=ORDERS))
@@ -425,6 +432,35 @@ def test_one_parent_in_several_partitions(spark):
     assert (result.roots.acked, len(result.failed)) == (25, 5)
     assert {one.stage for one in result.failed} == {"scattered"}
     assert len({row["id"] for row in result.rows["sales"]}) == 25
+
+
+def test_lists_are_taken_apart_alike_by_spark_and_numpy(spark):
+    """The rows of several anchors that are exchanged are those that a file of lists has: which anchor is its row's first
+    of a root, and whether the row has others."""
+    random, inputs = Random(1), ("one", "two")
+    lists = []
+    for _ in range(200):
+        drawn = [
+            (random.randint(1, 4), random.randint(1, 4), random.choice(inputs))
+            for _ in range(random.choice([0, 1, 1, 2, 3, 5]))
+        ]
+        lists.append(
+            [dict(zip(("root", "parent", "input"), one, strict=True)) for one in sorted(drawn)]
+        )
+    anchor = pa.struct([("root", pa.int64()), ("parent", pa.int64()), ("input", pa.string())])
+    columns = {
+        "_anchors": pa.array(lists, pa.list_(anchor)),
+        "_position": pa.array(range(200), pa.int64()),
+        "_failed": pa.array([random.choice([None, None, "b", "a"]) for _ in lists]),
+    }
+    written, positions = Written(inputs), np.arange(200)
+    in_spark = by_anchor(local_rows(spark, columns)).toArrow()
+    found, _ = written.rows(in_spark, in_spark["_position"].to_numpy())
+    expected, _ = written.rows(pa.table(columns), positions)
+    for name in ("root", "parent", "position", "input", "first", "shared"):
+        assert np.array_equal(getattr(found, name), getattr(expected, name)), name
+    assert np.array_equal(found.failed.codes, expected.failed.codes)
+    assert found.failed.words == expected.failed.words
 
 
 def clicks_beside_orders(unit, lose=()):

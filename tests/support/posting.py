@@ -67,17 +67,15 @@ def post_bucket(
 
 def record_of(deltas: Iterable[Delta]) -> Record:
     """What the run that posted ``deltas`` records when it commits."""
-    xor = rows = emitted = roots = acked = 0
+    xor = rows = emitted = acked = 0
     for one in deltas:
         xor ^= one.acked ^ one.emitted
         rows += 1
         emitted += one.emitted_edges
-        roots += one.emitted_edges > 0
         acked += one.acked_edges
     return Record(
         delta_rows=rows,
         delta_xor=signed(xor),
         emitted_edges=emitted,
-        emitted_roots=roots,
         acked_edges=acked,
     )

@@ -63,7 +63,8 @@ def run_source(job: Job, run: OpenedRun, step: SourceStep) -> Record:
     written = sum(witness.rows for witness in wrote)
     require_equal(f"records of {step.name} in {folder}", written, manifest.rows)
     emitted = _reserved(job, manifest, claimed)
-    made = _folded(job, run, step, manifest, emitted)
+    malformed = sum(witness.failed for witness in wrote)
+    made = _folded(job, run, manifest, emitted, malformed)
     if position is not None and position.again is None:
         source_state.commit_behind(job, run, step, position, made, emitted)
         return made.record
@@ -212,12 +213,12 @@ def _claimed(job: Job, run: OpenedRun, step: SourceStep, messages: list[int]) ->
 
 
 def _folded(
-    job: Job, run: OpenedRun, step: SourceStep, manifest: Manifest, emitted: Emitted
+    job: Job, run: OpenedRun, manifest: Manifest, emitted: Emitted, malformed: int
 ) -> StepOutput:
     """One init delta per root; a record that did not parse fails its root at once."""
     tracking = source_tracking(job, run)
     outcome = fold(job, run, tracking.records(manifest, emitted))
-    tracking.check(outcome, emitted.roots)
+    tracking.check(outcome, emitted, manifest.rows, malformed)
     passed, failed = manifest.rows - emitted.rest, outcome.posted.failed_roots
     record = Record(input_rows=passed, output_rows=passed - failed, failed_rows=failed)
     return StepOutput(posted(record, outcome), file_rows(manifest), outcome.post)

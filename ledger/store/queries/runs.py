@@ -191,7 +191,6 @@ def commit_run(connection: Connection, run_id: int, record: Mapping[str, Any]) -
         UPDATE step_run SET state = 'committed', closed_at = clock_timestamp(),
           input_rows = :input_rows, output_rows = :output_rows, failed_rows = :failed_rows, duplicate_rows = :duplicate_rows,
           delta_rows = :delta_rows, delta_xor = :delta_xor, emitted_edges = :emitted_edges,
-          emitted_roots = :emitted_roots,
           acked_edges = :acked_edges
         WHERE step_run_id = :id AND state = 'running' RETURNING step_run_id
     """)

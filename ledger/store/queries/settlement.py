@@ -8,6 +8,8 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, text
 
+from ledger.core.outcomes import REPEATED
+
 
 def tune(connection: Connection) -> None:
     """Plan for large sets, in this transaction: hash in memory, never loop over rows.
@@ -103,7 +105,8 @@ def add_explicit_fails(
     """Add the roots that a committed run failed explicitly, by themselves or ``shared`` with others: a fail wins
     over zero.
 
-    Of several fails of one root the earliest stage's counts. ``stages``: in the pipeline's order. Those that are
+    Of several fails of one root the earliest stage's counts, and of a stage's reasons the first by name; that it
+    repeated the root only if it gave no other. ``stages``: in the pipeline's order. Those that are
     shared come last, and leave alone what failed by itself or is ``incomplete``.
     """
     statement = text("""
@@ -111,7 +114,8 @@ def add_explicit_fails(
           SELECT DISTINCT ON (f.root_id) f.root_id, r.stage, f.reason, f.detail, f.shared
           FROM root_fail f JOIN step_run r USING (step_run_id)
           WHERE f.batch_id = :id AND r.state = 'committed' AND f.shared = :shared
-          ORDER BY f.root_id, array_position(cast(:stages AS text[]), r.stage), f.reason
+          ORDER BY f.root_id, array_position(cast(:stages AS text[]), r.stage),
+                   f.reason = :repeated, f.reason
         ), known AS (
           UPDATE settling s SET stage = f.stage, reason = f.reason, detail = f.detail,
                  own_failure = NOT f.shared, shared = f.shared
@@ -121,7 +125,8 @@ def add_explicit_fails(
         SELECT root_id, 0, stage, reason, detail, NOT shared, shared, false
         FROM fail WHERE NOT EXISTS (SELECT FROM settling s WHERE s.root_id = fail.root_id)
     """)
-    connection.execute(statement, {"id": batch_id, "stages": list(stages), "shared": shared})
+    keys = {"id": batch_id, "stages": list(stages), "shared": shared, "repeated": REPEATED}
+    connection.execute(statement, keys)
 
 
 def record_failures_of_original(connection: Connection, batch_id: int, max_replays: int) -> int:

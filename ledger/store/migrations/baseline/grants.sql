@@ -27,7 +27,7 @@ GRANT UPDATE (
 ) ON batch TO ledger_writer;
 GRANT UPDATE (
   state, lease_until, closed_at, failure, input_rows, output_rows, failed_rows, duplicate_rows,
-  delta_rows, delta_xor, emitted_edges, emitted_roots, acked_edges
+  delta_rows, delta_xor, emitted_edges, acked_edges
 ) ON step_run TO ledger_writer;
 GRANT UPDATE (
   claimed, quota, rest, rest_of_batch_id, first_position, claimed_after, claimed_upto, emit_run_id,

@@ -138,7 +138,6 @@ CREATE TABLE step_run (
   delta_rows bigint,
   delta_xor bigint,
   emitted_edges bigint,
-  emitted_roots bigint,
   acked_edges bigint,
   failure text,
   UNIQUE (batch_id, stage, attempt_id)
@@ -166,7 +165,6 @@ COMMENT ON COLUMN step_run.duplicate_rows IS 'Rows that a sink dropped as alread
 COMMENT ON COLUMN step_run.delta_rows IS 'Deltas that it posted.';
 COMMENT ON COLUMN step_run.delta_xor IS 'XOR over the deltas that it posted.';
 COMMENT ON COLUMN step_run.emitted_edges IS 'Edges that it emitted.';
-COMMENT ON COLUMN step_run.emitted_roots IS 'Roots that it emitted at least one row of.';
 COMMENT ON COLUMN step_run.acked_edges IS 'Edges that it acked.';
 COMMENT ON COLUMN step_run.failure IS 'Why it failed.';
 
