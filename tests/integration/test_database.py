@@ -22,7 +22,7 @@ from ledger.store.queries import asking, batches
 from ledger.store.revisions import head
 from ledger.store.upgrade import downgrade, upgrade
 from scripts import databases
-from tests.support.ledgers import one, opened, pipeline, rows, whole_batch
+from tests.support.ledgers import one, opened, pipeline, replayed, rows, whole_batch
 from tests.support.schema import TABLES, schema
 
 
@@ -70,6 +70,16 @@ def test_the_owner_owns_the_schema(database):
         """,
     )
     assert [row.relname for row in others] == ["alembic_version"]
+
+
+def test_a_replay_is_of_its_originals_family(database):
+    """An original and its replays have one ``family_id``: the original's number."""
+    made = pipeline()
+    batch, _ = whole_batch(database, made, lose_sink=[0])
+    settle_once(database, batch.batch_id)
+    replayed(database, made, batch.batch_id)
+    families = rows(database, "SELECT kind, family_id FROM batch ORDER BY batch_id")
+    assert families == [("original", batch.batch_id), ("replay", batch.batch_id)]
 
 
 def test_enums_are_those_of_the_code(database):

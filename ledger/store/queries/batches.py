@@ -279,7 +279,7 @@ def supersede_family(connection: Connection, original_id: int, successor_id: int
     )
     statement = text(f"""
         UPDATE batch SET status = 'superseded'
-        WHERE coalesce(original_batch_id, batch_id) IN ({_PARTS}) AND status = 'settled'
+        WHERE family_id IN ({_PARTS}) AND status = 'settled'
     """)
     return connection.execute(statement, keys).rowcount
 
@@ -288,7 +288,7 @@ def undecided_parts(connection: Connection, batch_id: int) -> list[int]:
     """Undecided batches among the further parts of a batch's interval, their replays, and its own."""
     statement = text(f"""
         SELECT batch_id FROM batch
-        WHERE coalesce(original_batch_id, batch_id) IN ({_PARTS}) AND status IN ('open', 'held') ORDER BY 1
+        WHERE family_id IN ({_PARTS}) AND status IN ('open', 'held') ORDER BY 1
     """)
     return [row.batch_id for row in connection.execute(statement, {"id": batch_id})]
 

@@ -206,22 +206,23 @@ def unacked(
     ``states``, or of the ``combines`` if the pipeline has them, is yet to come."""
     statement = text(f"""
         WITH undone AS MATERIALIZED (
-          SELECT coalesce(b.original_batch_id, b.batch_id) AS family FROM state_progress s JOIN batch b USING (batch_id)
+          SELECT b.family_id FROM state_progress s JOIN batch b USING (batch_id)
           WHERE s.pipeline = :pipeline AND s.stage = ANY(:states) AND s.state <> 'committed'
         ), told AS (
-          SELECT c.batch_id, c.step_run_id, coalesce(b.original_batch_id, b.batch_id) AS family
+          SELECT c.batch_id, c.step_run_id, b.family_id
           FROM checkpoint c JOIN batch b USING (batch_id) JOIN pipeline p ON p.pipeline_id = c.pipeline_id
           WHERE p.name = :pipeline AND c.stage = :stage AND c.acked_at IS NULL
         )
         SELECT t.batch_id,
-               NOT EXISTS (SELECT FROM undone u WHERE u.family = t.family)
+               NOT EXISTS (SELECT FROM undone u WHERE u.family_id = t.family_id)
                AND NOT EXISTS (SELECT FROM failed_message m
-                               WHERE m.original_batch_id = t.family AND m.status IN ('failed', 'replaying'))
+                               WHERE m.original_batch_id = t.family_id
+                                 AND m.status IN ('failed', 'replaying'))
                AND NOT EXISTS (SELECT FROM publication x JOIN batch f USING (batch_id)
-                               WHERE t.family IN (f.batch_id, f.original_batch_id)
+                               WHERE f.family_id = t.family_id
                                  AND x.published_at IS NULL AND x.replaced_at IS NULL)
                AND NOT (:combines AND EXISTS (SELECT FROM batch b
-                               WHERE t.family IN (b.batch_id, b.original_batch_id) AND {COMBINE_DUE})) AS ready
+                               WHERE b.family_id = t.family_id AND {COMBINE_DUE})) AS ready
         FROM told t ORDER BY t.step_run_id
     """)
     keys = {"pipeline": pipeline, "stage": stage, "states": list(states), "combines": combines}
@@ -268,7 +269,7 @@ def committed_of(connection: Connection, batch_id: int, stages: Sequence[str]) -
     """Those of the stages whose state has taken in a batch, a further part of its interval, or a replay."""
     statement = text("""
         SELECT DISTINCT c.stage FROM checkpoint c JOIN batch b USING (batch_id)
-        WHERE c.stage = ANY(:stages) AND coalesce(b.original_batch_id, b.batch_id) IN (
+        WHERE c.stage = ANY(:stages) AND b.family_id IN (
           SELECT :id UNION SELECT batch_id FROM batch_source WHERE rest_of_batch_id = :id)
         ORDER BY 1
     """)
@@ -283,8 +284,7 @@ def committed_behind(
     original that it replays; None if nothing does."""
     statement = text("""
         SELECT c.stage, c.batch_id FROM checkpoint c JOIN batch b USING (batch_id)
-        WHERE c.pipeline_id = :pipeline_id AND c.stage = ANY(:stages)
-          AND coalesce(b.original_batch_id, b.batch_id) > :place
+        WHERE c.pipeline_id = :pipeline_id AND c.stage = ANY(:stages) AND b.family_id > :place
         ORDER BY c.step_run_id LIMIT 1
     """)
     keys = {"pipeline_id": pipeline_id, "stages": list(stages), "place": place}

@@ -16,7 +16,7 @@ LEFT JOIN dedup_filter f USING (step_run_id)
 WHERE r.state = 'committed' AND b.status = 'settled' AND r.stage = :sink AND b.batch_id <> :batch_id
   AND NOT EXISTS (
     SELECT FROM batch n LEFT JOIN batch_source p ON p.rest_of_batch_id = n.replaces_batch_id
-    WHERE n.batch_id = :batch_id AND coalesce(b.original_batch_id, b.batch_id) IN (n.replaces_batch_id, p.batch_id))
+    WHERE n.batch_id = :batch_id AND b.family_id IN (n.replaces_batch_id, p.batch_id))
 """
 
 
@@ -25,9 +25,7 @@ def family_deliveries(
 ) -> Sequence[Row[Any]]:
     """Committed runs of the sink in the settled batches of a family, oldest first, with input run and
     filter. By run: a batch that was abandoned and opened again came later than its number says."""
-    statement = text(
-        _DELIVERY + "AND :original IN (b.batch_id, b.original_batch_id) ORDER BY r.step_run_id"
-    )
+    statement = text(_DELIVERY + "AND b.family_id = :original ORDER BY r.step_run_id")
     keys = {"sink": sink, "batch_id": batch_id, "original": original_id}
     return connection.execute(statement, keys).all()
 
@@ -53,7 +51,7 @@ def void_deliveries(connection: Connection, sink: str, batch: Batch) -> Sequence
     statement = text("""
         SELECT b.batch_id, b.status FROM batch b
         WHERE b.batch_id <> :id AND b.pipeline_id = :pipeline
-          AND ((:original IN (b.batch_id, b.original_batch_id) AND b.status IN ('settled', 'abandoned')
+          AND ((b.family_id = :original AND b.status IN ('settled', 'abandoned')
                 OR b.status = 'abandoned' AND b.interval_start = :start AND b.interval_end = :end)
                AND NOT EXISTS (SELECT FROM step_run r
                                WHERE r.batch_id = b.batch_id AND r.stage = :sink AND r.state = 'committed')
@@ -73,7 +71,7 @@ def void_deliveries(connection: Connection, sink: str, batch: Batch) -> Sequence
 def family_batches(connection: Connection, original_id: int) -> list[int]:
     """An original batch, the further parts of its interval, and all their replays."""
     statement = text("""
-        SELECT batch_id FROM batch WHERE coalesce(original_batch_id, batch_id) IN (
+        SELECT batch_id FROM batch WHERE family_id IN (
           SELECT :id UNION SELECT batch_id FROM batch_source WHERE rest_of_batch_id = :id) ORDER BY 1
     """)
     return [row.batch_id for row in connection.execute(statement, {"id": original_id})]

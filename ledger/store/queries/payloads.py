@@ -45,7 +45,7 @@ def read_again(connection: Connection, original_batch_id: int) -> Sequence[Row[A
         JOIN failed_payload f ON f.message_id = m.message_id AND f.root_id < r.root_id
         JOIN batch_source s ON s.batch_id = r.batch_id AND r.root_id >= s.first_root
                            AND r.root_id < s.first_root + s.roots
-        WHERE b.original_batch_id = :id AND r.stage <> s.source
+        WHERE b.family_id = :id AND b.kind = 'replay' AND r.stage <> s.source
         GROUP BY b.batch_id, s.source, s.emit_run_id, s.first_root, s.rest_of_batch_id
         ORDER BY b.batch_id, s.source
     """)

@@ -13,7 +13,7 @@ from ledger.store.queries.combines import COMBINE_DUE
 # the further parts of its interval, and whatever that one was opened to replace.
 _REPLACED = """
 WITH RECURSIVE chain AS (
-  SELECT o.replaces_batch_id AS batch_id FROM batch b JOIN batch o ON o.batch_id = coalesce(b.original_batch_id, b.batch_id)
+  SELECT o.replaces_batch_id AS batch_id FROM batch b JOIN batch o ON o.batch_id = b.family_id
   WHERE b.batch_id = :id AND o.replaces_batch_id IS NOT NULL
   UNION
   SELECT b.replaces_batch_id FROM batch b JOIN chain USING (batch_id) WHERE b.replaces_batch_id IS NOT NULL
@@ -21,7 +21,7 @@ WITH RECURSIVE chain AS (
   SELECT batch_id FROM chain
   UNION SELECT s.batch_id FROM batch_source s JOIN chain c ON s.rest_of_batch_id = c.batch_id
 )
-SELECT b.batch_id FROM batch b JOIN part p ON coalesce(b.original_batch_id, b.batch_id) = p.batch_id
+SELECT b.batch_id FROM batch b JOIN part p ON p.batch_id = b.family_id
 """
 
 
@@ -66,7 +66,7 @@ def settled_family(connection: Connection, original_id: int) -> Sequence[Row[Any
     """Settled batches of a family that run exactly once: batch_id, whether nothing of them failed (clean)."""
     statement = text("""
         SELECT b.batch_id, b.failed_roots = 0 AS clean FROM batch b
-        WHERE :id IN (b.batch_id, b.original_batch_id) AND b.status = 'settled' AND b.guarantee = 'exactly_once'
+        WHERE b.family_id = :id AND b.status = 'settled' AND b.guarantee = 'exactly_once'
         ORDER BY 1
     """)
     return connection.execute(statement, {"id": original_id}).all()
@@ -100,7 +100,7 @@ AND EXISTS (SELECT FROM failed_root r JOIN failed_message m USING (message_id)
 
 _PENDING = """
 SELECT x.batch_id, x.sink, x.step_run_id, x.ready, x.folder, x.files, x.rows, i.input_run_id,
-       coalesce(b.original_batch_id, b.batch_id) AS original_id, b.interval_start, b.interval_end,
+       b.family_id AS original_id, b.interval_start, b.interval_end,
        p.name AS pipeline
 FROM publication x
 JOIN batch b USING (batch_id)
@@ -114,8 +114,7 @@ def pending(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
     """What is decided and not shown of a batch's family: batch_id, sink, step_run_id, ready, folder, files,
     rows, input_run_id, original_id, interval_start, interval_end, pipeline; oldest batch first."""
     statement = text(f"""
-        {_PENDING} AND coalesce(b.original_batch_id, b.batch_id) =
-          (SELECT coalesce(original_batch_id, batch_id) FROM batch WHERE batch_id = :id)
+        {_PENDING} AND b.family_id = (SELECT family_id FROM batch WHERE batch_id = :id)
         ORDER BY x.batch_id, x.sink
     """)
     return connection.execute(statement, {"id": batch_id}).all()
@@ -260,7 +259,7 @@ def unpublished_of(connection: Connection, holder: int, batch_id: int, sink: str
           LEFT JOIN publication x ON x.batch_id = h.batch_id AND x.sink = r.stage
           WHERE h.batch_id = :holder AND h.status = 'settled' AND h.guarantee = 'exactly_once'
             AND x.published_at IS NULL AND x.replaced_at IS NULL
-            AND :holder <> (SELECT coalesce(original_batch_id, batch_id) FROM batch WHERE batch_id = :id))
+            AND :holder <> (SELECT family_id FROM batch WHERE batch_id = :id))
     """)
     keys = {"holder": holder, "id": batch_id, "sink": sink}
     return bool(connection.execute(statement, keys).scalar_one())
@@ -270,8 +269,7 @@ def units_to_rebuild(connection: Connection, batch_id: int) -> list[int]:
     """Settled batches of a batch's family in which records of units were given up, and nobody has asked yet for the
     units without them."""
     statement = text(f"""
-        SELECT f.batch_id FROM batch b
-        JOIN batch f ON coalesce(b.original_batch_id, b.batch_id) IN (f.batch_id, f.original_batch_id)
+        SELECT f.batch_id FROM batch b JOIN batch f USING (family_id)
         WHERE b.batch_id = :id AND {_ASLEEP}
         ORDER BY 1
     """)

@@ -91,8 +91,7 @@ def failed_records(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
 def family(connection: Connection, batch_id: int) -> list[int]:
     """The original that a batch belongs to, and all replays of it."""
     statement = text("""
-        SELECT f.batch_id FROM batch b
-        JOIN batch f ON coalesce(b.original_batch_id, b.batch_id) IN (f.batch_id, f.original_batch_id)
+        SELECT f.batch_id FROM batch b JOIN batch f USING (family_id)
         WHERE b.batch_id = :id ORDER BY f.batch_id
     """)
     return [row.batch_id for row in connection.execute(statement, {"id": batch_id})]

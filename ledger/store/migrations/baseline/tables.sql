@@ -58,6 +58,7 @@ CREATE TABLE batch (
   pipeline_id bigint NOT NULL REFERENCES pipeline,
   kind batch_kind NOT NULL,
   original_batch_id bigint REFERENCES batch,
+  family_id bigint NOT NULL GENERATED ALWAYS AS (coalesce(original_batch_id, batch_id)) STORED,
   dag_id text NOT NULL,
   run_id text NOT NULL,
   status batch_state NOT NULL,
@@ -79,7 +80,7 @@ CREATE TABLE batch (
   woken_at timestamptz,
   UNIQUE (pipeline_id, dag_id, run_id)
 );
-CREATE INDEX batch_original_batch_id_idx ON batch (original_batch_id);
+CREATE INDEX batch_family_id_idx ON batch (family_id);
 CREATE INDEX batch_status_idx ON batch (status) WHERE status = 'open';
 CREATE INDEX batch_combining_idx ON batch (settled_at) WHERE topology @> '[{"after": true}]';
 CREATE INDEX batch_replaces_batch_id_idx ON batch (replaces_batch_id)
@@ -91,6 +92,8 @@ COMMENT ON COLUMN batch.pipeline_id IS 'Pipeline that it is a run of.';
 COMMENT ON COLUMN batch.kind IS 'Original, or replay of one original.';
 COMMENT ON COLUMN batch.original_batch_id IS
   'The original that a replay belongs to; null for an original.';
+COMMENT ON COLUMN batch.family_id IS
+  'The original of its family: itself, or the one that it replays.';
 COMMENT ON COLUMN batch.dag_id IS 'Airflow''s DAG; empty for a run without Airflow.';
 COMMENT ON COLUMN batch.run_id IS 'Airflow''s run id, or the one given on the command line.';
 COMMENT ON COLUMN batch.status IS 'open, settled, abandoned or held.';

@@ -303,8 +303,7 @@ CREATE VIEW state_progress AS
 WITH queue AS (
   SELECT b.batch_id, p.name AS pipeline, step ->> 'name' AS stage, c.step_run_id, c.snapshot,
          c.committed_at, c.acked_at, c.batch_id IS NOT NULL AS committed,
-         CASE WHEN b.settle = 'hold' THEN coalesce(b.original_batch_id, b.batch_id)
-              ELSE b.batch_id END AS place
+         CASE WHEN b.settle = 'hold' THEN b.family_id ELSE b.batch_id END AS place
   FROM batch b
   JOIN pipeline p USING (pipeline_id)
   CROSS JOIN LATERAL jsonb_array_elements(b.topology) AS step
@@ -331,19 +330,17 @@ FROM headed h LEFT JOIN LATERAL (
          CASE WHEN b.status <> 'settled' THEN 'it is ' || b.status
               WHEN EXISTS (
                 SELECT FROM batch r WHERE r.status IN ('open', 'held') AND r.replaces_batch_id IN (
-                  SELECT coalesce(b.original_batch_id, b.batch_id)
+                  SELECT b.family_id
                   UNION SELECT s.rest_of_batch_id FROM batch_source s
-                  WHERE s.batch_id = coalesce(b.original_batch_id, b.batch_id)))
+                  WHERE s.batch_id = b.family_id))
                 THEN 'it is being replaced'
               WHEN b.settle = 'hold' AND EXISTS (
                 SELECT FROM failed_message m
-                WHERE m.original_batch_id = coalesce(b.original_batch_id, b.batch_id)
-                  AND m.status IN ('failed', 'replaying'))
+                WHERE m.original_batch_id = b.family_id AND m.status IN ('failed', 'replaying'))
                 THEN 'records of it are failed, and its pipeline has settle="hold"'
               WHEN b.settle = 'hold' AND EXISTS (
                 SELECT FROM batch f
-                WHERE coalesce(b.original_batch_id, b.batch_id) IN (f.batch_id, f.original_batch_id)
-                  AND f.status = 'settled' AND f.woken_at IS NULL
+                WHERE f.family_id = b.family_id AND f.status = 'settled' AND f.woken_at IS NULL
                   AND jsonb_path_exists(f.topology, '$[*].unit')
                   AND EXISTS (
                     SELECT FROM failed_root r JOIN failed_message m USING (message_id)
