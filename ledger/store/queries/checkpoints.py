@@ -172,9 +172,9 @@ def decide(connection: Connection, pipeline_id: int, batch_id: int, sink: str, r
         WHERE x.sink = :sink AND x.batch_id <> :id AND x.replaced_at IS NULL AND b.pipeline_id = :pipeline_id
         UNION
         SELECT :run, s.replaced_batch_id  -- whatever one that was not shown would have taken away
-        FROM publication x JOIN batch b USING (batch_id) JOIN sink_replacement s USING (step_run_id)
-        WHERE x.sink = :sink AND x.batch_id <> :id AND x.replaced_at IS NULL AND x.published_at IS NULL
-          AND b.pipeline_id = :pipeline_id
+        FROM pending_publication x
+        JOIN batch b USING (batch_id) JOIN sink_replacement s USING (step_run_id)
+        WHERE x.sink = :sink AND x.batch_id <> :id AND b.pipeline_id = :pipeline_id
         """),
         keys,
     )
@@ -191,8 +191,9 @@ def decide(connection: Connection, pipeline_id: int, batch_id: int, sink: str, r
 def unpublished(connection: Connection, pipeline: str, sinks: Sequence[str]) -> list[int]:
     """Batches whose state one of the sinks is to show and does not."""
     statement = text("""
-        SELECT DISTINCT x.batch_id FROM publication x JOIN batch b USING (batch_id) JOIN pipeline p USING (pipeline_id)
-        WHERE p.name = :pipeline AND x.sink = ANY(:sinks) AND x.published_at IS NULL AND x.replaced_at IS NULL ORDER BY 1
+        SELECT DISTINCT x.batch_id FROM pending_publication x
+        JOIN batch b USING (batch_id) JOIN pipeline p USING (pipeline_id)
+        WHERE p.name = :pipeline AND x.sink = ANY(:sinks) ORDER BY 1
     """)
     found = connection.execute(statement, {"pipeline": pipeline, "sinks": list(sinks)})
     return [row.batch_id for row in found]
@@ -218,9 +219,8 @@ def unacked(
                AND NOT EXISTS (SELECT FROM failed_message m
                                WHERE m.original_batch_id = t.family_id
                                  AND m.status IN ('failed', 'replaying'))
-               AND NOT EXISTS (SELECT FROM publication x JOIN batch f USING (batch_id)
-                               WHERE f.family_id = t.family_id
-                                 AND x.published_at IS NULL AND x.replaced_at IS NULL)
+               AND NOT EXISTS (SELECT FROM pending_publication x JOIN batch f USING (batch_id)
+                               WHERE f.family_id = t.family_id)
                AND NOT (:combines AND EXISTS (SELECT FROM batch b
                                WHERE b.family_id = t.family_id AND {COMBINE_DUE})) AS ready
         FROM told t ORDER BY t.step_run_id
@@ -251,7 +251,7 @@ def outlived(connection: Connection, pipeline: str, stage: str) -> list[int]:
     statement = text(f"""
         SELECT step_run_id FROM checkpoint WHERE {_OF_STAGE} AND removed_at IS NULL AND step_run_id < (
           SELECT max(c.step_run_id) FROM checkpoint c WHERE {_OF_STAGE} AND NOT EXISTS (
-            SELECT FROM publication x WHERE x.batch_id = c.batch_id AND x.published_at IS NULL AND x.replaced_at IS NULL))
+            SELECT FROM pending_publication x WHERE x.batch_id = c.batch_id))
         ORDER BY 1
     """)
     found = connection.execute(statement, {"pipeline": pipeline, "stage": stage})

@@ -69,12 +69,13 @@ def decide_combined(
         text("""
         INSERT INTO sink_replacement (step_run_id, replaced_batch_id)
         SELECT :run, x.batch_id FROM publication x JOIN batch b USING (batch_id)
-        WHERE x.sink = :sink AND x.batch_id <> :id AND x.replaced_at IS NULL AND b.family_id = :original
+        WHERE x.sink = :sink AND x.batch_id <> :id AND x.replaced_at IS NULL
+          AND b.family_id = :original
         UNION
         SELECT :run, s.replaced_batch_id  -- whatever one that was not shown would have taken away
-        FROM publication x JOIN batch b USING (batch_id) JOIN sink_replacement s USING (step_run_id)
-        WHERE x.sink = :sink AND x.batch_id <> :id AND x.replaced_at IS NULL AND x.published_at IS NULL
-          AND b.family_id = :original
+        FROM pending_publication x
+        JOIN batch b USING (batch_id) JOIN sink_replacement s USING (step_run_id)
+        WHERE x.sink = :sink AND x.batch_id <> :id AND b.family_id = :original
         """),
         keys,
     )

@@ -102,11 +102,10 @@ _PENDING = """
 SELECT x.batch_id, x.sink, x.step_run_id, x.ready, x.folder, x.files, x.rows, i.input_run_id,
        b.family_id AS original_id, b.interval_start, b.interval_end,
        p.name AS pipeline
-FROM publication x
+FROM pending_publication x
 JOIN batch b USING (batch_id)
 JOIN pipeline p USING (pipeline_id)
 JOIN step_run_input i USING (step_run_id)
-WHERE x.published_at IS NULL AND x.replaced_at IS NULL
 """
 
 
@@ -114,7 +113,7 @@ def pending(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
     """What is decided and not shown of a batch's family: batch_id, sink, step_run_id, ready, folder, files,
     rows, input_run_id, original_id, interval_start, interval_end, pipeline; oldest batch first."""
     statement = text(f"""
-        {_PENDING} AND b.family_id = (SELECT family_id FROM batch WHERE batch_id = :id)
+        {_PENDING} WHERE b.family_id = (SELECT family_id FROM batch WHERE batch_id = :id)
         ORDER BY x.batch_id, x.sink
     """)
     return connection.execute(statement, {"id": batch_id}).all()
@@ -124,7 +123,7 @@ def lock_pending(connection: Connection, batch_id: int, sink: str) -> Row[Any] |
     """The pending publication, locked for the transaction; None if it is shown, replaced, or somebody else
     is at it."""
     statement = text(
-        f"{_PENDING} AND x.batch_id = :id AND x.sink = :sink FOR UPDATE OF x SKIP LOCKED"
+        f"{_PENDING} WHERE x.batch_id = :id AND x.sink = :sink FOR UPDATE OF x SKIP LOCKED"
     )
     return connection.execute(statement, {"id": batch_id, "sink": sink}).first()
 
@@ -140,8 +139,9 @@ def set_ready(
 ) -> bool:
     """The files that hold just what is to be shown; False if others were named already."""
     statement = text("""
-        UPDATE publication SET ready = true, folder = :folder, files = cast(:files AS jsonb), rows = :rows
-        WHERE batch_id = :id AND sink = :sink AND NOT ready AND replaced_at IS NULL
+        UPDATE pending_publication
+        SET ready = true, folder = :folder, files = cast(:files AS jsonb), rows = :rows
+        WHERE batch_id = :id AND sink = :sink AND NOT ready
     """)
     rows = sum(file["rows"] for file in files)
     keys = {
@@ -163,9 +163,8 @@ def set_staged_anew(
     """Other files, in place of lost ones, of a pending publication; False if it has others by
     now."""
     statement = text("""
-        UPDATE publication SET folder = :folder, files = cast(:files AS jsonb)
+        UPDATE pending_publication SET folder = :folder, files = cast(:files AS jsonb)
         WHERE batch_id = :id AND sink = :sink AND ready
-          AND published_at IS NULL AND replaced_at IS NULL
           AND folder IS NOT DISTINCT FROM cast(:before AS text)
     """)
     keys = {"id": row.batch_id, "sink": row.sink, "folder": folder, "before": row.folder}
@@ -224,10 +223,7 @@ def set_replaced(connection: Connection, batch_ids: Sequence[int], sink: str) ->
 
 def unpublished(connection: Connection, batch_id: int) -> int:
     """Sinks that are yet to show what is decided of a batch."""
-    statement = text("""
-        SELECT count(*) FROM publication
-        WHERE batch_id = :id AND published_at IS NULL AND replaced_at IS NULL
-    """)
+    statement = text("SELECT count(*) FROM pending_publication WHERE batch_id = :id")
     return int(connection.execute(statement, {"id": batch_id}).scalar_one())
 
 
@@ -235,9 +231,9 @@ def waiting(connection: Connection, pipeline: str, batch_id: int | None) -> list
     """Batches of a pipeline, or the one, of which something is decided and not shown, a combine is due, or units are
     to be asked for again."""
     statement = text(f"""
-        SELECT DISTINCT x.batch_id FROM publication x JOIN batch b USING (batch_id) JOIN pipeline p USING (pipeline_id)
-        WHERE x.published_at IS NULL AND x.replaced_at IS NULL AND p.name = :pipeline
-          AND (cast(:id AS bigint) IS NULL OR x.batch_id = :id)
+        SELECT x.batch_id FROM pending_publication x
+        JOIN batch b USING (batch_id) JOIN pipeline p USING (pipeline_id)
+        WHERE p.name = :pipeline AND (cast(:id AS bigint) IS NULL OR x.batch_id = :id)
         UNION
         SELECT b.batch_id FROM batch b JOIN pipeline p USING (pipeline_id)
         WHERE p.name = :pipeline AND (cast(:id AS bigint) IS NULL OR b.batch_id = :id) AND {COMBINE_DUE}
@@ -305,8 +301,8 @@ def overdue(connection: Connection, before: datetime) -> Sequence[Row[Any]]:
     """Batches of a DAG of which something was decided before a moment and is not shown, or settled before it and has
     units that nobody has asked for again: batch_id, dag_id."""
     statement = text(f"""
-        SELECT DISTINCT b.batch_id, b.dag_id FROM publication x JOIN batch b USING (batch_id)
-        WHERE x.published_at IS NULL AND x.replaced_at IS NULL AND x.decided_at < :before AND b.dag_id <> ''
+        SELECT b.batch_id, b.dag_id FROM pending_publication x JOIN batch b USING (batch_id)
+        WHERE x.decided_at < :before AND b.dag_id <> ''
         UNION
         SELECT f.batch_id, f.dag_id FROM batch f WHERE {_ASLEEP} AND f.settled_at < :before AND f.dag_id <> ''
         ORDER BY 1

@@ -7,8 +7,8 @@ GRANT SELECT ON
   failed_message, failed_root, failed_payload, given_up, acceptance, accepted_root, publication,
   sink_replacement, replaced_folder, dedup_filter, checkpoint, alembic_version,
   batch_status, root_status, step_progress, pending_root, replay_history, stage_drops, source_file,
-  source_position, sink_publication, state_progress, failed_root_detail, quarantine, held_record,
-  accepted_record, payload_missing
+  source_position, pending_publication, sink_publication, state_progress, failed_root_detail,
+  quarantine, held_record, accepted_record, payload_missing
   TO ledger_writer;
 -- It inserts rows. What it may update it may by column, and it deletes from a list of work alone:
 -- folders that are yet to be removed. All else that goes, goes by functions of the owner.
@@ -38,8 +38,8 @@ GRANT UPDATE (
   before_claim, updated_at
 ) ON failed_message TO ledger_writer;
 GRANT UPDATE (root_id, content, parsed, key) ON failed_payload TO ledger_writer;
-GRANT UPDATE (ready, folder, files, rows, published_at, replaced_at) ON publication
-  TO ledger_writer;
+GRANT UPDATE (published_at, replaced_at) ON publication TO ledger_writer;
+GRANT UPDATE (ready, folder, files, rows) ON pending_publication TO ledger_writer;
 GRANT UPDATE (acked_at, removed_at) ON checkpoint TO ledger_writer;
 GRANT DELETE ON replaced_folder TO ledger_writer;
 GRANT USAGE ON SEQUENCE attempt_number TO ledger_writer;
@@ -59,8 +59,8 @@ GRANT SELECT ON
   acceptance, accepted_root, publication, sink_replacement, replaced_folder, checkpoint,
   alembic_version,
   batch_status, root_status, step_progress, pending_root, replay_history, stage_drops, source_file,
-  source_position, sink_publication, state_progress, failed_root_detail, quarantine, held_record,
-  accepted_record, payload_missing
+  source_position, pending_publication, sink_publication, state_progress, failed_root_detail,
+  quarantine, held_record, accepted_record, payload_missing
   TO ledger_reader;
 GRANT SELECT (batch_id, step_run_id, root_id, reason, shared) ON root_fail TO ledger_reader;
 GRANT SELECT (

@@ -269,6 +269,23 @@ COMMENT ON COLUMN source_position.source IS 'Source by name.';
 COMMENT ON COLUMN source_position.position IS
   'A table''s cursor value, inclusive, or the end of an interval, exclusive (UTC), as text.';
 
+CREATE VIEW pending_publication AS
+SELECT batch_id, sink, step_run_id, decided_at, ready, folder, files, rows
+FROM publication WHERE published_at IS NULL AND replaced_at IS NULL;
+COMMENT ON VIEW pending_publication IS
+  'What is decided, and neither published nor superseded: the sinks are yet to publish it.';
+COMMENT ON COLUMN pending_publication.batch_id IS 'Batch whose rows are to be published.';
+COMMENT ON COLUMN pending_publication.sink IS 'Sink by name.';
+COMMENT ON COLUMN pending_publication.step_run_id IS 'The sink''s run that staged them.';
+COMMENT ON COLUMN pending_publication.decided_at IS 'When it was decided.';
+COMMENT ON COLUMN pending_publication.ready IS
+  'Whether the files hold just what is to be published: nothing failed, or it is left out.';
+COMMENT ON COLUMN pending_publication.folder IS
+  'Folder of the files without what is withheld; null: as they were staged.';
+COMMENT ON COLUMN pending_publication.files IS
+  'Those files: path, bytes, rows, first_position; null: as they were staged.';
+COMMENT ON COLUMN pending_publication.rows IS 'Rows to be published; null until it is ready.';
+
 CREATE VIEW sink_publication AS
 SELECT x.batch_id, p.name AS pipeline, x.sink,
        CASE WHEN x.replaced_at IS NOT NULL THEN 'replaced'
