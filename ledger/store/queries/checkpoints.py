@@ -75,17 +75,14 @@ def unfinished_step(connection: Connection, batch_id: int) -> Row[Any] | None:
     kind, state (None: it never ran), failure, and alive (its lease has not lapsed). None if all are
     committed."""
     statement = text("""
-        SELECT step.value ->> 'name' AS stage, step.value ->> 'kind' AS kind,
-               last.state, last.failure, last.alive
-        FROM batch b
-        CROSS JOIN LATERAL jsonb_array_elements(b.topology)
-          WITH ORDINALITY AS step (value, number)
+        SELECT s.name AS stage, s.kind, last.state, last.failure, last.alive
+        FROM batch_step s
         LEFT JOIN LATERAL (
           SELECT r.state, r.failure, r.lease_until > clock_timestamp() AS alive FROM step_run r
-          WHERE r.batch_id = b.batch_id AND r.stage = step.value ->> 'name'
+          WHERE r.batch_id = s.batch_id AND r.stage = s.name
           ORDER BY r.state = 'committed' DESC, r.step_run_id DESC LIMIT 1) AS last ON true
-        WHERE b.batch_id = :id AND last.state IS DISTINCT FROM 'committed'
-        ORDER BY step.number LIMIT 1
+        WHERE s.batch_id = :id AND last.state IS DISTINCT FROM 'committed'
+        ORDER BY s.number LIMIT 1
     """)
     return connection.execute(statement, {"id": batch_id}).first()
 
@@ -302,8 +299,9 @@ def overdue(connection: Connection, before: datetime) -> Sequence[Row[Any]]:
                           AND c.committed_at >= :before)
           AND NOT EXISTS (SELECT FROM step_run r WHERE r.batch_id = b.batch_id AND r.stage = s.stage
                           AND r.state = 'running' AND r.lease_until > :before)
-          AND (SELECT l.topology FROM batch l WHERE l.pipeline_id = b.pipeline_id ORDER BY l.batch_id DESC LIMIT 1)
-              @> jsonb_build_array(jsonb_build_object('name', s.stage, 'kind', 'stateful'))
+          AND EXISTS (SELECT FROM batch_step t
+                      WHERE t.name = s.stage AND t.kind = 'stateful' AND t.batch_id = (
+                        SELECT max(l.batch_id) FROM batch l WHERE l.pipeline_id = b.pipeline_id))
         ORDER BY 1
     """)
     return connection.execute(statement, {"before": before}).all()

@@ -8,15 +8,16 @@ from sqlalchemy import Connection, Row, text
 
 # A settled batch b, the last of its family, that left nothing of it failed, has a combine or a sink of one to run.
 COMBINE_DUE = """
-b.status = 'settled' AND b.topology @> '[{"after": true}]'
+b.status = 'settled'
 AND NOT EXISTS (SELECT FROM failed_message m WHERE m.original_batch_id = b.family_id
                 AND m.status IN ('failed', 'replaying'))
 AND NOT EXISTS (SELECT FROM batch l WHERE l.family_id = b.family_id AND l.status = 'settled'
                 AND (l.settled_at, l.batch_id) > (b.settled_at, b.batch_id))
 AND EXISTS (
-  SELECT FROM jsonb_array_elements(b.topology) AS step
-  WHERE step ->> 'after' = 'true' AND step -> 'stateful' IS NULL AND NOT EXISTS (
-    SELECT FROM step_run r WHERE r.batch_id = b.batch_id AND r.stage = step ->> 'name' AND r.state = 'committed'))
+  SELECT FROM batch_step s
+  WHERE s.batch_id = b.batch_id AND s.after AND NOT s.stateful AND NOT EXISTS (
+    SELECT FROM step_run r
+    WHERE r.batch_id = s.batch_id AND r.stage = s.name AND r.state = 'committed'))
 """
 
 
@@ -47,7 +48,8 @@ def committed_outputs(connection: Connection, original_id: int, stage: str) -> S
         LEFT JOIN step_run r ON r.batch_id = b.batch_id AND r.stage = :stage AND r.state = 'committed'
         WHERE b.status = 'settled' AND b.family_id = :original
           AND (r.step_run_id IS NOT NULL
-               OR NOT jsonb_path_exists(b.topology, '$[*] ? (@.name == $name)', jsonb_build_object('name', cast(:stage AS text))))
+               OR NOT EXISTS (
+                 SELECT FROM batch_step s WHERE s.batch_id = b.batch_id AND s.name = :stage))
         ORDER BY b.settled_at DESC, b.batch_id DESC
     """)
     return connection.execute(statement, {"original": original_id, "stage": stage}).all()

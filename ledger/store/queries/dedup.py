@@ -55,7 +55,8 @@ def void_deliveries(connection: Connection, sink: str, batch: Batch) -> Sequence
                 OR b.status = 'abandoned' AND b.interval_start = :start AND b.interval_end = :end)
                AND NOT EXISTS (SELECT FROM step_run r
                                WHERE r.batch_id = b.batch_id AND r.stage = :sink AND r.state = 'committed')
-               AND jsonb_path_exists(b.topology, '$[*] ? (@.name == $sink)', jsonb_build_object('sink', cast(:sink AS text))))
+               AND EXISTS (
+                 SELECT FROM batch_step s WHERE s.batch_id = b.batch_id AND s.name = :sink))
     """)
     keys = {
         "original": batch.original_id,
@@ -99,10 +100,8 @@ def note_own_folders(connection: Connection, batch_id: int) -> None:
         INSERT INTO replaced_folder (batch_id, sink, path)
         SELECT DISTINCT r.batch_id, r.stage, regexp_replace(f.path, '(/batch=' || r.batch_id || ')/.*', '\\1')
         FROM step_run r JOIN step_run_file f USING (step_run_id)
-        JOIN batch b ON b.batch_id = r.batch_id
-        WHERE r.batch_id = :id AND r.state = 'committed'
-          AND jsonb_path_exists(b.topology, '$[*] ? (@.name == $name && @.kind == "sink")',
-                                jsonb_build_object('name', r.stage))
+        JOIN batch_step s ON s.batch_id = r.batch_id AND s.name = r.stage
+        WHERE r.batch_id = :id AND r.state = 'committed' AND s.kind = 'sink'
         ON CONFLICT DO NOTHING
         """),
         {"id": batch_id},

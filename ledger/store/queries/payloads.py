@@ -132,8 +132,8 @@ _COLUMNS = """
     SELECT m.message_id, m.original_batch_id AS batch_id, p.name AS pipeline, m.source, r.stage,
            r.reason, m.status::text AS status, m.attempts, f.key, f.source_file, f.source_row,
            f.content, f.parsed,
-           jsonb_path_query_first(b.topology, '$[*] ? (@.name == $name)',
-                                  jsonb_build_object('name', m.source)) AS layout
+           (SELECT s.declaration FROM batch_step s
+            WHERE s.batch_id = b.batch_id AND s.name = m.source) AS layout
 """
 # The fields that a condition may name: those of the record, the key's above them.
 _FIELDS = """

@@ -24,10 +24,10 @@ WITH RECURSIVE chain AS (
 SELECT b.batch_id FROM batch b JOIN part p ON p.batch_id = b.family_id
 """
 
-
-_SINKS = """
-jsonb_path_exists(b.topology, '$[*] ? (@.name == $name && @.kind == "sink" && !exists(@.after))',
-                  jsonb_build_object('name', r.stage))
+# What the sinks of a batch staged that are published once it is settled.
+_STAGED = """
+FROM step_run r JOIN batch_step s ON s.batch_id = r.batch_id AND s.name = r.stage
+WHERE r.batch_id = :id AND r.state = 'committed' AND s.kind = 'sink' AND NOT s.after
 """
 
 
@@ -39,8 +39,7 @@ def decide(connection: Connection, batch_id: int, *, clean: bool) -> int:
     statement = text(f"""
         INSERT INTO publication (batch_id, sink, step_run_id, ready, rows)
         SELECT r.batch_id, r.stage, r.step_run_id, :clean, CASE WHEN :clean THEN r.output_rows END
-        FROM step_run r JOIN batch b USING (batch_id)
-        WHERE r.batch_id = :id AND r.state = 'committed' AND {_SINKS}
+        {_STAGED}
         ON CONFLICT DO NOTHING
     """)
     return connection.execute(statement, {"id": batch_id, "clean": clean}).rowcount
@@ -52,10 +51,7 @@ def decide_untouched(connection: Connection, batch_id: int) -> int:
     statement = text(f"""
         INSERT INTO publication (batch_id, sink, step_run_id, ready, rows)
         SELECT r.batch_id, r.stage, r.step_run_id, true, r.output_rows
-        FROM step_run r JOIN batch b USING (batch_id)
-        WHERE r.batch_id = :id AND r.state = 'committed' AND {_SINKS}
-          AND NOT jsonb_path_exists(b.topology, '$[*] ? (@.name == $name && @.units == true)',
-                                    jsonb_build_object('name', r.stage))
+        {_STAGED} AND NOT s.units
           AND r.step_run_id NOT IN (
             SELECT d.step_run_id FROM settling_run d JOIN settling s USING (root_id) WHERE d.acked_edges > 0)
     """)
@@ -93,7 +89,7 @@ def supersede(connection: Connection, batch_id: int) -> int:
 # A settled batch f in which records of units were given up, and nobody has asked yet for the units without them.
 _ASLEEP = """
 f.status = 'settled' AND f.guarantee = 'exactly_once' AND f.woken_at IS NULL AND f.failed_roots > 0
-AND jsonb_path_exists(f.topology, '$[*].unit')
+AND EXISTS (SELECT FROM batch_step s WHERE s.batch_id = f.batch_id AND s.whole)
 AND EXISTS (SELECT FROM failed_root r JOIN failed_message m USING (message_id)
             WHERE r.batch_id = f.batch_id AND m.status = 'quarantined' AND m.root_id = r.root_id)
 """

@@ -228,7 +228,9 @@ def automatic_replays(connection: Connection, now: datetime) -> Sequence[Row[Any
         WHERE m.status = 'failed' AND p.auto_replay
           AND (m.not_before IS NULL OR m.not_before <= cast(:now AS timestamptz))
           AND NOT EXISTS (SELECT FROM batch n WHERE n.replaces_batch_id = b.batch_id AND n.status IN ('open', 'held'))
-          AND NOT (jsonb_path_exists(b.topology, '$[*].merges') AND EXISTS (
+          AND NOT (EXISTS (
+            SELECT FROM batch_step s WHERE s.batch_id = b.batch_id AND s.merges
+          ) AND EXISTS (
             SELECT FROM batch r
             WHERE r.family_id = b.batch_id AND r.kind = 'replay' AND r.status IN ('open', 'held')))
         GROUP BY 1, 2 ORDER BY 1

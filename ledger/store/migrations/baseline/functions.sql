@@ -34,10 +34,8 @@ LANGUAGE sql SECURITY DEFINER SET search_path = public, pg_temp AS $$
   DELETE FROM root_fail f USING batch b
   WHERE f.batch_id = batch AND b.batch_id = f.batch_id AND b.status NOT IN ('open', 'held')
     AND NOT (b.guarantee = 'at_least_once' AND EXISTS (
-      SELECT FROM step_run r
-      WHERE r.step_run_id = f.step_run_id AND r.state = 'committed'
-        AND jsonb_path_exists(b.topology, '$[*] ? (@.name == $name && @.kind == "sink")',
-                              jsonb_build_object('name', r.stage))))
+      SELECT FROM step_run r JOIN batch_step s ON s.batch_id = r.batch_id AND s.name = r.stage
+      WHERE r.step_run_id = f.step_run_id AND r.state = 'committed' AND s.kind = 'sink'))
 $$;
 COMMENT ON FUNCTION forget_fails(bigint) IS
   'Removes the explicit fails of a decided batch: failed_root has them. Of no other batch. At '

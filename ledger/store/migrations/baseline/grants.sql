@@ -2,8 +2,8 @@
 
 -- The writer reads everything but the raw text of failed records that is made for people.
 GRANT SELECT ON
-  pipeline, batch, step_run, step_run_input, step_run_file, step_run_drop, batch_source,
-  claimed_file, root_counter, ledger_delta, step_run_bucket, root_fail, replay_root,
+  pipeline, batch, batch_step, step_run, step_run_input, step_run_file, step_run_drop,
+  batch_source, claimed_file, root_counter, ledger_delta, step_run_bucket, root_fail, replay_root,
   failed_message, failed_root, failed_payload, given_up, acceptance, accepted_root, publication,
   sink_replacement, replaced_folder, dedup_filter, checkpoint, alembic_version,
   batch_status, root_status, step_progress, pending_root, replay_history, stage_drops, source_file,
@@ -13,9 +13,9 @@ GRANT SELECT ON
 -- It inserts rows. What it may update it may by column, and it deletes from a list of work alone:
 -- folders that are yet to be removed. All else that goes, goes by functions of the owner.
 GRANT INSERT ON
-  pipeline, batch, step_run, step_run_input, step_run_file, step_run_drop, batch_source,
-  claimed_file, ledger_delta, step_run_bucket, root_fail, replay_root, failed_message, failed_root,
-  failed_payload, given_up, acceptance, accepted_root, publication, sink_replacement,
+  pipeline, batch, batch_step, step_run, step_run_input, step_run_file, step_run_drop,
+  batch_source, claimed_file, ledger_delta, step_run_bucket, root_fail, replay_root,
+  failed_message, failed_root, failed_payload, given_up, acceptance, accepted_root, publication, sink_replacement,
   replaced_folder, dedup_filter, checkpoint
   TO ledger_writer;
 GRANT UPDATE (
@@ -54,9 +54,9 @@ GRANT EXECUTE ON FUNCTION
 
 -- The reader sees states, reasons and ids.
 GRANT SELECT ON
-  pipeline, batch, step_run, step_run_input, step_run_file, step_run_drop, batch_source,
-  claimed_file, root_counter, ledger_delta, step_run_bucket, replay_root, failed_message, given_up,
-  acceptance, accepted_root, publication, sink_replacement, replaced_folder, checkpoint,
+  pipeline, batch, batch_step, step_run, step_run_input, step_run_file, step_run_drop,
+  batch_source, claimed_file, root_counter, ledger_delta, step_run_bucket, replay_root,
+  failed_message, given_up, acceptance, accepted_root, publication, sink_replacement, replaced_folder, checkpoint,
   alembic_version,
   batch_status, root_status, step_progress, pending_root, replay_history, stage_drops, source_file,
   source_position, pending_publication, sink_publication, state_progress, failed_root_detail,

@@ -4,8 +4,8 @@ DROP VIEW
   source_position, pending_publication, sink_publication, state_progress, failed_root_detail,
   failed_root_payload, quarantine, held_record, accepted_record, payload_missing;
 DROP TABLE
-  pipeline, batch, step_run, step_run_input, step_run_file, step_run_drop, batch_source,
-  claimed_file, root_counter, ledger_delta, step_run_bucket, root_fail, replay_root,
+  pipeline, batch, batch_step, step_run, step_run_input, step_run_file, step_run_drop,
+  batch_source, claimed_file, root_counter, ledger_delta, step_run_bucket, root_fail, replay_root,
   failed_message, failed_root, failed_payload, given_up, acceptance, accepted_root, publication,
   sink_replacement, replaced_folder, dedup_filter, checkpoint;
 DROP FUNCTION

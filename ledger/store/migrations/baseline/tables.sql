@@ -67,7 +67,6 @@ CREATE TABLE batch (
   params jsonb NOT NULL,
   selection jsonb,
   ackers integer NOT NULL,
-  topology jsonb NOT NULL,
   opened_at timestamptz NOT NULL DEFAULT now(),
   settled_at timestamptz,
   held_reason text,
@@ -82,7 +81,6 @@ CREATE TABLE batch (
 );
 CREATE INDEX batch_family_id_idx ON batch (family_id);
 CREATE INDEX batch_status_idx ON batch (status) WHERE status = 'open';
-CREATE INDEX batch_combining_idx ON batch (settled_at) WHERE topology @> '[{"after": true}]';
 CREATE INDEX batch_replaces_batch_id_idx ON batch (replaces_batch_id)
   WHERE replaces_batch_id IS NOT NULL;
 COMMENT ON TABLE batch IS
@@ -103,7 +101,6 @@ COMMENT ON COLUMN batch.params IS 'Parameters of the run, for the path templates
 COMMENT ON COLUMN batch.selection IS
   'What a replay selects of its original''s failed messages; null for an original.';
 COMMENT ON COLUMN batch.ackers IS 'Parallel ledger writers; 0: tracking is off.';
-COMMENT ON COLUMN batch.topology IS 'Steps in order: name, kind, reads.';
 COMMENT ON COLUMN batch.opened_at IS 'When it was opened, the last time.';
 COMMENT ON COLUMN batch.settled_at IS 'When its roots were decided.';
 COMMENT ON COLUMN batch.held_reason IS 'Why a check stopped its settlement, while it is held.';
@@ -119,6 +116,44 @@ COMMENT ON COLUMN batch.settle IS
   'or of its replays, is failed any more.';
 COMMENT ON COLUMN batch.woken_at IS
   'When units of it whose records were given up were asked for again; null: not yet.';
+
+CREATE TABLE batch_step (
+  batch_id bigint REFERENCES batch,
+  number bigint NOT NULL,
+  declaration jsonb NOT NULL,
+  name text GENERATED ALWAYS AS (declaration ->> 'name') STORED,
+  kind text NOT NULL GENERATED ALWAYS AS (declaration ->> 'kind') STORED,
+  whole boolean NOT NULL GENERATED ALWAYS AS (declaration ? 'unit') STORED,
+  after boolean NOT NULL GENERATED ALWAYS AS (declaration @> '{"after": true}') STORED,
+  stateful boolean NOT NULL GENERATED ALWAYS AS (declaration @> '{"stateful": true}') STORED,
+  merges boolean NOT NULL GENERATED ALWAYS AS (declaration @> '{"merges": true}') STORED,
+  units boolean NOT NULL GENERATED ALWAYS AS (declaration @> '{"units": true}') STORED,
+  notice boolean NOT NULL GENERATED ALWAYS AS (declaration @> '{"notice": true}') STORED,
+  incremental boolean NOT NULL GENERATED ALWAYS AS (declaration @> '{"incremental": true}') STORED,
+  rereads boolean NOT NULL GENERATED ALWAYS AS (declaration @> '{"rereads": true}') STORED,
+  PRIMARY KEY (batch_id, name)
+);
+CREATE INDEX batch_step_after_idx ON batch_step (batch_id) WHERE after;
+COMMENT ON TABLE batch_step IS
+  'The steps of each batch, as its pipeline declared them when it was opened.';
+COMMENT ON COLUMN batch_step.batch_id IS 'Batch that has the step.';
+COMMENT ON COLUMN batch_step.number IS 'Its place among the steps, from 1.';
+COMMENT ON COLUMN batch_step.declaration IS
+  'What the ledger keeps of it: name, kind, reads, and what applies of the options below.';
+COMMENT ON COLUMN batch_step.name IS 'Source, stage or sink by name.';
+COMMENT ON COLUMN batch_step.kind IS 'source, stage, sink, combine or stateful.';
+COMMENT ON COLUMN batch_step.whole IS 'Whether it is a whole stage, which has a unit of replay.';
+COMMENT ON COLUMN batch_step.after IS 'Whether it runs after the settlement.';
+COMMENT ON COLUMN batch_step.stateful IS
+  'Whether it is a state over batches or reads one: it runs in the order of the batches.';
+COMMENT ON COLUMN batch_step.merges IS 'Whether its rows may be anchored to several records.';
+COMMENT ON COLUMN batch_step.units IS 'Whether it is a sink whose rows are withheld by unit.';
+COMMENT ON COLUMN batch_step.notice IS
+  'Whether it is a source that is told what became of its messages.';
+COMMENT ON COLUMN batch_step.incremental IS
+  'Whether it is a source whose new records each batch claims.';
+COMMENT ON COLUMN batch_step.rereads IS
+  'Whether it is a source whose records can be read again by their key.';
 
 
 -- Step runs: what each read, wrote and dropped.

@@ -93,8 +93,8 @@ COMMENT ON COLUMN root_status.stage IS 'Where it broke, if it failed.';
 COMMENT ON COLUMN root_status.reason IS 'Why, if it failed.';
 
 CREATE VIEW step_progress AS
-SELECT r.batch_id, p.name AS pipeline, step.number AS step, r.stage, step.kind, r.state,
-       r.step_run_id, r.try_number, r.input_rows, r.output_rows, r.failed_rows, r.duplicate_rows,
+SELECT r.batch_id, p.name AS pipeline, s.number AS step, r.stage, s.kind, r.state, r.step_run_id,
+       r.try_number, r.input_rows, r.output_rows, r.failed_rows, r.duplicate_rows,
        extract(epoch FROM coalesce(r.closed_at, now()) - r.opened_at)::float AS seconds,
        r.lease_until, r.failure
 FROM (
@@ -102,11 +102,7 @@ FROM (
 ) r
 JOIN batch b USING (batch_id)
 JOIN pipeline p USING (pipeline_id)
-JOIN LATERAL (
-  SELECT t.number, t.step ->> 'kind' AS kind
-  FROM jsonb_array_elements(b.topology) WITH ORDINALITY AS t (step, number)
-  WHERE t.step ->> 'name' = r.stage
-) step ON true;
+JOIN batch_step s ON s.batch_id = r.batch_id AND s.name = r.stage;
 COMMENT ON VIEW step_progress IS 'The newest run of every source, stage and sink of every batch.';
 COMMENT ON COLUMN step_progress.batch_id IS 'Number of the batch.';
 COMMENT ON COLUMN step_progress.pipeline IS 'Pipeline by name.';
@@ -318,16 +314,15 @@ COMMENT ON COLUMN sink_publication.withheld_rows IS
 
 CREATE VIEW state_progress AS
 WITH queue AS (
-  SELECT b.batch_id, p.name AS pipeline, step ->> 'name' AS stage, c.step_run_id, c.snapshot,
+  SELECT b.batch_id, p.name AS pipeline, s.name AS stage, c.step_run_id, c.snapshot,
          c.committed_at, c.acked_at, c.batch_id IS NOT NULL AS committed,
          CASE WHEN b.settle = 'hold' THEN b.family_id ELSE b.batch_id END AS place
   FROM batch b
   JOIN pipeline p USING (pipeline_id)
-  CROSS JOIN LATERAL jsonb_array_elements(b.topology) AS step
+  JOIN batch_step s ON s.batch_id = b.batch_id AND s.kind = 'stateful'
   LEFT JOIN checkpoint c ON c.pipeline_id = b.pipeline_id AND c.batch_id = b.batch_id
-                            AND c.stage = step ->> 'name'
-  WHERE b.topology @> '[{"kind": "stateful"}]' AND step ->> 'kind' = 'stateful'
-    AND (c.batch_id IS NOT NULL OR b.status NOT IN ('abandoned', 'superseded'))
+                            AND c.stage = s.name
+  WHERE (c.batch_id IS NOT NULL OR b.status NOT IN ('abandoned', 'superseded'))
 ), headed AS (
   SELECT queue.*, first_value(batch_id) OVER (
            PARTITION BY pipeline, stage ORDER BY committed, place, batch_id) AS head
@@ -358,7 +353,7 @@ FROM headed h LEFT JOIN LATERAL (
               WHEN b.settle = 'hold' AND EXISTS (
                 SELECT FROM batch f
                 WHERE f.family_id = b.family_id AND f.status = 'settled' AND f.woken_at IS NULL
-                  AND jsonb_path_exists(f.topology, '$[*].unit')
+                  AND EXISTS (SELECT FROM batch_step s WHERE s.batch_id = f.batch_id AND s.whole)
                   AND EXISTS (
                     SELECT FROM failed_root r JOIN failed_message m USING (message_id)
                     WHERE r.batch_id = f.batch_id AND m.status = 'quarantined'
