@@ -15,8 +15,8 @@ GRANT SELECT ON
 GRANT INSERT ON
   pipeline, batch, batch_step, step_run, step_run_input, step_run_file, step_run_drop,
   batch_source, claimed_file, ledger_delta, step_run_bucket, root_fail, replay_root,
-  failed_message, failed_root, failed_payload, given_up, acceptance, accepted_root, publication, sink_replacement,
-  replaced_folder, dedup_filter, checkpoint
+  failed_message, failed_root, failed_payload, given_up, acceptance, accepted_root, publication,
+  sink_replacement, replaced_folder, dedup_filter, checkpoint
   TO ledger_writer;
 GRANT UPDATE (
   message_timeout_seconds, max_batch_age_seconds, max_replays, max_failed_ratio, on_quarantine,
@@ -56,8 +56,8 @@ GRANT EXECUTE ON FUNCTION
 GRANT SELECT ON
   pipeline, batch, batch_step, step_run, step_run_input, step_run_file, step_run_drop,
   batch_source, claimed_file, root_counter, ledger_delta, step_run_bucket, replay_root,
-  failed_message, given_up, acceptance, accepted_root, publication, sink_replacement, replaced_folder, checkpoint,
-  alembic_version,
+  failed_message, given_up, acceptance, accepted_root, publication, sink_replacement,
+  replaced_folder, checkpoint, alembic_version,
   batch_status, root_status, step_progress, pending_root, replay_history, stage_drops, source_file,
   source_position, pending_publication, sink_publication, state_progress, failed_root_detail,
   quarantine, held_record, accepted_record, payload_missing

@@ -3,10 +3,10 @@
 CREATE VIEW batch_status AS
 SELECT b.batch_id, p.name AS pipeline, b.kind, b.original_batch_id, b.status,
        b.interval_start, b.interval_end, t.total,
-       CASE WHEN b.status::text IN ('settled', 'superseded')
+       CASE WHEN b.status IN ('settled', 'superseded')
             THEN t.total - f.failed - f.quarantined - f.superseded ELSE 0 END AS acked,
        f.recovered, f.failed, f.replaying, f.quarantined,
-       CASE WHEN b.status::text IN ('settled', 'superseded') THEN 0 ELSE t.total END AS pending,
+       CASE WHEN b.status IN ('settled', 'superseded') THEN 0 ELSE t.total END AS pending,
        b.opened_at, b.settled_at, b.dag_id, b.run_id, b.held_reason, f.superseded,
        b.replaces_batch_id, f.accepted
 FROM batch b
@@ -20,7 +20,7 @@ CROSS JOIN LATERAL (
          count(*) FILTER (WHERE m.status = 'replaying') AS replaying,
          count(*) FILTER (WHERE m.status = 'quarantined') AS quarantined,
          count(*) FILTER (WHERE m.status = 'recovered') AS recovered,
-         count(*) FILTER (WHERE m.status::text = 'superseded') AS superseded,
+         count(*) FILTER (WHERE m.status = 'superseded') AS superseded,
          count(a.root_id) FILTER (WHERE m.status = 'quarantined') AS accepted
   FROM (
     SELECT o.status, o.root_id FROM failed_message o
@@ -48,8 +48,7 @@ COMMENT ON COLUMN batch_status.recovered IS 'Of the acked: failed once, acked in
 COMMENT ON COLUMN batch_status.failed IS
   'Records failed and not recovered, those in an open replay included.';
 COMMENT ON COLUMN batch_status.replaying IS 'Of the failed: claimed by an open replay.';
-COMMENT ON COLUMN batch_status.quarantined IS
-  'Records given up after max_replays, kept with their reason.';
+COMMENT ON COLUMN batch_status.quarantined IS 'Records quarantined, with their reason.';
 COMMENT ON COLUMN batch_status.pending IS 'Records not decided yet.';
 COMMENT ON COLUMN batch_status.opened_at IS 'When it was opened.';
 COMMENT ON COLUMN batch_status.settled_at IS 'When it was decided.';
@@ -65,7 +64,7 @@ CREATE VIEW root_status AS
 SELECT s.first_root + n.number AS root_id,
        coalesce(m.message_id, rr.message_id, s.first_root + n.number) AS message_id,
        b.batch_id, p.name AS pipeline, s.source,
-       CASE WHEN b.status::text NOT IN ('settled', 'superseded') THEN 'pending'
+       CASE WHEN b.status NOT IN ('settled', 'superseded') THEN 'pending'
             WHEN f.root_id IS NULL AND (b.kind = 'replay' OR m.message_id IS NULL) THEN 'acked'
             ELSE m.status::text END AS status,
        f.stage, f.reason
@@ -182,7 +181,7 @@ COMMENT ON COLUMN stage_drops.records IS 'Rows of the stage''s input that were d
 
 CREATE VIEW source_file AS
 SELECT p.name AS pipeline, f.source, f.path, f.bytes, f.modified_at, f.batch_id,
-       b.status::text IN ('settled', 'superseded')
+       b.status IN ('settled', 'superseded')
        AND NOT EXISTS (
          SELECT FROM failed_message m WHERE m.original_batch_id = b.batch_id
            AND m.source = s.source AND m.status IN ('failed', 'replaying'))
@@ -191,7 +190,7 @@ SELECT p.name AS pipeline, f.source, f.path, f.bytes, f.modified_at, f.batch_id,
               SELECT coalesce(sum(r.roots), 0)
               FROM batch_source r JOIN batch rb ON rb.batch_id = r.batch_id
               WHERE r.rest_of_batch_id = s.batch_id AND r.source = s.source
-                AND rb.status::text IN ('settled', 'superseded'))
+                AND rb.status IN ('settled', 'superseded'))
             AND NOT EXISTS (
               SELECT FROM batch_source r JOIN failed_message m
                 ON m.original_batch_id = r.batch_id AND m.source = r.source
@@ -217,7 +216,7 @@ WITH state AS (
   SELECT s.pipeline_id, s.source, s.claimed, s.interval_start, s.interval_end, s.claimed_after,
          s.claimed_upto, split_part(s.claimed_upto, ':', 1) AS kind,
          substr(s.claimed_upto, strpos(s.claimed_upto, ':') + 1) AS upto,
-         b.status::text IN ('settled', 'superseded')
+         b.status IN ('settled', 'superseded')
          AND NOT EXISTS (
            SELECT FROM failed_message m WHERE m.original_batch_id = b.batch_id
              AND m.source = s.source AND m.status IN ('failed', 'replaying'))
@@ -226,7 +225,7 @@ WITH state AS (
                 SELECT coalesce(sum(r.roots), 0)
                 FROM batch_source r JOIN batch rb ON rb.batch_id = r.batch_id
                 WHERE r.rest_of_batch_id = s.batch_id AND r.source = s.source
-                  AND rb.status::text IN ('settled', 'superseded'))
+                  AND rb.status IN ('settled', 'superseded'))
               AND NOT EXISTS (
                 SELECT FROM batch_source r JOIN failed_message m
                   ON m.original_batch_id = r.batch_id AND m.source = r.source
@@ -295,22 +294,22 @@ JOIN batch b USING (batch_id)
 JOIN pipeline p USING (pipeline_id)
 JOIN step_run r USING (step_run_id);
 COMMENT ON VIEW sink_publication IS
-  'What sinks show, or are about to show, of settled batches that run exactly once.';
+  'What sinks have published, or are to publish, of settled batches that run exactly once.';
 COMMENT ON COLUMN sink_publication.batch_id IS 'Number of the batch.';
 COMMENT ON COLUMN sink_publication.pipeline IS 'Pipeline by name.';
 COMMENT ON COLUMN sink_publication.sink IS 'Sink by name.';
 COMMENT ON COLUMN sink_publication.state IS
   'decided: rows of failed records are yet to be left out; ready; published; replaced: by a later '
-  'batch, or never shown for its sake.';
+  'batch, published or not.';
 COMMENT ON COLUMN sink_publication.decided_at IS
-  'When it was decided that this batch is to be shown.';
-COMMENT ON COLUMN sink_publication.published_at IS 'When the sink had shown it; null: not yet.';
+  'When it was decided that this batch is to be published.';
+COMMENT ON COLUMN sink_publication.published_at IS 'When it was visible to readers; null: not yet.';
 COMMENT ON COLUMN sink_publication.replaced_at IS
   'When a batch that reprocesses the interval took its place; null: it has not.';
-COMMENT ON COLUMN sink_publication.rows IS 'Rows to be shown; null until that is known.';
+COMMENT ON COLUMN sink_publication.rows IS 'Rows to be published; null until that is known.';
 COMMENT ON COLUMN sink_publication.withheld_rows IS
-  'Rows staged and not shown: those of records that failed, or of their unit. Null where earlier '
-  'rows were brought again beside them.';
+  'Rows staged and not published: those of records that failed, or of their unit. Null where rows '
+  'of earlier batches are replaced beside them.';
 
 CREATE VIEW state_progress AS
 WITH queue AS (
@@ -420,7 +419,7 @@ JOIN batch b ON b.batch_id = m.original_batch_id
 JOIN pipeline p USING (pipeline_id)
 WHERE m.status = 'quarantined';
 COMMENT ON VIEW quarantine IS
-  'Records given up after max_replays, each with the reason of its last failure.';
+  'Quarantined records, each with the reason of its last failure.';
 COMMENT ON COLUMN quarantine.message_id IS 'The record: root id of its first attempt.';
 COMMENT ON COLUMN quarantine.pipeline IS 'Pipeline by name.';
 COMMENT ON COLUMN quarantine.source IS 'Source that it came from.';
@@ -430,7 +429,7 @@ COMMENT ON COLUMN quarantine.interval_end IS 'End of that batch''s interval, exc
 COMMENT ON COLUMN quarantine.stage IS 'Where its last attempt broke.';
 COMMENT ON COLUMN quarantine.reason IS 'Why.';
 COMMENT ON COLUMN quarantine.attempts IS 'Attempts that failed.';
-COMMENT ON COLUMN quarantine.quarantined_at IS 'When it was given up.';
+COMMENT ON COLUMN quarantine.quarantined_at IS 'When it was quarantined.';
 
 CREATE VIEW held_record AS
 SELECT m.message_id, p.name AS pipeline, m.source, m.original_batch_id, f.stage, f.reason,
