@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
+from jobs.trades import pipeline as trades
 from ledger.batch.settlement import settle_once
 from ledger.core import states
 from ledger.errors import ConfigurationError, LedgerError, UnavailableError
@@ -22,7 +23,7 @@ from ledger.store.queries import asking, batches
 from ledger.store.revisions import head
 from ledger.store.upgrade import downgrade, upgrade
 from scripts import databases
-from tests.support.ledgers import one, opened, pipeline, rows, whole_batch
+from tests.support.ledgers import one, opened, pipeline, replayed, rows, whole_batch
 from tests.support.schema import TABLES, schema
 
 
@@ -70,6 +71,34 @@ def test_the_owner_owns_the_schema(database):
         """,
     )
     assert [row.relname for row in others] == ["alembic_version"]
+
+
+def test_a_replay_is_of_its_originals_family(database):
+    """An original and its replays have one ``family_id``: the original's number."""
+    made = pipeline()
+    batch, _ = whole_batch(database, made, lose_sink=[0])
+    settle_once(database, batch.batch_id)
+    replayed(database, made, batch.batch_id)
+    families = rows(database, "SELECT kind, family_id FROM batch ORDER BY batch_id")
+    assert families == [("original", batch.batch_id), ("replay", batch.batch_id)]
+
+
+FLAGS = ("after", "stateful", "merges", "units", "notice", "incremental", "rereads")
+
+
+def test_a_batch_keeps_its_steps(database):
+    """The steps of a batch are those of its pipeline when it was opened, in order, with what applies of each."""
+    batch = opened(database, trades)
+    declared = trades.topology()
+    assert batch.topology == declared
+    steps = rows(database, "SELECT * FROM batch_step ORDER BY number")
+    assert [(step.number, step.name, step.kind, step.whole) for step in steps] == [
+        (number, each["name"], each["kind"], "unit" in each)
+        for number, each in enumerate(declared, 1)
+    ]
+    found = [{flag for flag in FLAGS if getattr(step, flag)} for step in steps]
+    assert found == [{flag for flag in FLAGS if each.get(flag)} for each in declared]
+    assert {"after", "stateful"} <= set().union(*found)
 
 
 def test_enums_are_those_of_the_code(database):

@@ -69,7 +69,9 @@ class Batch:
 
 _BATCH = """
 SELECT b.batch_id, p.name AS pipeline, b.pipeline_id, b.kind, b.original_batch_id, b.dag_id, b.run_id, b.status, b.opened_at,
-       b.interval_start, b.interval_end, b.params, b.selection, b.topology, b.held_reason,
+       b.interval_start, b.interval_end, b.params, b.selection, b.held_reason,
+       (SELECT jsonb_agg(s.declaration ORDER BY s.number) FROM batch_step s
+        WHERE s.batch_id = b.batch_id) AS topology,
        b.ackers, b.released, b.replaces_batch_id, b.guarantee, b.settle, b.settled_at, b.roots, b.failed_roots,
        p.on_quarantine, p.tolerate,
        p.message_timeout_seconds, p.max_batch_age_seconds, p.max_replays, p.max_failed_ratio, p.replay_limit,
@@ -154,14 +156,23 @@ def lock_batch(connection: Connection, batch_id: int, *, skip_locked: bool = Fal
 
 
 def insert_batch(connection: Connection, values: Mapping[str, Any]) -> int:
-    """A new open batch; its number."""
+    """A new open batch with its steps; its number."""
     statement = text("""
-        INSERT INTO batch (pipeline_id, kind, original_batch_id, dag_id, run_id, status, interval_start, interval_end, params, selection, ackers, topology, replaces_batch_id,
-                           guarantee, settle)
-        VALUES (:pipeline_id, :kind, :original_batch_id, :dag_id, :run_id, 'open', :interval_start, :interval_end,
-                cast(:params AS jsonb), cast(:selection AS jsonb), :ackers, cast(:topology AS jsonb), :replaces_batch_id,
-                :guarantee, :settle)
-        RETURNING batch_id
+        WITH made AS (
+          INSERT INTO batch (pipeline_id, kind, original_batch_id, dag_id, run_id, status,
+                             interval_start, interval_end, params, selection, ackers,
+                             replaces_batch_id, guarantee, settle)
+          VALUES (:pipeline_id, :kind, :original_batch_id, :dag_id, :run_id, 'open',
+                  :interval_start, :interval_end, cast(:params AS jsonb), cast(:selection AS jsonb),
+                  :ackers, :replaces_batch_id, :guarantee, :settle)
+          RETURNING batch_id
+        ), steps AS (
+          INSERT INTO batch_step (batch_id, number, declaration)
+          SELECT made.batch_id, step.number, step.declaration
+          FROM made, jsonb_array_elements(cast(:topology AS jsonb))
+            WITH ORDINALITY AS step (declaration, number)
+        )
+        SELECT batch_id FROM made
     """)
     as_json = {
         key: None if values[key] is None else json.dumps(values[key])
@@ -224,8 +235,7 @@ def unnotified(connection: Connection, before: datetime) -> Sequence[Row[Any]]:
     statement = text("""
         SELECT DISTINCT b.batch_id, b.dag_id
         FROM batch b JOIN batch_source s ON s.batch_id = b.batch_id AND s.notified_at IS NULL
-        JOIN LATERAL jsonb_array_elements(b.topology) AS step
-          ON step ->> 'name' = s.source AND step ->> 'notice' = 'true'
+        JOIN batch_step t ON t.batch_id = b.batch_id AND t.name = s.source AND t.notice
         WHERE b.status IN ('settled', 'superseded') AND b.settled_at < :before AND b.dag_id <> '' ORDER BY 1
     """)
     return connection.execute(statement, {"before": before}).all()
@@ -279,7 +289,7 @@ def supersede_family(connection: Connection, original_id: int, successor_id: int
     )
     statement = text(f"""
         UPDATE batch SET status = 'superseded'
-        WHERE coalesce(original_batch_id, batch_id) IN ({_PARTS}) AND status = 'settled'
+        WHERE family_id IN ({_PARTS}) AND status = 'settled'
     """)
     return connection.execute(statement, keys).rowcount
 
@@ -288,7 +298,7 @@ def undecided_parts(connection: Connection, batch_id: int) -> list[int]:
     """Undecided batches among the further parts of a batch's interval, their replays, and its own."""
     statement = text(f"""
         SELECT batch_id FROM batch
-        WHERE coalesce(original_batch_id, batch_id) IN ({_PARTS}) AND status IN ('open', 'held') ORDER BY 1
+        WHERE family_id IN ({_PARTS}) AND status IN ('open', 'held') ORDER BY 1
     """)
     return [row.batch_id for row in connection.execute(statement, {"id": batch_id})]
 

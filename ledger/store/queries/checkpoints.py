@@ -75,17 +75,14 @@ def unfinished_step(connection: Connection, batch_id: int) -> Row[Any] | None:
     kind, state (None: it never ran), failure, and alive (its lease has not lapsed). None if all are
     committed."""
     statement = text("""
-        SELECT step.value ->> 'name' AS stage, step.value ->> 'kind' AS kind,
-               last.state, last.failure, last.alive
-        FROM batch b
-        CROSS JOIN LATERAL jsonb_array_elements(b.topology)
-          WITH ORDINALITY AS step (value, number)
+        SELECT s.name AS stage, s.kind, last.state, last.failure, last.alive
+        FROM batch_step s
         LEFT JOIN LATERAL (
           SELECT r.state, r.failure, r.lease_until > clock_timestamp() AS alive FROM step_run r
-          WHERE r.batch_id = b.batch_id AND r.stage = step.value ->> 'name'
+          WHERE r.batch_id = s.batch_id AND r.stage = s.name
           ORDER BY r.state = 'committed' DESC, r.step_run_id DESC LIMIT 1) AS last ON true
-        WHERE b.batch_id = :id AND last.state IS DISTINCT FROM 'committed'
-        ORDER BY step.number LIMIT 1
+        WHERE s.batch_id = :id AND last.state IS DISTINCT FROM 'committed'
+        ORDER BY s.number LIMIT 1
     """)
     return connection.execute(statement, {"id": batch_id}).first()
 
@@ -172,9 +169,9 @@ def decide(connection: Connection, pipeline_id: int, batch_id: int, sink: str, r
         WHERE x.sink = :sink AND x.batch_id <> :id AND x.replaced_at IS NULL AND b.pipeline_id = :pipeline_id
         UNION
         SELECT :run, s.replaced_batch_id  -- whatever one that was not shown would have taken away
-        FROM publication x JOIN batch b USING (batch_id) JOIN sink_replacement s USING (step_run_id)
-        WHERE x.sink = :sink AND x.batch_id <> :id AND x.replaced_at IS NULL AND x.published_at IS NULL
-          AND b.pipeline_id = :pipeline_id
+        FROM pending_publication x
+        JOIN batch b USING (batch_id) JOIN sink_replacement s USING (step_run_id)
+        WHERE x.sink = :sink AND x.batch_id <> :id AND b.pipeline_id = :pipeline_id
         """),
         keys,
     )
@@ -191,8 +188,9 @@ def decide(connection: Connection, pipeline_id: int, batch_id: int, sink: str, r
 def unpublished(connection: Connection, pipeline: str, sinks: Sequence[str]) -> list[int]:
     """Batches whose state one of the sinks is to show and does not."""
     statement = text("""
-        SELECT DISTINCT x.batch_id FROM publication x JOIN batch b USING (batch_id) JOIN pipeline p USING (pipeline_id)
-        WHERE p.name = :pipeline AND x.sink = ANY(:sinks) AND x.published_at IS NULL AND x.replaced_at IS NULL ORDER BY 1
+        SELECT DISTINCT x.batch_id FROM pending_publication x
+        JOIN batch b USING (batch_id) JOIN pipeline p USING (pipeline_id)
+        WHERE p.name = :pipeline AND x.sink = ANY(:sinks) ORDER BY 1
     """)
     found = connection.execute(statement, {"pipeline": pipeline, "sinks": list(sinks)})
     return [row.batch_id for row in found]
@@ -206,22 +204,22 @@ def unacked(
     ``states``, or of the ``combines`` if the pipeline has them, is yet to come."""
     statement = text(f"""
         WITH undone AS MATERIALIZED (
-          SELECT coalesce(b.original_batch_id, b.batch_id) AS family FROM state_progress s JOIN batch b USING (batch_id)
+          SELECT b.family_id FROM state_progress s JOIN batch b USING (batch_id)
           WHERE s.pipeline = :pipeline AND s.stage = ANY(:states) AND s.state <> 'committed'
         ), told AS (
-          SELECT c.batch_id, c.step_run_id, coalesce(b.original_batch_id, b.batch_id) AS family
+          SELECT c.batch_id, c.step_run_id, b.family_id
           FROM checkpoint c JOIN batch b USING (batch_id) JOIN pipeline p ON p.pipeline_id = c.pipeline_id
           WHERE p.name = :pipeline AND c.stage = :stage AND c.acked_at IS NULL
         )
         SELECT t.batch_id,
-               NOT EXISTS (SELECT FROM undone u WHERE u.family = t.family)
+               NOT EXISTS (SELECT FROM undone u WHERE u.family_id = t.family_id)
                AND NOT EXISTS (SELECT FROM failed_message m
-                               WHERE m.original_batch_id = t.family AND m.status IN ('failed', 'replaying'))
-               AND NOT EXISTS (SELECT FROM publication x JOIN batch f USING (batch_id)
-                               WHERE t.family IN (f.batch_id, f.original_batch_id)
-                                 AND x.published_at IS NULL AND x.replaced_at IS NULL)
+                               WHERE m.original_batch_id = t.family_id
+                                 AND m.status IN ('failed', 'replaying'))
+               AND NOT EXISTS (SELECT FROM pending_publication x JOIN batch f USING (batch_id)
+                               WHERE f.family_id = t.family_id)
                AND NOT (:combines AND EXISTS (SELECT FROM batch b
-                               WHERE t.family IN (b.batch_id, b.original_batch_id) AND {COMBINE_DUE})) AS ready
+                               WHERE b.family_id = t.family_id AND {COMBINE_DUE})) AS ready
         FROM told t ORDER BY t.step_run_id
     """)
     keys = {"pipeline": pipeline, "stage": stage, "states": list(states), "combines": combines}
@@ -250,7 +248,7 @@ def outlived(connection: Connection, pipeline: str, stage: str) -> list[int]:
     statement = text(f"""
         SELECT step_run_id FROM checkpoint WHERE {_OF_STAGE} AND removed_at IS NULL AND step_run_id < (
           SELECT max(c.step_run_id) FROM checkpoint c WHERE {_OF_STAGE} AND NOT EXISTS (
-            SELECT FROM publication x WHERE x.batch_id = c.batch_id AND x.published_at IS NULL AND x.replaced_at IS NULL))
+            SELECT FROM pending_publication x WHERE x.batch_id = c.batch_id))
         ORDER BY 1
     """)
     found = connection.execute(statement, {"pipeline": pipeline, "stage": stage})
@@ -268,7 +266,7 @@ def committed_of(connection: Connection, batch_id: int, stages: Sequence[str]) -
     """Those of the stages whose state has taken in a batch, a further part of its interval, or a replay."""
     statement = text("""
         SELECT DISTINCT c.stage FROM checkpoint c JOIN batch b USING (batch_id)
-        WHERE c.stage = ANY(:stages) AND coalesce(b.original_batch_id, b.batch_id) IN (
+        WHERE c.stage = ANY(:stages) AND b.family_id IN (
           SELECT :id UNION SELECT batch_id FROM batch_source WHERE rest_of_batch_id = :id)
         ORDER BY 1
     """)
@@ -283,8 +281,7 @@ def committed_behind(
     original that it replays; None if nothing does."""
     statement = text("""
         SELECT c.stage, c.batch_id FROM checkpoint c JOIN batch b USING (batch_id)
-        WHERE c.pipeline_id = :pipeline_id AND c.stage = ANY(:stages)
-          AND coalesce(b.original_batch_id, b.batch_id) > :place
+        WHERE c.pipeline_id = :pipeline_id AND c.stage = ANY(:stages) AND b.family_id > :place
         ORDER BY c.step_run_id LIMIT 1
     """)
     keys = {"pipeline_id": pipeline_id, "stages": list(stages), "place": place}
@@ -302,8 +299,9 @@ def overdue(connection: Connection, before: datetime) -> Sequence[Row[Any]]:
                           AND c.committed_at >= :before)
           AND NOT EXISTS (SELECT FROM step_run r WHERE r.batch_id = b.batch_id AND r.stage = s.stage
                           AND r.state = 'running' AND r.lease_until > :before)
-          AND (SELECT l.topology FROM batch l WHERE l.pipeline_id = b.pipeline_id ORDER BY l.batch_id DESC LIMIT 1)
-              @> jsonb_build_array(jsonb_build_object('name', s.stage, 'kind', 'stateful'))
+          AND EXISTS (SELECT FROM batch_step t
+                      WHERE t.name = s.stage AND t.kind = 'stateful' AND t.batch_id = (
+                        SELECT max(l.batch_id) FROM batch l WHERE l.pipeline_id = b.pipeline_id))
         ORDER BY 1
     """)
     return connection.execute(statement, {"before": before}).all()

@@ -8,15 +8,16 @@ from sqlalchemy import Connection, Row, text
 
 # A settled batch b, the last of its family, that left nothing of it failed, has a combine or a sink of one to run.
 COMBINE_DUE = """
-b.status = 'settled' AND b.topology @> '[{"after": true}]'
-AND NOT EXISTS (SELECT FROM failed_message m WHERE m.original_batch_id = coalesce(b.original_batch_id, b.batch_id)
+b.status = 'settled'
+AND NOT EXISTS (SELECT FROM failed_message m WHERE m.original_batch_id = b.family_id
                 AND m.status IN ('failed', 'replaying'))
-AND NOT EXISTS (SELECT FROM batch l WHERE l.original_batch_id = coalesce(b.original_batch_id, b.batch_id)
-                AND l.status = 'settled' AND (l.settled_at, l.batch_id) > (b.settled_at, b.batch_id))
+AND NOT EXISTS (SELECT FROM batch l WHERE l.family_id = b.family_id AND l.status = 'settled'
+                AND (l.settled_at, l.batch_id) > (b.settled_at, b.batch_id))
 AND EXISTS (
-  SELECT FROM jsonb_array_elements(b.topology) AS step
-  WHERE step ->> 'after' = 'true' AND step -> 'stateful' IS NULL AND NOT EXISTS (
-    SELECT FROM step_run r WHERE r.batch_id = b.batch_id AND r.stage = step ->> 'name' AND r.state = 'committed'))
+  SELECT FROM batch_step s
+  WHERE s.batch_id = b.batch_id AND s.after AND NOT s.stateful AND NOT EXISTS (
+    SELECT FROM step_run r
+    WHERE r.batch_id = s.batch_id AND r.stage = s.name AND r.state = 'committed'))
 """
 
 
@@ -24,9 +25,8 @@ def is_last(connection: Connection, batch_id: int) -> bool:
     """Whether a batch is the one of its family that was settled last, and none of it is under way."""
     statement = text("""
         SELECT NOT EXISTS (
-          SELECT FROM batch b
-          JOIN batch f ON coalesce(b.original_batch_id, b.batch_id) IN (f.batch_id, f.original_batch_id)
-          WHERE b.batch_id = :id AND f.batch_id <> b.batch_id AND f.status = 'settled'
+          SELECT FROM batch b JOIN batch f USING (family_id)
+          WHERE b.batch_id = :id AND f.status = 'settled'
             AND (f.settled_at, f.batch_id) > (b.settled_at, b.batch_id))
     """)
     return bool(connection.execute(statement, {"id": batch_id}).scalar_one())
@@ -46,9 +46,10 @@ def committed_outputs(connection: Connection, original_id: int, stage: str) -> S
     statement = text("""
         SELECT b.batch_id, r.step_run_id FROM batch b
         LEFT JOIN step_run r ON r.batch_id = b.batch_id AND r.stage = :stage AND r.state = 'committed'
-        WHERE b.status = 'settled' AND :original IN (b.batch_id, b.original_batch_id)
+        WHERE b.status = 'settled' AND b.family_id = :original
           AND (r.step_run_id IS NOT NULL
-               OR NOT jsonb_path_exists(b.topology, '$[*] ? (@.name == $name)', jsonb_build_object('name', cast(:stage AS text))))
+               OR NOT EXISTS (
+                 SELECT FROM batch_step s WHERE s.batch_id = b.batch_id AND s.name = :stage))
         ORDER BY b.settled_at DESC, b.batch_id DESC
     """)
     return connection.execute(statement, {"original": original_id, "stage": stage}).all()
@@ -70,12 +71,13 @@ def decide_combined(
         text("""
         INSERT INTO sink_replacement (step_run_id, replaced_batch_id)
         SELECT :run, x.batch_id FROM publication x JOIN batch b USING (batch_id)
-        WHERE x.sink = :sink AND x.batch_id <> :id AND x.replaced_at IS NULL AND :original IN (b.batch_id, b.original_batch_id)
+        WHERE x.sink = :sink AND x.batch_id <> :id AND x.replaced_at IS NULL
+          AND b.family_id = :original
         UNION
         SELECT :run, s.replaced_batch_id  -- whatever one that was not shown would have taken away
-        FROM publication x JOIN batch b USING (batch_id) JOIN sink_replacement s USING (step_run_id)
-        WHERE x.sink = :sink AND x.batch_id <> :id AND x.replaced_at IS NULL AND x.published_at IS NULL
-          AND :original IN (b.batch_id, b.original_batch_id)
+        FROM pending_publication x
+        JOIN batch b USING (batch_id) JOIN sink_replacement s USING (step_run_id)
+        WHERE x.sink = :sink AND x.batch_id <> :id AND b.family_id = :original
         """),
         keys,
     )
@@ -83,7 +85,7 @@ def decide_combined(
         text("""
         UPDATE publication x SET replaced_at = now() FROM batch b
         WHERE b.batch_id = x.batch_id AND x.sink = :sink AND x.batch_id <> :id AND x.published_at IS NULL
-          AND x.replaced_at IS NULL AND :original IN (b.batch_id, b.original_batch_id)
+          AND x.replaced_at IS NULL AND b.family_id = :original
         """),
         keys,
     )

@@ -16,7 +16,7 @@ LEFT JOIN dedup_filter f USING (step_run_id)
 WHERE r.state = 'committed' AND b.status = 'settled' AND r.stage = :sink AND b.batch_id <> :batch_id
   AND NOT EXISTS (
     SELECT FROM batch n LEFT JOIN batch_source p ON p.rest_of_batch_id = n.replaces_batch_id
-    WHERE n.batch_id = :batch_id AND coalesce(b.original_batch_id, b.batch_id) IN (n.replaces_batch_id, p.batch_id))
+    WHERE n.batch_id = :batch_id AND b.family_id IN (n.replaces_batch_id, p.batch_id))
 """
 
 
@@ -25,9 +25,7 @@ def family_deliveries(
 ) -> Sequence[Row[Any]]:
     """Committed runs of the sink in the settled batches of a family, oldest first, with input run and
     filter. By run: a batch that was abandoned and opened again came later than its number says."""
-    statement = text(
-        _DELIVERY + "AND :original IN (b.batch_id, b.original_batch_id) ORDER BY r.step_run_id"
-    )
+    statement = text(_DELIVERY + "AND b.family_id = :original ORDER BY r.step_run_id")
     keys = {"sink": sink, "batch_id": batch_id, "original": original_id}
     return connection.execute(statement, keys).all()
 
@@ -53,11 +51,12 @@ def void_deliveries(connection: Connection, sink: str, batch: Batch) -> Sequence
     statement = text("""
         SELECT b.batch_id, b.status FROM batch b
         WHERE b.batch_id <> :id AND b.pipeline_id = :pipeline
-          AND ((:original IN (b.batch_id, b.original_batch_id) AND b.status IN ('settled', 'abandoned')
+          AND ((b.family_id = :original AND b.status IN ('settled', 'abandoned')
                 OR b.status = 'abandoned' AND b.interval_start = :start AND b.interval_end = :end)
                AND NOT EXISTS (SELECT FROM step_run r
                                WHERE r.batch_id = b.batch_id AND r.stage = :sink AND r.state = 'committed')
-               AND jsonb_path_exists(b.topology, '$[*] ? (@.name == $sink)', jsonb_build_object('sink', cast(:sink AS text))))
+               AND EXISTS (
+                 SELECT FROM batch_step s WHERE s.batch_id = b.batch_id AND s.name = :sink))
     """)
     keys = {
         "original": batch.original_id,
@@ -73,7 +72,7 @@ def void_deliveries(connection: Connection, sink: str, batch: Batch) -> Sequence
 def family_batches(connection: Connection, original_id: int) -> list[int]:
     """An original batch, the further parts of its interval, and all their replays."""
     statement = text("""
-        SELECT batch_id FROM batch WHERE coalesce(original_batch_id, batch_id) IN (
+        SELECT batch_id FROM batch WHERE family_id IN (
           SELECT :id UNION SELECT batch_id FROM batch_source WHERE rest_of_batch_id = :id) ORDER BY 1
     """)
     return [row.batch_id for row in connection.execute(statement, {"id": original_id})]
@@ -101,10 +100,8 @@ def note_own_folders(connection: Connection, batch_id: int) -> None:
         INSERT INTO replaced_folder (batch_id, sink, path)
         SELECT DISTINCT r.batch_id, r.stage, regexp_replace(f.path, '(/batch=' || r.batch_id || ')/.*', '\\1')
         FROM step_run r JOIN step_run_file f USING (step_run_id)
-        JOIN batch b ON b.batch_id = r.batch_id
-        WHERE r.batch_id = :id AND r.state = 'committed'
-          AND jsonb_path_exists(b.topology, '$[*] ? (@.name == $name && @.kind == "sink")',
-                                jsonb_build_object('name', r.stage))
+        JOIN batch_step s ON s.batch_id = r.batch_id AND s.name = r.stage
+        WHERE r.batch_id = :id AND r.state = 'committed' AND s.kind = 'sink'
         ON CONFLICT DO NOTHING
         """),
         {"id": batch_id},

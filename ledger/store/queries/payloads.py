@@ -45,7 +45,7 @@ def read_again(connection: Connection, original_batch_id: int) -> Sequence[Row[A
         JOIN failed_payload f ON f.message_id = m.message_id AND f.root_id < r.root_id
         JOIN batch_source s ON s.batch_id = r.batch_id AND r.root_id >= s.first_root
                            AND r.root_id < s.first_root + s.roots
-        WHERE b.original_batch_id = :id AND r.stage <> s.source
+        WHERE b.family_id = :id AND b.kind = 'replay' AND r.stage <> s.source
         GROUP BY b.batch_id, s.source, s.emit_run_id, s.first_root, s.rest_of_batch_id
         ORDER BY b.batch_id, s.source
     """)
@@ -132,8 +132,8 @@ _COLUMNS = """
     SELECT m.message_id, m.original_batch_id AS batch_id, p.name AS pipeline, m.source, r.stage,
            r.reason, m.status::text AS status, m.attempts, f.key, f.source_file, f.source_row,
            f.content, f.parsed,
-           jsonb_path_query_first(b.topology, '$[*] ? (@.name == $name)',
-                                  jsonb_build_object('name', m.source)) AS layout
+           (SELECT s.declaration FROM batch_step s
+            WHERE s.batch_id = b.batch_id AND s.name = m.source) AS layout
 """
 # The fields that a condition may name: those of the record, the key's above them.
 _FIELDS = """

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Row, text
 # the further parts of its interval, and whatever that one was opened to replace.
 _REPLACED = """
 WITH RECURSIVE chain AS (
-  SELECT o.replaces_batch_id AS batch_id FROM batch b JOIN batch o ON o.batch_id = coalesce(b.original_batch_id, b.batch_id)
+  SELECT o.replaces_batch_id AS batch_id FROM batch b JOIN batch o ON o.batch_id = b.family_id
   WHERE b.batch_id = :id AND o.replaces_batch_id IS NOT NULL
   UNION
   SELECT b.replaces_batch_id FROM batch b JOIN chain USING (batch_id) WHERE b.replaces_batch_id IS NOT NULL
@@ -19,13 +19,13 @@ WITH RECURSIVE chain AS (
   SELECT batch_id FROM chain
   UNION SELECT s.batch_id FROM batch_source s JOIN chain c ON s.rest_of_batch_id = c.batch_id
 )
-SELECT b.batch_id FROM batch b JOIN part p ON coalesce(b.original_batch_id, b.batch_id) = p.batch_id
+SELECT b.batch_id FROM batch b JOIN part p ON p.batch_id = b.family_id
 """
 
-
-_SINKS = """
-jsonb_path_exists(b.topology, '$[*] ? (@.name == $name && @.kind == "sink" && !exists(@.after))',
-                  jsonb_build_object('name', r.stage))
+# What the sinks of a batch staged that are published once it is settled.
+_STAGED = """
+FROM step_run r JOIN batch_step s ON s.batch_id = r.batch_id AND s.name = r.stage
+WHERE r.batch_id = :id AND r.state = 'committed' AND s.kind = 'sink' AND NOT s.after
 """
 
 
@@ -37,8 +37,7 @@ def decide(connection: Connection, batch_id: int, *, clean: bool) -> int:
     statement = text(f"""
         INSERT INTO publication (batch_id, sink, step_run_id, ready, rows)
         SELECT r.batch_id, r.stage, r.step_run_id, :clean, CASE WHEN :clean THEN r.output_rows END
-        FROM step_run r JOIN batch b USING (batch_id)
-        WHERE r.batch_id = :id AND r.state = 'committed' AND {_SINKS}
+        {_STAGED}
         ON CONFLICT DO NOTHING
     """)
     return connection.execute(statement, {"id": batch_id, "clean": clean}).rowcount
@@ -50,10 +49,7 @@ def decide_untouched(connection: Connection, batch_id: int) -> int:
     statement = text(f"""
         INSERT INTO publication (batch_id, sink, step_run_id, ready, rows)
         SELECT r.batch_id, r.stage, r.step_run_id, true, r.output_rows
-        FROM step_run r JOIN batch b USING (batch_id)
-        WHERE r.batch_id = :id AND r.state = 'committed' AND {_SINKS}
-          AND NOT jsonb_path_exists(b.topology, '$[*] ? (@.name == $name && @.units == true)',
-                                    jsonb_build_object('name', r.stage))
+        {_STAGED} AND NOT s.units
           AND r.step_run_id NOT IN (
             SELECT d.step_run_id FROM settling_run d JOIN settling s USING (root_id) WHERE d.acked_edges > 0)
     """)
@@ -64,7 +60,7 @@ def settled_family(connection: Connection, original_id: int) -> Sequence[Row[Any
     """Settled batches of a family that run exactly once: batch_id, whether nothing of them failed (clean)."""
     statement = text("""
         SELECT b.batch_id, b.failed_roots = 0 AS clean FROM batch b
-        WHERE :id IN (b.batch_id, b.original_batch_id) AND b.status = 'settled' AND b.guarantee = 'exactly_once'
+        WHERE b.family_id = :id AND b.status = 'settled' AND b.guarantee = 'exactly_once'
         ORDER BY 1
     """)
     return connection.execute(statement, {"id": original_id}).all()
@@ -91,20 +87,19 @@ def supersede(connection: Connection, batch_id: int) -> int:
 # A settled batch f in which records of units were given up, and nobody has asked yet for the units without them.
 _ASLEEP = """
 f.status = 'settled' AND f.guarantee = 'exactly_once' AND f.woken_at IS NULL AND f.failed_roots > 0
-AND jsonb_path_exists(f.topology, '$[*].unit')
+AND EXISTS (SELECT FROM batch_step s WHERE s.batch_id = f.batch_id AND s.whole)
 AND EXISTS (SELECT FROM failed_root r JOIN failed_message m USING (message_id)
             WHERE r.batch_id = f.batch_id AND m.status = 'quarantined' AND m.root_id = r.root_id)
 """
 
 _PENDING = """
 SELECT x.batch_id, x.sink, x.step_run_id, x.ready, x.folder, x.files, x.rows, i.input_run_id,
-       coalesce(b.original_batch_id, b.batch_id) AS original_id, b.interval_start, b.interval_end,
+       b.family_id AS original_id, b.interval_start, b.interval_end,
        p.name AS pipeline
-FROM publication x
+FROM pending_publication x
 JOIN batch b USING (batch_id)
 JOIN pipeline p USING (pipeline_id)
 JOIN step_run_input i USING (step_run_id)
-WHERE x.published_at IS NULL AND x.replaced_at IS NULL
 """
 
 
@@ -112,8 +107,7 @@ def pending(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
     """What is decided and not shown of a batch's family: batch_id, sink, step_run_id, ready, folder, files,
     rows, input_run_id, original_id, interval_start, interval_end, pipeline; oldest batch first."""
     statement = text(f"""
-        {_PENDING} AND coalesce(b.original_batch_id, b.batch_id) =
-          (SELECT coalesce(original_batch_id, batch_id) FROM batch WHERE batch_id = :id)
+        {_PENDING} WHERE b.family_id = (SELECT family_id FROM batch WHERE batch_id = :id)
         ORDER BY x.batch_id, x.sink
     """)
     return connection.execute(statement, {"id": batch_id}).all()
@@ -123,7 +117,7 @@ def lock_pending(connection: Connection, batch_id: int, sink: str) -> Row[Any] |
     """The pending publication, locked for the transaction; None if it is shown, replaced, or somebody else
     is at it."""
     statement = text(
-        f"{_PENDING} AND x.batch_id = :id AND x.sink = :sink FOR UPDATE OF x SKIP LOCKED"
+        f"{_PENDING} WHERE x.batch_id = :id AND x.sink = :sink FOR UPDATE OF x SKIP LOCKED"
     )
     return connection.execute(statement, {"id": batch_id, "sink": sink}).first()
 
@@ -139,8 +133,9 @@ def set_ready(
 ) -> bool:
     """The files that hold just what is to be shown; False if others were named already."""
     statement = text("""
-        UPDATE publication SET ready = true, folder = :folder, files = cast(:files AS jsonb), rows = :rows
-        WHERE batch_id = :id AND sink = :sink AND NOT ready AND replaced_at IS NULL
+        UPDATE pending_publication
+        SET ready = true, folder = :folder, files = cast(:files AS jsonb), rows = :rows
+        WHERE batch_id = :id AND sink = :sink AND NOT ready
     """)
     rows = sum(file["rows"] for file in files)
     keys = {
@@ -162,9 +157,8 @@ def set_staged_anew(
     """Other files, in place of lost ones, of a pending publication; False if it has others by
     now."""
     statement = text("""
-        UPDATE publication SET folder = :folder, files = cast(:files AS jsonb)
+        UPDATE pending_publication SET folder = :folder, files = cast(:files AS jsonb)
         WHERE batch_id = :id AND sink = :sink AND ready
-          AND published_at IS NULL AND replaced_at IS NULL
           AND folder IS NOT DISTINCT FROM cast(:before AS text)
     """)
     keys = {"id": row.batch_id, "sink": row.sink, "folder": folder, "before": row.folder}
@@ -223,10 +217,7 @@ def set_replaced(connection: Connection, batch_ids: Sequence[int], sink: str) ->
 
 def unpublished(connection: Connection, batch_id: int) -> int:
     """Sinks that are yet to show what is decided of a batch."""
-    statement = text("""
-        SELECT count(*) FROM publication
-        WHERE batch_id = :id AND published_at IS NULL AND replaced_at IS NULL
-    """)
+    statement = text("SELECT count(*) FROM pending_publication WHERE batch_id = :id")
     return int(connection.execute(statement, {"id": batch_id}).scalar_one())
 
 
@@ -234,9 +225,9 @@ def waiting(connection: Connection, pipeline: str, batch_id: int | None) -> list
     """Batches of a pipeline, or the one, of which something is decided and not published, or units
     are to be asked for again."""
     statement = text(f"""
-        SELECT DISTINCT x.batch_id FROM publication x JOIN batch b USING (batch_id) JOIN pipeline p USING (pipeline_id)
-        WHERE x.published_at IS NULL AND x.replaced_at IS NULL AND p.name = :pipeline
-          AND (cast(:id AS bigint) IS NULL OR x.batch_id = :id)
+        SELECT x.batch_id FROM pending_publication x
+        JOIN batch b USING (batch_id) JOIN pipeline p USING (pipeline_id)
+        WHERE p.name = :pipeline AND (cast(:id AS bigint) IS NULL OR x.batch_id = :id)
         UNION
         SELECT f.batch_id FROM batch f JOIN pipeline p USING (pipeline_id)
         WHERE p.name = :pipeline AND (cast(:id AS bigint) IS NULL OR f.batch_id = :id) AND {_ASLEEP}
@@ -255,7 +246,7 @@ def unpublished_of(connection: Connection, holder: int, batch_id: int, sink: str
           LEFT JOIN publication x ON x.batch_id = h.batch_id AND x.sink = r.stage
           WHERE h.batch_id = :holder AND h.status = 'settled' AND h.guarantee = 'exactly_once'
             AND x.published_at IS NULL AND x.replaced_at IS NULL
-            AND :holder <> (SELECT coalesce(original_batch_id, batch_id) FROM batch WHERE batch_id = :id))
+            AND :holder <> (SELECT family_id FROM batch WHERE batch_id = :id))
     """)
     keys = {"holder": holder, "id": batch_id, "sink": sink}
     return bool(connection.execute(statement, keys).scalar_one())
@@ -265,8 +256,7 @@ def units_to_rebuild(connection: Connection, batch_id: int) -> list[int]:
     """Settled batches of a batch's family in which records of units were given up, and nobody has asked yet for the
     units without them."""
     statement = text(f"""
-        SELECT f.batch_id FROM batch b
-        JOIN batch f ON coalesce(b.original_batch_id, b.batch_id) IN (f.batch_id, f.original_batch_id)
+        SELECT f.batch_id FROM batch b JOIN batch f USING (family_id)
         WHERE b.batch_id = :id AND {_ASLEEP}
         ORDER BY 1
     """)
@@ -302,8 +292,8 @@ def overdue(connection: Connection, before: datetime) -> Sequence[Row[Any]]:
     """Batches of a DAG of which something was decided before a moment and is not shown, or settled before it and has
     units that nobody has asked for again: batch_id, dag_id."""
     statement = text(f"""
-        SELECT DISTINCT b.batch_id, b.dag_id FROM publication x JOIN batch b USING (batch_id)
-        WHERE x.published_at IS NULL AND x.replaced_at IS NULL AND x.decided_at < :before AND b.dag_id <> ''
+        SELECT b.batch_id, b.dag_id FROM pending_publication x JOIN batch b USING (batch_id)
+        WHERE x.decided_at < :before AND b.dag_id <> ''
         UNION
         SELECT f.batch_id, f.dag_id FROM batch f WHERE {_ASLEEP} AND f.settled_at < :before AND f.dag_id <> ''
         ORDER BY 1

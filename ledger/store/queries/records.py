@@ -16,13 +16,14 @@ def failed_record(connection: Connection, number: int) -> Row[Any] | None:
         SELECT m.message_id, m.root_id, m.status::text AS status, m.attempts,
                m.not_before = 'infinity' AS held, m.replay_batch_id, p.name AS pipeline, p.target,
                b.batch_id, b.status::text AS batch_status, b.interval_start, b.interval_end,
-               b.params, b.dag_id, m.source, r.batch_id AS failed_in, t.topology,
+               b.params, b.dag_id, m.source, r.batch_id AS failed_in, (
+                 SELECT jsonb_agg(s.declaration ORDER BY s.number) FROM batch_step s
+                 WHERE s.batch_id = r.batch_id) AS topology,
                r.stage, r.reason, r.detail, r.own_failure,
                EXISTS (SELECT FROM accepted_root a WHERE a.root_id = m.root_id) AS accepted,
                f.key, f.root_id AS content_root, f.content, f.parsed, f.source_file, f.source_row
         FROM failed_message m
         JOIN failed_root r ON r.root_id = m.root_id
-        JOIN batch t ON t.batch_id = r.batch_id
         JOIN batch b ON b.batch_id = m.original_batch_id
         JOIN pipeline p ON p.pipeline_id = b.pipeline_id
         LEFT JOIN failed_payload f ON f.message_id = m.message_id

@@ -133,7 +133,7 @@ def settled_emits(connection: Connection, original_batch_id: int) -> Sequence[Ro
     statement = text("""
         SELECT b.batch_id, s.source, s.emit_run_id, s.first_root, s.roots
         FROM batch b JOIN batch_source s USING (batch_id)
-        WHERE :id IN (b.batch_id, b.original_batch_id) AND b.status = 'settled' AND s.roots > 0 ORDER BY s.emit_run_id
+        WHERE b.family_id = :id AND b.status = 'settled' AND s.roots > 0 ORDER BY s.emit_run_id
     """)
     return connection.execute(statement, {"id": original_batch_id}).all()
 
@@ -155,7 +155,9 @@ def open_replays(
     """Undecided replays of an original batch, without the batch ``but``."""
     statement = text("""
         SELECT batch_id FROM batch
-        WHERE original_batch_id = :id AND status IN ('open', 'held') AND batch_id IS DISTINCT FROM :but ORDER BY 1
+        WHERE family_id = :id AND kind = 'replay' AND status IN ('open', 'held')
+          AND batch_id IS DISTINCT FROM :but
+        ORDER BY 1
     """)
     found = connection.execute(statement, {"id": original_batch_id, "but": excluding_batch_id})
     return [row.batch_id for row in found]
@@ -226,8 +228,11 @@ def automatic_replays(connection: Connection, now: datetime) -> Sequence[Row[Any
         WHERE m.status = 'failed' AND p.auto_replay
           AND (m.not_before IS NULL OR m.not_before <= cast(:now AS timestamptz))
           AND NOT EXISTS (SELECT FROM batch n WHERE n.replaces_batch_id = b.batch_id AND n.status IN ('open', 'held'))
-          AND NOT (jsonb_path_exists(b.topology, '$[*].merges') AND EXISTS (
-            SELECT FROM batch r WHERE r.original_batch_id = b.batch_id AND r.status IN ('open', 'held')))
+          AND NOT (EXISTS (
+            SELECT FROM batch_step s WHERE s.batch_id = b.batch_id AND s.merges
+          ) AND EXISTS (
+            SELECT FROM batch r
+            WHERE r.family_id = b.batch_id AND r.kind = 'replay' AND r.status IN ('open', 'held')))
         GROUP BY 1, 2 ORDER BY 1
     """)
     return connection.execute(statement, {"now": now}).all()

@@ -58,15 +58,17 @@ def failed_cases(connection: Connection, chosen: Mapping[str, Any]) -> Sequence[
     statement = text("""
         SELECT p.target, b.batch_id, b.interval_start, b.interval_end, b.params, b.dag_id, r.stage,
                r.stage = m.source AS at_source, coalesce(m.not_before = 'infinity', false) AS held,
-               bool_and(s.step @> '{"rereads": true}' AND NOT b.topology @> '[{"merges": true}]' AND CASE
+               bool_and(s.rereads AND NOT any_step.merges AND CASE
                  WHEN f.message_id IS NULL THEN true WHEN f.key IS NULL THEN false
                  ELSE NOT jsonb_path_exists(f.key, '$.* ? (@ == null)') END) AS rereads,
-               bool_and(NOT b.topology @> '[{"incremental": true}]') AS reprocesses, count(*) AS records
+               bool_and(NOT any_step.incremental) AS reprocesses, count(*) AS records
         FROM failed_message m
         JOIN failed_root r ON r.root_id = m.root_id
         JOIN batch b ON b.batch_id = m.original_batch_id AND b.status <> 'superseded'
         JOIN pipeline p ON p.pipeline_id = b.pipeline_id
-        JOIN LATERAL jsonb_array_elements(b.topology) AS s (step) ON s.step ->> 'name' = m.source
+        JOIN batch_step s ON s.batch_id = b.batch_id AND s.name = m.source
+        JOIN (SELECT batch_id, bool_or(merges) AS merges, bool_or(incremental) AS incremental
+              FROM batch_step GROUP BY batch_id) AS any_step ON any_step.batch_id = b.batch_id
         LEFT JOIN failed_payload f ON f.message_id = m.message_id
         WHERE m.status = 'failed'
           AND (cast(:pipeline AS text) IS NULL OR p.name = :pipeline)
@@ -91,8 +93,7 @@ def failed_records(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
 def family(connection: Connection, batch_id: int) -> list[int]:
     """The original that a batch belongs to, and all replays of it."""
     statement = text("""
-        SELECT f.batch_id FROM batch b
-        JOIN batch f ON coalesce(b.original_batch_id, b.batch_id) IN (f.batch_id, f.original_batch_id)
+        SELECT f.batch_id FROM batch b JOIN batch f USING (family_id)
         WHERE b.batch_id = :id ORDER BY f.batch_id
     """)
     return [row.batch_id for row in connection.execute(statement, {"id": batch_id})]

@@ -70,8 +70,7 @@ def unacked(connection: Connection, pipeline: str, source: str) -> list[int]:
     statement = text("""
         WITH read AS (
           SELECT c.batch_id, c.step_run_id, c.acked_at, b.status IN ('settled', 'superseded')
-            AND NOT EXISTS (SELECT FROM publication x
-                            WHERE x.batch_id = c.batch_id AND x.published_at IS NULL AND x.replaced_at IS NULL)
+            AND NOT EXISTS (SELECT FROM pending_publication x WHERE x.batch_id = c.batch_id)
             AND NOT (b.settle = 'hold' AND EXISTS (
                             SELECT FROM failed_message m
                             WHERE m.original_batch_id = c.batch_id AND m.status IN ('failed', 'replaying'))) AS done

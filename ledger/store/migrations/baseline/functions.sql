@@ -34,10 +34,8 @@ LANGUAGE sql SECURITY DEFINER SET search_path = public, pg_temp AS $$
   DELETE FROM root_fail f USING batch b
   WHERE f.batch_id = batch AND b.batch_id = f.batch_id AND b.status NOT IN ('open', 'held')
     AND NOT (b.guarantee = 'at_least_once' AND EXISTS (
-      SELECT FROM step_run r
-      WHERE r.step_run_id = f.step_run_id AND r.state = 'committed'
-        AND jsonb_path_exists(b.topology, '$[*] ? (@.name == $name && @.kind == "sink")',
-                              jsonb_build_object('name', r.stage))))
+      SELECT FROM step_run r JOIN batch_step s ON s.batch_id = r.batch_id AND s.name = r.stage
+      WHERE r.step_run_id = f.step_run_id AND r.state = 'committed' AND s.kind = 'sink'))
 $$;
 COMMENT ON FUNCTION forget_fails(bigint) IS
   'Removes the explicit fails of a decided batch: failed_root has them. Of no other batch. At '
@@ -89,7 +87,7 @@ CREATE FUNCTION refuse_another_emit() RETURNS trigger
 LANGUAGE plpgsql SET search_path = public, pg_temp AS $$
 BEGIN
   IF EXISTS (SELECT FROM batch b WHERE b.batch_id = OLD.batch_id
-             AND b.status::text IN ('settled', 'superseded')) THEN
+             AND b.status IN ('settled', 'superseded')) THEN
     RAISE EXCEPTION '% is history: % may not change it', TG_TABLE_NAME, current_user
       USING ERRCODE = 'insufficient_privilege';
   END IF;
@@ -103,7 +101,7 @@ RETURNS TABLE (root_id bigint, message_id bigint, batch_id bigint, pipeline text
                status text, stage text, reason text)
 LANGUAGE sql STABLE AS $$
   SELECT root, coalesce(m.message_id, rr.message_id, root), b.batch_id, p.name, s.source,
-         CASE WHEN b.status::text NOT IN ('settled', 'superseded') THEN 'pending'
+         CASE WHEN b.status NOT IN ('settled', 'superseded') THEN 'pending'
               WHEN f.root_id IS NULL AND (b.kind = 'replay' OR m.message_id IS NULL) THEN 'acked'
               ELSE m.status::text END,
          f.stage, f.reason
@@ -123,8 +121,8 @@ COMMENT ON FUNCTION root_state(bigint) IS
 -- that ended its record, a delivery its files and moments. The writer is everybody who is not the
 -- owner: a login that is a member of ledger_writer need not set its role.
 CREATE TRIGGER batch_history BEFORE UPDATE ON batch FOR EACH ROW WHEN (
-  OLD.status::text IN ('settled', 'superseded')
-  AND (NEW.status::text NOT IN (OLD.status::text, 'superseded')
+  OLD.status IN ('settled', 'superseded')
+  AND (NEW.status NOT IN (OLD.status, 'superseded')
        OR (NEW.opened_at, NEW.settled_at, NEW.roots, NEW.failed_roots, NEW.held_reason,
            NEW.released)
           IS DISTINCT FROM
@@ -134,9 +132,9 @@ CREATE TRIGGER batch_history BEFORE UPDATE ON batch FOR EACH ROW WHEN (
 ) EXECUTE FUNCTION refuse_rewriting();
 
 CREATE TRIGGER step_run_history BEFORE UPDATE ON step_run FOR EACH ROW WHEN (
-  OLD.state::text <> 'running'
+  OLD.state <> 'running'
   AND (NEW.state <> OLD.state
-       AND (OLD.state::text, NEW.state::text) <> ('committed', 'superseded')
+       AND (OLD.state, NEW.state) <> ('committed', 'superseded')
        OR (NEW.lease_until, NEW.closed_at, NEW.failure, NEW.input_rows, NEW.output_rows,
            NEW.failed_rows, NEW.duplicate_rows, NEW.delta_rows, NEW.delta_xor, NEW.emitted_edges,
            NEW.acked_edges)
@@ -163,17 +161,17 @@ CREATE TRIGGER checkpoint_history BEFORE UPDATE ON checkpoint FOR EACH ROW WHEN 
 -- After a row is changed: before, each row would be locked by itself, and these change by the
 -- million.
 CREATE TRIGGER failed_message_history AFTER UPDATE ON failed_message FOR EACH ROW WHEN (
-  (NEW.status <> OLD.status AND (OLD.status::text, NEW.status::text) NOT IN (
+  (NEW.status <> OLD.status AND (OLD.status, NEW.status) NOT IN (
      ('failed', 'replaying'), ('failed', 'quarantined'), ('failed', 'superseded'),
      ('quarantined', 'replaying'),
      ('replaying', 'failed'), ('replaying', 'quarantined'), ('replaying', 'recovered'),
      ('recovered', 'failed'), ('recovered', 'quarantined'))
    OR (NEW.attempts <> OLD.attempts OR NEW.root_id <> OLD.root_id)
       AND NOT (NEW.attempts = OLD.attempts + 1
-               AND OLD.status::text IN ('replaying', 'recovered')
-               AND NEW.status::text IN ('failed', 'quarantined'))
-   OR NEW.replay_batch_id IS NULL AND NEW.status::text = 'replaying'
-   OR NEW.status <> OLD.status AND NEW.status::text = 'recovered'
+               AND OLD.status IN ('replaying', 'recovered')
+               AND NEW.status IN ('failed', 'quarantined'))
+   OR NEW.replay_batch_id IS NULL AND NEW.status = 'replaying'
+   OR NEW.status <> OLD.status AND NEW.status = 'recovered'
       AND NEW.replay_batch_id IS DISTINCT FROM OLD.replay_batch_id)
   AND NOT pg_has_role(current_user, 'ledger_owner', 'USAGE')
 ) EXECUTE FUNCTION refuse_rewriting();

@@ -58,6 +58,7 @@ CREATE TABLE batch (
   pipeline_id bigint NOT NULL REFERENCES pipeline,
   kind batch_kind NOT NULL,
   original_batch_id bigint REFERENCES batch,
+  family_id bigint NOT NULL GENERATED ALWAYS AS (coalesce(original_batch_id, batch_id)) STORED,
   dag_id text NOT NULL,
   run_id text NOT NULL,
   status batch_state NOT NULL,
@@ -66,7 +67,6 @@ CREATE TABLE batch (
   params jsonb NOT NULL,
   selection jsonb,
   ackers integer NOT NULL,
-  topology jsonb NOT NULL,
   opened_at timestamptz NOT NULL DEFAULT now(),
   settled_at timestamptz,
   held_reason text,
@@ -79,9 +79,8 @@ CREATE TABLE batch (
   woken_at timestamptz,
   UNIQUE (pipeline_id, dag_id, run_id)
 );
-CREATE INDEX batch_original_batch_id_idx ON batch (original_batch_id);
+CREATE INDEX batch_family_id_idx ON batch (family_id);
 CREATE INDEX batch_status_idx ON batch (status) WHERE status = 'open';
-CREATE INDEX batch_combining_idx ON batch (settled_at) WHERE topology @> '[{"after": true}]';
 CREATE INDEX batch_replaces_batch_id_idx ON batch (replaces_batch_id)
   WHERE replaces_batch_id IS NOT NULL;
 COMMENT ON TABLE batch IS
@@ -91,6 +90,8 @@ COMMENT ON COLUMN batch.pipeline_id IS 'Pipeline that it is a run of.';
 COMMENT ON COLUMN batch.kind IS 'Original, or replay of one original.';
 COMMENT ON COLUMN batch.original_batch_id IS
   'The original that a replay belongs to; null for an original.';
+COMMENT ON COLUMN batch.family_id IS
+  'The original of its family: itself, or the one that it replays.';
 COMMENT ON COLUMN batch.dag_id IS 'Airflow''s DAG; empty for a run without Airflow.';
 COMMENT ON COLUMN batch.run_id IS 'Airflow''s run id, or the one given on the command line.';
 COMMENT ON COLUMN batch.status IS 'open, settled, abandoned or held.';
@@ -100,7 +101,6 @@ COMMENT ON COLUMN batch.params IS 'Parameters of the run, for the path templates
 COMMENT ON COLUMN batch.selection IS
   'What a replay selects of its original''s failed messages; null for an original.';
 COMMENT ON COLUMN batch.ackers IS 'Parallel ledger writers; 0: tracking is off.';
-COMMENT ON COLUMN batch.topology IS 'Steps in order: name, kind, reads.';
 COMMENT ON COLUMN batch.opened_at IS 'When it was opened, the last time.';
 COMMENT ON COLUMN batch.settled_at IS 'When its roots were decided.';
 COMMENT ON COLUMN batch.held_reason IS 'Why a check stopped its settlement, while it is held.';
@@ -110,12 +110,50 @@ COMMENT ON COLUMN batch.released IS 'Whether a person let it settle above max_fa
 COMMENT ON COLUMN batch.replaces_batch_id IS
   'The original over the same interval that it was opened to replace.';
 COMMENT ON COLUMN batch.guarantee IS
-  'exactly_once: sinks show what is acked, after settlement; at_least_once: all, at once.';
+  'exactly_once: sinks publish what is acked, after settlement; at_least_once: all, at once.';
 COMMENT ON COLUMN batch.settle IS
-  'publish_acked: what is acked is shown once the batch is settled; hold: once no message of it, '
-  'or of its replays, is failed any more.';
+  'publish_acked: what is acked is published once the batch is settled; hold: once no message of '
+  'it, or of its replays, is failed any more.';
 COMMENT ON COLUMN batch.woken_at IS
-  'When units of it whose records were given up were asked for again; null: not yet.';
+  'When units of it were requested again without their quarantined records; null: not yet.';
+
+CREATE TABLE batch_step (
+  batch_id bigint REFERENCES batch,
+  number bigint NOT NULL,
+  declaration jsonb NOT NULL,
+  name text GENERATED ALWAYS AS (declaration ->> 'name') STORED,
+  kind text NOT NULL GENERATED ALWAYS AS (declaration ->> 'kind') STORED,
+  whole boolean NOT NULL GENERATED ALWAYS AS (declaration ? 'unit') STORED,
+  after boolean NOT NULL GENERATED ALWAYS AS (declaration @> '{"after": true}') STORED,
+  stateful boolean NOT NULL GENERATED ALWAYS AS (declaration @> '{"stateful": true}') STORED,
+  merges boolean NOT NULL GENERATED ALWAYS AS (declaration @> '{"merges": true}') STORED,
+  units boolean NOT NULL GENERATED ALWAYS AS (declaration @> '{"units": true}') STORED,
+  notice boolean NOT NULL GENERATED ALWAYS AS (declaration @> '{"notice": true}') STORED,
+  incremental boolean NOT NULL GENERATED ALWAYS AS (declaration @> '{"incremental": true}') STORED,
+  rereads boolean NOT NULL GENERATED ALWAYS AS (declaration @> '{"rereads": true}') STORED,
+  PRIMARY KEY (batch_id, name)
+);
+CREATE INDEX batch_step_after_idx ON batch_step (batch_id) WHERE after;
+COMMENT ON TABLE batch_step IS
+  'The steps of each batch, as its pipeline declared them when it was opened.';
+COMMENT ON COLUMN batch_step.batch_id IS 'Batch that has the step.';
+COMMENT ON COLUMN batch_step.number IS 'Its place among the steps, from 1.';
+COMMENT ON COLUMN batch_step.declaration IS
+  'What the ledger keeps of it: name, kind, reads, and what applies of the options below.';
+COMMENT ON COLUMN batch_step.name IS 'Source, stage or sink by name.';
+COMMENT ON COLUMN batch_step.kind IS 'source, stage, sink, combine or stateful.';
+COMMENT ON COLUMN batch_step.whole IS 'Whether it is a whole stage, which has a unit of replay.';
+COMMENT ON COLUMN batch_step.after IS 'Whether it runs after the settlement.';
+COMMENT ON COLUMN batch_step.stateful IS
+  'Whether it is a state over batches or reads one: it runs in the order of the batches.';
+COMMENT ON COLUMN batch_step.merges IS 'Whether its rows may be anchored to several records.';
+COMMENT ON COLUMN batch_step.units IS 'Whether it is a sink whose rows are withheld by unit.';
+COMMENT ON COLUMN batch_step.notice IS
+  'Whether it is a source that is told what became of its messages.';
+COMMENT ON COLUMN batch_step.incremental IS
+  'Whether it is a source whose new records each batch claims.';
+COMMENT ON COLUMN batch_step.rereads IS
+  'Whether it is a source whose records can be read again by their key.';
 
 
 -- Step runs: what each read, wrote and dropped.
@@ -153,7 +191,7 @@ COMMENT ON COLUMN step_run.state IS 'running, committed, failed, fenced or super
 COMMENT ON COLUMN step_run.attempt_id IS 'The attempt: a task instance''s id, or a command''s.';
 COMMENT ON COLUMN step_run.attempt_number IS
   'Drawn when a command or a task began: the greatest is the newest.';
-COMMENT ON COLUMN step_run.try_number IS 'Airflow''s try number, shown only; null of a command.';
+COMMENT ON COLUMN step_run.try_number IS 'Airflow''s try number, for people; null of a command.';
 COMMENT ON COLUMN step_run.opened_at IS 'When it began.';
 COMMENT ON COLUMN step_run.lease_until IS
   'A living driver renews this; past it the run counts as dead.';
@@ -491,7 +529,7 @@ CREATE TABLE acceptance (
   reason text
 );
 COMMENT ON TABLE acceptance IS
-  'Each time that a person accepted quarantined records of a batch, or gave up failed ones.';
+  'Each time that a person accepted quarantined records of a batch, or quarantined failed ones.';
 COMMENT ON COLUMN acceptance.acceptance_id IS 'Number of the acceptance.';
 COMMENT ON COLUMN acceptance.batch_id IS
   'Original whose quarantined records, those of its replays included, it names.';
@@ -528,22 +566,22 @@ CREATE TABLE publication (
 CREATE INDEX publication_pending_idx ON publication (batch_id)
   WHERE published_at IS NULL AND replaced_at IS NULL;
 COMMENT ON TABLE publication IS
-  'What each sink is to show of a settled batch, and whether it does.';
-COMMENT ON COLUMN publication.batch_id IS 'Batch whose rows are to be shown.';
+  'What each sink is to publish of a settled batch, and whether it has.';
+COMMENT ON COLUMN publication.batch_id IS 'Batch whose rows are to be published.';
 COMMENT ON COLUMN publication.sink IS 'Sink by name.';
 COMMENT ON COLUMN publication.step_run_id IS 'The sink''s run that staged them.';
 COMMENT ON COLUMN publication.decided_at IS
   'When it was decided, in the transaction of a settlement.';
 COMMENT ON COLUMN publication.ready IS
-  'Whether the files hold just what is to be shown: nothing failed, or it is left out.';
+  'Whether the files hold just what is to be published: nothing failed, or it is left out.';
 COMMENT ON COLUMN publication.folder IS
   'Folder of the files without what is withheld; null: as they were staged.';
 COMMENT ON COLUMN publication.files IS
   'Those files: path, bytes, rows, first_position; null: as they were staged.';
-COMMENT ON COLUMN publication.rows IS 'Rows to be shown; null until it is ready.';
-COMMENT ON COLUMN publication.published_at IS 'When the sink had shown them; null: not yet.';
+COMMENT ON COLUMN publication.rows IS 'Rows to be published; null until it is ready.';
+COMMENT ON COLUMN publication.published_at IS 'When they were visible to readers; null: not yet.';
 COMMENT ON COLUMN publication.replaced_at IS
-  'When a batch that reprocesses the interval took their place; null: it has not.';
+  'When rows of a later batch replaced them, or were decided instead; null: they have not.';
 
 CREATE TABLE sink_replacement (
   step_run_id bigint REFERENCES step_run,
@@ -551,10 +589,10 @@ CREATE TABLE sink_replacement (
   PRIMARY KEY (step_run_id, replaced_batch_id)
 );
 COMMENT ON TABLE sink_replacement IS
-  'Whose rows a sink''s run brings again: a replay of units that had been shown already.';
+  'Whose rows a sink''s run replaces: a replay of units that were published already.';
 COMMENT ON COLUMN sink_replacement.step_run_id IS 'The sink''s run.';
 COMMENT ON COLUMN sink_replacement.replaced_batch_id IS
-  'Batch whose rows go when those of the run are shown.';
+  'Batch whose rows are removed when those of the run are published.';
 
 CREATE TABLE replaced_folder (
   batch_id bigint REFERENCES batch,
@@ -563,7 +601,7 @@ CREATE TABLE replaced_folder (
   PRIMARY KEY (batch_id, path)
 );
 COMMENT ON TABLE replaced_folder IS
-  'Folders of sinks that go once the batch that replaces them is settled.';
+  'Folders of sinks that are removed once the batch that replaces them is settled.';
 COMMENT ON COLUMN replaced_folder.batch_id IS 'Batch that replaces it.';
 COMMENT ON COLUMN replaced_folder.path IS 'Folder of an earlier delivery.';
 COMMENT ON COLUMN replaced_folder.sink IS 'Sink by name.';
@@ -605,13 +643,13 @@ COMMENT ON TABLE checkpoint IS
 COMMENT ON COLUMN checkpoint.pipeline_id IS 'Pipeline.';
 COMMENT ON COLUMN checkpoint.stage IS 'Stateful stage or source by name.';
 COMMENT ON COLUMN checkpoint.batch_id IS
-  'Batch whose rows the state has taken in; of a source the one that it has read for.';
+  'Batch whose rows were applied to the state; of a source the one that it has read for.';
 COMMENT ON COLUMN checkpoint.step_run_id IS
   'The run that made it, each from the one before: the greatest made the current state.';
 COMMENT ON COLUMN checkpoint.snapshot IS
   'What its commit returned; null for a function, whose state is the files of the run.';
 COMMENT ON COLUMN checkpoint.committed_at IS
-  'When the state was committed, with what its sinks show, or with the source''s records.';
+  'When the state was committed, with what its sinks publish, or with the source''s records.';
 COMMENT ON COLUMN checkpoint.acked_at IS
   'When the stage or source was told that the batch is committed as a whole; null: it was not.';
 COMMENT ON COLUMN checkpoint.removed_at IS

@@ -3,10 +3,10 @@
 CREATE VIEW batch_status AS
 SELECT b.batch_id, p.name AS pipeline, b.kind, b.original_batch_id, b.status,
        b.interval_start, b.interval_end, t.total,
-       CASE WHEN b.status::text IN ('settled', 'superseded')
+       CASE WHEN b.status IN ('settled', 'superseded')
             THEN t.total - f.failed - f.quarantined - f.superseded ELSE 0 END AS acked,
        f.recovered, f.failed, f.replaying, f.quarantined,
-       CASE WHEN b.status::text IN ('settled', 'superseded') THEN 0 ELSE t.total END AS pending,
+       CASE WHEN b.status IN ('settled', 'superseded') THEN 0 ELSE t.total END AS pending,
        b.opened_at, b.settled_at, b.dag_id, b.run_id, b.held_reason, f.superseded,
        b.replaces_batch_id, f.accepted
 FROM batch b
@@ -20,7 +20,7 @@ CROSS JOIN LATERAL (
          count(*) FILTER (WHERE m.status = 'replaying') AS replaying,
          count(*) FILTER (WHERE m.status = 'quarantined') AS quarantined,
          count(*) FILTER (WHERE m.status = 'recovered') AS recovered,
-         count(*) FILTER (WHERE m.status::text = 'superseded') AS superseded,
+         count(*) FILTER (WHERE m.status = 'superseded') AS superseded,
          count(a.root_id) FILTER (WHERE m.status = 'quarantined') AS accepted
   FROM (
     SELECT o.status, o.root_id FROM failed_message o
@@ -48,8 +48,7 @@ COMMENT ON COLUMN batch_status.recovered IS 'Of the acked: failed once, acked in
 COMMENT ON COLUMN batch_status.failed IS
   'Records failed and not recovered, those in an open replay included.';
 COMMENT ON COLUMN batch_status.replaying IS 'Of the failed: claimed by an open replay.';
-COMMENT ON COLUMN batch_status.quarantined IS
-  'Records given up after max_replays, kept with their reason.';
+COMMENT ON COLUMN batch_status.quarantined IS 'Records quarantined, with their reason.';
 COMMENT ON COLUMN batch_status.pending IS 'Records not decided yet.';
 COMMENT ON COLUMN batch_status.opened_at IS 'When it was opened.';
 COMMENT ON COLUMN batch_status.settled_at IS 'When it was decided.';
@@ -65,7 +64,7 @@ CREATE VIEW root_status AS
 SELECT s.first_root + n.number AS root_id,
        coalesce(m.message_id, rr.message_id, s.first_root + n.number) AS message_id,
        b.batch_id, p.name AS pipeline, s.source,
-       CASE WHEN b.status::text NOT IN ('settled', 'superseded') THEN 'pending'
+       CASE WHEN b.status NOT IN ('settled', 'superseded') THEN 'pending'
             WHEN f.root_id IS NULL AND (b.kind = 'replay' OR m.message_id IS NULL) THEN 'acked'
             ELSE m.status::text END AS status,
        f.stage, f.reason
@@ -93,8 +92,8 @@ COMMENT ON COLUMN root_status.stage IS 'Where it broke, if it failed.';
 COMMENT ON COLUMN root_status.reason IS 'Why, if it failed.';
 
 CREATE VIEW step_progress AS
-SELECT r.batch_id, p.name AS pipeline, step.number AS step, r.stage, step.kind, r.state,
-       r.step_run_id, r.try_number, r.input_rows, r.output_rows, r.failed_rows, r.duplicate_rows,
+SELECT r.batch_id, p.name AS pipeline, s.number AS step, r.stage, s.kind, r.state, r.step_run_id,
+       r.try_number, r.input_rows, r.output_rows, r.failed_rows, r.duplicate_rows,
        extract(epoch FROM coalesce(r.closed_at, now()) - r.opened_at)::float AS seconds,
        r.lease_until, r.failure
 FROM (
@@ -102,11 +101,7 @@ FROM (
 ) r
 JOIN batch b USING (batch_id)
 JOIN pipeline p USING (pipeline_id)
-JOIN LATERAL (
-  SELECT t.number, t.step ->> 'kind' AS kind
-  FROM jsonb_array_elements(b.topology) WITH ORDINALITY AS t (step, number)
-  WHERE t.step ->> 'name' = r.stage
-) step ON true;
+JOIN batch_step s ON s.batch_id = r.batch_id AND s.name = r.stage;
 COMMENT ON VIEW step_progress IS 'The newest run of every source, stage and sink of every batch.';
 COMMENT ON COLUMN step_progress.batch_id IS 'Number of the batch.';
 COMMENT ON COLUMN step_progress.pipeline IS 'Pipeline by name.';
@@ -186,7 +181,7 @@ COMMENT ON COLUMN stage_drops.records IS 'Rows of the stage''s input that were d
 
 CREATE VIEW source_file AS
 SELECT p.name AS pipeline, f.source, f.path, f.bytes, f.modified_at, f.batch_id,
-       b.status::text IN ('settled', 'superseded')
+       b.status IN ('settled', 'superseded')
        AND NOT EXISTS (
          SELECT FROM failed_message m WHERE m.original_batch_id = b.batch_id
            AND m.source = s.source AND m.status IN ('failed', 'replaying'))
@@ -195,7 +190,7 @@ SELECT p.name AS pipeline, f.source, f.path, f.bytes, f.modified_at, f.batch_id,
               SELECT coalesce(sum(r.roots), 0)
               FROM batch_source r JOIN batch rb ON rb.batch_id = r.batch_id
               WHERE r.rest_of_batch_id = s.batch_id AND r.source = s.source
-                AND rb.status::text IN ('settled', 'superseded'))
+                AND rb.status IN ('settled', 'superseded'))
             AND NOT EXISTS (
               SELECT FROM batch_source r JOIN failed_message m
                 ON m.original_batch_id = r.batch_id AND m.source = r.source
@@ -221,7 +216,7 @@ WITH state AS (
   SELECT s.pipeline_id, s.source, s.claimed, s.interval_start, s.interval_end, s.claimed_after,
          s.claimed_upto, split_part(s.claimed_upto, ':', 1) AS kind,
          substr(s.claimed_upto, strpos(s.claimed_upto, ':') + 1) AS upto,
-         b.status::text IN ('settled', 'superseded')
+         b.status IN ('settled', 'superseded')
          AND NOT EXISTS (
            SELECT FROM failed_message m WHERE m.original_batch_id = b.batch_id
              AND m.source = s.source AND m.status IN ('failed', 'replaying'))
@@ -230,7 +225,7 @@ WITH state AS (
                 SELECT coalesce(sum(r.roots), 0)
                 FROM batch_source r JOIN batch rb ON rb.batch_id = r.batch_id
                 WHERE r.rest_of_batch_id = s.batch_id AND r.source = s.source
-                  AND rb.status::text IN ('settled', 'superseded'))
+                  AND rb.status IN ('settled', 'superseded'))
               AND NOT EXISTS (
                 SELECT FROM batch_source r JOIN failed_message m
                   ON m.original_batch_id = r.batch_id AND m.source = r.source
@@ -269,6 +264,23 @@ COMMENT ON COLUMN source_position.source IS 'Source by name.';
 COMMENT ON COLUMN source_position.position IS
   'A table''s cursor value, inclusive, or the end of an interval, exclusive (UTC), as text.';
 
+CREATE VIEW pending_publication AS
+SELECT batch_id, sink, step_run_id, decided_at, ready, folder, files, rows
+FROM publication WHERE published_at IS NULL AND replaced_at IS NULL;
+COMMENT ON VIEW pending_publication IS
+  'What is decided, and neither published nor superseded: the sinks are yet to publish it.';
+COMMENT ON COLUMN pending_publication.batch_id IS 'Batch whose rows are to be published.';
+COMMENT ON COLUMN pending_publication.sink IS 'Sink by name.';
+COMMENT ON COLUMN pending_publication.step_run_id IS 'The sink''s run that staged them.';
+COMMENT ON COLUMN pending_publication.decided_at IS 'When it was decided.';
+COMMENT ON COLUMN pending_publication.ready IS
+  'Whether the files hold just what is to be published: nothing failed, or it is left out.';
+COMMENT ON COLUMN pending_publication.folder IS
+  'Folder of the files without what is withheld; null: as they were staged.';
+COMMENT ON COLUMN pending_publication.files IS
+  'Those files: path, bytes, rows, first_position; null: as they were staged.';
+COMMENT ON COLUMN pending_publication.rows IS 'Rows to be published; null until it is ready.';
+
 CREATE VIEW sink_publication AS
 SELECT x.batch_id, p.name AS pipeline, x.sink,
        CASE WHEN x.replaced_at IS NOT NULL THEN 'replaced'
@@ -282,36 +294,34 @@ JOIN batch b USING (batch_id)
 JOIN pipeline p USING (pipeline_id)
 JOIN step_run r USING (step_run_id);
 COMMENT ON VIEW sink_publication IS
-  'What sinks show, or are about to show, of settled batches that run exactly once.';
+  'What sinks have published, or are to publish, of settled batches that run exactly once.';
 COMMENT ON COLUMN sink_publication.batch_id IS 'Number of the batch.';
 COMMENT ON COLUMN sink_publication.pipeline IS 'Pipeline by name.';
 COMMENT ON COLUMN sink_publication.sink IS 'Sink by name.';
 COMMENT ON COLUMN sink_publication.state IS
   'decided: rows of failed records are yet to be left out; ready; published; replaced: by a later '
-  'batch, or never shown for its sake.';
+  'batch, published or not.';
 COMMENT ON COLUMN sink_publication.decided_at IS
-  'When it was decided that this batch is to be shown.';
-COMMENT ON COLUMN sink_publication.published_at IS 'When the sink had shown it; null: not yet.';
+  'When it was decided that this batch is to be published.';
+COMMENT ON COLUMN sink_publication.published_at IS 'When it was visible to readers; null: not yet.';
 COMMENT ON COLUMN sink_publication.replaced_at IS
   'When a batch that reprocesses the interval took its place; null: it has not.';
-COMMENT ON COLUMN sink_publication.rows IS 'Rows to be shown; null until that is known.';
+COMMENT ON COLUMN sink_publication.rows IS 'Rows to be published; null until that is known.';
 COMMENT ON COLUMN sink_publication.withheld_rows IS
-  'Rows staged and not shown: those of records that failed, or of their unit. Null where earlier '
-  'rows were brought again beside them.';
+  'Rows staged and not published: those of records that failed, or of their unit. Null where rows '
+  'of earlier batches are replaced beside them.';
 
 CREATE VIEW state_progress AS
 WITH queue AS (
-  SELECT b.batch_id, p.name AS pipeline, step ->> 'name' AS stage, c.step_run_id, c.snapshot,
+  SELECT b.batch_id, p.name AS pipeline, s.name AS stage, c.step_run_id, c.snapshot,
          c.committed_at, c.acked_at, c.batch_id IS NOT NULL AS committed,
-         CASE WHEN b.settle = 'hold' THEN coalesce(b.original_batch_id, b.batch_id)
-              ELSE b.batch_id END AS place
+         CASE WHEN b.settle = 'hold' THEN b.family_id ELSE b.batch_id END AS place
   FROM batch b
   JOIN pipeline p USING (pipeline_id)
-  CROSS JOIN LATERAL jsonb_array_elements(b.topology) AS step
+  JOIN batch_step s ON s.batch_id = b.batch_id AND s.kind = 'stateful'
   LEFT JOIN checkpoint c ON c.pipeline_id = b.pipeline_id AND c.batch_id = b.batch_id
-                            AND c.stage = step ->> 'name'
-  WHERE b.topology @> '[{"kind": "stateful"}]' AND step ->> 'kind' = 'stateful'
-    AND (c.batch_id IS NOT NULL OR b.status NOT IN ('abandoned', 'superseded'))
+                            AND c.stage = s.name
+  WHERE (c.batch_id IS NOT NULL OR b.status NOT IN ('abandoned', 'superseded'))
 ), headed AS (
   SELECT queue.*, first_value(batch_id) OVER (
            PARTITION BY pipeline, stage ORDER BY committed, place, batch_id) AS head
@@ -331,20 +341,18 @@ FROM headed h LEFT JOIN LATERAL (
          CASE WHEN b.status <> 'settled' THEN 'it is ' || b.status
               WHEN EXISTS (
                 SELECT FROM batch r WHERE r.status IN ('open', 'held') AND r.replaces_batch_id IN (
-                  SELECT coalesce(b.original_batch_id, b.batch_id)
+                  SELECT b.family_id
                   UNION SELECT s.rest_of_batch_id FROM batch_source s
-                  WHERE s.batch_id = coalesce(b.original_batch_id, b.batch_id)))
+                  WHERE s.batch_id = b.family_id))
                 THEN 'it is being replaced'
               WHEN b.settle = 'hold' AND EXISTS (
                 SELECT FROM failed_message m
-                WHERE m.original_batch_id = coalesce(b.original_batch_id, b.batch_id)
-                  AND m.status IN ('failed', 'replaying'))
+                WHERE m.original_batch_id = b.family_id AND m.status IN ('failed', 'replaying'))
                 THEN 'records of it are failed, and its pipeline has settle="hold"'
               WHEN b.settle = 'hold' AND EXISTS (
                 SELECT FROM batch f
-                WHERE coalesce(b.original_batch_id, b.batch_id) IN (f.batch_id, f.original_batch_id)
-                  AND f.status = 'settled' AND f.woken_at IS NULL
-                  AND jsonb_path_exists(f.topology, '$[*].unit')
+                WHERE f.family_id = b.family_id AND f.status = 'settled' AND f.woken_at IS NULL
+                  AND EXISTS (SELECT FROM batch_step s WHERE s.batch_id = f.batch_id AND s.whole)
                   AND EXISTS (
                     SELECT FROM failed_root r JOIN failed_message m USING (message_id)
                     WHERE r.batch_id = f.batch_id AND m.status = 'quarantined'
@@ -411,7 +419,7 @@ JOIN batch b ON b.batch_id = m.original_batch_id
 JOIN pipeline p USING (pipeline_id)
 WHERE m.status = 'quarantined';
 COMMENT ON VIEW quarantine IS
-  'Records given up after max_replays, each with the reason of its last failure.';
+  'Quarantined records, each with the reason of its last failure.';
 COMMENT ON COLUMN quarantine.message_id IS 'The record: root id of its first attempt.';
 COMMENT ON COLUMN quarantine.pipeline IS 'Pipeline by name.';
 COMMENT ON COLUMN quarantine.source IS 'Source that it came from.';
@@ -421,7 +429,7 @@ COMMENT ON COLUMN quarantine.interval_end IS 'End of that batch''s interval, exc
 COMMENT ON COLUMN quarantine.stage IS 'Where its last attempt broke.';
 COMMENT ON COLUMN quarantine.reason IS 'Why.';
 COMMENT ON COLUMN quarantine.attempts IS 'Attempts that failed.';
-COMMENT ON COLUMN quarantine.quarantined_at IS 'When it was given up.';
+COMMENT ON COLUMN quarantine.quarantined_at IS 'When it was quarantined.';
 
 CREATE VIEW held_record AS
 SELECT m.message_id, p.name AS pipeline, m.source, m.original_batch_id, f.stage, f.reason,
