@@ -6,6 +6,7 @@ import os
 import platform
 import shutil
 import statistics
+import subprocess
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -18,7 +19,7 @@ from rich.progress import track
 from rich.table import Table
 
 from benchmarks import data, driver, folding, guarantees, plain, small
-from benchmarks.measure import Bench, PeakMemory, seconds
+from benchmarks.measure import Bench, PeakMemory, data_bytes, seconds
 from benchmarks.pipelines import acking, by_record, failing, flights, flights_clean, wordcount
 from ledger import Pipeline
 from ledger.settings import Settings
@@ -58,8 +59,9 @@ def main() -> int:
             results |= _in_one_session(warm, given.rounds)
         if not given.only:
             results["peak_rss_mb"] = memory.mb
-    if not given.only:  # beside the last figures of others these would say too much
-        results |= {"rounds": given.rounds, "machine": machine()}
+    of = {"commit": commit(), "rounds": given.rounds}
+    results["measured"] = results.get("measured", {}) | dict.fromkeys(wanted, of)
+    results["machine"] = machine()
     RESULTS.write_text(json.dumps(results, indent=2) + "\n")
     console.print(table(results))
     return 0
@@ -126,21 +128,29 @@ def throughput(
     """Tracked, untracked, what others do by hand and the bare aggregate, interleaved; ratios of their
     medians."""
     taken: dict[str, list[float]] = {"tracked": [], "untracked": [], **{one: [] for one in others}}
+    steps: dict[str, list[dict[str, float]]] = {"tracked": [], "untracked": []}
+    overhead = 0.0
     settled: list[float] = []
     bare: list[float] = []
     for number in track(range(rounds + 1), f"{name}: rounds", console=console):
         _, times = bench.batch(make(2))
+        tracked_bytes, by_step = dict(bench.written), {"tracked": bench.step_seconds}
         _, untracked = bench.batch(make(0))
+        by_step["untracked"] = bench.step_seconds
         round_ = {"tracked": times.total, "untracked": untracked.total}
         bare_seconds = bench.bare(make(2))
         for other, by_hand in others.items():
             round_[other] = seconds(by_hand)
+            if other == "plain":
+                overhead = _overhead(tracked_bytes)
             shutil.rmtree(HOME / "plain")
         if number > 0:
             settled.append(times.settle)
             bare.append(bare_seconds)
             for variant, value in round_.items():
                 taken[variant].append(value)
+            for variant, spent in by_step.items():
+                steps[variant].append(spent)
     median = {variant: statistics.median(values) for variant, values in taken.items()}
     return {
         **{
@@ -150,8 +160,19 @@ def throughput(
         f"{name}.tracked_records_per_second": RECORDS[name] / median["tracked"],
         f"{name}.sweep_over_bare_group_by": statistics.median(settled) / statistics.median(bare),
         f"{name}.settle_seconds": statistics.median(settled),
+        f"{name}.storage_overhead": overhead,
         f"{name}.seconds": taken,
+        f"{name}.step_seconds": {
+            variant: {step: statistics.median(one[step] for one in rounds_) for step in rounds_[0]}
+            for variant, rounds_ in steps.items()
+        },
     }
+
+
+def _overhead(tracked: dict[str, int]) -> float:
+    """Bytes that the stages' outputs take with tracking, over those that they take by hand."""
+    plain = {one.name: data_bytes(one) for one in (HOME / "plain").iterdir() if one.name in tracked}
+    return sum(tracked[name] for name in plain) / sum(plain.values())
 
 
 def record_stage(session: SparkSession, bench: Bench, rounds: int) -> dict[str, float]:
@@ -217,6 +238,13 @@ _WARM: dict[str, Callable[[SparkSession, Bench, int], dict[str, Any]]] = {
 FIGURES = (*_DRIVERS, *_WARM)
 
 
+def commit() -> str:
+    """What was measured: the commit, and whether files differ from it."""
+    described = ["git", "describe", "--always", "--dirty", "--abbrev=10", "--exclude=*"]
+    done = subprocess.run(described, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or "unknown"
+
+
 def machine() -> dict[str, Any]:
     """What it was measured on."""
     return {
@@ -237,7 +265,7 @@ def table(results: dict[str, Any]) -> Table:
         elif key == "driver_cpu_seconds":
             for part, spent in value.items():
                 made.add_row(f"{key}: {part}", f"{sum(spent.values()):,.2f}")
-        elif not key.endswith(".seconds"):
+        elif not key.endswith(("seconds", "measured")):
             made.add_row(key, str(value))
     return made
 

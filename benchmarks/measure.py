@@ -37,6 +37,11 @@ def seconds(action: Callable[[], object]) -> float:
     return time.perf_counter() - started
 
 
+def data_bytes(folder: Path) -> int:
+    """Bytes of the Parquet files in a folder and in those below it."""
+    return sum(file.stat().st_size for file in folder.rglob("*.parquet"))
+
+
 @dataclass(frozen=True)
 class Times:
     """Seconds of a batch: its steps with opening, its settlement, and until its sinks show it."""
@@ -58,6 +63,8 @@ class Bench:
         self._job = job
         self._settings = settings
         self.database = database
+        self.written: dict[str, int] = {}
+        self.step_seconds: dict[str, float] = {}  # of the last batch
 
     def batch(
         self, pipeline: Pipeline, before_settling: Callable[[Batch], object] = lambda batch: None
@@ -121,7 +128,8 @@ class Bench:
 
         def steps() -> None:
             opened.append(opening())
-            run_steps(self._job(pipeline), opened[0].batch_id, lambda name, result: None)
+            done = run_steps(self._job(pipeline), opened[0].batch_id, lambda name, result: None)
+            self.step_seconds = {step.name: step.seconds for step in done}
 
         steps_seconds = seconds(steps)
         batch = opened[0]
@@ -139,10 +147,11 @@ class Bench:
             connection.execute(text(query), {"id": batch_id}).all()
 
     def _clean(self, pipeline: Pipeline) -> None:
-        """Remove outputs, not snapshots: a replay reads them."""
+        """Remove outputs, not snapshots: a replay reads them. ``written`` keeps their bytes, by step."""
         sources = {step.name for step in pipeline.steps() if step.kind == "source"}
         for folder in (Path(self._settings.storage_root()) / pipeline.name).iterdir():
             if folder.name not in sources:
+                self.written[folder.name] = data_bytes(folder)
                 shutil.rmtree(folder)
         shutil.rmtree(Path(self._settings.data) / "warehouse", ignore_errors=True)
 

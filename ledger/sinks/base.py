@@ -1,7 +1,7 @@
 """The public protocol of sinks: what a kind declares, what it is handed, and what it does with it.
 
-``Sink`` is the declaration that a pipeline names, ``Publisher`` what writes to it; docs/extending.md
-has a worked example.
+``Sink`` is the declaration that a pipeline names, ``Publisher`` what writes to it. There is a
+worked example in docs/extending.md.
 """
 
 from collections.abc import Sequence
@@ -82,8 +82,8 @@ class Publisher(Protocol):
 
     @property
     def keeps_tracking(self) -> bool:
-        """Whether staged files may carry the ledger's own columns (``_root``, ``_roots``, ``_unit``)
-        beside the user's: the sink never publishes them."""
+        """Whether staged files may carry the ledger's own columns (``_root``, ``_roots``,
+        ``_unit``) beside the user's: the sink never publishes them."""
 
     def look(self, schema: "pa.Schema | None") -> None:
         """Raise as ``check`` does, as far as one can tell before there are rows: the sink is
@@ -155,17 +155,18 @@ class Sink(Protocol):
 
     @property
     def replaces_in_one_commit(self) -> bool:
-        """Whether a publish removes what it replaces in the same moment for every reader. Else what
-        a batch replaces at least once is removed after it is settled, by its publisher's
-        ``folder``."""
+        """Whether a publish removes what it replaces in the same moment for every reader. Else the
+        publisher has a ``folder`` for each batch, and at least once those that a batch replaces are
+        removed after it is settled."""
 
     @property
     def replaces_intervals(self) -> bool:
         """Whether each batch replaces what others published of its interval."""
 
     def check(self, settings: Settings) -> str:
-        """What was found of the place, in a sentence, before a batch is opened. Raises a LedgerError
-        if a run could not write there; it makes nothing. The publisher's ``look`` comes first."""
+        """What was found of the place, in a sentence, before a batch is opened. Raises a
+        LedgerError if a run could not write there; it makes nothing. The publisher's ``look`` comes
+        first."""
 
     def publisher(self, settings: Settings, pipeline: str, name: str) -> Publisher:
         """What writes to the sink ``name`` of ``pipeline``; connects to nothing."""

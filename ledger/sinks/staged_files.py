@@ -33,7 +33,7 @@ def record_batches(
     files: Sequence[DataFile], schema: pa.Schema, *, tracking: bool = False
 ) -> Generator[pa.RecordBatch, None, None]:
     """Rows of the files, in pieces of at most 65,536 rows and about 64 MiB. ``tracking``: with the
-    ledger's own columns behind the user's.
+    ledger's own columns after the user's.
 
     Raises LostFileError when a file is gone or is no Parquet, IntegrityError when it has other
     columns.

@@ -12,12 +12,11 @@ import pytest
 from ledger.batch.summary import summarize
 from ledger.batch.sweeper import sweep_once
 from ledger.core.states import Outcome
-from ledger.execution import settle_and_follow
 from ledger.store import embedded
 from tests.support import orders
 from tests.support.children import Children
 from tests.support.crash_lab import ANEW, ORIGINAL, Lab
-from tests.support.crashing import opened, run_open_steps
+from tests.support.crashing import BATCH, STAGE, opened, run_whole
 from tests.support.ledgers import one, rows
 
 FIRST, ALL = orders.expected(mended=False), orders.expected(mended=True)
@@ -28,7 +27,7 @@ BEFORE = {"lake": "priced", "report": "lake", "table": "report"}
 
 
 # One kill of these; ``make test-all`` has every one.
-OFTEN = frozenset(("table-shown-exactly",))
+OFTEN = frozenset(("table-shown-stage-exactly",))
 
 
 @pytest.fixture(scope="module")
@@ -47,12 +46,14 @@ def a_lab(request, spark, server_home) -> Iterator[Lab]:
 exactly_once = pytest.mark.parametrize(
     "a_lab", [orders.Variant()], indirect=True, ids=["exactly"], scope="module"
 )
+forms = pytest.mark.parametrize("form", [STAGE, BATCH])
 at_least_once = pytest.mark.parametrize(
     "a_lab", [ONCE_OR_MORE], indirect=True, ids=["at-least"], scope="module"
 )
 
 
 @exactly_once
+@forms
 @pytest.mark.parametrize(
     ("place", "of"),
     [
@@ -65,17 +66,17 @@ at_least_once = pytest.mark.parametrize(
     ],
     ids=["old-hidden", "new-renamed", "lake-shown", "lake-being-noted", "report-shown", "table-shown"],
 )  # fmt: skip
-def test_a_reprocess_that_dies_while_it_publishes(a_lab, children, place, of):
+def test_a_reprocess_that_dies_while_it_publishes(a_lab, children, place, of, form):
     """The new rows stand in the place of the old ones, or a reader of folders sees neither for a moment; never both."""
     lab = a_lab
     lab.go_to(ANEW)
-    _kill(lab, children, place, of=of, spark=False, reprocess=True, variant=MENDED)
+    _kill(lab, children, place, form=form, of=of, spark=False, reprocess=True, variant=MENDED)
     for sink in orders.SINKS:
         seen = (FIRST, ALL, NOTHING) if sink == "lake" else (FIRST, ALL)
         assert lab.shown(sink) in seen, sink
-    batch = _retry(lab, MENDED, reprocess=True)
+    batch = _retry(lab, form, MENDED, reprocess=True)
     assert all(lab.shown(sink) == ALL for sink in orders.SINKS)
-    _retry(lab, MENDED, replay_of=batch)
+    _retry(lab, form, MENDED, replay_of=batch)
     assert all(lab.shown(sink) == ALL for sink in orders.SINKS)
     assert lab.shown("daily") == orders.totals(ALL)
     assert summarize(lab.ledger, batch).outcome is not Outcome.INCOMPLETE
@@ -84,31 +85,33 @@ def test_a_reprocess_that_dies_while_it_publishes(a_lab, children, place, of):
 
 
 @at_least_once
+@forms
 @pytest.mark.parametrize("place", ["publishing", "published"], ids=["before", "after"])
 @pytest.mark.parametrize("sink", orders.SINKS)
-def test_at_least_once_a_sink_that_dies_in_its_commit(a_lab, children, sink, place):
+def test_at_least_once_a_sink_that_dies_in_its_commit(a_lab, children, sink, place, form):
     """Run again, what the dead run showed gives way; with dedup="exact" the replay brings no row twice."""
     lab = a_lab
     lab.go_to(BEFORE[sink])
-    _kill(lab, children, place, of=sink, variant=lab.base)
-    _retry(lab, lab.base)
-    _replay(lab)
+    _kill(lab, children, place, form=form, of=sink, variant=lab.base)
+    _retry(lab, form, lab.base)
+    _replay(lab, form)
     for name in orders.SINKS:
         assert lab.shown(name) == ALL, name
 
 
 @at_least_once
+@forms
 @pytest.mark.parametrize("sink", orders.SINKS)
-def test_at_least_once_a_sink_that_died_and_was_given_up(a_lab, children, sink):
+def test_at_least_once_a_sink_that_died_and_was_given_up(a_lab, children, sink, form):
     """Swept instead of run again, every record fails and is replayed: each row is there at least once."""
     lab = a_lab
     lab.go_to(BEFORE[sink])
-    _kill(lab, children, "published", of=sink, variant=lab.base)
+    _kill(lab, children, "published", form=form, of=sink, variant=lab.base)
     later = one(lab.ledger, "SELECT now() + interval '1 hour' AS later").later
     (settled,) = sweep_once(lab.ledger, now=later).settlements
     assert settled.failed == orders.COUNT
-    _retry(lab, lab.base)
-    _replay(lab)
+    _retry(lab, form, lab.base)
+    _replay(lab, form)
     for name in orders.SINKS:
         assert set(lab.shown(name)) == set(ALL), name
     assert lab.shown(sink) == ALL
@@ -120,18 +123,19 @@ def test_at_least_once_a_sink_that_died_and_was_given_up(a_lab, children, sink):
     ids=["before", "removed-and-not-noted"],
 )
 @at_least_once
-def test_folders_that_were_replaced_go_after_a_crash(a_lab, children, place):
+@forms
+def test_folders_that_were_replaced_go_after_a_crash(a_lab, children, place, form):
     """A reprocess that died before, or while, it removed the old batch's folders is finished by the sweeper."""
     lab = a_lab
     lab.go_to("nothing")
     variant = replace(lab.base, sinks=("lake",))
-    _retry(lab, variant)
+    _retry(lab, form, variant)
     orders.write(lab.folder, mended=True)
     mended = replace(variant, mended=True)
-    _kill(lab, children, place, reprocess=True, variant=mended)
+    _kill(lab, children, place, form=form, reprocess=True, variant=mended)
     sweep_once(lab.ledger)
     assert lab.shown("lake") == ALL
-    _retry(lab, mended, reprocess=True)
+    _retry(lab, form, mended, reprocess=True)
     assert lab.shown("lake") == ALL
     assert not rows(lab.ledger, "SELECT * FROM replaced_folder")
     assert len(list((lab.folder / "lake").glob("batch=*"))) == 1
@@ -152,20 +156,19 @@ def _kill(lab: Lab, children: Children, place: str, *, spark: bool = True, **mor
         children.end(child)
 
 
-def _retry(lab: Lab, variant: orders.Variant, **which: object) -> int:
+def _retry(lab: Lab, form: str, variant: orders.Variant, **which: object) -> int:
     """The same run again, in this process; its batch."""
     lab.leave()
     job = lab.job(variant)
     batch = opened(job, **which)
-    run_open_steps(job, batch)
-    settle_and_follow(job, batch.batch_id)
+    run_whole(job, batch, form)
     return batch.batch_id
 
 
-def _replay(lab: Lab) -> None:
+def _replay(lab: Lab, form: str) -> None:
     """What failed again, mended, until nothing is failed."""
     orders.write(lab.folder, mended=True)
-    _retry(lab, replace(lab.base, mended=True), replay_of=ORIGINAL)
+    _retry(lab, form, replace(lab.base, mended=True), replay_of=ORIGINAL)
     found = summarize(lab.ledger, ORIGINAL)
     counts = (found.roots.acked, found.roots.quarantined)
     assert (counts, found.outcome) == ((197, 3), Outcome.QUARANTINED)

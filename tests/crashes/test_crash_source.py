@@ -15,7 +15,7 @@ from ledger.spark.job import Job
 from ledger.store import embedded
 from tests.support import feeds
 from tests.support.children import Children
-from tests.support.crashing import run_whole, settings_of
+from tests.support.crashing import BATCH, STAGE, run_whole, settings_of
 from tests.support.kept import NOTHING, Kept
 from tests.support.ledgers import age, rows
 
@@ -43,10 +43,10 @@ class FeedLab(Kept):
         made = feeds.of_folder(str(self.folder))
         return Job(self.spark, self.ledger, settings_of(str(self.home), str(self.folder)), made)
 
-    def run(self, day: int) -> None:
-        """What is left of a day's batch."""
+    def run(self, day: int, form: str = STAGE) -> None:
+        """What is left of a day's batch, in that form."""
         job = self.job()
-        run_whole(job, feeds.opened(job, day))
+        run_whole(job, feeds.opened(job, day), form)
 
     def shown(self) -> Counter[int]:
         """What a reader of the sink sees."""
@@ -55,7 +55,7 @@ class FeedLab(Kept):
 
 
 # One kill of these; ``make test-all`` has every one.
-OFTEN = frozenset(("posted-retry",))
+OFTEN = frozenset(("posted-retry-batch",))
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +70,7 @@ def lab(spark, server_home) -> Iterator[FeedLab]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+@pytest.mark.parametrize("form", [STAGE, BATCH])
 @pytest.mark.parametrize("other_first", [False, True], ids=["retry", "another-batch-first"])
 @pytest.mark.parametrize(
     "place",
@@ -83,10 +84,10 @@ def lab(spark, server_home) -> Iterator[FeedLab]:
     ],
     ids=["opened", "read", "posted", "ticket-written", "in-its-commit", "committed"],
 )
-def test_a_killed_reader_is_gone_on_from(lab, children, place, other_first):
+def test_a_killed_reader_is_gone_on_from(lab, children, place, other_first, form):
     """Run again, or overtaken by the next batch, every record is shown once, and the position is behind it."""
     lab.go_to("first done")
-    _kill(lab, children, place)
+    _kill(lab, children, place, form)
     assert lab.shown() == FIRST
     committed = place == "run committed"
     feed = feeds.Feed(lab.folder)
@@ -94,28 +95,29 @@ def test_a_killed_reader_is_gone_on_from(lab, children, place, other_first):
     for row in rows(lab.ledger, "SELECT batch_id FROM batch"):
         age(lab.ledger, row.batch_id, 120)
     if other_first:
-        lab.run(3)
+        lab.run(3, form)
         # What the killed batch has read stays its own, and it is not finished.
         assert lab.shown() == (Counter([1, 2, 3, 6]) if committed else ALL)
         assert feed.forgotten == (3 if committed else 6)
-    lab.run(2)
-    lab.run(3)
+    lab.run(2, form)
+    lab.run(3, form)
     _check_end(lab)
 
 
+@pytest.mark.parametrize("form", [STAGE, BATCH])
 @pytest.mark.parametrize(
     "place",
     ["before acks", "ack returned", "recording ack"],
     ids=["before-ack_commit", "after-ack_commit", "being-noted"],
 )
-def test_a_killed_ack_comes_again(lab, children, place):
+def test_a_killed_ack_comes_again(lab, children, place, form):
     """What the source forgets it forgets late or twice; nothing that is still to be read."""
     lab.go_to("first done")
-    _kill(lab, children, place)
+    _kill(lab, children, place, form)
     assert lab.shown() == BOTH
     feeds.Feed(lab.folder).add(6)
-    lab.run(2)
-    lab.run(3)
+    lab.run(2, form)
+    lab.run(3, form)
     _check_end(lab)
 
 
@@ -124,11 +126,11 @@ def test_nothing_outlives_the_killed(children):
     assert children.left_behind == []
 
 
-def _kill(lab: FeedLab, children: Children, place: str) -> None:
+def _kill(lab: FeedLab, children: Children, place: str, form: str) -> None:
     lab.leave()
     child = children.take(spark=True)
     try:
-        child.carry_out(lab.order(place, state=feeds.FEED))
+        child.carry_out(lab.order(place, state=feeds.FEED, form=form))
         lab.wait_for_rollback()
     finally:
         children.end(child)

@@ -11,7 +11,6 @@ from ledger.batch.settlement import Settlement
 from ledger.batch.step_runs import Attempt
 from ledger.core.run_request import Interval, RunKey, Selection
 from ledger.execution import StepResult, run_step, settle_and_follow
-from ledger.pipeline.pipeline import Pipeline
 from ledger.settings import Settings
 from ledger.spark.job import Job
 from ledger.store import embedded
@@ -58,9 +57,9 @@ class Runner:
 
 
 @pytest.fixture
-def runner(spark, database: Database, settings: Settings) -> Callable[[Pipeline], Runner]:
-    """A runner for a pipeline."""
-    return lambda pipeline: Runner(Job(spark, database, settings, pipeline))
+def runner(spark, database: Database, settings: Settings) -> Callable[..., Runner]:
+    """A runner for a pipeline, with further fields of its job."""
+    return lambda pipeline, **fields: Runner(Job(spark, database, settings, pipeline, **fields))
 
 
 @pytest.fixture(scope="module")

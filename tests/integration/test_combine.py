@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 from pyspark.sql import functions as F
 
-from ledger import FileSource, ParquetSink, Pipeline, execution, testing
+from ledger import FileSource, ParquetSink, Pipeline, testing
 from ledger.batch.combine_runs import combines_due
 from ledger.batch.opening import open_batch
 from ledger.batch.settlement import settle_once
@@ -15,8 +15,8 @@ from ledger.core.run_request import Interval, RunKey
 from ledger.core.states import Outcome
 from ledger.errors import DeclarationError, StageError
 from ledger.execution import combine, publish_settled
-from ledger.store.queries import combines, publications
 from tests.integration.conftest import END, START
+from tests.support.dying import Died, dies_at
 from tests.support.ledgers import one, rows
 from tests.support.totals import FLIGHTS, FLOWN, daily, oracle, totals, written
 
@@ -155,18 +155,13 @@ def test_a_crash_between_the_combine_and_its_sink(runner, tmp_path, sink_rows, m
     publish_settled(job, batch.batch_id)
     later = one(job.database, "SELECT now() + interval '1 hour' AS later").later
 
-    def dies(*arguments):
-        raise KeyboardInterrupt
-
-    for module, target in ((combines, "decide_combined"), (publications, "set_published")):
+    for place in ("deciding publication", "recording publication"):
         assert combines_due(job.database, job.pipeline, batch.batch_id)
         assert [one.batch_id for one in sweep_once(job.database, now=later).overdue] == [
             batch.batch_id
         ]
-        with monkeypatch.context() as patched:
-            patched.setattr(module, target, dies)
-            with pytest.raises(KeyboardInterrupt):
-                combine(job, batch.batch_id)
+        with dies_at(place), pytest.raises(Died):
+            combine(job, batch.batch_id)
     assert [
         (one.follow_up, one.count) for one in summarize(job.database, batch.batch_id).undone
     ] == [("publish", 1)]
@@ -188,22 +183,16 @@ def test_a_total_that_was_shown_and_not_noted_gives_way(runner, tmp_path, sink_r
     settle_once(run.job.database, batch.batch_id)
     publish_settled(run.job, batch.batch_id)
 
-    def dies(*arguments):
-        raise KeyboardInterrupt
-
-    def refuses(*arguments):
-        raise StageError("the target refuses it")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(publications, "set_published", dies)
-        with pytest.raises(KeyboardInterrupt):
-            combine(run.job, batch.batch_id)
+    with dies_at("recording publication"), pytest.raises(Died):
+        combine(run.job, batch.batch_id)
     assert sink_rows("daily", "carrier", "n", "delay") == oracle(without=[4, 5])
     better = runner(totals(lose=[5], partial=True))
-    with monkeypatch.context() as patched:
-        patched.setattr(execution.combines, "publish", refuses)
-        with pytest.raises(StageError, match="refuses it"):
-            better.settled(better.open_replay(batch.batch_id, "first"))
+    refused = StageError("the target refuses it")
+    with (
+        dies_at("publishing", "daily", raises=refused),
+        pytest.raises(StageError, match="refuses it"),
+    ):
+        better.settled(better.open_replay(batch.batch_id, "first"))
     mended = runner(totals(partial=True))
     mended.settled(mended.open_replay(batch.batch_id, "second"))
     assert sink_rows("daily", "carrier", "n", "delay") == oracle()

@@ -11,9 +11,9 @@ from pyspark.sql import functions as F
 from ledger import Bloom, DeltaSink, FileSource, ParquetSink, Pipeline, PostgresSink
 from ledger.batch.settlement import settle_once
 from ledger.errors import ConfigurationError, StageError
-from ledger.execution import steps as running
 from ledger.store import embedded
 from tests.integration.conftest import END, START
+from tests.support.dying import Died, dies_at
 from tests.support.ledgers import age, one, rows
 
 MONTH = END - START
@@ -272,9 +272,7 @@ def test_delivery_that_no_longer_counts_is_removed(runner, tmp_path, sink_rows):
 
 
 @pytest.mark.parametrize("kind", ["delta", "postgres"])
-def test_what_a_dead_run_showed_in_a_table_gives_way(
-    runner, tmp_path, server_home, monkeypatch, kind
-):
+def test_what_a_dead_run_showed_in_a_table_gives_way(runner, tmp_path, server_home, kind):
     """A run that died between a table's commit and the ledger's, and was given up, leaves no row beside its replay's."""
     numbers(tmp_path, range(5))
     url = embedded.ensure_database(embedded.start(server_home), "dead_run")
@@ -285,17 +283,8 @@ def test_what_a_dead_run_showed_in_a_table_gives_way(
     run = runner(made)
     batch = run.open()
     run.step(batch, "numbers")
-
-    def dies(*arguments):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(running, "end", lambda *arguments: None)
-        publisher = type(run.job.publisher(made.step("out")))
-        shows = publisher.publish
-        patched.setattr(publisher, "publish", lambda *given: dies(shows(*given)))
-        with pytest.raises(KeyboardInterrupt):
-            run.step(batch, "out")
+    with dies_at("published", silent=True), pytest.raises(Died):
+        run.step(batch, "out")
     age(run.job.database, batch.batch_id, 100)
     assert settle_once(run.job.database, batch.batch_id).failed == 5
     assert run.settled(run.open_replay(batch.batch_id)).failed == 0

@@ -92,7 +92,9 @@ def test_an_older_version_gives_way(publisher, path):
     publisher.publish(newer)
     assert labels(path) == {"new": 2}
     assert version(path) == before + 1
-    with pytest.raises(FencedError, match="run 5 of batch 1 is shown, which is newer than run 3"):
+    with pytest.raises(
+        FencedError, match="run 5 of batch 1 is published, which is newer than run 3"
+    ):
         publisher.publish(older)
     assert labels(path) == {"new": 2}
 
@@ -109,7 +111,7 @@ def test_two_batches_are_replaced(publisher, path):
     publisher.publish(stage(publisher, 5, 5, labelled("5"), replaces=(1, 2, 4)))
     assert labels(path) == {"3": 4, "5": 4}
     for late in (first, stage(publisher, 2, 9, labelled("2"))):
-        with pytest.raises(FencedError, match="gave way to those of another batch"):
+        with pytest.raises(FencedError, match="were replaced by those of another batch"):
             publisher.publish(late)
     assert labels(path) == {"3": 4, "5": 4}
 
@@ -118,7 +120,7 @@ def test_a_replaced_batch_that_was_never_published(publisher, path):
     """Whoever is replaced before it was published is refused when it comes."""
     late = stage(publisher, 1, 1, labelled("1"))
     publisher.publish(stage(publisher, 2, 2, labelled("2"), replaces=(1,)))
-    with pytest.raises(FencedError, match="gave way"):
+    with pytest.raises(FencedError, match="were replaced"):
         publisher.publish(late)
     assert labels(path) == {"2": 4}
 

@@ -16,8 +16,8 @@ from ledger.batch.settlement import settle_once
 from ledger.errors import ConfigurationError, Failures, LostFileError
 from ledger.execution import publish_settled, settle_and_follow, withhold
 from ledger.store import embedded
-from ledger.store.queries import publications
 from tests.integration.conftest import END
+from tests.support.dying import Died, dies_at
 
 TABLES = ("plain", "totals", "ackledger_commit")
 LOST = {3, 7}
@@ -140,15 +140,10 @@ def test_lost_files_are_staged_anew(runner, tmp_path, target, monkeypatch):
     settle_once(job.database, replay.batch_id)
     publish_settled(mended.job, replay.batch_id)
 
-    def dies(*arguments):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(running.combines, "publish", dies)
-        patched.setattr(running.states, "publish", dies)
-        with pytest.raises(KeyboardInterrupt):
+    with dies_at("publishing"):
+        with pytest.raises(Died):
             running.combine(mended.job, replay.batch_id)
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(Died):
             running.advance_states(mended.job)
     for place in (tmp_path / "storage" / "losing" / "totals", tmp_path / "states" / "_staging"):
         for path in place.rglob("*.parquet"):
@@ -198,7 +193,7 @@ def test_a_broken_sink_keeps_nothing_else_waiting(runner, tmp_path, target, monk
     assert Counter((row["n"], row["half"]) for row in states) == expected(range(COUNT))
 
 
-def test_a_staging_anew_that_died_leaves_nothing_to_show(runner, tmp_path, target, monkeypatch):
+def test_a_staging_anew_that_died_leaves_nothing_to_show(runner, tmp_path, target):
     """Files that were staged anew by a process that died are not shown when the lost one is back."""
     run = runner(pipeline(target))
     write(tmp_path, range(COUNT))
@@ -207,14 +202,8 @@ def test_a_staging_anew_that_died_leaves_nothing_to_show(runner, tmp_path, targe
     settle_once(run.job.database, batch.batch_id)
     first, *_ = sorted((tmp_path / "folder" / "_staging").rglob("*.parquet"))
     aside = first.rename(tmp_path / "aside")
-
-    def dies(*arguments):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(publications, "set_staged_anew", dies)
-        with pytest.raises(KeyboardInterrupt):
-            withhold(run.job, batch.batch_id)
+    with dies_at("files written"), pytest.raises(Died):
+        withhold(run.job, batch.batch_id)
     assert list((tmp_path / "folder" / "_staging").rglob("kept-*/**/*.parquet"))
     aside.rename(first)
     publish_settled(run.job, batch.batch_id)

@@ -16,6 +16,7 @@ from ledger.errors import FencedError, NotReadyError
 from ledger.execution import run_step
 from ledger.store.queries import batches, runs
 from tests.integration.conftest import START
+from tests.support.dying import dies_at
 from tests.support.ledgers import one, rows
 
 COUNT = 12
@@ -93,7 +94,7 @@ def test_every_second_record_is_forgotten(spark):
     assert held_by(again) == Counter(range(6))
 
 
-def test_timeout_is_reset_while_the_stage_lives(runner, tmp_path, monkeypatch):
+def test_timeout_is_reset_while_the_stage_lives(runner, tmp_path):
     """A stage that renews its lease is not timed out, however long it takes; once it is dead, it is."""
     written(tmp_path, 0, range(COUNT))
 
@@ -111,8 +112,7 @@ def test_timeout_is_reset_while_the_stage_lives(runner, tmp_path, monkeypatch):
     found = []
     run = runner(piped(slow))
     batch = day_of(run, 0)
-    monkeypatch.setattr("ledger.execution.steps.end", lambda *arguments: None)
-    with pytest.raises(testing.Crash):
+    with dies_at("before failure", raises=testing.Crash), pytest.raises(testing.Crash):
         run.steps(batch)
     assert found == [BatchStatus.OPEN] * 3
     (lapsed,) = one(run.job.database, "SELECT max(lease_until) FROM step_run WHERE stage = 'slow'")

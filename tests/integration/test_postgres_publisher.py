@@ -131,7 +131,7 @@ def test_a_newer_version_replaces_and_an_older_is_refused(warehouse):
     sink = warehouse.publisher()
     sink.publish(warehouse.deliver(11, [(1, "old"), (2, "old")], version=5))
     sink.publish(warehouse.deliver(11, [(1, "new")], version=6))
-    with pytest.raises(FencedError, match=r"version 5 of batch 11: version 6 is shown"):
+    with pytest.raises(FencedError, match=r"version 5 of batch 11: version 6 is published"):
         sink.publish(warehouse.deliver(11, [(1, "old"), (2, "old")], version=5))
     assert warehouse.orders() == [(1, "new", 11)]
 

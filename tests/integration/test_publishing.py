@@ -19,8 +19,8 @@ from ledger.core.run_request import Interval, RunKey
 from ledger.core.states import Guarantee
 from ledger.errors import DeclarationError, LostFileError, NotReadyError
 from ledger.execution import publish_settled
-from ledger.store.queries import publications
 from tests.integration.conftest import END, START
+from tests.support.dying import Died, dies_at
 from tests.support.ledgers import age, one, rows
 
 LOST = {3, 7, 11}
@@ -133,9 +133,7 @@ def test_a_sink_without_a_row_of_what_failed_is_ready_at_once(runner, tmp_path, 
     assert shown(sink_rows) == shown(sink_rows, "late") == expected(lambda n: n not in LOST)
 
 
-def test_publishing_twice_is_a_no_op_by_the_sinks_own_record(
-    runner, tmp_path, sink_rows, monkeypatch
-):
+def test_publishing_twice_is_a_no_op_by_the_sinks_own_record(runner, tmp_path, sink_rows):
     """A process that died after the sink showed its rows, and before the ledger noted it, is repeated
     without harm."""
     numbers(tmp_path)
@@ -143,14 +141,8 @@ def test_publishing_twice_is_a_no_op_by_the_sinks_own_record(
     batch = run.open()
     run.steps(batch)
     settle_once(run.job.database, batch.batch_id)
-
-    def dies(*arguments):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(publications, "set_published", dies)
-        with pytest.raises(KeyboardInterrupt):
-            publish_settled(run.job, batch.batch_id)
+    with dies_at("recording publication"), pytest.raises(Died):
+        publish_settled(run.job, batch.batch_id)
     assert shown(sink_rows) == expected(lambda n: n not in LOST)
     assert [one.count for one in summarize(run.job.database, batch.batch_id).undone] == [2]
     assert len(publish_settled(run.job, batch.batch_id)) == 2

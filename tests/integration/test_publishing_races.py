@@ -28,8 +28,8 @@ from ledger.core.run_request import Interval, RunKey
 from ledger.core.states import BatchStatus, Outcome
 from ledger.errors import DeclarationError, InputError, NotReadyError, StageError
 from ledger.execution import combine, publish_settled, settle_and_follow
-from ledger.store.queries import combines
 from tests.integration.conftest import END, START
+from tests.support.dying import Died, dies_at
 from tests.support.ledgers import (
     age,
     emit_replay,
@@ -142,19 +142,13 @@ def test_a_reprocess_with_failures_replaces_the_old_totals(runner, tmp_path, sin
     assert sink_rows("daily", "carrier", "n", "delay") == oracle()
 
 
-def test_an_old_combine_does_not_replace_a_newer_one(runner, tmp_path, sink_rows, monkeypatch):
+def test_an_old_combine_does_not_replace_a_newer_one(runner, tmp_path, sink_rows):
     """A task of the original that is retried after a replay has made the total again changes nothing."""
     written(tmp_path)
     run = runner(totals(fail=[9], max_replays=0))
     batch = run.open()
-
-    def dies(*arguments):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(combines, "decide_combined", dies)
-        with pytest.raises(KeyboardInterrupt):
-            run.settled(batch)
+    with dies_at("deciding publication"), pytest.raises(Died):
+        run.settled(batch)
     mended = runner(totals(max_replays=0))
     mended.settled(mended.open_replay(batch.batch_id, quarantined=True))
     assert sink_rows("daily", "carrier", "n", "delay") == oracle()

@@ -1,5 +1,6 @@
-"""What every kind of sink promises, one test each, over all kinds and one that is not of the package."""
+"""What every kind of sink promises, over all kinds and one that is not of the package."""
 
+import re
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,6 +26,7 @@ from ledger.store import embedded
 from tests.support import sqlite_sink
 from tests.support.sqlite_sink import SqliteSink
 
+LEDGER = Path(__file__).parents[2] / "ledger"
 SCHEMA = pa.schema([("id", pa.int64()), ("label", pa.string())])
 START = datetime(2026, 1, 1, tzinfo=UTC)
 Rows = list[tuple[int, str]]
@@ -202,6 +204,15 @@ def test_every_kind_is_held_to_the_contract(settings, tmp_path, target):
     assert kinds == {*KINDS, SqliteSink}
 
 
+def test_a_kind_is_known_in_its_folder_alone():
+    """Nothing else of the package names a kind: but its front door, and the lab, which moves every
+    sink into folders of its own."""
+    outside = [path for path in LEDGER.rglob("*.py") if "sinks" not in path.parts]
+    kinds = re.compile(r"ledger\.sinks\.(delta|parquet|postgres)\b")
+    naming = {path.name for path in outside if kinds.search(path.read_text())}
+    assert naming == {"__init__.py", "lab.py"}
+
+
 def test_a_declaration_has_all_members(place):
     """A pipeline takes the sink; two of one place are refused in the sink's own words."""
     made = Pipeline("shop")
@@ -235,7 +246,7 @@ def test_each_run_stages_in_a_folder_of_its_own(place):
 
 
 def test_publish_is_once(place):
-    """The rows are published by the first call; the same again, by whichever process, is a no-op."""
+    """The first call publishes the rows; the same again, by whichever process, is a no-op."""
     delivery = place.stage(1, "a", "b", "c")
     place.publisher().publish(delivery)
     rows = place.rows()
@@ -283,7 +294,7 @@ def test_a_newer_version_supersedes(place):
 
 
 def test_an_older_version_is_refused(place):
-    """Who is late with an earlier run changes nothing, and is told so where the place keeps versions."""
+    """An earlier run that is late changes nothing; a place that keeps versions says so."""
     older, newer = place.stage(1, "old", version=3), place.stage(1, "new", version=5)
     place.publisher().publish(newer)
     if place.keeps_versions:

@@ -23,9 +23,9 @@ from ledger.batch.settlement import settle_once
 from ledger.core.run_request import Interval, RunKey
 from ledger.errors import ConfigurationError, InputError, StageError
 from ledger.execution import publish_settled
-from ledger.sinks.delta.publisher import DeltaPublisher
 from ledger.store import embedded
 from tests.integration.conftest import END, START
+from tests.support.dying import Died, dies_at
 
 LOST = {3, 7, 11}
 COUNT = 20
@@ -296,22 +296,14 @@ def test_reprocessing_at_least_once_is_refused_where_it_would_lose_rows(runner, 
         )
 
 
-def test_a_publish_that_died_after_the_sinks_commit(runner, tmp_path, target, monkeypatch):
+def test_a_publish_that_died_after_the_sinks_commit(runner, tmp_path, target):
     """Each sink's own record says that it shows the batch: the next publish adds nothing."""
     numbers(tmp_path)
     run = runner(spread(target, LOST))
     batch = run.open()
     run.steps(batch)
     settle_once(run.job.database, batch.batch_id)
-    show = DeltaPublisher.publish
-
-    def show_and_die(self, delivery):
-        show(self, delivery)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(DeltaPublisher, "publish", show_and_die)
-        with pytest.raises(KeyboardInterrupt):
-            publish_settled(run.job, batch.batch_id)
+    with dies_at("published", "delta"), pytest.raises(Died):
+        publish_settled(run.job, batch.batch_id)
     assert len(publish_settled(run.job, batch.batch_id)) == 4
     assert every(read(tmp_path, target), expected(lambda n: n not in LOST))

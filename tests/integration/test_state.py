@@ -21,12 +21,12 @@ from ledger.batch.sweeper import sweep_once
 from ledger.core.run_request import Interval, RunKey
 from ledger.core.states import Guarantee, Outcome
 from ledger.errors import DeclarationError, FencedError, InputError, LedgerError, StageError
-from ledger.execution import advance_states, publish_settled, settle_and_follow, states
+from ledger.execution import advance_states, publish_settled, settle_and_follow
 from ledger.spark.job import Job
-from ledger.spark.steps import state as state_module
 from ledger.spark.steps.state import run_state
-from ledger.store.queries import checkpoints, publications
+from ledger.store.queries import publications
 from tests.integration.conftest import START, Runner
+from tests.support.dying import Died, dies_at
 from tests.support.ledgers import age, one, rows, started
 
 FLIGHTS = "flight INT, carrier STRING, delay INT"
@@ -212,38 +212,27 @@ def settled(run: Runner, day: int):
     return batch
 
 
-class Died(BaseException):
-    """The process is gone."""
-
-
-def dies(*arguments, **options):
-    raise Died
-
-
 @pytest.mark.parametrize(
-    ("module", "name"),
+    ("place", "nth"),
     [
-        (state_module, "take_manifest"),
-        (state_module, "stage_rows"),
-        (state_module, "commit_state"),
-        (checkpoints, "decide"),
-        (publications, "set_published"),
-        (checkpoints, "set_acked"),
-        (checkpoints, "set_removed"),
+        ("files written", 1),
+        ("files written", 2),
+        ("before state's commit", 1),
+        ("deciding publication", 1),
+        ("recording publication", 1),
+        ("recording ack", 1),
+        ("state removed", 1),
     ],
-    ids=lambda value: value if isinstance(value, str) else value.__name__.rpartition(".")[2],
 )
-def test_a_crash_between_the_arrows(runner, days, balances, monkeypatch, module, name):
+def test_a_crash_between_the_arrows(runner, days, balances, place, nth):
     """Whoever dies after the function, before or in the commit, or while it is shown: the next one ends as if
     nothing had happened, and until then the sink shows one whole state."""
     run = runner(totals())
     database = run.job.database
     run.settled(opened(run, 1))
     settled(run, 2)
-    with monkeypatch.context() as patched:
-        patched.setattr(module, name, dies)
-        with pytest.raises(Died):
-            advance_states(run.job, 2)
+    with dies_at(place, nth=nth), pytest.raises(Died):
+        advance_states(run.job, 2)
     assert balances() in (oracle(1), oracle(1, 2))
     advance_states(run.job, 2)
     assert balances() == oracle(1, 2)
@@ -259,13 +248,9 @@ def test_a_state_that_cannot_be_shown_keeps_no_later_one_waiting(
     settled(run, 1)
     settled(run, 2)
 
-    def refuses(*arguments):
-        raise StageError("the target refuses it")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(states, "publish", refuses)
-        with pytest.raises(StageError, match="refuses it"):
-            advance_states(run.job)
+    refused = StageError("the target refuses it")
+    with dies_at("publishing", raises=refused), pytest.raises(StageError, match="refuses it"):
+        advance_states(run.job)
     assert history(run.job.database) == [1, 2]
     assert balances() == []
     advance_states(run.job)
@@ -277,19 +262,13 @@ def test_a_state_that_was_shown_and_not_noted_gives_way(runner, days, balances, 
     run = runner(totals())
     for day in (1, 2, 3):
         settled(run, day)
-    with monkeypatch.context() as patched:
-        patched.setattr(publications, "set_published", dies)
-        with pytest.raises(Died):
-            advance_states(run.job)
+    with dies_at("recording publication"), pytest.raises(Died):
+        advance_states(run.job)
     assert balances() == oracle(1)
 
-    def refuses(*arguments):
-        raise StageError("the target refuses it")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(states, "publish", refuses)
-        with pytest.raises(StageError, match="refuses it"):
-            advance_states(run.job)
+    refused = StageError("the target refuses it")
+    with dies_at("publishing", raises=refused), pytest.raises(StageError, match="refuses it"):
+        advance_states(run.job)
     assert history(run.job.database) == [1, 2, 3]
     advance_states(run.job)
     assert balances() == oracle(1, 2, 3)
@@ -475,23 +454,17 @@ def test_ack_commit_waits_for_all_sinks_and_may_come_twice(runner, days, monkeyp
     run.settled(opened(run, 1))  # what it raises fails nothing
     assert tally.calls[-1] == ("ack_commit", 1)
     tally.broken.clear()
-    with monkeypatch.context() as patched:
-        patched.setattr(publications, "set_published", dies)
-        with pytest.raises(Died):
-            run.settled(opened(run, 2))  # dies in publish: the state is not due yet
+    with dies_at("recording publication"), pytest.raises(Died):
+        run.settled(opened(run, 2))  # dies in publish: the state is not due yet
     assert tally.kept == ["1"]
-    with monkeypatch.context() as patched:
-        patched.setattr(publications, "set_published", dies)
-        with pytest.raises(Died):
-            advance_states(run.job, 2)
+    with dies_at("recording publication"), pytest.raises(Died):
+        advance_states(run.job, 2)
     assert tally.kept == ["1", "2"]
     advance_states(run.job, 2)
     assert tally.kept == ["1", "2"]  # a record-wise sink of batch 2 is yet to be shown
     publish_settled(run.job, 2)
-    with monkeypatch.context() as patched:
-        patched.setattr(checkpoints, "set_acked", dies)
-        with pytest.raises(Died):
-            advance_states(run.job, 2)
+    with dies_at("recording ack"), pytest.raises(Died):
+        advance_states(run.job, 2)
     advance_states(run.job, 2)
     assert tally.calls[-2:] == [("ack_commit", 2), ("ack_commit", 2)]
     assert tally.kept == ["2"]
@@ -576,10 +549,8 @@ def test_files_of_older_states_go(runner, days, balances, settings, monkeypatch)
     run.settled(opened(run, 1))
     assert folders(settings) == ["batch=1"]
     settled(run, 2)
-    with monkeypatch.context() as patched:
-        patched.setattr(publications, "set_published", dies)
-        with pytest.raises(Died):
-            advance_states(run.job, 2)
+    with dies_at("recording publication"), pytest.raises(Died):
+        advance_states(run.job, 2)
     assert folders(settings) == ["batch=1", "batch=2"]  # 2 is committed and not shown
     advance_states(run.job, 2)
     assert folders(settings) == ["batch=2"]
@@ -605,10 +576,8 @@ def test_uncommitted_files_never_count(runner, days, balances, settings):
     run = runner(totals())
     run.settled(opened(run, 1))
     settled(run, 2)
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(state_module, "commit_state", dies)
-        with pytest.raises(Died):
-            advance_states(run.job, 2)
+    with dies_at("before state's commit"), pytest.raises(Died):
+        advance_states(run.job, 2)
     assert folders(settings) == ["batch=1", "batch=2"]
     hurt = runner(totals(during=Once()))
     with pytest.raises(RuntimeError):

@@ -2,6 +2,7 @@
 
 import struct
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from ledger import FileSource, ParquetSink, Pipeline
 from ledger.batch.settlement import settle_once
 from ledger.batch.step_runs import Attempt, open_run
 from ledger.batch.sweeper import sweep_once
+from ledger.core.probes import listening
 from ledger.core.states import BatchStatus
 from ledger.deltas.edges import Edges
 from ledger.deltas.kernel import fold_source
@@ -22,12 +24,12 @@ from ledger.deltas.portions import Records
 from ledger.deltas.posting import post_bucket
 from ledger.deltas.rows import NONE, Texts
 from ledger.errors import FencedError, IntegrityError, StageError, UnavailableError
-from ledger.sinks.parquet.publisher import ParquetPublisher
 from ledger.spark import post as folding
-from ledger.spark.frames import staging
-from ledger.spark.steps import sink, stage
+from ledger.spark.job import FEW_ROWS
+from ledger.spark.steps import sink
 from ledger.spark.tracking import edges_of
 from ledger.store.connection import Database
+from tests.support.dying import Died, dies_at
 from tests.support.ledgers import one, rows
 
 COUNT = 20
@@ -50,11 +52,10 @@ def chain(*functions, acks="on_emit", dedup="none", partition_by=(), **options):
     return made
 
 
-@pytest.fixture(params=["driver", "executors"])
-def folded_by(request, monkeypatch):
-    """Where deltas are folded and posted: few rows in the driver, many in the executors."""
-    if request.param == "executors":
-        monkeypatch.setattr(folding, "FEW_ROWS", -1)
+@pytest.fixture(params=[FEW_ROWS, -1], ids=["driver", "executors"])
+def folded_by(request):
+    """Where deltas are folded and posted: of how many rows in the driver."""
+    return request.param
 
 
 def keep(frame):
@@ -100,7 +101,7 @@ def test_filter_loses_by_name(runner, tmp_path, sink_rows):
 def test_on_read_acks_what_it_swallows(runner, tmp_path, folded_by):
     """A stage with acks="on_read" may drop rows: they are acked once it has committed."""
     numbers(tmp_path)
-    run = runner(chain(odd, acks="on_read"))
+    run = runner(chain(odd, acks="on_read"), few_rows=folded_by)
     assert run.settled(run.open()).failed == 0
 
 
@@ -111,7 +112,7 @@ def test_what_was_swallowed_is_counted_once(runner, tmp_path, folded_by):
     def scattered(frame):
         return thrice(odd(frame)).repartition(4, "copy")
 
-    run = runner(chain(scattered, acks="on_read"))
+    run = runner(chain(scattered, acks="on_read"), few_rows=folded_by)
     assert run.settled(run.open()).failed == 0
     found = rows(run.job.database, "SELECT reason, records FROM step_run_drop")
     assert [tuple(one) for one in found] == [("read", COUNT // 2)]
@@ -124,7 +125,7 @@ def test_many_children_ack_their_parent_once(runner, tmp_path, sink_rows, folded
     def scattered(frame):
         return thrice(frame).repartition(4, "copy")
 
-    run = runner(chain(scattered, thrice2 := _renamed(thrice, "again"), keep))
+    run = runner(chain(scattered, thrice2 := _renamed(thrice, "again"), keep), few_rows=folded_by)
     assert thrice2.__name__ == "again"
     assert run.settled(run.open()).failed == 0
     assert len(sink_rows("out", "n")) == COUNT * 9
@@ -145,7 +146,7 @@ def test_one_lost_child_among_many(runner, tmp_path, folded_by):
     def loses_one(frame):
         return frame.where("NOT (n = 7 AND copy = 2)")
 
-    run = runner(chain(thrice, loses_one))
+    run = runner(chain(thrice, loses_one), few_rows=folded_by)
     batch = run.open()
     assert run.settled(batch).failed == 1
     row = one(run.job.database, "SELECT root_id, stage, detail FROM failed_root")
@@ -155,7 +156,7 @@ def test_one_lost_child_among_many(runner, tmp_path, folded_by):
 def test_failed_rows_go_no_further(runner, tmp_path, sink_rows, folded_by):
     """A non-null _failed fails the record with that reason, and the row goes no further."""
     numbers(tmp_path)
-    run = runner(chain(picky, keep))
+    run = runner(chain(picky, keep), few_rows=folded_by)
     assert run.settled(run.open()).failed == 4
     assert rows(run.job.database, "SELECT DISTINCT stage, reason FROM failed_root") == [
         ("picky", "a multiple of 5")
@@ -171,7 +172,7 @@ def test_failed_rows_go_no_further(runner, tmp_path, sink_rows, folded_by):
 def test_deltas_are_those_of_another_implementation(runner, tmp_path, folded_by):
     """The ledger's edges are xxhash64('run:consumer', root, position), computed here by another library."""
     numbers(tmp_path, 3)
-    run = runner(chain(keep))
+    run = runner(chain(keep), few_rows=folded_by)
     batch = run.open()
     for name in ("numbers", "keep", "out"):
         run.step(batch, name)
@@ -268,24 +269,22 @@ def test_broken_contract_is_named(runner, tmp_path, function, message):
     assert one(run.job.database, "SELECT count(*) FROM step_run WHERE state = 'failed'")[0] == 1
 
 
-@pytest.mark.parametrize(("module", "step"), [(stage, "keep"), (staging, "out")])
-def test_file_lost_before_its_manifest(runner, tmp_path, monkeypatch, module, step):
+@pytest.mark.parametrize("step", ["keep", "out"])
+def test_file_lost_before_its_manifest(runner, tmp_path, step):
     """A file that is lost before the manifest was taken fails the run by the write witness."""
     numbers(tmp_path)
     run = runner(chain(keep))
     batch = run.open()
     for before in ("numbers", "keep")[: 1 if step == "keep" else 2]:
         run.step(batch, before)
-    take = module.take_manifest
 
-    def lose_and_take(folder):
-        next(Path(folder).rglob("*.parquet")).unlink()
-        return take(folder)
+    def lose(place, folder):
+        if place == "files written":
+            next(Path(folder).rglob("*.parquet")).unlink()
 
-    monkeypatch.setattr(module, "take_manifest", lose_and_take)
-    with pytest.raises(IntegrityError, match=f"rows of {step} .*wrote {COUNT}, found 0"):
+    written = pytest.raises(IntegrityError, match=f"rows of {step} .*wrote {COUNT}, found 0")
+    with listening(lose), written:
         run.step(batch, step)
-    monkeypatch.undo()
     run.step(batch, step)
     if step == "keep":
         run.step(batch, "out")
@@ -321,15 +320,13 @@ def test_file_lost_after_its_manifest(runner, tmp_path, damage):
     assert settle_once(run.job.database, batch.batch_id).failed == 0
 
 
-def test_task_attempt_that_lost_its_answer(runner, tmp_path, monkeypatch, spark):
+def test_task_attempt_that_lost_its_answer(runner, tmp_path):
     """A posting task that committed and then died runs again, and counts once."""
     numbers(tmp_path)
     run = runner(chain(keep))
     batch = run.open()
-    monkeypatch.setattr(folding, "FEW_ROWS", -1)
-    monkeypatch.setattr(folding, "_fold_files", _dies_after_posting)
-    run.step(batch, "numbers")
-    monkeypatch.undo()
+    dying = runner(chain(keep), few_rows=-1, on_task=partial(partial, _dies_after_posting))
+    dying.step(batch, "numbers")
     run.step(batch, "keep")
     run.step(batch, "out")
     assert one(
@@ -341,14 +338,11 @@ def test_task_attempt_that_lost_its_answer(runner, tmp_path, monkeypatch, spark)
     assert settle_once(run.job.database, batch.batch_id).failed == 0
 
 
-_fold_files = folding._fold_files
-
-
-def _dies_after_posting(*arguments):
+def _dies_after_posting(task, rows):
     """The real task, whose first attempt is lost after its commit."""
     from pyspark import TaskContext
 
-    yield from _fold_files(*arguments)
+    yield from task(rows)
     if TaskContext.get().attemptNumber() == 0:
         raise RuntimeError("executor lost")
 
@@ -376,23 +370,22 @@ def test_whole_posting_twice(runner, tmp_path):
     )
 
 
-def posted_to(url, runner, tmp_path, monkeypatch):
+def posted_to(url, runner, tmp_path):
     """Have executors post the records of a batch to the ledger at ``url``."""
     numbers(tmp_path)
     run = runner(chain(keep))
     batch = run.open()
     run.step(batch, "numbers")
-    monkeypatch.setattr(folding, "FEW_ROWS", -1)
     opened = open_run(run.job.database, batch.batch_id, "keep", Attempt())
-    job = replace(run.job, database=Database(url))
+    job = replace(run.job, database=Database(url), few_rows=-1)
     files = run.job.manifest(opened.input_run.step_run_id).files
     folding.fold(job, opened, [Records(files, 1, COUNT, edges_of(run.job, opened))])
 
 
-def test_database_gone_while_posting(runner, tmp_path, monkeypatch):
+def test_database_gone_while_posting(runner, tmp_path):
     """When the database does not answer the posting tasks, the error is one clear, typed line."""
     with pytest.raises(UnavailableError, match="did not take the deltas of run 2"):
-        posted_to("postgresql://nobody@127.0.0.1:9/x", runner, tmp_path, monkeypatch)
+        posted_to("postgresql://nobody@127.0.0.1:9/x", runner, tmp_path)
 
 
 def test_every_task_cleared_before_settlement(runner, tmp_path, sink_rows):
@@ -446,23 +439,15 @@ def test_zombie_cannot_show_its_folder(runner, tmp_path, monkeypatch, sink_rows)
     assert settle_once(run.job.database, batch.batch_id).failed == 0
 
 
-def test_crash_between_rename_and_commit(runner, tmp_path, monkeypatch, sink_rows):
+def test_crash_between_rename_and_commit(runner, tmp_path, sink_rows):
     """A sink that dies between showing its folder and its commit is run again and delivers once."""
     numbers(tmp_path)
     run = runner(chain(keep))
     batch = run.open()
     run.step(batch, "numbers")
     run.step(batch, "keep")
-    show = ParquetPublisher.publish
-
-    def show_and_die(self, delivery):
-        show(self, delivery)
-        raise RuntimeError("killed")
-
-    monkeypatch.setattr(ParquetPublisher, "publish", show_and_die)
-    with pytest.raises(RuntimeError):
+    with dies_at("published"), pytest.raises(Died):
         run.step(batch, "out")
-    monkeypatch.undo()
     run.step(batch, "out")
     assert settle_once(run.job.database, batch.batch_id).failed == 0
     assert len(sink_rows("out", "n")) == COUNT
@@ -516,26 +501,27 @@ def test_folder_that_cannot_be_shown_gives_way_to_the_old_one(
     assert settle_once(run.job.database, batch.batch_id).failed == 0
 
 
-def test_connection_lost_after_the_rename(runner, tmp_path, monkeypatch, sink_rows):
+def test_connection_lost_after_the_rename(runner, tmp_path, sink_rows):
     """A sink whose commit loses its connection after the rename commits on the second try."""
     numbers(tmp_path)
     run = runner(chain(keep))
     batch = run.open()
     run.step(batch, "numbers")
     run.step(batch, "keep")
-    show, calls = ParquetPublisher.publish, []
+    calls = []
 
-    def show_and_cut(self, delivery):
-        show(self, delivery)
-        calls.append(1)
+    def cut(place, of):
+        if place != "published":
+            return
+        calls.append(of)
         if len(calls) == 1:
             with run.job.database.plain.begin() as other:
                 other.exec_driver_sql(
                     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname = current_database()"
                 )
 
-    monkeypatch.setattr(ParquetPublisher, "publish", show_and_cut)
-    run.step(batch, "out")
+    with listening(cut):
+        run.step(batch, "out")
     assert len(calls) == 2
     assert settle_once(run.job.database, batch.batch_id).failed == 0
     assert len(sink_rows("out", "n")) == COUNT
@@ -606,7 +592,7 @@ def test_driver_that_comes_after_the_sweeper_is_fenced(runner, tmp_path, folded_
         assert sweep_once(run.job.database, now=later).dropped == (batch.batch_id,)
         return thrice(frame)
 
-    run = runner(chain(slow, message_timeout="0s"))
+    run = runner(chain(slow, message_timeout="0s"), few_rows=folded_by)
     batch = run.open()
     run.step(batch, "numbers")
     before = rows(run.job.database, "SELECT step_run_id, state FROM step_run ORDER BY 1")

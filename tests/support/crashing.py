@@ -135,7 +135,7 @@ def main() -> None:
 def _run(spark: Any, order: Order) -> None:
     if order.state == feeds.FEED:
         fed = _job(spark, order, feeds.of_folder(order.folder))
-        run_whole(fed, feeds.opened(fed, 2))
+        run_whole(fed, feeds.opened(fed, 2), order.form)
         return
     if order.state:
         advance_states(_job(spark, order, accounts.pipeline(order.folder, order.state)))

@@ -197,6 +197,6 @@ def _columns(schema: pa.Schema) -> dict[str, str]:
 def _require_newest(delivery: Delivery, known: float | None) -> None:
     if known is not None and known > delivery.version:
         raise FencedError(
-            f"sink {delivery.sink}: run {delivery.version} of batch {delivery.batch_id} comes after "
-            "a newer one, or after a batch that replaced it. Nothing is lost: stop"
+            f"sink {delivery.sink}: run {delivery.version} of batch {delivery.batch_id} comes "
+            "after a newer one, or after a batch that replaced it. Nothing is lost: stop"
         )

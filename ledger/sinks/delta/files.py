@@ -59,7 +59,7 @@ class TableFolder:
         return f"{self.staging(batch_id, version)}.json"
 
     def strangers(self) -> list[str]:
-        """What lies in the folder, if it is there, and is neither a table's nor hidden from one."""
+        """What lies in the folder, if it is there, and is neither a table's nor hidden."""
         root = self._stored(self.path)
         names = self._fs.ls(root, detail=False) if self._fs.exists(root) else []
         names = [str(name).rstrip("/").rpartition("/")[2] for name in names]

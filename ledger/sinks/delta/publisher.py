@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 _ATTEMPTS = 60
 _LONGEST_PAUSE_SECONDS = 0.25
-_REPLACED = 2**63 - 1  # the recorded version of a batch whose rows gave way to another batch's
+_REPLACED = 2**63 - 1  # the recorded version of a batch whose rows another batch's replaced
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class _Staged:
 class DeltaPublisher:
     """Publishes into the Delta table at ``path``, absolute or a URL, partitioned by ``partition_by``.
 
-    The table's own log has the record of what it shows: an application transaction
+    The table's own log has the record of what is published: an application transaction
     ``ackledger/<sink>/<batch>`` with the version, in the commit that adds the files. A commit is tried
     as the very next version of the table that was looked at, so what was decided still holds when it
     lands; whoever comes between makes this look again.
@@ -135,7 +135,8 @@ class DeltaPublisher:
     def publish(self, delivery: Delivery) -> None:
         """Add the delivery's files and remove those it replaces, in one commit.
 
-        Raises FencedError if a newer version of the batch, or a batch that replaced it, is shown;
+        Raises FencedError if a newer version of the batch, or a batch that replaced it, is
+        published;
         IntegrityError if a file is missing, or if files to be removed were rewritten by others;
         UnavailableError if others were faster every time.
         """
@@ -143,10 +144,10 @@ class DeltaPublisher:
         for _ in range(_ATTEMPTS):
             table = self._open()
             if table is not None:
-                shown = table.transaction_version(_app_id(delivery, delivery.batch_id))
-                if shown == delivery.version:
+                known = table.transaction_version(_app_id(delivery, delivery.batch_id))
+                if known == delivery.version:
                     return
-                _require_newest(delivery, shown)
+                _require_newest(delivery, known)
             staged = staged or self._staged(delivery)
             if table is None:
                 self._create(staged)
@@ -230,10 +231,10 @@ class DeltaPublisher:
 
     def _to_remove(self, table: "DeltaTable", delivery: Delivery) -> list[TableFile]:
         """The files of an older version and of replaced batches: all have to be in the table still."""
-        shown = _shown_versions(table, delivery)
-        active = _active_paths(table) if shown else set()
+        replaced = _versions_to_replace(table, delivery)
+        active = _active_paths(table) if replaced else set()
         files: list[TableFile] = []
-        for batch_id, version in shown.items():
+        for batch_id, version in replaced.items():
             listed = self._folder.read_list(batch_id, version)
             lost = sum(file.path not in active for file in listed)
             if lost:
@@ -245,12 +246,13 @@ class DeltaPublisher:
         self, table: "DeltaTable", batch_id: int, version: int, lost: int, of: int
     ) -> str:
         return (
-            f"Delta table {self._path}: the rows of batch {batch_id} have to give way, and {lost} of the "
-            f"{of} files that it added are no longer in the table at version {table.version()}: it was "
-            "compacted, deleted from, overwritten or restored, and the rows may be in other files now. "
-            "Nothing was changed. Restore the table to a version before that and run this again. If that "
-            "is not possible, delete the batch's rows from the table, write "
-            f'{{"files": []}} to {self._folder.list_of(batch_id, version)}, and run this again'
+            f"Delta table {self._path}: the rows of batch {batch_id} are to be replaced, and {lost} "
+            f"of the {of} files that it added are no longer in the table at version "
+            f"{table.version()}: it was compacted, deleted from, overwritten or restored, and the "
+            "rows may be in other files now. Nothing was changed. Restore the table to a version "
+            "before that and run this again. If that is not possible, delete the batch's rows from "
+            f'the table, write {{"files": []}} to {self._folder.list_of(batch_id, version)}, and '
+            "run this again"
         )
 
     def _commit(
@@ -302,21 +304,21 @@ def _others(delivery: Delivery) -> list[int]:
     return sorted(set(delivery.replaces) - {delivery.batch_id})
 
 
-def _require_newest(delivery: Delivery, shown: int | None) -> None:
-    if shown == _REPLACED:
+def _require_newest(delivery: Delivery, known: int | None) -> None:
+    if known == _REPLACED:
         raise FencedError(
-            f"sink {delivery.sink}: the rows of batch {delivery.batch_id} gave way to those of another "
-            "batch, and do not come back. Nothing is lost: stop"
+            f"sink {delivery.sink}: the rows of batch {delivery.batch_id} were replaced by those "
+            "of another batch, and do not come back. Nothing is lost: stop"
         )
-    if shown is not None and shown > delivery.version:
+    if known is not None and known > delivery.version:
         raise FencedError(
-            f"sink {delivery.sink}: run {shown} of batch {delivery.batch_id} is shown, which is newer "
-            f"than run {delivery.version}. Nothing is lost: stop"
+            f"sink {delivery.sink}: run {known} of batch {delivery.batch_id} is published, which is "
+            f"newer than run {delivery.version}. Nothing is lost: stop"
         )
 
 
-def _shown_versions(table: "DeltaTable", delivery: Delivery) -> dict[int, int]:
-    """The batches whose rows are in the table and have to give way, each with its version."""
+def _versions_to_replace(table: "DeltaTable", delivery: Delivery) -> dict[int, int]:
+    """The batches whose rows are in the table and are to be replaced, each with its version."""
     versions = {}
     for batch_id in [delivery.batch_id, *_others(delivery)]:
         version = table.transaction_version(_app_id(delivery, batch_id))
@@ -326,7 +328,7 @@ def _shown_versions(table: "DeltaTable", delivery: Delivery) -> dict[int, int]:
 
 
 def _transactions(table: "DeltaTable", delivery: Delivery) -> "list[Transaction]":
-    """What the commit records: the version that is shown now, and who is never shown again."""
+    """What the commit records: the version that is published now, and who never will be again."""
     from deltalake import Transaction
 
     replaced = [_app_id(delivery, batch_id) for batch_id in _others(delivery)]

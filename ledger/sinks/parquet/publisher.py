@@ -68,17 +68,19 @@ class ParquetPublisher:
             # First what is staged of the others: who is late with one of them publishes it no more.
             for batch_id in delivery.replaces:
                 self._move(self._place(batch_id), self._aside(f"staged-{batch_id}", delivery))
-            hidden = [one for one in (*delivery.replaces, *earlier) if self._hide(one, delivery)]
+            aside = [one for one in (*delivery.replaces, *earlier) if self._hide(one, delivery)]
             reached("folder hidden", delivery.sink)
             try:
                 self._rename(delivery.folder, final)
             except OSError:
                 if self._exists(delivery.folder):
-                    for batch_id in hidden:
+                    for batch_id in aside:
                         self._rename(self._hidden(batch_id, delivery), self.folder(batch_id))
                 raise
             reached("folder renamed", delivery.sink)
-        self._remove(self._place(delivery.batch_id))  # runs that did not count, and what was hidden
+        self._remove(
+            self._place(delivery.batch_id)
+        )  # runs that did not count, and what was moved aside
 
     def folder(self, batch_id: int) -> str:
         """Where a batch is published."""

@@ -1,7 +1,7 @@
-"""The publisher of PostgreSQL sinks: one transaction in the target publishes a batch, and its record.
+"""The publisher of PostgreSQL sinks: one transaction in the target has a batch and its record.
 
-Each row carries the batch that brought it, in ``ackledger_batch``; the table ``ackledger_commit`` beside
-the sink's knows the rest of a batch, so one column does for all modes:
+Each row carries the batch that published it, in ``ackledger_batch``; the table ``ackledger_commit``
+beside the sink's knows the rest of a batch, so one column does for all modes:
 
 append            rows are added
 upsert            rows take the place of those with an equal key, unless these are of a newer batch:
@@ -99,9 +99,9 @@ class PostgresPublisher:
     def publish(self, delivery: Delivery) -> None:
         """Publish the delivery, once; see ``ledger.sinks.base``.
 
-        Raises StageError when the table does not take the rows, IntegrityError when files or rows are
-        not as recorded, FencedError when something newer is published, UnavailableError when the target
-        does not answer.
+        Raises StageError when the table does not take the rows, IntegrityError when files or rows
+        are not as recorded, FencedError when something newer is published, UnavailableError when
+        the target does not answer.
         """
         transact(self._url, lambda connection: self._publish(connection, delivery))
 
@@ -162,7 +162,7 @@ class PostgresPublisher:
         batches = {*delivery.replaces, delivery.batch_id}
         if self._mode == "replace_interval":
             batches.update(target_record.older_families(connection, record, delivery))
-        return target_record.shown_of(connection, record, delivery.sink, sorted(batches))
+        return target_record.published_of(connection, record, delivery.sink, sorted(batches))
 
     def _publish(self, connection: Connection, delivery: Delivery) -> None:
         place = target.find_place(connection, self._table)
@@ -178,8 +178,8 @@ class PostgresPublisher:
             _stage(connection, table, schema, delivery)
         if table is not None:
             batches = [*replaced, delivery.batch_id]
-            shown = target_record.shown_of(connection, record, delivery.sink, batches)
-            target.remove_batches(connection, table.place, shown)
+            there = target_record.published_of(connection, record, delivery.sink, batches)
+            target.remove_batches(connection, table.place, there)
         if table is not None and schema is not None:
             self._merge(connection, record, table.place, schema.names, delivery)
         target_record.mark_replaced(connection, record, place, delivery, replaced)
@@ -248,8 +248,11 @@ class PostgresPublisher:
         if odd is None:
             return
         values, rows = odd
-        shown = ", ".join("null" if value is None else repr(value) for value in values)
-        found = f"sink {delivery.sink!r}: {rows} row(s) of batch {delivery.batch_id} have the key ({', '.join(self._key)}) = ({shown})"
+        told = ", ".join("null" if value is None else repr(value) for value in values)
+        found = (
+            f"sink {delivery.sink!r}: {rows} row(s) of batch {delivery.batch_id} have the key "
+            f"({', '.join(self._key)}) = ({told})"
+        )
         if None in values:
             raise StageError(
                 f"{found}: expected no null in it: fill or drop these rows in the stage before the sink"
@@ -286,7 +289,7 @@ def is_due(found: Commit | None, delivery: Delivery) -> bool:
         )
     if found.version > delivery.version:
         raise FencedError(
-            f"{what}: version {found.version} is shown, which is newer: there is nothing to do"
+            f"{what}: version {found.version} is published, which is newer: there is nothing to do"
         )
     return found.version < delivery.version
 

@@ -64,7 +64,7 @@ def other_sink(
         of.table_name == place.name,
         of.batch_id == delivery.batch_id,
         of.sink != delivery.sink,
-        _shown(record),
+        _is_published(record),
     )
     return connection.execute(statement).scalar()
 
@@ -76,21 +76,21 @@ def newest_family(connection: Connection, record: sa.Table, delivery: Delivery) 
 
 
 def older_families(connection: Connection, record: sa.Table, delivery: Delivery) -> list[int]:
-    """Batches of other families that the sink shows over the delivery's interval."""
+    """Batches of other families that the sink has published over the delivery's interval."""
     statement = sa.select(record.c.batch_id).where(
         _same_interval(record, delivery),
         record.c.original_id < delivery.original_id,
-        _shown(record),
+        _is_published(record),
     )
     return list(connection.execute(statement).scalars())
 
 
-def shown_of(
+def published_of(
     connection: Connection, record: sa.Table, sink: str, batches: Sequence[int]
 ) -> list[int]:
-    """Those of the batches of which the sink shows a version."""
+    """Those of the batches of which the sink has published a version."""
     statement = sa.select(record.c.batch_id).where(
-        record.c.sink == sink, record.c.batch_id.in_(batches), _shown(record)
+        record.c.sink == sink, record.c.batch_id.in_(batches), _is_published(record)
     )
     return list(connection.execute(statement).scalars())
 
@@ -106,7 +106,9 @@ def newer_batches(
         sa.literal(delivery.original_id, sa.BigInteger),
         sa.literal(delivery.batch_id, sa.BigInteger),
     )
-    statement = sa.select(of.batch_id).where(of.table_name == place.name, _shown(record), age > own)
+    statement = sa.select(of.batch_id).where(
+        of.table_name == place.name, _is_published(record), age > own
+    )
     return list(connection.execute(statement).scalars())
 
 
@@ -161,7 +163,7 @@ def _record(schema: str) -> sa.Table:
         sa.Column("batch_id", sa.BigInteger, primary_key=True, autoincrement=False),
         sa.Column(
             "version", sa.BigInteger, nullable=False,
-            comment="The step run whose rows are shown; 0: replaced before any was.",
+            comment="The step run whose rows are published; 0: replaced before any was.",
         ),
         sa.Column("interval_start", sa.TIMESTAMP(timezone=True)),
         sa.Column("interval_end", sa.TIMESTAMP(timezone=True)),
@@ -181,7 +183,7 @@ def _exists(connection: Connection, record: sa.Table) -> bool:
     return sa.inspect(connection).has_table(RECORD, schema=record.schema)
 
 
-def _shown(record: sa.Table) -> sa.ColumnElement[bool]:
+def _is_published(record: sa.Table) -> sa.ColumnElement[bool]:
     return sa.and_(record.c.replaced_by.is_(None), record.c.version > NEVER)
 
 

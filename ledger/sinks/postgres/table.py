@@ -206,7 +206,7 @@ def add_columns(
     """Give a table the columns of a sink's; the ledger's own is returned."""
     for name, kind in columns.items():
         made.append_column(sa.Column(name, kind, primary_key=name in key, autoincrement=False))
-    about = f"Which batch of ackledger brought the row: batch_id in {RECORD}."
+    about = f"Which batch of ackledger published the row: batch_id in {RECORD}."
     batch = sa.Column(BATCH, sa.BigInteger, nullable=False, comment=about)
     made.append_column(batch)
     return batch
@@ -243,7 +243,7 @@ def odd_key(connection: Connection, key: Sequence[str]) -> tuple[tuple[Any, ...]
 
 
 def remove_batches(connection: Connection, place: Place, batches: Sequence[int]) -> None:
-    """Delete every row that one of the batches brought."""
+    """Delete every row that one of the batches published."""
     target = _target(place, [])
     if batches:
         connection.execute(sa.delete(target).where(target.c[BATCH].in_(batches)))
@@ -268,7 +268,7 @@ def merge_stage(
     newer: Sequence[int],
 ) -> int:
     """Add the staged rows, or put them in the place of those with an equal key, but for rows that one
-    of the ``newer`` batches brought; how many it took."""
+    of the ``newer`` batches published; how many it took."""
     staged, target = _staged(columns), _target(place, columns)
     chosen = sa.select(*staged.c, sa.literal(batch_id, sa.BigInteger))
     statement = insert(target).from_select([*columns, BATCH], chosen, include_defaults=False)

@@ -1,0 +1,24 @@
+"""Kinds of sources are told apart in their own folders alone."""
+
+import ast
+
+import pytest
+
+from tests.conftest import ROOT
+
+FILES = sorted(
+    path
+    for path in (ROOT / "ledger").rglob("*.py")
+    if (ROOT / "ledger" / "sources") not in path.parents
+)
+KINDS = {"FileSource", "TableSource", "StatefulSource", "Files", "Table", "Stateful"}
+KINDS |= {"Reader", "TableReader", "FrameReader"}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_module_asks_for_the_kind_of_a_source(path):
+    """Outside ``ledger/sources`` nothing depends on which kind a source is."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("isinstance", "issubclass"):
+            named = {one.id for one in ast.walk(node.args[1]) if isinstance(one, ast.Name)}
+            assert not named & KINDS, f"{path.name}:{node.lineno}: {ast.unparse(node)}"
