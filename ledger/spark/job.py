@@ -103,26 +103,28 @@ def observed(observation: Observation, nothing: dict[str, Any]) -> dict[str, Any
         return nothing
 
 
-_COUNTS = ("rows", "xor", "failed", "dropped", "rooted", "passed")
+_COUNTS = ("rows", "xor", "failed", "dropped", "counted")
 
 
 class Witness:
     """Counts rows, and XORs hashes of chosen columns, where a frame passes by.
 
-    ``failed``: the column that holds the reason of a row that fails, if the frame has it. ``roots``: count
-    the rows that have a root, too; ``passed``: and those of them that go on. Each count costs every row.
+    ``failed``: the column that holds the reason of a row that fails, if the frame has it. ``counting``: what
+    of a frame's rows is counted, too. Each count costs every row.
 
     Two witnesses of the same rows are equal, whatever the order; see ARCHITECTURE's commit
     protocol: what a job meant to write is witnessed where it is written.
     """
 
     def __init__(
-        self, *columns: str, failed: str = FAILED, roots: bool = False, passed: bool = False
+        self,
+        *columns: str,
+        failed: str = FAILED,
+        counting: Callable[[DataFrame], Column] | None = None,
     ):
         self._columns = columns
         self._failed = failed
-        self._roots = roots
-        self._passed = passed
+        self._counting = counting
         self._name = str(uuid4())
         self._observation = Observation(self._name)
 
@@ -135,7 +137,7 @@ class Witness:
             F.coalesce(mixed, F.lit(0)).alias("xor"),
             _non_null(frame, self._failed).alias("failed"),
             _non_null(frame, DROPPED).alias("dropped"),
-            *self._rooted(frame),
+            *([self._counting(frame).alias("counted")] if self._counting else []),
         )
 
     def within(self, frame: DataFrame) -> bool:
@@ -160,31 +162,15 @@ class Witness:
         return self._metrics()["dropped"]
 
     @property
-    def rooted(self) -> int:
-        """Rows seen that have a root; waits for the action."""
-        return self._metrics()["rooted"]
-
-    @property
-    def passed(self) -> int:
-        """Rows seen that have a root, and neither fail nor are dropped; waits for the action."""
-        return self._metrics()["passed"]
+    def counted(self) -> int:
+        """What was to be counted, too; waits for the action."""
+        return self._metrics()["counted"]
 
     @property
     def seen(self) -> tuple[int, int]:
         """Rows and XOR seen; waits for the action."""
         metrics = self._metrics()
         return metrics["rows"], metrics["xor"]
-
-    def _rooted(self, frame: DataFrame) -> list[Column]:
-        """Counts of the rows that have a root, where a frame has the column."""
-        if ROOT not in frame.columns:
-            return []
-        passes = F.col(ROOT).isNotNull()
-        for mark in (FAILED, DROPPED):
-            if mark in frame.columns:
-                passes &= F.col(mark).isNull()
-        counted = [F.count(ROOT).alias("rooted")] if self._roots else []
-        return [*counted, *([F.count_if(passes).alias("passed")] if self._passed else [])]
 
     def _metrics(self) -> dict[str, int]:
         seen = observed(self._observation, dict.fromkeys(_COUNTS, 0))

@@ -1,27 +1,25 @@
 """What a step owes the ledger: which rows it acks and emits, and what has to agree before it commits."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from typing import Protocol
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 from ledger.batch.step_runs import OpenedRun, Record
-from ledger.core.column_names import CARRIED, POSITION, ROOT, ROOTS
+from ledger.core.column_names import POSITION, ROOT, ROOTS
 from ledger.deltas.edges import Edges
 from ledger.deltas.portions import Acks, OnEmit, OnRead, Output, Portion, Reading, Records
 from ledger.deltas.stored import Written
 from ledger.pipeline.steps import SinkStep, StageStep
-from ledger.spark.frames.anchors import AnchorWitness
+from ledger.spark.frames.anchors import Rooting
 from ledger.spark.frames.inputs import root_rows
 from ledger.spark.job import Job, Witness, require_equal
 from ledger.spark.post import Outcome, Read
+from ledger.spark.units.carried import Carrying, Frames
 from ledger.storage.manifest import Manifest
 from ledger.store.queries.runs import Emitted, Run
-
-Frames = Mapping[str, DataFrame]
 
 SWALLOWED = "read"  # the reason of what an on_read stage read and did not emit
 
@@ -29,32 +27,27 @@ SWALLOWED = "read"  # the reason of what an on_read stage read and did not emit
 class StageTracking(Protocol):
     """What of a stage's run is folded and checked."""
 
-    def portions(
-        self, manifest: Manifest, frames: Frames, anchors: AnchorWitness | None, *, carries: bool
-    ) -> Sequence[Portion | Read]:
-        """What is to be folded. ``frames``: what it read. ``carries``: some rows were taken over, for which the stage
-        did not run."""
+    def portions(self, manifest: Manifest, carrying: Carrying) -> Sequence[Portion | Read]:
+        """What is to be folded. ``carrying``: the rows that it read."""
 
-    def check(self, outcome: Outcome, wrote: Witness, anchors: AnchorWitness | None) -> None:
+    def check(self, outcome: Outcome) -> None:
         """Raise IntegrityError unless what was folded is what was written."""
 
-    def drops(self, outcome: Outcome, *, carries: bool) -> dict[str, int]:
+    def drops(self, outcome: Outcome) -> dict[str, int]:
         """Inputs acked without an output, by reason."""
 
 
 class UntrackedStage:
     """Of a run without ackers, and of a stage downstream of the last tracked one: nothing."""
 
-    def portions(
-        self, manifest: Manifest, frames: Frames, anchors: AnchorWitness | None, *, carries: bool
-    ) -> Sequence[Portion | Read]:
+    def portions(self, manifest: Manifest, carrying: Carrying) -> Sequence[Portion | Read]:
         """None."""
         return ()
 
-    def check(self, outcome: Outcome, wrote: Witness, anchors: AnchorWitness | None) -> None:
+    def check(self, outcome: Outcome) -> None:
         """Nothing was folded."""
 
-    def drops(self, outcome: Outcome, *, carries: bool) -> dict[str, int]:
+    def drops(self, outcome: Outcome) -> dict[str, int]:
         """None."""
         return {}
 
@@ -66,11 +59,9 @@ class LastTracked(UntrackedStage):
     job: Job
     run: OpenedRun
 
-    def portions(
-        self, manifest: Manifest, frames: Frames, anchors: AnchorWitness | None, *, carries: bool
-    ) -> Sequence[Portion | Read]:
+    def portions(self, manifest: Manifest, carrying: Carrying) -> Sequence[Portion | Read]:
         """All of its inputs."""
-        return [read_by(self.job, self.run, frames)]
+        return [read_by(self.job, self.run, carrying.read)]
 
 
 @dataclass(frozen=True)
@@ -81,54 +72,39 @@ class Tracked:
     run: OpenedRun
     step: StageStep
     acks: Acks
+    rooting: Rooting
 
-    def portions(
-        self, manifest: Manifest, frames: Frames, anchors: AnchorWitness | None, *, carries: bool
-    ) -> Sequence[Portion | Read]:
+    def portions(self, manifest: Manifest, carrying: Carrying) -> Sequence[Portion | Read]:
         """What it wrote; and of its inputs what it acks by reading."""
         edges = edges_of(self.job, self.run)
-        size = manifest.rows + (anchors.edges if anchors else 0)
-        output = Output(manifest.files, Written(tuple(self.run.inputs)), self.acks, edges, size)
-        if self.acks.by_reading:
-            return [output, read_by(self.job, self.run, frames)]
-        if not carries:
-            return [output]
-        carried = {
-            name: frame.where(F.col(CARRIED).isNotNull())
-            for name, frame in frames.items()
-            if CARRIED in frame.columns
-        }
-        return [output, read_by(self.job, self.run, carried)]
+        written = Written(tuple(self.run.inputs))
+        output = Output(manifest.files, written, self.acks, edges, self.rooting.anchors)
+        acked = carrying.read if self.acks.by_reading else carrying.taken_over
+        return [output, *([read_by(self.job, self.run, acked)] if acked else [])]
 
-    def check(self, outcome: Outcome, wrote: Witness, anchors: AnchorWitness | None) -> None:
+    def check(self, outcome: Outcome) -> None:
         """Rows, what they come from, and how many edges they have."""
         name, number = self.step.name, self.run.run_id
         found = (outcome.wrote.rows, outcome.wrote.xor)
-        require_equal(f"rows and XOR of {name} in run {number}", wrote.seen, found)
-        going_on = wrote.rows - wrote.failed - wrote.dropped
-        if anchors is not None:
-            going_on = anchors.edges
-        elif self.job.pipeline.graph.root_is_optional(name):
-            going_on = wrote.passed
-        edges = going_on * len(self.job.pipeline.consumers(name))
+        require_equal(f"rows and XOR of {name} in run {number}", self.rooting.wrote.seen, found)
+        edges = self.rooting.edges * len(self.job.pipeline.consumers(name))
         require_equal(f"edges of {name} in run {number}", edges, outcome.posted.emitted_edges)
 
-    def drops(self, outcome: Outcome, *, carries: bool) -> dict[str, int]:
+    def drops(self, outcome: Outcome) -> dict[str, int]:
         """What was dropped with a reason, and what was read without one."""
         if not self.acks.by_reading:
             return outcome.drops
-        taken_over = outcome.read_carried if carries else 0
-        swallowed = outcome.posted.acked_edges - taken_over - outcome.with_rows
+        swallowed = outcome.posted.acked_edges - outcome.read_carried - outcome.with_rows
         return {**outcome.drops, **({SWALLOWED: swallowed} if swallowed else {})}
 
 
-def stage_tracking(job: Job, run: OpenedRun, step: StageStep) -> StageTracking:
-    """What a stage owes the ledger in a run."""
+def stage_tracking(job: Job, run: OpenedRun, step: StageStep, rows: Rooting) -> StageTracking:
+    """What a stage owes the ledger in a run. ``rows``: of its output."""
     if run.batch.ackers == 0:
         return UntrackedStage()
     if job.pipeline.tracks(step.name):
         acks = OnRead() if step.acks == "on_read" else OnEmit(one=step.emits == "one")
-        return Tracked(job, run, step, acks)
+        return Tracked(job, run, step, acks, rows)
     return LastTracked(job, run) if all(map(job.pipeline.tracks, step.inputs)) else UntrackedStage()
 
 

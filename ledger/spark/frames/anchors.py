@@ -1,16 +1,17 @@
-"""Rows of several anchors, as whole stages make them: how they are stored and what is checked of them."""
+"""Which records the rows of a stage come from: how that is stored, and what is counted and checked of it."""
 
-from typing import Any
+from functools import reduce
+from typing import Any, Protocol
 from uuid import uuid4
 
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 
-from ledger.core.column_names import ANCHOR, ANCHORS, DROPPED, FAILED
+from ledger.core.column_names import ANCHOR, ANCHORS, DROPPED, FAILED, INPUT, PARENT, ROOT
 from ledger.errors import StageError
 from ledger.pipeline.pipeline import Pipeline
 from ledger.pipeline.steps import StageStep
-from ledger.spark.job import observed
+from ledger.spark.job import Witness, observed
 
 
 def expected_type(pipeline: Pipeline, step: StageStep) -> str:
@@ -43,50 +44,150 @@ def _bare() -> Column:
     return anchors.isNull() | (F.size(anchors) == 0) | F.coalesce(unknown, F.lit(False))
 
 
-class AnchorWitness:
-    """Counts the anchors of the rows that pass by, and remembers one whose anchors cannot be."""
+def _goes_on(frame: DataFrame) -> Column:
+    """Whether a row neither fails nor is dropped."""
+    marks = [F.col(name).isNull() for name in (FAILED, DROPPED) if name in frame.columns]
+    return reduce(Column.__and__, marks, F.lit(True))
+
+
+class Rooting(Protocol):
+    """How many roots the rows of a stage's output have: what of them is counted as they are written, and what has to
+    hold. Its counts wait for the action."""
+
+    wrote: Witness
+    """Of the rows, and of the columns that say which input row each comes from."""
+
+    def watch(self, frame: DataFrame) -> DataFrame:
+        """The same frame, observed when it is next executed."""
+
+    def check(self) -> None:
+        """Raise StageError if a row that was written has an anchor that cannot be."""
+
+    @property
+    def anchors(self) -> int:
+        """About how many anchors the rows have."""
+
+    @property
+    def edges(self) -> int:
+        """How many edges the rows that go on have to one consumer."""
+
+
+class Unrooted:
+    """Rows behind the last tracked stage: they come from no record."""
 
     def __init__(self) -> None:
+        self.wrote = Witness()
+
+    def watch(self, frame: DataFrame) -> DataFrame:
+        """The same frame, observed when it is next executed."""
+        return self.wrote.watch(frame)
+
+    def check(self) -> None:
+        """Any row may be."""
+
+    anchors = edges = 0
+
+
+class OneRoot:
+    """Each row comes from one record."""
+
+    def __init__(self, step: StageStep):
+        self._stage = step.name
+        identity = [ROOT, PARENT, *([INPUT] if len(step.inputs) > 1 else [])]
+        self.wrote = Witness(*identity, counting=self._count)
+
+    def watch(self, frame: DataFrame) -> DataFrame:
+        """The same frame, observed when it is next executed."""
+        return self.wrote.watch(frame)
+
+    def check(self) -> None:
+        """Each row has its root."""
+        bare = self.wrote.rows - self.wrote.counted
+        if bare:
+            raise StageError(
+                f"stage {self._stage!r} returned {bare} rows whose {ANCHOR!r} is null, so they come from no record: an "
+                "outer join keeps rows of the other side; drop those, or declare the stage with whole=True"
+            )
+
+    @property
+    def anchors(self) -> int:
+        """One a row."""
+        return self.wrote.rows
+
+    @property
+    def edges(self) -> int:
+        """One a row that goes on."""
+        return self.wrote.rows - self.wrote.failed - self.wrote.dropped
+
+    def _count(self, frame: DataFrame) -> Column:
+        """Rows that have a root."""
+        return F.count(ROOT)
+
+
+class OptionalRoot(OneRoot):
+    """Each row comes from one record, which may be untracked: such a row has no root."""
+
+    def check(self) -> None:
+        """Any row may be."""
+
+    @property
+    def edges(self) -> int:
+        """One a row that goes on and has a root."""
+        return self.wrote.counted
+
+    def _count(self, frame: DataFrame) -> Column:
+        """Rows that go on and have a root."""
+        return F.count_if(F.col(ROOT).isNotNull() & _goes_on(frame))
+
+
+class Roots:
+    """A row may come from several records, in and behind whole stages. Remembers one whose anchors cannot be."""
+
+    def __init__(self, step: StageStep, max_anchors: int, unit: tuple[str, ...] | None):
+        self._stage, self._max_anchors, self._unit = step.name, max_anchors, unit
+        self.wrote = Witness(ANCHORS)
         self._observation = Observation(str(uuid4()))
 
     def watch(self, frame: DataFrame) -> DataFrame:
         """The same frame, with its column ``_anchors`` observed when it is next executed."""
         roots = F.array_distinct(F.transform(ANCHORS, lambda one: one["root"]))
-        marks = [F.col(name).isNull() for name in (FAILED, DROPPED) if name in frame.columns]
-        passes = F.lit(True)
-        for mark in marks:
-            passes &= mark
-        return frame.observe(
+        watched = frame.observe(
             self._observation,
-            F.sum(F.when(passes, F.size(roots)).otherwise(F.lit(0))).alias("edges"),
+            F.sum(F.when(_goes_on(frame), F.size(roots)).otherwise(F.lit(0))).alias("edges"),
             F.max(F.size(roots)).alias("most"),
             F.count_if(_bare()).alias("bare"),
             self._strangers(frame).alias("strangers"),
         )
+        return self.wrote.watch(watched)
 
-    def check(self, step: StageStep, max_anchors: int, unit: tuple[str, ...] | None) -> None:
-        """Raise StageError if a row has no anchor, too many, or those of two units."""
+    def check(self) -> None:
+        """No row is without an anchor, has too many, or those of two units."""
         found = self._metrics()
         if found["bare"]:
             raise StageError(
-                f"stage {step.name!r} returned {found['bare']} rows with an empty {ANCHOR!r} or a null in it, which "
+                f"stage {self._stage!r} returned {found['bare']} rows with an empty {ANCHOR!r} or a null in it, which "
                 "come from no record: merge_anchors(...) unites those of all inputs that a row may come from"
             )
-        if found["most"] is not None and int(found["most"]) > max_anchors:
+        if found["most"] is not None and int(found["most"]) > self._max_anchors:
             raise StageError(
-                f"stage {step.name!r} returned a row of {found['most']} records, max_anchors is {max_anchors}: end "
+                f"stage {self._stage!r} returned a row of {found['most']} records, max_anchors is {self._max_anchors}: end "
                 "tracking there (anchored=False), or raise max_anchors of the pipeline"
             )
         if found["strangers"] is not None:
             raise StageError(
-                f"stage {step.name!r} returned a row of roots {found['strangers']}, whose units differ "
-                f"({', '.join(unit or ())}): expected the records of a row to agree in these columns. See "
+                f"stage {self._stage!r} returned a row of roots {found['strangers']}, whose units differ "
+                f"({', '.join(self._unit or ())}): expected the records of a row to agree in these columns. See "
                 "SELECT * FROM root_state(root), or leave out unit=, which makes the batch the unit"
             )
 
     @property
+    def anchors(self) -> int:
+        """At least one a row, and one an edge."""
+        return self.wrote.rows + self.edges
+
+    @property
     def edges(self) -> int:
-        """Roots of the rows that go on, summed: the edges that they have to one consumer."""
+        """Roots of the rows that go on, summed."""
         return int(self._metrics()["edges"] or 0)
 
     def _strangers(self, frame: DataFrame) -> Column:
@@ -101,3 +202,13 @@ class AnchorWitness:
     def _metrics(self) -> dict[str, Any]:
         nothing = {"edges": 0, "most": None, "bare": 0, "strangers": None}
         return observed(self._observation, nothing)
+
+
+def rooting(pipeline: Pipeline, step: StageStep) -> Rooting:
+    """How the rows of a stage's output are rooted."""
+    graph = pipeline.graph
+    if not graph.tracks(step.name):
+        return Unrooted()
+    if graph.merges(step.name):
+        return Roots(step, pipeline.max_anchors, graph.unit)
+    return OptionalRoot(step) if graph.root_is_optional(step.name) else OneRoot(step)

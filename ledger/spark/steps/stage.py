@@ -9,21 +9,17 @@ from pyspark.sql.types import StringType
 from ledger.batch.step_runs import OpenedRun, Record, commit
 from ledger.core.column_names import (
     ANCHOR,
-    ANCHORS,
     DROPPED,
     FAILED,
-    INPUT,
-    PARENT,
-    ROOT,
     check_names,
 )
 from ledger.core.outcomes import Mark
 from ledger.errors import StageError
 from ledger.pipeline.steps import CombineStep, StageStep, StateStep
 from ledger.sources.references import read_reference
-from ledger.spark.frames.anchors import AnchorWitness, expected_type, stored_anchor
+from ledger.spark.frames.anchors import expected_type, rooting, stored_anchor
 from ledger.spark.frames.inputs import anchored, input_frames, user_columns
-from ledger.spark.job import STORED, Job, Witness, file_rows, require_equal
+from ledger.spark.job import STORED, Job, file_rows, require_equal
 from ledger.spark.post import fold
 from ledger.spark.steps.records import run_records
 from ledger.spark.tracking import posted, stage_tracking
@@ -33,63 +29,31 @@ from ledger.storage.manifest import take_manifest
 
 def run_stage(job: Job, run: OpenedRun, step: StageStep) -> Record:
     """Run one stage of one batch and commit it; what it recorded."""
-    frames = input_frames(job, run)
-    carried = carry_over(job, run, step, frames)
-    output = _output(job, run, step, carried.fresh if carried else frames)
-    if carried:
-        output = carried.united(output)
-    folder = job.folder(run)
-    anchors = AnchorWitness() if ANCHORS in output.columns else None
-    untracked = job.pipeline.graph.root_is_optional(step.name)
-    wrote = Witness(*_stored_identity(run, output.columns), roots=True, passed=untracked)
-    watched = wrote.watch(anchors.watch(output) if anchors else output)
-    watched.write.options(**STORED).parquet(folder)
-    manifest = take_manifest(folder)
+    carrying = carry_over(job, run, step, input_frames(job, run))
+    output = carrying.united(_output(job, run, step, carrying.fresh))
+    rows, folder = rooting(job.pipeline, step), job.folder(run)
+    rows.watch(output).write.options(**STORED).parquet(folder)
+    manifest, wrote = take_manifest(folder), rows.wrote
     require_equal(f"rows of {step.name} in {folder}", wrote.rows, manifest.rows)
-    _check_anchors(job, step, wrote, anchors)
+    rows.check()
     record = Record(
         input_rows=sum(read.output_rows or 0 for read in run.inputs.values()),
         output_rows=manifest.rows - wrote.failed - wrote.dropped,
         failed_rows=wrote.failed,
     )
-    tracking = stage_tracking(job, run, step)
-    carries = carried is not None
-    outcome = fold(job, run, tracking.portions(manifest, frames, anchors, carries=carries))
-    tracking.check(outcome, wrote, anchors)
+    tracking = stage_tracking(job, run, step, rows)
+    outcome = fold(job, run, tracking.portions(manifest, carrying))
+    tracking.check(outcome)
     record = posted(record, outcome)
     commit(
         job.database,
         run,
         record,
         files=file_rows(manifest),
-        drops=tracking.drops(outcome, carries=carries),
+        drops=tracking.drops(outcome),
         post=outcome.post,
     )
     return record
-
-
-def _check_anchors(
-    job: Job, step: StageStep, wrote: Witness, anchors: AnchorWitness | None
-) -> None:
-    """Raise StageError if a written row has an anchor that cannot be."""
-    graph = job.pipeline.graph
-    if anchors:
-        anchors.check(step, job.pipeline.max_anchors, graph.unit)
-    elif graph.tracks(step.name) and not graph.root_is_optional(step.name):
-        bare = wrote.rows - wrote.rooted
-        if bare:
-            raise StageError(
-                f"stage {step.name!r} returned {bare} rows whose {ANCHOR!r} is null, so they come from no record: an "
-                "outer join keeps rows of the other side; drop those, or declare the stage with whole=True"
-            )
-
-
-def _stored_identity(run: OpenedRun, columns: list[str]) -> list[str]:
-    """What says which input row a row comes from, as it is stored: a list where there may be several; nothing if
-    the output is not tracked."""
-    if ANCHORS in columns:
-        return [ANCHORS]
-    return [ROOT, PARENT, *([INPUT] if len(run.inputs) > 1 else [])] if ROOT in columns else []
 
 
 def _output(

@@ -27,7 +27,7 @@ def run_state(job: Job, opened: StateRun, step: StateStep) -> Record:
     reached("batch read", step.name)
     if step.hooks is None:
         return _run_function(job, opened, step, batch)
-    return _run_keeper(job, opened, step, step.hooks, batch)
+    return _run_hooks(job, opened, step, step.hooks, batch)
 
 
 def acked_rows_of_batch(job: Job, run: OpenedRun, name: str) -> DataFrame:
@@ -60,7 +60,7 @@ def _run_function(job: Job, opened: StateRun, step: StateStep, batch: DataFrame)
     return record
 
 
-def _run_keeper(
+def _run_hooks(
     job: Job, opened: StateRun, step: StateStep, hooks: StatefulStage, batch: DataFrame
 ) -> Record:
     committed = None if opened.previous is None else opened.previous.snapshot

@@ -3,6 +3,7 @@ the others is taken from the latest batch that emitted them, under the roots tha
 
 from collections.abc import Mapping
 from functools import reduce
+from typing import Protocol
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -19,6 +20,20 @@ from ledger.spark.frames.stored import local_numbers, with_position
 from ledger.spark.job import Job
 from ledger.storage.manifest import check_files
 from ledger.store.queries import batches, replays, runs
+
+Frames = Mapping[str, DataFrame]
+
+
+class Carrying(Protocol):
+    """For which rows a stage runs. ``read``: all that it reads. ``fresh``: those that it runs for. ``taken_over``: of
+    the others what it acks by reading, if there are others."""
+
+    read: Frames
+    fresh: Frames
+    taken_over: Frames
+
+    def united(self, output: DataFrame) -> DataFrame:
+        """What the stage made of the rows that it ran for, with those that it took over."""
 
 
 def with_carried(job: Job, run: OpenedRun, step: SourceStep, records: DataFrame) -> DataFrame:
@@ -46,20 +61,34 @@ def with_carried(job: Job, run: OpenedRun, step: SourceStep, records: DataFrame)
     return found.select(*names, F.when(complete, latest).alias(CARRIED))
 
 
-def carry_over(
-    job: Job, run: OpenedRun, step: StageStep, frames: Mapping[str, DataFrame]
-) -> "CarryOver | None":
-    """What a stage carries over in a replay; None if it is to run for every row of ``frames``.
+def carry_over(job: Job, run: OpenedRun, step: StageStep, frames: Frames) -> Carrying:
+    """For which rows of ``frames`` a stage runs, and what it carries over in a replay.
 
     Raises InputError if an earlier batch that has the rows had no such stage.
     """
     if run.batch.kind is not BatchKind.REPLAY or not job.pipeline.graph.carries(step.name):
-        return None
+        return RunsForAll(frames)
     carried = _carried_roots(job, run, step)
     counts = {} if carried is None else _batches_of(job, run, carried)
     if carried is None or not counts:
-        return None
+        return RunsForAll(frames)
     return CarryOver(job, run, step, frames, carried, counts)
+
+
+class RunsForAll:
+    """A stage that runs for every row that it reads, those too that others carried over before."""
+
+    def __init__(self, frames: Frames):
+        self.read: Frames = {
+            name: frame.drop(CARRIED) if CARRIED in frame.columns else frame
+            for name, frame in frames.items()
+        }
+        self.fresh: Frames = self.read
+        self.taken_over: Frames = {}
+
+    def united(self, output: DataFrame) -> DataFrame:
+        """What it made."""
+        return output
 
 
 class CarryOver:
@@ -71,13 +100,19 @@ class CarryOver:
         job: Job,
         run: OpenedRun,
         step: StageStep,
-        frames: Mapping[str, DataFrame],
+        frames: Frames,
         roots: DataFrame,
         counts: Mapping[int, int],
     ):
         self._job, self._run, self._step = job, run, step
         self._roots, self._counts = roots, counts
-        self.fresh = {name: _fresh(frame) for name, frame in frames.items()}
+        self.read = frames
+        self.fresh: Frames = {name: _fresh(frame) for name, frame in frames.items()}
+        self.taken_over: Frames = {
+            name: frame.where(F.col(CARRIED).isNotNull())
+            for name, frame in frames.items()
+            if CARRIED in frame.columns
+        }
         self._stored = {
             batch_id: _stored_run(job, step, batch_id, records)
             for batch_id, records in counts.items()

@@ -1,0 +1,43 @@
+"""How the rows of each stage of a pipeline are rooted."""
+
+import pytest
+from ledger.spark.anchors import OneRoot, OptionalRoot, Roots, Unrooted, rooting
+
+from ledger import FileSource, ParquetSink, Pipeline
+
+
+def made(track=None):
+    """numbers -> alone -> total (whole) -> after -> sums (behind the last tracked stage) -> out."""
+    pipeline = Pipeline("rooted", guarantee="at_least_once")
+    pipeline.source("numbers", FileSource("in.csv", schema="n INT"), track=track)
+    reads = "numbers"
+    for name, options in [
+        ("alone", {}),
+        ("total", {"whole": True} if track is None else {}),
+        ("after", {}),
+        ("sums", {"anchored": False}),
+    ]:
+
+        def stage(frame):
+            return frame
+
+        stage.__name__ = name
+        pipeline.stage(reads=reads, **options)(stage)
+        reads = name
+    pipeline.sink("out", ParquetSink("out"), reads=reads)
+    return pipeline
+
+
+@pytest.mark.parametrize(
+    ("track", "kinds"),
+    [
+        (None, {"alone": OneRoot, "total": Roots, "after": Roots, "sums": Unrooted}),
+        ("n > 0", {"alone": OptionalRoot, "after": OptionalRoot, "sums": Unrooted}),
+    ],
+)
+def test_how_rows_are_rooted(track, kinds):
+    """One root a row up to a whole stage, then several, none behind the last tracked stage; where a source has
+    untracked records a row may be without."""
+    pipeline = made(track)
+    found = {name: type(rooting(pipeline, pipeline.step(name))) for name in kinds}
+    assert found == kinds
