@@ -1,9 +1,9 @@
 """How the rows of each stage of a pipeline are rooted."""
 
 import pytest
-from ledger.spark.anchors import OneRoot, OptionalRoot, Roots, Unrooted, rooting
 
 from ledger import FileSource, ParquetSink, Pipeline
+from ledger.spark.frames.anchors import OneRoot, OptionalRoot, Roots, Unrooted, rooting
 
 
 def made(track=None):
