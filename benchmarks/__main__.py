@@ -68,7 +68,9 @@ def main() -> int:
 
 
 def _in_one_session(names: list[str], rounds: int) -> dict[str, Any]:
-    """Figures of a warm session, medians over ``rounds``; a round runs every variant once, in turn."""
+    """Figures of a warm session, medians over ``rounds``; a round runs every variant once, in
+    turn.
+    """
     database = Database(embedded.start(HOME))
     upgrade(database)
     os.environ["PYSPARK_SUBMIT_ARGS"] = (
@@ -125,8 +127,9 @@ def throughput(
     others: dict[str, Callable[[], None]],
     rounds: int,
 ) -> dict[str, Any]:
-    """Tracked, untracked, what others do by hand and the bare aggregate, interleaved; ratios of their
-    medians."""
+    """Tracked, untracked, what others do by hand and the bare aggregate, interleaved; ratios of
+    their medians.
+    """
     taken: dict[str, list[float]] = {"tracked": [], "untracked": [], **{one: [] for one in others}}
     steps: dict[str, list[dict[str, float]]] = {"tracked": [], "untracked": []}
     overhead = 0.0
@@ -176,7 +179,9 @@ def _overhead(tracked: dict[str, int]) -> float:
 
 
 def record_stage(session: SparkSession, bench: Bench, rounds: int) -> dict[str, float]:
-    """A record stage, with its deltas and commit, against the same function in mapInArrow by hand."""
+    """A record stage, with its deltas and commit, against the same function in mapInArrow by
+    hand.
+    """
     taken: dict[str, list[float]] = {"stage": [], "plain": []}
     for number in track(range(rounds + 1), "record stage: rounds", console=console):
         stage, snapshot = bench.step(by_record(), "counted")
@@ -190,7 +195,9 @@ def record_stage(session: SparkSession, bench: Bench, rounds: int) -> dict[str, 
 
 
 def on_emit(session: SparkSession, bench: Bench, rounds: int) -> dict[str, float]:
-    """Acks by comparison with what was emitted, against acks by reading alone, of the same stage."""
+    """Acks by comparison with what was emitted, against acks by reading alone, of the same
+    stage.
+    """
     costs = {}
     for name, pipeline, stage in (
         ("split", wordcount(2), "split"),

@@ -1,4 +1,6 @@
-"""Where the CPU seconds of a driver go that runs a small batch: its JVM, imports, session, and each of its steps."""
+"""Where the CPU seconds of a driver go that runs a small batch: its JVM, imports, session, and
+each of its steps.
+"""
 
 import json
 import os

@@ -1,7 +1,8 @@
-"""What ``spark-submit`` runs to see where a driver's CPU seconds go: five steps of a small batch, one after the other.
+"""What ``spark-submit`` runs to see where a driver's CPU seconds go: five steps of a small
+batch, one after the other.
 
-It writes the CPU seconds of its JVM, of itself and of the Python workers at the end of each part, as JSON, to the file
-that is its argument.
+It writes the CPU seconds of its JVM, of itself and of the Python workers at the end of each
+part, as JSON, to the file that is its argument.
 """
 
 import json
@@ -15,7 +16,9 @@ _JVM = psutil.Process(os.getppid())
 
 
 def _spent() -> dict[str, float]:
-    """CPU seconds until now: of the JVM, of this process, and of the workers that the JVM has started."""
+    """CPU seconds until now: of the JVM, of this process, and of the workers that the JVM has
+    started.
+    """
     own, workers = psutil.Process(), 0.0
     for process in _JVM.children(recursive=True):
         if process.pid != own.pid and process.is_running():
@@ -26,7 +29,9 @@ def _spent() -> dict[str, float]:
 
 
 def main() -> None:
-    """Import, connect, start a session, run the steps of the batch whose number is the second argument."""
+    """Import, connect, start a session, run the steps of the batch whose number is the second
+    argument.
+    """
     target, batch_id = Path(sys.argv[1]), int(sys.argv[2])
     parts = [("JVM and Python", _spent())]
     from ledger import run_step  # noqa: F401 - what a driver imports

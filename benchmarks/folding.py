@@ -1,5 +1,6 @@
-"""What the kernel of the fold takes by itself: rows a second, read and folded by two tasks, and deltas a second, posted
-by two."""
+"""What the kernel of the fold takes by itself: rows a second, read and folded by two tasks, and
+deltas a second, posted by two.
+"""
 
 import statistics
 from collections.abc import Iterator
@@ -30,10 +31,12 @@ _TOLD = "rows bigint"
 def rows_per_second(
     session: SparkSession, folder: Path, rounds: int, console: Console
 ) -> dict[str, float]:
-    """Rows of a stage that makes eight of each input, through the kernel alone: nothing is posted. In order: a task
-    folds its files, as they were written. Shuffled: the children of each input lie in all files, so the rows are
-    exchanged first. That is the kernel and a bare exchange by the library's key, in a plan of the benchmark's own: what
-    a run has beside it, positions by file and the witness of what was read, is not in the figure."""
+    """Rows of a stage that makes eight of each input, through the kernel alone: nothing is
+    posted. In order: a task folds its files, as they were written. Shuffled: the children of
+    each input lie in all files, so the rows are exchanged first. That is the kernel and a bare
+    exchange by the library's key, in a plan of the benchmark's own: what a run has beside it,
+    positions by file and the witness of what was read, is not in the figure.
+    """
     orders = {"in_order": np.arange(ROWS), "shuffled": np.random.default_rng(7).permutation(ROWS)}
     frames = {}
     for name, order in orders.items():

@@ -1,4 +1,6 @@
-"""What exactly once costs, and that publishing a clean batch costs time by its files, not by its rows."""
+"""What exactly once costs, and that publishing a clean batch costs time by its files, not by its
+rows.
+"""
 
 import statistics
 from pathlib import Path
@@ -15,7 +17,9 @@ FILES = 4
 
 
 def guarantee(bench: Bench, rounds: int, console: Console) -> dict[str, float]:
-    """The flights up to where they are shown, exactly once against at least once without and with a filter."""
+    """The flights up to where they are published, exactly once against at least once without and
+    with a filter.
+    """
     taken: dict[str, list[float]] = {"once": [], "least": [], "bloom": []}
     for number in track(range(rounds + 1), "guarantee: rounds", console=console):
         for variant, values in taken.items():

@@ -44,7 +44,9 @@ def data_bytes(folder: Path) -> int:
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds of a batch: its steps with opening, its settlement, and until its sinks show it."""
+    """Seconds of a batch: its steps with opening, its settlement, and until its sinks publish
+    it.
+    """
 
     steps: float
     settle: float
@@ -79,7 +81,9 @@ class Bench:
         )
 
     def bare(self, pipeline: Pipeline) -> float:
-        """Seconds of the bare aggregate over a batch of its own: who reads deltas first pays more."""
+        """Seconds of the bare aggregate over a batch of its own: who reads deltas first pays
+        more.
+        """
         taken: list[float] = []
         self.batch(
             pipeline, lambda batch: taken.append(seconds(lambda: self._bare(batch.batch_id)))
@@ -141,13 +145,18 @@ class Bench:
 
     def _bare(self, batch_id: int) -> None:
         """The query that a settlement cannot do without, tuned as the settlement is."""
-        query = "SELECT root_id, bit_xor(delta) FROM ledger_delta WHERE batch_id = :id GROUP BY root_id HAVING bit_xor(delta) <> 0"
+        query = (
+            "SELECT root_id, bit_xor(delta) FROM ledger_delta WHERE batch_id = :id GROUP BY root_id"
+            " HAVING bit_xor(delta) <> 0"
+        )
         with self.database.writer.begin() as connection:
             queries.tune(connection)
             connection.execute(text(query), {"id": batch_id}).all()
 
     def _clean(self, pipeline: Pipeline) -> None:
-        """Remove outputs, not snapshots: a replay reads them. ``written`` keeps their bytes, by step."""
+        """Remove outputs, not snapshots: a replay reads them. ``written`` keeps their bytes, by
+        step.
+        """
         sources = {step.name for step in pipeline.steps() if step.kind == "source"}
         for folder in (Path(self._settings.storage_root()) / pipeline.name).iterdir():
             if folder.name not in sources:
@@ -180,7 +189,8 @@ class PeakMemory:
     def _sample(self) -> None:
         own = psutil.Process()
         while not self._ended.wait(0.5):
-            # In local mode the JVM is driver and executor in one; Python workers are the executors'.
+            # In local mode the JVM is driver and executor in one; Python workers are the
+            # executors'.
             found = {"driver": own.memory_info().rss, "executors": 0}
             for child in own.children(recursive=True):
                 try:

@@ -19,7 +19,9 @@ COUNTED = "sentence STRING, words INT"
 
 
 def flights(ackers: int) -> Pipeline:
-    """The flights pipeline with as many ackers, up to its warehouse as Parquet files, as by hand."""
+    """The flights pipeline with as many ackers, up to its warehouse as Parquet files, as by
+    hand.
+    """
     made = _with(jobs.flights.pipeline, ackers)
     made._steps = {step.name: step for step in made.steps()}
     made._steps["warehouse"] = SinkStep("warehouse", WAREHOUSE, "with_weather")
@@ -61,7 +63,9 @@ def failing(poisoned: bool) -> Pipeline:
 
 
 def guaranteed(variant: str) -> Pipeline:
-    """The flights, tracked, under a guarantee: ``once``, ``least``, or ``bloom``: least, with a filter."""
+    """The flights, tracked, under a guarantee: ``once``, ``least``, or ``bloom``: least, with a
+    filter.
+    """
     made = flights(2)
     made.guarantee = Guarantee.EXACTLY_ONCE if variant == "once" else Guarantee.AT_LEAST_ONCE
     if variant == "bloom":
@@ -71,7 +75,9 @@ def guaranteed(variant: str) -> Pipeline:
 
 
 def sized(name: str, kind: str) -> Pipeline:
-    """Numbers straight into a sink: what it takes to show them is what is measured, so nothing is tracked."""
+    """Numbers straight into a sink: what it takes to show them is what is measured, so nothing
+    is tracked.
+    """
     made = Pipeline(f"sized_{kind}_{name}", guarantee="exactly_once", ackers=0)
     source = FileSource(f"rows-{name}/*.parquet", schema="id BIGINT", format="parquet")
     made.source("numbers", source)

@@ -37,10 +37,12 @@ class Batches:
 
 
 class Streams(Batches):
-    """Reads and writes with Structured Streaming: each step is a query that takes what is there, and ends.
+    """Reads and writes with Structured Streaming: each step is a query that takes what is there,
+    and ends.
 
     Its checkpoint and the log of its sink are what a stream brings in place of a ledger: each file
-    is read once, and each row written once."""
+    is read once, and each row written once.
+    """
 
     def source(self, format: str, schema: str, path: Path, **options: str) -> DataFrame:
         stream = self.spark.readStream.format(format).schema(schema).options(**options)

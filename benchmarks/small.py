@@ -1,8 +1,8 @@
-"""A small batch through Airflow, where the start of drivers is what is paid: in both forms, against one bare
-spark-submit.
+"""A small batch through Airflow, where the start of drivers is what is paid: in both forms,
+against one bare spark-submit.
 
-As Airflow sees them these are three DAGs, in ``dags/small.py``. A round runs each with ``airflow dags test``, whose
-own start is part of all three.
+As Airflow sees them these are three DAGs, in ``dags/small.py``. A round runs each with ``airflow
+dags test``, whose own start is part of all three.
 """
 
 import shutil
@@ -30,7 +30,9 @@ JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # of all three
 
 
 def measure(home: Path, rounds: int, console: Console) -> dict[str, Any]:
-    """Seconds of a DAG run in each form over those of one bare spark-submit, medians over ``rounds``."""
+    """Seconds of a DAG run in each form over those of one bare spark-submit, medians over
+    ``rounds``.
+    """
     environment = prepare(home)
     taken: dict[str, list[float]] = {variant: [] for variant in VARIANTS}
     try:

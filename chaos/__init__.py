@@ -1,1 +1,3 @@
-"""``make chaos``: a real Airflow runs a pipeline while its processes are killed; then four assertions."""
+"""``make chaos``: a real Airflow runs a pipeline while its processes are killed; then four
+assertions.
+"""

@@ -1,4 +1,6 @@
-"""Run it: ``make chaos``, ``make chaos SEED=7``, ``make chaos SUBMIT=batch``. Everything is made anew under ``var/chaos``."""
+"""Run it: ``make chaos``, ``make chaos SEED=7``, ``make chaos SUBMIT=batch``. Everything is made
+anew under ``var/chaos``.
+"""
 
 import argparse
 import random
@@ -60,12 +62,14 @@ def say(line: str) -> None:
 def report(outcome: Outcome) -> None:
     """Seed, kills by kind, seconds, and each assertion."""
     counts = outcome.counts
+    last = outcome.kills[-1].second if outcome.kills else 0
+    quarantined = f"{outcome.quarantined:,} records quarantined"
     killed = ", ".join(f"{counts[kind]} {kind}" for kind in Kind)
     console.print(f"""
 seed      {outcome.seed}
 kills     {len(outcome.kills)}: {killed}
-seconds   {outcome.seconds:.0f}, the last kill after {outcome.kills[-1].second if outcome.kills else 0:.0f}
-records   {outcome.records:,}: {outcome.rows:,} rows in each sink, {outcome.quarantined:,} records quarantined
+seconds   {outcome.seconds:.0f}, the last kill after {last:.0f}
+records   {outcome.records:,}: {outcome.rows:,} rows in each sink, {quarantined}
 replays   {outcome.replays}
 reader    {outcome.looks:,} looks
 """)

@@ -1,4 +1,6 @@
-"""One run: the world, the killer, the reader, and somebody who triggers runs and replays and looks on."""
+"""One run: the world, the killer, the reader, and somebody who triggers runs and replays and
+looks on.
+"""
 
 import time
 from collections import Counter
@@ -35,8 +37,9 @@ ENDED = ("success", "failed")
 
 @dataclass(frozen=True)
 class Plan:
-    """What is run, and how it is hurt. ``finish_minutes``: after the last kill, before it is given up. ``submit``:
-    whether a driver runs a step or a batch."""
+    """What is run, and how it is hurt. ``finish_minutes``: after the last kill, before it is
+    given up. ``submit``: whether a driver runs a step or a batch.
+    """
 
     seed: int
     records: int
@@ -47,9 +50,14 @@ class Plan:
     submit: str = "stage"
 
     def moments(self) -> list[float]:
-        """When each batch is begun, in seconds: two at once, the others so that there is always one to hurt."""
+        """When each batch is begun, in seconds: two at once, the others so that there is always
+        one to hurt.
+        """
         rest = max(self.batches - 2, 1)
-        return [max(0, number - 1) / rest * LAST_BEGINS * self.minutes * 60 for number in range(self.batches)]  # fmt: skip
+        return [
+            max(0, number - 1) / rest * LAST_BEGINS * self.minutes * 60
+            for number in range(self.batches)
+        ]
 
 
 LONG = Plan(
@@ -72,7 +80,9 @@ SHORT = Plan(
 
 @dataclass(frozen=True)
 class Outcome:
-    """``wrong``: by assertion. ``unfinished``: why the run was given up, if it was; it proves nothing then."""
+    """``wrong``: by assertion. ``unfinished``: why the run was given up, if it was; it proves
+    nothing then.
+    """
 
     seed: int
     seconds: float
@@ -156,7 +166,9 @@ class Campaign:
             self._intervals.pop(0)
 
     def _ask(self, something: Callable[[], None]) -> None:
-        """Ask Airflow's API, later again if it is too busy to answer: a run that comes twice finds its batch taken."""
+        """Ask Airflow's API, later again if it is too busy to answer: a run that comes twice
+        finds its batch taken.
+        """
         try:
             something()
         except OSError as exc:
@@ -167,16 +179,18 @@ class Campaign:
         return time.monotonic() - self._began
 
     def _look(self) -> bool:
-        """Tell what is new, and do what an operator does: fix, replay. True once nothing is left."""
+        """Tell what is new, and do what an operator does: fix, replay. True once nothing is
+        left.
+        """
         try:
             batches = self._rows(STATUS)
         except LedgerError:
             return False  # the server restarts just now
         for row in batches:
             told = (
-                f"batch {row.batch_id} ({row.kind}) {row.status}: {row.acked} acked, {row.failed} failed, "
-                f"{row.quarantined} quarantined, {row.pending} pending, {row.unshown} sinks to be shown"
-                + (", waits with its state" if row.waiting else "")
+                f"batch {row.batch_id} ({row.kind}) {row.status}: {row.acked} acked, {row.failed}"
+                f" failed, {row.quarantined} quarantined, {row.pending} pending, {row.unshown}"
+                " sinks to be published" + (", waits with its state" if row.waiting else "")
             )
             if self._told.get(row.batch_id) != told:
                 self._told[row.batch_id] = told
@@ -194,7 +208,9 @@ class Campaign:
 
     def _replay(self) -> None:
         """Start the library's replay DAG, unless a replay is on its way already."""
-        runs = [run for run in self._world.airflow.runs(NAME) if run["dag_run_id"].startswith("replay_")]  # fmt: skip
+        runs = [
+            run for run in self._world.airflow.runs(NAME) if run["dag_run_id"].startswith("replay_")
+        ]
         asked = self._world.airflow.runs("ledger_replay")
         if all(run["state"] in ENDED for run in (*runs, *asked)):
             self._world.airflow.trigger("ledger_replay", pipeline=NAME)

@@ -14,7 +14,8 @@ REGIONS = tuple(f"region-{number:02d}" for number in range(50))
 LATE_REGION = REGIONS[-1]  # unknown at first: its orders are lost by a join, and come by a replay
 MOST_LINES = 4
 MOST_CENTS = 90_000
-# Of an order's line: no two of a run are equal, and a sum of their squares tells sets of them apart.
+# Of an order's line: no two of a run are equal, and a sum of their squares tells sets of them
+# apart.
 CENTS_BASE, LINE_BASE, MODULUS = 100_000, 8, 1_000_000_007
 
 Row = tuple[int, int, int]
@@ -22,7 +23,9 @@ Row = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Order:
-    """One source record. It becomes ``lines`` rows; a poison one always fails, in its first line alone."""
+    """One source record. It becomes ``lines`` rows; a poison one always fails, in its first line
+    alone.
+    """
 
     id: int
     day: str
@@ -42,7 +45,9 @@ def days(count: int) -> list[str]:
 
 
 def make_orders(seed: int, records: int, day_count: int) -> list[Order]:
-    """The orders of a seed, spread evenly over days. Every second day is clean: nothing of it fails."""
+    """The orders of a seed, spread evenly over days. Every second day is clean: nothing of it
+    fails.
+    """
     draw = random.Random(f"orders {seed}")
     names = days(day_count)
     dirty = set(names[::2])
@@ -88,7 +93,9 @@ def checksum(row: Row) -> int:
 
 
 def checksum_sql(number: str = "id", line: str = "line", cents: str = "cents") -> str:
-    """``checksum`` as an expression that Spark and PostgreSQL understand; the columns are BIGINT."""
+    """``checksum`` as an expression that Spark and PostgreSQL understand; the columns are
+    BIGINT.
+    """
     key = f"((({number}) * {LINE_BASE} + {line}) * {CENTS_BASE} + {cents}) % {MODULUS}"
     return f"(({key}) * ({key}) % {MODULUS})"
 

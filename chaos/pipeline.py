@@ -1,4 +1,6 @@
-"""The pipeline that is hurt: three stages with fan-out, three kinds of sinks, one state over batches."""
+"""The pipeline that is hurt: three stages with fan-out, three kinds of sinks, one state over
+batches.
+"""
 
 from collections.abc import Iterator
 from typing import Any
@@ -33,7 +35,9 @@ def lines(orders: DataFrame) -> DataFrame:
 
 @pipeline.record_stage(reads="lines", schema=LINE)
 def checked(line: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """A poison order fails in its first line: the others get to the sinks, where nobody may see them."""
+    """A poison order fails in its first line: the others get to the sinks, where nobody may see
+    them.
+    """
     if line["poison"] and line["line"] == 1:
         raise FailedRecord(f"poison {line['id']}")
     yield {name: value for name, value in line.items() if name != "poison"}
@@ -47,15 +51,20 @@ def taxed(lines: DataFrame, *, regions: DataFrame) -> DataFrame:
 
 @pipeline.stateful_stage(reads="taxed")
 def history(before: DataFrame | None, batch: DataFrame) -> DataFrame:
-    """One row for each batch that was taken in: its place, what it brought, how much was there before."""
+    """One row for each batch that was taken in: its place, what it brought, how much was there
+    before.
+    """
     brought = batch.agg(
         F.count(F.lit(1)).alias("brought"),
         F.coalesce(F.sum(F.expr(checksum_sql())), F.lit(0).cast("bigint")).alias("checksum"),
     )
     if before is None:
         return brought.select(
-            F.lit(1).cast("bigint").alias("place"), "brought", "checksum", F.lit(0).cast("bigint").alias("earlier")
-        )  # fmt: skip
+            F.lit(1).cast("bigint").alias("place"),
+            "brought",
+            "checksum",
+            F.lit(0).cast("bigint").alias("earlier"),
+        )
     known = before.agg(
         (F.max("place") + 1).alias("place"), F.sum("brought").cast("bigint").alias("earlier")
     )

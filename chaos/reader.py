@@ -1,4 +1,6 @@
-"""Readers of the three sinks and of the state, as any user would read them, in a loop or once at the end."""
+"""Readers of the three sinks and of the state, as any user would read them, in a loop or once at
+the end.
+"""
 
 import threading
 import time
@@ -22,7 +24,7 @@ COLUMNS = ["day", "id", "line", "cents"]
 
 
 class Sinks:
-    """What the sinks show at this moment. A sink that does not exist yet shows nothing."""
+    """What the sinks publish at this moment. A sink that does not exist yet shows nothing."""
 
     def __init__(self, data: Path, target_url: str):
         self._folder = data / "warehouse" / PARQUET
@@ -47,7 +49,10 @@ class Sinks:
             (int(batch), day): total
             for (batch, day), total in _grouped(self._parquet(), ["batch", "day"]).items()
         }
-        query = f"SELECT ackledger_batch, day, count(*), sum({checksum_sql()}) FROM {TABLE} GROUP BY 1, 2"
+        query = (
+            f"SELECT ackledger_batch, day, count(*), sum({checksum_sql()}) FROM {TABLE} GROUP BY"
+            " 1, 2"
+        )
         target = {(row[0], row[1]): Total(row[2], int(row[3])) for row in self._asked(query)}
         return {
             name: {batch: (day, total) for (batch, day), total in sorted(found.items())}
@@ -75,7 +80,11 @@ class Sinks:
         return {row[0]: Total(row[1], int(row[2])) for row in self._asked(query)}
 
     def _parquet(self) -> pa.Table:
-        shown = ds.dataset(self._folder, format="parquet", partitioning="hive") if self._folder.exists() else None  # fmt: skip
+        shown = (
+            ds.dataset(self._folder, format="parquet", partitioning="hive")
+            if self._folder.exists()
+            else None
+        )
         if shown is None or not shown.files:
             return _nothing().append_column("batch", pa.array([], pa.int64()))
         return shown.to_table(columns=[*COLUMNS, "batch"])
@@ -153,7 +162,9 @@ def _grouped(frame: pa.Table, by: list[str]) -> dict[tuple[Any, ...], Total]:
     key = _modulo(pc.add(pc.multiply(key, CENTS_BASE), frame["cents"]))
     sums = frame.select(by).append_column("sum", _modulo(pc.multiply(key, key)))
     totals = sums.group_by(by).aggregate([("sum", "sum"), ("sum", "count")]).to_pylist()
-    return {tuple(row[name] for name in by): Total(row["sum_count"], row["sum_sum"]) for row in totals}  # fmt: skip
+    return {
+        tuple(row[name] for name in by): Total(row["sum_count"], row["sum_sum"]) for row in totals
+    }
 
 
 def _modulo(values: Any) -> Any:

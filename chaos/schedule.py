@@ -18,7 +18,9 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Strike:
-    """One kill. ``second``: after the start; ``draw``: from 0 to 1, which of the victims there are then."""
+    """One kill. ``second``: after the start; ``draw``: from 0 to 1, which of the victims there
+    are then.
+    """
 
     second: float
     kind: Kind
@@ -26,7 +28,9 @@ class Strike:
 
 
 def schedule(seed: int, counts: Mapping[Kind, int], seconds: float) -> list[Strike]:
-    """So many strikes of each kind in shuffled order, one in each of as many equal spans of ``seconds``."""
+    """So many strikes of each kind in shuffled order, one in each of as many equal spans of
+    ``seconds``.
+    """
     draw = random.Random(f"strikes {seed}")
     deck = [kind for kind in Kind for _ in range(counts.get(kind, 0))]
     draw.shuffle(deck)

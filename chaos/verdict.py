@@ -1,4 +1,6 @@
-"""The four assertions, over what was seen and what the seed says must be there; nothing is asked here."""
+"""The four assertions, over what was seen and what the seed says must be there; nothing is asked
+here.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,7 +14,9 @@ MOST_EXAMPLES = 3
 
 @dataclass(frozen=True, order=True)
 class Total:
-    """Rows by number and by the sum of their checksums: equal for equal sets, by all odds for no others."""
+    """Rows by number and by the sum of their checksums: equal for equal sets, by all odds for no
+    others.
+    """
 
     rows: int = 0
     checksum: int = 0
@@ -29,7 +33,9 @@ class Total:
 
 @dataclass(frozen=True)
 class Update:
-    """One update of the state, as its table has it: its place, the rows it took in, how many were before."""
+    """One update of the state, as its table has it: its place, the rows it took in, how many
+    were before.
+    """
 
     place: int
     brought: Total
@@ -48,8 +54,9 @@ class Look:
 class Evidence:
     """What is there at the end, and what was seen until then.
 
-    ``shown``: rows of each sink. ``batches``: for each batch in order, its day and the rows that its
-    part of a sink holds, by sink. ``looks``, ``histories``: of the concurrent reader, oldest first.
+    ``shown``: rows of each sink. ``batches``: for each batch in order, its day and the rows that
+    its part of a sink holds, by sink. ``looks``, ``histories``: of the concurrent reader, oldest
+    first.
     """
 
     shown: Mapping[str, Sequence[Row]]
@@ -98,13 +105,16 @@ def unaccounted(orders: Sequence[Order], evidence: Evidence) -> list[str]:
         wrong += _said(f"{sink} holds lines that no order has, or a poison one", found - expected)
         published = len({row[0] for row in found})
         if published + len(given_up) != len(orders):
-            wrong.append(f"{sink}: {len(orders)} in, {published} published, {len(given_up)} in quarantine")  # fmt: skip
+            wrong.append(
+                f"{sink}: {len(orders)} in, {published} published, {len(given_up)} in quarantine"
+            )
     return wrong
 
 
 def parts(evidence: Evidence) -> list[str]:
-    """Moments in which a sink showed of a day something else than some of its batches, each whole, or less
-    than before."""
+    """Moments in which a sink showed of a day something else than some of its batches, each
+    whole, or less than before.
+    """
     if not evidence.looks:
         return ["the reader never saw anything"]
     wrong = []
@@ -113,7 +123,10 @@ def parts(evidence: Evidence) -> list[str]:
     for other in others:
         if {key: value for key, value in other.items() if value[1].rows} != known:
             wrong.append(f"the sinks {', '.join(evidence.batches)} do not hold the same by batch")
-    allowed = {day: _unions(total for of, total in known.values() if of == day) for day, _ in known.values()}  # fmt: skip
+    allowed = {
+        day: _unions(total for of, total in known.values() if of == day)
+        for day, _ in known.values()
+    }
     most: Counter[tuple[str, str]] = Counter()
     for look in evidence.looks:
         before = {day: rows for (sink, day), rows in most.items() if sink == look.sink}
@@ -122,7 +135,9 @@ def parts(evidence: Evidence) -> list[str]:
         for day, total in look.days.items():
             most[look.sink, day] = max(most[look.sink, day], total.rows)
             if total not in allowed.get(day, ()):
-                wrong.append(f"{look.sink} showed {total.rows} rows of {day}, which is no union of its batches")  # fmt: skip
+                wrong.append(
+                    f"{look.sink} had {total.rows} rows of {day}, which is no union of its batches"
+                )
     return wrong[:MOST_EXAMPLES]
 
 
@@ -141,7 +156,9 @@ def disorder(evidence: Evidence) -> list[str]:
         wrong.append(f"{len(found)} updates for {len(wanted)} batches, wrong from {place} on")
     for seen in evidence.histories:
         if list(seen) != wanted[: len(seen)]:
-            wrong.append(f"the reader saw a state of {len(seen)} updates that are not the first batches in order")  # fmt: skip
+            wrong.append(
+                f"the reader saw a state of {len(seen)} updates, not the first batches in order"
+            )
     lengths = [len(seen) for seen in evidence.histories]
     if lengths != sorted(lengths):
         wrong.append(f"the state went back under the reader's eyes: {lengths}")

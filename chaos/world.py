@@ -1,4 +1,5 @@
-"""The world of a run: two PostgreSQL servers, Airflow, the sweeper; everything on this machine alone.
+"""The world of a run: two PostgreSQL servers, Airflow, the sweeper; everything on this machine
+alone.
 
 All that it starts carries the run's own ACKLEDGER_HOME in its environment, and so does what those
 start: by that its processes are found, orphans too, and nobody else's.
@@ -27,7 +28,9 @@ from scripts import airflow_services as services
 from scripts.airflow_api import AirflowApi
 from scripts.airflow_env import ROOT, airflow_environment, clean_environment
 
-MASTER = "local-cluster[1,2,1024]"  # one executor for each driver: killed, it takes all that it holds along
+MASTER = (  # one executor for each driver: killed, it takes all that it holds along
+    "local-cluster[1,2,1024]"
+)
 SCHEDULER_AWAY_SECONDS = 3.0
 DAG_SECONDS = 300.0
 IDLE_SECONDS = 30
@@ -111,7 +114,9 @@ class World:
             time.sleep(1)
 
     def tend(self) -> None:
-        """Start again what has died and starts nowhere else: the sweeper, and the scheduler after a while."""
+        """Start again what has died and starts nowhere else: the sweeper, and the scheduler
+        after a while.
+        """
         if self._sweeper is None or self._sweeper.poll() is not None:
             self._start_sweeper()
         if self._scheduler() is not None:
@@ -189,8 +194,10 @@ class World:
 
 
 def _let_go_of_the_dead(airflow_url: str) -> None:
-    """End transactions that nobody goes on with. The workers of a killed scheduler were forked from it: they
-    keep its connection open, and with it the lock on its row, for which the next scheduler waits."""
+    """End transactions that nobody goes on with. The workers of a killed scheduler were forked
+    from it: they keep its connection open, and with it the lock on its row, for which the next
+    scheduler waits.
+    """
     engine = create_engine(airflow_url)
     with engine.begin() as connection:
         connection.exec_driver_sql(

@@ -25,10 +25,19 @@ if not embedded.reachable(HOME):  # of root's, in a checkout that is closed to t
 STEPS = 5  # Spark jobs of a run: the source, three stages, the sink
 COMBINED = 2  # what follows once no record is failed any more: the totals of days, and their sink
 SHOWN = "SELECT batch_id, sink, state, rows, withheld_rows FROM sink_publication ORDER BY 1, 2"
-FEBRUARY = ("--interval-start", "2013-02-01", "--interval-end", "2013-03-01", "--guarantee", "at_least_once")  # fmt: skip
+FEBRUARY = (
+    "--interval-start",
+    "2013-02-01",
+    "--interval-end",
+    "2013-03-01",
+    "--guarantee",
+    "at_least_once",
+)
 INCOMPLETE = 3  # flights whose plane is in no list remain failed until they are replayed
 JANUARY = "2013-01-01"  # a run by hand reads the interval that its date lies in
-REPLAY = "2013-02-02"  # any date that the DAG's start and end allow: a replay has its original's interval
+REPLAY = (  # any date that the DAG's start and end allow: a replay has its original's interval
+    "2013-02-02"
+)
 console = Console(width=max(100, Console().width))
 
 
@@ -102,7 +111,8 @@ def _at_least_once(database: Database, environment: dict[str, str]) -> bool:
         ackledger(own, "run", "jobs.flights:pipeline", *FEBRUARY, quiet=True, expect=INCOMPLETE)
     found = oracle.sink_rows(HOME / "again" / "warehouse" / "departures")
     console.print(
-        f"   {found.total():,} flights were shown as soon as the sink had them, before anything was decided"
+        f"   {found.total():,} flights were published as soon as the sink had them, before anything"
+        " was decided"
     )
     return found == oracle.expected_rows(HOME, ["2013-02-01"])
 
@@ -218,10 +228,12 @@ def _conclude(
     missing, extra = (wanted - found).total(), (found - wanted).total()
     twice = sum(count > 1 for count in found.values())
     counts = database.transact(lambda c: reports.batch_counts(c, 1), engine=database.reader)
+    named = f"of them {counts.recovered:,} only because the ledger named them"
     console.print(f"""
   flights in January        {counts.total:>8,}
-  in the sink               {found.total():>8,}   of them {counts.recovered:,} only because the ledger named them
-  pandas expects            {wanted.total():>8,}   missing {missing:,}, too many {extra:,}, rows twice {twice:,}
+  in the sink               {found.total():>8,}   {named}
+  pandas expects            {wanted.total():>8,}   missing {missing:,}, too many {extra:,},
+  rows twice {twice:,}
   in quarantine, by name    {counts.quarantined:>8,}   no list knows their plane
   totals of days; February  {"right" if others else "wrong":>9}
 

@@ -19,7 +19,9 @@ Rows = Counter[tuple[Any, ...]]
 
 
 def expected_rows(data: Path, months: Iterable[str]) -> Rows:
-    """The flights of ``months`` (``2013-01-01`` and the like) whose plane is known, as a multiset."""
+    """The flights of ``months`` (``2013-01-01`` and the like) whose plane is known, as a
+    multiset.
+    """
     flights = pd.concat([_read(data / "flights" / f"{month}.csv") for month in months])
     planes = _read(data / "planes.csv").rename(columns={"year": "built"})
     weather = _read(data / "weather.csv")

@@ -1,8 +1,9 @@
 """Every departure from New York in 2013, month by month, with its plane and the weather.
 
-The join with the planes is an inner one, the mistake that everybody makes: flights whose plane is
-not in the list vanish. Nothing here checks for it; the ledger names each of them. The warehouse shows a
-month whole, each flight once, and the totals of its days once no flight of it is missing any more.
+The join with the planes is an inner one, the mistake that everybody makes: flights whose plane
+is not in the list vanish. Nothing here checks for it; the ledger names each of them. The
+warehouse shows a month whole, each flight once, and the totals of its days once no flight of it
+is missing any more.
 """
 
 from pyspark.sql import DataFrame
@@ -13,7 +14,8 @@ from ledger import DeltaSink, FileSource, Pipeline
 FLIGHT = """
     year INT, month INT, day INT, dep_time INT, sched_dep_time INT, dep_delay INT,
     arr_time INT, sched_arr_time INT, arr_delay INT, carrier STRING, flight INT, tailnum STRING,
-    origin STRING, dest STRING, air_time INT, distance INT, hour INT, minute INT, time_hour TIMESTAMP
+    origin STRING, dest STRING, air_time INT, distance INT, hour INT, minute INT,
+    time_hour TIMESTAMP
 """
 PLANE = """
     tailnum STRING, year INT, type STRING, manufacturer STRING, model STRING, engines INT,
@@ -69,7 +71,9 @@ def with_weather(flights: DataFrame, *, weather: DataFrame) -> DataFrame:
 
 @pipeline.combine(reads="with_weather")
 def per_day(flights: DataFrame) -> DataFrame:
-    """Departures, cancellations and delay of each carrier and day: over all flights of the month, or none."""
+    """Departures, cancellations and delay of each carrier and day: over all flights of the
+    month, or none.
+    """
     return flights.groupBy("carrier", "date").agg(
         F.count(F.lit(1)).alias("flights"),
         F.count_if("cancelled").alias("cancelled"),

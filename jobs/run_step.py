@@ -1,4 +1,6 @@
-"""The program that spark-submit runs, for those who point to it here: it is ``ledger/run_step.py``."""
+"""The program that spark-submit runs, for those who point to it here: it is
+``ledger/run_step.py``.
+"""
 
 import sys
 

@@ -1,8 +1,9 @@
-"""The classic split and merge: trades are split in two streams, merged again, and the sums have to agree.
+"""The classic split and merge: trades are split in two streams, merged again, and the sums have
+to agree.
 
-Nothing has to be prepared: the source makes up trades without end, so many for each batch, and keeps as its state how
-many it has given and what they come to. A trade that one of the branches loses is missing in the sums; the ledger
-names it, its replay brings it, and then they agree.
+Nothing has to be prepared: the source makes up trades without end, so many for each batch, and
+keeps as its state how many it has given and what they come to. A trade that one of the branches
+loses is missing in the sums; the ledger names it, its replay brings it, and then they agree.
 """
 
 from typing import Any
@@ -17,7 +18,9 @@ BATCH = 1000
 
 
 class Trades(StatefulSource):
-    """An endless stream of trades, two purchases for each sale. Its state: ``trades`` and ``cents`` given up to now."""
+    """An endless stream of trades, two purchases for each sale. Its state: ``trades`` and
+    ``cents`` given up to now.
+    """
 
     schema = "trade BIGINT, side STRING, cents BIGINT"
 
@@ -42,7 +45,9 @@ class Trades(StatefulSource):
 
 
 def made_up(spark: SparkSession, first: int, end: int) -> DataFrame:
-    """The trades from ``first`` up to ``end``: each number makes the same trade whenever it is asked for."""
+    """The trades from ``first`` up to ``end``: each number makes the same trade whenever it is
+    asked for.
+    """
     side = F.when(F.col("id") % 3 == 0, "sell").otherwise("buy")
     cents = (100 + 7 * (F.col("id") % 97)).cast("bigint")
     return spark.range(first, end).select(
@@ -56,7 +61,9 @@ pipeline.source("trades", Trades())
 
 @pipeline.stage(reads="trades")
 def bought(trades: DataFrame) -> tuple[DataFrame, Mark]:
-    """The purchases, which cost money. A sale is dropped on purpose: whatever else is missing was lost."""
+    """The purchases, which cost money. A sale is dropped on purpose: whatever else is missing
+    was lost.
+    """
     purchases = trades.where("side = 'buy'").withColumn("flow", -F.col("cents"))
     return purchases, dropped(trades.where("side = 'sell'"), "a sale")
 
@@ -78,8 +85,10 @@ def merged(bought: DataFrame, sold: DataFrame) -> DataFrame:
 def totals(before: DataFrame | None, batch: DataFrame) -> DataFrame:
     """Over all batches, what came out of the merge by side."""
     seen = batch.groupBy("side").agg(
-        F.count(F.lit(1)).alias("trades"), F.sum("cents").alias("cents"), F.sum("flow").alias("flow")
-    )  # fmt: skip
+        F.count(F.lit(1)).alias("trades"),
+        F.sum("cents").alias("cents"),
+        F.sum("flow").alias("flow"),
+    )
     known = seen if before is None else before.unionByName(seen)
     return known.groupBy("side").agg(
         F.sum("trades").alias("trades"), F.sum("cents").alias("cents"), F.sum("flow").alias("flow")
@@ -88,7 +97,9 @@ def totals(before: DataFrame | None, batch: DataFrame) -> DataFrame:
 
 @pipeline.combine(reads=["trades", "merged"])
 def compared(trades: DataFrame, merged: DataFrame) -> DataFrame:
-    """Of each batch, once nothing of it is missing: what the source gave, and what came out of the merge."""
+    """Of each batch, once nothing of it is missing: what the source gave, and what came out of
+    the merge.
+    """
     given = trades.agg(F.count(F.lit(1)).alias("trades"), F.sum("cents").alias("cents"))
     booked = merged.agg(F.count(F.lit(1)).alias("booked"), F.sum("cents").alias("booked_cents"))
     return given.crossJoin(booked)

@@ -50,7 +50,9 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    """A name of ``__all__``, imported when it is asked for: each process of Airflow loads the plugin, few a pipeline."""
+    """A name of ``__all__``, imported when it is asked for: each process of Airflow loads the
+    plugin, few a pipeline.
+    """
     for module, names in _MODULES.items():
         if name in names:
             return getattr(import_module(f"ledger.{module}"), name)

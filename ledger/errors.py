@@ -12,7 +12,7 @@ LedgerError
 │   └── LostFileError        a file that was written is gone or changed: its writer runs again
 ├── TooManyFailedError   more records failed than a pipeline bears: the batch is held for a person
 └── UnavailableError     the database, or a file system, did not answer: run again later
-    └── WaitedError          and it was waited for as long as makes sense: a lock, or a sink's database
+    └── WaitedError          and it was waited for long enough: a lock, or a sink's database
 """
 
 import logging
@@ -107,7 +107,8 @@ def suggestion(name: str, known: Iterable[str]) -> str:
 
 
 class Failures:
-    """Of works that do not wait for each other: each is tried, and the first failure is raised at the end.
+    """Of works that do not wait for each other: each is tried, and the first failure is raised
+    at the end.
 
     ``told``: how a failure is told.
     """
@@ -118,7 +119,9 @@ class Failures:
 
     @contextmanager
     def kept(self, note: str = "") -> Iterator[None]:
-        """What fails in here, of which ``note`` tells more, keeps nothing behind it from being tried."""
+        """What fails in here, of which ``note`` tells more, keeps nothing behind it from being
+        tried.
+        """
         try:
             yield
         except Exception as exc:

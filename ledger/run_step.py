@@ -112,7 +112,9 @@ def _run_whole(job: Job, batch_id: int, attempt: Attempt, leave: Leave) -> None:
 
 
 def _leave(remote: SparkSession | None) -> None:
-    """End this driver at once: Airflow may have lost it and started another. What it began on a server ends, too."""
+    """End this driver at once: Airflow may have lost it and started another. What it began on a
+    server ends, too.
+    """
     _log.error("a newer attempt owns this step: the driver ends")
     if remote is not None:
         briefly(remote.interruptAll)
@@ -136,8 +138,8 @@ def _arguments() -> argparse.Namespace:
     plain = [given for given in sys.argv[1:] if "{{" in given]
     if plain:
         parser.error(
-            f"expected arguments that Airflow has rendered, found {plain[0]}: the operator that runs this "
-            "must have application_args among its template_fields"
+            f"expected arguments that Airflow has rendered, found {plain[0]}: the operator that"
+            " runs this must have application_args among its template_fields"
         )
     return parser.parse_args()
 

@@ -14,13 +14,15 @@ class Settings(BaseSettings):
     """Where ackledger keeps its things.
 
     ``ACKLEDGER_HOME``: embedded database and everything local, default ``var``.
-    ``ACKLEDGER_STORAGE``: snapshots and stage outputs, a path or URL, default ``$ACKLEDGER_HOME/storage``.
-    ``ACKLEDGER_DATABASE_URL``: the ledger, ``postgresql+psycopg2://...``, default the embedded database.
-    ``ACKLEDGER_READER_URL``: the login of ``ackledger sql``, default ``ledger_sql`` there.
-    ``ACKLEDGER_GUARANTEE``: of pipelines that name none, ``exactly_once`` (default) or ``at_least_once``.
+    ``ACKLEDGER_STORAGE``: snapshots and stage outputs, a path or URL, default
+    ``$ACKLEDGER_HOME/storage``. ``ACKLEDGER_DATABASE_URL``: the ledger,
+    ``postgresql+psycopg2://...``, default the embedded database. ``ACKLEDGER_READER_URL``: the
+    login of ``ackledger sql``, default ``ledger_sql`` there. ``ACKLEDGER_GUARANTEE``: of
+    pipelines that name none, ``exactly_once`` (default) or ``at_least_once``.
     ``ACKLEDGER_VERBOSE``: whether an error comes with its traceback (see ``verbose``).
     ``ACKLEDGER_DATA``: the folder that relative paths of sources start from, default ``.``.
-    ``ACKLEDGER_OUTPUT``: the folder that relative paths of sinks start from, default that of the data.
+    ``ACKLEDGER_OUTPUT``: the folder that relative paths of sinks start from, default that of the
+    data.
     """
 
     model_config = SettingsConfigDict(env_prefix="ACKLEDGER_", extra="ignore")

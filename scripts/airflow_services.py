@@ -34,7 +34,9 @@ STOP_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Service:
-    """One started service. ``pid`` leads a session of its own; ``created`` tells it from a later process of that pid."""
+    """One started service. ``pid`` leads a session of its own; ``created`` tells it from a later
+    process of that pid.
+    """
 
     name: str
     pid: int
@@ -42,7 +44,8 @@ class Service:
 
 
 def configure(home: Path, port: int, sql_alchemy_conn: str, dags: Path) -> str:
-    """Write ``airflow.cfg`` and the login below ``home``, readable by their owner alone; the password.
+    """Write ``airflow.cfg`` and the login below ``home``, readable by their owner alone; the
+    password.
 
     Secrets stand in the file: an environment would hand them down to every task and Spark driver.
     """
@@ -58,7 +61,9 @@ def configure(home: Path, port: int, sql_alchemy_conn: str, dags: Path) -> str:
                     "dags_folder": str(dags),
                     "load_examples": "False",
                     "executor": "LocalExecutor",
-                    "auth_manager": "airflow.api_fastapi.auth.managers.simple.simple_auth_manager.SimpleAuthManager",
+                    "auth_manager": (
+                        "airflow.api_fastapi.auth.managers.simple.simple_auth_manager.SimpleAuthManager"
+                    ),
                     "simple_auth_manager_users": f"{USER}:admin",
                     "simple_auth_manager_passwords_file": str(login),
                     "execution_api_server_url": f"{base}/execution/",

@@ -22,7 +22,9 @@ def main() -> None:
 
 
 def ensure_login(url: str, reader_url: str) -> None:
-    """Give the user of ``reader_url`` a login with that password; the migrations make it a reader."""
+    """Give the user of ``reader_url`` a login with that password; the migrations make it a
+    reader.
+    """
     reader = make_url(reader_url)
     dsn = make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
     name = sql.Identifier(reader.username or "")

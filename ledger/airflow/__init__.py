@@ -11,8 +11,9 @@ __all__ = ["REPLAY_WANTED", "accept_dag", "pipeline_dag", "replay_dag", "sweeper
 
 
 def __getattr__(name: str) -> Any:
-    """What is imported from here, when it is asked for: each process of Airflow loads the plugin, and few a
-    pipeline."""
+    """What is imported from here, when it is asked for: each process of Airflow loads the
+    plugin, and few a pipeline.
+    """
     if name in __all__:
         module = "pipelines" if name == "pipeline_dag" else "maintenance"
         return getattr(import_module(f"ledger.airflow.{module}"), name)

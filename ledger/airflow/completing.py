@@ -39,13 +39,16 @@ class Complete(BaseOperator):
         self.next_dag: str | None = None
 
     def execute(self, context: Any) -> None:
-        """Report the run's batch; red without a traceback, unless its pipeline's policy is satisfied."""
+        """Report the run's batch; red without a traceback, unless its pipeline's policy is
+        satisfied.
+        """
         batch_id = context["ti"].xcom_pull(task_ids="open")
         if batch_id is None:
             raise AirflowSkipException("the run has no batch")
         because = self._report(int(batch_id), context["ti"])
         if because is not None:
-            # Airflow logs an exit in one line; for an exception it adds a traceback of its own frames.
+            # Airflow logs an exit in one line; for an exception it adds a traceback of its own
+            # frames.
             raise SystemExit(because)
 
     def _report(self, batch_id: int, task: Any) -> str | None:

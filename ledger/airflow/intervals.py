@@ -1,4 +1,6 @@
-"""Which interval a run reads: the one in its conf, the one its date lies in, or its data interval."""
+"""Which interval a run reads: the one in its conf, the one its date lies in, or its data
+interval.
+"""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -23,7 +25,8 @@ def interval_of(
         return moment(start), moment(end)
     if start or end:
         raise InputError(
-            "the run's conf has only one of interval_start and interval_end: expected both, or neither"
+            "the run's conf has only one of interval_start and interval_end: expected both, or"
+            " neither"
         )
     if run.run_type.value in _DATED:
         return _dated(run.logical_date, schedule, now or datetime.now(UTC))
@@ -35,7 +38,9 @@ def interval_of(
 
 
 def _dated(date: datetime | None, schedule: str | None, now: datetime) -> tuple[datetime, datetime]:
-    """The interval of the schedule that the date lies in: 2013-01-01 of a monthly DAG is January."""
+    """The interval of the schedule that the date lies in: 2013-01-01 of a monthly DAG is
+    January.
+    """
     if schedule is None:
         raise InputError(
             "this run has no data interval, for its DAG has no schedule: trigger it with conf "

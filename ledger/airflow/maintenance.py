@@ -22,8 +22,10 @@ _log = logging.getLogger(__name__)
 
 
 def sweeper_dag(*, schedule: str | None, **dag_options: Any) -> DAG:
-    """Sweeps on ``schedule``; for pipelines with ``auto_replay`` it asks for replays by an asset, and for
-    batches that were decided behind their run's back it starts a run that does what follows."""
+    """Sweeps on ``schedule``; for pipelines with ``auto_replay`` it asks for replays by an
+    asset, and for batches that were decided behind their run's back it starts a run that does
+    what follows.
+    """
     options = {
         "catchup": False,
         "max_active_runs": 1,
@@ -35,7 +37,9 @@ def sweeper_dag(*, schedule: str | None, **dag_options: Any) -> DAG:
 
         @task
         def sweep() -> dict[str, list[Any]]:
-            """One sweep; the batches whose pipeline wants a replay, and what could not be settled."""
+            """One sweep; the batches whose pipeline wants a replay, and what could not be
+            settled.
+            """
             from ledger.batch.sweeper import sweep_once
 
             swept = sweep_once(connected())
@@ -62,7 +66,9 @@ def sweeper_dag(*, schedule: str | None, **dag_options: Any) -> DAG:
 
         @task
         def finish(run: Any) -> None:
-            """Trigger a run of a batch's DAG that finds it decided, tells its sources and reads on."""
+            """Trigger a run of a batch's DAG that finds it decided, tells its sources and reads
+            on.
+            """
             raise trigger(**run)
 
         @task
@@ -133,7 +139,9 @@ def replay_dag(**dag_options: Any) -> DAG:
 
 
 def accept_dag(**dag_options: Any) -> DAG:
-    """Accepts the quarantined records of a batch, by hand: its runs' last task is green afterwards."""
+    """Accepts the quarantined records of a batch, by hand: its runs' last task is green
+    afterwards.
+    """
     options = {
         "catchup": False,
         "is_paused_upon_creation": False,
@@ -182,7 +190,7 @@ def _asked_for(context: Any) -> set[int] | None:
 
 
 def _release(batch: int | None) -> None:
-    from ledger.batch.settlement import release
+    from ledger.batch.interventions import release
 
     if batch is None:
         raise AirflowFailException("which batch is to be released? Give its number as batch")

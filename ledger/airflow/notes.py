@@ -11,7 +11,9 @@ _BEGINNING = "ackledger:\n"
 
 
 class RunNotes:
-    """Hears of runs that have ended, in the scheduler: a task has no means to set the note of its run."""
+    """Hears of runs that have ended, in the scheduler: a task has no means to set the note of
+    its run.
+    """
 
     @hookimpl
     def on_dag_run_success(self, dag_run: Any, msg: str) -> None:
@@ -25,8 +27,10 @@ class RunNotes:
 
 
 def noted(dag_run: Any) -> None:
-    """Put the report of the run's last task, if it has one, behind what its note says so far. In the scheduler
-    ``dag_run`` is of a session, which commits the note with the run's state; in ``dag.test`` it is of none."""
+    """Put the report of the run's last task, if it has one, behind what its note says so far. In
+    the scheduler ``dag_run`` is of a session, which commits the note with the run's state; in
+    ``dag.test`` it is of none.
+    """
     from airflow.models.xcom import XComModel
     from sqlalchemy.orm import object_session
 

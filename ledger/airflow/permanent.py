@@ -1,4 +1,6 @@
-"""How a task fails for good, in one line of its log, where another attempt would only fail again."""
+"""How a task fails for good, in one line of its log, where another attempt would only fail
+again.
+"""
 
 import logging
 from typing import Any, NoReturn
@@ -9,11 +11,15 @@ _log = logging.getLogger(__name__)
 
 
 class PermanentFailure(SystemExit):
-    """Ends a task: Airflow logs an exit in one line, and any other exception with a traceback of its own frames."""
+    """Ends a task: Airflow logs an exit in one line, and any other exception with a traceback of
+    its own frames.
+    """
 
 
 class PermanentFailurePolicy(RetryPolicy):
-    """Retries no permanent failure; of the others ``otherwise`` decides, by default the task's ``retries``."""
+    """Retries no permanent failure; of the others ``otherwise`` decides, by default the task's
+    ``retries``.
+    """
 
     def __init__(self, otherwise: RetryPolicy | None = None) -> None:
         self.otherwise = otherwise
@@ -30,12 +36,16 @@ class PermanentFailurePolicy(RetryPolicy):
 
 
 def without_retry(task: BaseOperator) -> BaseOperator:
-    """The task, which ``fail_for_good`` then fails at once; it keeps a retry policy of its own beside."""
+    """The task, which ``fail_for_good`` then fails at once; it keeps a retry policy of its own
+    beside.
+    """
     task.retry_policy = PermanentFailurePolicy(task.retry_policy)
     return task
 
 
 def fail_for_good(because: str) -> NoReturn:
-    """Log why in one line and fail the task, whatever retries it has left; for a task ``without_retry``."""
+    """Log why in one line and fail the task, whatever retries it has left; for a task
+    ``without_retry``.
+    """
     _log.error("%s", because)
     raise PermanentFailure(because)

@@ -1,7 +1,7 @@
 """A pipeline as a DAG.
 
-Its run opens a batch, submits a driver for each step or one for all, settles, and tells complete from incomplete.
-Everything that connects, or needs Java, is imported when a task runs.
+Its run opens a batch, submits a driver for each step or one for all, settles, and tells complete
+from incomplete. Everything that connects, or needs Java, is imported when a task runs.
 """
 
 import logging
@@ -45,7 +45,17 @@ from ledger.pipeline.pipeline import Pipeline
 from ledger.settings import Settings
 
 APPLICATION = Path(__file__).resolve().parent.parent / "run_step.py"
-SELECTING = ("reason", "stage", "root", "source", "since", "until", "quarantined", "held", "from_source")  # fmt: skip
+SELECTING = (
+    "reason",
+    "stage",
+    "root",
+    "source",
+    "since",
+    "until",
+    "quarantined",
+    "held",
+    "from_source",
+)
 _OWN_CONF = ("interval_start", "interval_end", "reprocess", "guarantee")
 _log = logging.getLogger(__name__)
 START = datetime(2000, 1, 1, tzinfo=UTC)
@@ -69,22 +79,25 @@ def pipeline_dag(
     room_poll: timedelta = timedelta(minutes=1),
     **dag_options: Any,
 ) -> DAG:
-    """The DAG of a pipeline: ``open``, one Spark job per step, ``settle``, ``publish``, ``complete``.
+    """The DAG of a pipeline: ``open``, one Spark job per step, ``settle``, ``publish``,
+    ``complete``.
 
-    Before the last two, ``withhold`` submits a Spark job if records failed, and is skipped if none did; so do
-    ``combine`` and ``state``, beside ``publish``, if the pipeline has them and it is their turn.
-    ``submit="batch"``: instead of all between ``open`` and ``complete`` one task, ``run``, whose driver runs the
-    steps that are left, settles, and does what follows. For small batches: a driver's start costs more than they do.
-    ``spark``: the address of a Spark Connect server, ``sc://host:port``, on which the steps run: no task starts a
-    JVM then. ``operator``: makes the task of a Spark job where spark-submit does not do, from ``task_id``, ``name``,
-    ``application``, ``application_args`` (templated) and options that every operator takes.
-    A run's conf may name another guarantee than the pipeline's: ``{"guarantee": "at_least_once"}``.
-    ``schedule``: a cron expression or ``@monthly`` and the like; it becomes real data intervals. A run by
-    hand reads the one that its logical date lies in, if that has ended.
-    ``target``: MODULE:NAME where the pipeline is found by the job; default: the module that
-    declared it. ``connection`` (default: ``spark_default``), ``spark_conf``, ``java_options``: for spark-submit alone.
-    ``room_poll``: how often a run that waits for room (``max_pending``) looks again. ``dag_options``: further
-    options of ``DAG``. Raises DeclarationError if the pipeline is not one, or options exclude each other.
+    Before the last two, ``withhold`` submits a Spark job if records failed, and is skipped if
+    none did; so do ``combine`` and ``state``, beside ``publish``, if the pipeline has them and
+    it is their turn. ``submit="batch"``: instead of all between ``open`` and ``complete`` one
+    task, ``run``, whose driver runs the steps that are left, settles, and does what follows. For
+    small batches: a driver's start costs more than they do. ``spark``: the address of a Spark
+    Connect server, ``sc://host:port``, on which the steps run: no task starts a JVM then.
+    ``operator``: makes the task of a Spark job where spark-submit does not do, from ``task_id``,
+    ``name``, ``application``, ``application_args`` (templated) and options that every operator
+    takes. A run's conf may name another guarantee than the pipeline's: ``{"guarantee":
+    "at_least_once"}``. ``schedule``: a cron expression or ``@monthly`` and the like; it becomes
+    real data intervals. A run by hand reads the one that its logical date lies in, if that has
+    ended. ``target``: MODULE:NAME where the pipeline is found by the job; default: the module
+    that declared it. ``connection`` (default: ``spark_default``), ``spark_conf``,
+    ``java_options``: for spark-submit alone. ``room_poll``: how often a run that waits for room
+    (``max_pending``) looks again. ``dag_options``: further options of ``DAG``. Raises
+    DeclarationError if the pipeline is not one, or options exclude each other.
     """
     submits = {"connection": connection, "spark_conf": spark_conf, "java_options": java_options}
     _check(pipeline, submit)
@@ -141,8 +154,9 @@ def _own_tasks() -> set[str]:
 def _check_spark(
     pipeline: Pipeline, spark: str | None, operator: object, submits: dict[str, Any]
 ) -> None:
-    """Raise DeclarationError unless steps run in one place. ``submits``: options of spark-submit, which a server and
-    another operator ignore."""
+    """Raise DeclarationError unless steps run in one place. ``submits``: options of
+    spark-submit, which a server and another operator ignore.
+    """
     dag = f"the DAG of {pipeline.name!r}"
     if spark is not None:
         try:
@@ -159,8 +173,9 @@ def _check_spark(
     if ignored and (spark is not None or operator is not None):
         instead = "set on the server" if spark is not None else "give the operator"
         raise DeclarationError(
-            f"{dag} has {' and '.join(ignored)} beside {'spark=' if spark is not None else 'operator='}: these are for "
-            f"spark-submit alone. Leave them out, and {instead} what its Spark is to have"
+            f"{dag} has {' and '.join(ignored)} beside"
+            f" {'spark=' if spark is not None else 'operator='}: these are for spark-submit alone."
+            f" Leave them out, and {instead} what its Spark is to have"
         )
 
 
@@ -197,8 +212,9 @@ def _guarantee_param() -> Param:
 
 
 def _follow(pipeline: Pipeline, settled: Any, target: str, submitting: Callable[..., Any]) -> None:
-    """What follows the settlement: a sink that cannot be withheld or reached keeps nothing else waiting, and the
-    run's last task from running."""
+    """What follows the settlement: a sink that cannot be withheld or reached keeps nothing else
+    waiting, and the run's last task from running.
+    """
     tasks, awaited = {SETTLE: settled}, [settled]
     for one in follow_ups.tasks_of(pipeline):
         assert one.task is not None
@@ -228,7 +244,8 @@ def _target(pipeline: Pipeline) -> str:
         if value is pipeline:
             return f"{pipeline.module}:{name}"
     raise DeclarationError(
-        f"pipeline {pipeline.name!r} is no global of module {pipeline.module!r}: pass target='MODULE:NAME'"
+        f"pipeline {pipeline.name!r} is no global of module {pipeline.module!r}: pass"
+        " target='MODULE:NAME'"
     )
 
 
@@ -236,8 +253,9 @@ def _check_importable(pipeline: Pipeline) -> None:
     """A DAG file is loaded under a name that a Spark job cannot import."""
     if pipeline.module.startswith("unusual_prefix_"):
         raise DeclarationError(
-            f"pipeline {pipeline.name!r} is declared in a DAG file, which its Spark jobs cannot import: declare it in "
-            "a module on PYTHONPATH, import it in the DAG file, or pass target='MODULE:NAME'"
+            f"pipeline {pipeline.name!r} is declared in a DAG file, which its Spark jobs cannot"
+            " import: declare it in a module on PYTHONPATH, import it in the DAG file, or pass"
+            " target='MODULE:NAME'"
         )
 
 

@@ -1,4 +1,6 @@
-"""Tasks that submit a Spark job: a step of a pipeline, or what follows its settlement if it is due."""
+"""Tasks that submit a Spark job: a step of a pipeline, or what follows its settlement if it is
+due.
+"""
 
 import logging
 import os
@@ -25,14 +27,17 @@ from ledger.settings import Settings
 WHOLE = "run"  # the task that runs all of a batch
 NUMBERING = "ledger_attempt_number"  # the DAG's macro that numbers an attempt
 CONF = {"spark.ui.enabled": "false", "spark.log.level": "WARN"}  # of every spark-submit
-# A driver of a small step spends most of its seconds on its own start: compile less, collect simply.
+# A driver of a small step spends most of its seconds on its own start: compile less, collect
+# simply.
 _JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _log = logging.getLogger(__name__)
 
 
 class Connect(BaseOperator):
-    """Runs a driver that starts no JVM: its Spark is a Spark Connect server. Fails for good, without a retry, when
-    the driver says that another attempt would fail the same way; starts none for a step of a settled batch."""
+    """Runs a driver that starts no JVM: its Spark is a Spark Connect server. Fails for good,
+    without a retry, when the driver says that another attempt would fail the same way; starts
+    none for a step of a settled batch.
+    """
 
     template_fields = ("arguments",)
     follows = False  # the settlement, which leaves it something to do
@@ -70,8 +75,10 @@ class Connect(BaseOperator):
 
 
 class Submit(SparkSubmitOperator):
-    """Runs a driver by spark-submit. Fails for good, without another JVM, what the driver says another attempt
-    would only fail again. Starts none for a step of a batch that is settled: it would change nothing."""
+    """Runs a driver by spark-submit. Fails for good, without another JVM, what the driver says
+    another attempt would only fail again. Starts none for a step of a batch that is settled: it
+    would change nothing.
+    """
 
     follows = False  # the settlement, which leaves it something to do
 
@@ -181,8 +188,9 @@ def spark_submit(
     conf: dict[str, str] | None = None,
     java_options: str | None = None,
 ) -> Callable[..., BaseOperator]:
-    """What makes a task that runs a driver by spark-submit, with a connection of Airflow's (default:
-    ``spark_default``)."""
+    """What makes a task that runs a driver by spark-submit, with a connection of Airflow's
+    (default: ``spark_default``).
+    """
     java = _JAVA if java_options is None else java_options
 
     def task(**options: Any) -> BaseOperator:
@@ -214,8 +222,9 @@ def submitted(
     due: Callable[[str, Any], None] | None = None,
     **options: Any,
 ) -> Any:
-    """The task ``name``, which runs the step of that name in a driver of its own; with ``whole`` all of the batch.
-    ``due``: skips it where there is nothing to do."""
+    """The task ``name``, which runs the step of that name in a driver of its own; with ``whole``
+    all of the batch. ``due``: skips it where there is nothing to do.
+    """
     if due is not None:
         options["pre_execute"] = partial(due, target)
     arguments = {
@@ -229,13 +238,14 @@ def submitted(
         task = operator(**arguments)
     except TypeError as exc:
         raise DeclarationError(
-            f"operator= of the DAG of {pipeline.name!r} cannot make the task {name!r}: {exc}. Expected a "
-            f"function of {', '.join(arguments)}, and of what else an operator takes"
+            f"operator= of the DAG of {pipeline.name!r} cannot make the task {name!r}: {exc}."
+            f" Expected a function of {', '.join(arguments)}, and of what else an operator takes"
         ) from exc
     if not isinstance(task, BaseOperator) or task.label != name:
         raise DeclarationError(
-            f"operator= of the DAG of {pipeline.name!r}: expected an operator with task_id {name!r}, found "
-            f"{task!r}: return the operator, made with the task_id that it is given"
+            f"operator= of the DAG of {pipeline.name!r}: expected an operator with task_id"
+            f" {name!r}, found {task!r}: return the operator, made with the task_id that it is"
+            " given"
         )
     if isinstance(task, Connect | Submit):
         task.follows = whole or name in follow_ups.submitted()
@@ -249,8 +259,10 @@ def _spark_submit() -> str:
 
 
 def _arguments(target: str, what: list[str]) -> list[str]:
-    """What the driver is told. The attempt is numbered where the task's templates are rendered, before its driver
-    starts: one that Airflow has lost stays the older one, however late it comes."""
+    """What the driver is told. The attempt is numbered where the task's templates are rendered,
+    before its driver starts: one that Airflow has lost stays the older one, however late it
+    comes.
+    """
     return [
         "--pipeline", target, "--batch", "{{ ti.xcom_pull(task_ids='open') }}", *what,
         "--attempt", "{{ ti.id }}", "--try-number", "{{ ti.try_number }}",

@@ -1,4 +1,6 @@
-"""Accept the quarantined records of a batch: a person's word that they may stay out of its sinks."""
+"""Accept the quarantined records of a batch: a person's word that they may stay out of its
+sinks.
+"""
 
 from dataclasses import dataclass
 

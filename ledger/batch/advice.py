@@ -15,7 +15,9 @@ ERROR, INCOMPLETE, QUARANTINED = 1, 3, 4
 
 @dataclass(frozen=True)
 class Advice:
-    """``because``: what is missing. ``commands``: what each is for, and the command as it is typed."""
+    """``because``: what is missing. ``commands``: what each is for, and the command as it is
+    typed.
+    """
 
     because: str
     commands: tuple[tuple[str, str], ...] = ()
@@ -99,9 +101,11 @@ def report(summary: Summary, failures: Sequence[Any], target: str = ANY_TARGET) 
     roots, advice = summary.roots, advise(summary, target)
     lines = [
         f"batch {summary.batch_id} of {summary.pipeline} ({summary.kind}): {summary.outcome}",
-        f"{roots.total:,} records: {roots.acked:,} acked, {roots.failed:,} failed, "
-        f"{roots.quarantined:,} quarantined ({summary.accepted:,} of them accepted), "
-        f"{roots.pending:,} pending",
+        (
+            f"{roots.total:,} records: {roots.acked:,} acked, {roots.failed:,} failed, "
+            f"{roots.quarantined:,} quarantined ({summary.accepted:,} of them accepted), "
+            f"{roots.pending:,} pending"
+        ),
         *_table(failures),
         *summary.waits,
     ]

@@ -1,6 +1,8 @@
-"""What a run needs, looked at before a batch is opened: nothing is claimed, no source or sink is written.
+"""What a run needs, looked at before a batch is opened: nothing is claimed, no source or sink is
+written.
 
-The folder of the storage is made, and the embedded server started and migrated, if need be."""
+The folder of the storage is made, and the embedded server started and migrated, if need be.
+"""
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -26,7 +28,9 @@ from ledger.store.upgrade import connect
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at. ``message``: what was found, or what is wrong and what to do."""
+    """One thing that was looked at. ``message``: what was found, or what is wrong and what to
+    do.
+    """
 
     subject: str
     message: str
@@ -51,9 +55,11 @@ def examine(
     *,
     java: bool = True,
 ) -> list[Finding]:
-    """All that a run of ``pipeline`` needs. ``interval``: None: of files only those whose path needs none.
-    ``excluding``: sources that it does not read again. ``remote``: the Spark Connect server it runs on; without one
-    ``java``: whether its drivers start with the Java of this machine."""
+    """All that a run of ``pipeline`` needs. ``interval``: None: of files only those whose path
+    needs none. ``excluding``: sources that it does not read again. ``remote``: the Spark Connect
+    server it runs on; without one ``java``: whether its drivers start with the Java of this
+    machine.
+    """
     return [
         _finding("database", lambda: _database(settings)),
         *surroundings(settings, pipeline, interval, remote, java=java),
@@ -76,8 +82,9 @@ def surroundings(
     *,
     java: bool = True,
 ) -> list[Finding]:
-    """What a replay needs, too: Java or a server that has it, storage, references and sinks. Its database is
-    connected already."""
+    """What a replay needs, too: Java or a server that has it, storage, references and sinks. Its
+    database is connected already.
+    """
     references = _references(pipeline).items()
     return [
         *_spark(remote, java),
@@ -113,7 +120,8 @@ def before_run(
 ) -> None:
     """Raise what is wrong, unless the run's batch is open already: it has claimed what it reads.
 
-    What another batch has read of the interval is not looked for: a further part comes from its snapshot.
+    What another batch has read of the interval is not looked for: a further part comes from its
+    snapshot.
     """
     found = _found(database, pipeline, key)
     if _is_open(found):

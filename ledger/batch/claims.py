@@ -32,7 +32,9 @@ Surveys = Mapping[str, Offer | None]  # what incremental sources offer, by name
 
 @dataclass(frozen=True)
 class Opening:
-    """The batch that claims. ``batch_id``: None while it has none. ``replaces``: it runs an interval again."""
+    """The batch that claims. ``batch_id``: None while it has none. ``replaces``: it runs an
+    interval again.
+    """
 
     pipeline: str
     pipeline_id: int
@@ -50,7 +52,9 @@ class Opening:
 
 @dataclass(frozen=True)
 class Claim:
-    """What a batch takes of one source, as ``batch_source`` keeps it, and the ``files`` beside it."""
+    """What a batch takes of one source, as ``batch_source`` keeps it, and the ``files`` beside
+    it.
+    """
 
     source: str
     path: str
@@ -186,14 +190,15 @@ def _room(connection: Connection, pipeline: Pipeline, opening: Opening, source: 
     room = pipeline.max_pending - int(pending.roots)
     if room <= 0 and pending.held:
         raise InputError(
-            f"source {source!r} of pipeline {pipeline.name!r}: {pending.roots} records are pending, max_pending is "
-            f"{pipeline.max_pending}, and batch {pending.held[0]} is held: fix what holds it, or release it, then run "
-            "this again"
+            f"source {source!r} of pipeline {pipeline.name!r}: {pending.roots} records are pending,"
+            f" max_pending is {pipeline.max_pending}, and batch {pending.held[0]} is held: fix what"
+            " holds it, or release it, then run this again"
         )
     if room <= 0:
         raise BackPressureError(
-            f"source {source!r} of pipeline {pipeline.name!r}: {pending.roots} records are pending in batches "
-            f"{', '.join(map(str, pending.batches))}, max_pending is {pipeline.max_pending}: wait until they settle"
+            f"source {source!r} of pipeline {pipeline.name!r}: {pending.roots} records are pending"
+            f" in batches {', '.join(map(str, pending.batches))}, max_pending is"
+            f" {pipeline.max_pending}: wait until they settle"
         )
     return room
 
@@ -211,21 +216,25 @@ def _check_part(
     source: str,
     interval_owner: Row[Any],
 ) -> None:
-    """Raise unless a batch may read on in what the holder of the interval left, or may have left."""
+    """Raise unless a batch may read on in what the holder of the interval left, or may have
+    left.
+    """
     if (pipeline.max_pending is None and not interval_owner.rest) or interval_owner.params != dict(
         opening.params
     ):
         raise _taken(pipeline, opening, source, interval_owner)
     if interval_owner.status != BatchStatus.SETTLED:
         raise BackPressureError(
-            f"source {source!r} of pipeline {pipeline.name!r}: batch {interval_owner.batch_id} reads this interval and is "
-            f"{interval_owner.status}: what it leaves, if anything, is read once it is settled"
+            f"source {source!r} of pipeline {pipeline.name!r}: batch {interval_owner.batch_id}"
+            f" reads this interval and is {interval_owner.status}: what it leaves, if anything, is"
+            " read once it is settled"
         )
     successors = batches.replacing_batches(connection, interval_owner.batch_id)
     if successors:
         raise BackPressureError(
-            f"source {source!r} of pipeline {pipeline.name!r}: batch {successors[0]} replaces batch {interval_owner.batch_id}, "
-            "which has this interval: what that one leaves is read once it is settled"
+            f"source {source!r} of pipeline {pipeline.name!r}: batch {successors[0]} replaces batch"
+            f" {interval_owner.batch_id}, which has this interval: what that one leaves is read"
+            " once it is settled"
         )
 
 
@@ -243,7 +252,9 @@ def _part(
 
 
 def _gap(connection: Connection, snapshot: Row[Any], source: str) -> tuple[int, int] | None:
-    """What nobody has claimed of a snapshot's rest. Only a settled batch reads its source no more."""
+    """What nobody has claimed of a snapshot's rest. Only a settled batch reads its source no
+    more.
+    """
     if not snapshot.rest or snapshot.status != BatchStatus.SETTLED:
         return None
     taken = [(0, snapshot.roots), *queries.claimed_rests(connection, snapshot.batch_id, source)]
@@ -255,9 +266,10 @@ def _taken(
 ) -> InputError:
     start, end = opening.interval_start.isoformat(), opening.interval_end.isoformat()
     return InputError(
-        f"source {source!r} of pipeline {pipeline.name!r}: the interval {start} to {end} belongs to batch "
-        f"{interval_owner.batch_id} ({interval_owner.status}; run {interval_owner.run_id!r}); a second batch would deliver it twice. "
-        f"{commands.ways_on(target_of(pipeline) or commands.ANY_TARGET, opening, interval_owner)}"
+        f"source {source!r} of pipeline {pipeline.name!r}: the interval {start} to {end} belongs to"
+        f" batch {interval_owner.batch_id} ({interval_owner.status}; run"
+        f" {interval_owner.run_id!r}); a second batch would deliver it twice."
+        f" {commands.ways_on(target_of(pipeline) or commands.ANY_TARGET, opening, interval_owner)}"
     )
 
 
@@ -276,7 +288,8 @@ def _incremental(
     offer = surveys.get(step.name)
     if offer is None:
         raise NotReadyError(
-            f"source {step.name!r}: its batch was given up a moment ago and opens anew: run this again"
+            f"source {step.name!r}: its batch was given up a moment ago and opens anew: run this"
+            " again"
         )
     taken = offer.take(connection, opening.pipeline_id, room)
     return Claim(

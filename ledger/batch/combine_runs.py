@@ -1,8 +1,9 @@
 """Runs of what follows a settlement: combines, and the sinks that read them.
 
-A combine belongs to the batch of a family that was settled last: the original, or the replay that left no
-record of it failed. It runs once there; a later replay, of records that had been given up, makes another,
-whose result takes the place of the first. What began before that one was settled is fenced when it commits.
+A combine belongs to the batch of a family that was settled last: the original, or the replay
+that left no record of it failed. It runs once there; a later replay, of records that had been
+given up, makes another, whose result takes the place of the first. What began before that one
+was settled is fenced when it commits.
 """
 
 from dataclasses import asdict
@@ -40,7 +41,9 @@ def is_due(database: Database, batch_id: int, step: CombineStep) -> bool:
 
 
 def _is_due(connection: Connection, batch: Batch, step: CombineStep) -> bool:
-    """It has not run in this batch, which is the last of its family, and what it needs is decided."""
+    """It has not run in this batch, which is the last of its family, and what it needs is
+    decided.
+    """
     if batch.status is not BatchStatus.SETTLED or not combines.is_last(connection, batch.batch_id):
         return False
     if combines.has_run(connection, batch.batch_id, step.name):
@@ -56,7 +59,9 @@ def _is_due(connection: Connection, batch: Batch, step: CombineStep) -> bool:
 def open_combine(
     database: Database, batch_id: int, step: CombineStep, attempt: Attempt
 ) -> OpenedRun | None:
-    """Open a run of a combine; None if it is not due. Its inputs are read from all batches of the family."""
+    """Open a run of a combine; None if it is not due. Its inputs are read from all batches of
+    the family.
+    """
 
     def work(connection: Connection) -> OpenedRun | None:
         batch = _locked(connection, batch_id)
@@ -82,7 +87,7 @@ def open_combined_sink(
 
 
 def is_waiting(database: Database, batch_id: int, step: Step) -> bool:
-    """Whether a sink has not shown what a combine made in a settled batch."""
+    """Whether a sink has not published what a combine made in a settled batch."""
     return database.transact(lambda c: _is_waiting(c, batches.get_batch(c, batch_id), step))
 
 
@@ -95,16 +100,18 @@ def _is_waiting(connection: Connection, batch: Batch, step: Step) -> bool:
 
 
 def require_last(connection: Connection, batch: Batch) -> None:
-    """Within a commit, which has locked the original. Raises FencedError if another batch of the family was settled since the run began."""
+    """Within a commit, which has locked the original. Raises FencedError if another batch of the
+    family was settled since the run began.
+    """
     if not combines.is_last(connection, batch.batch_id):
         raise FencedError(
-            f"another batch of the family of batch {batch.original_id} was settled meanwhile: its combine takes the place "
-            "of this one"
+            f"another batch of the family of batch {batch.original_id} was settled meanwhile: its"
+            " combine takes the place of this one"
         )
 
 
 def _locked(connection: Connection, batch_id: int) -> Batch:
-    """The batch, locked behind its original: of two settlements of a family one looks first."""
+    """The batch, locked after its original: of two settlements of a family one looks first."""
     original = batches.get_batch(connection, batch_id).original_id
     batches.lock_batch(connection, original)
     batch = batches.lock_batch(connection, batch_id)
@@ -117,8 +124,8 @@ def _open(
 ) -> OpenedRun:
     if stage not in {step["name"] for step in batch.topology}:
         raise NotReadyError(
-            f"batch {batch.batch_id} was opened without a step {stage!r}: the pipeline has changed since; reprocess "
-            "its interval"
+            f"batch {batch.batch_id} was opened without a step {stage!r}: the pipeline has changed"
+            " since; reprocess its interval"
         )
     found = runs.runs_of(connection, batch.batch_id)
     inputs = {

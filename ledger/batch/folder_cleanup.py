@@ -34,7 +34,9 @@ def remove_replaced(database: Database, batch_id: int | None = None) -> list[str
 
 
 def _remove(connection: Connection, batch_id: int, path: str) -> bool:
-    """Remove a folder under the lock of the batch that says so, which might open again; whether it did."""
+    """Remove a folder under the lock of the batch that says so, which might open again; whether
+    it did.
+    """
     import fsspec
 
     reached("before folder's removal", path)

@@ -8,18 +8,17 @@ from sqlalchemy import Connection
 
 from ledger.batch import claims, state_guards
 from ledger.batch.claims import Claim, Opening, Surveys
+from ledger.batch.replays import check_from_source, check_replayable, check_sources, claim_messages
 from ledger.core.probes import reached
 from ledger.core.run_request import Interval, RunKey, Selection
 from ledger.core.states import BatchKind, BatchStatus, Guarantee
 from ledger.errors import InputError, NotReadyError
-from ledger.pipeline.graph import shown_unit
 from ledger.pipeline.load import target_of
 from ledger.pipeline.pipeline import Pipeline
 from ledger.pipeline.steps import SinkStep, SourceStep
 from ledger.settings import Settings
 from ledger.store.connection import Database
 from ledger.store.queries import batches, dedup, partitions
-from ledger.store.queries import replays as replay_queries
 from ledger.store.queries.batches import Batch
 
 
@@ -35,10 +34,11 @@ def open_batch(
 ) -> Batch:
     """The batch of this run: found again, or opened with its claim of the interval.
 
-    ``reprocess``: it replaces the batch that has the interval, once it settles. ``guarantee``: None: the
-    pipeline's, or else that of the settings. Raises InputError when
-    another batch has claimed the interval of one of the sources, or a state over batches has taken in the one to
-    replace, NotReadyError when that is not decided, DeclarationError when a sink cannot give the guarantee.
+    ``reprocess``: it replaces the batch that has the interval, once it settles. ``guarantee``:
+    None: the pipeline's, or else that of the settings. Raises InputError when another batch has
+    claimed the interval of one of the sources, or a state over batches includes the one to
+    replace, NotReadyError when that is not decided, DeclarationError when a sink cannot give the
+    guarantee.
     """
     given = guarantee or pipeline.guarantee or settings.guarantee
     pipeline.check_guarantee(given)
@@ -78,12 +78,14 @@ def open_replay(
     """The replay batch of this run: found again, or opened with its claim of failed messages.
 
     It takes what is due at ``now`` (default: the database's clock), at most the pipeline's
-    ``replay_limit``. Interval and parameters are the original's. Raises NotReadyError when nothing is left to claim,
-    InputError when the pipeline can no longer tell what becomes of a replayed message.
+    ``replay_limit``. Interval and parameters are the original's. Raises NotReadyError when
+    nothing is left to claim, InputError when the pipeline can no longer tell what becomes of a
+    replayed message.
     """
     if pipeline.ackers == 0:
         raise InputError(
-            f"pipeline {pipeline.name!r} has ackers=0, so nobody would know what a replay lost: turn tracking on"
+            f"pipeline {pipeline.name!r} has ackers=0, so nobody would know what a replay lost:"
+            " turn tracking on"
         )
 
     def work(connection: Connection) -> Batch:
@@ -92,7 +94,7 @@ def open_replay(
         moment = now or batches.database_now(connection)
         if found is not None:
             return _reopened(connection, settings, pipeline, found, moment, {})
-        original = _check_replayable(connection, pipeline, original_batch_id, None)
+        original = check_replayable(connection, pipeline, original_batch_id, None)
         if selection.quarantined:
             state_guards.check_quarantined(connection, pipeline, original)
         interval = Interval(original.interval_start, original.interval_end, original.params)
@@ -101,10 +103,10 @@ def open_replay(
         values |= {"guarantee": original.guarantee.value, "settle": original.settle.value}
         taken = claims.replay_claims(settings, pipeline, _opening(pipeline, values))
         opened = _insert(connection, _opening(pipeline, values), values, BatchKind.REPLAY, taken)
-        _claim_messages(connection, pipeline, opened, moment)
-        _check_sources(connection, opened.batch_id, pipeline)
+        claim_messages(connection, pipeline, opened, moment)
+        check_sources(connection, opened.batch_id, pipeline)
         if selection.from_source:
-            _check_from_source(connection, opened, pipeline)
+            check_from_source(connection, opened, pipeline)
         return opened
 
     return database.transact(work)
@@ -147,7 +149,9 @@ def _values(
 
 
 def _seen(pipeline: Pipeline, seen: Batch | Interval) -> Opening:
-    """What to look at before the batch has its place in the ledger: its interval, or that of its run."""
+    """What to look at before the batch has its place in the ledger: its interval, or that of its
+    run.
+    """
     if isinstance(seen, Batch):
         return Opening(pipeline.name, 0, seen.interval_start, seen.interval_end, seen.params)
     return Opening(pipeline.name, 0, seen.start, seen.end, seen.params)
@@ -189,20 +193,21 @@ def _check_sinks(pipeline: Pipeline, guarantee: Guarantee) -> None:
             and step.sink.replaces_in_one_commit
         ):
             raise InputError(
-                f"sink {step.name!r} of pipeline {pipeline.name!r} would drop the rows of the old batch before the new "
-                'one is settled: reprocess with guarantee="exactly_once"'
+                f"sink {step.name!r} of pipeline {pipeline.name!r} would drop the rows of the old"
+                ' batch before the new one is settled: reprocess with guarantee="exactly_once"'
             )
 
 
 def _replaceable(connection: Connection, pipeline: Pipeline, values: dict[str, Any]) -> int | None:
-    """The settled batch that has the interval; None if nobody has. Raises NotReadyError while it, or what
-    belongs to it, is not decided."""
+    """The settled batch that has the interval; None if nobody has. Raises NotReadyError while
+    it, or what belongs to it, is not decided.
+    """
     interval = values["interval_start"], values["interval_end"]
     for step in pipeline.steps():
         if isinstance(step, SourceStep) and step.incremental:
             raise InputError(
-                f"source {step.name!r} of pipeline {pipeline.name!r} is incremental, it has no interval to run again: "
-                "replay what failed"
+                f"source {step.name!r} of pipeline {pipeline.name!r} is incremental, it has no"
+                " interval to run again: replay what failed"
             )
     found = {
         batches.holder(connection, claim.batch_id): claim.status
@@ -217,8 +222,8 @@ def _replaceable(connection: Connection, pipeline: Pipeline, values: dict[str, A
         return None
     if len(found) > 1:
         raise InputError(
-            f"the sources of pipeline {pipeline.name!r} have this interval in batches {', '.join(map(str, found))}: "
-            "only one batch can be replaced"
+            f"the sources of pipeline {pipeline.name!r} have this interval in batches"
+            f" {', '.join(map(str, found))}: only one batch can be replaced"
         )
     ((batch_id, status),) = found.items()
     others = batches.undecided_parts(connection, batch_id)
@@ -227,7 +232,8 @@ def _replaceable(connection: Connection, pipeline: Pipeline, values: dict[str, A
     if status != BatchStatus.SETTLED or others:
         busy = f"batch {others[0]} is not" if others else f"it is {status}"
         raise NotReadyError(
-            f"batch {batch_id} has this interval and can be replaced once it is settled with all that belongs to it: {busy}"
+            f"batch {batch_id} has this interval and can be replaced once it is settled with all"
+            f" that belongs to it: {busy}"
         )
     state_guards.check_replaced(connection, pipeline, batch_id)
     return int(batch_id)
@@ -249,10 +255,10 @@ def _reopened(
     if locked.status is not BatchStatus.ABANDONED:
         return locked
     if locked.kind is BatchKind.REPLAY:
-        original = _check_replayable(connection, pipeline, locked.original_id, locked.batch_id)
+        original = check_replayable(connection, pipeline, locked.original_id, locked.batch_id)
         if (locked.selection or {}).get("quarantined"):
             state_guards.check_quarantined(connection, pipeline, original)
-        _claim_messages(connection, pipeline, locked, moment)
+        claim_messages(connection, pipeline, locked, moment)
     else:
         if locked.replaces_batch_id is not None:
             _check_still_replaceable(connection, locked)
@@ -274,126 +280,8 @@ def _check_still_replaceable(connection: Connection, batch: Batch) -> None:
     status = batches.get_batch(connection, batch.replaces_batch_id).status
     if others or status is not BatchStatus.SETTLED:
         raise NotReadyError(
-            f"batch {batch.batch_id} was abandoned before it replaced batch {batch.replaces_batch_id}, which is {status} now"
+            f"batch {batch.batch_id} was abandoned before it replaced batch"
+            f" {batch.replaces_batch_id}, which is {status} now"
             + (f" and waits for batch {others[0]}" if others else "")
             + ": reprocess the interval in a new run"
         )
-
-
-def _check_replayable(
-    connection: Connection, pipeline: Pipeline, original_id: int, excluding_batch_id: int | None
-) -> Batch:
-    """The original, if it can be replayed now. ``excluding_batch_id``: the replay, once it exists."""
-    original = batches.get_batch(connection, original_id)
-    _check_original(original, pipeline)
-    _check_unit(original, pipeline)
-    _check_alone(connection, pipeline, original_id, excluding_batch_id)
-    _check_kept(connection, original_id)
-    return original
-
-
-def _check_unit(original: Batch, pipeline: Pipeline) -> None:
-    """A replay replaces the rows of whole units: what makes one, and where it comes from, must be the same."""
-    then = [step for step in original.topology if step.get("unit") is not None]
-    now = pipeline.graph.unit
-    before = tuple(then[0]["unit"]) if then else None
-    if before != now:
-        shown = [shown_unit(unit) for unit in (before, now)]
-        raise InputError(
-            f"batch {original.batch_id} of pipeline {pipeline.name!r} ran with {shown[0]}, the pipeline has {shown[1]} "
-            "now, so the rows that a replay is to replace cannot be told: declare it as it was, or reprocess the interval"
-        )
-    had = {step["name"] for step in original.topology if step["kind"] == "source"}
-    has = {step.name for step in pipeline.steps() if isinstance(step, SourceStep)}
-    if now is not None and had != has:
-        raise InputError(
-            f"batch {original.batch_id} of pipeline {pipeline.name!r} ran with the sources {', '.join(sorted(had))}, the "
-            f"pipeline has {', '.join(sorted(has))} now: a unit takes the records of all, so declare them as they were, "
-            "or reprocess the interval"
-        )
-
-
-def _check_original(original: Batch, pipeline: Pipeline) -> None:
-    if original.pipeline != pipeline.name:
-        raise InputError(
-            f"batch {original.batch_id} is of pipeline {original.pipeline!r}, not {pipeline.name!r}"
-        )
-    if original.kind is BatchKind.REPLAY:
-        raise InputError(
-            f"batch {original.batch_id} is a replay: replay its original, batch {original.original_batch_id}"
-        )
-    if original.status is not BatchStatus.SETTLED:
-        raise NotReadyError(
-            f"batch {original.batch_id} is {original.status}: only a settled batch has failed messages to replay"
-        )
-
-
-def _check_alone(
-    connection: Connection, pipeline: Pipeline, original_id: int, excluding_batch_id: int | None
-) -> None:
-    """Units are replayed entire: of two replays at once both might take parts of one."""
-    others = replay_queries.open_replays(connection, original_id, excluding_batch_id)
-    if others and pipeline.graph.unit is not None:
-        raise NotReadyError(
-            f"batch {original_id} is being replayed by batch {others[0]}, and behind a whole stage it is "
-            "replayed by one at a time: let that one settle first"
-        )
-
-
-def _check_kept(connection: Connection, original_batch_id: int) -> None:
-    interval_owner = batches.holder(connection, original_batch_id)
-    successors = batches.replacing_batches(connection, interval_owner)
-    if successors:
-        raise NotReadyError(
-            f"batch {original_batch_id} is being replaced by batch {successors[0]}: nothing of it is replayed"
-        )
-
-
-def _check_sources(connection: Connection, batch_id: int, pipeline: Pipeline) -> None:
-    known = {step.name for step in pipeline.steps() if isinstance(step, SourceStep)}
-    gone = sorted(set(replay_queries.claimed_sources(connection, batch_id)) - known)
-    if gone:
-        raise InputError(
-            f"failed messages came from source {gone[0]!r}, which pipeline {pipeline.name!r} no longer has "
-            f"(it has {', '.join(sorted(known))}): bring it back for the replay, under its old name"
-        )
-
-
-def _check_from_source(connection: Connection, replay: Batch, pipeline: Pipeline) -> None:
-    """Raise InputError unless each claimed message can be found again in its source by itself."""
-    for name in replay_queries.claimed_sources(connection, replay.batch_id):
-        step = pipeline.step(name)
-        assert isinstance(step, SourceStep)
-        if step.source.not_reread is not None:
-            why = step.source.not_reread
-        elif pipeline.graph.in_units(name):
-            why = "its records are replayed by unit"
-        elif not step.key:
-            why = "it has no key: declare it with key=(...), the columns that identify a record"
-        else:
-            continue
-        instead = "To read its whole interval again: ackledger run --reprocess"
-        if step.incremental:
-            instead = "Deliver the records, corrected, anew, and give up the old: ackledger give-up"
-        raise InputError(
-            f"source {name!r} of pipeline {pipeline.name!r} cannot be read again for the failed records of batch "
-            f"{replay.original_id} alone: {why}. {instead}"
-        )
-
-
-def _claim_messages(
-    connection: Connection, pipeline: Pipeline, replay: Batch, moment: datetime
-) -> None:
-    selection = replay.selection or {}
-    limits = [replay.replay_limit, claims.replay_room(connection, pipeline, replay)]
-    limit = min((one for one in limits if one is not None), default=None)
-    claimed = replay_queries.claim_messages(
-        connection, replay.batch_id, replay.original_id, selection, moment, limit
-    )
-    if claimed == 0:
-        raise NotReadyError(
-            f"nothing to replay in batch {replay.original_id}: no failed message "
-            f"{'matches ' + str(dict(selection)) if selection else 'is left'} "
-            "(those replaying, recovered, quarantined or not due yet are not taken)"
-        )
-    reached("claiming messages")

@@ -1,8 +1,8 @@
 """Publish: show in its sinks what was decided of a settled batch, each sink in one moment, once.
 
-Two phases. Sinks stage, and the settlement decides, in one transaction, that they are to show it; from
-there everything goes forward only. Whoever dies in between, the next one finds the decision and asks the
-sink's own record whether it was carried out.
+Two phases. Sinks stage, and the settlement decides, in one transaction, that they are to publish
+it; from there everything goes forward only. Whoever dies in between, the next one finds the
+decision and asks the sink's own record whether it was carried out.
 """
 
 import logging
@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Published:
-    """What a sink shows now of a batch."""
+    """What a sink has published now of a batch."""
 
     batch_id: int
     sink: str
@@ -37,8 +37,9 @@ class Published:
 
 
 def needs_withholding(database: Database, batch_id: int) -> bool:
-    """Whether rows of failed records are yet to be left out of what is to be shown, or units to be asked for
-    again: by a Spark job, see ``ledger.spark.steps.withhold``."""
+    """Whether rows of failed records are yet to be left out of what is to be published, or units
+    to be asked for again: by a Spark job, see ``ledger.spark.steps.withhold``.
+    """
     found = database.transact(lambda c: publications.pending(c, batch_id))
     units_to_rebuild = database.transact(lambda c: publications.units_to_rebuild(c, batch_id))
     return bool(units_to_rebuild) or any(not row.ready for row in found)
@@ -52,11 +53,13 @@ def lost(
     failures: Failures,
     sinks: Collection[str] | None = None,
 ) -> list[Row[Any]]:
-    """What is decided of a batch's family and not published, although it is ready, for staged files
-    are gone or were changed: to be staged anew by a Spark job, see ``ledger.spark.steps.withhold``. What
-    a sink publishes already, by its own record, needs no file.
+    """What is decided of a batch's family and not published, although it is ready, for staged
+    files are gone or were changed: to be staged anew by a Spark job, see
+    ``ledger.spark.steps.withhold``. What a sink publishes already, by its own record, needs no
+    file.
 
-    ``sinks``: only of these. ``failures``: keeps what is wrong with a sink that cannot be looked at.
+    ``sinks``: only of these. ``failures``: keeps what is wrong with a sink that cannot be looked
+    at.
     """
     missing = []
     for row in database.transact(lambda c: publications.pending(c, batch_id)):
@@ -78,10 +81,12 @@ def _is_lost(database: Database, settings: Settings, pipeline: Pipeline, row: Ro
 
 
 def unpublished_note(row: Row[Any]) -> str:
-    """Whose failure it is that a publication is not shown, and how to go on once its cause is fixed."""
+    """Whose failure it is that a publication is not published, and how to go on once its cause
+    is fixed.
+    """
     return (
-        f"Sink {row.sink!r} does not show batch {row.batch_id}. To go on: ackledger publish MODULE:PIPELINE "
-        f"--batch {row.batch_id}, or in Airflow clear the task that failed"
+        f"Sink {row.sink!r} has not published batch {row.batch_id}. To go on: ackledger publish"
+        f" MODULE:PIPELINE --batch {row.batch_id}, or in Airflow clear the task that failed"
     )
 
 
@@ -92,11 +97,13 @@ def publish(
     batch_id: int,
     sinks: Collection[str] | None = None,
 ) -> list[Published]:
-    """Show what is decided of a batch's family and not shown yet; what was shown, in order.
+    """Publish what is decided of a batch's family and not published yet; what was published, in
+    order.
 
-    ``sinks``: in these; None: in those of records, which wait for nothing that follows the settlement. What is wrong with one sink keeps no other waiting; it is raised at the end. Repeating
-    it is harmless. Raises NotReadyError while rows are yet to be withheld, or somebody else is
-    publishing the same.
+    ``sinks``: in these; None: in those of records, which wait for nothing that follows the
+    settlement. What is wrong with one sink keeps no other waiting; it is raised at the end.
+    Repeating it is harmless. Raises NotReadyError while rows are yet to be withheld, or somebody
+    else is publishing the same.
     """
     found = database.transact(lambda c: publications.pending(c, batch_id))
     followers = {step.name for step in pipeline.followers()}
@@ -105,7 +112,7 @@ def publish(
     ]
     done, failed = _publish_each(database, settings, pipeline, chosen)
     refused = {name for name, failure in failed.items() if isinstance(failure, StageError)}
-    if done and refused:  # a foreign key may refer to rows that another sink has shown by now
+    if done and refused:  # a foreign key may refer to rows that another sink has published by now
         again = [row for row in chosen if row.sink in refused]
         more, still = _publish_each(database, settings, pipeline, again)
         done += more
@@ -119,13 +126,14 @@ def publish(
 def _publish_each(
     database: Database, settings: Settings, pipeline: Pipeline, rows: Sequence[Row[Any]]
 ) -> tuple[list[Published], dict[str, Exception]]:
-    """Show each row that no earlier one of its sink keeps waiting; what was shown, and why the other sinks do
-    not show theirs."""
+    """Publish each row that no earlier one of its sink keeps waiting; what was published, and
+    why the other sinks do not show theirs.
+    """
     done: list[Published] = []
     failed: dict[str, Exception] = {}
     for row in rows:
         if row.sink in failed:
-            continue  # a sink shows the batches of a family in order
+            continue  # a sink has published the batches of a family in order
         work = partial(_publish, settings=settings, pipeline=pipeline, row=row)
         try:
             shown = database.transact(work)
@@ -141,24 +149,27 @@ def _publish_each(
 def _publish(
     connection: Connection, settings: Settings, pipeline: Pipeline, row: Row[Any]
 ) -> Published | None:
-    """Show one delivery, under the lock of its record; None if that was done, or is not to be any more."""
+    """Show one delivery, under the lock of its record; None if that was done, or is not to be
+    any more.
+    """
     locked = publications.lock_pending(connection, row.batch_id, row.sink)
     if locked is None:
         if publications.state(connection, row.batch_id, row.sink) in ("published", "replaced"):
             return None
         raise NotReadyError(
-            f"sink {row.sink!r} of batch {row.batch_id} is being published by another process: wait for it"
+            f"sink {row.sink!r} of batch {row.batch_id} is being published by another process: wait"
+            " for it"
         )
     if not locked.ready:
         raise NotReadyError(
-            f"sink {row.sink!r} of batch {row.batch_id}: rows of failed records are yet to be withheld: run ackledger "
-            f"publish {ANY_TARGET}, or in Airflow {CLEAR_WITHHOLD}"
+            f"sink {row.sink!r} of batch {row.batch_id}: rows of failed records are yet to be"
+            f" withheld: run ackledger publish {ANY_TARGET}, or in Airflow {CLEAR_WITHHOLD}"
         )
     holder = batches.holder(connection, locked.original_id)
     if publications.unpublished_of(connection, holder, locked.batch_id, row.sink):
         raise NotReadyError(
-            f"sink {row.sink!r} of batch {row.batch_id}, a part of the interval of batch {holder}, waits until that one is "
-            "shown: publish it first, or replay what of it is failed"
+            f"sink {row.sink!r} of batch {row.batch_id}, a part of the interval of batch {holder},"
+            " waits until that one is shown: publish it first, or replay what of it is failed"
         )
     publisher = _publisher(settings, pipeline, row.sink)
     delivery = _delivery(connection, publisher, locked)
@@ -201,7 +212,7 @@ def _delivery(connection: Connection, publisher: Publisher, row: Row[Any]) -> De
 
 
 def _files(connection: Connection, row: Row[Any]) -> tuple[DataFile, ...]:
-    """The files that hold just what is to be shown."""
+    """The files that hold just what is to be published."""
     if row.files is not None:
         return tuple(DataFile(**file) for file in row.files)
     staged = runs.files(connection, row.step_run_id)

@@ -1,5 +1,6 @@
-"""What to do about a batch that stands still, in words; what of it is done; what keeps states over batches
-waiting."""
+"""What to do about a batch that stands still, in words; what of it is done; what keeps states
+over batches waiting.
+"""
 
 import shlex
 from collections.abc import Sequence
@@ -28,8 +29,9 @@ _LONGEST = 300  # characters of a failure that are repeated in a sentence
 def run_again(
     batch: Batch, stage: str | None = None, target: str = ANY_TARGET, options: Sequence[str] = ()
 ) -> str:
-    """The command, or the click, that goes on with a batch at ``stage``, or where it stands. ``options``: further
-    ones of a command that runs it."""
+    """The command, or the click, that goes on with a batch at ``stage``, or where it stands.
+    ``options``: further ones of a command that runs it.
+    """
     if _follows(batch, stage):  # another batch's run may be at it
         command = f"ackledger {shlex.join(['publish', target, '--batch', str(batch.batch_id)])}"
         return f"{command}, or in Airflow clear the task that failed" if batch.dag_id else command
@@ -55,7 +57,9 @@ def asked_as(batch: Batch) -> str:
 
 
 def stands_at(connection: Connection, batch: Batch) -> str:
-    """What keeps an undecided batch from its settlement, and what to do about that; in sentences."""
+    """What keeps an undecided batch from its settlement, and what to do about that; in
+    sentences.
+    """
     return ". ".join(_cause(connection, batch))
 
 
@@ -135,8 +139,8 @@ def _cause(connection: Connection, batch: Batch) -> Sequence[str]:
         then = again()
         if batch.dag_id:
             then = (
-                f"in {_airflow_run(batch)} clear the task of the fixed step (or `run`, if the DAG has one task a "
-                "batch) and those downstream"
+                f"in {_airflow_run(batch)} clear the task of the fixed step (or `run`, if the DAG"
+                " has one task a batch) and those downstream"
             )
         return [f"{reason}. Fix it, then {then}, or accept it: ackledger release {batch.batch_id}"]
     step = checkpoints.unfinished_step(connection, batch.batch_id)
@@ -165,8 +169,10 @@ def _shown(moment: datetime) -> str:
 
 
 def finished(database: Database, pipeline: Pipeline, batch_id: int) -> set[str]:
-    """Steps that are committed and whose output is there. None of a batch that is held, or of which a step
-    failed: it is run again because something has been fixed, whichever step that was."""
+    """Steps that are committed and whose output is there. None of a batch that is held, or of
+    which a step failed: it is run again because something has been fixed, whichever step that
+    was.
+    """
     batch = database.transact(lambda c: batches.get_batch(c, batch_id))
     found = database.transact(lambda c: runs.runs_of(c, batch_id))
     newest = {run.stage: run.state for run in sorted(found, key=lambda run: run.step_run_id)}

@@ -15,8 +15,8 @@ class Case:
     """A failed record, or the failed records of a batch that have the same cause.
 
     ``at_source``: they did not parse. ``rereads``: their source finds a record again by its key.
-    ``reprocesses``: the interval can be run again. ``root``: of the one record. ``held``: with their
-    unit, which failed too often.
+    ``reprocesses``: the interval can be run again. ``root``: of the one record. ``held``: with
+    their unit, which failed too often.
     """
 
     target: str | None

@@ -1,9 +1,10 @@
-"""Settle: decide every root of a batch, acked or failed, in one transaction under the batch's lock."""
+"""Settle: decide every root of a batch, acked or failed, in one transaction under the batch's
+lock.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 
 from sqlalchemy import Connection
 
@@ -74,7 +75,7 @@ def settle_once(
 def _settle(
     connection: Connection, batch_id: int, now: datetime | None, skip_locked: bool
 ) -> Settlement | None:
-    batch = _lock(connection, batch_id, skip_locked)
+    batch = lock(connection, batch_id, skip_locked)
     if batch is None:
         return None
     if batch.status is not BatchStatus.OPEN:
@@ -89,11 +90,11 @@ def _settle(
         return Settlement(batch_id, BatchStatus.OPEN, verdict.reason)
     unfinished = verdict.action is Action.EXPIRE and batch.replaces_batch_id is not None
     if verdict.action is Action.ABANDON or unfinished:  # what it was to replace is still in place
-        return _abandon(connection, batch, verdict)
+        return abandon_batch(connection, batch, verdict)
     if verdict.action is Action.EXPIRE and batch.ackers == 0:
         raise IntegrityError(
-            f"batch {batch_id}: {verdict.reason}, and with ackers=0 nobody knows what is missing behind it: "
-            f"run {verdict.missing[0]} again"
+            f"batch {batch_id}: {verdict.reason}, and with ackers=0 nobody knows what is missing"
+            f" behind it: run {verdict.missing[0]} again"
         )
     return _decide_roots(connection, batch, verdict, moment)
 
@@ -107,9 +108,11 @@ def _settled_before(batch: Batch) -> Settlement:
     return Settlement(batch.batch_id, batch.status, reason, roots=roots, failed=failed)
 
 
-def _lock(connection: Connection, batch_id: int, skip_locked: bool) -> Batch | None:
-    """The batch, locked behind its original: two settlements of a family would not see each other, and neither
-    would decide what both left to be decided. None if another holds one of them."""
+def lock(connection: Connection, batch_id: int, skip_locked: bool) -> Batch | None:
+    """The batch, locked after its original: two settlements of a family would not see each
+    other, and neither would decide what both left to be decided. None if another holds one of
+    them.
+    """
     original = batches.get_batch(connection, batch_id).original_id
     if (
         original != batch_id
@@ -141,75 +144,6 @@ def step_facts(connection: Connection, batch: Batch) -> list[StepFacts]:
     return facts
 
 
-def request_rebuild(
-    connection: Connection,
-    batch_id: int,
-    roots: Sequence[int],
-    stage: str,
-    seen: Sequence[Any] | None = None,
-) -> None:
-    """Count roots of a settled batch as failed with their unit, of which another record was given up: its
-    replay takes the unit without that one. Roots that failed in the batch already stay as they are.
-
-    ``seen``: the failed roots by which these were chosen; where they are others by now, the next publish chooses.
-    """
-    batch = _lock(connection, batch_id, skip_locked=False)
-    assert batch is not None
-    if batch.status is not BatchStatus.SETTLED:
-        return  # it was superseded meanwhile: nothing of it is replayed
-    if seen is not None and publications.failed_roots(connection, batch_id) != seen:
-        return
-    publications.set_woken(connection, batch_id)
-    reason = "its unit had a record that was given up"
-    queries.collect_woken(connection, batch_id, roots, stage, reason)
-    _record_failures(connection, batch)
-    queries.record_attempts(connection, batch_id)
-    decide_publications(connection, batch, failed=0)
-
-
-def abandon(database: Database, batch_id: int, reason: str) -> bool:
-    """Give up an open batch with all that it claimed; whether it is given up.
-
-    Not one of which a run is committed, or is under way in another process.
-    """
-
-    def work(connection: Connection) -> bool:
-        batch = _lock(connection, batch_id, skip_locked=False)
-        assert batch is not None
-        now = batches.database_now(connection)
-        held = any(
-            run.state is RunState.COMMITTED
-            or (run.state is RunState.RUNNING and run.lease_until > now)
-            for run in runs.runs_of(connection, batch_id)
-        )
-        if batch.status is not BatchStatus.OPEN or held:
-            return False
-        _abandon(connection, batch, Verdict(Action.ABANDON, reason))
-        return True
-
-    return database.transact(work)
-
-
-def release(database: Database, batch_id: int) -> Settlement:
-    """Let a batch that was held settle although too many of its records failed.
-
-    Raises NotReadyError unless it is held. What else held it, holds it again.
-    """
-
-    def work(connection: Connection) -> None:
-        batch = batches.lock_batch(connection, batch_id)
-        assert batch is not None
-        if not batches.release_batch(connection, batch_id):
-            raise NotReadyError(
-                f"batch {batch_id} is {batch.status}: only a held batch is released"
-            )
-
-    database.transact(work)
-    settlement = settle_once(database, batch_id)
-    assert settlement is not None
-    return settlement
-
-
 def _decide_roots(
     connection: Connection, batch: Batch, verdict: Verdict, moment: datetime
 ) -> Settlement:
@@ -229,8 +163,8 @@ def _decide_roots(
         others = batches.undecided_parts(connection, batch.replaces_batch_id)
         if others:
             raise NotReadyError(
-                f"batch {batch.batch_id} replaces batch {batch.replaces_batch_id}, of which batch {others[0]} is not "
-                "decided yet: let that one settle first"
+                f"batch {batch.batch_id} replaces batch {batch.replaces_batch_id}, of which batch"
+                f" {others[0]} is not decided yet: let that one settle first"
             )
         batches.supersede_family(connection, batch.replaces_batch_id, batch.batch_id)
         publications.supersede(connection, batch.batch_id)
@@ -242,7 +176,9 @@ def _decide_roots(
 
 
 def decide_publications(connection: Connection, batch: Batch, failed: int) -> None:
-    """What the sinks are to show from now on, of this batch and of those of its family that were held."""
+    """What the sinks are to publish from now on, of this batch and of those of its family that
+    were held.
+    """
     if not batch.exactly_once:
         return
     if batch.settle is Settle.HOLD and (
@@ -263,7 +199,7 @@ def _fail_roots(connection: Connection, batch: Batch, verdict: Verdict, moment: 
     failed = queries.settling_count(connection)
     if failed == 0:
         return 0
-    known = _record_failures(connection, batch)
+    known = record_failures(connection, batch)
     if batch.replay_backoff_seconds > 0:
         replays.delay_replays(
             connection, moment, batch.replay_backoff_seconds, batch.replay_backoff_cap_seconds
@@ -273,8 +209,8 @@ def _fail_roots(connection: Connection, batch: Batch, verdict: Verdict, moment: 
     kept = queries.record_attempts(connection, batch.batch_id)
     if not failed == known == kept:
         raise IntegrityError(
-            f"batch {batch.batch_id}: {failed} roots failed, but {known} belong to a message of it and "
-            f"{kept} were kept: deltas were posted for roots that it never emitted"
+            f"batch {batch.batch_id}: {failed} roots failed, but {known} belong to a message of it"
+            f" and {kept} were kept: deltas were posted for roots that it never emitted"
         )
     return failed
 
@@ -282,7 +218,9 @@ def _fail_roots(connection: Connection, batch: Batch, verdict: Verdict, moment: 
 def _name_failures(
     connection: Connection, batch: Batch, verdict: Verdict, merging: Sequence[str]
 ) -> None:
-    """Name where each failed root broke: a fail of its own first, then what was lost, then fails with others."""
+    """Name where each failed root broke: a fail of its own first, then what was lost, then fails
+    with others.
+    """
     stages = [step["name"] for step in batch.topology]
     queries.add_explicit_fails(connection, batch.batch_id, stages, shared=False)
     if not naming.collect_rows(connection, batch.batch_id):
@@ -294,11 +232,12 @@ def _name_failures(
     unnamed = naming.unnamed_roots(connection)
     if unnamed:
         raise IntegrityError(
-            f"batch {batch.batch_id}: {unnamed} roots have an ack value that no step's edges explain"
+            f"batch {batch.batch_id}: {unnamed} roots have an ack value that no step's edges"
+            " explain"
         )
 
 
-def _record_failures(connection: Connection, batch: Batch) -> int:
+def record_failures(connection: Connection, batch: Batch) -> int:
     """What becomes of the messages whose roots failed; how many."""
     if batch.kind is BatchKind.ORIGINAL:
         return queries.record_failures_of_original(connection, batch.batch_id, batch.max_replays)
@@ -321,9 +260,10 @@ def _check_ratio(connection: Connection, batch: Batch) -> None:
     if family.released or family.failed <= batch.max_failed_ratio * roots:
         return
     raise TooManyFailedError(
-        f"batch {batch.batch_id}: {family.failed} of {roots} records failed, most at {family.stage} "
-        f"({family.reason}); the pipeline bears {batch.max_failed_ratio:.1%}. That is a broken step rather than "
-        f"broken records: fix it and run it again, or let the batch settle: ackledger release {batch.batch_id}"
+        f"batch {batch.batch_id}: {family.failed} of {roots} records failed, most at {family.stage}"
+        f" ({family.reason}); the pipeline bears {batch.max_failed_ratio:.1%}. That is a broken"
+        " step rather than broken records: fix it and run it again, or let the batch settle:"
+        f" ackledger release {batch.batch_id}"
     )
 
 
@@ -331,7 +271,8 @@ def _check(connection: Connection, batch: Batch) -> None:
     """Absence is never evidence: raise IntegrityError unless all that was recorded is there."""
     for row in queries.stale_readers(connection, batch.batch_id):
         raise IntegrityError(
-            f"batch {batch.batch_id}: {row.reader} read a run of {row.input} that is superseded: run {row.reader} again"
+            f"batch {batch.batch_id}: {row.reader} read a run of {row.input} that is superseded:"
+            f" run {row.reader} again"
         )
     if batch.kind is BatchKind.REPLAY:
         _check_replayed(connection, batch)
@@ -339,8 +280,9 @@ def _check(connection: Connection, batch: Batch) -> None:
         return
     for row in queries.uneven_runs(connection, batch.batch_id):
         raise IntegrityError(
-            f"batch {batch.batch_id}: run {row.step_run_id} of {row.stage} recorded (rows, XOR, emitted, acked; "
-            f"of a source roots, first, last) = {row.recorded}, the ledger has {row.found}: run {row.stage} again"
+            f"batch {batch.batch_id}: run {row.step_run_id} of {row.stage} recorded (rows, XOR,"
+            f" emitted, acked; of a source roots, first, last) = {row.recorded}, the ledger has"
+            f" {row.found}: run {row.stage} again"
         )
 
 
@@ -354,11 +296,12 @@ def _check_replayed(connection: Connection, batch: Batch) -> None:
         emitted = claimed - replays.unemitted_claims(connection, batch.batch_id)
     if claimed != emitted:
         raise IntegrityError(
-            f"replay batch {batch.batch_id} claimed {claimed} messages and emitted {emitted}: run its sources again"
+            f"replay batch {batch.batch_id} claimed {claimed} messages and emitted {emitted}: run"
+            " its sources again"
         )
 
 
-def _abandon(connection: Connection, batch: Batch, verdict: Verdict) -> Settlement:
+def abandon_batch(connection: Connection, batch: Batch, verdict: Verdict) -> Settlement:
     """No verdicts without an emit: give up the batch and what it claimed."""
     batches.move_batch(connection, batch.batch_id, BatchStatus.OPEN, BatchStatus.ABANDONED)
     claims.release(connection, batch.batch_id)
@@ -367,7 +310,7 @@ def _abandon(connection: Connection, batch: Batch, verdict: Verdict) -> Settleme
         dedup.note_own_folders(connection, batch.batch_id)
     runs.supersede_all(connection, batch.batch_id)
     queries.release_messages(connection, batch.batch_id)
-    if batch.kind is BatchKind.REPLAY:  # what was held for its sake may be shown now
+    if batch.kind is BatchKind.REPLAY:  # what was held for its sake may be published now
         decide_publications(connection, batch, failed=0)
     runs.fence_running(connection, batch.batch_id)
     runs.forget_fails(connection, batch.batch_id)

@@ -126,8 +126,8 @@ def _json_column(column: pa.Array) -> pa.Array:
     return pc.fill_null(values.take(encoded.indices), _scalar("null"))
 
 
-# Whatever Arrow makes of Python's values by itself (pa.array, pa.scalar) imports pandas first, and so
-# does to_numpy: a quarter of the time in which a question about a record is answered.
+# Whatever Arrow makes of Python's values by itself (pa.array, pa.scalar) imports pandas first, and
+# so does to_numpy: a quarter of the time in which a question about a record is answered.
 def _longs(numbers: Any) -> pa.Array:
     return pa.Array.from_buffers(pa.int64(), len(numbers), [None, pa.py_buffer(numbers)])
 

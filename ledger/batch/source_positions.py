@@ -1,9 +1,11 @@
-"""Runs of a source that keeps its own position: each reads on where the last committed one has stopped.
+"""Runs of a source that keeps its own position: each reads on where the last committed one has
+stopped.
 
-One run reads at a time, whichever batch it is of; the next batch reads on as soon as that one has committed, and
-does not wait for its settlement. The position is committed with what was read, in one transaction, so it never
-goes back: what a batch has read stays its own. When its source runs again it emits that once more, and when it
-is abandoned the next run takes it over, both from the kept snapshot of the records.
+One run reads at a time, whichever batch it is of; the next batch reads on as soon as that one
+has committed, and does not wait for its settlement. The position is committed with what was
+read, in one transaction, so it never goes back: what a batch has read stays its own. When its
+source runs again it emits that once more, and when it is abandoned the next run takes it over,
+both from the kept snapshot of the records.
 """
 
 import time
@@ -31,9 +33,11 @@ POLL_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class Position:
-    """Where a run of the source begins. ``again``: the run with which its batch has read already, nothing is read;
-    else ``previous``: the committed state, ``after_failure``: an attempt behind it came to nothing, ``left``: runs
-    whose batches were abandoned and whose records this one takes over."""
+    """Where a run of the source begins. ``again``: the run with which its batch has read
+    already, nothing is read; else ``previous``: the committed state, ``after_failure``: an
+    attempt behind it was rolled back, ``left``: runs whose batches were abandoned and whose
+    records this one takes over.
+    """
 
     again: int | None = None
     previous: Checkpoint | None = None
@@ -42,8 +46,10 @@ class Position:
 
 
 def position_of(database: Database, run: OpenedRun) -> Position:
-    """Where the run begins, once no run of another batch that came before it reads; one whose lease has lapsed
-    is fenced. Raises NotReadyError if that takes too long, FencedError if a later run has read on."""
+    """Where the run begins, once no run of another batch that came before it reads; one whose
+    lease has lapsed is fenced. Raises NotReadyError if that takes too long, FencedError if a
+    later run has read on.
+    """
     deadline = time.monotonic() + WAIT_SECONDS
     while True:
         found = database.transact(lambda c: _position(c, run))
@@ -51,8 +57,9 @@ def position_of(database: Database, run: OpenedRun) -> Position:
             return found
         if time.monotonic() > deadline:
             raise NotReadyError(
-                f"source {run.stage!r} is being read by run {found.run_id} of batch {found.batch_id}, and what comes "
-                f"behind that is not known before it has ended: run {run.stage} of batch {run.batch.batch_id} again then"
+                f"source {run.stage!r} is being read by run {found.run_id} of batch"
+                f" {found.batch_id}, and what comes behind that is not known before it has ended:"
+                f" run {run.stage} of batch {run.batch.batch_id} again then"
             )
         time.sleep(POLL_SECONDS)
 
@@ -82,9 +89,15 @@ def _position(connection: Connection, run: OpenedRun) -> Position | HeldByAnothe
 
 
 def commit_read(
-    database: Database, run: OpenedRun, position: Position, made: StepOutput, emitted: Emitted, snapshot: Any
+    database: Database,
+    run: OpenedRun,
+    position: Position,
+    made: StepOutput,
+    emitted: Emitted,
+    snapshot: Any,
 ) -> None:  # fmt: skip
-    """Make the records of the run count and the position behind them the source's, in one transaction.
+    """Make the records of the run count and the position behind them the source's, in one
+    transaction.
 
     Raises FencedError if another run has read from the same position meanwhile.
     """
@@ -100,8 +113,8 @@ def commit_read(
         commit_in(connection, run, made.record, files=made.files, emitted=emitted, post=made.post)
         if source_states.take_over(connection, position.left) != len(position.left):
             raise FencedError(
-                f"run {run.run_id} of {run.stage} took over what an abandoned batch had read, and that one has been "
-                f"opened again: run {run.stage} again"
+                f"run {run.run_id} of {run.stage} took over what an abandoned batch had read, and"
+                f" that one has been opened again: run {run.stage} again"
             )
         checkpoints.insert(
             connection, batch.pipeline_id, run.stage, batch.batch_id, run.run_id, snapshot
@@ -114,8 +127,8 @@ def commit_read(
 
 def _overtaken(run: OpenedRun, other: Checkpoint) -> FencedError:
     return FencedError(
-        f"run {run.run_id} of {run.stage} began to read where run {other.step_run_id} of batch {other.batch_id} has "
-        f"read on: run {run.stage} of batch {run.batch.batch_id} again"
+        f"run {run.run_id} of {run.stage} began to read where run {other.step_run_id} of batch"
+        f" {other.batch_id} has read on: run {run.stage} of batch {run.batch.batch_id} again"
     )
 
 

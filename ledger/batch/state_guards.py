@@ -1,5 +1,6 @@
-"""What may no longer be opened since a state over batches has taken in what it would bring again, or what comes
-behind it."""
+"""What may no longer be opened since a state over batches includes what it would bring again, or
+what comes behind it.
+"""
 
 from sqlalchemy import Connection
 
@@ -9,51 +10,63 @@ from ledger.pipeline.pipeline import Pipeline
 from ledger.store.queries import checkpoints
 from ledger.store.queries.batches import Batch
 
-_ANEW = "give the stage and its sinks new names and reprocess the intervals in order, so that the state is built anew"
+_ANEW = (
+    "give the stage and its sinks new names and reprocess the intervals in order, so that the state"
+    " is built anew"
+)
 
 
 def check_replaced(connection: Connection, pipeline: Pipeline, batch_id: int) -> None:
-    """What a state has taken in cannot be taken out of it again."""
+    """What a state includes cannot be taken out of it again."""
     taken = checkpoints.committed_of(connection, batch_id, _stages(pipeline))
     if taken:
         raise InputError(
-            f"the state {taken[0]!r} of pipeline {pipeline.name!r} has taken in batch {batch_id}, and would count its "
-            f"records twice: replay what failed; to correct the source {_ANEW}"
+            f"the state {taken[0]!r} of pipeline {pipeline.name!r} includes batch {batch_id}, and"
+            f" would count its records twice: replay what failed; to correct the source {_ANEW}"
         )
 
 
 def check_quarantined(connection: Connection, pipeline: Pipeline, original: Batch) -> None:
-    """A quarantined record is taken up again with its unit, whose other records a state has taken in; with
-    settle="hold" it stands with its original, where a state may have gone past."""
+    """A quarantined record is taken up again with its unit, whose other records a state
+    includes; with settle="hold" it stands with its original, where a state may have gone past.
+    """
     counted = [name for name in _stages(pipeline) if pipeline.graph.in_units(name)]
     if counted:
         raise InputError(
-            f"a quarantined record of pipeline {pipeline.name!r} would bring its whole unit again, and the state "
-            f"{counted[0]!r} has taken in the rest of it: {_ANEW}"
+            f"a quarantined record of pipeline {pipeline.name!r} would bring its whole unit again,"
+            f" and the state {counted[0]!r} includes the rest of it: {_ANEW}"
         )
     behind = _behind(connection, pipeline, original)
     if behind is not None:
         stage, batch_id = behind
         raise InputError(
-            f"a quarantined record of batch {original.batch_id} of pipeline {pipeline.name!r} belongs before batch {batch_id}, "
-            f'which the state {stage!r} has taken in, and with settle="hold" it keeps to the order of batches: {_ANEW}'
+            f"a quarantined record of batch {original.batch_id} of pipeline {pipeline.name!r}"
+            f" belongs before batch {batch_id}, "
+            f'which the state {stage!r} includes, and with settle="hold" it keeps to the order of'
+            f" batches: {_ANEW}"
         )
 
 
 def check_reopened(connection: Connection, pipeline: Pipeline, batch: Batch) -> None:
-    """With settle="hold" a batch that was abandoned does not come back once a state has gone past its place."""
+    """With settle="hold" a batch that was abandoned does not come back once a state has gone
+    past its place.
+    """
     behind = _behind(connection, pipeline, batch)
     if behind is not None:
         stage, batch_id = behind
         raise InputError(
-            f"batch {batch.batch_id} of pipeline {pipeline.name!r} was abandoned, and the state {stage!r} has taken in batch "
-            f'{batch_id} behind it, which with settle="hold" keeps to the order of batches: open its interval in a new '
+            f"batch {batch.batch_id} of pipeline {pipeline.name!r} was abandoned, and the state"
+            f" {stage!r} includes batch "
+            f'{batch_id} behind it, which with settle="hold" keeps to the order of batches: open'
+            " its interval in a new "
             f"run, whose batch comes behind that one; or {_ANEW}"
         )
 
 
 def _behind(connection: Connection, pipeline: Pipeline, batch: Batch) -> tuple[str, int] | None:
-    """A state, and the batch that it has taken in, whose place is behind that of a batch with settle="hold"."""
+    """A state, and the batch that it includes, whose place is behind that of a batch with
+    settle="hold".
+    """
     if batch.settle is not Settle.HOLD:
         return None
     return checkpoints.committed_behind(

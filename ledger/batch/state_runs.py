@@ -1,8 +1,8 @@
 """Runs of a state over batches: one at a time for a pipeline and stage, in the batches' order.
 
-A run takes the committed state and the acked rows of one batch; its commit makes the new state count and
-decides, in the same transaction, that the sinks which read it show it. Whoever comes works through all
-that is due; whoever finds another at it lets that one finish.
+A run takes the committed state and the acked rows of one batch; its commit makes the new state
+count and decides, in the same transaction, that the sinks which read it show it. Whoever comes
+works through all that is due; whoever finds another at it lets that one finish.
 """
 
 import logging
@@ -32,8 +32,9 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class StateRun:
-    """A running run of a state, with those of the sinks that read it. ``previous``: the state that it starts
-    from. ``after_failure``: an attempt behind that state came to nothing."""
+    """A running run of a state, with those of the sinks that read it. ``previous``: the state
+    that it starts from. ``after_failure``: an attempt after that state was rolled back.
+    """
 
     run: OpenedRun
     sinks: Mapping[str, OpenedRun]
@@ -61,8 +62,9 @@ class StepOutput:
 def open_next(
     database: Database, pipeline: Pipeline, step: StateStep, attempt: Attempt
 ) -> StateRun | HeldByAnotherDriver | None:
-    """Open a run for the batch whose state is due; None if none is. A driver that lives is not disturbed,
-    one whose lease has lapsed is fenced."""
+    """Open a run for the batch whose state is due; None if none is. A driver that lives is not
+    disturbed, one whose lease has lapsed is fenced.
+    """
     return database.transact(lambda c: _open_next(c, pipeline, step, attempt))
 
 
@@ -100,8 +102,9 @@ def _read(connection: Connection, batch: Batch, step: StateStep) -> Run:
         if run.stage == reads and run.state is RunState.COMMITTED:
             return run
     raise NotReadyError(
-        f"batch {batch.batch_id} has no committed run of {reads!r}, which {step.name!r} reads: the pipeline has "
-        "changed since. Give the stage a new name; it then begins with the batches that are opened from now on"
+        f"batch {batch.batch_id} has no committed run of {reads!r}, which {step.name!r} reads: the"
+        " pipeline has changed since. Give the stage a new name; it then begins with the batches"
+        " that are opened from now on"
     )
 
 
@@ -125,9 +128,10 @@ def commit_state(
     shown: Mapping[str, StepOutput],
     snapshot: Any,
 ) -> None:
-    """Make the state count and decide what its sinks show, in one transaction.
+    """Make the state count and decide what its sinks publish, in one transaction.
 
-    Raises FencedError if the batch is no longer the one whose turn it is, or another driver took over.
+    Raises FencedError if the batch is no longer the one whose turn it is, or another driver took
+    over.
     """
 
     def work(connection: Connection) -> None:
@@ -151,20 +155,22 @@ def commit_state(
 
 
 def _check_turn(connection: Connection, opened: StateRun) -> None:
-    """Raise FencedError unless its batch is still the one that is due, and nothing came between: a batch
-    that was given up may have been opened again, or this one is being replaced."""
+    """Raise FencedError unless its batch is still the one that is due, and nothing came between:
+    a batch that was given up may have been opened again, or this one is being replaced.
+    """
     batch, stage = opened.run.batch, opened.run.stage
     last = checkpoints.last(connection, batch.pipeline_id, stage)
     due = checkpoints.due_batch(connection, batch.pipeline, [stage])
     if due != batch.batch_id or last != opened.previous:
         waits = waits_for(connection, batch.batch_id)
         raise FencedError(
-            f"the state {stage!r} of batch {batch.batch_id} is not kept: {waits[0] if waits else 'another was first'}"
+            f"the state {stage!r} of batch {batch.batch_id} is not kept:"
+            f" {waits[0] if waits else 'another was first'}"
         )
 
 
 def is_due(database: Database, pipeline: Pipeline) -> bool:
-    """Whether a state of some batch is to be done, or to be shown."""
+    """Whether a state of some batch is to be done, or to be published."""
     stages = [step.name for step in pipeline.states()]
 
     def ask(connection: Connection) -> bool:
@@ -177,12 +183,13 @@ def is_due(database: Database, pipeline: Pipeline) -> bool:
 
 
 def shown_by(pipeline: Pipeline) -> list[str]:
-    """The sinks that show states."""
+    """The sinks that publish states."""
     return [sink.name for step in pipeline.states() for sink in pipeline.sinks_of(step.name)]
 
 
 def acknowledge(database: Database, pipeline: Pipeline, step: StateStep) -> None:
-    """Tell the stage of every batch that is committed as a whole, in order, then remove the files of older states.
+    """Tell the stage of every batch that is committed as a whole, in order, then remove the
+    files of older states.
 
     It never fails: what resists is left for the next time.
     """
@@ -202,7 +209,9 @@ def acknowledge(database: Database, pipeline: Pipeline, step: StateStep) -> None
 def tell_acked(
     database: Database, pipeline: Pipeline, name: str, hooks: Stateful | None, due: Sequence[int]
 ) -> None:
-    """Call ``ack_commit`` for these batches in order, up to one that raises, and note which it was called for."""
+    """Call ``ack_commit`` for these batches in order, up to one that raises, and note which it
+    was called for.
+    """
     reached("before acks", name)
     for batch_id in due:
         try:

@@ -1,4 +1,6 @@
-"""The commit protocol of a step run: open with a fence, renew a lease, commit under the batch's lock."""
+"""The commit protocol of a step run: open with a fence, renew a lease, commit under the batch's
+lock.
+"""
 
 import logging
 import threading
@@ -44,8 +46,9 @@ class Attempt:
 
 @dataclass(frozen=True)
 class OpenedRun:
-    """A running step run. ``inputs``: the committed run of each step that it reads, by name. ``status``: of
-    its batch, in which alone it may commit."""
+    """A running step run. ``inputs``: the committed run of each step that it reads, by name.
+    ``status``: of its batch, in which alone it may commit.
+    """
 
     run_id: int
     batch: Batch
@@ -98,7 +101,8 @@ def _open_run(
         return None
     if batch.status is BatchStatus.ABANDONED:
         raise NotReadyError(
-            f"batch {batch_id} was abandoned: run it again from its first task, which opens it again"
+            f"batch {batch_id} was abandoned: run it again from its first task, which opens it"
+            " again"
         )
     found = runs.runs_of(connection, batch_id)
     own = own_run(connection, found, stage, attempt)
@@ -141,14 +145,15 @@ def _input_runs(batch: Batch, found: list[Run], stage: str) -> dict[str, Run]:
     steps = {step["name"]: step for step in batch.topology}
     if stage not in steps:
         raise NotReadyError(
-            f"batch {batch.batch_id} was opened without a step {stage!r}; it has {', '.join(steps)}. "
-            "The pipeline has changed since: open a new run"
+            f"batch {batch.batch_id} was opened without a step {stage!r}; it has"
+            f" {', '.join(steps)}. The pipeline has changed since: open a new run"
         )
     committed = {run.stage: run for run in found if run.state is RunState.COMMITTED}
     for name in verdict.inputs(steps[stage]):
         if name not in committed:
             raise NotReadyError(
-                f"{stage} of batch {batch.batch_id} reads {name}, which has no committed run: run {name} first"
+                f"{stage} of batch {batch.batch_id} reads {name}, which has no committed run: run"
+                f" {name} first"
             )
     return {name: committed[name] for name in verdict.inputs(steps[stage])}
 
@@ -157,7 +162,9 @@ def _input_runs(batch: Batch, found: list[Run], stage: str) -> dict[str, Run]:
 def heartbeat(
     database: Database, run_id: int, on_fenced: Callable[[], None], every: float = HEARTBEAT_SECONDS
 ) -> Iterator[None]:
-    """Renew the run's lease every 10 seconds while the block runs; ``on_fenced`` if it was fenced."""
+    """Renew the run's lease every 10 seconds while the block runs; ``on_fenced`` if it was
+    fenced.
+    """
     stopped = threading.Event()
 
     def beat() -> None:
@@ -263,16 +270,19 @@ def retire(database: Database, run: OpenedRun) -> None:
 def _guard(connection: Connection, batch: Batch, run: OpenedRun, state: RunState) -> None:
     if batch.status is not run.status:
         raise FencedError(
-            f"batch {batch.batch_id} is {batch.status}: run {run.run_id} of {run.stage} comes too late"
+            f"batch {batch.batch_id} is {batch.status}: run {run.run_id} of {run.stage} comes too"
+            " late"
         )
     if state is not RunState.RUNNING:
         raise FencedError(
-            f"run {run.run_id} of {run.stage} in batch {batch.batch_id} is {state}: a newer attempt owns the step"
+            f"run {run.run_id} of {run.stage} in batch {batch.batch_id} is {state}: a newer attempt"
+            " owns the step"
         )
     stale = runs.stale_inputs(connection, run.run_id)
     if stale:
         raise FencedError(
-            f"run {run.run_id} of {run.stage} read run {stale[0]}, which was superseded meanwhile: run {run.stage} again"
+            f"run {run.run_id} of {run.stage} read run {stale[0]}, which was superseded meanwhile:"
+            f" run {run.stage} again"
         )
 
 
@@ -280,19 +290,22 @@ def _check_posted(connection: Connection, run: OpenedRun, record: Record) -> Non
     posted = runs.posted_rows(connection, run.run_id)
     if posted != record.delta_rows:
         raise IntegrityError(
-            f"run {run.run_id} of {run.stage} computed {record.delta_rows} deltas, its buckets hold {posted}: run it again"
+            f"run {run.run_id} of {run.stage} computed {record.delta_rows} deltas, its buckets hold"
+            f" {posted}: run it again"
         )
 
 
 def fail(database: Database, run: OpenedRun, failure: str) -> None:
-    """Mark the run failed, if it still runs: from here the message timeout counts. ``failure``: of whatever
-    text; what PostgreSQL cannot keep of it is replaced."""
+    """Mark the run failed, if it still runs: from here the message timeout counts. ``failure``:
+    of whatever text; what PostgreSQL cannot keep of it is replaced.
+    """
     said = failure[:10_000].replace("\0", "\N{REPLACEMENT CHARACTER}")
     said = said.encode(errors="replace").decode()  # a lone surrogate
     database.transact(lambda c: runs.fail_run(c, run.run_id, said))
 
 
 def interrupt(database: Database, run: OpenedRun) -> None:
-    """End a run that somebody stopped, if it still runs: nothing is wrong with it, so the next attempt has to
-    do no step before it again."""
+    """End a run that somebody stopped, if it still runs: nothing is wrong with it, so the next
+    attempt has to do no step before it again.
+    """
     database.transact(lambda c: runs.fence_run(c, run.run_id))

@@ -17,7 +17,8 @@ from ledger.store.queries import batches, partitions, replays
 @dataclass(frozen=True)
 class SweepOptions:
     """``drop_lock_timeout``: how long a clean-up may wait for writers before it is left for later.
-    ``overdue_after_seconds``: how long a run has to finish by itself what follows the settlement."""
+    ``overdue_after_seconds``: how long a run has to finish by itself what follows the settlement.
+    """
 
     drop_lock_timeout: str = "2s"
     overdue_after_seconds: float = 900
@@ -80,7 +81,9 @@ def sweep_once(
 def _settle_all(
     database: Database, now: datetime | None
 ) -> tuple[list[Settlement], dict[int, str]]:
-    """Settle every open batch that can be decided; an error of one is no reason to skip the rest."""
+    """Settle every open batch that can be decided; an error of one is no reason to skip the
+    rest.
+    """
     settled, errors = [], {}
     for batch_id in database.transact(batches.open_batches):
         try:

@@ -16,8 +16,8 @@ from ledger.pipeline.pipeline import Pipeline
 from ledger.settings import VERBOSE
 
 HELP = (
-    "The ``ackledger`` command. Exit codes: 0 complete, 4 complete but for quarantined records that "
-    "nobody has accepted, 3 failed records remain, 1 error."
+    "The ``ackledger`` command. Exit codes: 0 complete, 4 complete but for quarantined records that"
+    " nobody has accepted, 3 failed records remain, 1 error."
 )
 
 app = typer.Typer(

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
-from ledger.batch.settlement import abandon
+from ledger.batch.interventions import abandon
 from ledger.cli.base import err, fail
 from ledger.errors import FencedError, LedgerError
 from ledger.settings import verbose
@@ -15,7 +15,9 @@ from ledger.store.queries.batches import Batch
 
 
 def fail_with(exc: Exception) -> NoReturn:
-    """Print what failed in one line, with the command that goes on where one was noted, and exit with 1."""
+    """Print what failed in one line, with the command that goes on where one was noted, and exit
+    with 1.
+    """
     if verbose():
         err.print("".join(traceback.format_exception(exc)), markup=False, highlight=False)
     fail(noted(exc))
@@ -44,7 +46,9 @@ def going_on(
 
 
 def _freed(database: Database, batch: Batch, exc: BaseException) -> str:
-    """What is to be said of the batch's claim; what keeps it from being given back hides no error."""
+    """What is to be said of the batch's claim; what keeps it from being given back hides no
+    error.
+    """
     reason = f"its run failed before anything was committed: {type(exc).__name__}"
     try:
         abandoned = abandon(database, batch.batch_id, reason)

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from ledger.batch.acceptance import accept as accept_batch
-from ledger.batch.settlement import release as release_batch
+from ledger.batch.interventions import release as release_batch
 from ledger.batch.sweeper import sweep_once
 from ledger.cli import tables
 from ledger.cli.base import Json, app, db, example, show, user
@@ -48,7 +48,9 @@ def db_stop(as_json: Json = False) -> None:
 
 @db.command("status", epilog=example("db status"))
 def db_status(as_json: Json = False) -> None:
-    """Show where the ledger is and whether it is ready; starts nothing. Exit code 1 if it is not."""
+    """Show where the ledger is and whether it is ready; starts nothing. Exit code 1 if it is
+    not.
+    """
     found = state_of(Settings())
     show(asdict(found), as_json, tables.facts)
     if not found.ready:
@@ -60,8 +62,8 @@ def _embedded() -> Settings:
     settings = Settings()
     if settings.database_url is not None:
         raise InputError(
-            "the ledger is in the server of ACKLEDGER_DATABASE_URL, and this command starts and stops only "
-            "the embedded one: use the server's own tools, or unset the variable"
+            "the ledger is in the server of ACKLEDGER_DATABASE_URL, and this command starts and"
+            " stops only the embedded one: use the server's own tools, or unset the variable"
         )
     return settings
 

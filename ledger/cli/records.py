@@ -169,8 +169,8 @@ def _matching(database: Database, where: str | None) -> tuple[list[int], int]:
         if not total:
             _check_fields(connection, anything, parsed)
             raise InputError(
-                f"no record that failed has {where}. Of what is acked at once the ledger keeps counts alone: "
-                "look for it in the sinks, or name its root"
+                f"no record that failed has {where}. Of what is acked at once the ledger keeps"
+                " counts alone: look for it in the sinks, or name its root"
             )
         return found, total
 

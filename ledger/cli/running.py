@@ -166,7 +166,9 @@ def publish(
     remote: Remote = None,
     as_json: Json = False,
 ) -> None:
-    """Publish what is decided and not published yet, and carry states forward: what a run that died has left."""
+    """Publish what is decided and not published yet, and carry states forward: what a run that
+    died has left.
+    """
     from ledger.execution import OF_PIPELINE, follow
     from ledger.spark.job import Job
 

@@ -1,1 +1,3 @@
-"""The pure core: states and verdicts, and the words that everything else shares. Standard library only."""
+"""The pure core: states and verdicts, and the words that everything else shares. Standard
+library only.
+"""

@@ -21,8 +21,8 @@ FILE = "_file"  # of a source's snapshot: where the record was read
 POSITION = "_position"
 IDENTITY = "_identity"
 DELIVERED = "_delivered_message"
-CARRIED = (
-    "_carried"  # the root of an earlier batch that a replayed record's rows are taken over from
+CARRIED = (  # the root of an earlier batch that a replayed record's rows are taken over from
+    "_carried"
 )
 RESERVED = frozenset(
     {

@@ -15,7 +15,9 @@ _DECIMAL = re.compile(r"(?:decimal|dec|numeric)(?:\((\d+)(?:,\s*(\d+))?\))?")
 
 
 def columns(schema: "StructType | str") -> dict[str, str] | None:
-    """The columns with their types in Spark's words, in lower case; None where the text is not plain DDL."""
+    """The columns with their types in Spark's words, in lower case; None where the text is not
+    plain DDL.
+    """
     if not isinstance(schema, str):
         return {field.name: field.dataType.simpleString() for field in schema.fields}
     found = {}

@@ -21,8 +21,9 @@ def is_remote(spark: str) -> bool:
 
 
 def checked_address(remote: str) -> tuple[str, int]:
-    """Host and port of the Spark Connect server at ``remote``; asks nobody. Raises ConfigurationError for what is no
-    address, and for one with a token."""
+    """Host and port of the Spark Connect server at ``remote``; asks nobody. Raises
+    ConfigurationError for what is no address, and for one with a token.
+    """
     shown = remote.partition(";")[0]  # what follows may be nobody else's business
     if "token=" in remote.lower():
         raise ConfigurationError(
@@ -40,8 +41,9 @@ def checked_address(remote: str) -> tuple[str, int]:
 
 
 def require_server(remote: str) -> str:
-    """Say that a server listens at ``remote``. Raises ConfigurationError as ``checked_address`` does, and
-    UnavailableError where nothing listens."""
+    """Say that a server listens at ``remote``. Raises ConfigurationError as ``checked_address``
+    does, and UnavailableError where nothing listens.
+    """
     host, port = checked_address(remote)
     if find_spec("grpc") is None:
         raise ConfigurationError(
@@ -51,15 +53,16 @@ def require_server(remote: str) -> str:
         socket.create_connection((host, port), _PATIENCE).close()
     except OSError as exc:
         raise UnavailableError(
-            f"Spark Connect server {remote} does not answer: {exc}. Check the address, and that the "
-            "server runs"
+            f"Spark Connect server {remote} does not answer: {exc}. Check the address, and that the"
+            " server runs"
         ) from exc
     return f"{host}:{port} answers"
 
 
 def briefly(act: Callable[[], object]) -> None:
-    """Do what is done on leaving, and wait 5 s for it at most: the client of a server that is gone tries
-    for ten minutes. What it raises is logged."""
+    """Do what is done on leaving, and wait 5 s for it at most: the client of a server that is
+    gone tries for ten minutes. What it raises is logged.
+    """
 
     def acting() -> None:
         try:

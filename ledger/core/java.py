@@ -13,7 +13,9 @@ _INSTALL = "install for example openjdk-17-jre-headless, or set JAVA_HOME"
 
 
 def require_java() -> str:
-    """Version and place of Java, for people. Raises ConfigurationError unless Spark can run on it."""
+    """Version and place of Java, for people. Raises ConfigurationError unless Spark can run on
+    it.
+    """
     home = os.environ.get("JAVA_HOME")
     program = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if home and not Path(str(program)).exists():
@@ -26,7 +28,8 @@ def require_java() -> str:
     version = _version(program)
     if version not in VERSIONS:
         raise ConfigurationError(
-            f"Spark needs Java 17 or 21, found {version or 'an unknown version'} ({program}): {_INSTALL}"
+            f"Spark needs Java 17 or 21, found {version or 'an unknown version'} ({program}):"
+            f" {_INSTALL}"
         )
     return f"{version} ({program})"
 

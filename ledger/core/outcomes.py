@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-# The reason of a record that an emits="one" stage repeated. A reason that the stage gave by itself says more.
+# The reason of a record that an emits="one" stage repeated. A reason that the stage gave by itself
+# says more.
 REPEATED = "more than one row for an input"
 
 
@@ -46,8 +47,8 @@ def dropped(what: "DataFrame", reason: str) -> Mark: ...
 def dropped(what: "DataFrame | str", reason: str | None = None) -> Drop | Mark:
     """A lawful drop: an ack with a reason code, counted in the ledger by stage and reason.
 
-    ``dropped(frame, reason)`` is returned beside a stage's output, ``dropped(reason)`` is yielded by
-    a record stage. Keep reasons few: they are codes, not messages.
+    ``dropped(frame, reason)`` is returned beside a stage's output, ``dropped(reason)`` is
+    yielded by a record stage. Keep reasons few: they are codes, not messages.
     """
     if isinstance(what, str):
         if reason is not None:
@@ -57,7 +58,9 @@ def dropped(what: "DataFrame | str", reason: str | None = None) -> Drop | Mark:
 
 
 def acked(frame: "DataFrame") -> Mark:
-    """Returned beside the output of a stage with ``acks="explicit"``: these inputs are processed."""
+    """Returned beside the output of a stage with ``acks="explicit"``: these inputs are
+    processed.
+    """
     return Mark("acked", frame, "")
 
 

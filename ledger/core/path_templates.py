@@ -102,8 +102,8 @@ class _Several:
 
     def __repr__(self) -> str:
         raise InputError(
-            f"path {self._template!r}: {self._name} is {self._values!r}, and a path takes one value: "
-            "give a name only, or let the path choose one of them"
+            f"path {self._template!r}: {self._name} is {self._values!r}, and a path takes one"
+            " value: give a name only, or let the path choose one of them"
         )
 
     def _checked(self, name: str, value: Any) -> Any:

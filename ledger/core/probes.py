@@ -78,8 +78,9 @@ def reached(place: str, of: str = "") -> None:
 
 @contextmanager
 def listening(listener: Listener) -> Iterator[None]:
-    """Call ``listener(place, of)`` at every place that this process reaches in the block, after those
-    that listen already. What it raises is raised at the place."""
+    """Call ``listener(place, of)`` at every place that this process reaches in the block, after
+    those that listen already. What it raises is raised at the place.
+    """
     global _listener
     earlier = _listener
 

@@ -21,7 +21,9 @@ class RunKey:
 
 @dataclass(frozen=True)
 class Interval:
-    """What a batch reads, from ``start`` inclusive to ``end`` exclusive, with the run's parameters."""
+    """What a batch reads, from ``start`` inclusive to ``end`` exclusive, with the run's
+    parameters.
+    """
 
     start: datetime
     end: datetime
@@ -33,7 +35,8 @@ class Interval:
                 object.__setattr__(self, name, moment.replace(tzinfo=UTC))
         if self.end <= self.start:
             raise InputError(
-                f"the interval ends at {self.end.isoformat()}, not after its start {self.start.isoformat()}"
+                f"the interval ends at {self.end.isoformat()}, not after its start"
+                f" {self.start.isoformat()}"
             )
 
 
@@ -42,10 +45,11 @@ class Selection:
     """Which failed messages of one original batch a replay takes; None: any.
 
     ``reason``: a text or SQL pattern (``%``, ``_``). ``stage``: the step that failed last.
-    ``root``: a root id of any attempt. ``source``: where they came from. ``since``, ``until``: when
-    they failed last, until exclusive. ``quarantined``: those given up instead of those that failed;
-    they begin with a new budget of replays, and keep their history. ``held``: those whose unit failed
-    too often, instead. ``from_source``: their content is read again from the source, by key.
+    ``root``: a root id of any attempt. ``source``: where they came from. ``since``, ``until``:
+    when they failed last, until exclusive. ``quarantined``: those given up instead of those that
+    failed; they begin with a new budget of replays, and keep their history. ``held``: those
+    whose unit failed too often, instead. ``from_source``: their content is read again from the
+    source, by key.
     """
 
     reason: str | None = None

@@ -34,15 +34,16 @@ class BatchKind(StrEnum):
 
 
 class Guarantee(StrEnum):
-    """What sinks show: each acked record once, or whatever reached them."""
+    """What sinks publish: each acked record once, or whatever reached them."""
 
     EXACTLY_ONCE = "exactly_once"
     AT_LEAST_ONCE = "at_least_once"
 
 
 class Settle(StrEnum):
-    """When what is acked of a batch that runs exactly once may be shown: at its settlement, or once no
-    message of it and of its replays is failed any more."""
+    """When what is acked of a batch that runs exactly once may be published: at its settlement,
+    or once no message of it and of its replays is failed any more.
+    """
 
     PUBLISH_ACKED = "publish_acked"
     HOLD = "hold"
@@ -56,8 +57,10 @@ class OnQuarantine(StrEnum):
 
 
 class Outcome(StrEnum):
-    """What a run reports of its batch. ``complete``: every record is acked, tolerated, or quarantined
-    and accepted by a person. ``QUARANTINED``: all others are quarantined. ``incomplete``: the rest."""
+    """What a run reports of its batch. ``complete``: every record is acked, tolerated, or
+    quarantined and accepted by a person. ``QUARANTINED``: all others are quarantined.
+    ``incomplete``: the rest.
+    """
 
     COMPLETE = "complete"
     QUARANTINED = "complete with quarantined records"

@@ -1,8 +1,9 @@
 """Ids of edges: one row on its way to one consumer.
 
-An edge's id is ``xxhash64('<run>:<consumer>', root, position)``, in Spark, in SQL and here: a function of where the
-row is stored, so two readings of the same files agree, and equal siblings differ (decision 001). An edge is
-XORed in twice, when it is emitted and when its consumer acks it. See CONCEPTS of Storm's acker.
+An edge's id is ``xxhash64('<run>:<consumer>', root, position)``, in Spark, in SQL and here: a
+function of where the row is stored, so two readings of the same files agree, and equal siblings
+differ (decision 001). An edge is XORed in twice, when it is emitted and when its consumer acks
+it. See CONCEPTS of Storm's acker.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,8 +18,9 @@ from ledger.deltas.rows import Codes, Counts, Longs
 
 @dataclass(frozen=True)
 class Edges:
-    """The edges of one run: those that it emits to ``consumers``, and those that it acks, of ``inputs``, run ids
-    of the steps that it reads by name, in the order of ``Rows.input``."""
+    """The edges of one run: those that it emits to ``consumers``, and those that it acks, of
+    ``inputs``, run ids of the steps that it reads by name, in the order of ``Rows.input``.
+    """
 
     run_id: int
     step: str
@@ -26,14 +28,16 @@ class Edges:
     inputs: Mapping[str, int]
 
     def emitted(self, roots: Longs, lengths: Counts, position: Longs) -> Hashes:
-        """XOR of each row's edges to all consumers; 0 where there are none. Of each of ``roots`` as many rows
-        follow each other as ``lengths`` says."""
+        """XOR of each row's edges to all consumers; 0 where there are none. Of each of ``roots``
+        as many rows follow each other as ``lengths`` says.
+        """
         ids = [_ids(seed, roots, lengths, position) for seed in self._out]
         return reduce(np.bitwise_xor, ids) if ids else np.zeros(len(position), np.uint64)
 
     def acked(self, roots: Longs, lengths: Counts, parent: Longs, number: Codes | None) -> Hashes:
-        """Each anchor's edge from the input row at ``parent`` to this step, of roots as above; ``number``: of its
-        input."""
+        """Each anchor's edge from the input row at ``parent`` to this step, of roots as above;
+        ``number``: of its input.
+        """
         if number is None:
             return _ids(self._in[0], roots, lengths, parent)
         return hash_longs(parent, hash_longs(np.repeat(roots, lengths), np.array(self._in)[number]))

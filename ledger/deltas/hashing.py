@@ -1,7 +1,9 @@
-"""Spark's ``xxhash64`` in numpy, for columns of longs and texts: XXH64 with seed 42, chained column by column.
+"""Spark's ``xxhash64`` in numpy, for columns of longs and texts: XXH64 with seed 42, chained
+column by column.
 
-What a ledger, a Spark job and a process without Spark compute of one row is the same number. Source: XXH64
-by Y. Collet, as in Spark's ``XXH64`` (``hashLong``, ``hashUnsafeBytes``); a null leaves the hash as it was.
+What a ledger, a Spark job and a process without Spark compute of one row is the same number.
+Source: XXH64 by Y. Collet, as in Spark's ``XXH64`` (``hashLong``, ``hashUnsafeBytes``); a null
+leaves the hash as it was.
 """
 
 import numpy as np
@@ -41,7 +43,9 @@ def hash_longs(values: Longs, seeds: Hashes | np.uint64 = SEED) -> Hashes:
 def _hash_block(
     values: Hashes, seeds: Hashes | np.uint64, hashes: Hashes, mixed: Hashes, turned: Hashes
 ) -> None:
-    """``hash_longs`` into ``hashes``; ``mixed`` and ``turned`` are as long, for what is on its way."""
+    """``hash_longs`` into ``hashes``; ``mixed`` and ``turned`` are as long, for what is on its
+    way.
+    """
     np.multiply(values, _PRIME_2, out=mixed)
     _rotate(mixed, 31, turned)
     np.multiply(mixed, _PRIME_1, out=mixed)

@@ -1,8 +1,8 @@
 """The kernel: what a run's rows add to each root's ack value, folded in numpy.
 
-A delta is the XOR of the edges that a root's rows emit and of those that they ack. What is acked comes from the rows
-that are there, never from what the input was said to be: else the proof would be circular. Of the same run several
-deltas may be of one root, for XOR does not mind.
+A delta is the XOR of the edges that a root's rows emit and of those that they ack. What is acked
+comes from the rows that are there, never from what the input was said to be: else the proof
+would be circular. Of the same run several deltas may be of one root, for XOR does not mind.
 """
 
 from collections import Counter
@@ -23,8 +23,9 @@ Places = npt.NDArray[np.intp]
 
 @dataclass(frozen=True)
 class Fails:
-    """Roots that fail, each with the place of its reason in ``words``, and whether others share the row.
-    ``details``: what else is to be kept of each."""
+    """Roots that fail, each with the place of its reason in ``words``, and whether others share
+    the row. ``details``: what else is to be kept of each.
+    """
 
     root: Longs
     reason: Codes
@@ -37,9 +38,9 @@ class Fails:
 class Deltas:
     """Deltas of a run, all columns equally long, and what was counted on the way.
 
-    ``delta``: XOR of edges emitted and acked. ``acked``: of the latter alone. ``drops``: inputs acked without a
-    row, by reason. ``with_rows``: inputs that some row comes from. ``message``: of a replay, which message each
-    root is.
+    ``delta``: XOR of edges emitted and acked. ``acked``: of the latter alone. ``drops``: inputs
+    acked without a row, by reason. ``with_rows``: inputs that some row comes from. ``message``:
+    of a replay, which message each root is.
     """
 
     root: Longs
@@ -55,8 +56,9 @@ class Deltas:
 
 @dataclass(frozen=True)
 class _Ordered:
-    """Rows by root, input and parent, where each input's and each root's begin, and which of the inputs are the first
-    of their root."""
+    """Rows by root, input and parent, where each input's and each root's begin, and which of the
+    inputs are the first of their root.
+    """
 
     rows: Rows
     inputs: Places
@@ -78,7 +80,9 @@ class _Ordered:
 
     def deltas(self, emitted: Hashes, emitted_edges: Counts, acked: Hashes, acked_edges: Counts,
                *, with_rows: bool = True, fails: Sequence[Fails] = ()) -> Deltas:  # fmt: skip
-        """One delta a root, of what each root emitted and acked; its rows' fails and drops beside ``fails``."""
+        """One delta a root, of what each root emitted and acked; its rows' fails and drops
+        beside ``fails``.
+        """
         return Deltas(
             self.rows.root[self.roots],
             (emitted ^ acked).view(np.int64),
@@ -116,7 +120,9 @@ class _Ordered:
         return _xor(mixed, roots), lengths
 
     def fails(self) -> list[Fails]:
-        """Of each root that fails its reason; of several the first by name, one of its own before a shared one."""
+        """Of each root that fails its reason; of several the first by name, one of its own
+        before a shared one.
+        """
         failed, shared = self.rows.failed, self.rows.shared
         if failed is None:
             return []
@@ -130,8 +136,9 @@ class _Ordered:
         return [Fails(root[starts], least % many, least >= many, failed.words)]
 
     def repeated(self) -> Fails:
-        """Roots of which more than one row goes on of one input. Whether one fails by itself, too, is asked where the
-        fails of all files are together."""
+        """Roots of which more than one row goes on of one input. Whether one fails by itself,
+        too, is asked where the fails of all files are together.
+        """
         goes = self.rows.goes_on
         count = lengths_of(self.inputs, len(self.rows)) if goes is None else _sum(goes, self.inputs)
         roots = np.unique(self.rows.root[self.inputs][count > 1])
@@ -149,7 +156,8 @@ class _Ordered:
 
 
 def fold_emitted(output: Rows, edges: Edges, *, emits_one: bool = False) -> Deltas:
-    """Deltas of a stage that acks each distinct input, (root, input, parent), which some row comes from.
+    """Deltas of a stage that acks each distinct input, (root, input, parent), which some row
+    comes from.
 
     ``emits_one``: a root fails if more than one row goes on of one of its inputs.
     """
@@ -226,7 +234,9 @@ def _sorted(keys: Sequence[npt.NDArray[Any]]) -> bool:
 
 
 def order_of(keys: Sequence[npt.NDArray[Any]]) -> Places:
-    """The places of the rows in the order of ``keys``: sorted by each, the last one first, equal ones left as they are."""
+    """The places of the rows in the order of ``keys``: sorted by each, the last one first, equal
+    ones left as they are.
+    """
     order = _stable_order(keys[-1])
     for key in reversed(keys[:-1]):
         found = key[order]
@@ -236,8 +246,9 @@ def order_of(keys: Sequence[npt.NDArray[Any]]) -> Places:
 
 
 def _stable_order(key: npt.NDArray[Any]) -> Places:
-    """The places of the values in their order. Packing the row number into the low bits makes every value
-    unique: numpy sorts these several times as fast as it sorts stably."""
+    """The places of the values in their order. Packing the row number into the low bits makes
+    every value unique: numpy sorts these several times as fast as it sorts stably.
+    """
     if not len(key):
         return np.empty(0, np.intp)
     least, bits = int(key.min()), (len(key) - 1).bit_length()

@@ -1,4 +1,6 @@
-"""What of a run is folded, file by file: what it wrote, what it read, or the records that it emitted."""
+"""What of a run is folded, file by file: what it wrote, what it read, or the records that it
+emitted.
+"""
 
 import base64
 from collections.abc import Sequence
@@ -40,8 +42,9 @@ _NOTHING = Seen()
 
 @dataclass(frozen=True)
 class Folded:
-    """Deltas of some rows. ``wrote``: rows of the run itself. ``read_carried``: of the rows that it acks because it
-    read them those that it did not run for."""
+    """Deltas of some rows. ``wrote``: rows of the run itself. ``read_carried``: of the rows that
+    it acks because it read them those that it did not run for.
+    """
 
     deltas: Deltas
     wrote: Seen = _NOTHING
@@ -68,8 +71,9 @@ class Acks(Protocol):
 
 @dataclass(frozen=True)
 class OnEmit:
-    """An input is acked if some row comes from it, an output or a mark. ``one``: a root fails if more than one
-    row goes on of one of its inputs."""
+    """An input is acked if some row comes from it, an output or a mark. ``one``: a root fails if
+    more than one row goes on of one of its inputs.
+    """
 
     one: bool = False
     by_reading = False
@@ -116,11 +120,15 @@ class Output:
     size: int
 
     def fold(self, files: Sequence[DataFile]) -> Folded:
-        """The rows that are the run's own by its way of acking; those that it took over are emitted."""
+        """The rows that are the run's own by its way of acking; those that it took over are
+        emitted.
+        """
         return self._fold(joined([self.written.read(file) for file in files]))
 
     def fold_table(self, table: pa.Table) -> Folded:
-        """The same of rows on their way from their files, one for each anchor, with ``_position``."""
+        """The same of rows on their way from their files, one for each anchor, with
+        ``_position``.
+        """
         rows, _ = self.written.rows(table, table[POSITION].to_numpy())
         carried = None
         if CARRIED in table.column_names:
@@ -143,8 +151,9 @@ class Reading:
     edges: Edges
 
     def fold_table(self, table: pa.Table) -> Folded:
-        """Each row is acked: ``_root``, ``_parent`` and, of several inputs, ``_input``; ``_carried`` where some may be
-        of records that the run did not run for."""
+        """Each row is acked: ``_root``, ``_parent`` and, of several inputs, ``_input``;
+        ``_carried`` where some may be of records that the run did not run for.
+        """
         parent = table[PARENT].to_numpy()
         rows, _ = Written(self.inputs).rows(table, parent)
         carried = 0
@@ -155,8 +164,9 @@ class Reading:
 
 @dataclass(frozen=True)
 class Records:
-    """What a source emitted: ``roots`` records from the first one on, whose roots begin at ``first_root``. As written
-    count all that are in the files."""
+    """What a source emitted: ``roots`` records from the first one on, whose roots begin at
+    ``first_root``. As written count all that are in the files.
+    """
 
     files: Sequence[DataFile]
     first_root: int
@@ -207,8 +217,9 @@ def _text(raw: bytes | str | None) -> str | None:
 
 
 def refused(root: Longs, reasons: pa.Array, shared: pa.Array | None) -> Fails:
-    """Records that fail at a sink, one row for each that it refuses: of several reasons the first by name,
-    one of its own before a shared one."""
+    """Records that fail at a sink, one row for each that it refuses: of several reasons the
+    first by name, one of its own before a shared one.
+    """
     texts = texts_of(reasons)
     flags = None if shared is None else shared.to_numpy(zero_copy_only=False)
     rows = Rows(root, root, root, shared=flags, failed=texts)

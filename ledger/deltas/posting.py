@@ -1,4 +1,5 @@
-"""Posts deltas: COPY into the batch's own partition, and last the row of its bucket, in one transaction.
+"""Posts deltas: COPY into the batch's own partition, and last the row of its bucket, in one
+transaction.
 
 The bucket's key refuses a second writer: a task that runs twice posts once.
 """

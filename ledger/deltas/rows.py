@@ -17,7 +17,9 @@ NONE = -1  # the code of no text
 
 @dataclass(frozen=True)
 class Texts:
-    """A column of texts: for each row the place of its text in ``words``, which are sorted, or ``NONE``."""
+    """A column of texts: for each row the place of its text in ``words``, which are sorted, or
+    ``NONE``.
+    """
 
     codes: Codes
     words: tuple[str, ...]
@@ -36,10 +38,11 @@ class Texts:
 
 @dataclass(frozen=True)
 class Rows:
-    """Anchors of rows, all columns equally long. ``root``, ``parent``: where the row comes from. ``input``:
-    of several inputs which one, by number. ``position``: of the row itself among all of its run, 64 bits.
-    ``first``: whether an anchor is its row's first of that root; None: each row has one anchor. ``shared``:
-    whether the row has other roots. ``failed``, ``dropped``: why a row goes no further.
+    """Anchors of rows, all columns equally long. ``root``, ``parent``: where the row comes from.
+    ``input``: of several inputs which one, by number. ``position``: of the row itself among all
+    of its run, 64 bits. ``first``: whether an anchor is its row's first of that root; None: each
+    row has one anchor. ``shared``: whether the row has other roots. ``failed``, ``dropped``: why
+    a row goes no further.
     """
 
     root: Longs

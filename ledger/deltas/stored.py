@@ -1,4 +1,6 @@
-"""Reads what the kernel folds out of a run's Parquet files: the ledger's own columns, never the user's."""
+"""Reads what the kernel folds out of a run's Parquet files: the ledger's own columns, never the
+user's.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -34,8 +36,9 @@ class Seen:
 
 @dataclass(frozen=True)
 class Part:
-    """Anchors of a file's rows. ``seen``: its rows, tracked or not. ``carried``: which anchors are of rows that were
-    taken over from an earlier batch; None: none."""
+    """Anchors of a file's rows. ``seen``: its rows, tracked or not. ``carried``: which anchors
+    are of rows that were taken over from an earlier batch; None: none.
+    """
 
     rows: Rows
     seen: Seen
@@ -55,7 +58,9 @@ _NOTHING = np.empty(0, np.intp)
 
 @dataclass(frozen=True)
 class Written:
-    """What a run wrote. ``inputs``: the steps that it read; ``Rows.input`` is a place among them."""
+    """What a run wrote. ``inputs``: the steps that it read; ``Rows.input`` is a place among
+    them.
+    """
 
     inputs: tuple[str, ...]
 
@@ -146,8 +151,9 @@ Columns = dict[str, pa.Array]
 def _anchors(
     table: pa.Table,
 ) -> tuple[Columns, npt.NDArray[np.intp], Flags | None, Flags | None]:
-    """Anchors of rows as columns, which row each is of, and, where rows have lists of them, which are the first of
-    their root and which of a row of several roots."""
+    """Anchors of rows as columns, which row each is of, and, where rows have lists of them,
+    which are the first of their root and which of a row of several roots.
+    """
     if ANCHORS in table.column_names:
         lists = _combined(table[ANCHORS])
         starts, lengths = _lists(lists)

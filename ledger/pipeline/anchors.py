@@ -1,4 +1,6 @@
-"""Combine anchors in a whole stage, where ``_anchor`` is a list: the records that a row comes from."""
+"""Combine anchors in a whole stage, where ``_anchor`` is a list: the records that a row comes
+from.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -9,7 +11,8 @@ _NAME = "_anchor"
 
 
 def merge_anchors(*anchors: "Column | str") -> "Column":
-    """``_anchor`` of a row that comes from several: of a join, ``merge_anchors("o._anchor", "c._anchor")``.
+    """``_anchor`` of a row that comes from several: of a join, ``merge_anchors("o._anchor",
+    "c._anchor")``.
 
     Columns or their names; null, as an outer join leaves it, counts as none. A record that is in
     several of them counts once.

@@ -22,8 +22,9 @@ class Graph:
     max_pending: int | None = None
 
     def checked(self) -> tuple[Step, ...]:
-        """All steps, every one behind its input, those behind a settlement last. Raises DeclarationError if they
-        form no pipeline."""
+        """All steps, every one after its input, those after a settlement last. Raises
+        DeclarationError if they form no pipeline.
+        """
         self._check_names()
         try:
             order = TopologicalSorter({step.name: step.inputs for step in self.steps.values()})
@@ -45,7 +46,9 @@ class Graph:
         return tuple(self.steps[name] for name in ordered)
 
     def follows(self, name: str) -> bool:
-        """Whether a step runs once its batch is settled: a combine or a state, and what reads it."""
+        """Whether a step runs once its batch is settled: a combine or a state, and what reads
+        it.
+        """
         step = self.step(name)
         return isinstance(step, CombineStep | StateStep) or any(map(self.follows, step.inputs))
 
@@ -55,25 +58,31 @@ class Graph:
         return isinstance(step, StateStep) or any(map(self.is_stateful, step.inputs))
 
     def check_publishable(self) -> None:
-        """Raise DeclarationError unless every sink can tell the rows of acked records from others."""
+        """Raise DeclarationError unless every sink can tell the rows of acked records from
+        others.
+        """
         self._check_names()
         for step in self.steps.values():
             if isinstance(step, SinkStep) and not self.tracks(step.reads):
                 if self.follows(step.name):
                     continue
                 raise DeclarationError(
-                    f"sink {step.name!r} of pipeline {self.name!r} reads {step.reads!r}, which is not tracked any more, "
-                    "so rows of failed records could not be withheld: keep the anchor up to the sink, or declare the "
-                    'pipeline with guarantee="at_least_once"'
+                    f"sink {step.name!r} of pipeline {self.name!r} reads {step.reads!r}, which is"
+                    " not tracked any more, so rows of failed records could not be withheld: keep"
+                    " the anchor up to the sink, or declare the pipeline with"
+                    ' guarantee="at_least_once"'
                 )
 
     def _check_followers(self) -> None:
-        """A total over a part of an interval is none; a table cannot tell families that read by claim apart."""
+        """A total over a part of an interval is none; a table cannot tell families that read by
+        claim apart.
+        """
         for name, step in self.steps.items():
             what = f"{step.kind} {name!r} of pipeline {self.name!r}"
             if isinstance(step, CombineStep) and self.max_pending is not None:
                 raise DeclarationError(
-                    f"{what} would make a total of each part of an interval, which max_pending cuts: leave out max_pending"
+                    f"{what} would make a total of each part of an interval, which max_pending"
+                    " cuts: leave out max_pending"
                 )
             if not isinstance(step, SinkStep) or not step.sink.replaces_intervals:
                 continue
@@ -85,19 +94,22 @@ class Graph:
             ]
             if claiming:
                 raise DeclarationError(
-                    f"{what}: source {claiming[0]!r} is incremental, its batches have no interval of their own to replace: "
-                    'expected mode="append" or "upsert"'
+                    f"{what}: source {claiming[0]!r} is incremental, its batches have no interval"
+                    ' of their own to replace: expected mode="append" or "upsert"'
                 )
 
     def check_combines(self) -> None:
-        """Raise DeclarationError if a combine or a state would count rows that replays of units bring again."""
+        """Raise DeclarationError if a combine or a state would count rows that replays of units
+        bring again.
+        """
         self._check_names()
         for step in self.steps.values():
             after = isinstance(step, CombineStep | StateStep)
             if after and self.unit is not None and self.in_units(step.name):
                 raise DeclarationError(
-                    f"{step.kind} {step.name!r} of pipeline {self.name!r} reads what is replayed by unit, and at least once "
-                    'nobody can tell which rows of a unit count: declare the pipeline with guarantee="exactly_once"'
+                    f"{step.kind} {step.name!r} of pipeline {self.name!r} reads what is replayed by"
+                    " unit, and at least once nobody can tell which rows of a unit count: declare"
+                    ' the pipeline with guarantee="exactly_once"'
                 )
 
     def step(self, name: str) -> Step:
@@ -113,7 +125,9 @@ class Graph:
         return self._tracked[self.step(name).name]
 
     def merges(self, name: str) -> bool:
-        """Whether a row of a step's output may be anchored to several records: behind a whole stage."""
+        """Whether a row of a step's output may be anchored to several records: downstream of a
+        whole stage.
+        """
         return self._merging[self.step(name).name]
 
     @property
@@ -128,8 +142,10 @@ class Graph:
         return not reached.isdisjoint(self._sources[self.step(name).name])
 
     def carries(self, name: str) -> bool:
-        """Whether a replay by unit carries over what a stage has made of records that did not fail: before
-        a whole stage, or beside one, it is made record by record. Of a source: whether a stage behind it does."""
+        """Whether a replay by unit carries over what a stage has made of records that did not
+        fail: before a whole stage, or beside one, it is made record by record. Of a source:
+        whether a stage after it does.
+        """
         step = self.step(name)
         if isinstance(step, SourceStep):
             return any(self.carries(reader) for reader in self._stages_behind(name))
@@ -218,8 +234,8 @@ class Graph:
         if isinstance(found, CombineStep | StateStep) and step.kind != "sink":
             what = "a combine" if isinstance(found, CombineStep) else "a state over batches"
             raise DeclarationError(
-                f"{step.kind} {step.name!r} reads {name!r}, {what}, which runs once the batch is settled: only "
-                f"sinks may read it. Do the rest in {name!r} itself"
+                f"{step.kind} {step.name!r} reads {name!r}, {what}, which runs once the batch is"
+                f" settled: only sinks may read it. Do the rest in {name!r} itself"
             )
 
     def _check_readers(self) -> None:
@@ -240,12 +256,13 @@ class Graph:
         what = f"{step.kind} {step.name!r} of pipeline {self.name!r}"
         if isinstance(step, CombineStep | StateStep):
             raise DeclarationError(
-                f"{what} reads what is not tracked any more, so nobody knows which of its rows are acked: keep the "
-                "anchor up to it"
+                f"{what} reads what is not tracked any more, so nobody knows which of its rows are"
+                " acked: keep the anchor up to it"
             )
         if tracked:
             raise DeclarationError(
-                f"{what} reads {tracked[0]!r}, which is tracked, beside inputs that are not: expected all or none"
+                f"{what} reads {tracked[0]!r}, which is tracked, beside inputs that are not:"
+                " expected all or none"
             )
         if isinstance(step, StageStep) and step.by_record:
             raise DeclarationError(f"{what} takes records, and its input is not tracked any more")
@@ -259,8 +276,8 @@ class Graph:
             and step.sink.dedup != "none"
         ):
             raise DeclarationError(
-                f"{what} recognizes duplicates by their record, and its input is not tracked any more: "
-                'give Bloom a key, or dedup="none"'
+                f"{what} recognizes duplicates by their record, and its input is not tracked any"
+                ' more: give Bloom a key, or dedup="none"'
             )
 
     def _check_paths(self) -> None:
@@ -279,14 +296,15 @@ class Graph:
         for stage in self._wholes:
             if stage.unit != self.unit:
                 raise DeclarationError(
-                    f"pipeline {self.name!r} has {shown_unit(self.unit)} and {shown_unit(stage.unit)} (stage "
-                    f"{stage.name!r}): expected one for all its whole stages"
+                    f"pipeline {self.name!r} has {shown_unit(self.unit)} and"
+                    f" {shown_unit(stage.unit)} (stage {stage.name!r}): expected one for all its"
+                    " whole stages"
                 )
         for name, step in self.steps.items():
             if isinstance(step, StageStep) and step.emits == "one" and self.merges(name):
                 raise DeclarationError(
-                    f'stage {name!r}: emits="one" compares rows with records one by one, and behind a whole '
-                    "stage a row may be of several"
+                    f'stage {name!r}: emits="one" compares rows with records one by one, and behind'
+                    " a whole stage a row may be of several"
                 )
             if isinstance(step, SinkStep) and self.in_units(name) and not self.follows(name):
                 self._check_replaceable(step)
@@ -294,16 +312,18 @@ class Graph:
                 self._check_unit_columns(step)
 
     def _check_mixture(self) -> None:
-        """What is replayed by unit cannot be told from what is replayed record by record, once they are one frame."""
+        """What is replayed by unit cannot be told from what is replayed record by record, once
+        they are one frame.
+        """
         for name, step in self.steps.items():
             sources = sorted(self._sources[name])
             alone = [source for source in sources if not self.in_units(source)]
             if self.in_units(name) and alone:
                 together = next(source for source in sources if source not in alone)
                 raise DeclarationError(
-                    f"{step.kind} {name!r} of pipeline {self.name!r} brings together source {together!r}, replayed by unit, and "
-                    f"source {alone[0]!r}, replayed record by record: give each its own sink, or unite them in a "
-                    "whole stage"
+                    f"{step.kind} {name!r} of pipeline {self.name!r} brings together source"
+                    f" {together!r}, replayed by unit, and source {alone[0]!r}, replayed record by"
+                    " record: give each its own sink, or unite them in a whole stage"
                 )
 
     def _check_sources(self) -> None:
@@ -314,17 +334,18 @@ class Graph:
             what = f"source {name!r} of pipeline {self.name!r}"
             if self.max_pending is not None and self.in_units(name):
                 raise DeclarationError(
-                    f"{what} feeds a whole stage, which needs all records of a unit at once, and max_pending would "
-                    "read them in parts: leave out max_pending"
+                    f"{what} feeds a whole stage, which needs all records of a unit at once, and"
+                    " max_pending would read them in parts: leave out max_pending"
                 )
             if step.track is not None and self.in_units(name):
                 raise DeclarationError(
-                    f"{what} feeds a whole stage, and a replay could not bring its untracked records again: leave "
-                    "out track="
+                    f"{what} feeds a whole stage, and a replay could not bring its untracked"
+                    " records again: leave out track="
                 )
             if step.track is not None and self.max_pending is not None:
                 raise DeclarationError(
-                    f"{what}: track= and max_pending do not go together: an untracked record is never pending"
+                    f"{what}: track= and max_pending do not go together: an untracked record is"
+                    " never pending"
                 )
 
     def _check_keepers(self) -> None:
@@ -335,14 +356,15 @@ class Graph:
                 continue
             if self.max_pending is not None:
                 raise DeclarationError(
-                    f"source {name!r} of pipeline {self.name!r} keeps its own position, which cannot stand in the midst "
-                    "of what it reads: leave out max_pending, and let read give no more than a batch may hold"
+                    f"source {name!r} of pipeline {self.name!r} keeps its own position, which"
+                    " cannot stand in the midst of what it reads: leave out max_pending, and let"
+                    " read give no more than a batch may hold"
                 )
             other = owners.setdefault(id(step.hooks), name)
             if other != name:
                 raise DeclarationError(
-                    f"sources {other!r} and {name!r} of pipeline {self.name!r} are one object, which has one position: "
-                    "expected an object for each"
+                    f"sources {other!r} and {name!r} of pipeline {self.name!r} are one object,"
+                    " which has one position: expected an object for each"
                 )
 
     def _check_replaceable(self, step: SinkStep) -> None:
@@ -350,12 +372,13 @@ class Graph:
         what = f"sink {step.name!r} of pipeline {self.name!r}"
         if step.sink.dedup != "none":
             raise DeclarationError(
-                f'{what}: a whole stage makes replays replace all rows of a unit, so expected dedup="none"'
+                f"{what}: a whole stage makes replays replace all rows of a unit, so expected"
+                ' dedup="none"'
             )
         if self.unit and not self.tracks(step.reads):
             raise DeclarationError(
-                f"{what} reads {step.reads!r}, which is not tracked any more, so the rows of a unit "
-                f"({', '.join(self.unit)}) cannot be replaced: leave out unit=, or keep the anchor"
+                f"{what} reads {step.reads!r}, which is not tracked any more, so the rows of a unit"
+                f" ({', '.join(self.unit)}) cannot be replaced: leave out unit=, or keep the anchor"
             )
 
     def _check_unit_columns(self, step: SourceStep) -> None:
@@ -365,8 +388,8 @@ class Graph:
         for column in self.unit or ():
             if names is not None and column not in names:
                 raise DeclarationError(
-                    f"source {step.name!r} of pipeline {self.name!r} has no column {column!r}, which makes its unit"
-                    f"{suggestion(column, names)}"
+                    f"source {step.name!r} of pipeline {self.name!r} has no column {column!r},"
+                    f" which makes its unit{suggestion(column, names)}"
                 )
 
 

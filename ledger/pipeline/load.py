@@ -30,7 +30,8 @@ def load_pipeline(target: str) -> Pipeline:
     pipelines = {key: value for key, value in vars(module).items() if isinstance(value, Pipeline)}
     if name not in pipelines:
         raise DeclarationError(
-            f"pipeline {target!r}: module {module_name} has no pipeline {name!r}{suggestion(name, pipelines)}"
+            f"pipeline {target!r}: module {module_name} has no pipeline"
+            f" {name!r}{suggestion(name, pipelines)}"
         )
     pipelines[name].steps()
     return pipelines[name]
@@ -47,7 +48,9 @@ def _make_importable(folder: str) -> None:
 
 
 def target_of(pipeline: Pipeline) -> str | None:
-    """MODULE:NAME under which a pipeline can be loaded again; None if it is no global of a module."""
+    """MODULE:NAME under which a pipeline can be loaded again; None if it is no global of a
+    module.
+    """
     module = sys.modules.get(pipeline.module)
     names = [name for name, value in vars(module or sys).items() if value is pipeline]
     # A DAG file is loaded under a name that nobody else can import.

@@ -34,6 +34,7 @@ from ledger.pipeline.steps import (
     warn_of_aggregates,
 )
 from ledger.pipeline.steps import whole as whole_step
+from ledger.pipeline.topology import described
 from ledger.sinks.base import Sink
 from ledger.sinks.registry import require_sink
 from ledger.sources.base import Source
@@ -49,23 +50,24 @@ Choice = TypeVar("Choice", bound=StrEnum)
 class Pipeline:
     """Sources, stages and sinks over which every record is tracked.
 
-    ``guarantee``: ``exactly_once``, sinks show the rows of acked records once each, after the batch is
-    settled; ``at_least_once``, they show at once whatever reached them; None: as
-    ``ACKLEDGER_GUARANTEE`` says, by default exactly once. ``settle``, of exactly once: ``publish_acked``, or
-    ``hold`` until no record of the batch, replays included, is failed any more.
-    ``message_timeout``: seconds, a timedelta or text such as
-    ``"90m"``; a batch expires this long after a run of it failed or its driver fell silent.
-    ``max_batch_age``: the hard cap, whatever lives or waits. ``max_replays``: failed replays after
-    which a record is quarantined. ``replay_limit``: records that one replay takes at most.
-    ``replay_backoff``: the wait before a record's first replay, doubled by each that fails, up to
-    ``replay_backoff_cap``. ``max_failed_ratio``: share of records, failed through their own fault,
-    above which a batch is held for a person (0 to 1; None: never). ``on_quarantine``: ``fail`` or
-    ``warn``, what a run does while quarantined records of its batch are not accepted by a person.
-    ``tolerate``: share of records, failed and quarantined, up to which a run succeeds all the same.
-    ``ackers``: parallel writers to the ledger; 0 turns tracking off. ``max_anchors``: records that one row may be anchored to.
-    ``max_pending``: records of a source that may be undecided at once; a batch takes as many as are
-    left, and what an interval has more is read by further batches (None: no limit).
-    ``auto_replay``: the sweeper asks for a replay when records have failed and are due.
+    ``guarantee``: ``exactly_once``, sinks publish the rows of acked records once each, after the
+    batch is settled; ``at_least_once``, they show at once whatever reached them; None: as
+    ``ACKLEDGER_GUARANTEE`` says, by default exactly once. ``settle``, of exactly once:
+    ``publish_acked``, or ``hold`` until no record of the batch, replays included, is failed any
+    more. ``message_timeout``: seconds, a timedelta or text such as ``"90m"``; a batch expires
+    this long after a run of it failed or its driver fell silent. ``max_batch_age``: the hard
+    cap, whatever lives or waits. ``max_replays``: failed replays after which a record is
+    quarantined. ``replay_limit``: records that one replay takes at most. ``replay_backoff``: the
+    wait before a record's first replay, doubled by each that fails, up to
+    ``replay_backoff_cap``. ``max_failed_ratio``: share of records, failed through their own
+    fault, above which a batch is held for a person (0 to 1; None: never). ``on_quarantine``:
+    ``fail`` or ``warn``, what a run does while quarantined records of its batch are not accepted
+    by a person. ``tolerate``: share of records, failed and quarantined, up to which a run
+    succeeds all the same. ``ackers``: parallel writers to the ledger; 0 turns tracking off.
+    ``max_anchors``: records that one row may be anchored to. ``max_pending``: records of a
+    source that may be undecided at once; a batch takes as many as are left, and what an interval
+    has more is read by further batches (None: no limit). ``auto_replay``: the sweeper asks for a
+    replay when records have failed and are due.
 
     Raises DeclarationError on any argument, name or graph that cannot work.
     """
@@ -92,7 +94,8 @@ class Pipeline:
     ):
         if settle == Settle.HOLD and guarantee == Guarantee.AT_LEAST_ONCE:
             raise DeclarationError(
-                f"pipeline {name!r}: settle='hold' holds back what sinks show, and at least once they show it at once"
+                f"pipeline {name!r}: settle='hold' holds back what sinks publish, and at least once"
+                " they show it at once"
             )
         self.guarantee = None if guarantee is None else _one_of(name, Guarantee, guarantee)
         self.settle = _one_of(name, Settle, settle)
@@ -100,12 +103,13 @@ class Pipeline:
             raise DeclarationError(f"pipeline {name!r}: max_replays and ackers may not be negative")
         if max_failed_ratio is not None and not 0 <= max_failed_ratio <= 1:
             raise DeclarationError(
-                f"pipeline {name!r}: max_failed_ratio={max_failed_ratio} is no share: expected 0 to 1, or None"
+                f"pipeline {name!r}: max_failed_ratio={max_failed_ratio} is no share: expected 0 to"
+                " 1, or None"
             )
         if not 0 <= tolerate < 1:
             raise DeclarationError(
-                f"pipeline {name!r}: tolerate={tolerate}: expected a share of the records, from 0 to "
-                "less than 1, for example 0.01"
+                f"pipeline {name!r}: tolerate={tolerate}: expected a share of the records, from 0"
+                " to less than 1, for example 0.01"
             )
         if max_anchors < 1:
             raise DeclarationError(
@@ -113,11 +117,13 @@ class Pipeline:
             )
         if max_pending is not None and max_pending < 1:
             raise DeclarationError(
-                f"pipeline {name!r}: max_pending={max_pending} would read nothing: expected 1 or more, or None"
+                f"pipeline {name!r}: max_pending={max_pending} would read nothing: expected 1 or"
+                " more, or None"
             )
         if replay_limit is not None and replay_limit < 1:
             raise DeclarationError(
-                f"pipeline {name!r}: replay_limit={replay_limit} would replay nothing: expected 1 or more, or None"
+                f"pipeline {name!r}: replay_limit={replay_limit} would replay nothing: expected 1"
+                " or more, or None"
             )
         self.name = checked_name("pipeline", name)
         self.message_timeout_seconds = seconds(message_timeout)
@@ -147,19 +153,20 @@ class Pipeline:
         track: str | None = None,
         key: str | Sequence[str] = (),
     ) -> None:
-        """Declare a tracked source: files, a table, a StatefulSource, whose hooks keep its position,
-        or an object of a class of your own that is registered.
+        """Declare a tracked source: files, a table, a StatefulSource, whose hooks keep its
+        position, or an object of a class of your own that is registered.
 
         ``key``: the columns by which people know a record; kept with each failure, and how
         ``ackledger replay --from-source`` finds a record again in a file that was fixed.
 
-        ``track``: a SQL predicate over its columns, for example ``"cents > 0"``; records for which it
-        is false are handed on untracked: nobody notices if they are lost. Null counts as true.
+        ``track``: a SQL predicate over its columns, for example ``"cents > 0"``; records for
+        which it is false are handed on untracked: nobody notices if they are lost. Null counts
+        as true.
 
-        ``on_ack``, ``on_fail``: called with the batch's number and a frame of its messages that were
-        acked, or failed, once the batch is settled for good: the source's columns and
-        ``message_id``, of failed ones also ``stage``, ``reason`` and ``raw``. At least once for each
-        batch, so be idempotent on its number; what raises is called again.
+        ``on_ack``, ``on_fail``: called with the batch's number and a frame of its messages that
+        were acked, or failed, once the batch is settled for good: the source's columns and
+        ``message_id``, of failed ones also ``stage``, ``reason`` and ``raw``. At least once for
+        each batch, so be idempotent on its number; what raises is called again.
         """
         self._add(source_step(name, source, on_ack, on_fail, track, key))
 
@@ -169,8 +176,8 @@ class Pipeline:
         found = source_of(f"reference {name!r} of {self.name!r}", source)
         if found.incremental:
             raise DeclarationError(
-                f"reference {name!r} of {self.name!r}: expected a FileSource that is not incremental, "
-                f"or another source that every batch reads whole, found {source!r}"
+                f"reference {name!r} of {self.name!r}: expected a FileSource that is not"
+                f" incremental, or another source that every batch reads whole, found {source!r}"
             )
         self._references[name] = found
 
@@ -186,27 +193,29 @@ class Pipeline:
     ) -> Callable[[Function], Function]:
         """Declare the decorated function as a stage; its name is the stage's.
 
-        It takes one frame for each input in ``reads``, in order, and, as keyword-only parameters,
-        references by name. Several inputs are for unions: each output row keeps the anchor of one. It
-        returns a frame that keeps ``_anchor``, or a tuple of it and marks: ``dropped(frame, reason)``,
-        ``failed(frame, reason)``, ``acked(frame)``. With ``on_emit`` a record counts as processed
-        only if some output or drop is anchored to it; with ``explicit`` an ack does as well, and what
-        is mentioned nowhere fails as "not acked by" the stage; with ``on_read`` every input counts
-        once the stage has committed. A non-null ``_failed`` string on an output row fails the
-        record that it is anchored to. ``emits="one"``: a record with more than one output row for
-        an input fails. ``anchored=False``: tracking ends here. What the stage read is acked once it
-        has committed; its output has no anchor, and what becomes of it is not guarded.
-        ``whole=True``: which rows come out of it depends on which others are there: joins of tracked
-        inputs, windows, totals. A row may then be anchored to several records (``merge_anchors``,
-        ``collect_anchors``), and what failed is replayed with its ``unit``: the batch, or the records
-        with equal values in these columns of the sources.
+        It takes one frame for each input in ``reads``, in order, and, as keyword-only
+        parameters, references by name. Several inputs are for unions: each output row keeps the
+        anchor of one. It returns a frame that keeps ``_anchor``, or a tuple of it and marks:
+        ``dropped(frame, reason)``, ``failed(frame, reason)``, ``acked(frame)``. With ``on_emit``
+        a record counts as processed only if some output or drop is anchored to it; with
+        ``explicit`` an ack does as well, and what is mentioned nowhere fails as "not acked by"
+        the stage; with ``on_read`` every input counts once the stage has committed. A non-null
+        ``_failed`` string on an output row fails the record that it is anchored to.
+        ``emits="one"``: a record with more than one output row for an input fails.
+        ``anchored=False``: tracking ends here. What the stage read is acked once it has
+        committed; its output has no anchor, and what becomes of it is not guarded.
+        ``whole=True``: which rows come out of it depends on which others are there: joins of
+        tracked inputs, windows, totals. A row may then be anchored to several records
+        (``merge_anchors``, ``collect_anchors``), and what failed is replayed with its ``unit``:
+        the batch, or the records with equal values in these columns of the sources.
         """
 
         def declare(function: Function) -> Function:
             step = stage_step(function, reads, acks, emits)
             if unit and not whole:
                 raise DeclarationError(
-                    f"stage {step.name!r} names a unit, {unit!r}, which only a stage with whole=True has"
+                    f"stage {step.name!r} names a unit, {unit!r}, which only a stage with"
+                    " whole=True has"
                 )
             step = whole_step(step, unit) if whole else step
             if anchored and not whole:
@@ -222,9 +231,10 @@ class Pipeline:
         """Declare the decorated generator as a stage that takes one record at a time.
 
         It takes a dict of the input's columns and yields dicts of the columns of ``schema`` (a
-        StructType or DDL), or ``dropped(reason)``. Anchoring and acking are automatic. FailedRecord,
-        or any other exception, fails just that record with its type and message, and what it had
-        yielded is discarded. A record for which nothing is yielded fails as "emitted nothing".
+        StructType or DDL), or ``dropped(reason)``. Anchoring and acking are automatic.
+        FailedRecord, or any other exception, fails just that record with its type and message,
+        and what it had yielded is discarded. A record for which nothing is yielded fails as
+        "emitted nothing".
         """
 
         def declare(function: Function) -> Function:
@@ -236,19 +246,20 @@ class Pipeline:
     def combine(
         self, *, reads: str | Sequence[str], partial: bool = False
     ) -> Callable[[Function], Function]:
-        """Declare the decorated function as a combine: aggregates, windows, numbering; its name is the
-        combine's.
+        """Declare the decorated function as a combine: aggregates, windows, numbering; its name
+        is the combine's.
 
-        What it makes depends on which records are there, so it runs once all records of a batch, replays
-        included, are acked or quarantined, over the acked rows of all of them: one frame of the user's
-        columns for each step in ``reads``, references as keyword-only parameters. Its sinks show the
-        result once, whole. ``partial=True``: it runs after each settlement over what is acked by then, and the
-        complete result replaces the early one.
+        What it makes depends on which records are there, so it runs once all records of a batch,
+        replays included, are acked or quarantined, over the acked rows of all of them: one frame
+        of the user's columns for each step in ``reads``, references as keyword-only parameters.
+        Its sinks publish the result once, whole. ``partial=True``: it runs after each settlement
+        over what is acked by then, and the complete result replaces the early one.
         """
 
         if partial and self.settle is Settle.HOLD:
             raise DeclarationError(
-                f"a combine of pipeline {self.name!r} is partial, and settle='hold' shows nothing before all is there"
+                f"a combine of pipeline {self.name!r} is partial, and settle='hold' shows nothing"
+                " before all is there"
             )
 
         def declare(function: Function) -> Function:
@@ -260,10 +271,11 @@ class Pipeline:
     def stateful_stage(self, *, reads: str) -> Callable[[Function], Function]:
         """Declare the decorated function as a state over batches; its name is the stage's.
 
-        It takes the state so far, as it returned it for the batch before or None, and the acked rows of one batch
-        in the user's columns, references as keyword-only parameters; it returns the new state. It runs
-        once the batch is settled, batch after batch in their order; a replay is a batch of its own. Its
-        sinks show the whole new state in place of the one before.
+        It takes the state so far, as it returned it for the batch before or None, and the acked
+        rows of one batch in the user's columns, references as keyword-only parameters; it
+        returns the new state. It runs once the batch is settled, batch after batch in their
+        order; a replay is a batch of its own. Its sinks publish the whole new state in place of
+        the one before.
         """
 
         def declare(function: Function) -> Function:
@@ -273,8 +285,9 @@ class Pipeline:
         return declare
 
     def stateful(self, name: str, stage: StatefulStage, *, reads: str) -> None:
-        """Declare a state over batches that ``stage`` keeps, by the hooks of StatefulStage; without sinks
-        if it shows its state elsewhere."""
+        """Declare a state over batches that ``stage`` keeps, by the hooks of StatefulStage;
+        without sinks if it shows its state elsewhere.
+        """
         self._add(hooks_step(name, stage, reads))
 
     def sink(self, name: str, sink: Sink, *, reads: str) -> None:
@@ -284,16 +297,21 @@ class Pipeline:
         self._add(SinkStep(checked_name("sink", name), require_sink(name, sink), reading))
 
     def steps(self) -> tuple[Step, ...]:
-        """The steps that lead to the settlement, every one behind its input. Raises DeclarationError if they
-        form no pipeline."""
+        """The steps that lead to the settlement, every one after its input. Raises
+        DeclarationError if they form no pipeline.
+        """
         return tuple(step for step in self._checked() if not self.graph.follows(step.name))
 
     def followers(self) -> tuple[Step, ...]:
-        """The steps that follow the settlement: combines and states, and the sinks that read them."""
+        """The steps that follow the settlement: combines and states, and the sinks that read
+        them.
+        """
         return tuple(step for step in self._checked() if self.graph.follows(step.name))
 
     def combined(self) -> tuple[Step, ...]:
-        """The steps that follow the settlement of one family: combines, and the sinks that read them."""
+        """The steps that follow the settlement of one family: combines, and the sinks that read
+        them.
+        """
         return tuple(step for step in self.followers() if not self.graph.is_stateful(step.name))
 
     def sources(self) -> tuple[SourceStep, ...]:
@@ -353,29 +371,12 @@ class Pipeline:
         return {name: self._references[name] for name in step.references}
 
     def topology(self) -> list[dict[str, Any]]:
-        """The steps in order, as the ledger keeps them: name, kind, reads, of a stage acks and whether
-        its rows may be anchored to several records, of a source whether it is to be told, of a sink whether its
-        rows are withheld by unit; ``after``: it runs after the settlement; ``stateful``: in the batches' order."""
-        return [
-            {
-                "name": step.name,
-                "kind": step.kind,
-                "reads": list(step.inputs),
-                **({"acks": step.acks} if isinstance(step, StageStep) else {}),
-                **({"unit": list(step.unit)} if isinstance(step, StageStep) and step.whole else {}),
-                **({"merges": True} if self.graph.merges(step.name) else {}),
-                **({"notice": True} if isinstance(step, SourceStep) and step.wants_notice else {}),
-                **(step.layout if isinstance(step, SourceStep) else {}),
-                **(
-                    {"units": True}
-                    if step.kind == "sink" and self.graph.in_units(step.name)
-                    else {}
-                ),
-                **({"after": True} if self.graph.follows(step.name) else {}),
-                **({"stateful": True} if self.graph.is_stateful(step.name) else {}),
-            }
-            for step in self._checked()
-        ]
+        """The steps in order, as the ledger keeps them: name, kind, reads, of a stage acks and
+        whether its rows may be anchored to several records, of a source whether it is to be
+        told, of a sink whether its rows are withheld by unit; ``after``: it runs after the
+        settlement; ``stateful``: in the batches' order.
+        """
+        return [described(self.graph, step) for step in self._checked()]
 
     def _add(self, step: Step) -> None:
         self._free(step.name)
@@ -392,5 +393,6 @@ def _one_of(pipeline: str, choices: type[Choice], given: str) -> Choice:
     except ValueError as exc:
         argument = re.sub(r"(?<!^)(?=[A-Z])", "_", choices.__name__).lower()
         raise DeclarationError(
-            f"pipeline {pipeline!r}: {argument}={given!r}{suggestion(given, [choice.value for choice in choices])}"
+            f"pipeline {pipeline!r}:"
+            f" {argument}={given!r}{suggestion(given, [choice.value for choice in choices])}"
         ) from exc

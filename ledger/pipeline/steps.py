@@ -7,7 +7,7 @@ import textwrap
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from ledger.core.stateful import StatefulSource, StatefulStage
 from ledger.errors import DeclarationError, suggestion
@@ -24,7 +24,8 @@ Emits = Literal["any", "one"]
 Notice = Callable[[int, "DataFrame"], object]
 
 _AGGREGATES = frozenset(
-    {"groupBy", "groupby", "rollup", "cube", "agg", "distinct", "dropDuplicates", "drop_duplicates", "limit", "over"}
+    {"groupBy", "groupby", "rollup", "cube", "agg", "distinct",
+     "dropDuplicates", "drop_duplicates", "limit", "over"}
 )  # fmt: skip
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 
@@ -54,13 +55,16 @@ class SourceStep:
 
     @property
     def wants_notice(self) -> bool:
-        """Whether it is to be told anything of a batch: what became of its messages, or that it is committed."""
+        """Whether it is to be told anything of a batch: what became of its messages, or that it
+        is committed.
+        """
         return self.hears_of_messages or self.hooks is not None
 
     @property
     def layout(self) -> dict[str, Any]:
-        """What the ledger keeps of it beside its name: how it can be read again, its key, and how its raw text is
-        cut into records and fields."""
+        """What the ledger keeps of it beside its name: how it can be read again, its key, and
+        how its raw text is cut into records and fields.
+        """
         made: dict[str, Any] = {"incremental": True} if self.incremental else {}
         if self.key:
             made |= {"key": list(self.key), "rereads": self.rereads}
@@ -95,7 +99,9 @@ class StageStep:
 
     @property
     def by_record(self) -> bool:
-        """Whether the function takes one record instead of a frame; ``schema`` is then its output's."""
+        """Whether the function takes one record instead of a frame; ``schema`` is then its
+        output's.
+        """
         return self.schema is not None
 
 
@@ -128,7 +134,9 @@ class CombineStep:
 
 @dataclass(frozen=True)
 class StateStep:
-    """A state over batches: a function of the state and a batch's acked rows, or an object that keeps it."""
+    """A state over batches: a function of the state and a batch's acked rows, or an object that
+    keeps it.
+    """
 
     name: str
     inputs: tuple[str, ...]
@@ -153,7 +161,8 @@ def one_input(kind: str, name: str, reads: str | Sequence[str]) -> str:
     if isinstance(reads, str):
         return reads
     raise DeclarationError(
-        f"{kind} {name!r} reads {', '.join(reads)}: expected one input. Unite them in a stage that reads several"
+        f"{kind} {name!r} reads {', '.join(reads)}: expected one input. Unite them in a stage that"
+        " reads several"
     )
 
 
@@ -161,7 +170,8 @@ def _inputs(kind: str, name: str, reads: str | Sequence[str]) -> tuple[str, ...]
     inputs = (reads,) if isinstance(reads, str) else tuple(reads)
     if not inputs or len(set(inputs)) != len(inputs):
         raise DeclarationError(
-            f"{kind} {name!r} reads {', '.join(inputs) or 'nothing'}: expected one input or several, none twice"
+            f"{kind} {name!r} reads {', '.join(inputs) or 'nothing'}: expected one input or"
+            " several, none twice"
         )
     return inputs
 
@@ -189,7 +199,8 @@ def stage_step(
     _one_of(name, "emits", emits, get_args(Emits))
     if acks == "on_read" and emits == "one":
         raise DeclarationError(
-            f'stage {name!r}: emits="one" compares outputs with inputs, which acks="on_read" does not look at'
+            f'stage {name!r}: emits="one" compares outputs with inputs, which acks="on_read" does'
+            " not look at"
         )
     inputs, references = _parameters("stage", name, function, reads)
     return StageStep(name, function, inputs, acks, references, emits)  # type: ignore[arg-type]
@@ -213,7 +224,8 @@ def state_step(function: "Callable[..., Any]", reads: str | Sequence[str]) -> St
 def hooks_step(name: str, hooks: StatefulStage, reads: str | Sequence[str]) -> StateStep:
     if not isinstance(hooks, StatefulStage):
         raise DeclarationError(
-            f"stateful {name!r}: expected an object of a subclass of StatefulStage, found {type(hooks).__name__}"
+            f"stateful {name!r}: expected an object of a subclass of StatefulStage, found"
+            f" {type(hooks).__name__}"
         )
     inputs = (one_input("stateful", name, reads),)
     return StateStep(checked_name("stateful", name), inputs, hooks=hooks)
@@ -238,15 +250,16 @@ def _references(
     if len(positional) != frames or len(positional) + len(references) != len(parameters):
         expected = "one positional parameter" if frames == 1 else f"{frames} positional parameters"
         raise DeclarationError(
-            f"{kind} {name!r}: expected {expected}, a frame for each input ({', '.join(inputs)}), and references "
-            f"as keyword-only ones; found ({', '.join(map(str, parameters))})"
+            f"{kind} {name!r}: expected {expected}, a frame for each input ({', '.join(inputs)}),"
+            f" and references as keyword-only ones; found ({', '.join(map(str, parameters))})"
         )
     return references
 
 
 def warn_of_aggregates(step: StageStep) -> None:
-    """Warn of a tracked stage whose rows depend on which others are there: a record lost before it leaves no
-    trace in a total."""
+    """Warn of a tracked stage whose rows depend on which others are there: a record lost before
+    it leaves no trace in a total.
+    """
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(step.function)))
     except (OSError, TypeError, SyntaxError):  # a function without a source that can be read
@@ -255,8 +268,9 @@ def warn_of_aggregates(step: StageStep) -> None:
     named = {func.attr for func in calls if isinstance(func, ast.Attribute)} & _AGGREGATES
     if named:
         warnings.warn(
-            f"stage {step.name!r} calls {', '.join(sorted(named))}: what a record that is lost, or replayed alone, leaves "
-            "in a total or a window cannot be tracked. Declare it with @pipeline.combine, or with whole=True",
+            f"stage {step.name!r} calls {', '.join(sorted(named))}: what a record that is lost, or"
+            " replayed alone, leaves in a total or a window cannot be tracked. Declare it with"
+            " @pipeline.combine, or with whole=True",
             stacklevel=4,
         )
 
@@ -264,7 +278,8 @@ def warn_of_aggregates(step: StageStep) -> None:
 def unanchored(step: StageStep) -> StageStep:
     if step.acks != "on_emit" or step.emits != "any":
         raise DeclarationError(
-            f"stage {step.name!r}: anchored=False acks what it reads, so acks and emits say nothing there"
+            f"stage {step.name!r}: anchored=False acks what it reads, so acks and emits say nothing"
+            " there"
         )
     return replace(step, anchored=False)
 
@@ -293,7 +308,7 @@ def record_step(
             f"record stage {name!r}: expected one parameter, the record; join references in a stage"
         )
     reading = (one_input("record stage", name, reads),)
-    return StageStep(name, function, reading, "on_emit", (), emits, schema)  # type: ignore[arg-type]
+    return StageStep(name, function, reading, "on_emit", (), cast(Emits, emits), schema)
 
 
 def _one_of(stage: str, option: str, value: str, known: tuple[str, ...]) -> None:

@@ -43,8 +43,8 @@ def record_batches(
             found = user_schema(parquet.schema_arrow)
             if _types(found) != _types(schema):
                 raise IntegrityError(
-                    f"file {file.path}: expected columns {_types(schema)} as in the first file, found "
-                    f"{_types(found)}: run the step that wrote it again"
+                    f"file {file.path}: expected columns {_types(schema)} as in the first file,"
+                    f" found {_types(found)}: run the step that wrote it again"
                 )
             own = [name for name in parquet.schema_arrow.names if name in TRACKING]
             names = [*schema.names, *(own if tracking else [])]

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal, InvalidOperation
+from typing import Any
 
 from ledger.errors import IntegrityError
 
@@ -56,5 +57,5 @@ def next_range(claims: Sequence[Range]) -> tuple[Value | None, Value | None]:
     after: Value | None = None
     while after in ends:
         after = ends[after]
-    later = [low for low in ends if low is not None and (after is None or low > after)]  # type: ignore[operator]
-    return after, min(later, default=None)
+    lows: list[Any] = [low for low in ends if low is not None]
+    return after, min((low for low in lows if after is None or low > after), default=None)

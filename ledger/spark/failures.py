@@ -28,8 +28,8 @@ _LONGEST = 500  # characters of what others said that are repeated
 _PACKAGE = f"{Path(__file__).parents[1]}/"
 # Code that is nobody's own: its frames do not say where a user has to look.
 _FOREIGN = re.compile(
-    r"/(?:site|dist)-packages/(?:pyspark|py4j|pyarrow|pandas|numpy|sqlalchemy|psycopg2|deltalake|fsspec|airflow|"
-    r"pydantic\w*|typer|click|rich|alembic)[/.]|/pyspark\.zip/|/py4j[^/]*\.zip/|"
+    r"/(?:site|dist)-packages/(?:pyspark|py4j|pyarrow|pandas|numpy|sqlalchemy|psycopg2|deltalake|fsspec|"
+    r"airflow|pydantic\w*|typer|click|rich|alembic)[/.]|/pyspark\.zip/|/py4j[^/]*\.zip/|"
     r"/lib/python3[^/]*/(?!(?:site|dist)-packages/)|^<frozen"
 )
 # The package, of those that are installed: a user's own, or what it calls.
@@ -53,7 +53,8 @@ _MEMORY = ("java.lang.OutOfMemoryError", "MemoryError")
 
 _CONDITION = re.compile(r"\[([A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*)\] ([^\n]+)")
 _CAUSED = re.compile(r"^Caused by: (?:[\w$]+\.)*([\w$]+): ([^\n]+)", re.MULTILINE)
-# Java's exceptions in the text of one, where it names them itself, each with its condition if it has one.
+# Java's exceptions in the text of one, where it names them itself, each with its condition if it
+# has one.
 _RAISED = re.compile(
     r"(?:^Caused by: |^: |JVM stacktrace:\n)(?:[\w$]+\.)*([\w$]+)(?:: \[([A-Z][A-Z0-9_.]*)\])?",
     re.MULTILINE,
@@ -79,7 +80,7 @@ def translated(exc: BaseException) -> LedgerError:
         said = _condition(text) or f"{type(exc).__name__}: {words}"
     if where is None and not _is_sparks(exc):
         return LedgerError(
-            f"unexpected {said}. With --verbose the traceback is shown: please report it"
+            f"unexpected {said}. With --verbose the traceback is published: please report it"
         )
     return StageError(f"{said}{f' ({where})' if where else ''}"[: 2 * _LONGEST])
 
@@ -90,8 +91,9 @@ def one_line(exc: BaseException) -> str:
 
 
 def recorded(exc: BaseException) -> str:
-    """What the ledger keeps of it, in one line. Its readers may not see records, which the words of Spark, Java
-    and libraries may quote: of these it keeps the names, the file and the place."""
+    """What the ledger keeps of it, in one line. Its readers may not see records, which the words
+    of Spark, Java and libraries may quote: of these it keeps the names, the file and the place.
+    """
     if not isinstance(exc, Exception):  # it was interrupted
         return type(exc).__name__
     known = translated(exc)
@@ -100,8 +102,9 @@ def recorded(exc: BaseException) -> str:
 
 
 def _may_quote(exc: Exception) -> bool:
-    """Whether a record may be in the words of somebody else's error. Not in ours, in those of a plan that cannot
-    be made; in those of a stage's own code whatever its author puts there."""
+    """Whether a record may be in the words of somebody else's error. Not in ours, in those of a
+    plan that cannot be made; in those of a stage's own code whatever its author puts there.
+    """
     if _setting(exc) or _full_disk(exc):
         return False
     if read_failure(exc):
@@ -120,7 +123,9 @@ def _may_quote(exc: Exception) -> bool:
 
 
 def _named(exc: Exception) -> str:
-    """Class and condition of the innermost exception, with the file that it was about and where it was raised."""
+    """Class and condition of the innermost exception, with the file that it was about and where
+    it was raised.
+    """
     text = str(exc)
     leading, worker = _LEADING.match(text), _worker_failure(text)
     raised = [(type(exc).__name__, leading[1] if leading else ""), *_RAISED.findall(text)]
@@ -144,7 +149,9 @@ def _innermost(exc: Exception) -> str | None:
 
 
 def noted(exc: BaseException) -> str:
-    """As ``one_line``, with what was noted on its way: whose failure it is, and the command to go on."""
+    """As ``one_line``, with what was noted on its way: whose failure it is, and the command to
+    go on.
+    """
     notes = dict.fromkeys(getattr(exc, "__notes__", []))
     return ". ".join([one_line(exc).rstrip(". "), *notes]) if notes else one_line(exc)
 
@@ -156,8 +163,9 @@ def told(exc: BaseException) -> str:
 
 
 def read_failure(exc: BaseException) -> InputError | LostFileError | None:
-    """The error for a file that vanished or cannot be read, with its path: one of a source, or one that a
-    step wrote; None for any other."""
+    """The error for a file that vanished or cannot be read, with its path: one of a source, or
+    one that a step wrote; None for any other.
+    """
     text = str(exc)
     if not _is_sparks(exc) or not any(word in text for word in _UNREADABLE):
         return None
@@ -168,8 +176,8 @@ def read_failure(exc: BaseException) -> InputError | LostFileError | None:
     cause = f" ({causes[-1][:_LONGEST].rstrip('. ')})" if causes else ""
     if _OF_A_RUN.search(what):
         return LostFileError(
-            f"a file that a step wrote vanished or cannot be read: {what}{cause}. Run that step again; of a "
-            "batch that is settled read the interval again, with --reprocess"
+            f"a file that a step wrote vanished or cannot be read: {what}{cause}. Run that step"
+            " again; of a batch that is settled read the interval again, with --reprocess"
         )
     return InputError(
         f"a source file vanished or cannot be read: {what}{cause}. Put a whole one in its place, "
@@ -240,8 +248,9 @@ def _place(exc: BaseException) -> str | None:
 
 
 def _own_frame(frames: Sequence[tuple[str, int, str]]) -> str | None:
-    """The innermost frame of code that is neither ours nor a library's; where all of it is installed, of the
-    package that was called first."""
+    """The innermost frame of code that is neither ours nor a library's; where all of it is
+    installed, of the package that was called first.
+    """
     own = [one for one in frames if not one[0].startswith(_PACKAGE) and not _FOREIGN.search(one[0])]
     if not own:
         return None

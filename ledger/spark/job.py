@@ -1,4 +1,6 @@
-"""What every Spark step shares: where it writes, what it reads, and the witness of what it wrote."""
+"""What every Spark step shares: where it writes, what it reads, and the witness of what it
+wrote.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
@@ -56,8 +58,8 @@ def _as_it_is(task: PostingTask) -> PostingTask:
 class Job:
     """The surroundings of a step: session, ledger, settings and pipeline.
 
-    The others are for tests. ``few_rows``: of how many rows the deltas are posted by the driver, with
-    the commit, and not by the executors. ``on_read``: changes the rows that a step reads.
+    The others are for tests. ``few_rows``: of how many rows the deltas are posted by the driver,
+    with the commit, and not by the executors. ``on_read``: changes the rows that a step reads.
     ``on_task``: changes the tasks that post.
     """
 
@@ -94,9 +96,10 @@ def file_rows(manifest: Manifest) -> list[dict[str, Any]]:
 
 
 def observed(observation: Observation, nothing: dict[str, Any]) -> dict[str, Any]:
-    """What an action observed; waits for it. ``nothing``: what there is to an empty frame, which adaptive execution
-    cuts out of the plan, its observation with it. Were it cut out for any other reason, that would
-    differ from what else is counted."""
+    """What an action observed; waits for it. ``nothing``: what there is to an empty frame, which
+    adaptive execution cuts out of the plan, its observation with it. Were it cut out for any
+    other reason, that would differ from what else is counted.
+    """
     try:
         return dict(observation.get) or nothing  # of Spark Connect there is nothing to get then
     except SPARK_ERRORS:
@@ -109,8 +112,8 @@ _COUNTS = ("rows", "xor", "failed", "dropped", "counted")
 class Witness:
     """Counts rows, and XORs hashes of chosen columns, where a frame passes by.
 
-    ``failed``: the column that holds the reason of a row that fails, if the frame has it. ``counting``: what
-    of a frame's rows is counted, too. Each count costs every row.
+    ``failed``: the column that holds the reason of a row that fails, if the frame has it.
+    ``counting``: what of a frame's rows is counted, too. Each count costs every row.
 
     Two witnesses of the same rows are equal, whatever the order; see ARCHITECTURE's commit
     protocol: what a job meant to write is witnessed where it is written.
@@ -158,7 +161,9 @@ class Witness:
 
     @property
     def dropped(self) -> int:
-        """Rows seen that stand for an input which is acked without an output; waits for the action."""
+        """Rows seen that stand for an input which is acked without an output; waits for the
+        action.
+        """
         return self._metrics()["dropped"]
 
     @property
@@ -185,5 +190,6 @@ def require_equal(what: str, wrote: object, found: object) -> None:
     """Raise IntegrityError unless what was written is what is found."""
     if wrote != found:
         raise IntegrityError(
-            f"{what}: wrote {wrote}, found {found}. A file was lost or changed under the run: run the step again"
+            f"{what}: wrote {wrote}, found {found}. A file was lost or changed under the run: run"
+            " the step again"
         )

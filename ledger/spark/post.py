@@ -1,7 +1,8 @@
-"""Folds a run's deltas, and posts them: a few rows in this process, with the commit; many in the executors.
+"""Folds a run's deltas, and posts them: a few rows in this process, with the commit; many in the
+executors.
 
-The kernel is one (``ledger.deltas``). A run's files are folded file by file where no two have rows of one input, as
-the footers say; else the rows are exchanged by root first.
+The kernel is one (``ledger.deltas``). A run's files are folded file by file where no two have
+rows of one input, as the footers say; else the rows are exchanged by root first.
 """
 
 import json
@@ -48,8 +49,10 @@ _TOLD = "told string"
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run's fold came to. ``pending``: deltas that are to be posted in the transaction that commits the run;
-    None: the executors have posted theirs. ``fails``: roots that fail, beside those of the deltas."""
+    """What a run's fold came to. ``pending``: deltas that are to be posted in the transaction
+    that commits the run; None: the executors have posted theirs. ``fails``: roots that fail,
+    beside those of the deltas.
+    """
 
     run: OpenedRun
     posted: Posted
@@ -88,8 +91,9 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Read:
-    """Rows that a run acks because it read them, as it read them: see ``ledger.spark.frames.inputs.root_rows``. ``size``: how
-    many there are."""
+    """Rows that a run acks because it read them, as it read them: see
+    ``ledger.spark.frames.inputs.root_rows``. ``size``: how many there are.
+    """
 
     frame: DataFrame
     reading: Reading
@@ -97,8 +101,9 @@ class Read:
 
 
 def fold(job: Job, run: OpenedRun, portions: Sequence[Portion | Read]) -> Outcome:
-    """Fold the portions of a run. Raises UnavailableError when the ledger does not answer, FencedError when the batch
-    was decided and its partition is gone."""
+    """Fold the portions of a run. Raises UnavailableError when the ledger does not answer,
+    FencedError when the batch was decided and its partition is gone.
+    """
     if not portions:
         return Outcome(run, Posted(), Seen(), 0, 0, {})
     if sum(portion.size for portion in portions) <= job.few_rows:
@@ -221,7 +226,9 @@ def _fold_files(
 
 
 def _exchanged(job: Job, run: OpenedRun, portion: Output, first: int) -> list[Outcome]:
-    """The rows of all files by what they come from, so that all of one input are together: then the same kernel."""
+    """The rows of all files by what they come from, so that all of one input are together: then
+    the same kernel.
+    """
     manifest = Manifest(tuple(portion.files))
     stored = with_position(read_stored(job, manifest), manifest, POSITION)
     identity = [n for n in (ANCHORS, ROOT, PARENT, INPUT) if n in stored.columns]
@@ -271,8 +278,10 @@ def _tables(batches: Iterator[pa.RecordBatch], most: int | None) -> Iterator[pa.
 
 
 def by_anchor(output: DataFrame) -> DataFrame:
-    """Rows of several anchors (``_anchors``: root, parent and maybe input, sorted) as a row for each. ``_first``:
-    whether it is the row's first of that root. ``_shared``: whether the row has others."""
+    """Rows of several anchors (``_anchors``: root, parent and maybe input, sorted) as a row for
+    each. ``_first``: whether it is the row's first of that root. ``_shared``: whether the row
+    has others.
+    """
     one = F.col("_one")
     anchor = output.schema[ANCHORS].dataType.elementType  # type: ignore[attr-defined]
     fields = [name for name in anchor.names if name != "unit"]
@@ -288,8 +297,9 @@ def by_anchor(output: DataFrame) -> DataFrame:
 
 
 def _collected(job: Job, run: OpenedRun, frame: DataFrame, task: PostingTask) -> list[Outcome]:
-    """What the tasks tell. The job is started once; Spark may run each task as often as it likes. The address of
-    the ledger travels in the task's closure, never in an argument."""
+    """What the tasks tell. The job is started once; Spark may run each task as often as it
+    likes. The address of the ledger travels in the task's closure, never in an argument.
+    """
     try:
         rows = frame.mapInArrow(job.on_task(task), _TOLD).collect()
     except SPARK_ERRORS as exc:
@@ -331,7 +341,9 @@ def unavailable(exc: Exception) -> str | None:
 
 
 def _mixed(portion: Portion) -> bool:
-    """Whether rows of one input may lie in several files, so that no file can be folded by itself."""
+    """Whether rows of one input may lie in several files, so that no file can be folded by
+    itself.
+    """
     if not isinstance(portion, Output):
         return False
     if any(file.rows > MOST_ROWS for file in portion.files):

@@ -75,7 +75,8 @@ def _no_session(remote: str, exc: PySparkException) -> LedgerError:
     if isinstance(exc, ValueError) or getattr(status, "name", None) in _REFUSALS:
         return ConfigurationError(f"Spark Connect server {remote} refused a session: {said}")
     return UnavailableError(
-        f"Spark Connect server {remote} gave no session: {said}. Check that it is well, then run this again"
+        f"Spark Connect server {remote} gave no session: {said}. Check that it is well, then run"
+        " this again"
     )
 
 
@@ -89,8 +90,10 @@ def _started(app_name: str, master: str | None) -> SparkSession:
         options: dict[str, Any] = {
             "spark.ui.enabled": "false",
             "spark.ui.showConsoleProgress": "false",
-            "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={quiet} "
-            f"-Dackledger.spark.log={'error' if verbose() else 'fatal'}",
+            "spark.driver.extraJavaOptions": (
+                f"-Dlog4j2.configurationFile={quiet} "
+                f"-Dackledger.spark.log={'error' if verbose() else 'fatal'}"
+            ),
         }
         builder = builder.master(master).config(map=options)
         if master.startswith("local"):

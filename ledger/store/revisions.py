@@ -13,7 +13,9 @@ def folder() -> Path:
 
 @cache
 def _revisions() -> tuple[str, ...]:
-    """All revisions, the newest last: a migration's file is called by its number, which is its revision."""
+    """All revisions, the newest last: a migration's file is called by its number, which is its
+    revision.
+    """
     return tuple(sorted(path.name.split("_")[0] for path in folder().glob("versions/[0-9]*.py")))
 
 

@@ -1,7 +1,7 @@
 """Migrations: Alembic, driven from code so that no ini file is needed.
 
-Every command, task and driver asks how far the schema is. Alembic takes longer to import than that takes to answer, so
-it is imported where something is migrated.
+Every command, task and driver asks how far the schema is. Alembic takes longer to import than
+that takes to answer, so it is imported where something is migrated.
 """
 
 from collections.abc import Callable
@@ -25,8 +25,8 @@ _MIGRATION_LOCK = 7_225_355  # any constant: two upgrades at once wait for each 
 def connect(settings: Settings) -> Database:
     """The ledger's database, ready for use: reachable, recent enough, migrated.
 
-    The embedded one is brought up to date here. A server of ``ACKLEDGER_DATABASE_URL`` may have other
-    users: ConfigurationError says to run ``ackledger db upgrade``.
+    The embedded one is brought up to date here. A server of ``ACKLEDGER_DATABASE_URL`` may have
+    other users: ConfigurationError says to run ``ackledger db upgrade``.
     """
     database = Database.from_settings(settings)
     if settings.database_url is None and _is_behind(database.revision()):
@@ -41,8 +41,10 @@ def _is_behind(revision: str | None) -> bool:
 
 @dataclass(frozen=True)
 class DatabaseState:
-    """Where the ledger is, and how far. ``server``: ``embedded`` or ``given``; ``pid``: of the embedded one;
-    ``ready``: it answers, at the ``expected`` revision; ``problem``: what is wrong otherwise."""
+    """Where the ledger is, and how far. ``server``: ``embedded`` or ``given``; ``pid``: of the
+    embedded one; ``ready``: it answers, at the ``expected`` revision; ``problem``: what is wrong
+    otherwise.
+    """
 
     server: str
     database: str

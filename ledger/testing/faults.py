@@ -49,12 +49,12 @@ def lose_rows(stage_name: str, *, fraction: float, seed: int = 0) -> Fault:
 
 
 def duplicate_rows(step_name: str, *, fraction: float, seed: int = 0) -> Fault:
-    """A share of the rows comes twice: those that a sink, or a stage that acks on read, reads; those that any
-    other stage emits.
+    """A share of the rows comes twice: those that a sink, or a stage that acks on read, reads;
+    those that any other stage emits.
 
-    The ledger notices what is read twice, for each row that such a step reads is acked, and at an
-    ``emits="one"`` stage. Elsewhere two rows for one input are as lawful as those of an ``explode``, and the
-    sink holds them.
+    The ledger notices what is read twice, for each row that such a step reads is acked, and at
+    an ``emits="one"`` stage. Elsewhere two rows for one input are as lawful as those of an
+    ``explode``, and the sink holds them.
     """
 
     def twice(rows: DataFrame, share: Any) -> DataFrame:
@@ -76,8 +76,9 @@ def duplicate_rows(step_name: str, *, fraction: float, seed: int = 0) -> Fault:
 
 
 def lose_file(step_name: str) -> Fault:
-    """A file that the step has written is lost before it is counted: the step fails, the result has its
-    error, and ``resume`` goes on."""
+    """A file that the step has written is lost before it is counted: the step fails, the result
+    has its error, and ``resume`` goes on.
+    """
 
     def lose(place: str, folder: str) -> None:
         own = f"/{step_name}/batch=" in folder or f"/{step_name}/_staging/" in folder
@@ -91,8 +92,9 @@ def lose_file(step_name: str) -> Fault:
 
 
 def crash_at(point: str) -> Fault:
-    """The process dies at ``point``: ``batch_opened``, ``output_written`` or ``deltas_posted`` (of the
-    first source), ``steps_committed`` (before the settlement). Nobody says that its run failed.
+    """The process dies at ``point``: ``batch_opened``, ``output_written`` or ``deltas_posted``
+    (of the first source), ``steps_committed`` (before the settlement). Nobody says that its run
+    failed.
     """
     if point not in POINTS:
         raise DeclarationError(f"crash_at({point!r}){suggestion(point, POINTS)}")
@@ -120,11 +122,13 @@ def _share(seed: int, *identity: str) -> Any:
 
 
 def _check_tracked(pipeline: Pipeline, step_name: str) -> None:
-    """Raise DeclarationError for a step that follows the settlement: no record is tracked there any more."""
+    """Raise DeclarationError for a step that follows the settlement: no record is tracked there
+    any more.
+    """
     if pipeline.graph.follows(step_name):
         raise DeclarationError(
-            f"{step_name!r} follows the settlement, where nothing is tracked any more: expected a source, a stage, "
-            "or a sink of records"
+            f"{step_name!r} follows the settlement, where nothing is tracked any more: expected a"
+            " source, a stage, or a sink of records"
         )
 
 

@@ -1,4 +1,5 @@
-"""Show in a test that a pipeline loses nothing: run it over given rows, hurt it, look at the ledger.
+"""Show in a test that a pipeline loses nothing: run it over given rows, hurt it, look at the
+ledger.
 
 ::
 
@@ -79,10 +80,11 @@ class Failure:
 
 @dataclass(frozen=True)
 class BatchResult:
-    """What became of a batch. ``rows``: by sink, what it holds of the batch and those it belongs to, or all of a state.
+    """What became of a batch. ``rows``: by sink, what it holds of the batch and those it belongs
+    to, or all of a state.
 
-    ``crashed``: a fault ended the run; ``resume`` goes on as Airflow's retry would. ``error``: what the ledger said
-    of it, unless the process just died.
+    ``crashed``: a fault ended the run; ``resume`` goes on as Airflow's retry would. ``error``:
+    what the ledger said of it, unless the process just died.
     """
 
     batch_id: int
@@ -140,9 +142,11 @@ def replay(
     faults: Sequence[Fault] = (),
     **selection: Any,
 ) -> BatchResult:
-    """Replay what is failed of a batch and its replays, with the fixed ``pipeline`` if one is given.
+    """Replay what is failed of a batch and its replays, with the fixed ``pipeline`` if one is
+    given.
 
-    ``references``: by default those of the batch. ``selection``: as for ``ledger.core.run_request.Selection``. Raises NotReadyError if nothing is due.
+    ``references``: by default those of the batch. ``selection``: as for
+    ``ledger.core.run_request.Selection``. Raises NotReadyError if nothing is due.
     """
     lab = result.lab
     made = result.made
@@ -162,14 +166,18 @@ def replay(
 
 
 def sweep(result: BatchResult, *, now: datetime | None = None) -> BatchResult:
-    """Let the sweeper come at ``now``: it settles what can be decided, and expires or abandons what took too long.
-    What became of the batch; ``resume`` shows in its sinks what is acked, as the run does that the sweeper asks for."""
+    """Let the sweeper come at ``now``: it settles what can be decided, and expires or abandons
+    what took too long. What became of the batch; ``resume`` shows in its sinks what is acked, as
+    the run does that the sweeper asks for.
+    """
     sweep_once(result.lab.database, now=now)
     return result.lab.result(result.made, result.batch_id)
 
 
 def resume(result: BatchResult, *, now: datetime | None = None) -> BatchResult:
-    """Go on with a batch that crashed, or was given no time, at its first step that is not committed; settle it."""
+    """Go on with a batch that crashed, or was given no time, at its first step that is not
+    committed; settle it.
+    """
     lab = result.lab
     again = lambda job: job.database.transact(lambda c: get_batch(c, result.batch_id))  # noqa: E731
     return lab.run(result.made, again, (), now)
@@ -211,8 +219,9 @@ class _Lab:
         references: Mapping[str, Rows] | None,
         before: Pipeline | None = None,
     ) -> Pipeline:
-        """The pipeline with its sources, references and sinks in this lab's folders, every sink as Parquet; without
-        ``references`` it has those of the pipeline ``before``."""
+        """The pipeline with its sources, references and sinks in this lab's folders, every sink
+        as Parquet; without ``references`` it has those of the pipeline ``before``.
+        """
         made = copy.copy(given)
         steps = (*given.steps(), *given.followers())
         own = [step for step in steps if isinstance(step, SourceStep)]

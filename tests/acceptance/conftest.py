@@ -59,8 +59,9 @@ class Airflow(AirflowApi):
         self.api("POST", f"/dags/{dag}/clearTaskInstances", body)
 
     def log(self, dag: str, run: str, task: str, until: str = "") -> str:
-        """What the last try of a task has logged, once it has ``until``: a run may end before the last lines are
-        written."""
+        """What the last try of a task has logged, once it has ``until``: a run may end before
+        the last lines are written.
+        """
         folder = self.home / "airflow" / "logs" / f"dag_id={dag}" / f"run_id={run}"
 
         def written() -> str | None:

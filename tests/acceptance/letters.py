@@ -1,5 +1,6 @@
-"""A pipeline that asks for replays by itself and writes down what it is told, one that reads in parts, and one that
-withholds and combines."""
+"""A pipeline that asks for replays by itself and writes down what it is told, one that reads in
+parts, and one that withholds and combines.
+"""
 
 import os
 from collections.abc import Iterator

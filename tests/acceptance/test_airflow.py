@@ -1,4 +1,6 @@
-"""The real path: a scheduler, spark-submit for every step, and the ledger, on slices of real data."""
+"""The real path: a scheduler, spark-submit for every step, and the ledger, on slices of real
+data.
+"""
 
 import json
 import re
@@ -17,22 +19,36 @@ from tests.support.flights import without_plane
 from tests.support.ledgers import one, rows
 
 MONTHS = ["2013-01-01"]
-COUNTS = "SELECT total, acked, recovered, failed, quarantined, pending FROM batch_status WHERE batch_id = {}"
+COUNTS = (
+    "SELECT total, acked, recovered, failed, quarantined, pending FROM batch_status WHERE batch_id"
+    " = {}"
+)
 
 
 def batches_of(airflow, pipeline, kind):
     """Batches of one pipeline, by interval."""
     return rows(
         airflow.ledger,
-        f"SELECT batch_id, run_id, status FROM batch_status WHERE pipeline = '{pipeline}' AND kind = '{kind}' ORDER BY interval_start, batch_id",
+        f"SELECT batch_id, run_id, status FROM batch_status WHERE pipeline = '{pipeline}' AND kind"
+        f" = '{kind}' ORDER BY interval_start, batch_id",
     )
 
 
 @pytest.fixture(scope="module")
 def lost(airflow):
-    """Flights of January backfilled with half of the planes: ``flights`` lost a month, and what the ledger and the
-    runs' tasks said of that before anything else was asked of them."""
-    airflow.command("backfill", "create", "--dag-id", "flights", "--from-date", "2013-01-01", "--to-date", "2013-01-31")  # fmt: skip
+    """Flights of January backfilled with half of the planes: ``flights`` lost a month, and what
+    the ledger and the runs' tasks said of that before anything else was asked of them.
+    """
+    airflow.command(
+        "backfill",
+        "create",
+        "--dag-id",
+        "flights",
+        "--from-date",
+        "2013-01-01",
+        "--to-date",
+        "2013-01-31",
+    )
     runs = wait(
         lambda: [run for run in airflow.runs("flights") if run["run_type"] == "backfill"],
         "runs of the backfill",
@@ -67,8 +83,10 @@ def test_a_backfill_names_what_was_lost(lost):
 
 
 def test_a_task_a_step_with_a_failed_record(airflow):
-    """What the failed record left at a sink is withheld, the rest is published, the combine waits, and the last task
-    is red. Each task of the settled batch that runs again says so, succeeds, and leaves the ledger as it was."""
+    """What the failed record left at a sink is withheld, the rest is published, the combine
+    waits, and the last task is red. Each task of the settled batch that runs again says so,
+    succeeds, and leaves the ledger as it was.
+    """
     (airflow.data / "mail.csv").write_text("letter\na\n?\nb\n")
     run = airflow.trigger("mail", interval_start="2013-01-05", interval_end="2013-01-06")
     assert airflow.ended("mail", run) == "failed"
@@ -98,8 +116,10 @@ def test_a_task_a_step_with_a_failed_record(airflow):
 
 
 def test_replay_by_form_completes_the_sink(airflow, lost):
-    """The replay DAG starts a replay batch through the same DAG; the sink is then what pandas expects. What
-    no replay recovers keeps the runs red, with what to do in log and link, until it is accepted by the form."""
+    """The replay DAG starts a replay batch through the same DAG; the sink is then what pandas
+    expects. What no replay recovers keeps the runs red, with what to do in log and link, until
+    it is accepted by the form.
+    """
     data.write_planes(airflow.data)
     asked = airflow.trigger("ledger_replay", pipeline="flights")
     assert airflow.ended("ledger_replay", asked) == "success"
@@ -110,7 +130,9 @@ def test_replay_by_form_completes_the_sink(airflow, lost):
     assert len(replays) == len(MONTHS)
     for run in replays:
         assert airflow.ended("flights", run["dag_run_id"]) == "failed"
-        assert airflow.api("GET", f"/dags/flights/dagRuns/{run['dag_run_id']}")["note"].startswith("replays ")  # fmt: skip
+        assert airflow.api("GET", f"/dags/flights/dagRuns/{run['dag_run_id']}")["note"].startswith(
+            "replays "
+        )
     _check_last_task(airflow, replays[0]["dag_run_id"])
     for batch, month, missing in zip(
         batches_of(airflow, "flights", "original"), (1,), lost.flights, strict=True
@@ -135,7 +157,9 @@ def test_replay_by_form_completes_the_sink(airflow, lost):
 
 
 def _check_last_task(airflow, run):
-    """It fails without a traceback; its log has a command to paste, its link leads to the DAG that accepts."""
+    """It fails without a traceback; its log has a command to paste, its link leads to the DAG
+    that accepts.
+    """
     assert airflow.tasks("flights", run)["complete"] == "failed"
     link = airflow.api("GET", f"/dags/flights/dagRuns/{run}/taskInstances/complete/links")
     assert link["extra_links"]["Next step"].endswith("/dags/ledger_accept")
@@ -147,8 +171,9 @@ def _check_last_task(airflow, run):
 
 @pytest.fixture(scope="module")
 def letters(airflow):
-    """A batch of which a step fails until its task is cleared, and a record until the sweeper has it replayed. With
-    its run, and what was seen at each of these moments."""
+    """A batch of which a step fails until its task is cleared, and a record until the sweeper
+    has it replayed. With its run, and what was seen at each of these moments.
+    """
     folder = airflow.data / "letters"
     folder.mkdir()
     (folder / "first.csv").write_text("letter\na\nb\nc\n")
@@ -188,8 +213,9 @@ def letters(airflow):
 
 
 def test_clear_before_settlement_and_automatic_replay(airflow, letters):
-    """Failed and cleared tasks count nothing twice; the sweeper's asset event replays what failed, unasked. One
-    driver runs the whole batch, with a line a step."""
+    """Failed and cleared tasks count nothing twice; the sweeper's asset event replays what
+    failed, unasked. One driver runs the whole batch, with a line a step.
+    """
     states = {"open": "success", "run": "failed", "complete": "upstream_failed"}
     assert letters.failed.tasks == states
     assert f"{airflow.data}/known.csv" in letters.failed.why
@@ -210,7 +236,9 @@ def test_clear_before_settlement_and_automatic_replay(airflow, letters):
 
 
 def test_the_sweeper_has_a_run_tell_what_nobody_told(airflow, letters):
-    """For a batch that was decided while its run was gone the sweeper starts one that tells its source."""
+    """For a batch that was decided while its run was gone the sweeper starts one that tells its
+    source.
+    """
     batch_id = letters.batch_id
     note = airflow.data / f"acked-{batch_id}.txt"
     note.unlink()
@@ -219,11 +247,12 @@ def test_the_sweeper_has_a_run_tell_what_nobody_told(airflow, letters):
             f"UPDATE batch_source SET notified_at = NULL WHERE batch_id = {batch_id}"
         )
         connection.exec_driver_sql(
-            f"UPDATE batch SET settled_at = settled_at - interval '1 hour' WHERE batch_id = {batch_id}"
+            "UPDATE batch SET settled_at = settled_at - interval '1 hour' WHERE batch_id ="
+            f" {batch_id}"
         )
     assert airflow.ended("ledger_sweeper", airflow.trigger("ledger_sweeper")) == "success"
     begun = f"after__{batch_id}__"
-    (run, *_) = wait(
+    run, *_ = wait(
         lambda: [r for r in airflow.runs("letters") if r["dag_run_id"].startswith(begun)], "the run"
     )
     assert airflow.ended("letters", run["dag_run_id"]) == "success"
@@ -232,8 +261,9 @@ def test_the_sweeper_has_a_run_tell_what_nobody_told(airflow, letters):
 
 @pytest.mark.exhaustive
 def test_an_interval_in_parts_and_again(airflow):
-    """A run that may not read its interval whole triggers the next, one without room waits, with a guarantee of
-    its own, and a reprocess replaces all parts."""
+    """A run that may not read its interval whole triggers the next, one without room waits, with
+    a guarantee of its own, and a reprocess replaces all parts.
+    """
     folder = airflow.data / "inbox"
     folder.mkdir(exist_ok=True)
     (folder / "2013-01-01.csv").write_text("letter\na\nb\nc\n")
@@ -257,7 +287,9 @@ def test_an_interval_in_parts_and_again(airflow):
     assert _letters(airflow, "tray") == ["a", "b", "c", "d"]
     found = rows(
         airflow.ledger,
-        "SELECT DISTINCT extract(day FROM interval_start)::int AS day, guarantee FROM batch b JOIN pipeline p USING (pipeline_id) WHERE p.name = 'inbox' AND interval_start < '2013-01-04' ORDER BY 1",
+        "SELECT DISTINCT extract(day FROM interval_start)::int AS day, guarantee FROM batch b JOIN"
+        " pipeline p USING (pipeline_id) WHERE p.name = 'inbox' AND interval_start < '2013-01-04'"
+        " ORDER BY 1",
     )
     assert [tuple(row) for row in found] == [(1, "exactly_once"), (2, "at_least_once")]
 
@@ -274,14 +306,18 @@ def _letters(airflow, sink):
 
 
 def test_run_without_an_interval(airflow):
-    """A run that has neither a date nor an interval in its conf fails in its first task, saying what to give."""
+    """A run that has neither a date nor an interval in its conf fails in its first task, saying
+    what to give.
+    """
     run = airflow.trigger("letters", file="first")
     assert airflow.ended("letters", run) == "failed"
     airflow.log("letters", run, "open", until="its DAG has no schedule: trigger it with conf")
 
 
 def test_second_run_over_an_interval(airflow, lost):
-    """A second run over an interval that a batch has claimed is refused before it reads a record."""
+    """A second run over an interval that a batch has claimed is refused before it reads a
+    record.
+    """
     run = airflow.trigger("flights", interval_start="2013-01-01", interval_end="2013-02-01")
     assert airflow.ended("flights", run) == "failed"
     assert airflow.tasks("flights", run)["open"] == "failed"

@@ -17,8 +17,9 @@ pytestmark = pytest.mark.exhaustive
 
 @pytest.mark.parametrize("submit", ["stage", "batch"])
 def test_nothing_is_lost_and_nothing_comes_twice(submit):
-    """Executors, drivers, the sweeper, backends and the scheduler are killed; the four assertions hold, whether
-    a driver runs a step or a batch."""
+    """Executors, drivers, the sweeper, backends and the scheduler are killed; the four
+    assertions hold, whether a driver runs a step or a batch.
+    """
     folder = Path(tempfile.mkdtemp(prefix="ackledger-chaos-"))
     folder.chmod(0o755)
     plan, said = replace(SHORT, seed=1, submit=submit), []
@@ -39,7 +40,9 @@ def test_nothing_is_lost_and_nothing_comes_twice(submit):
 
 
 def left_of(folder):
-    """Processes that a run has left behind: they name its folder, or have it from their environment."""
+    """Processes that a run has left behind: they name its folder, or have it from their
+    environment.
+    """
     found = []
     for process in psutil.process_iter():
         try:

@@ -1,4 +1,6 @@
-"""The ``ackledger`` command as a user types it: its own embedded database, real Spark, exit codes."""
+"""The ``ackledger`` command as a user types it: its own embedded database, real Spark, exit
+codes.
+"""
 
 import gzip
 import json
@@ -40,20 +42,29 @@ class CommandLine:
     def __init__(self, folder: Path, **settings: str):
         self.folder = folder
         self.environment = {
-            **{name: value for name, value in os.environ.items() if not name.startswith(("ACKLEDGER_", "PYSPARK_", "SPARK_"))},
+            **{
+                name: value
+                for name, value in os.environ.items()
+                if not name.startswith(("ACKLEDGER_", "PYSPARK_", "SPARK_"))
+            },
             **jvm.environment(),
             "PYTHONPATH": str(ROOT),
             "ACKLEDGER_HOME": str(folder / "home"),
             "ACKLEDGER_DATA": str(folder),
             "SPARK_LOCAL_IP": "127.0.0.1",
             **settings,
-        }  # fmt: skip
+        }
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run the command."""
         return subprocess.run(
-            ["ackledger", *arguments], env=self.environment, cwd=self.folder, capture_output=True, text=True, check=False
-        )  # fmt: skip
+            ["ackledger", *arguments],
+            env=self.environment,
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
 
     def json(self, *arguments: str, code: int = 0):
         """Run the command with --json; what it printed, if it ended with ``code``."""
@@ -211,7 +222,9 @@ def test_word_count(cli, folder):
 
 @pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
 def test_split_and_merge(cli, folder, guarantee):
-    """Without any input trades are made up, split and merged; their sum is the one that the source keeps."""
+    """Without any input trades are made up, split and merged; their sum is the one that the
+    source keeps.
+    """
     day = ("--interval-start", "2013-01-01", "--interval-end", "2013-01-02")
     made = cli.json("run", "jobs.trades:pipeline", *day, "--guarantee", guarantee)
     assert (made["roots"]["acked"], made["roots"]["failed"]) == (1000, 0)
@@ -224,8 +237,9 @@ def test_split_and_merge(cli, folder, guarantee):
 
 
 def test_a_run_that_fails_before_its_first_commit_leaves_no_claim(cli, folder):
-    """A missing file opens no batch; what only the source's own run finds abandons it in the same call, and
-    the command in its message runs it again."""
+    """A missing file opens no batch; what only the source's own run finds abandons it in the
+    same call, and the command in its message runs it again.
+    """
     write_slice(folder, (1,), 20)
     flights = folder / "flights" / "2013-01-01.csv"
     good = flights.read_text()
@@ -252,7 +266,10 @@ def test_a_run_that_fails_before_its_first_commit_leaves_no_claim(cli, folder):
     [
         (("run", "jobs.flight:pipeline", *JANUARY), "no module 'jobs.flight'"),
         (("run", "jobs.flights:pipelines", *JANUARY), "did you mean 'pipeline'?"),
-        (("run", FLIGHTS, "--interval-start", "2013-02-01", "--interval-end", "2013-02-01"), "not after its start"),
+        (
+            ("run", FLIGHTS, "--interval-start", "2013-02-01", "--interval-end", "2013-02-01"),
+            "not after its start",
+        ),
         (("run", FLIGHTS, *JANUARY, "--param", "region"), "expected NAME=VALUE"),
         (("status", "--batch", "7"), "batch 7 is not in the ledger"),
         (("sql", "SELECT * FROM batches"), 'relation "batches" does not exist. docs/sql.md lists'),
@@ -263,15 +280,16 @@ def test_a_run_that_fails_before_its_first_commit_leaves_no_claim(cli, folder):
         (("sql", "COMMIT; DELETE FROM batch"), "expected one query, found several"),
         (("sql", "SET work_mem = '1MB'"), "cannot open SET query as cursor"),
     ],
-)  # fmt: skip
+)
 def test_clear_refusals(cli, arguments, message):
     """What cannot be done is refused in one line that says why."""
     assert message in cli.refused(*arguments)
 
 
 def test_a_held_batch_is_released_and_its_replay_foreseen(cli, folder, database):
-    """``release`` settles what too many failures hold, and no other batch; ``replay --dry-run`` says what is due by
-    stage and reason, the selection's options included, and claims nothing."""
+    """``release`` settles what too many failures hold, and no other batch; ``replay --dry-run``
+    says what is due by stage and reason, the selection's options included, and claims nothing.
+    """
     (folder / "chain.py").write_text(
         "from tests.support.ledgers import pipeline\npipeline = pipeline(max_failed_ratio=0.2)\n"
     )
@@ -303,8 +321,9 @@ def test_a_held_batch_is_released_and_its_replay_foreseen(cli, folder, database)
 
 
 def test_quarantined_records_are_accepted(cli, database):
-    """``accept`` says how many, for a batch that is there, and may be repeated; ``status`` has the outcome before and
-    after, and the command in between."""
+    """``accept`` says how many, for a batch that is there, and may be repeated; ``status`` has
+    the outcome before and after, and the command in between.
+    """
     batch, _ = whole_batch(database, pipeline(max_replays=0), 4, lose_sink=[0, 1])
     settle_once(database, batch.batch_id)
     with database.plain.begin() as connection:
@@ -359,7 +378,8 @@ from pyspark.sql.types import DoubleType
 from ledger import FileSource, ParquetSink, Pipeline
 
 pipeline = Pipeline("orders")
-pipeline.source("orders", FileSource("{{ interval_start | ds }}.csv*", schema="id INT, price STRING"))
+schema = "id INT, price STRING"
+pipeline.source("orders", FileSource("{{ interval_start | ds }}.csv*", schema=schema))
 
 
 @F.udf(DoubleType())
@@ -383,9 +403,13 @@ def test_what_fails_is_one_line_with_the_way_on(cli, folder):
     (folder / "2013-01-01.csv").write_text("id,price\n1,2.50\n2,dear\n")
     told = cli.refused("run", "orders:pipeline", *JANUARY, "--run-id", "jan")
     number = ORDERS.splitlines().index("    return float(text)") + 1
-    on = "ackledger run orders:pipeline --interval-start 2013-01-01 --interval-end 2013-02-01 --run-id jan"
-    assert told == (
-        "ackledger: batch 1 (run id jan) failed at step 'priced': ValueError: could not convert "
+    on = (
+        "ackledger run orders:pipeline --interval-start 2013-01-01 --interval-end 2013-02-01"
+        " --run-id jan"
+    )
+    assert (
+        told
+        == "ackledger: batch 1 (run id jan) failed at step 'priced': ValueError: could not convert "
         "string to float: 'dear' "
         f"({folder}/orders.py:{number}, in price). To go on: {on}"
     )
@@ -419,8 +443,13 @@ def test_spark_submit_hands_on_what_is_permanent(cli):
     given = ["--pipeline", "nowhere:pipeline", "--batch", "1", "--step", "s", "--attempt", attempt]
     done = subprocess.run(
         ["spark-submit", "--master", "local[1]", "--conf", "spark.log.level=WARN", driver, *given],
-        env=cli.environment, cwd=cli.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
-    )  # fmt: skip
+        env=cli.environment,
+        cwd=cli.folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
     assert done.returncode == EXIT_PERMANENT, done.stdout
     last = done.stdout.strip().splitlines()[-1]
     assert "ackledger ERROR s of batch 1: pipeline 'nowhere:pipeline': no module 'nowhere'" in last

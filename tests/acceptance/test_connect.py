@@ -217,7 +217,9 @@ pipeline.sink("out", ParquetSink("out"), reads="slowly")
 
 
 def test_a_driver_that_is_told_to_end(server, away, database):
-    """SIGTERM, as a cleared or overdue task gets it, ends the step at once; the retry goes on at that step."""
+    """SIGTERM, as a cleared or overdue task gets it, ends the step at once; the retry goes on at
+    that step.
+    """
     (away / "slow.py").write_text(SLOW)
     (away / "in.csv").write_text("n\n1\n2\n")
     interval = Interval(datetime(2013, 1, 1, tzinfo=UTC), datetime(2013, 1, 2, tzinfo=UTC))

@@ -1,5 +1,6 @@
-"""DAG files as Airflow parses them: fast, without Java and database, and clear when they are wrong. And their tasks
-that need no Spark, as Airflow runs them."""
+"""DAG files as Airflow parses them: fast, without Java and database, and clear when they are
+wrong. And their tasks that need no Spark, as Airflow runs them.
+"""
 
 import logging
 import os
@@ -84,7 +85,9 @@ def test_dag_files_import_without_java_or_database(monkeypatch):
 
 @pytest.mark.parametrize("name", ["flights", "wordcount", *LIBRARY])
 def test_dag_files_import_fast(name):
-    """Importing a DAG file adds less than a fifth to what `import airflow.sdk` takes of the processor."""
+    """Importing a DAG file adds less than a fifth to what `import airflow.sdk` takes of the
+    processor.
+    """
     program = (
         "from time import process_time as now; a = now(); import airflow.sdk; b = now(); "
         f"import dags.{name}; print((now() - b) / (b - a))"
@@ -98,7 +101,9 @@ def test_dag_files_import_fast(name):
 
 
 def test_pipeline_in_a_dag_file(tmp_path):
-    """A pipeline declared in a DAG file, where no Spark job can import it, is an import error that says so."""
+    """A pipeline declared in a DAG file, where no Spark job can import it, is an import error
+    that says so.
+    """
     (tmp_path / "own.py").write_text(
         "from ledger import FileSource, ParquetSink, Pipeline\n"
         "from ledger.airflow import pipeline_dag\n"
@@ -121,8 +126,10 @@ def test_step_named_like_a_task():
 
 
 def test_totals_and_states_have_tasks_beside_publish():
-    """A pipeline with a combine and a state has one task for each, between the settlement and the run's verdict: what
-    becomes of publish is nothing to them. Nor does the next part of an interval wait until all sinks show this one."""
+    """A pipeline with a combine and a state has one task for each, between the settlement and
+    the run's verdict: what becomes of publish is nothing to them. Nor does the next part of an
+    interval wait until all sinks publish this one.
+    """
     made = Pipeline("kept", max_pending=10)
     made.source("a", FileSource("a", schema="n INT"))
 
@@ -150,7 +157,9 @@ def test_totals_and_states_have_tasks_beside_publish():
 
 
 def test_one_task_for_a_whole_batch():
-    """With submit="batch" there is a single driver between open and complete, whatever the pipeline has."""
+    """With submit="batch" there is a single driver between open and complete, whatever the
+    pipeline has.
+    """
     made = Pipeline("whole", max_pending=10)
     made.source("a", FileSource("a", schema="n INT"), on_ack=lambda batch_id, messages: None)
     made.stage(reads="a")(lambda_named("b"))
@@ -172,7 +181,9 @@ class Elsewhere(BaseOperator):
 
 @pytest.mark.parametrize("submit", ["stage", "batch"])
 def test_spark_elsewhere(submit):
-    """A task of another kind is made from what spark-submit would get; what is not due is skipped before it starts."""
+    """A task of another kind is made from what spark-submit would get; what is not due is
+    skipped before it starts.
+    """
     asked = []
 
     def operator(*, task_id, name, application, application_args, **options):
@@ -219,20 +230,26 @@ def run_of(run_type, date=None, interval=(None, None)):
     )
 
 
-DECEMBER, JANUARY, FEBRUARY = (datetime(*month, 1, tzinfo=UTC) for month in ((2012, 12), (2013, 1), (2013, 2)))  # fmt: skip
+DECEMBER, JANUARY, FEBRUARY = (
+    datetime(*month, 1, tzinfo=UTC) for month in ((2012, 12), (2013, 1), (2013, 2))
+)
 BEFORE = (DECEMBER, JANUARY)  # what Airflow gives a run by hand for 2013-01-01
 
 
 def test_half_an_interval_is_refused():
     """A conf with only one end of the interval is an error, not the run's own interval."""
     with pytest.raises(InputError, match="only one of interval_start and interval_end"):
-        interval_of({"interval_start": "2013-01-01"}, run_of(DagRunType.MANUAL, JANUARY), "@monthly")  # fmt: skip
+        interval_of(
+            {"interval_start": "2013-01-01"}, run_of(DagRunType.MANUAL, JANUARY), "@monthly"
+        )
 
 
 @pytest.mark.parametrize("kind", [DagRunType.MANUAL, DagRunType.OPERATOR_TRIGGERED])
 @pytest.mark.parametrize("day", [datetime(2013, 1, 1), datetime(2013, 1, 31, 23)])
 def test_a_run_by_hand_reads_the_interval_that_its_date_lies_in(kind, day):
-    """A run of a monthly DAG for a date in January 2013, its first moment included, reads January."""
+    """A run of a monthly DAG for a date in January 2013, its first moment included, reads
+    January.
+    """
     run = run_of(kind, day.replace(tzinfo=UTC), BEFORE)
     assert interval_of({}, run, "@monthly") == (JANUARY, FEBRUARY)
     given = {"interval_start": "2013-02-01", "interval_end": "2013-02-03"}
@@ -247,10 +264,14 @@ def test_scheduled_runs_and_backfills_keep_their_interval(kind):
 
 
 def test_an_interval_that_has_not_ended_is_refused():
-    """A run by hand for now, as the form has it, is told the conf of the last interval that has ended; so is one that
-    has no date."""
+    """A run by hand for now, as the form has it, is told the conf of the last interval that has
+    ended; so is one that has no date.
+    """
     now = datetime(2013, 2, 10, tzinfo=UTC)
-    last = r'\{"interval_start": "2013-01-01T00:00:00\+00:00", "interval_end": "2013-02-01T00:00:00\+00:00"\}'
+    last = (
+        r'\{"interval_start": "2013-01-01T00:00:00\+00:00", "interval_end":'
+        r' "2013-02-01T00:00:00\+00:00"\}'
+    )
     run = run_of(DagRunType.MANUAL, now, (JANUARY, FEBRUARY))
     with pytest.raises(InputError, match="has not ended: 2013-02-01T.*" + last):
         interval_of({}, run, "@monthly", now)
@@ -272,7 +293,9 @@ def test_a_dated_run_of_a_monthly_dag(ledger, dags, tmp_path, monkeypatch):
 
 
 def test_open_is_red_at_once_and_without_a_traceback(ledger, dags, capfd):
-    """A conf that no other try can open a batch for fails the task, whose retries are left, in one line."""
+    """A conf that no other try can open a batch for fails the task, whose retries are left, in
+    one line.
+    """
     half = {"interval_start": "2013-02-01"}
     run = dags["dated"].test(
         logical_date=FEBRUARY, run_conf=half, mark_success_pattern="^(?!open$).*"
@@ -294,8 +317,9 @@ def last_task(dags, batch_id):
 
 
 def test_the_note_of_a_run(ledger, dags):
-    """A run that has ended says in its note what its last task has reported, behind what a person wrote there; asked
-    again it says that once. A run of another DAG has none."""
+    """A run that has ended says in its note what its last task has reported, behind what a
+    person wrote there; asked again it says that once. A run of another DAG has none.
+    """
     batch, _ = whole_batch(ledger, pipeline("noted"), 4, lose_sink=[0])
     settle_once(ledger, batch.batch_id)
     run = dags["last_task"].test(run_conf={"batch": batch.batch_id})
@@ -317,8 +341,10 @@ def test_the_note_of_a_run(ledger, dags):
 
 
 def test_the_last_task_is_red_until_records_are_accepted(ledger, dags, capfd):
-    """The run's last task says where records broke and what to type, links to the form for it, and fails without a
-    traceback; once a person has accepted what is quarantined, by the form, it is green and still names it."""
+    """The run's last task says where records broke and what to type, links to the form for it,
+    and fails without a traceback; once a person has accepted what is quarantined, by the form,
+    it is green and still names it.
+    """
     failed, _ = whole_batch(ledger, pipeline("one"), 4, lose_sink=[0])
     batch, _ = whole_batch(ledger, pipeline("two", max_replays=0), 4, lose_sink=[0, 1])
     for number in (failed.batch_id, batch.batch_id):
@@ -352,7 +378,9 @@ def test_the_last_task_is_red_until_records_are_accepted(ledger, dags, capfd):
 
 
 def test_the_guarantee_is_a_parameter_of_the_dag():
-    """The form of a run offers both guarantees, and the pipeline's own by default; another one is refused."""
+    """The form of a run offers both guarantees, and the pipeline's own by default; another one
+    is refused.
+    """
     made = Pipeline("offered")
     made.source("a", FileSource("a", schema="n INT"))
     made.sink("b", ParquetSink("b"), reads="a")
@@ -378,8 +406,9 @@ def test_settle_says_what_was_decided_before_it_came(ledger, caplog):
 
 
 def test_the_replay_dag_releases_a_held_batch(ledger):
-    """Asked to release, the DAG's first task settles the batch and finds what failed in it; without its number, or
-    for one that is not held, it fails and says why."""
+    """Asked to release, the DAG's first task settles the batch and finds what failed in it;
+    without its number, or for one that is not held, it fails and says why.
+    """
     batch, _ = whole_batch(ledger, pipeline(max_failed_ratio=0.2), 4, lose_sink=[0, 1])
     settle_once(ledger, batch.batch_id)
     find = replay_dag().get_task("find")

@@ -1,4 +1,6 @@
-"""The first hour of a new user: an installed wheel, a project of one's own, a lost record brought home."""
+"""The first hour of a new user: an installed wheel, a project of one's own, a lost record
+brought home.
+"""
 
 import json
 import os
@@ -29,7 +31,8 @@ from ledger import DeltaSink, FileSource, ParquetSink, Pipeline, PostgresSink
 pipeline = Pipeline("shop", max_replays=3)
 orders = "id STRING, customer STRING, cents BIGINT"
 pipeline.source("orders", FileSource("{{ interval_start | ds }}/orders.csv", schema=orders))
-pipeline.source("web", FileSource("{{ interval_start | ds }}/web.jsonl", format="json", schema=orders))
+web = "{{ interval_start | ds }}/web.jsonl"
+pipeline.source("web", FileSource(web, format="json", schema=orders))
 pipeline.source(
     "shop", FileSource("{{ interval_start | ds }}/shop.parquet", format="parquet", schema=orders)
 )
@@ -86,8 +89,13 @@ class Newcomer:
     def run(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
         """Run the command; it ends with ``code``, and nothing of the platform's is said."""
         done = subprocess.run(
-            [self._command, *arguments], env=self.environment, cwd=self.project, capture_output=True, text=True, check=False
-        )  # fmt: skip
+            [self._command, *arguments],
+            env=self.environment,
+            cwd=self.project,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         assert done.returncode == code, done.stdout + done.stderr
         said = done.stdout + done.stderr
         assert not [word for word in ("WARN", "Warning") if word in said], said
@@ -106,8 +114,9 @@ def _others(path: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def installed():
-    """The Python of an environment that has only the wheel and what the wheel says it depends on, linked
-    from this environment instead of downloaded."""
+    """The Python of an environment that has only the wheel and what the wheel says it depends
+    on, linked from this environment instead of downloaded.
+    """
     with tempfile.TemporaryDirectory(prefix="ackledger-") as name:
         folder = Path(name)
         folder.chmod(0o755)
@@ -153,7 +162,9 @@ def write_day(project):
 
 
 def test_first_run(newcomer):
-    """From an installed wheel: check, run, one record lost, the cause fixed, replayed, and every sink is right."""
+    """From an installed wheel: check, run, one record lost, the cause fixed, replayed, and every
+    sink is right.
+    """
     project = newcomer.project
     (project / "shop.py").write_text(PIPELINE)
     assert newcomer.run("--version").stdout.startswith("ackledger ")

@@ -86,9 +86,10 @@ def many(database, tmp_path):
 
 @pytest.fixture
 def ask(migrated, tmp_path):
-    """What a command answers, without Java and without pandas: at best of three times in less than 2
-    seconds of its process and of the database, or 3 times what it takes to say its version where
-    that takes long."""
+    """What a command answers, without Java and without pandas: at best of three times in less
+    than 2 seconds of its process and of the database, or 3 times what it takes to say its
+    version where that takes long.
+    """
     command = commands(migrated, tmp_path)
 
     def seconds(*arguments):
@@ -159,8 +160,9 @@ def test_answers_about_many_records_come_at_once(migrated, many, ask):
 
 @pytest.mark.parametrize("arguments", [("explain", "--where", "n = 0"), ("failed", "--records")])
 def test_content_of_many_records_is_kept_at_once(migrated, many, ask, arguments):
-    """A question that finds no content kept copies that of 15,000 records from a snapshot of 30,000,
-    and is answered in less than 2 seconds all the same."""
+    """A question that finds no content kept copies that of 15,000 records from a snapshot of
+    30,000, and is answered in less than 2 seconds all the same.
+    """
     told = ask(*arguments, kept=False)
     first = told[0] if isinstance(told, list) else told["records"][0]
     assert json.loads(first["content"])["city"] == "Bern"

@@ -1,7 +1,9 @@
-"""The crash matrix: a process is killed at every arrow of a batch's life, and whoever comes next goes on.
+"""The crash matrix: a process is killed at every arrow of a batch's life, and whoever comes next
+goes on.
 
-Each case begins where the one before the crash ended, kills a real process of its own, looks at what
-readers see, and lets Airflow's retry, or the sweeper and then a retry, and at last a replay go on.
+Each case begins where the one before the crash ended, kills a real process of its own, looks at
+what readers see, and lets Airflow's retry, or the sweeper and then a retry, and at last a replay
+go on.
 """
 
 import shutil
@@ -33,9 +35,10 @@ NOTHING: orders.Rows = Counter()
 
 @dataclass(frozen=True)
 class Case:
-    """A crash. ``stop``: what was done before; ``place``, ``of``, ``nth``: where the process dies, see
-    ``Order``. ``spark``: whether the process has a session. ``swept``: the sweeper comes before the retry;
-    ``whole``: the retry runs all steps again."""
+    """A crash. ``stop``: what was done before; ``place``, ``of``, ``nth``: where the process
+    dies, see ``Order``. ``spark``: whether the process has a session. ``swept``: the sweeper
+    comes before the retry; ``whole``: the retry runs all steps again.
+    """
 
     name: str
     stop: str
@@ -49,8 +52,9 @@ class Case:
 
     @property
     def to_the_end(self) -> bool:
-        """Whether what failed is replayed, too: where the retry ends in another state than without a crash it
-        may matter, elsewhere that state is compared and once is enough."""
+        """Whether what failed is replayed, too: where the retry ends in another state than
+        without a crash it may matter, elsewhere that state is compared and once is enough.
+        """
         return self.of_replay or self.swept or self.mode == "upsert"
 
     @property
@@ -94,16 +98,16 @@ CASES = [
     Case("report's rows being noted", "settled", "withholding", "report"),
     Case("two of three withheld", "settled", "sink withheld", nth=2, swept=True),
     Case("withheld", "settled", "withheld"),
-    dry("before lake is shown", "withheld", "publishing", "lake"),
+    dry("before lake is published", "withheld", "publishing", "lake"),
     dry("lake renamed", "withheld", "folder renamed"),
     dry("lake shown", "withheld", "published", "lake"),
     dry("lake shown, swept", "withheld", "published", "lake", swept=True),
     dry("lake being noted", "withheld", "recording publication", "lake"),
-    dry("before report is shown", "withheld", "publishing", "report"),
+    dry("before report is published", "withheld", "publishing", "report"),
     dry("report in its transaction", "withheld", "writing table"),
     dry("report shown", "withheld", "published", "report"),
     dry("report upserted", "withheld", "published", "report", mode="upsert"),
-    dry("before table is shown", "withheld", "publishing", "table"),
+    dry("before table is published", "withheld", "publishing", "table"),
     dry("table made", "withheld", "table created"),
     dry("table's files listed", "withheld", "files listed"),
     dry("table shown", "withheld", "published", "table"),
@@ -130,7 +134,7 @@ CASES = [
     Case("combined sink staged", "replay published", "files written", nth=2),
     Case("combined sink decided", "replay published", "deciding publication", "daily"),
     Case("combined sink committed", "replay published", "run committed", "daily"),
-    Case("before daily is shown", "replay published", "publishing", "daily"),
+    Case("before daily is published", "replay published", "publishing", "daily"),
     Case("daily shown", "replay published", "published", "daily"),
     Case("source told of the replay", "replay combined", "source told"),
 ]
@@ -140,11 +144,16 @@ CASES = [
 OFTEN = frozenset(
     name.replace(" ", "-")
     for name in (
-        "deltas posted by half-stage", "in a record-batch", "table committed, swept-stage", "in the settlement-batch",
-        "two of three withheld-stage", "report in its transaction-batch", "source told and noted-stage",
+        "deltas posted by half-stage",
+        "in a record-batch",
+        "table committed, swept-stage",
+        "in the settlement-batch",
+        "two of three withheld-stage",
+        "report in its transaction-batch",
+        "source told and noted-stage",
         "combine committed-batch",
     )
-)  # fmt: skip
+)
 
 
 SPARE = 2
@@ -165,7 +174,9 @@ def lab(children, spark, server_home) -> Iterator[Lab]:
 @pytest.mark.parametrize("form", [STAGE_FORM, BATCH_FORM])
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name.replace(" ", "-"))
 def test_a_killed_process_is_gone_on_from(lab, children, case, form):
-    """Killed there, a batch is shown whole or not at all; run again, every record is shown once or quarantined."""
+    """Killed there, a batch is published whole or not at all; run again, every record is
+    published once or quarantined.
+    """
     lab.go_to(case.stop)
     _kill(lab, children, case, form)
     _check_whole(lab, case)
@@ -207,14 +218,16 @@ def _kill(lab: Lab, children: Children, case: Case, form: str) -> None:
 
 
 def _check_whole(lab: Lab, case: Case) -> None:
-    """A reader sees what was shown before, or that and all acked rows of the batch."""
+    """A reader sees what was published before, or that and all acked rows of the batch."""
     for sink in orders.SINKS:
         assert lab.shown(sink) in ((FIRST, ALL) if case.of_replay else (NOTHING, FIRST)), sink
     assert lab.shown("daily") in (NOTHING, orders.totals(ALL))
 
 
 def _sweep(lab: Lab) -> None:
-    """The sweeper decides the batch or asks for a run that goes on; one for which nothing ever ran waits long."""
+    """The sweeper decides the batch or asks for a run that goes on; one for which nothing ever
+    ran waits long.
+    """
     newest = one(lab.ledger, "SELECT max(batch_id) AS id FROM batch").id
     for late in ("1 hour", "8 days"):
         swept = sweep_once(lab.ledger, now=_later(lab, late))
@@ -235,8 +248,9 @@ def _retry(
 
 
 def _replay(lab: Lab, mode: str, form: str) -> None:
-    """What failed again, with reference and stage mended, until nothing is failed; the first of it may
-    have died before."""
+    """What failed again, with reference and stage fixed, until nothing is failed; the first of
+    it may have died before.
+    """
     orders.write(lab.folder, mended=True)
     original = _original(lab)
     for number in (1, 2):
@@ -253,7 +267,9 @@ def _original(lab: Lab) -> int:
 
 
 def _check_first(lab: Lab) -> None:
-    """After the retry sinks and ledger are as without the crash: what failed waits for its replay."""
+    """After the retry sinks and ledger are as without the crash: what failed waits for its
+    replay.
+    """
     for sink in orders.SINKS:
         assert lab.shown(sink) == FIRST, sink
     assert lab.shown("daily") == NOTHING
@@ -278,7 +294,9 @@ def _check_end(lab: Lab) -> None:
 
 
 def _check_nothing_left(lab: Lab) -> None:
-    """The ledger knows of nothing open, running or unpublished; who was told twice was told the same."""
+    """The ledger knows of nothing open, running or unpublished; who was told twice was told the
+    same.
+    """
     ledger = lab.ledger
     assert {row.status for row in rows(ledger, "SELECT status FROM batch")} == {"settled"}
     assert {row.state for row in rows(ledger, "SELECT state FROM sink_publication")} == {

@@ -1,4 +1,6 @@
-"""Crashes where rows give way to others: a reprocess, folders that it replaced, and a sink at least once."""
+"""Crashes where rows give way to others: a reprocess, folders that it replaced, and a sink at
+least once.
+"""
 
 import shutil
 import tempfile
@@ -64,10 +66,19 @@ at_least_once = pytest.mark.parametrize(
         ("published", "report"),
         ("published", "table"),
     ],
-    ids=["old-hidden", "new-renamed", "lake-shown", "lake-being-noted", "report-shown", "table-shown"],
-)  # fmt: skip
+    ids=[
+        "old-hidden",
+        "new-renamed",
+        "lake-shown",
+        "lake-being-noted",
+        "report-shown",
+        "table-shown",
+    ],
+)
 def test_a_reprocess_that_dies_while_it_publishes(a_lab, children, place, of, form):
-    """The new rows stand in the place of the old ones, or a reader of folders sees neither for a moment; never both."""
+    """The new rows stand in the place of the old ones, or a reader of folders sees neither for a
+    moment; never both.
+    """
     lab = a_lab
     lab.go_to(ANEW)
     _kill(lab, children, place, form=form, of=of, spark=False, reprocess=True, variant=MENDED)
@@ -89,7 +100,9 @@ def test_a_reprocess_that_dies_while_it_publishes(a_lab, children, place, of, fo
 @pytest.mark.parametrize("place", ["publishing", "published"], ids=["before", "after"])
 @pytest.mark.parametrize("sink", orders.SINKS)
 def test_at_least_once_a_sink_that_dies_in_its_commit(a_lab, children, sink, place, form):
-    """Run again, what the dead run showed gives way; with dedup="exact" the replay brings no row twice."""
+    """Run again, what the dead run showed gives way; with dedup="exact" the replay brings no row
+    twice.
+    """
     lab = a_lab
     lab.go_to(BEFORE[sink])
     _kill(lab, children, place, form=form, of=sink, variant=lab.base)
@@ -103,7 +116,9 @@ def test_at_least_once_a_sink_that_dies_in_its_commit(a_lab, children, sink, pla
 @forms
 @pytest.mark.parametrize("sink", orders.SINKS)
 def test_at_least_once_a_sink_that_died_and_was_given_up(a_lab, children, sink, form):
-    """Swept instead of run again, every record fails and is replayed: each row is there at least once."""
+    """Swept instead of run again, every record fails and is replayed: each row is there at least
+    once.
+    """
     lab = a_lab
     lab.go_to(BEFORE[sink])
     _kill(lab, children, "published", form=form, of=sink, variant=lab.base)
@@ -125,7 +140,9 @@ def test_at_least_once_a_sink_that_died_and_was_given_up(a_lab, children, sink, 
 @at_least_once
 @forms
 def test_folders_that_were_replaced_go_after_a_crash(a_lab, children, place, form):
-    """A reprocess that died before, or while, it removed the old batch's folders is finished by the sweeper."""
+    """A reprocess that died before, or while, it removed the old batch's folders is finished by
+    the sweeper.
+    """
     lab = a_lab
     lab.go_to("nothing")
     variant = replace(lab.base, sinks=("lake",))
@@ -166,7 +183,7 @@ def _retry(lab: Lab, form: str, variant: orders.Variant, **which: object) -> int
 
 
 def _replay(lab: Lab, form: str) -> None:
-    """What failed again, mended, until nothing is failed."""
+    """What failed again, fixed, until nothing is failed."""
     orders.write(lab.folder, mended=True)
     _retry(lab, form, replace(lab.base, mended=True), replay_of=ORIGINAL)
     found = summarize(lab.ledger, ORIGINAL)

@@ -1,4 +1,6 @@
-"""Crashes of a source that keeps its own position: killed at each arrow of its commit, whoever comes next reads on."""
+"""Crashes of a source that keeps its own position: killed at each arrow of its commit, whoever
+comes next reads on.
+"""
 
 import shutil
 import tempfile
@@ -85,7 +87,9 @@ def lab(spark, server_home) -> Iterator[FeedLab]:
     ids=["opened", "read", "posted", "ticket-written", "in-its-commit", "committed"],
 )
 def test_a_killed_reader_is_gone_on_from(lab, children, place, other_first, form):
-    """Run again, or overtaken by the next batch, every record is shown once, and the position is behind it."""
+    """Run again, or overtaken by the next batch, every record is published once, and the
+    position is behind it.
+    """
     lab.go_to("first done")
     _kill(lab, children, place, form)
     assert lab.shown() == FIRST

@@ -1,8 +1,9 @@
-"""Crashes of a state over batches: a process is killed at every arrow of its commit, and whoever comes next goes on.
+"""Crashes of a state over batches: a process is killed at every arrow of its commit, and whoever
+comes next goes on.
 
-Two batches and a replay, for a function whose state the ledger keeps and for an object that keeps files of
-its own. A state names the batches that it has taken in, so that one that is missing, comes twice or out of
-order shows in it.
+Two batches and a replay, for a function whose state the ledger keeps and for an object that
+keeps files of its own. A state names the batches that it includes, so that one that is missing,
+comes twice or out of order shows in it.
 """
 
 import shutil
@@ -76,7 +77,7 @@ CASES = [
     *in_both_forms(FUNCTION),
     Case(FUNCTION, "sink decided in its commit", "settled", "deciding publication"),
     Case(FUNCTION, "committed, swept", "settled", "run committed", swept=True),
-    dry(FUNCTION, "before it is shown", "committed", "publishing"),
+    dry(FUNCTION, "before it is published", "committed", "publishing"),
     dry(FUNCTION, "shown, swept", "committed", "published", swept=True),
     dry(FUNCTION, "before its ack", "shown", "before acks"),
     dry(FUNCTION, "before old files go", "shown", "before state's removal"),
@@ -110,12 +111,17 @@ def lab(request, spark, server_home) -> Iterator[StateLab]:
 
 @pytest.mark.parametrize(
     ("lab", "case"),
-    [pytest.param(case.form, case, id=f"{case.form}-{case.name.replace(' ', '-')}") for case in CASES],
+    [
+        pytest.param(case.form, case, id=f"{case.form}-{case.name.replace(' ', '-')}")
+        for case in CASES
+    ],
     indirect=["lab"],
     scope="module",
-)  # fmt: skip
+)
 def test_a_killed_process_is_gone_on_from(lab, children, case):
-    """Killed there, readers see one whole state and it can be gone on from; gone on, every batch is in it once."""
+    """Killed there, readers see one whole state and it can be gone on from; gone on, every batch
+    is in it once.
+    """
     lab.go_to(case.stop)
     before = lab.shown()
     _kill(lab, children, case)
@@ -136,7 +142,9 @@ def test_a_killed_process_is_gone_on_from(lab, children, case):
 
 @pytest.mark.parametrize("lab", [FUNCTION, FILES], indirect=True, scope="module")
 def test_a_retry_that_comes_before_the_lease_has_lapsed_waits(lab, children, monkeypatch):
-    """Nobody can tell a killed driver from a slow one, so it is left alone as long as it may live."""
+    """Nobody can tell a killed driver from a slow one, so it is left alone as long as it may
+    live.
+    """
     lab.go_to("settled")
     _kill(lab, children, Case(lab.form, "", "settled", "files written"))
     with monkeypatch.context() as patched:
@@ -190,8 +198,10 @@ def _check_kept(lab: StateLab) -> None:
 
 
 def _check_done(lab: StateLab, batches: list[int]) -> None:
-    """Each batch is in the state once and in order; those of which nothing is failed are acked, and what may go is gone:
-    a function's older states once a later one is shown, an object's own by its acks."""
+    """Each batch is in the state once and in order; those of which nothing is failed are acked,
+    and what may go is gone: a function's older states once a later one is published, an object's
+    own by its acks.
+    """
     found = _checkpoints(lab)
     assert [row.batch_id for row in found] == batches
     acked = (

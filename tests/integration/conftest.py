@@ -19,7 +19,8 @@ from ledger.store.connection import Database
 from ledger.store.queries.batches import Batch
 from tests.support.warehouse import Warehouse
 
-# How many rows are few, and how many a task takes at a time, so that little data is folded as much would be.
+# How many rows are few, and how many a task takes at a time, so that little data is folded as much
+# would be.
 _IN_EXECUTORS = {"READ_ROWS": 3}
 FOLDED_BY = {
     "driver": {},
@@ -70,9 +71,10 @@ class Runner:
 def folded_by(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, spark
 ) -> Iterator[int]:
-    """Where the runner's deltas are folded and posted, as its ``few_rows``: few in the driver, many in the executors,
-    batch by batch. There files of too many rows for a task are folded after an ``exchange``, for the tests that ask
-    for it."""
+    """Where the runner's deltas are folded and posted, as its ``few_rows``: few in the driver,
+    many in the executors, batch by batch. There files of too many rows for a task are folded
+    after an ``exchange``, for the tests that ask for it.
+    """
     for name, rows in FOLDED_BY[request.param].items():
         monkeypatch.setattr(folding, name, rows)
     before = spark.conf.get(_ARROW_ROWS)
@@ -86,7 +88,9 @@ def folded_by(
 def runner(
     request: pytest.FixtureRequest, spark, database: Database, settings: Settings
 ) -> Callable[..., Runner]:
-    """A runner for a pipeline, with further fields of its job; it folds where ``folded_by`` says, if a test asks."""
+    """A runner for a pipeline, with further fields of its job; it folds where ``folded_by``
+    says, if a test asks.
+    """
     asked = "folded_by" in request.fixturenames
     given = {"few_rows": request.getfixturevalue("folded_by")} if asked else {}
     return lambda pipeline, **fields: Runner(

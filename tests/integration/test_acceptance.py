@@ -53,8 +53,9 @@ def outcome(database, batch):
 
 
 def test_quarantined_records_are_complete_once_accepted(database):
-    """A batch with quarantined records is not complete until a person accepts them; the ledger keeps who, why and
-    which, and a second acceptance finds nothing."""
+    """A batch with quarantined records is not complete until a person accepts them; the ledger
+    keeps who, why and which, and a second acceptance finds nothing.
+    """
     batch = given_up(database, pipeline(max_replays=0))
     assert outcome(database, batch) is Outcome.QUARANTINED
     done = accept(database, batch.batch_id, by="ada", reason="unregistered")
@@ -71,8 +72,9 @@ def test_quarantined_records_are_complete_once_accepted(database):
 
 
 def test_what_is_quarantined_later_is_not_accepted(database):
-    """An acceptance is of the attempt that failed: a record that was failed then, or is replayed and quarantined
-    again, asks a person again. An abandoned replay restores what was accepted."""
+    """An acceptance is of the attempt that failed: a record that was failed then, or is replayed
+    and quarantined again, asks a person again. An abandoned replay restores what was accepted.
+    """
     made = pipeline(max_replays=1)
     batch = given_up(database, made)
     assert accept(database, batch.batch_id, by="ada").failed == 2
@@ -96,8 +98,9 @@ def test_what_is_quarantined_later_is_not_accepted(database):
 
 
 def test_the_policy_is_kept_with_the_pipeline(database):
-    """The ledger knows what the last batch was opened with, so whoever asks says the same; a replay is measured
-    against its whole family."""
+    """The ledger knows what the last batch was opened with, so whoever asks says the same; a
+    replay is measured against its whole family.
+    """
     made = pipeline(max_replays=1, tolerate=0.2, on_quarantine="warn")
     batch = given_up(database, made)
     found = summarize(database, batch.batch_id)
@@ -119,7 +122,9 @@ def test_no_such_batch(database):
 
 
 def test_a_settlement_that_comes_late_has_the_counts(database):
-    """Whoever finds the batch settled, by the sweeper for instance, hears what was decided and when."""
+    """Whoever finds the batch settled, by the sweeper for instance, hears what was decided and
+    when.
+    """
     batch = given_up(database, pipeline())
     late = settle_once(database, batch.batch_id)
     assert (late.decided, late.roots, late.failed) == (False, 10, 2)

@@ -344,6 +344,7 @@ def test_the_password_of_the_ledger_is_not_the_readers():
     """The reader's login does not try the password that the ledger's address has."""
     for given in ("me:secret@host:5433/ledger", "host:5433/ledger?user=me&password=secret"):
         made = Database(f"postgresql+psycopg2://{given}").reader_url
-        assert made.render_as_string(hide_password=False) == (
-            "postgresql+psycopg2://ledger_sql@host:5433/ledger"
+        assert (
+            made.render_as_string(hide_password=False)
+            == "postgresql+psycopg2://ledger_sql@host:5433/ledger"
         )

@@ -36,7 +36,9 @@ def write(tmp_path, name, data):
 
 
 def test_every_bad_line_is_named(runner, tmp_path, sink_rows):
-    """Wrong type, too few and too many fields and bytes that are not UTF-8 fail with raw text; the rest gets through."""
+    """Wrong type, too few and too many fields and bytes that are not UTF-8 fail with raw text;
+    the rest gets through.
+    """
     good = b'1,plain,2.5\r\n2,NA,NA\n6,"q,""r""",2\n7,,3\n'
     bad = [b"foo,z,1", b"3,y", b"4,y,1.0,9", b"5,\xff\xfe,1.5", b"n,name,price"]
     data = b"\xef\xbb\xbfn,name,price\n" + good + b"\n\r\n" + b"\n".join(bad)
@@ -46,8 +48,12 @@ def test_every_bad_line_is_named(runner, tmp_path, sink_rows):
     settlement = run.settled(run.open())
     assert (settlement.roots, settlement.failed) == (10, 5)
     assert sink_rows("out", "n", "name", "price") == [
-        (1, "plain", 2.5), (2, None, None), (6, 'q,"r"', 2.0), (7, None, 3.0), (8, "second file", 1.0),
-    ]  # fmt: skip
+        (1, "plain", 2.5),
+        (2, None, None),
+        (6, 'q,"r"', 2.0),
+        (7, None, 3.0),
+        (8, "second file", 1.0),
+    ]
     found = rows(run.job.database, "SELECT stage, reason, detail FROM failed_root")
     assert {row.stage for row in found} == {"records"}
     details = {row.detail: row.reason for row in found}
@@ -61,7 +67,9 @@ def test_every_bad_line_is_named(runner, tmp_path, sink_rows):
 
 
 def test_json_lines(runner, tmp_path, sink_rows):
-    """Of JSON lines, garbage, trailing garbage, a second object, arrays and wrong types fail by name."""
+    """Of JSON lines, garbage, trailing garbage, a second object, arrays and wrong types fail by
+    name.
+    """
     bad = ["nope", '{"n": 1} trailing', '{"n": 1}{"n": 2}', "[1]", "null", '{"n": "x"}']
     good = ['{"n": 1, "name": "a"}', '{"n": 2}', "", '  {"n": 3, "more": true}  ']
     write(tmp_path, "a.jsonl", "\n".join([*good, *bad]).encode())
@@ -110,7 +118,9 @@ def test_message_that_never_parses_is_quarantined(runner, tmp_path):
 
 
 def test_parquet_source(runner, tmp_path, sink_rows):
-    """Parquet files are read as they are; one of another schema fails the batch, naming file and column."""
+    """Parquet files are read as they are; one of another schema fails the batch, naming file and
+    column.
+    """
     folder = tmp_path / "in"
     folder.mkdir()
     table = pa.table({"n": pa.array([1], pa.int32()), "name": ["a"], "price": [1.5]})
@@ -150,7 +160,9 @@ def test_header_may_be_off_and_columns_separated_otherwise(runner, tmp_path, sin
 
 
 def test_no_file_fails_the_batch_unless_allowed(runner, tmp_path):
-    """No matching file fails with the rendered path; with allow_missing it is a batch of 0 roots."""
+    """No matching file fails with the rendered path; with allow_missing it is a batch of 0
+    roots.
+    """
     run = runner(copying(path="in/{{ interval_start | ds }}.csv"))
     with pytest.raises(InputError, match=r"no file matches .*/in/2013-01-01\.csv"):
         run.step(run.open(), "records")
@@ -169,7 +181,9 @@ def test_files_without_records(runner, tmp_path, data):
 
 
 def test_unreadable_file_fails_the_batch(runner, tmp_path):
-    """A damaged file fails the batch with its path; once it is mended the same batch goes through."""
+    """A damaged file fails the batch with its path; once it is fixed the same batch goes
+    through.
+    """
     write(tmp_path, "a.csv.gz", b"this is not gzip")
     run = runner(copying())
     batch = run.open()
@@ -213,8 +227,10 @@ def test_file_that_vanishes_after_planning(runner, tmp_path, monkeypatch):
 
 
 def test_malformed_reference_fails_the_stage(runner, tmp_path):
-    """A side input is not tracked, so a record of it that does not parse fails the stage, which names the file, the
-    column and the value; the record's text is not for every reader of the ledger."""
+    """A side input is not tracked, so a record of it that does not parse fails the stage, which
+    names the file, the column and the value; the record's text is not for every reader of the
+    ledger.
+    """
     write(tmp_path, "a.csv", b"n,name,price\n1,a,2\n")
     (tmp_path / "side.csv").write_bytes(b"n,label\n1,one\nx,two\n")
     made = Pipeline("referring")
@@ -257,7 +273,9 @@ def test_long_and_odd_text_is_kept(runner, tmp_path):
 
 
 def test_replay_leaves_out_and_refuses_by_todays_schema(runner, tmp_path, sink_rows):
-    """A replay casts kept values to today's types: a misfit fails by itself, a column that is gone is left out."""
+    """A replay casts kept values to today's types: a misfit fails by itself, a column that is
+    gone is left out.
+    """
     write(tmp_path, "a.csv", b"n,name,price\n1,7,2\n2,b,3\n")
     run = runner(failing_copy(SCHEMA, fail=True))
     batch = run.open()
@@ -330,14 +348,21 @@ lines"
 
 
 def test_quotes_that_do_not_close(runner, tmp_path, sink_rows):
-    """A record whose quotes do not close, or stand within a value, is named, never cut short; nor does a line of a
-    record of several lines pass for a record."""
+    """A record whose quotes do not close, or stand within a value, is named, never cut short;
+    nor does a line of a record of several lines pass for a record.
+    """
     write(tmp_path, "a.csv", b"n,s\n" + QUOTED + b'8,"x\n9,y\nz"\n')
     run = runner(copying(schema="n INT, s STRING"))
     arrived, failed = parsed(run, ("n", "s"), sink_rows)
     assert arrived == [(3, 'q "x", y'), (5, "plain"), (7, "fine")]
-    parted = "csv: line breaks within quotes: declare the source with multiline=True if its records have them"
-    stray = "csv: a quote within a value: double it and enclose the value in quotes, or declare options={'quote': ''} if quotes mean nothing"
+    parted = (
+        "csv: line breaks within quotes: declare the source with multiline=True if its records have"
+        " them"
+    )
+    stray = (
+        "csv: a quote within a value: double it and enclose the value in quotes, or declare"
+        " options={'quote': ''} if quotes mean nothing"
+    )
     assert failed == {
         '1,"two\nlines"': parted,
         '4,a"b': stray,
@@ -361,13 +386,18 @@ def test_a_quote_over_two_lines(runner, tmp_path, sink_rows, schema, data, whole
     write(tmp_path, "a.csv", f"{','.join(names)}\n{data}\n".encode())
     run = runner(copying(schema=schema, multiline=multiline))
     arrived, failed = parsed(run, names, sink_rows)
-    parted = "csv: line breaks within quotes: declare the source with multiline=True if its records have them"
+    parted = (
+        "csv: line breaks within quotes: declare the source with multiline=True if its records have"
+        " them"
+    )
     assert (arrived, failed) == ((whole, {}) if multiline else ([], {data: parted}))
 
 
 @pytest.mark.parametrize("quote", ['"', ""])
 def test_a_record_of_very_many_fields(runner, tmp_path, sink_rows, quote):
-    """It fails by itself, as others of too many fields do; a long text with as many separators in quotes is one value."""
+    """It fails by itself, as others of too many fields do; a long text with as many separators
+    in quotes is one value.
+    """
     long = ("," * 30_000).join("ab")
     given = f'"{long}"' if quote else long.replace(",", ";")
     data = f"n,s\n1,a\n{',' * 30_000}\n2,{given}\n"
@@ -379,7 +409,9 @@ def test_a_record_of_very_many_fields(runner, tmp_path, sink_rows, quote):
 
 
 def test_line_breaks_within_quotes(runner, tmp_path, sink_rows):
-    """With multiline=True a record may have line breaks within quotes; a quote that is never closed spoils one line."""
+    """With multiline=True a record may have line breaks within quotes; a quote that is never
+    closed spoils one line.
+    """
     write(tmp_path, "a.csv", b"\xef\xbb\xbfn,s\r\n" + QUOTED.replace(b"\n", b"\r\n"))
     write(tmp_path, "b.csv", b'"n",s\n8,"\n\n""\n"\n\n')
     run = runner(copying(schema="n INT, s STRING", multiline=True))
@@ -392,7 +424,9 @@ def test_line_breaks_within_quotes(runner, tmp_path, sink_rows):
 
 
 def test_quotes_may_mean_nothing(runner, tmp_path, sink_rows):
-    """With quote="" a quote is a character, and with sep a record of separators is one of empty fields."""
+    """With quote="" a quote is a character, and with sep a record of separators is one of empty
+    fields.
+    """
     write(tmp_path, "a.csv", b'n\ts\tt\n\t\t\n1\t5" x 7"\t\n\n \t\t\n')
     options = {"sep": "\t", "quote": ""}
     run = runner(copying(schema="n INT, s STRING, t STRING", options=options))
@@ -403,13 +437,22 @@ def test_quotes_may_mean_nothing(runner, tmp_path, sink_rows):
 
 STRICT = "d DECIMAL(10,2), f DOUBLE, r FLOAT, a DATE, t TIMESTAMP, l TIMESTAMP_NTZ, v VARCHAR(3)"
 VALUES = [
-    ("d", "1,5", "decimal(10,2)"), ("d", "1.239", "decimal(10,2)"), ("d", "123456789", "decimal(10,2)"),
-    ("f", "1d", "double"), ("f", "1e999", "double"), ("f", "0x1p3", "double"), ("r", "1e39", "float"),
-    ("a", "2024-01-05 garbage", "date"), ("a", "2024-02-30", "date"), ("a", "5.1.2024", "date"),
-    ("t", "12:30:00", "timestamp"), ("t", "2024-01-05 10:00:00.1234567", "timestamp"),
-    ("t", "2024-01-05 10:00 CET", "timestamp"), ("l", "2024-01-05T10:00:00Z", "timestamp_ntz"),
+    ("d", "1,5", "decimal(10,2)"),
+    ("d", "1.239", "decimal(10,2)"),
+    ("d", "123456789", "decimal(10,2)"),
+    ("f", "1d", "double"),
+    ("f", "1e999", "double"),
+    ("f", "0x1p3", "double"),
+    ("r", "1e39", "float"),
+    ("a", "2024-01-05 garbage", "date"),
+    ("a", "2024-02-30", "date"),
+    ("a", "5.1.2024", "date"),
+    ("t", "12:30:00", "timestamp"),
+    ("t", "2024-01-05 10:00:00.1234567", "timestamp"),
+    ("t", "2024-01-05 10:00 CET", "timestamp"),
+    ("l", "2024-01-05T10:00:00Z", "timestamp_ntz"),
     ("v", "abcd", "varchar(3)"),
-]  # fmt: skip
+]
 FITTING = [
     ("1.50", "1e3", "-.5", "2024-01-05", "2024-01-05T10:00:00Z", "2024-01-05 10:00:00.123456", "é"),
     ("-1.5000", "NaN", "Infinity", "2024-02-29", "2024-01-05", "2024-01-05", "abc"),
@@ -421,8 +464,9 @@ def _names():
 
 
 def test_values_of_csv_have_their_type(runner, tmp_path, sink_rows):
-    """A text that is no value of its column's type fails its record, with column, type and text; none is rounded,
-    guessed or cut."""
+    """A text that is no value of its column's type fails its record, with column, type and text;
+    none is rounded, guessed or cut.
+    """
     bad = [";".join(v if n == name else "" for n in _names()) for name, v, _ in VALUES]
     write(
         tmp_path, "a.csv", "\n".join([";".join(_names()), *bad, *map(";".join, FITTING)]).encode()
@@ -438,7 +482,9 @@ def test_values_of_csv_have_their_type(runner, tmp_path, sink_rows):
 
 
 def test_values_of_json_have_their_type(runner, tmp_path, sink_rows):
-    """So does a value of JSON, at any depth; a number too exact for its decimal, and a comma in one, too."""
+    """So does a value of JSON, at any depth; a number too exact for its decimal, and a comma in
+    one, too.
+    """
     nested = "s STRUCT<a: DATE, d: DECIMAL(3,1)>, x ARRAY<TIMESTAMP>, y ARRAY<INT>"
     texts = [(n, v) for n, v, _ in VALUES if (n, v) != ("f", "1e999")]
     wrong = [
@@ -468,10 +514,15 @@ def test_values_of_json_have_their_type(runner, tmp_path, sink_rows):
 
 MOMENTS = [
     ("05.01.2024", "5/1/2024 7:30", "5|1|2024"),
-    ("2024-01-05", None, None), ("05.01.2024 x", None, None), ("31.02.2024", None, None),
-    (None, "5/1/2024 7:30 x", None), (None, "2024-01-05T07:30:00", None), (None, "5/13/2024 7:30", None),
-    (None, None, "2024-01-05"), (None, None, "5|1|2024x"),
-]  # fmt: skip
+    ("2024-01-05", None, None),
+    ("05.01.2024 x", None, None),
+    ("31.02.2024", None, None),
+    (None, "5/1/2024 7:30 x", None),
+    (None, "2024-01-05T07:30:00", None),
+    (None, "5/13/2024 7:30", None),
+    (None, None, "2024-01-05"),
+    (None, None, "5|1|2024x"),
+]
 
 
 @pytest.mark.parametrize("format", ["csv", "json"])
@@ -514,13 +565,17 @@ def test_formats_of_dates_are_enforced(runner, tmp_path, sink_rows, format):
     ],
 )
 def test_options_that_would_do_harm_are_refused(source, message):
-    """An option that does nothing, or loses records, is refused by name, with what to do instead."""
+    """An option that does nothing, or loses records, is refused by name, with what to do
+    instead.
+    """
     with pytest.raises(DeclarationError, match=message):
         copying(**source)
 
 
 def test_columns_by_name(runner, tmp_path, sink_rows, caplog):
-    """By name, each file has columns in an order of its own; a new one is noted and ignored, one that is missing is null."""
+    """By name, each file has columns in an order of its own; a new one is noted and ignored, one
+    that is missing is null.
+    """
     write(tmp_path, "a.csv", b"n,name,price\n1,a,2\nx,a,2\n")
     write(tmp_path, "b.csv", b"price,extra,n\n3,e,2\n4,e,y\n")
     write(tmp_path, "c.csv", b"name,n\nc,5\n")
@@ -543,8 +598,9 @@ def test_columns_by_name(runner, tmp_path, sink_rows, caplog):
 
 
 def test_nulls_in_parquet(runner, tmp_path, sink_rows):
-    """NOT NULL is enforced for Parquet as it is for text: such a row fails, named and with its fields,
-    and again in a replay, until the schema lets it be null."""
+    """NOT NULL is enforced for Parquet as it is for text: such a row fails, named and with its
+    fields, and again in a replay, until the schema lets it be null.
+    """
     (tmp_path / "in").mkdir()
     table = pa.table({"n": pa.array([1, None], pa.int32()), "name": ["a", "b"], "price": [1.5, 2]})
     pq.write_table(table, tmp_path / "in" / "a.parquet")
@@ -555,7 +611,7 @@ def test_nulls_in_parquet(runner, tmp_path, sink_rows):
     again = run.settled(run.open_replay(original))
     assert (again.status, again.failed) == (BatchStatus.SETTLED, 1)
     mended = runner(copying(format="parquet", schema=SCHEMA))
-    replay = mended.open_replay(original, "mended", quarantined=True)
+    replay = mended.open_replay(original, "fixed", quarantined=True)
     assert mended.settled(replay).failed == 0
     assert sink_rows("out", "name", "price") == [("a", 1.5), ("b", 2.0)]
 
@@ -597,7 +653,9 @@ def test_nulls_within_a_value(runner, tmp_path, sink_rows, format):
 
 
 def test_uncommon_parquet(runner, tmp_path, sink_rows):
-    """INT96 and unsigned integers are read as Spark reads them; nanoseconds and brotli end in one clear line."""
+    """INT96 and unsigned integers are read as Spark reads them; nanoseconds and brotli end in
+    one clear line.
+    """
     (tmp_path / "in").mkdir()
     path, moment = tmp_path / "in" / "a.parquet", datetime(2024, 1, 5, 10, tzinfo=UTC)
     at = pa.array([moment], pa.timestamp("us", "UTC"))
@@ -617,7 +675,9 @@ def test_uncommon_parquet(runner, tmp_path, sink_rows):
 
 
 def test_lines_that_end_with_a_carriage_return(runner, tmp_path, sink_rows):
-    """Records end with a carriage return as well; one within quotes is part of a value, or said to part a record."""
+    """Records end with a carriage return as well; one within quotes is part of a value, or said
+    to part a record.
+    """
     write(tmp_path, "a.csv", b'n,s\r1,a\r2,"x\ry"\r3,"open\r4,b\r')
     whole = runner(copying(schema="n INT, s STRING", multiline=True))
     arrived, failed = parsed(whole, ("n", "s"), sink_rows)
@@ -640,7 +700,9 @@ def test_a_line_within_a_record_that_is_not_utf8(runner, tmp_path, sink_rows):
 
 
 def test_headers_of_files_with_line_breaks(runner, tmp_path, sink_rows):
-    """The header is what is left out: not a blank line before it, nor the record of a file without one."""
+    """The header is what is left out: not a blank line before it, nor the record of a file
+    without one.
+    """
     write(tmp_path, "a.csv", b"  \t\nn\ts\n1\ta\n")
     write(tmp_path, "b.csv", b"\t")
     run = runner(copying(schema="n INT, s STRING", multiline=True, options={"sep": "\t"}))
@@ -672,7 +734,9 @@ def test_a_replay_after_columns_are_taken_by_name(runner, tmp_path, sink_rows):
 
 
 def test_other_columns_have_any_name(runner, tmp_path, sink_rows):
-    """By name, a column that the schema does not have may differ from one of it, or of the ledger's, by case alone."""
+    """By name, a column that the schema does not have may differ from one of it, or of the
+    ledger's, by case alone.
+    """
     write(tmp_path, "a.csv", b"n,N,_corrupt,_Raw\n1,x,y,z\nv,x,y,z\n")
     run = runner(copying(columns="by_name", schema="n INT"))
     arrived, failed = parsed(run, ("n",), sink_rows)
@@ -681,7 +745,9 @@ def test_other_columns_have_any_name(runner, tmp_path, sink_rows):
 
 
 def test_decimals_of_json_are_exact_at_any_depth(runner, tmp_path, sink_rows):
-    """A decimal of JSON is the number that is written: neither a text with a comma nor one that was rounded."""
+    """A decimal of JSON is the number that is written: neither a text with a comma nor one that
+    was rounded.
+    """
     schema = (
         "d DECIMAL(10,2), s STRUCT<d: DECIMAL(3,1)>, l ARRAY<DECIMAL(3,1)>, "
         "m MAP<STRING, DECIMAL(3,1)>, w DECIMAL(38,2), i DECIMAL(38,0), f DOUBLE"
@@ -700,8 +766,9 @@ def test_decimals_of_json_are_exact_at_any_depth(runner, tmp_path, sink_rows):
     run = runner(copying(schema=schema, format="json"))
     arrived, failed = parsed(run, ("d", "w"), sink_rows)
     assert set(failed) == set(bad)
-    assert failed['{"s": {"d": "1,5"}}'] == (
-        'json: s: expected struct<d:decimal(3,1)>, found {"d":"1,5"}'
+    assert (
+        failed['{"s": {"d": "1,5"}}']
+        == 'json: s: expected struct<d:decimal(3,1)>, found {"d":"1,5"}'
     )
     assert failed['{"w": 1.239}'] == "json: w: expected decimal(38,2), found 1.239"
     assert failed['{"d": ",5"}'] == "json: d: expected decimal(10,2), found ,5"
@@ -711,7 +778,9 @@ def test_decimals_of_json_are_exact_at_any_depth(runner, tmp_path, sink_rows):
 
 
 def test_json_is_what_is_written(runner, tmp_path, sink_rows):
-    """Bytes that overflow, numbers that are too large, what follows an object and half a character are misfits."""
+    """Bytes that overflow, numbers that are too large, what follows an object and half a
+    character are misfits.
+    """
     bad = {
         '{"b": 200}': "b: expected tinyint, found 200",
         '{"b": 128}': "b: expected tinyint, found 128",
@@ -722,9 +791,11 @@ def test_json_is_what_is_written(runner, tmp_path, sink_rows):
         r'{"name": "a\ud800b"}': r"half of a character: expected two \u escapes, found one of them",
     }
     good = [
-        '{"b": -128, "f": Infinity, "name": "}"}', r'{"b": 127, "f": "-INF", "name": "\ud83d\ude00"}',
-        '{"s": {"b": 1, "v": NaN}, "f": 1e30}', r'{"name": "\\ud800", "f": "NaN"}',
-    ]  # fmt: skip
+        '{"b": -128, "f": Infinity, "name": "}"}',
+        r'{"b": 127, "f": "-INF", "name": "\ud83d\ude00"}',
+        '{"s": {"b": 1, "v": NaN}, "f": 1e30}',
+        r'{"name": "\\ud800", "f": "NaN"}',
+    ]
     write(tmp_path, "a.jsonl", "\n".join([*bad, *good]).encode())
     schema = "b TINYINT, n INT, f DOUBLE, name STRING, s STRUCT<b: TINYINT>"
     run = runner(copying(schema=schema, format="json"))
@@ -748,7 +819,9 @@ def test_options_of_json_hold_for_whole_lines(runner, tmp_path, sink_rows):
 
 
 def test_the_column_of_a_misfit_within_it_is_named(runner, tmp_path, sink_rows):
-    """Where a part of a column does not fit, the reason names the column and what was found in it."""
+    """Where a part of a column does not fit, the reason names the column and what was found in
+    it.
+    """
     bad = ['{"n": 1, "s": {"a": "x"}}', '{"n": 1, "l": [1, "y"]}', '{"m": {"k": 1.5}}']
     write(tmp_path, "a.jsonl", "\n".join(bad).encode())
     schema = "n INT, s STRUCT<a: INT>, l ARRAY<INT>, m MAP<STRING, INT>"
@@ -762,8 +835,13 @@ def test_the_column_of_a_misfit_within_it_is_named(runner, tmp_path, sink_rows):
 
 
 def test_a_replay_reads_kept_texts_as_its_reader_would(runner, tmp_path, sink_rows):
-    """A kept text becomes a value of another type where a field of CSV would, with the formats of the source."""
-    data = b"a,b,c\n007,TRUE,05.01.2024\n 7,true,05.01.2024\n7,t,05.01.2024\n7,true,2024-01-05\n7.5,,\n"
+    """A kept text becomes a value of another type where a field of CSV would, with the formats
+    of the source.
+    """
+    data = (
+        b"a,b,c\n007,TRUE,05.01.2024\n"
+        b" 7,true,05.01.2024\n7,t,05.01.2024\n7,true,2024-01-05\n7.5,,\n"
+    )
     write(tmp_path, "a.csv", data)
     options = {"dateFormat": "dd.MM.yyyy"}
     run = runner(failing_copy("a STRING, b STRING, c STRING", fail=True, options=options))

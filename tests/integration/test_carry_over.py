@@ -1,4 +1,6 @@
-"""Carry-over: a replay by unit runs record-wise steps for what failed there, and takes over the rest."""
+"""Carry-over: a replay by unit runs record-wise steps for what failed there, and takes over the
+rest.
+"""
 
 from collections import Counter
 from dataclasses import replace
@@ -54,10 +56,12 @@ def shop(
     short=False,
     **options,
 ):
-    """orders -> checked -> a total per customer -> published -> a sink; beside it a list of what was checked.
+    """orders -> checked -> a total per customer -> published -> a sink; beside it a list of what
+    was checked.
 
-    ``seen``: takes the orders that ``checked`` is called with. ``lose``, ``refuse``: orders that it loses, or fails.
-    ``version``: a column of what it makes. ``short``: the sink reads the total, and there is no list.
+    ``seen``: takes the orders that ``checked`` is called with. ``lose``, ``refuse``: orders that
+    it loses, or fails. ``version``: a column of what it makes. ``short``: the sink reads the
+    total, and there is no list.
     """
     made = Pipeline("shop", **{"guarantee": "at_least_once", "max_replays": 2, **options})
     made.source("orders", FileSource("orders.csv", schema=ORDERS))
@@ -95,7 +99,7 @@ def shop(
 
 
 def sales(result):
-    """What the sink shows: of each customer the orders with the version that made them."""
+    """What the sink has published: of each customer the orders with the version that made them."""
     return {
         row["customer"]: {one["id"]: one["version"] for one in row["orders"]}
         for row in result.rows["sales"]
@@ -105,7 +109,9 @@ def sales(result):
 @both_guarantees
 @both_units
 def test_a_stage_sees_only_what_failed_there(spark, unit, guarantee):
-    """In a replay the stage's function gets the lost and the refused order, and the total is of all of them."""
+    """In a replay the stage's function gets the lost and the refused order, and the total is of
+    all of them.
+    """
     seen = []
     options = {"unit": unit, "guarantee": guarantee}
     result = testing.run_batch(shop(seen, lose=[2], refuse=[3], **options), SHOP, spark=spark)
@@ -119,7 +125,9 @@ def test_a_stage_sees_only_what_failed_there(spark, unit, guarantee):
 
 @both_guarantees
 def test_a_sink_beside_gets_each_row_once(spark, guarantee):
-    """A sink that reads a record-wise stage beside the total has every order once after the replays."""
+    """A sink that reads a record-wise stage beside the total has every order once after the
+    replays.
+    """
     options = {"guarantee": guarantee}
     result = testing.run_batch(shop(lose=[2, 7], **options), SHOP, spark=spark)
     testing.replay(result, shop(lose=[2], version=1, **options))
@@ -159,8 +167,9 @@ def transient(attempt, guarantee, unit):
     ],
 )
 def test_5000_messages_of_a_unit_converge(spark, unit, guarantee):
-    """With 1 % transient failures in every run, a unit of 5,000 records is through in a few rounds: nothing is
-    quarantined, lost or doubled."""
+    """With 1 % transient failures in every run, a unit of 5,000 records is through in a few
+    rounds: nothing is quarantined, lost or doubled.
+    """
     numbers = range(5_100)
     customer = ["a" if n < 5_000 else "b" for n in numbers]
     given = [{"id": n, "customer": customer[n], "cents": n} for n in numbers]
@@ -188,9 +197,10 @@ def sometimes(stage, attempt, *columns):
 
 
 def branches(attempt, given, unit, guarantee):
-    """Orders fan out and pass three stages, returns pass two; united they are joined with customers and totalled.
-    Every stage loses rows, others at each ``attempt``, the join in the first two. ``given``: takes how many orders
-    the first stage was given."""
+    """Orders fan out and pass three stages, returns pass two; united they are joined with
+    customers and totalled. Every stage loses rows, others at each ``attempt``, the join in the
+    first two. ``given``: takes how many orders the first stage was given.
+    """
     made = Pipeline("branches", guarantee=guarantee, max_replays=20)
     for name in ("orders", "returns"):
         made.source(name, FileSource(f"{name}.csv", schema=ORDERS))
@@ -251,8 +261,10 @@ def branches(attempt, given, unit, guarantee):
     ],
 )
 def test_losses_on_every_branch(spark, unit, guarantee):
-    """Fan-out, stages in a row, drops, a union and a join with losses at each: the replays end with all rows, once,
-    and none runs the first stage for an order that has not failed before the join."""
+    """Fan-out, stages in a row, drops, a union and a join with losses at each: the replays end
+    with all rows, once, and none runs the first stage for an order that has not failed before
+    the join.
+    """
     customers = "abc"
     orders = [{"id": n, "customer": customers[n % 3], "cents": 10 + n} for n in range(60)]
     returns = [{"id": n, "customer": customers[n % 3], "cents": 1 + n} for n in range(40)]
@@ -284,7 +296,9 @@ def test_losses_on_every_branch(spark, unit, guarantee):
 
 
 def kinds(seen, refuse=()):
-    """A stage of each way to ack in a row: on read, with drops, explicit, and one that may refuse."""
+    """A stage of each way to ack in a row: on read, with drops, explicit, and one that may
+    refuse.
+    """
     made = Pipeline("kinds", guarantee="at_least_once")
     made.source("orders", FileSource("orders.csv", schema=ORDERS))
 
@@ -321,7 +335,9 @@ def kinds(seen, refuse=()):
 
 
 def test_stages_that_drop_ack_or_only_read(spark, folded_by):
-    """What was dropped, acked or swallowed is not asked for again, nor counted again; what failed passes all."""
+    """What was dropped, acked or swallowed is not asked for again, nor counted again; what
+    failed passes all.
+    """
     seen = {}
     result = testing.run_batch(
         kinds(seen, refuse=[4]), {"orders": orders_of(*range(1, 7))}, spark=spark
@@ -344,7 +360,9 @@ def test_stages_that_drop_ack_or_only_read(spark, folded_by):
 
 @both_guarantees
 def test_a_failure_at_a_whole_stage_or_behind_carries_everything(spark, guarantee):
-    """What was lost at the total, or refused behind it, has all its rows before: the step runs for nothing."""
+    """What was lost at the total, or refused behind it, has all its rows before: the step runs
+    for nothing.
+    """
     seen = []
     options = {"unit": (), "guarantee": guarantee}
     result = testing.run_batch(shop(lose_in_total=[2], **options), SHOP, spark=spark)
@@ -359,13 +377,15 @@ def test_a_failure_at_a_whole_stage_or_behind_carries_everything(spark, guarante
 
 @both_guarantees
 def test_a_quarantined_record_leaves_and_comes_back(spark, guarantee):
-    """A record that is given up takes its rows with it; driven again it runs, and the others are carried over."""
+    """A record that is given up takes its rows with it; driven again it runs, and the others are
+    carried over.
+    """
     seen = []
     options = {"max_replays": 1, "guarantee": guarantee}
     result = testing.run_batch(shop(refuse=[3], **options), SHOP, spark=spark)
     last = testing.replay(result, shop(seen, refuse=[3], version=1, **options))
     assert last.roots.quarantined == 1
-    if guarantee == "exactly_once":  # the unit is shown by a replay without it
+    if guarantee == "exactly_once":  # the unit is published by a replay without it
         last = testing.replay(result, shop(seen, version=2, **options))
         assert seen.pop() == []
     assert sales(last) == {"a": dict.fromkeys((1, 2, 4), 0), "b": {7: 0, 8: 0}}
@@ -376,8 +396,9 @@ def test_a_quarantined_record_leaves_and_comes_back(spark, guarantee):
 
 
 def test_rows_come_from_the_latest_batch_that_made_them(spark):
-    """Each record's rows are those of its last run, whichever units were replayed in between; a record whose
-    rows are carried over and that the total loses is named so."""
+    """Each record's rows are those of its last run, whichever units were replayed in between; a
+    record whose rows are carried over and that the total loses is named so.
+    """
     seen = []
     result = testing.run_batch(shop(lose=[2], refuse=[7], short=True), SHOP, spark=spark)
     losing = shop(seen, lose_in_total=[1], version=1, short=True)
@@ -392,7 +413,9 @@ def test_rows_come_from_the_latest_batch_that_made_them(spark):
 
 
 def test_columns_that_changed(spark):
-    """Rows that are carried over cannot be united with others: the error says what there is and what to do."""
+    """Rows that are carried over cannot be united with others: the error says what there is and
+    what to do.
+    """
     result = testing.run_batch(shop(lose=[2]), SHOP, spark=spark)
     with pytest.raises(
         StageError,
@@ -437,7 +460,9 @@ def with_a_stage_that_was_whole():
     ids=["not there", "other inputs", "whole"],
 )
 def test_a_stage_that_was_not_there(spark, changed, told):
-    """A stage that the batch did not have, or had with other inputs, or as a whole one, has no rows to carry over."""
+    """A stage that the batch did not have, or had with other inputs, or as a whole one, has no
+    rows to carry over.
+    """
     result = testing.run_batch(shop(lose=[2]), SHOP, spark=spark)
     with pytest.raises(InputError, match=told):
         testing.replay(result, changed())
@@ -460,7 +485,9 @@ def checked(rows):
 
 
 def halves(lose=False, behind=False):
-    """Each order in two rows, of which one of order 2 may be lost before a total that is refused behind."""
+    """Each order in two rows, of which one of order 2 may be lost before a total that is refused
+    behind.
+    """
     made = Pipeline("halves", guarantee="at_least_once")
     made.source("orders", FileSource("orders.csv", schema=ORDERS))
 
@@ -485,8 +512,9 @@ def halves(lose=False, behind=False):
 
 
 def test_a_record_that_failed_before_and_behind_the_total_runs_again(spark):
-    """A record that lost a row before the total is its own failure, although a row of it failed with others later:
-    it runs again, and the lost row is there."""
+    """A record that lost a row before the total is its own failure, although a row of it failed
+    with others later: it runs again, and the lost row is there.
+    """
     given = {"orders": orders_of(1, 2, 3)}
     result = testing.run_batch(halves(lose=True, behind=True), given, spark=spark)
     assert sorted((one.stage, one.reason) for one in result.failed) == [
@@ -531,7 +559,9 @@ def test_a_record_lost_at_the_total_and_beside_it_runs_again(spark):
 
 
 def test_a_step_that_never_committed_runs_for_all(runner, tmp_path, database, sink_rows):
-    """Records of a batch that expired run again, those too that the total beside the missing step had lost."""
+    """Records of a batch that expired run again, those too that the total beside the missing
+    step had lost.
+    """
     (tmp_path / "orders.csv").write_text("id,customer,cents\n1,a,1\n2,a,1\n3,a,1\n")
     seen = []
     run = runner(beside(seen, [2]))
@@ -550,8 +580,9 @@ def test_a_step_that_never_committed_runs_for_all(runner, tmp_path, database, si
 
 @both_guarantees
 def test_a_replay_that_dies_recovers_nothing(runner, tmp_path, database, sink_rows, guarantee):
-    """Records whose rows a replay was to carry over are not recovered while the stage that does so is missing; a
-    stage that runs twice hands them on once."""
+    """Records whose rows a replay was to carry over are not recovered while the stage that does
+    so is missing; a stage that runs twice hands them on once.
+    """
     (tmp_path / "orders.csv").write_text("id,customer,cents\n1,a,1\n2,a,1\n3,a,1\n")
     options = {"unit": (), "guarantee": guarantee}
     run = runner(shop(lose_in_total=[2], **options))

@@ -25,8 +25,9 @@ from ledger.airflow import pipelines as airflow_pipelines
 from ledger.airflow.permanent import PermanentFailure
 from ledger.batch import checks
 from ledger.batch.checks import before_replay, before_run, examine, require
+from ledger.batch.interventions import abandon
 from ledger.batch.opening import open_batch, open_replay
-from ledger.batch.settlement import abandon, settle_once
+from ledger.batch.settlement import settle_once
 from ledger.cli import running
 from ledger.cli.base import app
 from ledger.core.run_request import Interval, RunKey, Selection
@@ -128,7 +129,9 @@ def test_sinks_are_looked_at_in_the_output_folder(settings, migrated, tmp_path):
 
 
 def test_tables_are_looked_at(settings, migrated, monkeypatch, target, tmp_path):
-    """A source table lacks a column, a sink's table has one of another type: known before the run."""
+    """A source table lacks a column, a sink's table has one of another type: known before the
+    run.
+    """
     monkeypatch.setenv("SHOP_URL", url_of(target))
     (tmp_path / "shops.csv").write_text("shop\n")
     (tmp_path / "in" / "2013-01-01").mkdir(parents=True)
@@ -151,7 +154,9 @@ def test_tables_are_looked_at(settings, migrated, monkeypatch, target, tmp_path)
 
 
 def test_a_table_that_no_rows_fit(settings, migrated, target, monkeypatch, tmp_path):
-    """Where the rows are not declared, what the sink itself needs of its table is still looked at."""
+    """Where the rows are not declared, what the sink itself needs of its table is still looked
+    at.
+    """
     monkeypatch.setenv("SHOP_URL", url_of(target))
     made = Pipeline("upserts")
     made.source("lines", FileSource("lines.csv", schema="id INT"))
@@ -170,8 +175,9 @@ def test_a_table_that_no_rows_fit(settings, migrated, target, monkeypatch, tmp_p
 
 
 def test_a_delta_table_that_the_rows_do_not_fit(settings, migrated, tmp_path):
-    """A table with a column of another type is named with both types before the run, and nothing is put into its
-    folder."""
+    """A table with a column of another type is named with both types before the run, and nothing
+    is put into its folder.
+    """
     place = tmp_path / "table"
     write_deltalake(place, pa.table({"id": ["a"], "who": ["b"]}))
     before = sorted(place.rglob("*"))
@@ -203,7 +209,9 @@ def test_a_target_that_is_away(settings, migrated, tmp_path):
 
 
 def test_an_open_batch_is_not_looked_at_again(settings, database, tmp_path):
-    """A run whose batch has claimed its interval goes on without its files; an abandoned one claims anew."""
+    """A run whose batch has claimed its interval goes on without its files; an abandoned one
+    claims anew.
+    """
     made = Pipeline("letters")
     made.source("letters", FileSource("{{ interval_start | ds }}.csv", schema="letter STRING"))
     made.sink("shelf", ParquetSink("out"), reads="letters")
@@ -225,7 +233,9 @@ def test_an_open_batch_is_not_looked_at_again(settings, database, tmp_path):
 
 
 def test_an_abandoned_replacement_reads_all_sources_again(settings, database, tmp_path):
-    """A run that was to replace a batch, found again by its run id alone, looks for the files that it reads."""
+    """A run that was to replace a batch, found again by its run id alone, looks for the files
+    that it reads.
+    """
     made = pipeline("letters")
     first, _ = whole_batch(database, made)
     settle_once(database, first.batch_id)
@@ -237,7 +247,9 @@ def test_an_abandoned_replacement_reads_all_sources_again(settings, database, tm
 
 
 def lossy_letters(database):
-    """A pipeline with a reference that is not there, and a settled batch of it with a failed record."""
+    """A pipeline with a reference that is not there, and a settled batch of it with a failed
+    record.
+    """
     made = pipeline("letters")
     made.reference("planes", FileSource("planes.csv", schema="n INT"))
 
@@ -252,7 +264,9 @@ def lossy_letters(database):
 
 
 def test_a_replay_that_is_open_is_not_looked_at_again(settings, database):
-    """A replay looks at what it needs before it claims; one that is open, or settled, goes on without."""
+    """A replay looks at what it needs before it claims; one that is open, or settled, goes on
+    without.
+    """
     made, first = lossy_letters(database)
     key = RunKey("dag", "again")
     with pytest.raises(InputError, match=r"no file matches .*planes\.csv"):
@@ -269,8 +283,9 @@ def test_a_replay_that_is_open_is_not_looked_at_again(settings, database):
 def test_the_commands_that_replay_look_before_they_claim(
     settings, database, environment, monkeypatch
 ):
-    """``replay`` and a DAG's ``open`` of a replay open no batch, and start no Spark, where a reference
-    is missing; a cleared run whose replay is settled finds it again."""
+    """``replay`` and a DAG's ``open`` of a replay open no batch, and start no Spark, where a
+    reference is missing; a cleared run whose replay is settled finds it again.
+    """
     made, first = lossy_letters(database)
     monkeypatch.setattr(running, "load", lambda target: made)
     monkeypatch.setattr(running, "_session", lambda *_: pytest.fail("Spark was started"))
@@ -301,7 +316,9 @@ def test_the_commands_that_replay_look_before_they_claim(
     ],
 )
 def test_what_may_pass_is_tried_again(raised, kind, settings, migrated, monkeypatch, tmp_path):
-    """A file system that does not answer for a moment is not permanent, as a source or as the storage."""
+    """A file system that does not answer for a moment is not permanent, as a source or as the
+    storage.
+    """
     made = Pipeline("letters")
     made.source("letters", FileSource("letters.csv", schema="letter STRING"))
     made.sink("shelf", ParquetSink("out"), reads="letters")
@@ -342,8 +359,9 @@ class Elsewhere(BaseOperator):
 
 
 def test_the_dag_looks_for_what_its_drivers_need(environment, database, monkeypatch, tmp_path):
-    """Without Java ``open`` fails for good where tasks run spark-submit, and opens its batch, original or replay,
-    where an operator runs the drivers."""
+    """Without Java ``open`` fails for good where tasks run spark-submit, and opens its batch,
+    original or replay, where an operator runs the drivers.
+    """
     made, first = lossy_letters(database)
     for name in ("in.csv", "planes.csv"):
         (tmp_path / name).write_text("n\n1\n")
@@ -371,10 +389,10 @@ def test_the_dag_looks_for_what_its_drivers_need(environment, database, monkeypa
 def test_the_command(settings, database, server_home, monkeypatch, tmp_path):
     """``check`` prints a line for each finding, or JSON, and ends with 1 if one is wrong."""
     (tmp_path / "checked_module.py").write_text(
-        "from ledger import FileSource, ParquetSink, Pipeline\n"
-        "pipeline = Pipeline('letters')\n"
-        "pipeline.source('letters', FileSource('{{ interval_start | ds }}.csv', schema='letter STRING'))\n"
-        "pipeline.sink('shelf', ParquetSink('out'), reads='letters')\n"
+        "from ledger import FileSource, ParquetSink, Pipeline\npipeline ="
+        " Pipeline('letters')\npipeline.source('letters', FileSource('{{ interval_start | ds"
+        " }}.csv', schema='letter STRING'))\npipeline.sink('shelf', ParquetSink('out'),"
+        " reads='letters')\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("ACKLEDGER_HOME", str(server_home))

@@ -23,7 +23,9 @@ from tests.support.totals import FLIGHTS, FLOWN, daily, oracle, totals, written
 
 @pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
 def test_a_total_waits_for_what_is_replayed(spark, guarantee):
-    """A flight lost before the total, and one that fails: no total until both are replayed, then the oracle's."""
+    """A flight lost before the total, and one that fails: no total until both are replayed, then
+    the oracle's.
+    """
     given = {"flights": FLOWN}
     result = testing.run_batch(totals(lose=[4], fail=[9], guarantee=guarantee), given, spark=spark)
     assert result.roots.failed == 2
@@ -36,7 +38,9 @@ def test_a_total_waits_for_what_is_replayed(spark, guarantee):
 
 
 def test_quarantined_records_are_left_out(spark):
-    """A record that is given up is in no total; taken from quarantine, it makes another in place of the first."""
+    """A record that is given up is in no total; taken from quarantine, it makes another in place
+    of the first.
+    """
     result = testing.run_batch(totals(fail=[9], max_replays=0), {"flights": FLOWN}, spark=spark)
     assert result.roots.quarantined == 1
     assert daily(result) == oracle(without=[9])
@@ -62,7 +66,9 @@ def test_a_clean_batch_has_its_total_at_once(spark):
 
 
 def test_a_total_that_leaves_an_input_out(spark):
-    """A combine that reads only the second of its inputs ends, and says that it has read nothing of the first."""
+    """A combine that reads only the second of its inputs ends, and says that it has read nothing
+    of the first.
+    """
     made = totals()
 
     @made.stage(reads="flights")
@@ -123,7 +129,9 @@ def test_behind_units_the_latest_attempt_counts(spark):
     ],
 )
 def test_a_combine_that_raises_is_run_again(runner, tmp_path, sink_rows, makes, message):
-    """The settlement stands, the run is marked failed, nothing is shown; the next call goes on."""
+    """The settlement stands, the run is marked failed, nothing is published; the next call goes
+    on.
+    """
     written(tmp_path)
     made = totals()
 
@@ -143,7 +151,9 @@ def test_a_combine_that_raises_is_run_again(runner, tmp_path, sink_rows, makes, 
 
 
 def test_a_crash_between_the_combine_and_its_sink(runner, tmp_path, sink_rows, monkeypatch):
-    """A process that dies after any of its commits leaves something that the next call, and the sweeper, sees."""
+    """A process that dies after any of its commits leaves something that the next call, and the
+    sweeper, sees.
+    """
     written(tmp_path)
     run = runner(totals())
     job = run.job
@@ -174,8 +184,9 @@ def test_a_crash_between_the_combine_and_its_sink(runner, tmp_path, sink_rows, m
 
 
 def test_a_total_that_was_shown_and_not_noted_gives_way(runner, tmp_path, sink_rows, monkeypatch):
-    """The publisher of the first dies before it notes what the sink shows, the second is never shown: the third takes
-    the place of both."""
+    """The publisher of the first dies before it notes what the sink has published, the second is
+    never published: the third takes the place of both.
+    """
     written(tmp_path)
     run = runner(totals(lose=[4, 5], partial=True))
     batch = run.open()
@@ -224,7 +235,9 @@ def test_reprocessing_replaces_the_total(runner, tmp_path, sink_rows):
 
 
 def test_what_cannot_be_declared():
-    """A stage behind a combine, a combine of what is untracked, and units at least once are refused."""
+    """A stage behind a combine, a combine of what is untracked, and units at least once are
+    refused.
+    """
     made = totals()
 
     @made.stage(reads="per_carrier")

@@ -32,8 +32,9 @@ FIRST = datetime(2013, 1, 1, tzinfo=UTC)
 
 
 def pipeline(name: str, target: str, poison: int, mended: bool) -> Pipeline:
-    """n -> two rows -> one of which the poison and, until it is mended, every tenth record loses -> three sinks, and a
-    state of one row for each batch that it has taken in, in order."""
+    """n -> two rows -> one of which the poison and, until it is fixed, every tenth record loses
+    -> three sinks, and a state of one row for each batch that it includes, in order.
+    """
     made = Pipeline(name, guarantee="exactly_once", max_replays=1)
     made.source("numbers", FileSource("in/{{ interval_start | ds }}.csv", schema="n INT"))
 
@@ -95,7 +96,9 @@ def readers(folder, target, name):
 
 
 def _check_states(database, folder, wanted):
-    """Each batch was taken in once, the states in the order of the batches, and they hold every row."""
+    """Each batch was taken in once, the states in the order of the batches, and they hold every
+    row.
+    """
     taken = rows(database, "SELECT pipeline_id, batch_id FROM checkpoint ORDER BY step_run_id")
     for pipeline_id in {row.pipeline_id for row in taken}:
         own = [row.batch_id for row in taken if row.pipeline_id == pipeline_id]
@@ -110,8 +113,9 @@ def _check_states(database, folder, wanted):
 
 @pytest.mark.exhaustive
 def test_eight_batches_of_two_pipelines(spark, database, settings, tmp_path, target):
-    """No row twice, input = published + quarantined, the readers saw whole batches only, states took in each batch
-    once and in order, nothing is left."""
+    """No row twice, input = published + quarantined, the readers saw whole batches only, states
+    took in each batch once and in order, nothing is left.
+    """
     names = ("left", "right")
     (tmp_path / "in").mkdir()
     for day in range(DAYS):
@@ -120,7 +124,8 @@ def test_eight_batches_of_two_pipelines(spark, database, settings, tmp_path, tar
         (tmp_path / "in" / f"2013-01-0{day + 1}.csv").write_text(text)
     ended, partial, looks = threading.Event(), [], Counter()
     sinks = {name: readers(tmp_path, target, name) for name in names}
-    # Of a day, a batch brings what does not fail, and its replay the rest: both halves of each, or nothing.
+    # Of a day, a batch brings what does not fail, and its replay the rest: both halves of each, or
+    # nothing.
     wholes = {0, RECORDS - RECORDS // 10 - 1, RECORDS - 1}
 
     def watch():
@@ -187,7 +192,7 @@ def test_eight_batches_of_two_pipelines(spark, database, settings, tmp_path, tar
     assert partial == []
     _check_states(database, tmp_path, wanted)
     assert one(database, "SELECT count(*) AS n FROM quarantine").n == len(names) * len(poisoned)
-    # A state that was not shown before the next one came is not shown any more.
+    # A state that was not published before the next one came is not published any more.
     shown = "state = 'published' OR state = 'replaced' AND sink = 'history'"
     left = rows(database, f"SELECT * FROM sink_publication WHERE NOT ({shown})")
     assert left == []

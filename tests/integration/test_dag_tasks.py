@@ -11,7 +11,8 @@ from airflow.sdk.exceptions import (
 )
 
 from ledger.airflow import pipeline_dag
-from ledger.batch.settlement import abandon, settle_once
+from ledger.batch.interventions import abandon
+from ledger.batch.settlement import settle_once
 from ledger.core.run_request import REPROCESS
 from ledger.core.states import Guarantee
 from ledger.pipeline import load as loading
@@ -57,8 +58,9 @@ def batch_of(database, batch_id):
 
 
 def test_a_run_without_room_is_rescheduled(database, dag_of, caplog):
-    """While as many records are pending as the pipeline bears the task waits without a worker's slot, looks again
-    after ``room_poll``, and says for which batch."""
+    """While as many records are pending as the pipeline bears the task waits without a worker's
+    slot, looks again after ``room_poll``, and says for which batch.
+    """
     dag = dag_of(pipeline(max_pending=2))
     first = open_by(dag, "first", **DAYS[0])
     before = datetime.now(UTC)
@@ -69,7 +71,9 @@ def test_a_run_without_room_is_rescheduled(database, dag_of, caplog):
 
 
 def part_of_an_interval(database, dag):
-    """A settled batch that has read two of the five records of its interval, under a guarantee of its run's own."""
+    """A settled batch that has read two of the five records of its interval, under a guarantee
+    of its run's own.
+    """
     conf = {**DAYS[0], "guarantee": "at_least_once", "region": "x"}
     batch = batch_of(database, open_by(dag, "first", **conf))
     roots = emit(database, batch, 2, rest=3)
@@ -80,8 +84,10 @@ def part_of_an_interval(database, dag):
 
 
 def test_the_rest_of_an_interval_is_read_by_another_run(database, dag_of):
-    """Of an interval that is read in parts the next run is triggered once, over the same interval, with the same
-    guarantee and parameters; its own task ``open`` reads on. Once its batch was abandoned it is another run."""
+    """Of an interval that is read in parts the next run is triggered once, over the same
+    interval, with the same guarantee and parameters; its own task ``open`` reads on. Once its
+    batch was abandoned it is another run.
+    """
     dag = dag_of(pipeline(max_pending=2))
     batch = part_of_an_interval(database, dag)
     with pytest.raises(DagRunTriggerException) as raised:
@@ -118,8 +124,9 @@ def test_an_interval_read_to_its_end_triggers_nothing(database, dag_of):
 
 
 def test_a_conf_reprocesses(database, dag_of):
-    """A run with ``{"reprocess": true}`` opens a batch that replaces the one that has the interval, under a run id
-    of its own; cleared, it finds that batch again."""
+    """A run with ``{"reprocess": true}`` opens a batch that replaces the one that has the
+    interval, under a run id of its own; cleared, it finds that batch again.
+    """
     made = pipeline()
     dag = dag_of(made)
     first, _ = whole_batch(database, made)
@@ -142,8 +149,9 @@ def test_a_conf_reprocesses(database, dag_of):
     ids=str,
 )
 def test_a_conf_names_the_guarantee(database, dag_of, conf, kept):
-    """The guarantee in a run's conf is that of its batch, and none of its parameters; without one it is the
-    pipeline's."""
+    """The guarantee in a run's conf is that of its batch, and none of its parameters; without
+    one it is the pipeline's.
+    """
     batch = batch_of(database, open_by(dag_of(pipeline()), "run", **DAYS[0], **conf, region="x"))
     assert batch.guarantee is kept
     assert batch.params == {"region": "x"}

@@ -1,4 +1,6 @@
-"""Migrations, roles, documentation in the schema, and what users see when the database is not right."""
+"""Migrations, roles, documentation in the schema, and what users see when the database is not
+right.
+"""
 
 import os
 import signal
@@ -41,7 +43,9 @@ def scratch(server_home):
 
 
 def test_the_schema_goes_up_and_down(scratch):
-    """A downgrade leaves nothing of the schema, an upgrade makes the same again, and a second one changes nothing."""
+    """A downgrade leaves nothing of the schema, an upgrade makes the same again, and a second
+    one changes nothing.
+    """
     upgrade(scratch)
     full = schema(scratch)
     assert {f"r {name}" for name in TABLES} - set(full) == {"r ledger_delta"}  # it is partitioned
@@ -87,7 +91,9 @@ FLAGS = ("after", "stateful", "merges", "units", "notice", "incremental", "rerea
 
 
 def test_a_batch_keeps_its_steps(database):
-    """The steps of a batch are those of its pipeline when it was opened, in order, with what applies of each."""
+    """The steps of a batch are those of its pipeline when it was opened, in order, with what
+    applies of each.
+    """
     batch = opened(database, trades)
     declared = trades.topology()
     assert batch.topology == declared
@@ -122,21 +128,33 @@ def test_everything_is_commented(database):
         SELECT c.relname, a.attname FROM pg_class c
         JOIN pg_namespace n ON n.oid = c.relnamespace AND n.nspname = 'public'
         LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
-        WHERE c.relkind IN ('r', 'p', 'v') AND c.relname <> 'alembic_version' AND NOT c.relispartition
+        WHERE c.relkind IN ('r', 'p', 'v') AND c.relname <> 'alembic_version'
+          AND NOT c.relispartition
           AND (obj_description(c.oid) IS NULL OR col_description(c.oid, a.attnum) IS NULL)
         UNION ALL
-        SELECT p.proname, NULL FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace AND n.nspname = 'public'
+        SELECT p.proname, NULL FROM pg_proc p
+        JOIN pg_namespace n ON n.oid = p.pronamespace AND n.nspname = 'public'
         WHERE obj_description(p.oid, 'pg_proc') IS NULL
         """,
     )
     assert undocumented == []
 
 
-VIEWS = ("root_status", "batch_status", "step_progress", "pending_root", "failed_root_detail", "quarantine", "replay_history")  # fmt: skip
+VIEWS = (
+    "root_status",
+    "batch_status",
+    "step_progress",
+    "pending_root",
+    "failed_root_detail",
+    "quarantine",
+    "replay_history",
+)
 
 
 def test_reader_reads_and_changes_nothing(database):
-    """The reader sees every view and the root function, and can write nothing, not even by choice."""
+    """The reader sees every view and the root function, and can write nothing, not even by
+    choice.
+    """
     whole_batch(database, pipeline(), lose_sink=[0])
     with database.reader.connect() as connection:
         for view in VIEWS:
@@ -185,7 +203,9 @@ def test_unmigrated_database(scratch):
 
 
 def test_server_that_is_down(tmp_path):
-    """A server that does not answer is a transient error that names its address, without the password."""
+    """A server that does not answer is a transient error that names its address, without the
+    password.
+    """
     database = Database(f"postgresql+psycopg2://me:secret@/ackledger?host={tmp_path}")
     with pytest.raises(
         UnavailableError, match=r"did not answer.*Check that the server runs"
@@ -195,7 +215,9 @@ def test_server_that_is_down(tmp_path):
 
 
 def test_a_lost_host_is_noticed(database):
-    """Both ends of a connection ask whether the other still lives: else a dead host's locks would stay for hours."""
+    """Both ends of a connection ask whether the other still lives: else a dead host's locks
+    would stay for hours.
+    """
     with database.writer.connect() as connection:
         asked = connection.connection.dbapi_connection.info.dsn_parameters
     assert (asked["keepalives"], asked["keepalives_idle"]) == ("1", "10")
@@ -217,7 +239,9 @@ def test_a_lock_that_is_waited_for_in_vain(database, monkeypatch):
         batches.lock_batch(holding, batch.batch_id)
         with pytest.raises(
             UnavailableError,
-            match=r'another process holds, while locking tuple .* in relation "batch"\. .* takes long',
+            match=(
+                r'another process holds, while locking tuple .* in relation "batch"\. .* takes long'
+            ),
         ):
             hasty.transact(lambda c: batches.lock_batch(c, batch.batch_id))
     assert hasty.transact(lambda c: batches.lock_batch(c, batch.batch_id)) is not None
@@ -232,13 +256,16 @@ def test_url_that_is_none():
 
 @pytest.fixture
 def scram(server_home, migrated):
-    """The tests' server, asking everybody but its superuser for a SCRAM password; user and password."""
+    """The tests' server, asking everybody but its superuser for a SCRAM password; user and
+    password.
+    """
     hba = server_home / "postgres" / "pg_hba.conf"
     before = hba.read_text()
     with migrated.plain.begin() as connection:
         connection.exec_driver_sql("SET LOCAL password_encryption = 'scram-sha-256'")
         connection.exec_driver_sql(
-            "CREATE ROLE app LOGIN PASSWORD 'right' IN ROLE ledger_owner, ledger_writer, ledger_reader"
+            "CREATE ROLE app LOGIN PASSWORD 'right' IN ROLE ledger_owner, ledger_writer,"
+            " ledger_reader"
         )
     hba.write_text("local all postgres trust\nlocal all all scram-sha-256\n")
     _reload(migrated)
@@ -258,7 +285,9 @@ def _reload(database):
 
 
 def test_passwords(scram, tmp_path, monkeypatch, database):
-    """A wrong or missing password is one permanent error; the right one may come from a passfile."""
+    """A wrong or missing password is one permanent error; the right one may come from a
+    passfile.
+    """
     with pytest.raises(
         ConfigurationError, match=r"refused the connection.*password authentication failed"
     ) as caught:
@@ -303,7 +332,9 @@ def test_queries_log_in_by_themselves(scram, tmp_path, monkeypatch, migrated):
 
 
 def test_the_stack_has_a_login_for_queries(scram, monkeypatch, migrated):
-    """What the container stack starts with gives the login of its ACKLEDGER_READER_URL a password."""
+    """What the container stack starts with gives the login of its ACKLEDGER_READER_URL a
+    password.
+    """
     admin = migrated.url.render_as_string(hide_password=False)
     reader = scram.set(username="ledger_sql", password="it's long").render_as_string(
         hide_password=False
@@ -355,7 +386,9 @@ def test_statement_that_is_refused(database):
 
 
 def test_embedded_server_keeps_to_its_folder(server_home):
-    """The embedded server's lock and socket are in its own folder, and its data are its owner's alone."""
+    """The embedded server's lock and socket are in its own folder, and its data are its owner's
+    alone.
+    """
     folder = server_home / "postgres"
     assert (folder / "postmaster.pid").exists()
     assert (os.stat(folder).st_mode & 0o077) == 0
@@ -363,7 +396,9 @@ def test_embedded_server_keeps_to_its_folder(server_home):
 
 
 def test_embedded_server_that_recovers_is_waited_for():
-    """While the server restarts because a process of it was killed, `start` waits and then has its address."""
+    """While the server restarts because a process of it was killed, `start` waits and then has
+    its address.
+    """
     with tempfile.TemporaryDirectory(prefix="ackledger-") as folder:
         home = Path(folder)
         home.chmod(0o755)
@@ -377,7 +412,9 @@ def test_embedded_server_that_recovers_is_waited_for():
 
 
 def test_a_transaction_outlasts_a_recovery():
-    """A transaction that is asked for while the server restarts after a crash is carried out behind it."""
+    """A transaction that is asked for while the server restarts after a crash is carried out
+    behind it.
+    """
     with tempfile.TemporaryDirectory(prefix="ackledger-") as folder:
         home = Path(folder)
         home.chmod(0o755)

@@ -76,7 +76,9 @@ def month(run, number):
     ids=["none", "exact", "Bloom", "Bloom of 0.5"],
 )
 def test_partly_delivered_records_are_completed(runner, tmp_path, sink_rows, dedup, equal):
-    """A replay delivers just the rows of a record that were lost; without dedup it repeats the others."""
+    """A replay delivers just the rows of a record that were lost; without dedup it repeats the
+    others.
+    """
     numbers(tmp_path, range(40))
     losses(tmp_path, (7, 2), (8, 1), (8, 2), (8, 3), (9, 3))
     run = runner(splitting(dedup, equal=equal))
@@ -105,7 +107,9 @@ def test_partly_delivered_records_are_completed(runner, tmp_path, sink_rows, ded
 
 
 def test_timestamps_differ_by_a_microsecond(runner, tmp_path, sink_rows):
-    """Rows that differ by a microsecond are different rows: the lost one is the one that is delivered."""
+    """Rows that differ by a microsecond are different rows: the lost one is the one that is
+    delivered.
+    """
     numbers(tmp_path, [1])
     losses(tmp_path, (1, 1))
     made = Pipeline("micros", guarantee="at_least_once")
@@ -133,7 +137,9 @@ def test_timestamps_differ_by_a_microsecond(runner, tmp_path, sink_rows):
 
 @pytest.mark.parametrize("error_rate", [0.001, 0.5])
 def test_key_over_batches(runner, tmp_path, sink_rows, error_rate):
-    """Keys delivered by earlier batches are dropped and acked; however many false maybes, no row is lost."""
+    """Keys delivered by earlier batches are dropped and acked; however many false maybes, no row
+    is lost.
+    """
     write_keys(tmp_path, 1, [(k, 1) for k in range(600)])
     write_keys(tmp_path, 2, [(k, 2) for k in range(300, 1200)])
     write_keys(tmp_path, 3, [(k, 3) for k in range(0, 1500, 2)])
@@ -153,7 +159,9 @@ def test_key_over_batches(runner, tmp_path, sink_rows, error_rate):
 
 
 def test_null_keys_and_own_repeats_are_no_duplicates(runner, tmp_path, sink_rows):
-    """A null key is never a duplicate, and a record is never its own: a batch may repeat its keys."""
+    """A null key is never a duplicate, and a record is never its own: a batch may repeat its
+    keys.
+    """
     write_keys(tmp_path, 1, [(None, 1), (None, 2), ("a", 1), ("a", 2)])
     write_keys(tmp_path, 2, [(None, 1), ("a", 3), ("b", 1), ("b", 1)])
     run = runner(keyed(Bloom(**KEYED)))
@@ -166,7 +174,9 @@ def test_null_keys_and_own_repeats_are_no_duplicates(runner, tmp_path, sink_rows
 
 
 def test_rerun_of_an_open_batch_drops_nothing(runner, tmp_path, sink_rows):
-    """A sink that runs again replaces what it delivered: its own earlier run is no earlier delivery."""
+    """A sink that runs again replaces what it delivered: its own earlier run is no earlier
+    delivery.
+    """
     write_keys(tmp_path, 1, [(k, 1) for k in range(10)])
     run = runner(keyed(Bloom(**KEYED)))
     batch = run.open()
@@ -177,7 +187,9 @@ def test_rerun_of_an_open_batch_drops_nothing(runner, tmp_path, sink_rows):
 
 
 def test_open_batches_do_not_drop_in_each_others_favour(runner, tmp_path, sink_rows):
-    """What an open batch delivered is not counted on: after its re-run no key is missing from the sink."""
+    """What an open batch delivered is not counted on: after its re-run no key is missing from
+    the sink.
+    """
     write_keys(tmp_path, 1, [("a", 1)])
     write_keys(tmp_path, 2, [("a", 2)])
     run = runner(keyed(Bloom(**KEYED)))
@@ -201,7 +213,9 @@ def test_window_of_batches(runner, tmp_path, sink_rows):
 
 
 def test_capacity_is_enforced_on_the_sum(runner, tmp_path, sink_rows):
-    """More entries than the capacity, in one batch or in all together, is an error; another capacity mends it."""
+    """More entries than the capacity, in one batch or in all together, is an error; another
+    capacity fixes it.
+    """
     write_keys(tmp_path, 1, [(k, 1) for k in range(6)])
     write_keys(tmp_path, 2, [(k, 1) for k in range(10, 16)])
     write_keys(tmp_path, 3, [(k, 1) for k in range(5, 20)])
@@ -250,7 +264,9 @@ def test_key_that_is_no_column(runner, tmp_path):
 
 
 def test_delivery_that_no_longer_counts_is_removed(runner, tmp_path, sink_rows):
-    """Rows shown by a run that was superseded, in a batch that expired, are not delivered beside their replay."""
+    """Rows shown by a run that was superseded, in a batch that expired, are not delivered beside
+    their replay.
+    """
     numbers(tmp_path, range(5))
     losses(tmp_path)
     run = runner(splitting("exact"))
@@ -259,8 +275,9 @@ def test_delivery_that_no_longer_counts_is_removed(runner, tmp_path, sink_rows):
     run.step(batch, "thrice")  # supersedes what reads it; nothing behind it runs again
     with run.job.database.plain.begin() as connection:
         connection.exec_driver_sql(
-            "INSERT INTO step_run (batch_id, stage, state, attempt_id, try_number, opened_at, lease_until) "
-            f"VALUES ({batch.batch_id}, 'lossy', 'running', 'ffffffff-ffff-7fff-bfff-ffffffffffff', 2, now(), now() - interval '2 hours')"
+            "INSERT INTO step_run (batch_id, stage, state, attempt_id, try_number, opened_at,"
+            f" lease_until) VALUES ({batch.batch_id}, 'lossy', 'running',"
+            " 'ffffffff-ffff-7fff-bfff-ffffffffffff', 2, now(), now() - interval '2 hours')"
         )
     assert settle_once(run.job.database, batch.batch_id).failed == 5
     assert len(sink_rows()) == 15
@@ -273,7 +290,9 @@ def test_delivery_that_no_longer_counts_is_removed(runner, tmp_path, sink_rows):
 
 @pytest.mark.parametrize("kind", ["delta", "postgres"])
 def test_what_a_dead_run_showed_in_a_table_gives_way(runner, tmp_path, server_home, kind):
-    """A run that died between a table's commit and the ledger's, and was given up, leaves no row beside its replay's."""
+    """A run that died between a table's commit and the ledger's, and was given up, leaves no row
+    beside its replay's.
+    """
     numbers(tmp_path, range(5))
     url = embedded.ensure_database(embedded.start(server_home), "dead_run")
     table = PostgresSink(url, "out", dedup="exact")

@@ -69,7 +69,9 @@ def test_batches_in_any_order(publisher, path):
 
 
 def test_again_is_a_no_op(publisher, path):
-    """A version that is shown is not published again, not even after its staged files are gone."""
+    """A version that is published is not published again, not even after its staged files are
+    gone.
+    """
     delivery = stage(publisher, 1, 1, labelled("1"), files=2)
     publisher.publish(delivery)
     before = version(path)
@@ -84,7 +86,9 @@ def test_again_is_a_no_op(publisher, path):
 
 
 def test_an_older_version_gives_way(publisher, path):
-    """A later run's rows come in the commit in which the earlier run's go; the earlier is refused."""
+    """A later run's rows come in the commit in which the earlier run's go; the earlier is
+    refused.
+    """
     older = stage(publisher, 1, 3, labelled("old"), files=2)
     newer = stage(publisher, 1, 5, labelled("new", 2))
     publisher.publish(older)
@@ -143,7 +147,9 @@ def test_only_the_named_files(publisher, path):
 
 
 def test_files_in_another_folder(publisher, path):
-    """Files anywhere below the table are committed where they are, kept ones stay, others are refused."""
+    """Files anywhere below the table are committed where they are, kept ones stay, others are
+    refused.
+    """
     elsewhere = stage(
         publisher, 1, 1, labelled("1"), files=2, folder=f"{path}/_ackledger/elsewhere"
     )
@@ -160,7 +166,9 @@ def test_files_in_another_folder(publisher, path):
 
 
 def test_a_missing_file(publisher, path):
-    """A staged file that is gone or has another size stops the publish before anything is shown."""
+    """A staged file that is gone or has another size stops the publish before anything is
+    published.
+    """
     delivery = stage(publisher, 1, 1, labelled("1"), files=2)
     whole = Path(delivery.files[1].path).read_bytes()
     Path(delivery.files[1].path).unlink()
@@ -180,7 +188,9 @@ TEXTS += ["back\\slash", "tab\tnew\n", " edges ", ".", "..", "\"q'", "c:d", None
 
 
 def test_partition_values(path):
-    """Null and special characters in partition values come back as they were, and can be replaced."""
+    """Null and special characters in partition values come back as they were, and can be
+    replaced.
+    """
     publisher = opened(path, SCHEMA, ("label",))
     rows = pa.table({"id": range(len(TEXTS)), "label": TEXTS}, schema=SCHEMA)
     for batch_id, replaced in ((1, ()), (2, (1,))):
@@ -214,7 +224,9 @@ def test_partition_types(path, name):
 
 
 def test_several_partition_columns(path):
-    """Values are those of the folders right above a file, also where a column is named like others."""
+    """Values are those of the folders right above a file, also where a column is named like
+    others.
+    """
     schema = pa.schema([("batch", pa.int32()), ("id", pa.int64()), ("run", pa.string())])
     publisher = opened(path, schema, ("run", "batch"))
     rows = pa.table({"batch": [1, 1, 2], "id": [1, 2, 3], "run": ["a", "b", "a"]}, schema=schema)
@@ -300,7 +312,9 @@ def test_rows_that_do_not_fit(publisher, path, schema, message):
 
 
 def test_nulls_and_parts_that_do_not_fit(path):
-    """A table of the user's own that forbids null, or has other parts in a column, is not written to."""
+    """A table of the user's own that forbids null, or has other parts in a column, is not
+    written to.
+    """
     expected = pa.schema([pa.field("id", pa.int64(), nullable=False), ("inner", INNER)])
     DeltaTable.create(path, expected)
     opened(path, expected)
@@ -386,7 +400,9 @@ def test_tables_with_properties(path, name, value):
 
 
 def test_tables_with_column_rules(path):
-    """A column that a writer of rows would have to check or make up is refused, by its rule's name."""
+    """A column that a writer of rows would have to check or make up is refused, by its rule's
+    name.
+    """
     field = {"name": "id", "type": "long", "nullable": True}
     field["metadata"] = {"delta.generationExpression": "1"}
     schema = Schema.from_json(json.dumps({"type": "struct", "fields": [field]}))
@@ -396,7 +412,9 @@ def test_tables_with_column_rules(path):
 
 
 def test_where_no_table_can_be(tmp_path):
-    """A folder with other files in it is refused, for a vacuum would delete them; so is a % in a path."""
+    """A folder with other files in it is refused, for a vacuum would delete them; so is a % in a
+    path.
+    """
     (tmp_path / "batch=1").mkdir()
     with pytest.raises(ConfigurationError, match="found 'batch=1', which no reader"):
         opened(str(tmp_path))
@@ -428,7 +446,9 @@ def test_two_ideas_of_a_table(publisher, path):
 
 
 def test_a_folder_that_looks_like_a_column(path):
-    """A folder with = in its name above the partition's, which Polars would take for a column, is refused."""
+    """A folder with = in its name above the partition's, which Polars would take for a column,
+    is refused.
+    """
     publisher = opened(path, SCHEMA, ("label",))
     folder = f"{publisher.staging(1, 1)}/kept=7"
     delivery = stage(publisher, 1, 1, labelled("1"), partition_by=("label",), folder=folder)
@@ -437,7 +457,7 @@ def test_a_folder_that_looks_like_a_column(path):
 
 
 def test_vacuum(publisher, path):
-    """A vacuum of everything takes neither what is shown nor what is still staged."""
+    """A vacuum of everything takes neither what is published nor what is still staged."""
     publisher.publish(stage(publisher, 1, 1, labelled("1"), files=2))
     staged = stage(publisher, 2, 2, labelled("2"))
     publisher.publish(stage(publisher, 3, 3, labelled("3"), replaces=(1,)))
@@ -450,7 +470,9 @@ def test_vacuum(publisher, path):
 
 @pytest.mark.parametrize("rewrite", ["compact", "delete"])
 def test_rewritten_by_the_user(publisher, path, rewrite):
-    """Rows that have to give way and were rewritten into other files are not left beside the new ones."""
+    """Rows that have to give way and were rewritten into other files are not left beside the new
+    ones.
+    """
     publisher.publish(stage(publisher, 1, 1, labelled("old"), files=3))
     publisher.publish(stage(publisher, 2, 2, labelled("other")))
     table = DeltaTable(path)
@@ -474,7 +496,9 @@ def test_rewritten_by_the_user(publisher, path, rewrite):
 
 
 def test_restored_by_the_user(publisher, path):
-    """The other way out: a table restored to the version before a compaction takes the replacement."""
+    """The other way out: a table restored to the version before a compaction takes the
+    replacement.
+    """
     publisher.publish(stage(publisher, 1, 1, labelled("old"), files=3))
     before = version(path)
     DeltaTable(path).optimize.compact()
@@ -493,7 +517,9 @@ def test_a_lost_list(publisher, path):
 
 
 def test_after_a_checkpoint(publisher, path):
-    """What is shown is known from a checkpoint alone, when the log's earlier entries are gone."""
+    """What is published is known from a checkpoint alone, when the log's earlier entries are
+    gone.
+    """
     older = stage(publisher, 1, 1, labelled("old"))
     publisher.publish(older)
     publisher.publish(stage(publisher, 2, 2, labelled("2")))
@@ -508,7 +534,7 @@ def test_after_a_checkpoint(publisher, path):
 
 
 def test_a_commit_that_fails_after_it_landed(publisher, path, monkeypatch):
-    """A lost answer is no failure: the table is asked, and shows the batch once."""
+    """A lost answer is no failure: the table is asked, and has published the batch once."""
     commit = DeltaTable.create_write_transaction
 
     def lose(self, *arguments, **options):
@@ -538,7 +564,9 @@ def test_a_commit_that_fails(publisher, path, monkeypatch):
 
 
 def test_between_look_and_commit(publisher, path, monkeypatch):
-    """A commit of somebody else after the look makes it look again: a compaction is noticed even then."""
+    """A commit of somebody else after the look makes it look again: a compaction is noticed even
+    then.
+    """
     publisher.publish(stage(publisher, 1, 1, labelled("old"), files=2))
     commit = DeltaTable.create_write_transaction
 
@@ -572,7 +600,9 @@ def test_never_first(publisher, path, monkeypatch):
 
 
 def test_an_altered_table(publisher, path):
-    """A column that was added after the check is null in what was staged before; a changed one stops it."""
+    """A column that was added after the check is null in what was staged before; a changed one
+    stops it.
+    """
     first, second, third = (stage(publisher, n, n, labelled(str(n), 1)) for n in (1, 2, 3))
     publisher.publish(first)
     more = labelled("own", 1).append_column("more", pa.array([1]))
@@ -589,7 +619,9 @@ def test_an_altered_table(publisher, path):
 
 
 def test_the_same_at_once(tmp_path):
-    """Two processes publish one delivery into a table that is not there yet: made once, shown once."""
+    """Two processes publish one delivery into a table that is not there yet: made once, shown
+    once.
+    """
     rounds = []
     for number in range(ROUNDS):
         publisher = DeltaPublisher(str(tmp_path / str(number)), ())
@@ -601,7 +633,9 @@ def test_the_same_at_once(tmp_path):
 
 
 def test_two_versions_at_once(tmp_path):
-    """The newer of two versions is shown alone, whoever is faster; the older is refused or replaced."""
+    """The newer of two versions is published alone, whoever is faster; the older is refused or
+    replaced.
+    """
     older, newer = [], []
     for number in range(ROUNDS):
         publisher = DeltaPublisher(str(tmp_path / str(number)), ())
@@ -615,7 +649,7 @@ def test_two_versions_at_once(tmp_path):
 
 
 def test_a_batch_and_its_replacement_at_once(tmp_path):
-    """A batch that comes while another replaces it is never shown beside it."""
+    """A batch that comes while another replaces it is never published beside it."""
     replaced, replacing = [], []
     for number in range(ROUNDS):
         publisher = DeltaPublisher(str(tmp_path / str(number)), ())
@@ -629,7 +663,7 @@ def test_a_batch_and_its_replacement_at_once(tmp_path):
 
 
 def test_many_batches_at_once(publisher, path):
-    """Three processes publish batches of their own into one table: all are shown, each once."""
+    """Three processes publish batches of their own into one table: all are published, each once."""
     contenders = [
         [(path, stage(publisher, n, n, labelled(str(n)))) for n in range(start, 30, 3)]
         for start in range(3)
@@ -639,7 +673,9 @@ def test_many_batches_at_once(publisher, path):
 
 
 def test_readers_see_whole_batches(publisher, path):
-    """A reader beside many publishes sees each family of batches whole, one at a time, and never gone."""
+    """A reader beside many publishes sees each family of batches whole, one at a time, and never
+    gone.
+    """
     publisher.publish(stage(publisher, 1000, 1, labelled("first"), files=4))
     with Watch(path) as watch:
         for family in range(12):

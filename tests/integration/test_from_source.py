@@ -60,9 +60,13 @@ def test_a_fixed_file_is_read_again_by_key(runner, tmp_path, sink_rows):
     before = of(database)
     lines = {key: (one.last_seen, one.source_line) for key, one in before.items()}
     assert lines == {
-        "O2": ("orders", 3), "O3": ("orders", 5), "O4": ("orders", 6), "O5": ("orders", 7), "O6": ("orders", 8),
+        "O2": ("orders", 3),
+        "O3": ("orders", 5),
+        "O4": ("orders", 6),
+        "O5": ("orders", 7),
+        "O6": ("orders", 8),
         "O7": ("orders", 9),
-    }  # fmt: skip
+    }
     assert before["O2"].content == "O2,x,Bern"
     assert json.loads(before["O3"].content) == {"order_id": "O3", "amount": 7, "city": "Atlantis"}
     assert before["O3"].source_file == str(tmp_path / "orders" / "a.csv")
@@ -79,9 +83,13 @@ def test_a_fixed_file_is_read_again_by_key(runner, tmp_path, sink_rows):
     after = of(database)
     why = {key: (one.verdict, one.attempts[-1]["reason"]) for key, one in after.items()}
     assert why == {
-        "O2": ("recovered", None), "O3": ("failed", "lost"), "O4": ("failed", NOT_FOUND), "O5": ("failed", FOUND_TWICE),
-        "O6": ("failed", "lost"), "O7": ("failed", NOT_FOUND),
-    }  # fmt: skip
+        "O2": ("recovered", None),
+        "O3": ("failed", "lost"),
+        "O4": ("failed", NOT_FOUND),
+        "O5": ("failed", FOUND_TWICE),
+        "O6": ("failed", "lost"),
+        "O7": ("failed", NOT_FOUND),
+    }
     assert json.loads(after["O6"].content) == {"order_id": "O6", "amount": 9, "city": "Atlantis"}
     assert after["O7"].content == "O7,w,Bern"
     assert sink_rows("out", "order_id", "amount") == [("O1", 5), ("O2", 6)]
@@ -103,8 +111,10 @@ def test_without_a_key_a_source_is_not_read_again(runner, tmp_path):
         rows(run.job.database, "SELECT root_id FROM failed_root WHERE stage = 'orders'")[0].root_id,
     )
     assert found.key is None
-    assert found.next[1] == (
-        "ackledger run MODULE:PIPELINE --interval-start 2013-01-01T00:00:00 --interval-end 2013-02-01T00:00:00 --reprocess"
+    assert (
+        found.next[1]
+        == "ackledger run MODULE:PIPELINE --interval-start 2013-01-01T00:00:00 --interval-end"
+        " 2013-02-01T00:00:00 --reprocess"
     )
     run = runner(orders(key="orderid"))
     with pytest.raises(
@@ -134,10 +144,13 @@ def test_content_of_parquet_and_json(runner, tmp_path):
     (tmp_path / "in").mkdir()
     moment = pa.array([1_356_998_400_500_000] * 2, pa.timestamp("us", "UTC"))
     columns = {
-        "id": pa.array([2, 1], pa.int32()), "price": pa.array([Decimal("1.50")] * 2, pa.decimal128(10, 2)),
-        "share": pa.array([1.0, float("nan")]), "seen": moment, "day": pa.array([15706] * 2, pa.date32()),
+        "id": pa.array([2, 1], pa.int32()),
+        "price": pa.array([Decimal("1.50")] * 2, pa.decimal128(10, 2)),
+        "share": pa.array([1.0, float("nan")]),
+        "seen": moment,
+        "day": pa.array([15706] * 2, pa.date32()),
         "tags": pa.array([["a"], ["b", None]]),
-    }  # fmt: skip
+    }
     pq.write_table(pa.table(columns), tmp_path / "in" / "a.parquet")
     line = {
         "id": 1,
@@ -173,16 +186,19 @@ def test_content_of_parquet_and_json(runner, tmp_path):
         if one.key["id"] == 1
     }
     assert places == {
-        "parquet": (str(tmp_path / "in" / "a.parquet"), 2, None), "json": (str(tmp_path / "in" / "a.json"), 2, 2)
-    }  # fmt: skip
+        "parquet": (str(tmp_path / "in" / "a.parquet"), 2, None),
+        "json": (str(tmp_path / "in" / "a.json"), 2, 2),
+    }
 
 
 TYPED = "n INT, price DECIMAL(10, 2), day DATE, seen TIMESTAMP, v INT"
 
 
 def test_keys_are_compared_as_values(runner, tmp_path, sink_rows):
-    """A key is found however it is written, in the record that failed and in the one that took its place; a text that
-    is no value of its type is no key, and two texts of one value are one key."""
+    """A key is found however it is written, in the record that failed and in the one that took
+    its place; a text that is no value of its type is no key, and two texts of one value are one
+    key.
+    """
     made = Pipeline("typed", max_replays=3)
     options = {"dateFormat": "dd/MM/yyyy"}
     source = FileSource("in.csv", schema=TYPED, options=options)
@@ -195,7 +211,7 @@ def test_keys_are_compared_as_values(runner, tmp_path, sink_rows):
     made.sink("out", ParquetSink("out"), reads="positive")
     first = [
         "007,1.5,05/01/2024,2024-01-05T10:00:00Z,x",
-        "8,2.50,06/01/2024,2024-01-06 10:00:00.5,0",  # is lost at the stage: its key is that of values
+        "8,2.50,06/01/2024,2024-01-06 10:00:00.5,0",  # lost at the stage: its key is that of values
         "nine,1.5,05/01/2024,2024-01-05T10:00:00Z,1",
         "10,1,05/01/2024,2024-01-05,x",
         "010,1.0,05/01/2024,2024-01-05T00:00:00,x",
@@ -217,8 +233,12 @@ def test_keys_are_compared_as_values(runner, tmp_path, sink_rows):
     found = rows(run.job.database, "SELECT message_id FROM failed_message ORDER BY 1")
     told = [explain(run.job.database, row.message_id) for row in found]
     assert [one.attempts[-1]["reason"] for one in told] == [
-        None, None, NO_KEY, SHARED_KEY, SHARED_KEY,
-    ]  # fmt: skip
+        None,
+        None,
+        NO_KEY,
+        SHARED_KEY,
+        SHARED_KEY,
+    ]
 
 
 def test_keys_of_json_are_compared_as_values(runner, tmp_path, sink_rows):
@@ -238,8 +258,10 @@ def test_keys_of_json_are_compared_as_values(runner, tmp_path, sink_rows):
 
 
 def test_files_that_are_taken_once_are_not_read_again(runner, tmp_path):
-    """An incremental source takes a file that was fixed as a new one: to read its records again as well would
-    deliver them twice, so one line says what to do instead, and no advice names --from-source."""
+    """An incremental source takes a file that was fixed as a new one: to read its records again
+    as well would deliver them twice, so one line says what to do instead, and no advice names
+    --from-source.
+    """
     write(tmp_path, FIRST)
     made = Pipeline("orders", max_replays=3)
     schema = "order_id STRING, amount INT, city STRING"
@@ -259,7 +281,9 @@ def test_files_that_are_taken_once_are_not_read_again(runner, tmp_path):
 
 
 def test_a_source_without_failures_is_not_read_again(runner, tmp_path, sink_rows):
-    """Of a source of which a replay takes nothing not even the file is looked for: it may be archived."""
+    """Of a source of which a replay takes nothing not even the file is looked for: it may be
+    archived.
+    """
     write(tmp_path, FIRST)
     made = orders(key="order_id")
     made.source("other", FileSource("other.csv", schema="n INT"), key="n")

@@ -62,7 +62,9 @@ def failed_sources(result):
 
 
 def test_three_sources_meet_in_a_join_of_three(spark):
-    """A record is acked only when every group that one of its rows is in is complete and went on."""
+    """A record is acked only when every group that one of its rows is in is complete and went
+    on.
+    """
     one = [{"n": 1}]
     # one, one, three | two, two, two | two: the last group is not complete, so two is not acked.
     result = testing.run_batch(three_sources(), {"one": one, "two": one, "three": one}, spark=spark)
@@ -77,7 +79,9 @@ def test_three_sources_meet_in_a_join_of_three(spark):
 
 
 def two_paths():
-    """One source from which two paths lead to a join of four; each record's rows follow each other."""
+    """One source from which two paths lead to a join of four; each record's rows follow each
+    other.
+    """
     made = Pipeline("paths", guarantee="at_least_once")
     made.source("words", FileSource("words.csv", schema=ROW))
     declared(made, "words", named("left", branching(1)), "left")
@@ -93,7 +97,9 @@ def two_paths():
 
 @pytest.mark.parametrize(("records", "acked"), [(1, 0), (2, 2), (3, 2)])
 def test_two_paths_meet_in_a_join_of_four(spark, records, acked):
-    """Nothing is acked after two tuples, both records after four; a third waits for its own group."""
+    """Nothing is acked after two tuples, both records after four; a third waits for its own
+    group.
+    """
     words = [{"n": n} for n in range(records)]
     result = testing.run_batch(two_paths(), {"words": words}, spark=spark)
     assert result.roots.acked == acked
@@ -101,7 +107,9 @@ def test_two_paths_meet_in_a_join_of_four(spark, records, acked):
 
 
 def test_what_did_not_meet_is_completed_by_the_replay(spark):
-    """The rest of a group is replayed with the batch, and acked once its partner was lost no more."""
+    """The rest of a group is replayed with the batch, and acked once its partner was lost no
+    more.
+    """
     lost = testing.lose_rows("right", fraction=1.0)
     result = testing.run_batch(
         two_paths(), {"words": [{"n": 1}, {"n": 2}]}, spark=spark, faults=[lost]

@@ -1,4 +1,6 @@
-"""Several inputs, several readers, several sources: unions, diamonds and fan-out, tracked by input."""
+"""Several inputs, several readers, several sources: unions, diamonds and fan-out, tracked by
+input.
+"""
 
 from collections import Counter
 
@@ -68,7 +70,9 @@ def test_diamond(runner, tmp_path, sink_rows):
     ids=["a branch", "half of a branch", "one of each", "a branch, the other twice"],
 )
 def test_union_that_loses_part_of_a_branch(runner, tmp_path, unite, lost):
-    """A union that loses a branch, or rows of it, is found although the record has other rows there."""
+    """A union that loses a branch, or rows of it, is found although the record has other rows
+    there.
+    """
     numbers(tmp_path)
     run = runner(diamond(unite))
     assert run.settled(run.open()).failed == lost
@@ -78,7 +82,9 @@ def test_union_that_loses_part_of_a_branch(runner, tmp_path, unite, lost):
 
 
 def test_parent_anchored_twice_does_not_cancel_itself(runner, tmp_path, sink_rows):
-    """An input row with an even number of output rows is acked once, and each output row arrives."""
+    """An input row with an even number of output rows is acked once, and each output row
+    arrives.
+    """
     numbers(tmp_path)
     run = runner(diamond(lambda left, right: left.unionByName(left).unionByName(right)))
     assert run.settled(run.open()).failed == 0
@@ -117,7 +123,9 @@ def test_emits_one_over_several_inputs(runner, tmp_path, folded_by):
 
 
 def test_anchor_without_its_input(runner, tmp_path):
-    """In a stage of several inputs the input's name is part of the anchor, and may not be taken out."""
+    """In a stage of several inputs the input's name is part of the anchor, and may not be taken
+    out.
+    """
     numbers(tmp_path)
     smaller = F.struct("_anchor.root", "_anchor.parent")
     run = runner(diamond(lambda left, right: left.withColumn("_anchor", smaller)))
@@ -146,7 +154,9 @@ def test_step_that_reads_a_source_and_its_child(runner, tmp_path, sink_rows):
 
 
 def test_fan_out_names_the_reader_that_lost(runner, tmp_path, sink_rows):
-    """Of three readers of one step the one that loses a record is named; the record waits for all three."""
+    """Of three readers of one step the one that loses a record is named; the record waits for
+    all three.
+    """
     numbers(tmp_path)
     made = Pipeline("fan_out", guarantee="at_least_once")
     made.source("numbers", FileSource("in.csv", schema="n INT"))
@@ -183,7 +193,9 @@ def two_sources(lose):
 
 
 def test_replay_of_one_source_of_two(runner, tmp_path, sink_rows):
-    """A replay re-emits only what failed of the one source; the other is emitted with nothing in it."""
+    """A replay re-emits only what failed of the one source; the other is emitted with nothing in
+    it.
+    """
     numbers(tmp_path, "small.csv")
     numbers(tmp_path, "large.csv", 1000)
     broken = runner(two_sources([1003, 1004]))

@@ -160,9 +160,10 @@ def test_lost_files_are_staged_anew(runner, tmp_path, target, monkeypatch):
 
 
 def test_a_broken_sink_keeps_nothing_else_waiting(runner, tmp_path, target, monkeypatch):
-    """While the address of one sink is missing, what is lost of the others is staged anew, what failed
-    is withheld there, and all of them publish; the error is raised at the end. So it is for the sinks
-    of a total and of a state."""
+    """While the address of one sink is missing, what is lost of the others is staged anew, what
+    failed is withheld there, and all of them publish; the error is raised at the end. So it is
+    for the sinks of a total and of a state.
+    """
     monkeypatch.setenv("LOSING_URL", target)
     run = runner(pipeline("env:LOSING_URL", LOST))
     write(tmp_path, range(COUNT))
@@ -194,7 +195,9 @@ def test_a_broken_sink_keeps_nothing_else_waiting(runner, tmp_path, target, monk
 
 
 def test_a_staging_anew_that_died_leaves_nothing_to_show(runner, tmp_path, target):
-    """Files that were staged anew by a process that died are not shown when the lost one is back."""
+    """Files that were staged anew by a process that died are not published when the lost one is
+    back.
+    """
     run = runner(pipeline(target))
     write(tmp_path, range(COUNT))
     batch = run.open()

@@ -57,7 +57,9 @@ def failures(run):
 
 @pytest.mark.parametrize("fan_in", [1, 3])
 def test_lawful_drops_are_acked_and_counted(runner, tmp_path, sink_rows, fan_in, folded_by):
-    """A drop is an ack with a reason code: the record is complete, and the ledger counts it by stage and reason."""
+    """A drop is an ack with a reason code: the record is complete, and the ledger counts it by
+    stage and reason.
+    """
 
     def sift(frame):
         return (
@@ -76,7 +78,9 @@ def test_lawful_drops_are_acked_and_counted(runner, tmp_path, sink_rows, fan_in,
 
 
 def test_emitted_and_dropped_or_dropped_twice_is_acked_once(runner, tmp_path, sink_rows, folded_by):
-    """A record both emitted and dropped is emitted; one dropped twice is acked once and counted once."""
+    """A record both emitted and dropped is emitted; one dropped twice is acked once and counted
+    once.
+    """
 
     def sift(frame):
         return frame.where("n < 10"), dropped(frame, "all"), dropped(frame.where("n > 20"), "big")
@@ -99,7 +103,9 @@ def test_what_is_neither_emitted_nor_dropped_is_lost(runner, tmp_path):
 
 
 def test_on_read_counts_what_it_swallowed(runner, tmp_path):
-    """A stage that acks on read loses nothing by definition; the ledger counts the inputs without an output."""
+    """A stage that acks on read loses nothing by definition; the ledger counts the inputs
+    without an output.
+    """
 
     def sift(frame):
         return frame.where("n < 10"), dropped(frame.where("n = 20"), "twenty")
@@ -111,7 +117,9 @@ def test_on_read_counts_what_it_swallowed(runner, tmp_path):
 
 
 def test_stages_that_only_a_combine_reads(runner, tmp_path):
-    """A stage whose rows go to no tracked step names a repeated input, and what it swallowed, all the same."""
+    """A stage whose rows go to no tracked step names a repeated input, and what it swallowed,
+    all the same.
+    """
     (tmp_path / "in.csv").write_text("n\n" + "".join(f"{n}\n" for n in range(COUNT)))
     made = Pipeline("marks")
     made.source("numbers", FileSource("in.csv", schema="n INT"))
@@ -136,7 +144,9 @@ def test_stages_that_only_a_combine_reads(runner, tmp_path):
 
 
 def test_explicit_acks(runner, tmp_path, sink_rows, folded_by):
-    """With explicit acks, outputs, acks and fails count; what is mentioned nowhere fails as not acked by the stage."""
+    """With explicit acks, outputs, acks and fails count; what is mentioned nowhere fails as not
+    acked by the stage.
+    """
 
     def judge(frame):
         return (
@@ -155,7 +165,9 @@ def test_explicit_acks(runner, tmp_path, sink_rows, folded_by):
 
 @pytest.mark.parametrize("fan_in", [1, 2])
 def test_emits_one_names_a_repeated_input(runner, tmp_path, fan_in):
-    """With emits="one" a record of which an input has two rows fails by name; the same rows pass without it."""
+    """With emits="one" a record of which an input has two rows fails by name; the same rows pass
+    without it.
+    """
 
     def repeat(frame):
         times = F.when(F.col("n") < 3, 2).otherwise(1)
@@ -167,8 +179,9 @@ def test_emits_one_names_a_repeated_input(runner, tmp_path, fan_in):
 
 
 def test_a_record_that_fails_and_is_repeated(runner, tmp_path, folded_by):
-    """A reason that the stage gave says more than that it repeated the record, though it is of another input, in a
-    file that another task folds."""
+    """A reason that the stage gave says more than that it repeated the record, though it is of
+    another input, in a file that another task folds.
+    """
 
     def repeat(frame):
         times = F.when(F.col("n") == 3, 2).otherwise(1)
@@ -207,7 +220,9 @@ def test_marks_that_are_none(runner, tmp_path, marks, message):
 
 
 def test_record_stage(runner, tmp_path, sink_rows):
-    """A record's outputs are anchored for it; a raise fails just that record and discards what it had yielded."""
+    """A record's outputs are anchored for it; a raise fails just that record and discards what
+    it had yielded.
+    """
 
     def double(record):
         yield {"n": record["n"], "twice": record["n"] * 2}
@@ -240,7 +255,9 @@ def test_record_stage(runner, tmp_path, sink_rows):
 
 
 def test_record_that_yields_nothing(runner, tmp_path):
-    """A record for which nothing is yielded fails as such, unless it says that it is dropped, and why."""
+    """A record for which nothing is yielded fails as such, unless it says that it is dropped,
+    and why.
+    """
 
     def sift(record):
         if record["n"] < 5:
@@ -255,7 +272,9 @@ def test_record_that_yields_nothing(runner, tmp_path):
 
 
 def test_required_column_of_a_record_stage(runner, tmp_path, sink_rows):
-    """A record that leaves out a NOT NULL column, or yields null in it, fails; failures and drops have no columns."""
+    """A record that leaves out a NOT NULL column, or yields null in it, fails; failures and
+    drops have no columns.
+    """
 
     def sparse(record):
         if record["n"] == 1:
@@ -279,7 +298,9 @@ def test_required_column_of_a_record_stage(runner, tmp_path, sink_rows):
 
 
 def test_what_was_yielded_counts_as_it_was(runner, tmp_path, sink_rows):
-    """A dict, a list in it and the input record may be changed and yielded again: each row is what it was then."""
+    """A dict, a list in it and the input record may be changed and yielded again: each row is
+    what it was then.
+    """
 
     def growing(record):
         if record["n"] == 1:
@@ -307,7 +328,9 @@ def test_what_was_yielded_counts_as_it_was(runner, tmp_path, sink_rows):
 
 
 def test_a_dict_of_numbers_and_texts_that_is_yielded_again(runner, tmp_path, sink_rows):
-    """So it is of one dict, or the input record itself, whose fields are set anew: ``a b c`` do not arrive as ``c c c``."""
+    """So it is of one dict, or the input record itself, whose fields are set anew: ``a b c`` do
+    not arrive as ``c c c``.
+    """
 
     def again(record):
         if record["n"] == 1:
@@ -352,8 +375,9 @@ REASONS = [ValueError("NUL \0"), FailedRecord("lone \udfff")]
 
 
 def test_a_value_that_does_not_fit_fails_its_record(runner, tmp_path, sink_rows):
-    """A value of another type, or one that no store can keep, fails its record with column, type and value; so does a
-    reason with such characters; the rest arrives."""
+    """A value of another type, or one that no store can keep, fails its record with column, type
+    and value; so does a reason with such characters; the rest arrives.
+    """
 
     def misfit(record):
         n = record["n"]
@@ -405,9 +429,13 @@ def test_record_stage_of_all_types(runner, tmp_path, sink_rows):
         @made.stage(reads="copies")
         def typed(frame):
             return frame.selectExpr(
-                "n", "timestamp'2013-01-01 05:00:00.123456' AS at", "cast(n AS decimal(10,2)) AS price",
-                "array('a', cast(n AS string)) AS tags", "cast(null AS string) AS gone", "_anchor",
-            )  # fmt: skip
+                "n",
+                "timestamp'2013-01-01 05:00:00.123456' AS at",
+                "cast(n AS decimal(10,2)) AS price",
+                "array('a', cast(n AS string)) AS tags",
+                "cast(null AS string) AS gone",
+                "_anchor",
+            )
 
         made.record_stage(reads="typed", schema=schema)(hand_on)
         return "hand_on"
@@ -426,7 +454,9 @@ def test_record_stage_of_all_types(runner, tmp_path, sink_rows):
 
 
 def test_a_bug_in_a_record_stage_holds_the_batch(runner, tmp_path):
-    """A bug that fails every record stops the batch at max_failed_ratio instead of failing the records."""
+    """A bug that fails every record stops the batch at max_failed_ratio instead of failing the
+    records.
+    """
 
     def buggy(record):
         yield {"n": record["m"]}

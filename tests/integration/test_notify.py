@@ -57,8 +57,9 @@ def numbers(tmp_path):
 
 
 def test_a_batch_decided_behind_its_runs_back_is_told_later(runner, tmp_path):
-    """The sweeper names a settled batch whose sources heard nothing, once its own run had its time; one
-    that was told, or wants to know nothing, it does not name."""
+    """The sweeper names a settled batch whose sources heard nothing, once its own run had its
+    time; one that was told, or wants to know nothing, it does not name.
+    """
     numbers(tmp_path)
     told = Told()
     run = runner(noticed(told))
@@ -79,7 +80,9 @@ def test_a_batch_decided_behind_its_runs_back_is_told_later(runner, tmp_path):
 
 
 def test_sources_are_told(runner, tmp_path):
-    """After the settlement a source is told its acked messages and its failed ones with stage, reason and raw text; a replay tells its own."""
+    """After the settlement a source is told its acked messages and its failed ones with stage,
+    reason and raw text; a replay tells its own.
+    """
     numbers(tmp_path)
     told = Told()
     run = runner(noticed(told, [2]))
@@ -101,8 +104,9 @@ def test_sources_are_told(runner, tmp_path):
 
 
 def test_a_batch_superseded_before_it_was_told_is_told(runner, tmp_path):
-    """What was settled is told, though a batch that reprocesses the interval took its place meanwhile; the sweeper
-    names it till then, and a cleared task succeeds."""
+    """What was settled is told, though a batch that reprocesses the interval took its place
+    meanwhile; the sweeper names it till then, and a cleared task succeeds.
+    """
     numbers(tmp_path)
     told = Told()
     run = runner(noticed(told, [2]))
@@ -126,7 +130,9 @@ def test_a_batch_superseded_before_it_was_told_is_told(runner, tmp_path):
 
 
 def test_a_call_that_raises_is_repeated(runner, tmp_path):
-    """A call that raises leaves the source untold; asking again calls both, and once they return never again."""
+    """A call that raises leaves the source untold; asking again calls both, and once they return
+    never again.
+    """
     numbers(tmp_path)
     told = Told(fail_first=True)
     run = runner(noticed(told))

@@ -59,7 +59,9 @@ def held_by(result, sink="out"):
 
 
 def test_self_anchor(spark):
-    """A record that is anchored to itself, and one anchored to the same parent twice, is acked once at each hop."""
+    """A record that is anchored to itself, and one anchored to the same parent twice, is acked
+    once at each hop.
+    """
 
     def twice(frame):
         return frame.withColumn("copy", F.explode(F.array(F.lit(1), F.lit(2))))
@@ -77,7 +79,9 @@ def test_self_anchor(spark):
 
 
 def test_every_second_record_is_forgotten(spark):
-    """Of a stage that acks by itself and forgets every second record just those fail, and a replay acks them."""
+    """Of a stage that acks by itself and forgets every second record just those fail, and a
+    replay acks them.
+    """
     forgets = [True]
 
     def judge(frame):
@@ -95,7 +99,9 @@ def test_every_second_record_is_forgotten(spark):
 
 
 def test_timeout_is_reset_while_the_stage_lives(runner, tmp_path):
-    """A stage that renews its lease is not timed out, however long it takes; once it is dead, it is."""
+    """A stage that renews its lease is not timed out, however long it takes; once it is dead, it
+    is.
+    """
     written(tmp_path, 0, range(COUNT))
 
     def slow(frame):
@@ -124,7 +130,9 @@ def test_timeout_is_reset_while_the_stage_lives(runner, tmp_path):
 
 
 def test_the_lease_of_a_running_step_is_renewed(runner, tmp_path, monkeypatch):
-    """While a step runs its driver renews the lease by itself, though the stage itself never touches the ledger."""
+    """While a step runs its driver renews the lease by itself, though the stage itself never
+    touches the ledger.
+    """
     written(tmp_path, 0, range(COUNT))
     monkeypatch.setattr("ledger.execution.steps.heartbeat", partial(heartbeat, every=0.05))
 
@@ -142,7 +150,9 @@ def test_the_lease_of_a_running_step_is_renewed(runner, tmp_path, monkeypatch):
 
 
 def test_retry_limit(spark):
-    """A record that fails each time is given up after max_replays; one that fails once, and all others, are acked."""
+    """A record that fails each time is given up after max_replays; one that fails once, and all
+    others, are acked.
+    """
     poison = {3, 5}
 
     def swallow(frame):
@@ -161,7 +171,9 @@ def test_retry_limit(spark):
 
 
 def test_replays_take_what_failed(runner, tmp_path, sink_rows):
-    """Of two batches under way at once, settled in reverse order, each replay emits just what failed of its own."""
+    """Of two batches under way at once, settled in reverse order, each replay emits just what
+    failed of its own.
+    """
     failed, lost = {1, 7}, {4, 8, 13}
 
     def early(frame):
@@ -191,7 +203,9 @@ def test_replays_take_what_failed(runner, tmp_path, sink_rows):
 
 
 def test_acks_of_a_stale_owner(runner, tmp_path, sink_rows):
-    """The older attempt of a stage, still at work when a newer one committed, is fenced; the newer's acks stand."""
+    """The older attempt of a stage, still at work when a newer one committed, is fenced; the
+    newer's acks stand.
+    """
     written(tmp_path, 0, range(COUNT))
     attempts = []
 

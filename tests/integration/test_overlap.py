@@ -103,7 +103,9 @@ def beside():
 def test_a_batch_runs_and_is_shown_while_another_is_being_published(
     runner, tmp_path, sink_rows, monkeypatch, beside
 ):
-    """The next batch opens, runs, settles and is shown while the one before is in the middle of its publish."""
+    """The next batch opens, runs, settles and is published while the one before is in the middle
+    of its publish.
+    """
     run, gate = runner(numbered(tmp_path)), Gate()
     first = settled(run, 0)
     publish = ParquetPublisher.publish
@@ -127,7 +129,9 @@ def test_a_batch_runs_and_is_shown_while_another_is_being_published(
 def test_a_batch_runs_and_is_shown_while_the_state_of_another_commits(
     runner, tmp_path, sink_rows, beside
 ):
-    """A commit that takes long is off the next batch's path, up to its own state, which comes behind it."""
+    """A commit that takes long is off the next batch's path, up to its own state, which comes
+    behind it.
+    """
     gate = Gate()
     hooks = Sum(gate)
     run = runner(numbered(tmp_path, hooks))

@@ -23,8 +23,9 @@ def plan_of(frame):
 
 @pytest.mark.parametrize("format", ["csv", "json"])
 def test_a_text_is_parsed_once(spark, tmp_path, format):
-    """Filters, joins and uses of a column parse nothing again: a line is parsed for its values, and its texts are
-    where one does not fit."""
+    """Filters, joins and uses of a column parse nothing again: a line is parsed for its values,
+    and its texts are where one does not fit.
+    """
     (tmp_path / "in.txt").write_text(LINES[format])
     source = FileSource(str(tmp_path / "in.txt"), schema="n INT, name STRING", format=format)
     records = source_of("in", source).reader(spark).records(Claimed("in", str(tmp_path / "in.txt")))

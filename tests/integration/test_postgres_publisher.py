@@ -1,4 +1,6 @@
-"""The publisher of PostgreSQL tables: every delivery once, whole, in order, and no value changed."""
+"""The publisher of PostgreSQL tables: every delivery once, whole, in order, and no value
+changed.
+"""
 
 import math
 import socket
@@ -55,7 +57,9 @@ def both(*calls):
 
 
 def test_a_table_is_made_and_a_second_publish_changes_nothing(warehouse):
-    """The first publish makes table and record; the same again, even without its files, is a no-op."""
+    """The first publish makes table and record; the same again, even without its files, is a
+    no-op.
+    """
     sink, delivery = warehouse.publisher(), warehouse.deliver(11, [(1, "a"), (2, None)])
     assert sink.staging(11, 7) == f"{warehouse.folder}/batch=11/run=7"
     sink.check(ORDERS)
@@ -68,7 +72,8 @@ def test_a_table_is_made_and_a_second_publish_changes_nothing(warehouse):
     sink.publish(delivery)
     assert warehouse.orders() == [(1, "a", 11), (2, None, 11)]
     found = warehouse.rows(
-        "SELECT sink, batch_id, version, interval_start, original_id, rows, table_name, replaced_by FROM ackledger_commit"
+        "SELECT sink, batch_id, version, interval_start, original_id, rows, table_name, replaced_by"
+        " FROM ackledger_commit"
     )
     assert found == [("shop.orders", 11, 11, JANUARY, 11, 2, "orders", None)]
     sink.check(pa.schema([*ORDERS, ("_root", pa.int64()), ("_unit", pa.string())]))
@@ -112,7 +117,9 @@ def test_append_replaces_batches(warehouse):
 
 
 def test_another_sinks_batches_are_never_removed(warehouse):
-    """A batch named in ``replaces`` that this sink never showed keeps the rows another sink brought."""
+    """A batch named in ``replaces`` that this sink never showed keeps the rows another sink
+    brought.
+    """
     warehouse.publisher().publish(warehouse.deliver(11, [(1, "a")], sink="other.orders"))
     warehouse.publisher().publish(warehouse.deliver(12, [(2, "b")], replaces=(11,)))
     assert warehouse.orders() == [(1, "a", 11), (2, "b", 12)]
@@ -127,7 +134,7 @@ def test_two_sinks_of_one_batch_need_two_tables(warehouse):
 
 
 def test_a_newer_version_replaces_and_an_older_is_refused(warehouse):
-    """Of one batch the rows of the newest run are shown, whatever comes later."""
+    """Of one batch the rows of the newest run are published, whatever comes later."""
     sink = warehouse.publisher()
     sink.publish(warehouse.deliver(11, [(1, "old"), (2, "old")], version=5))
     sink.publish(warehouse.deliver(11, [(1, "new")], version=6))
@@ -137,7 +144,9 @@ def test_a_newer_version_replaces_and_an_older_is_refused(warehouse):
 
 
 def test_a_record_of_another_ledger_is_not_taken_for_ones_own(warehouse):
-    """A ledger begun anew counts batches from 1 again: what the record says of those is not believed."""
+    """A ledger begun anew counts batches from 1 again: what the record says of those is not
+    believed.
+    """
     sink = warehouse.publisher()
     sink.publish(warehouse.deliver(1, [(1, "a")]))
     for other in (
@@ -150,7 +159,9 @@ def test_a_record_of_another_ledger_is_not_taken_for_ones_own(warehouse):
 
 
 def test_upsert_keeps_the_newer_row_in_any_order(warehouse):
-    """Batch 12 before 11 leaves 12's rows; a later interval wins over both; a replay over its family."""
+    """Batch 12 before 11 leaves 12's rows; a later interval wins over both; a replay over its
+    family.
+    """
     sink = warehouse.publisher("upsert")
     sink.publish(warehouse.deliver(12, [(1, "twelve")]))
     sink.publish(warehouse.deliver(11, [(1, "eleven"), (2, "eleven")]))
@@ -161,7 +172,8 @@ def test_upsert_keeps_the_newer_row_in_any_order(warehouse):
     sink.publish(warehouse.deliver(14, [(1, "fourteen")], original_id=12))
     assert warehouse.orders() == [(1, "fourteen", 14), (2, "february", 5)]
     keys = warehouse.rows(
-        "SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conrelid = 'orders'::regclass AND contype = 'p'"
+        "SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conrelid = 'orders'::regclass"
+        " AND contype = 'p'"
     )
     assert keys == [("PRIMARY KEY (id)",)]
 
@@ -180,7 +192,8 @@ def test_upsert_replaces_and_does_not_uncover(warehouse):
 def test_upsert_takes_over_rows_from_before(warehouse):
     """A row that the table had before the sink is older than all, and of several columns a key."""
     warehouse.do(
-        'CREATE TABLE "Or ders" ("i%%d" bigint, "a :b" text, ackledger_batch bigint, UNIQUE ("a :b", "i%%d"))',
+        'CREATE TABLE "Or ders" ("i%%d" bigint, "a :b" text, ackledger_batch bigint, UNIQUE ("a'
+        ' :b", "i%%d"))',
         "INSERT INTO \"Or ders\" VALUES (1, 'a', NULL)",
     )
     schema = pa.schema([("i%d", pa.int64()), ("a :b", pa.string())])
@@ -200,7 +213,9 @@ def test_upsert_takes_over_rows_from_before(warehouse):
     ],
 )
 def test_upsert_refuses_odd_keys(warehouse, made, message):
-    """Two rows with one key, or a key that is null, are an error that names the key; nothing comes."""
+    """Two rows with one key, or a key that is null, are an error that names the key; nothing
+    comes.
+    """
     sink = warehouse.publisher("upsert")
     sink.publish(warehouse.deliver(12, [(5, "newer")]))
     with pytest.raises(StageError, match=message):
@@ -209,8 +224,9 @@ def test_upsert_refuses_odd_keys(warehouse, made, message):
 
 
 def test_a_family_replaces_an_older_one_of_its_interval(warehouse):
-    """Another family over an interval takes the place of the first, of this interval alone; within a
-    family rows add up; what comes late of the first is refused."""
+    """Another family over an interval takes the place of the first, of this interval alone;
+    within a family rows add up; what comes late of the first is refused.
+    """
     sink = warehouse.publisher("replace_interval")
     sink.publish(warehouse.deliver(10, [(0, "february")], interval_start=FEBRUARY))
     sink.publish(warehouse.deliver(11, [(1, "first")]))
@@ -240,7 +256,9 @@ def test_an_empty_family_replaces_too(warehouse):
 
 
 def test_an_empty_delivery_is_recorded(warehouse):
-    """Without files there is no table to make; a file without rows makes it; both are in the record."""
+    """Without files there is no table to make; a file without rows makes it; both are in the
+    record.
+    """
     sink = warehouse.publisher()
     sink.publish(warehouse.deliver(11))
     assert warehouse.rows("SELECT to_regclass('orders')") == [(None,)]
@@ -285,8 +303,8 @@ def killer(warehouse, most):
     """End up to ``most`` publishers, each as soon as it waits for the table's lock."""
     killed, done = [], threading.Event()
     statement = (
-        "SELECT pid, pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event_type = 'Lock' "
-        f"AND application_name = '{APPLICATION}' AND datname = 'warehouse'"
+        "SELECT pid, pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event_type ="
+        f" 'Lock' AND application_name = '{APPLICATION}' AND datname = 'warehouse'"
     )
 
     def run():
@@ -310,8 +328,9 @@ def _tries(most, pause):
 
 
 def test_a_killed_publish_leaves_nothing(warehouse, monkeypatch):
-    """A backend ended between the copy and the commit, at every try, leaves neither rows nor record;
-    the next call brings the rows once."""
+    """A backend ended between the copy and the commit, at every try, leaves neither rows nor
+    record; the next call brings the rows once.
+    """
     monkeypatch.setattr(driver_errors, "_RETRYING", _tries(3, 0.5))
     sink = warehouse.publisher()
     sink.publish(warehouse.deliver(11, [(1, "first")]))
@@ -337,7 +356,8 @@ def test_a_connection_lost_in_the_copy_is_tried_again(warehouse, monkeypatch):
     def to_csv(*given):
         if next(calls) == 2:
             warehouse.rows(
-                f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = '{APPLICATION}'"
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name ="
+                f" '{APPLICATION}'"
             )
         return original(*given)
 
@@ -417,7 +437,24 @@ def test_a_commit_without_an_answer_is_not_done_twice(warehouse, told, mode):
     assert warehouse.orders() == [(1, "a", 11), (2, "b", 11)]
 
 
-NASTY = ["", "null", "NULL", "\\N", "\\.", '"', "''", 'a"b,c;d', "line\nfeed\r\nreturn\rtab\t", " pad ", "\\", "{}", "{1,NULL}", "\u00e9\u4e2d\U0001f600", "\x01\x1f\x7f", "%s :x"]  # fmt: skip
+NASTY = [
+    "",
+    "null",
+    "NULL",
+    "\\N",
+    "\\.",
+    '"',
+    "''",
+    'a"b,c;d',
+    "line\nfeed\r\nreturn\rtab\t",
+    " pad ",
+    "\\",
+    "{}",
+    "{1,NULL}",
+    "\u00e9\u4e2d\U0001f600",
+    "\x01\x1f\x7f",
+    "%s :x",
+]
 
 
 def round_trip(warehouse, kind, values):
@@ -433,12 +470,19 @@ def round_trip(warehouse, kind, values):
     sink.check(schema)
     found = warehouse.rows("SELECT v FROM typed ORDER BY n")
     types = warehouse.rows(
-        "SELECT format_type(atttypid, atttypmod) FROM pg_attribute WHERE attrelid = 'typed'::regclass AND attname = 'v'"
+        "SELECT format_type(atttypid, atttypmod) FROM pg_attribute WHERE attrelid ="
+        " 'typed'::regclass AND attname = 'v'"
     )
     return [row[0] for row in found], types[0][0]
 
 
-MOMENTS = [datetime(1, 1, 1), datetime(1969, 12, 31, 23, 59, 59, 999999), datetime(2026, 3, 29, 1, 30), datetime(9999, 12, 31, 23, 59, 59, 999999), None]  # fmt: skip
+MOMENTS = [
+    datetime(1, 1, 1),
+    datetime(1969, 12, 31, 23, 59, 59, 999999),
+    datetime(2026, 3, 29, 1, 30),
+    datetime(9999, 12, 31, 23, 59, 59, 999999),
+    None,
+]
 AWARE = [one and one.replace(tzinfo=UTC) for one in MOMENTS]
 DATES = [date(1, 1, 1), date(1582, 10, 10), date(1969, 12, 31), date(9999, 12, 31), None]
 FLOATS = [0.1, -0.0, 5e-324, 1.7976931348623157e308, -math.inf, math.inf, None, 1e16, 123456789.125]
@@ -479,9 +523,13 @@ def plain(value):
     return bytes(value) if isinstance(value, memoryview) else value
 
 
-@pytest.mark.parametrize(("kind", "values", "expected"), SCALARS, ids=[str(one[0]) for one in SCALARS])  # fmt: skip
+@pytest.mark.parametrize(
+    ("kind", "values", "expected"), SCALARS, ids=[str(one[0]) for one in SCALARS]
+)
 def test_values_arrive_as_they_were(warehouse, kind, values, expected):
-    """Every value of every type, the awkward ones too, alone and in an array, is what was staged."""
+    """Every value of every type, the awkward ones too, alone and in an array, is what was
+    staged.
+    """
     given = [int(one) if pa.types.is_uint64(kind) and one is not None else one for one in values]
     found, made = round_trip(warehouse, kind, given)
     assert [plain(one) for one in found] == values
@@ -493,7 +541,10 @@ def test_values_arrive_as_they_were(warehouse, kind, values, expected):
     if pa.types.is_binary(kind) or pa.types.is_fixed_size_binary(kind):
         statement = "SELECT to_json(v) FROM typed ORDER BY n"
         found = [row[0] for row in warehouse.rows(statement)]
-        found = [one and [x and bytes.fromhex(x[2:]) if x != "\\x" else b"" for x in one] for one in found]  # fmt: skip
+        found = [
+            one and [x and bytes.fromhex(x[2:]) if x != "\\x" else b"" for x in one]
+            for one in found
+        ]
     assert [plain(one) for one in found] == expected_lists
     assert made == f"{expected}[]"
 
@@ -506,7 +557,9 @@ def test_not_a_number_arrives(warehouse):
 
 
 def test_nested_values_arrive_as_json(warehouse):
-    """Structs, maps, and lists of them are jsonb: text escaped, numbers exact, moments in ISO form."""
+    """Structs, maps, and lists of them are jsonb: text escaped, numbers exact, moments in ISO
+    form.
+    """
     inner = pa.struct(
         [
             ("text", pa.string()),
@@ -603,19 +656,49 @@ def test_types_without_a_counterpart_are_named(warehouse, kind):
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ("id bigint, ackledger_batch bigint", r"column 'item' is missing: ALTER TABLE public\.orders ADD COLUMN item text"),
-        ("id integer, item text, ackledger_batch bigint", r"column 'id': expected bigint, found integer: ALTER TABLE public\.orders ALTER COLUMN id TYPE bigint"),
-        ("id bigint, item text", r"column 'ackledger_batch' is missing: ALTER TABLE public\.orders ADD COLUMN ackledger_batch bigint"),
-        ("id bigint, item text, ackledger_batch text", r"'ackledger_batch': expected bigint, found text"),
-        ("id bigint, item text, ackledger_batch bigint, must int NOT NULL", r"column 'must': expected in the rows.*ALTER COLUMN must DROP NOT NULL"),
-        ("id bigint GENERATED ALWAYS AS IDENTITY, item text, ackledger_batch bigint", r"column 'id': .*GENERATED ALWAYS"),
-        ("id bigint, item bytea, ackledger_batch bigint", r"column 'item': expected text, found bytea"),
-        ("id bigint, item text, ackledger_batch bigint, UNIQUE (item, id)", r"key \(id\): expected a unique index on just these columns, found \(id, item\): CREATE UNIQUE INDEX ON public\.orders \(id\)"),
-        ("id bigint PRIMARY KEY DEFERRABLE, item text, ackledger_batch bigint", r"key \(id\): .* found none"),
+        (
+            "id bigint, ackledger_batch bigint",
+            r"column 'item' is missing: ALTER TABLE public\.orders ADD COLUMN item text",
+        ),
+        (
+            "id integer, item text, ackledger_batch bigint",
+            r"column 'id': expected bigint, found integer: "
+            r"ALTER TABLE public\.orders ALTER COLUMN id TYPE bigint",
+        ),
+        (
+            "id bigint, item text",
+            r"column 'ackledger_batch' is missing: "
+            r"ALTER TABLE public\.orders ADD COLUMN ackledger_batch bigint",
+        ),
+        (
+            "id bigint, item text, ackledger_batch text",
+            r"'ackledger_batch': expected bigint, found text",
+        ),
+        (
+            "id bigint, item text, ackledger_batch bigint, must int NOT NULL",
+            r"column 'must': expected in the rows.*ALTER COLUMN must DROP NOT NULL",
+        ),
+        (
+            "id bigint GENERATED ALWAYS AS IDENTITY, item text, ackledger_batch bigint",
+            r"column 'id': .*GENERATED ALWAYS",
+        ),
+        (
+            "id bigint, item bytea, ackledger_batch bigint",
+            r"column 'item': expected text, found bytea",
+        ),
+        (
+            "id bigint, item text, ackledger_batch bigint, UNIQUE (item, id)",
+            r"key \(id\): expected a unique index on just these columns, found \(id, item\): "
+            r"CREATE UNIQUE INDEX ON public\.orders \(id\)",
+        ),
+        (
+            "id bigint PRIMARY KEY DEFERRABLE, item text, ackledger_batch bigint",
+            r"key \(id\): .* found none",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_table_that_does_not_fit_is_told_how_to(warehouse, columns, message):
-    """Column, expected, found and the statement that mends it; the publish refuses it as well."""
+    """Column, expected, found and the statement that fixes it; the publish refuses it as well."""
     warehouse.do(f"CREATE TABLE orders ({columns})")
     sink = warehouse.publisher("upsert")
     with pytest.raises(StageError, match=message):
@@ -626,17 +709,28 @@ def test_a_table_that_does_not_fit_is_told_how_to(warehouse, columns, message):
 
 
 def test_a_table_with_other_types_that_hold_all_values(warehouse):
-    """Wider types, domains, enums, uuid, json and defaults take what fits them; others say which row."""
+    """Wider types, domains, enums, uuid, json and defaults take what fits them; others say which
+    row.
+    """
     warehouse.do(
         "CREATE DOMAIN word AS varchar(5)",
         "CREATE TYPE size AS ENUM ('S', 'M')",
-        "CREATE TABLE orders (n numeric(10, 0), w word, s size, u uuid, j json, k jsonb, a numeric[], d numeric(9, 3), "
-        "made timestamptz NOT NULL DEFAULT now(), serial bigserial, ackledger_batch bigint)",
+        "CREATE TABLE orders (n numeric(10, 0), w word, s size, u uuid, j json, k jsonb, a"
+        " numeric[], d numeric(9, 3), made timestamptz NOT NULL DEFAULT now(), serial bigserial,"
+        " ackledger_batch bigint)",
     )
     schema = pa.schema(
-        [("n", pa.int32()), ("w", pa.string()), ("s", pa.string()), ("u", pa.string()), ("j", pa.string()),
-         ("k", pa.list_(pa.int8())), ("a", pa.list_(pa.int64())), ("d", pa.decimal128(8, 2))]
-    )  # fmt: skip
+        [
+            ("n", pa.int32()),
+            ("w", pa.string()),
+            ("s", pa.string()),
+            ("u", pa.string()),
+            ("j", pa.string()),
+            ("k", pa.list_(pa.int8())),
+            ("a", pa.list_(pa.int64())),
+            ("d", pa.decimal128(8, 2)),
+        ]
+    )
     sink = warehouse.publisher()
     sink.check(schema)
     uuid = "00000000-0000-0000-0000-000000000001"
@@ -658,7 +752,8 @@ def test_a_table_with_other_types_that_hold_all_values(warehouse):
 def test_a_partitioned_table_is_a_table(warehouse, mode):
     """Rows find their partitions, and a later version replaces them there."""
     warehouse.do(
-        "CREATE TABLE orders (id bigint PRIMARY KEY, item text, ackledger_batch bigint) PARTITION BY RANGE (id)",
+        "CREATE TABLE orders (id bigint PRIMARY KEY, item text, ackledger_batch bigint) PARTITION"
+        " BY RANGE (id)",
         "CREATE TABLE low PARTITION OF orders FOR VALUES FROM (0) TO (10)",
         "CREATE TABLE high PARTITION OF orders DEFAULT",
     )
@@ -676,17 +771,22 @@ def test_rows_come_from_files_in_pieces(warehouse, monkeypatch):
     rows = pa.table({"a.b": range(1050), "a": [{"b": n} for n in range(1050)]}, schema=schema)
     pieces = []
     original = postgres.to_csv
-    monkeypatch.setattr(postgres, "to_csv", lambda rows, *more: pieces.append(len(rows)) or original(rows, *more))  # fmt: skip
+    monkeypatch.setattr(
+        postgres, "to_csv", lambda rows, *more: pieces.append(len(rows)) or original(rows, *more)
+    )
     warehouse.publisher().publish(warehouse.deliver(11, rows))
     assert (sum(pieces), max(pieces)) == (1050, 100)
     found = warehouse.rows(
-        'SELECT count(DISTINCT "a.b"), count(*) FILTER (WHERE a = jsonb_build_object(\'b\', "a.b")) FROM orders'
+        'SELECT count(DISTINCT "a.b"), count(*) FILTER (WHERE a = jsonb_build_object(\'b\', "a.b"))'
+        " FROM orders"
     )
     assert found == [(1050, 1050)]
 
 
 def test_a_constraint_of_the_table_is_told(warehouse):
-    """A row that a constraint refuses is the stage's matter, with the names that the server gives."""
+    """A row that a constraint refuses is the stage's matter, with the names that the server
+    gives.
+    """
     warehouse.do(
         "CREATE TABLE orders (id bigint PRIMARY KEY, item text NOT NULL, ackledger_batch bigint)"
     )
@@ -704,14 +804,19 @@ REFUSED = {
     "null": ("id bigint NOT NULL, item text", None, 'null value in column "id"'),
     "unique": ("id bigint UNIQUE, item text", 1, 'unique constraint "orders_id_key"'),
     "trigger": ("id bigint, item text", 3, "no such orders (constraint limits) (column id)"),
-    "length": ("id bigint, item varchar(3)", 2, "character varying(3) (COPY ackledger_stage, line 1, column item)"),
-}  # fmt: skip
+    "length": (
+        "id bigint, item varchar(3)",
+        2,
+        "character varying(3) (COPY ackledger_stage, line 1, column item)",
+    ),
+}
 
 
 @pytest.mark.parametrize("kind", REFUSED)
 def test_a_refused_row_is_not_shown(warehouse, kind):
-    """A refused row is told by the names of constraint, column and line: its values are not in the error, which
-    more people may read than the row."""
+    """A refused row is told by the names of constraint, column and line: its values are not in
+    the error, which more people may read than the row.
+    """
     columns, value, said = REFUSED[kind]
     warehouse.do(
         f"CREATE TABLE orders ({columns}, ackledger_batch bigint)",
@@ -719,7 +824,8 @@ def test_a_refused_row_is_not_shown(warehouse, kind):
         """ CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION
         ''no such orders'' USING DETAIL = NEW::text, CONSTRAINT = ''limits'', COLUMN = ''id'',
         ERRCODE = ''23514''; END' """,
-        "CREATE TRIGGER t BEFORE INSERT ON orders FOR EACH ROW WHEN (NEW.id = 3) EXECUTE FUNCTION refuse()",
+        "CREATE TRIGGER t BEFORE INSERT ON orders FOR EACH ROW WHEN (NEW.id = 3) EXECUTE FUNCTION"
+        " refuse()",
     )
     with pytest.raises(StageError) as caught:
         warehouse.publisher().publish(warehouse.deliver(11, [(value, "marked")]))
@@ -732,7 +838,8 @@ def test_a_trigger_that_drops_rows_is_found(warehouse):
     warehouse.do(
         "CREATE TABLE orders (id bigint, item text, ackledger_batch bigint)",
         "CREATE FUNCTION drop_row() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'",
-        "CREATE TRIGGER t BEFORE INSERT ON orders FOR EACH ROW WHEN (NEW.id = 2) EXECUTE FUNCTION drop_row()",
+        "CREATE TRIGGER t BEFORE INSERT ON orders FOR EACH ROW WHEN (NEW.id = 2) EXECUTE FUNCTION"
+        " drop_row()",
     )
     with pytest.raises(IntegrityError, match="took 1 of 2 rows"):
         warehouse.publisher().publish(warehouse.deliver(11, [(1, "a"), (2, "b")]))
@@ -740,7 +847,9 @@ def test_a_trigger_that_drops_rows_is_found(warehouse):
 
 
 def test_staged_files_that_are_not_as_recorded(warehouse):
-    """A file that is gone, has other columns, or other rows than recorded stops the publish whole."""
+    """A file that is gone, has other columns, or other rows than recorded stops the publish
+    whole.
+    """
     sink = warehouse.publisher()
     gone = warehouse.deliver(11, [(1, "a")], [(2, "b")])
     Path(gone.files[1].path).unlink()
@@ -754,7 +863,9 @@ def test_staged_files_that_are_not_as_recorded(warehouse):
     ):
         with pytest.raises(IntegrityError, match=message):
             sink.publish(delivery)
-    assert warehouse.rows("SELECT to_regclass('orders'), to_regclass('ackledger_commit')") == [(None, None)]  # fmt: skip
+    assert warehouse.rows("SELECT to_regclass('orders'), to_regclass('ackledger_commit')") == [
+        (None, None)
+    ]
 
 
 def test_targets_that_cannot_be_written(warehouse, monkeypatch):
@@ -797,7 +908,9 @@ def test_targets_that_cannot_be_written(warehouse, monkeypatch):
 
 
 def test_declarations_that_cannot_be(warehouse):
-    """A publisher with a wrong mode, key or url is refused when it is made; nothing connects then."""
+    """A publisher with a wrong mode, key or url is refused when it is made; nothing connects
+    then.
+    """
     for url in ("no url, sesame", "sqlite:///sesame", "mysql://user:sesame@host/database"):
         with pytest.raises(ConfigurationError) as caught:
             warehouse.publisher(url=url)

@@ -156,8 +156,9 @@ KEYED = pa.schema([("id", pa.int64()), ("parent", pa.int64()), ("cents", pa.int6
 
 
 def test_the_other_rows_of_a_refused_record(warehouse):
-    """A record goes as a whole: what refers to any of its rows is refused, too, in a chain, and what
-    shares a unique key with one of them is not. The rest is published."""
+    """A record goes as a whole: what refers to any of its rows is refused, too, in a chain, and
+    what shares a unique key with one of them is not. The rest is published.
+    """
     warehouse.do(
         "CREATE TABLE orders (id bigint PRIMARY KEY, parent bigint REFERENCES orders, "
         "cents bigint CHECK (cents > 0), ackledger_batch bigint)"
@@ -200,9 +201,10 @@ SAME = "{} rows of the batch have this key of the sink (id), and nothing says wh
 
 @pytest.mark.parametrize("table", [None, "uuid", "char(36)", "text"])
 def test_rows_of_one_key_of_an_upsert(warehouse, table):
-    """Rows whose keys are equal to the server, however they are written, are all refused, for nothing
-    says which is the newest; so is a null in a key, and the rest is not. It is so before there is a
-    table."""
+    """Rows whose keys are equal to the server, however they are written, are all refused, for
+    nothing says which is the newest; so is a null in a key, and the rest is not. It is so before
+    there is a table.
+    """
     schema = pa.schema([("id", pa.string()), ("n", pa.int64())])
     sink = warehouse.publisher("upsert")
     if table:

@@ -39,7 +39,9 @@ def pipeline(url):
 
 
 def modes(place):
-    """The permission bits of all folders and of all files of a run below a place, itself included."""
+    """The permission bits of all folders and of all files of a run below a place, itself
+    included.
+    """
     found = {
         kind: {stat.S_IMODE(path.stat().st_mode) for path in (place, *place.rglob("*")) if of(path)}
         for kind, of in (("folders", lambda p: p.is_dir()), ("files", lambda p: p.is_file()))
@@ -49,9 +51,11 @@ def modes(place):
 
 
 def test_what_a_run_writes_is_for_its_user_alone(runner, tmp_path, target):
-    """Of a real run the snapshot, the stage's output and a table's staged files are 0700 and 0600,
-    and what a folder and a Delta table stage is in a folder of 0700, which is so as well where rows are staged
-    anew after a settlement. What is published is as open as the folder that it is in."""
+    """Of a real run the snapshot, the stage's output and a table's staged files are 0700 and
+    0600, and what a folder and a Delta table stage is in a folder of 0700, which is so as well
+    where rows are staged anew after a settlement. What is published is as open as the folder
+    that it is in.
+    """
     (tmp_path / "in.csv").write_text("n\n1\n2\n4\n")
     run = runner(pipeline(target))
     batch = run.open()

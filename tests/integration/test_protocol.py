@@ -86,8 +86,9 @@ def hour_passes(database):
 
 
 def test_older_task_cannot_open(database):
-    """A zombie of Airflow whose driver starts after its successor's is refused, while that one lives
-    and once it has committed, though its clock was an hour ahead."""
+    """A zombie of Airflow whose driver starts after its successor's is refused, while that one
+    lives and once it has committed, though its clock was an hour ahead.
+    """
     batch = opened(database, pipeline())
     older, newer = task(database, 61), task(database, 1)
     run = open_run(database, batch.batch_id, "source", newer)
@@ -172,7 +173,9 @@ def test_ended_attempt_cannot_open_again(database):
 
 
 def test_a_failure_of_whatever_text_is_kept(database):
-    """A run whose error has a NUL or a lone surrogate in it is marked failed, with the rest of it."""
+    """A run whose error has a NUL or a lone surrogate in it is marked failed, with the rest of
+    it.
+    """
     batch = opened(database, pipeline())
     fail(database, started(database, batch.batch_id, "source"), "bad \0 and \ud800 text")
     found = one(database, "SELECT state, failure FROM step_run")
@@ -231,7 +234,9 @@ def test_backend_killed_during_commit(database):
 
 @pytest.mark.parametrize("when", ["before the deltas", "within them", "before the fails"])
 def test_backend_killed_while_a_run_posts(database, monkeypatch, when):
-    """A commit that posts deltas, whose backend is killed meanwhile, runs again as a whole: they count once."""
+    """A commit that posts deltas, whose backend is killed meanwhile, runs again as a whole: they
+    count once.
+    """
     batch = opened(database, pipeline())
     root = np.array(emit(database, batch, 3))
     run = started(database, batch.batch_id, "middle")
@@ -275,7 +280,9 @@ def test_backend_killed_while_a_run_posts(database, monkeypatch, when):
 
 
 def test_deltas_that_wait_for_a_lock_in_vain(database):
-    """What the database refuses while a run posts is an error of the ledger's own, that says whether to try again."""
+    """What the database refuses while a run posts is an error of the ledger's own, that says
+    whether to try again.
+    """
     batch = opened(database, pipeline())
     run = started(database, batch.batch_id, "source")
     deltas = Deltas(*(np.arange(1) for _ in range(5)))
@@ -324,7 +331,8 @@ def test_rerun_supersedes_its_readers(database):
         tuple(row)
         for row in rows(
             database,
-            "SELECT stage, string_agg(state::text, ',' ORDER BY step_run_id) FROM step_run GROUP BY 1",
+            "SELECT stage, string_agg(state::text, ',' ORDER BY step_run_id) FROM step_run GROUP"
+            " BY 1",
         )
     )
     assert states == {"source": "committed", "middle": "superseded,committed", "sink": "superseded"}
@@ -477,7 +485,8 @@ def test_replay_takes_what_is_selected(database):
     replayed(database, made, batch.batch_id, "two", stage="middle")
     claimed = rows(
         database,
-        "SELECT message_id, replay_batch_id - :b FROM failed_message WHERE status = 'replaying' ORDER BY 1",
+        "SELECT message_id, replay_batch_id - :b FROM failed_message WHERE status = 'replaying'"
+        " ORDER BY 1",
         b=batch.batch_id,
     )
     assert claimed == [(roots[1], 2), (roots[2], 1)]
@@ -541,8 +550,9 @@ def test_attempt_numbers_grow(database):
 
 
 def test_a_failed_run_keeps_no_record(database):
-    """What the ledger keeps of a failed run is class, condition and place: Java's words, which hold a record, are
-    not for whoever reads the ledger."""
+    """What the ledger keeps of a failed run is class, condition and place: Java's words, which
+    hold a record, are not for whoever reads the ledger.
+    """
     batch = opened(database, pipeline())
     emit(database, batch, 1)
     run = started(database, batch.batch_id, "middle")

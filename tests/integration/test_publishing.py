@@ -1,4 +1,4 @@
-"""Exactly once: sinks show the rows of acked records, once each, after the settlement."""
+"""Exactly once: sinks publish the rows of acked records, once each, after the settlement."""
 
 import threading
 from collections import Counter
@@ -65,7 +65,7 @@ def shown(sink_rows, folder="out"):
 
 
 def test_nothing_is_shown_before_the_settlement(runner, tmp_path, sink_rows):
-    """Sinks have committed, and no reader sees a row until it is decided what may be shown."""
+    """Sinks have committed, and no reader sees a row until it is decided what may be published."""
     numbers(tmp_path)
     run = runner(branching())
     batch = run.open()
@@ -78,7 +78,9 @@ def test_nothing_is_shown_before_the_settlement(runner, tmp_path, sink_rows):
 
 
 def test_rows_of_failed_records_are_withheld_and_replays_bring_them(runner, tmp_path, sink_rows):
-    """A record that lost one of its rows shows none, in no sink; its replay shows all, and none twice."""
+    """A record that lost one of its rows shows none, in no sink; its replay shows all, and none
+    twice.
+    """
     numbers(tmp_path)
     run = runner(branching(lose=LOST, lose_late={7, 9}))
     batch = run.open()
@@ -105,7 +107,9 @@ def test_what_is_shown_has_the_users_columns_only(runner, tmp_path):
 
 
 def test_a_clean_batch_is_one_rename(runner, tmp_path):
-    """Where nothing failed no row is written again: the very files that were staged are shown."""
+    """Where nothing failed no row is written again: the very files that were staged are
+    published.
+    """
     numbers(tmp_path)
     run = runner(branching())
     batch = run.open()
@@ -120,7 +124,9 @@ def test_a_clean_batch_is_one_rename(runner, tmp_path):
 
 
 def test_a_sink_without_a_row_of_what_failed_is_ready_at_once(runner, tmp_path, sink_rows):
-    """Records that were lost before the sink leave nothing to withhold there: the staged files are shown."""
+    """Records that were lost before the sink leave nothing to withhold there: the staged files
+    are published.
+    """
     numbers(tmp_path)
     made = branching(lose_late=LOST)
     run = runner(made)
@@ -134,8 +140,9 @@ def test_a_sink_without_a_row_of_what_failed_is_ready_at_once(runner, tmp_path, 
 
 
 def test_publishing_twice_is_a_no_op_by_the_sinks_own_record(runner, tmp_path, sink_rows):
-    """A process that died after the sink showed its rows, and before the ledger noted it, is repeated
-    without harm."""
+    """A process that died after the sink showed its rows, and before the ledger noted it, is
+    repeated without harm.
+    """
     numbers(tmp_path)
     run = runner(branching(lose=LOST))
     batch = run.open()
@@ -152,7 +159,9 @@ def test_publishing_twice_is_a_no_op_by_the_sinks_own_record(runner, tmp_path, s
 
 
 def test_two_publishers_at_once(runner, tmp_path, sink_rows):
-    """Of several processes that publish the same batch each row is shown once; who comes too early is told."""
+    """Of several processes that publish the same batch each row is published once; who comes too
+    early is told.
+    """
     numbers(tmp_path)
     run = runner(branching())
     batch = run.open()
@@ -210,7 +219,9 @@ def test_lost_files_of_one_sink_keep_no_other_waiting(runner, tmp_path, sink_row
 
 
 def test_a_sink_that_never_ran_withholds_what_the_others_staged(runner, tmp_path, sink_rows):
-    """A batch that expires before its second sink ran shows nothing in the first: no tree is complete."""
+    """A batch that expires before its second sink ran shows nothing in the first: no tree is
+    complete.
+    """
     numbers(tmp_path)
     run = runner(branching(message_timeout="10s"))
     batch = run.open()
@@ -226,7 +237,9 @@ def test_a_sink_that_never_ran_withholds_what_the_others_staged(runner, tmp_path
 
 
 def test_hold_shows_nothing_until_nothing_is_failed(runner, tmp_path, sink_rows):
-    """With settle="hold" the batch and its replays are shown once every record is acked or quarantined."""
+    """With settle="hold" the batch and its replays are published once every record is acked or
+    quarantined.
+    """
     numbers(tmp_path)
     run = runner(branching(lose=LOST, settle="hold", max_replays=2))
     batch = run.open()
@@ -241,7 +254,7 @@ def test_hold_shows_nothing_until_nothing_is_failed(runner, tmp_path, sink_rows)
 
 
 def test_a_reader_sees_whole_batches_only(runner, tmp_path):
-    """Read in a loop while batches are published, a sink never shows a part of one."""
+    """Read in a loop while batches are published, a sink never publishes a part of one."""
     made = branching(lose=LOST)
     run = runner(made)
     seen, stop = [], threading.Event()
@@ -274,7 +287,9 @@ def test_a_reader_sees_whole_batches_only(runner, tmp_path):
 
 
 def test_reprocessing_replaces_what_is_shown(runner, tmp_path, sink_rows):
-    """A batch opened to replace another takes its place in each sink, replays of the old one included."""
+    """A batch opened to replace another takes its place in each sink, replays of the old one
+    included.
+    """
     numbers(tmp_path)
     run = runner(branching(lose=LOST))
     batch = run.open()
@@ -301,7 +316,9 @@ def test_reprocessing_replaces_what_is_shown(runner, tmp_path, sink_rows):
 
 
 def test_what_was_not_shown_when_it_was_replaced_never_is(runner, tmp_path, sink_rows):
-    """A batch that died before it published, and is reprocessed meanwhile, is not shown beside its successor."""
+    """A batch that died before it published, and is reprocessed meanwhile, is not published
+    beside its successor.
+    """
     numbers(tmp_path)
     run = runner(branching())
     batch = run.open()
@@ -322,7 +339,7 @@ def test_what_was_not_shown_when_it_was_replaced_never_is(runner, tmp_path, sink
 
 
 def test_a_row_withheld_is_not_delivered(runner, tmp_path, sink_rows):
-    """With a business key a row is a duplicate of what is shown, never of what was withheld."""
+    """With a business key a row is a duplicate of what is published, never of what was withheld."""
     (tmp_path / "in.csv").write_text("k,n\na,1\nb,2\nc,3\n")
 
     def keyed(lose=()):
@@ -345,8 +362,9 @@ def test_a_row_withheld_is_not_delivered(runner, tmp_path, sink_rows):
         run.job.database.plain.begin() as connection
     ):  # the root of b fails after its sink staged it
         connection.exec_driver_sql(
-            "INSERT INTO root_fail (batch_id, step_run_id, root_id, reason, shared) "
-            f"SELECT {first.batch_id}, step_run_id, 2, 'late', false FROM step_run WHERE stage = 'checked'"
+            "INSERT INTO root_fail (batch_id, step_run_id, root_id, reason, shared) SELECT"
+            f" {first.batch_id}, step_run_id, 2, 'late', false FROM step_run WHERE stage ="
+            " 'checked'"
         )
     run.step(first, "other")
     assert settle_once(run.job.database, first.batch_id).failed == 1
@@ -359,7 +377,9 @@ def test_a_row_withheld_is_not_delivered(runner, tmp_path, sink_rows):
 
 
 def test_the_guarantee_is_a_switch(runner, tmp_path, sink_rows, monkeypatch):
-    """The same pipeline runs at least once when a run, its declaration or the environment says so."""
+    """The same pipeline runs at least once when a run, its declaration or the environment says
+    so.
+    """
     numbers(tmp_path)
     undecided = branching(lose=LOST, guarantee=None)
     job = runner(undecided).job
@@ -392,7 +412,9 @@ def test_at_least_once_shows_all_at_once(runner, tmp_path, sink_rows):
 
 
 def test_a_sink_that_cannot_tell_rows_apart_is_refused():
-    """Behind the last tracked stage nobody knows whose rows they are, so nothing could be withheld."""
+    """After the last tracked stage nobody knows whose rows they are, so nothing could be
+    withheld.
+    """
     made = Pipeline("open_end", guarantee="exactly_once")
     made.source("numbers", FileSource("in.csv", schema="n INT"))
 
@@ -406,7 +428,9 @@ def test_a_sink_that_cannot_tell_rows_apart_is_refused():
 
 
 def test_the_sweeper_asks_for_a_run_that_publishes(runner, tmp_path):
-    """A batch of a DAG that was settled behind its run's back, or whose publish died, gets a run of its own."""
+    """A batch of a DAG that was settled behind its run's back, or whose publish died, gets a run
+    of its own.
+    """
     numbers(tmp_path)
     run = runner(branching())
     job = run.job

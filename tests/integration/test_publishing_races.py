@@ -1,4 +1,6 @@
-"""What two of a family do side by side, late or again: what is shown, and that it comes to an end."""
+"""What two of a family do side by side, late or again: what is published, and that it comes to
+an end.
+"""
 
 import threading
 
@@ -16,12 +18,12 @@ from ledger import (
     collect_anchors,
     testing,
 )
-from ledger.batch import follow_ups, settlement
+from ledger.batch import follow_ups, interventions
 from ledger.batch.advice import advise
 from ledger.batch.combine_runs import combines_due, is_due, open_combine
 from ledger.batch.opening import open_batch
 from ledger.batch.publishing import publish
-from ledger.batch.settlement import settle_once
+from ledger.batch.settlement import _settle, settle_once
 from ledger.batch.step_runs import Attempt, Record, commit
 from ledger.batch.summary import summarize
 from ledger.core.run_request import Interval, RunKey
@@ -56,7 +58,9 @@ def run_replay(database, replay):
 
 
 def test_two_replays_of_a_held_batch_settle_at_once(database):
-    """Of two settlements that leave nothing failed one sees it, and decides what is shown of all three."""
+    """Of two settlements that leave nothing failed one sees it, and decides what is published of
+    all three.
+    """
     made = pipeline(settle="hold", guarantee="exactly_once")
     old, roots = whole_batch(database, made, 5, lose_sink=[0, 1])
     settle_once(database, old.batch_id)
@@ -65,7 +69,7 @@ def test_two_replays_of_a_held_batch_settle_at_once(database):
     for replay in (first, second):
         run_replay(database, replay)
     with database.writer.begin() as connection:
-        settlement._settle(connection, first.batch_id, None, False)  # not committed yet
+        _settle(connection, first.batch_id, None, False)  # not committed yet
         other = threading.Thread(target=lambda: settle_once(database, second.batch_id))
         other.start()
         other.join(1)
@@ -74,7 +78,7 @@ def test_two_replays_of_a_held_batch_settle_at_once(database):
 
 
 def test_a_held_batch_is_decided_when_its_last_replay_is_abandoned(database):
-    """A replay by hand that is given up leaves nothing failed: what was held is shown."""
+    """A replay by hand that is given up leaves nothing failed: what was held is published."""
     made = pipeline(settle="hold", guarantee="exactly_once", max_replays=1)
     old, roots = whole_batch(database, made, 5, lose_sink=[0, 1])
     settle_once(database, old.batch_id)
@@ -95,7 +99,9 @@ def test_a_held_batch_is_decided_when_its_last_replay_is_abandoned(database):
 
 
 def test_a_partial_combine_follows_the_settlements_not_the_numbers(database):
-    """Replays that settle out of order are each combined; a combine that began before one is fenced."""
+    """Replays that settle out of order are each combined; a combine that began before one is
+    fenced.
+    """
     made = pipeline(guarantee="exactly_once")
 
     @made.combine(reads="middle", partial=True)
@@ -122,7 +128,7 @@ def test_a_withhold_that_comes_after_the_batch_was_replaced(database):
     old, roots = whole_batch(database, made, 5, lose_sink=[0])
     settle_once(database, old.batch_id)
     run_all(database, reprocessed(database, made))
-    database.transact(lambda c: settlement.request_rebuild(c, old.batch_id, [roots[1]], "sink"))
+    database.transact(lambda c: interventions.request_rebuild(c, old.batch_id, [roots[1]], "sink"))
     assert summarize(database, old.batch_id).roots.failed == 0
 
 
@@ -143,7 +149,9 @@ def test_a_reprocess_with_failures_replaces_the_old_totals(runner, tmp_path, sin
 
 
 def test_an_old_combine_does_not_replace_a_newer_one(runner, tmp_path, sink_rows):
-    """A task of the original that is retried after a replay has made the total again changes nothing."""
+    """A task of the original that is retried after a replay has made the total again changes
+    nothing.
+    """
     written(tmp_path)
     run = runner(totals(fail=[9], max_replays=0))
     batch = run.open()
@@ -157,7 +165,9 @@ def test_an_old_combine_does_not_replace_a_newer_one(runner, tmp_path, sink_rows
 
 
 def test_a_batch_without_its_total_is_not_complete(runner, tmp_path, sink_rows):
-    """A process that dies before the combine leaves a batch that says so, and is found to be gone on with."""
+    """A process that dies before the combine leaves a batch that says so, and is found to be
+    gone on with.
+    """
     written(tmp_path)
     run = runner(totals())
     job = run.job
@@ -175,7 +185,9 @@ def test_a_batch_without_its_total_is_not_complete(runner, tmp_path, sink_rows):
 
 
 def ranks(poison):
-    """flights -> kept, which fails one -> a rank within the carrier, which makes carriers units -> a total."""
+    """flights -> kept, which fails one -> a rank within the carrier, which makes carriers units
+    -> a total.
+    """
     made = Pipeline("ranks", guarantee="exactly_once", max_replays=0)
     made.source("flights", FileSource("flights.csv", schema=FLIGHTS))
 
@@ -197,7 +209,9 @@ def ranks(poison):
 
 
 def test_a_combine_behind_units_waits_for_the_sound_records(spark):
-    """Where only a combine reads units, those of a record that was given up are asked for again, too."""
+    """Where only a combine reads units, those of a record that was given up are asked for again,
+    too.
+    """
     result = testing.run_batch(ranks(4), {"flights": FLOWN}, spark=spark)
     assert (result.roots.failed, result.roots.quarantined) == (1, 1)
     assert daily(result) == []
@@ -206,7 +220,9 @@ def test_a_combine_behind_units_waits_for_the_sound_records(spark):
 
 
 def test_a_combine_does_not_overtake_the_withhold(runner, tmp_path):
-    """As long as nobody has asked for the sound records of a unit, its total is not due, although none is failed."""
+    """As long as nobody has asked for the sound records of a unit, its total is not due,
+    although none is failed.
+    """
     written(tmp_path)
     run = runner(ranks(4))
     batch = run.open()
@@ -260,7 +276,9 @@ def test_a_replay_of_another_source_does_not_empty_a_total(spark):
 
 
 def test_a_held_batch_waits_for_units_to_be_made_anew(spark):
-    """With settle="hold" nothing is shown while a unit has to be made again without what was given up."""
+    """With settle="hold" nothing is published while a unit has to be made again without what was
+    given up.
+    """
     options = {"max_replays": 0, "settle": "hold"}
     result = testing.run_batch(unit_totals(poison=7, **options), ORDERED, spark=spark)
     assert result.roots.failed == 1
@@ -321,7 +339,9 @@ def in_table(database):
 
 @pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
 def test_parts_of_an_interval_complete_each_other(runner, tmp_path, target, guarantee):
-    """The second part of an interval does not replace the first in a table that replaces intervals."""
+    """The second part of an interval does not replace the first in a table that replaces
+    intervals.
+    """
     numbers(tmp_path, [("a", n) for n in range(6)])
     made = Pipeline("parts", guarantee=guarantee, max_pending=4)
     made.source("rows", FileSource("in.csv", schema="k STRING, n INT"))
@@ -346,7 +366,9 @@ def test_a_day_does_not_replace_its_month(runner, tmp_path, target):
 
 
 def test_records_of_one_key_fail_and_the_others_are_shown(runner, tmp_path, target):
-    """Where an upsert could not tell which row to keep, the records of these rows fail, and nothing else."""
+    """Where an upsert could not tell which row to keep, the records of these rows fail, and
+    nothing else.
+    """
     numbers(tmp_path, [("a", 1), ("a", 2), ("b", 3)])
     made = Pipeline("keys", guarantee="exactly_once")
     made.source("rows", FileSource("in.csv", schema="k STRING, n INT"))
@@ -363,7 +385,7 @@ def test_records_of_one_key_fail_and_the_others_are_shown(runner, tmp_path, targ
 def test_a_total_with_rows_of_one_key_is_refused_before_it_is_decided(
     runner, tmp_path, target, kind
 ):
-    """Nothing of it is committed, so the mended function takes its place."""
+    """Nothing of it is committed, so the fixed function takes its place."""
 
     def made(rows_of_a_key):
         made = Pipeline("key_totals", guarantee="exactly_once")
@@ -396,7 +418,9 @@ def test_a_total_with_rows_of_one_key_is_refused_before_it_is_decided(
 
 
 def test_carried_rows_of_one_key_are_refused_before_anything_is_decided(runner, tmp_path, target):
-    """A replay of a unit is staged with the rows of the others: two of one key among them fail its sink."""
+    """A replay of a unit is staged with the rows of the others: two of one key among them fail
+    its sink.
+    """
 
     def made(fail, key):
         made = Pipeline("carried_keys", guarantee="exactly_once", max_replays=0)
@@ -448,7 +472,9 @@ def test_a_sink_that_refuses_keeps_no_other_waiting(runner, tmp_path, target, si
 
 
 def test_a_sink_that_refuses_keeps_no_other_flow_waiting(runner, tmp_path, target, sink_rows):
-    """One source's target takes no rows; the total and the state of the other source are made and shown."""
+    """One source's target takes no rows; the total and the state of the other source are made
+    and published.
+    """
     numbers(tmp_path, [("a", 1)])
     made = Pipeline("flows", guarantee="exactly_once")
     for name in ("refused", "sound"):
@@ -477,7 +503,9 @@ def test_a_sink_that_refuses_keeps_no_other_flow_waiting(runner, tmp_path, targe
 
 
 def test_a_part_waits_for_the_batch_whose_interval_it_reads(runner, tmp_path, sink_rows):
-    """A part that settles before the reprocess it belongs to is shown does not stand beside the old rows."""
+    """A part that settles before the reprocess it belongs to is published does not stand beside
+    the old rows.
+    """
     numbers(tmp_path, [("a", n) for n in range(6)])
 
     def made(lose=(), **options):
@@ -504,7 +532,7 @@ def test_a_part_waits_for_the_batch_whose_interval_it_reads(runner, tmp_path, si
     part = lossy.open("part")
     lossy.steps(part)
     settle_once(job.database, part.batch_id)
-    with pytest.raises(NotReadyError, match="waits until that one is shown"):
+    with pytest.raises(NotReadyError, match="waits until that one is published"):
         publish(job.database, job.settings, job.pipeline, part.batch_id)
     assert sorted(n for (n,) in sink_rows("out", "n")) == list(range(6))
     publish_settled(job, again.batch_id)
@@ -514,8 +542,9 @@ def test_a_part_waits_for_the_batch_whose_interval_it_reads(runner, tmp_path, si
 
 
 def test_a_part_waits_for_the_batch_that_is_held(runner, tmp_path, sink_rows):
-    """With settle="hold" nothing is decided of a reprocess while a record of it is failed: a part that settles clean
-    neither stands beside the old rows nor takes their place alone."""
+    """With settle="hold" nothing is decided of a reprocess while a record of it is failed: a
+    part that settles clean neither stands beside the old rows nor takes their place alone.
+    """
     numbers(tmp_path, [("a", n) for n in range(6)])
 
     def made(lose=(), **options):
@@ -541,7 +570,7 @@ def test_a_part_waits_for_the_batch_that_is_held(runner, tmp_path, sink_rows):
     )
     lossy.settled(again)
     part = lossy.open("part")
-    with pytest.raises(NotReadyError, match="waits until that one is shown"):
+    with pytest.raises(NotReadyError, match="waits until that one is published"):
         lossy.settled(part)
     assert shown() == list(range(6))
     mended = runner(made(max_pending=4))
@@ -571,7 +600,9 @@ def only(made):
     ],
 )
 def test_what_could_not_be_right_is_refused(declare, message):
-    """Declarations under which a sink could not show each record once, or a total would be of a part."""
+    """Declarations under which a sink could not show each record once, or a total would be of a
+    part.
+    """
     with pytest.raises(DeclarationError, match=message):
         declare()
 

@@ -1,4 +1,4 @@
-"""Exactly once behind whole stages: rows are withheld, replayed and shown by unit."""
+"""Exactly once downstream of whole stages: rows are withheld, replayed and published by unit."""
 
 import pytest
 from pyspark.sql import functions as F
@@ -43,7 +43,9 @@ def ids(result, sink="sales"):
 
 @pytest.mark.parametrize(("unit", "sound"), [((), []), (("customer",), [4, 5])])
 def test_nothing_of_a_unit_is_shown_while_a_record_of_it_is_failed(spark, unit, sound):
-    """A lost order withholds what its customer bought, also in a sink beside the join; the replay brings all."""
+    """A lost order withholds what its customer bought, also in a sink beside the join; the
+    replay brings all.
+    """
     result = testing.run_batch(joining(unit, lose=[2]), SHOP, spark=spark)
     assert result.roots.failed == 1
     assert ids(result) == ids(result, "log") == sound
@@ -55,7 +57,9 @@ def test_nothing_of_a_unit_is_shown_while_a_record_of_it_is_failed(spark, unit, 
 
 
 def test_a_poison_before_the_total(spark):
-    """The others of its unit are shown once it is given up, without it; other units do not wait."""
+    """The others of its unit are published once it is given up, without it; other units do not
+    wait.
+    """
     result = testing.run_batch(totals(poison=7), ORDERED, spark=spark)
     assert sold(result) == [B]
     for _ in range(2):
@@ -70,7 +74,9 @@ def test_a_poison_before_the_total(spark):
 
 
 def test_half_a_record_never_reaches_a_total_that_is_shown(spark):
-    """A record that is given up after a part of it had reached the total: the total is made anew without it."""
+    """A record that is given up after a part of it had reached the total: the total is made anew
+    without it.
+    """
     result = testing.run_batch(totals(late=[3], max_replays=0), ORDERED, spark=spark)
     assert sold(result) == [B]
     again = testing.replay(result, totals(late=[3], max_replays=0))
@@ -78,7 +84,9 @@ def test_half_a_record_never_reaches_a_total_that_is_shown(spark):
 
 
 def test_a_poison_behind_the_total(spark):
-    """A total that is refused shows nothing of its unit, quarantines nobody, and is shown once it is mended."""
+    """A total that is refused shows nothing of its unit, quarantines nobody, and is published
+    once it is fixed.
+    """
     result = testing.run_batch(totals(behind=True), ORDERED, spark=spark)
     assert len(result.failed) == 20
     assert sold(result) == [B]
@@ -89,8 +97,9 @@ def test_a_poison_behind_the_total(spark):
 
 
 def test_taken_from_quarantine_a_record_joins_what_is_shown(spark):
-    """A unit that was shown without a record is shown with it, in its place; others are shown once all along.
-    Where the record fails again, what was shown without it stays."""
+    """A unit that was published without a record is published with it, in its place; others are
+    published once all along. Where the record fails again, what was published without it stays.
+    """
     result = testing.run_batch(totals(poison=7, max_replays=0), ORDERED, spark=spark)
     shown = testing.replay(result, totals(poison=7, max_replays=0))
     without = [("a", 10 * 2 * (190 - 7), 38), B]
@@ -113,7 +122,7 @@ def test_the_batch_as_unit_and_a_quarantined_record(spark):
 
 @pytest.mark.parametrize("unit", [(), ("customer",)])
 def test_two_records_of_a_unit_given_up_one_after_the_other(runner, tmp_path, sink_rows, unit):
-    """The unit is shown without both, be it that a publish came between them."""
+    """The unit is published without both, be it that a publish came between them."""
     orders = "".join(f"{n},a,{n}\n" for n in range(10))
     (tmp_path / "orders.csv").write_text("id,customer,cents\n" + orders)
     made = Pipeline("refunds", guarantee="exactly_once", max_replays=5)

@@ -1,4 +1,6 @@
-"""Exactly once over the real flights: joins, totals by unit and combines against an oracle in plain Python."""
+"""Exactly once over the real flights: joins, totals by unit and combines against an oracle in
+plain Python.
+"""
 
 import csv
 from collections import Counter
@@ -60,8 +62,9 @@ def measures():
 
 
 def totals(poison=None, refused=None):
-    """Flights -> a total per carrier and day; ``poison``: a flight refused before it, ``refused``: one whose total
-    is refused behind it."""
+    """Flights -> a total per carrier and day; ``poison``: a flight refused before it,
+    ``refused``: one whose total is refused behind it.
+    """
     made = departures()
 
     @made.stage(reads="departures")
@@ -91,7 +94,9 @@ def shown(sink_rows, folder="out"):
 
 
 def test_a_poison_before_the_total_of_its_day(runner, flown, sink_rows):
-    """Its carrier's day waits, every other is shown at once; given up, it is missing in its total alone."""
+    """Its carrier's day waits, every other is published at once; given up, it is missing in its
+    total alone.
+    """
     run = runner(totals(poison=POISON))
     batch = run.open()
     assert run.settled(batch).failed == 1
@@ -109,7 +114,9 @@ def test_a_poison_before_the_total_of_its_day(runner, flown, sink_rows):
 
 
 def test_a_poison_behind_the_total_of_its_day(runner, flown, sink_rows):
-    """A total that is refused shows nothing of its day and gives nobody up; mended, all of them are the oracle's."""
+    """A total that is refused shows nothing of its day and gives nobody up; fixed, all of them
+    are the oracle's.
+    """
     run = runner(totals(refused=POISON))
     batch = run.open()
     of_day = sum(row["carrier"] == "UA" and row["day"] == "1" for row in flown)
@@ -123,8 +130,9 @@ def test_a_poison_behind_the_total_of_its_day(runner, flown, sink_rows):
 
 
 def test_flights_joined_with_their_planes(runner, tmp_path, flown, sink_rows):
-    """Both tracked, by plane; one in fifty flights is lost before the join: its plane's flights wait for the replay.
-    Flights without a plane stay failed, and so do planes without a flight."""
+    """Both tracked, by plane; one in fifty flights is lost before the join: its plane's flights
+    wait for the replay. Flights without a plane stay failed, and so do planes without a flight.
+    """
 
     def joined(lossy):
         made = departures()
@@ -174,7 +182,8 @@ def test_flights_joined_with_their_planes(runner, tmp_path, flown, sink_rows):
     assert sink_rows("out", *columns) == expected(matched)
     failed = rows(
         run.job.database,
-        "SELECT source, count(DISTINCT message_id) FROM failed_root_detail WHERE status = 'failed' GROUP BY 1 ORDER BY 1",
+        "SELECT source, count(DISTINCT message_id) FROM failed_root_detail WHERE status = 'failed'"
+        " GROUP BY 1 ORDER BY 1",
     )
     unflown = set(seats) - {row["tailnum"] for row in flown}
     assert failed == [("departures", len(flown) - len(matched)), ("planes", len(unflown))]
@@ -183,8 +192,9 @@ def test_flights_joined_with_their_planes(runner, tmp_path, flown, sink_rows):
 def test_a_combine_with_a_flight_lost_before_it_and_one_it_fails_at(
     runner, tmp_path, flown, sink_rows
 ):
-    """No total while a flight is missing; one at which the combine itself breaks keeps all of them back until it
-    is mended; then the totals are the oracle's, shown once."""
+    """No total while a flight is missing; one at which the combine itself breaks keeps all of
+    them back until it is fixed; then the totals are the oracle's, shown once.
+    """
 
     def daily(lost=None, broken=None):
         made = departures()

@@ -12,10 +12,11 @@ from typer.testing import CliRunner
 
 from ledger import FileSource, ParquetSink, Pipeline
 from ledger.batch.explain import explain
+from ledger.batch.interventions import request_rebuild
 from ledger.batch.opening import open_replay
 from ledger.batch.payloads import keep_all, keep_payloads, try_to_keep
 from ledger.batch.quarantine import give_up
-from ledger.batch.settlement import request_rebuild, settle_once
+from ledger.batch.settlement import settle_once
 from ledger.batch.snapshots import MOST_CHARACTERS
 from ledger.batch.summary import summarize
 from ledger.cli import running
@@ -205,8 +206,9 @@ def test_giving_up_is_final_and_audited(database, batch):
 
 
 def test_what_is_given_up_needs_no_second_word(database):
-    """A record given up is accepted by whoever gives it up: its batch is complete. One that is quarantined for its
-    retries is not, and its explanation names both ways out."""
+    """A record given up is accepted by whoever gives it up: its batch is complete. One that is
+    quarantined for its retries is not, and its explanation names both ways out.
+    """
     made = ledgers.pipeline(max_replays=5)
     found, roots = whole_batch(database, made, 5, lose_sink=[0, 1])
     settle_once(database, found.batch_id)
@@ -230,8 +232,10 @@ def test_what_is_given_up_needs_no_second_word(database):
 
 
 def test_each_give_up_asks_for_the_units_that_it_frees(database):
-    """A batch whose units were asked for is looked at again once another of its records is given up: by then no
-    record of a unit may be left to be replayed. What another process chose before that is dropped."""
+    """A batch whose units were asked for is looked at again once another of its records is given
+    up: by then no record of a unit may be left to be replayed. What another process chose before
+    that is dropped.
+    """
     found, roots = whole_batch(database, ledgers.pipeline(max_replays=5), 5, lose_sink=[0, 1])
     settle_once(database, found.batch_id)
 
@@ -249,7 +253,9 @@ def test_each_give_up_asks_for_the_units_that_it_frees(database):
 
 
 def test_what_was_held_back_is_published_once_the_last_failure_is_given_up(database):
-    """With settle="hold" giving up the last failed record decides that the sinks show the rest."""
+    """With settle="hold" giving up the last failed record decides that the sinks publish the
+    rest.
+    """
     made = ledgers.pipeline(settle="hold")
     found, _ = whole_batch(database, made, 3, lose_sink=[0])
     settle_once(database, found.batch_id)
@@ -384,7 +390,9 @@ def test_units_are_not_read_again_from_their_source(database):
 
 
 def test_content_that_the_database_refuses_is_only_logged(database, batch, monkeypatch, caplog):
-    """What a COPY ends with is an error of the ledger, and no failure at all, known or not, stops what follows."""
+    """What a COPY ends with is an error of the ledger, and no failure at all, known or not,
+    stops what follows.
+    """
     found, _, _ = batch
     monkeypatch.setattr(queries, "_field", lambda value: "a\\tb")
     with pytest.raises(LedgerError, match="refused a statement: invalid input syntax"):
@@ -396,8 +404,9 @@ def test_content_that_the_database_refuses_is_only_logged(database, batch, monke
 
 
 def test_a_record_that_recovered_is_found_by_its_fields(database, batch, cli):
-    """explain --where knows every record that ever failed: also what a replay has brought through, and what belongs
-    to a batch that another one replaced."""
+    """explain --where knows every record that ever failed: also what a replay has brought
+    through, and what belongs to a batch that another one replaced.
+    """
     found, roots, _ = batch
     replay = replayed(database, keyed(max_replays=2), found.batch_id, stage="sink")
     again = ledgers.emit_replay(database, replay)
@@ -414,8 +423,9 @@ def test_a_record_that_recovered_is_found_by_its_fields(database, batch, cli):
 
 
 def test_advice_names_commands_that_work(database, batch, cli):
-    """Records without a key that was read are not read again by key, held ones are replayed as held, and advice is
-    about what was asked for."""
+    """Records without a key that was read are not read again by key, held ones are replayed as
+    held, and advice is about what was asked for.
+    """
     found, roots, _ = batch
     none = dict.fromkeys(("pipeline", "batch_id", "stage", "reason"))
 
@@ -461,8 +471,9 @@ def test_what_a_record_says_does_not_command_the_terminal(database, cli):
 
 
 def test_a_replay_that_was_refused_is_not_done(database, cli, monkeypatch):
-    """What another replay holds is named, and the command says that records are failed; it does not say that there
-    is nothing to do."""
+    """What another replay holds is named, and the command says that records are failed; it does
+    not say that there is nothing to do.
+    """
 
     def refuse(*arguments):
         raise NotReadyError("another replay of it is open")
@@ -481,7 +492,9 @@ def test_a_replay_that_was_refused_is_not_done(database, cli, monkeypatch):
 
 
 def test_an_interrupted_replay_is_asked_for_by_its_run_id(database, cli, monkeypatch):
-    """Records that an interrupted replay has claimed are no other's; its own run id opens it again."""
+    """Records that an interrupted replay has claimed are no other's; its own run id opens it
+    again.
+    """
     made, asked = ledgers.pipeline("flights"), []
     found, _ = whole_batch(database, made, 3, lose_sink=[0])
     settle_once(database, found.batch_id)
@@ -502,8 +515,9 @@ def test_an_interrupted_replay_is_asked_for_by_its_run_id(database, cli, monkeyp
 
 
 def test_a_record_is_explained_without_java(migrated, batch, tmp_path):
-    """explain and failed --records need no Java, load nothing of Spark, and take a few times what the command takes
-    to say its version."""
+    """explain and failed --records need no Java, load nothing of Spark, and take a few times
+    what the command takes to say its version.
+    """
     found, roots, _ = batch
     keep_payloads(migrated, found.batch_id)
     run = commands(migrated, tmp_path)
@@ -523,8 +537,9 @@ def test_a_record_is_explained_without_java(migrated, batch, tmp_path):
 
 
 def test_content_that_was_read_again_is_kept_whoever_settles(database, batch, tmp_path):
-    """A replay that read its source again and was settled far from the storage is named by the view, and its content
-    takes the place of the old one with whatever copies content next; once."""
+    """A replay that read its source again and was settled far from the storage is named by the
+    view, and its content takes the place of the old one with whatever copies content next; once.
+    """
     found, roots, _ = batch
     keep_payloads(database, found.batch_id)
     replay = replayed(

@@ -60,8 +60,9 @@ def test_what_a_state_waits_for_is_told(database, stuck):
     about it."""
     first, second = stuck
     (told,) = summarize(database, second.batch_id).waits
-    assert told == (
-        f"the state 'total' of batch {second.batch_id} waits for batch {first.batch_id}: it is "
+    assert (
+        told
+        == f"the state 'total' of batch {second.batch_id} waits for batch {first.batch_id}: it is "
         "open "
         f"(interval 2013-01-01 to 2013-01-02). Its step 'source' failed: {MISSING}. Second line. "
         "To go on: "
@@ -88,8 +89,9 @@ def test_status_tells_of_waiting_states(database, stuck):
 
 
 def test_the_command_status_tells_of_waiting_states(database, stuck, environment):
-    """``ackledger status`` prints the sentence once, unbroken, beside its table; of another pipeline it says
-    nothing."""
+    """``ackledger status`` prints the sentence once, unbroken, beside its table; of another
+    pipeline it says nothing.
+    """
     told = database.transact(waiting_states)
     shown = CliRunner().invoke(app, ["status"])
     assert shown.exit_code == 0
@@ -105,8 +107,9 @@ def test_a_running_step_is_waited_for(database):
     started(database, first.batch_id, "source")
     (told,) = database.transact(lambda c: waits_for(c, first.batch_id))
     assert told.endswith("Its step 'source' is running")
-    assert str(advise(summarize(database, first.batch_id))) == (
-        f"batch {first.batch_id} is open. Its step 'source' is running"
+    assert (
+        str(advise(summarize(database, first.batch_id)))
+        == f"batch {first.batch_id} is open. Its step 'source' is running"
     )
     age(database, first.batch_id, 3600)
     (told,) = database.transact(lambda c: waits_for(c, first.batch_id))
@@ -149,12 +152,14 @@ def test_the_command_that_goes_on(database):
     made = pipeline()
     interval = Interval(START, START.replace(hour=6), {"kind": "a b"})
     batch = open_batch(database, Settings(data="/data"), made, RunKey("", "mine"), interval)
-    assert run_again(batch, "middle", "jobs.x:p") == (
-        "ackledger run jobs.x:p --interval-start 2013-01-01 --interval-end 2013-01-01T06:00:00 "
+    assert (
+        run_again(batch, "middle", "jobs.x:p")
+        == "ackledger run jobs.x:p --interval-start 2013-01-01 --interval-end 2013-01-01T06:00:00 "
         "--run-id mine --param 'kind=a b'"
     )
-    assert reprocess(batch, "jobs.x:p") == (
-        "ackledger run jobs.x:p --interval-start 2013-01-01 --interval-end 2013-01-01T06:00:00 "
+    assert (
+        reprocess(batch, "jobs.x:p")
+        == "ackledger run jobs.x:p --interval-start 2013-01-01 --interval-end 2013-01-01T06:00:00 "
         "--reprocess --param 'kind=a b'"
     )
     lossy, _ = whole_batch(database, made, run_id="lossy", day=1, lose_sink=[0])
@@ -163,8 +168,9 @@ def test_the_command_that_goes_on(database):
     with database.plain.begin() as connection:
         connection.exec_driver_sql("UPDATE batch SET dag_id = ''")
         replay = batches.get_batch(connection, replay.batch_id)
-    assert run_again(replay) == (
-        f"ackledger replay MODULE:PIPELINE --batch {lossy.batch_id} --run-id again"
+    assert (
+        run_again(replay)
+        == f"ackledger replay MODULE:PIPELINE --batch {lossy.batch_id} --run-id again"
     )
     assert asked_as(replay) == "again"
     far = run_again(replay, target="jobs.x:p", options=("--master", "spark://far:7077"))
@@ -172,8 +178,9 @@ def test_the_command_that_goes_on(database):
 
 
 def test_an_undecided_batch_has_its_command(database):
-    """What is said of a batch whose step failed, or of one that is held, has its run id and command;
-    the pipeline's place is the ledger's."""
+    """What is said of a batch whose step failed, or of one that is held, has its run id and
+    command; the pipeline's place is the ledger's.
+    """
     made = pipeline(max_failed_ratio=0.2)
     interval = Interval(START, START.replace(hour=6))
     batch = open_batch(database, Settings(data="/data"), made, RunKey("", "run-1f"), interval)
@@ -198,15 +205,16 @@ def test_an_undecided_batch_has_its_command(database):
     with database.plain.begin() as connection:
         connection.exec_driver_sql("UPDATE batch SET dag_id = 'dag'")
     then = (
-        "in run run-1f of DAG dag clear the task of the fixed step (or `run`, if the DAG has one task a batch) "
-        "and those downstream"
+        "in run run-1f of DAG dag clear the task of the fixed step (or `run`, if the DAG has one"
+        " task a batch) and those downstream"
     )
     assert said().endswith(f"Fix it, then {then}, {accept}")
 
 
 def test_what_goes_on_behind_a_settlement(database):
-    """Publish goes on with a combine, a state and their sinks. In Airflow it is the task that failed, and no run is
-    named: that of another batch may have been at it."""
+    """Publish goes on with a combine, a state and their sinks. In Airflow it is the task that
+    failed, and no run is named: that of another batch may have been at it.
+    """
     made = summing()
 
     @made.combine(reads="source")

@@ -139,10 +139,10 @@ def expected(without=()):
 @pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
 def test_refused_rows_fail_their_records(runner, tmp_path, target, guarantee):
     """Each record with a row that some sink refuses is failed there in the sink's own words, and no
-    row of it is shown; all others are. Once the tables are fixed a replay brings just the rest,
+    row of it is published; all others are. Once the tables are fixed a replay brings just the rest,
     once.
 
-    At least once a sink leaves out what it refuses itself, and the other sinks show it."""
+    At least once a sink leaves out what it refuses itself, and the other sinks publish it."""
     url, run = target
     # A row that the stage changes is another row to dedup="exact": there just the tables are fixed.
     absent = set() if guarantee == "exactly_once" else BY_THE_STAGE
@@ -175,7 +175,7 @@ def test_refused_rows_fail_their_records(runner, tmp_path, target, guarantee):
 
 def test_what_changes_after_the_staging(runner, tmp_path, target):
     """A constraint that comes between staging and publishing stops that sink with one clear line,
-    and nothing is shown; once it is gone the same publish goes through, once. Without acks a
+    and nothing is published; once it is gone the same publish goes through, once. Without acks a
     refused row stops its sink before anything is decided."""
     url, run = target
     (tmp_path / "in.csv").write_text("n\n1\n2\n")
@@ -209,9 +209,10 @@ def test_what_changes_after_the_staging(runner, tmp_path, target):
 
 @pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
 def test_a_refused_row_of_several_records(runner, tmp_path, target, guarantee):
-    """A total that its table refuses fails all records of its unit, with each other, and the other units
-    are published, also where a replay's sink that refuses it runs twice; once the table takes it a
-    replay brings that unit, once."""
+    """A total that its table refuses fails all records of its unit, with each other, and the
+    other units are published, also where a replay's sink that refuses it runs twice; once the
+    table takes it a replay brings that unit, once.
+    """
     url, run = target
     (tmp_path / "in.csv").write_text("k,n\na,1\na,2\nb,3\nc,4\n")
     run(
@@ -258,7 +259,9 @@ def constrained(runner, tmp_path, condition):
 
 
 def test_a_row_for_which_a_constraint_raises(runner, tmp_path):
-    """It fails its record as one for which the constraint is false does; the others are published."""
+    """It fails its record as one for which the constraint is false does; the others are
+    published.
+    """
     work = constrained(runner, tmp_path, "10 / n > 1")
     (tmp_path / "in.csv").write_text("n\n0\n1\n20\n2\n")
     batch = work.open()

@@ -5,8 +5,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import event, text
 
+from ledger.batch.interventions import release
 from ledger.batch.opening import open_replay
-from ledger.batch.settlement import release, settle_once
+from ledger.batch.settlement import settle_once
 from ledger.batch.sweeper import sweep_once
 from ledger.core.run_request import RunKey, Selection
 from ledger.core.states import BatchStatus
@@ -147,7 +148,9 @@ def test_sweeper_waits_for_the_backoff(database):
     ids=str,
 )
 def test_selection(database, selection, taken):
-    """A replay takes what matches by reason (a SQL pattern), stage, source and time of failure, and a dry run tells it."""
+    """A replay takes what matches by reason (a SQL pattern), stage, source and time of failure,
+    and a dry run tells it.
+    """
     made = pipeline()
     batch = opened(database, made)
     roots = emit(database, batch, 4)
@@ -186,7 +189,8 @@ def test_quarantined_by_hand(database):
     assert found == [(roots[0], "recovered", 2, 0), (roots[1], "quarantined", 3, 1)]
     history = rows(
         database,
-        f"SELECT attempt, outcome, stage, reason FROM replay_history WHERE message_id = {roots[0]} ORDER BY attempt",
+        f"SELECT attempt, outcome, stage, reason FROM replay_history WHERE message_id = {roots[0]}"
+        " ORDER BY attempt",
     )
     assert history == [
         (1, "failed", "sink", "lost"),
@@ -196,7 +200,9 @@ def test_quarantined_by_hand(database):
 
 
 def test_poison_blocks_neither_the_others_nor_the_source(database):
-    """One record that always fails ends in quarantine; the rest of its replay and the next interval go through."""
+    """One record that always fails ends in quarantine; the rest of its replay and the next
+    interval go through.
+    """
     made = pipeline(max_replays=2)
     batch, roots = whole_batch(database, made, 5, lose_sink=[0, 1, 2])
     settle_once(database, batch.batch_id)
@@ -229,7 +235,9 @@ def test_too_many_failures_hold_the_batch_for_a_person(database):
 
 
 def test_mended_step_needs_no_release(database):
-    """A batch held for too many failures settles by itself once the broken step ran again, mended."""
+    """A batch held for too many failures settles by itself once the broken step ran again,
+    fixed.
+    """
     batch, roots = whole_batch(database, pipeline(max_failed_ratio=0.2), 10, lose_sink=[0, 1, 2])
     assert settle_once(database, batch.batch_id).status is BatchStatus.HELD
     run_sink(database, batch, roots)
@@ -237,7 +245,9 @@ def test_mended_step_needs_no_release(database):
 
 
 def test_just_the_ratio_is_borne(database):
-    """A share of failures equal to max_failed_ratio settles; a replay is never measured against itself."""
+    """A share of failures equal to max_failed_ratio settles; a replay is never measured against
+    itself.
+    """
     made = pipeline(max_failed_ratio=0.2)
     batch, _ = whole_batch(database, made, 10, lose_sink=[0, 1])
     assert settle_once(database, batch.batch_id).failed == 2
@@ -274,7 +284,9 @@ def test_queued_batches_do_not_expire(database):
 
 
 def test_oldest_batch_is_given_up(database):
-    """A batch whose first task never ran is abandoned at max_batch_age, and its interval is free again."""
+    """A batch whose first task never ran is abandoned at max_batch_age, and its interval is free
+    again.
+    """
     made = pipeline(max_batch_age="1d")
     batch = opened(database, made)
     now = database.transact(batches.database_now)
@@ -286,7 +298,9 @@ def test_oldest_batch_is_given_up(database):
 
 
 def test_abandoned_replay_of_quarantine_can_be_opened_again(database):
-    """Messages taken from quarantine by a replay that never emitted go back there, and it can take them again."""
+    """Messages taken from quarantine by a replay that never emitted go back there, and it can
+    take them again.
+    """
     made = pipeline(max_replays=1)
     batch, _ = whole_batch(database, made, 3, lose_sink=[0])
     settle_once(database, batch.batch_id)
@@ -302,7 +316,9 @@ def test_abandoned_replay_of_quarantine_can_be_opened_again(database):
 
 
 def test_what_failed_least_often_goes_first(database):
-    """Under a limit a message whose step dies every time does not keep the others from being replayed."""
+    """Under a limit a message whose step dies every time does not keep the others from being
+    replayed.
+    """
     made = pipeline(replay_limit=1, max_replays=9)
     batch, roots = whole_batch(database, made, 3, lose_sink=[0, 1])
     settle_once(database, batch.batch_id)

@@ -31,7 +31,9 @@ from tests.support.ledgers import (
 
 
 def test_the_new_batch_supersedes_the_old_family(database):
-    """Once it settles, the old batch and its replays are superseded, and so are their failed messages."""
+    """Once it settles, the old batch and its replays are superseded, and so are their failed
+    messages.
+    """
     made = pipeline(max_replays=1)
     old, _ = whole_batch(database, made, 5, lose_sink=[0, 1])
     settle_once(database, old.batch_id)
@@ -76,7 +78,9 @@ def test_a_superseded_batch_is_left_alone(database):
 
 
 def test_only_what_is_decided_can_be_replaced(database):
-    """An open batch, one with an open replay, and one that is being replaced already are refused."""
+    """An open batch, one with an open replay, and one that is being replaced already are
+    refused.
+    """
     made = pipeline()
     old, _ = whole_batch(database, made, 5, lose_sink=[0])
     with pytest.raises(NotReadyError, match="it is open"):
@@ -133,7 +137,9 @@ def test_a_reprocess_that_dies_replaces_nothing(database):
 
 
 def test_a_reprocess_that_expires_replaces_nothing(database):
-    """A new batch whose sink died is abandoned: the old one stays, and opened again it replaces it."""
+    """A new batch whose sink died is abandoned: the old one stays, and opened again it replaces
+    it.
+    """
     made = pipeline()
     old, _ = whole_batch(database, made)
     settle_once(database, old.batch_id)
@@ -152,7 +158,9 @@ def test_a_reprocess_that_expires_replaces_nothing(database):
 
 
 def test_an_abandoned_replay_does_not_come_back_beside_it(database):
-    """A replay that was given up is not opened again while its batch is being replaced, nor afterwards."""
+    """A replay that was given up is not opened again while its batch is being replaced, nor
+    afterwards.
+    """
     made = pipeline()
     old, _ = whole_batch(database, made, 5, lose_sink=[0])
     settle_once(database, old.batch_id)
@@ -169,8 +177,9 @@ def test_an_abandoned_replay_does_not_come_back_beside_it(database):
 
 
 def test_a_reprocess_of_two_sources_given_up_halfway(runner, tmp_path, sink_rows):
-    """One flow of the new batch is delivered, the other died: the old rows are there, and a replay of the
-    old batch leaves them."""
+    """One flow of the new batch is delivered, the other died: the old rows are there, and a
+    replay of the old batch leaves them.
+    """
     for name in "ab":
         (tmp_path / f"{name}.csv").write_text("id\n1\n2\n")
     made = Pipeline("two", guarantee="at_least_once")
@@ -209,7 +218,9 @@ def poisoned(rows):
 
 
 def test_a_sink_renamed_over_its_path(runner, tmp_path, sink_rows):
-    """A replay through a sink of another name over the same path leaves what the batch delivered."""
+    """A replay through a sink of another name over the same path leaves what the batch
+    delivered.
+    """
     (tmp_path / "b.csv").write_text("id\n1\n2\n")
 
     def made(name, stage):

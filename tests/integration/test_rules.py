@@ -1,4 +1,6 @@
-"""Rules of the acker as the ledger keeps them: what arrives in another order, twice, late or never, and time."""
+"""Rules of the acker as the ledger keeps them: what arrives in another order, twice, late or
+never, and time.
+"""
 
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -50,15 +52,17 @@ def stored_in_order(database, batch_id, order):
             connection.exec_driver_sql(f"TRUNCATE {table}")
             for stage in order:
                 connection.exec_driver_sql(
-                    f"INSERT INTO {table} SELECT kept.* FROM kept JOIN step_run USING (step_run_id) "
-                    f"WHERE stage = '{stage}'"
+                    f"INSERT INTO {table} SELECT kept.* FROM kept JOIN step_run USING (step_run_id)"
+                    f" WHERE stage = '{stage}'"
                 )
             connection.exec_driver_sql("DROP TABLE kept")
 
 
 @pytest.mark.parametrize("order", list(permutations(STEPS)), ids="-".join)
 def test_acks_and_fails_before_their_init(database, order):
-    """Whether acks and fails reached the ledger before or after their init, each root has the same verdict."""
+    """Whether acks and fails reached the ledger before or after their init, each root has the
+    same verdict.
+    """
     batch = opened(database, pipeline())
     whole, failing, lost = emit(database, batch, 3)
     run_middle(database, batch, (whole, failing, lost), fail={failing: "bad"})
@@ -83,7 +87,9 @@ def test_acks_without_an_init_are_no_root(database):
 
 
 def test_source_that_runs_again(database):
-    """Of a source that ran twice only the second init counts: the roots of the first are nobody's."""
+    """Of a source that ran twice only the second init counts: the roots of the first are
+    nobody's.
+    """
     batch, first = whole_batch(database, pipeline(), 3)
     second = emit(database, batch, 2)
     assert settle_once(database, batch.batch_id).status is BatchStatus.OPEN, "its readers are due"
@@ -95,7 +101,9 @@ def test_source_that_runs_again(database):
 
 
 def test_init_posted_twice(database):
-    """An init that a task posted twice is in the ledger once: were it twice, it would cancel itself."""
+    """An init that a task posted twice is in the ledger once: were it twice, it would cancel
+    itself.
+    """
     batch = opened(database, pipeline())
     run = started(database, batch.batch_id, "source")
     first = database.transact(lambda c: batches.reserve_roots(c, 2))
@@ -111,7 +119,9 @@ def test_init_posted_twice(database):
 
 
 def test_ack_after_the_settlement(database):
-    """An ack, or a fail, that is posted after its batch was decided is fenced and changes nothing."""
+    """An ack, or a fail, that is posted after its batch was decided is fenced and changes
+    nothing.
+    """
     batch = opened(database, pipeline())
     roots = emit(database, batch, 2)
     run_middle(database, batch, roots)
@@ -131,7 +141,9 @@ def test_ack_after_the_settlement(database):
 
 @pytest.mark.parametrize("failing", ["sink", "second"])
 def test_fail_wins_whoever_comes_first(database, failing):
-    """A root whose every edge is acked is failed if one reader says so, be it the first or the last to commit."""
+    """A root whose every edge is acked is failed if one reader says so, be it the first or the
+    last to commit.
+    """
     batch = opened(database, pipeline(fan_out=True))
     (root,) = emit(database, batch, 1)
     run_middle(database, batch, [root], edges=2)
@@ -145,7 +157,9 @@ def test_fail_wins_whoever_comes_first(database, failing):
 
 
 def test_two_sweepers_one_expiry(database):
-    """Of two that find a batch expired one decides, the other hears of it; each failure is recorded once."""
+    """Of two that find a batch expired one decides, the other hears of it; each failure is
+    recorded once.
+    """
     batch = opened(database, pipeline())
     emit(database, batch, 5)
     fail(database, started(database, batch.batch_id, "middle"), "out of memory")
@@ -194,7 +208,9 @@ def test_timeout_by_a_given_clock(database, death):
 
 
 def test_two_slots_for_twelve_batches(database):
-    """Twelve batches, two at a time, whose steps take ten times the message timeout, all finish and none expires."""
+    """Twelve batches, two at a time, whose steps take ten times the message timeout, all finish
+    and none expires.
+    """
     made = pipeline()
     waiting = [opened(database, made, f"run-{n}", n) for n in range(12)]
     start, passed = database.transact(batches.database_now), 0
@@ -233,7 +249,9 @@ def test_two_slots_for_twelve_batches(database):
 
 
 def test_abandoned_batch_whose_interval_was_taken(database):
-    """An abandoned batch lets go of its interval: it opens again, unless another has taken it meanwhile."""
+    """An abandoned batch releases its interval: it opens again, unless another has taken it
+    meanwhile.
+    """
     made = pipeline()
     batch = opened(database, made)
     fail(database, started(database, batch.batch_id, "source"), "no file")

@@ -9,7 +9,8 @@ from sqlalchemy import text
 
 from ledger import FileSource, ParquetSink, Pipeline
 from ledger.batch import sweeper
-from ledger.batch.settlement import release, settle_once
+from ledger.batch.interventions import release
+from ledger.batch.settlement import settle_once
 from ledger.batch.step_runs import Record, commit
 from ledger.batch.sweeper import sweep_once
 from ledger.core.outcomes import REPEATED
@@ -54,8 +55,9 @@ def test_all_acked(database):
 
 
 def test_a_reason_of_its_own_says_more_than_repeated(database):
-    """Of a stage's reasons the first by name counts, but that a record was repeated only where there is no other,
-    wherever the tasks found them; so it does at an earlier stage."""
+    """Of a stage's reasons the first by name counts, but that a record was repeated only where
+    there is no other, wherever the tasks found them; so it does at an earlier stage.
+    """
     made = pipeline()
     batch = opened(database, made)
     roots = emit(database, batch, 4)
@@ -277,14 +279,19 @@ def test_abandoned_replay_releases_its_messages(database):
             "middle",
         ),
         (
-            "UPDATE ledger_delta SET delta = delta # 1 WHERE root_id = {root} AND emitted_edges = 0",
+            (
+                "UPDATE ledger_delta SET delta = delta # 1 WHERE root_id = {root} AND"
+                " emitted_edges = 0"
+            ),
             "sink",
         ),
         ("DELETE FROM ledger_delta WHERE root_id = {root} AND acked_edges = 0", "source"),
     ],
 )
 def test_damaged_deltas_hold_the_batch(database, damage, named):
-    """Deltas that differ from what their run recorded hold the batch; running the step again opens it."""
+    """Deltas that differ from what their run recorded hold the batch; running the step again
+    opens it.
+    """
     batch, roots = whole_batch(database, pipeline())
     with database.plain.begin() as connection:
         assert connection.exec_driver_sql(damage.format(root=roots[3])).rowcount == 1
@@ -471,7 +478,9 @@ def test_sweep_lets_a_held_batch_be_mended(database):
 
 
 def test_abandoned_batch_keeps_its_partition(database):
-    """A sweep leaves the partition of an abandoned batch, which may be opened again and then posts there."""
+    """A sweep leaves the partition of an abandoned batch, which may be opened again and then
+    posts there.
+    """
     made = pipeline()
     batch = opened(database, made)
     started(database, batch.batch_id, "source")
@@ -519,7 +528,9 @@ def test_replay_needs_tracking_and_its_sources(database):
 
 
 def test_one_bad_batch_does_not_stop_a_sweep(database, monkeypatch):
-    """A batch whose settlement raises is reported; the others are settled and cleaned up all the same."""
+    """A batch whose settlement raises is reported; the others are settled and cleaned up all the
+    same.
+    """
     bad, _ = whole_batch(database, pipeline(), run_id="bad", day=1)
     good, _ = whole_batch(database, pipeline(), run_id="good", day=2)
 
@@ -547,7 +558,9 @@ def test_one_sweeper_cleans_up(database):
 
 
 def test_expiry_without_tracking_holds_the_batch(database):
-    """With ackers=0 nobody knows what a step that died left undone: the batch is held, not acked."""
+    """With ackers=0 nobody knows what a step that died left undone: the batch is held, not
+    acked.
+    """
     made = pipeline(ackers=0)
     batch = opened(database, made)
     run = started(database, batch.batch_id, "source")
@@ -583,7 +596,9 @@ def run_source(database, batch, name, count=3):
 
 
 def test_abandoned_batch_of_two_sources_starts_from_the_beginning(database):
-    """When one of two sources never commits, the batch is given up with all that the other did, and runs whole again."""
+    """When one of two sources never commits, the batch is given up with all that the other did,
+    and runs whole again.
+    """
     made = two_sources()
     batch = opened(database, made)
     roots = run_source(database, batch, "first")
@@ -610,7 +625,9 @@ def test_release_is_for_too_many_failures_only(database):
 
 
 def test_of_two_readers_the_one_that_committed_is_blamed(database):
-    """A record that one reader lost while another never committed failed at the first, through its own fault."""
+    """A record that one reader lost while another never committed failed at the first, through
+    its own fault.
+    """
     batch = opened(database, pipeline(fan_out=True))
     roots = emit(database, batch, 3)
     run_middle(database, batch, roots, edges=2)

@@ -74,7 +74,9 @@ def spread(target, lose=frozenset(), guarantee="exactly_once", **options) -> Pip
 
 
 def readers(tmp_path, target, *tables):
-    """How each sink is read, ``tables`` of PostgreSQL besides: its rows as Counter of n and half."""
+    """How each sink is read, ``tables`` of PostgreSQL besides: its rows as Counter of n and
+    half.
+    """
     engine = create_engine(target, poolclass=NullPool)
 
     def counted(rows):
@@ -123,7 +125,9 @@ def test_rows_of_failed_records_reach_no_sink(runner, tmp_path, target):
 
 
 def test_only_files_with_rows_of_failed_records_are_written_again(runner, tmp_path):
-    """In a Delta table the staged files without such a row are committed as they are, the others anew."""
+    """In a Delta table the staged files without such a row are committed as they are, the others
+    anew.
+    """
     numbers(tmp_path)
     made = Pipeline("grouped", guarantee="exactly_once")
     made.source("numbers", FileSource("in.csv", schema="n INT, at TIMESTAMP"))
@@ -172,8 +176,10 @@ def test_reprocessing_replaces_the_rows_of_every_sink(runner, tmp_path, target):
 
 
 def test_a_reader_beside_it_sees_whole_batches_in_every_sink(runner, tmp_path, target):
-    """Read in a loop from before the first batch, through a replay, to behind a reprocess: each sink, by its own reader,
-    shows nothing, what was acked, everything, what took its place, one after the other, and never a part."""
+    """Read in a loop from before the first batch, through a replay, to behind a reprocess: each
+    sink, by its own reader, shows nothing, what was acked, everything, what took its place, one
+    after the other, and never a part.
+    """
     numbers(tmp_path)
     wholes = [expected(lambda n: n not in LOST), expected(), expected(count=10)]
     looks, stop = {}, threading.Event()
@@ -214,7 +220,9 @@ def _with_days(made, target):
 
 
 def test_at_least_once_shows_rows_at_the_commit(runner, tmp_path, target):
-    """The same pipeline at least once: all rows at once; a run that is repeated replaces its own."""
+    """The same pipeline at least once: all rows at once; a run that is repeated replaces its
+    own.
+    """
     numbers(tmp_path)
     run = runner(spread(target, LOST, guarantee="at_least_once"))
     batch = run.open()
@@ -257,7 +265,9 @@ def test_an_upsert_keeps_the_newer_interval(runner, tmp_path, target):
 
 
 def test_a_table_that_does_not_fit_fails_before_anything_is_staged(runner, tmp_path, target):
-    """A column that the table lacks is named with the statement that mends it; nothing is written."""
+    """A column that the table lacks is named with the statement that fixes it; nothing is
+    written.
+    """
     with create_engine(target).begin() as connection:
         connection.execute(text("CREATE TABLE plain (n int, ackledger_batch bigint)"))
     numbers(tmp_path)
@@ -297,7 +307,9 @@ def test_reprocessing_at_least_once_is_refused_where_it_would_lose_rows(runner, 
 
 
 def test_a_publish_that_died_after_the_sinks_commit(runner, tmp_path, target):
-    """Each sink's own record says that it shows the batch: the next publish adds nothing."""
+    """Each sink's own record says that it has published the batch: the next publish adds
+    nothing.
+    """
     numbers(tmp_path)
     run = runner(spread(target, LOST))
     batch = run.open()

@@ -1,4 +1,6 @@
-"""Sources that keep their own position: read on from batch to batch, rolled back alone, never past what is kept."""
+"""Sources that keep their own position: read on from batch to batch, rolled back alone, never
+past what is kept.
+"""
 
 import threading
 from datetime import timedelta
@@ -35,7 +37,7 @@ def feed(tmp_path):
 
 @pytest.fixture
 def shown(sink_rows):
-    """The numbers that the sink shows."""
+    """The numbers that the sink has published."""
 
     def read():
         return sorted(row[0] for row in sink_rows("out", "n"))
@@ -53,7 +55,8 @@ def snapshots(database, source="feed"):
     """What is committed of a source: the batch, and up to where it has read."""
     found = rows(
         database,
-        "SELECT batch_id, (snapshot ->> 'upto')::int AS upto FROM checkpoint WHERE stage = :source ORDER BY step_run_id",
+        "SELECT batch_id, (snapshot ->> 'upto')::int AS upto FROM checkpoint WHERE stage = :source"
+        " ORDER BY step_run_id",
         source=source,
     )
     return [tuple(row) for row in found]
@@ -64,7 +67,9 @@ def committed(upto, ticket):
 
 
 def test_each_batch_reads_on(runner, feed, shown):
-    """Every hook in order; the position is in the ledger, and what is behind a batch may go once it is committed."""
+    """Every hook in order; the position is in the ledger, and what is behind a batch may go once
+    it is committed.
+    """
     run = runner(fed(feed))
     run.settled(opened(run, 1))
     assert shown() == [1, 2, 3]
@@ -88,7 +93,9 @@ def test_each_batch_reads_on(runner, feed, shown):
 
 @pytest.mark.parametrize("hook", ["read", "finish_batch", "commit"])
 def test_an_attempt_that_fails_is_rolled_back(runner, feed, shown, tmp_path, hook):
-    """The next one, in another process, goes back to the committed position and reads the same again."""
+    """The next one, in another process, goes back to the committed position and reads the same
+    again.
+    """
     run = runner(fed(feed))
     run.settled(opened(run, 1))
     feed.add(4, 5)
@@ -118,7 +125,9 @@ def test_an_attempt_that_fails_is_rolled_back(runner, feed, shown, tmp_path, hoo
     ids=["written", "posted", "before-its-commit", "in-its-commit", "snapshot-in-its-commit"],
 )
 def test_a_crash_between_the_arrows(runner, feed, shown, place):
-    """Whoever dies before the commit or in it leaves the position where it was, and no record behind."""
+    """Whoever dies before the commit or in it leaves the position where it was, and no record
+    behind.
+    """
     # Few deltas would be posted with the commit.
     run = runner(fed(feed), few_rows=-1 if place == "deltas posted" else FEW_ROWS)
     run.settled(opened(run, 1))
@@ -145,7 +154,9 @@ def test_a_first_attempt_is_rolled_back_to_nothing(runner, feed, shown):
 
 
 def test_an_abandoned_batch_has_read_nothing(runner, feed, shown):
-    """A batch whose attempt died and that was given up: the next one rolls back and reads what it would have."""
+    """A batch whose attempt died and that was given up: the next one rolls back and reads what
+    it would have.
+    """
     run = runner(fed(feed))
     database = run.job.database
     batch = opened(run, 1)
@@ -162,7 +173,9 @@ def test_an_abandoned_batch_has_read_nothing(runner, feed, shown):
 
 
 def test_a_driver_that_falls_silent_is_overtaken(runner, feed, shown):
-    """Its lease has lapsed: the next batch reads what it was reading, and it cannot commit any more."""
+    """Its lease has lapsed: the next batch reads what it was reading, and it cannot commit any
+    more.
+    """
     run = runner(fed(feed))
     database = run.job.database
     first = opened(run, 1)
@@ -182,7 +195,9 @@ def test_a_driver_that_falls_silent_is_overtaken(runner, feed, shown):
 
 
 def test_batches_read_one_after_the_other(runner, feed, shown, monkeypatch):
-    """While one batch reads, the next waits for it, not for its settlement; both read everything once."""
+    """While one batch reads, the next waits for it, not for its settlement; both read everything
+    once.
+    """
     run = runner(fed(feed))
     database = run.job.database
     first, second = opened(run, 1), opened(run, 2)
@@ -216,8 +231,9 @@ def test_batches_read_one_after_the_other(runner, feed, shown, monkeypatch):
 
 
 def test_the_other_source_goes_on(runner, tmp_path, shown):
-    """Of two sources one fails: that one alone is rolled back; what the other has read stays, and it reads on in the
-    next batch meanwhile."""
+    """Of two sources one fails: that one alone is rolled back; what the other has read stays,
+    and it reads on in the next batch meanwhile.
+    """
     good, bad = Feed(tmp_path, "good"), Feed(tmp_path, "bad", ["finish_batch"])
     good.add(1, 2)
     bad.add(11)
@@ -259,7 +275,9 @@ def given_up(run, day, read):
 
 
 def test_what_an_abandoned_batch_has_read_is_taken_over(runner, tmp_path, shown):
-    """A committed position never goes back: the next batch emits what the abandoned one had read, from the ledger."""
+    """A committed position never goes back: the next batch emits what the abandoned one had
+    read, from the ledger.
+    """
     good, bad = Feed(tmp_path, "good"), Feed(tmp_path, "bad")
     good.add(1, 2)
     bad.add(11)
@@ -294,7 +312,9 @@ def test_an_abandoned_batch_that_opens_again_emits_what_it_had_read(runner, tmp_
 
 
 def test_what_is_opened_again_meanwhile_is_not_taken_over(runner, tmp_path, shown, monkeypatch):
-    """The abandoned batch opens again while another one is about to take over what it had read: one has it."""
+    """The abandoned batch opens again while another one is about to take over what it had read:
+    one has it.
+    """
     good, bad = Feed(tmp_path, "good"), Feed(tmp_path, "bad")
     good.add(1, 2)
     run = runner(fed(good, bad))
@@ -312,7 +332,9 @@ def test_what_is_opened_again_meanwhile_is_not_taken_over(runner, tmp_path, show
 
 @pytest.mark.parametrize("track", [None, "n > 2"])
 def test_a_source_that_runs_again_emits_the_same(runner, feed, shown, track):
-    """Its task is cleared: the batch keeps what it has read, though there is more by now; no hook is called."""
+    """Its task is cleared: the batch keeps what it has read, though there is more by now; no
+    hook is called.
+    """
     made = Pipeline("fed", guarantee="exactly_once")
     made.source("feed", feed, track=track)
     made.sink("out", ParquetSink("out"), reads="feed")
@@ -329,7 +351,9 @@ def test_a_source_that_runs_again_emits_the_same(runner, feed, shown, track):
 
 
 def test_units_of_a_source(runner, feed, shown):
-    """Behind a whole stage its records have units, when it runs again and when they are replayed."""
+    """Behind a whole stage its records have units, when it runs again and when they are
+    replayed.
+    """
 
     def whole(lose=()):
         made = fed(feed, lose=lose)
@@ -353,7 +377,9 @@ def test_units_of_a_source(runner, feed, shown):
 
 
 def test_a_replay_needs_nothing_of_the_source(runner, feed, shown):
-    """What failed is replayed from the ledger's snapshot: no hook, though the source has forgotten it all."""
+    """What failed is replayed from the ledger's snapshot: no hook, though the source has
+    forgotten it all.
+    """
     run = runner(fed(feed, lose=[2]))
     batch = opened(run, 1)
     run.settled(batch)
@@ -368,7 +394,9 @@ def test_a_replay_needs_nothing_of_the_source(runner, feed, shown):
 
 
 def test_a_null_is_judged_by_todays_schema(runner, feed, sink_rows):
-    """A record that had a null where none was allowed is replayed once it is allowed, with its other values."""
+    """A record that had a null where none was allowed is replayed once it is allowed, with its
+    other values.
+    """
     feed.schema = "n INT, s STRING NOT NULL"
     feed.read = lambda spark: spark.createDataFrame([(1, "a"), (2, None)], "n INT, s STRING")
     feed.upto = 1
@@ -384,7 +412,9 @@ def test_a_null_is_judged_by_todays_schema(runner, feed, sink_rows):
 
 
 def test_ack_commit_waits_and_may_come_twice(runner, feed, monkeypatch):
-    """It comes once the sinks show the batch, again if it raised or nobody noted it, and fails nothing."""
+    """It comes once the sinks publish the batch, again if it raised or nobody noted it, and
+    fails nothing.
+    """
     run = runner(fed(feed))
     feed.broken.add("ack_commit")
     run.settled(opened(run, 1))
@@ -411,7 +441,7 @@ def test_ack_commit_waits_and_may_come_twice(runner, feed, monkeypatch):
 
 
 def test_ack_commit_waits_for_a_batch_that_is_held_back(runner, feed, shown):
-    """With settle="hold" nothing of the batch is shown before its replay is settled."""
+    """With settle="hold" nothing of the batch is published before its replay is settled."""
     run = runner(fed(feed, lose=[2], settle="hold"))
     first = opened(run, 1)
     run.settled(first)
@@ -489,7 +519,9 @@ def test_a_snapshot_must_be_json(runner, feed):
 
 
 def test_what_cannot_be_declared(runner, feed, tmp_path):
-    """A class, an object without a schema or for two sources, parts of what it reads, an interval again."""
+    """A class, an object without a schema or for two sources, parts of what it reads, an
+    interval again.
+    """
     made = Pipeline("refused")
     with pytest.raises(DeclarationError, match="a subclass of StatefulSource, found <class"):
         made.source("feed", Feed)

@@ -1,4 +1,6 @@
-"""What batches claim of their sources: files, rows of a table, parts of an interval, within max_pending."""
+"""What batches claim of their sources: files, rows of a table, parts of an interval, within
+max_pending.
+"""
 
 import dataclasses
 import os
@@ -81,7 +83,9 @@ def open_at_once(database, settings, made, count=4):
 
 
 def test_an_interval_larger_than_max_pending_is_read_in_parts(runner, tmp_path, sink_rows):
-    """Batch after batch of the same interval reads on, nothing is left out, and then it is complete."""
+    """Batch after batch of the same interval reads on, nothing is left out, and then it is
+    complete.
+    """
     everything = [f"w{n:02d}" for n in range(10)]
     write(tmp_path / "in.csv", *everything)
     run = runner(by_interval(max_pending=4))
@@ -127,7 +131,9 @@ def test_no_room_while_as_many_are_pending(runner, tmp_path):
 
 
 def test_room_that_is_left_is_used(runner, tmp_path):
-    """A batch of fewer records than its quota leaves the others to the next, which may run beside it."""
+    """A batch of fewer records than its quota leaves the others to the next, which may run
+    beside it.
+    """
     write(tmp_path / "in.csv", "a")
     run = runner(by_interval(max_pending=3))
     first = run.open("one")
@@ -161,7 +167,9 @@ def test_an_open_batch_keeps_its_rest(runner, tmp_path, sink_rows):
 
 
 def test_an_abandoned_part_goes_to_the_next(runner, tmp_path, sink_rows):
-    """A part whose source died gives its range back; opened again it would take what is left then."""
+    """A part whose source died gives its range back; opened again it would take what is left
+    then.
+    """
     write(tmp_path / "in.csv", "a", "b", "c", "d")
     run = runner(by_interval(max_pending=2))
     run.settled(run.open("one"))
@@ -223,7 +231,9 @@ def test_a_replay_is_bounded_by_the_room_too(runner, tmp_path):
 
 
 def test_a_held_batch_is_named_to_whoever_waits_for_it(runner, tmp_path):
-    """Only a person lets a held batch go on, so waiting for it is an error that says which it is."""
+    """Only a person lets a held batch go on, so waiting for it is an error that says which it
+    is.
+    """
     write(tmp_path / "in.csv", "a", "b")
     run = runner(by_interval(max_pending=2, lose=["a"], max_failed_ratio=0.1))
     first = run.open("one")
@@ -233,7 +243,9 @@ def test_a_held_batch_is_named_to_whoever_waits_for_it(runner, tmp_path):
 
 
 def test_no_part_while_the_interval_is_run_again(runner, tmp_path, sink_rows):
-    """A part does not open beside the batch that replaces its interval, nor does a replay of a part."""
+    """A part does not open beside the batch that replaces its interval, nor does a replay of a
+    part.
+    """
     write(tmp_path / "in.csv", "a", "b", "c", "d", "e")
     run = runner(by_interval(max_pending=2, lose=["c", "d"]))
     run.settled(run.open("one"))
@@ -270,7 +282,9 @@ def test_a_part_of_other_parameters_is_refused(runner, tmp_path):
 
 
 def test_an_interval_left_in_parts_is_read_on(runner, tmp_path):
-    """A batch that was settled behind its run's back and left a rest is named by the sweeper, once."""
+    """A batch that was settled behind its run's back and left a rest is named by the sweeper,
+    once.
+    """
     write(tmp_path / "in.csv", "a", "b", "c")
     run = runner(by_interval(max_pending=2))
     job = run.job
@@ -315,7 +329,9 @@ def test_names_with_brackets_are_names(runner, tmp_path, sink_rows):
 
 
 def test_each_file_is_read_once(runner, tmp_path, sink_rows):
-    """A batch takes the files that nobody has taken, whatever its interval; one without any has no records."""
+    """A batch takes the files that nobody has taken, whatever its interval; one without any has
+    no records.
+    """
     write(tmp_path / "in" / "1.csv", "a", "b")
     run = runner(incremental())
     run.settled(run.open("one"))
@@ -334,7 +350,9 @@ def test_each_file_is_read_once(runner, tmp_path, sink_rows):
 
 
 def test_a_touched_file_is_the_same_and_a_changed_one_is_new(runner, tmp_path, sink_rows):
-    """A small file with another time but the same content is not read again; one with other content is."""
+    """A small file with another time but the same content is not read again; one with other
+    content is.
+    """
     file = tmp_path / "in" / "1.csv"
     write(file, "a", modified=1_000_000)
     run = runner(incremental())
@@ -394,7 +412,9 @@ def test_an_abandoned_batch_gives_its_files_back(runner, tmp_path, sink_rows):
 
 
 def test_what_a_batch_claims_when_it_is_opened_again_is_the_newest(runner, tmp_path, sink_rows):
-    """The content that came last is that of the last claim, though the batch that made it has an older number."""
+    """The content that came last is that of the last claim, though the batch that made it has an
+    older number.
+    """
     file = tmp_path / "in" / "1.csv"
     write(file, "a", modified=1_000_000)
     run = runner(incremental())
@@ -426,7 +446,9 @@ def test_a_file_that_changes_after_its_claim(runner, tmp_path):
 
 
 def test_a_backlog_of_files_within_max_pending(runner, tmp_path, sink_rows):
-    """A slow sink and a backlog: never more than max_pending are undecided, and nothing is left out."""
+    """A slow sink and a backlog: never more than max_pending are undecided, and nothing is left
+    out.
+    """
     backlog = [f"{file}{n}" for file in "abc" for n in range(3)]
     for place, file in enumerate("abc"):
         write(
@@ -502,7 +524,9 @@ def position(database):
 
 
 def test_rows_are_read_once_and_the_position_follows(runner, database, table, sink_rows):
-    """Each batch takes the rows that came since the last claim; the position is where all is acked."""
+    """Each batch takes the rows that came since the last claim; the position is where all is
+    acked.
+    """
     run = runner(words_of(table))
     add(database, "a", "b")
     run.settled(run.open("one"))
@@ -514,7 +538,9 @@ def test_rows_are_read_once_and_the_position_follows(runner, database, table, si
 
 
 def test_batches_that_open_at_once_take_each_row_once(runner, settings, database, table, sink_rows):
-    """Of batches that are opened in the same moment each claims a range of its own, and nothing is left out."""
+    """Of batches that are opened in the same moment each claims a range of its own, and nothing
+    is left out.
+    """
     add(database, *(f"w{n}" for n in range(9)))
     run = runner(words_of(table, max_pending=9))
     found = open_at_once(database, settings, run.job.pipeline)
@@ -526,8 +552,9 @@ def test_batches_that_open_at_once_take_each_row_once(runner, settings, database
 
 
 def test_the_position_waits_for_the_first_unfinished_batch(runner, database, table):
-    """A failed record in one batch holds the position before it, though later ones are done; quarantine
-    lets it pass; reading never starts there."""
+    """A failed record in one batch holds the position before it, though later ones are done;
+    quarantine lets it pass; reading never starts there.
+    """
     run = runner(words_of(table, lose=["b"], max_replays=1))
     for name, words in (("one", ["a"]), ("two", ["b"]), ("three", ["c"])):
         add(database, *words)
@@ -628,7 +655,9 @@ def test_a_password_is_nowhere_in_the_ledger(runner, database, table):
 
 
 def test_more_equal_values_than_there_is_room_for(runner, database, tmp_path, sink_rows):
-    """Rows of one cursor value are claimed together; what exceeds the quota is emitted by the next batches."""
+    """Rows of one cursor value are claimed together; what exceeds the quota is emitted by the
+    next batches.
+    """
     with database.plain.begin() as connection:
         connection.execute(sa.text("CREATE TABLE tie_source (id bigint, word text)"))
         for word in ("a", "b", "c"):
@@ -651,7 +680,9 @@ def test_more_equal_values_than_there_is_room_for(runner, database, tmp_path, si
 
 
 def test_untracked_records_pass_and_nobody_misses_them(runner, tmp_path, sink_rows):
-    """A record that a source's predicate leaves out reaches the sink, is no root, and fails nothing."""
+    """A record that a source's predicate leaves out reaches the sink, is no root, and fails
+    nothing.
+    """
     write(tmp_path / "in.csv", "a", "click", "b", "click")
     made = Pipeline("clicks")
     source = FileSource("in.csv", schema="word STRING", header=False)
@@ -679,8 +710,9 @@ def test_untracked_records_pass_and_nobody_misses_them(runner, tmp_path, sink_ro
 
 
 def test_untracked_records_and_replays(runner, tmp_path, sink_rows):
-    """A replay brings the failed records alone; a record for which the predicate is null is tracked; and a
-    batch without records is one of none."""
+    """A replay brings the failed records alone; a record for which the predicate is null is
+    tracked; and a batch without records is one of none.
+    """
     schema = "word STRING, n INT"
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "1.csv").write_text("word,n\na,1\nclick,0\nb,\nc,x\n")

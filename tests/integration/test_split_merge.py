@@ -1,4 +1,6 @@
-"""The classic split and merge of ``jobs/trades.py``: what a branch loses is found, and replayed until the sums agree."""
+"""The classic split and merge of ``jobs/trades.py``: what a branch loses is found, and replayed
+until the sums agree.
+"""
 
 import copy
 from collections import Counter
@@ -17,7 +19,9 @@ SUM = sum(100 + 7 * (number % 97) for number in range(2 * trades.BATCH))
 
 
 def branching(guarantee, lost=None):
-    """The job's pipeline under a guarantee; a third of what the branch ``lost`` emits is not there."""
+    """The job's pipeline under a guarantee; a third of what the branch ``lost`` emits is not
+    there.
+    """
     made = copy.copy(trades.pipeline)
     made._steps = dict(trades.pipeline._steps)
     made.guarantee = guarantee
@@ -37,8 +41,9 @@ def given(database):
 @pytest.mark.parametrize("guarantee", list(Guarantee))
 @pytest.mark.parametrize("lost", ["bought", "sold"])
 def test_sums_agree_once_the_lost_are_replayed(runner, tmp_path, sink_rows, guarantee, lost):
-    """Two batches of the endless stream; one branch of the first loses trades, each is named, and its replay mends
-    the sums of the batch and those over batches."""
+    """Two batches of the endless stream; one branch of the first loses trades, each is named,
+    and its replay fixes the sums of the batch and those over batches.
+    """
 
     def come_out():
         """What the totals over batches say: trades and cents."""

@@ -1,4 +1,6 @@
-"""States over batches: taken on from batch to batch in order, shown whole, never from what failed."""
+"""States over batches: taken on from batch to batch in order, shown whole, never from what
+failed.
+"""
 
 import threading
 from collections import Counter
@@ -12,8 +14,9 @@ from pyspark.sql import functions as F
 
 from ledger import DeltaSink, FileSource, ParquetSink, Pipeline, StatefulStage, testing
 from ledger.batch import state_runs
+from ledger.batch.interventions import release
 from ledger.batch.opening import open_batch
-from ledger.batch.settlement import release, settle_once
+from ledger.batch.settlement import settle_once
 from ledger.batch.state_runs import HeldByAnotherDriver, StepOutput, commit_state
 from ledger.batch.step_runs import Attempt, Record
 from ledger.batch.summary import summarize
@@ -39,7 +42,9 @@ def flown(day, count=6):
 
 
 def totals(lose=(), fail=(), during=None, sink=None, **options) -> Pipeline:
-    """flights -> checked, which may lose or fail some -> the flights, and running totals per carrier."""
+    """flights -> checked, which may lose or fail some -> the flights, and running totals per
+    carrier.
+    """
     made = Pipeline("running", **{"guarantee": "exactly_once", "max_replays": 2, **options})
     made.source(
         "flights", FileSource("{{ interval_start | ds }}.csv", schema=FLIGHTS, allow_missing=True)
@@ -133,7 +138,9 @@ def history(database):
 
 
 def test_running_totals_over_batches_and_a_replay(runner, days, balances):
-    """Each batch adds its acked rows, a replay the ones that had failed: in the end the oracle's totals."""
+    """Each batch adds its acked rows, a replay the ones that had failed: in the end the oracle's
+    totals.
+    """
     run = runner(totals(lose=[104], fail=[201]))
     first = opened(run, 1)
     run.settled(first)
@@ -149,14 +156,17 @@ def test_running_totals_over_batches_and_a_replay(runner, days, balances):
     assert (
         one(
             run.job.database,
-            "SELECT count(*) AS n FROM sink_publication WHERE sink = 'balances' AND state = 'published'",
+            "SELECT count(*) AS n FROM sink_publication WHERE sink = 'balances' AND state ="
+            " 'published'",
         ).n
         == 1
     )
 
 
 def test_a_later_batch_waits_for_an_earlier_one(runner, days, balances, sink_rows):
-    """Batch 2 settles first: its rows are shown, its state waits, and batch 1 brings both, in order."""
+    """Batch 2 settles first: its rows are published, its state waits, and batch 1 brings both,
+    in order.
+    """
     run = runner(totals())
     database = run.job.database
     first, second = opened(run, 1), opened(run, 2)
@@ -175,7 +185,9 @@ def test_a_later_batch_waits_for_an_earlier_one(runner, days, balances, sink_row
 
 
 def test_a_held_batch_blocks_states_and_no_sinks(runner, days, balances, sink_rows):
-    """Too many failed in batch 1: batch 2 is shown, its state waits until a person lets batch 1 settle."""
+    """Too many failed in batch 1: batch 2 is published, its state waits until a person lets
+    batch 1 settle.
+    """
     run = runner(totals(lose=[100, 101, 102], max_failed_ratio=0.1))
     database = run.job.database
     assert run.settled(opened(run, 1)).status == "held"
@@ -192,7 +204,9 @@ def test_a_held_batch_blocks_states_and_no_sinks(runner, days, balances, sink_ro
 
 
 def test_an_abandoned_batch_is_skipped(runner, days, balances):
-    """A batch that was given up before it emitted keeps nobody waiting; opened again, it comes when it comes."""
+    """A batch that was given up before it emitted keeps nobody waiting; opened again, it comes
+    when it comes.
+    """
     run = runner(totals(message_timeout="10s"))
     database = run.job.database
     abandoned(run, 1)
@@ -225,8 +239,10 @@ def settled(run: Runner, day: int):
     ],
 )
 def test_a_crash_between_the_arrows(runner, days, balances, place, nth):
-    """Whoever dies after the function, before or in the commit, or while it is shown: the next one ends as if
-    nothing had happened, and until then the sink shows one whole state."""
+    """Whoever dies after the function, before or in the commit, or while it is published: the
+    next one ends as if nothing had happened, and until then the sink has published one whole
+    state.
+    """
     run = runner(totals())
     database = run.job.database
     run.settled(opened(run, 1))
@@ -243,7 +259,9 @@ def test_a_crash_between_the_arrows(runner, days, balances, place, nth):
 def test_a_state_that_cannot_be_shown_keeps_no_later_one_waiting(
     runner, days, balances, monkeypatch
 ):
-    """A sink that refuses is raised at the end; the next state is made all the same, and shown in its place."""
+    """A sink that refuses is raised at the end; the next state is made all the same, and
+    published in its place.
+    """
     run = runner(totals())
     settled(run, 1)
     settled(run, 2)
@@ -258,7 +276,9 @@ def test_a_state_that_cannot_be_shown_keeps_no_later_one_waiting(
 
 
 def test_a_state_that_was_shown_and_not_noted_gives_way(runner, days, balances, monkeypatch):
-    """The publisher of 1 dies before it notes what the sink shows, and 2 is never shown: 3 takes the place of both."""
+    """The publisher of 1 dies before it notes what the sink has published, and 2 is never
+    published: 3 takes the place of both.
+    """
     run = runner(totals())
     for day in (1, 2, 3):
         settled(run, day)
@@ -275,7 +295,9 @@ def test_a_state_that_was_shown_and_not_noted_gives_way(runner, days, balances, 
 
 
 def test_a_driver_that_falls_silent_is_fenced(runner, days, balances):
-    """A killed driver says nothing; once its lease has lapsed another begins again at the committed state."""
+    """A killed driver says nothing; once its lease has lapsed another begins again at the
+    committed state.
+    """
     run = runner(totals())
     database = run.job.database
     run.settled(opened(run, 1))
@@ -298,7 +320,9 @@ def test_a_driver_that_falls_silent_is_fenced(runner, days, balances):
 
 
 def test_two_drivers_at_once_make_one_state_a_batch(runner, days, balances):
-    """Two state tasks over three settled batches: one waits for the other, no batch is taken in twice."""
+    """Two state tasks over three settled batches: one waits for the other, no batch is taken in
+    twice.
+    """
     arrived = threading.Barrier(2, timeout=60)
     calls = []
     run = runner(totals(during=lambda: calls.append(1)))
@@ -325,7 +349,9 @@ def test_two_drivers_at_once_make_one_state_a_batch(runner, days, balances):
 
 
 def test_a_state_whose_turn_is_over_is_not_kept(runner, days, balances):
-    """An earlier batch that was given up opens again while the state is computed: it would come out of order."""
+    """An earlier batch that was given up opens again while the state is computed: it would come
+    out of order.
+    """
     run = runner(totals(message_timeout="10s"))
     database = run.job.database
     abandoned(run, 1)
@@ -340,7 +366,9 @@ def test_a_state_whose_turn_is_over_is_not_kept(runner, days, balances):
 
 
 class Tally(StatefulStage):
-    """Counts flights; keeps what it did in files beside its snapshot, as one would keep a large state."""
+    """Counts flights; keeps what it did in files beside its snapshot, as one would keep a large
+    state.
+    """
 
     def __init__(self, folder: Path, broken=()):
         self.folder, self.broken, self.calls = folder, set(broken), []
@@ -398,7 +426,7 @@ def counted(tally, sink=True) -> Pipeline:
 
 
 def test_an_object_keeps_its_state(runner, days, sink_rows):
-    """Every hook in order: start, batch, snapshot in the ledger, clean-up once all is shown."""
+    """Every hook in order: start, batch, snapshot in the ledger, clean-up once all is published."""
     tally = Tally(days / "tally")
     run = runner(counted(tally))
     run.settled(opened(run, 1))
@@ -421,7 +449,9 @@ def test_an_object_keeps_its_state(runner, days, sink_rows):
 @pytest.mark.parametrize("hook", ["finish_batch", "commit"])
 @pytest.mark.parametrize("sink", [True, False])
 def test_an_object_is_rolled_back(runner, days, hook, sink):
-    """An attempt that raises is rolled back to the last committed snapshot by the next one, in another process."""
+    """An attempt that raises is rolled back to the last committed snapshot by the next one, in
+    another process.
+    """
     run = runner(counted(Tally(days / "tally"), sink))
     run.settled(opened(run, 1))
     broken = runner(counted(Tally(days / "tally", [hook]), sink))
@@ -448,7 +478,9 @@ def test_a_first_attempt_is_rolled_back_to_nothing(runner, days):
 
 
 def test_ack_commit_waits_for_all_sinks_and_may_come_twice(runner, days, monkeypatch):
-    """Told late, twice or in vain: the state that counts is never let go, and an older one only after it."""
+    """Told late, twice or in vain: the state that counts is never let go, and an older one only
+    after it.
+    """
     tally = Tally(days / "tally", ["ack_commit"])
     run = runner(counted(tally))
     run.settled(opened(run, 1))  # what it raises fails nothing
@@ -461,7 +493,7 @@ def test_ack_commit_waits_for_all_sinks_and_may_come_twice(runner, days, monkeyp
         advance_states(run.job, 2)
     assert tally.kept == ["1", "2"]
     advance_states(run.job, 2)
-    assert tally.kept == ["1", "2"]  # a record-wise sink of batch 2 is yet to be shown
+    assert tally.kept == ["1", "2"]  # a record-wise sink of batch 2 is yet to be published
     publish_settled(run.job, 2)
     with dies_at("recording ack"), pytest.raises(Died):
         advance_states(run.job, 2)
@@ -473,7 +505,9 @@ def test_ack_commit_waits_for_all_sinks_and_may_come_twice(runner, days, monkeyp
 
 
 def whole(tally, lose=(), broken=()) -> Pipeline:
-    """flights -> checked, which may lose some -> a count that an object keeps, a second state, and a total."""
+    """flights -> checked, which may lose some -> a count that an object keeps, a second state,
+    and a total.
+    """
     made = Pipeline("counted", guarantee="exactly_once")
     made.source("flights", FileSource("{{ interval_start | ds }}.csv", schema=FLIGHTS))
 
@@ -499,7 +533,9 @@ def whole(tally, lose=(), broken=()) -> Pipeline:
 
 @pytest.mark.parametrize("broken", ["latest", "total"])
 def test_ack_commit_waits_for_states_and_combines(runner, days, broken):
-    """As long as another state of the batch, or its total, is yet to be made, the batch is not committed as a whole."""
+    """As long as another state of the batch, or its total, is yet to be made, the batch is not
+    committed as a whole.
+    """
     tally = Tally(days / "tally")
     run = runner(whole(tally, broken=[broken]))
     with pytest.raises(StageError, match="expected a DataFrame"):
@@ -511,8 +547,9 @@ def test_ack_commit_waits_for_states_and_combines(runner, days, broken):
 
 
 def test_ack_commit_comes_in_order_for_families_that_are_finished(runner, days, settings):
-    """A batch with a failed record, and those behind it, are committed as a whole when its replay is. Files of older
-    states do not wait for that."""
+    """A batch with a failed record, and those behind it, are committed as a whole when its
+    replay is. Files of older states do not wait for that.
+    """
     tally = Tally(days / "tally")
     run = runner(whole(tally, lose=[104]))
     first = opened(run, 1)
@@ -544,14 +581,16 @@ def folders(settings):
 
 
 def test_files_of_older_states_go(runner, days, balances, settings, monkeypatch):
-    """Once a state is shown the files of those before it go; the last committed one stays, whatever is asked."""
+    """Once a state is published the files of those before it go; the last committed one stays,
+    whatever is asked.
+    """
     run = runner(totals())
     run.settled(opened(run, 1))
     assert folders(settings) == ["batch=1"]
     settled(run, 2)
     with dies_at("recording publication"), pytest.raises(Died):
         advance_states(run.job, 2)
-    assert folders(settings) == ["batch=1", "batch=2"]  # 2 is committed and not shown
+    assert folders(settings) == ["batch=1", "batch=2"]  # 2 is committed and not published
     advance_states(run.job, 2)
     assert folders(settings) == ["batch=2"]
     step = run.job.pipeline.step("balance")
@@ -563,7 +602,9 @@ def test_files_of_older_states_go(runner, days, balances, settings, monkeypatch)
 
 
 def test_uncommitted_files_never_count(runner, days, balances, settings):
-    """What a dead attempt wrote is no state: the next starts from the committed one, not from that."""
+    """What a dead attempt wrote is no state: the next starts from the committed one, not from
+    that.
+    """
 
     class Once:
         done = False
@@ -587,7 +628,9 @@ def test_uncommitted_files_never_count(runner, days, balances, settings):
 
 
 def test_a_reader_sees_one_whole_state_at_any_moment(runner, days):
-    """A reader that looks all the time finds the totals after one batch or another, never between them."""
+    """A reader that looks all the time finds the totals after one batch or another, never
+    between them.
+    """
     from deltalake import DeltaTable
 
     run = runner(totals(sink=DeltaSink("balances")))
@@ -615,7 +658,9 @@ def test_a_reader_sees_one_whole_state_at_any_moment(runner, days):
 
 
 def test_hold_takes_a_family_in_whole(runner, days, balances):
-    """With settle="hold" batch 1 waits for its replay, batch 2 behind both: the state sees days in order."""
+    """With settle="hold" batch 1 waits for its replay, batch 2 behind both: the state sees days
+    in order.
+    """
     run = runner(totals(lose=[104], settle="hold"))
     database = run.job.database
     first = opened(run, 1)
@@ -630,8 +675,10 @@ def test_hold_takes_a_family_in_whole(runner, days, balances):
 
 
 def test_hold_does_not_overtake_the_withhold(runner, days, balances):
-    """A batch that the sweeper settled, or whose withhold is yet to run, is not taken in without the units that it will
-    ask for again: its replay comes before the next batch. The sweeper sends for whoever asks."""
+    """A batch that the sweeper settled, or whose withhold is yet to run, is not taken in without
+    the units that it will ask for again: its replay comes before the next batch. The sweeper
+    sends for whoever asks.
+    """
     run = runner(ranked(fail=[104], settle="hold"))
     database = run.job.database
     start = START + timedelta(days=1)
@@ -661,7 +708,9 @@ def test_hold_does_not_overtake_the_withhold(runner, days, balances):
 
 
 def test_hold_takes_up_no_quarantined_record_behind_a_later_batch(runner, days, balances):
-    """With settle="hold" it would come at its original's place, where the state has gone past; before that it may."""
+    """With settle="hold" it would come at its original's place, where the state has gone past;
+    before that it may.
+    """
     run = runner(totals(fail=[104], max_replays=0, settle="hold"))
     database = run.job.database
     first = opened(run, 1)
@@ -681,13 +730,15 @@ def test_hold_takes_up_no_quarantined_record_behind_a_later_batch(runner, days, 
 
 
 def test_hold_opens_no_abandoned_batch_behind_a_later_one(runner, days, balances):
-    """With settle="hold" it would be taken in out of order: its interval comes as a batch of its own, at the end."""
+    """With settle="hold" it would be taken in out of order: its interval comes as a batch of its
+    own, at the end.
+    """
     run = runner(totals(message_timeout="10s", settle="hold"))
     database = run.job.database
     abandoned(run, 1)
     run.settled(opened(run, 2))
     with pytest.raises(
-        InputError, match=r"batch 1 .* was abandoned, and the state 'balance' has taken in batch 2"
+        InputError, match=r"batch 1 .* was abandoned, and the state 'balance' includes batch 2"
     ):
         opened(run, 1)
     start = START + timedelta(days=1)
@@ -697,7 +748,9 @@ def test_hold_opens_no_abandoned_batch_behind_a_later_one(runner, days, balances
 
 
 def test_a_state_that_was_taken_in_is_not_reprocessed(runner, days, balances):
-    """Its rows would count twice; a batch that the state has not taken in yet may be replaced, and gives way."""
+    """Its rows would count twice; a batch that the state has not taken in yet may be replaced,
+    and gives way.
+    """
     run = runner(totals())
     job = run.job
 
@@ -716,7 +769,7 @@ def test_a_state_that_was_taken_in_is_not_reprocessed(runner, days, balances):
     run.settled(opened(run, 1))
     with pytest.raises(
         InputError,
-        match=r"'balance' .* has taken in batch 1.*give the stage and its sinks new names",
+        match=r"'balance' .* includes batch 1.*give the stage and its sinks new names",
     ):
         reprocess(1)
     settled(run, 2)
@@ -755,7 +808,9 @@ def test_a_state_is_built_anew_under_a_new_name(runner, days, sink_rows):
 
 
 def test_the_sweeper_sends_for_a_state_that_is_overdue(runner, days, balances):
-    """A batch that settled behind its run's back leaves a state undone: the sweep names it until it is done."""
+    """A batch that settled behind its run's back leaves a state undone: the sweep names it until
+    it is done.
+    """
     run = runner(totals())
     job = run.job
     start = START + timedelta(days=1)
@@ -774,7 +829,9 @@ def test_the_sweeper_sends_for_a_state_that_is_overdue(runner, days, balances):
 
 @pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
 def test_word_count_over_batches(spark, guarantee):
-    """The classic over three batches and a replay: words are counted once each, by a pipeline of the library."""
+    """The classic over three batches and a replay: words are counted once each, by a pipeline of
+    the library.
+    """
 
     def words(lose="") -> Pipeline:
         made = Pipeline("words", guarantee=guarantee)
@@ -807,7 +864,9 @@ def test_word_count_over_batches(spark, guarantee):
 
 
 def ranked(lose=(), fail=(), **options) -> Pipeline:
-    """flights -> a rank within the carrier, which makes carriers units -> delays by carrier over batches."""
+    """flights -> a rank within the carrier, which makes carriers units -> delays by carrier over
+    batches.
+    """
     made = totals(lose=lose, fail=fail, max_replays=0 if fail else 2, **options)
     del made._steps["balance"], made._steps["balances"], made._steps["departures"]
 
@@ -868,7 +927,9 @@ def declared(made, declare):
 
 
 def test_what_cannot_be_declared():
-    """Stages and combines behind a state, states of what is not tracked, dedup, odd signatures and names."""
+    """Stages and combines behind a state, states of what is not tracked, dedup, odd signatures
+    and names.
+    """
 
     def behind(made):
         made.stage(reads="balance")(lambda_named("more"))
@@ -939,8 +1000,9 @@ def test_units_at_least_once_are_refused():
 
 
 def test_two_states_and_a_combine_side_by_side(spark):
-    """Each state has its own checkpoints; references and a batch that is read twice are fine; a combine keeps
-    to its family."""
+    """Each state has its own checkpoints; references and a batch that is read twice are fine; a
+    combine keeps to its family.
+    """
 
     def made(lose=-1) -> Pipeline:
         two = Pipeline("two", guarantee="exactly_once")

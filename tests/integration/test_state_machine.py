@@ -133,7 +133,9 @@ class LedgerLife(RuleBasedStateMachine):
         torn=st.booleans(),
     )
     def post(self, pick, fates, split, repeat, torn):
-        """Any run not posted yet, also a zombie, posts its buckets, in any order, perhaps twice, perhaps not all."""
+        """Any run not posted yet, also a zombie, posts its buckets, in any order, perhaps twice,
+        perhaps not all.
+        """
         waiting = [run for run in self.everything if run.deltas is None]
         if not waiting or self.status != "open":
             return
@@ -156,7 +158,9 @@ class LedgerLife(RuleBasedStateMachine):
 
     @rule(pick=st.integers(0, 99))
     def commit_a_run(self, pick):
-        """Any posted run tries to commit; a zombie, or one whose input was superseded, is fenced."""
+        """Any posted run tries to commit; a zombie, or one whose input was superseded, is
+        fenced.
+        """
         posted = [
             run for run in self.everything if run.deltas is not None and run.state != "failed"
         ]
@@ -435,7 +439,9 @@ def _xor(edges):
 
 
 def test_ledger_agrees_with_plain_sets(database):
-    """Over random lives, with crashes, zombies, lost and repeated posts, the ledger decides as plain sets of edges do."""
+    """Over random lives, with crashes, zombies, lost and repeated posts, the ledger decides as
+    plain sets of edges do.
+    """
     LedgerLife.database = database
     examples = int(os.environ.get("ACKLEDGER_EXAMPLES", "60"))
     run_state_machine_as_test(

@@ -1,4 +1,6 @@
-"""Tables read incrementally: bounds that no row can come below, limits, slices, and every row once."""
+"""Tables read incrementally: bounds that no row can come below, limits, slices, and every row
+once.
+"""
 
 import json
 import sqlite3
@@ -74,7 +76,8 @@ def shop(database):
     made.do(
         "DROP SCHEMA IF EXISTS shop CASCADE",
         "CREATE SCHEMA shop",
-        "CREATE TABLE shop.orders (id bigserial PRIMARY KEY, item text, at timestamptz DEFAULT now())",
+        "CREATE TABLE shop.orders (id bigserial PRIMARY KEY, item text, at timestamptz DEFAULT"
+        " now())",
     )
     yield made
     made.do("DROP SCHEMA shop CASCADE")
@@ -99,7 +102,9 @@ def lite(tmp_path):
 
 
 def test_a_row_of_a_running_transaction_is_not_passed(shop):
-    """While the transaction that drew 1 runs, the committed 2 is no safe bound; afterwards it is."""
+    """While the transaction that drew 1 runs, the committed 2 is no safe bound; afterwards it
+    is.
+    """
     with shop.open(INSERT):
         shop.do(INSERT)
         with pytest.raises(NotReadyError, match=r"1 transaction\(s\) .*pid \d+ since \d{4}-"):
@@ -108,7 +113,9 @@ def test_a_row_of_a_running_transaction_is_not_passed(shop):
 
 
 def test_a_transaction_that_ends_meanwhile_is_waited_for(shop):
-    """The bound comes as soon as the writers of the beginning have ended; later ones do not matter."""
+    """The bound comes as soon as the writers of the beginning have ended; later ones do not
+    matter.
+    """
     with shop.open(INSERT) as first:
         shop.do(INSERT)
         timer = threading.Timer(0.4, first.commit)
@@ -391,7 +398,9 @@ def test_slices_cover_the_range_once(shop, parts):
 
 
 def test_values_come_back_from_text_as_they_were(shop):
-    """Microseconds and the digits of a numeric survive the ledger: the bound includes its own row."""
+    """Microseconds and the digits of a numeric survive the ledger: the bound includes its own
+    row.
+    """
     shop.do(
         "CREATE TABLE shop.exact (n numeric(30, 10), aware timestamptz, naive timestamp)",
         "INSERT INTO shop.exact VALUES (12345678901234567890.0123456789,"
@@ -515,7 +524,8 @@ def test_a_value_that_does_not_fit_fails_its_row_alone(spark, shop):
            (1, 1.25, '2026-01-31 01:02:03.000004+00', '{"a":  1}', 'x'),
            (2, 1e30, '2026-01-31', NULL, 'x'), (3, 'NaN', '2026-01-31', NULL, 'x'),
            (4, 1, 'infinity', NULL, 'x'), (5, 1, '0044-03-15 BC', NULL, 'x'),
-           (6, 1, '20000-01-01', NULL, 'x'), (7, 1, NULL, NULL, NULL), (8, NULL, NULL, NULL, 'x')""",
+           (6, 1, '20000-01-01', NULL, 'x'), (7, 1, NULL, NULL, NULL),
+           (8, NULL, NULL, NULL, 'x')""",
     )
     schema = "id int, n decimal(10,2), at timestamp, data string, need string NOT NULL"
     source = shop.source("id", schema, "shop.odd")
@@ -549,7 +559,8 @@ def test_what_sqlite_holds_in_a_column_of_another_type(spark, lite):
     """A column of SQLite takes any value, even text that is no text."""
     source = lite(
         "CREATE TABLE orders (id integer primary key, at datetime, n int)",
-        "INSERT INTO orders VALUES (1, '2026-01-31 12:00:00', 5), (2, 'noon', 5), (3, NULL, 'many')",
+        "INSERT INTO orders VALUES (1, '2026-01-31 12:00:00', 5), (2, 'noon', 5), (3, NULL,"
+        " 'many')",
         "INSERT INTO orders VALUES (4, cast(x'ff' AS text), 1), (5, NULL, 1.5)",
         schema="id int, at timestamp_ntz, n int",
     )
@@ -583,7 +594,9 @@ def test_moments_of_sqlite_need_a_lag(lite):
 
 
 def test_a_reader_asks_for_what_is_declared(spark, shop):
-    """A cursor outside a DDL schema, a name of the ledger and a missing column are said before reading."""
+    """A cursor outside a DDL schema, a name of the ledger and a missing column are said before
+    reading.
+    """
     with pytest.raises(DeclarationError, match=r"cursor 'id' of 'shop.orders'"):
         TableReader(spark, shop.source(schema="item string"))
     with pytest.raises(DeclarationError, match="'_raw', a name of the ledger"):

@@ -1,4 +1,6 @@
-"""What users get to test their own pipelines: given rows, faults by name, and a result to look at."""
+"""What users get to test their own pipelines: given rows, faults by name, and a result to look
+at.
+"""
 
 from collections import Counter
 from datetime import UTC, datetime, timedelta
@@ -35,7 +37,9 @@ def customers(numbers):
 
 
 def test_run_and_replay(spark):
-    """Given rows go through the real pipeline; what is lost is in the result, and a replay completes it."""
+    """Given rows go through the real pipeline; what is lost is in the result, and a replay
+    completes it.
+    """
     result = testing.run_batch(
         orders(), {"orders": ORDERS}, references=customers(range(6)), spark=spark
     )
@@ -92,8 +96,10 @@ def test_doubled_rows_are_found_where_one_is_due(spark):
 
 @pytest.mark.parametrize("acks", ["on_read", "on_emit"])
 def test_rows_that_are_read_twice_are_found(spark, acks):
-    """Where each row read is acked, at a sink and at a stage that acks on read, a row that comes twice fails
-    its record; a stage that acks on emit groups what it emits by its input, and a row more of it is lawful."""
+    """Where each row read is acked, at a sink and at a stage that acks on read, a row that comes
+    twice fails its record; a stage that acks on emit groups what it emits by its input, and a
+    row more of it is lawful.
+    """
     made = Pipeline("copies", guarantee="at_least_once")
     made.source("orders", FileSource("orders.csv", schema="id INT"))
     made.stage(reads="orders", acks=acks)(as_it_is)
@@ -116,7 +122,9 @@ def as_it_is(rows):
 
 @pytest.mark.parametrize("step", ["orders", "known", "out"])
 def test_lost_file(spark, step):
-    """A file lost between writing and counting fails the step; nothing of it counts, and the retry completes it."""
+    """A file lost between writing and counting fails the step; nothing of it counts, and the
+    retry completes it.
+    """
     result = testing.run_batch(
         orders(),
         {"orders": ORDERS},
@@ -134,7 +142,9 @@ def test_lost_file(spark, step):
 
 @pytest.mark.parametrize("point", testing.POINTS)
 def test_crash_and_resume(spark, point):
-    """A process that dies at any point leaves nothing half done; going on completes the batch once."""
+    """A process that dies at any point leaves nothing half done; going on completes the batch
+    once.
+    """
     result = testing.run_batch(
         orders(),
         {"orders": ORDERS},
@@ -165,8 +175,9 @@ def test_time_is_given(spark):
 
 
 def test_what_took_too_long_expires(spark):
-    """A step that failed and is not run again: within message_timeout nothing happens, later the sweeper fails
-    what is pending, and a replay completes it."""
+    """A step that failed and is not run again: within message_timeout nothing happens, later the
+    sweeper fails what is pending, and a replay completes it.
+    """
     made = orders(message_timeout="10s")
     fault = [testing.lose_file("out")]
     known = customers(range(7))
@@ -185,7 +196,9 @@ def test_what_took_too_long_expires(spark):
 
 
 def test_several_batches_of_one_ledger(spark):
-    """A batch that goes on after another shares its ledger: a key over batches is recognized there."""
+    """A batch that goes on after another shares its ledger: a key over batches is recognized
+    there.
+    """
     made = orders(Bloom(key=("id",), capacity=1000))
     known = customers(range(7))
     first = testing.run_batch(made, {"orders": ORDERS[:60]}, references=known, spark=spark)
@@ -196,21 +209,40 @@ def test_several_batches_of_one_ledger(spark):
 
 
 def test_example_pipeline(spark):
-    """The flights pipeline of the examples, with a frame as its source and nothing as its references."""
+    """The flights pipeline of the examples, with a frame as its source and nothing as its
+    references.
+    """
     frame = spark.createDataFrame(
         [(2013, 1, 1, "N1")], "year INT, month INT, day INT, tailnum STRING"
     )
     missing = [
         F.lit(None).alias(name)
-        for name in ("dep_time", "sched_dep_time", "dep_delay", "arr_time", "sched_arr_time", "arr_delay",
-                     "carrier", "flight", "origin", "dest", "air_time", "distance", "hour", "minute", "time_hour")
-    ]  # fmt: skip
+        for name in (
+            "dep_time",
+            "sched_dep_time",
+            "dep_delay",
+            "arr_time",
+            "sched_arr_time",
+            "arr_delay",
+            "carrier",
+            "flight",
+            "origin",
+            "dest",
+            "air_time",
+            "distance",
+            "hour",
+            "minute",
+            "time_hour",
+        )
+    ]
     result = testing.run_batch(flights, {"departures": frame.select("*", *missing)}, spark=spark)
     assert [(one.stage, one.reason) for one in result.failed] == [("with_plane", "lost")]
 
 
 def test_faults_where_nothing_is_tracked_are_refused(spark):
-    """Behind the settlement no record can be lost or come twice: a fault there would prove nothing."""
+    """Behind the settlement no record can be lost or come twice: a fault there would prove
+    nothing.
+    """
     made = orders()
     made.combine(reads="known")(as_it_is)
     made.sink("totals", ParquetSink("totals"), reads="as_it_is")

@@ -102,7 +102,9 @@ def test_on_read_acks_what_it_swallows(runner, tmp_path, folded_by):
 
 
 def test_what_was_swallowed_is_counted_once(runner, tmp_path, folded_by):
-    """Inputs that a stage read and did not emit are counted, also where rows of one input lie in several files."""
+    """Inputs that a stage read and did not emit are counted, also where rows of one input lie in
+    several files.
+    """
     numbers(tmp_path)
 
     def scattered(frame):
@@ -136,7 +138,9 @@ def _renamed(function, name):
 
 
 def test_one_lost_child_among_many(runner, tmp_path, folded_by):
-    """Of three children of one record, losing one behind the stage that made them fails that record alone."""
+    """Of three children of one record, losing one behind the stage that made them fails that
+    record alone.
+    """
     numbers(tmp_path)
 
     def loses_one(frame):
@@ -166,7 +170,9 @@ def test_failed_rows_go_no_further(runner, tmp_path, sink_rows, folded_by):
 
 
 def test_deltas_are_those_of_another_implementation(runner, tmp_path, folded_by):
-    """The ledger's edges are xxhash64('run:consumer', root, position), computed here by another library."""
+    """The ledger's edges are xxhash64('run:consumer', root, position), computed here by another
+    library.
+    """
     numbers(tmp_path, 3)
     run = runner(chain(keep))
     batch = run.open()
@@ -231,7 +237,9 @@ def doubled_and_lost(frame):
     ],
 )
 def test_one_row_for_each_input_is_proved(runner, tmp_path, sink_rows, function, lost, delivered):
-    """However a stage comes to as many rows as it has inputs, each input is judged by its own rows."""
+    """However a stage comes to as many rows as it has inputs, each input is judged by its own
+    rows.
+    """
     numbers(tmp_path)
     run = runner(chain(function, keep))
     assert run.settled(run.open()).failed == lost
@@ -254,7 +262,7 @@ def test_one_row_for_each_input_is_proved(runner, tmp_path, sink_rows, function,
     ],
 )  # fmt: skip
 def test_broken_contract_is_named(runner, tmp_path, function, message):
-    """A stage that breaks its contract fails with its name, what is wrong and how to mend it."""
+    """A stage that breaks its contract fails with its name, what is wrong and how to fix it."""
     numbers(tmp_path)
     function.__name__ = "broken"
     run = runner(chain(function))
@@ -308,7 +316,9 @@ def forgiving(table):
 def test_records_changed_after_their_manifest(
     runner, tmp_path, monkeypatch, damage, message, folded_by
 ):
-    """What is read back of a source is compared with what was written: how many records, and how many did not parse."""
+    """What is read back of a source is compared with what was written: how many records, and how
+    many did not parse.
+    """
     numbers(tmp_path)
     with (tmp_path / "in.csv").open("a") as file:
         file.write("x\n")
@@ -332,7 +342,9 @@ def test_records_changed_after_their_manifest(
 
 @pytest.mark.parametrize("damage", ["lose", "change"])
 def test_file_lost_after_its_manifest(runner, tmp_path, damage):
-    """A committed file that is missing or changed fails its consumer, naming it; re-running the producer mends it."""
+    """A committed file that is missing or changed fails its consumer, naming it; re-running the
+    producer fixes it.
+    """
     numbers(tmp_path)
     run = runner(chain(keep))
     batch = run.open()
@@ -341,7 +353,8 @@ def test_file_lost_after_its_manifest(runner, tmp_path, damage):
     path = Path(
         one(
             run.job.database,
-            "SELECT path FROM step_run_file f JOIN step_run USING (step_run_id) WHERE stage = 'keep'",
+            "SELECT path FROM step_run_file f JOIN step_run USING (step_run_id) WHERE stage ="
+            " 'keep'",
         ).path
     )
     path.unlink() if damage == "lose" else path.write_bytes(path.read_bytes() + b"x")
@@ -387,7 +400,9 @@ def _dies_after_posting(task, rows):
 
 
 def test_whole_posting_twice(runner, tmp_path):
-    """Posting the same bucket twice for one run leaves one copy in the ledger and the same numbers."""
+    """Posting the same bucket twice for one run leaves one copy in the ledger and the same
+    numbers.
+    """
     run = runner(chain(keep))
     numbers(tmp_path)
     batch = run.open()
@@ -457,7 +472,7 @@ def test_every_task_cleared_after_settlement(runner, tmp_path, sink_rows):
 
 
 def test_zombie_cannot_show_its_folder(runner, tmp_path, monkeypatch, sink_rows):
-    """A sink's driver that was fenced while it wrote cannot show its folder."""
+    """A sink's driver that was fenced while it wrote cannot publish its folder."""
     numbers(tmp_path)
     run = runner(chain(keep))
     batch = run.open()
@@ -493,7 +508,9 @@ def test_crash_between_rename_and_commit(runner, tmp_path, sink_rows):
 
 
 def test_killed_between_the_renames(runner, tmp_path, monkeypatch, sink_rows):
-    """A re-run killed between moving the old folder aside and showing its own leaves the batch undecided."""
+    """A re-run killed between moving the old folder aside and showing its own leaves the batch
+    undecided.
+    """
     numbers(tmp_path)
     run = runner(chain(keep))
     batch = run.open()
@@ -519,7 +536,9 @@ def test_killed_between_the_renames(runner, tmp_path, monkeypatch, sink_rows):
 def test_folder_that_cannot_be_shown_gives_way_to_the_old_one(
     runner, tmp_path, monkeypatch, sink_rows
 ):
-    """When the second rename is refused, readers keep what was there, and the step can run again."""
+    """When the second rename is refused, readers keep what was there, and the step can run
+    again.
+    """
     numbers(tmp_path)
     run = runner(chain(keep))
     batch = run.open()
@@ -556,7 +575,8 @@ def test_connection_lost_after_the_rename(runner, tmp_path, sink_rows):
         if len(calls) == 1:
             with run.job.database.plain.begin() as other:
                 other.exec_driver_sql(
-                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname = current_database()"
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <>"
+                    " pg_backend_pid() AND datname = current_database()"
                 )
 
     with listening(cut):
@@ -579,7 +599,9 @@ def test_without_ackers(runner, tmp_path, sink_rows):
 
 
 def test_partitioned_sink(runner, tmp_path, sink_rows):
-    """A sink partitioned by a column makes its folders below the batch's; a missing column is named."""
+    """A sink partitioned by a column makes its folders below the batch's; a missing column is
+    named.
+    """
     numbers(tmp_path)
     run = runner(chain(thrice, partition_by="copy"))
     batch = run.open()
@@ -602,7 +624,9 @@ def test_partition_column_must_exist(runner, tmp_path):
 
 
 def test_user_error_fails_the_run_and_expires(runner, tmp_path):
-    """A stage whose code raises marks its run failed, with the error, and starts the message timeout."""
+    """A stage whose code raises marks its run failed, with the error, and starts the message
+    timeout.
+    """
     numbers(tmp_path)
 
     def buggy(frame):
@@ -637,7 +661,10 @@ def test_driver_that_comes_after_the_sweeper_is_fenced(runner, tmp_path, folded_
     before = rows(run.job.database, "SELECT step_run_id, state FROM step_run ORDER BY 1")
     with pytest.raises(
         FencedError,
-        match=rf"^batch {batch.batch_id} (was decided and its deltas were removed: run .*|is settled: run .* too late)$",
+        match=(
+            rf"^batch {batch.batch_id} (was decided and its deltas were removed: run .*|is settled:"
+            r" run .* too late)$"
+        ),
     ) as caught:
         run.step(batch, "slow")
     assert "\n" not in str(caught.value)

@@ -69,7 +69,9 @@ SHOP = {
 
 @pytest.mark.parametrize("unit", [(), ("customer",)])
 def test_a_lost_order_finds_its_partner_in_the_replay(spark, unit):
-    """An order lost before a join of two tracked sources is replayed with the customer it belongs to."""
+    """An order lost before a join of two tracked sources is replayed with the customer it
+    belongs to.
+    """
     result = testing.run_batch(joining(unit, lose=[2]), SHOP, spark=spark)
     assert [(one.source, one.stage, one.reason) for one in result.failed] == [
         ("orders", "checked", "lost")
@@ -85,7 +87,9 @@ def test_a_lost_order_finds_its_partner_in_the_replay(spark, unit):
 
 
 def test_rows_of_a_join_are_acked_for_both_sides(spark):
-    """A customer without orders is lost by the inner join; orders and customers that met are acked."""
+    """A customer without orders is lost by the inner join; orders and customers that met are
+    acked.
+    """
     shop = {**SHOP, "customers": [*SHOP["customers"], {"customer": "c", "country": "FR"}]}
     result = testing.run_batch(joining(), shop, spark=spark)
     assert [(one.source, one.stage) for one in result.failed] == [("customers", "sold")]
@@ -93,7 +97,9 @@ def test_rows_of_a_join_are_acked_for_both_sides(spark):
 
 
 def test_no_row_meets_another(spark):
-    """A join without a match makes no row at all: everything is lost there, and the batch settles."""
+    """A join without a match makes no row at all: everything is lost there, and the batch
+    settles.
+    """
     shop = {**SHOP, "customers": [{"customer": "z", "country": "FR"}]}
     result = testing.run_batch(joining(), shop, spark=spark)
     assert (result.status, result.roots.acked, result.roots.failed) == ("settled", 0, 6)
@@ -119,7 +125,9 @@ def latest(unit=("customer",), lose=()):
 
 
 def test_latest_per_key_with_a_replayed_older_row(spark):
-    """An older row that is replayed does not replace the newer one of its key, and other keys stay."""
+    """An older row that is replayed does not replace the newer one of its key, and other keys
+    stay.
+    """
     events = {"events": [*orders_of(1, 2, 3), *orders_of(7, customer="b")]}
     result = testing.run_batch(latest(lose=[1]), events, spark=spark)
     assert ids(result) == [3, 7]
@@ -130,7 +138,9 @@ def test_latest_per_key_with_a_replayed_older_row(spark):
 
 
 def test_the_newest_row_of_a_key_is_replayed(spark):
-    """A newer row that was lost replaces, in the replay, what the batch delivered in its absence."""
+    """A newer row that was lost replaces, in the replay, what the batch delivered in its
+    absence.
+    """
     events = {"events": [*orders_of(1, 2, 3), *orders_of(7, customer="b")]}
     result = testing.run_batch(latest(lose=[3]), events, spark=spark)
     assert ids(result) == [2, 7]
@@ -152,8 +162,9 @@ def test_each_replay_carries_over_what_the_others_brought(spark):
 
 
 def totals(poison=None, behind=False, unit=("customer",), lose=None, **options):
-    """A total per customer; ``poison``: an order that is refused before the total, or behind it; ``lose``: one
-    that the total leaves out."""
+    """A total per customer; ``poison``: an order that is refused before the total, or behind it;
+    ``lose``: one that the total leaves out.
+    """
     made = Pipeline("totals", **{"guarantee": "at_least_once", "max_replays": 2, **options})
     made.source("orders", FileSource("orders.csv", schema=ORDERS))
 
@@ -195,8 +206,9 @@ def unit_of_100():
     ids=["limit of one", "one replay", "backoff"],
 )
 def test_a_poisoned_record_in_a_unit_of_100(spark, options, guarantee):
-    """Once the poisoned record is quarantined the other 99 are through, and none of them was given up, whatever
-    the budget and the backoff."""
+    """Once the poisoned record is quarantined the other 99 are through, and none of them was
+    given up, whatever the budget and the backoff.
+    """
     made, now = totals(poison=50, guarantee=guarantee, **options), datetime.now(UTC)
     again = result = testing.run_batch(made, unit_of_100(), spark=spark, now=now)
     while again.roots.failed:
@@ -213,7 +225,9 @@ def test_a_poisoned_record_in_a_unit_of_100(spark, options, guarantee):
 
 
 def test_a_unit_that_fails_behind_its_total_is_held_for_a_person(spark):
-    """A row of 100 records that fails is nobody's own failure: none is quarantined, the unit is held."""
+    """A row of 100 records that fails is nobody's own failure: none is quarantined, the unit is
+    held.
+    """
     refusing = totals(behind=True, max_replays=1)
     result = testing.run_batch(refusing, unit_of_100(), spark=spark)
     assert {(one.stage, one.reason) for one in result.failed} == {("published", "refused")}
@@ -232,7 +246,9 @@ def test_a_unit_that_fails_behind_its_total_is_held_for_a_person(spark):
 
 
 def test_a_companion_that_fails_in_the_replay_counts_as_failed(spark):
-    """A record that was acked, and is lost in a replay of its unit, is failed and replayed in turn."""
+    """A record that was acked, and is lost in a replay of its unit, is failed and replayed in
+    turn.
+    """
     result = testing.run_batch(totals(poison=50), unit_of_100(), spark=spark)
     again = testing.replay(result, totals(lose=7))
     assert [(one.stage, one.reason) for one in again.failed] == [("total", "lost")]
@@ -242,8 +258,10 @@ def test_a_companion_that_fails_in_the_replay_counts_as_failed(spark):
 
 
 def test_the_history_of_a_companion_keeps_what_was_acked(spark):
-    """A record that was acked, in its batch or in a replay, and failed in a later replay of its unit, has all of
-    these attempts in its history, each with stage and reason, counted through; in every view it is failed."""
+    """A record that was acked, in its batch or in a replay, and failed in a later replay of its
+    unit, has all of these attempts in its history, each with stage and reason, counted through;
+    in every view it is failed.
+    """
     result = testing.run_batch(totals(poison=1), {"orders": orders_of(0, 1, 2, 3)}, spark=spark)
     testing.replay(result, totals(lose=2))
     counts = "SELECT acked, recovered, failed FROM batch_status WHERE batch_id = :b"
@@ -283,7 +301,9 @@ def test_a_row_of_two_units_is_refused(spark):
 
 
 def test_max_anchors(spark):
-    """A row of more records than max_anchors fails its stage with the advice to end tracking there."""
+    """A row of more records than max_anchors fails its stage with the advice to end tracking
+    there.
+    """
     with pytest.raises(
         StageError, match="a row of 100 records, max_anchors is 99: end tracking there"
     ):
@@ -292,7 +312,9 @@ def test_max_anchors(spark):
 
 @pytest.mark.parametrize("folded_by", ["driver", "executors", "exchange"], indirect=True)
 def test_self_join_anchors_each_record_once(spark, folded_by):
-    """In a self join the record that meets itself is anchored once, and exactly the unmatched ones fail."""
+    """In a self join the record that meets itself is anchored once, and exactly the unmatched
+    ones fail.
+    """
     made = Pipeline("pairs", guarantee="at_least_once")
     made.source("orders", FileSource("orders.csv", schema=ORDERS))
 
@@ -312,7 +334,9 @@ def test_self_join_anchors_each_record_once(spark, folded_by):
 
 
 def test_two_rows_of_one_record_meet_again(spark):
-    """Two descendants of a record in one row are two inputs acked and one edge: they do not cancel."""
+    """Two descendants of a record in one row are two inputs acked and one edge: they do not
+    cancel.
+    """
     made = Pipeline("meet", guarantee="at_least_once")
     made.source("orders", FileSource("orders.csv", schema=ORDERS))
 
@@ -376,7 +400,9 @@ def test_merging_without_saying_whole_is_refused(spark):
 
 
 def test_a_record_that_did_not_parse_joins_its_unit(runner, tmp_path, sink_rows):
-    """A record whose unit was unknown, for it did not parse, is replayed with the unit that it has then."""
+    """A record whose unit was unknown, for it did not parse, is replayed with the unit that it
+    has then.
+    """
     (tmp_path / "orders.csv").write_text("id,customer,cents\n1,a,10\n2,a,x\n3,b,30\n")
 
     def made(schema):
@@ -435,8 +461,9 @@ def test_one_parent_in_several_partitions(spark):
 
 
 def test_lists_are_taken_apart_alike_by_spark_and_numpy(spark):
-    """The rows of several anchors that are exchanged are those that a file of lists has: which anchor is its row's first
-    of a root, and whether the row has others."""
+    """The rows of several anchors that are exchanged are those that a file of lists has: which
+    anchor is its row's first of a root, and whether the row has others.
+    """
     random, inputs = Random(1), ("one", "two")
     lists = []
     for _ in range(200):
@@ -493,14 +520,16 @@ def test_a_replay_that_dies_after_its_sink_replaces_what_it_was_to(spark, unit):
     result = testing.run_batch(totals(poison=2, unit=unit), {"orders": SHOP["orders"]}, spark=spark)
     dead = testing.replay(result, totals(unit=unit), faults=[testing.crash_at("steps_committed")])
     assert dead.crashed
-    assert sorted(row["orders"] for row in dead.rows["sales"]) == [2, 2, 2, 3]  # both are shown
+    assert sorted(row["orders"] for row in dead.rows["sales"]) == [2, 2, 2, 3]  # both are published
     swept = sweep_once(result.lab.database)
     assert [path.rsplit("/", 1)[1] for path in swept.removed] == [f"batch={result.batch_id}"]
     assert sorted(row["orders"] for row in testing.resume(dead).rows["sales"]) == [2, 3]
 
 
 def test_a_sink_that_no_longer_counts_replaces_nothing(runner, tmp_path, sink_rows):
-    """A replay whose sink was superseded and died again settles without it: the old folder stays."""
+    """A replay whose sink was superseded and died again settles without it: the old folder
+    stays.
+    """
     (tmp_path / "orders.csv").write_text("id,customer,cents\n1,a,10\n2,a,x\n")
     made = Pipeline("totals", guarantee="at_least_once")
     made.source("orders", FileSource("orders.csv", schema=ORDERS))
@@ -520,7 +549,9 @@ def test_a_sink_that_no_longer_counts_replaces_nothing(runner, tmp_path, sink_ro
 
 
 def test_a_folder_that_cannot_be_seen_keeps_nobody_from_settling(database):
-    """A folder on a file system that is not known here is left for the next time, without an error."""
+    """A folder on a file system that is not known here is left for the next time, without an
+    error.
+    """
     batch, _ = whole_batch(database, pipeline())
     paths = ["nosuch://bucket/out/batch=7", "/nonexistent/out/batch=7"]
     database.transact(lambda c: note_replaced(c, batch.batch_id, "sink", paths))
@@ -531,7 +562,9 @@ def test_a_folder_that_cannot_be_seen_keeps_nobody_from_settling(database):
 
 
 def test_a_replay_opened_again_is_newer_than_its_number(runner, tmp_path, sink_rows):
-    """What an abandoned replay brings when it is opened again is not taken back by one that ran meanwhile."""
+    """What an abandoned replay brings when it is opened again is not taken back by one that ran
+    meanwhile.
+    """
     (tmp_path / "orders.csv").write_text(
         "id,customer,cents\n1,a,10\n2,a,10\n3,a,10\n7,b,10\n8,b,10\n"
     )
@@ -583,7 +616,9 @@ def test_another_unit_than_the_batch_had(spark):
 
 
 def test_an_abandoned_replay_gives_back_what_it_found(runner, tmp_path, database):
-    """Messages that a replay from quarantine took along are failed again afterwards, not quarantined."""
+    """Messages that a replay from quarantine took along are failed again afterwards, not
+    quarantined.
+    """
     (tmp_path / "orders.csv").write_text("id,customer,cents\n1,a,x\n2,a,10\n")
     (tmp_path / "customers.csv").write_text("customer,country\na,x\n")
     made = Pipeline("shop", guarantee="at_least_once", max_replays=1)
@@ -612,8 +647,9 @@ def test_an_abandoned_replay_gives_back_what_it_found(runner, tmp_path, database
 
 
 def test_a_record_lost_beside_a_whole_stage_is_its_own_failure(spark):
-    """A source that a record-wise and a whole stage read: what the record-wise one loses again and again is
-    quarantined by itself."""
+    """A source that a record-wise and a whole stage read: what the record-wise one loses again
+    and again is quarantined by itself.
+    """
     made = totals()
 
     @made.stage(reads="orders")
@@ -629,8 +665,10 @@ def test_a_record_lost_beside_a_whole_stage_is_its_own_failure(spark):
 
 
 def test_backoff_and_failures_of_others_do_not_quarantine_them(spark):
-    """A poisoned customer makes its orders miss their partner: it is quarantined, they are not, whatever
-    the backoff, and a replay takes those of the unit that are not due with those that are."""
+    """A poisoned customer makes its orders miss their partner: it is quarantined, they are not,
+    whatever the backoff, and a replay takes those of the unit that are not due with those that
+    are.
+    """
 
     def shop(poisoned):
         made = Pipeline("shop", guarantee="at_least_once", max_replays=1, replay_backoff="1h")

@@ -1,4 +1,6 @@
-"""Where tracking ends: any stage may be the last tracked one, and what follows it is not guarded."""
+"""Where tracking ends: any stage may be the last tracked one, and what follows it is not
+guarded.
+"""
 
 from collections import Counter
 
@@ -40,7 +42,9 @@ def totalled(total=None, dedup="none"):
 
 
 def test_any_stage_may_be_the_last_tracked_one(runner, tmp_path, sink_rows):
-    """Records are acked once an unanchored stage has read them; what it makes of them flows on without anchors."""
+    """Records are acked once an unanchored stage has read them; what it makes of them flows on
+    without anchors.
+    """
     numbers(tmp_path)
     run = runner(totalled())
     batch = run.open()
@@ -51,8 +55,13 @@ def test_any_stage_may_be_the_last_tracked_one(runner, tmp_path, sink_rows):
     assert len(sink_rows("kept")) == COUNT // 2
     found = rows(run.job.database, "SELECT stage, delta_rows FROM step_run ORDER BY step_run_id")
     assert {row.stage: row.delta_rows for row in found} == {
-        "numbers": COUNT, "odd": COUNT, "totals": COUNT // 2, "doubled": 0, "out": 0, "kept": COUNT // 2,
-    }  # fmt: skip
+        "numbers": COUNT,
+        "odd": COUNT,
+        "totals": COUNT // 2,
+        "doubled": 0,
+        "out": 0,
+        "kept": COUNT // 2,
+    }
 
 
 def test_a_loss_before_the_end_is_still_found(runner, tmp_path):

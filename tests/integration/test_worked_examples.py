@@ -63,7 +63,9 @@ def acked(database, batch, root):
 
 
 def test_diamond(database):
-    """source -> A, B -> C with edges 1, 2, 3, 4: the ledger receives 1^2, 1^3, 2^4, 3, 4; total 0."""
+    """source -> A, B -> C with edges 1, 2, 3, 4: the ledger receives 1^2, 1^3, 2^4, 3, 4; total
+    0.
+    """
     made = shape("diamond", {"a": "source", "b": "source"}, {"c_from_a": "a", "c_from_b": "b"})
     batch = opened(database, made)
     root = emit_edges(database, batch, 1 ^ 2, 2)
@@ -77,7 +79,8 @@ def test_diamond(database):
     assert received == [1 ^ 2, 1 ^ 3, 2 ^ 4, 3, 4]
     posted = one(
         database,
-        "SELECT array_agg(delta ORDER BY step_run_id) AS d, bit_xor(delta) AS total FROM ledger_delta",
+        "SELECT array_agg(delta ORDER BY step_run_id) AS d, bit_xor(delta) AS total FROM"
+        " ledger_delta",
     )
     assert (posted.d, posted.total) == (received, 0)
     assert running_value(database) == 0

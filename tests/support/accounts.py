@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from ledger import DeltaSink, FileSource, ParquetSink, Pipeline, StatefulStage
 
 COUNT = 6
-LATE = (2, 4)  # day and number of an entry that is lost until the stage is mended
+LATE = (2, 4)  # day and number of an entry that is lost until the stage is fixed
 FUNCTION, FILES = "function", "files"
 STATE = "account STRING, cents BIGINT, days STRING"
 
@@ -20,7 +20,8 @@ State = set[tuple[str, int, str]]
 
 
 def pipeline(folder: str, form: str, *, mended: bool = False) -> Pipeline:
-    """entries -> checked, which loses some until it is mended -> a folder, and by account what came up to now.
+    """entries -> checked, which loses some until it is fixed -> a folder, and by account what
+    came up to now.
 
     ``form``: the state is a function's, or kept by an object in files of its own.
     """
@@ -63,7 +64,9 @@ def pipeline(folder: str, form: str, *, mended: bool = False) -> Pipeline:
 
 
 def of_batch(batch: DataFrame) -> DataFrame:
-    """By account the sum of a batch, and its day: the days of a state are the batches that it has taken in."""
+    """By account the sum of a batch, and its day: the days of a state are the batches that it
+    includes.
+    """
     return batch.groupBy("account").agg(
         F.sum("cents").alias("cents"), F.concat_ws(" ", F.collect_set("day")).alias("days")
     )
@@ -137,7 +140,9 @@ def entries(day: int) -> list[tuple[int, int, str, int]]:
 
 
 def expected(*batches: tuple[int, bool]) -> State:
-    """The state after these batches: of each its day, and whether it is the replay of what was lost."""
+    """The state after these batches: of each its day, and whether it is the replay of what was
+    lost.
+    """
     found: dict[str, tuple[int, list[int]]] = {}
     for day, replay in batches:
         taken = [one for one in entries(day) if (one[:2] == LATE) == replay]

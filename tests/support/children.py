@@ -1,4 +1,6 @@
-"""Processes that are to die: made ready ahead of time, handed one order each, and never left behind."""
+"""Processes that are to die: made ready ahead of time, handed one order each, and never left
+behind.
+"""
 
 import os
 import signal
@@ -47,8 +49,9 @@ class Child:
         )
 
     def carry_out(self, order: Order, timeout_seconds: float = 180) -> None:
-        """Hand over the order and wait. Raises AssertionError unless the process was killed just where the
-        order says, once."""
+        """Hand over the order and wait. Raises AssertionError unless the process was killed just
+        where the order says, once.
+        """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         found = self._process.stdout.readline()
@@ -60,8 +63,9 @@ class Child:
         assert Path(order.marker).read_text() == f"{self._process.pid}\n"
 
     def end(self) -> list[int]:
-        """Kill what is left of it; the ids of what outlived it for long: a JVM ends by itself once its
-        driver is gone."""
+        """Kill what is left of it; the ids of what outlived it for long: a JVM ends by itself
+        once its driver is gone.
+        """
         if self._process.poll() is None:
             self._process.kill()
             self._process.wait()

@@ -1,4 +1,6 @@
-"""Life of a batch of ``tests.support.orders``, stop by stop, kept so that every crash begins at its own."""
+"""Life of a batch of ``tests.support.orders``, stop by stop, kept so that every crash begins at
+its own.
+"""
 
 from collections import Counter
 from dataclasses import replace
@@ -18,7 +20,8 @@ from tests.support import orders
 from tests.support.crashing import opened, run_open_steps, settings_of
 from tests.support.kept import NOTHING, Kept
 
-# Their numbers, where no crash has used up one; a batch in the original's place has the second, too.
+# Their numbers, where no crash has used up one; a batch in the original's place has the second,
+# too.
 ORIGINAL, REPLAY = 1, 2
 STEPS = ("orders", "boxes", "priced", "lake", "report", "table")
 _LIFE = ("opened", *STEPS, "settled", "withheld", "published")

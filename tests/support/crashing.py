@@ -39,12 +39,13 @@ HALF_POSTED, IN_A_RECORD = "half of the deltas posted", "in a record"
 
 @dataclass(frozen=True)
 class Order:
-    """What to run, and where to die: the ``nth`` time that ``place`` is reached, by ``of`` if given.
+    """What to run, and where to die: the ``nth`` time that ``place`` is reached, by ``of`` if
+    given.
 
-    ``replay_of``: a replay of that batch; ``reprocess``: a batch in the place of the one that has the
-    interval. ``state``: instead, the second batch of ``tests.support.feeds``, or the state task of
-    ``tests.support.accounts`` in that form.
-    ``marker``: the file that is written just before. ``form``: whether a task runs a step or the batch.
+    ``replay_of``: a replay of that batch; ``reprocess``: a batch in the place of the one that
+    has the interval. ``state``: instead, the second batch of ``tests.support.feeds``, or the
+    state task of ``tests.support.accounts`` in that form. ``marker``: the file that is written
+    just before. ``form``: whether a task runs a step or the batch.
     """
 
     database: str
@@ -83,8 +84,9 @@ def settings_of(home: str, folder: str) -> Settings:
 def opened(
     job: Job, *, replay_of: int | None = None, number: int = 1, reprocess: bool = False
 ) -> Batch:
-    """The batch of the run, opened or found again, as a task that runs again finds it. ``number``: of the
-    replays of one batch."""
+    """The batch of the run, opened or found again, as a task that runs again finds it.
+    ``number``: of the replays of one batch.
+    """
     if replay_of is not None:
         key = RunKey("dag", f"replay-{replay_of}-{number}")
         return open_replay(job.database, job.settings, job.pipeline, key, replay_of, Selection())
@@ -93,8 +95,9 @@ def opened(
 
 
 def run_open_steps(job: Job, batch: Batch, *, whole: bool = False) -> None:
-    """The steps in order that have no committed run, as Airflow's further tasks; ``whole``: every one again, as
-    the command does."""
+    """The steps in order that have no committed run, as Airflow's further tasks; ``whole``:
+    every one again, as the command does.
+    """
     found = job.database.transact(lambda c: runs.runs_of(c, batch.batch_id))
     committed = {run.stage for run in found if run.state is RunState.COMMITTED}
     for step in job.pipeline.steps():
@@ -103,8 +106,9 @@ def run_open_steps(job: Job, batch: Batch, *, whole: bool = False) -> None:
 
 
 def run_whole(job: Job, batch: Batch, form: str = STAGE, *, whole: bool = False) -> None:
-    """What is left of a batch, and what follows, as the tasks of that form do; ``whole``: all of it, where they are
-    tasks of a step each."""
+    """What is left of a batch, and what follows, as the tasks of that form do; ``whole``: all of
+    it, where they are tasks of a step each.
+    """
     if form == BATCH:
         attempt = begin(job.database)
         run_steps(job, batch.batch_id, lambda name, result: None, attempt)

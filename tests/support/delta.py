@@ -1,4 +1,6 @@
-"""Stages rows for a Delta table as Spark does, reads the table back, and publishes from processes."""
+"""Stages rows for a Delta table as Spark does, reads the table back, and publishes from
+processes.
+"""
 
 import multiprocessing
 from collections import Counter
@@ -71,8 +73,9 @@ def labels(path: Any) -> Counter[str]:
 
 
 def race(*contenders: Sequence[tuple[str, Delivery]]) -> list[list[str]]:
-    """Each contender publishes its deliveries in a process of its own; a barrier before each releases
-    all at once. What came of each: ``done`` or the error's name, by contender."""
+    """Each contender publishes its deliveries in a process of its own; a barrier before each
+    releases all at once. What came of each: ``done`` or the error's name, by contender.
+    """
     barrier, answers = _SPAWN.Barrier(len(contenders)), _SPAWN.SimpleQueue()
     processes = [
         _SPAWN.Process(target=_contend, args=(barrier, answers, number, list(rounds)), daemon=True)
@@ -103,7 +106,9 @@ def _contend(
 
 
 class Watch:
-    """Reads a table in a process of its own for as long as a block runs, and keeps every state seen."""
+    """Reads a table in a process of its own for as long as a block runs, and keeps every state
+    seen.
+    """
 
     def __init__(self, path: Any) -> None:
         self._stop, self._ready, self._answers = (

@@ -15,8 +15,9 @@ FEED = "feed"
 
 
 class Feed(StatefulSource):
-    """A log of numbers outside, which forgets what it was told to: reads on by its length, and takes out a ticket for
-    each batch."""
+    """A log of numbers outside, which forgets what it was told to: reads on by its length, and
+    takes out a ticket for each batch.
+    """
 
     schema = "n INT"
 

@@ -1,4 +1,5 @@
-"""How the JVMs of tests start: with little to compile, and with the classes of Spark from an archive.
+"""How the JVMs of tests start: with little to compile, and with the classes of Spark from an
+archive.
 
 ``python -m tests.support.jvm`` makes in the virtual environment, once, what they share: an archive
 of Spark's classes, which a JVM need not read from the jars then; the few defaults of Hadoop that
@@ -76,7 +77,9 @@ def environment(*more: str, archive: str = f"-XX:SharedArchiveFile={ARCHIVE}") -
 
 
 def _needed_defaults(hadoop: Path) -> None:
-    """Put those of Hadoop's defaults that local files need where they are found before the others."""
+    """Put those of Hadoop's defaults that local files need where they are found before the
+    others.
+    """
     with zipfile.ZipFile(hadoop) as given, zipfile.ZipFile(DEFAULTS, "w") as made:
         for name in ("core-default.xml", "mapred-default.xml", "yarn-default.xml"):
             root = ElementTree.fromstring(given.read(name))

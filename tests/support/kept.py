@@ -1,4 +1,6 @@
-"""What a crash is done to: a ledger, a target database and a folder that can be put back to any stop."""
+"""What a crash is done to: a ledger, a target database and a folder that can be put back to any
+stop.
+"""
 
 import shutil
 import time
@@ -17,7 +19,9 @@ NOTHING = "nothing"
 
 
 class Kept(ABC):
-    """A batch's life, kept at every stop that was asked for, so that each crash begins at its own."""
+    """A batch's life, kept at every stop that was asked for, so that each crash begins at its
+    own.
+    """
 
     def __init__(
         self,
@@ -62,8 +66,9 @@ class Kept(ABC):
         """Until the server has noticed that a killed process is gone: no transaction is open."""
         for _ in range(200):
             if not self._do(
-                "SELECT 1 FROM pg_stat_activity WHERE datname IN ('crash_ledger', 'crash_target') "
-                "AND backend_type = 'client backend' AND state <> 'idle' AND pid <> pg_backend_pid()"
+                "SELECT 1 FROM pg_stat_activity WHERE datname IN ('crash_ledger', 'crash_target')"
+                " AND backend_type = 'client backend' AND state <> 'idle' AND pid <>"
+                " pg_backend_pid()"
             ):
                 return
             time.sleep(0.05)
@@ -82,7 +87,9 @@ class Kept(ABC):
         )
 
     def go_to(self, stop: str) -> None:
-        """Put everything back to what it was there; the first time the batch gets there step by step."""
+        """Put everything back to what it was there; the first time the batch gets there step by
+        step.
+        """
         if stop not in self._kept:
             before = self.before(stop)
             if before not in self._kept or self._at != before:

@@ -78,8 +78,9 @@ def emit(
     edges: dict[int, int] | None = None,
     rest: int = 0,
 ) -> range:
-    """Commit the source with ``count`` roots, each with one edge (default: root + 1000); the roots. ``rest``:
-    records that it leaves to further batches of its interval."""
+    """Commit the source with ``count`` roots, each with one edge (default: root + 1000); the
+    roots. ``rest``: records that it leaves to further batches of its interval.
+    """
     run = started(database, batch.batch_id, "source")
     first = database.transact(lambda c: batches.reserve_roots(c, count))
     roots = range(first, first + count)
@@ -191,8 +192,8 @@ def age(database: Database, batch_id: int, seconds: float) -> None:
     with database.plain.begin() as connection:
         connection.execute(
             text(
-                "UPDATE step_run SET lease_until = lease_until - make_interval(secs => :s), closed_at = closed_at - make_interval(secs => :s) "
-                "WHERE batch_id = :b"
+                "UPDATE step_run SET lease_until = lease_until - make_interval(secs => :s),"
+                " closed_at = closed_at - make_interval(secs => :s) WHERE batch_id = :b"
             ),
             {"s": seconds, "b": batch_id},
         )

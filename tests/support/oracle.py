@@ -1,4 +1,6 @@
-"""Rows as a run writes them, at random, and what their deltas are by plain Python: a dictionary of integers."""
+"""Rows as a run writes them, at random, and what their deltas are by plain Python: a dictionary
+of integers.
+"""
 
 from collections import defaultdict
 from functools import cache
@@ -101,7 +103,9 @@ def flat(written, lists):
     for position, anchors, failed, dropped in written:
         given, roots = set(), {root for root, _, _ in anchors}
         for root, number, parent in sorted(anchors):
-            found.append((root, number, parent, position, root not in given, len(roots) > 1, failed, dropped))  # fmt: skip
+            found.append(
+                (root, number, parent, position, root not in given, len(roots) > 1, failed, dropped)
+            )
             given.add(root)
     columns = list(zip(*found, strict=True)) or [()] * 8
     root, number, parent, position = (np.array(one, np.int64) for one in columns[:4])
@@ -149,8 +153,10 @@ def as_dict(deltas):
 
 
 def fails_of(deltas):
-    """Of each root that fails whether it shares its row, and its reason, as a settlement finds it: the first by name,
-    one of its own before a shared one, that it was repeated after every other."""
+    """Of each root that fails whether it shares its row, and its reason, as a settlement finds
+    it: the first by name, one of its own before a shared one, that it was repeated after every
+    other.
+    """
     found = defaultdict(list)
     for one in deltas.fails:
         columns = (one.root.tolist(), one.reason.tolist(), one.shared.tolist())

@@ -1,4 +1,6 @@
-"""Orders of shops, packed in boxes: a pipeline with all that can fail, three kinds of sinks, and its oracle."""
+"""Orders of shops, packed in boxes: a pipeline with all that can fail, three kinds of sinks, and
+its oracle.
+"""
 
 import os
 import signal
@@ -15,8 +17,8 @@ from ledger import DeltaSink, FailedRecord, FileSource, ParquetSink, Pipeline, P
 
 COUNT = 200
 UNREADABLE = frozenset({20, 90, 150})  # lines that do not parse
-HOMELESS = frozenset({13, 63, 113, 163})  # of a shop that the reference lacks until it is mended
-BROKEN = frozenset({38, 101, 176})  # the second of three boxes fails until the stage is mended
+HOMELESS = frozenset({13, 63, 113, 163})  # of a shop that the reference lacks until it is fixed
+BROKEN = frozenset({38, 101, 176})  # the second of three boxes fails until the stage is fixed
 SINKS = ("lake", "report", "table")
 
 Rows = Counter[tuple[object, ...]]
@@ -24,8 +26,10 @@ Rows = Counter[tuple[object, ...]]
 
 @dataclass(frozen=True)
 class Variant:
-    """How the pipeline is declared. ``mended``: its stage fails nothing more. ``deadly``: a process that
-    the record stage kills, in the midst of its work; ``marker``: where that is noted."""
+    """How the pipeline is declared. ``mended``: its stage fails nothing more. ``deadly``: a
+    process that the record stage kills, in the midst of its work; ``marker``: where that is
+    noted.
+    """
 
     mended: bool = False
     mode: str = "append"
@@ -37,7 +41,9 @@ class Variant:
 
 
 def pipeline(folder: str, warehouse: str, variant: Variant) -> Pipeline:
-    """orders -> boxes, by the shops -> priced -> a folder, a Delta table, a table; totals -> a folder."""
+    """orders -> boxes, by the shops -> priced -> a folder, a Delta table, a table; totals -> a
+    folder.
+    """
     once = variant.guarantee == "exactly_once"
     made = Pipeline("shop", guarantee=variant.guarantee, max_replays=1, message_timeout="10s")
     given = FileSource("orders.csv", schema="id INT, shop STRING, items INT")
@@ -105,7 +111,7 @@ def note(folder: str, kind: str, batch_id: int, messages: DataFrame) -> None:
 
 
 def write(folder: Path, *, mended: bool = False) -> None:
-    """The source's file, and the reference without one shop until it is mended."""
+    """The source's file, and the reference without one shop until it is fixed."""
     if not (folder / "orders.csv").exists():
         lines = [",".join(map(str, _line(number))) for number in range(COUNT)]
         (folder / "orders.csv").write_text("id,shop,items\n" + "\n".join(lines) + "\n")
@@ -143,7 +149,9 @@ def _line(number: int) -> tuple[object, str, int]:
 
 
 def die(process: int, marker: str) -> None:
-    """Note that the point was reached, then kill a process: this one, or the driver of this executor."""
+    """Note that the point was reached, then kill a process: this one, or the driver of this
+    executor.
+    """
     with open(marker, "a") as lines:
         lines.write(f"{process}\n")
     os.kill(process, signal.SIGKILL)

@@ -33,7 +33,8 @@ def write_snapshot(
             connection.execute(
                 text("""
                     INSERT INTO step_run_file (step_run_id, first_position, path, bytes, rows)
-                    SELECT emit_run_id, :first, :path, :bytes, :rows FROM batch_source WHERE batch_id = :batch
+                    SELECT emit_run_id, :first, :path, :bytes, :rows FROM batch_source
+                    WHERE batch_id = :batch
                 """),
                 {
                     "first": first,

@@ -1,4 +1,6 @@
-"""Posts deltas as an executor's task does, without Spark: one transaction, the bucket's row last."""
+"""Posts deltas as an executor's task does, without Spark: one transaction, the bucket's row
+last.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,4 +1,6 @@
-"""Two batches of ``tests.support.accounts`` and a replay, stop by stop, kept so that every crash begins at its own."""
+"""Two batches of ``tests.support.accounts`` and a replay, stop by stop, kept so that every crash
+begins at its own.
+"""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,8 +23,9 @@ from tests.support.crashing import run_open_steps, settings_of
 from tests.support.kept import NOTHING, Kept
 from tests.support.ledgers import rows
 
-# What was done before the crash: the first batch is in the state; the second is settled, its state is
-# committed, is shown; the second is done; what was lost of it is settled, is in a state that is shown.
+# What was done before the crash: the first batch is in the state; the second is settled, its state
+# is committed, is published; the second is done; what was lost of it is settled, is in a state that
+# is published.
 STOPS = (
     NOTHING,
     "first done",
@@ -82,7 +85,7 @@ class StateLab(Kept):
             publish(job.database, job.settings, job.pipeline, 3, ["balances"])
 
     def replay(self) -> int:
-        """Bring what was lost of the second batch, mended; the replay's number."""
+        """Bring what was lost of the second batch, fixed; the replay's number."""
         job = self.job(mended=True)
         batch_id = self._run(job, _replay(job))
         settle_and_follow(job, batch_id)
@@ -99,7 +102,8 @@ class StateLab(Kept):
         """How many rows of each batch the sink of records shows."""
         found = rows(
             self.ledger,
-            "SELECT rows FROM publication WHERE sink = 'entered' AND published_at IS NOT NULL ORDER BY batch_id",
+            "SELECT rows FROM publication WHERE sink = 'entered' AND published_at IS NOT NULL ORDER"
+            " BY batch_id",
         )
         return [row.rows for row in found]
 

@@ -8,8 +8,9 @@ ORDERS = "id INT, customer STRING, cents INT"
 
 
 def totals(poison=None, behind=False, unit=("customer",), late=(), **options):
-    """A total per customer; ``poison``: refused before the total, or behind it. ``late``: orders one of whose
-    two parts is refused, so that the other part reaches the total."""
+    """A total per customer; ``poison``: refused before the total, or behind it. ``late``: orders
+    one of whose two parts is refused, so that the other part reaches the total.
+    """
     made = Pipeline("totals", guarantee="exactly_once", **{"max_replays": 2, **options})
     made.source("orders", FileSource("orders.csv", schema=ORDERS))
 

@@ -16,7 +16,9 @@ _BUILD = "import sys; from setuptools.build_meta import build_wheel; build_wheel
 
 
 def build_wheel(folder: Path) -> Path:
-    """The wheel, built in ``folder`` from a copy of the sources: a build leaves folders beside them."""
+    """The wheel, built in ``folder`` from a copy of the sources: a build leaves folders beside
+    them.
+    """
     copy = folder / "sources"
     copy.mkdir()
     for name in _SOURCES:
@@ -39,8 +41,10 @@ def build_wheel(folder: Path) -> Path:
 
 
 def link_requirements(installed: Path, place: Path) -> None:
-    """Link into the folder ``place`` what the distribution of the folder ``installed`` requires, and what that
-    requires in turn, from this environment: nothing else of it can be imported there."""
+    """Link into the folder ``place`` what the distribution of the folder ``installed`` requires,
+    and what that requires in turn, from this environment: nothing else of it can be imported
+    there.
+    """
     waiting = list(_required(PathDistribution(installed), ()))
     seen: set[tuple[str, frozenset[str]]] = set()
     while waiting:

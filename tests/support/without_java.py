@@ -1,4 +1,6 @@
-"""What commands answer in a process of their own that has no Java and loads neither Spark nor pandas."""
+"""What commands answer in a process of their own that has no Java and loads neither Spark nor
+pandas.
+"""
 
 import subprocess
 import sys

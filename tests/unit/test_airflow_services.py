@@ -1,4 +1,6 @@
-"""The services' own book-keeping, with a program in the place of Airflow that leaves a process behind."""
+"""The services' own book-keeping, with a program in the place of Airflow that leaves a process
+behind.
+"""
 
 import os
 import signal
@@ -35,7 +37,9 @@ def session(pid):
 
 
 def test_what_a_killed_service_leaves_behind_is_ended(tmp_path, environment, monkeypatch):
-    """A service is killed, another takes its place, and `stop` ends the orphans of the first as well."""
+    """A service is killed, another takes its place, and `stop` ends the orphans of the first as
+    well.
+    """
     monkeypatch.setenv("PATH", environment["PATH"])
     services.start_one(tmp_path, "scheduler", environment)
     (first,) = services.running(tmp_path)

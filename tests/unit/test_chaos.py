@@ -20,7 +20,9 @@ COUNTS = {Kind.EXECUTOR: 5, Kind.SWEEPER: 3, Kind.SCHEDULER: 1}
 
 
 def rows_of(batch):
-    """Batch 1: the second day, a clean one; 2: the first without its late region; 3: the replay that brings that."""
+    """Batch 1: the second day, a clean one; 2: the first without its late region; 3: the replay
+    that brings that.
+    """
     chosen = {
         1: lambda order: order.day == CLEAN,
         2: lambda order: order.day == DIRTY and order.region != data.LATE_REGION,
@@ -84,7 +86,9 @@ def test_a_duplicate_with_other_contents_is_found():
 
 
 def test_a_lost_record_is_found():
-    """One order that is in no sink and in no quarantine, and one line of an order that a sink lacks."""
+    """One order that is in no sink and in no quarantine, and one line of an order that a sink
+    lacks.
+    """
     good = evidence()
     lost = GOOD[3].id
     without = [row for row in good.shown["table"] if row[0] != lost]
@@ -153,7 +157,9 @@ def test_the_checksum_is_that_of_the_sql():
 
 
 def test_the_seed_repeats_schedule_and_data():
-    """The same seed gives the same strikes and orders, another one others; each kind has its number."""
+    """The same seed gives the same strikes and orders, another one others; each kind has its
+    number.
+    """
     deck = schedule(7, COUNTS, 600)
     assert deck == schedule(7, COUNTS, 600)
     assert deck != schedule(8, COUNTS, 600)

@@ -47,7 +47,9 @@ def commands(command=None, path=()):
 
 
 def test_ids_can_be_pasted_back_and_counts_can_be_read():
-    """Numbers of batches, roots and messages have no separators, counts have; headers are the columns' names."""
+    """Numbers of batches, roots and messages have no separators, counts have; headers are the
+    columns' names.
+    """
     shown = printed(tables.rows([{"batch_id": 12345, "message_id": 28677, "messages": 15482}]))
     header, _, line = [one for one in shown.splitlines() if one.strip()]
     assert header.split() == ["batch_id", "message_id", "messages"]
@@ -146,7 +148,9 @@ LONG = {
 
 @pytest.mark.parametrize("at_source", [False, True])
 def test_commands_of_failed_and_explain_stay_one_line_each(at_source, monkeypatch):
-    """What these two advise can be pasted from 80 columns and from a pipe: a line for each command."""
+    """What these two advise can be pasted from 80 columns and from a pipe: a line for each
+    command.
+    """
     row = SimpleNamespace(records=3, _mapping={**LONG, "at_source": at_source, "records": 3})
     vars(row).update(row._mapping)
     wanted = remedies(Case.of(row))
@@ -224,16 +228,14 @@ def test_a_bar_with_rows_and_step_on_a_terminal(monkeypatch):
 
 
 def test_only_the_noise_of_a_started_process_is_left_out():
-    """Of what a process started meanwhile writes to stderr, the JVM's own warnings alone are left out."""
+    """Of what a process started meanwhile writes to stderr, the JVM's own warnings alone are
+    left out.
+    """
     program = (
-        "import subprocess, sys\n"
-        "from ledger.spark.quiet import quiet_start\n"
-        "with quiet_start():\n"
-        "    child = subprocess.Popen(['sh', '-c', 'echo WARNING: Using incubator modules: x >&2; echo an error >&2'])\n"
-        "child.wait()\n"
-        "import threading\n"
-        "[one.join() for one in threading.enumerate() if one.name == 'stderr']\n"
-        "print('own', file=sys.stderr)\n"
+        "import subprocess, sys\nfrom ledger.spark.quiet import quiet_start\nwith quiet_start():\n "
+        "   child = subprocess.Popen(['sh', '-c', 'echo WARNING: Using incubator modules: x >&2;"
+        " echo an error >&2'])\nchild.wait()\nimport threading\n[one.join() for one in"
+        " threading.enumerate() if one.name == 'stderr']\nprint('own', file=sys.stderr)\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True

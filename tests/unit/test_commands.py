@@ -17,20 +17,24 @@ def holder(dag_id, run_id):
 
 @pytest.mark.parametrize(("run_id", "typed"), [("run-1", "run-1"), ("my run", "'my run'")])
 def test_an_interval_of_the_command_line_is_run_again_under_its_run_id(run_id, typed):
-    """Who asks for an interval that a typed command has claimed is told that command with its run id, and without it
-    to replace the batch."""
+    """Who asks for an interval that a typed command has claimed is told that command with its
+    run id, and without it to replace the batch.
+    """
     run = (
         "ackledger run etl:shop --interval-start 2013-01-01 --interval-end 2013-01-02 "
         "--param 'shop=a b'"
     )
-    assert ways_on("etl:shop", ASKED, holder("", run_id)) == (
-        f"Run it again: {run} --run-id {typed}; replay what failed in it: ackledger replay etl:shop --batch 7; "
-        f"or replace it: {run} --reprocess"
+    assert (
+        ways_on("etl:shop", ASKED, holder("", run_id))
+        == f"Run it again: {run} --run-id {typed}; replay what failed in it: ackledger replay"
+        f" etl:shop --batch 7; or replace it: {run} --reprocess"
     )
 
 
 def test_an_interval_of_a_dag_is_run_again_by_clearing_its_run():
-    """Who asks for an interval that a run of a DAG has claimed is told which run to clear, and no command."""
+    """Who asks for an interval that a run of a DAG has claimed is told which run to clear, and
+    no command.
+    """
     told = ways_on("etl:shop", ASKED, holder("shop", "manual__1"))
     assert told.startswith("Clear run 'manual__1' of DAG 'shop' to run it again, ")
     assert told.endswith('replace it by a run with {"reprocess": true} in its conf')

@@ -30,7 +30,9 @@ from ledger.errors import ConfigurationError
     ],
 )
 def test_columns_of_a_schema(schema, found):
-    """Names and types are told of DDL and StructTypes alike; text that cannot be told apart gives none."""
+    """Names and types are told of DDL and StructTypes alike; text that cannot be told apart
+    gives none.
+    """
     assert declared.columns(schema) == found
 
 

@@ -46,20 +46,29 @@ Traceback (most recent call last):
     return float(text)
   File "/venv/lib/python3.11/site-packages/numpy/core.py", line 1, in float
 ValueError: could not convert string to float: 'x'
-"""
+"""  # noqa: E501
 
 
 SITE = "/venv/lib/python3.11/site-packages/"
 FRAMES = {
-    "an installed pipeline": ([f"{SITE}shop/orders.py", f"{SITE}pandas/core.py"], f"{SITE}shop/orders.py"),
+    "an installed pipeline": (
+        [f"{SITE}shop/orders.py", f"{SITE}pandas/core.py"],
+        f"{SITE}shop/orders.py",
+    ),
     "what it calls": (
         [f"{SITE}pyspark/sql.py", f"{SITE}shop/a.py", f"{SITE}shop/b.py", f"{SITE}requests/api.py"],
         f"{SITE}shop/b.py",
     ),
     "of a file": (["/home/me/orders.py", f"{SITE}requests/api.py"], "/home/me/orders.py"),
-    "a module of one file": ([f"{SITE}orders.py", "/usr/lib/python3.11/json/decoder.py"], f"{SITE}orders.py"),
-    "nobody's": ([f"{SITE}numpy/x.py", "/usr/lib/python3.11/json/decoder.py", "<frozen importlib>"], None),
-}  # fmt: skip
+    "a module of one file": (
+        [f"{SITE}orders.py", "/usr/lib/python3.11/json/decoder.py"],
+        f"{SITE}orders.py",
+    ),
+    "nobody's": (
+        [f"{SITE}numpy/x.py", "/usr/lib/python3.11/json/decoder.py", "<frozen importlib>"],
+        None,
+    ),
+}
 
 
 @pytest.mark.parametrize("name", FRAMES)
@@ -100,30 +109,36 @@ def test_whose_code_it_was(name):
                 + JAVA
             ),
             InputError,
-            "a source file vanished or cannot be read: file:///in/a.csv.gz (EOFException: "
-            "Unexpected end of "
-            "input stream). Put a whole one in its place, then run this again",
+            (
+                "a source file vanished or cannot be read: file:///in/a.csv.gz (EOFException: "
+                "Unexpected end of "
+                "input stream). Put a whole one in its place, then run this again"
+            ),
         ),
         (
             Py4JError(
                 READING
                 + "a.parquet.  SQLSTATE: KD001\n"
-                + "Caused by: java.lang.RuntimeException: file:/in/a.parquet is not a Parquet file\n"
-                + JAVA
+                + "Caused by: java.lang.RuntimeException: file:/in/a.parquet is not a Parquet"
+                " file\n" + JAVA
             ),
             InputError,
-            "a source file vanished or cannot be read: file:///in/a.parquet (RuntimeException: "
-            "file:/in/a.parquet is not a Parquet file). Put a whole one in its place, then run "
-            "this again",
+            (
+                "a source file vanished or cannot be read: file:///in/a.parquet (RuntimeException: "
+                "file:/in/a.parquet is not a Parquet file). Put a whole one in its place, then run "
+                "this again"
+            ),
         ),
         (
             PySparkException(
                 "[PATH_NOT_FOUND] Path does not exist: file:/in/b.csv. SQLSTATE: 42K03"
             ),
             InputError,
-            "a source file vanished or cannot be read: file:/in/b.csv. Put a whole one in its "
-            "place, then run "
-            "this again",
+            (
+                "a source file vanished or cannot be read: file:/in/b.csv. Put a whole one in its "
+                "place, then run "
+                "this again"
+            ),
         ),
         (
             Py4JError(
@@ -132,30 +147,36 @@ def test_whose_code_it_was(name):
                 + JAVA
             ),
             LostFileError,
-            "a file that a step wrote vanished or cannot be read: "
-            "file:///storage/shop/parse/batch=7/run=9/a.parquet. Run that step again; of a batch that is "
-            "settled read the interval again, with --reprocess",
+            (
+                "a file that a step wrote vanished or cannot be read:"
+                " file:///storage/shop/parse/batch=7/run=9/a.parquet. Run that step again; of a"
+                " batch that is settled read the interval again, with --reprocess"
+            ),
         ),
         (
             Py4JError(
                 CALL
-                + "[TASK_WRITE_FAILED] Task failed while writing rows to file:/data/out. SQLSTATE: 58030\n"
-                + "Caused by: org.apache.hadoop.fs.FSError: java.io.IOException: No space left on device\n"
-                + JAVA
+                + "[TASK_WRITE_FAILED] Task failed while writing rows to file:/data/out. SQLSTATE:"
+                " 58030\n"
+                + "Caused by: org.apache.hadoop.fs.FSError: java.io.IOException: No space left on"
+                " device\n" + JAVA
             ),
             UnavailableError,
-            "no space is left on the disk of file:/data/out: free some of ACKLEDGER_STORAGE, of "
-            "the sinks' folders "
-            "and of Spark's scratch folder (SPARK_LOCAL_DIRS, by default /tmp), then run this "
-            "again",
+            (
+                "no space is left on the disk of file:/data/out: free some of ACKLEDGER_STORAGE, of"
+                " the sinks' folders and of Spark's scratch folder (SPARK_LOCAL_DIRS, by default"
+                " /tmp), then run this again"
+            ),
         ),
         (
             OSError(errno.ENOSPC, "No space left on device", "/data/x"),
             UnavailableError,
-            "no space is left on the disk of /data/x: free some of ACKLEDGER_STORAGE, of the "
-            "sinks' folders "
-            "and of Spark's scratch folder (SPARK_LOCAL_DIRS, by default /tmp), then run this "
-            "again",
+            (
+                "no space is left on the disk of /data/x: free some of ACKLEDGER_STORAGE, of the "
+                "sinks' folders "
+                "and of Spark's scratch folder (SPARK_LOCAL_DIRS, by default /tmp), then run this "
+                "again"
+            ),
         ),
         (
             PySparkException(
@@ -175,9 +196,11 @@ def test_whose_code_it_was(name):
                 CALL + "x\n" + JAVA + "Caused by: java.lang.OutOfMemoryError: Java heap space\n"
             ),
             StageError,
-            "a process of Spark ran out of memory: give it more (spark.driver.memory, "
-            "spark.executor.memory), "
-            "or less to do at once (spark.sql.shuffle.partitions)",
+            (
+                "a process of Spark ran out of memory: give it more (spark.driver.memory, "
+                "spark.executor.memory), "
+                "or less to do at once (spark.sql.shuffle.partitions)"
+            ),
         ),
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else "",
@@ -211,31 +234,40 @@ def test_own_code_is_named_by_its_line():
 LIBRARY = WORKER.replace("/home/me/", SITE + "pandas/").replace("'x'", "marked")
 QUOTING = {
     "a condition": (
-        Py4JError(f"{CALL}[TASK_WRITE_FAILED] Task failed.\n{JAVA}Caused by: x.SparkRuntimeException: "
-                  f"[MALFORMED_CSV_RECORD] Malformed CSV record: 7,marked SQLSTATE: KD000\n{JAVA}"),
+        Py4JError(
+            f"{CALL}[TASK_WRITE_FAILED] Task failed.\n{JAVA}Caused by: x.SparkRuntimeException: "
+            f"[MALFORMED_CSV_RECORD] Malformed CSV record: 7,marked SQLSTATE: KD000\n{JAVA}"
+        ),
         "StageError: SparkRuntimeException [MALFORMED_CSV_RECORD]",
     ),
     "its own condition": (
         PySparkException("[CAST_INVALID_INPUT] The value 'marked' cannot be cast"),
         "StageError: PySparkException [CAST_INVALID_INPUT]",
     ),
-    "only a wrapper": (PySparkException("[TASK_WRITE_FAILED] marked"), "StageError: PySparkException [TASK_WRITE_FAILED]"),
+    "only a wrapper": (
+        PySparkException("[TASK_WRITE_FAILED] marked"),
+        "StageError: PySparkException [TASK_WRITE_FAILED]",
+    ),
     "a Java exception": (
         Py4JError(f"{CALL}no\n{JAVA}Caused by: java.lang.IllegalStateException: 7,marked\n"),
         "StageError: IllegalStateException",
     ),
     "a file": (
-        Py4JError(f"{READING}a.csv. SQLSTATE: KD001\n{JAVA}Caused by: java.io.EOFException: 7,marked\n"),
+        Py4JError(
+            f"{READING}a.csv. SQLSTATE: KD001\n{JAVA}Caused by: java.io.EOFException: 7,marked\n"
+        ),
         "InputError: EOFException of file:///in/a.csv",
     ),
     "a library on an executor": (PySparkException(LIBRARY), "StageError: ValueError"),
     "a library on the driver": (ValueError("7,marked"), "LedgerError: ValueError"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", QUOTING)
 def test_the_ledger_keeps_no_words_that_may_quote_a_record(name):
-    """Of what Spark, Java and libraries say, the ledger keeps the class, the condition and the file."""
+    """Of what Spark, Java and libraries say, the ledger keeps the class, the condition and the
+    file.
+    """
     raised, kept = QUOTING[name]
     assert "marked" not in recorded(raised)
     assert recorded(raised).startswith(f"{kept}. ")
@@ -248,15 +280,22 @@ def test_the_ledger_keeps_no_words_that_may_quote_a_record(name):
         (StageError("two\n lines"), "StageError: two lines"),
         (PySparkException(WORKER), f"StageError: {translated(PySparkException(WORKER))}"),
         (
-            Py4JError(CALL + "x\nCaused by: y.Z: [USER_RAISED_EXCEPTION] no such shop SQLSTATE: P0001\n"),
+            Py4JError(
+                CALL + "x\nCaused by: y.Z: [USER_RAISED_EXCEPTION] no such shop SQLSTATE: P0001\n"
+            ),
             "StageError: no such shop",
         ),
-        (AnalysisException("[UNRESOLVED_COLUMN] no column `a`"), "StageError: [UNRESOLVED_COLUMN] no column `a`"),
+        (
+            AnalysisException("[UNRESOLVED_COLUMN] no column `a`"),
+            "StageError: [UNRESOLVED_COLUMN] no column `a`",
+        ),
         (KeyboardInterrupt(), "KeyboardInterrupt"),
     ],
-)  # fmt: skip
+)
 def test_the_ledger_keeps_what_was_meant_for_readers(raised, kept):
-    """The ledger's own words, those of a stage's code and those about a plan are kept, in one line."""
+    """The ledger's own words, those of a stage's code and those about a plan are kept, in one
+    line.
+    """
     assert recorded(raised) == kept
 
 
@@ -357,7 +396,9 @@ def test_a_driver_ends_in_one_line(monkeypatch, caplog, error, code):
 
 
 def test_a_driver_of_a_whole_batch_says_what_was_decided_before_it(monkeypatch, caplog):
-    """For a batch that the sweeper has settled the driver logs the decision, its moment and the counts."""
+    """For a batch that the sweeper has settled the driver logs the decision, its moment and the
+    counts.
+    """
     reason = "already settled, 2026-01-01 00:00:00 UTC"
     before = Settlement(7, BatchStatus.SETTLED, reason, roots=4, failed=1)
     monkeypatch.setattr(run_step, "run_steps", lambda *_, **__: None)
@@ -371,16 +412,16 @@ def test_a_driver_of_a_whole_batch_says_what_was_decided_before_it(monkeypatch, 
 
 @pytest.mark.parametrize("shown", [False, True])
 def test_what_fails_beside_others_is_told_in_one_line(monkeypatch, caplog, shown):
-    """A failure that keeps nothing else waiting is one line, with whose it is; the traceback comes with
+    """A failure that keeps nothing else waiting is one line, with whose it is; the traceback needs
     --verbose. The first is raised at the end."""
     monkeypatch.setenv(VERBOSE, "1") if shown else monkeypatch.delenv(VERBOSE, raising=False)
     failures, error = Failures(told), PySparkException(WORKER)
-    with failures.kept("Sink 'x' does not show batch 7"):
+    with failures.kept("Sink 'x' has not published batch 7"):
         raise error
     with failures.kept():
         raise InputError("another")
     first, second = [record.getMessage() for record in caplog.records]
-    line = f"{translated(PySparkException(WORKER))}. Sink 'x' does not show batch 7"
+    line = f"{translated(PySparkException(WORKER))}. Sink 'x' has not published batch 7"
     assert first.endswith(line)
     assert ("Traceback" in first) is shown
     assert len(first.splitlines()) == 1 or shown

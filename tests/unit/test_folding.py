@@ -23,7 +23,9 @@ def deltas(*roots):
 
 
 def test_deltas_are_united_as_many_at_a_time_as_memory_allows(monkeypatch):
-    """Parts are united until they are too many, then the next ones: nothing is left out or said twice."""
+    """Parts are united until they are too many, then the next ones: nothing is left out or said
+    twice.
+    """
     parts = [deltas(1, 2), deltas(2, 3), deltas(1), deltas(1, 4), deltas(2)]
     monkeypatch.setattr(folding, "MOST_ROWS", 3)
     found = list(folding._united(parts))
@@ -83,7 +85,9 @@ def mixed(*files):
     ids=["apart", "one within", "one input", "without parents", "lists", "lists mixed", "unknown"],
 )
 def test_files_that_share_an_input(tmp_path, tables, expected):
-    """Files whose parents overlap, or may, are not folded one by one; neither are those that say nothing of them."""
+    """Files whose parents overlap, or may, are not folded one by one; neither are those that say
+    nothing of them.
+    """
     files = [file_of(tmp_path, place, table) for place, table in enumerate(tables)]
     assert mixed(*files) is expected
 

@@ -1,4 +1,6 @@
-"""The kernel against plain Python: a dictionary of integers, one row at a time, and Spark's own hash."""
+"""The kernel against plain Python: a dictionary of integers, one row at a time, and Spark's own
+hash.
+"""
 
 import struct
 
@@ -26,7 +28,9 @@ from tests.support.oracle import (
 @settings(max_examples=300, deadline=None)
 @given(outputs(), st.integers(0, 2), st.booleans())
 def test_acks_of_what_is_emitted(drawn, consumers, emits_one):
-    """Each distinct input is acked once, in whatever order its rows come, and however many there are."""
+    """Each distinct input is acked once, in whatever order its rows come, and however many there
+    are.
+    """
     lists, written = drawn
     oracle = Oracle(edges(consumers))
     for row in written:
@@ -102,7 +106,9 @@ longs = st.integers(-(1 << 63), (1 << 63) - 1)
 
 @given(st.lists(st.tuples(st.integers(0, 3) | longs, st.integers(0, 3) | longs)))
 def test_rows_are_put_in_order(pairs):
-    """By the first key, then by the second, equal rows as they were: whatever values the keys have."""
+    """By the first key, then by the second, equal rows as they were: whatever values the keys
+    have.
+    """
     keys = [np.array([pair[place] for pair in pairs], np.int64) for place in (0, 1)]
     expected = sorted(range(len(pairs)), key=pairs.__getitem__)
     assert kernel.order_of(keys).tolist() == expected
@@ -120,8 +126,9 @@ def chained(values, seeds):
     + [(BLOCK, BLOCK + 1)],
 )
 def test_longs_of_several_blocks(block, count, monkeypatch):
-    """As another library has it, wherever the blocks end that are hashed at a time: with a seed each, or one for all.
-    What is given stays as it is."""
+    """As another library has it, wherever the blocks end that are hashed at a time: with a seed
+    each, or one for all. What is given stays as it is.
+    """
     monkeypatch.setattr(hashing, "BLOCK", block)
     random = np.random.default_rng(count)
     values = random.integers(-(1 << 63), (1 << 63) - 1, count)

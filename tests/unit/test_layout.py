@@ -172,7 +172,9 @@ def test_importing_reads_no_settings_and_starts_nothing():
 
 
 def test_airflows_plugin_is_light():
-    """Every process of Airflow loads the plugin, whatever it runs: that imports nothing else of the ledger."""
+    """Every process of Airflow loads the plugin, whatever it runs: that imports nothing else of
+    the ledger.
+    """
     program = (
         "import sys, airflow.listeners, airflow.plugins_manager\n"
         "before = set(sys.modules)\n"

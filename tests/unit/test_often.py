@@ -29,8 +29,9 @@ for name, aside in TESTS.items():
 
 @pytest.fixture(scope="module")
 def collected():
-    """Each test's name and whether it is set aside, and the cases that are to run often: of this run
-    if that is of all tests, else of another."""
+    """Each test's name and whether it is set aside, and the cases that are to run often: of this
+    run if that is of all tests, else of another.
+    """
     files = {
         path.relative_to(ROOT / "tests").as_posix() for path in (ROOT / "tests").rglob("test_*.py")
     }

@@ -57,16 +57,22 @@ def summary(failed=0, quarantined=0, accepted=0, tolerate=0.0, warn=False, **fie
     ],
 )
 def test_outcomes(given, outcome, code):
-    """Failed before quarantined, a person's word before the policy, a tolerated share before both."""
+    """Failed before quarantined, a person's word before the policy, a tolerated share before
+    both.
+    """
     found = summary(**given)
     assert (found.outcome, exit_code(found)) == (outcome, code)
 
 
 def test_advice_names_the_original_and_the_pipeline():
-    """Commands can be pasted: the pipeline's own target, and the original's number, also of a replay."""
+    """Commands can be pasted: the pipeline's own target, and the original's number, also of a
+    replay.
+    """
     advice = advise(summary(failed=2, quarantined=3, accepted=1), "jobs.p:made")
-    assert advice.because == (
-        "batch 7: 2 of 1,000 records failed; 2 of 1,000 records are quarantined and not accepted; "
+    assert (
+        advice.because
+        == "batch 7: 2 of 1,000 records failed; 2 of 1,000 records are quarantined and not"
+        " accepted; "
         "1 of 1,000 records are quarantined, and were accepted"
     )
     assert [command for _, command in advice.commands] == [
@@ -88,7 +94,9 @@ def test_advice_for_what_is_not_published(left):
     assert advice.because == f"batch 7: {left.sentences[0]}"
     assert dict(advice.commands) == {
         "Publish it": "ackledger publish jobs.p:made --batch 7",
-        "In Airflow": "clear `withhold` (or `run`, if the DAG has one task a batch) and what is downstream",
+        "In Airflow": (
+            "clear `withhold` (or `run`, if the DAG has one task a batch) and what is downstream"
+        ),
     }
 
 
@@ -101,7 +109,9 @@ def test_what_is_tolerated_is_named():
 
 
 def test_an_undecided_batch_says_where_it_stands():
-    """Of a batch that is not decided the step is named, and how to go on, not that it has to run again."""
+    """Of a batch that is not decided the step is named, and how to go on, not that it has to run
+    again.
+    """
     stands = "Its step 'join' is running"
     found = summary(status=BatchStatus.OPEN, stands=stands)
     assert str(advise(found)) == f"batch 7 is open. {stands}"

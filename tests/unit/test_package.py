@@ -32,8 +32,9 @@ def test_the_wheel_has_one_package(tmp_path):
 
 
 def test_what_is_imported_is_declared():
-    """Whatever the package imports is of a distribution that it depends on; what Airflow's part imports may be of
-    its extra."""
+    """Whatever the package imports is of a distribution that it depends on; what Airflow's part
+    imports may be of its extra.
+    """
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     always = _names(project["dependencies"])
     extra = always | _names(project["optional-dependencies"]["airflow"])
@@ -59,7 +60,9 @@ def _imported(path):
 
 @pytest.mark.parametrize("program", [APPLICATION, ROOT / "jobs" / "run_step.py"])
 def test_the_step_program_hides_no_module(program):
-    """What the DAG submits lies in the package; modules beside it are not found as top-level ones."""
+    """What the DAG submits lies in the package; modules beside it are not found as top-level
+    ones.
+    """
     assert APPLICATION == ROOT / "ledger" / "run_step.py"
     given = ["--pipeline", "errors:pipeline", "--batch", "1", "--step", "a"]
     given += ["--attempt", "01890a5d-ac96-774b-bcce-b302099a8057"]

@@ -1,4 +1,6 @@
-"""A folder of Parquet files as a sink: what two publishers do that hung, lost their lock, or came late."""
+"""A folder of Parquet files as a sink: what two publishers do that hung, lost their lock, or
+came late.
+"""
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -43,7 +45,9 @@ def publisher(tmp_path):
 
 
 def test_a_publisher_that_hung_does_not_show_what_was_replaced(publisher, tmp_path, monkeypatch):
-    """The old batch's publisher wakes once the new batch is shown in its place: it has nothing to rename."""
+    """The old batch's publisher wakes once the new batch is published in its place: it has
+    nothing to rename.
+    """
     old = staged(publisher, 1, [1, 2])
     new = staged(publisher, 10, [1, 2, 3], replaces=(1,))
 
@@ -91,8 +95,9 @@ def hanging(publish, delivery):
 
 
 def test_two_publishers_of_one_batch_lose_nothing(publisher, tmp_path, monkeypatch):
-    """One hangs behind its look at the files, the other before it tidies up: what that one shows is neither taken away
-    nor lost with its staging."""
+    """One hangs behind its look at the files, the other before it tidies up: what that one shows
+    is neither taken away nor lost with its staging.
+    """
     publisher.publish(staged(publisher, 1, [1, 2]))
     both = staged(publisher, 10, [1, 2, 3], replaces=(1,))
     first = Late(str(tmp_path), before_remove=[hang])
@@ -112,7 +117,9 @@ def test_two_publishers_of_one_batch_lose_nothing(publisher, tmp_path, monkeypat
 
 
 def test_what_was_replaced_does_not_come_back(publisher, tmp_path):
-    """Of two publishers one has hidden the old rows and the other shows the new ones: the first takes nothing back."""
+    """Of two publishers one has hidden the old rows and the other shows the new ones: the first
+    takes nothing back.
+    """
     publisher.publish(staged(publisher, 1, [1, 2]))
     both = staged(publisher, 10, [1, 2, 3], replaces=(1,))
     first = Late(str(tmp_path), before_remove=[hang])
@@ -123,7 +130,7 @@ def test_what_was_replaced_does_not_come_back(publisher, tmp_path):
 
 
 def test_a_rename_that_fails_brings_back_what_was_hidden(publisher, tmp_path):
-    """As long as the new rows are staged, and not shown, readers see the old ones."""
+    """As long as the new rows are staged, and not published, readers see the old ones."""
     publisher.publish(staged(publisher, 1, [1, 2]))
     new = staged(publisher, 10, [1, 2, 3], replaces=(1,))
 
@@ -139,7 +146,9 @@ def test_a_rename_that_fails_brings_back_what_was_hidden(publisher, tmp_path):
 
 @pytest.mark.parametrize("rows", [[7], []])
 def test_a_later_run_of_a_batch_takes_the_place_of_the_earlier(publisher, tmp_path, rows):
-    """At least once a batch is shown run by run, and also one without a file gives no room to the one before."""
+    """At least once a batch is published run by run, and also one without a file gives no room
+    to the one before.
+    """
     publisher.publish(staged(publisher, 1, [1, 2]))
     later = staged(publisher, 1, [7], version=2)
     if not rows:

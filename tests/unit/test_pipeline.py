@@ -92,15 +92,21 @@ def cycle(made):
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (unknown_input, "sink 'other' reads 'stages', which is not declared; did you mean 'stage'?"),
+        (
+            unknown_input,
+            "sink 'other' reads 'stages', which is not declared; did you mean 'stage'?",
+        ),
         (sink_as_input, "sink 'other' reads 'sink', a sink"),
         (reference_as_input, "reads 'side', a reference: .* keyword-only parameter"),
         (unread_stage, "nothing reads stage 'lonely'"),
         (unread_source, "nothing reads source 'second'"),
-        (unknown_reference, "asks for reference 'sides', which is not declared; did you mean 'side'"),
+        (
+            unknown_reference,
+            "asks for reference 'sides', which is not declared; did you mean 'side'",
+        ),
         (cycle, "pipeline 'chain' has a cycle: (one -> two -> one|two -> one -> two)"),
     ],
-)  # fmt: skip
+)
 def test_graphs_that_cannot_work(spoil, message):
     """Each graph that cannot work is refused by a message that names the culprit."""
     made = declared()
@@ -152,7 +158,10 @@ def bad_name(made):
     [
         (several_inputs, r"sink 'joined' reads stage, source: expected one input"),
         (same_input_twice, r"stage 'lambda_stage' reads source, source: .* none twice"),
-        (too_few_frames, r"'lambda_stage': expected 2 positional parameters, a frame for each input"),
+        (
+            too_few_frames,
+            r"'lambda_stage': expected 2 positional parameters, a frame for each input",
+        ),
         (duplicate, "declares 'stage' twice"),
         (duplicate_of_reference, "declares 'side' twice"),
         (bad_acks, "acks='on_emitt'; did you mean 'on_emit'"),
@@ -164,14 +173,26 @@ def bad_name(made):
         ),
         (lambda made: Pipeline("x", settle="later"), "pipeline 'x': settle='later'; known: hold"),
         (lambda made: Pipeline("x", ackers=-1), "ackers may not be negative"),
-        (lambda made: Pipeline("x", message_timeout="soon"), "duration 'soon': expected for example 30s"),
-        (lambda made: FileSource("in", schema="n INT", format="xls"), "format 'xls' of 'in': expected one of csv"),
-        (lambda made: ParquetSink("out", dedup="bloom"), "dedup of 'out': expected \"none\", \"exact\" or Bloom"),
+        (
+            lambda made: Pipeline("x", message_timeout="soon"),
+            "duration 'soon': expected for example 30s",
+        ),
+        (
+            lambda made: FileSource("in", schema="n INT", format="xls"),
+            "format 'xls' of 'in': expected one of csv",
+        ),
+        (
+            lambda made: ParquetSink("out", dedup="bloom"),
+            'dedup of \'out\': expected "none", "exact" or Bloom',
+        ),
         (lambda made: Bloom(capacity=0), "capacity >= 1 and 0 < error_rate < 1, found 0"),
-        (lambda made: Bloom(capacity=1, window_batches=3), "window_batches is at least 1 and needs a key"),
+        (
+            lambda made: Bloom(capacity=1, window_batches=3),
+            "window_batches is at least 1 and needs a key",
+        ),
         (lambda made: Pipeline("empty").steps(), "pipeline 'empty' is empty"),
     ],
-)  # fmt: skip
+)
 def test_declarations_that_cannot_work(spoil, message):
     """What cannot work is refused in the line that declares it."""
     with pytest.raises(DeclarationError, match=message):
@@ -180,8 +201,16 @@ def test_declarations_that_cannot_work(spoil, message):
 
 @pytest.mark.parametrize(
     ("given", "expected"),
-    [(90, 90), ("90", None), ("30s", 30), ("1.5m", 90), ("1h", 3600), ("2d", 172800), (timedelta(hours=2), 7200)],
-)  # fmt: skip
+    [
+        (90, 90),
+        ("90", None),
+        ("30s", 30),
+        ("1.5m", 90),
+        ("1h", 3600),
+        ("2d", 172800),
+        (timedelta(hours=2), 7200),
+    ],
+)
 def test_durations(given, expected):
     """Durations are seconds, text with a unit, or a timedelta; text without a unit is refused."""
     if expected is None:
@@ -227,8 +256,9 @@ def test_two_sinks_of_one_path():
 
 @pytest.mark.parametrize(("incremental", "rereads"), [(False, True), (True, False)])
 def test_what_is_taken_once_is_not_read_again(incremental, rereads):
-    """The ledger keeps how a source's text is cut, and whether its records can be read again by key: not those of an
-    incremental source, which takes a file that was fixed as a new one."""
+    """The ledger keeps how a source's text is cut, and whether its records can be read again by
+    key: not those of an incremental source, which takes a file that was fixed as a new one.
+    """
     made = Pipeline("keyed")
     files = FileSource("in/*.csv", schema="n INT", incremental=incremental, multiline=True)
     made.source("src", files, key="n")

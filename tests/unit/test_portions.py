@@ -1,4 +1,6 @@
-"""A run's files as the kernel takes them: null roots, lists of anchors, rows carried over, several inputs, marks."""
+"""A run's files as the kernel takes them: null roots, lists of anchors, rows carried over,
+several inputs, marks.
+"""
 
 import struct
 
@@ -23,8 +25,9 @@ KEYS = ("_root", "_parent", "_input")
 
 @st.composite
 def tables(draw):
-    """How many inputs there are, whether rows have lists of anchors, and rows: position, anchors, why it failed or
-    was dropped, and which root of an earlier batch it is of."""
+    """How many inputs there are, whether rows have lists of anchors, and rows: position,
+    anchors, why it failed or was dropped, and which root of an earlier batch it is of.
+    """
     inputs, lists = draw(st.integers(1, 2)), draw(st.booleans())
     own = anchor.map(lambda one: (one[0], one[1] % inputs, one[2]))
     fresh = st.tuples(st.lists(own, max_size=3 if lists else 1), marks, st.none())
@@ -56,16 +59,20 @@ def named(one, inputs):
 
 
 def stored(rows, inputs, lists):
-    """Rows as a run stores them: anchors flat, null for none, or as lists. Of what is carried over only the root is
-    known."""
+    """Rows as a run stores them: anchors flat, null for none, or as lists. Of what is carried
+    over only the root is known.
+    """
     names, kinds = KEYS[: 1 + inputs], (BIGINT, BIGINT, TEXT)[: 1 + inputs]
     if lists:
         one = pa.struct([(name[1:], kind) for name, kind in zip(names, kinds, strict=True)])
         fields = [name[1:] for name in names]
         given = [
-            [dict(zip(fields, each, strict=True)) for each in sorted(named(a, inputs) for a in row[1])]
+            [
+                dict(zip(fields, each, strict=True))
+                for each in sorted(named(a, inputs) for a in row[1])
+            ]
             for row in rows
-        ]  # fmt: skip
+        ]
         return pa.table({"_anchors": pa.array(given, pa.list_(one)), **marked(rows)})
     nothing = (None,) * len(names)
     given = [named(row[1][0], inputs) if row[1] else nothing for row in rows]
@@ -144,8 +151,10 @@ def identity(rows, inputs, lists):
 @settings(max_examples=100, deadline=None)
 @given(tables(), st.integers(0, 20))
 def test_files_of_an_output(acks, drawn, cut):
-    """Files are folded, and rows on their way from them, to what plain Python makes of the rows; the files' rows are
-    those that Spark has witnessed. Rows without a root are counted and no more; rows that are carried over are emitted."""
+    """Files are folded, and rows on their way from them, to what plain Python makes of the rows;
+    the files' rows are those that Spark has witnessed. Rows without a root are counted and no
+    more; rows that are carried over are emitted.
+    """
     inputs, lists, rows = drawn
     edges = edges_of(inputs)
     files = written([rows[:cut], rows[cut:]], inputs, lists)
@@ -197,8 +206,9 @@ def test_rows_that_were_read(drawn):
 
 @pytest.mark.parametrize(("roots", "emitted"), [(9, [100, 101, 102, 103]), (3, [100, 101, 102])])
 def test_records_that_were_emitted(roots, emitted):
-    """Records are counted as they are read, whatever their file was said to hold; those past the last root are no more
-    than counted."""
+    """Records are counted as they are read, whatever their file was said to hold; those past the
+    last root are no more than counted.
+    """
     path = "memory://portions/records.parquet"
     with MemoryFileSystem().open(path, "wb") as stream:
         given = {"_error": pa.array([None, "b", None, "a"], TEXT), "_raw": ["1", "x", "3", "y"]}

@@ -21,7 +21,7 @@ DATABASE = SimpleNamespace(transact=lambda work: work(None))
 
 @pytest.fixture
 def pending(monkeypatch):
-    """Sets what is decided and not shown: (batch, sink) each."""
+    """Sets what is decided and not published: (batch, sink) each."""
 
     def put(*rows):
         made = [SimpleNamespace(batch_id=batch, sink=sink, ready=True) for batch, sink in rows]
@@ -51,8 +51,10 @@ def test_a_broken_sink_hides_no_lost_file_of_another(pending, monkeypatch):
 
 
 def test_a_sink_whose_rows_refer_to_those_of_a_later_one(pending, monkeypatch):
-    """A sink that refuses rows is asked once more when others show theirs: what they refer to may be
-    there by then. One that cannot be reached, or has lost files, is not; what stays wrong is raised."""
+    """A sink that refuses rows is asked once more when others show theirs: what they refer to
+    may be there by then. One that cannot be reached, or has lost files, is not; what stays wrong
+    is raised.
+    """
     pending((1, "a_orders"), (2, "a_orders"), (1, "b_customers"), (1, "c_down"), (1, "d_lost"))
     shown, asked = [], []
 
@@ -75,7 +77,9 @@ def test_a_sink_whose_rows_refer_to_those_of_a_later_one(pending, monkeypatch):
 
 
 def test_urls_of_one_database(monkeypatch):
-    """A database is the same by its address and by a variable that holds it, for whoever logs in."""
+    """A database is the same by its address and by a variable that holds it, for whoever logs
+    in.
+    """
     monkeypatch.setenv("SHOP_URL", "postgresql+psycopg2://etl@db:5432/shop")
     one = database_of("env:SHOP_URL")
     assert one == database_of("postgresql://other:secret@db/shop")
@@ -84,7 +88,9 @@ def test_urls_of_one_database(monkeypatch):
 
 
 def test_what_to_do_about_a_lost_file_is_said_once(tmp_path):
-    """Gone or damaged: the command and the task that stage it anew are the same, in both forms of a DAG."""
+    """Gone or damaged: the command and the task that stage it anew are the same, in both forms
+    of a DAG.
+    """
     path = tmp_path / "a.parquet"
     file = DataFile(str(path), 5, 1, 0)
     delivery = Delivery("p.s", 1, 1, START, 1, str(tmp_path), (file,))
@@ -94,9 +100,9 @@ def test_what_to_do_about_a_lost_file_is_said_once(tmp_path):
     with pytest.raises(LostFileError) as damaged:
         list(record_batches([file], pa.schema([])))
     again = (
-        "run ackledger publish MODULE:PIPELINE, or in Airflow clear `withhold` (or `run`, if the DAG has one task a "
-        "batch) and what is downstream: the rows are staged anew from the sink's input. Of one that is not settled "
-        "run the sink again"
+        "run ackledger publish MODULE:PIPELINE, or in Airflow clear `withhold` (or `run`, if the"
+        " DAG has one task a batch) and what is downstream: the rows are staged anew from the"
+        " sink's input. Of one that is not settled run the sink again"
     )
     assert str(gone.value).endswith(f"Of a settled batch {again}")
     assert str(damaged.value).endswith(f"Of a settled batch delete the file and {again}")

@@ -36,7 +36,9 @@ def open_folder():
     [(0o755, False), (0o711, False), (0o700, True), (0o770, True), (0o744, True)],
 )
 def test_the_first_closed_folder_is_found(open_folder, bits, closed):
-    """The outermost folder that another user cannot pass is named, by its mode; later ones are not asked."""
+    """The outermost folder that another user cannot pass is named, by its mode; later ones are
+    not asked.
+    """
     (open_folder / "a" / "b").mkdir(parents=True)
     (open_folder / "a").chmod(bits)
     found = first_closed(open_folder / "a" / "b" / "not-yet", STRANGER)
@@ -81,7 +83,9 @@ def test_only_new_folders_are_made_private(open_folder):
 
 
 def test_what_a_run_writes_is_private(open_folder):
-    """Files and folders that a run wrote, however it made them, are for their user alone afterwards."""
+    """Files and folders that a run wrote, however it made them, are for their user alone
+    afterwards.
+    """
     folder = open_folder / "storage" / "flights" / "parse" / "batch=1" / "run=2"
     with private_output(str(folder)):
         assert mode(open_folder / "storage" / "flights") == 0o700
@@ -96,8 +100,9 @@ def test_what_a_run_writes_is_private(open_folder):
 
 @pytest.mark.parametrize("below", ["run=2", "run=2/kept-1f"])
 def test_what_is_staged_is_private(open_folder, below):
-    """The folder in which a ParquetSink stages is closed when it is made, also where a part of a run
-    is staged anew."""
+    """The folder in which a ParquetSink stages is closed when it is made, also where a part of a
+    run is staged anew.
+    """
     _close_staging(open_folder / "out" / "_staging" / "batch=1" / below)
     assert mode(open_folder / "out" / "_staging") == 0o700
     assert mode(open_folder) == 0o755
@@ -141,8 +146,9 @@ def test_root_changes_no_permission_of_others(by_root, open_folder):
 
 
 def test_root_needs_a_way_for_the_server(by_root, open_folder):
-    """Where the server's user cannot pass to its data, root is told which folder, and what to do; no
-    folder for the data is made."""
+    """Where the server's user cannot pass to its data, root is told which folder, and what to
+    do; no folder for the data is made.
+    """
     home = open_folder / "home"
     home.mkdir(mode=0o700)
     said = r"home is closed to it: choose an ACKLEDGER_HOME that user stranger can reach"

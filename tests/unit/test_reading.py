@@ -54,14 +54,18 @@ def read(path, data, header=None, **options):
 
 @pytest.mark.parametrize("end", ["\n", "\r", "\r\n"])
 def test_lines_end_in_each_way(tmp_path, end):
-    """A line ends with a line feed, a carriage return or both; within quotes each is part of the value."""
+    """A line ends with a line feed, a carriage return or both; within quotes each is part of the
+    value.
+    """
     data = end.join(["n,s", "1,a", '2,"x', 'y"', "", '3,"never closed', "4,b"])
     expected = ["1,a", f'2,"x{end}y"', '3,"never closed', "4,b"]
     assert read(tmp_path / "a.csv", data.encode(), "n,s") == [one.encode() for one in expected]
 
 
 def test_both_characters_of_a_line_end_are_one(tmp_path):
-    """A line end that two reads of a file share is one, and bytes that are not UTF-8 stay as they are."""
+    """A line end that two reads of a file share is one, and bytes that are not UTF-8 stay as
+    they are.
+    """
     data = b"".join(b"%06d,\xff\r\n" % n for n in range(20_000))
     assert read(tmp_path / "a.csv", data) == data.split(b"\r\n")[:-1]
 
@@ -87,7 +91,9 @@ def test_a_separator_of_several_bytes(tmp_path):
 
 
 def test_a_damaged_file_is_named(tmp_path):
-    """What cannot be decompressed to its end fails with the file's path, for its header and its records."""
+    """What cannot be decompressed to its end fails with the file's path, for its header and its
+    records.
+    """
     whole = gzip.compress(b"n,s\n" + np.random.default_rng(1).bytes(100_000).hex().encode())
     bad = [whole[:5000], whole[:5000] + b"x" * 100 + whole[5100:], b"no gzip", whole[:4]]
     for data in bad:
@@ -152,7 +158,9 @@ def test_parquet_columns_that_are_not_declared(tmp_path):
 
 
 def test_parts_of_parquet_columns(tmp_path):
-    """What Spark cannot read is found within structs, lists and maps, too; INT96 and unsigned are read there."""
+    """What Spark cannot read is found within structs, lists and maps, too; INT96 and unsigned
+    are read there.
+    """
     moments = pa.array([{"at": 1}], pa.struct([("at", pa.timestamp("ns", "UTC"))]))
     struct, listed = schema(at=TimestampType()), ArrayType(TimestampType())
     for name, column, kind in [
@@ -201,12 +209,14 @@ def test_other_lines_are_read_once(line):
     ],
 )  # fmt: skip
 def test_half_a_character(line, whole):
-    """An escape of half a character without the other half is found; an escaped backslash is none."""
+    """An escape of half a character without the other half is found; an escaped backslash is
+    none.
+    """
     assert bool(re.search(lines._PAIRED, line)) is whole
 
 
 class Silent:
-    """What cannot be shown."""
+    """What cannot be published."""
 
     def __str__(self):
         raise RuntimeError
@@ -227,7 +237,7 @@ class Silent:
     ],
 )
 def test_what_a_stage_yields_is_not_read_out_of_a_text(kind, value, says):
-    """A number is a number, and one that cannot be shown fails its record alone."""
+    """A number is a number, and one that cannot be published fails its record alone."""
     columns, errors = yielded(schema(c=kind)).fit([(value,), (None,)])
     assert (columns[0].to_pylist(), errors) == ([None, None], [f"yielded c: expected {says}", None])
 
@@ -247,7 +257,9 @@ def test_numbers_of_other_classes_are_taken(kind, value, becomes):
 
 
 def test_a_lost_count_of_headers_is_no_count():
-    """Each file that begins with a header has it; fewer were counted where files changed or a count was lost."""
+    """Each file that begins with a header has it; fewer were counted where files changed or a
+    count was lost.
+    """
     text = _Text.__new__(_Text)
     text._headers, text._by_file = Counter({"n,s": 2}), False
     text._observed = SimpleNamespace(get={"header_0": 3})

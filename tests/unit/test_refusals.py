@@ -19,8 +19,12 @@ def test_setup_without_java(tmp_path):
         (tmp_path / name).symlink_to(f"/usr/bin/{name}")
     environment = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
     done = subprocess.run(
-        [ROOT / "scripts" / "setup"], env={**environment, "PATH": str(tmp_path)}, capture_output=True, text=True, check=False
-    )  # fmt: skip
+        [ROOT / "scripts" / "setup"],
+        env={**environment, "PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("ackledger: Java 17 or 21 is needed, found none: install")
 
@@ -32,8 +36,12 @@ def test_setup_with_an_old_java(tmp_path):
     java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n")
     java.chmod(0o755)
     done = subprocess.run(
-        [ROOT / "scripts" / "setup"], env={**os.environ, "JAVA_HOME": str(tmp_path)}, capture_output=True, text=True, check=False
-    )  # fmt: skip
+        [ROOT / "scripts" / "setup"],
+        env={**os.environ, "JAVA_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 1
     assert f"found 11 ({java})" in done.stderr
 
@@ -62,12 +70,16 @@ def test_server_that_is_too_old(version, refused):
     ],
 )
 def test_what_a_posting_task_says_of_the_database(line, said):
-    """A server that is away, stopped, locked or full is told from a mistake, whatever class psycopg2 gave it."""
+    """A server that is away, stopped, locked or full is told from a mistake, whatever class
+    psycopg2 gave it.
+    """
     assert unavailable(RuntimeError(f"Traceback\n  File x\n{line}\n\tat java")) == said
 
 
 def test_the_worst_exit_code_of_several_batches(capsys):
-    """Of several batches one that is not decided comes first, 1, then failed records, 3, then quarantined, 4."""
+    """Of several batches one that is not decided comes first, 1, then failed records, 3, then
+    quarantined, 4.
+    """
     roots = {"total": 1, "acked": 0, "failed": 0, "quarantined": 0, "pending": 1}
     for codes, expected in (((4, 0), 4), ((4, 3), 3), ((0, 3, 1, 4), 1)):
         with pytest.raises(Exception) as caught:

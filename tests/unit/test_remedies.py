@@ -10,32 +10,83 @@ START, END = datetime(2013, 1, 1, tzinfo=UTC), datetime(2013, 2, 1, tzinfo=UTC)
 REPLAY = "ackledger replay jobs.a:pipeline --batch 7"
 
 
-def case(stage="src", *, at_source=True, rereads=False, reprocesses=True, dag_id="", root=None, held=False):  # fmt: skip
+def case(
+    stage="src",
+    *,
+    at_source=True,
+    rereads=False,
+    reprocesses=True,
+    dag_id="",
+    root=None,
+    held=False,
+):
     """A case of batch 7, whose run had a parameter."""
     params = {"region": "north west"}
-    return Case("jobs.a:pipeline", 7, START, END, params, dag_id, stage, at_source, rereads, reprocesses, root, held)  # fmt: skip
+    return Case(
+        "jobs.a:pipeline",
+        7,
+        START,
+        END,
+        params,
+        dag_id,
+        stage,
+        at_source,
+        rereads,
+        reprocesses,
+        root,
+        held,
+    )
 
 
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        (case("join", at_source=False), ["fix join, or what it joins", REPLAY, "give-up --batch 7 --stage join"]),
-        (case(rereads=True), ["by key:", f"{REPLAY} --from-source", "give-up --batch 7", f"and replay: {REPLAY}"]),
-        (case(rereads=True, root=9), ["the record again", f"{REPLAY} --root 9 --from-source", "give-up 9 --reason"]),
-        (case(), [
-            "the whole interval again:", "ackledger run jobs.a:pipeline --interval-start 2013-01-01T00:00:00 "
-            "--interval-end 2013-02-01T00:00:00 --param 'region=north west' --reprocess",
-        ]),
-        (case(reprocesses=False), ["deliver the records, corrected, anew", "ackledger give-up --batch 7"]),
-        (case(rereads=True, dag_id="a"), [
-            "by key:", REPLAY, """airflow dags trigger a --conf '{"replay_of": 7, "from_source": true}'""",
-        ]),
-        (case("join", at_source=False, held=True, dag_id="a"), [
-            "fix join", f"{REPLAY} --held", """--conf '{"replay_of": 7, "held": true}'""",
-        ]),
-        (case(dag_id="a"), ["interval again:", "ackledger run", '"region": "north west", "reprocess": true}']),
+        (
+            case("join", at_source=False),
+            ["fix join, or what it joins", REPLAY, "give-up --batch 7 --stage join"],
+        ),
+        (
+            case(rereads=True),
+            ["by key:", f"{REPLAY} --from-source", "give-up --batch 7", f"and replay: {REPLAY}"],
+        ),
+        (
+            case(rereads=True, root=9),
+            ["the record again", f"{REPLAY} --root 9 --from-source", "give-up 9 --reason"],
+        ),
+        (
+            case(),
+            [
+                "the whole interval again:",
+                "ackledger run jobs.a:pipeline --interval-start 2013-01-01T00:00:00 "
+                "--interval-end 2013-02-01T00:00:00 --param 'region=north west' --reprocess",
+            ],
+        ),
+        (
+            case(reprocesses=False),
+            ["deliver the records, corrected, anew", "ackledger give-up --batch 7"],
+        ),
+        (
+            case(rereads=True, dag_id="a"),
+            [
+                "by key:",
+                REPLAY,
+                """airflow dags trigger a --conf '{"replay_of": 7, "from_source": true}'""",
+            ],
+        ),
+        (
+            case("join", at_source=False, held=True, dag_id="a"),
+            [
+                "fix join",
+                f"{REPLAY} --held",
+                """--conf '{"replay_of": 7, "held": true}'""",
+            ],
+        ),
+        (
+            case(dag_id="a"),
+            ["interval again:", "ackledger run", '"region": "north west", "reprocess": true}'],
+        ),
     ],
-)  # fmt: skip
+)
 def test_each_cause_has_its_command(given, expected):
     """A record that did not parse is read again from its source, any other is replayed; all can be
     given up."""

@@ -66,7 +66,9 @@ def test_a_run_has_one_place():
 
 
 def test_leaving_waits_briefly(monkeypatch, caplog):
-    """A server that is gone keeps no driver that leaves, and what cannot be told to it is logged."""
+    """A server that is gone keeps no driver that leaves, and what cannot be told to it is
+    logged.
+    """
     monkeypatch.setattr(remote, "_PATIENCE", 0.05)
     over = threading.Event()
     began = time.monotonic()

@@ -36,8 +36,9 @@ def made(track=None):
     ],
 )
 def test_how_rows_are_rooted(track, kinds):
-    """One root a row up to a whole stage, then several, none behind the last tracked stage; where a source has
-    untracked records a row may be without."""
+    """One root a row up to a whole stage, then several, none behind the last tracked stage;
+    where a source has untracked records a row may be without.
+    """
     pipeline = made(track)
     found = {name: type(rooting(pipeline, pipeline.step(name))) for name in kinds}
     assert found == kinds

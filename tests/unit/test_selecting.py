@@ -31,7 +31,9 @@ GIVEN = {
 
 @pytest.fixture
 def replayed(monkeypatch):
-    """Types ``replay`` with options; the selections that its search and its batch were asked for."""
+    """Types ``replay`` with options; the selections that its search and its batch were asked
+    for.
+    """
     made = Pipeline("letters")
     made.source("letters", FileSource("letters.csv", schema="letter STRING"))
     made.sink("shelf", ParquetSink("out"), reads="letters")
@@ -69,7 +71,9 @@ def test_every_field_of_a_selection_is_tried_here():
 
 @pytest.mark.parametrize("name", GIVEN)
 def test_what_is_typed_is_selected(replayed, name):
-    """Each option of ``replay`` alone is that field of the selection, for the search and for the batch."""
+    """Each option of ``replay`` alone is that field of the selection, for the search and for the
+    batch.
+    """
     typed, _, value = GIVEN[name]
     wanted = Selection(**{name: value})
     assert replayed("--" + name.replace("_", "-"), *typed) == [wanted, wanted]
@@ -77,7 +81,9 @@ def test_what_is_typed_is_selected(replayed, name):
 
 @pytest.mark.parametrize("name", GIVEN)
 def test_what_a_conf_names_is_selected(name):
-    """Each key of a run's conf alone is that field of the selection; others, and those without a value, are none."""
+    """Each key of a run's conf alone is that field of the selection; others, and those without a
+    value, are none.
+    """
     _, given, value = GIVEN[name]
     conf = {**dict.fromkeys(SELECTING), "replay_of": 3, name: given}
     assert selection(conf) == Selection(**{name: value})

@@ -70,7 +70,9 @@ def said(code, message="the server is tired\nat Server.scala"):
     ],
 )
 def test_a_session_that_is_not_given(server, code, kind):
-    """A refusal is permanent, all else is tried again; both say which server it was, and its own words."""
+    """A refusal is permanent, all else is tried again; both say which server it was, and its own
+    words.
+    """
     server(raising(said(code)))
     with pytest.raises(kind) as caught:
         build_session("test", SERVER)

@@ -23,8 +23,9 @@ def read(path, table, layout):
 
 
 def test_values_that_python_has_no_form_for(tmp_path):
-    """A date of the year 10000, and a text that is not UTF-8, keep no content from being kept: also within lists
-    and structs."""
+    """A date of the year 10000, and a text that is not UTF-8, keep no content from being kept:
+    also within lists and structs.
+    """
     days = pa.array([2932897, 0], pa.date32())
     moments = pa.array([253402300800_500000, 0], pa.timestamp("us", "UTC"))
     raw = pa.array([b"\xff", b"a"], pa.binary())
@@ -79,8 +80,9 @@ def unparsed(raw, **values):
     ],
 )
 def test_the_key_of_a_record_that_did_not_parse(tmp_path, layout, raw, values, key):
-    """It is that of its columns where they hold it, else that of its text, whatever the source is; where nobody can
-    tell, it is null."""
+    """It is that of its columns where they hold it, else that of its text, whatever the source
+    is; where nobody can tell, it is null.
+    """
     (kept,) = read(tmp_path / "a.parquet", unparsed(raw, **values), layout)
     assert json.loads(kept.key) == {"id": key}
     kept.key.encode()  # the database takes it

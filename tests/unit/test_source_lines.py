@@ -48,7 +48,8 @@ def test_a_line_that_is_not_certain_is_not_told(tmp_path):
     ],
 )
 def test_whole_fields_of_whole_records(tmp_path, text, sought, layout, expected):
-    """A line is a record's if its fields are, not if it contains their text; a line of separators is a record, a
-    line of a source whose records have several is none."""
+    """A line is a record's if its fields are, not if it contains their text; a line of
+    separators is a record, a line of a source whose records have several is none.
+    """
     (tmp_path / "a").write_text(text)
     assert lines_of(str(tmp_path / "a"), [sought], layout) == expected

@@ -80,7 +80,9 @@ def state_after(task, error):
 
 
 def test_what_would_fail_again_is_not_retried(monkeypatch, caplog):
-    """A missing file fails the task for good, with the driver's own line, no traceback and no second JVM."""
+    """A missing file fails the task for good, with the driver's own line, no traceback and no
+    second JVM.
+    """
     made = failing(monkeypatch, EXIT_PERMANENT)
     with pytest.raises(PermanentFailure) as caught:
         made.execute({})
@@ -110,7 +112,9 @@ def test_a_retry_policy_of_the_users_own_is_kept():
 
 
 def test_open_fails_for_good_in_one_line(monkeypatch, caplog):
-    """The task that opens the batch logs what is permanent in one line, without a traceback, and is not retried."""
+    """The task that opens the batch logs what is permanent in one line, without a traceback, and
+    is not retried.
+    """
     monkeypatch.setattr(pipelines, "connected", lambda: None)
     dag = pipeline_dag(pipeline, schedule=None, target="jobs.wordcount:pipeline")
     made, conf = dag.get_task("open"), {"interval_start": "2013-01-01"}
@@ -125,7 +129,9 @@ def test_open_fails_for_good_in_one_line(monkeypatch, caplog):
 
 
 def test_the_task_numbers_its_attempt(monkeypatch):
-    """The driver gets the number that the ledger draws when the task's templates are rendered, before it starts."""
+    """The driver gets the number that the ledger draws when the task's templates are rendered,
+    before it starts.
+    """
     monkeypatch.setattr(submitting, "connected", Numbering)
     dag = pipeline_dag(pipeline, schedule=None, target="jobs.wordcount:pipeline")
     template = dag.get_task("words").application_args[-1]
@@ -150,7 +156,9 @@ def test_a_ledger_that_refuses_the_number(monkeypatch):
     [("words", False, False), ("run", False, False), ("notify", False, True), ("run", True, True)],
 )
 def test_a_settled_step_starts_no_driver(monkeypatch, name, whole, submits):
-    """A step of a settled batch that is cleared succeeds at once; what follows a settlement does run."""
+    """A step of a settled batch that is cleared succeeds at once; what follows a settlement does
+    run.
+    """
     started = []
     monkeypatch.setattr(submitting, "_is_settled", lambda context: True)
     monkeypatch.setattr(SparkSubmitOperator, "execute", lambda self, context: started.append(self))
@@ -160,7 +168,9 @@ def test_a_settled_step_starts_no_driver(monkeypatch, name, whole, submits):
 
 @pytest.mark.parametrize("spark", [None, "sc://h:1"])
 def test_a_step_named_as_the_task_of_a_whole_batch(spark):
-    """A step ``run`` has a task that runs just it; where one task runs the batch that one runs all."""
+    """A step ``run`` has a task that runs just it; where one task runs the batch that one runs
+    all.
+    """
     made = Pipeline("named")
     made.source("run", FileSource("a", schema="n INT"))
     made.sink("b", ParquetSink("b"), reads="run")
@@ -216,7 +226,9 @@ def on_a_server(monkeypatch, code, line=""):
 
 
 def test_a_driver_on_a_server(monkeypatch):
-    """It is a process of this Python, told where its Spark is; its failures are those of spark-submit."""
+    """It is a process of this Python, told where its Spark is; its failures are those of
+    spark-submit.
+    """
     made, asked = on_a_server(monkeypatch, 0)
     assert made.template_fields == ("arguments",)
     made.execute({})
@@ -266,7 +278,9 @@ ALONE = "these are for spark-submit alone"
     ],
 )
 def test_where_a_dag_runs_is_one_place(options, said):
-    """A DAG that names two places, no server, or options that its place ignores, is refused with what was found."""
+    """A DAG that names two places, no server, or options that its place ignores, is refused with
+    what was found.
+    """
     with pytest.raises(DeclarationError) as caught:
         pipeline_dag(pipeline, schedule=None, **options)
     assert "the DAG of 'wordcount'" in str(caught.value)

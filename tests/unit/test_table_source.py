@@ -271,7 +271,9 @@ def test_a_column_of_columns_is_refused():
 
 @pytest.mark.parametrize("kind", [DoubleType(), LongType(), DecimalType(9, 2)])
 def test_numbers_of_a_spoilt_row_fit_when_it_is_tried_again(kind):
-    """A numeric value is in the kept row what it was from the database, whatever column spoilt it."""
+    """A numeric value is in the kept row what it was from the database, whatever column spoilt
+    it.
+    """
     names = ["amount", "other"]
     kept = raw(names, [Decimal("3"), "spoilt"])
     fitting = of_table(

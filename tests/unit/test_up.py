@@ -12,7 +12,9 @@ from scripts.airflow_env import ROOT
 
 
 def test_folders_of_ones_own_are_only_read(tmp_path, monkeypatch, capsys):
-    """With DAGS= and DATA= the services use these folders, and neither input, output, bytecode nor logs go there."""
+    """With DAGS= and DATA= the services use these folders, and neither input, output, bytecode
+    nor logs go there.
+    """
     dags, data, home = tmp_path / "my dags", tmp_path / "data", tmp_path / "home"
     dags.mkdir()
     data.mkdir()
@@ -78,8 +80,10 @@ def test_a_folder_that_is_not_there_is_refused(tmp_path, monkeypatch, capsys):
 
 
 def test_modules_of_ones_own_come_first(tmp_path, monkeypatch):
-    """A DAG file that has the name of its pipeline's module finds that on PYTHONPATH, and a package of one's
-    own is not hidden by one of this project; what is nowhere else is found here."""
+    """A DAG file that has the name of its pipeline's module finds that on PYTHONPATH, and a
+    package of one's own is not hidden by one of this project; what is nowhere else is found
+    here.
+    """
     shop, dags = tmp_path / "shop", tmp_path / "shop" / "dags"
     (shop / "jobs").mkdir(parents=True)
     dags.mkdir()

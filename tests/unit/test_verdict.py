@@ -46,8 +46,9 @@ def test_timeout_counts_from_the_failure(age, action):
 
 
 @pytest.mark.parametrize(
-    ("age", "action"), [(-SECOND, Action.WAIT), (TIMEOUT - SECOND, Action.WAIT), (TIMEOUT, Action.EXPIRE)]
-)  # fmt: skip
+    ("age", "action"),
+    [(-SECOND, Action.WAIT), (TIMEOUT - SECOND, Action.WAIT), (TIMEOUT, Action.EXPIRE)],
+)
 def test_timeout_counts_from_the_lapsed_lease(age, action):
     """A driver that fell silent counts as dead from the end of its lease."""
     assert decide([committed(), running(NOW - age)], NOW, LIMITS).action is action
@@ -106,7 +107,9 @@ def test_hops_that_share_a_step_are_balanced_together():
 
 
 def test_a_step_that_runs_again_holds_the_verdict():
-    """While a committed step runs again, nothing is decided: its new run is about to replace the old one."""
+    """While a committed step runs again, nothing is decided: its new run is about to replace the
+    old one.
+    """
     again = StepFacts("stage", "stage", True, RunState.RUNNING, NOW + SECOND)
     assert decide([committed(), again], NOW, LIMITS).action is Action.WAIT
     assert decide([committed(), again], NOW + TIMEOUT, LIMITS).action is Action.SETTLE
@@ -134,7 +137,9 @@ def test_a_superseded_run_has_not_died():
     ids=["waits for a task", "never emitted", "runs still", "all committed"],
 )
 def test_greatest_age_is_a_hard_cap(facts, action):
-    """A batch older than max_batch_age is decided, whatever waits or lives; a second earlier it is not."""
+    """A batch older than max_batch_age is decided, whatever waits or lives; a second earlier it
+    is not.
+    """
     assert decide(facts, NOW, Limits(TIMEOUT, NOW)).action is action
     if action is not Action.SETTLE:
         assert decide(facts, NOW, Limits(TIMEOUT, NOW + SECOND)).action is Action.WAIT

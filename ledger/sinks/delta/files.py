@@ -1,4 +1,6 @@
-"""The folder of a Delta table: where runs stage, and what is kept beside, in ``_ackledger``, about them."""
+"""The folder of a Delta table: where runs stage, and what is kept beside, in ``_ackledger``,
+about them.
+"""
 
 import json
 import stat
@@ -45,7 +47,9 @@ class TableFolder:
         return f"{self.path}/_ackledger/batch-{batch_id}/run-{version}"
 
     def let_read(self, files: Iterable[TableFile]) -> None:
-        """Open the folders of staged files to whoever may read the table: until now they are their user's alone."""
+        """Open the folders of staged files to whoever may read the table: until now they are
+        their user's alone.
+        """
         if "://" in self.path:
             return
         root = Path(self.path)
@@ -74,7 +78,9 @@ class TableFolder:
         ]
 
     def write_list(self, batch_id: int, version: int, files: list[TableFile]) -> None:
-        """Keep the list of a version's files. The commit counts: a list without one means nothing."""
+        """Keep the list of a version's files. The commit counts: a list without one means
+        nothing.
+        """
         listed = [{"path": file.path, "bytes": file.bytes, "rows": file.rows} for file in files]
         self._write(self.list_of(batch_id, version), {"files": listed})
 
@@ -86,9 +92,9 @@ class TableFolder:
             return [self._table_file(each["path"], each["bytes"], each["rows"]) for each in listed]
         except (OSError, ValueError, KeyError, TypeError) as exc:
             raise IntegrityError(
-                f"{target}: expected the list of files that batch {batch_id} added to the table, found "
-                f"{exc!r}. Put the file back. If it is lost, delete the batch's rows from the table, "
-                'and write {"files": []} to it'
+                f"{target}: expected the list of files that batch {batch_id} added to the table,"
+                f" found {exc!r}. Put the file back. If it is lost, delete the batch's rows from"
+                ' the table, and write {"files": []} to it'
             ) from exc
 
     def write_checked(self, batch_id: int, version: int, conditions: list[str]) -> None:
@@ -157,8 +163,8 @@ class TableFolder:
         root, full = self._stored(self.path), self._stored(path)
         if not full.startswith(f"{root}/"):
             raise IntegrityError(
-                f"file {path}: expected it below the table's folder {self.path}: files are committed "
-                "where they are. Stage them below the folder that the sink names"
+                f"file {path}: expected it below the table's folder {self.path}: files are"
+                " committed where they are. Stage them below the folder that the sink names"
             )
         return full[len(root) + 1 :]
 
@@ -173,8 +179,8 @@ class TableFolder:
         if tuple(values) != self.partition_by or others:
             expected = "/".join(f"{name}=..." for name in self.partition_by)
             raise IntegrityError(
-                f"file {path}: expected it in folders {expected}, and no other with = in its name. Run the "
-                "sink again: in Airflow clear the task that ran it"
+                f"file {path}: expected it in folders {expected}, and no other with = in its name."
+                " Run the sink again: in Airflow clear the task that ran it"
             )
         return values
 

@@ -1,4 +1,6 @@
-"""A Delta Lake table as a sink: staged files become part of it where they are, by one commit of its log."""
+"""A Delta Lake table as a sink: staged files become part of it where they are, by one commit of
+its log.
+"""
 
 import json
 import random
@@ -54,12 +56,13 @@ class _Staged:
 
 
 class DeltaPublisher:
-    """Publishes into the Delta table at ``path``, absolute or a URL, partitioned by ``partition_by``.
+    """Publishes into the Delta table at ``path``, absolute or a URL, partitioned by
+    ``partition_by``.
 
     The table's own log has the record of what is published: an application transaction
-    ``ackledger/<sink>/<batch>`` with the version, in the commit that adds the files. A commit is tried
-    as the very next version of the table that was looked at, so what was decided still holds when it
-    lands; whoever comes between makes this look again.
+    ``ackledger/<sink>/<batch>`` with the version, in the commit that adds the files. A commit is
+    tried as the very next version of the table that was looked at, so what was decided still
+    holds when it lands; whoever comes between makes this look again.
     """
 
     keeps_tracking = True
@@ -67,15 +70,18 @@ class DeltaPublisher:
     def __init__(self, path: str, partition_by: tuple[str, ...]) -> None:
         if "%" in path:
             raise DeclarationError(
-                f"path of a Delta table: expected one without %, which deltalake cannot open, found {path}"
+                "path of a Delta table: expected one without %, which deltalake cannot open, found"
+                f" {path}"
             )
         self._path = path.rstrip("/")
         self._folder = TableFolder(self._path, partition_by)
         self._partition_by = partition_by
 
     def check(self, schema: pa.Schema, *, by_row: bool = False) -> None:
-        """Raise StageError unless rows of ``schema`` fit, and ConfigurationError unless a table is, or can be,
-        at the path. The columns of one still to be made are kept in ``_ackledger``, for ``publish``."""
+        """Raise StageError unless rows of ``schema`` fit, and ConfigurationError unless a table
+        is, or can be, at the path. The columns of one still to be made are kept in
+        ``_ackledger``, for ``publish``.
+        """
         self._look(schema, by_row=by_row)
         if self._open() is None:
             self._folder.write_columns(delta_fields(schema, self._partition_by))
@@ -100,8 +106,9 @@ class DeltaPublisher:
             return
         if found := self._folder.strangers():
             raise ConfigurationError(
-                f"{self._path}: expected a Delta table or an empty folder, found {found[0]!r}, which no "
-                "reader of the table would see and a vacuum would delete: choose another path"
+                f"{self._path}: expected a Delta table or an empty folder, found {found[0]!r},"
+                " which no reader of the table would see and a vacuum would delete: choose another"
+                " path"
             )
 
     def rules(self, delivery: Delivery) -> tuple[Rule, ...]:
@@ -157,8 +164,9 @@ class DeltaPublisher:
                 return
             time.sleep(random.uniform(0, _LONGEST_PAUSE_SECONDS))
         raise UnavailableError(
-            f"Delta table {self._path}: batch {delivery.batch_id} was not added, for others committed "
-            f"before each of {_ATTEMPTS} attempts. Nothing was changed; run it again later"
+            f"Delta table {self._path}: batch {delivery.batch_id} was not added, for others"
+            f" committed before each of {_ATTEMPTS} attempts. Nothing was changed; run it again"
+            " later"
         )
 
     def _staged(self, delivery: Delivery) -> _Staged:
@@ -187,8 +195,9 @@ class DeltaPublisher:
         require_partitions(self._partition_by, table)
 
     def _require_files_fit(self, staged: _Staged, columns: list[Json], place: str) -> None:
-        """Files lack partition columns, and columns that the user has added since: these are null then.
-        Spark writes everything nullable."""
+        """Files lack partition columns, and columns that the user has added since: these are
+        null then. Spark writes everything nullable.
+        """
         if staged.fields is None:
             return
         names = {field["name"] for field in staged.fields}
@@ -201,15 +210,17 @@ class DeltaPublisher:
         require_fit(nullable(staged.fields), nullable(held), place)
 
     def _create(self, staged: _Staged) -> None:
-        """Make the table, unless somebody else just did. Its columns are nullable, as in Spark's files."""
+        """Make the table, unless somebody else just did. Its columns are nullable, as in Spark's
+        files.
+        """
         from deltalake import CommitProperties, DeltaTable, Schema
         from deltalake.exceptions import DeltaError
 
         columns = self._folder.read_columns()
         if columns is None:
             raise NotReadyError(
-                f"Delta table {self._path} is not there, and nothing tells which columns it has. Run the "
-                "sink again: in Airflow clear the task that ran it"
+                f"Delta table {self._path} is not there, and nothing tells which columns it has."
+                " Run the sink again: in Airflow clear the task that ran it"
             )
         self._require_files_fit(staged, columns, f"Delta table {self._path}, which is to be made")
         struct = json.dumps({"type": "struct", "fields": nullable(columns)})
@@ -230,7 +241,9 @@ class DeltaPublisher:
         return kind(f"Delta table {self._path} {what}: {exc}. Fix the cause and run it again")
 
     def _to_remove(self, table: "DeltaTable", delivery: Delivery) -> list[TableFile]:
-        """The files of an older version and of replaced batches: all have to be in the table still."""
+        """The files of an older version and of replaced batches: all have to be in the table
+        still.
+        """
         replaced = _versions_to_replace(table, delivery)
         active = _active_paths(table) if replaced else set()
         files: list[TableFile] = []
@@ -246,7 +259,8 @@ class DeltaPublisher:
         self, table: "DeltaTable", batch_id: int, version: int, lost: int, of: int
     ) -> str:
         return (
-            f"Delta table {self._path}: the rows of batch {batch_id} are to be replaced, and {lost} "
+            f"Delta table {self._path}: the rows of batch {batch_id} are to be replaced, and"
+            f" {lost} "
             f"of the {of} files that it added are no longer in the table at version "
             f"{table.version()}: it was compacted, deleted from, overwritten or restored, and the "
             "rows may be in other files now. Nothing was changed. Restore the table to a version "
@@ -312,8 +326,8 @@ def _require_newest(delivery: Delivery, known: int | None) -> None:
         )
     if known is not None and known > delivery.version:
         raise FencedError(
-            f"sink {delivery.sink}: run {known} of batch {delivery.batch_id} is published, which is "
-            f"newer than run {delivery.version}. Nothing is lost: stop"
+            f"sink {delivery.sink}: run {known} of batch {delivery.batch_id} is published, which is"
+            f" newer than run {delivery.version}. Nothing is lost: stop"
         )
 
 
@@ -348,7 +362,9 @@ def _active_paths(table: "DeltaTable") -> set[str]:
 
 
 def _actions(added: list[TableFile], removed: list[TableFile]) -> "list[AddAction | RemoveAction]":
-    """Actions of one commit. deltalake itself encodes paths; a file on both sides stays as it is."""
+    """Actions of one commit. deltalake itself encodes paths; a file on both sides stays as it
+    is.
+    """
     from deltalake.transaction import AddAction, RemoveAction
 
     now = int(time.time() * 1000)

@@ -60,9 +60,9 @@ def delta_fields(schema: pa.Schema, partition_by: tuple[str, ...]) -> list[Json]
             )
         if types[name] not in _IN_FOLDERS:
             raise StageError(
-                f"the sink is partitioned by {name!r}, a {_text(types[name])}: expected a type whose "
-                "text in a folder's name means one value to every reader: cast it in the stage, for "
-                "example to a date or a string"
+                f"the sink is partitioned by {name!r}, a {_text(types[name])}: expected a type"
+                " whose text in a folder's name means one value to every reader: cast it in the"
+                " stage, for example to a date or a string"
             )
     if len(set(partition_by)) == len(types):
         raise StageError(
@@ -117,10 +117,10 @@ def require_checked(table: "DeltaTable", checked: Collection[str]) -> None:
     for rule, what, drop in _rules(table):
         if rule.condition not in checked:
             raise ConfigurationError(
-                f"Delta table {table.table_uri}: {what}: the staged rows were not compared with it, "
-                "for it came after them, or they come from a combine or a state. Nothing was "
-                f"changed. Drop it (ALTER TABLE ... {drop}), publish again, and add it again once the "
-                "table keeps to it"
+                f"Delta table {table.table_uri}: {what}: the staged rows were not compared with it,"
+                " for it came after them, or they come from a combine or a state. Nothing was"
+                f" changed. Drop it (ALTER TABLE ... {drop}), publish again, and add it again once"
+                " the table keeps to it"
             )
 
 
@@ -154,13 +154,15 @@ def _quoted(name: str) -> str:
 
 
 def require_fit(found: list[Json], expected: list[Json], place: str) -> None:
-    """Raise StageError unless rows of columns ``found`` fit the ``expected`` ones, in whatever order."""
+    """Raise StageError unless rows of columns ``found`` fit the ``expected`` ones, in whatever
+    order.
+    """
     found = _in_order(expected, found)
     wrong = list(_different_fields("", expected, found))
     if wrong:
         raise StageError(
-            f"rows do not fit {place}: {'; '.join(wrong)}. Change the stage and run it again, or alter "
-            "the table"
+            f"rows do not fit {place}: {'; '.join(wrong)}. Change the stage and run it again, or"
+            " alter the table"
         )
 
 
@@ -169,8 +171,9 @@ def require_partitions(partition_by: tuple[str, ...], table: "DeltaTable") -> No
     expected = list(table.metadata().partition_columns)
     if sorted(expected) != sorted(partition_by):
         raise StageError(
-            f"rows do not fit Delta table {table.table_uri}: partition columns: expected {expected}, found "
-            f"{list(partition_by)}. Change partition_by of the sink, or write to another path"
+            f"rows do not fit Delta table {table.table_uri}: partition columns: expected"
+            f" {expected}, found {list(partition_by)}. Change partition_by of the sink, or write to"
+            " another path"
         )
 
 
@@ -196,8 +199,8 @@ def _require_names(names: list[str]) -> None:
         other = seen.setdefault(name.lower(), name)
         if other != name or names.count(name) > 1:
             raise StageError(
-                f"columns {other!r} and {name!r} are the same to a Delta table, which ignores case: "
-                "rename one in the stage"
+                f"columns {other!r} and {name!r} are the same to a Delta table, which ignores case:"
+                " rename one in the stage"
             )
 
 
@@ -233,13 +236,15 @@ def _type(found: pa.DataType, column: str) -> Any:
             "valueContainsNull": found.item_field.nullable,
         }
     raise StageError(
-        f"column {column!r} is of type {found}: expected one that a Delta table can hold: cast it in "
-        "the stage, for example to string"
+        f"column {column!r} is of type {found}: expected one that a Delta table can hold: cast it"
+        " in the stage, for example to string"
     )
 
 
 def _is_rule(key: str, value: str | None) -> bool:
-    """Whether a property asks for what only a writer of rows could do, or forbids what publish does."""
+    """Whether a property asks for what only a writer of rows could do, or forbids what publish
+    does.
+    """
     if key == "delta.appendOnly":
         return str(value).lower() == "true"
     if key == "delta.columnMapping.mode":
@@ -285,12 +290,21 @@ def _different_fields(where: str, expected: list[Json], found: list[Json]) -> It
     names, others = [[field["name"] for field in fields] for fields in (expected, found)]
     for field in expected:
         if field["name"] not in others:
-            yield f"column {prefix + field['name']!r}: expected {_text(field['type'])}, found no such column"
+            yield (
+                f"column {prefix + field['name']!r}: expected {_text(field['type'])}, found no such"
+                " column"
+            )
     for field in found:
         if field["name"] not in names:
-            yield f"column {prefix + field['name']!r}: expected no such column, found {_text(field['type'])}"
+            yield (
+                f"column {prefix + field['name']!r}: expected no such column, found"
+                f" {_text(field['type'])}"
+            )
     if names != others and sorted(names) == sorted(others):
-        yield f"parts of column {where!r}: expected them in the order {', '.join(names)}, found {', '.join(others)}"
+        yield (
+            f"parts of column {where!r}: expected them in the order {', '.join(names)}, found"
+            f" {', '.join(others)}"
+        )
     same = {field["name"]: field for field in found}
     for field in expected:
         if field["name"] in same:

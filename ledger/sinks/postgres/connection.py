@@ -37,7 +37,9 @@ _ARGUMENTS = {
 
 
 def parsed(url: str) -> sa.URL:
-    """The address of a target. Raises ConfigurationError, which does not quote it, if it is none."""
+    """The address of a target. Raises ConfigurationError, which does not quote it, if it is
+    none.
+    """
     try:
         made = addresses.parsed(url)
     except (ArgumentError, ValueError):
@@ -57,9 +59,10 @@ def shown(url: sa.URL) -> str:
 def transact(url: sa.URL, work: Callable[[Connection], Result]) -> Result:
     """Run ``work`` in one transaction on a connection of its own, and commit.
 
-    Up to 6 times in 15 seconds while the database does not answer: ``work`` must first ask whether it has happened
-    already. Every statement sees what was committed before it, whatever the database's default is.
-    Raises WaitedError then: a transaction of the ledger may stand around it, which is not to wait as often again.
+    Up to 6 times in 15 seconds while the database does not answer: ``work`` must first ask
+    whether it has happened already. Every statement sees what was committed before it, whatever
+    the database's default is. Raises WaitedError then: a transaction of the ledger may stand
+    around it, which is not to wait as often again.
     """
     try:
         return persist(lambda: once(url, work))
@@ -145,8 +148,9 @@ def _error(url: sa.URL, exc: DBAPIError) -> LedgerError:
 
 
 def _where(exc: DBAPIError) -> str:
-    """Which constraint, column or line it was, by name. The server's detail shows the row, which not everybody
-    may see who may read the error; that of a wrong statement tells of definitions."""
+    """Which constraint, column or line it was, by name. The server's detail shows the row, which
+    not everybody may see who may read the error; that of a wrong statement tells of definitions.
+    """
     about = getattr(exc.orig, "diag", None)
     names = {kind: getattr(about, f"{kind}_name", None) for kind in ("constraint", "column")}
     told = [

@@ -45,8 +45,8 @@ def _refuse_nul(batch: pa.RecordBatch) -> None:
     for name, array in zip(batch.schema.names, batch.columns, strict=True):
         if _is_text(array.type) and pc.any(pc.match_substring(array, "\0")).as_py():
             raise StageError(
-                f"column {name!r} has text with a NUL character, which PostgreSQL cannot hold: remove "
-                "it in the stage before the sink"
+                f"column {name!r} has text with a NUL character, which PostgreSQL cannot hold:"
+                " remove it in the stage before the sink"
             )
 
 

@@ -27,8 +27,9 @@ def new_columns(place: Place, schema: pa.Schema, key: Sequence[str]) -> dict[str
 
 
 def require_fit(table: TargetTable, schema: pa.Schema, key: Sequence[str]) -> None:
-    """Raise StageError unless the table takes rows of ``schema``: it names every column with what was
-    expected and found, and the statement that would fix it."""
+    """Raise StageError unless the table takes rows of ``schema``: it names every column with
+    what was expected and found, and the statement that would fix it.
+    """
     _require_kind(table)
     _require(table.place, _unusable(schema, key))
     _require(table.place, _misfits(table, schema, key))
@@ -49,8 +50,8 @@ def require_table(table: TargetTable, key: Sequence[str]) -> None:
 def _require_kind(table: TargetTable) -> None:
     if table.kind not in ("r", "p"):
         raise StageError(
-            f"the sink's table {table.place}: expected a table, found {_KINDS.get(table.kind, 'no table')}: "
-            "choose another name"
+            f"the sink's table {table.place}: expected a table, found"
+            f" {_KINDS.get(table.kind, 'no table')}: choose another name"
         )
 
 
@@ -67,15 +68,19 @@ def _unusable(schema: pa.Schema, key: Sequence[str]) -> Iterator[str]:
     for field in schema:
         name = field.name
         if name in (BATCH, ROW, RECORDS) or name in _SYSTEM:
-            yield f"column {name!r}: this name is taken by ackledger or PostgreSQL: rename the column"
+            yield (
+                f"column {name!r}: this name is taken by ackledger or PostgreSQL: rename the column"
+            )
         elif schema.names.count(name) > 1:
             yield f"column {name!r}: it is there more than once: rename one"
         elif not 0 < len(name.encode()) <= LONGEST_NAME or "\0" in name:
-            yield f"column {name!r}: expected a name of 1 to {LONGEST_NAME} bytes: rename the column"
+            yield (
+                f"column {name!r}: expected a name of 1 to {LONGEST_NAME} bytes: rename the column"
+            )
         elif column_type(field.type) is None:
             yield (
-                f"column {name!r}: type {field.type} has no counterpart in PostgreSQL: cast it in the "
-                "stage before the sink"
+                f"column {name!r}: type {field.type} has no counterpart in PostgreSQL: cast it in"
+                " the stage before the sink"
             )
     for name in key:
         if name not in schema.names:
@@ -90,8 +95,9 @@ def _misfits(table: TargetTable, schema: pa.Schema, key: Sequence[str]) -> Itera
     for column in table.columns.values():
         if column.required and column.name not in (*schema.names, BATCH):
             yield (
-                f"column {column.name!r}: expected in the rows, for it is NOT NULL and has no default, "
-                f"found {', '.join(schema.names)}: {alter} ALTER COLUMN {quoted(column.name)} DROP NOT NULL"
+                f"column {column.name!r}: expected in the rows, for it is NOT NULL and has no"
+                f" default, found {', '.join(schema.names)}: {alter} ALTER COLUMN"
+                f" {quoted(column.name)} DROP NOT NULL"
             )
     yield from _own_misfits(table, key)
 
@@ -103,7 +109,10 @@ def _own_misfits(table: TargetTable, key: Sequence[str]) -> Iterator[str]:
     if own is None:
         yield f"column {BATCH!r} is missing: {alter} ADD COLUMN {BATCH} bigint"
     elif own.base != "int8":
-        yield f"column {BATCH!r}: expected bigint, found {own.type}: {alter} ALTER COLUMN {BATCH} TYPE bigint"
+        yield (
+            f"column {BATCH!r}: expected bigint, found {own.type}: {alter} ALTER COLUMN {BATCH}"
+            " TYPE bigint"
+        )
     if key and frozenset(key) not in table.unique:
         names = ", ".join(quoted(name) for name in key)
         yield (
@@ -120,13 +129,13 @@ def _misfit(
         yield f"column {field.name!r} is missing: {alter} ADD COLUMN {name} {expected}"
     elif not fits(field.type, column):
         yield (
-            f"column {field.name!r}: expected {expected}, found {column.type}: {alter} ALTER COLUMN {name} "
-            f"TYPE {expected}, or cast it in the stage before the sink"
+            f"column {field.name!r}: expected {expected}, found {column.type}: {alter} ALTER COLUMN"
+            f" {name} TYPE {expected}, or cast it in the stage before the sink"
         )
     elif not column.writable:
         yield (
-            f"column {field.name!r}: expected one that takes values, found it GENERATED ALWAYS: leave it "
-            "out in the stage before the sink"
+            f"column {field.name!r}: expected one that takes values, found it GENERATED ALWAYS:"
+            " leave it out in the stage before the sink"
         )
 
 

@@ -4,11 +4,12 @@ Each row carries the batch that published it, in ``ackledger_batch``; the table 
 beside the sink's knows the rest of a batch, so one column does for all modes:
 
 append            rows are added
-upsert            rows take the place of those with an equal key, unless these are of a newer batch:
-                  of a later interval, of a newer family over it, or of a later batch of the family. A
-                  row without a batch, there before ackledger, is older than all. What was overwritten
-                  is gone: when a newer row is removed with its batch, the older one does not come back
-replace_interval  a family takes the place of older families over its interval; within the family rows
+upsert            rows replace those with an equal key, unless these are of a newer batch: of a
+                  later interval, of a newer family over it, or of a later batch of the family.
+                  A row without a batch, there before ackledger, is older than all. What was
+                  overwritten is gone: when a newer row is removed with its batch, the older one
+                  does not come back
+replace_interval  a family replaces older families over its interval; within the family rows
                   are added. A family that comes after a newer one is refused
 """
 
@@ -39,9 +40,9 @@ from ledger.sinks.staged_files import record_batches, staged_schema, user_schema
 class PostgresPublisher:
     """A table of a PostgreSQL database; ``table`` may be ``schema.table``.
 
-    ``key``: for upsert, the columns that no two rows of the table have equal. Staged files lie below
-    ``staging_root``. Connections are made when they are needed, and closed.
-    Raises DeclarationError, or ConfigurationError for the url.
+    ``key``: for upsert, the columns that no two rows of the table have equal. Staged files lie
+    below ``staging_root``. Connections are made when they are needed, and closed. Raises
+    DeclarationError, or ConfigurationError for the url.
     """
 
     keeps_tracking = True
@@ -55,7 +56,8 @@ class PostgresPublisher:
             )
         if bool(key) != (mode == "upsert"):
             raise DeclarationError(
-                f"mode {mode!r} of {table!r}: expected a key with upsert and none otherwise, found {key!r}"
+                f"mode {mode!r} of {table!r}: expected a key with upsert and none otherwise, found"
+                f" {key!r}"
             )
         self._url = parsed(url)
         self._database = database_of(url)
@@ -202,9 +204,9 @@ class PostgresPublisher:
         newest = target_record.newest_family(connection, record, delivery)
         if newest is not None and newest > delivery.original_id:
             raise FencedError(
-                f"sink {delivery.sink!r}: batch {delivery.batch_id} is of family {delivery.original_id}, "
-                f"and the newer family {newest} has replaced its interval from "
-                f"{delivery.interval_start.isoformat()} on: there is nothing to do"
+                f"sink {delivery.sink!r}: batch {delivery.batch_id} is of family"
+                f" {delivery.original_id}, and the newer family {newest} has replaced its interval"
+                f" from {delivery.interval_start.isoformat()} on: there is nothing to do"
             )
         older = target_record.older_families(connection, record, delivery)
         return sorted({*delivery.replaces, *older})
@@ -239,8 +241,8 @@ class PostgresPublisher:
         taken = target.insert_stage(connection, place, columns, delivery.batch_id)
         if taken != delivery.rows:
             raise IntegrityError(
-                f"{place} took {taken} of {delivery.rows} rows of batch {delivery.batch_id}: a trigger "
-                "or a rule drops rows: remove it, then run the sink again"
+                f"{place} took {taken} of {delivery.rows} rows of batch {delivery.batch_id}: a"
+                " trigger or a rule drops rows: remove it, then run the sink again"
             )
 
     def _require_keys(self, connection: Connection, delivery: Delivery) -> None:
@@ -255,17 +257,20 @@ class PostgresPublisher:
         )
         if None in values:
             raise StageError(
-                f"{found}: expected no null in it: fill or drop these rows in the stage before the sink"
+                f"{found}: expected no null in it: fill or drop these rows in the stage before the"
+                " sink"
             )
         raise StageError(
-            f"{found}: expected one, for no order says which is the newest: leave one in the stage before the sink"
+            f"{found}: expected one, for no order says which is the newest: leave one in the stage"
+            " before the sink"
         )
 
 
 def is_due(found: Commit | None, delivery: Delivery) -> bool:
     """Whether the delivery is yet to come, going by what the record says of its batch.
 
-    Raises FencedError when something newer came, IntegrityError when the record is of another batch.
+    Raises FencedError when something newer came, IntegrityError when the record is of another
+    batch.
     """
     assert delivery.interval_start.tzinfo is not None
     assert delivery.batch_id not in delivery.replaces
@@ -282,10 +287,11 @@ def is_due(found: Commit | None, delivery: Delivery) -> bool:
     )
     if not same or (found.version == delivery.version and found.rows != delivery.rows):
         raise IntegrityError(
-            f"{what}: expected {delivery.rows} rows of family {delivery.original_id} from "
-            f"{delivery.interval_start.isoformat()} on, found {found.rows} rows of version {found.version}, "
-            f"family {found.original_id}, {found.interval_start} in ackledger_commit: another ledger wrote "
-            "there, or this one began anew. Choose another table and schema, or delete that record with its rows"
+            f"{what}: expected {delivery.rows} rows of family {delivery.original_id} from"
+            f" {delivery.interval_start.isoformat()} on, found {found.rows} rows of version"
+            f" {found.version}, family {found.original_id}, {found.interval_start} in"
+            " ackledger_commit: another ledger wrote there, or this one began anew. Choose another"
+            " table and schema, or delete that record with its rows"
         )
     if found.version > delivery.version:
         raise FencedError(
@@ -307,8 +313,8 @@ def _stage(
         staged = sum(target.copy(connection, piece) for piece in pieces)
     if staged != delivery.rows:
         raise IntegrityError(
-            f"sink {delivery.sink!r}: expected {delivery.rows} rows of batch {delivery.batch_id} in "
-            f"{delivery.folder}, found {staged}: run the step that wrote them again"
+            f"sink {delivery.sink!r}: expected {delivery.rows} rows of batch {delivery.batch_id} in"
+            f" {delivery.folder}, found {staged}: run the step that wrote them again"
         )
 
 

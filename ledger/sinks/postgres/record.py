@@ -1,7 +1,7 @@
 """Statements on a target's own record of what it holds: which version of which batch of which sink.
 
-The record, ``ackledger_commit``, is in the schema of the table: who restores or drops the one has the
-other with it. What it says commits together with the rows it speaks of.
+The record, ``ackledger_commit``, is in the schema of the table: who restores or drops the one
+has the other with it. What it says commits together with the rows it speaks of.
 """
 
 from collections.abc import Sequence
@@ -172,10 +172,13 @@ def _record(schema: str) -> sa.Table:
         sa.Column("table_name", sa.Text, nullable=False, comment="In this schema."),
         sa.Column("replaced_by", sa.BigInteger, comment="The batch that took its rows away."),
         sa.Column(
-            "committed_at", sa.TIMESTAMP(timezone=True), nullable=False, server_default=sa.func.now()
+            "committed_at",
+            sa.TIMESTAMP(timezone=True),
+            nullable=False,
+            server_default=sa.func.now(),
         ),
         schema=schema,
-        comment="ackledger: the batches that sinks have published here. It commits with their rows.",
+        comment="ackledger: batches that sinks have published here; commits with their rows",
     )  # fmt: skip
 
 

@@ -20,7 +20,8 @@ STAGE = "ackledger_stage"  # of this transaction alone, in pg_temp
 TURN_SECONDS = 600  # how long to wait for other publishes into the table
 CHUNK_BYTES = 1 << 18  # handed to the connection at once
 
-_PLAIN: sa.Dialect = PGDialect()  # type: ignore[no-untyped-call]  # of no driver: it does not double percent signs
+# Of no driver: it does not double percent signs.
+_PLAIN: sa.Dialect = PGDialect()  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True)
@@ -37,9 +38,11 @@ class Place:
 
 @dataclass(frozen=True)
 class TargetColumn:
-    """A column as its database has it. ``type``: for messages. ``base``: the type's own name,
-    a domain's resolved; ``element``: an array's; ``category``: as in pg_type, an array's is its
-    element's. ``required``: neither null nor left out. ``writable``: it takes values that are given."""
+    """A column as its database has it. ``type``: for messages. ``base``: the type's own name, a
+    domain's resolved; ``element``: an array's; ``category``: as in pg_type, an array's is its
+    element's. ``required``: neither null nor left out. ``writable``: it takes values that are
+    given.
+    """
 
     name: str
     type: str
@@ -78,8 +81,9 @@ def type_name(kind: sa.types.TypeEngine[Any]) -> str:
 
 
 def find_place(connection: Connection, table: str) -> Place:
-    """Where ``table``, ``name`` or ``schema.name``, is or would be. Raises ConfigurationError when its
-    schema is missing."""
+    """Where ``table``, ``name`` or ``schema.name``, is or would be. Raises ConfigurationError
+    when its schema is missing.
+    """
     given, _, name = table.rpartition(".")
     path = ".".join(literal_name(part) for part in (given, name) if part)
     found = connection.execute(
@@ -92,7 +96,8 @@ def find_place(connection: Connection, table: str) -> Place:
     if found is not None:
         return Place(found.schema, found.name, found.oid)
     statement = text(
-        "SELECT nspname FROM pg_namespace WHERE nspname = coalesce(cast(:given AS name), current_schema())"
+        "SELECT nspname FROM pg_namespace WHERE nspname = coalesce(cast(:given AS name),"
+        " current_schema())"
     )
     schema = connection.execute(statement, {"given": given or None}).scalar()
     if schema is None:
@@ -161,8 +166,10 @@ def require_rights(connection: Connection, place: Place) -> None:
     asked = text("""
         SELECT current_user AS me, current_database() AS here, c.relname AS name,
                CASE WHEN c.oid IS NULL THEN has_schema_privilege(:schema, 'CREATE')
-                    ELSE has_table_privilege(c.oid, 'SELECT') AND has_table_privilege(c.oid, 'INSERT')
-                     AND has_table_privilege(c.oid, 'UPDATE') AND has_table_privilege(c.oid, 'DELETE')
+                    ELSE has_table_privilege(c.oid, 'SELECT')
+                      AND has_table_privilege(c.oid, 'INSERT')
+                     AND has_table_privilege(c.oid, 'UPDATE')
+                       AND has_table_privilege(c.oid, 'DELETE')
                END AND has_database_privilege(current_database(), 'TEMPORARY') AS allowed
         FROM unnest(cast(:names AS text[])) WITH ORDINALITY AS wanted (name, number)
         LEFT JOIN pg_class c ON c.relname = wanted.name
@@ -189,8 +196,9 @@ def create_table(
     columns: Mapping[str, sa.types.TypeEngine[Any]],
     key: Sequence[str],
 ) -> Place:
-    """Make the sink's table, with the ledger's own column and, over ``key`` if there is one, a primary
-    key; where it is."""
+    """Make the sink's table, with the ledger's own column and, over ``key`` if there is one, a
+    primary key; where it is.
+    """
     made = sa.Table(place.name, sa.MetaData(), schema=place.schema)
     batch = add_columns(made, columns, key)
     # A batch's rows lie together: an index of a few pages tells where.
@@ -267,8 +275,9 @@ def merge_stage(
     batch_id: int,
     newer: Sequence[int],
 ) -> int:
-    """Add the staged rows, or put them in the place of those with an equal key, but for rows that one
-    of the ``newer`` batches published; how many it took."""
+    """Add the staged rows, or put them in the place of those with an equal key, but for rows
+    that one of the ``newer`` batches published; how many it took.
+    """
     staged, target = _staged(columns), _target(place, columns)
     chosen = sa.select(*staged.c, sa.literal(batch_id, sa.BigInteger))
     statement = insert(target).from_select([*columns, BATCH], chosen, include_defaults=False)

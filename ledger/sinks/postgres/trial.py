@@ -28,8 +28,9 @@ _COLUMN = re.compile(r"^COPY .*?, column (.+?)(?:: |$)", re.MULTILINE)
 
 
 def make_trial(connection: Connection, place: Place, batch_id: int, *, types_only: bool) -> Place:
-    """A table like the sink's, with a column for a row's position, and one for its records; where it
-    is. ``types_only``: without its constraints."""
+    """A table like the sink's, with a column for a row's position, and one for its records;
+    where it is. ``types_only``: without its constraints.
+    """
     of = f"{literal_name(place.schema)}.{literal_name(place.name)}"
     own = "" if types_only else " INCLUDING CONSTRAINTS INCLUDING GENERATED INCLUDING IDENTITY"
     _run(
@@ -178,8 +179,10 @@ def orphans(
         if found.visible and found.referenced not in unknown:
             rows = _positions(connection, _orphans(found, place, gone), most)
             yield (
-                f'insert or update on table "{place.name}" violates foreign key constraint '
-                f'"{found.name}"',
+                (
+                    f'insert or update on table "{place.name}" violates foreign key constraint '
+                    f'"{found.name}"'
+                ),
                 rows,
             )
 

@@ -51,13 +51,17 @@ _PATTERN = re.compile(r"([\[\]{}*?\\])")
 
 
 def literal(paths: Sequence[str]) -> list[str]:
-    """Paths as Spark takes them for just these files: it would read a name with ``[`` as a pattern."""
+    """Paths as Spark takes them for just these files: it would read a name with ``[`` as a
+    pattern.
+    """
     return [_PATTERN.sub(r"\\\1", path) for path in paths]
 
 
 @dataclass(frozen=True)
 class Layout:
-    """CSV files with the same columns. ``headers``: the line with their names, by file that has it."""
+    """CSV files with the same columns. ``headers``: the line with their names, by file that has
+    it.
+    """
 
     names: tuple[str, ...]
     paths: tuple[str, ...]
@@ -67,8 +71,8 @@ class Layout:
 def layouts(paths: list[str], schema: StructType, columns: str, form: Format) -> list[Layout]:
     """The files by the columns of their headers; a file without records may lack it.
 
-    ``columns``: whether a header has the schema's names ``in_order``, or is read ``by_name``. Raises
-    InputError naming file, expected and found names where it is otherwise.
+    ``columns``: whether a header has the schema's names ``in_order``, or is read ``by_name``.
+    Raises InputError naming file, expected and found names where it is otherwise.
     """
     with ThreadPoolExecutor(8) as pool:
         lines = dict(zip(paths, pool.map(_first_line, paths), strict=True))
@@ -96,9 +100,9 @@ def _names(path: str, header: str, form: Format) -> list[str]:
         names = next(reader)
     except csv.Error as exc:
         raise InputError(
-            f"the header of {path}: expected the names of columns, found {len(header):,} "
-            f"characters that begin with {header[:_MOST_SHOWN]!r} ({exc}). Fix the file, or declare "
-            "the source with header=False"
+            f"the header of {path}: expected the names of columns, found {len(header):,} characters"
+            f" that begin with {header[:_MOST_SHOWN]!r} ({exc}). Fix the file, or declare the"
+            " source with header=False"
         ) from exc
     repeated = sorted(name for name, times in Counter(names).items() if times > 1)
     if repeated:
@@ -131,8 +135,9 @@ def _check_names(path: str, names: list[str], schema: StructType) -> None:
 
 
 def check_parquet(paths: list[str], schema: StructType) -> None:
-    """Raise InputError unless every file has the schema's columns with its types, and Spark can read
-    them."""
+    """Raise InputError unless every file has the schema's columns with its types, and Spark can
+    read them.
+    """
     with ThreadPoolExecutor(8) as pool:
         read = partial(_parquet_schema, names=schema.names)
         for path, found in zip(paths, pool.map(read, paths), strict=True):
@@ -147,8 +152,9 @@ def opened(path: str) -> IO[bytes]:
 
 @contextmanager
 def opened_text(path: str) -> Iterator[Iterator[str]]:
-    """The lines of a file, which end as they do in it: with ``\\n``, ``\\r`` or both. Bytes that are not
-    UTF-8 stand in them as ``encoded`` makes them again."""
+    """The lines of a file, which end as they do in it: with ``\\n``, ``\\r`` or both. Bytes that
+    are not UTF-8 stand in them as ``encoded`` makes them again.
+    """
     with (
         opened(path) as stream,
         io.TextIOWrapper(stream, "utf-8", "surrogateescape", newline="") as text,
@@ -169,7 +175,9 @@ def _without_mark(lines: Iterator[str]) -> Iterator[str]:
 
 
 def _first_line(path: str) -> str | None:
-    """The first line that is not blank, without its end and byte order mark; None if there is none."""
+    """The first line that is not blank, without its end and byte order mark; None if there is
+    none.
+    """
     try:
         with opened_text(path) as lines:
             line = next((one for one in lines if one.strip()), None)

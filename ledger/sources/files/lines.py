@@ -71,8 +71,8 @@ class Format:
 
 
 def parsed(lines: DataFrame, form: Format) -> DataFrame:
-    """``lines`` (``value``: string of raw bytes, and others) with ``value`` replaced by the schema's
-    columns, ``_raw`` (bytes) and ``_error``, both null where the record parsed.
+    """``lines`` (``value``: string of raw bytes, and others) with ``value`` replaced by the
+    schema's columns, ``_raw`` (bytes) and ``_error``, both null where the record parsed.
     """
     given, names = lines.columns, form.schema.names
     others = [name for name in given if name != "value"]
@@ -115,7 +115,8 @@ def is_unclosed(form: Format) -> Column:
 
 def _barrier(rows: DataFrame) -> DataFrame:
     """The same rows. A condition on what is made of these columns is evaluated after them, and the
-    columns once: Spark would otherwise parse again in every filter, and in every use of a column."""
+    columns once: Spark would otherwise parse again in every filter, and in every use of a column.
+    """
     return rows.where(F.monotonically_increasing_id() >= 0)
 
 
@@ -127,9 +128,11 @@ def _record(form: Format, kind: "values.Kind") -> Column:
     # the ledger's own, by nothing that Spark tells apart.
     longest = "_" * max(map(len, [CORRUPT, *types]))
     columns = [
-        StructField(name, kind(types[name], form.format))
-        if name in types
-        else StructField(f"{longest}{number}", StringType())
+        (
+            StructField(name, kind(types[name], form.format))
+            if name in types
+            else StructField(f"{longest}{number}", StringType())
+        )
         for number, name in enumerate(form.names)
     ]
     target = StructType([*columns, StructField(CORRUPT, StringType())])
@@ -151,7 +154,9 @@ def _most_fields(form: Format) -> int:
 
 
 def _few_fields(form: Format) -> Column:
-    """Whether Spark's reader takes a record: of one with more fields it raises, for the whole file."""
+    """Whether Spark's reader takes a record: of one with more fields it raises, for the whole
+    file.
+    """
     value, most = F.col("value"), _most_fields(form)
     separator = re.escape(form.separator)
     if not form.quote:
@@ -271,7 +276,9 @@ def _not_a_record(form: Format) -> Column:
 
 
 def _csv_shape(form: Format) -> list[tuple[Column, str]]:
-    """What is wrong with a record's quotes, or with how many fields it has, each with its reason."""
+    """What is wrong with a record's quotes, or with how many fields it has, each with its
+    reason.
+    """
     value = F.col("value")
     breaks = F.contains(value, F.lit("\n")) | F.contains(value, F.lit("\r"))
     parted = [] if form.multiline else [(breaks, PARTED)]
@@ -296,7 +303,9 @@ def _unclosed(value: Column, form: Format) -> Column:
 
 
 def record_pattern(form: Format) -> tuple[str, str]:
-    """Two patterns, for Java and Python alike: a whole field, and one whose quote does not close."""
+    """Two patterns, for Java and Python alike: a whole field, and one whose quote does not
+    close.
+    """
     quote, separator = re.escape(form.quote), re.escape(form.separator)
     if form.escape and form.escape != form.quote:
         escape = re.escape(form.escape)

@@ -22,8 +22,8 @@ _ROWS = 10_000  # records in one batch on their way to Spark
 def text_records(
     spark: SparkSession, paths: Sequence[str], form: Format, headers: Mapping[str, str]
 ) -> DataFrame:
-    """The records of ``paths`` as ``value``, a string of raw bytes, and ``_file``, where it was read as a URL;
-    a file is read by one task.
+    """The records of ``paths`` as ``value``, a string of raw bytes, and ``_file``, where it was
+    read as a URL; a file is read by one task.
 
     ``headers``: of files that have one the line with the names of the columns, which is left out.
     """
@@ -62,8 +62,9 @@ def _batched(records: Iterator[str], file: str) -> Iterator[pa.RecordBatch]:
 
 
 class Splitter:
-    """Cuts lines into records. A line whose quote is never closed is a record of its own, which does
-    not parse; what follows it is read as if it were not there."""
+    """Cuts lines into records. A line whose quote is never closed is a record of its own, which
+    does not parse; what follows it is read as if it were not there.
+    """
 
     def __init__(self, form: Format):
         field, opened = record_pattern(form)
@@ -86,8 +87,9 @@ class Splitter:
                 yield record
 
     def _closing(self, first: str, waiting: deque[str], source: Iterator[str]) -> list[str]:
-        """The lines after ``first`` with which its record ends; none, and all of them waiting, if it
-        does not."""
+        """The lines after ``first`` with which its record ends; none, and all of them waiting,
+        if it does not.
+        """
         taken: list[str] = []
         while len(taken) < MOST_LINES:
             line = waiting.popleft() if waiting else next(source, "")

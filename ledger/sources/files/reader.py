@@ -178,8 +178,9 @@ class _Text:
             found = int(seen.get(f"header_{number}", 0))
             if found < due:
                 raise IntegrityError(
-                    f"{due} files begin with the header {text[:100]!r}, and Spark has counted {found}: they "
-                    "were changed while they were read, or its count is lost. Run the step again"
+                    f"{due} files begin with the header {text[:100]!r}, and Spark has counted"
+                    f" {found}: they were changed while they were read, or its count is lost. Run"
+                    " the step again"
                 )
             extra += [(text, None)] * (found - due)
         return extra

@@ -65,14 +65,16 @@ class FileSource(_FileOptions):
 
     ``path``: glob, a template over ``interval_start``, ``interval_end`` and ``params``; relative
     paths start from ``ACKLEDGER_DATA``. ``format``: ``csv``, ``json`` (one object a line) or
-    ``parquet``. ``schema``: a StructType or a DDL string; a record that does not fit fails, it is
-    never dropped. ``header``: csv files begin with names. ``columns``: these are the schema's,
-    ``in_order``, or are looked up ``by_name``: others are noted and ignored, and a column that a
-    file lacks is null if it may be. ``multiline``: values of csv in quotes may hold line breaks; a
-    file is then read by one task. ``null_value``: text that means null, for example ``NA``. ``allow_missing``: no matching file means no records
-    instead of an error. ``incremental``: a batch takes the files that no batch has taken yet, whatever
-    its interval; a file is another one once its size or modification time differ, but for a small one
-    that has the same content. ``options``: further options of the reader, for example ``sep``: those in ``OPTIONS``.
+    ``parquet``. ``schema``: a StructType or a DDL string; a record that does not fit fails, it
+    is never dropped. ``header``: csv files begin with names. ``columns``: these are the
+    schema's, ``in_order``, or are looked up ``by_name``: others are noted and ignored, and a
+    column that a file lacks is null if it may be. ``multiline``: values of csv in quotes may
+    hold line breaks; a file is then read by one task. ``null_value``: text that means null, for
+    example ``NA``. ``allow_missing``: no matching file means no records instead of an error.
+    ``incremental``: a batch takes the files that no batch has taken yet, whatever its interval;
+    a file is another one once its size or modification time differ, but for a small one that has
+    the same content. ``options``: further options of the reader, for example ``sep``: those in
+    ``OPTIONS``.
 
     Raises DeclarationError on an unknown format or option, or a path that is no template.
     """

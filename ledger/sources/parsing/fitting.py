@@ -65,8 +65,9 @@ class Fitting:
         self._types = [to_arrow_type(kept(one.dataType), timezone="UTC") for one in schema.fields]
 
     def fit(self, rows: Sequence[Row]) -> tuple[list[pa.Array], list[str | None]]:
-        """The columns of ``rows``, whose values stand in the schema's order, and for each row why it
-        does not fit, or None; one that does not is null in every column."""
+        """The columns of ``rows``, whose values stand in the schema's order, and for each row
+        why it does not fit, or None; one that does not is null in every column.
+        """
         errors: list[str | None] = [None] * len(rows)
         columns = list(zip(*rows, strict=True)) if rows else [()] * len(self._fields)
         made = []

@@ -254,7 +254,9 @@ def plain(kind: DataType) -> bool:
 
 
 def nullable(kind: DataType) -> DataType:
-    """A type whose parts may all be null, as Spark reads files and compares with what it has read."""
+    """A type whose parts may all be null, as Spark reads files and compares with what it has
+    read.
+    """
     return kind.toNullable() if isinstance(kind, ArrayType | MapType | StructType) else kind
 
 

@@ -34,8 +34,10 @@ _REFUSED = (
 
 @dataclass(frozen=True)
 class SourceTable:
-    """A table as its database has it. ``declared``: the columns' types; ``required``: those that may
-    not be null; ``typed``: whether the database holds its values to the types, as SQLite does not."""
+    """A table as its database has it. ``declared``: the columns' types; ``required``: those that
+    may not be null; ``typed``: whether the database holds its values to the types, as SQLite
+    does not.
+    """
 
     source: TableSource
     declared: dict[str, sa.types.TypeEngine[Any]]
@@ -62,8 +64,9 @@ class SourceTable:
 def connected(source: TableSource, *, stream: bool = False) -> Iterator[Connection]:
     """A connection to the source's database, from an engine of its own that is disposed of.
 
-    ``stream``: to read rows, in one read-only transaction; what Python cannot hold comes as text.
-    Raises InputError when the database refuses the source, UnavailableError when it does not answer.
+    ``stream``: to read rows, in one read-only transaction; what Python cannot hold comes as
+    text. Raises InputError when the database refuses the source, UnavailableError when it does
+    not answer.
     """
     url = source.address
     with _translated(source):

@@ -17,8 +17,9 @@ _NONE = timedelta(0)
 
 @dataclass(frozen=True)
 class MomentForm:
-    """How a column holds moments. ``step``: its precision, the distance of two values. ``zone``: the
-    distance to UTC of the server's own time zone, in which a moment without one may have been set.
+    """How a column holds moments. ``step``: its precision, the distance of two values. ``zone``:
+    the distance to UTC of the server's own time zone, in which a moment without one may have
+    been set.
     """
 
     kind: Literal["aware", "naive", "date"]

@@ -62,11 +62,11 @@ def safe_bound(source: TableSource, now: datetime, wait_seconds: float = 30) -> 
 def reach(
     source: TableSource, after: Value | None, bound: Value | None, most: int | None
 ) -> Value | None:
-    """How far at most ``most`` rows reach, of those with ``after`` < cursor <= ``bound``; None: there are
-    none.
+    """How far at most ``most`` rows reach, of those with ``after`` < cursor <= ``bound``; None:
+    there are none.
 
-    ``after`` None: from the start; ``most`` None: no limit. Rows with one value stay together: if the
-    first value has more than ``most``, they reach as far as that.
+    ``after`` None: from the start; ``most`` None: no limit. Rows with one value stay together:
+    if the first value has more than ``most``, they reach as far as that.
     """
     if bound is None:
         return None
@@ -85,7 +85,8 @@ def reach(
 
 
 def slices(source: TableSource, after: Value | None, bound: Value, parts: int) -> list[Range]:
-    """At most ``parts`` ranges (after, upto] of about equal rows, in order, together (after, bound].
+    """At most ``parts`` ranges (after, upto] of about equal rows, in order, together (after,
+    bound].
 
     Rows with one cursor value are in one range.
     """
@@ -126,9 +127,9 @@ def _lagging(table: SourceTable, form: MomentForm | None, now: datetime) -> Valu
         return None
     if form is None:
         raise InputError(
-            f"{table.source.shown}: lag {table.source.lag!r} needs a cursor that is a moment, found "
-            f"{table.source.cursor!r} of type {table.declared[table.source.cursor]}: leave out the "
-            "lag, or choose another cursor"
+            f"{table.source.shown}: lag {table.source.lag!r} needs a cursor that is a moment, found"
+            f" {table.source.cursor!r} of type {table.declared[table.source.cursor]}: leave out the"
+            " lag, or choose another cursor"
         )
     return form.at(now - timedelta(seconds=lag))
 
@@ -184,7 +185,7 @@ def _timed(
     with asking(connection):
         past: Any = form.past(clock(connection))
     limit = past if limit is None else min(limit, past)
-    time.sleep(POLL_SECONDS)  # one that has just begun does not show at once
+    time.sleep(POLL_SECONDS)  # one that has just begun has not published at once
     with asking(connection):
         top: Any = _greatest(connection, table, limit)
     if top is None:
@@ -210,9 +211,9 @@ def _not_ready(table: SourceTable, left: list[Running]) -> NotReadyError:
     if any(one.started is None and one.pid is not None for one in left):
         hint = ". Grant pg_read_all_stats to this user so that it sees when they began"
     return NotReadyError(
-        f"{table.source.shown}: {len(left)} transaction(s) may still bring rows below those that "
-        f"are visible ({', '.join(str(one) for one in left)}): nothing was taken, the next run takes "
-        f"the rows; end a transaction that hangs{hint}"
+        f"{table.source.shown}: {len(left)} transaction(s) may still bring rows below those that"
+        f" are visible ({', '.join(str(one) for one in left)}): nothing was taken, the next run"
+        f" takes the rows; end a transaction that hangs{hint}"
     )
 
 
@@ -245,8 +246,9 @@ def _checked(source: TableSource, value: object) -> Value:
     known = isinstance(value, int | Decimal | date | str) and not isinstance(value, bool)
     if not known or (isinstance(value, Decimal) and not value.is_finite()):
         raise InputError(
-            f"{source.shown}: cursor {source.cursor!r} has the value {value!r}: expected an integer, "
-            "a finite numeric, a date, a timestamp or text: correct the row or choose another cursor"
+            f"{source.shown}: cursor {source.cursor!r} has the value {value!r}: expected an"
+            " integer, a finite numeric, a date, a timestamp or text: correct the row or choose"
+            " another cursor"
         )
     return value  # type: ignore[return-value]
 

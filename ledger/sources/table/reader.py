@@ -21,7 +21,9 @@ _OWN = [StructField(RAW, BinaryType()), StructField(ERROR, StringType())]
 
 
 class TableReader(SourceReader):
-    """Reads one table. Raises DeclarationError when the schema lacks the cursor or cannot be read."""
+    """Reads one table. Raises DeclarationError when the schema lacks the cursor or cannot be
+    read.
+    """
 
     def __init__(self, spark: SparkSession, source: TableSource):
         self._spark = spark

@@ -37,14 +37,14 @@ class _TableOptions:
 class TableSource(_TableOptions, _Table):
     """A table of a database, read incrementally: each run takes the rows that came since the last.
 
-    ``url``: an SQLAlchemy URL, or ``env:NAME``, the environment variable that holds it wherever it
-    is used. ``table``: its name, or ``schema.table``. ``cursor``: a column of the schema whose value
-    the database sets and that grows with every insert: a sequence, or the moment of the insert (one
-    without time zone is taken to be UTC). ``schema``: a StructType or a DDL string, the columns to
-    read; a record that does not fit fails, it is never dropped. ``lag``: how far the reading stays
-    behind now, in seconds, as text such as ``"10m"`` or a timedelta; only for a cursor that is a
-    moment. It is needed where running transactions cannot be seen, and where clients set the
-    moment. ``partitions``: the slices that are read in parallel.
+    ``url``: an SQLAlchemy URL, or ``env:NAME``, the environment variable that holds it wherever
+    it is used. ``table``: its name, or ``schema.table``. ``cursor``: a column of the schema
+    whose value the database sets and that grows with every insert: a sequence, or the moment of
+    the insert (one without time zone is taken to be UTC). ``schema``: a StructType or a DDL
+    string, the columns to read; a record that does not fit fails, it is never dropped. ``lag``:
+    how far the reading stays behind now, in seconds, as text such as ``"10m"`` or a timedelta;
+    only for a cursor that is a moment. It is needed where running transactions cannot be seen,
+    and where clients set the moment. ``partitions``: the slices that are read in parallel.
 
     Raises DeclarationError on an empty or impossible argument.
     """
@@ -81,7 +81,7 @@ class TableSource(_TableOptions, _Table):
 
     @property
     def address(self) -> URL:
-        """The database's URL, with its password; never to be shown.
+        """The database's URL, with its password; never to be published.
 
         Raises ConfigurationError when the environment variable is not set or holds no URL.
         """
@@ -132,7 +132,7 @@ class TableSource(_TableOptions, _Table):
 
 def _require_text(name: str, value: object, expected: str) -> None:
     if not isinstance(value, str) or not value.strip():
-        # A url is not shown, whatever it is: it may hold a password.
+        # A url is not published, whatever it is: it may hold a password.
         found = "" if name == "url" else f", found {value!r}"
         raise DeclarationError(f"{name} of a TableSource: expected {expected}{found}")
 

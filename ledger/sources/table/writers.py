@@ -22,12 +22,14 @@ _BY_CODE_POINT = ("C", "POSIX", "ucs_basic", "C.UTF-8", "C.utf8", "pg_c_utf8")
 _HERE = "(SELECT oid FROM pg_database WHERE datname = current_database())"
 _HOLDERS = f"""
     SELECT DISTINCT l.virtualtransaction AS transaction, l.pid, a.xact_start AS started,
-           (SELECT min(p.gid) FROM pg_locks x JOIN pg_prepared_xacts p ON p.transaction = x.transactionid
+           (SELECT min(p.gid) FROM pg_locks x
+             JOIN pg_prepared_xacts p ON p.transaction = x.transactionid
             WHERE l.pid IS NULL AND x.virtualtransaction = l.virtualtransaction) AS gid
     FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid
     WHERE l.locktype = 'relation' AND l.database = {_HERE} AND l.granted
       AND l.relation = ANY (cast(:relations AS oid[]))
-      AND l.mode IN ('RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')
+      AND l.mode IN ('RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock',
+                     'AccessExclusiveLock')
       AND l.pid IS DISTINCT FROM pg_backend_pid()
 """
 # Every transaction holds a lock of its own; without rights others show no more than this. A
@@ -36,7 +38,8 @@ _RUNNING = f"""
     SELECT l.virtualtransaction AS transaction, l.pid, a.xact_start AS started, NULL AS gid
     FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
     WHERE l.locktype = 'virtualxid' AND l.virtualxid = l.virtualtransaction AND l.granted
-      AND a.datid = {_HERE} AND l.pid <> pg_backend_pid() AND a.application_name IS DISTINCT FROM :own
+      AND a.datid = {_HERE} AND l.pid <> pg_backend_pid()
+        AND a.application_name IS DISTINCT FROM :own
       AND coalesce(a.backend_type, '') NOT IN ('autovacuum worker', 'parallel worker', 'walsender')
     UNION ALL SELECT * FROM ({_HOLDERS}) held WHERE held.pid IS NULL
 """
@@ -71,7 +74,9 @@ class Relations:
 
 
 def find_relations(connection: Connection, table: SourceTable) -> Relations:
-    """What writers of the table lock. Raises InputError when its sequence hands out values out of order."""
+    """What writers of the table lock. Raises InputError when its sequence hands out values out
+    of order.
+    """
     source = table.source
     found = connection.execute(
         text("""
@@ -96,12 +101,14 @@ def find_relations(connection: Connection, table: SourceTable) -> Relations:
 
 
 def _check_collation(connection: Connection, table: SourceTable, oid: int) -> None:
-    """Raise InputError unless the database sorts a cursor of text as Python does, by code point: claims
-    are put in order here."""
+    """Raise InputError unless the database sorts a cursor of text as Python does, by code point:
+    claims are put in order here.
+    """
     found = connection.execute(
         text("""
         SELECT CASE WHEN c.collname <> 'default' THEN c.collname
-                    ELSE CASE to_jsonb(d) ->> 'datlocprovider' WHEN 'i' THEN 'ICU of the database' WHEN 'b' THEN 'C'
+                    ELSE CASE to_jsonb(d) ->> 'datlocprovider' WHEN 'i' THEN 'ICU of the database'
+                      WHEN 'b' THEN 'C'
                          ELSE d.datcollate END END AS name
         FROM pg_attribute a JOIN pg_collation c ON c.oid = a.attcollation
         JOIN pg_database d ON d.datname = current_database()
@@ -111,8 +118,9 @@ def _check_collation(connection: Connection, table: SourceTable, oid: int) -> No
     ).first()
     if found is not None and found.name not in _BY_CODE_POINT:
         raise InputError(
-            f'{table.source.shown}: cursor {table.source.cursor!r} is text in collation {found.name}, expected "C": '
-            'declare the column COLLATE "C", or choose a number or a moment'
+            f"{table.source.shown}: cursor {table.source.cursor!r} is text in collation"
+            f' {found.name}, expected "C": declare the column COLLATE "C", or choose a number or a'
+            " moment"
         )
 
 
@@ -138,7 +146,8 @@ def transactions(connection: Connection, relations: Relations) -> list[Running]:
 def outwait(
     connection: Connection, look: Callable[[], Sequence[Running]], wait_seconds: float
 ) -> list[Running]:
-    """Wait until those that ``look`` shows at first have ended; the ones left after ``wait_seconds``.
+    """Wait until those that ``look`` shows at first have ended; the ones left after
+    ``wait_seconds``.
 
     One that is prepared may go by another name afterwards, so all prepared ones are waited for.
     """

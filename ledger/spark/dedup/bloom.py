@@ -1,4 +1,6 @@
-"""Bloom filters over identities: built per partition, united on the driver, asked on the executors."""
+"""Bloom filters over identities: built per partition, united on the driver, asked on the
+executors.
+"""
 
 import io
 from collections.abc import Iterator, Sequence
@@ -51,8 +53,9 @@ def unite(filters: Sequence[Filter], bloom: Bloom, whose: str) -> Filter:
     entries = sum(part.entries for part in filters)
     if entries > bloom.capacity:
         raise ConfigurationError(
-            f"the Bloom filter of {whose} would hold {entries} entries, its capacity is {bloom.capacity}: "
-            "a fuller one takes everything for a duplicate. Raise capacity, or set window_batches"
+            f"the Bloom filter of {whose} would hold {entries} entries, its capacity is"
+            f" {bloom.capacity}: a fuller one takes everything for a duplicate. Raise capacity, or"
+            " set window_batches"
         )
     united = BloomFilter(bloom.capacity, bloom.error_rate)
     for part in filters:

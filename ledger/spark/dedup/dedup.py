@@ -45,7 +45,8 @@ class Deduplicator:
         self._job = job
         self._run = run
         self._step = step
-        # Exactly once nothing of a failed record was ever shown: only a key has anything to compare.
+        # Exactly once nothing of a failed record was ever shown: only a key has anything to
+        # compare.
         without = run.batch.exactly_once and not is_keyed(step.sink.dedup)
         self._dedup = "none" if without else step.sink.dedup
         self._key = self._dedup.key if isinstance(self._dedup, Bloom) else ()
@@ -100,7 +101,8 @@ class Deduplicator:
         for name in self._key:
             if name not in rows.columns:
                 raise StageError(
-                    f"sink {self._step.name!r} deduplicates by {name!r}, which its input lacks{suggestion(name, rows.columns)}"
+                    f"sink {self._step.name!r} deduplicates by {name!r}, which its input"
+                    f" lacks{suggestion(name, rows.columns)}"
                 )
 
     @cached_property

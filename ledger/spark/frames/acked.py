@@ -1,4 +1,6 @@
-"""What of a settled batch a sink does not show: rows of failed records, or of the units of these."""
+"""What of a settled batch a sink has not published: rows of failed records, or of the units of
+these.
+"""
 
 from dataclasses import dataclass
 from functools import reduce
@@ -16,7 +18,7 @@ from ledger.store.queries import batches, combines, publications, runs
 
 @dataclass(frozen=True)
 class Withheld:
-    """What is not shown of a batch in one sink: the rows of some roots, of some units, or all.
+    """What is not published of a batch in one sink: the rows of some roots, of some units, or all.
 
     ``roots``: ``_root``; ``units``: ``_unit``; None: none.
     """
@@ -26,7 +28,7 @@ class Withheld:
     everything: bool = False
 
     def keep(self, rows: DataFrame) -> DataFrame:
-        """The rows that are shown, of a sink's input."""
+        """The rows that are published, of a sink's input."""
         if self.everything:
             return rows.limit(0)
         if self.units is not None:
@@ -44,8 +46,9 @@ def _anti(rows: DataFrame, chosen: DataFrame, column: str) -> DataFrame:
 
 
 def withheld(job: Job, batch_id: int, sink: str) -> Withheld:
-    """What a sink does not show of a settled batch; of one that ran at least once the records that
-    it refused."""
+    """What a sink has not published of a settled batch; of one that ran at least once the
+    records that it refused.
+    """
     batch = job.database.transact(lambda c: batches.get_batch(c, batch_id))
     if batch.exactly_once:
         return not_acked(job, batch_id, sink)
@@ -70,12 +73,15 @@ def not_acked(job: Job, batch_id: int, name: str) -> Withheld:
 
 
 def shown_rows(job: Job, batch_id: int, input_run_id: int, sink: str) -> DataFrame:
-    """What a sink shows of a settled batch, as ``input_rows`` has it, from its kept input."""
+    """What a sink has published of a settled batch, as ``input_rows`` has it, from its kept
+    input.
+    """
     return withheld(job, batch_id, sink).keep(delivered_rows(job, batch_id, input_run_id))
 
 
 def acked_rows(job: Job, original_id: int, reads: str, name: str) -> DataFrame:
-    """The user's columns of all acked rows that ``reads`` made in the batches of a family, for the step ``name``.
+    """The user's columns of all acked rows that ``reads`` made in the batches of a family, for
+    the step ``name``.
 
     Of a unit that several batches brought, whole, the latest counts.
     """
@@ -83,8 +89,9 @@ def acked_rows(job: Job, original_id: int, reads: str, name: str) -> DataFrame:
     for row in found:
         if row.step_run_id is None:
             raise InputError(
-                f"{name!r} reads {reads!r}, which batch {row.batch_id} has not run: the pipeline has changed since, and a "
-                "total over the rest would be wrong. Reprocess the interval"
+                f"{name!r} reads {reads!r}, which batch {row.batch_id} has not run: the pipeline"
+                " has changed since, and a total over the rest would be wrong. Reprocess the"
+                " interval"
             )
     in_units = job.pipeline.graph.in_units(name)
     parts: list[DataFrame] = []
@@ -125,7 +132,9 @@ def units_of(job: Job, batch_id: int, roots: list[int]) -> DataFrame:
 
 
 def emitted_roots(job: Job, batch_id: int) -> list[DataFrame]:
-    """Of each source in units of a batch, the roots that it emitted, ``_root`` and with columns ``_unit``."""
+    """Of each source in units of a batch, the roots that it emitted, ``_root`` and with columns
+    ``_unit``.
+    """
     frames = []
     for row in job.database.transact(lambda c: batches.sources(c, batch_id)):
         if row.emit_run_id is None or not job.pipeline.graph.in_units(row.source):

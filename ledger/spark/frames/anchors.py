@@ -1,4 +1,6 @@
-"""Which records the rows of a stage come from: how that is stored, and what is counted and checked of it."""
+"""Which records the rows of a stage come from: how that is stored, and what is counted and
+checked of it.
+"""
 
 from functools import reduce
 from typing import Any, Protocol
@@ -51,8 +53,9 @@ def _goes_on(frame: DataFrame) -> Column:
 
 
 class Rooting(Protocol):
-    """How many roots the rows of a stage's output have: what of them is counted as they are written, and what has to
-    hold. Its counts wait for the action."""
+    """How many roots the rows of a stage's output have: what of them is counted as they are
+    written, and what has to hold. Its counts wait for the action.
+    """
 
     wrote: Witness
     """Of the rows, and of the columns that say which input row each comes from."""
@@ -105,8 +108,9 @@ class OneRoot:
         bare = self.wrote.rows - self.wrote.counted
         if bare:
             raise StageError(
-                f"stage {self._stage!r} returned {bare} rows whose {ANCHOR!r} is null, so they come from no record: an "
-                "outer join keeps rows of the other side; drop those, or declare the stage with whole=True"
+                f"stage {self._stage!r} returned {bare} rows whose {ANCHOR!r} is null, so they come"
+                " from no record: an outer join keeps rows of the other side; drop those, or"
+                " declare the stage with whole=True"
             )
 
     @property
@@ -141,7 +145,9 @@ class OptionalRoot(OneRoot):
 
 
 class Roots:
-    """A row may come from several records, in and behind whole stages. Remembers one whose anchors cannot be."""
+    """A row may come from several records, in and downstream of whole stages. Remembers one
+    whose anchors cannot be.
+    """
 
     def __init__(self, step: StageStep, max_anchors: int, unit: tuple[str, ...] | None):
         self._stage, self._max_anchors, self._unit = step.name, max_anchors, unit
@@ -165,19 +171,22 @@ class Roots:
         found = self._metrics()
         if found["bare"]:
             raise StageError(
-                f"stage {self._stage!r} returned {found['bare']} rows with an empty {ANCHOR!r} or a null in it, which "
-                "come from no record: merge_anchors(...) unites those of all inputs that a row may come from"
+                f"stage {self._stage!r} returned {found['bare']} rows with an empty {ANCHOR!r} or a"
+                " null in it, which come from no record: merge_anchors(...) unites those of all"
+                " inputs that a row may come from"
             )
         if found["most"] is not None and int(found["most"]) > self._max_anchors:
             raise StageError(
-                f"stage {self._stage!r} returned a row of {found['most']} records, max_anchors is {self._max_anchors}: end "
-                "tracking there (anchored=False), or raise max_anchors of the pipeline"
+                f"stage {self._stage!r} returned a row of {found['most']} records, max_anchors is"
+                f" {self._max_anchors}: end tracking there (anchored=False), or raise max_anchors"
+                " of the pipeline"
             )
         if found["strangers"] is not None:
             raise StageError(
-                f"stage {self._stage!r} returned a row of roots {found['strangers']}, whose units differ "
-                f"({', '.join(self._unit or ())}): expected the records of a row to agree in these columns. See "
-                "SELECT * FROM root_state(root), or leave out unit=, which makes the batch the unit"
+                f"stage {self._stage!r} returned a row of roots {found['strangers']}, whose units"
+                f" differ ({', '.join(self._unit or ())}): expected the records of a row to agree"
+                " in these columns. See SELECT * FROM root_state(root), or leave out unit=, which"
+                " makes the batch the unit"
             )
 
     @property

@@ -33,8 +33,9 @@ from ledger.store.queries import batches
 
 
 def input_rows(job: Job, run: OpenedRun) -> DataFrame:
-    """What the run's input passes on: its user columns, ``_root`` (behind a whole stage the list
-    ``_roots``), ``_position`` and, with units, ``_unit``; no failed rows."""
+    """What the run's input passes on: its user columns, ``_root`` (downstream of a whole stage
+    the list ``_roots``), ``_position`` and, with units, ``_unit``; no failed rows.
+    """
     rows = delivered_rows(job, run.batch.batch_id, run.input_run.step_run_id)
     return job.on_read(run.stage, rows)
 
@@ -74,9 +75,11 @@ def _with_roots(rows: DataFrame) -> DataFrame:
 
 
 def anchored(rows: DataFrame, *, as_list: bool = False) -> DataFrame:
-    """Input rows as a stage sees them: user columns and ``_anchor`` (root, parent position), in a stage
-    of several inputs with the input's name, with units with the unit; ``as_list`` as a list of these,
-    as in whole stages and behind them. Behind the last tracked stage the columns alone."""
+    """Input rows as a stage sees them: user columns and ``_anchor`` (root, parent position), in
+    a stage of several inputs with the input's name, with units with the unit; ``as_list`` as a
+    list of these, as in whole stages and downstream of them. After the last tracked stage the
+    columns alone.
+    """
     if ROOT not in rows.columns and ROOTS not in rows.columns:
         return rows.select(*user_columns(rows))
     others = [F.col(POSITION).alias("parent")]
@@ -90,8 +93,9 @@ def anchored(rows: DataFrame, *, as_list: bool = False) -> DataFrame:
 
 
 def root_rows(rows: DataFrame) -> DataFrame:
-    """Tracked input rows as ``_root``, ``_parent`` and, in a stage of several inputs, ``_input``: one for each
-    root of a row; ``_carried`` where rows have it."""
+    """Tracked input rows as ``_root``, ``_parent`` and, in a stage of several inputs,
+    ``_input``: one for each root of a row; ``_carried`` where rows have it.
+    """
     root = F.explode(ROOTS).alias(ROOT) if ROOTS in rows.columns else F.col(ROOT)
     given = [F.col(name) for name in (INPUT, CARRIED) if name in rows.columns]
     found = rows.select(root, F.col(POSITION).alias(PARENT), *given)
@@ -111,8 +115,9 @@ def read_stored(job: Job, manifest: Manifest) -> DataFrame:
 def _emitted(
     job: Job, snapshot: DataFrame, manifest: Manifest, batch_id: int, emit_run_id: int
 ) -> DataFrame:
-    """What a source's snapshot passes on: roots are dense over its first positions. What lies behind
-    them is left to other batches, or, where records may be untracked, has no root."""
+    """What a source's snapshot passes on: roots are dense over its first positions. What lies
+    behind them is left to other batches, or, where records may be untracked, has no root.
+    """
     source = emitted_source(job, batch_id, emit_run_id)
     parsed = snapshot.where(F.col(ERROR).isNull())
     rows = with_position(parsed, manifest, ROOT, int(source.first_root))

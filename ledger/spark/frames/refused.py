@@ -99,8 +99,8 @@ def _counted(
 def _counted_again(
     rows: DataFrame, listed: list[Refusal], rules: tuple[Rule, ...], step: SinkStep
 ) -> Refused:
-    """The same where a rule raises for a row, which a writer of rows would refuse: it is found by asking
-    for null instead of an error.
+    """The same where a rule raises for a row, which a writer of rows would refuse: it is found
+    by asking for null instead of an error.
 
     Raises StageError, naming the rules, where there is no null instead: an integer that overflows.
     """
@@ -114,9 +114,9 @@ def _counted_again(
             raise
         told = "; ".join(rule.reason for rule in rules)
         raise StageError(
-            f"sink {step.name!r}: one of what the table asks for ({told}) raises for a row: "
-            f"{one_line(exc).rstrip('. ')}. Fix that row in the stage before the sink, or write the "
-            "constraint so that it is true or false for each row, then run the sink again"
+            f"sink {step.name!r}: one of what the table asks for ({told}) raises for a row:"
+            f" {one_line(exc).rstrip('. ')}. Fix that row in the stage before the sink, or write"
+            " the constraint so that it is true or false for each row, then run the sink again"
         ) from exc
 
 
@@ -144,8 +144,9 @@ def _siblings(job: Job, step: SinkStep) -> tuple[Sink, ...]:
 def _refused_rows(
     rows: DataFrame, listed: list[Refusal], rules: tuple[Rule, ...], step: SinkStep
 ) -> DataFrame:
-    """The rows at the listed positions, and those that meet not all rules, with the reason of the first as
-    ``_failed``. No rule is asked about a listed row."""
+    """The rows at the listed positions, and those that meet not all rules, with the reason of
+    the first as ``_failed``. No rule is asked about a listed row.
+    """
     columns = {
         POSITION: pa.array([one.position for one in listed], pa.int64()),
         FAILED: pa.array([one.reason for one in listed], pa.string()),

@@ -18,12 +18,15 @@ WRITTEN = {"compression": "zstd", "mapreduce.fileoutputcommitter.marksuccessfulj
 
 
 def stage_rows(rows: DataFrame, step: SinkStep, folder: str) -> Manifest:
-    """Write the rows below ``folder``, partitioned as the sink is; what is there then, by the footers."""
+    """Write the rows below ``folder``, partitioned as the sink is; what is there then, by the
+    footers.
+    """
     names = step.sink.partition_by
     missing = sorted(set(names) - set(rows.columns))
     if missing:
         raise StageError(
-            f"sink {step.name!r} is partitioned by {missing[0]!r}, which its input lacks; it has {', '.join(rows.columns)}"
+            f"sink {step.name!r} is partitioned by {missing[0]!r}, which its input lacks; it has"
+            f" {', '.join(rows.columns)}"
         )
     if names and not set(rows.columns) - set(names) - {ROOT, ROOTS, UNIT}:
         raise StageError(
@@ -41,8 +44,9 @@ def stage_rows(rows: DataFrame, step: SinkStep, folder: str) -> Manifest:
 
 
 def _close_staging(folder: Path) -> None:
-    """What is staged is for this user alone until it is published: all that is beside the folders that readers
-    see, else the run's own folder."""
+    """What is staged is for this user alone until it is published: all that is beside the
+    folders that readers see, else the run's own folder.
+    """
     staging = next((place for place in folder.parents if place.name == STAGING_FOLDER), folder)
     with suppress(OSError):  # what cannot be written to is said right after this
         staging.parent.mkdir(parents=True, exist_ok=True)
@@ -58,7 +62,8 @@ def check_key(step: SinkStep, rows: DataFrame) -> None:
     for name in step.sink.key:
         if name not in rows.columns:
             raise StageError(
-                f"sink {step.name!r} has the key {name!r}, which its input lacks{suggestion(name, rows.columns)}"
+                f"sink {step.name!r} has the key {name!r}, which its input"
+                f" lacks{suggestion(name, rows.columns)}"
             )
     key = [f"`{name}`" for name in step.sink.key]
     missing = reduce(lambda one, other: one | other, [F.col(name).isNull() for name in key])
@@ -66,8 +71,8 @@ def check_key(step: SinkStep, rows: DataFrame) -> None:
     if wrong is not None:
         found = {name: wrong[name] for name in step.sink.key}
         raise StageError(
-            f"sink {step.name!r}: {wrong['count']} rows have the key {found}: expected one row of each key and no null; "
-            "leave one in the stage before the sink"
+            f"sink {step.name!r}: {wrong['count']} rows have the key {found}: expected one row of"
+            " each key and no null; leave one in the stage before the sink"
         )
 
 

@@ -1,4 +1,6 @@
-"""Reading the files of a manifest with Spark: rows with the schema they were written with, and positions."""
+"""Reading the files of a manifest with Spark: rows with the schema they were written with, and
+positions.
+"""
 
 import json
 import os
@@ -47,7 +49,9 @@ def stored_schema(manifest: Manifest) -> StructType:
 
 
 def with_position(frame: DataFrame, manifest: Manifest, name: str, offset: int = 0) -> DataFrame:
-    """``frame``, read from the manifest's files, with each row's position + ``offset`` as ``name``."""
+    """``frame``, read from the manifest's files, with each row's position + ``offset`` as
+    ``name``.
+    """
     first = {os.path.basename(file.path): file.first_position + offset for file in manifest.files}
     if len(first) != len(manifest.files):
         raise IntegrityError(f"two files of {manifest.paths[0]} and its siblings share a name")

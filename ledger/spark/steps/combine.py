@@ -42,7 +42,9 @@ def run_combine(job: Job, run: OpenedRun, step: CombineStep) -> Record:
 
 
 def run_combined_sink(job: Job, run: OpenedRun, step: SinkStep) -> Record:
-    """Stage what a combine made and decide that it is shown, in one go: there is nothing to withhold."""
+    """Stage what a combine made and decide that it is published, in one go: there is nothing to
+    withhold.
+    """
     rows = delivered_rows(job, run.batch.batch_id, run.input_run.step_run_id)
     rows = rows.select(*user_columns(rows))
     publisher = job.publisher(step)

@@ -29,17 +29,19 @@ def check_columns(step: SourceStep, names: list[str]) -> None:
     for name in ADDED:
         if name in names:
             raise InputError(
-                f"source {step.name!r} has a column {name!r}, which the frames of on_ack and on_fail add: "
-                "rename it in the schema"
+                f"source {step.name!r} has a column {name!r}, which the frames of on_ack and"
+                " on_fail add: rename it in the schema"
             )
 
 
 def notify(job: Job, batch_id: int) -> list[str]:
-    """Call ``on_ack`` and ``on_fail`` of the batch's sources that were not told yet; their names. And
-    ``ack_commit`` of those that keep their position, for every batch that is committed as a whole.
+    """Call ``on_ack`` and ``on_fail`` of the batch's sources that were not told yet; their
+    names. And ``ack_commit`` of those that keep their position, for every batch that is
+    committed as a whole.
 
-    A source is noted as told after its calls have returned, so each is called at least once. Raises
-    NotReadyError unless the batch is settled, superseded since or not, and whatever a call raises.
+    A source is noted as told after its calls have returned, so each is called at least once.
+    Raises NotReadyError unless the batch is settled, superseded since or not, and whatever a
+    call raises.
     """
     batch = job.database.transact(lambda c: batches.get_batch(c, batch_id))
     if not batch.status.decided:

@@ -1,4 +1,6 @@
-"""Run a sink: stage its rows, ack what is staged, and commit; see ``ledger.batch.publishing`` for what follows."""
+"""Run a sink: stage its rows, ack what is staged, and commit; see ``ledger.batch.publishing``
+for what follows.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -27,8 +29,9 @@ from ledger.store.queries import dedup as queries
 
 
 def run_sink(job: Job, run: OpenedRun, step: SinkStep) -> Record:
-    """Run one sink of one batch and commit it; what it recorded. At least once its rows are shown by the
-    commit, exactly once they stay staged."""
+    """Run one sink of one batch and commit it; what it recorded. At least once its rows are
+    published by the commit, exactly once they stay staged.
+    """
     rows = input_rows(job, run)
     publisher = job.publisher(step)
     schema = to_arrow_schema(rows.select(*user_columns(rows)).schema, timezone="UTC")
@@ -73,7 +76,7 @@ def _commit_staged(
     replacement: Replacement,
     manifest: Manifest,
 ) -> None:
-    """Commit what is staged: the settlement decides what of it is shown."""
+    """Commit what is staged: the settlement decides what of it is published."""
 
     def keep(connection: Connection) -> None:
         dedup.save(connection)
@@ -94,8 +97,8 @@ def _commit_shown(
     """Show what is staged as the last act of the commit."""
     publisher = job.publisher(step)
     batch = run.batch
-    # From here until the commit no run of the sink counts: were the driver killed in between, the batch
-    # could not settle without this sink.
+    # From here until the commit no run of the sink counts: were the driver killed in between, the
+    # batch could not settle without this sink.
     retire(job.database, run)
 
     def deliver(connection: Connection) -> None:
@@ -147,8 +150,9 @@ def _staged_delivery(
 def _given_way(
     connection: Connection, step: SinkStep, run: OpenedRun, replacement: Replacement
 ) -> set[int]:
-    """Batches whose rows a table stops to show with a run's commit. It never shows again what gave
-    way once, and an abandoned batch may open again."""
+    """Batches whose rows a table stops to show with a run's commit. It never publishes again
+    what gave way once, and an abandoned batch may open again.
+    """
     void = queries.void_deliveries(connection, step.name, run.batch)
     settled = {row.batch_id for row in void if row.status == BatchStatus.SETTLED}
     return {*replacement.batches, *settled}

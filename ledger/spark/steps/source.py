@@ -1,4 +1,6 @@
-"""Emit a source: its records go to a snapshot, each becomes a root, and the init deltas are posted."""
+"""Emit a source: its records go to a snapshot, each becomes a root, and the init deltas are
+posted.
+"""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -37,7 +39,8 @@ from ledger.store.queries.runs import Emitted
 
 BROADCAST_MESSAGES = 1_000_000
 
-# Untracked records lie in a folder of their own, whose files come last: roots are dense over the others.
+# Untracked records lie in a folder of their own, whose files come last: roots are dense over the
+# others.
 UNTRACKED_COLUMN = "_untracked"
 UNTRACKED = f"/{UNTRACKED_COLUMN}=true/"
 
@@ -111,8 +114,9 @@ def _reserved(job: Job, manifest: Manifest, claimed: Row[Any]) -> Emitted:
 
 
 def _write(step: SourceStep, run: OpenedRun, records: DataFrame, folder: str) -> Witness:
-    """Add records to the snapshot, the untracked ones behind the others; the witness of what was handed
-    to the writer."""
+    """Add records to the snapshot, the untracked ones behind the others; the witness of what was
+    handed to the writer.
+    """
     wrote = Witness(failed=ERROR)
     watched = wrote.watch(records)
     if step.track is not None and run.batch.kind is BatchKind.ORIGINAL:
@@ -132,7 +136,9 @@ def _write(step: SourceStep, run: OpenedRun, records: DataFrame, folder: str) ->
 
 
 def _rename_untracked(folder: str) -> None:
-    """Give the files of untracked records names of their own: a task writes both kinds under one."""
+    """Give the files of untracked records names of their own: a task writes both kinds under
+    one.
+    """
     fs, root = fsspec.core.url_to_fs(folder)
     for path in fs.glob(f"{root}{UNTRACKED}part-*"):
         parent, name = path.rsplit("/", 1)

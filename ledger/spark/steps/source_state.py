@@ -19,7 +19,9 @@ from ledger.store.queries.runs import Emitted
 
 
 def began(job: Job, run: OpenedRun, step: SourceStep) -> Position | None:
-    """Where the run begins, its source put there; None if it keeps no position, or messages are replayed."""
+    """Where the run begins, its source put there; None if it keeps no position, or messages are
+    replayed.
+    """
     if step.hooks is None or run.batch.kind is BatchKind.REPLAY:
         return None
     position = position_of(job.database, run)
@@ -33,7 +35,9 @@ def began(job: Job, run: OpenedRun, step: SourceStep) -> Position | None:
 
 
 def records(job: Job, reader: SourceReader, claimed: Claimed, position: Position) -> DataFrame:
-    """What its batch emits: what it has read before, or what comes now, behind what abandoned batches had read."""
+    """What its batch emits: what it has read before, or what comes now, behind what abandoned
+    batches had read.
+    """
     if position.again is not None:
         return _kept(job, reader, position.again)
     new = reader.records(claimed)

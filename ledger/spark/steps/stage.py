@@ -82,16 +82,18 @@ def _output(
 
 
 def _unanchored(step: StageStep, made: object, marks: list[Mark]) -> DataFrame:
-    """The output of a stage behind which nothing is tracked: the user's columns alone."""
+    """The output of a stage after which nothing is tracked: the user's columns alone."""
     if marks:
         raise StageError(
-            f"stage {step.name!r} marks records, but tracking ends there or before: return the output alone"
+            f"stage {step.name!r} marks records, but tracking ends there or before: return the"
+            " output alone"
         )
     check_frame(step, made)
     assert isinstance(made, DataFrame)
     if FAILED in made.columns:
         raise StageError(
-            f"stage {step.name!r} returned {FAILED!r}, but tracking ends there or before: no record can fail"
+            f"stage {step.name!r} returned {FAILED!r}, but tracking ends there or before: no record"
+            " can fail"
         )
     return made.select(*user_columns(made))
 
@@ -164,10 +166,11 @@ def check_anchor(job: Job, step: StageStep, what: str, frame: DataFrame) -> None
     expected = expected_type(job.pipeline, step)
     if found == f"array<{expected}>":
         raise StageError(
-            f"stage {stage!r} merges anchors: a row of several records makes a stage whole, so declare it "
-            "with whole=True"
+            f"stage {stage!r} merges anchors: a row of several records makes a stage whole, so"
+            " declare it with whole=True"
         )
     if found != expected:
         raise StageError(
-            f"stage {stage!r} changed {ANCHOR!r} to {found}, expected {expected}: hand it on as it came"
+            f"stage {stage!r} changed {ANCHOR!r} to {found}, expected {expected}: hand it on as it"
+            " came"
         )

@@ -1,4 +1,4 @@
-"""Run a state over batches for one batch, and stage it for the sinks that show it."""
+"""Run a state over batches for one batch, and stage it for the sinks that publish it."""
 
 import json
 from typing import Any
@@ -22,7 +22,9 @@ from ledger.storage.manifest import Manifest, check_files, take_manifest
 
 
 def run_state(job: Job, opened: StateRun, step: StateStep) -> Record:
-    """Make the state of one batch, stage it for its sinks and commit all of it; what it recorded."""
+    """Make the state of one batch, stage it for its sinks and commit all of it; what it
+    recorded.
+    """
     batch = acked_rows_of_batch(job, opened.run, step.name)
     reached("batch read", step.name)
     if step.hooks is None:
@@ -31,8 +33,9 @@ def run_state(job: Job, opened: StateRun, step: StateStep) -> Record:
 
 
 def acked_rows_of_batch(job: Job, run: OpenedRun, name: str) -> DataFrame:
-    """The user's columns of the acked rows of the run's input, of its batch alone; with units, of those units
-    that nothing failed of."""
+    """The user's columns of the acked rows of the run's input, of its batch alone; with units,
+    of those units that nothing failed of.
+    """
     batch_id = run.batch.batch_id
     rows = delivered_rows(job, batch_id, run.input_run.step_run_id)
     rows = not_acked(job, batch_id, name).keep(rows)
@@ -90,8 +93,8 @@ def as_json(what: str, snapshot: Any) -> Any:
         return json.loads(json.dumps(snapshot, allow_nan=False))
     except (TypeError, ValueError) as exc:
         raise StageError(
-            f"commit of {what} returned what is no JSON ({exc}): expected a small snapshot, or the key of "
-            "a large one kept elsewhere"
+            f"commit of {what} returned what is no JSON ({exc}): expected a small snapshot, or the"
+            " key of a large one kept elsewhere"
         ) from exc
 
 
@@ -106,7 +109,7 @@ def _stored(job: Job, run: OpenedRun, made: DataFrame) -> Manifest:
 
 
 def _staged(job: Job, run: OpenedRun, state: Manifest) -> StepOutput:
-    """The rows of a state as a sink is to show them."""
+    """The rows of a state as a sink is to publish them."""
     step = job.pipeline.step(run.stage)
     assert isinstance(step, SinkStep)
     rows = read_stored(job, state)

@@ -1,4 +1,6 @@
-"""Withhold: leave the rows of failed records, or of their units, out of what sinks are to show."""
+"""Withhold: leave the rows of failed records, or of their units, out of what sinks are to
+publish.
+"""
 
 import logging
 from dataclasses import asdict
@@ -11,7 +13,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from sqlalchemy import Connection, Row
 
-from ledger.batch import recovery, settlement
+from ledger.batch import interventions, recovery
 from ledger.batch.publishing import unpublished_note
 from ledger.batch.step_runs import OpenedRun
 from ledger.core.column_names import ROOT, UNIT
@@ -36,8 +38,9 @@ _log = logging.getLogger(__name__)
 
 
 def withhold(job: Job, batch_id: int) -> list[str]:
-    """Make ready all that is decided of a batch's family and not ready; the sinks. Repeating it is harmless. What
-    is wrong with one sink keeps no other waiting; it is raised at the end."""
+    """Make ready all that is decided of a batch's family and not ready; the sinks. Repeating it
+    is harmless. What is wrong with one sink keeps no other waiting; it is raised at the end.
+    """
     for number in job.database.transact(lambda c: publications.units_to_rebuild(c, batch_id)):
         _wake_units(job, number)
     found = job.database.transact(lambda c: publications.pending(c, batch_id))
@@ -57,7 +60,7 @@ def _make_ready(job: Job, row: Row[Any]) -> None:
     assert isinstance(step, SinkStep)
     again = job.database.transact(lambda c: publications.republished(c, row.step_run_id))
     if again and withheld(job, row.batch_id, step.name).everything:
-        # What it brought again failed: what is shown of it stays.
+        # What it brought again failed: what is published of it stays.
         job.database.transact(lambda c: publications.cancel(c, row.batch_id, row.sink))
         return
     staged, (base, folder) = job.manifest(row.step_run_id), _folders(job, row, step)
@@ -95,8 +98,9 @@ def stage_anew(job: Job, row: Row[Any]) -> None:
 
 
 def _folders(job: Job, row: Row[Any], step: SinkStep) -> tuple[str, str]:
-    """Where the sink's run has staged, and where other files of it go: beside that, for a folder may
-    be shown as a whole."""
+    """Where the sink's run has staged, and where other files of it go: beside that, for a folder
+    may be published as a whole.
+    """
     publisher = job.publisher(step)
     base = publisher.staging(row.batch_id, row.step_run_id)
     return base, f"{base.rpartition('/')[0]}/kept-{uuid4().hex}"
@@ -121,7 +125,9 @@ def _reprocess(job: Job, row: Row[Any]) -> str:
 def _clean_files(
     job: Job, row: Row[Any], step: SinkStep, staged: Manifest, base: str, folder: str
 ) -> tuple[DataFile, ...]:
-    """The staged files without a row to be withheld, and the remaining rows of the others in new files."""
+    """The staged files without a row to be withheld, and the remaining rows of the others in new
+    files.
+    """
     chosen = withheld(job, row.batch_id, step.name)
     source = delivered_rows(job, row.batch_id, row.input_run_id)
     schema = source.select(*user_columns(source), *tracking_columns(source)).schema
@@ -209,14 +215,18 @@ def _staged_keys(
 
 
 def _wake_units(job: Job, batch_id: int) -> None:
-    """Units that are withheld although no message of them is to be replayed, for those that failed were given
-    up: one of the others counts as failed, so that a replay takes the unit without them."""
+    """Units that are withheld although no message of them is to be replayed, for those that
+    failed were given up: one of the others counts as failed, so that a replay takes the unit
+    without them.
+    """
     graph = job.pipeline.graph
     failed = job.database.transact(lambda c: publications.failed_roots(c, batch_id))
     spoiling = [row for row in failed if graph.in_units(row.source)]
     chosen = _sleeping(job, batch_id, spoiling) if any(not row.live for row in spoiling) else []
     stage = spoiling[0].stage if spoiling else ""
-    job.database.transact(lambda c: settlement.request_rebuild(c, batch_id, chosen, stage, failed))
+    job.database.transact(
+        lambda c: interventions.request_rebuild(c, batch_id, chosen, stage, failed)
+    )
 
 
 def _sleeping(job: Job, batch_id: int, spoiling: list[Row[Any]]) -> list[int]:
@@ -247,6 +257,8 @@ def _sleeping(job: Job, batch_id: int, spoiling: list[Row[Any]]) -> list[int]:
 
 
 def _below(folder: str, path: str) -> str:
-    """A file's path below the folder that it was staged in, however the URL before it is written."""
+    """A file's path below the folder that it was staged in, however the URL before it is
+    written.
+    """
     mark = "/".join(folder.rsplit("/", 2)[-2:])
     return path.rsplit(f"/{mark}/", 1)[-1]

@@ -1,1 +1,1 @@
-"""Replay units: the records that are replayed together behind a whole stage."""
+"""Replay units: the records that are replayed together downstream of a whole stage."""

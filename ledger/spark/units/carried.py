@@ -1,5 +1,7 @@
-"""Carry over: in a replay by unit record-wise steps run for the records that failed there. What they had made of
-the others is taken from the latest batch that emitted them, under the roots that the replay gives these."""
+"""Carry over: in a replay by unit record-wise steps run for the records that failed there. What
+they had made of the others is taken from the latest batch that emitted them, under the roots
+that the replay gives these.
+"""
 
 from collections.abc import Mapping
 from functools import reduce
@@ -25,8 +27,9 @@ Frames = Mapping[str, DataFrame]
 
 
 class Carrying(Protocol):
-    """For which rows a stage runs. ``read``: all that it reads. ``fresh``: those that it runs for. ``taken_over``: of
-    the others what it acks by reading, if there are others."""
+    """For which rows a stage runs. ``read``: all that it reads. ``fresh``: those that it runs
+    for. ``taken_over``: of the others what it acks by reading, if there are others.
+    """
 
     read: Frames
     fresh: Frames
@@ -37,8 +40,10 @@ class Carrying(Protocol):
 
 
 def with_carried(job: Job, run: OpenedRun, step: SourceStep, records: DataFrame) -> DataFrame:
-    """The records of a replay by unit, which have ``_message``, with ``_carried``: the root under which all that
-    record-wise stages make of a record is stored; null for one that they are to run for again."""
+    """The records of a replay by unit, which have ``_message``, with ``_carried``: the root
+    under which all that record-wise stages make of a record is stored; null for one that they
+    are to run for again.
+    """
     if not job.pipeline.graph.carries(step.name):
         return records
     original = run.batch.original_id
@@ -92,8 +97,10 @@ class RunsForAll:
 
 
 class CarryOver:
-    """The records that a stage does not run for in a replay: the rows of them that it reads, which it acks by
-    reading, and those that it made of them in earlier batches, which it hands on."""
+    """The records that a stage does not run for in a replay: the rows of them that it reads,
+    which it acks by reading, and those that it made of them in earlier batches, which it hands
+    on.
+    """
 
     def __init__(
         self,
@@ -132,7 +139,9 @@ class CarryOver:
         return output if CARRIED in output.columns else output.withColumn(CARRIED, nothing)
 
     def _renamed(self, rows: DataFrame) -> DataFrame:
-        """Rows of an earlier batch under the roots, and with the units, that this one gives their records."""
+        """Rows of an earlier batch under the roots, and with the units, that this one gives
+        their records.
+        """
         given = [name for name in (ROOT, UNIT) if name in self._roots.columns]
         roots = self._roots.select(F.col(CARRIED).alias(ROOT), F.struct(*given).alias(CARRIED))
         names = user_columns(rows)
@@ -147,9 +156,10 @@ class CarryOver:
         expected, found = _columns(stored), _columns(made)
         if sorted(expected) != sorted(found):
             raise StageError(
-                f"stage {self._step.name!r} returned the columns {', '.join(found)}; batch {batch_id}, from which the "
-                f"rows of {self._counts[batch_id]} records that did not fail are carried over, has {', '.join(expected)}: "
-                "expected the same names and types. Declare the stage as it was, or reprocess the interval"
+                f"stage {self._step.name!r} returned the columns {', '.join(found)}; batch"
+                f" {batch_id}, from which the rows of {self._counts[batch_id]} records that did not"
+                f" fail are carried over, has {', '.join(expected)}: expected the same names and"
+                " types. Declare the stage as it was, or reprocess the interval"
             )
 
 
@@ -161,8 +171,9 @@ def _fresh(frame: DataFrame) -> DataFrame:
 
 
 def _carried_roots(job: Job, run: OpenedRun, step: StageStep) -> DataFrame | None:
-    """Of the records that a stage does not run for: ``_root`` here, ``_carried`` and, with units, ``_unit``; None
-    if its sources name none."""
+    """Of the records that a stage does not run for: ``_root`` here, ``_carried`` and, with
+    units, ``_unit``; None if its sources name none.
+    """
     graph, frames = job.pipeline.graph, []
     for row in job.database.transact(lambda c: batches.sources(c, run.batch.batch_id)):
         if row.source in graph.sources(step.name) and graph.in_units(row.source):
@@ -183,15 +194,17 @@ def _batches_of(job: Job, run: OpenedRun, roots: DataFrame) -> dict[int, int]:
     counts = {row["_batch"]: int(row["count"]) for row in found.collect()}
     if None in counts:
         raise IntegrityError(
-            f"batch {run.batch.batch_id}: {counts[None]} records are carried over from roots that no settled batch of "
-            f"batch {run.batch.original_id} has emitted: run its sources again"
+            f"batch {run.batch.batch_id}: {counts[None]} records are carried over from roots that"
+            f" no settled batch of batch {run.batch.original_id} has emitted: run its sources again"
         )
     return counts
 
 
 def _stored_run(job: Job, step: StageStep, batch_id: int, records: int) -> int | None:
-    """The run of a stage that counts in an earlier batch. None if it never committed there: then nothing reached
-    it of records that did not fail. Raises InputError if the batch had no such stage, or with other inputs."""
+    """The run of a stage that counts in an earlier batch. None if it never committed there: then
+    nothing reached it of records that did not fail. Raises InputError if the batch had no such
+    stage, or with other inputs.
+    """
     batch = job.database.transact(lambda c: batches.get_batch(c, batch_id))
     stages = {str(one["name"]): one for one in batch.topology if one["kind"] == "stage"}
     if step.name not in stages:
@@ -206,8 +219,9 @@ def _stored_run(job: Job, step: StageStep, batch_id: int, records: int) -> int |
 
 def _misfit(step: StageStep, batch_id: int, records: int, found: str) -> InputError:
     return InputError(
-        f"stage {step.name!r}: expected its rows of {records} records that did not fail in batch {batch_id}, from which "
-        f"they are carried over; {found}. Declare the pipeline as it was, or reprocess the interval"
+        f"stage {step.name!r}: expected its rows of {records} records that did not fail in batch"
+        f" {batch_id}, from which they are carried over; {found}. Declare the pipeline as it was,"
+        " or reprocess the interval"
     )
 
 

@@ -1,4 +1,6 @@
-"""Units: the records that a replay behind a whole stage takes together, and whose rows it replaces."""
+"""Units: the records that a replay downstream of a whole stage takes together, and whose rows it
+replaces.
+"""
 
 from collections.abc import Sequence
 from functools import partial, reduce
@@ -25,23 +27,29 @@ from ledger.store.queries import batches, dedup, replays
 
 
 def with_unit(job: Job, step: SourceStep, records: DataFrame) -> DataFrame:
-    """Records with the number of their unit, where the pipeline has units: equal columns, equal number."""
+    """Records with the number of their unit, where the pipeline has units: equal columns, equal
+    number.
+    """
     if not carries_unit(job.pipeline, step.name):
         return records
     columns = job.pipeline.graph.unit or ()
     for name in columns:
         if name not in records.columns:
             raise InputError(
-                f"source {step.name!r} has no column {name!r}, which makes its unit{suggestion(name, user_columns(records))}"
+                f"source {step.name!r} has no column {name!r}, which makes its"
+                f" unit{suggestion(name, user_columns(records))}"
             )
-    # As text, so that 1 of an INT and 1 of a BIGINT are equal; as JSON, so that no two texts run together.
+    # As text, so that 1 of an INT and 1 of a BIGINT are equal; as JSON, so that no two texts run
+    # together.
     texts = F.struct(*(F.col(f"`{name}`").cast("string").alias(name) for name in columns))
     return records.withColumn(UNIT, F.xxhash64(F.to_json(texts, {"ignoreNullFields": "false"})))
 
 
 def replayed_records(job: Job, run: OpenedRun, step: SourceStep, reader: SourceReader) -> DataFrame:
-    """What a replay emits of a source in units: every record of the claimed messages' units but those given
-    up, parsed again, with ``_message`` and, where stages carry over what they made, ``_carried``."""
+    """What a replay emits of a source in units: every record of the claimed messages' units but
+    those given up, parsed again, with ``_message`` and, where stages carry over what they made,
+    ``_carried``.
+    """
     batch = run.batch
     given_up = job.database.transact(
         lambda c: replays.quarantined_messages(c, batch.original_id, step.name)
@@ -69,13 +77,14 @@ def replayed_records(job: Job, run: OpenedRun, step: SourceStep, reader: SourceR
 
 
 class Replacement:
-    """What a sink in units delivers in a replay beside the replay's own rows, and whose place it takes.
+    """What a sink in units delivers in a replay beside the replay's own rows, and whose place it
+    takes.
 
     The rows of a unit are those of the latest batch that brought it. A replay of the whole batch
-    replaces everything; one of some units carries the others over, from the kept inputs of the earlier
-    deliveries. A batch that reprocesses an interval replaces all that another brought of it. Exactly once
-    units that failed were never shown: a replay has nothing to replace, but for one that takes a unit
-    again which had been shown without a record that was given up.
+    replaces everything; one of some units carries the others over, from the kept inputs of the
+    earlier deliveries. A batch that reprocesses an interval replaces all that another brought of
+    it. Exactly once units that failed were never published: a replay has nothing to replace, but
+    for one that takes a unit again which had been published without a record that was given up.
     """
 
     def __init__(self, job: Job, run: OpenedRun, step: SinkStep):
@@ -86,8 +95,9 @@ class Replacement:
 
     @property
     def batches(self) -> list[int]:
-        """Earlier batches whose folders give way once this one is shown: of the family, or of the one
-        that this batch was opened to replace."""
+        """Earlier batches whose folders give way once this one is published: of the family, or
+        of the one that this batch was opened to replace.
+        """
         replaced = self._run.batch.replaces_batch_id
         if replaced is not None:
             return self._job.database.transact(lambda c: dedup.family_batches(c, replaced))
@@ -102,8 +112,9 @@ class Replacement:
         """The rows of other units that earlier batches delivered; None if there are none."""
         if not self._earlier or not carries_unit(self._job.pipeline, self._step.name):
             return None
-        # Once it is settled: units of it that failed again are not brought, what was shown of them stays.
-        # At least once a sink shows what it brings of a unit, but for records that it refuses.
+        # Once it is settled: units of it that failed again are not brought, what was published of
+        # them stays. At least once a sink has published what it brings of a unit, but for records
+        # that it refuses.
         batch = self._run.batch
         own = Withheld()
         if batch.exactly_once:
@@ -117,7 +128,9 @@ class Replacement:
         return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), kept)
 
     def _brought(self) -> int:
-        """Records of sources in units that the batch emitted: a replay of others replaces nothing."""
+        """Records of sources in units that the batch emitted: a replay of others replaces
+        nothing.
+        """
         sources = self._job.database.transact(
             lambda c: batches.sources(c, self._run.batch.batch_id)
         )
@@ -135,7 +148,7 @@ class Replacement:
         return found
 
     def _overlaps(self, batch_id: int) -> bool:
-        """Whether a sink shows of an earlier batch a unit that this one brings."""
+        """Whether a sink has published of an earlier batch a unit that this one brings."""
         hidden = withheld(self._job, batch_id, self._step.name)
         if hidden.everything or not carries_unit(self._job.pipeline, self._step.name):
             return not hidden.everything

@@ -22,9 +22,9 @@ from ledger.store.connection import (
 from ledger.store.driver_errors import REFUSED, first_line, translated
 
 _LOGIN = (
-    f"Give {SQL_LOGIN} a password (ALTER ROLE {SQL_LOGIN} PASSWORD '...') and a line in the "
-    f"passfile, or set ACKLEDGER_READER_URL to a login whose only role is {READER}. With PGPASSWORD "
-    "set the passfile is not read: give ACKLEDGER_READER_URL with a password"
+    f"Give {SQL_LOGIN} a password (ALTER ROLE {SQL_LOGIN} PASSWORD '...') and a line in the"
+    f" passfile, or set ACKLEDGER_READER_URL to a login whose only role is {READER}. With"
+    " PGPASSWORD set the passfile is not read: give ACKLEDGER_READER_URL with a password"
 )
 # The server parses what EXECUTE is given by itself, and a cursor opens for exactly one statement,
 # one that returns rows. The query travels as digits, so no quoting stands between it and this text.

@@ -58,7 +58,7 @@ class Batch:
 
     @property
     def exactly_once(self) -> bool:
-        """Whether its sinks show what is acked, and only that."""
+        """Whether its sinks publish what is acked, and only that."""
         return self.guarantee is Guarantee.EXACTLY_ONCE
 
     @property
@@ -68,14 +68,14 @@ class Batch:
 
 
 _BATCH = """
-SELECT b.batch_id, p.name AS pipeline, b.pipeline_id, b.kind, b.original_batch_id, b.dag_id, b.run_id, b.status, b.opened_at,
-       b.interval_start, b.interval_end, b.params, b.selection, b.held_reason,
-       (SELECT jsonb_agg(s.declaration ORDER BY s.number) FROM batch_step s
+SELECT b.batch_id, p.name AS pipeline, b.pipeline_id, b.kind, b.original_batch_id, b.dag_id,
+       b.run_id, b.status, b.opened_at, b.interval_start, b.interval_end, b.params, b.selection,
+       b.held_reason, (SELECT jsonb_agg(s.declaration ORDER BY s.number) FROM batch_step s
         WHERE s.batch_id = b.batch_id) AS topology,
-       b.ackers, b.released, b.replaces_batch_id, b.guarantee, b.settle, b.settled_at, b.roots, b.failed_roots,
-       p.on_quarantine, p.tolerate,
-       p.message_timeout_seconds, p.max_batch_age_seconds, p.max_replays, p.max_failed_ratio, p.replay_limit,
-       p.replay_backoff_seconds, p.replay_backoff_cap_seconds
+       b.ackers, b.released, b.replaces_batch_id, b.guarantee, b.settle, b.settled_at, b.roots,
+       b.failed_roots, p.on_quarantine, p.tolerate,
+       p.message_timeout_seconds, p.max_batch_age_seconds, p.max_replays, p.max_failed_ratio,
+       p.replay_limit, p.replay_backoff_seconds, p.replay_backoff_cap_seconds
 FROM batch b JOIN pipeline p USING (pipeline_id)
 """
 
@@ -92,27 +92,30 @@ def _batch(row: Row[Any] | None) -> Batch | None:
     return Batch(**fields)
 
 
-# The batches that emit one interval: the one that claimed it, and those that read on in its snapshot.
+# The batches that emit one interval: the one that claimed it, and those that read on in its
+# snapshot.
 _PARTS = "SELECT :id UNION SELECT batch_id FROM batch_source WHERE rest_of_batch_id = :id"
 
 
 def save_pipeline(connection: Connection, policy: Mapping[str, Any]) -> int:
     """Insert or update the pipeline's policy; locks its row, so that opens wait for each other."""
     statement = text("""
-        INSERT INTO pipeline (name, message_timeout_seconds, max_batch_age_seconds, max_replays, max_failed_ratio,
-                              on_quarantine, tolerate, replay_limit, replay_backoff_seconds,
-                              replay_backoff_cap_seconds, auto_replay, target)
-        VALUES (:name, :message_timeout_seconds, :max_batch_age_seconds, :max_replays, :max_failed_ratio,
-                :on_quarantine, :tolerate, :replay_limit, :replay_backoff_seconds, :replay_backoff_cap_seconds,
-                :auto_replay, :target)
+        INSERT INTO pipeline (name, message_timeout_seconds, max_batch_age_seconds, max_replays,
+                              max_failed_ratio, on_quarantine, tolerate, replay_limit,
+                              replay_backoff_seconds, replay_backoff_cap_seconds, auto_replay,
+                              target)
+        VALUES (:name, :message_timeout_seconds, :max_batch_age_seconds, :max_replays,
+                :max_failed_ratio, :on_quarantine, :tolerate, :replay_limit,
+                :replay_backoff_seconds, :replay_backoff_cap_seconds, :auto_replay, :target)
         ON CONFLICT (name) DO UPDATE SET
           message_timeout_seconds = excluded.message_timeout_seconds,
-          max_batch_age_seconds = excluded.max_batch_age_seconds, max_replays = excluded.max_replays,
-          max_failed_ratio = excluded.max_failed_ratio, on_quarantine = excluded.on_quarantine,
-          tolerate = excluded.tolerate, replay_limit = excluded.replay_limit,
+          max_batch_age_seconds = excluded.max_batch_age_seconds,
+          max_replays = excluded.max_replays, max_failed_ratio = excluded.max_failed_ratio,
+          on_quarantine = excluded.on_quarantine, tolerate = excluded.tolerate,
+          replay_limit = excluded.replay_limit,
           replay_backoff_seconds = excluded.replay_backoff_seconds,
-          replay_backoff_cap_seconds = excluded.replay_backoff_cap_seconds, auto_replay = excluded.auto_replay,
-          target = coalesce(excluded.target, pipeline.target)
+          replay_backoff_cap_seconds = excluded.replay_backoff_cap_seconds,
+          auto_replay = excluded.auto_replay, target = coalesce(excluded.target, pipeline.target)
         RETURNING pipeline_id
     """)
     return int(connection.execute(statement, dict(policy)).scalar_one())
@@ -182,13 +185,16 @@ def insert_batch(connection: Connection, values: Mapping[str, Any]) -> int:
 
 
 def insert_source(connection: Connection, values: Mapping[str, Any]) -> None:
-    """What a batch reads of one source; the unique claim is checked by ``claiming_batch`` before."""
+    """What a batch reads of one source; the unique claim is checked by ``claiming_batch``
+    before.
+    """
     connection.execute(
         text("""
-        INSERT INTO batch_source (batch_id, source, pipeline_id, path, interval_start, interval_end, claimed, quota,
-                                  rest_of_batch_id, first_position, claimed_after, claimed_upto)
-        VALUES (:batch_id, :source, :pipeline_id, :path, :interval_start, :interval_end, :claimed, :quota,
-                :rest_of_batch_id, :first_position, :claimed_after, :claimed_upto)
+        INSERT INTO batch_source (batch_id, source, pipeline_id, path, interval_start, interval_end,
+                                  claimed, quota, rest_of_batch_id, first_position, claimed_after,
+                                  claimed_upto)
+        VALUES (:batch_id, :source, :pipeline_id, :path, :interval_start, :interval_end, :claimed,
+                :quota, :rest_of_batch_id, :first_position, :claimed_after, :claimed_upto)
         """),
         dict(values),
     )
@@ -197,10 +203,12 @@ def insert_source(connection: Connection, values: Mapping[str, Any]) -> None:
 def claiming_batch(
     connection: Connection, pipeline_id: int, source: str, start: datetime, end: datetime
 ) -> Row[Any] | None:
-    """The batch (batch_id, status, dag_id, run_id, params, roots and rest of its snapshot) that has claimed
-    this interval of this source."""
+    """The batch (batch_id, status, dag_id, run_id, params, roots and rest of its snapshot) that
+    has claimed this interval of this source.
+    """
     statement = text("""
-        SELECT b.batch_id, b.status, b.dag_id, b.run_id, b.params, s.roots, s.rest FROM batch_source s JOIN batch b USING (batch_id)
+        SELECT b.batch_id, b.status, b.dag_id, b.run_id, b.params, s.roots, s.rest
+        FROM batch_source s JOIN batch b USING (batch_id)
         WHERE s.pipeline_id = :pipeline_id AND s.source = :source AND s.claimed
           AND s.interval_start = :start AND s.interval_end = :end
     """)
@@ -209,11 +217,12 @@ def claiming_batch(
 
 
 def sources(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
-    """Per source of a batch: source, path, emit_run_id, first_root, roots, notified_at, and its claim:
-    quota, rest, rest_of_batch_id, first_position, claimed_after, claimed_upto."""
+    """Per source of a batch: source, path, emit_run_id, first_root, roots, notified_at, and its
+    claim: quota, rest, rest_of_batch_id, first_position, claimed_after, claimed_upto.
+    """
     statement = text("""
-        SELECT source, path, emit_run_id, first_root, roots, notified_at, quota, rest, rest_of_batch_id,
-               first_position, claimed_after, claimed_upto
+        SELECT source, path, emit_run_id, first_root, roots, notified_at, quota, rest,
+               rest_of_batch_id, first_position, claimed_after, claimed_upto
         FROM batch_source WHERE batch_id = :id ORDER BY source
     """)
     return connection.execute(statement, {"id": batch_id}).all()
@@ -230,13 +239,15 @@ def set_notified(connection: Connection, batch_id: int, source: str) -> None:
 
 
 def unnotified(connection: Connection, before: datetime) -> Sequence[Row[Any]]:
-    """Batches of a DAG, settled before a moment, of which a source that wants to know was told nothing:
-    batch_id, dag_id."""
+    """Batches of a DAG, settled before a moment, of which a source that wants to know was told
+    nothing: batch_id, dag_id.
+    """
     statement = text("""
         SELECT DISTINCT b.batch_id, b.dag_id
         FROM batch b JOIN batch_source s ON s.batch_id = b.batch_id AND s.notified_at IS NULL
         JOIN batch_step t ON t.batch_id = b.batch_id AND t.name = s.source AND t.notice
-        WHERE b.status IN ('settled', 'superseded') AND b.settled_at < :before AND b.dag_id <> '' ORDER BY 1
+        WHERE b.status IN ('settled', 'superseded') AND b.settled_at < :before AND b.dag_id <> ''
+        ORDER BY 1
     """)
     return connection.execute(statement, {"before": before}).all()
 
@@ -253,7 +264,8 @@ def replacing_batches(
     """Undecided batches that were opened to replace an original, without the batch ``but``."""
     statement = text("""
         SELECT batch_id FROM batch
-        WHERE replaces_batch_id = :id AND status IN ('open', 'held') AND batch_id IS DISTINCT FROM :but ORDER BY 1
+        WHERE replaces_batch_id = :id AND status IN ('open', 'held')
+          AND batch_id IS DISTINCT FROM :but ORDER BY 1
     """)
     return [
         row.batch_id
@@ -262,7 +274,9 @@ def replacing_batches(
 
 
 def holder(connection: Connection, batch_id: int) -> int:
-    """The batch that has the interval of which an original read a part; itself, if it is no part."""
+    """The batch that has the interval of which an original read a part; itself, if it is no
+    part.
+    """
     statement = text("""
         SELECT coalesce((SELECT min(s.rest_of_batch_id) FROM batch_source s JOIN batch_source h
                          ON h.batch_id = s.rest_of_batch_id AND h.source = s.source AND h.claimed
@@ -272,9 +286,10 @@ def holder(connection: Connection, batch_id: int) -> int:
 
 
 def supersede_family(connection: Connection, original_id: int, successor_id: int) -> int:
-    """A settled original, the further parts of its interval and their replays give way to the batch
-    opened to replace them, which takes over the claims; their failed messages end as superseded; how
-    many batches."""
+    """A settled original, the further parts of its interval and their replays give way to the
+    batch opened to replace them, which takes over the claims; their failed messages end as
+    superseded; how many batches.
+    """
     keys = {"id": original_id, "successor": successor_id}
     connection.execute(text("UPDATE batch_source SET claimed = false WHERE batch_id = :id"), keys)
     connection.execute(
@@ -295,7 +310,9 @@ def supersede_family(connection: Connection, original_id: int, successor_id: int
 
 
 def undecided_parts(connection: Connection, batch_id: int) -> list[int]:
-    """Undecided batches among the further parts of a batch's interval, their replays, and its own."""
+    """Undecided batches among the further parts of a batch's interval, their replays, and its
+    own.
+    """
     statement = text(f"""
         SELECT batch_id FROM batch
         WHERE family_id IN ({_PARTS}) AND status IN ('open', 'held') ORDER BY 1

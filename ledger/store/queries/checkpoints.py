@@ -1,4 +1,6 @@
-"""Statements about states over batches: what is committed, what is due, and what its sinks show."""
+"""Statements about states over batches: what is committed, what is due, and what its sinks
+publish.
+"""
 
 import json
 from collections.abc import Sequence
@@ -15,7 +17,9 @@ from ledger.store.queries.combines import COMBINE_DUE
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The committed state of a batch. ``snapshot``: of a function None, its state is the run's files."""
+    """The committed state of a batch. ``snapshot``: of a function None, its state is the run's
+    files.
+    """
 
     batch_id: int
     step_run_id: int
@@ -33,14 +37,18 @@ class RunInProgress:
 
 
 def lock_pipeline(connection: Connection, pipeline: str) -> int | None:
-    """Lock the pipeline for the transaction, as every opening of a batch does; None: it never ran."""
+    """Lock the pipeline for the transaction, as every opening of a batch does; None: it never
+    ran.
+    """
     statement = text("SELECT pipeline_id FROM pipeline WHERE name = :name FOR NO KEY UPDATE")
     found = connection.execute(statement, {"name": pipeline}).scalar()
     return None if found is None else int(found)
 
 
 def due_batch(connection: Connection, pipeline: str, stages: Sequence[str]) -> int | None:
-    """The batch whose state is to be done next, of one of these stages; None: there is nothing to do."""
+    """The batch whose state is to be done next, of one of these stages; None: there is nothing
+    to do.
+    """
     statement = text("""
         SELECT min(batch_id) FROM state_progress
         WHERE pipeline = :pipeline AND stage = ANY(:stages) AND state = 'due'
@@ -59,7 +67,8 @@ def waiting(
     """
     statement = text("""
         SELECT DISTINCT ON (s.pipeline, s.stage) s.pipeline, s.batch_id, s.stage, s.state,
-               s.waits_for_batch_id, s.waits_because, count(*) OVER (PARTITION BY s.pipeline, s.stage) AS batches
+               s.waits_for_batch_id, s.waits_because,
+               count(*) OVER (PARTITION BY s.pipeline, s.stage) AS batches
         FROM state_progress s
         WHERE CASE WHEN cast(:id AS bigint) IS NULL
                    THEN s.state = 'waiting'
@@ -108,7 +117,8 @@ def fence(connection: Connection, pipeline_id: int, stages: Sequence[str]) -> No
     connection.execute(
         text("""
         UPDATE step_run r SET state = 'fenced', closed_at = clock_timestamp() FROM batch b
-        WHERE b.batch_id = r.batch_id AND b.pipeline_id = :pipeline_id AND r.stage = ANY(:stages) AND r.state = 'running'
+        WHERE b.batch_id = r.batch_id AND b.pipeline_id = :pipeline_id AND r.stage = ANY(:stages)
+          AND r.state = 'running'
         """),
         {"pipeline_id": pipeline_id, "stages": list(stages)},
     )
@@ -125,9 +135,10 @@ def last(connection: Connection, pipeline_id: int, stage: str) -> Checkpoint | N
 
 
 def failed_since(connection: Connection, pipeline_id: int, stage: str, run_id: int) -> bool:
-    """Whether a run of a state, later than this one, came to nothing."""
+    """Whether a run of a state, later than this one, was rolled back."""
     statement = text(
-        f"SELECT EXISTS (SELECT {_RUNS} AND r.step_run_id > :run AND r.state IN ('failed', 'fenced'))"
+        f"SELECT EXISTS (SELECT {_RUNS} AND r.step_run_id > :run AND r.state IN ('failed',"
+        " 'fenced'))"
     )
     keys = {"pipeline_id": pipeline_id, "stage": stage, "run": run_id}
     return bool(connection.execute(statement, keys).scalar_one())
@@ -153,7 +164,9 @@ def insert(
 
 
 def decide(connection: Connection, pipeline_id: int, batch_id: int, sink: str, run_id: int) -> None:
-    """Decide that a sink shows the state of a batch, in place of the one that it shows, or was about to."""
+    """Decide that a sink shows the state of a batch, in place of the one that it shows, or was
+    about to.
+    """
     keys = {"pipeline_id": pipeline_id, "id": batch_id, "sink": sink, "run": run_id}
     connection.execute(
         text("""
@@ -166,9 +179,11 @@ def decide(connection: Connection, pipeline_id: int, batch_id: int, sink: str, r
         text("""
         INSERT INTO sink_replacement (step_run_id, replaced_batch_id)
         SELECT :run, x.batch_id FROM publication x JOIN batch b USING (batch_id)
-        WHERE x.sink = :sink AND x.batch_id <> :id AND x.replaced_at IS NULL AND b.pipeline_id = :pipeline_id
+        WHERE x.sink = :sink AND x.batch_id <> :id AND x.replaced_at IS NULL
+          AND b.pipeline_id = :pipeline_id
         UNION
-        SELECT :run, s.replaced_batch_id  -- whatever one that was not shown would have taken away
+        SELECT :run,
+               s.replaced_batch_id  -- whatever one that was not published would have taken away
         FROM pending_publication x
         JOIN batch b USING (batch_id) JOIN sink_replacement s USING (step_run_id)
         WHERE x.sink = :sink AND x.batch_id <> :id AND b.pipeline_id = :pipeline_id
@@ -178,7 +193,8 @@ def decide(connection: Connection, pipeline_id: int, batch_id: int, sink: str, r
     connection.execute(
         text("""
         UPDATE publication x SET replaced_at = now() FROM batch b
-        WHERE b.batch_id = x.batch_id AND b.pipeline_id = :pipeline_id AND x.sink = :sink AND x.batch_id <> :id
+        WHERE b.batch_id = x.batch_id AND b.pipeline_id = :pipeline_id AND x.sink = :sink
+          AND x.batch_id <> :id
           AND x.published_at IS NULL AND x.replaced_at IS NULL
         """),
         keys,
@@ -186,7 +202,7 @@ def decide(connection: Connection, pipeline_id: int, batch_id: int, sink: str, r
 
 
 def unpublished(connection: Connection, pipeline: str, sinks: Sequence[str]) -> list[int]:
-    """Batches whose state one of the sinks is to show and does not."""
+    """Batches whose state one of the sinks is to publish and does not."""
     statement = text("""
         SELECT DISTINCT x.batch_id FROM pending_publication x
         JOIN batch b USING (batch_id) JOIN pipeline p USING (pipeline_id)
@@ -199,16 +215,19 @@ def unpublished(connection: Connection, pipeline: str, sinks: Sequence[str]) -> 
 def unacked(
     connection: Connection, pipeline: str, stage: str, states: Sequence[str], *, combines: bool
 ) -> list[int]:
-    """Batches that a stage was not told of and that are committed as a whole, in the order of their states, up to
-    the first that is not: of its family a record is failed, a sink does not show what is decided, or one of the
-    ``states``, or of the ``combines`` if the pipeline has them, is yet to come."""
+    """Batches that a stage was not told of and that are committed as a whole, in the order of
+    their states, up to the first that is not: of its family a record is failed, a sink has not
+    published what is decided, or one of the ``states``, or of the ``combines`` if the pipeline
+    has them, is yet to come.
+    """
     statement = text(f"""
         WITH undone AS MATERIALIZED (
           SELECT b.family_id FROM state_progress s JOIN batch b USING (batch_id)
           WHERE s.pipeline = :pipeline AND s.stage = ANY(:states) AND s.state <> 'committed'
         ), told AS (
           SELECT c.batch_id, c.step_run_id, b.family_id
-          FROM checkpoint c JOIN batch b USING (batch_id) JOIN pipeline p ON p.pipeline_id = c.pipeline_id
+          FROM checkpoint c JOIN batch b USING (batch_id)
+          JOIN pipeline p ON p.pipeline_id = c.pipeline_id
           WHERE p.name = :pipeline AND c.stage = :stage AND c.acked_at IS NULL
         )
         SELECT t.batch_id,
@@ -236,17 +255,20 @@ def set_acked(connection: Connection, pipeline: str, stage: str, batch_id: int) 
     """The stage was told that a batch is committed as a whole."""
     connection.execute(
         text(f"""
-        UPDATE checkpoint SET acked_at = now() WHERE {_OF_STAGE} AND batch_id = :id AND acked_at IS NULL
+        UPDATE checkpoint SET acked_at = now()
+        WHERE {_OF_STAGE} AND batch_id = :id AND acked_at IS NULL
         """),
         {"pipeline": pipeline, "stage": stage, "id": batch_id},
     )
 
 
 def outlived(connection: Connection, pipeline: str, stage: str) -> list[int]:
-    """Runs whose state a later one was made of that its batch's sinks show: nothing goes back to them. The last
-    committed is never among them."""
+    """Runs whose state a later one was made of that its batch's sinks publish: nothing goes back
+    to them. The last committed is never among them.
+    """
     statement = text(f"""
-        SELECT step_run_id FROM checkpoint WHERE {_OF_STAGE} AND removed_at IS NULL AND step_run_id < (
+        SELECT step_run_id FROM checkpoint
+        WHERE {_OF_STAGE} AND removed_at IS NULL AND step_run_id < (
           SELECT max(c.step_run_id) FROM checkpoint c WHERE {_OF_STAGE} AND NOT EXISTS (
             SELECT FROM pending_publication x WHERE x.batch_id = c.batch_id))
         ORDER BY 1
@@ -263,7 +285,9 @@ def set_removed(connection: Connection, run_id: int) -> None:
 
 
 def committed_of(connection: Connection, batch_id: int, stages: Sequence[str]) -> list[str]:
-    """Those of the stages whose state has taken in a batch, a further part of its interval, or a replay."""
+    """Those of the stages whose state includes a batch, a further part of its interval, or a
+    replay.
+    """
     statement = text("""
         SELECT DISTINCT c.stage FROM checkpoint c JOIN batch b USING (batch_id)
         WHERE c.stage = ANY(:stages) AND b.family_id IN (
@@ -277,8 +301,9 @@ def committed_of(connection: Connection, batch_id: int, stages: Sequence[str]) -
 def committed_behind(
     connection: Connection, pipeline_id: int, stages: Sequence[str], place: int
 ) -> tuple[str, int] | None:
-    """One of the stages, and a batch that its state has taken in, which stands behind a place: itself, or the
-    original that it replays; None if nothing does."""
+    """One of the stages, and a batch that its state includes, which stands behind a place:
+    itself, or the original that it replays; None if nothing does.
+    """
     statement = text("""
         SELECT c.stage, c.batch_id FROM checkpoint c JOIN batch b USING (batch_id)
         WHERE c.pipeline_id = :pipeline_id AND c.stage = ANY(:stages) AND b.family_id > :place
@@ -290,12 +315,14 @@ def committed_behind(
 
 
 def overdue(connection: Connection, before: datetime) -> Sequence[Row[Any]]:
-    """Batches of a DAG, settled before a moment, whose state is due since then, nobody being at it, in
-    pipelines that still have it: batch_id, dag_id."""
+    """Batches of a DAG, settled before a moment, whose state is due since then, nobody being at
+    it, in pipelines that still have it: batch_id, dag_id.
+    """
     statement = text("""
         SELECT DISTINCT b.batch_id, b.dag_id FROM state_progress s JOIN batch b USING (batch_id)
         WHERE s.state = 'due' AND b.settled_at < :before AND b.dag_id <> ''
-          AND NOT EXISTS (SELECT FROM checkpoint c WHERE c.pipeline_id = b.pipeline_id AND c.stage = s.stage
+          AND NOT EXISTS (SELECT FROM checkpoint c
+            WHERE c.pipeline_id = b.pipeline_id AND c.stage = s.stage
                           AND c.committed_at >= :before)
           AND NOT EXISTS (SELECT FROM step_run r WHERE r.batch_id = b.batch_id AND r.stage = s.stage
                           AND r.state = 'running' AND r.lease_until > :before)

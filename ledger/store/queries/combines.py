@@ -1,4 +1,6 @@
-"""Statements about combines: what runs over all acked rows of a family, once none of it is failed any more."""
+"""Statements about combines: what runs over all acked rows of a family, once none of it is
+failed any more.
+"""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -6,7 +8,8 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, text
 
-# A settled batch b, the last of its family, that left nothing of it failed, has a combine or a sink of one to run.
+# A settled batch b, the last of its family, that left nothing of it failed, has a combine or a sink
+# of one to run.
 COMBINE_DUE = """
 b.status = 'settled'
 AND NOT EXISTS (SELECT FROM failed_message m WHERE m.original_batch_id = b.family_id
@@ -22,7 +25,9 @@ AND EXISTS (
 
 
 def is_last(connection: Connection, batch_id: int) -> bool:
-    """Whether a batch is the one of its family that was settled last, and none of it is under way."""
+    """Whether a batch is the one of its family that was settled last, and none of it is under
+    way.
+    """
     statement = text("""
         SELECT NOT EXISTS (
           SELECT FROM batch b JOIN batch f USING (family_id)
@@ -35,17 +40,20 @@ def is_last(connection: Connection, batch_id: int) -> bool:
 def has_run(connection: Connection, batch_id: int, stage: str) -> bool:
     """Whether a step has a committed run in a batch."""
     statement = text("""
-        SELECT EXISTS (SELECT FROM step_run WHERE batch_id = :id AND stage = :stage AND state = 'committed')
+        SELECT EXISTS (SELECT FROM step_run
+          WHERE batch_id = :id AND stage = :stage AND state = 'committed')
     """)
     return bool(connection.execute(statement, {"id": batch_id, "stage": stage}).scalar_one())
 
 
 def committed_outputs(connection: Connection, original_id: int, stage: str) -> Sequence[Row[Any]]:
-    """The settled batches of a family, latest first, with the committed run of a step: batch_id, step_run_id, null
-    where it was added later; not those that expired without it."""
+    """The settled batches of a family, latest first, with the committed run of a step: batch_id,
+    step_run_id, null where it was added later; not those that expired without it.
+    """
     statement = text("""
         SELECT b.batch_id, r.step_run_id FROM batch b
-        LEFT JOIN step_run r ON r.batch_id = b.batch_id AND r.stage = :stage AND r.state = 'committed'
+        LEFT JOIN step_run r ON r.batch_id = b.batch_id AND r.stage = :stage
+          AND r.state = 'committed'
         WHERE b.status = 'settled' AND b.family_id = :original
           AND (r.step_run_id IS NOT NULL
                OR NOT EXISTS (
@@ -58,7 +66,9 @@ def committed_outputs(connection: Connection, original_id: int, stage: str) -> S
 def decide_combined(
     connection: Connection, batch_id: int, original_id: int, sink: str, run_id: int
 ) -> None:
-    """Decide that a sink shows what a combine made of a family, in place of what an earlier one made of it."""
+    """Decide that a sink shows what a combine made of a family, in place of what an earlier one
+    made of it.
+    """
     keys = {"id": batch_id, "original": original_id, "sink": sink, "run": run_id}
     connection.execute(
         text("""
@@ -74,7 +84,8 @@ def decide_combined(
         WHERE x.sink = :sink AND x.batch_id <> :id AND x.replaced_at IS NULL
           AND b.family_id = :original
         UNION
-        SELECT :run, s.replaced_batch_id  -- whatever one that was not shown would have taken away
+        SELECT :run,
+               s.replaced_batch_id  -- whatever one that was not published would have taken away
         FROM pending_publication x
         JOIN batch b USING (batch_id) JOIN sink_replacement s USING (step_run_id)
         WHERE x.sink = :sink AND x.batch_id <> :id AND b.family_id = :original
@@ -84,7 +95,8 @@ def decide_combined(
     connection.execute(
         text("""
         UPDATE publication x SET replaced_at = now() FROM batch b
-        WHERE b.batch_id = x.batch_id AND x.sink = :sink AND x.batch_id <> :id AND x.published_at IS NULL
+        WHERE b.batch_id = x.batch_id AND x.sink = :sink AND x.batch_id <> :id
+          AND x.published_at IS NULL
           AND x.replaced_at IS NULL AND b.family_id = :original
         """),
         keys,
@@ -92,8 +104,9 @@ def decide_combined(
 
 
 def combine_overdue(connection: Connection, before: datetime) -> Sequence[Row[Any]]:
-    """Batches of a DAG, settled before a moment, that left nothing of their family failed and of which a combine, or
-    a sink of one, has not run: batch_id, dag_id."""
+    """Batches of a DAG, settled before a moment, that left nothing of their family failed and of
+    which a combine, or a sink of one, has not run: batch_id, dag_id.
+    """
     statement = text(f"""
         SELECT b.batch_id, b.dag_id FROM batch b
         WHERE {COMBINE_DUE} AND b.settled_at < :before AND b.dag_id <> ''

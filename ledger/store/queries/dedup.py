@@ -8,7 +8,8 @@ from sqlalchemy import Connection, Row, text
 from ledger.store.queries.batches import Batch
 
 _DELIVERY = """
-SELECT r.step_run_id, b.batch_id, b.kind, i.input_run_id, f.key, f.capacity, f.error_rate, f.entries, f.filter
+SELECT r.step_run_id, b.batch_id, b.kind, i.input_run_id, f.key, f.capacity, f.error_rate,
+       f.entries, f.filter
 FROM step_run r
 JOIN batch b USING (batch_id)
 JOIN step_run_input i USING (step_run_id)
@@ -23,8 +24,10 @@ WHERE r.state = 'committed' AND b.status = 'settled' AND r.stage = :sink AND b.b
 def family_deliveries(
     connection: Connection, sink: str, batch_id: int, original_id: int
 ) -> Sequence[Row[Any]]:
-    """Committed runs of the sink in the settled batches of a family, oldest first, with input run and
-    filter. By run: a batch that was abandoned and opened again came later than its number says."""
+    """Committed runs of the sink in the settled batches of a family, oldest first, with input
+    run and filter. By run: a batch that was abandoned and opened again came later than its
+    number says.
+    """
     statement = text(_DELIVERY + "AND b.family_id = :original ORDER BY r.step_run_id")
     keys = {"sink": sink, "batch_id": batch_id, "original": original_id}
     return connection.execute(statement, keys).all()
@@ -33,7 +36,9 @@ def family_deliveries(
 def pipeline_deliveries(
     connection: Connection, sink: str, batch_id: int, pipeline_id: int, limit: int | None
 ) -> Sequence[Row[Any]]:
-    """Committed runs of the sink in the pipeline's settled batches, latest first, at most ``limit``."""
+    """Committed runs of the sink in the pipeline's settled batches, latest first, at most
+    ``limit``.
+    """
     statement = text(
         _DELIVERY + "AND b.pipeline_id = :pipeline_id ORDER BY b.batch_id DESC LIMIT :limit"
     )
@@ -42,8 +47,9 @@ def pipeline_deliveries(
 
 
 def void_deliveries(connection: Connection, sink: str, batch: Batch) -> Sequence[Row[Any]]:
-    """Other decided batches that no committed run of the sink stands behind: settled ones of the batch's
-    family, and abandoned ones of it or of its interval: batch_id, status. They had a sink of this name.
+    """Other decided batches that no committed run of the sink stands behind: settled ones of the
+    batch's family, and abandoned ones of it or of its interval: batch_id, status. They had a
+    sink of this name.
 
     What they show was brought by a run that was superseded, or died before it committed: this
     batch, or a later one, brings each of its records again.
@@ -54,7 +60,8 @@ def void_deliveries(connection: Connection, sink: str, batch: Batch) -> Sequence
           AND ((b.family_id = :original AND b.status IN ('settled', 'abandoned')
                 OR b.status = 'abandoned' AND b.interval_start = :start AND b.interval_end = :end)
                AND NOT EXISTS (SELECT FROM step_run r
-                               WHERE r.batch_id = b.batch_id AND r.stage = :sink AND r.state = 'committed')
+                               WHERE r.batch_id = b.batch_id AND r.stage = :sink
+                                 AND r.state = 'committed')
                AND EXISTS (
                  SELECT FROM batch_step s WHERE s.batch_id = b.batch_id AND s.name = :sink))
     """)
@@ -73,7 +80,8 @@ def family_batches(connection: Connection, original_id: int) -> list[int]:
     """An original batch, the further parts of its interval, and all their replays."""
     statement = text("""
         SELECT batch_id FROM batch WHERE family_id IN (
-          SELECT :id UNION SELECT batch_id FROM batch_source WHERE rest_of_batch_id = :id) ORDER BY 1
+          SELECT :id UNION SELECT batch_id FROM batch_source WHERE rest_of_batch_id = :id)
+            ORDER BY 1
     """)
     return [row.batch_id for row in connection.execute(statement, {"id": original_id})]
 
@@ -94,11 +102,14 @@ def note_replaced(connection: Connection, batch_id: int, sink: str, paths: Seque
 
 
 def note_own_folders(connection: Connection, batch_id: int) -> None:
-    """The folders that the sinks of a batch show, by their committed runs: it is given up, they go."""
+    """The folders that the sinks of a batch show, by their committed runs: it is given up, they
+    go.
+    """
     connection.execute(
         text("""
         INSERT INTO replaced_folder (batch_id, sink, path)
-        SELECT DISTINCT r.batch_id, r.stage, regexp_replace(f.path, '(/batch=' || r.batch_id || ')/.*', '\\1')
+        SELECT DISTINCT r.batch_id, r.stage,
+               regexp_replace(f.path, '(/batch=' || r.batch_id || ')/.*', '\\1')
         FROM step_run r JOIN step_run_file f USING (step_run_id)
         JOIN batch_step s ON s.batch_id = r.batch_id AND s.name = r.stage
         WHERE r.batch_id = :id AND r.state = 'committed' AND s.kind = 'sink'
@@ -115,7 +126,8 @@ def replaced_folders(connection: Connection, batch_id: int | None) -> Sequence[R
         SELECT f.batch_id, f.path FROM replaced_folder f JOIN batch b USING (batch_id)
         WHERE (cast(:id AS bigint) IS NULL OR f.batch_id = :id)
           AND (b.status = 'abandoned' OR b.status IN ('settled', 'superseded') AND EXISTS (
-            SELECT FROM step_run r WHERE r.batch_id = f.batch_id AND r.stage = f.sink AND r.state = 'committed'))
+            SELECT FROM step_run r
+            WHERE r.batch_id = f.batch_id AND r.stage = f.sink AND r.state = 'committed'))
         ORDER BY 1, 2
     """)
     return connection.execute(statement, {"id": batch_id}).all()

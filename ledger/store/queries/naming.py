@@ -1,7 +1,7 @@
 """Statements that name where each failed root broke: what its runs emitted and acked, hop by hop.
 
-Part of a settlement, like ``ledger.store.queries.settlement``: ``settling`` has the failed roots, ``settling_run`` what each
-run did with them.
+Part of a settlement, like ``ledger.store.queries.settlement``: ``settling`` has the failed
+roots, ``settling_run`` what each run did with them.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,8 @@ FROM (
   SELECT d.root_id, d.step_run_id, bit_xor(d.delta # d.acked) AS emitted, bit_xor(d.acked) AS acked,
          sum(d.emitted_edges) AS emitted_edges, sum(d.acked_edges) AS acked_edges
   FROM ledger_delta d
-  JOIN (SELECT root_id FROM settling UNION SELECT root_id FROM root_fail WHERE batch_id = :id) s USING (root_id)
+  JOIN (SELECT root_id FROM settling UNION SELECT root_id FROM root_fail
+    WHERE batch_id = :id) s USING (root_id)
   WHERE d.batch_id = :id
   GROUP BY d.root_id, d.step_run_id
 ) f
@@ -27,9 +28,14 @@ JOIN step_run r ON r.step_run_id = f.step_run_id AND r.state = 'committed'
 
 
 def collect_rows(connection: Connection, batch_id: int) -> bool:
-    """Fill ``settling_run`` with what each run emitted and acked of the roots that fail or may: all that is still to
-    be asked of the deltas, which are not read again. False, and no such table, if there are none."""
-    some = "SELECT EXISTS (SELECT FROM settling) OR EXISTS (SELECT FROM root_fail WHERE batch_id = :id)"
+    """Fill ``settling_run`` with what each run emitted and acked of the roots that fail or may:
+    all that is still to be asked of the deltas, which are not read again. False, and no such
+    table, if there are none.
+    """
+    some = (
+        "SELECT EXISTS (SELECT FROM settling) OR EXISTS (SELECT FROM root_fail WHERE batch_id ="
+        " :id)"
+    )
     if not connection.execute(text(some), {"id": batch_id}).scalar_one():
         return False
     connection.execute(text("ANALYZE settling (root_id, stage)"))
@@ -48,7 +54,8 @@ WITH hop AS (
   SELECT component, min(ordinal) AS ordinal, count(DISTINCT consumer) AS readers,
          string_agg(DISTINCT producer, ', ') AS producers,
          (SELECT array_agg(consumer ORDER BY first) FROM (
-            SELECT consumer, min(ordinal) AS first FROM hop h WHERE h.component = hop.component GROUP BY 1) c) AS consumers
+            SELECT consumer, min(ordinal) AS first FROM hop h WHERE h.component = hop.component
+            GROUP BY 1) c) AS consumers
   FROM hop GROUP BY component
 ), role AS (
   SELECT DISTINCT component, producer AS stage, true AS emits FROM hop
@@ -58,7 +65,8 @@ WITH hop AS (
          bit_xor(CASE WHEN r.emits THEN s.emitted ELSE s.acked END) AS residue,
          sum(CASE WHEN r.emits THEN s.emitted_edges ELSE 0 END) AS emitted_edges,
          sum(CASE WHEN r.emits THEN 0 ELSE s.acked_edges END) AS acked_edges
-  FROM settling_run s JOIN role r USING (stage) JOIN settling u ON u.root_id = s.root_id AND u.stage IS NULL
+  FROM settling_run s JOIN role r USING (stage)
+  JOIN settling u ON u.root_id = s.root_id AND u.stage IS NULL
   GROUP BY s.root_id, r.component
 ), broken AS (
   SELECT t.*, k.producers, k.consumers, k.readers, k.ordinal
@@ -68,10 +76,12 @@ WITH hop AS (
   -- Of several with a wrong count one that did commit is to blame: the others never had their turn.
   SELECT due.root_id, due.component,
          array_agg(due.consumer ORDER BY due.ordinal) AS consumers,
-         array_agg(due.consumer ORDER BY due.consumer = ANY (cast(:uncommitted AS text[])), due.merging, due.ordinal) AS blame
+         array_agg(due.consumer
+           ORDER BY due.consumer = ANY (cast(:uncommitted AS text[])), due.merging,
+             due.ordinal) AS blame
   FROM (
-    SELECT p.root_id, h.component, h.consumer, bool_or(h.merging) AS merging, min(h.ordinal) AS ordinal,
-           sum(p.emitted_edges / h.fanout) AS edges
+    SELECT p.root_id, h.component, h.consumer, bool_or(h.merging) AS merging,
+           min(h.ordinal) AS ordinal, sum(p.emitted_edges / h.fanout) AS edges
     FROM settling_run p JOIN hop h ON h.producer = p.stage JOIN component k USING (component)
     WHERE k.readers > 1 GROUP BY 1, 2, 3
   ) due
@@ -90,7 +100,8 @@ WITH hop AS (
 ), judged AS MATERIALIZED (
   SELECT s.*, s.culprits && cast(:uncommitted AS text[]) AS late,
          EXISTS (SELECT FROM hop h WHERE h.consumer = ANY (s.culprits) AND h.merging) AS merging,
-         EXISTS (SELECT FROM hop h WHERE h.consumer = ANY (s.concerned) AND NOT h.merging) AS recordwise
+         EXISTS (SELECT FROM hop h
+           WHERE h.consumer = ANY (s.concerned) AND NOT h.merging) AS recordwise
   FROM shape s
 ), verdict AS MATERIALIZED (
   SELECT roots, ordinal, merging, late, recordwise, array_to_string(culprits, ', ') AS stage,
@@ -101,7 +112,8 @@ WITH hop AS (
               WHEN emitted_edges < acked_edges THEN 'acked too often'
               ELSE 'one lost and another acked too often' END AS reason,
          format('%s edges from %s, %s acked', emitted_edges, producers, acked_edges)
-         || CASE WHEN cardinality(wrong) > 1 THEN '; wrong at ' || array_to_string(wrong, ', ') ELSE '' END AS detail
+         || CASE WHEN cardinality(wrong) > 1 THEN '; wrong at ' || array_to_string(wrong, ', ')
+           ELSE '' END AS detail
   FROM judged
 ), named AS (
   -- What a root lost by itself counts, whatever others lost with it; else the first hop.
@@ -127,14 +139,14 @@ def name_hops(
 ) -> None:
     """Name, for each root without an explicit fail, the first step where it broke.
 
-    A component of hops broke where what its producers emitted differs, as XOR or as a count, from
-    what its consumers acked. Of several consumers with a wrong count the first that committed is
-    named, and the others in the detail.
-    ``uncommitted``: steps that never committed; a root that broke there failed through no fault of
-    its own. ``explicit``: stages that ack by themselves, so what is missing there was not acked
-    rather than lost. ``merging``: whole stages and those behind them; what is lost there may be for want of
-    another record, so it is a failure of the unit, unless the root is incomplete: something of it is missing
-    before them, too.
+    A component of hops broke where what its producers emitted differs, as XOR or as a count,
+    from what its consumers acked. Of several consumers with a wrong count the first that
+    committed is named, and the others in the detail. ``uncommitted``: steps that never
+    committed; a root that broke there failed through no fault of its own. ``explicit``: stages
+    that ack by themselves, so what is missing there was not acked rather than lost. ``merging``:
+    whole stages and those behind them; what is lost there may be for want of another record, so
+    it is a failure of the unit, unless the root is incomplete: something of it is missing before
+    them, too.
     """
     keys = {
         "ordinals": [hop.ordinal for hop in hops],

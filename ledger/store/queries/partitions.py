@@ -50,7 +50,8 @@ def detach_partition(connection: Connection, batch_id: int) -> None:
     """Detach the batch's partition without stopping writers; needs a connection in autocommit."""
     statement = text("""
         SELECT inhdetachpending FROM pg_inherits
-        WHERE inhparent = 'ledger_delta'::regclass AND inhrelid = to_regclass('ledger_delta_' || :id)
+        WHERE inhparent = 'ledger_delta'::regclass
+          AND inhrelid = to_regclass('ledger_delta_' || :id)
     """)
     found = connection.execute(statement, {"id": batch_id}).first()
     if found is not None:

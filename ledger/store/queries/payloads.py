@@ -74,7 +74,8 @@ def replace(connection: Connection, rows: Sequence[Sequence[Any]]) -> int:
     """Keep what messages contain now instead of what they did; of how many."""
     _copy(connection, rows)
     statement = text("""
-        UPDATE failed_payload f SET root_id = k.root_id, content = k.content, parsed = k.parsed, key = k.key
+        UPDATE failed_payload f SET root_id = k.root_id, content = k.content, parsed = k.parsed,
+          key = k.key
         FROM kept_payload k WHERE k.message_id = f.message_id AND f.root_id < k.root_id
     """)
     return connection.execute(statement).rowcount
@@ -148,11 +149,11 @@ def records(
     limit: int | None,
 ) -> Iterator[Row[Any]]:
     """Failed and quarantined records that match, by message: message_id, batch_id, pipeline,
-    source, stage, reason, status, attempts, key, source_file, source_row, content, parsed, layout (of
-    the source).
+    source, stage, reason, status, attempts, key, source_file, source_row, content, parsed,
+    layout (of the source).
 
-    ``chosen``: pipeline, batch_id, stage, reason (a SQL pattern), null or left out: any; ``ever``: also
-    records that were recovered, or whose batch was replaced.
+    ``chosen``: pipeline, batch_id, stage, reason (a SQL pattern), null or left out: any;
+    ``ever``: also records that were recovered, or whose batch was replaced.
     """
     where, keys = _where(conditions)
     statement = text(f"{_COLUMNS}{_RECORDS}{where} ORDER BY m.message_id LIMIT :limit")

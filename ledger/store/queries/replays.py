@@ -6,19 +6,22 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, text
 
-# Which failed messages m, with r their last failure, a selection takes. ``quarantined``, ``held``: those
-# given up, or held with their unit, instead, to begin again by hand.
+# Which failed messages m, with r their last failure, a selection takes. ``quarantined``, ``held``:
+# those given up, or held with their unit, instead, to begin again by hand.
 _SELECTED = """
-    m.status = (CASE WHEN cast(:quarantined AS boolean) THEN 'quarantined' ELSE 'failed' END)::message_status
+    m.status = (CASE WHEN cast(:quarantined AS boolean) THEN 'quarantined'
+      ELSE 'failed' END)::message_status
     AND CASE WHEN cast(:held AS boolean) THEN m.not_before = 'infinity'
-             ELSE cast(:quarantined AS boolean) OR m.not_before IS NULL OR m.not_before <= cast(:now AS timestamptz) END
+             ELSE cast(:quarantined AS boolean) OR m.not_before IS NULL
+               OR m.not_before <= cast(:now AS timestamptz) END
     AND (cast(:source AS text) IS NULL OR m.source = :source)
     AND (cast(:reason AS text) IS NULL OR r.reason LIKE :reason)
     AND (cast(:stage AS text) IS NULL OR r.stage = :stage)
     AND (cast(:since AS timestamptz) IS NULL OR r.failed_at >= cast(:since AS timestamptz))
     AND (cast(:until AS timestamptz) IS NULL OR r.failed_at < cast(:until AS timestamptz))
     AND (cast(:root AS bigint) IS NULL
-         OR m.message_id IN (SELECT f.message_id FROM failed_root f WHERE f.root_id = cast(:root AS bigint)))
+         OR m.message_id IN (SELECT f.message_id FROM failed_root f
+           WHERE f.root_id = cast(:root AS bigint)))
 """
 
 
@@ -44,13 +47,14 @@ def claim_messages(
     now: datetime,
     limit: int | None,
 ) -> int:
-    """Claim the failed messages that ``selection`` names and that are due, at most ``limit``, for an
-    open replay; how many. Those that failed least often come first: one that kills its step every
-    time does not keep the others waiting. Messages taken from quarantine, or held with their unit, begin
-    with a new budget.
+    """Claim the failed messages that ``selection`` names and that are due, at most ``limit``,
+    for an open replay; how many. Those that failed least often come first: one that kills its
+    step every time does not keep the others waiting. Messages taken from quarantine, or held
+    with their unit, begin with a new budget.
 
     Guarded by their status: of two replays at once each message goes to one. Materialized, for a
-    subquery may run again for each row of the outer table, and its limit then holds for each run.
+    subquery may run again for each row of the outer table, and its limit then holds for each
+    run.
     """
     statement = text(f"""
         WITH chosen AS MATERIALIZED (
@@ -58,8 +62,8 @@ def claim_messages(
           WHERE m.original_batch_id = :original AND {_SELECTED}
           ORDER BY m.attempts, m.message_id LIMIT :limit FOR UPDATE OF m
         )
-        UPDATE failed_message SET status = 'replaying', replay_batch_id = :batch_id, updated_at = now(),
-               not_before = NULL, before_claim = {_as_found("failed_message")},
+        UPDATE failed_message SET status = 'replaying', replay_batch_id = :batch_id,
+               updated_at = now(), not_before = NULL, before_claim = {_as_found("failed_message")},
                failed_replays = CASE WHEN status = 'quarantined' THEN 0 ELSE failed_replays END,
                unit_failures = CASE WHEN not_before = 'infinity' THEN 0 ELSE unit_failures END
         WHERE message_id IN (SELECT message_id FROM chosen) AND status IN ('failed', 'quarantined')
@@ -69,12 +73,16 @@ def claim_messages(
 
 
 def delay_replays(connection: Connection, moment: datetime, base: float, cap: float) -> None:
-    """Set when the messages that fail in this settlement may be replayed: the wait doubles each time."""
+    """Set when the messages that fail in this settlement may be replayed: the wait doubles each
+    time.
+    """
     connection.execute(
         text("""
         UPDATE failed_message m
         SET not_before = cast(:moment AS timestamptz)
-                         + make_interval(secs => least(:cap, :base * power(2, least(m.failed_replays, 60))))
+                         + make_interval(secs => least(:cap,
+                                                       :base * power(2,
+                                                       least(m.failed_replays, 60))))
         FROM settling s WHERE m.root_id = s.root_id AND m.status = 'failed'
         """),
         {"moment": moment, "base": base, "cap": cap},
@@ -85,7 +93,8 @@ def claimed_messages(connection: Connection, batch_id: int, source: str) -> list
     """Message ids that a replay batch has claimed of one source, in order."""
     statement = text("""
         SELECT message_id FROM failed_message
-        WHERE replay_batch_id = :id AND source = :source AND status = 'replaying' ORDER BY message_id
+        WHERE replay_batch_id = :id AND source = :source AND status = 'replaying'
+        ORDER BY message_id
     """)
     return [
         row.message_id for row in connection.execute(statement, {"id": batch_id, "source": source})
@@ -93,14 +102,17 @@ def claimed_messages(connection: Connection, batch_id: int, source: str) -> list
 
 
 def claim_companions(connection: Connection, batch_id: int, run_id: int) -> int:
-    """Claim the failed messages that a replay's emit run emitted for the sake of their unit; how many. By
-    hand the whole unit begins with a new budget."""
+    """Claim the failed messages that a replay's emit run emitted for the sake of their unit; how
+    many. By hand the whole unit begins with a new budget.
+    """
     statement = text(f"""
-        UPDATE failed_message m SET status = 'replaying', replay_batch_id = :batch, before_claim = {_as_found("m")},
-               not_before = NULL, updated_at = now(),
-               unit_failures = CASE WHEN b.selection ?| ARRAY['held', 'quarantined'] THEN 0 ELSE m.unit_failures END
+        UPDATE failed_message m SET status = 'replaying', replay_batch_id = :batch,
+               before_claim = {_as_found("m")}, not_before = NULL, updated_at = now(),
+               unit_failures = CASE WHEN b.selection ?| ARRAY['held', 'quarantined'] THEN 0
+                 ELSE m.unit_failures END
         FROM replay_root r JOIN batch b ON b.batch_id = r.batch_id
-        WHERE r.batch_id = :batch AND r.step_run_id = :run AND r.message_id = m.message_id AND m.status = 'failed'
+        WHERE r.batch_id = :batch AND r.step_run_id = :run AND r.message_id = m.message_id
+          AND m.status = 'failed'
     """)
     return connection.execute(statement, {"batch": batch_id, "run": run_id}).rowcount
 
@@ -116,20 +128,24 @@ def quarantined_messages(connection: Connection, original_batch_id: int, source:
 
 
 def messages_to_run(connection: Connection, original_batch_id: int, source: str) -> list[int]:
-    """Failed messages of an original batch's source of which some step before the whole stages may lack a row:
-    those that failed by themselves, or because a step never committed. What failed with others only was lost
-    at a whole stage or behind it."""
+    """Failed messages of an original batch's source of which some step before the whole stages
+    may lack a row: those that failed by themselves, or because a step never committed. What
+    failed with others only was lost at a whole stage or downstream of it.
+    """
     statement = text("""
         SELECT m.message_id FROM failed_message m JOIN failed_root r ON r.root_id = m.root_id
-        WHERE m.original_batch_id = :id AND m.source = :source AND m.status IN ('failed', 'replaying') AND NOT r.shared
+        WHERE m.original_batch_id = :id AND m.source = :source
+          AND m.status IN ('failed', 'replaying') AND NOT r.shared
     """)
     found = connection.execute(statement, {"id": original_batch_id, "source": source})
     return [row.message_id for row in found]
 
 
 def settled_emits(connection: Connection, original_batch_id: int) -> Sequence[Row[Any]]:
-    """The emits that count of an original batch and its settled replays: batch_id, source, emit_run_id,
-    first_root, roots. A message's latest has the greatest root: one replay by unit is open at a time."""
+    """The emits that count of an original batch and its settled replays: batch_id, source,
+    emit_run_id, first_root, roots. A message's latest has the greatest root: one replay by unit
+    is open at a time.
+    """
     statement = text("""
         SELECT b.batch_id, s.source, s.emit_run_id, s.first_root, s.roots
         FROM batch b JOIN batch_source s USING (batch_id)
@@ -143,7 +159,8 @@ def unemitted_claims(connection: Connection, batch_id: int) -> int:
     statement = text("""
         SELECT count(*) FROM failed_message m
         WHERE m.replay_batch_id = :id AND m.status = 'replaying' AND NOT EXISTS (
-          SELECT FROM replay_root r JOIN batch_source s ON s.batch_id = r.batch_id AND s.emit_run_id = r.step_run_id
+          SELECT FROM replay_root r
+          JOIN batch_source s ON s.batch_id = r.batch_id AND s.emit_run_id = r.step_run_id
           WHERE r.batch_id = :id AND r.message_id = m.message_id)
     """)
     return int(connection.execute(statement, {"id": batch_id}).scalar_one())
@@ -211,15 +228,17 @@ def batches_to_replay(
         WHERE {_SELECTED}
           AND (cast(:pipeline AS text) IS NULL OR p.name = :pipeline)
           AND (cast(:batch_id AS bigint) IS NULL OR b.batch_id = :batch_id)
-        GROUP BY b.batch_id, p.name, r.stage, r.reason ORDER BY b.batch_id, messages DESC, r.stage, r.reason
+        GROUP BY b.batch_id, p.name, r.stage, r.reason
+          ORDER BY b.batch_id, messages DESC, r.stage, r.reason
     """)
     keys = {"pipeline": pipeline, "batch_id": batch_id}
     return connection.execute(statement, {**_keys(selection, now), **keys}).all()
 
 
 def automatic_replays(connection: Connection, now: datetime) -> Sequence[Row[Any]]:
-    """Batches of pipelines with ``auto_replay`` that have failed messages due, and may be replayed now:
-    batch_id, pipeline, messages."""
+    """Batches of pipelines with ``auto_replay`` that have failed messages due, and may be
+    replayed now: batch_id, pipeline, messages.
+    """
     statement = text("""
         SELECT m.original_batch_id AS batch_id, p.name AS pipeline, count(*) AS messages
         FROM failed_message m
@@ -227,7 +246,8 @@ def automatic_replays(connection: Connection, now: datetime) -> Sequence[Row[Any
         JOIN pipeline p USING (pipeline_id)
         WHERE m.status = 'failed' AND p.auto_replay
           AND (m.not_before IS NULL OR m.not_before <= cast(:now AS timestamptz))
-          AND NOT EXISTS (SELECT FROM batch n WHERE n.replaces_batch_id = b.batch_id AND n.status IN ('open', 'held'))
+          AND NOT EXISTS (SELECT FROM batch n
+            WHERE n.replaces_batch_id = b.batch_id AND n.status IN ('open', 'held'))
           AND NOT (EXISTS (
             SELECT FROM batch_step s WHERE s.batch_id = b.batch_id AND s.merges
           ) AND EXISTS (
@@ -241,6 +261,7 @@ def automatic_replays(connection: Connection, now: datetime) -> Sequence[Row[Any
 def original_emit(connection: Connection, original_batch_id: int, source: str) -> Row[Any]:
     """The committed emit of an original batch's source: emit_run_id, first_root, roots."""
     statement = text("""
-        SELECT emit_run_id, first_root, roots FROM batch_source WHERE batch_id = :id AND source = :source
+        SELECT emit_run_id, first_root, roots FROM batch_source
+        WHERE batch_id = :id AND source = :source
     """)
     return connection.execute(statement, {"id": original_batch_id, "source": source}).one()

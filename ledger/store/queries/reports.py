@@ -27,10 +27,11 @@ def recent_batches(connection: Connection, pipeline: str | None, limit: int) -> 
 
 
 def failures(connection: Connection, chosen: Mapping[str, Any]) -> Sequence[Row[Any]]:
-    """Failed messages by original batch, stage, reason and status of their last attempt, with an example root.
+    """Failed messages by original batch, stage, reason and status of their last attempt, with an
+    example root.
 
-    ``chosen``: pipeline, batch_id, stage, reason (a SQL pattern); null: any. A batch that another one
-    replaced counts only where it is asked for: the other has read its records again.
+    ``chosen``: pipeline, batch_id, stage, reason (a SQL pattern); null: any. A batch that
+    another one replaced counts only where it is asked for: the other has read its records again.
     """
     statement = text("""
         SELECT m.original_batch_id AS batch_id, f.pipeline, f.stage, f.reason, m.status,
@@ -50,8 +51,8 @@ def failures(connection: Connection, chosen: Mapping[str, Any]) -> Sequence[Row[
 
 
 def failed_cases(connection: Connection, chosen: Mapping[str, Any]) -> Sequence[Row[Any]]:
-    """Failed messages by original batch and step, as ``remedies.Case`` has a case, with their number, most
-    first: records. Those held with their unit are a case of their own.
+    """Failed messages by original batch and step, as ``remedies.Case`` has a case, with their
+    number, most first: records. Those held with their unit are a case of their own.
 
     ``chosen``: as for ``failures``. Whether a key could be read is known once content is kept.
     """

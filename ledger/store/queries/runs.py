@@ -38,8 +38,9 @@ class Run:
 
 @dataclass(frozen=True)
 class Emitted:
-    """What an emit run emitted: ``roots`` from ``first_root`` on; ``rest``: records of its snapshot that
-    are left to other batches."""
+    """What an emit run emitted: ``roots`` from ``first_root`` on; ``rest``: records of its
+    snapshot that are left to other batches.
+    """
 
     first_root: int
     roots: int
@@ -98,7 +99,9 @@ def insert_run(
 
 
 def fence_running(connection: Connection, batch_id: int, stage: str | None = None) -> None:
-    """End every running run of the batch, or of its one step: their drivers find out at their next heartbeat."""
+    """End every running run of the batch, or of its one step: their drivers find out at their
+    next heartbeat.
+    """
     connection.execute(
         text("""
         UPDATE step_run SET state = 'fenced', closed_at = clock_timestamp()
@@ -147,7 +150,8 @@ def insert_inputs(connection: Connection, run_id: int, input_run_ids: Sequence[i
 def stale_inputs(connection: Connection, run_id: int) -> list[int]:
     """Runs that this run read and that are not committed any more."""
     statement = text("""
-        SELECT i.input_run_id FROM step_run_input i JOIN step_run r ON r.step_run_id = i.input_run_id
+        SELECT i.input_run_id FROM step_run_input i
+        JOIN step_run r ON r.step_run_id = i.input_run_id
         WHERE i.step_run_id = :id AND r.state <> 'committed'
     """)
     return [row.input_run_id for row in connection.execute(statement, {"id": run_id})]
@@ -158,7 +162,8 @@ def supersede(connection: Connection, batch_id: int, stage: str) -> None:
     connection.execute(
         text("""
         WITH RECURSIVE old AS (
-          SELECT step_run_id FROM step_run WHERE batch_id = :batch_id AND stage = :stage AND state = 'committed'
+          SELECT step_run_id FROM step_run
+          WHERE batch_id = :batch_id AND stage = :stage AND state = 'committed'
           UNION
           SELECT r.step_run_id FROM old JOIN step_run_input i ON i.input_run_id = old.step_run_id
           JOIN step_run r ON r.step_run_id = i.step_run_id AND r.state = 'committed'
@@ -179,7 +184,8 @@ def supersede_all(connection: Connection, batch_id: int) -> None:
     )
     connection.execute(
         text("""
-        UPDATE batch_source SET emit_run_id = NULL, first_root = NULL, roots = NULL, rest = NULL WHERE batch_id = :id
+        UPDATE batch_source SET emit_run_id = NULL, first_root = NULL, roots = NULL, rest = NULL
+        WHERE batch_id = :id
         """),
         {"id": batch_id},
     )
@@ -189,9 +195,9 @@ def commit_run(connection: Connection, run_id: int, record: Mapping[str, Any]) -
     """Mark a running run committed with what it did; False if it was not running any more."""
     statement = text("""
         UPDATE step_run SET state = 'committed', closed_at = clock_timestamp(),
-          input_rows = :input_rows, output_rows = :output_rows, failed_rows = :failed_rows, duplicate_rows = :duplicate_rows,
-          delta_rows = :delta_rows, delta_xor = :delta_xor, emitted_edges = :emitted_edges,
-          acked_edges = :acked_edges
+          input_rows = :input_rows, output_rows = :output_rows, failed_rows = :failed_rows,
+          duplicate_rows = :duplicate_rows, delta_rows = :delta_rows, delta_xor = :delta_xor,
+          emitted_edges = :emitted_edges, acked_edges = :acked_edges
         WHERE step_run_id = :id AND state = 'running' RETURNING step_run_id
     """)
     return connection.execute(statement, {**record, "id": run_id}).first() is not None
@@ -233,7 +239,8 @@ def set_emitted(
     """The emit run that counts for a source of a batch, its range of roots, and what it left."""
     connection.execute(
         text("""
-        UPDATE batch_source SET emit_run_id = :run, first_root = :first_root, roots = :roots, rest = :rest
+        UPDATE batch_source SET emit_run_id = :run, first_root = :first_root, roots = :roots,
+          rest = :rest
         WHERE batch_id = :batch_id AND source = :source
         """),
         {

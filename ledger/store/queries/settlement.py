@@ -1,4 +1,5 @@
-"""Statements of a settlement: all set-based, all within the transaction that holds the batch's lock.
+"""Statements of a settlement: all set-based, all within the transaction that holds the batch's
+lock.
 
 They hand rows to each other through the temporary table ``settling``, one row per failed root.
 """
@@ -23,8 +24,8 @@ def tune(connection: Connection) -> None:
 
 
 def uneven_runs(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
-    """Committed runs whose deltas in the ledger are not those that they recorded when they committed,
-    or, of a source, not one for each root of the range that was reserved for it.
+    """Committed runs whose deltas in the ledger are not those that they recorded when they
+    committed, or, of a source, not one for each root of the range that was reserved for it.
 
     Each with stage, step_run_id, recorded and found: rows, XOR, emitted and acked edges, and of a
     source the range of its roots.
@@ -32,16 +33,20 @@ def uneven_runs(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
     statement = text("""
         SELECT * FROM (
           SELECT r.stage, r.step_run_id,
-                 (r.delta_rows, r.delta_xor, r.emitted_edges, r.acked_edges, s.roots, s.first_root, s.first_root + s.roots - 1)::text AS recorded,
-                 (coalesce(f.rows, 0), coalesce(f.delta_xor, 0), coalesce(f.emitted, 0), coalesce(f.acked, 0),
+                 (r.delta_rows, r.delta_xor, r.emitted_edges, r.acked_edges, s.roots, s.first_root,
+                  s.first_root + s.roots - 1)::text AS recorded,
+                 (coalesce(f.rows, 0), coalesce(f.delta_xor, 0), coalesce(f.emitted, 0),
+                  coalesce(f.acked, 0),
                   CASE WHEN s.roots IS NOT NULL THEN coalesce(f.rows, 0) END,
                   CASE WHEN s.roots IS NOT NULL THEN coalesce(f.first, s.first_root) END,
-                  CASE WHEN s.roots IS NOT NULL THEN coalesce(f.last, s.first_root - 1) END)::text AS found
+                  CASE WHEN s.roots IS NOT NULL
+                    THEN coalesce(f.last, s.first_root - 1) END)::text AS found
           FROM step_run r
           LEFT JOIN batch_source s ON s.batch_id = r.batch_id AND s.emit_run_id = r.step_run_id
           LEFT JOIN (
-            SELECT step_run_id, count(*) AS rows, bit_xor(delta) AS delta_xor, sum(emitted_edges) AS emitted,
-                   sum(acked_edges) AS acked, min(root_id) AS first, max(root_id) AS last
+            SELECT step_run_id, count(*) AS rows, bit_xor(delta) AS delta_xor,
+                   sum(emitted_edges) AS emitted, sum(acked_edges) AS acked, min(root_id) AS first,
+                   max(root_id) AS last
             FROM ledger_delta WHERE batch_id = :id GROUP BY step_run_id
           ) f ON f.step_run_id = r.step_run_id
           WHERE r.batch_id = :id AND r.state = 'committed'
@@ -70,10 +75,12 @@ def total_roots(connection: Connection, batch_id: int) -> int:
 
 COLLECT = """
 CREATE TEMP TABLE settling ON COMMIT DROP AS
-SELECT d.root_id, bit_xor(d.delta) AS residue, NULL::text AS stage, NULL::text AS reason, NULL::text AS detail,
-       false AS own_failure, false AS shared, false AS incomplete
+SELECT d.root_id, bit_xor(d.delta) AS residue, NULL::text AS stage, NULL::text AS reason,
+       NULL::text AS detail, false AS own_failure, false AS shared, false AS incomplete
 FROM ledger_delta d
-WHERE d.batch_id = :id AND d.step_run_id IN (SELECT step_run_id FROM step_run WHERE batch_id = :id AND state = 'committed')
+WHERE d.batch_id = :id
+  AND d.step_run_id IN (SELECT step_run_id FROM step_run
+    WHERE batch_id = :id AND state = 'committed')
 GROUP BY d.root_id
 HAVING bit_xor(d.delta) <> 0 OR sum(d.emitted_edges) <> sum(d.acked_edges)
 """
@@ -87,11 +94,14 @@ def collect_nonzero(connection: Connection, batch_id: int) -> None:
 def collect_woken(
     connection: Connection, batch_id: int, roots: Sequence[int], stage: str, reason: str
 ) -> None:
-    """Fill ``settling`` with roots of a settled batch, less those that failed in it, as failures of their unit."""
+    """Fill ``settling`` with roots of a settled batch, less those that failed in it, as failures
+    of their unit.
+    """
     statement = text("""
         CREATE TEMP TABLE settling ON COMMIT DROP AS
-        SELECT root_id, 0::bigint AS residue, cast(:stage AS text) AS stage, cast(:reason AS text) AS reason,
-               NULL::text AS detail, false AS own_failure, true AS shared
+        SELECT root_id, 0::bigint AS residue, cast(:stage AS text) AS stage,
+               cast(:reason AS text) AS reason, NULL::text AS detail, false AS own_failure,
+               true AS shared
         FROM unnest(cast(:roots AS bigint[])) AS w (root_id)
         WHERE root_id NOT IN (SELECT root_id FROM failed_root WHERE batch_id = :id)
     """)
@@ -102,12 +112,13 @@ def collect_woken(
 def add_explicit_fails(
     connection: Connection, batch_id: int, stages: Sequence[str], *, shared: bool
 ) -> None:
-    """Add the roots that a committed run failed explicitly, by themselves or ``shared`` with others: a fail wins
-    over zero.
+    """Add the roots that a committed run failed explicitly, by themselves or ``shared`` with
+    others: a fail wins over zero.
 
-    Of several fails of one root the earliest stage's counts, and of a stage's reasons the first by name; that it
-    repeated the root only if it gave no other. ``stages``: in the pipeline's order. Those that are
-    shared come last, and leave alone what failed by itself or is ``incomplete``.
+    Of several fails of one root the earliest stage's counts, and of a stage's reasons the first
+    by name; that it repeated the root only if it gave no other. ``stages``: in the pipeline's
+    order. Those that are shared come last, and leave alone what failed by itself or is
+    ``incomplete``.
     """
     statement = text("""
         WITH fail AS (
@@ -121,7 +132,8 @@ def add_explicit_fails(
                  own_failure = NOT f.shared, shared = f.shared
           FROM fail f WHERE f.root_id = s.root_id AND NOT s.own_failure AND NOT s.incomplete
         )
-        INSERT INTO settling (root_id, residue, stage, reason, detail, own_failure, shared, incomplete)
+        INSERT INTO settling (root_id, residue, stage, reason, detail, own_failure, shared,
+                              incomplete)
         SELECT root_id, 0, stage, reason, detail, NOT shared, shared, false
         FROM fail WHERE NOT EXISTS (SELECT FROM settling s WHERE s.root_id = fail.root_id)
     """)
@@ -133,12 +145,15 @@ def record_failures_of_original(connection: Connection, batch_id: int, max_repla
     """A new ``failed_message`` per failed root of an original batch; how many."""
     statement = text("""
         INSERT INTO failed_message
-          (message_id, original_batch_id, source, status, root_id, attempts, failed_replays, unit_failures)
+          (message_id, original_batch_id, source, status, root_id, attempts, failed_replays,
+           unit_failures)
         SELECT s.root_id, :id, b.source,
-               (CASE WHEN s.own_failure AND :max_replays = 0 THEN 'quarantined' ELSE 'failed' END)::message_status,
+               (CASE WHEN s.own_failure
+                 AND :max_replays = 0 THEN 'quarantined' ELSE 'failed' END)::message_status,
                s.root_id, 1, 0, s.shared::int
         FROM settling s
-        JOIN batch_source b ON b.batch_id = :id AND s.root_id >= b.first_root AND s.root_id < b.first_root + b.roots
+        JOIN batch_source b ON b.batch_id = :id AND s.root_id >= b.first_root
+          AND s.root_id < b.first_root + b.roots
     """)
     return connection.execute(statement, {"id": batch_id, "max_replays": max_replays}).rowcount
 
@@ -149,8 +164,10 @@ def record_failures_of_replay(connection: Connection, batch_id: int, max_replays
         UPDATE failed_message m SET
           status = (CASE WHEN s.own_failure AND m.failed_replays + 1 >= :max_replays
                          THEN 'quarantined' ELSE 'failed' END)::message_status,
-          root_id = s.root_id, attempts = m.attempts + 1, failed_replays = m.failed_replays + s.own_failure::int,
-          unit_failures = m.unit_failures + s.shared::int, replay_batch_id = NULL, updated_at = now()
+          root_id = s.root_id, attempts = m.attempts + 1,
+          failed_replays = m.failed_replays + s.own_failure::int,
+          unit_failures = m.unit_failures + s.shared::int, replay_batch_id = NULL,
+          updated_at = now()
         FROM settling s
         JOIN replay_root r ON r.root_id = s.root_id AND r.batch_id = :id
         JOIN batch_source b ON b.batch_id = :id AND b.emit_run_id = r.step_run_id
@@ -164,16 +181,20 @@ def record_failures_of_companions(
 ) -> int:
     """Messages that a replay emitted for the sake of their unit, and that failed in it; how many.
 
-    They were acked before, or recovered: what the replay replaced of theirs is gone, so they count
-    as failed. For one that was acked it is the first failure; one that was recovered goes on counting.
+    They were acked before, or recovered: what the replay replaced of theirs is gone, so they
+    count as failed. For one that was acked it is the first failure; one that was recovered goes
+    on counting.
     """
     statement = text("""
         INSERT INTO failed_message AS m
-          (message_id, original_batch_id, source, status, root_id, attempts, failed_replays, unit_failures)
+          (message_id, original_batch_id, source, status, root_id, attempts, failed_replays,
+           unit_failures)
         SELECT r.message_id, :original, b.source,
                (CASE WHEN NOT s.own_failure THEN 'failed'
-                     WHEN coalesce(k.failed_replays + 1, 0) >= :max_replays THEN 'quarantined' ELSE 'failed' END)::message_status,
-               s.root_id, coalesce(k.attempts, 0) + 1, coalesce(k.failed_replays + s.own_failure::int, 0),
+                     WHEN coalesce(k.failed_replays + 1, 0) >= :max_replays THEN 'quarantined'
+                       ELSE 'failed' END)::message_status,
+               s.root_id, coalesce(k.attempts, 0) + 1,
+               coalesce(k.failed_replays + s.own_failure::int, 0),
                coalesce(k.unit_failures, 0) + s.shared::int
         FROM settling s
         JOIN replay_root r ON r.root_id = s.root_id AND r.batch_id = :id
@@ -195,7 +216,9 @@ def hold_units(connection: Connection, most: int) -> int:
     least ``most`` times by now; how many."""
     statement = text("""
         UPDATE failed_message m SET not_before = 'infinity'
-        FROM settling s WHERE m.root_id = s.root_id AND s.shared AND m.unit_failures >= :most AND m.status = 'failed'
+        FROM settling s
+        WHERE m.root_id = s.root_id AND s.shared AND m.unit_failures >= :most
+          AND m.status = 'failed'
     """)
     return connection.execute(statement, {"most": most}).rowcount
 
@@ -210,11 +233,13 @@ def family_failures(connection: Connection, original_id: int, batch_id: int) -> 
         WITH own AS (
           SELECT r.stage, r.reason FROM failed_message m JOIN failed_root r ON r.root_id = m.root_id
           WHERE m.original_batch_id = :id AND r.own_failure
-            AND (m.status IN ('failed', 'quarantined') OR m.status = 'replaying' AND m.replay_batch_id <> :batch)
+            AND (m.status IN ('failed', 'quarantined') OR m.status = 'replaying'
+              AND m.replay_batch_id <> :batch)
         )
         SELECT (SELECT count(*) FROM own) AS failed, most.stage, most.reason, b.roots, b.released
         FROM batch b
-        LEFT JOIN (SELECT stage, reason FROM own GROUP BY 1, 2 ORDER BY count(*) DESC LIMIT 1) most ON true
+        LEFT JOIN (SELECT stage, reason FROM own GROUP BY 1, 2
+          ORDER BY count(*) DESC LIMIT 1) most ON true
         WHERE b.batch_id = :id
     """)
     return connection.execute(statement, {"id": original_id, "batch": batch_id}).one()
@@ -233,8 +258,10 @@ def record_attempts(connection: Connection, batch_id: int) -> int:
     """Keep where and why each root failed, for good; how many."""
     statement = text("""
         INSERT INTO failed_root
-          (root_id, message_id, batch_id, attempt, stage, reason, detail, residue, own_failure, shared)
-        SELECT s.root_id, m.message_id, :id, m.attempts, s.stage, s.reason, s.detail, s.residue, s.own_failure, s.shared
+          (root_id, message_id, batch_id, attempt, stage, reason, detail, residue, own_failure,
+           shared)
+        SELECT s.root_id, m.message_id, :id, m.attempts, s.stage, s.reason, s.detail, s.residue,
+               s.own_failure, s.shared
         FROM settling s JOIN failed_message m ON m.root_id = s.root_id
     """)
     return connection.execute(statement, {"id": batch_id}).rowcount
@@ -248,7 +275,8 @@ def settling_count(connection: Connection) -> int:
 def mark_settled(connection: Connection, batch_id: int, roots: int, failed: int) -> bool:
     """Guarded: an open batch becomes settled; False if it was not open."""
     statement = text("""
-        UPDATE batch SET status = 'settled', settled_at = clock_timestamp(), roots = :roots, failed_roots = :failed
+        UPDATE batch SET status = 'settled', settled_at = clock_timestamp(), roots = :roots,
+          failed_roots = :failed
         WHERE batch_id = :id AND status = 'open' RETURNING batch_id
     """)
     keys = {"id": batch_id, "roots": roots, "failed": failed}

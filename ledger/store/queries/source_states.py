@@ -1,4 +1,6 @@
-"""Statements about states of sources: how far each has read, and what abandoned batches have left of it."""
+"""Statements about states of sources: how far each has read, and what abandoned batches have
+left of it.
+"""
 
 from collections.abc import Sequence
 
@@ -6,12 +8,14 @@ from sqlalchemy import Connection, text
 
 from ledger.store.queries.checkpoints import RunInProgress
 
-# Runs that read the source: of a batch that has its state already, and of a replay, they read the ledger's snapshot.
+# Runs that read the source: of a batch that has its state already, and of a replay, they read the
+# ledger's snapshot.
 _READING = """
 FROM step_run r JOIN batch b USING (batch_id)
 WHERE b.pipeline_id = :pipeline_id AND r.stage = :source AND b.kind = 'original'
   AND NOT EXISTS (SELECT FROM checkpoint c
-                  WHERE c.pipeline_id = b.pipeline_id AND c.stage = r.stage AND c.batch_id = b.batch_id)
+                  WHERE c.pipeline_id = b.pipeline_id AND c.stage = r.stage
+                    AND c.batch_id = b.batch_id)
 """
 
 
@@ -40,9 +44,10 @@ def reading_before(
 
 
 def failed_since(connection: Connection, pipeline_id: int, source: str, run_id: int) -> bool:
-    """Whether a run that read the source, later than this one, came to nothing."""
+    """Whether a run that read the source, later than this one, was rolled back."""
     statement = text(f"""
-        SELECT EXISTS (SELECT {_READING} AND r.step_run_id > :run AND r.state IN ('failed', 'fenced'))
+        SELECT EXISTS (SELECT {_READING} AND r.step_run_id > :run
+          AND r.state IN ('failed', 'fenced'))
     """)
     keys = {"pipeline_id": pipeline_id, "source": source, "run": run_id}
     return bool(connection.execute(statement, keys).scalar_one())
@@ -52,28 +57,33 @@ def left_behind(connection: Connection, pipeline_id: int, source: str) -> list[i
     """Runs that read the source for batches which were abandoned later, in their order."""
     statement = text("""
         SELECT c.step_run_id FROM checkpoint c JOIN batch b USING (batch_id)
-        WHERE c.pipeline_id = :pipeline_id AND c.stage = :source AND b.status = 'abandoned' ORDER BY 1
+        WHERE c.pipeline_id = :pipeline_id AND c.stage = :source AND b.status = 'abandoned'
+        ORDER BY 1
     """)
     found = connection.execute(statement, {"pipeline_id": pipeline_id, "source": source})
     return [row.step_run_id for row in found]
 
 
 def take_over(connection: Connection, run_ids: Sequence[int]) -> int:
-    """What these runs read for abandoned batches is another batch's now; of how many that was so."""
+    """What these runs read for abandoned batches is another batch's now; of how many that was
+    so.
+    """
     statement = text("SELECT take_over_states(cast(:runs AS bigint[]))")
     return int(connection.execute(statement, {"runs": list(run_ids)}).scalar_one())
 
 
 def unacked(connection: Connection, pipeline: str, source: str) -> list[int]:
-    """Batches of which a source was not told, and which are committed as a whole, with all that read it before
-    them: settled, and shown by the sinks. In the order of reading."""
+    """Batches of which a source was not told, and which are committed as a whole, with all that
+    read it before them: settled, and published by the sinks. In the order of reading.
+    """
     statement = text("""
         WITH read AS (
           SELECT c.batch_id, c.step_run_id, c.acked_at, b.status IN ('settled', 'superseded')
             AND NOT EXISTS (SELECT FROM pending_publication x WHERE x.batch_id = c.batch_id)
             AND NOT (b.settle = 'hold' AND EXISTS (
                             SELECT FROM failed_message m
-                            WHERE m.original_batch_id = c.batch_id AND m.status IN ('failed', 'replaying'))) AS done
+                            WHERE m.original_batch_id = c.batch_id
+                              AND m.status IN ('failed', 'replaying'))) AS done
           FROM checkpoint c JOIN pipeline p USING (pipeline_id) JOIN batch b USING (batch_id)
           WHERE p.name = :pipeline AND c.stage = :source
         ), followed AS (

@@ -1,0 +1,144 @@
+"""What a replay asks of its original, and the failed messages that it claims."""
+
+from datetime import datetime
+
+from sqlalchemy import Connection
+
+from ledger.batch import claims
+from ledger.core.probes import reached
+from ledger.core.states import BatchKind, BatchStatus
+from ledger.errors import InputError, NotReadyError
+from ledger.pipeline.graph import shown_unit
+from ledger.pipeline.pipeline import Pipeline
+from ledger.pipeline.steps import SourceStep
+from ledger.store.queries import batches
+from ledger.store.queries import replays as replay_queries
+from ledger.store.queries.batches import Batch
+
+
+def check_replayable(
+    connection: Connection, pipeline: Pipeline, original_id: int, excluding_batch_id: int | None
+) -> Batch:
+    """The original, if it can be replayed now. ``excluding_batch_id``: the replay, once it
+    exists.
+    """
+    original = batches.get_batch(connection, original_id)
+    _check_original(original, pipeline)
+    _check_unit(original, pipeline)
+    _check_alone(connection, pipeline, original_id, excluding_batch_id)
+    _check_kept(connection, original_id)
+    return original
+
+
+def _check_unit(original: Batch, pipeline: Pipeline) -> None:
+    """A replay replaces the rows of whole units: what makes one, and where it comes from, must
+    be the same.
+    """
+    then = [step for step in original.topology if step.get("unit") is not None]
+    now = pipeline.graph.unit
+    before = tuple(then[0]["unit"]) if then else None
+    if before != now:
+        shown = [shown_unit(unit) for unit in (before, now)]
+        raise InputError(
+            f"batch {original.batch_id} of pipeline {pipeline.name!r} ran with {shown[0]}, the"
+            f" pipeline has {shown[1]} now, so the rows that a replay is to replace cannot be told:"
+            " declare it as it was, or reprocess the interval"
+        )
+    had = {step["name"] for step in original.topology if step["kind"] == "source"}
+    has = {step.name for step in pipeline.steps() if isinstance(step, SourceStep)}
+    if now is not None and had != has:
+        raise InputError(
+            f"batch {original.batch_id} of pipeline {pipeline.name!r} ran with the sources"
+            f" {', '.join(sorted(had))}, the pipeline has {', '.join(sorted(has))} now: a unit"
+            " takes the records of all, so declare them as they were, or reprocess the interval"
+        )
+
+
+def _check_original(original: Batch, pipeline: Pipeline) -> None:
+    if original.pipeline != pipeline.name:
+        raise InputError(
+            f"batch {original.batch_id} is of pipeline {original.pipeline!r}, not {pipeline.name!r}"
+        )
+    if original.kind is BatchKind.REPLAY:
+        raise InputError(
+            f"batch {original.batch_id} is a replay: replay its original, batch"
+            f" {original.original_batch_id}"
+        )
+    if original.status is not BatchStatus.SETTLED:
+        raise NotReadyError(
+            f"batch {original.batch_id} is {original.status}: only a settled batch has failed"
+            " messages to replay"
+        )
+
+
+def _check_alone(
+    connection: Connection, pipeline: Pipeline, original_id: int, excluding_batch_id: int | None
+) -> None:
+    """Units are replayed entire: of two replays at once both might take parts of one."""
+    others = replay_queries.open_replays(connection, original_id, excluding_batch_id)
+    if others and pipeline.graph.unit is not None:
+        raise NotReadyError(
+            f"batch {original_id} is being replayed by batch {others[0]}, and downstream of a whole"
+            " stage it is replayed by one at a time: let that one settle first"
+        )
+
+
+def _check_kept(connection: Connection, original_batch_id: int) -> None:
+    interval_owner = batches.holder(connection, original_batch_id)
+    successors = batches.replacing_batches(connection, interval_owner)
+    if successors:
+        raise NotReadyError(
+            f"batch {original_batch_id} is being replaced by batch {successors[0]}: nothing of it"
+            " is replayed"
+        )
+
+
+def check_sources(connection: Connection, batch_id: int, pipeline: Pipeline) -> None:
+    known = {step.name for step in pipeline.steps() if isinstance(step, SourceStep)}
+    gone = sorted(set(replay_queries.claimed_sources(connection, batch_id)) - known)
+    if gone:
+        raise InputError(
+            f"failed messages came from source {gone[0]!r}, which pipeline {pipeline.name!r} no"
+            f" longer has (it has {', '.join(sorted(known))}): bring it back for the replay, under"
+            " its old name"
+        )
+
+
+def check_from_source(connection: Connection, replay: Batch, pipeline: Pipeline) -> None:
+    """Raise InputError unless each claimed message can be found again in its source by itself."""
+    for name in replay_queries.claimed_sources(connection, replay.batch_id):
+        step = pipeline.step(name)
+        assert isinstance(step, SourceStep)
+        if step.source.not_reread is not None:
+            why = step.source.not_reread
+        elif pipeline.graph.in_units(name):
+            why = "its records are replayed by unit"
+        elif not step.key:
+            why = "it has no key: declare it with key=(...), the columns that identify a record"
+        else:
+            continue
+        instead = "To read its whole interval again: ackledger run --reprocess"
+        if step.incremental:
+            instead = "Deliver the records, corrected, anew, and give up the old: ackledger give-up"
+        raise InputError(
+            f"source {name!r} of pipeline {pipeline.name!r} cannot be read again for the failed"
+            f" records of batch {replay.original_id} alone: {why}. {instead}"
+        )
+
+
+def claim_messages(
+    connection: Connection, pipeline: Pipeline, replay: Batch, moment: datetime
+) -> None:
+    selection = replay.selection or {}
+    limits = [replay.replay_limit, claims.replay_room(connection, pipeline, replay)]
+    limit = min((one for one in limits if one is not None), default=None)
+    claimed = replay_queries.claim_messages(
+        connection, replay.batch_id, replay.original_id, selection, moment, limit
+    )
+    if claimed == 0:
+        raise NotReadyError(
+            f"nothing to replay in batch {replay.original_id}: no failed message "
+            f"{'matches ' + str(dict(selection)) if selection else 'is left'} "
+            "(those replaying, recovered, quarantined or not due yet are not taken)"
+        )
+    reached("claiming messages")

@@ -1,0 +1,33 @@
+"""A step as the ledger keeps it with a batch."""
+
+from typing import Any
+
+from ledger.pipeline.graph import Graph
+from ledger.pipeline.steps import SourceStep, StageStep, Step
+
+
+def described(graph: Graph, step: Step) -> dict[str, Any]:
+    """One step: see ``Pipeline.topology``. What does not hold of it is left out."""
+    name = step.name
+    flags = {
+        "merges": graph.merges(name),
+        "units": step.kind == "sink" and graph.in_units(name),
+        "after": graph.follows(name),
+        "stateful": graph.is_stateful(name),
+    }
+    return {
+        "name": name,
+        "kind": step.kind,
+        "reads": list(step.inputs),
+        **_own(step),
+        **{flag: True for flag, holds in flags.items() if holds},
+    }
+
+
+def _own(step: Step) -> dict[str, Any]:
+    """What only steps of its kind have."""
+    if isinstance(step, StageStep):
+        return {"acks": step.acks, **({"unit": list(step.unit)} if step.whole else {})}
+    if isinstance(step, SourceStep):
+        return {**({"notice": True} if step.wants_notice else {}), **step.layout}
+    return {}
