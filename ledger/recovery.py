@@ -142,8 +142,9 @@ def _cause(connection: Connection, batch: Batch) -> Sequence[str]:
     state = RunState(step.state) if step.state else None
     if state is RunState.RUNNING and step.alive:
         return [f"Its step {step.stage!r} is running"]
-    if state is RunState.FAILED:
-        told = f"Its step {step.stage!r} failed: {_first_line(step.failure)}"
+    if state is RunState.FAILED or step.failure:
+        ended = "failed" if state is RunState.FAILED else "was interrupted"
+        told = f"Its step {step.stage!r} {ended}: {_first_line(step.failure)}"
         gone = "; if its source never comes, the sweeper abandons it after message_timeout"
         return [told, f"To go on: {again(step.stage)}{gone * (step.kind == 'source')}"]
     died = "was running, and its driver has died" if state is RunState.RUNNING else "has not run"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ledger import follow_ups, recovery, state_runs
 from ledger.database.connection import Database
-from ledger.errors import Failures, FencedError, NotReadyError
+from ledger.errors import Failures, FencedError, NotReadyError, UnavailableError
 from ledger.payloads import try_to_keep
 from ledger.pipeline import Pipeline
 from ledger.publishing import Published, lost, needs_withholding, publish, unshown
@@ -18,7 +18,7 @@ from ledger.queries import checkpoints, publications
 from ledger.remote import briefly
 from ledger.replaced import remove_replaced
 from ledger.settlement import Settlement, settle_once
-from ledger.spark.failures import recorded, told
+from ledger.spark.failures import recorded, told, translated
 from ledger.stage_runs import (
     Attempt,
     OpenedRun,
@@ -63,7 +63,7 @@ def run_step(
     """Run one step of a batch as ``attempt``.
 
     ``on_fenced``: called from another thread once a newer attempt owns the step; default: the
-    session's jobs are cancelled. Raises what the step raised, after its run is marked failed.
+    session's jobs are cancelled. Raises what the step raised, after its run has ended.
     """
     started = time.monotonic()
     step = job.pipeline.step(name)
@@ -377,10 +377,13 @@ def _cancel(job: "Job") -> Callable[[], None]:
 
 
 def _end(job: "Job", run: OpenedRun, exc: BaseException) -> None:
-    """Mark a run failed; one that was interrupted has only ended, and the next attempt goes on at its step."""
+    """Mark a run failed. One that was stopped, or that Spark, a database or a file system has left alone, has
+    only ended, and the next attempt goes on at its step."""
     try:
         if isinstance(exc, KeyboardInterrupt):
             interrupt(job.database, run)
+        elif isinstance(translated(exc), UnavailableError):
+            interrupt(job.database, run, recorded(exc))
         else:
             fail(job.database, run, recorded(exc))
     except Exception as second:  # it hides the first from nobody
