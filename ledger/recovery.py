@@ -17,6 +17,7 @@ from ledger.manifest import DataFile, Manifest, check_files
 from ledger.pipeline import Pipeline
 from ledger.queries import batches, checkpoints, runs
 from ledger.queries.batches import Batch
+from ledger.queries.runs import Run
 from ledger.requests import REPROCESS
 from ledger.states import BatchKind, BatchStatus, RunState
 from ledger.steps import SinkStep
@@ -163,20 +164,29 @@ def _shown(moment: datetime) -> str:
 
 
 def finished(database: Database, pipeline: Pipeline, batch_id: int) -> set[str]:
-    """Steps that are committed and whose output is there. None of a batch that is held, or of which a step
-    failed: it is run again because something has been fixed, whichever step that was."""
+    """Steps that are committed and whose output is there. A batch that is held, or of which a step failed, is run
+    again because something has been fixed, whichever step that was: of its runs those count that began since."""
     batch = database.transact(lambda c: batches.get_batch(c, batch_id))
-    found = database.transact(lambda c: runs.runs_of(c, batch_id))
-    newest = {run.stage: run.state for run in sorted(found, key=lambda run: run.stage_run_id)}
-    if batch.status is BatchStatus.HELD or RunState.FAILED in newest.values():
+    if batch.status is BatchStatus.HELD:
         return set()
+    found = database.transact(lambda c: runs.runs_of(c, batch_id))
+    committed = [run for run in found if run.state is RunState.COMMITTED]
+    if batch.status.decided:
+        return {run.stage for run in committed}
+    since = _last_fix(batch, found)
     sinks = {step.name for step in pipeline.steps() if isinstance(step, SinkStep)}
     return {
         run.stage
-        for run in found
-        if run.state is RunState.COMMITTED
-        and (run.stage in sinks or batch.status.decided or _is_there(database, run.stage_run_id))
+        for run in committed
+        if run.opened_at >= since and (run.stage in sinks or _is_there(database, run.stage_run_id))
     }
+
+
+def _last_fix(batch: Batch, found: Sequence[Run]) -> datetime:
+    """The last moment at which something may have been broken that is fixed by now: the batch was abandoned or held,
+    before it was opened again, or a step failed."""
+    failed = [run.closed_at for run in found if run.state is RunState.FAILED]
+    return max([batch.opened_at, *filter(None, failed)])
 
 
 def _is_there(database: Database, run_id: int) -> bool:
