@@ -15,6 +15,7 @@ from ledger.manifest import DataFile, Manifest
 from ledger.pipeline import Pipeline
 from ledger.queries import runs
 from ledger.settings import Settings
+from ledger.spark.failures import is_spark_gone
 from ledger.spark.session import SPARK_ERRORS
 from ledger.stage_runs import OpenedRun
 
@@ -108,10 +109,12 @@ def file_rows(manifest: Manifest) -> list[dict[str, Any]]:
 def observed(observation: Observation, nothing: dict[str, Any]) -> dict[str, Any]:
     """What an action observed; waits for it. ``nothing``: what there is to an empty frame, which adaptive execution
     cuts out of the plan, its observation with it. Were it cut out for any other reason, that would
-    differ from what else is counted."""
+    differ from what else is counted. Raises what Spark raises if it is gone."""
     try:
         return dict(observation.get) or nothing  # of Spark Connect there is nothing to get then
-    except SPARK_ERRORS:
+    except SPARK_ERRORS as exc:
+        if is_spark_gone(exc):
+            raise
         return nothing
 
 
