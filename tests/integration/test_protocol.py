@@ -328,17 +328,31 @@ def test_heartbeat_renews_and_finds_the_fence(database):
         assert fenced.wait(10)
 
 
-def test_fenced_driver_ends(database):
-    """A driver that Airflow has lost ends by itself once a newer attempt owns its step."""
+@pytest.mark.parametrize(
+    ("server", "said"),
+    [
+        ("None", b""),
+        (
+            "SimpleNamespace(interruptAll=lambda: print('interrupted', flush=True))",
+            b"interrupted\n",
+        ),
+        ("SimpleNamespace(interruptAll=lambda: time.sleep(60))", b""),
+    ],
+    ids=["own JVM", "server", "server that is gone"],
+)
+def test_fenced_driver_ends(database, server, said):
+    """A driver that Airflow has lost ends by itself once a newer attempt owns its step, and what it runs on a Connect
+    server with it."""
     batch = opened(database, pipeline())
     run = started(database, batch.batch_id, "source")
     program = (
         "import sys, time\n"
         "from functools import partial\n"
+        "from types import SimpleNamespace\n"
         "from ledger.run_step import _leave\n"
         "from ledger.database.connection import Database\n"
         "from ledger.stage_runs import heartbeat\n"
-        "leave = partial(_leave, None)\n"
+        f"leave = partial(_leave, {server})\n"
         "with heartbeat(Database(sys.argv[1]), int(sys.argv[2]), leave, every=0.1):\n"
         "    print('alive', flush=True)\n"
         "    time.sleep(60)\n"
@@ -350,6 +364,7 @@ def test_fenced_driver_ends(database):
         assert driver.stdout.readline() == b"alive\n"
         started(database, batch.batch_id, "source")
         assert driver.wait(30) == 1
+        assert driver.stdout.read() == said
 
 
 def test_interval_is_claimed_once(database):
