@@ -88,6 +88,7 @@ def run_steps(
     done = recovery.finished(job.database, job.pipeline, batch_id)
     for step in job.pipeline.steps():
         if step.name in done and done.issuperset(step.inputs):
+            _log.info("batch %s: %s is committed and does not run again", batch_id, step.name)
             continue
         done.discard(step.name)  # whatever reads it runs again, too
         on_step(step.name, None)

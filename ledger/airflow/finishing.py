@@ -48,8 +48,7 @@ def publish_task(target: str) -> Any:
         database = connected()
         batch_id = decided_batch(context, database)
         try_to_keep(database, batch_id)  # the sweeper may have settled it, far from the storage
-        for shown in publish_batch(database, Settings(), load_pipeline(target), batch_id):
-            _log.info("%s", shown)
+        publish_batch(database, Settings(), load_pipeline(target), batch_id)
 
     return publish()
 

@@ -86,8 +86,9 @@ def test_what_is_no_fault_of_a_step_interrupts_it(database, driver, exc):
     assert driver.ran == ["middle", "sink"]
 
 
-def test_a_failed_step_starts_all_over_once(database, driver):
-    """After a step has failed all run again; if that attempt is killed the next one keeps what it has committed."""
+def test_a_failed_step_starts_all_over_once(database, driver, caplog):
+    """After a step has failed all run again; if that attempt is killed the next one keeps what it has committed, and
+    says so."""
     batch = opened(database, driver.made)
     driver.acts["sink"] = raising(PySparkException("a bug"))
     with pytest.raises(PySparkException):
@@ -97,8 +98,11 @@ def test_a_failed_step_starts_all_over_once(database, driver):
     with pytest.raises(KeyboardInterrupt):
         driver.run(batch)
     assert finished(database, driver.made, batch.batch_id) == {"source"}
-    driver.run(batch)
+    with caplog.at_level("INFO", "ledger"):
+        driver.run(batch)
     assert driver.ran == [*STEPS, "source", "middle", "middle", "sink"]
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert told == f"batch {batch.batch_id}: source is committed and does not run again"
 
 
 def test_what_failed_before_a_batch_was_abandoned_is_past(database):

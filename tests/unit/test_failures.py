@@ -26,9 +26,11 @@ from ledger.errors import (
     UnavailableError,
 )
 from ledger.listing import list_files
+from ledger.running import StepResult
 from ledger.settings import VERBOSE, Settings
 from ledger.settlement import Settlement
 from ledger.spark.failures import _own_frame, recorded, told, translated
+from ledger.stage_runs import Record
 from ledger.states import BatchStatus
 
 JAVA = "\tat org.apache.spark.scheduler.Task.run(Task.scala:147)\n\t... 1 more\n"
@@ -367,6 +369,22 @@ def test_a_driver_of_a_whole_batch_says_what_was_decided_before_it(monkeypatch, 
     (record,) = caplog.records
     told = f"batch 7 is settled ({reason}): 4 records, 3 acked, 1 failed"
     assert record.getMessage() == told
+
+
+def test_a_driver_of_a_whole_batch_says_which_step_it_is_at(monkeypatch, caplog):
+    """The log of a driver that runs a whole batch has a line when a step begins, and one when it is done."""
+
+    def one_step(job, batch_id, on_step, attempt, on_fenced):
+        on_step("parse", None)
+        on_step("parse", StepResult("parse", Record(output_rows=1200), 2.5))
+
+    settled = Settlement(7, BatchStatus.SETTLED, "every step is committed", roots=4, failed=0)
+    monkeypatch.setattr(run_step, "run_steps", one_step)
+    monkeypatch.setattr(run_step, "settle_and_follow", lambda *_, **__: settled)
+    with caplog.at_level(logging.INFO):
+        run_step._run_whole(None, 7, None, None)
+    lines = [record.getMessage() for record in caplog.records]
+    assert lines[:2] == ["parse of batch 7 begins", "parse of batch 7: 1,200 rows, 2.5 s"]
 
 
 @pytest.mark.parametrize("shown", [False, True])
