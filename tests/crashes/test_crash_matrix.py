@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from ledger.database import embedded
+from ledger.queries.batches import Batch
 from ledger.states import Outcome
 from ledger.summary import summarize
 from ledger.sweeper import sweep_once
@@ -243,10 +244,19 @@ def _sweep(lab: Lab) -> None:
 def _retry(
     lab: Lab, variant: orders.Variant, form: str, *, whole: bool = False, **which: int
 ) -> None:
-    """The same run again, in this process."""
+    """The same run again, in this process. It goes on: a step that was committed keeps its run, unless all steps are
+    to run again."""
     job = lab.job(variant)
     batch = opened(job, **which)
+    before = _committed(lab, batch)
     run_whole(job, batch, form, whole=whole)
+    if form == BATCH_FORM or not whole:
+        assert before <= _committed(lab, batch)
+
+
+def _committed(lab: Lab, batch: Batch) -> set[int]:
+    query = "SELECT stage_run_id FROM stage_run WHERE batch_id = :batch AND state = 'committed'"
+    return {row.stage_run_id for row in rows(lab.ledger, query, batch=batch.batch_id)}
 
 
 def _replay(lab: Lab, mode: str, form: str) -> None:
