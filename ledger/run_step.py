@@ -99,7 +99,10 @@ def _run_whole(job: Job, batch_id: int, attempt: Attempt, leave: Leave) -> None:
     """Run the steps that are left of a batch, settle it, and do what follows."""
 
     def on_step(name: str, result: StepResult | None) -> None:
-        if result is None or result.record is None:
+        if result is None:
+            _log.info("%s of batch %s begins", name, batch_id)
+            return
+        if result.record is None:  # the settlement was first, which is told below
             return
         rows, seconds = result.record.output_rows, result.seconds
         _log.info("%s of batch %s: %s rows, %.1f s", name, batch_id, f"{rows:,}", seconds)

@@ -143,6 +143,12 @@ def _publish_each(
             continue
         if shown is not None:
             done.append(shown)
+            _log.info(
+                "sink %r: batch %s is published, %s rows",
+                shown.sink,
+                shown.batch_id,
+                f"{shown.rows:,}",
+            )
     return done, failed
 
 

@@ -21,6 +21,7 @@ from ledger.storage.manifest import DataFile, Manifest, check_files
 from ledger.store.connection import Database
 from ledger.store.queries import batches, checkpoints, runs
 from ledger.store.queries.batches import Batch
+from ledger.store.queries.runs import Run
 
 _FOLLOWING = ("combine", "stateful")
 _LONGEST = 300  # characters of a failure that are repeated in a sentence
@@ -149,8 +150,9 @@ def _cause(connection: Connection, batch: Batch) -> Sequence[str]:
     state = RunState(step.state) if step.state else None
     if state is RunState.RUNNING and step.alive:
         return [f"Its step {step.stage!r} is running"]
-    if state is RunState.FAILED:
-        told = f"Its step {step.stage!r} failed: {_first_line(step.failure)}"
+    if state is RunState.FAILED or step.failure:
+        ended = "failed" if state is RunState.FAILED else "was interrupted"
+        told = f"Its step {step.stage!r} {ended}: {_first_line(step.failure)}"
         gone = "; if its source never comes, the sweeper abandons it after message_timeout"
         return [told, f"To go on: {again(step.stage)}{gone * (step.kind == 'source')}"]
     died = "was running, and its driver has died" if state is RunState.RUNNING else "has not run"
@@ -169,22 +171,32 @@ def _shown(moment: datetime) -> str:
 
 
 def finished(database: Database, pipeline: Pipeline, batch_id: int) -> set[str]:
-    """Steps that are committed and whose output is there. None of a batch that is held, or of
-    which a step failed: it is run again because something has been fixed, whichever step that
-    was.
+    """Steps that are committed and whose output is there. A batch that is held, or of which a
+    step failed, is run again because something has been fixed, whichever step that was: of its
+    runs those count that began since.
     """
     batch = database.transact(lambda c: batches.get_batch(c, batch_id))
-    found = database.transact(lambda c: runs.runs_of(c, batch_id))
-    newest = {run.stage: run.state for run in sorted(found, key=lambda run: run.step_run_id)}
-    if batch.status is BatchStatus.HELD or RunState.FAILED in newest.values():
+    if batch.status is BatchStatus.HELD:
         return set()
+    found = database.transact(lambda c: runs.runs_of(c, batch_id))
+    committed = [run for run in found if run.state is RunState.COMMITTED]
+    if batch.status.decided:
+        return {run.stage for run in committed}
+    since = _last_fix(batch, found)
     sinks = {step.name for step in pipeline.steps() if isinstance(step, SinkStep)}
     return {
         run.stage
-        for run in found
-        if run.state is RunState.COMMITTED
-        and (run.stage in sinks or batch.status.decided or _is_there(database, run.step_run_id))
+        for run in committed
+        if run.opened_at >= since and (run.stage in sinks or _is_there(database, run.step_run_id))
     }
+
+
+def _last_fix(batch: Batch, found: Sequence[Run]) -> datetime:
+    """The last moment at which something may have been broken that is fixed by now: the batch
+    was abandoned or held, before it was opened again, or a step failed.
+    """
+    failed = [run.closed_at for run in found if run.state is RunState.FAILED]
+    return max([batch.opened_at, *filter(None, failed)])
 
 
 def _is_there(database: Database, run_id: int) -> bool:

@@ -299,13 +299,17 @@ def fail(database: Database, run: OpenedRun, failure: str) -> None:
     """Mark the run failed, if it still runs: from here the message timeout counts. ``failure``:
     of whatever text; what PostgreSQL cannot keep of it is replaced.
     """
-    said = failure[:10_000].replace("\0", "\N{REPLACEMENT CHARACTER}")
-    said = said.encode(errors="replace").decode()  # a lone surrogate
-    database.transact(lambda c: runs.fail_run(c, run.run_id, said))
+    database.transact(lambda c: runs.fail_run(c, run.run_id, _storable(failure)))
 
 
-def interrupt(database: Database, run: OpenedRun) -> None:
-    """End a run that somebody stopped, if it still runs: nothing is wrong with it, so the next
-    attempt has to do no step before it again.
+def interrupt(database: Database, run: OpenedRun, reason: str | None = None) -> None:
+    """End a run through no fault of its step, if it still runs, so that the next attempt has to
+    do no step before it again. ``reason``: as of ``fail``; None: somebody stopped it.
     """
-    database.transact(lambda c: runs.fence_run(c, run.run_id))
+    said = None if reason is None else _storable(reason)
+    database.transact(lambda c: runs.fence_run(c, run.run_id, said))
+
+
+def _storable(text: str) -> str:
+    said = text[:10_000].replace("\0", "\N{REPLACEMENT CHARACTER}")
+    return said.encode(errors="replace").decode()  # a lone surrogate

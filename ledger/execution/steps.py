@@ -20,9 +20,9 @@ from ledger.batch.step_runs import (
 from ledger.core.connect_server import briefly
 from ledger.core.probes import reached
 from ledger.core.states import BatchStatus
-from ledger.errors import FencedError
+from ledger.errors import FencedError, UnavailableError
 from ledger.pipeline.steps import CombineStep, SinkStep, SourceStep, StateStep, Step
-from ledger.spark.failures import recorded, told
+from ledger.spark.failures import recorded, told, translated
 from ledger.storage.folders import private_output
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def run_step(
     """Run one step of a batch as ``attempt``.
 
     ``on_fenced``: called from another thread once a newer attempt owns the step; default: the
-    session's jobs are cancelled. Raises what the step raised, after its run is marked failed.
+    session's jobs are cancelled. Raises what the step raised, after its run has ended.
     """
     started = time.monotonic()
     step = job.pipeline.step(name)
@@ -76,6 +76,7 @@ def run_steps(
     done = recovery.finished(job.database, job.pipeline, batch_id)
     for step in job.pipeline.steps():
         if step.name in done and done.issuperset(step.inputs):
+            _log.info("batch %s: %s is committed and does not run again", batch_id, step.name)
             continue
         done.discard(step.name)  # whatever reads it runs again, too
         on_step(step.name, None)
@@ -136,12 +137,15 @@ def cancelling(job: "Job") -> Callable[[], None]:
 
 
 def end(job: "Job", run: OpenedRun, exc: BaseException) -> None:
-    """Mark a run failed; one that was interrupted has only ended, and the next attempt goes on at
-    its step."""
+    """Mark a run failed. One that was stopped, or that Spark, a database or a file system has left
+    alone, has only ended, and the next attempt goes on at its step.
+    """
     reached("before failure", run.stage)
     try:
         if isinstance(exc, KeyboardInterrupt):
             interrupt(job.database, run)
+        elif isinstance(translated(exc), UnavailableError):
+            interrupt(job.database, run, recorded(exc))
         else:
             fail(job.database, run, recorded(exc))
     except Exception as second:  # it hides the first from nobody

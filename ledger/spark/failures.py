@@ -50,6 +50,15 @@ _WRITTEN = re.compile(r"while writing rows to ([^\s]+?)\.?(?:\s|$)")
 # Conditions that only say that a task failed, and not why.
 _WRAPPERS = ("TASK_WRITE_FAILED", "WRITING_JOB_ABORTED")
 _MEMORY = ("java.lang.OutOfMemoryError", "MemoryError")
+# How Spark says that it is stopping, and a Connect server that it has lost the session.
+_STOPPING = (
+    "SparkContext was shut down",
+    "stopped SparkContext",
+    "INVALID_HANDLE.SESSION_",
+    "server side session identifier",
+)
+# What is left of a call if the JVM ends before it answers: no Java exception, no trace.
+_UNANSWERED = re.compile(r"An error occurred while calling \S+")
 
 _CONDITION = re.compile(r"\[([A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*)\] ([^\n]+)")
 _CAUSED = re.compile(r"^Caused by: (?:[\w$]+\.)*([\w$]+): ([^\n]+)", re.MULTILINE)
@@ -69,11 +78,11 @@ def translated(exc: BaseException) -> LedgerError:
     """The ledger's own error for whatever a step raised; its own are handed back as they are."""
     if isinstance(exc, LedgerError):
         return exc
-    text = str(exc)
-    for find in (_setting, _full_disk, read_failure, _out_of_memory):
+    for find in (_spark_gone, _setting, _full_disk, read_failure, _out_of_memory):
         found = find(exc)
         if found is not None:
             return found
+    text = str(exc)
     where, said = _worker_failure(text) or (_place(exc), None)
     if said is None:
         words = exc.msg if isinstance(exc, SyntaxError) else _first_line(text)
@@ -83,6 +92,60 @@ def translated(exc: BaseException) -> LedgerError:
             f"unexpected {said}. With --verbose the traceback is published: please report it"
         )
     return StageError(f"{said}{f' ({where})' if where else ''}"[: 2 * _LONGEST])
+
+
+def is_spark_gone(exc: BaseException) -> bool:
+    """Whether it was raised because Spark has ended: the JVM behind py4j's gateway does not
+    answer, or the Connect server is away or has lost the session. Nothing is wrong with the step
+    then.
+    """
+    return _spark_gone(exc) is not None
+
+
+def _spark_gone(exc: BaseException) -> UnavailableError | None:
+    said = next(filter(None, map(_last_words, _chain(exc))), None)
+    if said is None:
+        return None
+    return UnavailableError(
+        f"Spark does not answer any more ({said}): its JVM, or its Spark Connect server, was"
+        " stopped or died. If nobody stopped it, see whether it ran out of memory, then run this"
+        " again"
+    )
+
+
+def _last_words(exc: BaseException) -> str | None:
+    """What an exception says that is raised because Spark has ended; None for any other."""
+    name = type(exc).__name__
+    if not _is_sparks(exc):
+        return f"{name}: {exc}" if isinstance(exc, ConnectionError) and _is_py4js(exc) else None
+    try:
+        text = str(exc)
+    except Exception:  # only Java knows the text, and does not answer
+        return name
+    status = getattr(exc, "getGrpcStatusCode", lambda: None)()  # of errors that come from a server
+    gone = (
+        name == "Py4JNetworkError"
+        or getattr(status, "name", None) == "UNAVAILABLE"
+        or _UNANSWERED.fullmatch(text)
+        or any(words in text for words in _STOPPING)
+    )
+    return f"{name}: {_first_line(text)}" if gone else None
+
+
+def _is_py4js(exc: BaseException) -> bool:
+    """Whether it was raised in the code of py4j, which lets errors of its sockets pass."""
+    found = traceback.extract_tb(exc.__traceback__)
+    return any("/py4j/" in frame.filename for frame in found)
+
+
+def _chain(exc: BaseException) -> Iterator[BaseException]:
+    """An exception, and those that it was raised from."""
+    seen: set[int] = set()
+    one: BaseException | None = exc
+    while one is not None and id(one) not in seen:
+        yield one
+        seen.add(id(one))
+        one = one.__cause__ or (None if one.__suppress_context__ else one.__context__)
 
 
 def one_line(exc: BaseException) -> str:
@@ -105,7 +168,7 @@ def _may_quote(exc: Exception) -> bool:
     """Whether a record may be in the words of somebody else's error. Not in ours, in those of a
     plan that cannot be made; in those of a stage's own code whatever its author puts there.
     """
-    if _setting(exc) or _full_disk(exc):
+    if _spark_gone(exc) or _setting(exc) or _full_disk(exc):
         return False
     if read_failure(exc):
         return True

@@ -20,6 +20,7 @@ from ledger.pipeline.pipeline import Pipeline
 from ledger.pipeline.steps import SinkStep
 from ledger.settings import Settings
 from ledger.sinks.base import Publisher
+from ledger.spark.failures import is_spark_gone
 from ledger.spark.session import SPARK_ERRORS
 from ledger.storage.manifest import DataFile, Manifest
 from ledger.store.connection import Database
@@ -98,11 +99,14 @@ def file_rows(manifest: Manifest) -> list[dict[str, Any]]:
 def observed(observation: Observation, nothing: dict[str, Any]) -> dict[str, Any]:
     """What an action observed; waits for it. ``nothing``: what there is to an empty frame, which
     adaptive execution cuts out of the plan, its observation with it. Were it cut out for any
-    other reason, that would differ from what else is counted.
+    other reason, that would differ from what else is counted. Raises what Spark raises if
+    it is gone. Raises what Spark raises if it is gone.
     """
     try:
         return dict(observation.get) or nothing  # of Spark Connect there is nothing to get then
-    except SPARK_ERRORS:
+    except SPARK_ERRORS as exc:
+        if is_spark_gone(exc):
+            raise
         return nothing
 
 

@@ -21,6 +21,7 @@ from ledger.batch.summary import summarize
 from ledger.batch.sweeper import sweep_once
 from ledger.core.states import Outcome
 from ledger.store import embedded
+from ledger.store.queries.batches import Batch
 from tests.support import orders
 from tests.support.children import Children
 from tests.support.crash_lab import ORIGINAL, Lab
@@ -241,10 +242,20 @@ def _sweep(lab: Lab) -> None:
 def _retry(
     lab: Lab, variant: orders.Variant, form: str, *, whole: bool = False, **which: int
 ) -> None:
-    """The same run again, in this process."""
+    """The same run again, in this process. It goes on: a step that was committed keeps its run,
+    unless all steps are to run again.
+    """
     job = lab.job(variant)
     batch = opened(job, **which)
+    before = _committed(lab, batch)
     run_whole(job, batch, form, whole=whole)
+    if form == BATCH_FORM or not whole:
+        assert before <= _committed(lab, batch)
+
+
+def _committed(lab: Lab, batch: Batch) -> set[int]:
+    query = "SELECT step_run_id FROM step_run WHERE batch_id = :batch AND state = 'committed'"
+    return {row.step_run_id for row in rows(lab.ledger, query, batch=batch.batch_id)}
 
 
 def _replay(lab: Lab, mode: str, form: str) -> None:

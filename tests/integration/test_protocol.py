@@ -273,7 +273,7 @@ def test_backend_killed_while_a_run_posts(database, monkeypatch, when):
     assert len(backends) == 2
     run_sink(database, batch, [int(one) for one in root])
     assert (
-        one(database, "SELECT count(*) FROM ledger_delta WHERE stage_run_id = :r", r=run.run_id)[0]
+        one(database, "SELECT count(*) FROM ledger_delta WHERE step_run_id = :r", r=run.run_id)[0]
         == 3
     )
     assert settle_once(database, batch.batch_id).failed == 1
@@ -401,17 +401,32 @@ def test_heartbeat_renews_and_finds_the_fence(database):
         assert fenced.wait(10)
 
 
-def test_fenced_driver_ends(database):
-    """A driver that Airflow has lost ends by itself once a newer attempt owns its step."""
+@pytest.mark.parametrize(
+    ("server", "said"),
+    [
+        ("None", b""),
+        (
+            "SimpleNamespace(interruptAll=lambda: print('interrupted', flush=True))",
+            b"interrupted\n",
+        ),
+        ("SimpleNamespace(interruptAll=lambda: time.sleep(60))", b""),
+    ],
+    ids=["own JVM", "server", "server that is gone"],
+)
+def test_fenced_driver_ends(database, server, said):
+    """A driver that Airflow has lost ends by itself once a newer attempt owns its step, and what
+    it runs on a Connect server with it.
+    """
     batch = opened(database, pipeline())
     run = started(database, batch.batch_id, "source")
     program = (
         "import sys, time\n"
         "from functools import partial\n"
+        "from types import SimpleNamespace\n"
         "from ledger.run_step import _leave\n"
         "from ledger.store.connection import Database\n"
         "from ledger.batch.step_runs import heartbeat\n"
-        "leave = partial(_leave, None)\n"
+        f"leave = partial(_leave, {server})\n"
         "with heartbeat(Database(sys.argv[1]), int(sys.argv[2]), leave, every=0.1):\n"
         "    print('alive', flush=True)\n"
         "    time.sleep(60)\n"
@@ -423,6 +438,7 @@ def test_fenced_driver_ends(database):
         assert driver.stdout.readline() == b"alive\n"
         started(database, batch.batch_id, "source")
         assert driver.wait(30) == 1
+        assert driver.stdout.read() == said
 
 
 def test_interval_is_claimed_once(database):

@@ -12,6 +12,7 @@ from pyspark.errors import AnalysisException, PySparkException
 
 from ledger import cli, run_step
 from ledger.batch.settlement import Settlement
+from ledger.batch.step_runs import Record
 from ledger.cli import failing
 from ledger.cli.base import app
 from ledger.core.states import BatchStatus
@@ -27,6 +28,7 @@ from ledger.errors import (
     StageError,
     UnavailableError,
 )
+from ledger.execution import StepResult
 from ledger.settings import VERBOSE, Settings
 from ledger.sources.listing import list_files
 from ledger.spark.failures import _own_frame, recorded, told, translated
@@ -408,6 +410,24 @@ def test_a_driver_of_a_whole_batch_says_what_was_decided_before_it(monkeypatch, 
     (record,) = caplog.records
     told = f"batch 7 is settled ({reason}): 4 records, 3 acked, 1 failed"
     assert record.getMessage() == told
+
+
+def test_a_driver_of_a_whole_batch_says_which_step_it_is_at(monkeypatch, caplog):
+    """The log of a driver that runs a whole batch has a line when a step begins, and one when it
+    is done.
+    """
+
+    def one_step(job, batch_id, on_step, attempt, on_fenced):
+        on_step("parse", None)
+        on_step("parse", StepResult("parse", Record(output_rows=1200), 2.5))
+
+    settled = Settlement(7, BatchStatus.SETTLED, "every step is committed", roots=4, failed=0)
+    monkeypatch.setattr(run_step, "run_steps", one_step)
+    monkeypatch.setattr(run_step, "settle_and_follow", lambda *_, **__: settled)
+    with caplog.at_level(logging.INFO):
+        run_step._run_whole(None, 7, None, None)
+    lines = [record.getMessage() for record in caplog.records]
+    assert lines[:2] == ["parse of batch 7 begins", "parse of batch 7: 1,200 rows, 2.5 s"]
 
 
 @pytest.mark.parametrize("shown", [False, True])

@@ -50,10 +50,10 @@ def test_a_broken_sink_hides_no_lost_file_of_another(pending, monkeypatch):
     failures.raise_first()
 
 
-def test_a_sink_whose_rows_refer_to_those_of_a_later_one(pending, monkeypatch):
-    """A sink that refuses rows is asked once more when others show theirs: what they refer to
+def test_a_sink_whose_rows_refer_to_those_of_a_later_one(pending, monkeypatch, caplog):
+    """A sink that refuses rows is asked once more when others publish theirs: what they refer to
     may be there by then. One that cannot be reached, or has lost files, is not; what stays wrong
-    is raised.
+    is raised, and what is published is in the log all the same.
     """
     pending((1, "a_orders"), (2, "a_orders"), (1, "b_customers"), (1, "c_down"), (1, "d_lost"))
     shown, asked = [], []
@@ -70,9 +70,11 @@ def test_a_sink_whose_rows_refer_to_those_of_a_later_one(pending, monkeypatch):
         return Published(row.batch_id, row.sink, 1)
 
     monkeypatch.setattr(publishing, "_publish", show)
-    with pytest.raises(UnavailableError):
+    with caplog.at_level("INFO", "ledger"), pytest.raises(UnavailableError):
         publish(DATABASE, None, PIPELINE, 1)
     assert shown == [(1, "b_customers"), (1, "a_orders"), (2, "a_orders")]
+    told = [f"sink {sink!r}: batch {batch} is published, 1 rows" for batch, sink in shown]
+    assert [record.getMessage() for record in caplog.records] == told
     assert [asked.count(name) for name in ("a_orders", "c_down", "d_lost")] == [3, 1, 1]
 
 

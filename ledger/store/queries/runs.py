@@ -111,14 +111,14 @@ def fence_running(connection: Connection, batch_id: int, stage: str | None = Non
     )
 
 
-def fence_run(connection: Connection, run_id: int) -> None:
-    """End one run, if it is running."""
+def fence_run(connection: Connection, run_id: int, failure: str | None = None) -> None:
+    """End one run, if it is running. ``failure``: what interrupted it."""
     connection.execute(
         text("""
-        UPDATE step_run SET state = 'fenced', closed_at = clock_timestamp()
+        UPDATE step_run SET state = 'fenced', closed_at = clock_timestamp(), failure = :failure
         WHERE step_run_id = :id AND state = 'running'
         """),
-        {"id": run_id},
+        {"id": run_id, "failure": failure},
     )
 
 

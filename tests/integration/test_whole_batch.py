@@ -1,0 +1,237 @@
+"""One driver of a whole batch: what a retry runs again, and what an attempt that was overtaken
+may not do.
+"""
+
+from types import SimpleNamespace
+
+import grpc
+import pytest
+from py4j.protocol import Py4JNetworkError
+from pyspark.errors import PySparkException
+from pyspark.errors.exceptions.connect import SparkConnectGrpcException
+
+from ledger import FileSource, ParquetSink
+from ledger.batch.recovery import finished, stands_at
+from ledger.batch.settlement import settle_once
+from ledger.batch.step_runs import Record, begin, commit, fail, interrupt
+from ledger.core.states import BatchStatus
+from ledger.errors import FencedError, UnavailableError, WaitedError
+from ledger.execution import run_steps
+from ledger.execution import steps as running
+from ledger.spark.job import Job
+from ledger.store.queries import batches
+from ledger.store.queries.runs import Emitted
+from tests.support.ledgers import age, emit, opened, pipeline, rows, started, whole_batch
+
+STEPS = ["source", "middle", "sink"]
+
+
+@pytest.fixture
+def driver(database, settings, monkeypatch):
+    """Runs the chain's steps of a batch, each by ``acts[step]`` if there is one, then commits
+    it; ``ran`` has their names.
+    """
+    made, ran, acts = pipeline(), [], {}
+
+    def execute(job, run, step):
+        ran.append(step.name)
+        acts.pop(step.name, lambda run: None)(run)
+        commit(
+            job.database, run, Record(), emitted=Emitted(1, 0) if step.name == "source" else None
+        )
+        return Record()
+
+    def run(batch, attempt=None, on_step=lambda name, result: None):
+        job = Job(None, database, settings, made)
+        return run_steps(job, batch.batch_id, on_step, attempt)
+
+    monkeypatch.setattr(running, "_execute", execute)
+    return SimpleNamespace(made=made, ran=ran, acts=acts, run=run)
+
+
+def raising(exc):
+    """What a step does that cannot go on."""
+
+    def act(run):
+        raise exc
+
+    return act
+
+
+def states(database):
+    """Step and state of each run, in their order."""
+    found = rows(database, "SELECT stage, state FROM step_run ORDER BY step_run_id")
+    return [tuple(row) for row in found]
+
+
+@pytest.mark.parametrize(
+    "exc",
+    [
+        Py4JNetworkError("Answer from Java side is empty"),
+        SparkConnectGrpcException("gone", grpc_status_code=grpc.StatusCode.UNAVAILABLE),
+        UnavailableError("no space is left on the disk"),
+        WaitedError("the table is locked"),
+    ],
+    ids=lambda exc: type(exc).__name__,
+)
+def test_what_is_no_fault_of_a_step_interrupts_it(database, driver, exc):
+    """Where Spark, a database or a file system is away the retry goes on at the step; the ledger
+    says why it ended.
+    """
+    batch = opened(database, driver.made)
+    driver.acts["middle"] = raising(exc)
+    with pytest.raises(type(exc)):
+        driver.run(batch)
+    assert states(database) == [("source", "committed"), ("middle", "fenced")]
+    told = database.transact(lambda c: stands_at(c, batch))
+    assert told.startswith(
+        f"Its step 'middle' was interrupted: {running.recorded(exc)}. To go on: "
+    )
+    driver.ran.clear()
+    driver.run(batch)
+    assert driver.ran == ["middle", "sink"]
+
+
+def test_a_failed_step_starts_all_over_once(database, driver, caplog):
+    """After a step has failed all run again; if that attempt is killed the next one keeps what
+    it has committed, and says so.
+    """
+    batch = opened(database, driver.made)
+    driver.acts["sink"] = raising(PySparkException("a bug"))
+    with pytest.raises(PySparkException):
+        driver.run(batch)
+    assert finished(database, driver.made, batch.batch_id) == set()
+    driver.acts["middle"] = raising(KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        driver.run(batch)
+    assert finished(database, driver.made, batch.batch_id) == {"source"}
+    with caplog.at_level("INFO", "ledger"):
+        driver.run(batch)
+    assert driver.ran == [*STEPS, "source", "middle", "middle", "sink"]
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert told == f"batch {batch.batch_id}: source is committed and does not run again"
+
+
+def test_what_failed_before_a_batch_was_abandoned_is_past(database):
+    """Opened again, a batch that is killed goes on at its step, whatever had failed in its first
+    life.
+    """
+    made = pipeline()
+    made.source("last", FileSource("last.csv", schema="n INT"))
+    made.sink("second", ParquetSink("out2"), reads="last")
+    batch = opened(database, made)
+    emit(database, batch, 2)
+    fail(database, started(database, batch.batch_id, "last"), "no such file")
+    age(database, batch.batch_id, 60)
+    assert settle_once(database, batch.batch_id).status is BatchStatus.ABANDONED
+    again = opened(database, made)
+    assert (again.batch_id, again.status) == (batch.batch_id, BatchStatus.OPEN)
+    emit(database, again, 2)
+    interrupt(database, started(database, batch.batch_id, "middle"))
+    assert finished(database, made, batch.batch_id) == {"source"}
+
+
+def held(database, made):
+    """A batch of which too much has failed."""
+    batch, _ = whole_batch(database, made, lose_sink=range(5))
+    assert settle_once(database, batch.batch_id).status is BatchStatus.HELD
+    return batch
+
+
+def test_a_held_batch_starts_all_over(database, driver):
+    """Of a batch that is held every step runs again, also if the first attempt at that is killed
+    in its first step.
+    """
+    made = pipeline(max_failed_ratio=0.1)
+    batch = held(database, made)
+    assert finished(database, made, batch.batch_id) == set()
+    interrupt(database, started(database, batch.batch_id, "source"))
+    assert (
+        database.transact(lambda c: batches.get_batch(c, batch.batch_id)).status is BatchStatus.OPEN
+    )
+    assert finished(database, made, batch.batch_id) == set()
+    driver.run(batch)
+    assert driver.ran == STEPS
+
+
+def test_a_step_whose_files_are_lost_runs_again(database, driver, tmp_path):
+    """A committed step counts while its files are there as they were; without them it runs
+    again, and what reads it.
+    """
+    batch = opened(database, driver.made)
+    emit(database, batch, 0)
+    path = tmp_path / "part.parquet"
+    path.write_bytes(b"rows")
+    file = {"path": str(path), "bytes": 4, "rows": 0, "first_position": 0}
+    commit(database, started(database, batch.batch_id, "middle"), Record(), files=[file])
+    assert finished(database, driver.made, batch.batch_id) == {"source", "middle"}
+    path.unlink()
+    assert finished(database, driver.made, batch.batch_id) == {"source"}
+    driver.run(batch)
+    assert driver.ran == ["middle", "sink"]
+
+
+def test_a_settled_batch_is_done(database, driver):
+    """Nothing of a decided batch runs again, though its files may be gone by then."""
+    batch, _ = whole_batch(database, driver.made)
+    assert settle_once(database, batch.batch_id).decided
+    with database.plain.begin() as connection:
+        connection.exec_driver_sql(
+            "INSERT INTO step_run_file (step_run_id, first_position, path, bytes, rows) "
+            "SELECT step_run_id, 0, '/gone', 1, 1 FROM step_run"
+        )
+    assert finished(database, driver.made, batch.batch_id) == set(STEPS)
+
+
+def by_attempt(database):
+    """Step, state and number of the attempt of each run, in their order."""
+    found = rows(database, "SELECT stage, state, attempt_number FROM step_run ORDER BY step_run_id")
+    return [tuple(row) for row in found]
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_driver_that_comes_late_commits_nothing(database, driver, step):
+    """At whichever step a newer attempt is, an older one that begins to run the batch is fenced
+    there; the newer commits every step.
+    """
+    batch = opened(database, driver.made)
+    older, newer = begin(database), begin(database)
+
+    def late(run):
+        with pytest.raises(FencedError, match=f"a newer attempt of {step} "):
+            driver.run(batch, older)
+
+    driver.acts[step] = late
+    driver.run(batch, newer)
+    assert driver.run(batch, older) == []
+    assert by_attempt(database) == [(name, "committed", newer.number) for name in STEPS]
+
+
+def test_a_driver_that_stood_still_commits_nothing(database, driver):
+    """An older attempt that goes on at a step which a newer one has committed meanwhile is
+    fenced there.
+    """
+    batch = opened(database, driver.made)
+    older, newer = begin(database), begin(database)
+
+    def stand_still(name, result):
+        driver.run(batch, newer)
+
+    with pytest.raises(FencedError, match="a newer attempt of source "):
+        driver.run(batch, older, stand_still)
+    assert by_attempt(database) == [(name, "committed", newer.number) for name in STEPS]
+
+
+def test_a_driver_that_is_overtaken_stops(database, driver):
+    """An older attempt whose step a newer one begins does not commit it, and begins no other."""
+    batch = opened(database, driver.made)
+    older, newer = begin(database), begin(database)
+    driver.acts["middle"] = lambda run: driver.run(batch, newer)
+    with pytest.raises(FencedError, match="a newer attempt owns the step"):
+        driver.run(batch, older)
+    assert by_attempt(database) == [
+        ("source", "committed", older.number),
+        ("middle", "fenced", older.number),
+        ("middle", "committed", newer.number),
+        ("sink", "committed", newer.number),
+    ]
