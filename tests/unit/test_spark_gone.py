@@ -32,7 +32,7 @@ SESSION = (
 def a_gateway(port):
     """What PySpark has of a JVM that listens, or listened, at a port."""
     made = ClientServer(
-        java_parameters=JavaParameters(port=port),
+        java_parameters=JavaParameters(port=port, enable_memory_management=False),
         python_parameters=PythonParameters(port=0, eager_load=False),
     )
     try:
@@ -72,7 +72,11 @@ def cut_off():
 
 def unpinned():
     """Raise as a call of an older gateway does."""
-    called(JavaGateway(gateway_parameters=GatewayParameters(port=free_port()))._gateway_client)
+    called(
+        JavaGateway(
+            gateway_parameters=GatewayParameters(port=free_port(), enable_memory_management=False)
+        )._gateway_client
+    )
 
 
 def wordless():
