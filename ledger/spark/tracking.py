@@ -23,7 +23,7 @@ from ledger.spark.units.carried import Carrying, Frames
 from ledger.storage.manifest import Manifest
 from ledger.store.queries.runs import Emitted, Run
 
-SWALLOWED = "read"  # the reason of what an on_read stage read and did not emit
+SWALLOWED = "no output"  # the reason of what an on_read stage read and did not emit
 
 
 class StageTracking(Protocol):

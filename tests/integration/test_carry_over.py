@@ -354,7 +354,7 @@ def test_stages_that_drop_ack_or_only_read(spark, folded_by):
     )
     assert [tuple(row) for row in counted] == [
         (True, "noted", "void", 1),
-        (True, "quiet", "read", 1),
+        (True, "quiet", "no output", 1),
     ]
 
 

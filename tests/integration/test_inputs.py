@@ -108,7 +108,7 @@ def test_on_read_over_several_inputs(runner, tmp_path, folded_by):
     run = runner(made)
     assert run.settled(run.open()).failed == 0
     drops = rows(run.job.database, "SELECT reason, records FROM stage_drops")
-    assert [tuple(row) for row in drops] == [("read", COUNT - 5)]
+    assert [tuple(row) for row in drops] == [("no output", COUNT - 5)]
 
 
 def test_emits_one_over_several_inputs(runner, tmp_path, folded_by):

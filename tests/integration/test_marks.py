@@ -113,7 +113,7 @@ def test_on_read_counts_what_it_swallowed(runner, tmp_path):
     run = runner(piped(tmp_path, framed(sift, acks="on_read"), 2))
     assert run.settled(run.open()).failed == 0
     found = [tuple(row) for row in rows(run.job.database, DROPS)]
-    assert found == [("sift", "read", 2 * (COUNT - 11)), ("sift", "twenty", 2)]
+    assert found == [("sift", "no output", 2 * (COUNT - 11)), ("sift", "twenty", 2)]
 
 
 def test_stages_that_only_a_combine_reads(runner, tmp_path):

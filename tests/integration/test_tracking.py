@@ -113,7 +113,7 @@ def test_what_was_swallowed_is_counted_once(runner, tmp_path, folded_by):
     run = runner(chain(scattered, acks="on_read"))
     assert run.settled(run.open()).failed == 0
     found = rows(run.job.database, "SELECT reason, records FROM step_run_drop")
-    assert [tuple(one) for one in found] == [("read", COUNT // 2)]
+    assert [tuple(one) for one in found] == [("no output", COUNT // 2)]
 
 
 def test_many_children_ack_their_parent_once(runner, tmp_path, sink_rows, folded_by):

@@ -176,7 +176,7 @@ COMMENT ON COLUMN stage_drops.batch_id IS 'Number of the batch.';
 COMMENT ON COLUMN stage_drops.pipeline IS 'Pipeline by name.';
 COMMENT ON COLUMN stage_drops.stage IS 'Stage that dropped them.';
 COMMENT ON COLUMN stage_drops.reason IS
-  'Reason code given by the stage; ''read'' for what an on_read stage swallowed.';
+  'Reason code given by the stage; ''no output'' for what an on_read stage read and did not emit.';
 COMMENT ON COLUMN stage_drops.records IS 'Rows of the stage''s input that were dropped.';
 
 CREATE VIEW source_file AS
