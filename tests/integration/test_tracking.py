@@ -607,10 +607,10 @@ def test_driver_that_comes_after_the_sweeper_is_fenced(runner, tmp_path, folded_
     assert [row.state for row in after[len(before) :]] == ["fenced"]
 
 
-def test_credentials_stay_out_of_plans(runner, tmp_path, monkeypatch, spark):
+def test_credentials_stay_out_of_plans(runner, tmp_path, spark):
     """The database's address is in no plan and no error of the posting job."""
     with pytest.raises(UnavailableError) as caught:
-        posted_to("postgresql://nobody:secret@127.0.0.1:9/x", runner, tmp_path, monkeypatch)
+        posted_to("postgresql://nobody:secret@127.0.0.1:9/x", runner, tmp_path)
     assert "secret" not in str(caught.value)
     store = spark._jsparkSession.sharedState().statusStore()
     executions = store.executionsList()
