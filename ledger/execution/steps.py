@@ -21,7 +21,14 @@ from ledger.core.connect_server import briefly
 from ledger.core.probes import reached
 from ledger.core.states import BatchStatus
 from ledger.errors import FencedError, UnavailableError
-from ledger.pipeline.steps import CombineStep, SinkStep, SourceStep, StateStep, Step
+from ledger.pipeline.steps import (
+    CombineStep,
+    SinkStep,
+    SourceStep,
+    StageStep,
+    StateStep,
+    Step,
+)
 from ledger.spark.failures import recorded, told, translated
 from ledger.storage.folders import private_output
 
@@ -116,6 +123,7 @@ def _execute(job: "Job", run: OpenedRun, step: Step) -> Record:
     if isinstance(step, SinkStep):
         after = job.pipeline.graph.follows(step.name)
         return run_combined_sink(job, run, step) if after else run_sink(job, run, step)
+    assert isinstance(step, StageStep), step
     return run_stage(job, run, step)
 
 

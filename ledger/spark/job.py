@@ -99,8 +99,8 @@ def file_rows(manifest: Manifest) -> list[dict[str, Any]]:
 def observed(observation: Observation, nothing: dict[str, Any]) -> dict[str, Any]:
     """What an action observed; waits for it. ``nothing``: what there is to an empty frame, which
     adaptive execution cuts out of the plan, its observation with it. Were it cut out for any
-    other reason, that would differ from what else is counted. Raises what Spark raises if
-    it is gone. Raises what Spark raises if it is gone.
+    other reason, that would differ from what else is counted. Raises what Spark raises if it is
+    gone.
     """
     try:
         return dict(observation.get) or nothing  # of Spark Connect there is nothing to get then

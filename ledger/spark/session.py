@@ -61,6 +61,9 @@ def _connected(app_name: str, remote: str) -> SparkSession:
     """A session of a server, which has its Java and its Python: nothing is started here."""
     require_server(remote)  # Spark's client would ask for ten minutes
     os.environ.setdefault("SPARK_CONNECT_RELEASE_SESSION_ON_EXIT", "true")
+    # A process that is started beside the client, as the embedded server is, would abort in gRPC's
+    # handlers of forks before it becomes another program.
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
     builder = SparkSession.builder.remote(remote).appName(app_name).config(_TRACE_COLUMNS, "false")
     try:
         return _with_required(builder.getOrCreate())
