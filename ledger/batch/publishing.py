@@ -175,7 +175,7 @@ def _publish(
     if publications.unpublished_of(connection, holder, locked.batch_id, row.sink):
         raise NotReadyError(
             f"sink {row.sink!r} of batch {row.batch_id}, a part of the interval of batch {holder},"
-            " waits until that one is shown: publish it first, or replay what of it is failed"
+            " waits until that one is published: publish it first, or replay what of it is failed"
         )
     publisher = _publisher(settings, pipeline, row.sink)
     delivery = _delivery(connection, publisher, locked)
