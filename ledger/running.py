@@ -378,7 +378,7 @@ def _cancel(job: "Job") -> Callable[[], None]:
 
 
 def _end(job: "Job", run: OpenedRun, exc: BaseException) -> None:
-    """Mark a run failed. One that was stopped, or that Spark, a database or a file system has left alone, has
+    """Mark a run failed. One that was stopped, or for which Spark, a database or a file system did not answer, has
     only ended, and the next attempt goes on at its step."""
     try:
         if isinstance(exc, KeyboardInterrupt):
