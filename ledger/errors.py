@@ -11,7 +11,7 @@ LedgerError
 ├── IntegrityError       what is stored differs from what was recorded: the batch is held
 │   └── LostFileError        a file that was written is gone or changed: its writer runs again
 ├── TooManyFailedError   more records failed than a pipeline bears: the batch is held for a person
-└── UnavailableError     the database, or a file system, did not answer: run again later
+└── UnavailableError     Spark, the database or a file system did not answer: run again later
     └── WaitedError          and it was waited for long enough: a lock, or a sink's database
 """
 
@@ -90,7 +90,7 @@ class UndecidedError(LedgerError):
 
 
 class UnavailableError(LedgerError):
-    """The database, or a file system, did not answer; the call may be repeated."""
+    """Spark, the database or a file system did not answer; the call may be repeated."""
 
 
 class WaitedError(UnavailableError):

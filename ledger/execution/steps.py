@@ -145,8 +145,8 @@ def cancelling(job: "Job") -> Callable[[], None]:
 
 
 def end(job: "Job", run: OpenedRun, exc: BaseException) -> None:
-    """Mark a run failed. One that was stopped, or that Spark, a database or a file system has left
-    alone, has only ended, and the next attempt goes on at its step.
+    """Mark a run failed. One that was stopped, or for which Spark, a database or a file system did
+    not answer, has only ended, and the next attempt goes on at its step.
     """
     reached("before failure", run.stage)
     try:

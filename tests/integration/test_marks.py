@@ -140,7 +140,9 @@ def test_stages_that_only_a_combine_reads(runner, tmp_path):
     run = runner(made)
     assert run.settled(run.open()).failed == 3
     assert failures(run) == [("doubled", "more than one row for an input", 3)]
-    assert [tuple(row) for row in rows(run.job.database, DROPS)] == [("sifted", "no output", COUNT - 10)]
+    assert [tuple(row) for row in rows(run.job.database, DROPS)] == [
+        ("sifted", "no output", COUNT - 10)
+    ]
 
 
 def test_explicit_acks(runner, tmp_path, sink_rows, folded_by):
