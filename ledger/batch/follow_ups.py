@@ -14,7 +14,6 @@ from sqlalchemy import Connection, Row
 from ledger.batch.following.base import FollowUp, Undone
 from ledger.batch.following.combines import COMBINE
 from ledger.batch.following.content import KEEP
-from ledger.batch.following.folders import REMOVE
 from ledger.batch.following.notices import NOTIFY
 from ledger.batch.following.parts import NEXT_PART
 from ledger.batch.following.publications import PUBLISH, WITHHOLD
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from ledger.store.connection import Database
 
 # In the order in which a driver does them; a task's is behind the one that it follows.
-FOLLOW_UPS = (KEEP, WITHHOLD, PUBLISH, COMBINE, REMOVE, NOTIFY, STATE, NEXT_PART)
+FOLLOW_UPS = (KEEP, WITHHOLD, PUBLISH, COMBINE, NOTIFY, STATE, NEXT_PART)
 
 
 def with_tasks() -> tuple[FollowUp, ...]:

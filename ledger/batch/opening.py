@@ -15,10 +15,10 @@ from ledger.core.states import BatchKind, BatchStatus, Guarantee
 from ledger.errors import InputError, NotReadyError
 from ledger.pipeline.load import target_of
 from ledger.pipeline.pipeline import Pipeline
-from ledger.pipeline.steps import SinkStep, SourceStep
+from ledger.pipeline.steps import SourceStep
 from ledger.settings import Settings
 from ledger.store.connection import Database
-from ledger.store.queries import batches, dedup, partitions
+from ledger.store.queries import batches, partitions
 from ledger.store.queries.batches import Batch
 
 
@@ -56,7 +56,6 @@ def open_batch(
             return _reopened(connection, settings, pipeline, found, now, surveys)
         values = _values(pipeline, pipeline_id, key, interval) | {"guarantee": given.value}
         if reprocess:
-            _check_sinks(pipeline, given)
             values["replaces_batch_id"] = _replaceable(connection, pipeline, values)
         opening = _opening(pipeline, values)
         taken = claims.claim(connection, settings, pipeline, opening, surveys)
@@ -184,20 +183,6 @@ def _insert(
     return batches.get_batch(connection, batch_id)
 
 
-def _check_sinks(pipeline: Pipeline, guarantee: Guarantee) -> None:
-    """At least once a sink publishes its rows before it is certain that the batch will settle."""
-    for step in pipeline.steps():
-        if (
-            guarantee is Guarantee.AT_LEAST_ONCE
-            and isinstance(step, SinkStep)
-            and step.sink.replaces_in_one_commit
-        ):
-            raise InputError(
-                f"sink {step.name!r} of pipeline {pipeline.name!r} would drop the rows of the old"
-                ' batch before the new one is settled: reprocess with guarantee="exactly_once"'
-            )
-
-
 def _replaceable(connection: Connection, pipeline: Pipeline, values: dict[str, Any]) -> int | None:
     """The settled batch that has the interval; None if nobody has. Raises NotReadyError while
     it, or what belongs to it, is not decided.
@@ -267,7 +252,6 @@ def _reopened(
         opening = _opening(pipeline, vars(locked), locked.batch_id)
         taken = claims.claim(connection, settings, pipeline, opening, surveys)
         claims.retake(connection, opening, locked.batch_id, taken)
-    dedup.forget_replaced(connection, batch.batch_id)
     batches.move_batch(connection, batch.batch_id, BatchStatus.ABANDONED, BatchStatus.OPEN)
     partitions.open_partition(connection, batch.batch_id)
     return batches.get_batch(connection, batch.batch_id)

@@ -1,8 +1,9 @@
-"""Publish: show in its sinks what was decided of a settled batch, each sink in one moment, once.
+"""Publish in its sinks what was decided of a batch, each sink in one moment, once.
 
-Two phases. Sinks stage, and the settlement decides, in one transaction, that they are to publish
-it; from there everything goes forward only. Whoever dies in between, the next one finds the
-decision and asks the sink's own record whether it was carried out.
+Two phases. Sinks stage, and it is decided, in one transaction, that they are to publish it: by the
+settlement, or, at least once, by the commit of the sink's run. From there everything goes forward
+only. Whoever dies in between, the next one finds the decision and asks the sink's own record
+whether it was carried out.
 """
 
 import logging
@@ -23,6 +24,7 @@ from ledger.sinks.base import Delivery, Publisher, require_staged
 from ledger.storage.manifest import DataFile
 from ledger.store.connection import Database
 from ledger.store.queries import batches, publications, runs
+from ledger.store.queries.batches import Batch
 
 _log = logging.getLogger(__name__)
 
@@ -123,11 +125,22 @@ def publish(
     return done
 
 
+def publish_committed(
+    database: Database, settings: Settings, pipeline: Pipeline, batch_id: int, sink: str
+) -> None:
+    """Publish what the commit of a sink's run has decided, if it has: see ``publish``."""
+    found = database.transact(lambda c: publications.pending(c, batch_id))
+    chosen = [row for row in found if (row.batch_id, row.sink) == (batch_id, sink) and row.ready]
+    _, failed = _publish_each(database, settings, pipeline, chosen)
+    for failure in failed.values():
+        raise failure
+
+
 def _publish_each(
     database: Database, settings: Settings, pipeline: Pipeline, rows: Sequence[Row[Any]]
 ) -> tuple[list[Published], dict[str, Exception]]:
     """Publish each row that no earlier one of its sink keeps waiting; what was published, and
-    why the other sinks do not show theirs.
+    why the other sinks have not published theirs.
     """
     done: list[Published] = []
     failed: dict[str, Exception] = {}
@@ -136,18 +149,18 @@ def _publish_each(
             continue  # a sink has published the batches of a family in order
         work = partial(_publish, settings=settings, pipeline=pipeline, row=row)
         try:
-            shown = database.transact(work)
+            published = database.transact(work)
         except Exception as exc:  # of one sink: the others do not wait for it
             exc.add_note(unpublished_note(row))
             failed[row.sink] = exc
             continue
-        if shown is not None:
-            done.append(shown)
+        if published is not None:
+            done.append(published)
             _log.info(
                 "sink %r: batch %s is published, %s rows",
-                shown.sink,
-                shown.batch_id,
-                f"{shown.rows:,}",
+                published.sink,
+                published.batch_id,
+                f"{published.rows:,}",
             )
     return done, failed
 
@@ -155,12 +168,12 @@ def _publish_each(
 def _publish(
     connection: Connection, settings: Settings, pipeline: Pipeline, row: Row[Any]
 ) -> Published | None:
-    """Show one delivery, under the lock of its record; None if that was done, or is not to be
+    """Publish one delivery, under the lock of its record; None if that was done, or is not to be
     any more.
     """
-    locked = publications.lock_pending(connection, row.batch_id, row.sink)
+    locked = publications.lock_pending(connection, row.step_run_id)
     if locked is None:
-        if publications.state(connection, row.batch_id, row.sink) in ("published", "replaced"):
+        if publications.state(connection, row.step_run_id) in ("published", "replaced"):
             return None
         raise NotReadyError(
             f"sink {row.sink!r} of batch {row.batch_id} is being published by another process: wait"
@@ -187,7 +200,7 @@ def _publish(
         publications.set_replaced(connection, [locked.batch_id], locked.sink)
         return None
     reached("published", locked.sink)
-    publications.set_published(connection, locked.batch_id, locked.sink)
+    publications.set_published(connection, locked.step_run_id)
     reached("recording publication", locked.sink)
     publications.set_replaced(connection, delivery.replaces, locked.sink)
     reached("recording replacement", locked.sink)
@@ -202,18 +215,38 @@ def _publisher(settings: Settings, pipeline: Pipeline, name: str) -> Publisher:
 
 def _delivery(connection: Connection, publisher: Publisher, row: Row[Any]) -> Delivery:
     """What a publication is to bring into its sink."""
-    replaces = publications.replaced_batches(connection, row.batch_id, row.step_run_id)
+    batch = batches.get_batch(connection, row.batch_id)
+    files = _files(connection, row)
+    return delivery_of(
+        connection, publisher, batch, row.sink, row.step_run_id, files, folder=row.folder
+    )
+
+
+def delivery_of(
+    connection: Connection,
+    publisher: Publisher,
+    batch: Batch,
+    sink: str,
+    run_id: int,
+    files: tuple[DataFile, ...],
+    replaces: Collection[int] = (),
+    folder: str | None = None,
+) -> Delivery:
+    """What a sink's run has staged, as it would be published now. ``replaces``: batches beside
+    those that are noted. ``folder``: of the files; None: where the run staged them.
+    """
+    noted = publications.replaced_batches(connection, batch.batch_id, run_id)
     return Delivery(
-        sink=f"{row.pipeline}.{row.sink}",
-        batch_id=row.batch_id,
-        version=row.step_run_id,
-        interval_start=row.interval_start,
+        sink=f"{batch.pipeline}.{sink}",
+        batch_id=batch.batch_id,
+        version=run_id,
+        interval_start=batch.interval_start,
         # Parts of one interval are one family to a sink: they complete each other.
-        original_id=batches.holder(connection, row.original_id),
-        folder=row.folder or publisher.staging(row.batch_id, row.step_run_id),
-        files=_files(connection, row),
-        replaces=tuple(replaces),
-        interval_end=row.interval_end,
+        original_id=batches.holder(connection, batch.original_id),
+        folder=folder or publisher.staging(batch.batch_id, run_id),
+        files=files,
+        replaces=tuple(sorted({*noted, *replaces})),
+        interval_end=batch.interval_end,
     )
 
 

@@ -16,7 +16,6 @@ from ledger.store.connection import Database
 from ledger.store.queries import (
     batches,
     claims,
-    dedup,
     naming,
     partitions,
     publications,
@@ -179,8 +178,6 @@ def decide_publications(connection: Connection, batch: Batch, failed: int) -> No
     """What the sinks are to publish from now on, of this batch and of those of its family that
     were held.
     """
-    if not batch.exactly_once:
-        return
     if batch.settle is Settle.HOLD and (
         publications.open_failures(connection, batch.original_id)
         or publications.units_to_rebuild(connection, batch.original_id)
@@ -188,8 +185,7 @@ def decide_publications(connection: Connection, batch: Batch, failed: int) -> No
         return
     if failed:
         publications.decide_untouched(connection, batch.batch_id)
-    for row in publications.settled_family(connection, batch.original_id):
-        publications.decide(connection, row.batch_id, clean=row.clean)
+    publications.decide(connection, batch.original_id)
 
 
 def _fail_roots(connection: Connection, batch: Batch, verdict: Verdict, moment: datetime) -> int:
@@ -305,9 +301,7 @@ def abandon_batch(connection: Connection, batch: Batch, verdict: Verdict) -> Set
     """No verdicts without an emit: give up the batch and what it claimed."""
     batches.move_batch(connection, batch.batch_id, BatchStatus.OPEN, BatchStatus.ABANDONED)
     claims.release(connection, batch.batch_id)
-    dedup.forget_replaced(connection, batch.batch_id)
-    if batch.replaces_batch_id is not None:
-        dedup.note_own_folders(connection, batch.batch_id)
+    publications.cancel_batch(connection, batch.batch_id)
     runs.supersede_all(connection, batch.batch_id)
     queries.release_messages(connection, batch.batch_id)
     if batch.kind is BatchKind.REPLAY:  # what was held for its sake may be published now

@@ -22,7 +22,7 @@ from ledger.errors import FencedError, NotReadyError
 from ledger.pipeline.pipeline import Pipeline
 from ledger.pipeline.steps import StateStep
 from ledger.store.connection import Database
-from ledger.store.queries import batches, checkpoints, runs
+from ledger.store.queries import batches, checkpoints, publications, runs
 from ledger.store.queries.batches import Batch
 from ledger.store.queries.checkpoints import Checkpoint
 from ledger.store.queries.runs import Run
@@ -146,7 +146,7 @@ def commit_state(
         reached("inserting checkpoint", stage)
         for name, sink in opened.sinks.items():
             commit_in(connection, sink, shown[name].record, files=shown[name].files)
-            checkpoints.decide(connection, batch.pipeline_id, batch.batch_id, name, sink.run_id)
+            publications.decide_result(connection, sink.run_id, "pipeline")
             reached("deciding publication", name)
 
     reached("before state's commit", opened.run.stage)

@@ -202,8 +202,8 @@ def commit(
 
     ``files``: its manifest. ``emitted``: the roots of a source. ``drops``: inputs acked
     without an output, by reason. ``post``: posts what deltas are left. ``before_commit``: the
-    last act of the transaction, for example the rename that shows a sink's folder. Raises
-    FencedError if the batch is decided, a newer attempt began or an input was run again.
+    last act of the transaction. Raises FencedError if the batch is decided, a newer attempt began
+    or an input was run again.
     """
 
     def work(connection: Connection) -> None:
@@ -249,22 +249,6 @@ def commit_in(
         runs.set_emitted(connection, batch.batch_id, run.stage, run.run_id, emitted)
     reached("committing run", run.stage)
     return True
-
-
-def retire(database: Database, run: OpenedRun) -> None:
-    """Supersede the committed run that this one is about to replace, before it commits itself.
-
-    For a step whose output lies in one place: once that is touched, the old run no longer counts.
-    Raises FencedError as ``commit`` does.
-    """
-
-    def work(connection: Connection) -> None:
-        batch = batches.lock_batch(connection, run.batch.batch_id)
-        assert batch is not None
-        _guard(connection, batch, run, runs.get_run(connection, run.run_id).state)
-        runs.supersede(connection, batch.batch_id, run.stage)
-
-    database.transact(work)
 
 
 def _guard(connection: Connection, batch: Batch, run: OpenedRun, state: RunState) -> None:

@@ -6,7 +6,6 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection
 
 from ledger.batch import follow_ups
-from ledger.batch.folder_cleanup import remove_replaced
 from ledger.batch.settlement import Settlement, settle_once
 from ledger.errors import LedgerError, UnavailableError
 from ledger.store.connection import Database
@@ -43,13 +42,11 @@ class OverdueFollowUp:
 
 @dataclass(frozen=True)
 class Swept:
-    """``settlements``: of each open batch looked at. ``dropped``: partitions removed. ``removed``:
-    folders that settled batches had replaced. ``errors``: what
-    kept a batch from being settled, by batch; the others were looked at all the same."""
+    """``settlements``: of each open batch looked at. ``dropped``: partitions removed. ``errors``:
+    what kept a batch from being settled, by batch; the others were looked at all the same."""
 
     settlements: tuple[Settlement, ...]
     dropped: tuple[int, ...]
-    removed: tuple[str, ...]
     replays: tuple[ReplayRequest, ...]
     overdue: tuple[OverdueFollowUp, ...]
     errors: dict[int, str]
@@ -62,7 +59,6 @@ def sweep_once(
     chosen = options or SweepOptions()
     settled, errors = _settle_all(database, now)
     dropped = _drop_decided(database, chosen)
-    removed = remove_replaced(database)
     moment = now or database.transact(batches.database_now)
     wishes = database.transact(lambda c: replays.automatic_replays(c, moment))
     due = moment - timedelta(seconds=chosen.overdue_after_seconds)
@@ -71,7 +67,6 @@ def sweep_once(
     return Swept(
         tuple(settled),
         tuple(dropped),
-        tuple(removed),
         tuple(ReplayRequest(row.batch_id, row.pipeline, row.messages) for row in wishes),
         tuple(overdue),
         errors,

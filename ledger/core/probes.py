@@ -60,8 +60,6 @@ PLACES = {
     # Old files are removed.
     "before state's removal": "The files of an older state are removed next.",
     "state removed": "The files of an older state are removed; that is not recorded.",
-    "before folder's removal": "A replaced folder is removed next.",
-    "folder removed": "A replaced folder is removed; that is not recorded.",
     # Something fails.
     "before failure": "A run has raised; it is marked failed next.",
 }

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ledger.batch import recovery
+from ledger.batch.publishing import publish_committed
 from ledger.batch.step_runs import (
     Attempt,
     OpenedRun,
@@ -65,6 +66,8 @@ def run_step(
     if run is None:
         return StepResult(name, None, time.monotonic() - started)
     record = living(job, run, step, on_fenced)
+    if isinstance(step, SinkStep):
+        publish_committed(job.database, job.settings, job.pipeline, batch_id, name)
     return StepResult(name, record, time.monotonic() - started)
 
 

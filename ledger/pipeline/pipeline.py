@@ -51,8 +51,8 @@ class Pipeline:
     """Sources, stages and sinks over which every record is tracked.
 
     ``guarantee``: ``exactly_once``, sinks publish the rows of acked records once each, after the
-    batch is settled; ``at_least_once``, they show at once whatever reached them; None: as
-    ``ACKLEDGER_GUARANTEE`` says, by default exactly once. ``settle``, of exactly once:
+    batch is settled; ``at_least_once``, each publishes whatever reached it once it commits; None:
+    as ``ACKLEDGER_GUARANTEE`` says, by default exactly once. ``settle``, of exactly once:
     ``publish_acked``, or ``hold`` until no record of the batch, replays included, is failed any
     more. ``message_timeout``: seconds, a timedelta or text such as ``"90m"``; a batch expires
     this long after a run of it failed or its driver fell silent. ``max_batch_age``: the hard

@@ -109,10 +109,6 @@ class Publisher(Protocol):
     def staging(self, batch_id: int, version: int) -> str:
         """The folder, absolute or a URL, in which a run stages its files: nobody else ever does."""
 
-    def folder(self, batch_id: int) -> str | None:
-        """The folder that a batch's staged folder becomes by the publish, and that holds the batch
-        and nothing else; None if a publish leaves staged files where they are."""
-
     def has_published(self, delivery: Delivery) -> bool:
         """Whether this version of the batch is published, by the sink's own record."""
 
@@ -152,12 +148,6 @@ class Sink(Protocol):
     @property
     def dedup(self) -> Dedup:
         """See above."""
-
-    @property
-    def replaces_in_one_commit(self) -> bool:
-        """Whether a publish removes what it replaces in the same moment for every reader. Else the
-        publisher has a ``folder`` for each batch, and at least once those that a batch replaces are
-        removed after it is settled."""
 
     @property
     def replaces_intervals(self) -> bool:

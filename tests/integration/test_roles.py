@@ -107,12 +107,11 @@ UPDATED = {
     "pending_publication": {"ready", "folder", "files", "rows"},
     "checkpoint": {"acked_at", "removed_at"},
 }
-DELETED = {"replaced_folder"}
 INSUFFICIENT_PRIVILEGE = "42501"
 DELIVERED = """
     INSERT INTO publication (batch_id, sink, step_run_id, ready, rows, published_at, replaced_at)
     SELECT batch_id, stage, step_run_id, true, 9, now(), now() FROM step_run WHERE stage = 'sink'
-    ON CONFLICT (batch_id, sink) DO UPDATE SET published_at = now(), replaced_at = now()
+    ON CONFLICT (step_run_id) DO UPDATE SET published_at = now(), replaced_at = now()
 """
 COMMITTED = """
     INSERT INTO checkpoint (pipeline_id, stage, batch_id, step_run_id, acked_at)
@@ -142,11 +141,11 @@ def test_the_writer_rewrites_nothing(database, table):
     }  # fmt: skip
     assert updated == UPDATED.get(table, set())
     assert table not in TABLES or denied(database.writer, f"TRUNCATE {table}")
-    assert denied(database.writer, f"DELETE FROM {table} WHERE false") == (table not in DELETED)
+    assert denied(database.writer, f"DELETE FROM {table} WHERE false")
 
 
 def test_grants_are_what_the_statements_need():
-    """The columns that the query modules set, and the tables they delete from, are just these."""
+    """The columns that the query modules set are just these, and they delete from no table."""
     source = "\n".join(
         path.read_text() for path in (ROOT / "ledger" / "store" / "queries").glob("*.py")
     )
@@ -160,7 +159,7 @@ def test_grants_are_what_the_statements_need():
         found.setdefault(table, set()).update(columns)
     del found["settling"]  # a temporary table, the writer's own
     assert found == UPDATED
-    assert set(re.findall(r"DELETE FROM (\w+)", source)) == DELETED
+    assert not re.findall(r"DELETE FROM (\w+)", source)
 
 
 def test_history_in_full(database):
@@ -314,10 +313,10 @@ def test_the_services_may_do_their_work(database):
     with database.plain.begin() as connection:  # as if the sink had rows of what failed
         connection.execute(text("UPDATE publication SET ready = false, rows = NULL"))
     with database.writer.begin() as connection:
-        assert publications.lock_pending(connection, number, "sink") is not None
-        assert publications.set_ready(connection, number, "sink", "out", files)
-        publications.note_brought_again(connection, run, [number])
-        publications.set_published(connection, number, "sink")
+        assert publications.lock_pending(connection, run) is not None
+        assert publications.set_ready(connection, run, "out", files)
+        publications.note_replaced(connection, run, [number])
+        publications.set_published(connection, run)
         publications.set_replaced(connection, [number], "sink")
         publications.set_woken(connection, number)
         batches.set_notified(connection, number, "source")
@@ -328,9 +327,7 @@ def test_the_services_may_do_their_work(database):
         checkpoints.set_acked(connection, "chain", "middle", number)
         checkpoints.set_removed(connection, run)
         dedup.insert_filter(connection, {**values, "filter": b"x"})
-        dedup.note_replaced(connection, other.batch_id, "sink", ["out/batch=1"])
-        dedup.note_own_folders(connection, number)
-        dedup.forget_replaced(connection, other.batch_id)
+        publications.cancel_batch(connection, other.batch_id)
         assert source_states.take_over(connection, [run]) == 0  # the batch is not abandoned
     states = one(database, "SELECT published_at, replaced_at, rows FROM publication")
     assert None not in states

@@ -21,7 +21,7 @@ from ledger import DeltaSink, FileSource, ParquetSink, Pipeline, PostgresSink
 from ledger.batch.opening import open_batch
 from ledger.batch.settlement import settle_once
 from ledger.core.run_request import Interval, RunKey
-from ledger.errors import ConfigurationError, InputError, StageError
+from ledger.errors import ConfigurationError, StageError
 from ledger.execution import publish_settled
 from ledger.store import embedded
 from tests.integration.conftest import END, START
@@ -159,20 +159,27 @@ def test_only_files_with_rows_of_failed_records_are_written_again(runner, tmp_pa
     assert sorted(rows["n"].to_pylist()) == [n for n in range(COUNT) if n not in LOST]
 
 
-def test_reprocessing_replaces_the_rows_of_every_sink(runner, tmp_path, target):
-    """The old batch's rows, and those of its replay, go in the moment the new ones come."""
+@pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
+def test_reprocessing_replaces_the_rows_of_every_sink(runner, tmp_path, target, guarantee):
+    """The old batch's rows, and those of its replay, go in the moment the new ones come, once the
+    new batch is settled.
+    """
     numbers(tmp_path)
-    run = runner(spread(target, LOST))
+    run = runner(spread(target, LOST, guarantee=guarantee))
     batch = run.open()
     run.settled(batch)
-    mended = runner(spread(target, {3}))
-    mended.settled(mended.open_replay(batch.batch_id))
+    fixed = runner(spread(target, {3}, guarantee=guarantee))
+    fixed.settled(fixed.open_replay(batch.batch_id))
+    before = read(tmp_path, target)
     numbers(tmp_path, 10)
-    job = mended.job
+    job = fixed.job
     key, interval = RunKey("", "again"), Interval(START, END)
     again = open_batch(job.database, job.settings, job.pipeline, key, interval, reprocess=True)
-    mended.settled(again)
-    assert every(read(tmp_path, target), expected(lambda n: n != 3, 10))
+    fixed.steps(again)
+    assert read(tmp_path, target) == before
+    fixed.settled(again)
+    of_three = Counter({(3, "a"): 1 if guarantee == "at_least_once" else 0})
+    assert every(read(tmp_path, target), expected(lambda n: n != 3, 10) + of_three)
 
 
 def test_a_reader_beside_it_sees_whole_batches_in_every_sink(runner, tmp_path, target):
@@ -292,18 +299,6 @@ def test_an_address_from_the_environment(runner, tmp_path, target, monkeypatch):
     monkeypatch.setenv("REPORTING_URL", target)
     run.settled(batch)
     assert read(tmp_path, target)["plain"] == expected()
-
-
-def test_reprocessing_at_least_once_is_refused_where_it_would_lose_rows(runner, tmp_path, target):
-    """A table would lose the old batch's rows before the new ones are certain."""
-    numbers(tmp_path)
-    run = runner(spread(target, guarantee="at_least_once"))
-    run.settled(run.open())
-    job, key = run.job, RunKey("", "again")
-    with pytest.raises(InputError, match=r"'delta' .*reprocess with guarantee"):
-        open_batch(
-            job.database, job.settings, job.pipeline, key, Interval(START, END), reprocess=True
-        )
 
 
 def test_a_publish_that_died_after_the_sinks_commit(runner, tmp_path, target):

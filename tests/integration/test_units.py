@@ -18,17 +18,13 @@ from ledger import (
     merge_anchors,
     testing,
 )
-from ledger.batch.folder_cleanup import remove_replaced
 from ledger.batch.settlement import settle_once
-from ledger.batch.step_runs import retire
-from ledger.batch.sweeper import sweep_once
 from ledger.core.states import BatchStatus
 from ledger.deltas.stored import Written
 from ledger.errors import DeclarationError, InputError, NotReadyError, StageError
 from ledger.spark.frames.stored import local_rows
 from ledger.spark.post import by_anchor
-from ledger.store.queries.dedup import note_replaced
-from tests.support.ledgers import age, one, pipeline, rows, started, whole_batch
+from tests.support.ledgers import age, one, rows, started
 
 ORDERS = "id INT, customer STRING, cents INT"
 CUSTOMERS = "customer STRING, country STRING"
@@ -515,50 +511,13 @@ def test_a_replay_of_others_replaces_nothing(spark, unit):
 
 
 @pytest.mark.parametrize("unit", [(), ("customer",)])
-def test_a_replay_that_dies_after_its_sink_replaces_what_it_was_to(spark, unit):
-    """The folders that a replay replaces go once it is settled, whoever settles it."""
+def test_a_replay_that_dies_after_its_sink_has_replaced_nothing_yet(spark, unit):
+    """What a replay replaces goes in the moment in which its own rows come, once it is settled."""
     result = testing.run_batch(totals(poison=2, unit=unit), {"orders": SHOP["orders"]}, spark=spark)
     dead = testing.replay(result, totals(unit=unit), faults=[testing.crash_at("steps_committed")])
     assert dead.crashed
-    assert sorted(row["orders"] for row in dead.rows["sales"]) == [2, 2, 2, 3]  # both are published
-    swept = sweep_once(result.lab.database)
-    assert [path.rsplit("/", 1)[1] for path in swept.removed] == [f"batch={result.batch_id}"]
+    assert sorted(row["orders"] for row in dead.rows["sales"]) == [2, 2]
     assert sorted(row["orders"] for row in testing.resume(dead).rows["sales"]) == [2, 3]
-
-
-def test_a_sink_that_no_longer_counts_replaces_nothing(runner, tmp_path, sink_rows):
-    """A replay whose sink was superseded and died again settles without it: the old folder
-    stays.
-    """
-    (tmp_path / "orders.csv").write_text("id,customer,cents\n1,a,10\n2,a,x\n")
-    made = Pipeline("totals", guarantee="at_least_once")
-    made.source("orders", FileSource("orders.csv", schema=ORDERS))
-    made.stage(reads="orders", whole=True)(again)
-    made.sink("sales", ParquetSink("sales"), reads="again")
-    run = runner(made)
-    database = run.job.database
-    first = run.open()
-    run.settled(first)
-    replay = run.open_replay(first.batch_id)
-    run.steps(replay)
-    retire(database, started(database, replay.batch_id, "sales"))
-    age(database, replay.batch_id, 10_000)
-    assert settle_once(database, replay.batch_id).status is BatchStatus.SETTLED
-    assert remove_replaced(database) == []
-    assert (tmp_path / "sales" / f"batch={first.batch_id}").exists()
-
-
-def test_a_folder_that_cannot_be_seen_keeps_nobody_from_settling(database):
-    """A folder on a file system that is not known here is left for the next time, without an
-    error.
-    """
-    batch, _ = whole_batch(database, pipeline())
-    paths = ["nosuch://bucket/out/batch=7", "/nonexistent/out/batch=7"]
-    database.transact(lambda c: note_replaced(c, batch.batch_id, "sink", paths))
-    settle_once(database, batch.batch_id)
-    assert remove_replaced(database) == []
-    assert sweep_once(database).removed == ()
-    assert one(database, "SELECT count(*) AS n FROM replaced_folder").n == 2
 
 
 def test_a_replay_opened_again_is_newer_than_its_number(runner, tmp_path, sink_rows):

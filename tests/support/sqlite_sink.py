@@ -26,7 +26,6 @@ class SqliteSink:
     dedup: Dedup = "none"
     partition_by = ()
     key = ()
-    replaces_in_one_commit = True
     replaces_intervals = False
 
     @property
@@ -56,9 +55,6 @@ class SqlitePublisher:
 
     def staging(self, batch_id: int, version: int) -> str:
         return f"{self.staging_root}/batch={batch_id}/run={version}"
-
-    def folder(self, batch_id: int) -> str | None:
-        return None
 
     def look(self, schema: pa.Schema | None) -> None:
         if not Path(self.path).parent.is_dir():

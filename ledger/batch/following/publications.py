@@ -41,7 +41,7 @@ def _unpublished(connection: Connection, batch_id: int) -> Undone | None:
 
 PUBLISH = FollowUp(
     "publish",
-    "Publish what is acked; of a batch that ran at least once it is visible already.",
+    "Publish what is acked; at least once, what no sink has published by itself.",
     task=Task(after=lambda _: WITHHOLD.name),
     here=_publish,
     left=publications.waiting,

@@ -130,10 +130,6 @@ class DeltaPublisher:
         """The folder in which a run stages its files."""
         return self._folder.staging(batch_id, version)
 
-    def folder(self, batch_id: int) -> str | None:
-        """None: files become part of the table where they are staged."""
-        return None
-
     def has_published(self, delivery: Delivery) -> bool:
         """Whether the table's log has this version of the batch."""
         table, app_id = self._open(), _app_id(delivery, delivery.batch_id)

@@ -16,8 +16,6 @@ class DeltaSink(FolderSink):
     ``ACKLEDGER_OUTPUT``.
     """
 
-    replaces_in_one_commit = True
-
     def publisher(self, settings: Settings, pipeline: str, name: str) -> Publisher:
         """See ``Sink``."""
         from ledger.sinks.delta.publisher import DeltaPublisher

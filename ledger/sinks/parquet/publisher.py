@@ -60,7 +60,7 @@ class ParquetPublisher:
         Two may be at it, if one hung and lost its lock: whoever finds the staged folder gone takes
         nothing back.
         """
-        final = self.folder(delivery.batch_id)
+        final = self._folder(delivery.batch_id)
         if not self.has_published(delivery):
             # Looked at before the files are: what is there later may be this very version.
             earlier = [delivery.batch_id] if self._exists(final) else []
@@ -75,15 +75,14 @@ class ParquetPublisher:
             except OSError:
                 if self._exists(delivery.folder):
                     for batch_id in aside:
-                        self._rename(self._hidden(batch_id, delivery), self.folder(batch_id))
+                        self._rename(self._hidden(batch_id, delivery), self._folder(batch_id))
                 raise
             reached("folder renamed", delivery.sink)
         self._remove(
             self._place(delivery.batch_id)
         )  # runs that did not count, and what was moved aside
 
-    def folder(self, batch_id: int) -> str:
-        """Where a batch is published."""
+    def _folder(self, batch_id: int) -> str:
         return f"{self.path}/{BATCH}={batch_id}"
 
     def _place(self, batch_id: int) -> str:
@@ -92,7 +91,7 @@ class ParquetPublisher:
     def has_published(self, delivery: Delivery) -> bool:
         """Whether the batch's folder is this very version: what was staged is gone from its place,
         or there with all its files, whose names Spark gave to nobody else."""
-        final = self.folder(delivery.batch_id)
+        final = self._folder(delivery.batch_id)
         if not self._exists(final):
             return False
         names = [file.path.removeprefix(delivery.folder) for file in delivery.files]
@@ -101,7 +100,7 @@ class ParquetPublisher:
 
     def _hide(self, batch_id: int, delivery: Delivery) -> bool:
         """Move a batch's folder aside; whether there was one."""
-        return self._move(self.folder(batch_id), self._hidden(batch_id, delivery))
+        return self._move(self._folder(batch_id), self._hidden(batch_id, delivery))
 
     def _hidden(self, batch_id: int, delivery: Delivery) -> str:
         return self._aside(f"batch={batch_id}", delivery)

@@ -18,8 +18,6 @@ class ParquetSink(FolderSink):
     ``ACKLEDGER_OUTPUT``.
     """
 
-    replaces_in_one_commit = False
-
     def publisher(self, settings: Settings, pipeline: str, name: str) -> Publisher:
         """See ``Sink``."""
         from ledger.sinks.parquet.publisher import ParquetPublisher

@@ -27,7 +27,6 @@ class TableSink(_TableOptions):
     url: str
     table: str
     partition_by = ()
-    replaces_in_one_commit = True
 
     @property
     def place(self) -> str:

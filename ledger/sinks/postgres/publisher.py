@@ -90,10 +90,6 @@ class PostgresPublisher:
         which this user may not read all rows."""
         return transact(self._url, lambda connection: self._refused(connection, delivery, siblings))
 
-    def folder(self, batch_id: int) -> str | None:
-        """None: rows are copied from staged files."""
-        return None
-
     def has_published(self, delivery: Delivery) -> bool:
         """Whether the record beside the table has this version of the batch."""
         return transact(self._url, lambda connection: self._has_published(connection, delivery))

@@ -18,10 +18,8 @@ from ledger.pipeline.steps import SinkStep
 from ledger.sinks.base import Delivery, Publisher, Refusal, Rule, Sink
 from ledger.sources.files.layouts import literal
 from ledger.spark.failures import one_line, translated
-from ledger.spark.frames.acked import Withheld
-from ledger.spark.frames.staging import stage_rows
 from ledger.spark.frames.stored import local_rows, with_position
-from ledger.spark.job import Job, Witness, require_equal
+from ledger.spark.job import Job
 from ledger.spark.session import session_conf
 from ledger.storage.manifest import Manifest
 
@@ -118,20 +116,6 @@ def _counted_again(
             f" {one_line(exc).rstrip('. ')}. Fix that row in the stage before the sink, or write"
             " the constraint so that it is true or false for each row, then run the sink again"
         ) from exc
-
-
-def without_refused(
-    job: Job, step: SinkStep, delivery: Delivery, schema: StructType, refused: Refused
-) -> Manifest:
-    """What is staged but for the rows of the records that fail here, as files of their own."""
-    staged = staged_rows(job, delivery, schema)
-    rows = with_position(staged, Manifest(delivery.files), POSITION)
-    chosen = Withheld(roots=refused.roots.select(ROOT).distinct())
-    wrote, folder = Witness(), f"{delivery.folder}/kept"
-    kept = wrote.watch(chosen.keep(rows).drop(POSITION))
-    manifest = stage_rows(kept, step, folder)
-    require_equal(f"rows of {step.name} in {folder}", wrote.rows, manifest.rows)
-    return manifest
 
 
 def _siblings(job: Job, step: SinkStep) -> tuple[Sink, ...]:

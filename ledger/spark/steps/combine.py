@@ -16,7 +16,7 @@ from ledger.spark.frames.staging import check_key, stage_rows
 from ledger.spark.job import STORED, Job, Witness, file_rows, require_equal
 from ledger.spark.steps.stage import check_frame
 from ledger.storage.manifest import take_manifest
-from ledger.store.queries import combines
+from ledger.store.queries import publications
 
 
 def run_combine(job: Job, run: OpenedRun, step: CombineStep) -> Record:
@@ -56,11 +56,8 @@ def run_combined_sink(job: Job, run: OpenedRun, step: SinkStep) -> Record:
     require_equal(f"rows of {step.name} in {folder}", wrote.rows, manifest.rows)
 
     def decide(connection: Connection) -> None:
-        batch = run.batch
-        require_last(connection, batch)
-        combines.decide_combined(
-            connection, batch.batch_id, batch.original_id, step.name, run.run_id
-        )
+        require_last(connection, run.batch)
+        publications.decide_result(connection, run.run_id, "family")
         reached("deciding publication", step.name)
 
     record = Record(input_rows=run.input_run.output_rows or 0, output_rows=manifest.rows)

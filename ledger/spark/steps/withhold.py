@@ -61,7 +61,7 @@ def _make_ready(job: Job, row: Row[Any]) -> None:
     again = job.database.transact(lambda c: publications.republished(c, row.step_run_id))
     if again and withheld(job, row.batch_id, step.name).everything:
         # What it brought again failed: what is published of it stays.
-        job.database.transact(lambda c: publications.cancel(c, row.batch_id, row.sink))
+        job.database.transact(lambda c: publications.cancel(c, row.step_run_id))
         return
     staged, (base, folder) = job.manifest(row.step_run_id), _folders(job, row, step)
     publisher = job.publisher(step)
@@ -72,7 +72,7 @@ def _make_ready(job: Job, row: Row[Any]) -> None:
     described = [asdict(file) for file in files]
 
     def record(connection: Connection) -> None:
-        publications.set_ready(connection, row.batch_id, row.sink, folder, described)
+        publications.set_ready(connection, row.step_run_id, folder, described)
         reached("withholding", row.sink)
 
     job.database.transact(record)

@@ -95,16 +95,6 @@ class Replacement:
 
     @property
     def batches(self) -> list[int]:
-        """Earlier batches whose folders give way once this one is published: of the family, or
-        of the one that this batch was opened to replace.
-        """
-        replaced = self._run.batch.replaces_batch_id
-        if replaced is not None:
-            return self._job.database.transact(lambda c: dedup.family_batches(c, replaced))
-        return self.republished
-
-    @property
-    def republished(self) -> list[int]:
         """Earlier batches of the family, whose rows this one delivers anew."""
         return [row.batch_id for row in self._earlier]
 

@@ -163,44 +163,6 @@ def insert(
     )
 
 
-def decide(connection: Connection, pipeline_id: int, batch_id: int, sink: str, run_id: int) -> None:
-    """Decide that a sink shows the state of a batch, in place of the one that it shows, or was
-    about to.
-    """
-    keys = {"pipeline_id": pipeline_id, "id": batch_id, "sink": sink, "run": run_id}
-    connection.execute(
-        text("""
-        INSERT INTO publication (batch_id, sink, step_run_id, ready, rows)
-        SELECT :id, :sink, :run, true, output_rows FROM step_run WHERE step_run_id = :run
-        """),
-        keys,
-    )
-    connection.execute(
-        text("""
-        INSERT INTO sink_replacement (step_run_id, replaced_batch_id)
-        SELECT :run, x.batch_id FROM publication x JOIN batch b USING (batch_id)
-        WHERE x.sink = :sink AND x.batch_id <> :id AND x.replaced_at IS NULL
-          AND b.pipeline_id = :pipeline_id
-        UNION
-        SELECT :run,
-               s.replaced_batch_id  -- whatever one that was not published would have taken away
-        FROM pending_publication x
-        JOIN batch b USING (batch_id) JOIN sink_replacement s USING (step_run_id)
-        WHERE x.sink = :sink AND x.batch_id <> :id AND b.pipeline_id = :pipeline_id
-        """),
-        keys,
-    )
-    connection.execute(
-        text("""
-        UPDATE publication x SET replaced_at = now() FROM batch b
-        WHERE b.batch_id = x.batch_id AND b.pipeline_id = :pipeline_id AND x.sink = :sink
-          AND x.batch_id <> :id
-          AND x.published_at IS NULL AND x.replaced_at IS NULL
-        """),
-        keys,
-    )
-
-
 def unpublished(connection: Connection, pipeline: str, sinks: Sequence[str]) -> list[int]:
     """Batches whose state one of the sinks is to publish and does not."""
     statement = text("""

@@ -63,46 +63,6 @@ def committed_outputs(connection: Connection, original_id: int, stage: str) -> S
     return connection.execute(statement, {"original": original_id, "stage": stage}).all()
 
 
-def decide_combined(
-    connection: Connection, batch_id: int, original_id: int, sink: str, run_id: int
-) -> None:
-    """Decide that a sink shows what a combine made of a family, in place of what an earlier one
-    made of it.
-    """
-    keys = {"id": batch_id, "original": original_id, "sink": sink, "run": run_id}
-    connection.execute(
-        text("""
-        INSERT INTO publication (batch_id, sink, step_run_id, ready, rows)
-        SELECT :id, :sink, :run, true, output_rows FROM step_run WHERE step_run_id = :run
-        """),
-        keys,
-    )
-    connection.execute(
-        text("""
-        INSERT INTO sink_replacement (step_run_id, replaced_batch_id)
-        SELECT :run, x.batch_id FROM publication x JOIN batch b USING (batch_id)
-        WHERE x.sink = :sink AND x.batch_id <> :id AND x.replaced_at IS NULL
-          AND b.family_id = :original
-        UNION
-        SELECT :run,
-               s.replaced_batch_id  -- whatever one that was not published would have taken away
-        FROM pending_publication x
-        JOIN batch b USING (batch_id) JOIN sink_replacement s USING (step_run_id)
-        WHERE x.sink = :sink AND x.batch_id <> :id AND b.family_id = :original
-        """),
-        keys,
-    )
-    connection.execute(
-        text("""
-        UPDATE publication x SET replaced_at = now() FROM batch b
-        WHERE b.batch_id = x.batch_id AND x.sink = :sink AND x.batch_id <> :id
-          AND x.published_at IS NULL
-          AND x.replaced_at IS NULL AND b.family_id = :original
-        """),
-        keys,
-    )
-
-
 def combine_overdue(connection: Connection, before: datetime) -> Sequence[Row[Any]]:
     """Batches of a DAG, settled before a moment, that left nothing of their family failed and of
     which a combine, or a sink of one, has not run: batch_id, dag_id.

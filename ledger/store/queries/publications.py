@@ -1,9 +1,9 @@
-"""Statements about what sinks are to publish of settled batches, and what they do show."""
+"""Statements about what sinks are to publish, and what they have published."""
 
 import json
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 from sqlalchemy import Connection, Row, text
 
@@ -23,26 +23,30 @@ WITH RECURSIVE chain AS (
 SELECT b.batch_id FROM batch b JOIN part p ON p.batch_id = b.family_id
 """
 
-# What the sinks of a batch staged that are published once it is settled.
-_STAGED = """
-FROM step_run r JOIN batch_step s ON s.batch_id = r.batch_id AND s.name = r.stage
-WHERE r.batch_id = :id AND r.state = 'committed' AND s.kind = 'sink' AND NOT s.after
+# Decide what has not been decided of it yet: ``ready`` says of each run whether its files are just
+# what is to be published.
+_DECIDE = """
+INSERT INTO publication (batch_id, sink, step_run_id, ready, rows)
+SELECT r.batch_id, r.stage, r.step_run_id, c.ready, CASE WHEN c.ready THEN r.output_rows END
+FROM step_run r
+JOIN batch b USING (batch_id)
+JOIN batch_step s ON s.batch_id = r.batch_id AND s.name = r.stage
+CROSS JOIN LATERAL (SELECT {ready} AS ready) c
+WHERE {chosen} AND r.state = 'committed' AND s.kind = 'sink' AND NOT s.after
+ON CONFLICT DO NOTHING
 """
 
 
-def decide(connection: Connection, batch_id: int, *, clean: bool) -> int:
-    """Decide that the sinks show a settled batch, each what its committed run staged; how many.
+def decide(connection: Connection, family_id: int) -> int:
+    """Decide that the sinks publish the settled batches of a family, each what its committed run
+    staged; how many.
 
-    ``clean``: nothing of it failed, so the staged files are what is to be shown. What was
-    decided stays.
+    It is ready where nothing is to be withheld: nothing of the batch failed, or, at least once, the
+    sink refused nothing.
     """
-    statement = text(f"""
-        INSERT INTO publication (batch_id, sink, step_run_id, ready, rows)
-        SELECT r.batch_id, r.stage, r.step_run_id, :clean, CASE WHEN :clean THEN r.output_rows END
-        {_STAGED}
-        ON CONFLICT DO NOTHING
-    """)
-    return connection.execute(statement, {"id": batch_id, "clean": clean}).rowcount
+    ready = "b.failed_roots = 0 OR b.guarantee = 'at_least_once' AND r.failed_rows = 0"
+    statement = _DECIDE.format(ready=ready, chosen="b.family_id = :id AND b.status = 'settled'")
+    return connection.execute(text(statement), {"id": family_id}).rowcount
 
 
 def decide_untouched(connection: Connection, batch_id: int) -> int:
@@ -50,27 +54,73 @@ def decide_untouched(connection: Connection, batch_id: int) -> int:
     they staged is what is to be published; how many. Where rows are withheld by unit that says
     nothing.
     """
-    statement = text(f"""
-        INSERT INTO publication (batch_id, sink, step_run_id, ready, rows)
-        SELECT r.batch_id, r.stage, r.step_run_id, true, r.output_rows
-        {_STAGED} AND NOT s.units
-          AND r.step_run_id NOT IN (
-            SELECT d.step_run_id FROM settling_run d JOIN settling s USING (root_id)
-            WHERE d.acked_edges > 0)
-    """)
-    return connection.execute(statement, {"id": batch_id}).rowcount
+    chosen = """b.batch_id = :id AND NOT s.units AND r.step_run_id NOT IN (
+      SELECT d.step_run_id FROM settling_run d JOIN settling USING (root_id)
+      WHERE d.acked_edges > 0)"""
+    statement = _DECIDE.format(ready="true", chosen=chosen)
+    return connection.execute(text(statement), {"id": batch_id}).rowcount
 
 
-def settled_family(connection: Connection, original_id: int) -> Sequence[Row[Any]]:
-    """Settled batches of a family that run exactly once: batch_id, whether nothing of them
-    failed (clean).
+def decide_at_commit(connection: Connection, run_id: int) -> None:
+    """Decide that a sink publishes what its run has staged, whatever becomes of the batch, in place
+    of what an earlier run of it staged for the same batch.
     """
-    statement = text("""
-        SELECT b.batch_id, b.failed_roots = 0 AS clean FROM batch b
-        WHERE b.family_id = :id AND b.status = 'settled' AND b.guarantee = 'exactly_once'
-        ORDER BY 1
-    """)
-    return connection.execute(statement, {"id": original_id}).all()
+    keys = {"run": run_id}
+    connection.execute(
+        text("""
+        UPDATE publication x SET replaced_at = now() FROM step_run r
+        WHERE r.step_run_id = :run AND x.batch_id = r.batch_id AND x.sink = r.stage
+          AND x.replaced_at IS NULL
+        """),
+        keys,
+    )
+    connection.execute(text(_DECIDE_RUN), keys)
+
+
+_DECIDE_RUN = """
+INSERT INTO publication (batch_id, sink, step_run_id, ready, rows)
+SELECT batch_id, stage, step_run_id, true, output_rows FROM step_run WHERE step_run_id = :run
+"""
+
+# The other batches of which a sink publishes one result at a time: of a combine those of the
+# family, of a state those of the pipeline.
+_BESIDE = {
+    "family": "o.family_id = b.family_id",
+    "pipeline": "o.pipeline_id = b.pipeline_id",
+}
+
+
+def decide_result(connection: Connection, run_id: int, of: Literal["family", "pipeline"]) -> None:
+    """Decide that a sink publishes the result that its run has staged, in place of the one that it
+    published, or was about to publish, before: ``of`` the family or of the pipeline.
+    """
+    keys = {"run": run_id}
+    others = f"""
+        FROM step_run r
+        JOIN batch b USING (batch_id)
+        JOIN batch o ON {_BESIDE[of]} AND o.batch_id <> b.batch_id
+        JOIN publication x ON x.batch_id = o.batch_id AND x.sink = r.stage
+        WHERE r.step_run_id = :run AND x.replaced_at IS NULL
+    """
+    connection.execute(text(_DECIDE_RUN), keys)
+    connection.execute(
+        text(f"""
+        WITH others AS (SELECT x.* {others})
+        INSERT INTO sink_replacement (step_run_id, replaced_batch_id)
+        SELECT :run, batch_id FROM others
+        UNION  -- and whatever one that was not published would have replaced
+        SELECT :run, s.replaced_batch_id FROM others JOIN sink_replacement s USING (step_run_id)
+        WHERE published_at IS NULL
+        """),
+        keys,
+    )
+    connection.execute(
+        text(f"""
+        UPDATE publication SET replaced_at = now()
+        WHERE published_at IS NULL AND step_run_id IN (SELECT x.step_run_id {others})
+        """),
+        keys,
+    )
 
 
 def open_failures(connection: Connection, original_id: int) -> int:
@@ -104,19 +154,16 @@ AND EXISTS (SELECT FROM failed_root r JOIN failed_message m USING (message_id)
 
 _PENDING = """
 SELECT x.batch_id, x.sink, x.step_run_id, x.ready, x.folder, x.files, x.rows, i.input_run_id,
-       b.family_id AS original_id, b.interval_start, b.interval_end,
-       p.name AS pipeline
+       b.family_id AS original_id
 FROM pending_publication x
 JOIN batch b USING (batch_id)
-JOIN pipeline p USING (pipeline_id)
 JOIN step_run_input i USING (step_run_id)
 """
 
 
 def pending(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
     """What is decided and not published of a batch's family: batch_id, sink, step_run_id, ready,
-    folder, files, rows, input_run_id, original_id, interval_start, interval_end, pipeline;
-    oldest batch first.
+    folder, files, rows, input_run_id, original_id; oldest batch first.
     """
     statement = text(f"""
         {_PENDING} WHERE b.family_id = (SELECT family_id FROM batch WHERE batch_id = :id)
@@ -125,39 +172,31 @@ def pending(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
     return connection.execute(statement, {"id": batch_id}).all()
 
 
-def lock_pending(connection: Connection, batch_id: int, sink: str) -> Row[Any] | None:
-    """The pending publication, locked for the transaction; None if it is published, replaced, or
-    somebody else is at it.
+def lock_pending(connection: Connection, run_id: int) -> Row[Any] | None:
+    """The pending publication of a sink's run, locked for the transaction; None if it is published,
+    replaced, or somebody else is at it.
     """
-    statement = text(
-        f"{_PENDING} WHERE x.batch_id = :id AND x.sink = :sink FOR UPDATE OF x SKIP LOCKED"
-    )
-    return connection.execute(statement, {"id": batch_id, "sink": sink}).first()
+    statement = text(f"{_PENDING} WHERE x.step_run_id = :run FOR UPDATE OF x SKIP LOCKED")
+    return connection.execute(statement, {"run": run_id}).first()
 
 
-def state(connection: Connection, batch_id: int, sink: str) -> str:
+def state(connection: Connection, run_id: int) -> str:
     """What ``sink_publication`` says of it."""
-    statement = text("SELECT state FROM sink_publication WHERE batch_id = :id AND sink = :sink")
-    return str(connection.execute(statement, {"id": batch_id, "sink": sink}).scalar_one())
+    statement = text("SELECT state FROM sink_publication WHERE step_run_id = :run")
+    return str(connection.execute(statement, {"run": run_id}).scalar_one())
 
 
 def set_ready(
-    connection: Connection, batch_id: int, sink: str, folder: str, files: list[dict[str, Any]]
+    connection: Connection, run_id: int, folder: str, files: list[dict[str, Any]]
 ) -> bool:
     """The files that hold just what is to be published; False if others were named already."""
     statement = text("""
         UPDATE pending_publication
         SET ready = true, folder = :folder, files = cast(:files AS jsonb), rows = :rows
-        WHERE batch_id = :id AND sink = :sink AND NOT ready
+        WHERE step_run_id = :run AND NOT ready
     """)
     rows = sum(file["rows"] for file in files)
-    keys = {
-        "id": batch_id,
-        "sink": sink,
-        "folder": folder,
-        "files": json.dumps(files),
-        "rows": rows,
-    }
+    keys = {"run": run_id, "folder": folder, "files": json.dumps(files), "rows": rows}
     return connection.execute(statement, keys).rowcount == 1
 
 
@@ -171,35 +210,46 @@ def set_staged_anew(
     now."""
     statement = text("""
         UPDATE pending_publication SET folder = :folder, files = cast(:files AS jsonb)
-        WHERE batch_id = :id AND sink = :sink AND ready
+        WHERE step_run_id = :run AND ready
           AND folder IS NOT DISTINCT FROM cast(:before AS text)
     """)
-    keys = {"id": row.batch_id, "sink": row.sink, "folder": folder, "before": row.folder}
+    keys = {"run": row.step_run_id, "folder": folder, "before": row.folder}
     return connection.execute(statement, {**keys, "files": json.dumps(files)}).rowcount == 1
 
 
-def set_published(connection: Connection, batch_id: int, sink: str) -> None:
-    """The sink has published the batch."""
+def set_published(connection: Connection, run_id: int) -> None:
+    """What a sink's run staged is published."""
     connection.execute(
-        text("UPDATE publication SET published_at = now() WHERE batch_id = :id AND sink = :sink"),
-        {"id": batch_id, "sink": sink},
+        text("UPDATE publication SET published_at = now() WHERE step_run_id = :run"),
+        {"run": run_id},
     )
 
 
 def replaced_batches(connection: Connection, batch_id: int, run_id: int) -> list[int]:
     """Batches whose rows the sink's run of a batch takes the place of: those that the batch
-    reprocesses, and those of its family whose units it brings again.
+    reprocesses, those of its family whose units it brings again, and settled ones of its family
+    whose rows are of a run that was superseded after it had published: their records are replayed.
     """
     statement = text(f"""
-        {_REPLACED} UNION SELECT replaced_batch_id FROM sink_replacement WHERE step_run_id = :run
-          ORDER BY 1
+        {_REPLACED}
+        UNION SELECT replaced_batch_id FROM sink_replacement WHERE step_run_id = :run
+        UNION
+        SELECT x.batch_id
+        FROM step_run own
+        JOIN batch b ON b.batch_id = own.batch_id
+        JOIN batch o ON o.family_id = b.family_id AND o.batch_id <> b.batch_id
+        JOIN publication x ON x.batch_id = o.batch_id AND x.sink = own.stage
+        JOIN step_run r ON r.step_run_id = x.step_run_id
+        WHERE own.step_run_id = :run AND o.status = 'settled' AND r.state = 'superseded'
+          AND x.replaced_at IS NULL
+        ORDER BY 1
     """)
     found = connection.execute(statement, {"id": batch_id, "run": run_id})
     return [row.batch_id for row in found]
 
 
-def note_brought_again(connection: Connection, run_id: int, batch_ids: Sequence[int]) -> None:
-    """The batches of its family whose rows a sink's run brings again."""
+def note_replaced(connection: Connection, run_id: int, batch_ids: Sequence[int]) -> None:
+    """The batches of its family whose rows are removed when those of a sink's run are published."""
     for batch_id in batch_ids:
         connection.execute(
             text(
@@ -224,7 +274,7 @@ def failed_roots(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
 
 
 def set_replaced(connection: Connection, batch_ids: Sequence[int], sink: str) -> None:
-    """The sink shows these batches no longer."""
+    """Rows of these batches are no longer in the sink."""
     connection.execute(
         text("""
         UPDATE publication SET replaced_at = now()
@@ -265,7 +315,7 @@ def unpublished_of(connection: Connection, holder: int, batch_id: int, sink: str
         SELECT EXISTS (
           SELECT FROM batch h
           JOIN step_run r ON r.batch_id = h.batch_id AND r.stage = :sink AND r.state = 'committed'
-          LEFT JOIN publication x ON x.batch_id = h.batch_id AND x.sink = r.stage
+          LEFT JOIN publication x ON x.step_run_id = r.step_run_id
           WHERE h.batch_id = :holder AND h.status = 'settled' AND h.guarantee = 'exactly_once'
             AND x.published_at IS NULL AND x.replaced_at IS NULL
             AND :holder <> (SELECT family_id FROM batch WHERE batch_id = :id))
@@ -293,22 +343,32 @@ def set_woken(connection: Connection, batch_id: int) -> None:
     )
 
 
-def cancel(connection: Connection, batch_id: int, sink: str) -> None:
-    """A sink never publishes a batch: what it was to publish anew failed again, and what is
-    published stays.
+def cancel(connection: Connection, run_id: int) -> None:
+    """A sink never publishes what its run staged: what it was to publish anew failed again, and
+    what is published stays.
     """
     connection.execute(
         text("""
         UPDATE publication SET replaced_at = now()
-        WHERE batch_id = :id AND sink = :sink AND published_at IS NULL AND replaced_at IS NULL
-          AND NOT ready
+        WHERE step_run_id = :run AND published_at IS NULL AND replaced_at IS NULL AND NOT ready
         """),
-        {"id": batch_id, "sink": sink},
+        {"run": run_id},
+    )
+
+
+def cancel_batch(connection: Connection, batch_id: int) -> None:
+    """What of a batch is decided and not published never will be: it is abandoned."""
+    connection.execute(
+        text("""
+        UPDATE publication SET replaced_at = now()
+        WHERE batch_id = :id AND published_at IS NULL AND replaced_at IS NULL
+        """),
+        {"id": batch_id},
     )
 
 
 def republished(connection: Connection, run_id: int) -> bool:
-    """Whether a sink's run brings rows again that earlier batches of its family have shown."""
+    """Whether a sink's run brings rows again that earlier batches of its family have published."""
     statement = text("SELECT EXISTS (SELECT FROM sink_replacement WHERE step_run_id = :run)")
     return bool(connection.execute(statement, {"run": run_id}).scalar_one())
 

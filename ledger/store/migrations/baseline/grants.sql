@@ -5,18 +5,18 @@ GRANT SELECT ON
   pipeline, batch, batch_step, step_run, step_run_input, step_run_file, step_run_drop,
   batch_source, claimed_file, root_counter, ledger_delta, step_run_bucket, root_fail, replay_root,
   failed_message, failed_root, failed_payload, given_up, acceptance, accepted_root, publication,
-  sink_replacement, replaced_folder, dedup_filter, checkpoint, alembic_version,
+  sink_replacement, dedup_filter, checkpoint, alembic_version,
   batch_status, root_status, step_progress, pending_root, replay_history, stage_drops, source_file,
   source_position, pending_publication, sink_publication, state_progress, failed_root_detail,
   quarantine, held_record, accepted_record, payload_missing
   TO ledger_writer;
--- It inserts rows. What it may update it may by column, and it deletes from a list of work alone:
--- folders that are yet to be removed. All else that goes, goes by functions of the owner.
+-- It inserts rows. What it may update it may by column, and it deletes nothing: what goes, goes by
+-- functions of the owner.
 GRANT INSERT ON
   pipeline, batch, batch_step, step_run, step_run_input, step_run_file, step_run_drop,
   batch_source, claimed_file, ledger_delta, step_run_bucket, root_fail, replay_root,
   failed_message, failed_root, failed_payload, given_up, acceptance, accepted_root, publication,
-  sink_replacement, replaced_folder, dedup_filter, checkpoint
+  sink_replacement, dedup_filter, checkpoint
   TO ledger_writer;
 GRANT UPDATE (
   message_timeout_seconds, max_batch_age_seconds, max_replays, max_failed_ratio, on_quarantine,
@@ -41,7 +41,6 @@ GRANT UPDATE (root_id, content, parsed, key) ON failed_payload TO ledger_writer;
 GRANT UPDATE (published_at, replaced_at) ON publication TO ledger_writer;
 GRANT UPDATE (ready, folder, files, rows) ON pending_publication TO ledger_writer;
 GRANT UPDATE (acked_at, removed_at) ON checkpoint TO ledger_writer;
-GRANT DELETE ON replaced_folder TO ledger_writer;
 GRANT USAGE ON SEQUENCE attempt_number TO ledger_writer;
 REVOKE EXECUTE ON FUNCTION
   open_partition(bigint), clear_partition(bigint), reserve_roots(bigint), forget_fails(bigint),
@@ -57,7 +56,7 @@ GRANT SELECT ON
   pipeline, batch, batch_step, step_run, step_run_input, step_run_file, step_run_drop,
   batch_source, claimed_file, root_counter, ledger_delta, step_run_bucket, replay_root,
   failed_message, given_up, acceptance, accepted_root, publication, sink_replacement,
-  replaced_folder, checkpoint, alembic_version,
+  checkpoint, alembic_version,
   batch_status, root_status, step_progress, pending_root, replay_history, stage_drops, source_file,
   source_position, pending_publication, sink_publication, state_progress, failed_root_detail,
   quarantine, held_record, accepted_record, payload_missing

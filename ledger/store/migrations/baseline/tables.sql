@@ -110,7 +110,7 @@ COMMENT ON COLUMN batch.released IS 'Whether a person let it settle above max_fa
 COMMENT ON COLUMN batch.replaces_batch_id IS
   'The original over the same interval that it was opened to replace.';
 COMMENT ON COLUMN batch.guarantee IS
-  'exactly_once: sinks publish what is acked, after settlement; at_least_once: all, at once.';
+  'exactly_once: sinks publish what is acked, after settlement; at_least_once: all, as each commits.';
 COMMENT ON COLUMN batch.settle IS
   'publish_acked: what is acked is published once the batch is settled; hold: once no message of '
   'it, or of its replays, is failed any more.';
@@ -551,27 +551,29 @@ COMMENT ON COLUMN accepted_root.acceptance_id IS 'The acceptance that names it.'
 -- What sinks publish.
 
 CREATE TABLE publication (
-  batch_id bigint REFERENCES batch,
-  sink text,
-  step_run_id bigint NOT NULL REFERENCES step_run,
+  step_run_id bigint PRIMARY KEY REFERENCES step_run,
+  batch_id bigint NOT NULL REFERENCES batch,
+  sink text NOT NULL,
   decided_at timestamptz NOT NULL DEFAULT now(),
   ready boolean NOT NULL,
   folder text,
   files jsonb,
   rows bigint,
   published_at timestamptz,
-  replaced_at timestamptz,
-  PRIMARY KEY (batch_id, sink)
+  replaced_at timestamptz
 );
+-- One run of a sink counts for a batch.
+CREATE UNIQUE INDEX publication_counting_idx ON publication (batch_id, sink)
+  WHERE replaced_at IS NULL;
 CREATE INDEX publication_pending_idx ON publication (batch_id)
   WHERE published_at IS NULL AND replaced_at IS NULL;
 COMMENT ON TABLE publication IS
-  'What each sink is to publish of a settled batch, and whether it has.';
+  'What each sink is to publish of a batch, and whether it has.';
+COMMENT ON COLUMN publication.step_run_id IS 'The sink''s run that staged the rows.';
 COMMENT ON COLUMN publication.batch_id IS 'Batch whose rows are to be published.';
 COMMENT ON COLUMN publication.sink IS 'Sink by name.';
-COMMENT ON COLUMN publication.step_run_id IS 'The sink''s run that staged them.';
 COMMENT ON COLUMN publication.decided_at IS
-  'When it was decided, in the transaction of a settlement.';
+  'When it was decided: when the batch settled, or, at least once, when the sink''s run committed.';
 COMMENT ON COLUMN publication.ready IS
   'Whether the files hold just what is to be published: nothing failed, or it is left out.';
 COMMENT ON COLUMN publication.folder IS
@@ -581,7 +583,7 @@ COMMENT ON COLUMN publication.files IS
 COMMENT ON COLUMN publication.rows IS 'Rows to be published; null until it is ready.';
 COMMENT ON COLUMN publication.published_at IS 'When they were visible to readers; null: not yet.';
 COMMENT ON COLUMN publication.replaced_at IS
-  'When rows of a later batch replaced them, or were decided instead; null: they have not.';
+  'When rows of a later batch or run replaced them, or were decided instead; null: they have not.';
 
 CREATE TABLE sink_replacement (
   step_run_id bigint REFERENCES step_run,
@@ -593,18 +595,6 @@ COMMENT ON TABLE sink_replacement IS
 COMMENT ON COLUMN sink_replacement.step_run_id IS 'The sink''s run.';
 COMMENT ON COLUMN sink_replacement.replaced_batch_id IS
   'Batch whose rows are removed when those of the run are published.';
-
-CREATE TABLE replaced_folder (
-  batch_id bigint REFERENCES batch,
-  path text,
-  sink text NOT NULL,
-  PRIMARY KEY (batch_id, path)
-);
-COMMENT ON TABLE replaced_folder IS
-  'Folders of sinks that are removed once the batch that replaces them is settled.';
-COMMENT ON COLUMN replaced_folder.batch_id IS 'Batch that replaces it.';
-COMMENT ON COLUMN replaced_folder.path IS 'Folder of an earlier delivery.';
-COMMENT ON COLUMN replaced_folder.sink IS 'Sink by name.';
 
 CREATE TABLE dedup_filter (
   step_run_id bigint PRIMARY KEY REFERENCES step_run,

@@ -282,7 +282,7 @@ COMMENT ON COLUMN pending_publication.files IS
 COMMENT ON COLUMN pending_publication.rows IS 'Rows to be published; null until it is ready.';
 
 CREATE VIEW sink_publication AS
-SELECT x.batch_id, p.name AS pipeline, x.sink,
+SELECT x.batch_id, p.name AS pipeline, x.sink, x.step_run_id,
        CASE WHEN x.replaced_at IS NOT NULL THEN 'replaced'
             WHEN x.published_at IS NOT NULL THEN 'published'
             WHEN x.ready THEN 'ready' ELSE 'decided' END AS state,
@@ -294,18 +294,19 @@ JOIN batch b USING (batch_id)
 JOIN pipeline p USING (pipeline_id)
 JOIN step_run r USING (step_run_id);
 COMMENT ON VIEW sink_publication IS
-  'What sinks have published, or are to publish, of settled batches that run exactly once.';
+  'What sinks have published, or are to publish, by batch.';
 COMMENT ON COLUMN sink_publication.batch_id IS 'Number of the batch.';
 COMMENT ON COLUMN sink_publication.pipeline IS 'Pipeline by name.';
 COMMENT ON COLUMN sink_publication.sink IS 'Sink by name.';
+COMMENT ON COLUMN sink_publication.step_run_id IS 'The sink''s run that staged the rows.';
 COMMENT ON COLUMN sink_publication.state IS
   'decided: rows of failed records are yet to be left out; ready; published; replaced: by a later '
-  'batch, published or not.';
+  'batch or run, published or not.';
 COMMENT ON COLUMN sink_publication.decided_at IS
   'When it was decided that this batch is to be published.';
 COMMENT ON COLUMN sink_publication.published_at IS 'When it was visible to readers; null: not yet.';
 COMMENT ON COLUMN sink_publication.replaced_at IS
-  'When a batch that reprocesses the interval took its place; null: it has not.';
+  'When rows of a later batch or run took their place; null: they have not.';
 COMMENT ON COLUMN sink_publication.rows IS 'Rows to be published; null until that is known.';
 COMMENT ON COLUMN sink_publication.withheld_rows IS
   'Rows staged and not published: those of records that failed, or of their unit. Null where rows '
