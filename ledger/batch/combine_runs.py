@@ -2,7 +2,7 @@
 
 A combine belongs to the batch of a family that was settled last: the original, or the replay
 that left no record of it failed. It runs once there; a later replay, of records that had been
-given up, makes another, whose result takes the place of the first. What began before that one
+quarantined, makes another, whose result takes the place of the first. What began before that one
 was settled is fenced when it commits.
 """
 

@@ -40,7 +40,7 @@ class Explanation:
     interval_start: datetime | None = None
     interval_end: datetime | None = None
     attempts: tuple[dict[str, Any], ...] = ()
-    given_up: tuple[dict[str, Any], ...] = ()
+    quarantined_by_hand: tuple[dict[str, Any], ...] = ()
     next: tuple[str, ...] = ()
 
 
@@ -54,7 +54,7 @@ def explain(database: Database, number: int) -> Explanation:
         found = _found(database, number)
         assert found is not None
     tried = database.transact(lambda c: records.attempts(c, found.message_id))
-    stopped = database.transact(lambda c: records.given_up(c, found.message_id))
+    stopped = database.transact(lambda c: records.manual_quarantines(c, found.message_id))
     last_seen, missing = _last_seen(found)
     return Explanation(
         record=found.message_id,
@@ -73,7 +73,7 @@ def explain(database: Database, number: int) -> Explanation:
         interval_start=found.interval_start,
         interval_end=found.interval_end,
         attempts=tuple(dict(row._mapping) for row in tried),
-        given_up=tuple(dict(row._mapping) for row in stopped),
+        quarantined_by_hand=tuple(dict(row._mapping) for row in stopped),
         next=tuple(_next(found)),
     )
 

@@ -33,7 +33,7 @@ def request_rebuild(
     seen: Sequence[Any] | None = None,
 ) -> None:
     """Count roots of a settled batch as failed with their unit, of which another record was
-    given up: its replay takes the unit without that one. Roots that failed in the batch already
+    quarantined: its replay takes the unit without that one. Roots that failed in the batch already
     stay as they are.
 
     ``seen``: the failed roots by which these were chosen; where they are others by now, the next
@@ -45,16 +45,16 @@ def request_rebuild(
         return  # it was superseded meanwhile: nothing of it is replayed
     if seen is not None and publications.failed_roots(connection, batch_id) != seen:
         return
-    publications.set_woken(connection, batch_id)
-    reason = "its unit had a record that was given up"
-    queries.collect_woken(connection, batch_id, roots, stage, reason)
+    publications.set_rebuild_requested(connection, batch_id)
+    reason = "its unit had a record that was quarantined"
+    queries.collect_rebuilds(connection, batch_id, roots, stage, reason)
     record_failures(connection, batch)
     queries.record_attempts(connection, batch_id)
     decide_publications(connection, batch, failed=0)
 
 
 def abandon(database: Database, batch_id: int, reason: str) -> bool:
-    """Give up an open batch with all that it claimed; whether it is given up.
+    """Abandon an open batch with all that it claimed; whether it is abandoned.
 
     Not one of which a run is committed, or is under way in another process.
     """

@@ -12,7 +12,7 @@ from ledger.store.queries import batches, records
 
 
 @dataclass(frozen=True)
-class GivenUp:
+class Quarantined:
     """How many records of which original batch moved to quarantine. ``target``: its pipeline, for
     commands."""
 
@@ -21,7 +21,7 @@ class GivenUp:
     target: str | None
 
 
-def give_up(
+def quarantine(
     database: Database,
     reason: str,
     by: str,
@@ -29,7 +29,7 @@ def give_up(
     record: int | None = None,
     batch_id: int | None = None,
     stage: str | None = None,
-) -> GivenUp:
+) -> Quarantined:
     """Quarantine one failed record, or those of a batch (that failed last at ``stage``).
 
     Raises InputError without a reason or for a record that never failed, NotReadyError if nothing
@@ -39,25 +39,25 @@ def give_up(
         raise InputError("--reason is empty: say why, for those who look at the quarantine later")
     if (record is None) == (batch_id is None):
         raise InputError("expected one record, or --batch, and not both")
-    return database.transact(lambda c: _give_up(c, reason, by, record, batch_id, stage))
+    return database.transact(lambda c: _quarantine(c, reason, by, record, batch_id, stage))
 
 
-def _give_up(
+def _quarantine(
     connection: Connection,
     reason: str,
     by: str,
     record: int | None,
     batch_id: int | None,
     stage: str | None,
-) -> GivenUp:
+) -> Quarantined:
     message, original = _chosen(connection, record, batch_id)
     locked = batches.lock_batch(connection, original)
     assert locked is not None
-    moved = records.give_up(connection, original, message, stage, reason, by)
+    moved = records.quarantine(connection, original, message, stage, reason, by)
     if moved == 0:
         raise NotReadyError(_nothing(connection, record, original, stage))
     decide_publications(connection, locked, failed=0)
-    return GivenUp(original, moved, batches.target(connection, locked.pipeline_id))
+    return Quarantined(original, moved, batches.target(connection, locked.pipeline_id))
 
 
 def _chosen(
@@ -80,10 +80,10 @@ def _nothing(connection: Connection, record: int | None, batch_id: int, stage: s
     if record is not None:
         found = records.failed_record(connection, record)
         assert found is not None
-        return f"record {record} is {found.status}: only a failed one is given up"
+        return f"record {record} is {found.status}: only a failed one is quarantined by hand"
     where = f" at {stage}" if stage else ""
     return (
         f"batch {batch_id} has no failed record{where} (those replaying, recovered or quarantined "
-        "are not given up): "
+        "do not count): "
         f"ackledger failed --batch {batch_id}"
     )

@@ -48,25 +48,25 @@ def remedies(case: Case) -> list[str]:
     """What to fix, and the commands, one a line."""
     one = case.root is not None
     those = "the record" if one else "the records"
-    give_up = _line("ackledger give-up", *_which(case), '--reason "..."')
+    quarantine = _line("ackledger quarantine", *_which(case), '--reason "..."')
     if not case.at_source:
         return [
             f"fix {case.stage}, or what it joins, then replay {those}:",
             *_replays(case),
-            f"if {'it' if one else 'they'} can never be right: {give_up}",
+            f"if {'it' if one else 'they'} can never be right: {quarantine}",
         ]
     return [
-        *_reread(case, those, give_up),
+        *_reread(case, those, quarantine),
         f"if the schema was wrong instead, fix that and replay: {_replays(case)[0]}",
     ]
 
 
-def _reread(case: Case, those: str, give_up: str) -> list[str]:
+def _reread(case: Case, those: str, quarantine: str) -> list[str]:
     """How the corrected records come in, and how the wrong ones go."""
     if not case.rereads and not case.reprocesses:
-        head = f"its source is read once: deliver {those}, corrected, anew, and give up the old:"
-        return [head, give_up]
-    never = f"if {'they' if case.root is None else 'it'} can never be right: {give_up}"
+        head = f"its source is read once: deliver {those}, corrected, anew, and quarantine the old:"
+        return [head, quarantine]
+    never = f"if {'they' if case.root is None else 'it'} can never be right: {quarantine}"
     if case.rereads:
         head = f"fix {those} in the source, then read {those} again, by key:"
         return [head, *_replays(case, from_source=True), never]

@@ -8,7 +8,7 @@ from ledger.batch import claims
 from ledger.core.probes import reached
 from ledger.core.states import BatchKind, BatchStatus
 from ledger.errors import InputError, NotReadyError
-from ledger.pipeline.graph import shown_unit
+from ledger.pipeline.graph import unit_in_words
 from ledger.pipeline.pipeline import Pipeline
 from ledger.pipeline.steps import SourceStep
 from ledger.store.queries import batches
@@ -38,7 +38,7 @@ def _check_unit(original: Batch, pipeline: Pipeline) -> None:
     now = pipeline.graph.unit
     before = tuple(then[0]["unit"]) if then else None
     if before != now:
-        shown = [shown_unit(unit) for unit in (before, now)]
+        shown = [unit_in_words(unit) for unit in (before, now)]
         raise InputError(
             f"batch {original.batch_id} of pipeline {pipeline.name!r} ran with {shown[0]}, the"
             f" pipeline has {shown[1]} now, so the rows that a replay is to replace cannot be told:"
@@ -119,7 +119,9 @@ def check_from_source(connection: Connection, replay: Batch, pipeline: Pipeline)
             continue
         instead = "To read its whole interval again: ackledger run --reprocess"
         if step.incremental:
-            instead = "Deliver the records, corrected, anew, and give up the old: ackledger give-up"
+            instead = (
+                "Deliver the records, corrected, anew, and quarantine the old: ackledger quarantine"
+            )
         raise InputError(
             f"source {name!r} of pipeline {pipeline.name!r} cannot be read again for the failed"
             f" records of batch {replay.original_id} alone: {why}. {instead}"

@@ -25,7 +25,7 @@ from ledger.store.queries import (
 from ledger.store.queries import settlement as queries
 from ledger.store.queries.batches import Batch
 
-# How many failures of a unit more than of a record are borne: the record that spoils it is given up
+# How many failures of a unit more than of a record are borne: what spoils it is quarantined
 # first, and the others have a turn without it.
 UNIT_GRACE = 2
 
@@ -298,7 +298,7 @@ def _check_replayed(connection: Connection, batch: Batch) -> None:
 
 
 def abandon_batch(connection: Connection, batch: Batch, verdict: Verdict) -> Settlement:
-    """No verdicts without an emit: give up the batch and what it claimed."""
+    """No verdicts without an emit: abandon the batch and what it claimed."""
     batches.move_batch(connection, batch.batch_id, BatchStatus.OPEN, BatchStatus.ABANDONED)
     claims.release(connection, batch.batch_id)
     publications.cancel_batch(connection, batch.batch_id)

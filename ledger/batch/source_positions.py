@@ -84,7 +84,7 @@ def _position(connection: Connection, run: OpenedRun) -> Position | HeldByAnothe
         None,
         previous,
         source_states.failed_since(connection, batch.pipeline_id, source, since),
-        tuple(source_states.left_behind(connection, batch.pipeline_id, source)),
+        tuple(source_states.left_by_abandoned(connection, batch.pipeline_id, source)),
     )
 
 

@@ -69,7 +69,7 @@ def _behind(connection: Connection, pipeline: Pipeline, batch: Batch) -> tuple[s
     """
     if batch.settle is not Settle.HOLD:
         return None
-    return checkpoints.committed_behind(
+    return checkpoints.committed_after(
         connection, batch.pipeline_id, _stages(pipeline), batch.original_id
     )
 

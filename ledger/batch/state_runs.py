@@ -156,7 +156,7 @@ def commit_state(
 
 def _check_turn(connection: Connection, opened: StateRun) -> None:
     """Raise FencedError unless its batch is still the one that is due, and nothing came between:
-    a batch that was given up may have been opened again, or this one is being replaced.
+    a batch that was abandoned may have been opened again, or this one is being replaced.
     """
     batch, stage = opened.run.batch, opened.run.stage
     last = checkpoints.last(connection, batch.pipeline_id, stage)
@@ -176,13 +176,13 @@ def is_due(database: Database, pipeline: Pipeline) -> bool:
     def ask(connection: Connection) -> bool:
         due = checkpoints.due_batch(connection, pipeline.name, stages)
         return due is not None or bool(
-            checkpoints.unpublished(connection, pipeline.name, shown_by(pipeline))
+            checkpoints.unpublished(connection, pipeline.name, state_sinks(pipeline))
         )
 
     return bool(stages) and database.transact(ask)
 
 
-def shown_by(pipeline: Pipeline) -> list[str]:
+def state_sinks(pipeline: Pipeline) -> list[str]:
     """The sinks that publish states."""
     return [sink.name for step in pipeline.states() for sink in pipeline.sinks_of(step.name)]
 

@@ -1,4 +1,4 @@
-"""Commands about failed records: ``failed``, ``explain``, ``give-up``."""
+"""Commands about failed records: ``failed``, ``explain``, ``quarantine``."""
 
 import csv
 import json
@@ -17,7 +17,7 @@ from sqlalchemy import Connection, Row
 
 from ledger.batch.explain import Explanation, explain
 from ledger.batch.payloads import keep_all
-from ledger.batch.quarantine import give_up
+from ledger.batch.quarantine import quarantine
 from ledger.batch.remedies import Case, remedies
 from ledger.cli import tables
 from ledger.cli.base import BatchNumber, Json, PipelineName, app, example, out, show, user
@@ -105,8 +105,8 @@ def explain_record(
         out.print(f"{total - len(found)} more match: ackledger failed --records --where ...")
 
 
-@app.command("give-up", epilog=example("give-up 28677 --reason 'a test order'"))
-def give_up_records(
+@app.command("quarantine", epilog=example("quarantine 28677 --reason 'a test order'"))
+def quarantine_records(
     reason: Annotated[str, typer.Option(help="Why, for those who look at the quarantine.")],
     record: Annotated[int | None, typer.Argument(help="Its number, or a root of it.")] = None,
     batch: BatchNumber = None,
@@ -117,7 +117,7 @@ def give_up_records(
 ) -> None:
     """Move failed records to quarantine: they will never be right, nothing waits for them."""
     database, by = connect(Settings()), user()
-    done = give_up(database, reason, by, record=record, batch_id=batch, stage=stage)
+    done = quarantine(database, reason, by, record=record, batch_id=batch, stage=stage)
     target = done.target or "MODULE:PIPELINE"
     then = f"ackledger publish {target} --batch {done.batch_id}"
     show(
@@ -336,9 +336,9 @@ def _explained(data: Mapping[str, Any]) -> RenderableType:
     ]
     lines += [f"  attempt {tables.printable(_attempt(tried))}" for tried in one.attempts]
     lines += [
-        f"  given up   by {row['given_up_by']} on {row['given_up_at']:{_MINUTE}}: "
+        f"  quarantined by {row['quarantined_by']} on {row['quarantined_at']:{_MINUTE}}: "
         + tables.printable(row["reason"])
-        for row in one.given_up
+        for row in one.quarantined_by_hand
     ]
     head = f"record {one.record}" + (f", now root {one.root}" if one.root != one.record else "")
     steps = tables.line("\n".join(f"  {step}" for step in one.next), "yellow")

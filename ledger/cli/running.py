@@ -111,7 +111,7 @@ def replay(
     since: Annotated[datetime | None, Moment] = None,
     until: Annotated[datetime | None, Moment] = None,
     quarantined: Annotated[
-        bool, typer.Option("--quarantined", help="Records given up, with a new budget.")
+        bool, typer.Option("--quarantined", help="Quarantined records, with a new budget.")
     ] = False,
     held: Annotated[
         bool, typer.Option("--held", help="Records whose unit failed too often, with a new budget.")

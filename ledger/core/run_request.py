@@ -46,7 +46,7 @@ class Selection:
 
     ``reason``: a text or SQL pattern (``%``, ``_``). ``stage``: the step that failed last.
     ``root``: a root id of any attempt. ``source``: where they came from. ``since``, ``until``:
-    when they failed last, until exclusive. ``quarantined``: those given up instead of those that
+    when they failed last, until exclusive. ``quarantined``: those in quarantine instead of what
     failed; they begin with a new budget of replays, and keep their history. ``held``: those
     whose unit failed too often, instead. ``from_source``: their content is read again from the
     source, by key.

@@ -69,7 +69,7 @@ def decide(steps: Sequence[StepFacts], now: datetime, limits: Limits) -> Verdict
     if not missing:
         return Verdict(Action.SETTLE, "every step is committed")
     if too_old:
-        return _give_up(steps, missing, "before the batch reached its greatest age")
+        return _expire(steps, missing, "before the batch reached its greatest age")
     deaths = [_death(step) for step in steps if not step.committed]
     died = [moment for moment in deaths if moment is not None]
     if not died:
@@ -77,10 +77,10 @@ def decide(steps: Sequence[StepFacts], now: datetime, limits: Limits) -> Verdict
     deadline = max(died) + limits.message_timeout
     if now < deadline:
         return Verdict(Action.WAIT, f"a run died; expires at {deadline:%Y-%m-%d %H:%M:%S}", missing)
-    return _give_up(steps, missing, "in time")
+    return _expire(steps, missing, "in time")
 
 
-def _give_up(steps: Sequence[StepFacts], missing: tuple[str, ...], when: str) -> Verdict:
+def _expire(steps: Sequence[StepFacts], missing: tuple[str, ...], when: str) -> Verdict:
     if any(step.kind == "source" for step in steps if not step.committed):
         return Verdict(Action.ABANDON, f"its emit did not commit {when}", missing)
     return Verdict(Action.EXPIRE, f"{missing[0]} did not commit {when}", missing)

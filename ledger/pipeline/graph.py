@@ -148,7 +148,7 @@ class Graph:
         """
         step = self.step(name)
         if isinstance(step, SourceStep):
-            return any(self.carries(reader) for reader in self._stages_behind(name))
+            return any(self.carries(reader) for reader in self._stages_after(name))
         recordwise = isinstance(step, StageStep) and self.tracks(name) and not self.merges(name)
         return recordwise and self.in_units(name)
 
@@ -161,7 +161,7 @@ class Graph:
         sources = [self.steps[source] for source in self._sources[self.step(name).name]]
         return any(isinstance(step, SourceStep) and step.track is not None for step in sources)
 
-    def _stages_behind(self, source: str) -> list[str]:
+    def _stages_after(self, source: str) -> list[str]:
         stages = [name for name, step in self.steps.items() if isinstance(step, StageStep)]
         return [name for name in stages if source in self._sources[name]]
 
@@ -296,8 +296,8 @@ class Graph:
         for stage in self._wholes:
             if stage.unit != self.unit:
                 raise DeclarationError(
-                    f"pipeline {self.name!r} has {shown_unit(self.unit)} and"
-                    f" {shown_unit(stage.unit)} (stage {stage.name!r}): expected one for all its"
+                    f"pipeline {self.name!r} has {unit_in_words(self.unit)} and"
+                    f" {unit_in_words(stage.unit)} (stage {stage.name!r}): expected one for all its"
                     " whole stages"
                 )
         for name, step in self.steps.items():
@@ -393,7 +393,7 @@ class Graph:
                 )
 
 
-def shown_unit(unit: tuple[str, ...] | None) -> str:
+def unit_in_words(unit: tuple[str, ...] | None) -> str:
     """A unit in words, for a message."""
     if unit is None:
         return "no whole stage"

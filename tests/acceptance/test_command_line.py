@@ -160,9 +160,9 @@ def test_from_nothing_to_a_settled_ledger(folder):
     assert [(row["kind"], row["acked"], row["quarantined"]) for row in status] == [
         ("replay", lost - unknown, unknown), ("original", 300 - unknown, unknown),
     ]  # fmt: skip
-    given_up = cli.json("status", "--batch", "1")
-    assert given_up["outcome"] == "complete with quarantined records"
-    assert 'ackledger accept 1 --reason "..."' in given_up["advice"]
+    quarantined = cli.json("status", "--batch", "1")
+    assert quarantined["outcome"] == "complete with quarantined records"
+    assert 'ackledger accept 1 --reason "..."' in quarantined["advice"]
     assert cli.json("accept", "2", "--reason", "unregistered")["accepted"] == unknown
     done = cli.json("status", "--batch", "1")
     assert (done["outcome"], done["accepted"]) == ("complete", unknown)

@@ -153,7 +153,7 @@ def test_the_command_line(server, away):
     assert (made["status"], made["roots"]["failed"]) == ("settled", lost)
     again = ("ackledger", "replay", "jobs.flights:pipeline", "--remote", server, "--json")
     done = subprocess.run(again, cwd=away, capture_output=True, text=True, check=False)
-    assert done.returncode == 4, done.stdout + done.stderr  # lost again, and given up
+    assert done.returncode == 4, done.stdout + done.stderr  # lost again, and quarantined
     assert json.loads(done.stdout)[0]["roots"]["quarantined"] == lost
 
 

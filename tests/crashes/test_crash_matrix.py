@@ -30,7 +30,7 @@ from tests.support.crashing import HALF_POSTED, IN_A_RECORD, opened, run_whole
 from tests.support.crashing import STAGE as STAGE_FORM
 from tests.support.ledgers import one, rows
 
-FIRST, ALL = orders.expected(mended=False), orders.expected(mended=True)
+FIRST, ALL = orders.expected(fixed=False), orders.expected(fixed=True)
 NOTHING: orders.Rows = Counter()
 
 
@@ -194,14 +194,14 @@ def test_a_killed_process_is_gone_on_from(lab, children, case, form):
 
 def test_nothing_outlives_the_killed(children):
     """A JVM ends when its driver was killed; nobody had to kill one."""
-    assert children.left_behind == []
+    assert children.left_by_abandoned == []
 
 
 def _kill(lab: Lab, children: Children, case: Case, form: str) -> None:
     lab.leave()
     if case.of_replay:
-        orders.write(lab.folder, mended=True)
-    variant = orders.Variant(mended=case.of_replay, mode=case.mode)
+        orders.write(lab.folder, fixed=True)
+    variant = orders.Variant(fixed=case.of_replay, mode=case.mode)
     child = children.take(spark=case.spark)
     try:
         order = lab.order(
@@ -262,10 +262,10 @@ def _replay(lab: Lab, mode: str, form: str) -> None:
     """What failed again, with reference and stage fixed, until nothing is failed; the first of
     it may have died before.
     """
-    orders.write(lab.folder, mended=True)
+    orders.write(lab.folder, fixed=True)
     original = _original(lab)
     for number in (1, 2):
-        variant = orders.Variant(mended=True, mode=mode)
+        variant = orders.Variant(fixed=True, mode=mode)
         _retry(lab, variant, form, replay_of=original, number=number)
         if summarize(lab.ledger, original).roots.failed == 0:
             return

@@ -19,10 +19,10 @@ from tests.support.crash_lab import ANEW, ORIGINAL, Lab
 from tests.support.crashing import BATCH, STAGE, opened, run_whole
 from tests.support.ledgers import one, rows
 
-FIRST, ALL = orders.expected(mended=False), orders.expected(mended=True)
+FIRST, ALL = orders.expected(fixed=False), orders.expected(fixed=True)
 NOTHING: orders.Rows = Counter()
 ONCE_OR_MORE = orders.Variant(guarantee="at_least_once", dedup="exact")
-MENDED = orders.Variant(mended=True)
+FIXED = orders.Variant(fixed=True)
 BEFORE = {"lake": "priced", "report": "lake", "table": "report"}
 
 
@@ -79,13 +79,13 @@ def test_a_reprocess_that_dies_while_it_publishes(a_lab, children, place, of, fo
     """
     lab = a_lab
     lab.go_to(ANEW)
-    _kill(lab, children, place, form=form, of=of, spark=False, reprocess=True, variant=MENDED)
+    _kill(lab, children, place, form=form, of=of, spark=False, reprocess=True, variant=FIXED)
     for sink in orders.SINKS:
         seen = (FIRST, ALL, NOTHING) if sink == "lake" else (FIRST, ALL)
         assert lab.shown(sink) in seen, sink
-    batch = _retry(lab, form, MENDED, reprocess=True)
+    batch = _retry(lab, form, FIXED, reprocess=True)
     assert all(lab.shown(sink) == ALL for sink in orders.SINKS)
-    _retry(lab, form, MENDED, replay_of=batch)
+    _retry(lab, form, FIXED, replay_of=batch)
     assert all(lab.shown(sink) == ALL for sink in orders.SINKS)
     assert lab.shown("daily") == orders.totals(ALL)
     assert summarize(lab.ledger, batch).outcome is not Outcome.INCOMPLETE
@@ -133,7 +133,7 @@ def test_at_least_once_a_sink_that_died_and_was_not_run_again(a_lab, children, s
 
 def test_nothing_outlives_the_killed(children):
     """A JVM ends when its driver was killed; nobody had to kill one."""
-    assert children.left_behind == []
+    assert children.left_by_abandoned == []
 
 
 def _kill(lab: Lab, children: Children, place: str, *, spark: bool = True, **more: object) -> None:
@@ -157,8 +157,8 @@ def _retry(lab: Lab, form: str, variant: orders.Variant, **which: object) -> int
 
 def _replay(lab: Lab, form: str) -> None:
     """What failed again, fixed, until nothing is failed."""
-    orders.write(lab.folder, mended=True)
-    _retry(lab, form, replace(lab.base, mended=True), replay_of=ORIGINAL)
+    orders.write(lab.folder, fixed=True)
+    _retry(lab, form, replace(lab.base, fixed=True), replay_of=ORIGINAL)
     found = summarize(lab.ledger, ORIGINAL)
     counts = (found.roots.acked, found.roots.quarantined)
     assert (counts, found.outcome) == ((197, 3), Outcome.QUARANTINED)

@@ -127,7 +127,7 @@ def test_a_killed_ack_comes_again(lab, children, place, form):
 
 def test_nothing_outlives_the_killed(children):
     """A JVM ends when its driver was killed; nobody had to kill one."""
-    assert children.left_behind == []
+    assert children.left_by_abandoned == []
 
 
 def _kill(lab: FeedLab, children: Children, place: str, form: str) -> None:

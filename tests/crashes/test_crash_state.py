@@ -158,7 +158,7 @@ def test_a_retry_that_comes_before_the_lease_has_lapsed_waits(lab, children, mon
 
 def test_nothing_outlives_the_killed(children):
     """A JVM ends when its driver was killed; nobody had to kill one."""
-    assert children.left_behind == []
+    assert children.left_by_abandoned == []
 
 
 def _kill(lab: StateLab, children: Children, case: Case) -> None:

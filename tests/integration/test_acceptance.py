@@ -23,7 +23,7 @@ from tests.support.ledgers import (
 )
 
 
-def given_up(database, made, count=10, lose=(0, 1)):
+def quarantined(database, made, count=10, lose=(0, 1)):
     """A settled batch; with ``max_replays=0`` what is lost is quarantined at once."""
     batch, _ = whole_batch(database, made, count, lose_sink=lose)
     settle_once(database, batch.batch_id)
@@ -56,7 +56,7 @@ def test_quarantined_records_are_complete_once_accepted(database):
     """A batch with quarantined records is not complete until a person accepts them; the ledger
     keeps who, why and which, and a second acceptance finds nothing.
     """
-    batch = given_up(database, pipeline(max_replays=0))
+    batch = quarantined(database, pipeline(max_replays=0))
     assert outcome(database, batch) is Outcome.QUARANTINED
     done = accept(database, batch.batch_id, by="ada", reason="unregistered")
     assert (done.records, done.accepted, done.quarantined, done.failed) == (2, 2, 2, 0)
@@ -76,7 +76,7 @@ def test_what_is_quarantined_later_is_not_accepted(database):
     and quarantined again, asks a person again. An abandoned replay restores what was accepted.
     """
     made = pipeline(max_replays=1)
-    batch = given_up(database, made)
+    batch = quarantined(database, made)
     assert accept(database, batch.batch_id, by="ada").failed == 2
     first = replay_again(database, made, batch.batch_id)
     assert outcome(database, batch) is Outcome.QUARANTINED
@@ -84,7 +84,7 @@ def test_what_is_quarantined_later_is_not_accepted(database):
     assert accept(database, first.batch_id, by="ada").batch_id == batch.batch_id
     assert [outcome(database, one) for one in (batch, first)] == [Outcome.COMPLETE] * 2
 
-    dropped = replayed(database, made, batch.batch_id, "given up", quarantined=True)
+    dropped = replayed(database, made, batch.batch_id, "quarantined", quarantined=True)
     assert outcome(database, batch) is Outcome.INCOMPLETE
     with database.plain.begin() as connection:
         batches.move_batch(connection, dropped.batch_id, BatchStatus.OPEN, BatchStatus.ABANDONED)
@@ -102,7 +102,7 @@ def test_the_policy_is_kept_with_the_pipeline(database):
     replay is measured against its whole family.
     """
     made = pipeline(max_replays=1, tolerate=0.2, on_quarantine="warn")
-    batch = given_up(database, made)
+    batch = quarantined(database, made)
     found = summarize(database, batch.batch_id)
     assert (found.policy.tolerate, found.policy.on_quarantine) == (0.2, OnQuarantine.WARN)
     assert (found.outcome, found.succeeds) == (Outcome.COMPLETE, True)
@@ -125,7 +125,7 @@ def test_a_settlement_that_comes_late_has_the_counts(database):
     """Whoever finds the batch settled, by the sweeper for instance, hears what was decided and
     when.
     """
-    batch = given_up(database, pipeline())
+    batch = quarantined(database, pipeline())
     late = settle_once(database, batch.batch_id)
     assert (late.decided, late.roots, late.failed) == (False, 10, 2)
     assert late.reason.startswith("already settled, 20")

@@ -610,9 +610,9 @@ def test_nulls_in_parquet(runner, tmp_path, sink_rows):
     original = one(run.job.database, "SELECT min(batch_id) AS number FROM batch").number
     again = run.settled(run.open_replay(original))
     assert (again.status, again.failed) == (BatchStatus.SETTLED, 1)
-    mended = runner(copying(format="parquet", schema=SCHEMA))
-    replay = mended.open_replay(original, "fixed", quarantined=True)
-    assert mended.settled(replay).failed == 0
+    fixed = runner(copying(format="parquet", schema=SCHEMA))
+    replay = fixed.open_replay(original, "fixed", quarantined=True)
+    assert fixed.settled(replay).failed == 0
     assert sink_rows("out", "name", "price") == [("a", 1.5), ("b", 2.0)]
 
 

@@ -377,7 +377,7 @@ def test_a_failure_at_a_whole_stage_or_behind_carries_everything(spark, guarante
 
 @both_guarantees
 def test_a_quarantined_record_leaves_and_comes_back(spark, guarantee):
-    """A record that is given up takes its rows with it; driven again it runs, and the others are
+    """A record that is quarantined takes its rows with it; driven again it runs, and the others are
     carried over.
     """
     seen = []
@@ -390,9 +390,9 @@ def test_a_quarantined_record_leaves_and_comes_back(spark, guarantee):
         assert seen.pop() == []
     assert sales(last) == {"a": dict.fromkeys((1, 2, 4), 0), "b": {7: 0, 8: 0}}
     assert 3 not in [row["id"] for row in last.rows["list"]]
-    mended = testing.replay(result, shop(seen, version=3, **options), quarantined=True)
+    fixed = testing.replay(result, shop(seen, version=3, **options), quarantined=True)
     assert seen == [[3], [3]]
-    assert sales(mended) == {"a": {1: 0, 2: 0, 3: 3, 4: 0}, "b": {7: 0, 8: 0}}
+    assert sales(fixed) == {"a": {1: 0, 2: 0, 3: 3, 4: 0}, "b": {7: 0, 8: 0}}
 
 
 def test_rows_come_from_the_latest_batch_that_made_them(spark):
@@ -571,8 +571,8 @@ def test_a_step_that_never_committed_runs_for_all(runner, tmp_path, database, si
     started(database, first.batch_id, "listed")
     age(database, first.batch_id, 10_000)
     assert settle_once(database, first.batch_id).failed == 3
-    mended = runner(beside(seen))
-    assert mended.settled(mended.open_replay(first.batch_id)).failed == 0
+    fixed = runner(beside(seen))
+    assert fixed.settled(fixed.open_replay(first.batch_id)).failed == 0
     assert seen == [[1, 2, 3]]
     assert sink_rows("list", "id") == [(1,), (2,), (3,)]
     assert sink_rows("sums", "sum") == [(6,)]
@@ -588,16 +588,16 @@ def test_a_replay_that_dies_recovers_nothing(runner, tmp_path, database, sink_ro
     run = runner(shop(lose_in_total=[2], **options))
     first = run.open()
     assert run.settled(first).failed == 1
-    mended = runner(shop(version=1, **options))
-    dead = mended.open_replay(first.batch_id, "dead")
-    mended.step(dead, "orders")
+    fixed = runner(shop(version=1, **options))
+    dead = fixed.open_replay(first.batch_id, "dead")
+    fixed.step(dead, "orders")
     started(database, dead.batch_id, "checked")
     age(database, dead.batch_id, 10_000)
     settlement = settle_once(database, dead.batch_id)
     assert (settlement.status, settlement.failed) == (BatchStatus.SETTLED, 3)
-    last = mended.open_replay(first.batch_id, "last")
-    mended.step(last, "orders")
-    mended.step(last, "checked")
-    assert mended.settled(last).failed == 0
+    last = fixed.open_replay(first.batch_id, "last")
+    fixed.step(last, "orders")
+    fixed.step(last, "checked")
+    assert fixed.settled(last).failed == 0
     assert sink_rows("sales", "cents") == [(3,)]
     assert sink_rows("list", "id") == [(1,), (2,), (3,)]

@@ -38,7 +38,7 @@ def test_a_total_waits_for_what_is_replayed(spark, guarantee):
 
 
 def test_quarantined_records_are_left_out(spark):
-    """A record that is given up is in no total; taken from quarantine, it makes another in place
+    """A record that is quarantined is in no total; taken from quarantine, it makes another in place
     of the first.
     """
     result = testing.run_batch(totals(fail=[9], max_replays=0), {"flights": FLOWN}, spark=spark)
@@ -144,8 +144,8 @@ def test_a_combine_that_raises_is_run_again(runner, tmp_path, sink_rows, makes, 
     batch = run.open()
     with pytest.raises(StageError, match="combine 'broken' returned .*" + message):
         run.settled(batch)
-    mended = totals()
-    job = runner(mended).job
+    fixed = totals()
+    job = runner(fixed).job
     combine(job, batch.batch_id)
     assert sink_rows("daily", "carrier", "n", "delay") == oracle()
 
@@ -204,8 +204,8 @@ def test_a_total_that_was_shown_and_not_noted_gives_way(runner, tmp_path, sink_r
         pytest.raises(StageError, match="refuses it"),
     ):
         better.settled(better.open_replay(batch.batch_id, "first"))
-    mended = runner(totals(partial=True))
-    mended.settled(mended.open_replay(batch.batch_id, "second"))
+    fixed = runner(totals(partial=True))
+    fixed.settled(fixed.open_replay(batch.batch_id, "second"))
     assert sink_rows("daily", "carrier", "n", "delay") == oracle()
 
 
@@ -215,10 +215,10 @@ def test_reprocessing_replaces_the_total(runner, tmp_path, sink_rows):
     run = runner(totals(lose=[4]))
     batch = run.open()
     run.settled(batch)
-    mended = runner(totals())
-    mended.settled(mended.open_replay(batch.batch_id))
+    fixed = runner(totals())
+    fixed.settled(fixed.open_replay(batch.batch_id))
     assert sink_rows("daily", "carrier", "n", "delay") == oracle()
-    job = mended.job
+    job = fixed.job
     again = open_batch(
         job.database,
         job.settings,
@@ -227,7 +227,7 @@ def test_reprocessing_replaces_the_total(runner, tmp_path, sink_rows):
         Interval(datetime(2013, 1, 1, tzinfo=UTC), END),
         reprocess=True,
     )
-    mended.settled(again)
+    fixed.settled(again)
     assert sink_rows("daily", "carrier", "n", "delay") == oracle()
     assert sorted(path.name for path in (tmp_path / "daily").glob("batch=*")) == [
         f"batch={again.batch_id}"

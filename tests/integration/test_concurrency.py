@@ -31,7 +31,7 @@ DAYS, RECORDS, POISON = 4, 60, 7
 FIRST = datetime(2013, 1, 1, tzinfo=UTC)
 
 
-def pipeline(name: str, target: str, poison: int, mended: bool) -> Pipeline:
+def pipeline(name: str, target: str, poison: int, fixed: bool) -> Pipeline:
     """n -> two rows -> one of which the poison and, until it is fixed, every tenth record loses
     -> three sinks, and a state of one row for each batch that it includes, in order.
     """
@@ -46,7 +46,7 @@ def pipeline(name: str, target: str, poison: int, mended: bool) -> Pipeline:
     def checked(halves):
         second = F.col("half") == 2
         bad = second & (F.col("n") % RECORDS == poison)
-        lost = second & (F.col("n") % 10 == 0) & F.lit(not mended)
+        lost = second & (F.col("n") % 10 == 0) & F.lit(not fixed)
         return halves.withColumn("_failed", F.when(bad, "poison").when(lost, "for now"))
 
     made.sink("folder", ParquetSink(f"{name}/folder"), reads="checked")
@@ -149,16 +149,16 @@ def test_eight_batches_of_two_pipelines(spark, database, settings, tmp_path, tar
             time.sleep(0.2)
 
     def work(name, day):
-        job = Job(spark, database, settings, pipeline(name, target, POISON, mended=False))
+        job = Job(spark, database, settings, pipeline(name, target, POISON, fixed=False))
         interval = Interval(FIRST + timedelta(days=day), FIRST + timedelta(days=day + 1))
         batch = open_batch(database, settings, job.pipeline, RunKey("", f"day-{day}"), interval)
         run_steps(job, batch.batch_id, lambda step, result: None)
         followed(job, batch.batch_id)
-        mended = Job(spark, database, settings, pipeline(name, target, POISON, mended=True))
+        fixed = Job(spark, database, settings, pipeline(name, target, POISON, fixed=True))
         key = RunKey("", f"replay-{day}")
-        again = open_replay(database, settings, mended.pipeline, key, batch.batch_id, Selection())
-        run_steps(mended, again.batch_id, lambda step, result: None)
-        followed(mended, again.batch_id)
+        again = open_replay(database, settings, fixed.pipeline, key, batch.batch_id, Selection())
+        run_steps(fixed, again.batch_id, lambda step, result: None)
+        followed(fixed, again.batch_id)
 
     def followed(job, batch_id):
         """As Airflow's retries: a sweep, or another publisher of the same batch, may be first."""

@@ -275,7 +275,7 @@ def test_files_that_are_taken_once_are_not_read_again(runner, tmp_path):
     assert "--from-source" not in advice
     assert "deliver the records, corrected, anew" in advice
     with pytest.raises(
-        InputError, match=r"a file that was fixed is a new one.*Deliver the records.*give-up"
+        InputError, match=r"a file that was fixed is a new one.*Deliver the records.*quarantine"
     ):
         run.open_replay(batch.batch_id, from_source=True)
 

@@ -203,9 +203,9 @@ def test_replay_of_one_source_of_two(runner, tmp_path, sink_rows):
     assert broken.settled(batch).failed == 2
     found = rows(broken.job.database, "SELECT DISTINCT source, stage FROM failed_root_detail")
     assert [tuple(row) for row in found] == [("large", "united")]
-    mended = runner(two_sources([]))
-    replay = mended.open_replay(batch.batch_id)
-    assert mended.settled(replay).failed == 0
+    fixed = runner(two_sources([]))
+    replay = fixed.open_replay(batch.batch_id)
+    assert fixed.settled(replay).failed == 0
     emitted = rows(
         broken.job.database,
         f"SELECT source, roots FROM batch_source WHERE batch_id = {replay.batch_id} ORDER BY 1",

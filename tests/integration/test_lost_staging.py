@@ -134,22 +134,22 @@ def test_lost_files_are_staged_anew(runner, tmp_path, target, monkeypatch):
     acked = [n for n in range(COUNT) if n not in LOST]
     assert shown(tmp_path, target) == every(expected([*acked, *range(20, 24)]))
 
-    mended = runner(pipeline(target))
-    replay = mended.open_replay(batch.batch_id)
-    mended.steps(replay)
+    fixed = runner(pipeline(target))
+    replay = fixed.open_replay(batch.batch_id)
+    fixed.steps(replay)
     settle_once(job.database, replay.batch_id)
-    publish_settled(mended.job, replay.batch_id)
+    publish_settled(fixed.job, replay.batch_id)
 
     with dies_at("publishing"):
         with pytest.raises(Died):
-            running.combine(mended.job, replay.batch_id)
+            running.combine(fixed.job, replay.batch_id)
         with pytest.raises(Died):
-            running.advance_states(mended.job)
+            running.advance_states(fixed.job)
     for place in (tmp_path / "storage" / "losing" / "totals", tmp_path / "states" / "_staging"):
         for path in place.rglob("*.parquet"):
             path.unlink()
-    running.advance_states(mended.job)
-    settle_and_follow(mended.job, replay.batch_id)
+    running.advance_states(fixed.job)
+    settle_and_follow(fixed.job, replay.batch_id)
     assert shown(tmp_path, target) == every(expected([*range(COUNT), *range(20, 24)]))
     with create_engine(target, poolclass=NullPool).connect() as connection:
         totals = connection.exec_driver_sql("SELECT n FROM totals").scalars().all()
@@ -180,16 +180,16 @@ def test_a_broken_sink_keeps_nothing_else_waiting(runner, tmp_path, target, monk
     found = DeltaTable(tmp_path / "delta").to_pyarrow_table().to_pylist()
     assert Counter((row["n"], row["half"]) for row in found) == rest
     monkeypatch.setenv("LOSING_URL", target)
-    mended = runner(pipeline("env:LOSING_URL"))
-    replay = mended.open_replay(batch.batch_id)
-    mended.steps(replay)
+    fixed = runner(pipeline("env:LOSING_URL"))
+    replay = fixed.open_replay(batch.batch_id)
+    fixed.steps(replay)
     settle_once(job.database, replay.batch_id)
-    publish_settled(mended.job, replay.batch_id)
+    publish_settled(fixed.job, replay.batch_id)
     assert shown(tmp_path, target) == every(expected(range(COUNT)))
     monkeypatch.delenv("LOSING_URL")
     with pytest.raises(ConfigurationError, match="LOSING_URL"):
-        running.combine(mended.job, replay.batch_id)
-    running.advance_states(mended.job)
+        running.combine(fixed.job, replay.batch_id)
+    running.advance_states(fixed.job)
     states = ds.dataset(tmp_path / "states", partitioning="hive").to_table().to_pylist()
     assert Counter((row["n"], row["half"]) for row in states) == expected(range(COUNT))
 

@@ -95,10 +95,10 @@ def test_sources_are_told(runner, tmp_path):
     lost, unparsed = sorted(told.failed[batch.batch_id], key=lambda row: -row[0])
     assert lost == (2, "kept", "lost", None)
     assert (unparsed[1], unparsed[3]) == ("numbers", "x")
-    mended = runner(noticed(told))
-    replay = mended.open_replay(batch.batch_id, stage="kept")
-    mended.steps(replay)
-    settle_and_follow(mended.job, replay.batch_id)
+    fixed = runner(noticed(told))
+    replay = fixed.open_replay(batch.batch_id, stage="kept")
+    fixed.steps(replay)
+    settle_and_follow(fixed.job, replay.batch_id)
     assert told.acked[replay.batch_id] == [2]
     assert told.failed[replay.batch_id] == []
 

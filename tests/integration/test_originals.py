@@ -150,7 +150,7 @@ def test_the_lease_of_a_running_step_is_renewed(runner, tmp_path, monkeypatch):
 
 
 def test_retry_limit(spark):
-    """A record that fails each time is given up after max_replays; one that fails once, and all
+    """A record that fails each time is quarantined after max_replays; one that fails once, and all
     others, are acked.
     """
     poison = {3, 5}

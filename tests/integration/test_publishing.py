@@ -91,8 +91,8 @@ def test_rows_of_failed_records_are_withheld_and_replays_bring_them(runner, tmp_
     again = runner(branching(lose={3}))
     assert again.settled(again.open_replay(batch.batch_id, "first")).failed == 1
     assert shown(sink_rows) == shown(sink_rows, "late") == expected(lambda n: n != 3)
-    mended = runner(branching())
-    assert mended.settled(mended.open_replay(batch.batch_id, "second")).failed == 0
+    fixed = runner(branching())
+    assert fixed.settled(fixed.open_replay(batch.batch_id, "second")).failed == 0
     assert shown(sink_rows) == shown(sink_rows, "late") == expected()
 
 
@@ -294,10 +294,10 @@ def test_reprocessing_replaces_what_is_shown(runner, tmp_path, sink_rows):
     run = runner(branching(lose=LOST))
     batch = run.open()
     run.settled(batch)
-    mended = runner(branching(lose={3}))
-    mended.settled(mended.open_replay(batch.batch_id))
+    fixed = runner(branching(lose={3}))
+    fixed.settled(fixed.open_replay(batch.batch_id))
     numbers(tmp_path, 30)
-    job = mended.job
+    job = fixed.job
     again = open_batch(
         job.database,
         job.settings,
@@ -306,7 +306,7 @@ def test_reprocessing_replaces_what_is_shown(runner, tmp_path, sink_rows):
         Interval(START, END),
         reprocess=True,
     )
-    mended.steps(again)
+    fixed.steps(again)
     settle_once(job.database, again.batch_id)
     assert shown(sink_rows) == expected(lambda n: n != 3)
     publish_settled(job, again.batch_id)

@@ -78,7 +78,7 @@ def test_two_replays_of_a_held_batch_settle_at_once(database):
 
 
 def test_a_held_batch_is_decided_when_its_last_replay_is_abandoned(database):
-    """A replay by hand that is given up leaves nothing failed: what was held is published."""
+    """A replay by hand that is abandoned leaves nothing failed: what was held is published."""
     made = pipeline(settle="hold", guarantee="exactly_once", max_replays=1)
     old, roots = whole_batch(database, made, 5, lose_sink=[0, 1])
     settle_once(database, old.batch_id)
@@ -143,8 +143,8 @@ def test_a_reprocess_with_failures_replaces_the_old_totals(runner, tmp_path, sin
         job.database, job.settings, job.pipeline, key, Interval(START, END), reprocess=True
     )
     lossy.settled(again)
-    mended = runner(totals())
-    mended.settled(mended.open_replay(again.batch_id))
+    fixed = runner(totals())
+    fixed.settled(fixed.open_replay(again.batch_id))
     assert sink_rows("daily", "carrier", "n", "delay") == oracle()
 
 
@@ -157,8 +157,8 @@ def test_an_old_combine_does_not_replace_a_newer_one(runner, tmp_path, sink_rows
     batch = run.open()
     with dies_at("deciding publication"), pytest.raises(Died):
         run.settled(batch)
-    mended = runner(totals(max_replays=0))
-    mended.settled(mended.open_replay(batch.batch_id, quarantined=True))
+    fixed = runner(totals(max_replays=0))
+    fixed.settled(fixed.open_replay(batch.batch_id, quarantined=True))
     assert sink_rows("daily", "carrier", "n", "delay") == oracle()
     combine(run.job, batch.batch_id)
     assert sink_rows("daily", "carrier", "n", "delay") == oracle()
@@ -209,7 +209,7 @@ def ranks(poison):
 
 
 def test_a_combine_behind_units_waits_for_the_sound_records(spark):
-    """Where only a combine reads units, those of a record that was given up are asked for again,
+    """Where only a combine reads units, those of a record that was quarantined are asked for again,
     too.
     """
     result = testing.run_batch(ranks(4), {"flights": FLOWN}, spark=spark)
@@ -277,7 +277,7 @@ def test_a_replay_of_another_source_does_not_empty_a_total(spark):
 
 def test_a_held_batch_waits_for_units_to_be_made_anew(spark):
     """With settle="hold" nothing is published while a unit has to be made again without what was
-    given up.
+    quarantined.
     """
     options = {"max_replays": 0, "settle": "hold"}
     result = testing.run_batch(unit_totals(poison=7, **options), ORDERED, spark=spark)
@@ -412,8 +412,8 @@ def test_a_total_with_rows_of_one_key_is_refused_before_it_is_decided(
     with pytest.raises(StageError, match=r"2 rows have the key \{'k': 'a'\}"):
         run.settled(batch)
     assert not rows(run.job.database, "SELECT * FROM publication WHERE sink = 't'")
-    mended = runner(made(1))
-    settle_and_follow(mended.job, batch.batch_id)
+    fixed = runner(made(1))
+    settle_and_follow(fixed.job, batch.batch_id)
     assert in_table(run.job.database) == [1]
 
 
@@ -573,8 +573,8 @@ def test_a_part_waits_for_the_batch_that_is_held(runner, tmp_path, sink_rows):
     with pytest.raises(NotReadyError, match="waits until that one is published"):
         lossy.settled(part)
     assert shown() == list(range(6))
-    mended = runner(made(max_pending=4))
-    mended.settled(mended.open_replay(again.batch_id))
+    fixed = runner(made(max_pending=4))
+    fixed.settled(fixed.open_replay(again.batch_id))
     assert shown() == [0, 1, 2, 3]
     publish_settled(job, part.batch_id)
     assert shown() == list(range(6))

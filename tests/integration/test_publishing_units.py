@@ -4,7 +4,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from ledger import FileSource, ParquetSink, Pipeline, collect_anchors, merge_anchors, testing
-from ledger.batch.quarantine import give_up
+from ledger.batch.quarantine import quarantine
 from ledger.errors import NotReadyError
 from ledger.execution import publish_settled
 from tests.support.ledgers import rows
@@ -57,7 +57,7 @@ def test_nothing_of_a_unit_is_shown_while_a_record_of_it_is_failed(spark, unit, 
 
 
 def test_a_poison_before_the_total(spark):
-    """The others of its unit are published once it is given up, without it; other units do not
+    """The others of its unit are published once it is quarantined, without it; other units do not
     wait.
     """
     result = testing.run_batch(totals(poison=7), ORDERED, spark=spark)
@@ -74,7 +74,7 @@ def test_a_poison_before_the_total(spark):
 
 
 def test_half_a_record_never_reaches_a_total_that_is_shown(spark):
-    """A record that is given up after a part of it had reached the total: the total is made anew
+    """A record that is quarantined after a part of it had reached the total: the total is made anew
     without it.
     """
     result = testing.run_batch(totals(late=[3], max_replays=0), ORDERED, spark=spark)
@@ -92,8 +92,8 @@ def test_a_poison_behind_the_total(spark):
     assert sold(result) == [B]
     again = testing.replay(result, totals(behind=True))
     assert {one.status for one in again.failed} == {"failed"}
-    mended = testing.replay(result, totals())
-    assert sold(mended) == [("a", 10 * 2 * 190, 40), B]
+    fixed = testing.replay(result, totals())
+    assert sold(fixed) == [("a", 10 * 2 * 190, 40), B]
 
 
 def test_taken_from_quarantine_a_record_joins_what_is_shown(spark):
@@ -143,7 +143,7 @@ def test_two_records_of_a_unit_given_up_one_after_the_other(runner, tmp_path, si
     failed = [row.root_id for row in rows(database, "SELECT root_id FROM failed_root ORDER BY 1")]
     assert len(failed) == 2
     for root in failed:
-        give_up(database, "never right", "me", record=root)
+        quarantine(database, "never right", "me", record=root)
         publish_settled(run.job, batch.batch_id)
     run.settled(run.open_replay(batch.batch_id))
     assert sink_rows("sales", "customer", "cents") == [("a", 45 - 1 - 2)]

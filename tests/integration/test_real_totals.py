@@ -94,7 +94,7 @@ def shown(sink_rows, folder="out"):
 
 
 def test_a_poison_before_the_total_of_its_day(runner, flown, sink_rows):
-    """Its carrier's day waits, every other is published at once; given up, it is missing in its
+    """Its carrier's day waits, every other is published at once; quarantined, it is missing in its
     total alone.
     """
     run = runner(totals(poison=POISON))
@@ -108,8 +108,8 @@ def test_a_poison_before_the_total_of_its_day(runner, flown, sink_rows):
     assert shown(sink_rows) == oracle(flown, [POISON])
     reasons = rows(run.job.database, "SELECT stage, reason FROM quarantine")
     assert reasons == [("checked", "implausible")]
-    mended = runner(totals())
-    mended.settled(mended.open_replay(batch.batch_id, "third", quarantined=True))
+    fixed = runner(totals())
+    fixed.settled(fixed.open_replay(batch.batch_id, "third", quarantined=True))
     assert shown(sink_rows) == everything
 
 
@@ -124,8 +124,8 @@ def test_a_poison_behind_the_total_of_its_day(runner, flown, sink_rows):
     assert shown(sink_rows) == [total for total in oracle(flown) if total[:2] != ("UA", 1)]
     run.settled(run.open_replay(batch.batch_id, "first"))
     assert one(run.job.database, "SELECT count(*) FROM quarantine")[0] == 0
-    mended = runner(totals())
-    mended.settled(mended.open_replay(batch.batch_id, "second"))
+    fixed = runner(totals())
+    fixed.settled(fixed.open_replay(batch.batch_id, "second"))
     assert shown(sink_rows) == oracle(flown)
 
 
@@ -177,8 +177,8 @@ def test_flights_joined_with_their_planes(runner, tmp_path, flown, sink_rows):
     first = [row for row in matched if row["tailnum"] not in incomplete]
     assert 0 < len(first) < len(matched)
     assert sink_rows("out", *columns) == expected(first)
-    mended = runner(joined(False))
-    mended.settled(mended.open_replay(batch.batch_id))
+    fixed = runner(joined(False))
+    fixed.settled(fixed.open_replay(batch.batch_id))
     assert sink_rows("out", *columns) == expected(matched)
     failed = rows(
         run.job.database,
@@ -224,8 +224,8 @@ def test_a_combine_with_a_flight_lost_before_it_and_one_it_fails_at(
         replay.settled(again)
     assert not isinstance(raised.value, LedgerError)
     assert len(sink_rows("out", "flight")) == len(flown)
-    mended = runner(daily())
-    combine(mended.job, again.batch_id)
+    fixed = runner(daily())
+    combine(fixed.job, again.batch_id)
     assert shown(sink_rows, "daily") == oracle(flown)
     found = rows(run.job.database, "SELECT DISTINCT status, failed FROM batch_status")
     assert [tuple(row) for row in found] == [(BatchStatus.SETTLED, 0)]

@@ -1,4 +1,4 @@
-"""Single records: their content is kept, listed, explained and given up; without Spark."""
+"""Single records: kept, listed, explained and quarantined by hand; without Spark."""
 
 import csv
 import json
@@ -15,7 +15,7 @@ from ledger.batch.explain import explain
 from ledger.batch.interventions import request_rebuild
 from ledger.batch.opening import open_replay
 from ledger.batch.payloads import keep_all, keep_payloads, try_to_keep
-from ledger.batch.quarantine import give_up
+from ledger.batch.quarantine import quarantine
 from ledger.batch.settlement import settle_once
 from ledger.batch.snapshots import MOST_CHARACTERS
 from ledger.batch.summary import summarize
@@ -181,11 +181,14 @@ def test_giving_up_is_final_and_audited(database, batch):
     """Records that will never be right go to quarantine by hand, one or by stage, with who and why;
     nothing else moves."""
     found, roots, _ = batch
-    assert give_up(database, "no such city", "me", record=roots[5]).records == 1
+    assert quarantine(database, "no such city", "me", record=roots[5]).records == 1
     assert (
-        give_up(database, "broken sink", "me", batch_id=found.batch_id, stage="sink").records == 2
+        quarantine(database, "broken sink", "me", batch_id=found.batch_id, stage="sink").records
+        == 2
     )
-    kept = rows(database, "SELECT message_id, reason, given_up_by FROM given_up ORDER BY 1")
+    kept = rows(
+        database, "SELECT message_id, reason, quarantined_by FROM manual_quarantine ORDER BY 1"
+    )
     assert kept == [
         (roots[3], "broken sink", "me"),
         (roots[5], "no such city", "me"),
@@ -193,28 +196,28 @@ def test_giving_up_is_final_and_audited(database, batch):
     ]
     assert summarize(database, found.batch_id).roots.failed == 2
     told = explain(database, roots[5])
-    assert (told.verdict, told.given_up[0]["reason"]) == ("quarantined", "no such city")
+    assert (told.verdict, told.quarantined_by_hand[0]["reason"]) == ("quarantined", "no such city")
     assert told.next[0].endswith(f"--root {roots[5]} --quarantined")
     with pytest.raises(NotReadyError, match=f"record {roots[5]} is quarantined: only a failed one"):
-        give_up(database, "again", "me", record=roots[5])
+        quarantine(database, "again", "me", record=roots[5])
     with pytest.raises(NotReadyError, match="has no failed record at sink"):
-        give_up(database, "again", "me", batch_id=found.batch_id, stage="sink")
+        quarantine(database, "again", "me", batch_id=found.batch_id, stage="sink")
     with pytest.raises(InputError, match="has not failed, or is unknown"):
-        give_up(database, "why", "me", record=roots[2])
+        quarantine(database, "why", "me", record=roots[2])
     with pytest.raises(InputError, match="--reason is empty"):
-        give_up(database, " ", "me", record=roots[0])
+        quarantine(database, " ", "me", record=roots[0])
 
 
-def test_what_is_given_up_needs_no_second_word(database):
-    """A record given up is accepted by whoever gives it up: its batch is complete. One that is
-    quarantined for its retries is not, and its explanation names both ways out.
+def test_what_is_quarantined_by_hand_needs_no_second_word(database):
+    """A record quarantined by hand is accepted by whoever does it: its batch is complete. One that
+    is quarantined for its retries is not, and its explanation names both ways out.
     """
     made = ledgers.pipeline(max_replays=5)
     found, roots = whole_batch(database, made, 5, lose_sink=[0, 1])
     settle_once(database, found.batch_id)
-    give_up(database, "a test order", "ada", record=roots[0])
+    quarantine(database, "a test order", "ada", record=roots[0])
     assert summarize(database, found.batch_id).outcome is Outcome.INCOMPLETE
-    give_up(database, "a test order", "ada", record=roots[1])
+    quarantine(database, "a test order", "ada", record=roots[1])
     with database.plain.begin() as connection:  # as if its sink showed it
         connection.exec_driver_sql("UPDATE publication SET published_at = now()")
     assert summarize(database, found.batch_id).outcome is Outcome.COMPLETE
@@ -231,7 +234,7 @@ def test_what_is_given_up_needs_no_second_word(database):
     assert accept.endswith(f'ackledger accept {found.batch_id} --reason "..."')
 
 
-def test_each_give_up_asks_for_the_units_that_it_frees(database):
+def test_each_quarantine_asks_for_the_units_that_it_frees(database):
     """A batch whose units were asked for is looked at again once another of its records is given
     up: by then no record of a unit may be left to be replayed. What another process chose before
     that is dropped.
@@ -240,13 +243,13 @@ def test_each_give_up_asks_for_the_units_that_it_frees(database):
     settle_once(database, found.batch_id)
 
     def woken():
-        return one(database, "SELECT woken_at IS NOT NULL FROM batch")[0]
+        return one(database, "SELECT rebuild_requested_at IS NOT NULL FROM batch")[0]
 
-    give_up(database, "never", "me", record=roots[0])
+    quarantine(database, "never", "me", record=roots[0])
     seen = database.transact(lambda c: publications.failed_roots(c, found.batch_id))
     database.transact(lambda c: request_rebuild(c, found.batch_id, [], "sink", seen))
     assert woken()
-    give_up(database, "never", "me", record=roots[1])
+    quarantine(database, "never", "me", record=roots[1])
     assert not woken()
     database.transact(lambda c: request_rebuild(c, found.batch_id, [], "sink", seen))
     assert not woken()
@@ -260,7 +263,7 @@ def test_what_was_held_back_is_published_once_the_last_failure_is_given_up(datab
     found, _ = whole_batch(database, made, 3, lose_sink=[0])
     settle_once(database, found.batch_id)
     assert database.transact(lambda c: publications.waiting(c, "chain", None)) == []
-    give_up(database, "never", "me", batch_id=found.batch_id)
+    quarantine(database, "never", "me", batch_id=found.batch_id)
     assert database.transact(lambda c: publications.waiting(c, "chain", None)) == [found.batch_id]
 
 
@@ -268,7 +271,7 @@ def test_a_reprocessed_batch_counts_no_record_twice(database, batch):
     """What failed, or was quarantined, in a batch that another one replaced is listed only where it
     is asked for."""
     found, roots, _ = batch
-    give_up(database, "never", "me", record=roots[5])
+    quarantine(database, "never", "me", record=roots[5])
     with database.plain.begin() as connection:
         connection.exec_driver_sql("UPDATE batch SET status = 'superseded'")
         connection.exec_driver_sql(
@@ -278,7 +281,7 @@ def test_a_reprocessed_batch_counts_no_record_twice(database, batch):
     assert database.transact(lambda c: reports.failures(c, chosen)) == []
     asked = database.transact(lambda c: reports.failures(c, {**chosen, "batch_id": found.batch_id}))
     assert sum(row.messages for row in asked) == 5
-    for number in (0, 5):  # one failed, the other was given up
+    for number in (0, 5):  # one failed, the other was quarantined
         (only,) = explain(database, roots[number]).next
         assert only.startswith("nothing: another batch replaced")
 
@@ -341,8 +344,8 @@ def test_records_on_the_command_line(batch, cli, tmp_path):
         cli("failed", "--output", tmp_path / "no" / "all.csv")
 
 
-def test_explain_and_give_up_on_the_command_line(batch, cli):
-    """One record is explained by number or by its fields, and given up with a reason; a summary
+def test_explain_and_quarantine_on_the_command_line(batch, cli):
+    """One record is explained by number or by its fields, and quarantined with a reason; a summary
     says what to do."""
     found, roots, _ = batch
     told = cli("explain", roots[8])
@@ -362,10 +365,10 @@ def test_explain_and_give_up_on_the_command_line(batch, cli):
         cli("explain", "--where", "n = 4")
     with pytest.raises(InputError, match="expected one record, for example"):
         cli("explain")
-    assert f"give-up --batch {found.batch_id} --stage sink" in cli("failed")
-    given = cli("give-up", roots[8], "--reason", "never right")
+    assert f"quarantine --batch {found.batch_id} --stage sink" in cli("failed")
+    given = cli("quarantine", roots[8], "--reason", "never right")
     assert f"ackledger publish MODULE:PIPELINE --batch {found.batch_id}" in given
-    assert "given up   by" in cli("explain", roots[8])
+    assert "quarantined by" in cli("explain", roots[8])
 
 
 def test_units_are_not_read_again_from_their_source(database):
@@ -463,7 +466,7 @@ def test_what_a_record_says_does_not_command_the_terminal(database, cli):
     run_middle(database, found, roots, fail={roots[0]: "bad \x1b[2J"})
     run_sink(database, found, roots[1:])
     settle_once(database, found.batch_id)
-    give_up(database, "never \x1b[2J", "me", record=roots[0])
+    quarantine(database, "never \x1b[2J", "me", record=roots[0])
     shown = cli("explain", roots[0]) + cli("failed") + cli("failed", "--records")
     assert "bad \ufffd[2J" in shown
     assert "never \ufffd[2J" in shown

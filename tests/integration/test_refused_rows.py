@@ -167,8 +167,8 @@ def test_refused_rows_fail_their_records(runner, tmp_path, target, guarantee):
     run(*FIXED)
     table = DeltaTable(tmp_path / "delta")
     table.alter.drop_constraint("odd")
-    mended = runner(pipeline(url, guarantee, fixed=True))
-    assert mended.settled(mended.open_replay(batch.batch_id)).failed == 0
+    fixed = runner(pipeline(url, guarantee, fixed=True))
+    assert fixed.settled(fixed.open_replay(batch.batch_id)).failed == 0
     for name, some in shown(tmp_path, run).items():
         assert some == expected(absent), name
 

@@ -234,7 +234,7 @@ def test_too_many_failures_hold_the_batch_for_a_person(database):
         release(database, batch.batch_id)
 
 
-def test_mended_step_needs_no_release(database):
+def test_fixed_step_needs_no_release(database):
     """A batch held for too many failures settles by itself once the broken step ran again,
     fixed.
     """

@@ -158,7 +158,7 @@ def test_a_reprocess_that_expires_replaces_nothing(database):
 
 
 def test_an_abandoned_replay_does_not_come_back_beside_it(database):
-    """A replay that was given up is not opened again while its batch is being replaced, nor
+    """A replay that was abandoned is not opened again while its batch is being replaced, nor
     afterwards.
     """
     made = pipeline()
@@ -236,8 +236,8 @@ def test_a_sink_renamed_over_its_path(runner, tmp_path, sink_rows):
         return rows
 
     healed.__name__ = "poisoned"
-    mended = runner(made("renamed", healed))
-    mended.settled(mended.open_replay(first.batch_id))
+    fixed = runner(made("renamed", healed))
+    fixed.settled(fixed.open_replay(first.batch_id))
     assert sink_rows("out", "id") == [(1,), (2,)]
 
 

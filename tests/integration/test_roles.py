@@ -63,7 +63,7 @@ UPDATED = {
         "roots",
         "failed_roots",
         "released",
-        "woken_at",
+        "rebuild_requested_at",
     },
     "batch_source": {
         "claimed",
@@ -236,7 +236,7 @@ def test_a_verdict_stays(database, member):
         for engine in (database.writer, member):
             assert denied(engine, f"UPDATE {change}"), change
     for change in (
-        "batch SET woken_at = now(), status = 'superseded'",
+        "batch SET rebuild_requested_at = now(), status = 'superseded'",
         "step_run SET state = 'superseded'",
         "checkpoint SET removed_at = now()",
         "batch_source SET notified_at = now(), claimed = false",
@@ -318,7 +318,7 @@ def test_the_services_may_do_their_work(database):
         publications.note_replaced(connection, run, [number])
         publications.set_published(connection, run)
         publications.set_replaced(connection, [number], "sink")
-        publications.set_woken(connection, number)
+        publications.set_rebuild_requested(connection, number)
         batches.set_notified(connection, number, "source")
         checkpoints.lock_pipeline(connection, "chain")
         checkpoints.fence(connection, batch.pipeline_id, ["middle"])

@@ -460,7 +460,7 @@ def test_late_post_is_refused(database):
         post_bucket(database, batch.batch_id, 1, 9, [Delta(1)])
 
 
-def test_sweep_lets_a_held_batch_be_mended(database):
+def test_sweep_lets_a_held_batch_be_fixed(database):
     """While the step that holds a batch runs again, a sweep does not hold the batch anew."""
     batch, roots = whole_batch(database, pipeline())
     with database.plain.begin() as connection:
@@ -596,7 +596,7 @@ def run_source(database, batch, name, count=3):
 
 
 def test_abandoned_batch_of_two_sources_starts_from_the_beginning(database):
-    """When one of two sources never commits, the batch is given up with all that the other did,
+    """When one of two sources never commits, the batch is abandoned with all that the other did,
     and runs whole again.
     """
     made = two_sources()

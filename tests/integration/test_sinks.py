@@ -119,8 +119,8 @@ def test_rows_of_failed_records_reach_no_sink(runner, tmp_path, target):
     batch = run.open()
     assert run.settled(batch).failed == len(LOST)
     assert every(read(tmp_path, target), expected(lambda n: n not in LOST))
-    mended = runner(spread(target))
-    assert mended.settled(mended.open_replay(batch.batch_id)).failed == 0
+    fixed = runner(spread(target))
+    assert fixed.settled(fixed.open_replay(batch.batch_id)).failed == 0
     assert every(read(tmp_path, target), expected())
 
 
@@ -204,15 +204,15 @@ def test_a_reader_beside_it_sees_whole_batches_in_every_sink(runner, tmp_path, t
     for thread in threads:
         thread.start()
     try:
-        run, mended = (runner(_with_days(spread(target, lose), target)) for lose in (LOST, ()))
+        run, fixed = (runner(_with_days(spread(target, lose), target)) for lose in (LOST, ()))
         batch = run.open()
         run.settled(batch)
-        mended.settled(mended.open_replay(batch.batch_id))
+        fixed.settled(fixed.open_replay(batch.batch_id))
         numbers(tmp_path, 10)
-        job, interval = mended.job, Interval(START, END)
+        job, interval = fixed.job, Interval(START, END)
         key = RunKey("", "again")
         again = open_batch(job.database, job.settings, job.pipeline, key, interval, reprocess=True)
-        mended.settled(again)
+        fixed.settled(again)
         time.sleep(2)  # for a last look
     finally:
         stop.set()
@@ -240,8 +240,8 @@ def test_at_least_once_shows_rows_at_the_commit(runner, tmp_path, target):
         run.step(batch, name)
     assert every(read(tmp_path, target), partly)
     run.settled(batch)
-    mended = runner(spread(target, guarantee="at_least_once"))
-    mended.settled(mended.open_replay(batch.batch_id))
+    fixed = runner(spread(target, guarantee="at_least_once"))
+    fixed.settled(fixed.open_replay(batch.batch_id))
     found = read(tmp_path, target)
     assert found["latest"] == expected()
     del found["latest"]

@@ -104,13 +104,13 @@ def test_an_attempt_that_fails_is_rolled_back(runner, feed, shown, tmp_path, hoo
         broken.settled(opened(broken, 2))
     assert snapshots(run.job.database) == [(1, 3)]
     feed.add(6)
-    mended = Feed(tmp_path)
-    again = runner(fed(mended))
+    fixed = Feed(tmp_path)
+    again = runner(fed(fixed))
     again.settled(opened(again, 2))
     position = committed(3, 1)
-    assert mended.calls == [("roll_back", position), ("init_state", position), ("ack_commit", 2)]
+    assert fixed.calls == [("roll_back", position), ("init_state", position), ("ack_commit", 2)]
     assert shown() == [1, 2, 3, 4, 5, 6]
-    assert mended.tickets == [2]
+    assert fixed.tickets == [2]
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_a_first_attempt_is_rolled_back_to_nothing(runner, feed, shown):
 
 
 def test_an_abandoned_batch_has_read_nothing(runner, feed, shown):
-    """A batch whose attempt died and that was given up: the next one rolls back and reads what
+    """A batch whose attempt died and that was abandoned: the next one rolls back and reads what
     it would have.
     """
     run = runner(fed(feed))
@@ -264,7 +264,7 @@ def test_the_other_source_goes_on(runner, tmp_path, shown):
     assert (good.forgotten, bad.forgotten) == (3, 1)
 
 
-def given_up(run, day, read):
+def abandoned(run, day, read):
     """A day's batch of two sources that was abandoned after one of them had read."""
     batch, database = opened(run, day), run.job.database
     run.step(batch, read)
@@ -283,7 +283,7 @@ def test_what_an_abandoned_batch_has_read_is_taken_over(runner, tmp_path, shown)
     bad.add(11)
     run = runner(fed(good, bad))
     database = run.job.database
-    given_up(run, 1, "good")
+    abandoned(run, 1, "good")
     assert snapshots(database, "good") == [(1, 2)]
     (good.folder / "forgotten").write_text("2")  # nobody needs it there any more
     good.add(3)
@@ -302,7 +302,7 @@ def test_an_abandoned_batch_that_opens_again_emits_what_it_had_read(runner, tmp_
     good, bad = Feed(tmp_path, "good"), Feed(tmp_path, "bad")
     good.add(1, 2)
     run = runner(fed(good, bad))
-    given_up(run, 1, "good")
+    abandoned(run, 1, "good")
     good.add(3)
     run.settled(opened(run, 1))
     assert shown() == [1, 2]
@@ -318,7 +318,7 @@ def test_what_is_opened_again_meanwhile_is_not_taken_over(runner, tmp_path, show
     good, bad = Feed(tmp_path, "good"), Feed(tmp_path, "bad")
     good.add(1, 2)
     run = runner(fed(good, bad))
-    given_up(run, 1, "good")
+    abandoned(run, 1, "good")
     second = opened(run, 2)
     with monkeypatch.context() as patched:
         patched.setattr(Feed, "finish_batch", lambda self, batch_id: opened(run, 1) and self.upto)
@@ -371,8 +371,8 @@ def test_units_of_a_source(runner, feed, shown):
     run.step(batch, "feed")
     run.settled(batch)
     assert shown() == [1, 3]
-    mended = runner(whole())
-    mended.settled(mended.open_replay(batch.batch_id))
+    fixed = runner(whole())
+    fixed.settled(fixed.open_replay(batch.batch_id))
     assert shown() == [1, 2, 3]
 
 
@@ -386,8 +386,8 @@ def test_a_replay_needs_nothing_of_the_source(runner, feed, shown):
     assert shown() == [1, 3]
     assert feed.forgotten == 3
     calls = list(feed.calls)
-    mended = runner(fed(feed))
-    mended.settled(mended.open_replay(batch.batch_id))
+    fixed = runner(fed(feed))
+    fixed.settled(fixed.open_replay(batch.batch_id))
     assert shown() == [1, 2, 3]
     assert feed.calls == calls
     assert snapshots(run.job.database) == [(1, 3)]
@@ -405,9 +405,9 @@ def test_a_null_is_judged_by_todays_schema(runner, feed, sink_rows):
     assert run.settled(batch).failed == 1
     assert one(run.job.database, "SELECT reason FROM failed_root").reason == "s is null"
     feed.schema = "n INT, s STRING"
-    mended = runner(fed(feed))
-    replay = mended.open_replay(batch.batch_id)
-    assert mended.settled(replay).failed == 0
+    fixed = runner(fed(feed))
+    replay = fixed.open_replay(batch.batch_id)
+    assert fixed.settled(replay).failed == 0
     assert sink_rows(f"out/batch={replay.batch_id}", "n", "s") == [(2, None)]
 
 
@@ -447,8 +447,8 @@ def test_ack_commit_waits_for_a_batch_that_is_held_back(runner, feed, shown):
     run.settled(first)
     run.settled(opened(run, 2))
     assert "ack_commit" not in dict(feed.calls)
-    mended = runner(fed(feed, settle="hold"))
-    mended.settled(mended.open_replay(first.batch_id))
+    fixed = runner(fed(feed, settle="hold"))
+    fixed.settled(fixed.open_replay(first.batch_id))
     assert shown() == [1, 2, 3]
     assert feed.calls[-2:] == [("ack_commit", 1), ("ack_commit", 2)]
 

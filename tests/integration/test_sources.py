@@ -190,8 +190,8 @@ def test_failures_in_a_part_are_replayed(runner, tmp_path, sink_rows):
     run.settled(run.open("one"))
     second = run.open("two")
     assert run.settled(second).failed == 2
-    mended = runner(by_interval(max_pending=2))
-    mended.settled(mended.open_replay(second.batch_id))
+    fixed = runner(by_interval(max_pending=2))
+    fixed.settled(fixed.open_replay(second.batch_id))
     assert delivered(sink_rows) == ["a", "b", "c", "d"]
 
 
@@ -627,8 +627,8 @@ def test_a_failed_row_is_replayed_from_the_snapshot(runner, database, table, sin
     run.settled(first)
     with database.plain.begin() as connection:
         connection.execute(sa.text("DELETE FROM word_source"))
-    mended = runner(words_of(table))
-    mended.settled(mended.open_replay(first.batch_id))
+    fixed = runner(words_of(table))
+    fixed.settled(fixed.open_replay(first.batch_id))
     assert delivered(sink_rows) == ["a", "b"]
 
 
@@ -734,13 +734,13 @@ def test_untracked_records_and_replays(runner, tmp_path, sink_rows):
     assert run.settled(first).failed == 2  # b is lost, c does not parse
     assert summarize(run.job.database, first.batch_id).roots.total == 3
     assert delivered(sink_rows) == ["a", "click"]
-    mended = runner(made(["z"]))
-    replay = mended.open_replay(first.batch_id)
-    assert mended.settled(replay).failed == 1
+    fixed = runner(made(["z"]))
+    replay = fixed.open_replay(first.batch_id)
+    assert fixed.settled(replay).failed == 1
     assert summarize(run.job.database, replay.batch_id).roots.total == 2
     assert delivered(sink_rows) == ["a", "b", "click"]
-    nothing = mended.open("two")
-    mended.settled(nothing)
+    nothing = fixed.open("two")
+    fixed.settled(nothing)
     assert summarize(run.job.database, nothing.batch_id).outcome is Outcome.COMPLETE
 
 

@@ -113,7 +113,7 @@ def opened(run: Runner, day: int):
 
 
 def abandoned(run: Runner, day: int):
-    """A day's batch whose emit died, given up."""
+    """A day's batch whose emit died, abandoned."""
     batch, database = opened(run, day), run.job.database
     started(database, batch.batch_id, "flights")
     age(database, batch.batch_id, 120)
@@ -147,10 +147,10 @@ def test_running_totals_over_batches_and_a_replay(runner, days, balances):
     assert balances() == oracle(1, without=[104])
     run.settled(opened(run, 2))
     assert balances() == oracle(1, 2, without=[104, 201])
-    mended = runner(totals())
-    mended.settled(mended.open_replay(first.batch_id))
+    fixed = runner(totals())
+    fixed.settled(fixed.open_replay(first.batch_id))
     assert balances() == oracle(1, 2, without=[201])
-    mended.settled(opened(mended, 3))
+    fixed.settled(opened(fixed, 3))
     assert balances() == oracle(1, 2, 3, without=[201])
     assert len(list((days / "balances").glob("batch=*"))) == 1
     assert (
@@ -204,7 +204,7 @@ def test_a_held_batch_blocks_states_and_no_sinks(runner, days, balances, sink_ro
 
 
 def test_an_abandoned_batch_is_skipped(runner, days, balances):
-    """A batch that was given up before it emitted keeps nobody waiting; opened again, it comes
+    """A batch that was abandoned before it emitted keeps nobody waiting; opened again, it comes
     when it comes.
     """
     run = runner(totals(message_timeout="10s"))
@@ -349,7 +349,7 @@ def test_two_drivers_at_once_make_one_state_a_batch(runner, days, balances):
 
 
 def test_a_state_whose_turn_is_over_is_not_kept(runner, days, balances):
-    """An earlier batch that was given up opens again while the state is computed: it would come
+    """An earlier batch that was abandoned opens again while the state is computed: it would come
     out of order.
     """
     run = runner(totals(message_timeout="10s"))
@@ -458,8 +458,8 @@ def test_an_object_is_rolled_back(runner, days, hook, sink):
     with pytest.raises(RuntimeError):
         broken.settled(opened(broken, 2))
     tally = Tally(days / "tally")
-    mended = runner(counted(tally, sink))
-    advance_states(mended.job, 2)
+    fixed = runner(counted(tally, sink))
+    advance_states(fixed.job, 2)
     committed = {"flights": 6, "key": "1"}
     assert tally.calls == [("roll_back", committed), ("init_state", committed), ("ack_commit", 2)]
     assert tally.count == 12
@@ -472,8 +472,8 @@ def test_a_first_attempt_is_rolled_back_to_nothing(runner, days):
     with pytest.raises(RuntimeError):
         broken.settled(opened(broken, 1))
     tally = Tally(days / "tally")
-    mended = runner(counted(tally))
-    advance_states(mended.job, 1)
+    fixed = runner(counted(tally))
+    advance_states(fixed.job, 1)
     assert tally.calls == [("roll_back", None), ("init_state", None), ("ack_commit", 1)]
 
 
@@ -541,8 +541,8 @@ def test_ack_commit_waits_for_states_and_combines(runner, days, broken):
     with pytest.raises(StageError, match="expected a DataFrame"):
         run.settled(opened(run, 1))
     assert [name for name, _ in tally.calls] == ["init_state"]
-    mended = runner(whole(tally))
-    settle_and_follow(mended.job, 1)
+    fixed = runner(whole(tally))
+    settle_and_follow(fixed.job, 1)
     assert tally.calls[1:] == [("ack_commit", 1)]
 
 
@@ -558,8 +558,8 @@ def test_ack_commit_comes_in_order_for_families_that_are_finished(runner, days, 
     assert {name for name, _ in tally.calls} == {"init_state"}
     kept = sorted(Path(settings.storage).glob("counted/latest/batch=*/run=*"))
     assert [path.parent.name for path in kept] == ["batch=2"]
-    mended = runner(whole(tally))
-    mended.settled(mended.open_replay(first.batch_id))
+    fixed = runner(whole(tally))
+    fixed.settled(fixed.open_replay(first.batch_id))
     acked = [batch_id for name, batch_id in tally.calls if name == "ack_commit"]
     assert acked == [1, 2, 3]
 
@@ -668,8 +668,8 @@ def test_hold_takes_a_family_in_whole(runner, days, balances):
     run.settled(opened(run, 2))
     assert balances() == []
     assert queue(database) == [(1, "waiting", 1), (2, "waiting", 1)]
-    mended = runner(totals(settle="hold"))
-    mended.settled(mended.open_replay(first.batch_id))
+    fixed = runner(totals(settle="hold"))
+    fixed.settled(fixed.open_replay(first.batch_id))
     assert history(database) == [1, 3, 2]
     assert balances() == oracle(1, 2)
 
@@ -690,13 +690,13 @@ def test_hold_does_not_overtake_the_withhold(runner, days, balances):
         Interval(start, start + timedelta(days=1)),
     )
     run.steps(first)
-    assert settle_once(database, first.batch_id).failed == 1  # given up at once
+    assert settle_once(database, first.batch_id).failed == 1  # quarantined at once
     second = opened(run, 2)
     run.steps(second)
     settle_once(database, second.batch_id)
     advance_states(run.job, second.batch_id)
     assert history(database) == []
-    assert "without the records that were given up" in summarize(database, 2).waits[0]
+    assert "without the records that were quarantined" in summarize(database, 2).waits[0]
     later = one(database, "SELECT now() + interval '1 hour' AS later").later
     assert [one.batch_id for one in sweep_once(database, now=later).overdue] == [1]
     waiting = database.transact(lambda c: publications.waiting(c, "running", None))
@@ -715,8 +715,8 @@ def test_hold_takes_up_no_quarantined_record_behind_a_later_batch(runner, days, 
     database = run.job.database
     first = opened(run, 1)
     run.settled(first)
-    mended = runner(totals(max_replays=0, settle="hold"))
-    mended.settled(mended.open_replay(first.batch_id, "in time", quarantined=True))
+    fixed = runner(totals(max_replays=0, settle="hold"))
+    fixed.settled(fixed.open_replay(first.batch_id, "in time", quarantined=True))
     lossy = opened(run, 2)
     bad = runner(totals(fail=[201], max_replays=0, settle="hold"))
     bad.settled(lossy)
@@ -725,7 +725,7 @@ def test_hold_takes_up_no_quarantined_record_behind_a_later_batch(runner, days, 
     with pytest.raises(
         InputError, match=r"record of batch 3 .* belongs before batch 4, which the state 'balance'"
     ):
-        mended.open_replay(lossy.batch_id, "too late", quarantined=True)
+        fixed.open_replay(lossy.batch_id, "too late", quarantined=True)
     assert balances() == oracle(1, 2, 3, without=[201])
 
 
@@ -899,8 +899,8 @@ def test_units_are_taken_in_whole(runner, days, balances):
     run.settled(first)
     assert balances() == [row for row in oracle(1) if row[0] == "UA"]
     run.settled(opened(run, 2))
-    mended = runner(ranked())
-    mended.settled(mended.open_replay(first.batch_id))
+    fixed = runner(ranked())
+    fixed.settled(fixed.open_replay(first.batch_id))
     assert balances() == oracle(1, 2)
 
 

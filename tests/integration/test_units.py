@@ -203,7 +203,7 @@ def unit_of_100():
 )
 def test_a_poisoned_record_in_a_unit_of_100(spark, options, guarantee):
     """Once the poisoned record is quarantined the other 99 are through, and none of them was
-    given up, whatever the budget and the backoff.
+    quarantined, whatever the budget and the backoff.
     """
     made, now = totals(poison=50, guarantee=guarantee, **options), datetime.now(UTC)
     again = result = testing.run_batch(made, unit_of_100(), spark=spark, now=now)
@@ -233,9 +233,9 @@ def test_a_unit_that_fails_behind_its_total_is_held_for_a_person(spark):
     assert {one.status for one in again.failed} == {"failed"}
     with pytest.raises(NotReadyError, match="nothing to replay"):
         testing.replay(result)
-    mended = testing.replay(result, totals(max_replays=1), held=True)
-    assert mended.roots.failed == 0
-    assert sorted((row["customer"], row["orders"]) for row in mended.rows["sales"]) == [
+    fixed = testing.replay(result, totals(max_replays=1), held=True)
+    assert fixed.roots.failed == 0
+    assert sorted((row["customer"], row["orders"]) for row in fixed.rows["sales"]) == [
         ("a", 100),
         ("b", 1),
     ]
@@ -418,8 +418,8 @@ def test_a_record_that_did_not_parse_joins_its_unit(runner, tmp_path, sink_rows)
     batch = first.open()
     assert first.settled(batch).failed == 1
     assert sink_rows("sales", "customer", "orders") == [("a", 1), ("b", 1)]
-    mended = runner(made("id INT, customer STRING, cents STRING"))
-    assert mended.settled(mended.open_replay(batch.batch_id)).failed == 0
+    fixed = runner(made("id INT, customer STRING, cents STRING"))
+    assert fixed.settled(fixed.open_replay(batch.batch_id)).failed == 0
     assert sink_rows("sales", "customer", "orders") == [("a", 2), ("b", 1)]
 
 
@@ -553,8 +553,8 @@ def test_a_replay_opened_again_is_newer_than_its_number(runner, tmp_path, sink_r
     age(run.job.database, dead.batch_id, 10_000)
     assert settle_once(run.job.database, dead.batch_id).status is BatchStatus.ABANDONED
     run.settled(run.open_replay(first.batch_id, "meanwhile"))  # loses 3 and 8 again
-    mended = runner(made([8]))
-    mended.settled(mended.open_replay(first.batch_id, "dead"))  # opened again: brings 3
+    fixed = runner(made([8]))
+    fixed.settled(fixed.open_replay(first.batch_id, "dead"))  # opened again: brings 3
     assert sink_rows("sales", "customer", "orders") == [("a", 3), ("b", 1)]
     last = runner(made([99]))
     last.settled(last.open_replay(first.batch_id, "last"))  # brings 8, carries a over
@@ -661,9 +661,9 @@ def test_backoff_and_failures_of_others_do_not_quarantine_them(spark):
     again = testing.replay(result, now=later, source="customers")
     status = {(one.source, one.status) for one in again.failed}
     assert status == {("customers", "quarantined"), ("orders", "failed")}
-    mended = testing.replay(result, shop(False), now=later + timedelta(hours=9), quarantined=True)
-    assert ids(mended) == [1, 2, 3, 4, 5]
-    assert mended.roots.failed == 0
+    fixed = testing.replay(result, shop(False), now=later + timedelta(hours=9), quarantined=True)
+    assert ids(fixed) == [1, 2, 3, 4, 5]
+    assert fixed.roots.failed == 0
 
 
 def test_a_null_among_the_anchors_is_refused(spark):

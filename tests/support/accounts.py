@@ -19,7 +19,7 @@ STATE = "account STRING, cents BIGINT, days STRING"
 State = set[tuple[str, int, str]]
 
 
-def pipeline(folder: str, form: str, *, mended: bool = False) -> Pipeline:
+def pipeline(folder: str, form: str, *, fixed: bool = False) -> Pipeline:
     """entries -> checked, which loses some until it is fixed -> a folder, and by account what
     came up to now.
 
@@ -38,7 +38,7 @@ def pipeline(folder: str, form: str, *, mended: bool = False) -> Pipeline:
     def checked(entries: DataFrame) -> DataFrame:
         day, number = LATE
         late = (F.col("day") == day) & (F.col("entry") == number)
-        return entries.where(F.lit(mended) | ~late)
+        return entries.where(F.lit(fixed) | ~late)
 
     if form == FUNCTION:
 

@@ -103,7 +103,7 @@ class Children:
         self._spare = spare
         self._waiting: deque[Child] = deque()
         self._all: list[Child] = []
-        self.left_behind: list[int] = []
+        self.left_by_abandoned: list[int] = []
 
     def take(self, *, spark: bool) -> Child:
         """A process that waits for an order, or soon will."""
@@ -120,7 +120,7 @@ class Children:
 
     def end(self, child: Child) -> None:
         """See that nothing of it is left."""
-        self.left_behind += child.end()
+        self.left_by_abandoned += child.end()
         self._all.remove(child)
 
     def end_all(self) -> None:

@@ -91,8 +91,8 @@ class Lab(Kept):
         """From the stop before to this one, warm and without a crash."""
         *of, done = stop.split(" ")
         if of:
-            orders.write(self.folder, mended=True)
-        job = self.job(replace(self.base, mended=bool(of)))
+            orders.write(self.folder, fixed=True)
+        job = self.job(replace(self.base, fixed=bool(of)))
         batch_id = REPLAY if of else ORIGINAL
         if stop == ANEW:
             run_open_steps(job, opened(job, reprocess=True))
@@ -108,7 +108,7 @@ class Lab(Kept):
         elif done == "settled":
             settle_once(job.database, batch_id)
         elif done == "withheld":
-            # What the replay gives up did not parse, so no sink has a row of it.
+            # What the replay quarantines did not parse, so no sink has a row of it.
             assert len(withhold(job, batch_id)) == (3 if batch_id == ORIGINAL else 0)
         elif done == "published":
             publish_settled(job, batch_id)

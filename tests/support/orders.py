@@ -26,12 +26,12 @@ Rows = Counter[tuple[object, ...]]
 
 @dataclass(frozen=True)
 class Variant:
-    """How the pipeline is declared. ``mended``: its stage fails nothing more. ``deadly``: a
+    """How the pipeline is declared. ``fixed``: its stage fails nothing more. ``deadly``: a
     process that the record stage kills, in the midst of its work; ``marker``: where that is
     noted.
     """
 
-    mended: bool = False
+    fixed: bool = False
     mode: str = "append"
     guarantee: str = "exactly_once"
     dedup: str = "none"
@@ -65,7 +65,7 @@ def pipeline(folder: str, warehouse: str, variant: Variant) -> Pipeline:
         box = F.explode(F.sequence(F.lit(1), "items")).alias("box")
         return packed.select("id", "shop", box, "_anchor")
 
-    broken = frozenset() if variant.mended else BROKEN
+    broken = frozenset() if variant.fixed else BROKEN
     deadly, marker = variant.deadly, variant.marker
 
     @made.record_stage(reads="boxes", schema="id INT, shop STRING, box INT, cents INT")
@@ -110,18 +110,18 @@ def note(folder: str, kind: str, batch_id: int, messages: DataFrame) -> None:
         lines.write(f"{batch_id} {kind} {' '.join(map(str, ids))}\n")
 
 
-def write(folder: Path, *, mended: bool = False) -> None:
+def write(folder: Path, *, fixed: bool = False) -> None:
     """The source's file, and the reference without one shop until it is fixed."""
     if not (folder / "orders.csv").exists():
         lines = [",".join(map(str, _line(number))) for number in range(COUNT)]
         (folder / "orders.csv").write_text("id,shop,items\n" + "\n".join(lines) + "\n")
-    shops = [f"s{number},Bonn" for number in range(5)] + (["new,Ulm"] if mended else [])
+    shops = [f"s{number},Bonn" for number in range(5)] + (["new,Ulm"] if fixed else [])
     (folder / "shops.csv").write_text("shop,city\n" + "\n".join(shops) + "\n")
 
 
-def expected(*, mended: bool) -> Rows:
+def expected(*, fixed: bool) -> Rows:
     """What each sink is to hold: (id, shop, box, cents) of the records that are good."""
-    gone = UNREADABLE if mended else UNREADABLE | HOMELESS | BROKEN
+    gone = UNREADABLE if fixed else UNREADABLE | HOMELESS | BROKEN
     found: Rows = Counter()
     for number in range(COUNT):
         if number not in gone:

@@ -60,14 +60,14 @@ class StateLab(Kept):
         """One stop earlier."""
         return STOPS[STOPS.index(stop) - 1]
 
-    def job(self, *, mended: bool = False) -> Job:
+    def job(self, *, fixed: bool = False) -> Job:
         """The surroundings of the pipeline in this process."""
-        made = accounts.pipeline(str(self.folder), self.form, mended=mended)
+        made = accounts.pipeline(str(self.folder), self.form, fixed=fixed)
         return Job(self.spark, self.ledger, settings_of(str(self.home), str(self.folder)), made)
 
     def advance(self, stop: str) -> None:
         """From the stop before to this one, warm and without a crash."""
-        job = self.job(mended=stop.startswith("replay "))
+        job = self.job(fixed=stop.startswith("replay "))
         if stop == "first done":
             settle_and_follow(job, self._run(job, _opened(job, 1)))
         elif stop == "settled":
@@ -86,7 +86,7 @@ class StateLab(Kept):
 
     def replay(self) -> int:
         """Bring what was lost of the second batch, fixed; the replay's number."""
-        job = self.job(mended=True)
+        job = self.job(fixed=True)
         batch_id = self._run(job, _replay(job))
         settle_and_follow(job, batch_id)
         return batch_id

@@ -107,7 +107,7 @@ def test_a_wrong_quarantine_is_found():
 
 
 def test_rows_of_a_poison_order_are_found():
-    """A line of an order that was given up, in a sink."""
+    """A line of an order that was quarantined, in a sink."""
     good = evidence()
     poison = next(order for order in ORDERS if order.poison)
     shown = {**good.shown, "folder": [*good.shown["folder"], poison.rows()[0]]}

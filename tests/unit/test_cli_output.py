@@ -156,7 +156,14 @@ def test_commands_of_failed_and_explain_stay_one_line_each(at_source, monkeypatc
     wanted = remedies(Case.of(row))
     assert max(map(len, wanted)) > 80
     nothing = dict.fromkeys(field.name for field in fields(Explanation))
-    told = {**nothing, "record": 7, "root": 7, "attempts": [], "given_up": [], "next": wanted}
+    told = {
+        **nothing,
+        "record": 7,
+        "root": 7,
+        "attempts": [],
+        "quarantined_by_hand": [],
+        "next": wanted,
+    }
     shown = printed(records._explained(told)).splitlines()
     assert [line.strip() for line in shown[-len(wanted) :]] == wanted
     # failed prints its advice by itself, after the table
@@ -181,8 +188,8 @@ def test_a_user_without_a_name_has_a_number(monkeypatch):
     assert base.user() == f"uid {os.getuid()}"
     noted = []
     monkeypatch.setattr(records, "connect", lambda settings: None)
-    monkeypatch.setattr(records, "give_up", lambda database, reason, by, **_: noted.append(by))
-    CliRunner().invoke(app, ["give-up", "7", "--reason", "a test"])
+    monkeypatch.setattr(records, "quarantine", lambda database, reason, by, **_: noted.append(by))
+    CliRunner().invoke(app, ["quarantine", "7", "--reason", "a test"])
     assert noted == [f"uid {os.getuid()}"]
 
 

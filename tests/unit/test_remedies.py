@@ -43,15 +43,15 @@ def case(
     [
         (
             case("join", at_source=False),
-            ["fix join, or what it joins", REPLAY, "give-up --batch 7 --stage join"],
+            ["fix join, or what it joins", REPLAY, "quarantine --batch 7 --stage join"],
         ),
         (
             case(rereads=True),
-            ["by key:", f"{REPLAY} --from-source", "give-up --batch 7", f"and replay: {REPLAY}"],
+            ["by key:", f"{REPLAY} --from-source", "quarantine --batch 7", f"and replay: {REPLAY}"],
         ),
         (
             case(rereads=True, root=9),
-            ["the record again", f"{REPLAY} --root 9 --from-source", "give-up 9 --reason"],
+            ["the record again", f"{REPLAY} --root 9 --from-source", "quarantine 9 --reason"],
         ),
         (
             case(),
@@ -63,7 +63,7 @@ def case(
         ),
         (
             case(reprocesses=False),
-            ["deliver the records, corrected, anew", "ackledger give-up --batch 7"],
+            ["deliver the records, corrected, anew", "ackledger quarantine --batch 7"],
         ),
         (
             case(rereads=True, dag_id="a"),
@@ -89,7 +89,7 @@ def case(
 )
 def test_each_cause_has_its_command(given, expected):
     """A record that did not parse is read again from its source, any other is replayed; all can be
-    given up."""
+    quarantined."""
     found = remedies(given)
     for line, part in zip(found, expected, strict=False):
         assert part in line

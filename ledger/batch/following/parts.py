@@ -22,7 +22,7 @@ def _next_part(database: "Database", batch_id: int) -> NextRun:
     unread = database.transact(lambda c: claims.unread(c, batch_id))
     batch = database.transact(lambda c: batches.get_batch(c, batch_id))
     run_id = f"part__{batch_id}"
-    tried = database.transact(lambda c: claims.given_up(c, batch.dag_id, run_id))
+    tried = database.transact(lambda c: claims.abandoned_runs(c, batch.dag_id, run_id))
     interval = {
         "interval_start": batch.interval_start.isoformat(),
         "interval_end": batch.interval_end.isoformat(),

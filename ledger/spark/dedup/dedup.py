@@ -24,7 +24,7 @@ from ledger.errors import StageError, suggestion
 from ledger.pipeline.steps import SinkStep
 from ledger.sinks.options import Bloom, is_keyed
 from ledger.spark.dedup import bloom
-from ledger.spark.frames.acked import shown_rows
+from ledger.spark.frames.acked import published_rows
 from ledger.spark.frames.inputs import user_columns
 from ledger.spark.frames.stored import local_rows
 from ledger.spark.job import Job
@@ -158,7 +158,7 @@ class Deduplicator:
         """Identities of all earlier deliveries, from their kept inputs."""
         frames = [
             self._identified(
-                shown_rows(self._job, row.batch_id, row.input_run_id, self._step.name),
+                published_rows(self._job, row.batch_id, row.input_run_id, self._step.name),
                 row.batch_id,
                 row.kind,
             )

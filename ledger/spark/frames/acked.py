@@ -72,7 +72,7 @@ def not_acked(job: Job, batch_id: int, name: str) -> Withheld:
     return Withheld(units=units_of(job, batch_id, [row.root_id for row in spoiling]))
 
 
-def shown_rows(job: Job, batch_id: int, input_run_id: int, sink: str) -> DataFrame:
+def published_rows(job: Job, batch_id: int, input_run_id: int, sink: str) -> DataFrame:
     """What a sink has published of a settled batch, as ``input_rows`` has it, from its kept
     input.
     """

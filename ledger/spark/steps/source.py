@@ -69,7 +69,7 @@ def run_source(job: Job, run: OpenedRun, step: SourceStep) -> Record:
     malformed = sum(witness.failed for witness in wrote)
     made = _folded(job, run, manifest, emitted, malformed)
     if position is not None and position.again is None:
-        source_state.commit_behind(job, run, step, position, made, emitted)
+        source_state.commit_position(job, run, step, position, made, emitted)
         return made.record
 
     def claim(connection: Connection) -> None:

@@ -46,7 +46,7 @@ def records(job: Job, reader: SourceReader, claimed: Claimed, position: Position
     )
 
 
-def commit_behind(
+def commit_position(
     job: Job,
     run: OpenedRun,
     step: SourceStep,

@@ -42,7 +42,7 @@ def withhold(job: Job, batch_id: int) -> list[str]:
     is harmless. What is wrong with one sink keeps no other waiting; it is raised at the end.
     """
     for number in job.database.transact(lambda c: publications.units_to_rebuild(c, batch_id)):
-        _wake_units(job, number)
+        _request_rebuild(job, number)
     found = job.database.transact(lambda c: publications.pending(c, batch_id))
     chosen = [row for row in found if not row.ready]
     failures = Failures(told)
@@ -214,23 +214,23 @@ def _staged_keys(
     return shown.parquet(*literal(staged.paths)).select(*(f"`{name}`" for name in key)).distinct()
 
 
-def _wake_units(job: Job, batch_id: int) -> None:
+def _request_rebuild(job: Job, batch_id: int) -> None:
     """Units that are withheld although no message of them is to be replayed, for those that
-    failed were given up: one of the others counts as failed, so that a replay takes the unit
+    failed were quarantined: one of the others counts as failed, so that a replay takes the unit
     without them.
     """
     graph = job.pipeline.graph
     failed = job.database.transact(lambda c: publications.failed_roots(c, batch_id))
     spoiling = [row for row in failed if graph.in_units(row.source)]
-    chosen = _sleeping(job, batch_id, spoiling) if any(not row.live for row in spoiling) else []
+    chosen = _to_rebuild(job, batch_id, spoiling) if any(not row.live for row in spoiling) else []
     stage = spoiling[0].stage if spoiling else ""
     job.database.transact(
         lambda c: interventions.request_rebuild(c, batch_id, chosen, stage, failed)
     )
 
 
-def _sleeping(job: Job, batch_id: int, spoiling: list[Row[Any]]) -> list[int]:
-    """A root of each unit in which records were given up and nothing is to be replayed."""
+def _to_rebuild(job: Job, batch_id: int, spoiling: list[Row[Any]]) -> list[int]:
+    """A root of each unit in which records were quarantined and nothing is to be replayed."""
     graph = job.pipeline.graph
     known = local_numbers(job.spark, ROOT, [row.root_id for row in spoiling])
     live = [row.root_id for row in spoiling if row.live]

@@ -16,7 +16,7 @@ from ledger.core.states import BatchKind
 from ledger.errors import InputError, suggestion
 from ledger.pipeline.steps import SinkStep, SourceStep
 from ledger.sources.base import SourceReader
-from ledger.spark.frames.acked import Withheld, shown_rows, withheld
+from ledger.spark.frames.acked import Withheld, published_rows, withheld
 from ledger.spark.frames.anchors import carries_unit
 from ledger.spark.frames.inputs import read_stored, user_columns
 from ledger.spark.frames.stored import local_numbers, with_position
@@ -47,15 +47,15 @@ def with_unit(job: Job, step: SourceStep, records: DataFrame) -> DataFrame:
 
 def replayed_records(job: Job, run: OpenedRun, step: SourceStep, reader: SourceReader) -> DataFrame:
     """What a replay emits of a source in units: every record of the claimed messages' units but
-    those given up, parsed again, with ``_message`` and, where stages carry over what they made,
+    those quarantined, parsed again, with ``_message`` and, where stages carry over what they made,
     ``_carried``.
     """
     batch = run.batch
-    given_up = job.database.transact(
+    quarantined = job.database.transact(
         lambda c: replays.quarantined_messages(c, batch.original_id, step.name)
     )
     stored = _snapshot(job, batch.original_id, step.name)
-    kept = stored.join(local_numbers(job.spark, MESSAGE, given_up), MESSAGE, "left_anti")
+    kept = stored.join(local_numbers(job.spark, MESSAGE, quarantined), MESSAGE, "left_anti")
     everything = with_unit(job, step, reader.parse_again(kept))
     claimed = _claimed_by_source(job, run)
     if not claimed:
@@ -84,7 +84,7 @@ class Replacement:
     replaces everything; one of some units carries the others over, from the kept inputs of the
     earlier deliveries. A batch that reprocesses an interval replaces all that another brought of
     it. Exactly once units that failed were never published: a replay has nothing to replace, but
-    for one that takes a unit again which had been published without a record that was given up.
+    for one that takes a unit again which had been published without a record that was quarantined.
     """
 
     def __init__(self, job: Job, run: OpenedRun, step: SinkStep):
@@ -111,7 +111,7 @@ class Replacement:
             own = withheld(self._job, batch.batch_id, self._step.name)
         later, kept = [own.keep(self._units(batch.batch_id))], []
         for row in reversed(self._earlier):
-            rows = shown_rows(self._job, row.batch_id, row.input_run_id, self._step.name)
+            rows = published_rows(self._job, row.batch_id, row.input_run_id, self._step.name)
             brought = reduce(DataFrame.unionByName, later).distinct()
             kept.append(rows.join(brought, UNIT, "left_anti").select(*user_columns(rows)))
             later.append(self._units(row.batch_id))

@@ -265,11 +265,13 @@ def replacing_batches(
     statement = text("""
         SELECT batch_id FROM batch
         WHERE replaces_batch_id = :id AND status IN ('open', 'held')
-          AND batch_id IS DISTINCT FROM :but ORDER BY 1
+          AND batch_id IS DISTINCT FROM :excluding_batch_id ORDER BY 1
     """)
     return [
         row.batch_id
-        for row in connection.execute(statement, {"id": batch_id, "but": excluding_batch_id})
+        for row in connection.execute(
+            statement, {"id": batch_id, "excluding_batch_id": excluding_batch_id}
+        )
     ]
 
 

@@ -260,7 +260,7 @@ def committed_of(connection: Connection, batch_id: int, stages: Sequence[str]) -
     return [row.stage for row in found]
 
 
-def committed_behind(
+def committed_after(
     connection: Connection, pipeline_id: int, stages: Sequence[str], place: int
 ) -> tuple[str, int] | None:
     """One of the stages, and a batch that its state includes, which stands behind a place:

@@ -26,9 +26,9 @@ def pending_roots(
                array_agg(b.batch_id ORDER BY b.batch_id) FILTER (WHERE b.status = 'held') AS held
         FROM batch_source s JOIN batch b USING (batch_id)
         WHERE s.pipeline_id = :pipeline_id AND s.source = :source AND b.status IN ('open', 'held')
-          AND b.batch_id IS DISTINCT FROM :but
+          AND b.batch_id IS DISTINCT FROM :excluding_batch_id
     """)
-    keys = {"pipeline_id": pipeline_id, "source": source, "but": excluding_batch_id}
+    keys = {"pipeline_id": pipeline_id, "source": source, "excluding_batch_id": excluding_batch_id}
     return connection.execute(statement, keys).one()
 
 
@@ -189,7 +189,7 @@ def unread_intervals(connection: Connection, before: datetime) -> Sequence[Row[A
     return connection.execute(statement, {"before": before}).all()
 
 
-def given_up(connection: Connection, dag_id: str, run_id: str) -> int:
+def abandoned_runs(connection: Connection, dag_id: str, run_id: str) -> int:
     """How many batches of a run, and of those that took it up under ``<run_id>__<n>``, are
     abandoned.
     """

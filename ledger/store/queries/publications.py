@@ -143,10 +143,11 @@ def supersede(connection: Connection, batch_id: int) -> int:
     return connection.execute(statement, {"id": batch_id}).rowcount
 
 
-# A settled batch f in which records of units were given up, and nobody has asked yet for the units
-# without them.
-_ASLEEP = """
-f.status = 'settled' AND f.guarantee = 'exactly_once' AND f.woken_at IS NULL AND f.failed_roots > 0
+# A settled batch f in which records of units were quarantined, and nobody has asked yet for the
+# units without them.
+_TO_REBUILD = """
+f.status = 'settled' AND f.guarantee = 'exactly_once' AND f.rebuild_requested_at IS NULL
+AND f.failed_roots > 0
 AND EXISTS (SELECT FROM batch_step s WHERE s.batch_id = f.batch_id AND s.whole)
 AND EXISTS (SELECT FROM failed_root r JOIN failed_message m USING (message_id)
             WHERE r.batch_id = f.batch_id AND m.status = 'quarantined' AND m.root_id = r.root_id)
@@ -227,7 +228,7 @@ def set_published(connection: Connection, run_id: int) -> None:
 
 def replaced_batches(connection: Connection, batch_id: int, run_id: int) -> list[int]:
     """Batches whose rows the sink's run of a batch takes the place of: those that the batch
-    reprocesses, those of its family whose units it brings again, and settled ones of its family
+    reprocesses, those of its family whose units it delivers again, and settled ones of its family
     whose rows are of a run that was superseded after it had published: their records are replayed.
     """
     statement = text(f"""
@@ -262,7 +263,7 @@ def note_replaced(connection: Connection, run_id: int, batch_ids: Sequence[int])
 
 def failed_roots(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
     """Roots that failed in a batch: root_id, source, stage, and whether their message had, or is
-    to have, a further attempt (live): it was not given up with this one.
+    to have, a further attempt (live): it was not quarantined with this one.
     """
     statement = text("""
         SELECT r.root_id, m.source, r.stage,
@@ -299,7 +300,8 @@ def waiting(connection: Connection, pipeline: str, batch_id: int | None) -> list
         WHERE p.name = :pipeline AND (cast(:id AS bigint) IS NULL OR x.batch_id = :id)
         UNION
         SELECT f.batch_id FROM batch f JOIN pipeline p USING (pipeline_id)
-        WHERE p.name = :pipeline AND (cast(:id AS bigint) IS NULL OR f.batch_id = :id) AND {_ASLEEP}
+        WHERE p.name = :pipeline AND (cast(:id AS bigint) IS NULL OR f.batch_id = :id)
+          AND {_TO_REBUILD}
         ORDER BY 1
     """)
     found = connection.execute(statement, {"pipeline": pipeline, "id": batch_id})
@@ -325,21 +327,21 @@ def unpublished_of(connection: Connection, holder: int, batch_id: int, sink: str
 
 
 def units_to_rebuild(connection: Connection, batch_id: int) -> list[int]:
-    """Settled batches of a batch's family in which records of units were given up, and nobody
+    """Settled batches of a batch's family in which records of units were quarantined, and nobody
     has asked yet for the units without them.
     """
     statement = text(f"""
         SELECT f.batch_id FROM batch b JOIN batch f USING (family_id)
-        WHERE b.batch_id = :id AND {_ASLEEP}
+        WHERE b.batch_id = :id AND {_TO_REBUILD}
         ORDER BY 1
     """)
     return [row.batch_id for row in connection.execute(statement, {"id": batch_id})]
 
 
-def set_woken(connection: Connection, batch_id: int) -> None:
-    """Units of a batch whose records were given up are asked for."""
+def set_rebuild_requested(connection: Connection, batch_id: int) -> None:
+    """Units of a batch are asked for again, without the records that were quarantined."""
     connection.execute(
-        text("UPDATE batch SET woken_at = now() WHERE batch_id = :id"), {"id": batch_id}
+        text("UPDATE batch SET rebuild_requested_at = now() WHERE batch_id = :id"), {"id": batch_id}
     )
 
 
@@ -368,7 +370,7 @@ def cancel_batch(connection: Connection, batch_id: int) -> None:
 
 
 def republished(connection: Connection, run_id: int) -> bool:
-    """Whether a sink's run brings rows again that earlier batches of its family have published."""
+    """Whether a sink's run delivers rows again that earlier batches of its family published."""
     statement = text("SELECT EXISTS (SELECT FROM sink_replacement WHERE step_run_id = :run)")
     return bool(connection.execute(statement, {"run": run_id}).scalar_one())
 
@@ -382,7 +384,7 @@ def overdue(connection: Connection, before: datetime) -> Sequence[Row[Any]]:
         WHERE x.decided_at < :before AND b.dag_id <> ''
         UNION
         SELECT f.batch_id, f.dag_id FROM batch f
-        WHERE {_ASLEEP} AND f.settled_at < :before AND f.dag_id <> ''
+        WHERE {_TO_REBUILD} AND f.settled_at < :before AND f.dag_id <> ''
         ORDER BY 1
     """)
     return connection.execute(statement, {"before": before}).all()

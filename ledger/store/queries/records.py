@@ -57,16 +57,16 @@ def attempts(connection: Connection, message_id: int) -> Sequence[Row[Any]]:
     return connection.execute(statement, {"id": message_id}).all()
 
 
-def given_up(connection: Connection, message_id: int) -> Sequence[Row[Any]]:
-    """Who gave up a message, in order: given_up_by, given_up_at, reason."""
+def manual_quarantines(connection: Connection, message_id: int) -> Sequence[Row[Any]]:
+    """Who quarantined a message by hand, in order: quarantined_by, quarantined_at, reason."""
     statement = text("""
-        SELECT given_up_by, given_up_at, reason FROM given_up
-        WHERE message_id = :id ORDER BY given_up_at
+        SELECT quarantined_by, quarantined_at, reason FROM manual_quarantine
+        WHERE message_id = :id ORDER BY quarantined_at
     """)
     return connection.execute(statement, {"id": message_id}).all()
 
 
-def give_up(
+def quarantine(
     connection: Connection,
     original_batch_id: int,
     message_id: int | None,
@@ -95,9 +95,10 @@ def give_up(
           INSERT INTO accepted_root (root_id, acceptance_id)
           SELECT root_id, acceptance_id FROM moved CROSS JOIN made ON CONFLICT DO NOTHING
         ), looked_at_again AS (
-          UPDATE batch SET woken_at = NULL WHERE batch_id IN (SELECT batch_id FROM moved)
+          UPDATE batch SET rebuild_requested_at = NULL
+          WHERE batch_id IN (SELECT batch_id FROM moved)
         )
-        INSERT INTO given_up (message_id, reason, given_up_by)
+        INSERT INTO manual_quarantine (message_id, reason, quarantined_by)
         SELECT message_id, :reason, :by FROM moved
     """)
     keys = {"batch": original_batch_id, "message": message_id, "stage": stage}

@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, text
 
 # Which failed messages m, with r their last failure, a selection takes. ``quarantined``, ``held``:
-# those given up, or held with their unit, instead, to begin again by hand.
+# those quarantined, or held with their unit, instead, to begin again by hand.
 _SELECTED = """
     m.status = (CASE WHEN cast(:quarantined AS boolean) THEN 'quarantined'
       ELSE 'failed' END)::message_status
@@ -118,7 +118,7 @@ def claim_companions(connection: Connection, batch_id: int, run_id: int) -> int:
 
 
 def quarantined_messages(connection: Connection, original_batch_id: int, source: str) -> list[int]:
-    """Messages of an original batch's source that were given up."""
+    """Messages of an original batch's source that are quarantined."""
     statement = text("""
         SELECT message_id FROM failed_message
         WHERE original_batch_id = :id AND source = :source AND status = 'quarantined'
@@ -173,10 +173,12 @@ def open_replays(
     statement = text("""
         SELECT batch_id FROM batch
         WHERE family_id = :id AND kind = 'replay' AND status IN ('open', 'held')
-          AND batch_id IS DISTINCT FROM :but
+          AND batch_id IS DISTINCT FROM :excluding_batch_id
         ORDER BY 1
     """)
-    found = connection.execute(statement, {"id": original_batch_id, "but": excluding_batch_id})
+    found = connection.execute(
+        statement, {"id": original_batch_id, "excluding_batch_id": excluding_batch_id}
+    )
     return [row.batch_id for row in found]
 
 

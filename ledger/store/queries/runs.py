@@ -175,7 +175,7 @@ def supersede(connection: Connection, batch_id: int, stage: str) -> None:
 
 
 def supersede_all(connection: Connection, batch_id: int) -> None:
-    """Supersede every committed run of a batch that is given up: opened again, all runs again."""
+    """Supersede every committed run of a batch that is abandoned: opened again, all runs again."""
     connection.execute(
         text("""
         UPDATE step_run SET state = 'superseded' WHERE batch_id = :id AND state = 'committed'

@@ -91,7 +91,7 @@ def collect_nonzero(connection: Connection, batch_id: int) -> None:
     connection.execute(text(COLLECT), {"id": batch_id})
 
 
-def collect_woken(
+def collect_rebuilds(
     connection: Connection, batch_id: int, roots: Sequence[int], stage: str, reason: str
 ) -> None:
     """Fill ``settling`` with roots of a settled batch, less those that failed in it, as failures

@@ -53,7 +53,7 @@ def failed_since(connection: Connection, pipeline_id: int, source: str, run_id: 
     return bool(connection.execute(statement, keys).scalar_one())
 
 
-def left_behind(connection: Connection, pipeline_id: int, source: str) -> list[int]:
+def left_by_abandoned(connection: Connection, pipeline_id: int, source: str) -> list[int]:
     """Runs that read the source for batches which were abandoned later, in their order."""
     statement = text("""
         SELECT c.step_run_id FROM checkpoint c JOIN batch b USING (batch_id)

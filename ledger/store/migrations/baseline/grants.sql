@@ -4,7 +4,7 @@
 GRANT SELECT ON
   pipeline, batch, batch_step, step_run, step_run_input, step_run_file, step_run_drop,
   batch_source, claimed_file, root_counter, ledger_delta, step_run_bucket, root_fail, replay_root,
-  failed_message, failed_root, failed_payload, given_up, acceptance, accepted_root, publication,
+  failed_message, failed_root, failed_payload, manual_quarantine, acceptance, accepted_root, publication,
   sink_replacement, dedup_filter, checkpoint, alembic_version,
   batch_status, root_status, step_progress, pending_root, replay_history, stage_drops, source_file,
   source_position, pending_publication, sink_publication, state_progress, failed_root_detail,
@@ -15,7 +15,7 @@ GRANT SELECT ON
 GRANT INSERT ON
   pipeline, batch, batch_step, step_run, step_run_input, step_run_file, step_run_drop,
   batch_source, claimed_file, ledger_delta, step_run_bucket, root_fail, replay_root,
-  failed_message, failed_root, failed_payload, given_up, acceptance, accepted_root, publication,
+  failed_message, failed_root, failed_payload, manual_quarantine, acceptance, accepted_root, publication,
   sink_replacement, dedup_filter, checkpoint
   TO ledger_writer;
 GRANT UPDATE (
@@ -23,7 +23,7 @@ GRANT UPDATE (
   tolerate, replay_limit, replay_backoff_seconds, replay_backoff_cap_seconds, auto_replay, target
 ) ON pipeline TO ledger_writer;
 GRANT UPDATE (
-  status, held_reason, opened_at, settled_at, roots, failed_roots, released, woken_at
+  status, held_reason, opened_at, settled_at, roots, failed_roots, released, rebuild_requested_at
 ) ON batch TO ledger_writer;
 GRANT UPDATE (
   state, lease_until, closed_at, failure, input_rows, output_rows, failed_rows, duplicate_rows,
@@ -55,7 +55,7 @@ GRANT EXECUTE ON FUNCTION
 GRANT SELECT ON
   pipeline, batch, batch_step, step_run, step_run_input, step_run_file, step_run_drop,
   batch_source, claimed_file, root_counter, ledger_delta, step_run_bucket, replay_root,
-  failed_message, given_up, acceptance, accepted_root, publication, sink_replacement,
+  failed_message, manual_quarantine, acceptance, accepted_root, publication, sink_replacement,
   checkpoint, alembic_version,
   batch_status, root_status, step_progress, pending_root, replay_history, stage_drops, source_file,
   source_position, pending_publication, sink_publication, state_progress, failed_root_detail,

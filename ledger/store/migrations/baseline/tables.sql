@@ -76,7 +76,7 @@ CREATE TABLE batch (
   replaces_batch_id bigint REFERENCES batch,
   guarantee text NOT NULL,
   settle text NOT NULL,
-  woken_at timestamptz,
+  rebuild_requested_at timestamptz,
   UNIQUE (pipeline_id, dag_id, run_id)
 );
 CREATE INDEX batch_family_id_idx ON batch (family_id);
@@ -114,7 +114,7 @@ COMMENT ON COLUMN batch.guarantee IS
 COMMENT ON COLUMN batch.settle IS
   'publish_acked: what is acked is published once the batch is settled; hold: once no message of '
   'it, or of its replays, is failed any more.';
-COMMENT ON COLUMN batch.woken_at IS
+COMMENT ON COLUMN batch.rebuild_requested_at IS
   'When units of it were requested again without their quarantined records; null: not yet.';
 
 CREATE TABLE batch_step (
@@ -507,19 +507,19 @@ COMMENT ON COLUMN failed_payload.source_file IS 'File that it was read from, if 
 COMMENT ON COLUMN failed_payload.source_row IS
   'Its number among the file''s records, from 1; null: not known.';
 
-CREATE TABLE given_up (
+CREATE TABLE manual_quarantine (
   message_id bigint NOT NULL,
   reason text NOT NULL,
-  given_up_by text NOT NULL,
-  given_up_at timestamptz NOT NULL DEFAULT now()
+  quarantined_by text NOT NULL,
+  quarantined_at timestamptz NOT NULL DEFAULT now()
 );
-CREATE INDEX given_up_message_id_idx ON given_up (message_id);
-COMMENT ON TABLE given_up IS
+CREATE INDEX manual_quarantine_message_id_idx ON manual_quarantine (message_id);
+COMMENT ON TABLE manual_quarantine IS
   'Records that a person moved to quarantine, with the reason. Never changed.';
-COMMENT ON COLUMN given_up.message_id IS 'Message that was quarantined.';
-COMMENT ON COLUMN given_up.reason IS 'Why, in the person''s words.';
-COMMENT ON COLUMN given_up.given_up_by IS 'Who did it.';
-COMMENT ON COLUMN given_up.given_up_at IS 'When.';
+COMMENT ON COLUMN manual_quarantine.message_id IS 'Message that was quarantined.';
+COMMENT ON COLUMN manual_quarantine.reason IS 'Why, in the person''s words.';
+COMMENT ON COLUMN manual_quarantine.quarantined_by IS 'Who did it.';
+COMMENT ON COLUMN manual_quarantine.quarantined_at IS 'When.';
 
 CREATE TABLE acceptance (
   acceptance_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,

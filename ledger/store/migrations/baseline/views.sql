@@ -352,14 +352,14 @@ FROM headed h LEFT JOIN LATERAL (
                 THEN 'records of it are failed, and its pipeline has settle="hold"'
               WHEN b.settle = 'hold' AND EXISTS (
                 SELECT FROM batch f
-                WHERE f.family_id = b.family_id AND f.status = 'settled' AND f.woken_at IS NULL
+                WHERE f.family_id = b.family_id AND f.status = 'settled' AND f.rebuild_requested_at IS NULL
                   AND EXISTS (SELECT FROM batch_step s WHERE s.batch_id = f.batch_id AND s.whole)
                   AND EXISTS (
                     SELECT FROM failed_root r JOIN failed_message m USING (message_id)
                     WHERE r.batch_id = f.batch_id AND m.status = 'quarantined'
                       AND m.root_id = r.root_id))
                 THEN 'units of it are yet to be asked for again without the records '
-                     'that were given up'
+                     'that were quarantined'
          END AS obstacle
   FROM batch b WHERE b.batch_id = h.head
 ) o ON NOT h.committed;
