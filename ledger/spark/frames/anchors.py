@@ -3,6 +3,7 @@ checked of it.
 """
 
 from functools import reduce
+from operator import and_
 from typing import Any, Protocol
 from uuid import uuid4
 
@@ -49,7 +50,7 @@ def _bare() -> Column:
 def _goes_on(frame: DataFrame) -> Column:
     """Whether a row neither fails nor is dropped."""
     marks = [F.col(name).isNull() for name in (FAILED, DROPPED) if name in frame.columns]
-    return reduce(Column.__and__, marks, F.lit(True))
+    return reduce(and_, marks, F.lit(True))
 
 
 class Rooting(Protocol):
