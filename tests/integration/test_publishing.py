@@ -16,12 +16,12 @@ from ledger.batch.step_runs import Attempt, open_run
 from ledger.batch.summary import summarize
 from ledger.batch.sweeper import SweepOptions, sweep_once
 from ledger.core.run_request import Interval, RunKey
-from ledger.core.states import Guarantee
+from ledger.core.states import BatchStatus, Guarantee, Outcome
 from ledger.errors import DeclarationError, LostFileError, NotReadyError
-from ledger.execution import publish_settled
+from ledger.execution import publish_settled, settle_and_follow
 from tests.integration.conftest import END, START
 from tests.support.dying import Died, dies_at
-from tests.support.ledgers import age, one, rows
+from tests.support.ledgers import age, one, rows, started
 
 LOST = {3, 7, 11}
 
@@ -406,10 +406,61 @@ def test_at_least_once_shows_all_at_once(runner, tmp_path, sink_rows):
     batch = run.open()
     run.steps(batch)
     assert sum(shown(sink_rows).values()) == 40 - len(LOST)
-    states = [row.state for row in rows(run.job.database, "SELECT state FROM sink_publication")]
-    assert states == ["published"] * len(states) != []
-    run.settled(batch)
+    run.step(batch, "all")  # its task was cleared
+    assert sum(shown(sink_rows).values()) == 40 - len(LOST)
+    found = "SELECT sink, state FROM sink_publication ORDER BY sink, step_run_id"
+    states = [("all", "replaced"), ("all", "published"), ("late_sink", "published")]
+    assert [tuple(row) for row in rows(run.job.database, found)] == states
+    settle_and_follow(run.job, batch.batch_id)
+    assert [tuple(row) for row in rows(run.job.database, found)] == states
     assert run.open_replay(batch.batch_id).guarantee is Guarantee.AT_LEAST_ONCE
+
+
+def test_at_least_once_a_sink_that_could_not_publish(runner, tmp_path, sink_rows):
+    """Its run counts, so the batch settles; it is incomplete until the sink has published."""
+    numbers(tmp_path)
+    run = runner(branching(guarantee="at_least_once"))
+    batch = run.open()
+    for name in ("numbers", "twice", "lossy", "late", "late_sink"):
+        run.step(batch, name)
+    with (
+        dies_at("publishing", "all", raises=OSError("disk full")),
+        pytest.raises(OSError, match="disk full") as failure,
+    ):
+        run.step(batch, "all")
+    assert "ackledger publish MODULE:PIPELINE --batch" in failure.value.__notes__[0]
+    assert settle_once(run.job.database, batch.batch_id).failed == 0
+    assert summarize(run.job.database, batch.batch_id).outcome is Outcome.INCOMPLETE
+    assert shown(sink_rows) == Counter()
+    publish_settled(run.job, batch.batch_id)
+    assert summarize(run.job.database, batch.batch_id).outcome is Outcome.COMPLETE
+    assert shown(sink_rows) == expected()
+
+
+def test_what_was_to_be_published_of_an_abandoned_batch_is_not(runner, tmp_path, sink_rows):
+    """At least once, a batch whose source runs again and dies is abandoned, with what its sink was
+    yet to publish; opened again it publishes the new rows alone.
+    """
+    numbers(tmp_path, 3)
+    run = runner(branching(guarantee="at_least_once"))
+    batch = run.open()
+    for name in ("numbers", "twice", "lossy", "late"):
+        run.step(batch, name)
+    with dies_at("publishing", "all"), pytest.raises(Died):
+        run.step(batch, "all")
+    database = run.job.database
+    started(database, batch.batch_id, "numbers")
+    with database.plain.begin() as connection:  # its source is to run again
+        connection.exec_driver_sql(
+            "UPDATE step_run SET state = 'superseded' WHERE state = 'committed'"
+        )
+    age(database, batch.batch_id, 10_000)
+    assert settle_once(database, batch.batch_id).status is BatchStatus.ABANDONED
+    assert publish_settled(run.job, batch.batch_id) == []
+    again = run.open()
+    assert again.batch_id == batch.batch_id
+    assert run.settled(again).failed == 0
+    assert shown(sink_rows) == expected(count=3)
 
 
 def test_a_sink_that_cannot_tell_rows_apart_is_refused():
