@@ -22,6 +22,7 @@ import pytest
 import sqlalchemy as sa
 import tenacity
 
+from ledger import PostgresSink
 from ledger.errors import (
     ConfigurationError,
     DeclarationError,
@@ -908,7 +909,7 @@ def test_targets_that_cannot_be_written(warehouse, monkeypatch):
 
 
 def test_declarations_that_cannot_be(warehouse):
-    """A publisher with a wrong mode, key or url is refused when it is made; nothing connects
+    """A sink with a wrong mode, key or url is refused when it is made; nothing connects
     then.
     """
     for url in ("no url, sesame", "sqlite:///sesame", "mysql://user:sesame@host/database"):
@@ -916,10 +917,10 @@ def test_declarations_that_cannot_be(warehouse):
             warehouse.publisher(url=url)
         assert "sesame" not in str(caught.value)
     warehouse.publisher(url="postgresql://nobody@host.invalid/nowhere")
-    with pytest.raises(DeclarationError, match="expected one of append, upsert, replace_interval"):
-        warehouse.publisher("merge")
-    with pytest.raises(DeclarationError, match="expected a key with upsert"):
-        warehouse.publisher("upsert", key=())
+    with pytest.raises(DeclarationError, match="expected append, upsert, replace_interval"):
+        PostgresSink(warehouse.url, "orders", mode="merge")
+    with pytest.raises(DeclarationError, match="a key goes with mode='upsert'"):
+        PostgresSink(warehouse.url, "orders", mode="upsert")
     for schema, message in (
         (pa.schema([("ackledger_batch", pa.int64())]), "this name is taken"),
         (pa.schema([("x" * 64, pa.int64())]), "1 to 63 bytes"),

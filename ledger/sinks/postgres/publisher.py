@@ -16,7 +16,6 @@ replace_interval  a family replaces older families over its interval; within the
 from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from typing import get_args
 
 import pyarrow as pa
 from sqlalchemy import Connection, Table
@@ -42,7 +41,7 @@ class PostgresPublisher:
 
     ``key``: for upsert, the columns that no two rows of the table have equal. Staged files lie
     below ``staging_root``. Connections are made when they are needed, and closed. Raises
-    DeclarationError, or ConfigurationError for the url.
+    ConfigurationError for the url.
     """
 
     keeps_tracking = True
@@ -50,15 +49,6 @@ class PostgresPublisher:
     def __init__(
         self, url: str, table: str, *, key: tuple[str, ...], mode: Mode, staging_root: str
     ):
-        if mode not in get_args(Mode):
-            raise DeclarationError(
-                f"mode of {table!r}: expected one of {', '.join(get_args(Mode))}, found {mode!r}"
-            )
-        if bool(key) != (mode == "upsert"):
-            raise DeclarationError(
-                f"mode {mode!r} of {table!r}: expected a key with upsert and none otherwise, found"
-                f" {key!r}"
-            )
         self._url = parsed(url)
         self._database = database_of(url)
         self._table = table
