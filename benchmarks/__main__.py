@@ -50,24 +50,27 @@ def main() -> int:
     with console.status("input"):
         data.write(HOME / "data")
     results: dict[str, Any] = json.loads(RESULTS.read_text()) if given.only else {}
+    of = {"commit": commit(), "rounds": given.rounds}
+
+    def keep(name: str, found: dict[str, Any]) -> None:
+        """What one took an hour to measure is not lost with the next."""
+        results.update(found, machine=machine())
+        results["measured"] = results.get("measured", {}) | {name: of}
+        RESULTS.write_text(json.dumps(results, indent=2) + "\n")
+
     for name in wanted:
         if name in _DRIVERS:
-            results |= _DRIVERS[name](HOME / "small", given.rounds, console)
+            keep(name, _DRIVERS[name](HOME / "small", given.rounds, console))
     warm = [name for name in wanted if name not in _DRIVERS]
     if warm:
-        with PeakMemory() as memory:
-            results |= _in_one_session(warm, given.rounds)
-        if not given.only:
-            results["peak_rss_mb"] = memory.mb
-    of = {"commit": commit(), "rounds": given.rounds}
-    results["measured"] = results.get("measured", {}) | dict.fromkeys(wanted, of)
-    results["machine"] = machine()
-    RESULTS.write_text(json.dumps(results, indent=2) + "\n")
+        _in_one_session(warm, given.rounds, keep)
     console.print(table(results))
     return 0
 
 
-def _in_one_session(names: list[str], rounds: int) -> dict[str, Any]:
+def _in_one_session(
+    names: list[str], rounds: int, keep: Callable[[str, dict[str, Any]], None]
+) -> None:
     """Figures of a warm session, medians over ``rounds``; a round runs every variant once, in
     turn.
     """
@@ -79,15 +82,15 @@ def _in_one_session(names: list[str], rounds: int) -> dict[str, Any]:
     session = build_session("benchmarks", "local[2]")
     settings = Settings(home=HOME, storage=str(HOME / "storage"), data=str(HOME / "data"))
     bench = Bench(lambda made: Job(session, database, settings, made), settings, database)
-    results: dict[str, Any] = {}
     try:
         for name in names:
-            results |= _WARM[name](session, bench, rounds)
+            with PeakMemory() as memory:
+                found = _WARM[name](session, bench, rounds)
+            keep(name, found | {f"{name}.peak_rss_mb": memory.mb})
     finally:
         session.stop()
         database.dispose()
         embedded.stop(HOME)
-    return results
 
 
 def _guarantee(session: SparkSession, bench: Bench, rounds: int) -> dict[str, Any]:

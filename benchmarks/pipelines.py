@@ -51,7 +51,7 @@ def wordcount(ackers: int) -> Pipeline:
 def failing(poisoned: bool) -> Pipeline:
     """Flights from source to sink, of which one in a hundred fails while ``poisoned``."""
     made = Pipeline("failing", max_replays=3)
-    made.source("departures", jobs.flights.pipeline.step("departures").source)
+    made._steps["departures"] = jobs.flights.pipeline.step("departures")
 
     @made.stage(reads="departures")
     def check(departures: DataFrame) -> DataFrame:
@@ -89,7 +89,7 @@ def sized(name: str, kind: str) -> Pipeline:
 def by_record() -> Pipeline:
     """A record stage that counts the words of each sentence."""
     made = Pipeline("by_record")
-    made.source("sentences", jobs.wordcount.pipeline.step("sentences").source)
+    made._steps["sentences"] = jobs.wordcount.pipeline.step("sentences")
     made.record_stage(reads="sentences", schema=COUNTED)(counted)
     made.sink("words", jobs.wordcount.pipeline.step("words").sink, reads="counted")
     return made
