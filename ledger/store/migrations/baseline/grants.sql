@@ -4,9 +4,11 @@
 GRANT SELECT ON
   pipeline, batch, batch_step, step_run, step_run_input, step_run_file, step_run_drop,
   batch_source, claimed_file, root_counter, ledger_delta, step_run_bucket, root_fail, replay_root,
-  failed_message, failed_root, failed_payload, manual_quarantine, acceptance, accepted_root, publication,
+  failed_message, failed_root, failed_payload, manual_quarantine, acceptance, accepted_root,
+  publication,
   sink_replacement, dedup_filter, checkpoint, alembic_version,
-  batch_status, root_status, step_progress, pending_root, replay_history, stage_drops, source_file,
+  batch_status, root_status, step_progress, pending_root, replay_history, stage_drops,
+  source_progress, source_file,
   source_position, pending_publication, sink_publication, state_progress, failed_root_detail,
   quarantine, held_record, accepted_record, payload_missing
   TO ledger_writer;
@@ -15,7 +17,8 @@ GRANT SELECT ON
 GRANT INSERT ON
   pipeline, batch, batch_step, step_run, step_run_input, step_run_file, step_run_drop,
   batch_source, claimed_file, ledger_delta, step_run_bucket, root_fail, replay_root,
-  failed_message, failed_root, failed_payload, manual_quarantine, acceptance, accepted_root, publication,
+  failed_message, failed_root, failed_payload, manual_quarantine, acceptance, accepted_root,
+  publication,
   sink_replacement, dedup_filter, checkpoint
   TO ledger_writer;
 GRANT UPDATE (
@@ -57,7 +60,8 @@ GRANT SELECT ON
   batch_source, claimed_file, root_counter, ledger_delta, step_run_bucket, replay_root,
   failed_message, manual_quarantine, acceptance, accepted_root, publication, sink_replacement,
   checkpoint, alembic_version,
-  batch_status, root_status, step_progress, pending_root, replay_history, stage_drops, source_file,
+  batch_status, root_status, step_progress, pending_root, replay_history, stage_drops,
+  source_progress, source_file,
   source_position, pending_publication, sink_publication, state_progress, failed_root_detail,
   quarantine, held_record, accepted_record, payload_missing
   TO ledger_reader;

@@ -1,12 +1,14 @@
 -- Everything that the baseline made, but for the roles.
 DROP VIEW
-  batch_status, root_status, step_progress, pending_root, replay_history, stage_drops, source_file,
+  batch_status, root_status, step_progress, pending_root, replay_history, stage_drops,
+  source_progress, source_file,
   source_position, pending_publication, sink_publication, state_progress, failed_root_detail,
   failed_root_payload, quarantine, held_record, accepted_record, payload_missing;
 DROP TABLE
   pipeline, batch, batch_step, step_run, step_run_input, step_run_file, step_run_drop,
   batch_source, claimed_file, root_counter, ledger_delta, step_run_bucket, root_fail, replay_root,
-  failed_message, failed_root, failed_payload, manual_quarantine, acceptance, accepted_root, publication,
+  failed_message, failed_root, failed_payload, manual_quarantine, acceptance, accepted_root,
+  publication,
   sink_replacement, dedup_filter, checkpoint;
 DROP FUNCTION
   open_partition(bigint), clear_partition(bigint), reserve_roots(bigint), forget_fails(bigint),

@@ -110,7 +110,7 @@ COMMENT ON COLUMN batch.released IS 'Whether a person let it settle above max_fa
 COMMENT ON COLUMN batch.replaces_batch_id IS
   'The original over the same interval that it was opened to replace.';
 COMMENT ON COLUMN batch.guarantee IS
-  'exactly_once: sinks publish what is acked, after settlement; at_least_once: all, as each commits.';
+  'exactly_once: sinks publish what is acked, after settlement; at_least_once: all, at its commit.';
 COMMENT ON COLUMN batch.settle IS
   'publish_acked: what is acked is published once the batch is settled; hold: once no message of '
   'it, or of its replays, is failed any more.';

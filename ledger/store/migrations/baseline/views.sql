@@ -179,8 +179,8 @@ COMMENT ON COLUMN stage_drops.reason IS
   'Reason code given by the stage; ''no output'' for what an on_read stage read and did not emit.';
 COMMENT ON COLUMN stage_drops.records IS 'Rows of the stage''s input that were dropped.';
 
-CREATE VIEW source_file AS
-SELECT p.name AS pipeline, f.source, f.path, f.bytes, f.modified_at, f.batch_id,
+CREATE VIEW source_progress AS
+SELECT s.batch_id, s.source,
        b.status IN ('settled', 'superseded')
        AND NOT EXISTS (
          SELECT FROM failed_message m WHERE m.original_batch_id = b.batch_id
@@ -196,9 +196,17 @@ SELECT p.name AS pipeline, f.source, f.path, f.bytes, f.modified_at, f.batch_id,
                 ON m.original_batch_id = r.batch_id AND m.source = r.source
                    AND m.status IN ('failed', 'replaying')
               WHERE r.rest_of_batch_id = s.batch_id AND r.source = s.source)) AS finished
+FROM batch_source s JOIN batch b USING (batch_id);
+COMMENT ON VIEW source_progress IS 'Whether what a batch claimed of a source is processed.';
+COMMENT ON COLUMN source_progress.batch_id IS 'Number of the batch.';
+COMMENT ON COLUMN source_progress.source IS 'Source by name.';
+COMMENT ON COLUMN source_progress.finished IS
+  'Whether every record that it claimed is acked or quarantined.';
+
+CREATE VIEW source_file AS
+SELECT p.name AS pipeline, f.source, f.path, f.bytes, f.modified_at, f.batch_id, s.finished
 FROM claimed_file f
-JOIN batch_source s ON s.batch_id = f.batch_id AND s.source = f.source
-JOIN batch b ON b.batch_id = f.batch_id
+JOIN source_progress s ON s.batch_id = f.batch_id AND s.source = f.source
 JOIN pipeline p ON p.pipeline_id = f.pipeline_id;
 COMMENT ON VIEW source_file IS
   'Files that incremental sources have claimed, by the batch that reads them.';
@@ -216,22 +224,8 @@ WITH state AS (
   SELECT s.pipeline_id, s.source, s.claimed, s.interval_start, s.interval_end, s.claimed_after,
          s.claimed_upto, split_part(s.claimed_upto, ':', 1) AS kind,
          substr(s.claimed_upto, strpos(s.claimed_upto, ':') + 1) AS upto,
-         b.status IN ('settled', 'superseded')
-         AND NOT EXISTS (
-           SELECT FROM failed_message m WHERE m.original_batch_id = b.batch_id
-             AND m.source = s.source AND m.status IN ('failed', 'replaying'))
-         AND (coalesce(s.rest, 0) = 0
-              OR s.rest <= (
-                SELECT coalesce(sum(r.roots), 0)
-                FROM batch_source r JOIN batch rb ON rb.batch_id = r.batch_id
-                WHERE r.rest_of_batch_id = s.batch_id AND r.source = s.source
-                  AND rb.status IN ('settled', 'superseded'))
-              AND NOT EXISTS (
-                SELECT FROM batch_source r JOIN failed_message m
-                  ON m.original_batch_id = r.batch_id AND m.source = r.source
-                     AND m.status IN ('failed', 'replaying')
-                WHERE r.rest_of_batch_id = s.batch_id AND r.source = s.source)) AS finished
-  FROM batch_source s JOIN batch b ON b.batch_id = s.batch_id
+         g.finished
+  FROM batch_source s JOIN source_progress g USING (batch_id, source)
 ), cursors AS (
   SELECT pipeline_id, source, claimed_after, claimed_upto, upto, finished,
          CASE WHEN kind IN ('int', 'decimal') THEN upto::numeric
@@ -352,7 +346,8 @@ FROM headed h LEFT JOIN LATERAL (
                 THEN 'records of it are failed, and its pipeline has settle="hold"'
               WHEN b.settle = 'hold' AND EXISTS (
                 SELECT FROM batch f
-                WHERE f.family_id = b.family_id AND f.status = 'settled' AND f.rebuild_requested_at IS NULL
+                WHERE f.family_id = b.family_id AND f.status = 'settled'
+                  AND f.rebuild_requested_at IS NULL
                   AND EXISTS (SELECT FROM batch_step s WHERE s.batch_id = f.batch_id AND s.whole)
                   AND EXISTS (
                     SELECT FROM failed_root r JOIN failed_message m USING (message_id)
