@@ -119,7 +119,7 @@ class Failures:
 
     @contextmanager
     def kept(self, note: str = "") -> Iterator[None]:
-        """What fails in here, of which ``note`` tells more, keeps nothing behind it from being
+        """What fails in here, of which ``note`` tells more, keeps nothing after it from being
         tried.
         """
         try:

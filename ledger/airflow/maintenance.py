@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 def sweeper_dag(*, schedule: str | None, **dag_options: Any) -> DAG:
     """Sweeps on ``schedule``; for pipelines with ``auto_replay`` it asks for replays by an
-    asset, and for batches that were decided behind their run's back it starts a run that does
+    asset, and for batches that were decided without their run it starts a run that does
     what follows.
     """
     options = {

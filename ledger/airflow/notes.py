@@ -27,7 +27,7 @@ class RunNotes:
 
 
 def noted(dag_run: Any) -> None:
-    """Put the report of the run's last task, if it has one, behind what its note says so far. In
+    """Put the report of the run's last task, if it has one, after what its note says so far. In
     the scheduler ``dag_run`` is of a session, which commits the note with the run's state; in
     ``dag.test`` it is of none.
     """

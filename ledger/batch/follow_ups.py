@@ -23,7 +23,7 @@ from ledger.pipeline.pipeline import Pipeline
 if TYPE_CHECKING:
     from ledger.store.connection import Database
 
-# In the order in which a driver does them; a task's is behind the one that it follows.
+# In the order in which a driver does them; a task's is after the one that it follows.
 FOLLOW_UPS = (KEEP, WITHHOLD, PUBLISH, COMBINE, NOTIFY, STATE, NEXT_PART)
 
 

@@ -214,7 +214,7 @@ def _publisher(settings: Settings, pipeline: Pipeline, name: str) -> Publisher:
 
 
 def _delivery(connection: Connection, publisher: Publisher, row: Row[Any]) -> Delivery:
-    """What a publication is to bring into its sink."""
+    """What a publication is to publish."""
     batch = batches.get_batch(connection, row.batch_id)
     files = _files(connection, row)
     return delivery_of(

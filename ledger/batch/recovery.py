@@ -120,7 +120,7 @@ def _target(connection: Connection, batch: Batch) -> str:
 
 
 def _settled(batch: Batch, obstacle: str, target: str) -> str:
-    """What brings on a settled batch, by what ``state_progress`` says that it lacks."""
+    """What gets a settled batch on, by what ``state_progress`` says that it lacks."""
     if obstacle.startswith("records of it are failed"):
         return (
             f"ackledger failed --batch {batch.original_id} says which and why; replay them: "

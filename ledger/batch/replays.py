@@ -99,7 +99,7 @@ def check_sources(connection: Connection, batch_id: int, pipeline: Pipeline) -> 
     if gone:
         raise InputError(
             f"failed messages came from source {gone[0]!r}, which pipeline {pipeline.name!r} no"
-            f" longer has (it has {', '.join(sorted(known))}): bring it back for the replay, under"
+            f" longer has (it has {', '.join(sorted(known))}): add it again for the replay, under"
             " its old name"
         )
 

@@ -93,7 +93,7 @@ def _settle(
     if verdict.action is Action.EXPIRE and batch.ackers == 0:
         raise IntegrityError(
             f"batch {batch_id}: {verdict.reason}, and with ackers=0 nobody knows what is missing"
-            f" behind it: run {verdict.missing[0]} again"
+            f" after it: run {verdict.missing[0]} again"
         )
     return _decide_roots(connection, batch, verdict, moment)
 

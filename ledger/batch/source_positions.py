@@ -35,7 +35,7 @@ POLL_SECONDS = 1.0
 class Position:
     """Where a run of the source begins. ``again``: the run with which its batch has read
     already, nothing is read; else ``previous``: the committed state, ``after_failure``: an
-    attempt behind it was rolled back, ``left``: runs whose batches were abandoned and whose
+    attempt after it was rolled back, ``left``: runs whose batches were abandoned and whose
     records this one takes over.
     """
 
@@ -58,7 +58,7 @@ def position_of(database: Database, run: OpenedRun) -> Position:
         if time.monotonic() > deadline:
             raise NotReadyError(
                 f"source {run.stage!r} is being read by run {found.run_id} of batch"
-                f" {found.batch_id}, and what comes behind that is not known before it has ended:"
+                f" {found.batch_id}, and what comes after that is not known before it has ended:"
                 f" run {run.stage} of batch {run.batch.batch_id} again then"
             )
         time.sleep(POLL_SECONDS)
@@ -96,7 +96,7 @@ def commit_read(
     emitted: Emitted,
     snapshot: Any,
 ) -> None:  # fmt: skip
-    """Make the records of the run count and the position behind them the source's, in one
+    """Make the records of the run count and the position after them the source's, in one
     transaction.
 
     Raises FencedError if another run has read from the same position meanwhile.

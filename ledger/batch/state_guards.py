@@ -1,5 +1,5 @@
-"""What may no longer be opened since a state over batches includes what it would bring again, or
-what comes behind it.
+"""What may no longer be opened since a state over batches includes what it would deliver again,
+or what comes after it.
 """
 
 from sqlalchemy import Connection
@@ -33,12 +33,12 @@ def check_quarantined(connection: Connection, pipeline: Pipeline, original: Batc
     counted = [name for name in _stages(pipeline) if pipeline.graph.in_units(name)]
     if counted:
         raise InputError(
-            f"a quarantined record of pipeline {pipeline.name!r} would bring its whole unit again,"
+            f"a quarantined record of pipeline {pipeline.name!r} would replay its whole unit,"
             f" and the state {counted[0]!r} includes the rest of it: {_ANEW}"
         )
-    behind = _behind(connection, pipeline, original)
-    if behind is not None:
-        stage, batch_id = behind
+    later = _later(connection, pipeline, original)
+    if later is not None:
+        stage, batch_id = later
         raise InputError(
             f"a quarantined record of batch {original.batch_id} of pipeline {pipeline.name!r}"
             f" belongs before batch {batch_id}, "
@@ -51,20 +51,20 @@ def check_reopened(connection: Connection, pipeline: Pipeline, batch: Batch) -> 
     """With settle="hold" a batch that was abandoned does not come back once a state has gone
     past its place.
     """
-    behind = _behind(connection, pipeline, batch)
-    if behind is not None:
-        stage, batch_id = behind
+    later = _later(connection, pipeline, batch)
+    if later is not None:
+        stage, batch_id = later
         raise InputError(
             f"batch {batch.batch_id} of pipeline {pipeline.name!r} was abandoned, and the state"
             f" {stage!r} includes batch "
-            f'{batch_id} behind it, which with settle="hold" keeps to the order of batches: open'
+            f'{batch_id} after it, which with settle="hold" keeps to the order of batches: open'
             " its interval in a new "
-            f"run, whose batch comes behind that one; or {_ANEW}"
+            f"run, whose batch comes after that one; or {_ANEW}"
         )
 
 
-def _behind(connection: Connection, pipeline: Pipeline, batch: Batch) -> tuple[str, int] | None:
-    """A state, and the batch that it includes, whose place is behind that of a batch with
+def _later(connection: Connection, pipeline: Pipeline, batch: Batch) -> tuple[str, int] | None:
+    """A state, and the batch that it includes, whose place is after that of a batch with
     settle="hold".
     """
     if batch.settle is not Settle.HOLD:

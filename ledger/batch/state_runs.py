@@ -1,7 +1,7 @@
 """Runs of a state over batches: one at a time for a pipeline and stage, in the batches' order.
 
 A run takes the committed state and the acked rows of one batch; its commit makes the new state
-count and decides, in the same transaction, that the sinks which read it show it. Whoever comes
+count and decides, in the same transaction, that the sinks which read it publish it. Whoever comes
 works through all that is due; whoever finds another at it lets that one finish.
 """
 
@@ -91,8 +91,8 @@ def _open_next(
     failed = checkpoints.failed_since(connection, pipeline_id, step.name, since)
     run = _opened(connection, batch, step.name, attempt, _read(connection, batch, step))
     made = runs.get_run(connection, run.run_id)
-    shown = {name: _opened(connection, batch, name, attempt, made) for name in sinks}
-    return StateRun(run, shown, previous, failed)
+    of_sinks = {name: _opened(connection, batch, name, attempt, made) for name in sinks}
+    return StateRun(run, of_sinks, previous, failed)
 
 
 def _read(connection: Connection, batch: Batch, step: StateStep) -> Run:
@@ -125,7 +125,7 @@ def commit_state(
     database: Database,
     opened: StateRun,
     made: StepOutput,
-    shown: Mapping[str, StepOutput],
+    of_sinks: Mapping[str, StepOutput],
     snapshot: Any,
 ) -> None:
     """Make the state count and decide what its sinks publish, in one transaction.
@@ -145,7 +145,7 @@ def commit_state(
         checkpoints.insert(connection, batch.pipeline_id, stage, batch.batch_id, run_id, snapshot)
         reached("inserting checkpoint", stage)
         for name, sink in opened.sinks.items():
-            commit_in(connection, sink, shown[name].record, files=shown[name].files)
+            commit_in(connection, sink, of_sinks[name].record, files=of_sinks[name].files)
             publications.decide_result(connection, sink.run_id, "pipeline")
             reached("deciding publication", name)
 

@@ -34,7 +34,7 @@ class Stateful(ABC):
         """
 
     def roll_back(self, snapshot: Any) -> None:  # noqa: B027
-        """An attempt behind this committed snapshot was rolled back: forget what it kept.
+        """An attempt after this committed snapshot was rolled back: forget what it kept.
         ``init_state`` follows.
         """
 
@@ -56,7 +56,7 @@ class StatefulStage(Stateful):
         """
 
     def rows(self, state: Any) -> "DataFrame":
-        """What sinks that read the stage show of the state; by default the state is that frame."""
+        """What sinks that read the stage publish of the state; by default that frame."""
         return state  # type: ignore[no-any-return]
 
 
@@ -81,7 +81,7 @@ class StatefulSource(Stateful):
 
     @abstractmethod
     def finish_batch(self, batch_id: int) -> Any:
-        """The state behind the records that ``read`` gave; they were emitted."""
+        """The state after the records that ``read`` gave; they were emitted."""
 
     @property
     def shown(self) -> str:

@@ -53,7 +53,7 @@ class Graph:
         return isinstance(step, CombineStep | StateStep) or any(map(self.follows, step.inputs))
 
     def is_stateful(self, name: str) -> bool:
-        """Whether a step is a state over batches, or shows one."""
+        """Whether a step is a state over batches, or a sink of one."""
         step = self.step(name)
         return isinstance(step, StateStep) or any(map(self.is_stateful, step.inputs))
 
@@ -100,7 +100,7 @@ class Graph:
 
     def check_combines(self) -> None:
         """Raise DeclarationError if a combine or a state would count rows that replays of units
-        bring again.
+        deliver again.
         """
         self._check_names()
         for step in self.steps.values():
@@ -268,7 +268,7 @@ class Graph:
             raise DeclarationError(f"{what} takes records, and its input is not tracked any more")
         if isinstance(step, SinkStep) and self.follows(step.name) and step.sink.dedup != "none":
             raise DeclarationError(
-                f'{what} shows what {step.reads!r} makes, whole and once: expected dedup="none"'
+                f'{what} publishes what {step.reads!r} makes, whole and once: expected dedup="none"'
             )
         if (
             isinstance(step, SinkStep)
@@ -303,7 +303,7 @@ class Graph:
         for name, step in self.steps.items():
             if isinstance(step, StageStep) and step.emits == "one" and self.merges(name):
                 raise DeclarationError(
-                    f'stage {name!r}: emits="one" compares rows with records one by one, and behind'
+                    f'stage {name!r}: emits="one" compares rows with records one by one, and after'
                     " a whole stage a row may be of several"
                 )
             if isinstance(step, SinkStep) and self.in_units(name) and not self.follows(name):
@@ -321,8 +321,8 @@ class Graph:
             if self.in_units(name) and alone:
                 together = next(source for source in sources if source not in alone)
                 raise DeclarationError(
-                    f"{step.kind} {name!r} of pipeline {self.name!r} brings together source"
-                    f" {together!r}, replayed by unit, and source {alone[0]!r}, replayed record by"
+                    f"{step.kind} {name!r} of pipeline {self.name!r} reads both source"
+                    f" {together!r}, replayed by unit, and {alone[0]!r}, replayed record by"
                     " record: give each its own sink, or unite them in a whole stage"
                 )
 
@@ -339,7 +339,7 @@ class Graph:
                 )
             if step.track is not None and self.in_units(name):
                 raise DeclarationError(
-                    f"{what} feeds a whole stage, and a replay could not bring its untracked"
+                    f"{what} feeds a whole stage, and a replay could not read its untracked"
                     " records again: leave out track="
                 )
             if step.track is not None and self.max_pending is not None:
@@ -349,7 +349,7 @@ class Graph:
                 )
 
     def _check_keepers(self) -> None:
-        """A source that keeps its own position has one, behind all that it gives."""
+        """A source that keeps its own position has one, after all that it gives."""
         owners: dict[int, str] = {}
         for name, step in self.steps.items():
             if not isinstance(step, SourceStep) or step.hooks is None:
@@ -368,7 +368,7 @@ class Graph:
                 )
 
     def _check_replaceable(self, step: SinkStep) -> None:
-        """A replay by unit brings all rows of it again: the sink must be able to replace them."""
+        """A replay by unit delivers all rows of it again: the sink must be able to replace them."""
         what = f"sink {step.name!r} of pipeline {self.name!r}"
         if step.sink.dedup != "none":
             raise DeclarationError(

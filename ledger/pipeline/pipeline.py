@@ -95,7 +95,7 @@ class Pipeline:
         if settle == Settle.HOLD and guarantee == Guarantee.AT_LEAST_ONCE:
             raise DeclarationError(
                 f"pipeline {name!r}: settle='hold' holds back what sinks publish, and at least once"
-                " they show it at once"
+                " they publish it at once"
             )
         self.guarantee = None if guarantee is None else _one_of(name, Guarantee, guarantee)
         self.settle = _one_of(name, Settle, settle)
@@ -258,8 +258,8 @@ class Pipeline:
 
         if partial and self.settle is Settle.HOLD:
             raise DeclarationError(
-                f"a combine of pipeline {self.name!r} is partial, and settle='hold' shows nothing"
-                " before all is there"
+                f"a combine of pipeline {self.name!r} is partial, and settle='hold' publishes"
+                " nothing before all is there"
             )
 
         def declare(function: Function) -> Function:
@@ -286,7 +286,7 @@ class Pipeline:
 
     def stateful(self, name: str, stage: StatefulStage, *, reads: str) -> None:
         """Declare a state over batches that ``stage`` keeps, by the hooks of StatefulStage;
-        without sinks if it shows its state elsewhere.
+        without sinks if it publishes its state elsewhere.
         """
         self._add(hooks_step(name, stage, reads))
 

@@ -167,8 +167,8 @@ def replay(
 
 def sweep(result: BatchResult, *, now: datetime | None = None) -> BatchResult:
     """Let the sweeper come at ``now``: it settles what can be decided, and expires or abandons
-    what took too long. What became of the batch; ``resume`` shows in its sinks what is acked, as
-    the run does that the sweeper asks for.
+    what took too long. What became of the batch; ``resume`` publishes what is acked, as the run
+    does that the sweeper asks for.
     """
     sweep_once(result.lab.database, now=now)
     return result.lab.result(result.made, result.batch_id)

@@ -587,7 +587,7 @@ def only(made):
 @pytest.mark.parametrize(
     ("declare", "message"),
     [
-        (lambda: only(two(union=True)), "'both' of pipeline 'two' brings together source 'a'"),
+        (lambda: only(two(union=True)), "'both' of pipeline 'two' reads both source 'a'"),
         (
             lambda: only(totals(max_pending=5)),
             "combine 'per_carrier' .* would make a total of each part",
@@ -595,7 +595,7 @@ def only(made):
         (lambda: totals(partial=True, settle="hold"), "is partial, and settle='hold'"),
         (
             lambda: Pipeline("x", guarantee="at_least_once", settle="hold"),
-            "at least once they show it at once",
+            "at least once they publish it at once",
         ),
     ],
 )

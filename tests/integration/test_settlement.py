@@ -570,8 +570,7 @@ def test_expiry_without_tracking_holds_the_batch(database):
     settlement = settle_once(database, batch.batch_id)
     assert settlement.status is BatchStatus.HELD
     assert (
-        "with ackers=0 nobody knows what is missing behind it: run middle again"
-        in settlement.reason
+        "with ackers=0 nobody knows what is missing after it: run middle again" in settlement.reason
     )
 
 

@@ -909,9 +909,7 @@ def test_a_quarantined_record_of_a_unit_is_not_taken_up(runner, days):
     run = runner(ranked(fail=[104]))
     first = opened(run, 1)
     run.settled(first)
-    with pytest.raises(
-        InputError, match="would bring its whole unit again, and the state 'balance'"
-    ):
+    with pytest.raises(InputError, match="would replay its whole unit, and the state 'balance'"):
         run.open_replay(first.batch_id, quarantined=True)
 
 
@@ -952,7 +950,7 @@ def test_what_cannot_be_declared():
     refused("reads 'balance', a state over batches.*only sinks", behind)
     refused("reads 'balance', a state over batches.*only sinks", combined)
     refused("stateful 'tally' .*not tracked any more", untracked)
-    refused("shows what 'balance' makes", doubled)
+    refused("publishes what 'balance' makes", doubled)
     refused("nothing reads stateful 'nobody'", unread)
     refused(
         "the state so far, checked",

@@ -41,7 +41,7 @@ def source(**changed):
     ("changed", "says"),
     [
         ({"url": " "}, "url of a TableSource: expected an SQLAlchemy URL or env:NAME"),
-        ({"url": "env:"}, "a name behind env:"),
+        ({"url": "env:"}, "a name after env:"),
         ({"url": "host:secret"}, "the url of table 'orders' is not a URL"),
         ({"url": "postgresql://reader:secret@host:port/shop"}, "is not a URL"),
         ({"table": ""}, "table of a TableSource"),

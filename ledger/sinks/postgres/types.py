@@ -110,7 +110,7 @@ def _fits_base(kind: pa.DataType, column: TargetColumn, base: str) -> bool:
 
 
 def _room(modifier: int, whole: int, scale: int) -> bool:
-    """Whether a numeric of this modifier has so many digits before and behind the point."""
+    """Whether a numeric of this modifier has so many digits before and after the point."""
     if modifier < 0:
         return True
     precision, scale_there = (modifier - 4) >> 16 & 0xFFFF, ((modifier - 4) & 0x7FF ^ 1024) - 1024

@@ -320,7 +320,7 @@ def _json_shape(form: Format) -> list[tuple[Column, str]]:
     value = F.col("value")
     # from_json reads the first value of a line and forgets what follows it. Where the first brace
     # that closes is the last character nothing follows; else the line is parsed again, with an
-    # object behind it that has to be the second of the two.
+    # object after it that has to be the second of the two.
     ends = F.instr(value, "}") == F.length(F.rtrim(value))
     two = F.concat(F.lit("["), value, F.lit(f',{{"{_END}":1}}]'))
     end = StructType([StructField(_END, IntegerType())])

@@ -92,7 +92,7 @@ def _parsed(format: str, kind: DataType) -> DataType:
 
 
 def _digits_read(kind: DecimalType) -> int:
-    """The digits behind the point to which a number of JSON is read; it is rounded there."""
+    """The digits after the point to which a number of JSON is read; it is rounded there."""
     return 38 - (kind.precision - kind.scale)
 
 

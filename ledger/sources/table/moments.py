@@ -34,7 +34,7 @@ class MomentForm:
         return utc if self.kind == "aware" else utc.replace(tzinfo=None) + min(self.zone, _NONE)
 
     def before(self, moment: datetime) -> date:
-        """A value below all that a transaction brings which began at ``moment``."""
+        """A value below all that a transaction writes which began at ``moment``."""
         return self.at(moment) - (_NONE if self.kind == "date" else self.step)
 
     def past(self, clock: datetime) -> date:

@@ -42,7 +42,7 @@ class TableSource(_TableOptions, _Table):
     whose value the database sets and that grows with every insert: a sequence, or the moment of
     the insert (one without time zone is taken to be UTC). ``schema``: a StructType or a DDL
     string, the columns to read; a record that does not fit fails, it is never dropped. ``lag``:
-    how far the reading stays behind now, in seconds, as text such as ``"10m"`` or a timedelta;
+    how far the reading stays before now, in seconds, as text such as ``"10m"`` or a timedelta;
     only for a cursor that is a moment. It is needed where running transactions cannot be seen,
     and where clients set the moment. ``partitions``: the slices that are read in parallel.
 
@@ -54,7 +54,7 @@ class TableSource(_TableOptions, _Table):
         _require_text("table", self.table, "a name such as orders or shop.orders")
         _require_text("cursor", self.cursor, "a column that grows with every insert")
         if self.url.startswith(_FROM_ENVIRONMENT):
-            _require_text("url", self.url.removeprefix(_FROM_ENVIRONMENT), "a name behind env:")
+            _require_text("url", self.url.removeprefix(_FROM_ENVIRONMENT), "a name after env:")
         else:
             _parsed(self.url, DeclarationError, f"the url of table {self.table!r}")
         if not all(self.table.split(".")) or self.table.count(".") > 1:

@@ -202,7 +202,7 @@ def _sequences(connection: Connection, table: SourceTable, tree: list[int]) -> l
         if row.cache > 1:
             raise InputError(
                 f"{where} draws from {row.name} with CACHE {row.cache}: each session keeps values "
-                f"and brings them later, so rows would be missed: ALTER SEQUENCE {row.name} CACHE 1"
+                f"and writes them later, so rows would be missed: ALTER SEQUENCE {row.name} CACHE 1"
             )
         if row.increment < 0 or row.cycle:
             raise InputError(

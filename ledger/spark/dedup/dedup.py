@@ -1,4 +1,4 @@
-"""What a sink has delivered already: the rows of a batch that other batches brought before.
+"""What a sink has delivered already: the rows of a batch that other batches delivered before.
 
 A row's identity is its key, or (message, hash of the row, ordinal among equal rows of that
 message). A Bloom filter only spares the look-up: every "maybe" is verified against the kept inputs
@@ -45,7 +45,7 @@ class Deduplicator:
         self._job = job
         self._run = run
         self._step = step
-        # Exactly once nothing of a failed record was ever shown: only a key has anything to
+        # Exactly once nothing of a failed record was ever published: only a key has anything to
         # compare.
         without = run.batch.exactly_once and not is_keyed(step.sink.dedup)
         self._dedup = "none" if without else step.sink.dedup

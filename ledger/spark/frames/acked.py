@@ -83,7 +83,7 @@ def acked_rows(job: Job, original_id: int, reads: str, name: str) -> DataFrame:
     """The user's columns of all acked rows that ``reads`` made in the batches of a family, for
     the step ``name``.
 
-    Of a unit that several batches brought, whole, the latest counts.
+    Of a unit that several batches delivered, whole, the latest counts.
     """
     found = job.database.transact(lambda c: combines.committed_outputs(c, original_id, reads))
     for row in found:
@@ -95,26 +95,26 @@ def acked_rows(job: Job, original_id: int, reads: str, name: str) -> DataFrame:
             )
     in_units = job.pipeline.graph.in_units(name)
     parts: list[DataFrame] = []
-    brought: DataFrame | None = None
+    delivered: DataFrame | None = None
     for row in found:
         hidden = not_acked(job, row.batch_id, name)
         rows = hidden.keep(delivered_rows(job, row.batch_id, row.step_run_id))
-        if brought is not None:
+        if delivered is not None:
             names = [f"`{column}`" for column in rows.columns]
-            rows = rows.join(brought, UNIT, "left_anti").select(*names)
+            rows = rows.join(delivered, UNIT, "left_anti").select(*names)
         parts.append(rows.select(*user_columns(rows)))
         one_unit = in_units and not job.pipeline.graph.unit and not hidden.everything
-        if one_unit and _brought(job, row.batch_id):
-            break  # the batch is the unit, and this one brought it
+        if one_unit and _emitted(job, row.batch_id):
+            break  # the batch is the unit, and this one delivered it
         if in_units and job.pipeline.graph.unit:
-            shown = [hidden.keep(frame) for frame in emitted_roots(job, row.batch_id)]
-            units = [frame.select(UNIT) for frame in shown]
-            before = [] if brought is None else [brought]
-            brought = reduce(DataFrame.unionByName, [*before, *units]).distinct()
+            kept = [hidden.keep(frame) for frame in emitted_roots(job, row.batch_id)]
+            units = [frame.select(UNIT) for frame in kept]
+            before = [] if delivered is None else [delivered]
+            delivered = reduce(DataFrame.unionByName, [*before, *units]).distinct()
     return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)
 
 
-def _brought(job: Job, batch_id: int) -> int:
+def _emitted(job: Job, batch_id: int) -> int:
     """Records of sources in units that a batch emitted."""
     sources = job.database.transact(lambda c: batches.sources(c, batch_id))
     return sum(row.roots or 0 for row in sources if job.pipeline.graph.in_units(row.source))

@@ -77,7 +77,7 @@ class Rooting(Protocol):
 
 
 class Unrooted:
-    """Rows behind the last tracked stage: they come from no record."""
+    """Rows after the last tracked stage: they come from no record."""
 
     def __init__(self) -> None:
         self.wrote = Witness()

@@ -116,7 +116,7 @@ def _emitted(
     job: Job, snapshot: DataFrame, manifest: Manifest, batch_id: int, emit_run_id: int
 ) -> DataFrame:
     """What a source's snapshot passes on: roots are dense over its first positions. What lies
-    behind them is left to other batches, or, where records may be untracked, has no root.
+    after them is left to other batches, or, where records may be untracked, has no root.
     """
     source = emitted_source(job, batch_id, emit_run_id)
     parsed = snapshot.where(F.col(ERROR).isNull())

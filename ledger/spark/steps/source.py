@@ -114,7 +114,7 @@ def _reserved(job: Job, manifest: Manifest, claimed: Row[Any]) -> Emitted:
 
 
 def _write(step: SourceStep, run: OpenedRun, records: DataFrame, folder: str) -> Witness:
-    """Add records to the snapshot, the untracked ones behind the others; the witness of what was
+    """Add records to the snapshot, the untracked ones after the others; the witness of what was
     handed to the writer.
     """
     wrote = Witness(failed=ERROR)

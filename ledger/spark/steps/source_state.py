@@ -35,7 +35,7 @@ def began(job: Job, run: OpenedRun, step: SourceStep) -> Position | None:
 
 
 def records(job: Job, reader: SourceReader, claimed: Claimed, position: Position) -> DataFrame:
-    """What its batch emits: what it has read before, or what comes now, behind what abandoned
+    """What its batch emits: what it has read before, or what comes now, after what abandoned
     batches had read.
     """
     if position.again is not None:
@@ -54,7 +54,7 @@ def commit_position(
     made: StepOutput,
     emitted: Emitted,
 ) -> None:
-    """Ask the source for its state behind the records, and commit both."""
+    """Ask the source for its state after the records, and commit both."""
     assert step.hooks is not None
     batch_id = run.batch.batch_id
     state = step.hooks.finish_batch(batch_id)

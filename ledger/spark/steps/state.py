@@ -58,8 +58,8 @@ def _run_function(job: Job, opened: StateRun, step: StateStep, batch: DataFrame)
     check_frame(step, made)
     manifest = _stored(job, opened.run, made)
     record = Record(read.rows if read.within(made) else 0, manifest.rows)
-    shown = {name: _staged(job, sink, manifest) for name, sink in opened.sinks.items()}
-    commit_state(job.database, opened, StepOutput(record, file_rows(manifest)), shown, None)
+    of_sinks = {name: _staged(job, sink, manifest) for name, sink in opened.sinks.items()}
+    commit_state(job.database, opened, StepOutput(record, file_rows(manifest)), of_sinks, None)
     return record
 
 
@@ -78,12 +78,12 @@ def _run_hooks(
         rows = hooks.rows(state)
         check_frame(step, rows)
         manifest = _stored(job, opened.run, rows)
-    shown = {name: _staged(job, sink, manifest) for name, sink in opened.sinks.items()}
+    of_sinks = {name: _staged(job, sink, manifest) for name, sink in opened.sinks.items()}
     record = Record(batch.count(), manifest.rows)
     reached("before snapshot", step.name)
     snapshot = as_json(f"stateful {step.name!r}", hooks.commit(batch_id, state))
     reached("snapshot taken", step.name)
-    commit_state(job.database, opened, StepOutput(record, file_rows(manifest)), shown, snapshot)
+    commit_state(job.database, opened, StepOutput(record, file_rows(manifest)), of_sinks, snapshot)
     return record
 
 

@@ -80,17 +80,17 @@ class Replacement:
     """What a sink in units delivers in a replay beside the replay's own rows, and whose place it
     takes.
 
-    The rows of a unit are those of the latest batch that brought it. A replay of the whole batch
+    The rows of a unit are those of the latest batch that delivered it. A replay of the whole batch
     replaces everything; one of some units carries the others over, from the kept inputs of the
-    earlier deliveries. A batch that reprocesses an interval replaces all that another brought of
-    it. Exactly once units that failed were never published: a replay has nothing to replace, but
+    earlier deliveries. A batch that reprocesses an interval replaces all that another delivered
+    of it. Exactly once units that failed were never published: a replay has nothing to replace, but
     for one that takes a unit again which had been published without a record that was quarantined.
     """
 
     def __init__(self, job: Job, run: OpenedRun, step: SinkStep):
         self._job, self._run, self._step = job, run, step
         replay = run.batch.kind is BatchKind.REPLAY and job.pipeline.graph.in_units(step.name)
-        applies = replay and self._brought() > 0
+        applies = replay and self._emitted() > 0
         self._earlier: Sequence[Row[Any]] = self._deliveries() if applies else []
 
     @property
@@ -102,8 +102,8 @@ class Replacement:
         """The rows of other units that earlier batches delivered; None if there are none."""
         if not self._earlier or not carries_unit(self._job.pipeline, self._step.name):
             return None
-        # Once it is settled: units of it that failed again are not brought, what was published of
-        # them stays. At least once a sink has published what it brings of a unit, but for records
+        # Once it is settled: units of it that failed again are not delivered, what was published of
+        # them stays. At least once a sink has published what it delivers of a unit, but for records
         # that it refuses.
         batch = self._run.batch
         own = Withheld()
@@ -112,12 +112,12 @@ class Replacement:
         later, kept = [own.keep(self._units(batch.batch_id))], []
         for row in reversed(self._earlier):
             rows = published_rows(self._job, row.batch_id, row.input_run_id, self._step.name)
-            brought = reduce(DataFrame.unionByName, later).distinct()
-            kept.append(rows.join(brought, UNIT, "left_anti").select(*user_columns(rows)))
+            delivered = reduce(DataFrame.unionByName, later).distinct()
+            kept.append(rows.join(delivered, UNIT, "left_anti").select(*user_columns(rows)))
             later.append(self._units(row.batch_id))
         return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), kept)
 
-    def _brought(self) -> int:
+    def _emitted(self) -> int:
         """Records of sources in units that the batch emitted: a replay of others replaces
         nothing.
         """
@@ -138,13 +138,13 @@ class Replacement:
         return found
 
     def _overlaps(self, batch_id: int) -> bool:
-        """Whether a sink has published of an earlier batch a unit that this one brings."""
+        """Whether a sink has published of an earlier batch a unit that this one delivers."""
         hidden = withheld(self._job, batch_id, self._step.name)
         if hidden.everything or not carries_unit(self._job.pipeline, self._step.name):
             return not hidden.everything
-        shown = hidden.keep(self._units(batch_id).distinct())
+        published = hidden.keep(self._units(batch_id).distinct())
         own = self._units(self._run.batch.batch_id)
-        return not shown.join(own, UNIT, "left_semi").isEmpty()
+        return not published.join(own, UNIT, "left_semi").isEmpty()
 
     def _units(self, batch_id: int) -> DataFrame:
         """The units that a batch emitted."""

@@ -144,7 +144,7 @@ def name_hops(
     committed is named, and the others in the detail. ``uncommitted``: steps that never
     committed; a root that broke there failed through no fault of its own. ``explicit``: stages
     that ack by themselves, so what is missing there was not acked rather than lost. ``merging``:
-    whole stages and those behind them; what is lost there may be for want of another record, so
+    whole stages and those after them; what is lost there may be for want of another record, so
     it is a failure of the unit, unless the root is incomplete: something of it is missing before
     them, too.
     """
