@@ -12,7 +12,6 @@ from uuid import UUID, uuid4
 
 from sqlalchemy import Connection
 
-from ledger.core import verdict
 from ledger.core.probes import reached
 from ledger.core.states import BatchStatus, RunState
 from ledger.errors import FencedError, IntegrityError, LedgerError, NotReadyError
@@ -149,13 +148,13 @@ def _input_runs(batch: Batch, found: list[Run], stage: str) -> dict[str, Run]:
             f" {', '.join(steps)}. The pipeline has changed since: open a new run"
         )
     committed = {run.stage: run for run in found if run.state is RunState.COMMITTED}
-    for name in verdict.inputs(steps[stage]):
+    for name in steps[stage]["reads"]:
         if name not in committed:
             raise NotReadyError(
                 f"{stage} of batch {batch.batch_id} reads {name}, which has no committed run: run"
                 f" {name} first"
             )
-    return {name: committed[name] for name in verdict.inputs(steps[stage])}
+    return {name: committed[name] for name in steps[stage]["reads"]}
 
 
 @contextmanager

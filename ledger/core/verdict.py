@@ -121,7 +121,7 @@ def hops(topology: Sequence[Mapping[str, Any]]) -> list[Hop]:
         (ordinal, producer, str(step["name"]))
         for ordinal, step in enumerate(topology)
         if not step.get("after")
-        for producer in inputs(step)
+        for producer in step["reads"]
     ]
     fanout = Counter(producer for _, producer, _ in pairs)
     component = {index: index for index in range(len(pairs))}
@@ -134,11 +134,3 @@ def hops(topology: Sequence[Mapping[str, Any]]) -> list[Hop]:
         Hop(ordinal, producer, consumer, fanout[producer], component[index])
         for index, (ordinal, producer, consumer) in enumerate(pairs)
     ]
-
-
-def inputs(step: Mapping[str, Any]) -> tuple[str, ...]:
-    """What a step of a topology reads; one name, or null, in batches opened by earlier versions."""
-    reads = step["reads"]
-    if reads is None:
-        return ()
-    return (reads,) if isinstance(reads, str) else tuple(reads)

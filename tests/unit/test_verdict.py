@@ -75,10 +75,10 @@ def test_the_latest_death_counts():
 def test_hops_count_the_readers_of_each_producer():
     """A step that is read by two has two hops, each knowing of both."""
     topology = [
-        {"name": "source", "reads": None},
-        {"name": "stage", "reads": "source"},
-        {"name": "one", "reads": "stage"},
-        {"name": "two", "reads": "stage"},
+        {"name": "source", "reads": []},
+        {"name": "stage", "reads": ["source"]},
+        {"name": "one", "reads": ["stage"]},
+        {"name": "two", "reads": ["stage"]},
     ]
     assert hops(topology) == [
         Hop(1, "source", "stage", 1, 0),

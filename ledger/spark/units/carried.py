@@ -14,7 +14,6 @@ from pyspark.sql.types import StructType
 from ledger.batch.step_runs import OpenedRun
 from ledger.core.column_names import CARRIED, ERROR, FAILED, MESSAGE, RESERVED, ROOT, UNIT
 from ledger.core.states import BatchKind, RunState
-from ledger.core.verdict import inputs
 from ledger.errors import InputError, IntegrityError, StageError
 from ledger.pipeline.steps import SourceStep, StageStep
 from ledger.spark.frames.inputs import delivered_rows, read_stored, user_columns
@@ -209,7 +208,7 @@ def _stored_run(job: Job, step: StageStep, batch_id: int, records: int) -> int |
     stages = {str(one["name"]): one for one in batch.topology if one["kind"] == "stage"}
     if step.name not in stages:
         raise _misfit(step, batch_id, records, f"its stages were {', '.join(stages) or 'none'}")
-    read = inputs(stages[step.name])
+    read = stages[step.name]["reads"]
     if sorted(read) != sorted(step.inputs):  # what came by another input was never in its output
         raise _misfit(step, batch_id, records, f"it read {', '.join(read)} there")
     found = job.database.transact(lambda c: runs.runs_of(c, batch_id))
