@@ -46,7 +46,7 @@ def main() -> int:
     logging.getLogger("alembic").setLevel(logging.WARNING)
     given = _arguments()
     try:
-        return _run(given)
+        return run_task(given)
     except KeyboardInterrupt:  # Spark got the signal, too
         _log.error("%s of batch %s was stopped", given.step or "run", given.batch)
         return 1
@@ -57,7 +57,8 @@ def main() -> int:
         return EXIT_PERMANENT if translated(exc).permanent else 1
 
 
-def _run(given: argparse.Namespace) -> int:
+def run_task(given: argparse.Namespace) -> int:
+    """Do what one driver was started for; its exit code."""
     pipeline = load_pipeline(given.pipeline)
     settings = Settings()
     database = persist(lambda: connect(settings))

@@ -96,13 +96,14 @@ class Submit(SparkSubmitOperator):
 
 def _changes_nothing(driver: Connect | Submit, context: Any) -> bool:
     """Whether a task runs a step of a batch that is settled; says so."""
-    if driver.follows or not _is_settled(context):
+    if driver.follows or not is_settled(context):
         return False
     _log.info("the batch is settled: %s changes nothing", driver.task_id)
     return True
 
 
-def _is_settled(context: Any) -> bool:
+def is_settled(context: Any) -> bool:
+    """Whether the batch of a task's run is decided: its steps have nothing to do any more."""
     from ledger.store.queries import batches
 
     batch_id = context["ti"].xcom_pull(task_ids="open")

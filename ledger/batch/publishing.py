@@ -67,12 +67,13 @@ def lost(
     for row in database.transact(lambda c: publications.pending(c, batch_id)):
         if row.ready and (sinks is None or row.sink in sinks):
             with failures.kept(unpublished_note(row)):
-                if _is_lost(database, settings, pipeline, row):
+                if is_lost(database, settings, pipeline, row):
                     missing.append(row)
     return missing
 
 
-def _is_lost(database: Database, settings: Settings, pipeline: Pipeline, row: Row[Any]) -> bool:
+def is_lost(database: Database, settings: Settings, pipeline: Pipeline, row: Row[Any]) -> bool:
+    """Whether staged files of a publication are gone that its sink still needs."""
     publisher = _publisher(settings, pipeline, row.sink)
     delivery = database.transact(lambda c: _delivery(c, publisher, row))
     try:
@@ -147,7 +148,7 @@ def _publish_each(
     for row in rows:
         if row.sink in failed:
             continue  # a sink has published the batches of a family in order
-        work = partial(_publish, settings=settings, pipeline=pipeline, row=row)
+        work = partial(publish_one, settings=settings, pipeline=pipeline, row=row)
         try:
             published = database.transact(work)
         except Exception as exc:  # of one sink: the others do not wait for it
@@ -165,7 +166,7 @@ def _publish_each(
     return done, failed
 
 
-def _publish(
+def publish_one(
     connection: Connection, settings: Settings, pipeline: Pipeline, row: Row[Any]
 ) -> Published | None:
     """Publish one delivery, under the lock of its record; None if that was done, or is not to be

@@ -83,7 +83,7 @@ def run(
     database = connect(settings)
     key = RunKey("", run_id or f"run-{uuid.uuid4()}")
     before_run(database, settings, pipeline, key, interval, reprocess=reprocess, remote=remote)
-    _session(pipeline, spark)  # without Spark nothing is claimed
+    spark_session(pipeline, spark)  # without Spark nothing is claimed
     batch = open_batch(
         database, settings, pipeline, key, interval, reprocess=reprocess, guarantee=guarantee
     )
@@ -133,16 +133,16 @@ def replay(
     database = connect(settings)
     selection = Selection(reason, stage, root, source, since, until, quarantined, held, from_source)
     if dry_run:
-        show(_matching(database, pipeline, batch, selection), as_json, tables.rows)
+        show(matching_messages(database, pipeline, batch, selection), as_json, tables.rows)
         return
     keep_all(database, pipeline.name)
     base = run_id or f"replay-{uuid.uuid4()}"
     summaries, refused = [], 0
-    originals = _originals(database, pipeline, batch, selection, base)
+    originals = originals_of(database, pipeline, batch, selection, base)
     keys = {original: RunKey("", f"{base}-{original}") for original in originals}
     before_replay(database, settings, pipeline, keys.values(), remote)
     for original, key in keys.items():
-        _session(pipeline, spark)  # without Spark nothing is claimed
+        spark_session(pipeline, spark)  # without Spark nothing is claimed
         try:
             opened = open_replay(database, settings, pipeline, key, original, selection)
         except BackPressureError:
@@ -179,7 +179,7 @@ def publish(
     failures = Failures(told)
     done: list[object] = []
     if waiting or follow_ups.is_due(database, pipeline):
-        job = Job(_session(pipeline, spark), database, settings, pipeline)
+        job = Job(spark_session(pipeline, spark), database, settings, pipeline)
         for number in waiting:
             for one in follow_ups.by_publish(pipeline):
                 with failures.kept():
@@ -192,17 +192,17 @@ def publish(
     failures.raise_first()
 
 
-def _originals(
+def originals_of(
     database: Database, pipeline: Pipeline, batch: int | None, selection: Selection, base: str
 ) -> list[int]:
     """Batches with failed records that match, and those that this run began to replay before."""
 
     begun = database.transact(lambda c: replays.unfinished_replays(c, pipeline.name, base))
-    matching = _matching(database, pipeline, batch, selection)
+    matching = matching_messages(database, pipeline, batch, selection)
     return sorted({*(row["batch_id"] for row in matching), *begun})
 
 
-def _matching(
+def matching_messages(
     database: Database, pipeline: Pipeline, batch: int | None, selection: Selection
 ) -> list[dict[str, Any]]:
     """Failed records that match and are due, by batch, stage and reason."""
@@ -226,7 +226,8 @@ def _spark_at(master: str, remote: str | None) -> str:
     return remote
 
 
-def _session(pipeline: Pipeline, spark: str) -> "SparkSession":
+def spark_session(pipeline: Pipeline, spark: str) -> "SparkSession":
+    """The session that a command's steps run in: of a master, or of a Spark Connect server."""
     from ledger.spark.session import build_session
 
     return build_session(f"ackledger {pipeline.name}", spark)
@@ -259,7 +260,7 @@ def _run_batch(
             progress.on_step(name, result)
 
         with going_on(database, batch, again, lambda: current):
-            job = Job(_session(pipeline, spark), database, settings, pipeline)
+            job = Job(spark_session(pipeline, spark), database, settings, pipeline)
             run_steps(job, batch.batch_id, on_step)
             current = "its settlement, or what follows it"
             progress.settling()

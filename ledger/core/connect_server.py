@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from ledger.errors import ConfigurationError, UnavailableError
 
 _PORT = 15002  # of Spark, where the address names none
-_PATIENCE = 5.0  # seconds
+PATIENCE = 5.0  # seconds
 
 _log = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ def require_server(remote: str) -> str:
             f"{remote} needs the client of Spark Connect: pip install 'ackledger[connect]'"
         )
     try:
-        socket.create_connection((host, port), _PATIENCE).close()
+        socket.create_connection((host, port), PATIENCE).close()
     except OSError as exc:
         raise UnavailableError(
             f"Spark Connect server {remote} does not answer: {exc}. Check the address, and that the"
@@ -72,4 +72,4 @@ def briefly(act: Callable[[], object]) -> None:
 
     thread = threading.Thread(target=acting, daemon=True)
     thread.start()
-    thread.join(_PATIENCE)
+    thread.join(PATIENCE)

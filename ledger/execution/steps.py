@@ -103,7 +103,7 @@ def living(job: "Job", run: OpenedRun, step: Step, on_fenced: Callable[[], None]
     ):
         try:
             reached("run opened", step.name)
-            return _execute(job, run, step)
+            return execute(job, run, step)
         except FencedError:
             raise
         except BaseException as exc:
@@ -112,7 +112,8 @@ def living(job: "Job", run: OpenedRun, step: Step, on_fenced: Callable[[], None]
             raise
 
 
-def _execute(job: "Job", run: OpenedRun, step: Step) -> Record:
+def execute(job: "Job", run: OpenedRun, step: Step) -> Record:
+    """Run a step as its kind does; what it recorded."""
     assert not isinstance(step, StateStep), "advance_states runs these"
     from ledger.spark.steps.combine import run_combine, run_combined_sink
     from ledger.spark.steps.sink import run_sink

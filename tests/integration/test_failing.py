@@ -81,7 +81,7 @@ def test_a_run_says_its_id_when_it_begins(master, option, database, settings, mo
     def refuse(*_):
         raise InputError("no cluster")
 
-    monkeypatch.setattr(running, "_session", refuse)
+    monkeypatch.setattr(running, "spark_session", refuse)
     made = pipeline()
     batch = open_batch(database, settings, made, RunKey("", "run-1f"), Interval(START, END))
     with pytest.raises(InputError) as raised:

@@ -323,7 +323,7 @@ def killer(warehouse, most):
 
 
 def _tries(most, pause):
-    return driver_errors._RETRYING.copy(
+    return driver_errors.RETRYING.copy(
         stop=tenacity.stop_after_attempt(most), wait=tenacity.wait_fixed(pause)
     )
 
@@ -332,7 +332,7 @@ def test_a_killed_publish_leaves_nothing(warehouse, monkeypatch):
     """A backend ended between the copy and the commit, at every try, leaves neither rows nor
     record; the next call brings the rows once.
     """
-    monkeypatch.setattr(driver_errors, "_RETRYING", _tries(3, 0.5))
+    monkeypatch.setattr(driver_errors, "RETRYING", _tries(3, 0.5))
     sink = warehouse.publisher()
     sink.publish(warehouse.deliver(11, [(1, "first")]))
     delivery = warehouse.deliver(12, [(2, "second")], replaces=(11,))
@@ -871,7 +871,7 @@ def test_staged_files_that_are_not_as_recorded(warehouse):
 
 def test_targets_that_cannot_be_written(warehouse, monkeypatch):
     """What is missing is named by class of error, and no message has the password."""
-    monkeypatch.setattr(driver_errors, "_RETRYING", _tries(2, 0.1))
+    monkeypatch.setattr(driver_errors, "RETRYING", _tries(2, 0.1))
     url = sa.make_url(warehouse.url)
     warehouse.do(
         "DROP ROLE IF EXISTS limited",

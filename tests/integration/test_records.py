@@ -397,10 +397,10 @@ def test_content_that_the_database_refuses_is_only_logged(database, batch, monke
     stops what follows.
     """
     found, _, _ = batch
-    monkeypatch.setattr(queries, "_field", lambda value: "a\\tb")
+    monkeypatch.setattr(queries, "copied_field", lambda value: "a\\tb")
     with pytest.raises(LedgerError, match="refused a statement: invalid input syntax"):
         keep_payloads(database, found.batch_id)
-    monkeypatch.setattr(queries, "_field", lambda value: {}[0])
+    monkeypatch.setattr(queries, "copied_field", lambda value: {}[0])
     with caplog.at_level(logging.WARNING):
         try_to_keep(database, found.batch_id)
     assert "is not kept yet: 0." in caplog.text
@@ -483,14 +483,14 @@ def test_a_replay_that_was_refused_is_not_done(database, cli, monkeypatch):
 
     found, _ = whole_batch(database, ledgers.pipeline("flights"), 3, lose_sink=[0])
     settle_once(database, found.batch_id)
-    for name in ("before_replay", "_session", "keep_all"):
+    for name in ("before_replay", "spark_session", "keep_all"):
         monkeypatch.setattr(running, name, lambda *arguments: None)
     monkeypatch.setattr(running, "open_replay", refuse)
     monkeypatch.chdir(ROOT)
     told = cli("replay", "jobs.flights:pipeline", code=3)
     assert "another replay of it is open" in told
     assert "nothing to replay" not in told
-    monkeypatch.setattr(running, "_originals", lambda *arguments: [])
+    monkeypatch.setattr(running, "originals_of", lambda *arguments: [])
     assert "nothing to replay" in cli("replay", "jobs.flights:pipeline")
 
 
@@ -508,7 +508,7 @@ def test_an_interrupted_replay_is_asked_for_by_its_run_id(database, cli, monkeyp
         asked.append((key, original))
         raise NotReadyError("enough is seen")
 
-    for name in ("before_replay", "_session", "keep_all"):
+    for name in ("before_replay", "spark_session", "keep_all"):
         monkeypatch.setattr(running, name, lambda *arguments: None)
     monkeypatch.setattr(running, "open_replay", opening)
     monkeypatch.chdir(ROOT)

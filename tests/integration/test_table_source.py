@@ -273,7 +273,7 @@ def test_a_view_needs_a_lag(shop):
 def test_where_writers_are_not_seen_a_lag_is_needed(shop, monkeypatch, blind, says):
     """A standby, or a table that a subscription fills, has no complete list of writers."""
     if blind == "relkind":
-        monkeypatch.setattr(source_writers, "_subscribed", lambda *_: True)
+        monkeypatch.setattr(source_writers, "is_subscribed", lambda *_: True)
     else:
         plain = source_writers.text
         monkeypatch.setattr(source_writers, "text", lambda sql: plain(sql.replace(blind, "true")))

@@ -45,7 +45,7 @@ def driver(database, settings, monkeypatch):
         job = Job(None, database, settings, made)
         return run_steps(job, batch.batch_id, on_step, attempt)
 
-    monkeypatch.setattr(running, "_execute", execute)
+    monkeypatch.setattr(running, "execute", execute)
     return SimpleNamespace(made=made, ran=ran, acts=acts, run=run)
 
 

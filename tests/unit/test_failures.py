@@ -9,6 +9,7 @@ from fractions import Fraction
 import pytest
 from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, PySparkException
+from rich.console import Console
 
 from ledger import cli, run_step
 from ledger.batch.settlement import Settlement
@@ -344,7 +345,7 @@ def command(monkeypatch, capsys):
         monkeypatch.setattr(app, "registered_commands", [*app.registered_commands])
         app.command("broken")(broken)
         monkeypatch.setattr(sys, "argv", ["ackledger", *options, "broken"])
-        monkeypatch.setattr(failing.err, "_width", 400)
+        monkeypatch.setattr(failing, "err", Console(stderr=True, width=400))
         with pytest.raises(SystemExit) as ended:
             cli.main()
         return ended.value.code, capsys.readouterr().err
@@ -388,7 +389,7 @@ def test_a_driver_ends_in_one_line(monkeypatch, caplog, error, code):
     arguments = ["--pipeline", "m:p", "--batch", "7", "--step", "s"]
     arguments += ["--attempt", "00000000-0000-7000-8000-000000000000"]
     monkeypatch.setattr(sys, "argv", ["run_step", *arguments])
-    monkeypatch.setattr(run_step, "_run", fails)
+    monkeypatch.setattr(run_step, "run_task", fails)
     monkeypatch.delenv(VERBOSE, raising=False)
     with caplog.at_level(logging.INFO, "ackledger"):
         assert run_step.main() == code

@@ -214,3 +214,15 @@ def test_no_step_asks_a_jvm(path):
         if isinstance(node, ast.Attribute)
     }
     assert not names & {"_jdf", "_jvm", "_jsc", "_jsparkSession", "sparkContext", "rdd"}
+
+
+def test_tests_replace_no_private_names():
+    """What a test replaces is a name that its module offers, or a place that the code has named."""
+    found = []
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "setattr":
+                names = [one.value for one in node.args if isinstance(one, ast.Constant)]
+                given = [name.rpartition(".")[2] for name in names if isinstance(name, str)]
+                found += [f"{path.name}: {name}" for name in given[:1] if name.startswith("_")]
+    assert found == []

@@ -40,7 +40,7 @@ def test_a_broken_sink_hides_no_lost_file_of_another(pending, monkeypatch):
             raise ConfigurationError("no URL")
         return row.sink == "lost"
 
-    monkeypatch.setattr(publishing, "_is_lost", is_lost)
+    monkeypatch.setattr(publishing, "is_lost", is_lost)
     failures = Failures(str)
     assert [row.sink for row in lost(DATABASE, None, PIPELINE, 1, failures)] == ["lost"]
     with pytest.raises(ConfigurationError, match="no URL"):
@@ -69,7 +69,7 @@ def test_a_sink_whose_rows_refer_to_those_of_a_later_one(pending, monkeypatch, c
         shown.append((row.batch_id, row.sink))
         return Published(row.batch_id, row.sink, 1)
 
-    monkeypatch.setattr(publishing, "_publish", show)
+    monkeypatch.setattr(publishing, "publish_one", show)
     with caplog.at_level("INFO", "ledger"), pytest.raises(UnavailableError):
         publish(DATABASE, None, PIPELINE, 1)
     assert shown == [(1, "b_customers"), (1, "a_orders"), (2, "a_orders")]

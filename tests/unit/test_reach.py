@@ -129,7 +129,7 @@ def by_root(monkeypatch, open_folder):
 
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(os, "getegid", os.getgid)
-    monkeypatch.setattr(embedded, "_account", lambda: STRANGER)
+    monkeypatch.setattr(embedded, "account_of_server", lambda: STRANGER)
     monkeypatch.setattr(embedded, "import_module", lambda _name: Wheel)
     return Wheel
 

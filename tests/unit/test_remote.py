@@ -69,7 +69,7 @@ def test_leaving_waits_briefly(monkeypatch, caplog):
     """A server that is gone keeps no driver that leaves, and what cannot be told to it is
     logged.
     """
-    monkeypatch.setattr(remote, "_PATIENCE", 0.05)
+    monkeypatch.setattr(remote, "PATIENCE", 0.05)
     over = threading.Event()
     began = time.monotonic()
     briefly(over.wait)

@@ -52,8 +52,8 @@ def replayed(monkeypatch):
     monkeypatch.setattr(running, "connect", lambda settings: database)
     monkeypatch.setattr(running, "keep_all", lambda *_: None)
     monkeypatch.setattr(running, "before_replay", lambda *_: None)
-    monkeypatch.setattr(running, "_session", lambda *_: None)
-    monkeypatch.setattr(running, "_matching", matching)
+    monkeypatch.setattr(running, "spark_session", lambda *_: None)
+    monkeypatch.setattr(running, "matching_messages", matching)
     monkeypatch.setattr(running, "open_replay", opened)
 
     def ask(*options):

@@ -53,7 +53,7 @@ def step_task(name="words", **options):
 @pytest.fixture(autouse=True)
 def open_batch(monkeypatch):
     """The run's batch is open, and no ledger is asked."""
-    monkeypatch.setattr(submitting, "_is_settled", lambda context: False)
+    monkeypatch.setattr(submitting, "is_settled", lambda context: False)
 
 
 def failing(monkeypatch, code):
@@ -160,7 +160,7 @@ def test_a_settled_step_starts_no_driver(monkeypatch, name, whole, submits):
     run.
     """
     started = []
-    monkeypatch.setattr(submitting, "_is_settled", lambda context: True)
+    monkeypatch.setattr(submitting, "is_settled", lambda context: True)
     monkeypatch.setattr(SparkSubmitOperator, "execute", lambda self, context: started.append(self))
     step_task(name, whole=whole).execute({})
     assert bool(started) is submits
@@ -250,7 +250,7 @@ def test_a_driver_on_a_server(monkeypatch):
 def test_a_settled_batch_starts_no_driver_on_a_server(monkeypatch):
     """A cleared step of a settled batch changes nothing, and starts nothing."""
     made, asked = on_a_server(monkeypatch, 0)
-    monkeypatch.setattr(submitting, "_is_settled", lambda context: True)
+    monkeypatch.setattr(submitting, "is_settled", lambda context: True)
     made.execute({})
     assert asked == []
 

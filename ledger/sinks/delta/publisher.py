@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from deltalake.transaction import AddAction, RemoveAction, Transaction
 
 _ATTEMPTS = 60
-_LONGEST_PAUSE_SECONDS = 0.25
+LONGEST_PAUSE_SECONDS = 0.25
 _REPLACED = 2**63 - 1  # the recorded version of a batch whose rows another batch's replaced
 
 
@@ -158,7 +158,7 @@ class DeltaPublisher:
                 continue  # the new table may be ahead already: another publisher saw it first
             if self._commit(table, delivery, staged):
                 return
-            time.sleep(random.uniform(0, _LONGEST_PAUSE_SECONDS))
+            time.sleep(random.uniform(0, LONGEST_PAUSE_SECONDS))
         raise UnavailableError(
             f"Delta table {self._path}: batch {delivery.batch_id} was not added, for others"
             f" committed before each of {_ATTEMPTS} attempts. Nothing was changed; run it again"

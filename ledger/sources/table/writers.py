@@ -95,7 +95,7 @@ def find_relations(connection: Connection, table: SourceTable) -> Relations:
         blind = "a standby does not show the transactions of its primary"
     elif found.relkind not in ("r", "p"):
         blind = "writers of the tables behind a view or a foreign table are not seen"
-    elif _subscribed(connection, tree):
+    elif is_subscribed(connection, tree):
         blind = "its rows come by logical replication, later than their values were drawn"
     return Relations((*tree, *sequences), blind)
 
@@ -212,7 +212,8 @@ def _sequences(connection: Connection, table: SourceTable, tree: list[int]) -> l
     return [row.oid for row in found]
 
 
-def _subscribed(connection: Connection, tree: list[int]) -> bool:
+def is_subscribed(connection: Connection, tree: list[int]) -> bool:
+    """Whether another server's rows are replicated into one of these tables."""
     statement = text(
         "SELECT EXISTS (SELECT FROM pg_subscription_rel WHERE srrelid = ANY (cast(:tree AS oid[])))"
     )

@@ -53,11 +53,16 @@ def run_source(job: Job, run: OpenedRun, step: SourceStep) -> Record:
     claimed = _claim(job, run, step)
     position = source_state.began(job, run, step)
     folder = job.folder(run)
+
+    def write() -> Witness:
+        records = read_records(job, run, step, reader, claimed, position)
+        return _write(step, run, records, folder)
+
     with _reading(reader):
-        wrote = [_write(step, run, _records(job, run, step, reader, claimed, position), folder)]
+        wrote = [write()]
         if wrote[0].failed and reader.by_file(job.spark.read.parquet(folder)):
             remove_folder(folder)
-            wrote = [_write(step, run, _records(job, run, step, reader, claimed, position), folder)]
+            wrote = [write()]
         repeated = reader.repeated_headers()
         if repeated is not None:
             wrote.append(_write(step, run, with_unit(job, step, repeated), folder))
@@ -157,7 +162,7 @@ def _reading(reader: SourceReader) -> Iterator[None]:
         raise failure from exc
 
 
-def _records(
+def read_records(
     job: Job,
     run: OpenedRun,
     step: SourceStep,

@@ -83,7 +83,7 @@ def replace(connection: Connection, rows: Sequence[Sequence[Any]]) -> int:
 
 def _copy(connection: Connection, rows: Sequence[Sequence[Any]]) -> None:
     connection.execute(text("CREATE TEMP TABLE kept_payload (LIKE failed_payload) ON COMMIT DROP"))
-    lines = io.StringIO("".join("\t".join(map(_field, row)) + "\n" for row in rows))
+    lines = io.StringIO("".join("\t".join(map(copied_field, row)) + "\n" for row in rows))
     with closing(connection.connection.cursor()) as cursor:
         try:
             cursor.copy_expert("COPY kept_payload FROM STDIN", lines)
@@ -108,7 +108,8 @@ def claimed_keys(
     return connection.execute(statement, keys).all()
 
 
-def _field(value: Any) -> str:
+def copied_field(value: Any) -> str:
+    """A value as COPY reads it from text."""
     if value is None:
         return "\\N"
     return value.translate(_ESCAPES) if isinstance(value, str) else str(value)
