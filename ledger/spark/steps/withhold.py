@@ -5,6 +5,7 @@ publish.
 import logging
 from dataclasses import asdict
 from functools import reduce
+from operator import or_
 from typing import Any
 from urllib.parse import unquote
 from uuid import uuid4
@@ -155,15 +156,8 @@ def _kept(job: Job, row: Row[Any], step: SinkStep, staged: Manifest) -> DataFram
     ):  # of a combine or a state: there is nothing to withhold
         return rows.select(*user_columns(rows))
     kept = withheld(job, row.batch_id, step.name).keep(rows)
-    dedup = step.sink.dedup
-    if isinstance(dedup, Bloom) and dedup.key and _dropped(job, row):
-        known = _staged_keys(job, row, step, staged, rows, dedup.key)
-        key = [F.col(f"`{name}`") for name in dedup.key]
-        missing = reduce(lambda a, b: a | b, [column.isNull() for column in key])
-        names = [f"`{name}`" for name in kept.columns]
-        kept = kept.where(missing).unionByName(
-            kept.join(known, list(dedup.key), "left_semi").select(*names)
-        )
+    if _dropped(job, row):
+        kept = _without_duplicates(job, row, step, staged, kept)
     kept = kept.select(*user_columns(rows), *_tracking(job, step, rows))
     batch = job.database.transact(lambda c: batches.get_batch(c, row.batch_id))
     others = Replacement(job, OpenedRun(row.step_run_id, batch, step.name, {}), step).carried()
@@ -192,15 +186,12 @@ def _dropped(job: Job, row: Row[Any]) -> int:
     return job.database.transact(lambda c: runs.duplicate_rows(c, row.step_run_id))
 
 
-def _staged_keys(
-    job: Job,
-    row: Row[Any],
-    step: SinkStep,
-    staged: Manifest,
-    rows: DataFrame,
-    key: tuple[str, ...],
+def _without_duplicates(
+    job: Job, row: Row[Any], step: SinkStep, staged: Manifest, kept: DataFrame
 ) -> DataFrame:
-    """The keys that were staged: what other batches had delivered was not."""
+    """The rows less those that other batches had delivered: by key, they are not among the staged
+    ones. Raises LostFileError where these are lost, which alone tell.
+    """
     try:
         check_files(staged)
     except LostFileError as exc:
@@ -208,10 +199,16 @@ def _staged_keys(
             f"sink {row.sink!r} of batch {row.batch_id}: {str(exc).split('. ')[0]}, and only it "
             f"says which duplicates were left out. {_reprocess(job, row)}"
         ) from exc
+    dedup = step.sink.dedup
+    assert isinstance(dedup, Bloom) and dedup.key, "of others staged files are there, or lost"
     base = job.publisher(step).staging(row.batch_id, row.step_run_id)
-    reader = job.spark.read.schema(rows.select(*user_columns(rows)).schema)
-    shown = reader.option("basePath", base)
-    return shown.parquet(*literal(staged.paths)).select(*(f"`{name}`" for name in key)).distinct()
+    reader = job.spark.read.schema(kept.select(*user_columns(kept)).schema)
+    found = reader.option("basePath", base).parquet(*literal(staged.paths))
+    known = found.select(*(f"`{name}`" for name in dedup.key)).distinct()
+    missing = reduce(or_, [F.col(f"`{name}`").isNull() for name in dedup.key])
+    names = [f"`{name}`" for name in kept.columns]
+    among = kept.join(known, list(dedup.key), "left_semi").select(*names)
+    return kept.where(missing).unionByName(among)
 
 
 def _request_rebuild(job: Job, batch_id: int) -> None:
