@@ -19,7 +19,7 @@ from ledger.batch.publishing import unpublished_note
 from ledger.batch.step_runs import OpenedRun
 from ledger.core.column_names import ROOT, UNIT
 from ledger.core.probes import reached
-from ledger.errors import Failures, LostFileError
+from ledger.errors import Failures, InputError, LostFileError
 from ledger.pipeline.steps import SinkStep
 from ledger.sinks.options import Bloom
 from ledger.sources.files.layouts import literal
@@ -200,7 +200,11 @@ def _without_duplicates(
             f"says which duplicates were left out. {_reprocess(job, row)}"
         ) from exc
     dedup = step.sink.dedup
-    assert isinstance(dedup, Bloom) and dedup.key, "of others staged files are there, or lost"
+    if not isinstance(dedup, Bloom) or not dedup.key:
+        raise InputError(
+            f"sink {row.sink!r} of batch {row.batch_id} left out duplicates by a key, which the"
+            " pipeline no longer declares: declare dedup as it was, and publish again"
+        )
     base = job.publisher(step).staging(row.batch_id, row.step_run_id)
     reader = job.spark.read.schema(kept.select(*user_columns(kept)).schema)
     found = reader.option("basePath", base).parquet(*literal(staged.paths))
