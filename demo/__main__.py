@@ -169,7 +169,7 @@ def _every_second(action: Callable[[], None]) -> Callable[[], None]:
 
 
 def _committed(database: Database, batch_id: int) -> int:
-    rows = database.transact(lambda c: reports.stage_table(c, batch_id), engine=database.reader)
+    rows = database.transact(lambda c: reports.step_table(c, batch_id), engine=database.reader)
     return sum(row.state == "committed" for row in rows)
 
 
@@ -239,8 +239,8 @@ def _conclude(
 
 Ask more, while you like: make the demo's settings yours, then use SQL.
   export ACKLEDGER_HOME={os.path.relpath(HOME)}; source .venv/bin/activate
-  ackledger sql "SELECT stage, reason, status, count(*) FROM failed_root_detail GROUP BY 1, 2, 3"
-  ackledger sql "SELECT * FROM step_progress WHERE batch_id = 2 ORDER BY step"
+  ackledger sql "SELECT step, reason, status, count(*) FROM failed_root_detail GROUP BY 1, 2, 3"
+  ackledger sql "SELECT * FROM step_progress WHERE batch_id = 2 ORDER BY number"
   ackledger sql "SELECT * FROM replay_history WHERE message_id = 2"
   ackledger sql "SELECT * FROM root_state(1)"
 Whole demo: {time.monotonic() - began:.0f} s

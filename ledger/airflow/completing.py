@@ -62,7 +62,7 @@ class Complete(BaseOperator):
 
         database = connected()
         summary = summarize(database, batch_id)
-        chosen = {"pipeline": None, "batch_id": batch_id, "stage": None, "reason": None}
+        chosen = {"pipeline": None, "batch_id": batch_id, "step": None, "reason": None}
         failures = database.transact(lambda c: reports.failures(c, chosen))
         # What is left of the interval is the business of the run that next_part triggers.
         succeeds = replace(summary, undone=follow_ups.awaited(summary.undone)).succeeds

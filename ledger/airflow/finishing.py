@@ -20,7 +20,7 @@ def settle_task(target: str) -> Any:
 
     @task(task_id=SETTLE)
     def settle(**context: Any) -> None:
-        """Decide every record of the batch: acked, or failed with its stage and reason."""
+        """Decide every record of the batch: acked, or failed with its step and reason."""
         from ledger.batch.settlement import settle_once
 
         at = InTask(target)

@@ -98,7 +98,7 @@ def replay_dag(**dag_options: Any) -> DAG:
         "reason": Param(
             None, type=["null", "string"], description="Only records that failed with this reason."
         ),
-        "stage": Param(
+        "step": Param(
             None, type=["null", "string"], description="Only records that failed in this step."
         ),
         "root": Param(None, type=["null", "integer"], description="Only the record of this root."),

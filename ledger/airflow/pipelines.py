@@ -47,7 +47,7 @@ from ledger.settings import Settings
 APPLICATION = Path(__file__).resolve().parent.parent / "run_step.py"
 SELECTING = (
     "reason",
-    "stage",
+    "step",
     "root",
     "source",
     "since",

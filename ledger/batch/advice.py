@@ -97,7 +97,7 @@ def _trigger(dag: str, conf: str) -> str:
 
 
 def report(summary: Summary, failures: Sequence[Any], target: str = ANY_TARGET) -> list[str]:
-    """The whole of it, line by line: counts, ``failures`` by stage and reason, what to do."""
+    """The whole of it, line by line: counts, ``failures`` by step and reason, what to do."""
     roots, advice = summary.roots, advise(summary, target)
     lines = [
         f"batch {summary.batch_id} of {summary.pipeline} ({summary.kind}): {summary.outcome}",
@@ -115,11 +115,11 @@ def report(summary: Summary, failures: Sequence[Any], target: str = ANY_TARGET) 
 
 
 def _table(failures: Sequence[Any]) -> list[str]:
-    """Failed records by stage and reason, in columns."""
+    """Failed records by step and reason, in columns."""
     if not failures:
         return []
-    rows = [("stage", "reason", "status", "records")]
-    rows += [(one.stage, one.reason, str(one.status), f"{one.messages:,}") for one in failures]
+    rows = [("step", "reason", "status", "records")]
+    rows += [(one.step, one.reason, str(one.status), f"{one.messages:,}") for one in failures]
     widths = [max(len(row[place]) for row in rows) for place in range(3)]
     return [
         "  ".join((*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]))

@@ -93,7 +93,7 @@ def is_waiting(database: Database, batch_id: int, step: Step) -> bool:
 
 def _is_waiting(connection: Connection, batch: Batch, step: Step) -> bool:
     found = runs.runs_of(connection, batch.batch_id)
-    committed = {run.stage for run in found if run.state is RunState.COMMITTED}
+    committed = {run.step for run in found if run.state is RunState.COMMITTED}
     (reads,) = step.inputs
     ready = batch.status is BatchStatus.SETTLED and combines.is_last(connection, batch.batch_id)
     return ready and reads in committed and step.name not in committed
@@ -120,21 +120,21 @@ def _locked(connection: Connection, batch_id: int) -> Batch:
 
 
 def _open(
-    connection: Connection, batch: Batch, stage: str, attempt: Attempt, reads: list[str]
+    connection: Connection, batch: Batch, step: str, attempt: Attempt, reads: list[str]
 ) -> OpenedRun:
-    if stage not in {step["name"] for step in batch.topology}:
+    if step not in {one["name"] for one in batch.topology}:
         raise NotReadyError(
-            f"batch {batch.batch_id} was opened without a step {stage!r}: the pipeline has changed"
+            f"batch {batch.batch_id} was opened without a step {step!r}: the pipeline has changed"
             " since; reprocess its interval"
         )
     found = runs.runs_of(connection, batch.batch_id)
     inputs = {
-        run.stage: run for run in found if run.stage in reads and run.state is RunState.COMMITTED
+        run.step: run for run in found if run.step in reads and run.state is RunState.COMMITTED
     }
-    own = own_run(connection, found, stage, attempt)
+    own = own_run(connection, found, step, attempt)
     if own is not None:
-        return OpenedRun(own.step_run_id, batch, stage, inputs, BatchStatus.SETTLED)
-    runs.fence_running(connection, batch.batch_id, stage)
-    run_id = runs.insert_run(connection, batch.batch_id, stage, asdict(attempt), LEASE_SECONDS)
+        return OpenedRun(own.step_run_id, batch, step, inputs, BatchStatus.SETTLED)
+    runs.fence_running(connection, batch.batch_id, step)
+    run_id = runs.insert_run(connection, batch.batch_id, step, asdict(attempt), LEASE_SECONDS)
     runs.insert_inputs(connection, run_id, [run.step_run_id for run in inputs.values()])
-    return OpenedRun(run_id, batch, stage, inputs, BatchStatus.SETTLED)
+    return OpenedRun(run_id, batch, step, inputs, BatchStatus.SETTLED)

@@ -110,21 +110,21 @@ def _last_seen(found: Row[Any]) -> tuple[str, str]:
     edges = _EDGES.match(found.detail or "")
     if edges is None:
         what = "did not parse" if _at_source(found) else "failed there"
-        return found.stage, f"it {what}: {found.reason}"
+        return found.step, f"it {what}: {found.reason}"
     emitted, producers, acked = int(edges[1]), edges[2], int(edges[3])
     if emitted > acked:
         tuples = "1 tuple" if emitted - acked == 1 else f"{emitted - acked} tuples"
-        gap = f"{tuples} of {emitted} from {producers} did not come out of {found.stage}"
+        gap = f"{tuples} of {emitted} from {producers} did not come out of {found.step}"
     elif emitted < acked:
-        gap = f"{found.stage} acked {acked} tuples of the {emitted} from {producers}"
+        gap = f"{found.step} acked {acked} tuples of the {emitted} from {producers}"
     else:
-        gap = f"one tuple from {producers} is missing at {found.stage}, and another came twice"
+        gap = f"one tuple from {producers} is missing at {found.step}, and another came twice"
     return producers, f"{gap}: {found.reason}"
 
 
 def _at_source(found: Row[Any]) -> bool:
     """Whether a record failed where it was read: it did not parse."""
-    return bool(found.stage == found.source)
+    return bool(found.step == found.source)
 
 
 def _line(found: Row[Any]) -> int | None:
@@ -172,7 +172,7 @@ def _case(found: Row[Any]) -> Case:
         found.interval_end,
         found.params,
         found.dag_id,
-        found.stage,
+        found.step,
         _at_source(found),
         any(step.get("rereads") for step in sources) and not by_unit and _has_key(found),
         not any(step.get("incremental") for step in found.topology),

@@ -29,7 +29,7 @@ def request_rebuild(
     connection: Connection,
     batch_id: int,
     roots: Sequence[int],
-    stage: str,
+    step: str,
     seen: Sequence[Any] | None = None,
 ) -> None:
     """Count roots of a settled batch as failed with their unit, of which another record was
@@ -47,7 +47,7 @@ def request_rebuild(
         return
     publications.set_rebuild_requested(connection, batch_id)
     reason = "its unit had a record that was quarantined"
-    queries.collect_rebuilds(connection, batch_id, roots, stage, reason)
+    queries.collect_rebuilds(connection, batch_id, roots, step, reason)
     record_failures(connection, batch)
     queries.record_attempts(connection, batch_id)
     decide_publications(connection, batch, failed=0)

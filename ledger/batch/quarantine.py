@@ -28,9 +28,9 @@ def quarantine(
     *,
     record: int | None = None,
     batch_id: int | None = None,
-    stage: str | None = None,
+    step: str | None = None,
 ) -> Quarantined:
-    """Quarantine one failed record, or those of a batch (that failed last at ``stage``).
+    """Quarantine one failed record, or those of a batch (that failed last at ``step``).
 
     Raises InputError without a reason or for a record that never failed, NotReadyError if nothing
     is failed.
@@ -39,7 +39,7 @@ def quarantine(
         raise InputError("--reason is empty: say why, for those who look at the quarantine later")
     if (record is None) == (batch_id is None):
         raise InputError("expected one record, or --batch, and not both")
-    return database.transact(lambda c: _quarantine(c, reason, by, record, batch_id, stage))
+    return database.transact(lambda c: _quarantine(c, reason, by, record, batch_id, step))
 
 
 def _quarantine(
@@ -48,14 +48,14 @@ def _quarantine(
     by: str,
     record: int | None,
     batch_id: int | None,
-    stage: str | None,
+    step: str | None,
 ) -> Quarantined:
     message, original = _chosen(connection, record, batch_id)
     locked = batches.lock_batch(connection, original)
     assert locked is not None
-    moved = records.quarantine(connection, original, message, stage, reason, by)
+    moved = records.quarantine(connection, original, message, step, reason, by)
     if moved == 0:
-        raise NotReadyError(_nothing(connection, record, original, stage))
+        raise NotReadyError(_nothing(connection, record, original, step))
     decide_publications(connection, locked, failed=0)
     return Quarantined(original, moved, batches.target(connection, locked.pipeline_id))
 
@@ -76,12 +76,12 @@ def _chosen(
     return found.message_id, found.batch_id
 
 
-def _nothing(connection: Connection, record: int | None, batch_id: int, stage: str | None) -> str:
+def _nothing(connection: Connection, record: int | None, batch_id: int, step: str | None) -> str:
     if record is not None:
         found = records.failed_record(connection, record)
         assert found is not None
         return f"record {record} is {found.status}: only a failed one is quarantined by hand"
-    where = f" at {stage}" if stage else ""
+    where = f" at {step}" if step else ""
     return (
         f"batch {batch_id} has no failed record{where} (those replaying, recovered or quarantined "
         "do not count): "

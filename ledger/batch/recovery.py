@@ -28,12 +28,12 @@ _LONGEST = 300  # characters of a failure that are repeated in a sentence
 
 
 def run_again(
-    batch: Batch, stage: str | None = None, target: str = ANY_TARGET, options: Sequence[str] = ()
+    batch: Batch, step: str | None = None, target: str = ANY_TARGET, options: Sequence[str] = ()
 ) -> str:
-    """The command, or the click, that goes on with a batch at ``stage``, or where it stands.
+    """The command, or the click, that goes on with a batch at ``step``, or where it stands.
     ``options``: further ones of a command that runs it.
     """
-    if _follows(batch, stage):  # another batch's run may be at it
+    if _follows(batch, step):  # another batch's run may be at it
         command = f"ackledger {shlex.join(['publish', target, '--batch', str(batch.batch_id)])}"
         return f"{command}, or in Airflow clear the task that failed" if batch.dag_id else command
     if batch.dag_id:
@@ -76,9 +76,9 @@ def _run(batch: Batch, target: str, *options: str) -> list[str]:
     return ["run", target, *interval, *options, *chain.from_iterable(params)]
 
 
-def _follows(batch: Batch, stage: str | None) -> bool:
+def _follows(batch: Batch, name: str | None) -> bool:
     """Whether a step follows the settlement."""
-    step = next((one for one in batch.topology if one["name"] == stage), {})
+    step = next((one for one in batch.topology if one["name"] == name), {})
     return step.get("kind") in _FOLLOWING or bool(step.get("stateful") or step.get("after"))
 
 
@@ -86,7 +86,7 @@ def waits_for(connection: Connection, batch_id: int) -> list[str]:
     """Of each state that a batch is not in, one sentence: what it waits for, and what to do about
     that."""
     return [
-        f"the state {row.stage!r} of batch {batch_id} {_why(connection, row, batch_id)}"
+        f"the state {row.step!r} of batch {batch_id} {_why(connection, row, batch_id)}"
         for row in checkpoints.waiting(connection, batch_id=batch_id)
     ]
 
@@ -97,7 +97,7 @@ def waiting_states(connection: Connection, pipeline: str | None = None) -> list[
     return [
         f"pipeline {row.pipeline}: {row.batches} "
         f"{'batch is' if row.batches == 1 else 'batches are'} not in "
-        f"the state {row.stage!r}, which {_why(connection, row)}"
+        f"the state {row.step!r}, which {_why(connection, row)}"
         for row in checkpoints.waiting(connection, pipeline=pipeline)
     ]
 
@@ -149,14 +149,14 @@ def _cause(connection: Connection, batch: Batch) -> Sequence[str]:
         return [f"All its steps are done: settle it with ackledger sweep, or {again()}"]
     state = RunState(step.state) if step.state else None
     if state is RunState.RUNNING and step.alive:
-        return [f"Its step {step.stage!r} is running"]
+        return [f"Its step {step.name!r} is running"]
     if state is RunState.FAILED or step.failure:
         ended = "failed" if state is RunState.FAILED else "was interrupted"
-        told = f"Its step {step.stage!r} {ended}: {_first_line(step.failure)}"
+        told = f"Its step {step.name!r} {ended}: {_first_line(step.failure)}"
         gone = "; if its source never comes, the sweeper abandons it after message_timeout"
-        return [told, f"To go on: {again(step.stage)}{gone * (step.kind == 'source')}"]
+        return [told, f"To go on: {again(step.name)}{gone * (step.kind == 'source')}"]
     died = "was running, and its driver has died" if state is RunState.RUNNING else "has not run"
-    return [f"Its step {step.stage!r} {died}. To go on: {again(step.stage)}"]
+    return [f"Its step {step.name!r} {died}. To go on: {again(step.name)}"]
 
 
 def _first_line(told: str | None) -> str:
@@ -181,13 +181,13 @@ def finished(database: Database, pipeline: Pipeline, batch_id: int) -> set[str]:
     found = database.transact(lambda c: runs.runs_of(c, batch_id))
     committed = [run for run in found if run.state is RunState.COMMITTED]
     if batch.status.decided:
-        return {run.stage for run in committed}
+        return {run.step for run in committed}
     since = _last_fix(batch, found)
     sinks = {step.name for step in pipeline.steps() if isinstance(step, SinkStep)}
     return {
-        run.stage
+        run.step
         for run in committed
-        if run.opened_at >= since and (run.stage in sinks or _is_there(database, run.step_run_id))
+        if run.opened_at >= since and (run.step in sinks or _is_there(database, run.step_run_id))
     }
 
 

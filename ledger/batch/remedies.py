@@ -25,7 +25,7 @@ class Case:
     interval_end: datetime
     params: Mapping[str, Any]
     dag_id: str
-    stage: str
+    step: str
     at_source: bool
     rereads: bool
     reprocesses: bool
@@ -41,7 +41,7 @@ class Case:
 def remedy(count: int, case: Case) -> str:
     """What the failed records of one cause need, in one line."""
     what, command = remedies(case)[:2]
-    return f"{count} at {case.stage}: {what} {command}"
+    return f"{count} at {case.step}: {what} {command}"
 
 
 def remedies(case: Case) -> list[str]:
@@ -51,7 +51,7 @@ def remedies(case: Case) -> list[str]:
     quarantine = _line("ackledger quarantine", *_which(case), '--reason "..."')
     if not case.at_source:
         return [
-            f"fix {case.stage}, or what it joins, then replay {those}:",
+            f"fix {case.step}, or what it joins, then replay {those}:",
             *_replays(case),
             f"if {'it' if one else 'they'} can never be right: {quarantine}",
         ]
@@ -103,7 +103,7 @@ def _reprocess(case: Case) -> list[str]:
 def _which(case: Case) -> Sequence[str]:
     if case.root is not None:
         return [str(case.root)]
-    return [f"--batch {case.batch_id}", f"--stage {shlex.quote(case.stage)}"]
+    return [f"--batch {case.batch_id}", f"--step {shlex.quote(case.step)}"]
 
 
 def _line(*words: str) -> str:

@@ -124,8 +124,8 @@ def lock(connection: Connection, batch_id: int, skip_locked: bool) -> Batch | No
 def step_facts(connection: Connection, batch: Batch) -> list[StepFacts]:
     """The steps of a batch with their newest runs; what died before it was opened again is past."""
     found = runs.runs_of(connection, batch.batch_id)
-    newest = {run.stage: run for run in found if run.opened_at >= batch.opened_at}
-    committed = {run.stage for run in found if run.state is RunState.COMMITTED}
+    newest = {run.step: run for run in found if run.opened_at >= batch.opened_at}
+    committed = {run.step for run in found if run.state is RunState.COMMITTED}
     facts = []
     for step in batch.topology:
         if step.get("after"):
@@ -217,14 +217,14 @@ def _name_failures(
     """Name where each failed root broke: a fail of its own first, then what was lost, then fails
     with others.
     """
-    stages = [step["name"] for step in batch.topology]
-    queries.add_explicit_fails(connection, batch.batch_id, stages, shared=False)
+    steps = [one["name"] for one in batch.topology]
+    queries.add_explicit_fails(connection, batch.batch_id, steps, shared=False)
     if not naming.collect_rows(connection, batch.batch_id):
         return
     if naming.unnamed_roots(connection):
         explicit = [step["name"] for step in batch.topology if step.get("acks") == "explicit"]
         naming.name_hops(connection, hops(batch.topology), verdict.missing, explicit, merging)
-    queries.add_explicit_fails(connection, batch.batch_id, stages, shared=True)
+    queries.add_explicit_fails(connection, batch.batch_id, steps, shared=True)
     unnamed = naming.unnamed_roots(connection)
     if unnamed:
         raise IntegrityError(
@@ -256,7 +256,7 @@ def _check_ratio(connection: Connection, batch: Batch) -> None:
     if family.released or family.failed <= batch.max_failed_ratio * roots:
         return
     raise TooManyFailedError(
-        f"batch {batch.batch_id}: {family.failed} of {roots} records failed, most at {family.stage}"
+        f"batch {batch.batch_id}: {family.failed} of {roots} records failed, most at {family.step}"
         f" ({family.reason}); the pipeline bears {batch.max_failed_ratio:.1%}. That is a broken"
         " step rather than broken records: fix it and run it again, or let the batch settle:"
         f" ackledger release {batch.batch_id}"
@@ -276,9 +276,9 @@ def _check(connection: Connection, batch: Batch) -> None:
         return
     for row in queries.uneven_runs(connection, batch.batch_id):
         raise IntegrityError(
-            f"batch {batch.batch_id}: run {row.step_run_id} of {row.stage} recorded (rows, XOR,"
+            f"batch {batch.batch_id}: run {row.step_run_id} of {row.step} recorded (rows, XOR,"
             f" emitted, acked; of a source roots, first, last) = {row.recorded}, the ledger has"
-            f" {row.found}: run {row.stage} again"
+            f" {row.found}: run {row.step} again"
         )
 
 

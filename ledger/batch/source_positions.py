@@ -57,15 +57,15 @@ def position_of(database: Database, run: OpenedRun) -> Position:
             return found
         if time.monotonic() > deadline:
             raise NotReadyError(
-                f"source {run.stage!r} is being read by run {found.run_id} of batch"
+                f"source {run.step!r} is being read by run {found.run_id} of batch"
                 f" {found.batch_id}, and what comes after that is not known before it has ended:"
-                f" run {run.stage} of batch {run.batch.batch_id} again then"
+                f" run {run.step} of batch {run.batch.batch_id} again then"
             )
         time.sleep(POLL_SECONDS)
 
 
 def _position(connection: Connection, run: OpenedRun) -> Position | HeldByAnotherDriver:
-    batch, source = run.batch, run.stage
+    batch, source = run.batch, run.step
     checkpoints.lock_pipeline(connection, batch.pipeline)
     again = source_states.emitted_by(connection, batch.pipeline_id, source, batch.batch_id)
     if again is not None:
@@ -107,28 +107,28 @@ def commit_read(
         checkpoints.lock_pipeline(connection, batch.pipeline)
         if runs.get_run(connection, run.run_id).state is RunState.COMMITTED:
             return  # the answer to the first try was lost
-        last = checkpoints.last(connection, batch.pipeline_id, run.stage)
+        last = checkpoints.last(connection, batch.pipeline_id, run.step)
         if last is not None and last != position.previous:
             raise _overtaken(run, last)
         commit_in(connection, run, made.record, files=made.files, emitted=emitted, post=made.post)
         if source_states.take_over(connection, position.left) != len(position.left):
             raise FencedError(
-                f"run {run.run_id} of {run.stage} took over what an abandoned batch had read, and"
-                f" that one has been opened again: run {run.stage} again"
+                f"run {run.run_id} of {run.step} took over what an abandoned batch had read, and"
+                f" that one has been opened again: run {run.step} again"
             )
         checkpoints.insert(
-            connection, batch.pipeline_id, run.stage, batch.batch_id, run.run_id, snapshot
+            connection, batch.pipeline_id, run.step, batch.batch_id, run.run_id, snapshot
         )
-        reached("inserting checkpoint", run.stage)
+        reached("inserting checkpoint", run.step)
 
     database.transact(work)
-    reached("run committed", run.stage)
+    reached("run committed", run.step)
 
 
 def _overtaken(run: OpenedRun, other: Checkpoint) -> FencedError:
     return FencedError(
-        f"run {run.run_id} of {run.stage} began to read where run {other.step_run_id} of batch"
-        f" {other.batch_id} has read on: run {run.stage} of batch {run.batch.batch_id} again"
+        f"run {run.run_id} of {run.step} began to read where run {other.step_run_id} of batch"
+        f" {other.batch_id} has read on: run {run.step} of batch {run.batch.batch_id} again"
     )
 
 

@@ -18,7 +18,7 @@ _ANEW = (
 
 def check_replaced(connection: Connection, pipeline: Pipeline, batch_id: int) -> None:
     """What a state includes cannot be taken out of it again."""
-    taken = checkpoints.committed_of(connection, batch_id, _stages(pipeline))
+    taken = checkpoints.committed_of(connection, batch_id, _states(pipeline))
     if taken:
         raise InputError(
             f"the state {taken[0]!r} of pipeline {pipeline.name!r} includes batch {batch_id}, and"
@@ -30,7 +30,7 @@ def check_quarantined(connection: Connection, pipeline: Pipeline, original: Batc
     """A quarantined record is taken up again with its unit, whose other records a state
     includes; with settle="hold" it stands with its original, where a state may have gone past.
     """
-    counted = [name for name in _stages(pipeline) if pipeline.graph.in_units(name)]
+    counted = [name for name in _states(pipeline) if pipeline.graph.in_units(name)]
     if counted:
         raise InputError(
             f"a quarantined record of pipeline {pipeline.name!r} would replay its whole unit,"
@@ -38,11 +38,11 @@ def check_quarantined(connection: Connection, pipeline: Pipeline, original: Batc
         )
     later = _later(connection, pipeline, original)
     if later is not None:
-        stage, batch_id = later
+        state, batch_id = later
         raise InputError(
             f"a quarantined record of batch {original.batch_id} of pipeline {pipeline.name!r}"
             f" belongs before batch {batch_id}, "
-            f'which the state {stage!r} includes, and with settle="hold" it keeps to the order of'
+            f'which the state {state!r} includes, and with settle="hold" it keeps to the order of'
             f" batches: {_ANEW}"
         )
 
@@ -53,10 +53,10 @@ def check_reopened(connection: Connection, pipeline: Pipeline, batch: Batch) -> 
     """
     later = _later(connection, pipeline, batch)
     if later is not None:
-        stage, batch_id = later
+        state, batch_id = later
         raise InputError(
             f"batch {batch.batch_id} of pipeline {pipeline.name!r} was abandoned, and the state"
-            f" {stage!r} includes batch "
+            f" {state!r} includes batch "
             f'{batch_id} after it, which with settle="hold" keeps to the order of batches: open'
             " its interval in a new "
             f"run, whose batch comes after that one; or {_ANEW}"
@@ -70,9 +70,9 @@ def _later(connection: Connection, pipeline: Pipeline, batch: Batch) -> tuple[st
     if batch.settle is not Settle.HOLD:
         return None
     return checkpoints.committed_after(
-        connection, batch.pipeline_id, _stages(pipeline), batch.original_id
+        connection, batch.pipeline_id, _states(pipeline), batch.original_id
     )
 
 
-def _stages(pipeline: Pipeline) -> list[str]:
+def _states(pipeline: Pipeline) -> list[str]:
     return [step.name for step in pipeline.states()]

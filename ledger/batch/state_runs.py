@@ -99,7 +99,7 @@ def _read(connection: Connection, batch: Batch, step: StateStep) -> Run:
     """The committed run of what a state reads, in its batch."""
     (reads,) = step.inputs
     for run in runs.runs_of(connection, batch.batch_id):
-        if run.stage == reads and run.state is RunState.COMMITTED:
+        if run.step == reads and run.state is RunState.COMMITTED:
             return run
     raise NotReadyError(
         f"batch {batch.batch_id} has no committed run of {reads!r}, which {step.name!r} reads: the"
@@ -109,16 +109,16 @@ def _read(connection: Connection, batch: Batch, step: StateStep) -> Run:
 
 
 def _opened(
-    connection: Connection, batch: Batch, stage: str, attempt: Attempt, read: Run
+    connection: Connection, batch: Batch, step: str, attempt: Attempt, read: Run
 ) -> OpenedRun:
     """The run that this very attempt began, or a new one."""
     found = runs.runs_of(connection, batch.batch_id)
-    own = [run for run in found if (run.stage, run.attempt_id) == (stage, attempt.attempt_id)]
+    own = [run for run in found if (run.step, run.attempt_id) == (step, attempt.attempt_id)]
     run_id = own[0].step_run_id if own else None
     if run_id is None:
-        run_id = runs.insert_run(connection, batch.batch_id, stage, asdict(attempt), LEASE_SECONDS)
+        run_id = runs.insert_run(connection, batch.batch_id, step, asdict(attempt), LEASE_SECONDS)
         runs.insert_inputs(connection, run_id, [read.step_run_id])
-    return OpenedRun(run_id, batch, stage, {read.stage: read}, BatchStatus.SETTLED)
+    return OpenedRun(run_id, batch, step, {read.step: read}, BatchStatus.SETTLED)
 
 
 def commit_state(
@@ -141,45 +141,45 @@ def commit_state(
             return  # the answer to the first try was lost
         _check_turn(connection, opened)
         commit_in(connection, opened.run, made.record, files=made.files)
-        stage, run_id = opened.run.stage, opened.run.run_id
-        checkpoints.insert(connection, batch.pipeline_id, stage, batch.batch_id, run_id, snapshot)
-        reached("inserting checkpoint", stage)
+        step, run_id = opened.run.step, opened.run.run_id
+        checkpoints.insert(connection, batch.pipeline_id, step, batch.batch_id, run_id, snapshot)
+        reached("inserting checkpoint", step)
         for name, sink in opened.sinks.items():
             commit_in(connection, sink, of_sinks[name].record, files=of_sinks[name].files)
             publications.decide_result(connection, sink.run_id, "pipeline")
             reached("deciding publication", name)
 
-    reached("before state's commit", opened.run.stage)
+    reached("before state's commit", opened.run.step)
     database.transact(work)
-    reached("run committed", opened.run.stage)
+    reached("run committed", opened.run.step)
 
 
 def _check_turn(connection: Connection, opened: StateRun) -> None:
     """Raise FencedError unless its batch is still the one that is due, and nothing came between:
     a batch that was abandoned may have been opened again, or this one is being replaced.
     """
-    batch, stage = opened.run.batch, opened.run.stage
-    last = checkpoints.last(connection, batch.pipeline_id, stage)
-    due = checkpoints.due_batch(connection, batch.pipeline, [stage])
+    batch, step = opened.run.batch, opened.run.step
+    last = checkpoints.last(connection, batch.pipeline_id, step)
+    due = checkpoints.due_batch(connection, batch.pipeline, [step])
     if due != batch.batch_id or last != opened.previous:
         waits = waits_for(connection, batch.batch_id)
         raise FencedError(
-            f"the state {stage!r} of batch {batch.batch_id} is not kept:"
+            f"the state {step!r} of batch {batch.batch_id} is not kept:"
             f" {waits[0] if waits else 'another was first'}"
         )
 
 
 def is_due(database: Database, pipeline: Pipeline) -> bool:
     """Whether a state of some batch is to be done, or to be published."""
-    stages = [step.name for step in pipeline.states()]
+    states = [step.name for step in pipeline.states()]
 
     def ask(connection: Connection) -> bool:
-        due = checkpoints.due_batch(connection, pipeline.name, stages)
+        due = checkpoints.due_batch(connection, pipeline.name, states)
         return due is not None or bool(
             checkpoints.unpublished(connection, pipeline.name, state_sinks(pipeline))
         )
 
-    return bool(stages) and database.transact(ask)
+    return bool(states) and database.transact(ask)
 
 
 def state_sinks(pipeline: Pipeline) -> list[str]:
@@ -221,14 +221,12 @@ def tell_acked(
             _log.warning("ack_commit(%s) of %s is called again: %s", batch_id, name, exc)
             break
         reached("ack returned", name)
-        database.transact(
-            partial(_set_acked, pipeline=pipeline.name, stage=name, batch_id=batch_id)
-        )
+        database.transact(partial(_set_acked, pipeline=pipeline.name, step=name, batch_id=batch_id))
 
 
-def _set_acked(connection: Connection, pipeline: str, stage: str, batch_id: int) -> None:
-    checkpoints.set_acked(connection, pipeline, stage, batch_id)
-    reached("recording ack", stage)
+def _set_acked(connection: Connection, pipeline: str, step: str, batch_id: int) -> None:
+    checkpoints.set_acked(connection, pipeline, step, batch_id)
+    reached("recording ack", step)
 
 
 def _remove(connection: Connection, run_id: int) -> None:

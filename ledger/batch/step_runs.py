@@ -51,7 +51,7 @@ class OpenedRun:
 
     run_id: int
     batch: Batch
-    stage: str
+    step: str
     inputs: Mapping[str, Run]
     status: BatchStatus = BatchStatus.OPEN
 
@@ -81,18 +81,18 @@ def begin(database: Database) -> Attempt:
     return Attempt(number=database.transact(runs.draw_number))
 
 
-def open_run(database: Database, batch_id: int, stage: str, attempt: Attempt) -> OpenedRun | None:
-    """Open a run of ``stage`` and fence the older ones; None if the batch is settled already.
+def open_run(database: Database, batch_id: int, step: str, attempt: Attempt) -> OpenedRun | None:
+    """Open a run of ``step`` and fence the older ones; None if the batch is settled already.
 
     Raises FencedError if a newer attempt exists, NotReadyError if the input is not committed or the
     batch is abandoned.
     """
-    reached("before run", stage)
-    return database.transact(lambda c: _open_run(c, batch_id, stage, attempt))
+    reached("before run", step)
+    return database.transact(lambda c: _open_run(c, batch_id, step, attempt))
 
 
 def _open_run(
-    connection: Connection, batch_id: int, stage: str, attempt: Attempt
+    connection: Connection, batch_id: int, step: str, attempt: Attempt
 ) -> OpenedRun | None:
     batch = batches.lock_batch(connection, batch_id)
     assert batch is not None
@@ -104,57 +104,57 @@ def _open_run(
             " again"
         )
     found = runs.runs_of(connection, batch_id)
-    own = own_run(connection, found, stage, attempt)
-    inputs = _input_runs(batch, found, stage)
+    own = own_run(connection, found, step, attempt)
+    inputs = _input_runs(batch, found, step)
     if own is not None:
-        return OpenedRun(own.step_run_id, batch, stage, inputs)
+        return OpenedRun(own.step_run_id, batch, step, inputs)
     if batch.status is BatchStatus.HELD:
         batches.move_batch(connection, batch_id, BatchStatus.HELD, BatchStatus.OPEN)
-    runs.fence_running(connection, batch_id, stage)
-    run_id = runs.insert_run(connection, batch_id, stage, asdict(attempt), LEASE_SECONDS)
+    runs.fence_running(connection, batch_id, step)
+    run_id = runs.insert_run(connection, batch_id, step, asdict(attempt), LEASE_SECONDS)
     runs.insert_inputs(connection, run_id, [run.step_run_id for run in inputs.values()])
-    return OpenedRun(run_id, batch, stage, inputs)
+    return OpenedRun(run_id, batch, step, inputs)
 
 
-def own_run(connection: Connection, found: list[Run], stage: str, attempt: Attempt) -> Run | None:
+def own_run(connection: Connection, found: list[Run], step: str, attempt: Attempt) -> Run | None:
     """The running run of this very attempt, if its opening was answered by a lost connection.
 
     Raises FencedError if it has ended, or a newer attempt has done the step or is at it. A newer
     one that failed, or whose driver is dead, keeps nobody out.
     """
-    of_stage = [run for run in found if run.stage == stage]
-    for run in of_stage:
+    of_step = [run for run in found if run.step == step]
+    for run in of_step:
         if run.attempt_id == attempt.attempt_id:
             if run.state is RunState.RUNNING:
                 return run
             raise FencedError(
-                f"this attempt of {stage} in batch {run.batch_id} has ended: {run.state}"
+                f"this attempt of {step} in batch {run.batch_id} has ended: {run.state}"
             )
     now = batches.database_now(connection)
-    for run in of_stage:
+    for run in of_step:
         if attempt.is_older_than(run) and run.holds_its_step(now):
             raise FencedError(
-                f"a newer attempt of {stage} in batch {run.batch_id} has started "
+                f"a newer attempt of {step} in batch {run.batch_id} has started "
                 f"(run {run.step_run_id}, {run.state}): this one stops"
             )
     return None
 
 
-def _input_runs(batch: Batch, found: list[Run], stage: str) -> dict[str, Run]:
-    steps = {step["name"]: step for step in batch.topology}
-    if stage not in steps:
+def _input_runs(batch: Batch, found: list[Run], step: str) -> dict[str, Run]:
+    steps = {one["name"]: one for one in batch.topology}
+    if step not in steps:
         raise NotReadyError(
-            f"batch {batch.batch_id} was opened without a step {stage!r}; it has"
+            f"batch {batch.batch_id} was opened without a step {step!r}; it has"
             f" {', '.join(steps)}. The pipeline has changed since: open a new run"
         )
-    committed = {run.stage: run for run in found if run.state is RunState.COMMITTED}
-    for name in steps[stage]["reads"]:
+    committed = {run.step: run for run in found if run.state is RunState.COMMITTED}
+    for name in steps[step]["reads"]:
         if name not in committed:
             raise NotReadyError(
-                f"{stage} of batch {batch.batch_id} reads {name}, which has no committed run: run"
+                f"{step} of batch {batch.batch_id} reads {name}, which has no committed run: run"
                 f" {name} first"
             )
-    return {name: committed[name] for name in steps[stage]["reads"]}
+    return {name: committed[name] for name in steps[step]["reads"]}
 
 
 @contextmanager
@@ -216,7 +216,7 @@ def commit(
             before_commit(connection)
 
     database.transact(work)
-    reached("run committed", run.stage)
+    reached("run committed", run.step)
 
 
 def commit_in(
@@ -239,33 +239,33 @@ def commit_in(
     if post is not None:
         post(connection)
     _check_posted(connection, run, record)
-    runs.supersede(connection, batch.batch_id, run.stage)
+    runs.supersede(connection, batch.batch_id, run.step)
     if not runs.commit_run(connection, run.run_id, asdict(record)):
         raise AssertionError("the batch is locked and the run was running")
     runs.insert_files(connection, run.run_id, files or [])
     runs.insert_drops(connection, run.run_id, drops or {})
     if emitted is not None:
-        runs.set_emitted(connection, batch.batch_id, run.stage, run.run_id, emitted)
-    reached("committing run", run.stage)
+        runs.set_emitted(connection, batch.batch_id, run.step, run.run_id, emitted)
+    reached("committing run", run.step)
     return True
 
 
 def _guard(connection: Connection, batch: Batch, run: OpenedRun, state: RunState) -> None:
     if batch.status is not run.status:
         raise FencedError(
-            f"batch {batch.batch_id} is {batch.status}: run {run.run_id} of {run.stage} comes too"
+            f"batch {batch.batch_id} is {batch.status}: run {run.run_id} of {run.step} comes too"
             " late"
         )
     if state is not RunState.RUNNING:
         raise FencedError(
-            f"run {run.run_id} of {run.stage} in batch {batch.batch_id} is {state}: a newer attempt"
+            f"run {run.run_id} of {run.step} in batch {batch.batch_id} is {state}: a newer attempt"
             " owns the step"
         )
     stale = runs.stale_inputs(connection, run.run_id)
     if stale:
         raise FencedError(
-            f"run {run.run_id} of {run.stage} read run {stale[0]}, which was superseded meanwhile:"
-            f" run {run.stage} again"
+            f"run {run.run_id} of {run.step} read run {stale[0]}, which was superseded meanwhile:"
+            f" run {run.step} again"
         )
 
 
@@ -273,7 +273,7 @@ def _check_posted(connection: Connection, run: OpenedRun, record: Record) -> Non
     posted = runs.posted_rows(connection, run.run_id)
     if posted != record.delta_rows:
         raise IntegrityError(
-            f"run {run.run_id} of {run.stage} computed {record.delta_rows} deltas, its buckets hold"
+            f"run {run.run_id} of {run.step} computed {record.delta_rows} deltas, its buckets hold"
             f" {posted}: run it again"
         )
 

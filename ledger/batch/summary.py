@@ -52,7 +52,7 @@ class Summary:
     kind: str
     status: BatchStatus
     roots: RootCounts
-    stages: list[dict[str, Any]]
+    steps: list[dict[str, Any]]
     held_reason: str | None
     original_id: int
     accepted: int
@@ -97,14 +97,14 @@ def summarize(database: Database, batch_id: int) -> Summary:
     batch = database.transact(lambda c: batches.get_batch(c, batch_id))
     family = database.transact(lambda c: reports.batch_counts(c, batch.original_id))
     lost = family.failed + family.quarantined
-    steps = database.transact(lambda c: reports.stage_table(c, batch_id))
+    steps = database.transact(lambda c: reports.step_table(c, batch_id))
     return Summary(
         batch_id,
         row.pipeline,
         row.kind,
         BatchStatus(row.status),
         RootCounts(row.total, row.acked, row.failed, row.quarantined, row.pending),
-        [_step(step) for step in steps],
+        [_step(one) for one in steps],
         row.held_reason,
         batch.original_id,
         row.accepted,
@@ -118,14 +118,14 @@ def summarize(database: Database, batch_id: int) -> Summary:
     )
 
 
-def _step(step: Any) -> dict[str, Any]:
+def _step(row: Any) -> dict[str, Any]:
     return {
-        "name": step.stage,
-        "kind": step.kind,
-        "state": step.state,
-        "input": step.input_rows,
-        "output": step.output_rows,
-        "failed": step.failed_rows,
-        "duplicates": step.duplicate_rows,
-        "seconds": round(step.seconds, 2),
+        "name": row.step,
+        "kind": row.kind,
+        "state": row.state,
+        "input": row.input_rows,
+        "output": row.output_rows,
+        "failed": row.failed_rows,
+        "duplicates": row.duplicate_rows,
+        "seconds": round(row.seconds, 2),
     }

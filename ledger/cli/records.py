@@ -33,7 +33,7 @@ _EXPLAINED = 5  # records that match a condition, at once
 _CASES = 3
 _MINUTE = "%Y-%m-%d %H:%M"
 _COLUMNS = (
-    "record", "batch_id", "pipeline", "source", "stage", "reason", "status", "attempts", "key",
+    "record", "batch_id", "pipeline", "source", "step", "reason", "status", "attempts", "key",
     "source_file", "source_row", "content",
 )  # fmt: skip
 
@@ -47,7 +47,7 @@ Where = Annotated[
 def failed(
     pipeline: PipelineName = None,
     batch: BatchNumber = None,
-    stage: Annotated[str | None, typer.Option(help="Only what failed last in this step.")] = None,
+    step: Annotated[str | None, typer.Option(help="Only what failed last in this step.")] = None,
     reason: Annotated[
         str | None, typer.Option(help="Only what failed last for a reason like this SQL pattern.")
     ] = None,
@@ -61,8 +61,8 @@ def failed(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Show failed and quarantined records: by stage and reason, or one by one."""
-    chosen = {"pipeline": pipeline, "batch_id": batch, "stage": stage, "reason": reason}
+    """Show failed and quarantined records: by step and reason, or one by one."""
+    chosen = {"pipeline": pipeline, "batch_id": batch, "step": step, "reason": reason}
     database = connect(Settings())
     if records or where is not None or output is not None:
         _records(database, chosen, where, limit, output, as_json)
@@ -110,14 +110,14 @@ def quarantine_records(
     reason: Annotated[str, typer.Option(help="Why, for those who look at the quarantine.")],
     record: Annotated[int | None, typer.Argument(help="Its number, or a root of it.")] = None,
     batch: BatchNumber = None,
-    stage: Annotated[
+    step: Annotated[
         str | None, typer.Option(help="Of the batch, only what failed last in this step.")
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Move failed records to quarantine: they will never be right, nothing waits for them."""
     database, by = connect(Settings()), user()
-    done = quarantine(database, reason, by, record=record, batch_id=batch, stage=stage)
+    done = quarantine(database, reason, by, record=record, batch_id=batch, step=step)
     target = done.target or "MODULE:PIPELINE"
     then = f"ackledger publish {target} --batch {done.batch_id}"
     show(
@@ -277,13 +277,13 @@ def _listed(data: Mapping[str, Any]) -> RenderableType:
         header_style="bold", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), expand=True
     )
     table.add_column("record", no_wrap=True, justify="right")
-    for name, widest in (("key or line", 30), ("stage", 20), ("reason", 30), ("status", 11)):
+    for name, widest in (("key or line", 30), ("step", 20), ("reason", 30), ("status", 11)):
         table.add_column(name, no_wrap=True, overflow="ellipsis", max_width=widest)
     table.add_column("content", no_wrap=True, overflow="ellipsis", ratio=1)
     for one in found:
         shown = (
             _place(one),
-            one["stage"],
+            one["step"],
             one["reason"],
             one["status"],
             one["content"] or "not kept yet",
@@ -356,7 +356,7 @@ def _read_from(one: Explanation) -> str | None:
 
 
 def _attempt(tried: Mapping[str, Any]) -> str:
-    broke = f" at {tried['stage']}: {tried['reason']}" if tried["stage"] else ""
+    broke = f" at {tried['step']}: {tried['reason']}" if tried["step"] else ""
     place = f"batch {tried['batch_id']}, root {tried['root_id']}"
     when = f"{tried['decided_at']:{_MINUTE}}"
     return f"{tried['attempt']}  {tried['outcome']}{broke} ({place}, {when})"
@@ -364,12 +364,12 @@ def _attempt(tried: Mapping[str, Any]) -> str:
 
 def _more_cases(cases: Sequence[Row[Any]]) -> Text:
     """Where the advice is that did not fit."""
-    where = f"batch {cases[0].batch_id} at {cases[0].stage}"
-    how = f"ackledger failed --batch {cases[0].batch_id} --stage {shlex.quote(cases[0].stage)}"
+    where = f"batch {cases[0].batch_id} at {cases[0].step}"
+    how = f"ackledger failed --batch {cases[0].batch_id} --step {shlex.quote(cases[0].step)}"
     return Text(f"{len(cases)} more causes, first {where}: {how}", style="yellow")
 
 
 def _advice(case: Row[Any]) -> Text:
     """What the failed records of one cause need."""
-    head = f"batch {case.batch_id}, {case.records} at {case.stage}: "
+    head = f"batch {case.batch_id}, {case.records} at {case.step}: "
     return Text(head + "\n  ".join(remedies(Case.of(case))), style="yellow")

@@ -94,7 +94,7 @@ def run(
 @app.command(
     epilog=example(
         "replay jobs.flights:pipeline --batch 1",
-        "replay jobs.flights:pipeline --stage with_plane --dry-run",
+        "replay jobs.flights:pipeline --step with_plane --dry-run",
     )
 )
 def replay(
@@ -103,9 +103,7 @@ def replay(
     reason: Annotated[
         str | None, typer.Option(help="Only records whose last reason is like this SQL pattern.")
     ] = None,
-    stage: Annotated[
-        str | None, typer.Option(help="Only records that failed in this step.")
-    ] = None,
+    step: Annotated[str | None, typer.Option(help="Only records that failed in this step.")] = None,
     root: Annotated[int | None, typer.Option(help="Only the record of this root.")] = None,
     source: Annotated[str | None, typer.Option(help="Only records of this source.")] = None,
     since: Annotated[datetime | None, Moment] = None,
@@ -120,7 +118,7 @@ def replay(
         bool, typer.Option("--from-source", help="Read them again from their source, by key.")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say what is due, by stage and reason.")
+        bool, typer.Option("--dry-run", help="Only say what is due, by step and reason.")
     ] = False,
     run_id: Annotated[str | None, typer.Option(help="Finds the replay of that run again.")] = None,
     master: Master = LOCAL,
@@ -131,7 +129,7 @@ def replay(
     settings, spark = Settings(), _spark_at(master, remote)
     pipeline = load(target)
     database = connect(settings)
-    selection = Selection(reason, stage, root, source, since, until, quarantined, held, from_source)
+    selection = Selection(reason, step, root, source, since, until, quarantined, held, from_source)
     if dry_run:
         show(matching_messages(database, pipeline, batch, selection), as_json, tables.rows)
         return
@@ -205,7 +203,7 @@ def originals_of(
 def matching_messages(
     database: Database, pipeline: Pipeline, batch: int | None, selection: Selection
 ) -> list[dict[str, Any]]:
-    """Failed records that match and are due, by batch, stage and reason."""
+    """Failed records that match and are due, by batch, step and reason."""
     rows = database.transact(
         lambda c: replays.batches_to_replay(
             c, pipeline.name, batch, selection.as_json(), batches.database_now(c)

@@ -89,10 +89,10 @@ def batches(data: Rows) -> RenderableType:
 
 
 def failures(data: Rows) -> RenderableType:
-    """Failed records by stage and reason."""
+    """Failed records by step and reason."""
     if not data:
         return Text("no record is failed or quarantined")
-    names = ["batch_id", "pipeline", "stage", "reason", "status", "messages", "example_root"]
+    names = ["batch_id", "pipeline", "step", "reason", "status", "messages", "example_root"]
     return _fitting([{name: row[name] for name in names} for row in data])
 
 
@@ -105,11 +105,11 @@ def summary(data: Mapping[str, Any]) -> RenderableType:
     if BatchStatus(data["status"]).decided:
         title += f", {data['outcome']}"
     names = ["name", "kind", "state", "input", "output", "failed", "duplicates", "seconds"]
-    if not any(step["duplicates"] for step in data["stages"]):
+    if not any(step["duplicates"] for step in data["steps"]):
         names.remove("duplicates")
     parts: list[RenderableType] = [
         line(title, "bold"),
-        _fitting([{name: step[name] for name in names} for step in data["stages"]]),
+        _fitting([{name: step[name] for name in names} for step in data["steps"]]),
         line(f"{roots['total']:,} records: {counts}"),
     ]
     waits = [one["sentences"] for one in data["undone"] if not one["incomplete"]]

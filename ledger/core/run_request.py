@@ -44,7 +44,7 @@ class Interval:
 class Selection:
     """Which failed messages of one original batch a replay takes; None: any.
 
-    ``reason``: a text or SQL pattern (``%``, ``_``). ``stage``: the step that failed last.
+    ``reason``: a text or SQL pattern (``%``, ``_``). ``step``: the one that failed last.
     ``root``: a root id of any attempt. ``source``: where they came from. ``since``, ``until``:
     when they failed last, until exclusive. ``quarantined``: those in quarantine instead of what
     failed; they begin with a new budget of replays, and keep their history. ``held``: those
@@ -53,7 +53,7 @@ class Selection:
     """
 
     reason: str | None = None
-    stage: str | None = None
+    step: str | None = None
     root: int | None = None
     source: str | None = None
     since: datetime | None = None

@@ -68,7 +68,7 @@ class Outcome(StrEnum):
 
 
 class RunState(StrEnum):
-    """Where one attempt of one stage stands."""
+    """Where one attempt of one step stands."""
 
     RUNNING = "running"
     COMMITTED = "committed"

@@ -134,8 +134,8 @@ def execute(job: "Job", run: OpenedRun, step: Step) -> Record:
 def note_on(run: OpenedRun) -> str:
     """How to go on once a run has failed."""
     settled = run.status is BatchStatus.SETTLED  # whoever asked for that has not named the step
-    what = f"That was step {run.stage!r} of batch {run.batch.batch_id}. " if settled else ""
-    return f"{what}To go on: {recovery.run_again(run.batch, run.stage)}"
+    what = f"That was step {run.step!r} of batch {run.batch.batch_id}. " if settled else ""
+    return f"{what}To go on: {recovery.run_again(run.batch, run.step)}"
 
 
 def cancelling(job: "Job") -> Callable[[], None]:
@@ -152,7 +152,7 @@ def end(job: "Job", run: OpenedRun, exc: BaseException) -> None:
     """Mark a run failed. One that was stopped, or for which Spark, a database or a file system did
     not answer, has only ended, and the next attempt goes on at its step.
     """
-    reached("before failure", run.stage)
+    reached("before failure", run.step)
     try:
         if isinstance(exc, KeyboardInterrupt):
             interrupt(job.database, run)

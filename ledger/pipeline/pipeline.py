@@ -165,7 +165,7 @@ class Pipeline:
 
         ``on_ack``, ``on_fail``: called with the batch's number and a frame of its messages that
         were acked, or failed, once the batch is settled for good: the source's columns and
-        ``message_id``, of failed ones also ``stage``, ``reason`` and ``raw``. At least once for
+        ``message_id``, of failed ones also ``step``, ``reason`` and ``raw``. At least once for
         each batch, so be idempotent on its number; what raises is called again.
         """
         self._add(source_step(name, source, on_ack, on_fail, track, key))

@@ -75,7 +75,7 @@ class Job:
     def folder(self, run: OpenedRun) -> str:
         """Where a run writes: nobody else ever does."""
         return (
-            f"{self.settings.storage_root()}/{self.pipeline.name}/{run.stage}"
+            f"{self.settings.storage_root()}/{self.pipeline.name}/{run.step}"
             f"/batch={run.batch.batch_id}/run={run.run_id}"
         )
 

@@ -115,7 +115,7 @@ def fold(job: Job, run: OpenedRun, portions: Sequence[Portion | Read]) -> Outcom
         for place, portion in enumerate(portions)
         for outcome in _fold_there(job, run, portion, place * BUCKETS)
     ]
-    reached("deltas posted", run.stage)
+    reached("deltas posted", run.step)
     return reduce(Outcome.__add__, found, nothing)
 
 

@@ -149,7 +149,7 @@ class Emits:
         """As many records are read back as were written, and as many init deltas as roots are
         made of them. All that did not parse fail, unless some are left to other batches.
         """
-        where = f"{self.run.stage} in run {self.run.run_id}"
+        where = f"{self.run.step} in run {self.run.run_id}"
         require_equal(f"records of {where}", written, outcome.wrote.rows)
         require_equal(f"roots of {where}", emitted.roots, outcome.posted.rows)
         if not emitted.rest:
@@ -195,7 +195,7 @@ class AcksRows:
 
     def check(self, outcome: Outcome, expected: int) -> None:
         """As many rows as are held and dropped."""
-        require_equal(f"rows read by {self.run.stage}", self.read.rows, expected)
+        require_equal(f"rows read by {self.run.step}", self.read.rows, expected)
 
 
 def source_tracking(job: Job, run: OpenedRun) -> SourceTracking:
@@ -213,7 +213,7 @@ def sink_tracking(job: Job, run: OpenedRun, step: SinkStep) -> SinkTracking:
 def edges_of(job: Job, run: OpenedRun) -> Edges:
     """The edges that a run emits and acks."""
     inputs = {name: read.step_run_id for name, read in run.inputs.items()}
-    return Edges(run.run_id, run.stage, tuple(job.pipeline.consumers(run.stage)), inputs)
+    return Edges(run.run_id, run.step, tuple(job.pipeline.consumers(run.step)), inputs)
 
 
 def read_by(job: Job, run: OpenedRun, frames: Frames) -> Read:

@@ -72,7 +72,7 @@ class Failure:
 
     message_id: int
     source: str
-    stage: str
+    step: str
     reason: str
     detail: str | None
     status: str

@@ -67,7 +67,7 @@ def lost(airflow):
         tasks=[airflow.tasks("flights", batch.run_id) for batch in batches],
         named=rows(
             airflow.ledger,
-            "SELECT DISTINCT stage, reason FROM failed_root_detail WHERE pipeline = 'flights'",
+            "SELECT DISTINCT step, reason FROM failed_root_detail WHERE pipeline = 'flights'",
         ),
     )
 
@@ -183,7 +183,7 @@ def letters(airflow):
     assert airflow.ended("letters", run) == "failed"
     failed = SimpleNamespace(
         tasks=airflow.tasks("letters", run),
-        why=one(airflow.ledger, "SELECT failure FROM step_run WHERE stage = 'numbered'").failure,
+        why=one(airflow.ledger, "SELECT failure FROM step_run WHERE step = 'numbered'").failure,
     )
     (airflow.data / "known.csv").write_text("letter,number\na,1\nb,2\n")
     airflow.clear("letters", run, "run")

@@ -109,7 +109,7 @@ def test_from_nothing_to_a_settled_ledger(folder):
     assert "the ledger holds no batch yet" in cli.run("status").stdout
 
     made = cli.json("run", FLIGHTS, *JANUARY, "--run-id", "first", code=3)
-    assert {"batch_id", "status", "roots", "stages", "seconds"} <= set(made)
+    assert {"batch_id", "status", "roots", "steps", "seconds"} <= set(made)
     assert (made["batch_id"], made["status"]) == (1, "settled")
     assert made["roots"] == {
         "total": 300,
@@ -118,18 +118,18 @@ def test_from_nothing_to_a_settled_ledger(folder):
         "quarantined": 0,
         "pending": 0,
     }
-    names = [stage["name"] for stage in made["stages"]]
+    names = [step["name"] for step in made["steps"]]
     assert names[:5] == ["departures", "parse", "with_plane", "with_weather", "warehouse"]
     assert set(names[5:]) >= {"on_time", "punctuality"}
-    assert [stage["output"] for stage in made["stages"][:5]] == [300, 300, *[300 - lost] * 3]
+    assert [step["output"] for step in made["steps"][:5]] == [300, 300, *[300 - lost] * 3]
     assert all(
-        {"name", "input", "output", "seconds"} <= set(stage) and stage["seconds"] > 0
-        for stage in made["stages"][:5]
+        {"name", "input", "output", "seconds"} <= set(step) and step["seconds"] > 0
+        for step in made["steps"][:5]
     )
     assert made["seconds"] > 0
 
     failed = cli.json("failed")
-    assert [(row["stage"], row["reason"], row["status"], row["messages"]) for row in failed] == [
+    assert [(row["step"], row["reason"], row["status"], row["messages"]) for row in failed] == [
         ("with_plane", "lost", "failed", lost)
     ]
     again = cli.json("run", FLIGHTS, *JANUARY, "--run-id", "first", code=3)
@@ -150,7 +150,7 @@ def test_from_nothing_to_a_settled_ledger(folder):
     }
     assert "nothing to replay" in cli.run("replay", FLIGHTS).stdout
     named = (
-        "SELECT count(*) AS n FROM failed_root_detail WHERE stage LIKE '%plane' AND reason <> ';'"
+        "SELECT count(*) AS n FROM failed_root_detail WHERE step LIKE '%plane' AND reason <> ';'"
     )
     assert cli.json("sql", named) == [{"n": lost + unknown}]
     found = oracle.sink_rows(folder / "warehouse" / "departures")
@@ -216,8 +216,8 @@ def test_word_count(cli, folder):
     )
     counts = DeltaTable(folder / "warehouse" / "counts").to_pyarrow_table().to_pylist()
     assert Counter({row["word"]: row["n"] for row in counts}) == Counter(words)
-    (lost,) = cli.json("sql", "SELECT stage, reason, message_id FROM failed_root_detail")
-    assert lost == {"stage": "split", "reason": "lost", "message_id": 3}
+    (lost,) = cli.json("sql", "SELECT step, reason, message_id FROM failed_root_detail")
+    assert lost == {"step": "split", "reason": "lost", "message_id": 3}
 
 
 @pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
@@ -228,7 +228,7 @@ def test_split_and_merge(cli, folder, guarantee):
     day = ("--interval-start", "2013-01-01", "--interval-end", "2013-01-02")
     made = cli.json("run", "jobs.trades:pipeline", *day, "--guarantee", guarantee)
     assert (made["roots"]["acked"], made["roots"]["failed"]) == (1000, 0)
-    (given,) = cli.json("sql", "SELECT snapshot FROM checkpoint WHERE stage = 'trades'")
+    (given,) = cli.json("sql", "SELECT snapshot FROM checkpoint WHERE step = 'trades'")
     totals = DeltaTable(folder / "warehouse" / "positions").to_pyarrow_table()
     found = {name: sum(totals[name].to_pylist()) for name in ("trades", "cents")}
     assert found == given["snapshot"]
@@ -288,7 +288,7 @@ def test_clear_refusals(cli, arguments, message):
 
 def test_a_held_batch_is_released_and_its_replay_foreseen(cli, folder, database):
     """``release`` settles what too many failures hold, and no other batch; ``replay --dry-run``
-    says what is due by stage and reason, the selection's options included, and claims nothing.
+    says what is due by step and reason, the selection's options included, and claims nothing.
     """
     (folder / "chain.py").write_text(
         "from tests.support.ledgers import pipeline\npipeline = pipeline(max_failed_ratio=0.2)\n"
@@ -301,12 +301,12 @@ def test_a_held_batch_is_released_and_its_replay_foreseen(cli, folder, database)
     released = cli.json("release", number)
     assert (released["status"], released["failed"]) == ("settled", 2)
     assert "only a held batch" in cli.refused("release", number)
-    due = {"batch_id": batch.batch_id, "stage": "sink", "reason": "lost", "messages": 2}
+    due = {"batch_id": batch.batch_id, "step": "sink", "reason": "lost", "messages": 2}
     wanted = [
         ((), [due]),
-        (("--batch", number, "--stage", "sink", "--reason", "lo%", "--source", "source"), [due]),
+        (("--batch", number, "--step", "sink", "--reason", "lo%", "--source", "source"), [due]),
         (("--root", str(roots[1]), "--since", "2013-01-01"), [{**due, "messages": 1}]),
-        (("--stage", "middle"), []),
+        (("--step", "middle"), []),
         (("--reason", "bad%"), []),
         (("--source", "other"), []),
         (("--until", "2013-01-01"), []),

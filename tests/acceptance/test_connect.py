@@ -250,7 +250,7 @@ def test_a_driver_that_is_told_to_end(server, away, database):
     said = again.communicate(timeout=120)[1]
     assert again.returncode == 0, said
     assert "numbers of batch" not in said
-    states = rows(database, "SELECT stage, state FROM step_run ORDER BY step_run_id")
+    states = rows(database, "SELECT step, state FROM step_run ORDER BY step_run_id")
     assert [tuple(row) for row in states] == [
         ("numbers", "committed"),
         ("slowly", "fenced"),

@@ -184,7 +184,7 @@ def test_first_run(newcomer):
     assert "batch 1: run id run-" in ran.stderr
     assert "batch 1: with_country, 4 rows" in ran.stderr
     (lost,) = newcomer.json("failed")
-    assert (lost["stage"], lost["reason"], lost["messages"]) == ("with_country", "lost", 1)
+    assert (lost["step"], lost["reason"], lost["messages"]) == ("with_country", "lost", 1)
 
     (project / "customers.csv").write_text("customer,country\nann,NO\nbob,SE\ncyd,DK\n")
     (replayed,) = newcomer.json("replay", SHOP, "--batch", "1")

@@ -120,8 +120,8 @@ def _is_driver(process):
 
 def committed(database):
     """The run of each committed step."""
-    found = rows(database, "SELECT stage, step_run_id FROM step_run WHERE state = 'committed'")
-    return {row.stage: row.step_run_id for row in found}
+    found = rows(database, "SELECT step, step_run_id FROM step_run WHERE state = 'committed'")
+    return {row.step: row.step_run_id for row in found}
 
 
 @pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "terminated"])
@@ -139,7 +139,7 @@ def test_a_driver_whose_jvm_ends(folder, database, by):
         python.wait(60)
     before = committed(database)
     assert before.keys() == {"numbers", "same"}
-    ended = one(database, "SELECT state, failure FROM step_run WHERE stage = 'slowly'")
+    ended = one(database, "SELECT state, failure FROM step_run WHERE step = 'slowly'")
     assert ended.state == "fenced"
     assert ended.failure.startswith("UnavailableError: Spark does not answer any more (")
     (folder / "go on").touch()

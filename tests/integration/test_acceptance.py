@@ -63,7 +63,7 @@ def test_quarantined_records_are_complete_once_accepted(database):
     assert outcome(database, batch) is Outcome.COMPLETE
     assert one(database, "SELECT accepted FROM batch_status").accepted == 2
     kept = rows(
-        database, "SELECT DISTINCT accepted_by, accepted_because, stage FROM accepted_record"
+        database, "SELECT DISTINCT accepted_by, accepted_because, step FROM accepted_record"
     )
     assert kept == [("ada", "unregistered", "sink")]
     again = accept(database, batch.batch_id, by="bob")

@@ -54,8 +54,8 @@ def test_every_bad_line_is_named(runner, tmp_path, sink_rows):
         (7, None, 3.0),
         (8, "second file", 1.0),
     ]
-    found = rows(run.job.database, "SELECT stage, reason, detail FROM failed_root")
-    assert {row.stage for row in found} == {"records"}
+    found = rows(run.job.database, "SELECT step, reason, detail FROM failed_root")
+    assert {row.step for row in found} == {"records"}
     details = {row.detail: row.reason for row in found}
     assert details.pop("base64:" + base64.b64encode(bad[3]).decode()) == "not UTF-8"
     assert details == {
@@ -249,7 +249,7 @@ def test_malformed_reference_fails_the_stage(runner, tmp_path):
         run.step(batch, "joined")
     said = "reference 'side' (side.csv): malformed csv: n: expected int, found x"
     assert said in failures.one_line(raised.value)
-    (kept,) = rows(run.job.database, "SELECT failure FROM step_progress WHERE stage = 'joined'")
+    (kept,) = rows(run.job.database, "SELECT failure FROM step_progress WHERE step = 'joined'")
     assert said in kept.failure
     assert "x,two" not in kept.failure
 
@@ -284,9 +284,9 @@ def test_replay_leaves_out_and_refuses_by_todays_schema(runner, tmp_path, sink_r
     replay = narrow.open_replay(batch.batch_id)
     assert narrow.settled(replay).failed == 1
     assert sink_rows(f"out/batch={replay.batch_id}") == [(1, 7)]
-    query = "SELECT stage, reason, content FROM quarantine JOIN failed_payload USING (message_id)"
+    query = "SELECT step, reason, content FROM quarantine JOIN failed_payload USING (message_id)"
     found = one(run.job.database, query)
-    assert (found.stage, found.reason) == ("records", "name: expected int, found b")
+    assert (found.step, found.reason) == ("records", "name: expected int, found b")
     assert json.loads(found.content)["price"] == 3.0
 
 

@@ -279,7 +279,7 @@ def test_losses_on_every_branch(spark, unit, guarantee):
     for attempt in range(1, 15):
         if not last.roots.failed:
             break
-        again = [one for one in last.failed if one.source == "orders" and one.stage != "sold"]
+        again = [one for one in last.failed if one.source == "orders" and one.step != "sold"]
         failed.append(len(again))
         last = testing.replay(result, branches(attempt, given, unit, guarantee))
     assert (last.roots.failed, last.roots.quarantined) == (0, 0)
@@ -348,8 +348,8 @@ def test_stages_that_drop_ack_or_only_read(spark, folded_by):
     assert [row["ids"] for row in again.rows["sums"]] == [[4, 5, 6]]
     counted = rows(
         result.lab.database,
-        "SELECT r.batch_id = :b AS first, r.stage, d.reason, d.records "
-        "FROM step_run_drop d JOIN step_run r USING (step_run_id) ORDER BY r.stage",
+        "SELECT r.batch_id = :b AS first, r.step, d.reason, d.records "
+        "FROM step_run_drop d JOIN step_run r USING (step_run_id) ORDER BY r.step",
         b=result.batch_id,
     )
     assert [tuple(row) for row in counted] == [
@@ -367,7 +367,7 @@ def test_a_failure_at_a_whole_stage_or_behind_carries_everything(spark, guarante
     options = {"unit": (), "guarantee": guarantee}
     result = testing.run_batch(shop(lose_in_total=[2], **options), SHOP, spark=spark)
     again = testing.replay(result, shop(seen, behind=True, version=1, **options))
-    assert {one.stage for one in again.failed} == {"published"}
+    assert {one.step for one in again.failed} == {"published"}
     last = testing.replay(result, shop(seen, version=2, **options))
     assert seen == [[], []]
     assert last.roots.failed == 0
@@ -403,7 +403,7 @@ def test_rows_come_from_the_latest_batch_that_made_them(spark):
     result = testing.run_batch(shop(lose=[2], refuse=[7], short=True), SHOP, spark=spark)
     losing = shop(seen, lose_in_total=[1], version=1, short=True)
     first = testing.replay(result, losing, reason="lost")
-    assert ("total", "lost") in [(one.stage, one.reason) for one in first.failed]
+    assert ("total", "lost") in [(one.step, one.reason) for one in first.failed]
     assert first.roots.failed == 1
     testing.replay(result, shop(seen, version=2, short=True), reason="refused")
     last = testing.replay(result, shop(seen, version=3, short=True))
@@ -517,7 +517,7 @@ def test_a_record_that_failed_before_and_behind_the_total_runs_again(spark):
     """
     given = {"orders": orders_of(1, 2, 3)}
     result = testing.run_batch(halves(lose=True, behind=True), given, spark=spark)
-    assert sorted((one.stage, one.reason) for one in result.failed) == [
+    assert sorted((one.step, one.reason) for one in result.failed) == [
         ("kept", "lost"),
         ("published", "refused"),
         ("published", "refused"),
@@ -550,7 +550,7 @@ def test_a_record_lost_at_the_total_and_beside_it_runs_again(spark):
     """A record lost by a total and by a stage beside it is the latter's: it runs again there."""
     seen = []
     result = testing.run_batch(beside(seen, [2]), {"orders": orders_of(1, 2, 3)}, spark=spark)
-    assert [(one.stage, one.reason) for one in result.failed] == [("listed", "lost")]
+    assert [(one.step, one.reason) for one in result.failed] == [("listed", "lost")]
     again = testing.replay(result, beside(seen))
     assert seen == [[1, 2, 3], [2]]
     assert again.roots.failed == 0

@@ -82,7 +82,7 @@ def test_a_total_that_leaves_an_input_out(spark):
     made.sink("counted", ParquetSink("counted"), reads="count")
     result = testing.run_batch(made, {"flights": FLOWN}, spark=spark)
     assert result.rows["counted"] == [{"n": 30}]
-    found = one(result.lab.database, "SELECT input_rows FROM step_run WHERE stage = 'count'")
+    found = one(result.lab.database, "SELECT input_rows FROM step_run WHERE step = 'count'")
     assert found.input_rows == 0
 
 
@@ -180,7 +180,7 @@ def test_a_crash_between_the_combine_and_its_sink(runner, tmp_path, sink_rows, m
     assert not combines_due(job.database, job.pipeline, batch.batch_id)
     assert sweep_once(job.database, now=later).overdue == ()
     combine(job, batch.batch_id)
-    assert one(job.database, "SELECT count(*) AS n FROM step_run WHERE stage = 'daily'").n == 2
+    assert one(job.database, "SELECT count(*) AS n FROM step_run WHERE step = 'daily'").n == 2
 
 
 def test_a_total_that_was_shown_and_not_noted_gives_way(runner, tmp_path, sink_rows, monkeypatch):

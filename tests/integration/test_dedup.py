@@ -94,7 +94,7 @@ def test_partly_delivered_records_are_completed(runner, tmp_path, sink_rows, ded
         row.duplicate_rows
         for row in rows(
             run.job.database,
-            "SELECT duplicate_rows FROM step_progress WHERE stage = 'out' ORDER BY batch_id",
+            "SELECT duplicate_rows FROM step_progress WHERE step = 'out' ORDER BY batch_id",
         )
     ]
     if dedup == "none":
@@ -155,7 +155,7 @@ def test_key_over_batches(runner, tmp_path, sink_rows, error_rate):
     assert [row.entries for row in kept] == [600, 600, 150]
     assert one(
         run.job.database,
-        "SELECT duplicate_rows FROM step_progress WHERE batch_id = 3 AND stage = 'out'",
+        "SELECT duplicate_rows FROM step_progress WHERE batch_id = 3 AND step = 'out'",
     ) == (600,)
 
 
@@ -276,7 +276,7 @@ def test_delivery_that_no_longer_counts_is_removed(runner, tmp_path, sink_rows):
     run.step(batch, "thrice")  # supersedes what reads it; nothing behind it runs again
     with run.job.database.plain.begin() as connection:
         connection.exec_driver_sql(
-            "INSERT INTO step_run (batch_id, stage, state, attempt_id, try_number, opened_at,"
+            "INSERT INTO step_run (batch_id, step, state, attempt_id, try_number, opened_at,"
             f" lease_until) VALUES ({batch.batch_id}, 'lossy', 'running',"
             " 'ffffffff-ffff-7fff-bfff-ffffffffffff', 2, now(), now() - interval '2 hours')"
         )

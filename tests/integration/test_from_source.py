@@ -108,7 +108,7 @@ def test_without_a_key_a_source_is_not_read_again(runner, tmp_path):
         run.open_replay(batch.batch_id, from_source=True)
     found = explain(
         run.job.database,
-        rows(run.job.database, "SELECT root_id FROM failed_root WHERE stage = 'orders'")[0].root_id,
+        rows(run.job.database, "SELECT root_id FROM failed_root WHERE step = 'orders'")[0].root_id,
     )
     assert found.key is None
     assert (

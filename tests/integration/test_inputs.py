@@ -12,7 +12,7 @@ from ledger.errors import StageError
 from tests.support.ledgers import one, rows
 
 COUNT = 20
-FAILED = "SELECT stage, reason, count(*) FROM failed_root_detail GROUP BY 1, 2 ORDER BY 1, 2"
+FAILED = "SELECT step, reason, count(*) FROM failed_root_detail GROUP BY 1, 2 ORDER BY 1, 2"
 
 
 def numbers(tmp_path, name="in.csv", start=0):
@@ -97,7 +97,7 @@ def test_marks_over_several_inputs(runner, tmp_path, sink_rows, folded_by):
     run = runner(diamond(lambda left, right: (left, dropped(right, "the left will do"))))
     assert run.settled(run.open()).failed == 0
     assert len(sink_rows("out", "n")) == COUNT
-    drops = rows(run.job.database, "SELECT stage, reason, records FROM stage_drops")
+    drops = rows(run.job.database, "SELECT step, reason, records FROM step_drops")
     assert [tuple(row) for row in drops] == [("united", "the left will do", COUNT)]
 
 
@@ -107,7 +107,7 @@ def test_on_read_over_several_inputs(runner, tmp_path, folded_by):
     made = diamond(lambda left, right: left.where("n < 5").unionByName(right), acks="on_read")
     run = runner(made)
     assert run.settled(run.open()).failed == 0
-    drops = rows(run.job.database, "SELECT reason, records FROM stage_drops")
+    drops = rows(run.job.database, "SELECT reason, records FROM step_drops")
     assert [tuple(row) for row in drops] == [("no output", COUNT - 5)]
 
 
@@ -201,7 +201,7 @@ def test_replay_of_one_source_of_two(runner, tmp_path, sink_rows):
     broken = runner(two_sources([1003, 1004]))
     batch = broken.open()
     assert broken.settled(batch).failed == 2
-    found = rows(broken.job.database, "SELECT DISTINCT source, stage FROM failed_root_detail")
+    found = rows(broken.job.database, "SELECT DISTINCT source, step FROM failed_root_detail")
     assert [tuple(row) for row in found] == [("large", "united")]
     fixed = runner(two_sources([]))
     replay = fixed.open_replay(batch.batch_id)

@@ -12,8 +12,8 @@ from ledger.errors import DeclarationError, StageError
 from tests.support.ledgers import one, rows
 
 COUNT = 30
-DROPS = "SELECT stage, reason, records FROM stage_drops ORDER BY reason"
-FAILED = "SELECT stage, reason, count(*) FROM failed_root_detail GROUP BY 1, 2 ORDER BY 2"
+DROPS = "SELECT step, reason, records FROM step_drops ORDER BY reason"
+FAILED = "SELECT step, reason, count(*) FROM failed_root_detail GROUP BY 1, 2 ORDER BY 2"
 
 
 def piped(tmp_path, declare, fan_in=1):
@@ -58,7 +58,7 @@ def failures(run):
 @pytest.mark.parametrize("fan_in", [1, 3])
 def test_lawful_drops_are_acked_and_counted(runner, tmp_path, sink_rows, fan_in, folded_by):
     """A drop is an ack with a reason code: the record is complete, and the ledger counts it by
-    stage and reason.
+    step and reason.
     """
 
     def sift(frame):

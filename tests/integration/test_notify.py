@@ -32,9 +32,9 @@ class Told:
     def on_fail(self, batch_id, messages):
         if self._fail_first and self.calls == 1:
             raise RuntimeError("the source does not answer")
-        assert set(messages.columns) == {"n", "message_id", "raw", "stage", "reason"}
+        assert set(messages.columns) == {"n", "message_id", "raw", "step", "reason"}
         self.failed[batch_id] = sorted(
-            (row["n"] or 0, row["stage"], row["reason"], row["raw"]) for row in messages.collect()
+            (row["n"] or 0, row["step"], row["reason"], row["raw"]) for row in messages.collect()
         )
 
 
@@ -80,7 +80,7 @@ def test_a_batch_decided_behind_its_runs_back_is_told_later(runner, tmp_path):
 
 
 def test_sources_are_told(runner, tmp_path):
-    """After the settlement a source is told its acked messages and its failed ones with stage,
+    """After the settlement a source is told its acked messages and its failed ones with step,
     reason and raw text; a replay tells its own.
     """
     numbers(tmp_path)
@@ -96,7 +96,7 @@ def test_sources_are_told(runner, tmp_path):
     assert lost == (2, "kept", "lost", None)
     assert (unparsed[1], unparsed[3]) == ("numbers", "x")
     fixed = runner(noticed(told))
-    replay = fixed.open_replay(batch.batch_id, stage="kept")
+    replay = fixed.open_replay(batch.batch_id, step="kept")
     fixed.steps(replay)
     settle_and_follow(fixed.job, replay.batch_id)
     assert told.acked[replay.batch_id] == [2]

@@ -69,7 +69,7 @@ def test_self_anchor(spark):
     result = testing.run_batch(piped(keep, twice), GIVEN, spark=spark)
     assert (result.roots.total, result.roots.acked) == (COUNT, COUNT)
     assert held_by(result) == Counter(list(range(COUNT)) * 2)
-    edges = "SELECT stage, acked_edges, emitted_edges FROM step_run ORDER BY step_run_id"
+    edges = "SELECT step, acked_edges, emitted_edges FROM step_run ORDER BY step_run_id"
     assert [tuple(row) for row in rows(result.lab.database, edges)] == [
         ("numbers", 0, COUNT),
         ("keep", COUNT, COUNT),
@@ -90,7 +90,7 @@ def test_every_second_record_is_forgotten(spark):
 
     result = testing.run_batch(piped(judge, acks="explicit"), GIVEN, spark=spark)
     assert (result.roots.acked, result.roots.failed) == (COUNT // 2, COUNT // 2)
-    assert {(one.stage, one.reason) for one in result.failed} == {("judge", "not acked by judge")}
+    assert {(one.step, one.reason) for one in result.failed} == {("judge", "not acked by judge")}
     assert held_by(result) == Counter([0, 2, 4])
     forgets.clear()
     again = testing.replay(result)
@@ -121,11 +121,11 @@ def test_timeout_is_reset_while_the_stage_lives(runner, tmp_path):
     with dies_at("before failure", raises=testing.Crash), pytest.raises(testing.Crash):
         run.steps(batch)
     assert found == [BatchStatus.OPEN] * 3
-    (lapsed,) = one(run.job.database, "SELECT max(lease_until) FROM step_run WHERE stage = 'slow'")
+    (lapsed,) = one(run.job.database, "SELECT max(lease_until) FROM step_run WHERE step = 'slow'")
     for seconds, status in ((9, BatchStatus.OPEN), (11, BatchStatus.SETTLED)):
         now = lapsed + timedelta(seconds=seconds)
         assert settle_once(run.job.database, batch.batch_id, now=now).status is status
-    why = "SELECT stage, reason, count(*) FROM failed_root GROUP BY 1, 2"
+    why = "SELECT step, reason, count(*) FROM failed_root GROUP BY 1, 2"
     assert rows(run.job.database, why) == [("slow", "did not commit in time", COUNT)]
 
 
@@ -231,8 +231,8 @@ def test_broadcast_acks_once_for_each_consumer(spark):
     """A record that goes to three consumers has three edges, each acked by its consumer alone."""
     result = testing.run_batch(piped(sinks=("one", "two", "three")), GIVEN, spark=spark)
     assert (result.roots.total, result.roots.acked) == (COUNT, COUNT)
-    edges = "SELECT stage, emitted_edges, acked_edges FROM step_run ORDER BY step_run_id"
-    found = {row.stage: tuple(row)[1:] for row in rows(result.lab.database, edges)}
+    edges = "SELECT step, emitted_edges, acked_edges FROM step_run ORDER BY step_run_id"
+    found = {row.step: tuple(row)[1:] for row in rows(result.lab.database, edges)}
     assert found == {
         "numbers": (3 * COUNT, 0),
         "one": (0, COUNT),

@@ -191,7 +191,7 @@ def test_an_interrupted_step_is_gone_on_with(database, settings):
     stopped = dies_at("run opened", raises=KeyboardInterrupt)
     with stopped, pytest.raises(KeyboardInterrupt):
         run_step(job, batch.batch_id, "middle", Attempt())
-    state = one(database, "SELECT state, failure FROM step_run WHERE stage = 'middle'")
+    state = one(database, "SELECT state, failure FROM step_run WHERE step = 'middle'")
     assert tuple(state) == ("fenced", None)
     assert finished(database, made, batch.batch_id) == {"source"}
 
@@ -331,7 +331,7 @@ def test_rerun_supersedes_its_readers(database):
         tuple(row)
         for row in rows(
             database,
-            "SELECT stage, string_agg(state::text, ',' ORDER BY step_run_id) FROM step_run GROUP"
+            "SELECT step, string_agg(state::text, ',' ORDER BY step_run_id) FROM step_run GROUP"
             " BY 1",
         )
     )
@@ -498,7 +498,7 @@ def test_replay_takes_what_is_selected(database):
     batch, roots = whole_batch(database, made, lose_middle=[1], lose_sink=[2, 3])
     settle_once(database, batch.batch_id)
     replayed(database, made, batch.batch_id, "one", root=roots[2])
-    replayed(database, made, batch.batch_id, "two", stage="middle")
+    replayed(database, made, batch.batch_id, "two", step="middle")
     claimed = rows(
         database,
         "SELECT message_id, replay_batch_id - :b FROM failed_message WHERE status = 'replaying'"

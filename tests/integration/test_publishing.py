@@ -363,7 +363,7 @@ def test_a_row_withheld_is_not_delivered(runner, tmp_path, sink_rows):
     ):  # the root of b fails after its sink staged it
         connection.exec_driver_sql(
             "INSERT INTO root_fail (batch_id, step_run_id, root_id, reason, shared) SELECT"
-            f" {first.batch_id}, step_run_id, 2, 'late', false FROM step_run WHERE stage ="
+            f" {first.batch_id}, step_run_id, 2, 'late', false FROM step_run WHERE step ="
             " 'checked'"
         )
     run.step(first, "other")

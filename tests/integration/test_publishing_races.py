@@ -375,7 +375,7 @@ def test_records_of_one_key_fail_and_the_others_are_shown(runner, tmp_path, targ
     made.sink("t", PostgresSink(target, "target.t", key="k", mode="upsert"), reads="rows")
     run = runner(made)
     assert run.settled(run.open()).failed == 2
-    found = rows(run.job.database, "SELECT DISTINCT stage, reason FROM failed_root")
+    found = rows(run.job.database, "SELECT DISTINCT step, reason FROM failed_root")
     said = "2 rows of the batch have this key of the sink (k), and nothing says which is the newest"
     assert [tuple(row) for row in found] == [("t", said)]
     assert in_table(run.job.database) == [3]

@@ -106,7 +106,7 @@ def test_a_poison_before_the_total_of_its_day(runner, flown, sink_rows):
     run.settled(run.open_replay(batch.batch_id, "first"))
     run.settled(run.open_replay(batch.batch_id, "second"))
     assert shown(sink_rows) == oracle(flown, [POISON])
-    reasons = rows(run.job.database, "SELECT stage, reason FROM quarantine")
+    reasons = rows(run.job.database, "SELECT step, reason FROM quarantine")
     assert reasons == [("checked", "implausible")]
     fixed = runner(totals())
     fixed.settled(fixed.open_replay(batch.batch_id, "third", quarantined=True))

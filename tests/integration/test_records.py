@@ -157,7 +157,7 @@ def test_explain_names_what_is_missing(database, batch):
     assert json.dumps({"replay_of": found.batch_id, "root": roots[1]}) in lost.next[2]
     failed = explain(database, roots[5])
     assert (failed.last_seen, failed.missing) == ("middle", "it failed there: bad city")
-    replay = replayed(database, made, found.batch_id, stage="sink")
+    replay = replayed(database, made, found.batch_id, step="sink")
     again = ledgers.emit_replay(database, replay)
     run_middle(database, replay, again)
     run_sink(database, replay, again, [again[0]])
@@ -165,7 +165,7 @@ def test_explain_names_what_is_missing(database, batch):
     settle_once(database, replay.batch_id)
     twice, recovered = explain(database, again[0]), explain(database, roots[8])
     assert (twice.record, twice.root, recovered.verdict) == (roots[3], again[0], "recovered")
-    assert [(row["outcome"], row["stage"]) for row in recovered.attempts] == [
+    assert [(row["outcome"], row["step"]) for row in recovered.attempts] == [
         ("failed", "sink"),
         ("acked", None),
     ]
@@ -178,13 +178,12 @@ def test_explain_names_what_is_missing(database, batch):
 
 
 def test_giving_up_is_final_and_audited(database, batch):
-    """Records that will never be right go to quarantine by hand, one or by stage, with who and why;
+    """Records that will never be right go to quarantine by hand, one or by step, with who and why;
     nothing else moves."""
     found, roots, _ = batch
     assert quarantine(database, "no such city", "me", record=roots[5]).records == 1
     assert (
-        quarantine(database, "broken sink", "me", batch_id=found.batch_id, stage="sink").records
-        == 2
+        quarantine(database, "broken sink", "me", batch_id=found.batch_id, step="sink").records == 2
     )
     kept = rows(
         database, "SELECT message_id, reason, quarantined_by FROM manual_quarantine ORDER BY 1"
@@ -201,7 +200,7 @@ def test_giving_up_is_final_and_audited(database, batch):
     with pytest.raises(NotReadyError, match=f"record {roots[5]} is quarantined: only a failed one"):
         quarantine(database, "again", "me", record=roots[5])
     with pytest.raises(NotReadyError, match="has no failed record at sink"):
-        quarantine(database, "again", "me", batch_id=found.batch_id, stage="sink")
+        quarantine(database, "again", "me", batch_id=found.batch_id, step="sink")
     with pytest.raises(InputError, match="has not failed, or is unknown"):
         quarantine(database, "why", "me", record=roots[2])
     with pytest.raises(InputError, match="--reason is empty"):
@@ -277,7 +276,7 @@ def test_a_reprocessed_batch_counts_no_record_twice(database, batch):
         connection.exec_driver_sql(
             "UPDATE failed_message SET status = 'superseded' WHERE status = 'failed'"
         )
-    chosen = dict.fromkeys(("pipeline", "batch_id", "stage", "reason"))
+    chosen = dict.fromkeys(("pipeline", "batch_id", "step", "reason"))
     assert database.transact(lambda c: reports.failures(c, chosen)) == []
     asked = database.transact(lambda c: reports.failures(c, {**chosen, "batch_id": found.batch_id}))
     assert sum(row.messages for row in asked) == 5
@@ -302,7 +301,7 @@ def cli(migrated, monkeypatch):
 
 
 def test_records_on_the_command_line(batch, cli, tmp_path):
-    """Failed records are listed with key and content, chosen by stage, reason and their own fields,
+    """Failed records are listed with key and content, chosen by step, reason and their own fields,
     and exported."""
     _, roots, _ = batch
     listed = json.loads(cli("failed", "--records", "--json"))
@@ -318,7 +317,7 @@ def test_records_on_the_command_line(batch, cli, tmp_path):
             for row in json.loads(cli("failed", "--records", "--json", *arguments))["records"]
         ]
 
-    assert chosen("--stage", "sink") == [3, 8]
+    assert chosen("--step", "sink") == [3, 8]
     assert chosen("--reason", "bad %") == [5]
     assert chosen("--where", "n > 4 AND city != 'x'") == [5, 8]
     assert chosen("--where", "city LIKE '%\t%'") == [5]
@@ -330,7 +329,7 @@ def test_records_on_the_command_line(batch, cli, tmp_path):
     with pytest.raises(InputError, match="--where names 'town': the records have city, n"):
         cli("failed", "--records", "--where", "town = 'x'")
     cli("failed", "--output", tmp_path / "all.csv")
-    cli("failed", "--output", tmp_path / "all.parquet", "--stage", "middle")
+    cli("failed", "--output", tmp_path / "all.parquet", "--step", "middle")
     with (tmp_path / "all.csv").open(newline="") as stream:
         assert [row["record"] for row in csv.DictReader(stream)] == [
             str(roots[n]) for n in (0, 1, 3, 5, 8)
@@ -365,7 +364,7 @@ def test_explain_and_quarantine_on_the_command_line(batch, cli):
         cli("explain", "--where", "n = 4")
     with pytest.raises(InputError, match="expected one record, for example"):
         cli("explain")
-    assert f"quarantine --batch {found.batch_id} --stage sink" in cli("failed")
+    assert f"quarantine --batch {found.batch_id} --step sink" in cli("failed")
     given = cli("quarantine", roots[8], "--reason", "never right")
     assert f"ackledger publish MODULE:PIPELINE --batch {found.batch_id}" in given
     assert "quarantined by" in cli("explain", roots[8])
@@ -411,7 +410,7 @@ def test_a_record_that_recovered_is_found_by_its_fields(database, batch, cli):
     through, and what belongs to a batch that another one replaced.
     """
     found, roots, _ = batch
-    replay = replayed(database, keyed(max_replays=2), found.batch_id, stage="sink")
+    replay = replayed(database, keyed(max_replays=2), found.batch_id, step="sink")
     again = ledgers.emit_replay(database, replay)
     run_middle(database, replay, again)
     run_sink(database, replay, again)
@@ -430,16 +429,16 @@ def test_advice_names_commands_that_work(database, batch, cli):
     held, and advice is about what was asked for.
     """
     found, roots, _ = batch
-    none = dict.fromkeys(("pipeline", "batch_id", "stage", "reason"))
+    none = dict.fromkeys(("pipeline", "batch_id", "step", "reason"))
 
     def cases(**chosen):
         found = database.transact(lambda c: reports.failed_cases(c, {**none, **chosen}))
-        return {row.stage: row for row in found}
+        return {row.step: row for row in found}
 
     keep_payloads(database, found.batch_id)
     with database.plain.begin() as connection:  # as if it had not parsed
         connection.exec_driver_sql(
-            f"UPDATE failed_root SET stage = 'source' WHERE root_id = {roots[0]}"
+            f"UPDATE failed_root SET step = 'source' WHERE root_id = {roots[0]}"
         )
     assert cases()["source"].rereads
     assert "--from-source" in explain(database, roots[0]).next[1]
@@ -453,7 +452,7 @@ def test_advice_names_commands_that_work(database, batch, cli):
     assert not cases()["source"].rereads
     assert "--from-source" not in " ".join(explain(database, roots[0]).next)
     assert sorted(cases(reason="bad %")) == ["middle"]
-    told = cli("failed", "--stage", "sink")
+    told = cli("failed", "--step", "sink")
     assert "--held" in told
     assert "middle" not in told
     assert "1 more causes, first" in cli("failed")
@@ -545,9 +544,7 @@ def test_content_that_was_read_again_is_kept_whoever_settles(database, batch, tm
     """
     found, roots, _ = batch
     keep_payloads(database, found.batch_id)
-    replay = replayed(
-        database, keyed(max_replays=2), found.batch_id, stage="sink", from_source=True
-    )
+    replay = replayed(database, keyed(max_replays=2), found.batch_id, step="sink", from_source=True)
     again = ledgers.emit_replay(database, replay)
     run_middle(database, replay, again)
     run_sink(database, replay, again, again)

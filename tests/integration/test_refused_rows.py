@@ -155,11 +155,11 @@ def test_refused_rows_fail_their_records(runner, tmp_path, target, guarantee):
     assert work.settled(batch).failed == len(refused)
     found = rows(
         work.job.database,
-        "SELECT r.root_id - s.first_root AS place, r.stage, r.reason FROM failed_root r "
+        "SELECT r.root_id - s.first_root AS place, r.step, r.reason FROM failed_root r "
         "JOIN batch_source s USING (batch_id) ORDER BY 1",
     )
     numbered = [n for n in range(COUNT) if n not in absent]
-    assert {numbered[row.place]: (row.stage, row.reason) for row in found} == refused
+    assert {numbered[row.place]: (row.step, row.reason) for row in found} == refused
     for name, some in shown(tmp_path, run).items():
         own = {n for n, (sink, _) in refused.items() if sink == name}
         left_out = set(refused) if guarantee == "exactly_once" else own
@@ -231,7 +231,7 @@ def test_a_refused_row_of_several_records(runner, tmp_path, target, guarantee):
     work = runner(made)
     batch = work.open()
     assert work.settled(batch).failed == 2
-    found = rows(work.job.database, "SELECT stage, reason, shared, own_failure FROM failed_root")
+    found = rows(work.job.database, "SELECT step, reason, shared, own_failure FROM failed_root")
     assert {tuple(row) for row in found} == {("sums", CHECK.format("sums", "odd"), True, False)}
     assert sorted(run("SELECT k, n FROM sums")) == [("b", 3), ("c", 4)]
     again = work.open_replay(batch.batch_id, "again")
@@ -266,7 +266,7 @@ def test_a_row_for_which_a_constraint_raises(runner, tmp_path):
     (tmp_path / "in.csv").write_text("n\n0\n1\n20\n2\n")
     batch = work.open()
     assert work.settled(batch).failed == 2
-    query = "SELECT root_id, stage, reason FROM failed_root_detail ORDER BY 1"
+    query = "SELECT root_id, step, reason FROM failed_root_detail ORDER BY 1"
     found = rows(work.job.database, query)
     words = "CHECK constraint share (10 / n > 1) violated"
     assert [tuple(one) for one in found] == [(1, "delta", words), (3, "delta", words)]

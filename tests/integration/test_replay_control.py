@@ -137,7 +137,7 @@ def test_sweeper_waits_for_the_backoff(database):
     [
         ({"reason": "bad %"}, [0, 1]),
         ({"reason": "bad row"}, [0]),
-        ({"stage": "sink"}, [2]),
+        ({"step": "sink"}, [2]),
         ({"source": "source"}, [0, 1, 2]),
         ({"source": "other"}, []),
         ({"until": START}, []),
@@ -148,7 +148,7 @@ def test_sweeper_waits_for_the_backoff(database):
     ids=str,
 )
 def test_selection(database, selection, taken):
-    """A replay takes what matches by reason (a SQL pattern), stage, source and time of failure,
+    """A replay takes what matches by reason (a SQL pattern), step, source and time of failure,
     and a dry run tells it.
     """
     made = pipeline()
@@ -189,7 +189,7 @@ def test_quarantined_by_hand(database):
     assert found == [(roots[0], "recovered", 2, 0), (roots[1], "quarantined", 3, 1)]
     history = rows(
         database,
-        f"SELECT attempt, outcome, stage, reason FROM replay_history WHERE message_id = {roots[0]}"
+        f"SELECT attempt, outcome, step, reason FROM replay_history WHERE message_id = {roots[0]}"
         " ORDER BY attempt",
     )
     assert history == [

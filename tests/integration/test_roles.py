@@ -110,13 +110,13 @@ UPDATED = {
 INSUFFICIENT_PRIVILEGE = "42501"
 DELIVERED = """
     INSERT INTO publication (batch_id, sink, step_run_id, ready, rows, published_at, replaced_at)
-    SELECT batch_id, stage, step_run_id, true, 9, now(), now() FROM step_run WHERE stage = 'sink'
+    SELECT batch_id, step, step_run_id, true, 9, now(), now() FROM step_run WHERE step = 'sink'
     ON CONFLICT (step_run_id) DO UPDATE SET published_at = now(), replaced_at = now()
 """
 COMMITTED = """
-    INSERT INTO checkpoint (pipeline_id, stage, batch_id, step_run_id, acked_at)
+    INSERT INTO checkpoint (pipeline_id, step, batch_id, step_run_id, acked_at)
     SELECT pipeline_id, 'middle', batch_id, step_run_id, now()
-    FROM step_run JOIN batch USING (batch_id) WHERE stage = 'middle'
+    FROM step_run JOIN batch USING (batch_id) WHERE step = 'middle'
 """
 
 
@@ -177,7 +177,7 @@ def test_history_in_full(database):
         "UPDATE failed_root SET reason = 'none'",
         "UPDATE failed_message SET message_id = 7",
         "UPDATE batch SET params = '{}'",
-        "UPDATE step_run SET stage = 'other'",
+        "UPDATE step_run SET step = 'other'",
         "UPDATE root_counter SET next_root = 1",
         "DROP VIEW failed_root_detail",
         f"DROP TABLE ledger_delta_{batch.batch_id}",
@@ -307,7 +307,7 @@ def test_the_services_may_do_their_work(database):
     batch, _ = whole_batch(database, pipeline(), lose_sink=[0])
     number, other = batch.batch_id, opened(database, pipeline(), "other", day=1)
     settle_once(database, number)
-    run = one(database, "SELECT max(step_run_id) AS id FROM step_run WHERE stage = 'sink'").id
+    run = one(database, "SELECT max(step_run_id) AS id FROM step_run WHERE step = 'sink'").id
     files = [{"path": "out/one.parquet", "bytes": 1, "rows": 9, "first_position": 0}]
     values = {"run": run, "key": ["n"], "capacity": 1, "error_rate": 0.1, "entries": 1}
     with database.plain.begin() as connection:  # as if the sink had rows of what failed
@@ -406,7 +406,7 @@ REASONS = (
 
 
 def test_raw_text_is_for_the_payload_reader(database):
-    """The reader sees stages, reasons and ids; raw text is for a role of its own."""
+    """The reader sees steps, reasons and ids; raw text is for a role of its own."""
     for statement in PAYLOAD:
         assert denied(database.reader, statement)
         assert not denied(database.payload_reader, statement)

@@ -30,7 +30,7 @@ from tests.support.ledgers import (
 from tests.support.posting import Delta, post_bucket, record_of
 
 STEPS = ("source", "middle", "sink")
-FAILED = "SELECT root_id, stage, reason FROM failed_root ORDER BY root_id"
+FAILED = "SELECT root_id, step, reason FROM failed_root ORDER BY root_id"
 
 
 def counts(database, batch_id):
@@ -50,10 +50,10 @@ def stored_in_order(database, batch_id, order):
         for table in (f"ledger_delta_{batch_id}", "root_fail"):
             connection.exec_driver_sql(f"CREATE TEMP TABLE kept AS SELECT * FROM {table}")
             connection.exec_driver_sql(f"TRUNCATE {table}")
-            for stage in order:
+            for step in order:
                 connection.exec_driver_sql(
                     f"INSERT INTO {table} SELECT kept.* FROM kept JOIN step_run USING (step_run_id)"
-                    f" WHERE stage = '{stage}'"
+                    f" WHERE step = '{step}'"
                 )
             connection.exec_driver_sql("DROP TABLE kept")
 

@@ -80,7 +80,7 @@ def test_a_reason_of_its_own_says_more_than_repeated(database):
     arrived = [Delta(root, root + 2000, acked_edges=1) for root in roots]
     finish(database, sink, [*arrived, Delta(roots[1], reason="at the sink")])
     assert settle_once(database, batch.batch_id).failed == 3
-    found = rows(database, "SELECT root_id, stage, reason FROM failed_root ORDER BY root_id")
+    found = rows(database, "SELECT root_id, step, reason FROM failed_root ORDER BY root_id")
     assert [tuple(row) for row in found] == [
         (roots[0], "middle", "zzz"), (roots[1], "middle", REPEATED), (roots[2], "middle", "b")
     ]  # fmt: skip
@@ -91,7 +91,7 @@ def test_hop_is_named(database):
     batch, roots = whole_batch(database, pipeline(), lose_middle=[1], lose_sink=[2])
     settle_once(database, batch.batch_id)
     found = rows(
-        database, "SELECT root_id, stage, reason, residue FROM failed_root ORDER BY root_id"
+        database, "SELECT root_id, step, reason, residue FROM failed_root ORDER BY root_id"
     )
     assert [tuple(row) for row in found] == [
         (roots[1], "middle", "lost", roots[1] + 1000),
@@ -109,7 +109,7 @@ def test_hop_is_named_with_fan_out(database):
     run_sink(database, batch, roots)
     run_sink(database, batch, roots, lose=[roots[0]], name="second", offset=3000)
     settle_once(database, batch.batch_id)
-    assert rows(database, "SELECT root_id, stage FROM failed_root") == [(roots[0], "second")]
+    assert rows(database, "SELECT root_id, step FROM failed_root") == [(roots[0], "second")]
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_wrong_acks_fail(database, acked, edges, reason):
     ]
     finish(database, started(database, batch.batch_id, "sink"), deltas)
     settle_once(database, batch.batch_id)
-    assert rows(database, "SELECT root_id, stage, reason FROM failed_root") == [
+    assert rows(database, "SELECT root_id, step, reason FROM failed_root") == [
         (roots[0], "sink", reason)
     ]
 
@@ -152,7 +152,7 @@ def test_fail_wins_over_zero(database):
     run_middle(database, batch, roots, fail={roots[0]: "no plane"})
     run_sink(database, batch, [roots[1]])
     settle_once(database, batch.batch_id)
-    assert rows(database, "SELECT root_id, stage, reason, residue FROM failed_root") == [
+    assert rows(database, "SELECT root_id, step, reason, residue FROM failed_root") == [
         (roots[0], "middle", "no plane", 0)
     ]
 
@@ -164,7 +164,7 @@ def test_earliest_fail_counts(database):
     run_middle(database, batch, [root], fail={root: "early"})
     finish(database, started(database, batch.batch_id, "sink"), [Delta(root, reason="late")])
     settle_once(database, batch.batch_id)
-    assert one(database, "SELECT stage, reason FROM failed_root") == ("middle", "early")
+    assert one(database, "SELECT step, reason FROM failed_root") == ("middle", "early")
 
 
 def test_replay_recovers_and_quarantines(database):
@@ -179,7 +179,7 @@ def test_replay_recovers_and_quarantines(database):
     settle_once(database, replay.batch_id)
     assert counts(database, batch.batch_id) == (10, 9, 0, 1, 0)
     assert counts(database, replay.batch_id) == (2, 1, 0, 1, 0)
-    assert one(database, "SELECT message_id, stage, attempts FROM quarantine") == (
+    assert one(database, "SELECT message_id, step, attempts FROM quarantine") == (
         roots[1],
         "middle",
         2,
@@ -221,7 +221,7 @@ def test_expiry_is_no_fault_of_the_message(database):
     assert counts(database, batch.batch_id) == (1, 0, 1, 0, 0)
     row = one(
         database,
-        "SELECT stage, reason, own_failure FROM failed_root WHERE batch_id = :b",
+        "SELECT step, reason, own_failure FROM failed_root WHERE batch_id = :b",
         b=replay.batch_id,
     )
     assert row == ("middle", "did not commit in time", False)
@@ -635,7 +635,7 @@ def test_of_two_readers_the_one_that_committed_is_blamed(database):
     age(database, batch.batch_id, 71)
     assert settle_once(database, batch.batch_id).failed == 3
     found = rows(
-        database, "SELECT stage, reason, own_failure, detail FROM failed_root ORDER BY root_id"
+        database, "SELECT step, reason, own_failure, detail FROM failed_root ORDER BY root_id"
     )
     assert [tuple(row)[:3] for row in found] == [
         ("sink", "did not commit in time", False),

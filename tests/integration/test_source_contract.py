@@ -68,8 +68,8 @@ def test_a_malformed_record_fails_by_name(kind, runner, database, tmp_path, sink
     run = runner(numbers_of(kind.declared()))
     settlement = run.settled(run.open())
     assert (settlement.roots, settlement.failed) == (3, 1)
-    failed = one(database, "SELECT stage, reason FROM failed_root")
-    assert failed.stage == "numbers"
+    failed = one(database, "SELECT step, reason FROM failed_root")
+    assert failed.step == "numbers"
     assert kind.reason in failed.reason
     assert delivered(tmp_path, sink_rows) == [(1, 10), (3, 30)]
 
@@ -86,7 +86,7 @@ def test_a_replay_reads_the_same(kind, runner, database, tmp_path, sink_rows):
     lose.clear()
     replayed = run.settled(run.open_replay(original.batch_id))
     assert (replayed.roots, replayed.failed) == (2, 1)
-    reasons = rows(database, "SELECT reason FROM failed_root WHERE stage = 'numbers'")
+    reasons = rows(database, "SELECT reason FROM failed_root WHERE step = 'numbers'")
     assert len(reasons) == 2
     assert all(kind.reason in row.reason for row in reasons)
     assert delivered(tmp_path, sink_rows) == [(1, 10), (2, 20)]

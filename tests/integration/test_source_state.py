@@ -55,7 +55,7 @@ def snapshots(database, source="feed"):
     """What is committed of a source: the batch, and up to where it has read."""
     found = rows(
         database,
-        "SELECT batch_id, (snapshot ->> 'upto')::int AS upto FROM checkpoint WHERE stage = :source"
+        "SELECT batch_id, (snapshot ->> 'upto')::int AS upto FROM checkpoint WHERE step = :source"
         " ORDER BY step_run_id",
         source=source,
     )

@@ -34,7 +34,7 @@ def given(database):
     """What the source says that it has given."""
     return one(
         database,
-        "SELECT snapshot FROM checkpoint WHERE stage = 'trades' ORDER BY step_run_id DESC LIMIT 1",
+        "SELECT snapshot FROM checkpoint WHERE step = 'trades' ORDER BY step_run_id DESC LIMIT 1",
     ).snapshot
 
 
@@ -56,7 +56,7 @@ def test_sums_agree_once_the_lost_are_replayed(runner, tmp_path, sink_rows, guar
     settled = hurt.settled(first)
     assert 50 < settled.failed < 300
     failed = rows(
-        database, "SELECT stage, reason, count(*) AS n FROM failed_root_detail GROUP BY 1, 2"
+        database, "SELECT step, reason, count(*) AS n FROM failed_root_detail GROUP BY 1, 2"
     )
     assert [tuple(row) for row in failed] == [(lost, "lost", settled.failed)]
     run = runner(branching(guarantee))
@@ -84,6 +84,6 @@ def test_a_trade_of_neither_side_is_lost_in_both(spark):
     found = trades.made_up(spark, 0, 30)
     odd = found.withColumn("side", F.when(F.col("trade") == 7, "swap").otherwise(F.col("side")))
     result = testing.run_batch(branching(Guarantee.EXACTLY_ONCE), {"trades": odd}, spark=spark)
-    assert [(failure.stage, failure.reason) for failure in result.failed] == [("bought", "lost")]
+    assert [(failure.step, failure.reason) for failure in result.failed] == [("bought", "lost")]
     assert len(result.rows["booked"]) == 29
     assert result.rows["comparison"] == []

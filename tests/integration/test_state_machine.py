@@ -35,7 +35,7 @@ from tests.conftest import empty
 from tests.support.ledgers import opened, pipeline, replayed, rows
 from tests.support.posting import Delta, post_bucket, record_of
 
-STAGES = ("source", "middle", "sink", "second")
+STEPS = ("source", "middle", "sink", "second")
 READS = {"middle": "source", "sink": "middle", "second": "middle"}
 CONSUMERS = {"source": ("middle",), "middle": ("sink", "second"), "sink": (), "second": ()}
 MAX_REPLAYS = 1
@@ -91,39 +91,39 @@ class LedgerLife(RuleBasedStateMachine):
     # -- steps of a run ------------------------------------------------------------------------
 
     @precondition(lambda self: self.status == "open")
-    @rule(stage=st.sampled_from(STAGES))
-    def open_a_run(self, stage):
+    @rule(step=st.sampled_from(STEPS))
+    def open_a_run(self, step):
         """A new attempt of a step: fences the running one."""
         self.begun += 1000
-        self._open(stage, self.begun)
+        self._open(step, self.begun)
 
     @precondition(lambda self: self.status == "open")
-    @rule(stage=st.sampled_from(STAGES), began=st.integers(0, 99))
-    def a_late_attempt_opens(self, stage, began):
+    @rule(step=st.sampled_from(STEPS), began=st.integers(0, 99))
+    def a_late_attempt_opens(self, step, began):
         """An attempt that began earlier comes late: a newer one that lives, or has done the step,
         keeps it out."""
         self.late += 1
         earlier = (self.begun - self.since) // 1000 + 1  # in this life of the batch
         order = self.since + began % earlier * 1000 + self.late
-        newer = [run for run in self.everything if run.opened.stage == stage and run.order > order]
+        newer = [run for run in self.everything if run.opened.step == step and run.order > order]
         if any(run.state in ("running", "committed", "superseded") for run in newer):
             with pytest.raises(FencedError, match="newer attempt"):
-                open_run(self.database, self.batch.batch_id, stage, task(order))
+                open_run(self.database, self.batch.batch_id, step, task(order))
             return
-        self._open(stage, order)
+        self._open(step, order)
 
-    def _open(self, stage, order):
-        reads, batch_id = READS.get(stage), self.batch.batch_id
+    def _open(self, step, order):
+        reads, batch_id = READS.get(step), self.batch.batch_id
         if reads is not None and reads not in self.committed:
             with pytest.raises(NotReadyError):
-                open_run(self.database, batch_id, stage, task(order))
+                open_run(self.database, batch_id, step, task(order))
             return
-        run = open_run(self.database, batch_id, stage, task(order))
-        if stage in self.newest and self.newest[stage].state == "running":
-            self.newest[stage].state = "fenced"
+        run = open_run(self.database, batch_id, step, task(order))
+        if step in self.newest and self.newest[step].state == "running":
+            self.newest[step].state = "fenced"
         read = self.committed.get(reads) if reads else None
-        self.newest[stage] = Modelled(run, read, order)
-        self.everything.append(self.newest[stage])
+        self.newest[step] = Modelled(run, read, order)
+        self.everything.append(self.newest[step])
 
     @rule(
         pick=st.integers(0, 99),
@@ -167,8 +167,8 @@ class LedgerLife(RuleBasedStateMachine):
         if not posted:
             return
         run = posted[pick % len(posted)]
-        stage = run.opened.stage
-        emitted = Emitted(run.roots.start, len(run.roots)) if stage == "source" else None
+        step = run.opened.step
+        emitted = Emitted(run.roots.start, len(run.roots)) if step == "source" else None
         allowed = (
             self.status == "open"
             and run.state == "running"
@@ -184,9 +184,9 @@ class LedgerLife(RuleBasedStateMachine):
             with pytest.raises(FencedError):
                 commit(self.database, run.opened, record_of(run.deltas), emitted=emitted)
         if allowed:
-            self._supersede(stage)
+            self._supersede(step)
             run.state = "committed"
-            self.committed[stage] = run
+            self.committed[step] = run
 
     @rule(pick=st.integers(0, 99))
     def crash(self, pick):
@@ -205,12 +205,12 @@ class LedgerLife(RuleBasedStateMachine):
         """A sweep, or two at once, now or a day later, decides just what the sets allow."""
         now = self.database.transact(batches.database_now) + timedelta(days=1 if late else 0)
         settlement = self._settle(now, 2 if two else 1)
-        missing = [stage for stage in STAGES if stage not in self.committed]
+        missing = [step for step in STEPS if step not in self.committed]
         alive = not late and any(run.state == "running" for run in self.newest.values())
         died = [
-            stage
-            for stage in missing
-            if stage in self.newest and self.newest[stage].state != "superseded"
+            step
+            for step in missing
+            if step in self.newest and self.newest[step].state != "superseded"
         ]
         if not missing and not alive:
             assert settlement.status is BatchStatus.SETTLED
@@ -305,8 +305,8 @@ class LedgerLife(RuleBasedStateMachine):
 
     def _imagine(self, run, fates):
         """What the run does to each root: the sets, and the deltas that say so."""
-        stage, consumers = run.opened.stage, CONSUMERS[run.opened.stage]
-        if stage == "source":
+        step, consumers = run.opened.step, CONSUMERS[run.opened.step]
+        if step == "source":
             first = self.database.transact(lambda c: batches.reserve_roots(c, self.count))
             run.roots = range(first, first + self.count)
             self._map_messages(run)
@@ -320,7 +320,7 @@ class LedgerLife(RuleBasedStateMachine):
             self._imagine_root(run, root, fate, consumers)
 
     def _imagine_root(self, run, root, fate, consumers):
-        incoming = [] if run.reads is None else run.reads.emitted.get((root, run.opened.stage), [])
+        incoming = [] if run.reads is None else run.reads.emitted.get((root, run.opened.step), [])
         if run.reads is not None and (not incoming or fate == "lost"):
             return
         acked = incoming * 3 if fate == "twice" else list(incoming)
@@ -368,7 +368,7 @@ class LedgerLife(RuleBasedStateMachine):
         return emitted, acked
 
     def _settled(self):
-        expired = len(self.committed) < len(STAGES)
+        expired = len(self.committed) < len(STEPS)
         for root in self.committed["source"].roots:
             emitted, acked = self._edges(root)
             explicit = any(root in run.fails for run in self.committed.values())
@@ -383,7 +383,7 @@ class LedgerLife(RuleBasedStateMachine):
 
     def _broke_where_nothing_committed(self, root):
         """Whether the first hop that broke, in order, has a consumer that never committed."""
-        for producer in STAGES:
+        for producer in STEPS:
             run = self.committed.get(producer)
             if run is None:
                 continue
@@ -421,13 +421,13 @@ class LedgerLife(RuleBasedStateMachine):
         self.status, self.count, self.since = "open", count, self.begun
         self.newest, self.committed, self.everything = {}, {}, []
 
-    def _supersede(self, stage):
-        old = self.committed.pop(stage, None)
+    def _supersede(self, step):
+        old = self.committed.pop(step, None)
         if old is None:
             return
         old.state = "superseded"
         for reader, reads in READS.items():
-            if reads == stage and reader in self.committed and self.committed[reader].reads is old:
+            if reads == step and reader in self.committed and self.committed[reader].reads is old:
                 self._supersede(reader)
 
 

@@ -49,7 +49,7 @@ def test_run_and_replay(spark):
         100,
         100 - len(lost),
     )
-    assert {(one.stage, one.reason, one.source) for one in result.failed} == {
+    assert {(one.step, one.reason, one.source) for one in result.failed} == {
         ("known", "lost", "orders")
     }
     assert sorted(row["id"] for row in result.rows["out"]) == sorted(
@@ -113,7 +113,7 @@ def test_rows_that_are_read_twice_are_found(spark, acks):
             assert len(result.rows["out"]) > 100
         else:
             assert 0 < result.roots.failed < 30
-            assert {(one.stage, one.reason) for one in result.failed} == {(step, "acked too often")}
+            assert {(one.step, one.reason) for one in result.failed} == {(step, "acked too often")}
 
 
 def as_it_is(rows):
@@ -190,7 +190,7 @@ def test_what_took_too_long_expires(spark):
     assert (early.status, early.roots.failed) == (BatchStatus.OPEN, 0)
     late = testing.sweep(result, now=failed_at + timedelta(seconds=11))
     assert (late.status, late.roots.failed) == (BatchStatus.SETTLED, 100)
-    assert {(one.stage, one.reason) for one in late.failed} == {("out", "did not commit in time")}
+    assert {(one.step, one.reason) for one in late.failed} == {("out", "did not commit in time")}
     again = testing.replay(late)
     assert Counter(row["id"] for row in again.rows["out"]) == Counter(range(100))
 
@@ -236,7 +236,7 @@ def test_example_pipeline(spark):
         )
     ]
     result = testing.run_batch(flights, {"departures": frame.select("*", *missing)}, spark=spark)
-    assert [(one.stage, one.reason) for one in result.failed] == [("with_plane", "lost")]
+    assert [(one.step, one.reason) for one in result.failed] == [("with_plane", "lost")]
 
 
 def test_faults_where_nothing_is_tracked_are_refused(spark):
@@ -277,7 +277,7 @@ def test_rows_are_of_the_declared_types(spark):
     made.sink("out", ParquetSink("out"), reads="orders")
     noon = datetime(2024, 5, 1, 12)
     result = testing.run_batch(made, {"orders": [{"id": None}, {"id": 1, "at": noon}]}, spark=spark)
-    assert [failure.stage for failure in result.failed] == ["orders"]
+    assert [failure.step for failure in result.failed] == ["orders"]
     assert result.rows["out"][0]["id"] == 1
     folder = result.made.steps()[0].source.place.rpartition("/")[0]
     kept = spark.read.parquet(folder).where("id = 1").select(F.unix_timestamp("at"))

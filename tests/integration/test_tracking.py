@@ -90,7 +90,7 @@ def test_filter_loses_by_name(runner, tmp_path, sink_rows):
     run = runner(chain(keep, odd))
     settlement = run.settled(run.open())
     assert (settlement.roots, settlement.failed) == (COUNT, COUNT // 2)
-    found = rows(run.job.database, "SELECT DISTINCT stage, reason FROM failed_root")
+    found = rows(run.job.database, "SELECT DISTINCT step, reason FROM failed_root")
     assert found == [("odd", "lost")]
     assert sink_rows("out") == [(n,) for n in sorted(range(1, COUNT, 2), key=lambda n: repr((n,)))]
 
@@ -150,8 +150,8 @@ def test_one_lost_child_among_many(runner, tmp_path, folded_by):
     run = runner(chain(thrice, loses_one))
     batch = run.open()
     assert run.settled(batch).failed == 1
-    row = one(run.job.database, "SELECT root_id, stage, detail FROM failed_root")
-    assert (row.root_id, row.stage, row.detail) == (8, "loses_one", "3 edges from thrice, 2 acked")
+    row = one(run.job.database, "SELECT root_id, step, detail FROM failed_root")
+    assert (row.root_id, row.step, row.detail) == (8, "loses_one", "3 edges from thrice, 2 acked")
 
 
 def test_failed_rows_go_no_further(runner, tmp_path, sink_rows, folded_by):
@@ -159,13 +159,13 @@ def test_failed_rows_go_no_further(runner, tmp_path, sink_rows, folded_by):
     numbers(tmp_path)
     run = runner(chain(picky, keep))
     assert run.settled(run.open()).failed == 4
-    assert rows(run.job.database, "SELECT DISTINCT stage, reason FROM failed_root") == [
+    assert rows(run.job.database, "SELECT DISTINCT step, reason FROM failed_root") == [
         ("picky", "a multiple of 5")
     ]
     assert len(sink_rows("out", "n")) == COUNT - 4
     progress = one(
         run.job.database,
-        "SELECT output_rows, failed_rows FROM step_progress WHERE stage = 'picky'",
+        "SELECT output_rows, failed_rows FROM step_progress WHERE step = 'picky'",
     )
     assert progress == (COUNT - 4, 4)
 
@@ -246,7 +246,7 @@ def test_one_row_for_each_input_is_proved(runner, tmp_path, sink_rows, function,
     assert run.settled(run.open()).failed == lost
     assert len(sink_rows("out", "n")) == delivered
     if lost:
-        found = one(run.job.database, "SELECT stage, root_id FROM failed_root")
+        found = one(run.job.database, "SELECT step, root_id FROM failed_root")
         assert tuple(found) == ("doubled_and_lost", 4)
 
 
@@ -354,7 +354,7 @@ def test_file_lost_after_its_manifest(runner, tmp_path, damage):
     path = Path(
         one(
             run.job.database,
-            "SELECT path FROM step_run_file f JOIN step_run USING (step_run_id) WHERE stage ="
+            "SELECT path FROM step_run_file f JOIN step_run USING (step_run_id) WHERE step ="
             " 'keep'",
         ).path
     )
@@ -364,7 +364,7 @@ def test_file_lost_after_its_manifest(runner, tmp_path, damage):
     assert (
         one(
             run.job.database,
-            "SELECT count(*) FROM step_run WHERE stage = 'out' AND state = 'committed'",
+            "SELECT count(*) FROM step_run WHERE step = 'out' AND state = 'committed'",
         )[0]
         == 0
     )

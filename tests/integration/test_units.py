@@ -69,7 +69,7 @@ def test_a_lost_order_finds_its_partner_in_the_replay(spark, unit):
     belongs to.
     """
     result = testing.run_batch(joining(unit, lose=[2]), SHOP, spark=spark)
-    assert [(one.source, one.stage, one.reason) for one in result.failed] == [
+    assert [(one.source, one.step, one.reason) for one in result.failed] == [
         ("orders", "checked", "lost")
     ]
     assert ids(result) == [1, 3, 4, 5]
@@ -88,7 +88,7 @@ def test_rows_of_a_join_are_acked_for_both_sides(spark):
     """
     shop = {**SHOP, "customers": [*SHOP["customers"], {"customer": "c", "country": "FR"}]}
     result = testing.run_batch(joining(), shop, spark=spark)
-    assert [(one.source, one.stage) for one in result.failed] == [("customers", "sold")]
+    assert [(one.source, one.step) for one in result.failed] == [("customers", "sold")]
     assert result.roots.acked == 7
 
 
@@ -99,7 +99,7 @@ def test_no_row_meets_another(spark):
     shop = {**SHOP, "customers": [{"customer": "z", "country": "FR"}]}
     result = testing.run_batch(joining(), shop, spark=spark)
     assert (result.status, result.roots.acked, result.roots.failed) == ("settled", 0, 6)
-    assert {one.stage for one in result.failed} == {"sold"}
+    assert {one.step for one in result.failed} == {"sold"}
 
 
 def latest(unit=("customer",), lose=()):
@@ -226,7 +226,7 @@ def test_a_unit_that_fails_behind_its_total_is_held_for_a_person(spark):
     """
     refusing = totals(behind=True, max_replays=1)
     result = testing.run_batch(refusing, unit_of_100(), spark=spark)
-    assert {(one.stage, one.reason) for one in result.failed} == {("published", "refused")}
+    assert {(one.step, one.reason) for one in result.failed} == {("published", "refused")}
     assert len(result.failed) == 100
     for _ in range(2):
         again = testing.replay(result)
@@ -247,7 +247,7 @@ def test_a_companion_that_fails_in_the_replay_counts_as_failed(spark):
     """
     result = testing.run_batch(totals(poison=50), unit_of_100(), spark=spark)
     again = testing.replay(result, totals(lose=7))
-    assert [(one.stage, one.reason) for one in again.failed] == [("total", "lost")]
+    assert [(one.step, one.reason) for one in again.failed] == [("total", "lost")]
     whole = testing.replay(result, totals())
     assert whole.roots.failed == 0
     assert sorted(row["orders"] for row in whole.rows["sales"]) == [1, 100]
@@ -255,7 +255,7 @@ def test_a_companion_that_fails_in_the_replay_counts_as_failed(spark):
 
 def test_the_history_of_a_companion_keeps_what_was_acked(spark):
     """A record that was acked, in its batch or in a replay, and failed in a later replay of its
-    unit, has all of these attempts in its history, each with stage and reason, counted through;
+    unit, has all of these attempts in its history, each with step and reason, counted through;
     in every view it is failed.
     """
     result = testing.run_batch(totals(poison=1), {"orders": orders_of(0, 1, 2, 3)}, spark=spark)
@@ -268,7 +268,7 @@ def test_the_history_of_a_companion_keeps_what_was_acked(spark):
     testing.replay(result, totals(lose=0))
     found = rows(
         result.lab.database,
-        "SELECT message_id, attempt, outcome, stage, reason FROM replay_history ORDER BY 1, 2",
+        "SELECT message_id, attempt, outcome, step, reason FROM replay_history ORDER BY 1, 2",
     )
     histories = {row.message_id: [] for row in found}
     for row in found:
@@ -326,7 +326,7 @@ def test_self_join_anchors_each_record_once(spark, folded_by):
     made.sink("sales", ParquetSink("sales"), reads="pairs")
     result = testing.run_batch(made, {"orders": SHOP["orders"]}, spark=spark)
     assert result.roots.acked == 4
-    assert [(one.stage, one.reason) for one in result.failed] == [("pairs", "lost")]
+    assert [(one.step, one.reason) for one in result.failed] == [("pairs", "lost")]
 
 
 def test_two_rows_of_one_record_meet_again(spark):
@@ -356,7 +356,7 @@ def test_two_rows_of_one_record_meet_again(spark):
         faults=[testing.lose_rows("met", fraction=0.4, seed=2)],
     )
     assert 0 < len(lost.failed) < 40
-    assert {one.stage for one in lost.failed} == {"met"}
+    assert {one.step for one in lost.failed} == {"met"}
     assert len(lost.rows["sales"]) == 40 - len(lost.failed)
 
 
@@ -452,7 +452,7 @@ def test_one_parent_in_several_partitions(spark):
     made.sink("sales", ParquetSink("sales"), reads="scattered")
     result = testing.run_batch(made, {"orders": orders_of(*range(1, 31))}, spark=spark)
     assert (result.roots.acked, len(result.failed)) == (25, 5)
-    assert {one.stage for one in result.failed} == {"scattered"}
+    assert {one.step for one in result.failed} == {"scattered"}
     assert len({row["id"] for row in result.rows["sales"]}) == 25
 
 
@@ -618,7 +618,7 @@ def test_a_record_lost_beside_a_whole_stage_is_its_own_failure(spark):
     made.sink("list", ParquetSink("list"), reads="listed")
     made.max_replays = 1
     result = testing.run_batch(made, {"orders": SHOP["orders"]}, spark=spark)
-    assert [(one.stage, one.status) for one in result.failed] == [("listed", "failed")]
+    assert [(one.step, one.status) for one in result.failed] == [("listed", "failed")]
     again = testing.replay(result)
     assert [one.status for one in again.failed] == ["quarantined"]
 

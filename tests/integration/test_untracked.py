@@ -53,8 +53,8 @@ def test_any_stage_may_be_the_last_tracked_one(runner, tmp_path, sink_rows):
         (n, 3, 6) for n in range(5)
     )
     assert len(sink_rows("kept")) == COUNT // 2
-    found = rows(run.job.database, "SELECT stage, delta_rows FROM step_run ORDER BY step_run_id")
-    assert {row.stage: row.delta_rows for row in found} == {
+    found = rows(run.job.database, "SELECT step, delta_rows FROM step_run ORDER BY step_run_id")
+    assert {row.step: row.delta_rows for row in found} == {
         "numbers": COUNT,
         "odd": COUNT,
         "totals": COUNT // 2,
@@ -76,7 +76,7 @@ def test_a_loss_before_the_end_is_still_found(runner, tmp_path):
     made.sink("more", ParquetSink("more"), reads="picky")
     run = runner(made)
     assert run.settled(run.open()).failed == 5
-    found = rows(run.job.database, "SELECT DISTINCT stage, reason FROM failed_root_detail")
+    found = rows(run.job.database, "SELECT DISTINCT step, reason FROM failed_root_detail")
     assert [tuple(row) for row in found] == [("picky", "lost")]
 
 

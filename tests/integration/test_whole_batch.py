@@ -60,7 +60,7 @@ def raising(exc):
 
 def states(database):
     """Step and state of each run, in their order."""
-    found = rows(database, "SELECT stage, state FROM step_run ORDER BY step_run_id")
+    found = rows(database, "SELECT step, state FROM step_run ORDER BY step_run_id")
     return [tuple(row) for row in found]
 
 
@@ -185,7 +185,7 @@ def test_a_settled_batch_is_done(database, driver):
 
 def by_attempt(database):
     """Step, state and number of the attempt of each run, in their order."""
-    found = rows(database, "SELECT stage, state, attempt_number FROM step_run ORDER BY step_run_id")
+    found = rows(database, "SELECT step, state, attempt_number FROM step_run ORDER BY step_run_id")
     return [tuple(row) for row in found]
 
 

@@ -99,7 +99,7 @@ def run_open_steps(job: Job, batch: Batch, *, whole: bool = False) -> None:
     every one again, as the command does.
     """
     found = job.database.transact(lambda c: runs.runs_of(c, batch.batch_id))
-    committed = {run.stage for run in found if run.state is RunState.COMMITTED}
+    committed = {run.step for run in found if run.state is RunState.COMMITTED}
     for step in job.pipeline.steps():
         if whole or step.name not in committed:
             run_step(job, batch.batch_id, step.name, Attempt())

@@ -64,9 +64,9 @@ def replayed(
     )
 
 
-def started(database: Database, batch_id: int, stage: str) -> OpenedRun:
+def started(database: Database, batch_id: int, step: str) -> OpenedRun:
     """A running run of a step, by a new attempt."""
-    run = open_run(database, batch_id, stage, Attempt())
+    run = open_run(database, batch_id, step, Attempt())
     assert run is not None
     return run
 

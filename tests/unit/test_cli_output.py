@@ -57,7 +57,7 @@ def test_ids_can_be_pasted_back_and_counts_can_be_read():
     failed = {
         "batch_id": 12345,
         "pipeline": "p",
-        "stage": "s",
+        "step": "s",
         "reason": "lost",
         "status": "failed",
     }
@@ -97,13 +97,13 @@ def test_facts_stay_one_line_each():
 def test_a_command_in_a_message_stays_one_line():
     """What a summary advises can be pasted: no line break is put into it."""
     advice = "replay just these: ackledger replay jobs.flights:pipeline --batch 12345 " + "x" * 60
-    data = {**BATCH, "stages": [], "undone": [], "roots": COUNTS, "advice": advice}
-    data["stages"] = [dict.fromkeys(
+    data = {**BATCH, "steps": [], "undone": [], "roots": COUNTS, "advice": advice}
+    data["steps"] = [dict.fromkeys(
         ("name", "kind", "state", "input", "output", "failed", "duplicates", "seconds"), 0
     )]  # fmt: skip
     assert advice in printed(tables.summary(data)).splitlines()
-    data["stages"][0]["name"] = "a_name_of_a_step_that_is_rather_long_for_a_narrow_terminal"
-    assert data["stages"][0]["name"] in printed(tables.summary(data)).split()
+    data["steps"][0]["name"] = "a_name_of_a_step_that_is_rather_long_for_a_narrow_terminal"
+    assert data["steps"][0]["name"] in printed(tables.summary(data)).split()
 
 
 def test_a_summary_says_what_a_state_waits_for():
@@ -115,8 +115,8 @@ def test_a_summary_says_what_a_state_waits_for():
         {"sentences": waits, "incomplete": False},
         {"sentences": ["said by the advice"], "incomplete": True},
     ]
-    data = {**BATCH, "stages": [], "undone": undone, "roots": COUNTS}
-    data["stages"] = [dict.fromkeys(
+    data = {**BATCH, "steps": [], "undone": undone, "roots": COUNTS}
+    data["steps"] = [dict.fromkeys(
         ("name", "kind", "state", "input", "output", "failed", "duplicates", "seconds"), 0
     )]  # fmt: skip
     assert printed(tables.summary(data)).splitlines()[-2:] == waits
@@ -139,7 +139,7 @@ LONG = {
     "interval_end": datetime(2013, 2, 1),
     "params": {"region": "a region with a rather long name"},
     "dag_id": "a_dag_of_some_length",
-    "stage": "with_the_plane_and_the_weather",
+    "step": "with_the_plane_and_the_weather",
     "at_source": False,
     "rereads": False,
     "reprocesses": True,

@@ -27,7 +27,7 @@ def summary(failed=0, quarantined=0, accepted=0, tolerate=0.0, warn=False, **fie
     counts = RootCounts(1000, 1000 - failed - quarantined, failed, quarantined, 0)
     given = {"status": BatchStatus.SETTLED, "held_reason": None, **fields}
     return Summary(
-        batch_id=7, pipeline="p", kind="replay", roots=counts, stages=[], original_id=3,
+        batch_id=7, pipeline="p", kind="replay", roots=counts, steps=[], original_id=3,
         accepted=accepted, policy=policy, **given,
     )  # fmt: skip
 
@@ -119,13 +119,13 @@ def test_an_undecided_batch_says_where_it_stands():
 
 def test_report():
     """Counts, where records broke and why in columns, what a state waits for, what to type."""
-    lost = SimpleNamespace(stage="join", reason="lost", status="failed", messages=1200)
-    bad = SimpleNamespace(stage="parse", reason="no date", status="quarantined", messages=3)
+    lost = SimpleNamespace(step="join", reason="lost", status="failed", messages=1200)
+    bad = SimpleNamespace(step="parse", reason="no date", status="quarantined", messages=3)
     lines = report(summary(failed=2, undone=(STATES,)), [lost, bad], "m:p")
     assert lines[:6] == [
         "batch 7 of p (replay): incomplete",
         "1,000 records: 998 acked, 2 failed, 0 quarantined (0 of them accepted), 0 pending",
-        "stage  reason   status       records",
+        "step   reason   status       records",
         "join   lost     failed       1,200",
         "parse  no date  quarantined  3",
         "it waits",

@@ -11,7 +11,7 @@ REPLAY = "ackledger replay jobs.a:pipeline --batch 7"
 
 
 def case(
-    stage="src",
+    step="src",
     *,
     at_source=True,
     rereads=False,
@@ -29,7 +29,7 @@ def case(
         END,
         params,
         dag_id,
-        stage,
+        step,
         at_source,
         rereads,
         reprocesses,
@@ -43,7 +43,7 @@ def case(
     [
         (
             case("join", at_source=False),
-            ["fix join, or what it joins", REPLAY, "quarantine --batch 7 --stage join"],
+            ["fix join, or what it joins", REPLAY, "quarantine --batch 7 --step join"],
         ),
         (
             case(rereads=True),
@@ -93,4 +93,4 @@ def test_each_cause_has_its_command(given, expected):
     found = remedies(given)
     for line, part in zip(found, expected, strict=False):
         assert part in line
-    assert remedy(3, given).startswith(f"3 at {given.stage}: {found[0]} ackledger ")
+    assert remedy(3, given).startswith(f"3 at {given.step}: {found[0]} ackledger ")

@@ -37,13 +37,13 @@ def input_rows(job: Job, run: OpenedRun) -> DataFrame:
     the list ``_roots``), ``_position`` and, with units, ``_unit``; no failed rows.
     """
     rows = delivered_rows(job, run.batch.batch_id, run.input_run.step_run_id)
-    return job.on_read(run.stage, rows)
+    return job.on_read(run.step, rows)
 
 
 def input_frames(job: Job, run: OpenedRun) -> dict[str, DataFrame]:
     """The rows of each of the run's inputs, as ``input_rows``; of several with ``_input``."""
     frames = {
-        name: job.on_read(run.stage, delivered_rows(job, run.batch.batch_id, read.step_run_id))
+        name: job.on_read(run.step, delivered_rows(job, run.batch.batch_id, read.step_run_id))
         for name, read in run.inputs.items()
     }
     if len(frames) == 1:

@@ -19,7 +19,7 @@ from ledger.spark.job import Job
 from ledger.storage.manifest import check_files
 from ledger.store.queries import batches
 
-ADDED = ("message_id", "raw", "stage", "reason")
+ADDED = ("message_id", "raw", "step", "reason")
 
 
 def check_columns(step: SourceStep, names: list[str]) -> None:
@@ -93,7 +93,7 @@ def _failed(job: Job, batch_id: int) -> DataFrame:
     rows = job.database.transact(lambda c: batches.failed_roots(c, batch_id))
     columns = {
         ROOT: pa.array([row.root_id for row in rows], pa.int64()),
-        "stage": pa.array([row.stage for row in rows], pa.string()),
+        "step": pa.array([row.step for row in rows], pa.string()),
         "reason": pa.array([row.reason for row in rows], pa.string()),
     }
     return local_rows(job.spark, columns)

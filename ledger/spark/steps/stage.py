@@ -126,20 +126,18 @@ def _marked(job: Job, step: StageStep, mark: Mark) -> DataFrame:
 
 
 def check_frame(step: StageStep | CombineStep | StateStep, made: object) -> None:
-    """Raise StageError unless a stage returned a frame whose columns have names of their own."""
-    stage = step.name
+    """Raise StageError unless a step's function returned a frame, each column with its own name."""
+    what = f"{step.kind} {step.name!r}"
     if not isinstance(made, DataFrame):
-        raise StageError(
-            f"{step.kind} {stage!r} returned {type(made).__name__}, expected a DataFrame"
-        )
+        raise StageError(f"{what} returned {type(made).__name__}, expected a DataFrame")
     repeated = sorted({name for name in made.columns if made.columns.count(name) > 1})
     if repeated:
         raise StageError(
-            f"{step.kind} {stage!r} returned column {repeated[0]!r} twice: drop or rename one"
+            f"{what} returned column {repeated[0]!r} twice: drop or rename one"
             + (", in a whole stage by merge_anchors(...)" if repeated[0] == ANCHOR else "")
         )
     own = frozenset({ANCHOR, FAILED}) if isinstance(step, StageStep) else frozenset[str]()
-    check_names(f"{step.kind} {stage!r} returned", made.columns, own=own)
+    check_names(f"{what} returned", made.columns, own=own)
 
 
 def check_output(job: Job, step: StageStep, made: object) -> None:

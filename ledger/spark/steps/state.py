@@ -100,17 +100,17 @@ def as_json(what: str, snapshot: Any) -> Any:
 
 def _stored(job: Job, run: OpenedRun, made: DataFrame) -> Manifest:
     """The rows of a state as the run's own files."""
-    reached("before state's rows", run.stage)
+    reached("before state's rows", run.step)
     wrote, folder = Witness(), job.folder(run)
     wrote.watch(made.select(*user_columns(made))).write.options(**STORED).parquet(folder)
     manifest = take_manifest(folder)
-    require_equal(f"rows of {run.stage} in {folder}", wrote.rows, manifest.rows)
+    require_equal(f"rows of {run.step} in {folder}", wrote.rows, manifest.rows)
     return manifest
 
 
 def _staged(job: Job, run: OpenedRun, state: Manifest) -> StepOutput:
     """The rows of a state as a sink is to publish them."""
-    step = job.pipeline.step(run.stage)
+    step = job.pipeline.step(run.step)
     assert isinstance(step, SinkStep)
     rows = read_stored(job, state)
     publisher = job.publisher(step)

@@ -224,9 +224,9 @@ def _request_rebuild(job: Job, batch_id: int) -> None:
     failed = job.database.transact(lambda c: publications.failed_roots(c, batch_id))
     spoiling = [row for row in failed if graph.in_units(row.source)]
     chosen = _to_rebuild(job, batch_id, spoiling) if any(not row.live for row in spoiling) else []
-    stage = spoiling[0].stage if spoiling else ""
+    step = spoiling[0].step if spoiling else ""
     job.database.transact(
-        lambda c: interventions.request_rebuild(c, batch_id, chosen, stage, failed)
+        lambda c: interventions.request_rebuild(c, batch_id, chosen, step, failed)
     )
 
 

@@ -213,7 +213,7 @@ def _stored_run(job: Job, step: StageStep, batch_id: int, records: int) -> int |
         raise _misfit(step, batch_id, records, f"it read {', '.join(read)} there")
     found = job.database.transact(lambda c: runs.runs_of(c, batch_id))
     committed = [run for run in found if run.state is RunState.COMMITTED]
-    return next((run.step_run_id for run in committed if run.stage == step.name), None)
+    return next((run.step_run_id for run in committed if run.step == step.name), None)
 
 
 def _misfit(step: StageStep, batch_id: int, records: int, found: str) -> InputError:

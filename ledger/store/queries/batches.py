@@ -253,8 +253,8 @@ def unnotified(connection: Connection, before: datetime) -> Sequence[Row[Any]]:
 
 
 def failed_roots(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
-    """Roots that failed in a batch: root_id, stage, reason."""
-    statement = text("SELECT root_id, stage, reason FROM failed_root WHERE batch_id = :id")
+    """Roots that failed in a batch: root_id, step, reason."""
+    statement = text("SELECT root_id, step, reason FROM failed_root WHERE batch_id = :id")
     return connection.execute(statement, {"id": batch_id}).all()
 
 

@@ -45,15 +45,13 @@ def lock_pipeline(connection: Connection, pipeline: str) -> int | None:
     return None if found is None else int(found)
 
 
-def due_batch(connection: Connection, pipeline: str, stages: Sequence[str]) -> int | None:
-    """The batch whose state is to be done next, of one of these stages; None: there is nothing
-    to do.
-    """
+def due_batch(connection: Connection, pipeline: str, states: Sequence[str]) -> int | None:
+    """The batch of which one of these states is to be done next; None: there is nothing to do."""
     statement = text("""
         SELECT min(batch_id) FROM state_progress
-        WHERE pipeline = :pipeline AND stage = ANY(:stages) AND state = 'due'
+        WHERE pipeline = :pipeline AND step = ANY(:states) AND state = 'due'
     """)
-    found = connection.execute(statement, {"pipeline": pipeline, "stages": list(stages)}).scalar()
+    found = connection.execute(statement, {"pipeline": pipeline, "states": list(states)}).scalar()
     return None if found is None else int(found)
 
 
@@ -62,33 +60,33 @@ def waiting(
 ) -> Sequence[Row[Any]]:
     """States of a batch that are not committed, or else of each state of a pipeline, or of all, the
     one
-    that waits and whose batch was first: pipeline, batch_id, stage, state, waits_for_batch_id,
+    that waits and whose batch was first: pipeline, batch_id, step, state, waits_for_batch_id,
     waits_because, and batches (how many wait).
     """
     statement = text("""
-        SELECT DISTINCT ON (s.pipeline, s.stage) s.pipeline, s.batch_id, s.stage, s.state,
+        SELECT DISTINCT ON (s.pipeline, s.step) s.pipeline, s.batch_id, s.step, s.state,
                s.waits_for_batch_id, s.waits_because,
-               count(*) OVER (PARTITION BY s.pipeline, s.stage) AS batches
+               count(*) OVER (PARTITION BY s.pipeline, s.step) AS batches
         FROM state_progress s
         WHERE CASE WHEN cast(:id AS bigint) IS NULL
                    THEN s.state = 'waiting'
                         AND (cast(:pipeline AS text) IS NULL OR s.pipeline = :pipeline)
                    ELSE s.state <> 'committed' AND s.batch_id = :id END
-        ORDER BY s.pipeline, s.stage, s.batch_id
+        ORDER BY s.pipeline, s.step, s.batch_id
     """)
     return connection.execute(statement, {"id": batch_id, "pipeline": pipeline}).all()
 
 
 def unfinished_step(connection: Connection, batch_id: int) -> Row[Any] | None:
-    """The first step of a batch, in order, that has no committed run, with its last run: stage,
+    """The first step of a batch, in order, that has no committed run, with its last run: name,
     kind, state (None: it never ran), failure, and alive (its lease has not lapsed). None if all are
     committed."""
     statement = text("""
-        SELECT s.name AS stage, s.kind, last.state, last.failure, last.alive
+        SELECT s.name, s.kind, last.state, last.failure, last.alive
         FROM batch_step s
         LEFT JOIN LATERAL (
           SELECT r.state, r.failure, r.lease_until > clock_timestamp() AS alive FROM step_run r
-          WHERE r.batch_id = s.batch_id AND r.stage = s.name
+          WHERE r.batch_id = s.batch_id AND r.step = s.name
           ORDER BY r.state = 'committed' DESC, r.step_run_id DESC LIMIT 1) AS last ON true
         WHERE s.batch_id = :id AND last.state IS DISTINCT FROM 'committed'
         ORDER BY s.number LIMIT 1
@@ -98,64 +96,64 @@ def unfinished_step(connection: Connection, batch_id: int) -> Row[Any] | None:
 
 _RUNS = """
 FROM step_run r JOIN batch b USING (batch_id)
-WHERE b.pipeline_id = :pipeline_id AND r.stage = :stage
+WHERE b.pipeline_id = :pipeline_id AND r.step = :step
 """
 
 
-def under_way(connection: Connection, pipeline_id: int, stage: str) -> RunInProgress | None:
+def under_way(connection: Connection, pipeline_id: int, step: str) -> RunInProgress | None:
     """The run of a state, of whichever batch, that has not ended."""
     statement = text(f"""
         SELECT r.step_run_id, r.batch_id, r.attempt_id, r.lease_until > clock_timestamp() AS alive
         {_RUNS} AND r.state = 'running' ORDER BY 1 DESC LIMIT 1
     """)
-    row = connection.execute(statement, {"pipeline_id": pipeline_id, "stage": stage}).first()
+    row = connection.execute(statement, {"pipeline_id": pipeline_id, "step": step}).first()
     return None if row is None else RunInProgress(**row._mapping)
 
 
-def fence(connection: Connection, pipeline_id: int, stages: Sequence[str]) -> None:
+def fence(connection: Connection, pipeline_id: int, steps: Sequence[str]) -> None:
     """End the running runs of these steps in all batches of a pipeline."""
     connection.execute(
         text("""
         UPDATE step_run r SET state = 'fenced', closed_at = clock_timestamp() FROM batch b
-        WHERE b.batch_id = r.batch_id AND b.pipeline_id = :pipeline_id AND r.stage = ANY(:stages)
+        WHERE b.batch_id = r.batch_id AND b.pipeline_id = :pipeline_id AND r.step = ANY(:steps)
           AND r.state = 'running'
         """),
-        {"pipeline_id": pipeline_id, "stages": list(stages)},
+        {"pipeline_id": pipeline_id, "steps": list(steps)},
     )
 
 
-def last(connection: Connection, pipeline_id: int, stage: str) -> Checkpoint | None:
+def last(connection: Connection, pipeline_id: int, step: str) -> Checkpoint | None:
     """The state that is current; None before the first."""
     statement = text("""
         SELECT batch_id, step_run_id, snapshot FROM checkpoint
-        WHERE pipeline_id = :pipeline_id AND stage = :stage ORDER BY step_run_id DESC LIMIT 1
+        WHERE pipeline_id = :pipeline_id AND step = :step ORDER BY step_run_id DESC LIMIT 1
     """)
-    row = connection.execute(statement, {"pipeline_id": pipeline_id, "stage": stage}).first()
+    row = connection.execute(statement, {"pipeline_id": pipeline_id, "step": step}).first()
     return None if row is None else Checkpoint(**row._mapping)
 
 
-def failed_since(connection: Connection, pipeline_id: int, stage: str, run_id: int) -> bool:
+def failed_since(connection: Connection, pipeline_id: int, step: str, run_id: int) -> bool:
     """Whether a run of a state, later than this one, was rolled back."""
     statement = text(
         f"SELECT EXISTS (SELECT {_RUNS} AND r.step_run_id > :run AND r.state IN ('failed',"
         " 'fenced'))"
     )
-    keys = {"pipeline_id": pipeline_id, "stage": stage, "run": run_id}
+    keys = {"pipeline_id": pipeline_id, "step": step, "run": run_id}
     return bool(connection.execute(statement, keys).scalar_one())
 
 
 def insert(
-    connection: Connection, pipeline_id: int, stage: str, batch_id: int, run_id: int, snapshot: Any
+    connection: Connection, pipeline_id: int, step: str, batch_id: int, run_id: int, snapshot: Any
 ) -> None:
     """The state that a run made with a batch is the current one."""
     connection.execute(
         text("""
-        INSERT INTO checkpoint (pipeline_id, stage, batch_id, step_run_id, snapshot)
-        VALUES (:pipeline_id, :stage, :batch_id, :run, cast(:snapshot AS jsonb))
+        INSERT INTO checkpoint (pipeline_id, step, batch_id, step_run_id, snapshot)
+        VALUES (:pipeline_id, :step, :batch_id, :run, cast(:snapshot AS jsonb))
         """),
         {
             "pipeline_id": pipeline_id,
-            "stage": stage,
+            "step": step,
             "batch_id": batch_id,
             "run": run_id,
             "snapshot": None if snapshot is None else json.dumps(snapshot),
@@ -175,9 +173,9 @@ def unpublished(connection: Connection, pipeline: str, sinks: Sequence[str]) -> 
 
 
 def unacked(
-    connection: Connection, pipeline: str, stage: str, states: Sequence[str], *, combines: bool
+    connection: Connection, pipeline: str, step: str, states: Sequence[str], *, combines: bool
 ) -> list[int]:
-    """Batches that a stage was not told of and that are committed as a whole, in the order of
+    """Batches that a step was not told of and that are committed as a whole, in the order of
     their states, up to the first that is not: of its family a record is failed, a sink has not
     published what is decided, or one of the ``states``, or of the ``combines`` if the pipeline
     has them, is yet to come.
@@ -185,12 +183,12 @@ def unacked(
     statement = text(f"""
         WITH undone AS MATERIALIZED (
           SELECT b.family_id FROM state_progress s JOIN batch b USING (batch_id)
-          WHERE s.pipeline = :pipeline AND s.stage = ANY(:states) AND s.state <> 'committed'
+          WHERE s.pipeline = :pipeline AND s.step = ANY(:states) AND s.state <> 'committed'
         ), told AS (
           SELECT c.batch_id, c.step_run_id, b.family_id
           FROM checkpoint c JOIN batch b USING (batch_id)
           JOIN pipeline p ON p.pipeline_id = c.pipeline_id
-          WHERE p.name = :pipeline AND c.stage = :stage AND c.acked_at IS NULL
+          WHERE p.name = :pipeline AND c.step = :step AND c.acked_at IS NULL
         )
         SELECT t.batch_id,
                NOT EXISTS (SELECT FROM undone u WHERE u.family_id = t.family_id)
@@ -203,39 +201,39 @@ def unacked(
                                WHERE b.family_id = t.family_id AND {COMBINE_DUE})) AS ready
         FROM told t ORDER BY t.step_run_id
     """)
-    keys = {"pipeline": pipeline, "stage": stage, "states": list(states), "combines": combines}
+    keys = {"pipeline": pipeline, "step": step, "states": list(states), "combines": combines}
     found = connection.execute(statement, keys).all()
     return [row.batch_id for row in takewhile(lambda row: row.ready, found)]
 
 
-_OF_STAGE = (
-    "pipeline_id = (SELECT pipeline_id FROM pipeline WHERE name = :pipeline) AND stage = :stage"
+_OF_STEP = (
+    "pipeline_id = (SELECT pipeline_id FROM pipeline WHERE name = :pipeline) AND step = :step"
 )
 
 
-def set_acked(connection: Connection, pipeline: str, stage: str, batch_id: int) -> None:
-    """The stage was told that a batch is committed as a whole."""
+def set_acked(connection: Connection, pipeline: str, step: str, batch_id: int) -> None:
+    """The step was told that a batch is committed as a whole."""
     connection.execute(
         text(f"""
         UPDATE checkpoint SET acked_at = now()
-        WHERE {_OF_STAGE} AND batch_id = :id AND acked_at IS NULL
+        WHERE {_OF_STEP} AND batch_id = :id AND acked_at IS NULL
         """),
-        {"pipeline": pipeline, "stage": stage, "id": batch_id},
+        {"pipeline": pipeline, "step": step, "id": batch_id},
     )
 
 
-def outlived(connection: Connection, pipeline: str, stage: str) -> list[int]:
+def outlived(connection: Connection, pipeline: str, step: str) -> list[int]:
     """Runs whose state a later one was made of that its batch's sinks publish: nothing goes back
     to them. The last committed is never among them.
     """
     statement = text(f"""
         SELECT step_run_id FROM checkpoint
-        WHERE {_OF_STAGE} AND removed_at IS NULL AND step_run_id < (
-          SELECT max(c.step_run_id) FROM checkpoint c WHERE {_OF_STAGE} AND NOT EXISTS (
+        WHERE {_OF_STEP} AND removed_at IS NULL AND step_run_id < (
+          SELECT max(c.step_run_id) FROM checkpoint c WHERE {_OF_STEP} AND NOT EXISTS (
             SELECT FROM pending_publication x WHERE x.batch_id = c.batch_id))
         ORDER BY 1
     """)
-    found = connection.execute(statement, {"pipeline": pipeline, "stage": stage})
+    found = connection.execute(statement, {"pipeline": pipeline, "step": step})
     return [row.step_run_id for row in found]
 
 
@@ -246,34 +244,32 @@ def set_removed(connection: Connection, run_id: int) -> None:
     )
 
 
-def committed_of(connection: Connection, batch_id: int, stages: Sequence[str]) -> list[str]:
-    """Those of the stages whose state includes a batch, a further part of its interval, or a
-    replay.
-    """
+def committed_of(connection: Connection, batch_id: int, states: Sequence[str]) -> list[str]:
+    """Those of the states that include a batch, a further part of its interval, or a replay."""
     statement = text("""
-        SELECT DISTINCT c.stage FROM checkpoint c JOIN batch b USING (batch_id)
-        WHERE c.stage = ANY(:stages) AND b.family_id IN (
+        SELECT DISTINCT c.step FROM checkpoint c JOIN batch b USING (batch_id)
+        WHERE c.step = ANY(:states) AND b.family_id IN (
           SELECT :id UNION SELECT batch_id FROM batch_source WHERE rest_of_batch_id = :id)
         ORDER BY 1
     """)
-    found = connection.execute(statement, {"id": batch_id, "stages": list(stages)})
-    return [row.stage for row in found]
+    found = connection.execute(statement, {"id": batch_id, "states": list(states)})
+    return [row.step for row in found]
 
 
 def committed_after(
-    connection: Connection, pipeline_id: int, stages: Sequence[str], place: int
+    connection: Connection, pipeline_id: int, states: Sequence[str], place: int
 ) -> tuple[str, int] | None:
-    """One of the stages, and a batch that its state includes, which stands behind a place:
-    itself, or the original that it replays; None if nothing does.
+    """One of the states, and a batch that it includes, which stands behind a place: itself, or
+    the original that it replays; None if nothing does.
     """
     statement = text("""
-        SELECT c.stage, c.batch_id FROM checkpoint c JOIN batch b USING (batch_id)
-        WHERE c.pipeline_id = :pipeline_id AND c.stage = ANY(:stages) AND b.family_id > :place
+        SELECT c.step, c.batch_id FROM checkpoint c JOIN batch b USING (batch_id)
+        WHERE c.pipeline_id = :pipeline_id AND c.step = ANY(:states) AND b.family_id > :place
         ORDER BY c.step_run_id LIMIT 1
     """)
-    keys = {"pipeline_id": pipeline_id, "stages": list(stages), "place": place}
+    keys = {"pipeline_id": pipeline_id, "states": list(states), "place": place}
     row = connection.execute(statement, keys).first()
-    return None if row is None else (str(row.stage), int(row.batch_id))
+    return None if row is None else (str(row.step), int(row.batch_id))
 
 
 def overdue(connection: Connection, before: datetime) -> Sequence[Row[Any]]:
@@ -284,12 +280,12 @@ def overdue(connection: Connection, before: datetime) -> Sequence[Row[Any]]:
         SELECT DISTINCT b.batch_id, b.dag_id FROM state_progress s JOIN batch b USING (batch_id)
         WHERE s.state = 'due' AND b.settled_at < :before AND b.dag_id <> ''
           AND NOT EXISTS (SELECT FROM checkpoint c
-            WHERE c.pipeline_id = b.pipeline_id AND c.stage = s.stage
+            WHERE c.pipeline_id = b.pipeline_id AND c.step = s.step
                           AND c.committed_at >= :before)
-          AND NOT EXISTS (SELECT FROM step_run r WHERE r.batch_id = b.batch_id AND r.stage = s.stage
+          AND NOT EXISTS (SELECT FROM step_run r WHERE r.batch_id = b.batch_id AND r.step = s.step
                           AND r.state = 'running' AND r.lease_until > :before)
           AND EXISTS (SELECT FROM batch_step t
-                      WHERE t.name = s.stage AND t.kind = 'stateful' AND t.batch_id = (
+                      WHERE t.name = s.step AND t.kind = 'stateful' AND t.batch_id = (
                         SELECT max(l.batch_id) FROM batch l WHERE l.pipeline_id = b.pipeline_id))
         ORDER BY 1
     """)

@@ -20,7 +20,7 @@ AND EXISTS (
   SELECT FROM batch_step s
   WHERE s.batch_id = b.batch_id AND s.after AND NOT s.stateful AND NOT EXISTS (
     SELECT FROM step_run r
-    WHERE r.batch_id = s.batch_id AND r.stage = s.name AND r.state = 'committed'))
+    WHERE r.batch_id = s.batch_id AND r.step = s.name AND r.state = 'committed'))
 """
 
 
@@ -37,30 +37,30 @@ def is_last(connection: Connection, batch_id: int) -> bool:
     return bool(connection.execute(statement, {"id": batch_id}).scalar_one())
 
 
-def has_run(connection: Connection, batch_id: int, stage: str) -> bool:
+def has_run(connection: Connection, batch_id: int, step: str) -> bool:
     """Whether a step has a committed run in a batch."""
     statement = text("""
         SELECT EXISTS (SELECT FROM step_run
-          WHERE batch_id = :id AND stage = :stage AND state = 'committed')
+          WHERE batch_id = :id AND step = :step AND state = 'committed')
     """)
-    return bool(connection.execute(statement, {"id": batch_id, "stage": stage}).scalar_one())
+    return bool(connection.execute(statement, {"id": batch_id, "step": step}).scalar_one())
 
 
-def committed_outputs(connection: Connection, original_id: int, stage: str) -> Sequence[Row[Any]]:
+def committed_outputs(connection: Connection, original_id: int, step: str) -> Sequence[Row[Any]]:
     """The settled batches of a family, latest first, with the committed run of a step: batch_id,
     step_run_id, null where it was added later; not those that expired without it.
     """
     statement = text("""
         SELECT b.batch_id, r.step_run_id FROM batch b
-        LEFT JOIN step_run r ON r.batch_id = b.batch_id AND r.stage = :stage
+        LEFT JOIN step_run r ON r.batch_id = b.batch_id AND r.step = :step
           AND r.state = 'committed'
         WHERE b.status = 'settled' AND b.family_id = :original
           AND (r.step_run_id IS NOT NULL
                OR NOT EXISTS (
-                 SELECT FROM batch_step s WHERE s.batch_id = b.batch_id AND s.name = :stage))
+                 SELECT FROM batch_step s WHERE s.batch_id = b.batch_id AND s.name = :step))
         ORDER BY b.settled_at DESC, b.batch_id DESC
     """)
-    return connection.execute(statement, {"original": original_id, "stage": stage}).all()
+    return connection.execute(statement, {"original": original_id, "step": step}).all()
 
 
 def combine_overdue(connection: Connection, before: datetime) -> Sequence[Row[Any]]:

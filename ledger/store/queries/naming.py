@@ -13,7 +13,7 @@ from ledger.core.verdict import Hop
 # Its own statement: what an UPDATE reads is never scanned in parallel.
 EMITTED_AND_ACKED = """
 CREATE TEMP TABLE settling_run ON COMMIT DROP AS
-SELECT f.*, r.stage
+SELECT f.*, r.step
 FROM (
   SELECT d.root_id, d.step_run_id, bit_xor(d.delta # d.acked) AS emitted, bit_xor(d.acked) AS acked,
          sum(d.emitted_edges) AS emitted_edges, sum(d.acked_edges) AS acked_edges
@@ -38,9 +38,9 @@ def collect_rows(connection: Connection, batch_id: int) -> bool:
     )
     if not connection.execute(text(some), {"id": batch_id}).scalar_one():
         return False
-    connection.execute(text("ANALYZE settling (root_id, stage)"))
+    connection.execute(text("ANALYZE settling (root_id, step)"))
     connection.execute(text(EMITTED_AND_ACKED), {"id": batch_id})
-    connection.execute(text("ANALYZE settling_run (root_id, stage)"))
+    connection.execute(text("ANALYZE settling_run (root_id, step)"))
     return True
 
 
@@ -58,15 +58,15 @@ WITH hop AS (
             GROUP BY 1) c) AS consumers
   FROM hop GROUP BY component
 ), role AS (
-  SELECT DISTINCT component, producer AS stage, true AS emits FROM hop
+  SELECT DISTINCT component, producer AS step, true AS emits FROM hop
   UNION ALL SELECT DISTINCT component, consumer, false FROM hop
 ), tally AS (
   SELECT s.root_id, r.component,
          bit_xor(CASE WHEN r.emits THEN s.emitted ELSE s.acked END) AS residue,
          sum(CASE WHEN r.emits THEN s.emitted_edges ELSE 0 END) AS emitted_edges,
          sum(CASE WHEN r.emits THEN 0 ELSE s.acked_edges END) AS acked_edges
-  FROM settling_run s JOIN role r USING (stage)
-  JOIN settling u ON u.root_id = s.root_id AND u.stage IS NULL
+  FROM settling_run s JOIN role r USING (step)
+  JOIN settling u ON u.root_id = s.root_id AND u.step IS NULL
   GROUP BY s.root_id, r.component
 ), broken AS (
   SELECT t.*, k.producers, k.consumers, k.readers, k.ordinal
@@ -82,10 +82,10 @@ WITH hop AS (
   FROM (
     SELECT p.root_id, h.component, h.consumer, bool_or(h.merging) AS merging,
            min(h.ordinal) AS ordinal, sum(p.emitted_edges / h.fanout) AS edges
-    FROM settling_run p JOIN hop h ON h.producer = p.stage JOIN component k USING (component)
+    FROM settling_run p JOIN hop h ON h.producer = p.step JOIN component k USING (component)
     WHERE k.readers > 1 GROUP BY 1, 2, 3
   ) due
-  LEFT JOIN settling_run c ON c.root_id = due.root_id AND c.stage = due.consumer
+  LEFT JOIN settling_run c ON c.root_id = due.root_id AND c.step = due.consumer
   WHERE due.edges <> coalesce(c.acked_edges, 0)
   GROUP BY due.root_id, due.component
 ), blamed AS (
@@ -104,7 +104,7 @@ WITH hop AS (
            WHERE h.consumer = ANY (s.concerned) AND NOT h.merging) AS recordwise
   FROM shape s
 ), verdict AS MATERIALIZED (
-  SELECT roots, ordinal, merging, late, recordwise, array_to_string(culprits, ', ') AS stage,
+  SELECT roots, ordinal, merging, late, recordwise, array_to_string(culprits, ', ') AS step,
          CASE WHEN late THEN 'did not commit in time'
               WHEN emitted_edges > acked_edges AND culprits && cast(:explicit AS text[])
               THEN 'not acked by ' || array_to_string(culprits, ', ')
@@ -117,12 +117,12 @@ WITH hop AS (
   FROM judged
 ), named AS (
   -- What a root lost by itself counts, whatever others lost with it; else the first hop.
-  SELECT DISTINCT ON (root_id) root_id, merging, late, stage, reason, detail,
+  SELECT DISTINCT ON (root_id) root_id, merging, late, step, reason, detail,
          bool_or(recordwise) OVER (PARTITION BY root_id) AS incomplete
   FROM verdict, unnest(roots) AS r (root_id) ORDER BY root_id, merging OR late, ordinal
 )
 UPDATE settling s SET
-  stage = b.stage, reason = b.reason, detail = b.detail,
+  step = b.step, reason = b.reason, detail = b.detail,
   own_failure = NOT b.merging AND NOT b.late,
   shared = b.merging AND NOT b.late AND NOT b.incomplete,
   incomplete = b.incomplete
@@ -164,5 +164,5 @@ def name_hops(
 def unnamed_roots(connection: Connection) -> int:
     """Roots in ``settling`` for which no broken hop was found: deltas that fit no producer."""
     return int(
-        connection.execute(text("SELECT count(*) FROM settling WHERE stage IS NULL")).scalar_one()
+        connection.execute(text("SELECT count(*) FROM settling WHERE step IS NULL")).scalar_one()
     )

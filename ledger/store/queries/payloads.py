@@ -45,7 +45,7 @@ def read_again(connection: Connection, original_batch_id: int) -> Sequence[Row[A
         JOIN failed_payload f ON f.message_id = m.message_id AND f.root_id < r.root_id
         JOIN batch_source s ON s.batch_id = r.batch_id AND r.root_id >= s.first_root
                            AND r.root_id < s.first_root + s.roots
-        WHERE b.family_id = :id AND b.kind = 'replay' AND r.stage <> s.source
+        WHERE b.family_id = :id AND b.kind = 'replay' AND r.step <> s.source
         GROUP BY b.batch_id, s.source, s.emit_run_id, s.first_root, s.rest_of_batch_id
         ORDER BY b.batch_id, s.source
     """)
@@ -115,7 +115,7 @@ def copied_field(value: Any) -> str:
     return value.translate(_ESCAPES) if isinstance(value, str) else str(value)
 
 
-_ANY = {**dict.fromkeys(("pipeline", "batch_id", "stage", "reason")), "ever": False}
+_ANY = {**dict.fromkeys(("pipeline", "batch_id", "step", "reason")), "ever": False}
 _RECORDS = """
     FROM failed_message m
     JOIN failed_root r ON r.root_id = m.root_id
@@ -127,11 +127,11 @@ _RECORDS = """
            OR m.original_batch_id = cast(:batch_id AS bigint))
       AND (cast(:pipeline AS text) IS NULL OR p.name = :pipeline)
       AND (cast(:batch_id AS bigint) IS NULL OR :batch_id IN (m.original_batch_id, r.batch_id))
-      AND (cast(:stage AS text) IS NULL OR r.stage = :stage)
+      AND (cast(:step AS text) IS NULL OR r.step = :step)
       AND (cast(:reason AS text) IS NULL OR r.reason LIKE :reason)
 """
 _COLUMNS = """
-    SELECT m.message_id, m.original_batch_id AS batch_id, p.name AS pipeline, m.source, r.stage,
+    SELECT m.message_id, m.original_batch_id AS batch_id, p.name AS pipeline, m.source, r.step,
            r.reason, m.status::text AS status, m.attempts, f.key, f.source_file, f.source_row,
            f.content, f.parsed,
            (SELECT s.declaration FROM batch_step s
@@ -150,10 +150,10 @@ def records(
     limit: int | None,
 ) -> Iterator[Row[Any]]:
     """Failed and quarantined records that match, by message: message_id, batch_id, pipeline,
-    source, stage, reason, status, attempts, key, source_file, source_row, content, parsed,
+    source, step, reason, status, attempts, key, source_file, source_row, content, parsed,
     layout (of the source).
 
-    ``chosen``: pipeline, batch_id, stage, reason (a SQL pattern), null or left out: any;
+    ``chosen``: pipeline, batch_id, step, reason (a SQL pattern), null or left out: any;
     ``ever``: also records that were recovered, or whose batch was replaced.
     """
     where, keys = _where(conditions)

@@ -27,10 +27,10 @@ SELECT b.batch_id FROM batch b JOIN part p ON p.batch_id = b.family_id
 # what is to be published.
 _DECIDE = """
 INSERT INTO publication (batch_id, sink, step_run_id, ready, rows)
-SELECT r.batch_id, r.stage, r.step_run_id, c.ready, CASE WHEN c.ready THEN r.output_rows END
+SELECT r.batch_id, r.step, r.step_run_id, c.ready, CASE WHEN c.ready THEN r.output_rows END
 FROM step_run r
 JOIN batch b USING (batch_id)
-JOIN batch_step s ON s.batch_id = r.batch_id AND s.name = r.stage
+JOIN batch_step s ON s.batch_id = r.batch_id AND s.name = r.step
 CROSS JOIN LATERAL (SELECT {ready} AS ready) c
 WHERE {chosen} AND r.state = 'committed' AND s.kind = 'sink' AND NOT s.after
 ON CONFLICT DO NOTHING
@@ -69,7 +69,7 @@ def decide_at_commit(connection: Connection, run_id: int) -> None:
     connection.execute(
         text("""
         UPDATE publication x SET replaced_at = now() FROM step_run r
-        WHERE r.step_run_id = :run AND x.batch_id = r.batch_id AND x.sink = r.stage
+        WHERE r.step_run_id = :run AND x.batch_id = r.batch_id AND x.sink = r.step
           AND x.replaced_at IS NULL
         """),
         keys,
@@ -79,7 +79,7 @@ def decide_at_commit(connection: Connection, run_id: int) -> None:
 
 _DECIDE_RUN = """
 INSERT INTO publication (batch_id, sink, step_run_id, ready, rows)
-SELECT batch_id, stage, step_run_id, true, output_rows FROM step_run WHERE step_run_id = :run
+SELECT batch_id, step, step_run_id, true, output_rows FROM step_run WHERE step_run_id = :run
 """
 
 # The other batches of which a sink publishes one result at a time: of a combine those of the
@@ -99,7 +99,7 @@ def decide_result(connection: Connection, run_id: int, of: Literal["family", "pi
         FROM step_run r
         JOIN batch b USING (batch_id)
         JOIN batch o ON {_BESIDE[of]} AND o.batch_id <> b.batch_id
-        JOIN publication x ON x.batch_id = o.batch_id AND x.sink = r.stage
+        JOIN publication x ON x.batch_id = o.batch_id AND x.sink = r.step
         WHERE r.step_run_id = :run AND x.replaced_at IS NULL
     """
     connection.execute(text(_DECIDE_RUN), keys)
@@ -239,7 +239,7 @@ def replaced_batches(connection: Connection, batch_id: int, run_id: int) -> list
         FROM step_run own
         JOIN batch b ON b.batch_id = own.batch_id
         JOIN batch o ON o.family_id = b.family_id AND o.batch_id <> b.batch_id
-        JOIN publication x ON x.batch_id = o.batch_id AND x.sink = own.stage
+        JOIN publication x ON x.batch_id = o.batch_id AND x.sink = own.step
         JOIN step_run r ON r.step_run_id = x.step_run_id
         WHERE own.step_run_id = :run AND o.status = 'settled' AND r.state = 'superseded'
           AND x.replaced_at IS NULL
@@ -262,11 +262,11 @@ def note_replaced(connection: Connection, run_id: int, batch_ids: Sequence[int])
 
 
 def failed_roots(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
-    """Roots that failed in a batch: root_id, source, stage, and whether their message had, or is
+    """Roots that failed in a batch: root_id, source, step, and whether their message had, or is
     to have, a further attempt (live): it was not quarantined with this one.
     """
     statement = text("""
-        SELECT r.root_id, m.source, r.stage,
+        SELECT r.root_id, m.source, r.step,
                NOT (m.status = 'quarantined' AND m.root_id = r.root_id) AS live
         FROM failed_root r JOIN failed_message m USING (message_id) WHERE r.batch_id = :id
         ORDER BY 1
@@ -316,7 +316,7 @@ def unpublished_of(connection: Connection, holder: int, batch_id: int, sink: str
     statement = text("""
         SELECT EXISTS (
           SELECT FROM batch h
-          JOIN step_run r ON r.batch_id = h.batch_id AND r.stage = :sink AND r.state = 'committed'
+          JOIN step_run r ON r.batch_id = h.batch_id AND r.step = :sink AND r.state = 'committed'
           LEFT JOIN publication x ON x.step_run_id = r.step_run_id
           WHERE h.batch_id = :holder AND h.status = 'settled' AND h.guarantee = 'exactly_once'
             AND x.published_at IS NULL AND x.replaced_at IS NULL

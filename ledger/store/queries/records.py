@@ -10,7 +10,7 @@ def failed_record(connection: Connection, number: int) -> Row[Any] | None:
     """A message that failed at least once, by its id or by a root of it, with its last failure:
     message_id, root_id, status, attempts, held, replay_batch_id, pipeline, target, batch_id,
     batch_status, interval_start, interval_end, params, dag_id (of the original), source,
-    failed_in, topology (of that batch), stage, reason, detail, own_failure, accepted, key,
+    failed_in, topology (of that batch), step, reason, detail, own_failure, accepted, key,
     content_root, content, parsed, source_file, source_row."""
     statement = text("""
         SELECT m.message_id, m.root_id, m.status::text AS status, m.attempts,
@@ -19,7 +19,7 @@ def failed_record(connection: Connection, number: int) -> Row[Any] | None:
                b.params, b.dag_id, m.source, r.batch_id AS failed_in, (
                  SELECT jsonb_agg(s.declaration ORDER BY s.number) FROM batch_step s
                  WHERE s.batch_id = r.batch_id) AS topology,
-               r.stage, r.reason, r.detail, r.own_failure,
+               r.step, r.reason, r.detail, r.own_failure,
                EXISTS (SELECT FROM accepted_root a WHERE a.root_id = m.root_id) AS accepted,
                f.key, f.root_id AS content_root, f.content, f.parsed, f.source_file, f.source_row
         FROM failed_message m
@@ -47,9 +47,9 @@ def last_root(connection: Connection) -> int:
 
 def attempts(connection: Connection, message_id: int) -> Sequence[Row[Any]]:
     """Every decided attempt of a message that failed once, in order: attempt, batch_id, root_id,
-    outcome, stage, reason, detail, decided_at."""
+    outcome, step, reason, detail, decided_at."""
     statement = text("""
-        SELECT h.attempt, h.batch_id, h.root_id, h.outcome, h.stage, h.reason, f.detail,
+        SELECT h.attempt, h.batch_id, h.root_id, h.outcome, h.step, h.reason, f.detail,
                h.decided_at
         FROM replay_history h LEFT JOIN failed_root f ON f.root_id = h.root_id
         WHERE h.message_id = :id ORDER BY h.attempt
@@ -70,14 +70,14 @@ def quarantine(
     connection: Connection,
     original_batch_id: int,
     message_id: int | None,
-    stage: str | None,
+    step: str | None,
     reason: str,
     by: str,
 ) -> int:
     """Move failed messages of an original to quarantine, accepted, and keep who did it and why; how
     many. Batches in which they failed are looked at again for units that they keep back.
 
-    Null: any message, any stage of the last failure.
+    Null: any message, any step of the last failure.
     """
     statement = text("""
         WITH moved AS (
@@ -86,7 +86,7 @@ def quarantine(
           FROM failed_root r
           WHERE r.root_id = m.root_id AND m.original_batch_id = :batch AND m.status = 'failed'
             AND (cast(:message AS bigint) IS NULL OR m.message_id = :message)
-            AND (cast(:stage AS text) IS NULL OR r.stage = :stage)
+            AND (cast(:step AS text) IS NULL OR r.step = :step)
           RETURNING m.message_id, m.root_id, r.batch_id
         ), made AS (
           INSERT INTO acceptance (batch_id, accepted_by, reason)
@@ -101,5 +101,5 @@ def quarantine(
         INSERT INTO manual_quarantine (message_id, reason, quarantined_by)
         SELECT message_id, :reason, :by FROM moved
     """)
-    keys = {"batch": original_batch_id, "message": message_id, "stage": stage}
+    keys = {"batch": original_batch_id, "message": message_id, "step": step}
     return connection.execute(statement, {**keys, "reason": reason, "by": by}).rowcount

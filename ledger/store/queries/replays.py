@@ -16,7 +16,7 @@ _SELECTED = """
                OR m.not_before <= cast(:now AS timestamptz) END
     AND (cast(:source AS text) IS NULL OR m.source = :source)
     AND (cast(:reason AS text) IS NULL OR r.reason LIKE :reason)
-    AND (cast(:stage AS text) IS NULL OR r.stage = :stage)
+    AND (cast(:step AS text) IS NULL OR r.step = :step)
     AND (cast(:since AS timestamptz) IS NULL OR r.failed_at >= cast(:since AS timestamptz))
     AND (cast(:until AS timestamptz) IS NULL OR r.failed_at < cast(:until AS timestamptz))
     AND (cast(:root AS bigint) IS NULL
@@ -32,7 +32,7 @@ def _as_found(message: str) -> str:
     return f"jsonb_build_object({pairs})"
 
 
-_ANY = dict.fromkeys(("source", "reason", "stage", "root", "since", "until"))
+_ANY = dict.fromkeys(("source", "reason", "step", "root", "since", "until"))
 
 
 def _keys(selection: Mapping[str, Any], now: datetime) -> dict[str, Any]:
@@ -218,11 +218,11 @@ def batches_to_replay(
     selection: Mapping[str, Any],
     now: datetime,
 ) -> Sequence[Row[Any]]:
-    """Settled originals with failed messages that match and are due, by stage and reason of their
-    last failure: batch_id, pipeline, stage, reason, messages.
+    """Settled originals with failed messages that match and are due, by step and reason of their
+    last failure: batch_id, pipeline, step, reason, messages.
     """
     statement = text(f"""
-        SELECT b.batch_id, p.name AS pipeline, r.stage, r.reason, count(*) AS messages
+        SELECT b.batch_id, p.name AS pipeline, r.step, r.reason, count(*) AS messages
         FROM failed_message m
         JOIN failed_root r ON r.root_id = m.root_id
         JOIN batch b ON b.batch_id = m.original_batch_id AND b.status = 'settled'
@@ -230,8 +230,8 @@ def batches_to_replay(
         WHERE {_SELECTED}
           AND (cast(:pipeline AS text) IS NULL OR p.name = :pipeline)
           AND (cast(:batch_id AS bigint) IS NULL OR b.batch_id = :batch_id)
-        GROUP BY b.batch_id, p.name, r.stage, r.reason
-          ORDER BY b.batch_id, messages DESC, r.stage, r.reason
+        GROUP BY b.batch_id, p.name, r.step, r.reason
+          ORDER BY b.batch_id, messages DESC, r.step, r.reason
     """)
     keys = {"pipeline": pipeline, "batch_id": batch_id}
     return connection.execute(statement, {**_keys(selection, now), **keys}).all()

@@ -27,14 +27,14 @@ def recent_batches(connection: Connection, pipeline: str | None, limit: int) -> 
 
 
 def failures(connection: Connection, chosen: Mapping[str, Any]) -> Sequence[Row[Any]]:
-    """Failed messages by original batch, stage, reason and status of their last attempt, with an
+    """Failed messages by original batch, step, reason and status of their last attempt, with an
     example root.
 
-    ``chosen``: pipeline, batch_id, stage, reason (a SQL pattern); null: any. A batch that
+    ``chosen``: pipeline, batch_id, step, reason (a SQL pattern); null: any. A batch that
     another one replaced counts only where it is asked for: the other has read its records again.
     """
     statement = text("""
-        SELECT m.original_batch_id AS batch_id, f.pipeline, f.stage, f.reason, m.status,
+        SELECT m.original_batch_id AS batch_id, f.pipeline, f.step, f.reason, m.status,
                count(*) AS messages, min(f.root_id) AS example_root
         FROM failed_message m JOIN failed_root_detail f ON f.root_id = m.root_id
         JOIN batch b ON b.batch_id = m.original_batch_id
@@ -43,7 +43,7 @@ def failures(connection: Connection, chosen: Mapping[str, Any]) -> Sequence[Row[
                OR m.original_batch_id = cast(:batch_id AS bigint))
           AND (cast(:pipeline AS text) IS NULL OR f.pipeline = :pipeline)
           AND (cast(:batch_id AS bigint) IS NULL OR :batch_id IN (m.original_batch_id, f.batch_id))
-          AND (cast(:stage AS text) IS NULL OR f.stage = :stage)
+          AND (cast(:step AS text) IS NULL OR f.step = :step)
           AND (cast(:reason AS text) IS NULL OR f.reason LIKE :reason)
         GROUP BY 1, 2, 3, 4, 5 ORDER BY 1, 6 DESC, 3, 4
     """)
@@ -57,8 +57,8 @@ def failed_cases(connection: Connection, chosen: Mapping[str, Any]) -> Sequence[
     ``chosen``: as for ``failures``. Whether a key could be read is known once content is kept.
     """
     statement = text("""
-        SELECT p.target, b.batch_id, b.interval_start, b.interval_end, b.params, b.dag_id, r.stage,
-               r.stage = m.source AS at_source, coalesce(m.not_before = 'infinity', false) AS held,
+        SELECT p.target, b.batch_id, b.interval_start, b.interval_end, b.params, b.dag_id, r.step,
+               r.step = m.source AS at_source, coalesce(m.not_before = 'infinity', false) AS held,
                bool_and(s.rereads AND NOT any_step.merges AND CASE
                  WHEN f.message_id IS NULL THEN true WHEN f.key IS NULL THEN false
                  ELSE NOT jsonb_path_exists(f.key, '$.* ? (@ == null)') END) AS rereads,
@@ -74,18 +74,18 @@ def failed_cases(connection: Connection, chosen: Mapping[str, Any]) -> Sequence[
         WHERE m.status = 'failed'
           AND (cast(:pipeline AS text) IS NULL OR p.name = :pipeline)
           AND (cast(:batch_id AS bigint) IS NULL OR :batch_id IN (m.original_batch_id, r.batch_id))
-          AND (cast(:stage AS text) IS NULL OR r.stage = :stage)
+          AND (cast(:step AS text) IS NULL OR r.step = :step)
           AND (cast(:reason AS text) IS NULL OR r.reason LIKE :reason)
-        GROUP BY 1, 2, 3, 4, 5, 6, 7, 8, 9 ORDER BY records DESC, b.batch_id, r.stage
+        GROUP BY 1, 2, 3, 4, 5, 6, 7, 8, 9 ORDER BY records DESC, b.batch_id, r.step
     """)
-    keys = {**dict.fromkeys(("pipeline", "batch_id", "stage", "reason")), **chosen}
+    keys = {**dict.fromkeys(("pipeline", "batch_id", "step", "reason")), **chosen}
     return connection.execute(statement, keys).all()
 
 
 def failed_records(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
-    """Records that failed in a batch: message_id, source, stage, reason, detail, status by now."""
+    """Records that failed in a batch: message_id, source, step, reason, detail, status by now."""
     statement = text("""
-        SELECT message_id, source, stage, reason, detail, status FROM failed_root_payload
+        SELECT message_id, source, step, reason, detail, status FROM failed_root_payload
         WHERE batch_id = :id ORDER BY message_id
     """)
     return connection.execute(statement, {"id": batch_id}).all()
@@ -100,7 +100,7 @@ def family(connection: Connection, batch_id: int) -> list[int]:
     return [row.batch_id for row in connection.execute(statement, {"id": batch_id})]
 
 
-def stage_table(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
+def step_table(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
     """The steps of a batch in order, from ``step_progress``."""
-    statement = text("SELECT * FROM step_progress WHERE batch_id = :id ORDER BY step")
+    statement = text("SELECT * FROM step_progress WHERE batch_id = :id ORDER BY number")
     return connection.execute(statement, {"id": batch_id}).all()

@@ -18,7 +18,7 @@ class Run:
 
     step_run_id: int
     batch_id: int
-    stage: str
+    step: str
     state: RunState
     attempt_id: UUID
     attempt_number: int
@@ -48,7 +48,7 @@ class Emitted:
 
 
 _RUN = """
-SELECT step_run_id, batch_id, stage, state, attempt_id, attempt_number, try_number, opened_at,
+SELECT step_run_id, batch_id, step, state, attempt_id, attempt_number, try_number, opened_at,
        lease_until, closed_at, output_rows, emitted_edges
 FROM step_run
 """
@@ -81,33 +81,33 @@ def draw_number(connection: Connection) -> int:
 def insert_run(
     connection: Connection,
     batch_id: int,
-    stage: str,
+    step: str,
     attempt: Mapping[str, Any],
     lease_seconds: float,
 ) -> int:
     """A new running run of an attempt (attempt_id, number, try_number); the run's number."""
     statement = text("""
         INSERT INTO step_run
-          (batch_id, stage, state, attempt_id, attempt_number, try_number, lease_until)
-        VALUES (:batch_id, :stage, 'running', :attempt_id,
+          (batch_id, step, state, attempt_id, attempt_number, try_number, lease_until)
+        VALUES (:batch_id, :step, 'running', :attempt_id,
                 coalesce(:number, nextval('attempt_number')), :try_number,
                 clock_timestamp() + make_interval(secs => :lease))
         RETURNING step_run_id
     """)
-    values = {**attempt, "batch_id": batch_id, "stage": stage, "lease": lease_seconds}
+    values = {**attempt, "batch_id": batch_id, "step": step, "lease": lease_seconds}
     return int(connection.execute(statement, values).scalar_one())
 
 
-def fence_running(connection: Connection, batch_id: int, stage: str | None = None) -> None:
+def fence_running(connection: Connection, batch_id: int, step: str | None = None) -> None:
     """End every running run of the batch, or of its one step: their drivers find out at their
     next heartbeat.
     """
     connection.execute(
         text("""
         UPDATE step_run SET state = 'fenced', closed_at = clock_timestamp()
-        WHERE batch_id = :batch_id AND stage = coalesce(:stage, stage) AND state = 'running'
+        WHERE batch_id = :batch_id AND step = coalesce(:step, step) AND state = 'running'
         """),
-        {"batch_id": batch_id, "stage": stage},
+        {"batch_id": batch_id, "step": step},
     )
 
 
@@ -157,20 +157,20 @@ def stale_inputs(connection: Connection, run_id: int) -> list[int]:
     return [row.input_run_id for row in connection.execute(statement, {"id": run_id})]
 
 
-def supersede(connection: Connection, batch_id: int, stage: str) -> None:
+def supersede(connection: Connection, batch_id: int, step: str) -> None:
     """Supersede the committed run of a step and, at any depth, the committed runs that read it."""
     connection.execute(
         text("""
         WITH RECURSIVE old AS (
           SELECT step_run_id FROM step_run
-          WHERE batch_id = :batch_id AND stage = :stage AND state = 'committed'
+          WHERE batch_id = :batch_id AND step = :step AND state = 'committed'
           UNION
           SELECT r.step_run_id FROM old JOIN step_run_input i ON i.input_run_id = old.step_run_id
           JOIN step_run r ON r.step_run_id = i.step_run_id AND r.state = 'committed'
         )
         UPDATE step_run SET state = 'superseded' WHERE step_run_id IN (SELECT step_run_id FROM old)
         """),
-        {"batch_id": batch_id, "stage": stage},
+        {"batch_id": batch_id, "step": step},
     )
 
 
@@ -270,7 +270,7 @@ def refused_roots(connection: Connection, batch_id: int, sink: str) -> list[int]
     """Roots of a batch that ran at least once whose rows a sink left out, for it refused some."""
     statement = text("""
         SELECT DISTINCT f.root_id FROM root_fail f JOIN step_run r USING (step_run_id)
-        WHERE f.batch_id = :id AND r.stage = :sink AND r.state = 'committed' ORDER BY 1
+        WHERE f.batch_id = :id AND r.step = :sink AND r.state = 'committed' ORDER BY 1
     """)
     return [row.root_id for row in connection.execute(statement, {"id": batch_id, "sink": sink})]
 

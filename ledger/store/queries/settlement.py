@@ -27,12 +27,12 @@ def uneven_runs(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
     """Committed runs whose deltas in the ledger are not those that they recorded when they
     committed, or, of a source, not one for each root of the range that was reserved for it.
 
-    Each with stage, step_run_id, recorded and found: rows, XOR, emitted and acked edges, and of a
+    Each with step, step_run_id, recorded and found: rows, XOR, emitted and acked edges, and of a
     source the range of its roots.
     """
     statement = text("""
         SELECT * FROM (
-          SELECT r.stage, r.step_run_id,
+          SELECT r.step, r.step_run_id,
                  (r.delta_rows, r.delta_xor, r.emitted_edges, r.acked_edges, s.roots, s.first_root,
                   s.first_root + s.roots - 1)::text AS recorded,
                  (coalesce(f.rows, 0), coalesce(f.delta_xor, 0), coalesce(f.emitted, 0),
@@ -58,7 +58,7 @@ def uneven_runs(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
 def stale_readers(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
     """Committed runs that read a run which is not committed any more: reader, input."""
     statement = text("""
-        SELECT r.stage AS reader, i.stage AS input
+        SELECT r.step AS reader, i.step AS input
         FROM step_run r
         JOIN step_run_input x USING (step_run_id)
         JOIN step_run i ON i.step_run_id = x.input_run_id
@@ -75,7 +75,7 @@ def total_roots(connection: Connection, batch_id: int) -> int:
 
 COLLECT = """
 CREATE TEMP TABLE settling ON COMMIT DROP AS
-SELECT d.root_id, bit_xor(d.delta) AS residue, NULL::text AS stage, NULL::text AS reason,
+SELECT d.root_id, bit_xor(d.delta) AS residue, NULL::text AS step, NULL::text AS reason,
        NULL::text AS detail, false AS own_failure, false AS shared, false AS incomplete
 FROM ledger_delta d
 WHERE d.batch_id = :id
@@ -92,52 +92,52 @@ def collect_nonzero(connection: Connection, batch_id: int) -> None:
 
 
 def collect_rebuilds(
-    connection: Connection, batch_id: int, roots: Sequence[int], stage: str, reason: str
+    connection: Connection, batch_id: int, roots: Sequence[int], step: str, reason: str
 ) -> None:
     """Fill ``settling`` with roots of a settled batch, less those that failed in it, as failures
     of their unit.
     """
     statement = text("""
         CREATE TEMP TABLE settling ON COMMIT DROP AS
-        SELECT root_id, 0::bigint AS residue, cast(:stage AS text) AS stage,
+        SELECT root_id, 0::bigint AS residue, cast(:step AS text) AS step,
                cast(:reason AS text) AS reason, NULL::text AS detail, false AS own_failure,
                true AS shared
         FROM unnest(cast(:roots AS bigint[])) AS w (root_id)
         WHERE root_id NOT IN (SELECT root_id FROM failed_root WHERE batch_id = :id)
     """)
-    keys = {"id": batch_id, "roots": list(roots), "stage": stage, "reason": reason}
+    keys = {"id": batch_id, "roots": list(roots), "step": step, "reason": reason}
     connection.execute(statement, keys)
 
 
 def add_explicit_fails(
-    connection: Connection, batch_id: int, stages: Sequence[str], *, shared: bool
+    connection: Connection, batch_id: int, steps: Sequence[str], *, shared: bool
 ) -> None:
     """Add the roots that a committed run failed explicitly, by themselves or ``shared`` with
     others: a fail wins over zero.
 
-    Of several fails of one root the earliest stage's counts, and of a stage's reasons the first
-    by name; that it repeated the root only if it gave no other. ``stages``: in the pipeline's
+    Of several fails of one root the earliest step's counts, and of a step's reasons the first
+    by name; that it repeated the root only if it gave no other. ``steps``: in the pipeline's
     order. Those that are shared come last, and leave alone what failed by itself or is
     ``incomplete``.
     """
     statement = text("""
         WITH fail AS (
-          SELECT DISTINCT ON (f.root_id) f.root_id, r.stage, f.reason, f.detail, f.shared
+          SELECT DISTINCT ON (f.root_id) f.root_id, r.step, f.reason, f.detail, f.shared
           FROM root_fail f JOIN step_run r USING (step_run_id)
           WHERE f.batch_id = :id AND r.state = 'committed' AND f.shared = :shared
-          ORDER BY f.root_id, array_position(cast(:stages AS text[]), r.stage),
+          ORDER BY f.root_id, array_position(cast(:steps AS text[]), r.step),
                    f.reason = :repeated, f.reason
         ), known AS (
-          UPDATE settling s SET stage = f.stage, reason = f.reason, detail = f.detail,
+          UPDATE settling s SET step = f.step, reason = f.reason, detail = f.detail,
                  own_failure = NOT f.shared, shared = f.shared
           FROM fail f WHERE f.root_id = s.root_id AND NOT s.own_failure AND NOT s.incomplete
         )
-        INSERT INTO settling (root_id, residue, stage, reason, detail, own_failure, shared,
+        INSERT INTO settling (root_id, residue, step, reason, detail, own_failure, shared,
                               incomplete)
-        SELECT root_id, 0, stage, reason, detail, NOT shared, shared, false
+        SELECT root_id, 0, step, reason, detail, NOT shared, shared, false
         FROM fail WHERE NOT EXISTS (SELECT FROM settling s WHERE s.root_id = fail.root_id)
     """)
-    keys = {"id": batch_id, "stages": list(stages), "shared": shared, "repeated": REPEATED}
+    keys = {"id": batch_id, "steps": list(steps), "shared": shared, "repeated": REPEATED}
     connection.execute(statement, keys)
 
 
@@ -225,20 +225,20 @@ def hold_units(connection: Connection, most: int) -> int:
 
 def family_failures(connection: Connection, original_id: int, batch_id: int) -> Row[Any]:
     """Of an original and its replays, as ``batch_id`` of them settles: messages that failed through
-    their own fault and are not recovered, those that others replay included; the stage and reason
-    of most of them, the original's roots, and whether a person released it: failed, stage, reason,
+    their own fault and are not recovered, those that others replay included; the step and reason
+    of most of them, the original's roots, and whether a person released it: failed, step, reason,
     roots, released.
     """
     statement = text("""
         WITH own AS (
-          SELECT r.stage, r.reason FROM failed_message m JOIN failed_root r ON r.root_id = m.root_id
+          SELECT r.step, r.reason FROM failed_message m JOIN failed_root r ON r.root_id = m.root_id
           WHERE m.original_batch_id = :id AND r.own_failure
             AND (m.status IN ('failed', 'quarantined') OR m.status = 'replaying'
               AND m.replay_batch_id <> :batch)
         )
-        SELECT (SELECT count(*) FROM own) AS failed, most.stage, most.reason, b.roots, b.released
+        SELECT (SELECT count(*) FROM own) AS failed, most.step, most.reason, b.roots, b.released
         FROM batch b
-        LEFT JOIN (SELECT stage, reason FROM own GROUP BY 1, 2
+        LEFT JOIN (SELECT step, reason FROM own GROUP BY 1, 2
           ORDER BY count(*) DESC LIMIT 1) most ON true
         WHERE b.batch_id = :id
     """)
@@ -258,9 +258,9 @@ def record_attempts(connection: Connection, batch_id: int) -> int:
     """Keep where and why each root failed, for good; how many."""
     statement = text("""
         INSERT INTO failed_root
-          (root_id, message_id, batch_id, attempt, stage, reason, detail, residue, own_failure,
+          (root_id, message_id, batch_id, attempt, step, reason, detail, residue, own_failure,
            shared)
-        SELECT s.root_id, m.message_id, :id, m.attempts, s.stage, s.reason, s.detail, s.residue,
+        SELECT s.root_id, m.message_id, :id, m.attempts, s.step, s.reason, s.detail, s.residue,
                s.own_failure, s.shared
         FROM settling s JOIN failed_message m ON m.root_id = s.root_id
     """)

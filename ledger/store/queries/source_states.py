@@ -12,9 +12,9 @@ from ledger.store.queries.checkpoints import RunInProgress
 # ledger's snapshot.
 _READING = """
 FROM step_run r JOIN batch b USING (batch_id)
-WHERE b.pipeline_id = :pipeline_id AND r.stage = :source AND b.kind = 'original'
+WHERE b.pipeline_id = :pipeline_id AND r.step = :source AND b.kind = 'original'
   AND NOT EXISTS (SELECT FROM checkpoint c
-                  WHERE c.pipeline_id = b.pipeline_id AND c.stage = r.stage
+                  WHERE c.pipeline_id = b.pipeline_id AND c.step = r.step
                     AND c.batch_id = b.batch_id)
 """
 
@@ -23,7 +23,7 @@ def emitted_by(connection: Connection, pipeline_id: int, source: str, batch_id: 
     """The run with which a batch has read the source; None if it has not."""
     statement = text("""
         SELECT step_run_id FROM checkpoint
-        WHERE pipeline_id = :pipeline_id AND stage = :source AND batch_id = :id
+        WHERE pipeline_id = :pipeline_id AND step = :source AND batch_id = :id
     """)
     keys = {"pipeline_id": pipeline_id, "source": source, "id": batch_id}
     found = connection.execute(statement, keys).scalar()
@@ -57,7 +57,7 @@ def left_by_abandoned(connection: Connection, pipeline_id: int, source: str) -> 
     """Runs that read the source for batches which were abandoned later, in their order."""
     statement = text("""
         SELECT c.step_run_id FROM checkpoint c JOIN batch b USING (batch_id)
-        WHERE c.pipeline_id = :pipeline_id AND c.stage = :source AND b.status = 'abandoned'
+        WHERE c.pipeline_id = :pipeline_id AND c.step = :source AND b.status = 'abandoned'
         ORDER BY 1
     """)
     found = connection.execute(statement, {"pipeline_id": pipeline_id, "source": source})
@@ -85,7 +85,7 @@ def unacked(connection: Connection, pipeline: str, source: str) -> list[int]:
                             WHERE m.original_batch_id = c.batch_id
                               AND m.status IN ('failed', 'replaying'))) AS done
           FROM checkpoint c JOIN pipeline p USING (pipeline_id) JOIN batch b USING (batch_id)
-          WHERE p.name = :pipeline AND c.stage = :source
+          WHERE p.name = :pipeline AND c.step = :source
         ), followed AS (
           SELECT read.*, bool_and(done) OVER (ORDER BY step_run_id) AS all_done FROM read
         )

@@ -34,7 +34,7 @@ LANGUAGE sql SECURITY DEFINER SET search_path = public, pg_temp AS $$
   DELETE FROM root_fail f USING batch b
   WHERE f.batch_id = batch AND b.batch_id = f.batch_id AND b.status NOT IN ('open', 'held')
     AND NOT (b.guarantee = 'at_least_once' AND EXISTS (
-      SELECT FROM step_run r JOIN batch_step s ON s.batch_id = r.batch_id AND s.name = r.stage
+      SELECT FROM step_run r JOIN batch_step s ON s.batch_id = r.batch_id AND s.name = r.step
       WHERE r.step_run_id = f.step_run_id AND r.state = 'committed' AND s.kind = 'sink'))
 $$;
 COMMENT ON FUNCTION forget_fails(bigint) IS
@@ -98,13 +98,13 @@ COMMENT ON FUNCTION refuse_another_emit() IS
 
 CREATE FUNCTION root_state(root bigint)
 RETURNS TABLE (root_id bigint, message_id bigint, batch_id bigint, pipeline text, source text,
-               status text, stage text, reason text)
+               status text, step text, reason text)
 LANGUAGE sql STABLE AS $$
   SELECT root, coalesce(m.message_id, rr.message_id, root), b.batch_id, p.name, s.source,
          CASE WHEN b.status NOT IN ('settled', 'superseded') THEN 'pending'
               WHEN f.root_id IS NULL AND (b.kind = 'replay' OR m.message_id IS NULL) THEN 'acked'
               ELSE m.status::text END,
-         f.stage, f.reason
+         f.step, f.reason
   FROM batch_source s
   JOIN batch b ON b.batch_id = s.batch_id
   JOIN pipeline p ON p.pipeline_id = b.pipeline_id

@@ -7,7 +7,7 @@ GRANT SELECT ON
   failed_message, failed_root, failed_payload, manual_quarantine, acceptance, accepted_root,
   publication,
   sink_replacement, dedup_filter, checkpoint, alembic_version,
-  batch_status, root_status, step_progress, pending_root, replay_history, stage_drops,
+  batch_status, root_status, step_progress, pending_root, replay_history, step_drops,
   source_progress, source_file,
   source_position, pending_publication, sink_publication, state_progress, failed_root_detail,
   quarantine, held_record, accepted_record, payload_missing
@@ -60,14 +60,14 @@ GRANT SELECT ON
   batch_source, claimed_file, root_counter, ledger_delta, step_run_bucket, replay_root,
   failed_message, manual_quarantine, acceptance, accepted_root, publication, sink_replacement,
   checkpoint, alembic_version,
-  batch_status, root_status, step_progress, pending_root, replay_history, stage_drops,
+  batch_status, root_status, step_progress, pending_root, replay_history, step_drops,
   source_progress, source_file,
   source_position, pending_publication, sink_publication, state_progress, failed_root_detail,
   quarantine, held_record, accepted_record, payload_missing
   TO ledger_reader;
 GRANT SELECT (batch_id, step_run_id, root_id, reason, shared) ON root_fail TO ledger_reader;
 GRANT SELECT (
-  root_id, message_id, batch_id, attempt, stage, reason, residue, own_failure, failed_at, shared
+  root_id, message_id, batch_id, attempt, step, reason, residue, own_failure, failed_at, shared
 ) ON failed_root TO ledger_reader;
 GRANT SELECT (step_run_id, key, capacity, error_rate, entries) ON dedup_filter TO ledger_reader;
 

@@ -1,6 +1,6 @@
 -- Everything that the baseline made, but for the roles.
 DROP VIEW
-  batch_status, root_status, step_progress, pending_root, replay_history, stage_drops,
+  batch_status, root_status, step_progress, pending_root, replay_history, step_drops,
   source_progress, source_file,
   source_position, pending_publication, sink_publication, state_progress, failed_root_detail,
   failed_root_payload, quarantine, held_record, accepted_record, payload_missing;

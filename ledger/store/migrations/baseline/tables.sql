@@ -161,7 +161,7 @@ COMMENT ON COLUMN batch_step.rereads IS
 CREATE TABLE step_run (
   step_run_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   batch_id bigint NOT NULL REFERENCES batch,
-  stage text NOT NULL,
+  step text NOT NULL,
   state run_state NOT NULL,
   attempt_id uuid NOT NULL,
   attempt_number bigint NOT NULL DEFAULT nextval('attempt_number'),
@@ -178,15 +178,15 @@ CREATE TABLE step_run (
   emitted_edges bigint,
   acked_edges bigint,
   failure text,
-  UNIQUE (batch_id, stage, attempt_id)
+  UNIQUE (batch_id, step, attempt_id)
 );
-CREATE UNIQUE INDEX step_run_one_committed_key ON step_run (batch_id, stage)
+CREATE UNIQUE INDEX step_run_one_committed_key ON step_run (batch_id, step)
   WHERE state = 'committed';
-CREATE UNIQUE INDEX step_run_one_running_key ON step_run (batch_id, stage) WHERE state = 'running';
+CREATE UNIQUE INDEX step_run_one_running_key ON step_run (batch_id, step) WHERE state = 'running';
 COMMENT ON TABLE step_run IS 'One attempt of one source, stage or sink of one batch.';
 COMMENT ON COLUMN step_run.step_run_id IS 'Number of the run; all it writes carries it.';
 COMMENT ON COLUMN step_run.batch_id IS 'Batch that it works for.';
-COMMENT ON COLUMN step_run.stage IS 'Source, stage or sink by name.';
+COMMENT ON COLUMN step_run.step IS 'Source, stage or sink by name.';
 COMMENT ON COLUMN step_run.state IS 'running, committed, failed, fenced or superseded.';
 COMMENT ON COLUMN step_run.attempt_id IS 'The attempt: a task instance''s id, or a command''s.';
 COMMENT ON COLUMN step_run.attempt_number IS
@@ -456,7 +456,7 @@ CREATE TABLE failed_root (
   message_id bigint NOT NULL,
   batch_id bigint NOT NULL,
   attempt integer NOT NULL,
-  stage text NOT NULL,
+  step text NOT NULL,
   reason text NOT NULL,
   detail text,
   residue bigint NOT NULL,
@@ -472,12 +472,12 @@ COMMENT ON COLUMN failed_root.root_id IS 'Root that failed.';
 COMMENT ON COLUMN failed_root.message_id IS 'Message that it is an attempt of.';
 COMMENT ON COLUMN failed_root.batch_id IS 'Batch that it failed in.';
 COMMENT ON COLUMN failed_root.attempt IS '1 for the original, then counted up.';
-COMMENT ON COLUMN failed_root.stage IS 'Source, stage or sink where it broke.';
+COMMENT ON COLUMN failed_root.step IS 'Source, stage or sink where it broke.';
 COMMENT ON COLUMN failed_root.reason IS 'Why, in words that group.';
 COMMENT ON COLUMN failed_root.detail IS 'What else is known: raw text, counts of edges.';
 COMMENT ON COLUMN failed_root.residue IS 'Its ack value at settlement: XOR of what was not acked.';
 COMMENT ON COLUMN failed_root.own_failure IS
-  'False if a stage never committed: no fault of the message.';
+  'False if a step never committed: no fault of the message.';
 COMMENT ON COLUMN failed_root.failed_at IS 'When it was settled.';
 COMMENT ON COLUMN failed_root.shared IS
   'Whether the row that failed comes from several records: a failure of their unit.';
@@ -619,19 +619,19 @@ COMMENT ON COLUMN dedup_filter.filter IS 'pybloom-live''s serialized filter.';
 
 CREATE TABLE checkpoint (
   pipeline_id bigint REFERENCES pipeline,
-  stage text,
+  step text,
   batch_id bigint REFERENCES batch,
   step_run_id bigint NOT NULL REFERENCES step_run UNIQUE,
   snapshot jsonb,
   committed_at timestamptz NOT NULL DEFAULT now(),
   acked_at timestamptz,
   removed_at timestamptz,
-  PRIMARY KEY (pipeline_id, stage, batch_id)
+  PRIMARY KEY (pipeline_id, step, batch_id)
 );
 COMMENT ON TABLE checkpoint IS
   'The state that a stateful stage or source has committed with each batch.';
 COMMENT ON COLUMN checkpoint.pipeline_id IS 'Pipeline.';
-COMMENT ON COLUMN checkpoint.stage IS 'Stateful stage or source by name.';
+COMMENT ON COLUMN checkpoint.step IS 'Stateful stage or source by name.';
 COMMENT ON COLUMN checkpoint.batch_id IS
   'Batch whose rows were applied to the state; of a source the one that it has read for.';
 COMMENT ON COLUMN checkpoint.step_run_id IS

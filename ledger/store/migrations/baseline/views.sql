@@ -67,7 +67,7 @@ SELECT s.first_root + n.number AS root_id,
        CASE WHEN b.status NOT IN ('settled', 'superseded') THEN 'pending'
             WHEN f.root_id IS NULL AND (b.kind = 'replay' OR m.message_id IS NULL) THEN 'acked'
             ELSE m.status::text END AS status,
-       f.stage, f.reason
+       f.step, f.reason
 FROM batch_source s
 JOIN batch b USING (batch_id)
 JOIN pipeline p ON p.pipeline_id = b.pipeline_id
@@ -88,25 +88,25 @@ COMMENT ON COLUMN root_status.pipeline IS 'Pipeline by name.';
 COMMENT ON COLUMN root_status.source IS 'Source that emitted it.';
 COMMENT ON COLUMN root_status.status IS
   'pending, acked, failed, replaying, recovered or quarantined.';
-COMMENT ON COLUMN root_status.stage IS 'Where it broke, if it failed.';
+COMMENT ON COLUMN root_status.step IS 'Where it broke, if it failed.';
 COMMENT ON COLUMN root_status.reason IS 'Why, if it failed.';
 
 CREATE VIEW step_progress AS
-SELECT r.batch_id, p.name AS pipeline, s.number AS step, r.stage, s.kind, r.state, r.step_run_id,
+SELECT r.batch_id, p.name AS pipeline, s.number, r.step, s.kind, r.state, r.step_run_id,
        r.try_number, r.input_rows, r.output_rows, r.failed_rows, r.duplicate_rows,
        extract(epoch FROM coalesce(r.closed_at, now()) - r.opened_at)::float AS seconds,
        r.lease_until, r.failure
 FROM (
-  SELECT DISTINCT ON (batch_id, stage) * FROM step_run ORDER BY batch_id, stage, step_run_id DESC
+  SELECT DISTINCT ON (batch_id, step) * FROM step_run ORDER BY batch_id, step, step_run_id DESC
 ) r
 JOIN batch b USING (batch_id)
 JOIN pipeline p USING (pipeline_id)
-JOIN batch_step s ON s.batch_id = r.batch_id AND s.name = r.stage;
+JOIN batch_step s ON s.batch_id = r.batch_id AND s.name = r.step;
 COMMENT ON VIEW step_progress IS 'The newest run of every source, stage and sink of every batch.';
 COMMENT ON COLUMN step_progress.batch_id IS 'Number of the batch.';
 COMMENT ON COLUMN step_progress.pipeline IS 'Pipeline by name.';
-COMMENT ON COLUMN step_progress.step IS 'Place in the pipeline''s order, from 1.';
-COMMENT ON COLUMN step_progress.stage IS 'Source, stage or sink by name.';
+COMMENT ON COLUMN step_progress.number IS 'Place in the pipeline''s order, from 1.';
+COMMENT ON COLUMN step_progress.step IS 'Source, stage or sink by name.';
 COMMENT ON COLUMN step_progress.kind IS 'source, stage or sink.';
 COMMENT ON COLUMN step_progress.state IS 'running, committed, failed, fenced or superseded.';
 COMMENT ON COLUMN step_progress.step_run_id IS 'Number of the run.';
@@ -137,9 +137,9 @@ COMMENT ON COLUMN pending_root.open_edges IS 'Edges emitted and not acked.';
 CREATE VIEW replay_history AS
 SELECT message_id,
        (row_number() OVER (PARTITION BY message_id ORDER BY batch_id))::integer AS attempt,
-       batch_id, root_id, outcome, stage, reason, decided_at
+       batch_id, root_id, outcome, step, reason, decided_at
 FROM (
-  SELECT message_id, batch_id, root_id, 'failed' AS outcome, stage, reason, failed_at AS decided_at
+  SELECT message_id, batch_id, root_id, 'failed' AS outcome, step, reason, failed_at AS decided_at
   FROM failed_root
   UNION ALL
   SELECT m.message_id, b.batch_id, m.message_id, 'acked', NULL, NULL, b.settled_at
@@ -160,24 +160,24 @@ COMMENT ON COLUMN replay_history.attempt IS 'Number of the attempt, from 1.';
 COMMENT ON COLUMN replay_history.batch_id IS 'Batch of the attempt.';
 COMMENT ON COLUMN replay_history.root_id IS 'Root of the attempt.';
 COMMENT ON COLUMN replay_history.outcome IS 'failed or acked.';
-COMMENT ON COLUMN replay_history.stage IS 'Where it broke.';
+COMMENT ON COLUMN replay_history.step IS 'Where it broke.';
 COMMENT ON COLUMN replay_history.reason IS 'Why: also the reason of the replay that followed.';
 COMMENT ON COLUMN replay_history.decided_at IS 'When that batch was settled.';
 
-CREATE VIEW stage_drops AS
-SELECT r.batch_id, p.name AS pipeline, r.stage, d.reason, d.records
+CREATE VIEW step_drops AS
+SELECT r.batch_id, p.name AS pipeline, r.step, d.reason, d.records
 FROM step_run_drop d
 JOIN step_run r ON r.step_run_id = d.step_run_id AND r.state = 'committed'
 JOIN batch b ON b.batch_id = r.batch_id
 JOIN pipeline p USING (pipeline_id);
-COMMENT ON VIEW stage_drops IS
+COMMENT ON VIEW step_drops IS
   'Records that a stage dropped on purpose: acked without an output, by reason.';
-COMMENT ON COLUMN stage_drops.batch_id IS 'Number of the batch.';
-COMMENT ON COLUMN stage_drops.pipeline IS 'Pipeline by name.';
-COMMENT ON COLUMN stage_drops.stage IS 'Stage that dropped them.';
-COMMENT ON COLUMN stage_drops.reason IS
+COMMENT ON COLUMN step_drops.batch_id IS 'Number of the batch.';
+COMMENT ON COLUMN step_drops.pipeline IS 'Pipeline by name.';
+COMMENT ON COLUMN step_drops.step IS 'Stage that dropped them.';
+COMMENT ON COLUMN step_drops.reason IS
   'Reason code given by the stage; ''no output'' for what an on_read stage read and did not emit.';
-COMMENT ON COLUMN stage_drops.records IS 'Rows of the stage''s input that were dropped.';
+COMMENT ON COLUMN step_drops.records IS 'Rows of the stage''s input that were dropped.';
 
 CREATE VIEW source_progress AS
 SELECT s.batch_id, s.source,
@@ -308,21 +308,21 @@ COMMENT ON COLUMN sink_publication.withheld_rows IS
 
 CREATE VIEW state_progress AS
 WITH queue AS (
-  SELECT b.batch_id, p.name AS pipeline, s.name AS stage, c.step_run_id, c.snapshot,
+  SELECT b.batch_id, p.name AS pipeline, s.name AS step, c.step_run_id, c.snapshot,
          c.committed_at, c.acked_at, c.batch_id IS NOT NULL AS committed,
          CASE WHEN b.settle = 'hold' THEN b.family_id ELSE b.batch_id END AS place
   FROM batch b
   JOIN pipeline p USING (pipeline_id)
   JOIN batch_step s ON s.batch_id = b.batch_id AND s.kind = 'stateful'
   LEFT JOIN checkpoint c ON c.pipeline_id = b.pipeline_id AND c.batch_id = b.batch_id
-                            AND c.stage = s.name
+                            AND c.step = s.name
   WHERE (c.batch_id IS NOT NULL OR b.status NOT IN ('abandoned', 'superseded'))
 ), headed AS (
   SELECT queue.*, first_value(batch_id) OVER (
-           PARTITION BY pipeline, stage ORDER BY committed, place, batch_id) AS head
+           PARTITION BY pipeline, step ORDER BY committed, place, batch_id) AS head
   FROM queue
 )
-SELECT h.batch_id, h.pipeline, h.stage,
+SELECT h.batch_id, h.pipeline, h.step,
        CASE WHEN h.committed THEN 'committed'
             WHEN h.batch_id = h.head AND o.obstacle IS NULL THEN 'due' ELSE 'waiting' END AS state,
        CASE WHEN h.batch_id <> h.head OR o.obstacle IS NOT NULL THEN o.batch_id END
@@ -362,7 +362,7 @@ COMMENT ON VIEW state_progress IS
   'The states over batches: which are committed, which is due, and what the others wait for.';
 COMMENT ON COLUMN state_progress.batch_id IS 'Number of the batch.';
 COMMENT ON COLUMN state_progress.pipeline IS 'Pipeline by name.';
-COMMENT ON COLUMN state_progress.stage IS 'Stateful stage by name.';
+COMMENT ON COLUMN state_progress.step IS 'Stateful stage by name.';
 COMMENT ON COLUMN state_progress.state IS
   'committed; due: to be done next; waiting: for an earlier batch, or for its own settlement.';
 COMMENT ON COLUMN state_progress.waits_for_batch_id IS
@@ -378,7 +378,7 @@ COMMENT ON COLUMN state_progress.acked_at IS
 
 CREATE VIEW failed_root_detail AS
 SELECT f.root_id, f.message_id, f.batch_id, p.name AS pipeline, b.kind, b.interval_start,
-       b.interval_end, m.source, f.stage, f.reason, f.attempt, m.attempts, m.status,
+       b.interval_end, m.source, f.step, f.reason, f.attempt, m.attempts, m.status,
        f.own_failure, f.residue, m.original_batch_id, f.failed_at
 FROM failed_root f
 JOIN failed_message m USING (message_id)
@@ -394,21 +394,21 @@ COMMENT ON COLUMN failed_root_detail.kind IS 'original or replay.';
 COMMENT ON COLUMN failed_root_detail.interval_start IS 'Start of the batch''s interval, inclusive.';
 COMMENT ON COLUMN failed_root_detail.interval_end IS 'End of the batch''s interval, exclusive.';
 COMMENT ON COLUMN failed_root_detail.source IS 'Source that it came from.';
-COMMENT ON COLUMN failed_root_detail.stage IS 'Where it broke.';
+COMMENT ON COLUMN failed_root_detail.step IS 'Where it broke.';
 COMMENT ON COLUMN failed_root_detail.reason IS 'Why.';
 COMMENT ON COLUMN failed_root_detail.attempt IS 'Number of this attempt, from 1.';
 COMMENT ON COLUMN failed_root_detail.attempts IS 'Attempts that failed so far.';
 COMMENT ON COLUMN failed_root_detail.status IS
   'What became of the record: failed, replaying, recovered or quarantined.';
 COMMENT ON COLUMN failed_root_detail.own_failure IS
-  'False if a stage never committed: no fault of the record.';
+  'False if a step never committed: no fault of the record.';
 COMMENT ON COLUMN failed_root_detail.residue IS 'Its ack value at settlement.';
 COMMENT ON COLUMN failed_root_detail.original_batch_id IS 'Batch of the record''s first attempt.';
 COMMENT ON COLUMN failed_root_detail.failed_at IS 'When it was settled.';
 
 CREATE VIEW quarantine AS
 SELECT m.message_id, p.name AS pipeline, m.source, m.original_batch_id, b.interval_start,
-       b.interval_end, f.stage, f.reason, m.attempts, m.updated_at AS quarantined_at
+       b.interval_end, f.step, f.reason, m.attempts, m.updated_at AS quarantined_at
 FROM failed_message m
 JOIN failed_root f ON f.root_id = m.root_id
 JOIN batch b ON b.batch_id = m.original_batch_id
@@ -422,13 +422,13 @@ COMMENT ON COLUMN quarantine.source IS 'Source that it came from.';
 COMMENT ON COLUMN quarantine.original_batch_id IS 'Batch of its first attempt.';
 COMMENT ON COLUMN quarantine.interval_start IS 'Start of that batch''s interval, inclusive.';
 COMMENT ON COLUMN quarantine.interval_end IS 'End of that batch''s interval, exclusive.';
-COMMENT ON COLUMN quarantine.stage IS 'Where its last attempt broke.';
+COMMENT ON COLUMN quarantine.step IS 'Where its last attempt broke.';
 COMMENT ON COLUMN quarantine.reason IS 'Why.';
 COMMENT ON COLUMN quarantine.attempts IS 'Attempts that failed.';
 COMMENT ON COLUMN quarantine.quarantined_at IS 'When it was quarantined.';
 
 CREATE VIEW held_record AS
-SELECT m.message_id, p.name AS pipeline, m.source, m.original_batch_id, f.stage, f.reason,
+SELECT m.message_id, p.name AS pipeline, m.source, m.original_batch_id, f.step, f.reason,
        m.unit_failures
 FROM failed_message m
 JOIN failed_root f USING (root_id)
@@ -441,13 +441,13 @@ COMMENT ON COLUMN held_record.message_id IS 'The record across its attempts.';
 COMMENT ON COLUMN held_record.pipeline IS 'Pipeline by name.';
 COMMENT ON COLUMN held_record.source IS 'Source that it came from.';
 COMMENT ON COLUMN held_record.original_batch_id IS 'Batch of its first attempt.';
-COMMENT ON COLUMN held_record.stage IS 'Where it broke last.';
+COMMENT ON COLUMN held_record.step IS 'Where it broke last.';
 COMMENT ON COLUMN held_record.reason IS 'Why.';
 COMMENT ON COLUMN held_record.unit_failures IS
   'How often a row of several records, this one among them, failed.';
 
 CREATE VIEW failed_root_payload AS
-SELECT f.root_id, f.message_id, f.batch_id, p.name AS pipeline, m.source, f.stage, f.reason,
+SELECT f.root_id, f.message_id, f.batch_id, p.name AS pipeline, m.source, f.step, f.reason,
        f.detail, m.status
 FROM failed_root f
 JOIN failed_message m USING (message_id)
@@ -461,7 +461,7 @@ COMMENT ON COLUMN failed_root_payload.message_id IS 'The record across its attem
 COMMENT ON COLUMN failed_root_payload.batch_id IS 'Batch that the attempt failed in.';
 COMMENT ON COLUMN failed_root_payload.pipeline IS 'Pipeline by name.';
 COMMENT ON COLUMN failed_root_payload.source IS 'Source that it came from.';
-COMMENT ON COLUMN failed_root_payload.stage IS 'Where it broke.';
+COMMENT ON COLUMN failed_root_payload.step IS 'Where it broke.';
 COMMENT ON COLUMN failed_root_payload.reason IS 'Why.';
 COMMENT ON COLUMN failed_root_payload.detail IS
   'Raw text of what did not parse, or counts of edges.';
@@ -469,7 +469,7 @@ COMMENT ON COLUMN failed_root_payload.status IS
   'What became of the record: failed, replaying, recovered or quarantined.';
 
 CREATE VIEW accepted_record AS
-SELECT m.message_id, p.name AS pipeline, m.source, m.original_batch_id, f.stage, f.reason,
+SELECT m.message_id, p.name AS pipeline, m.source, m.original_batch_id, f.step, f.reason,
        c.accepted_at, c.accepted_by, c.reason AS accepted_because
 FROM accepted_root a
 JOIN acceptance c USING (acceptance_id)
@@ -482,7 +482,7 @@ COMMENT ON COLUMN accepted_record.message_id IS 'The record: root id of its firs
 COMMENT ON COLUMN accepted_record.pipeline IS 'Pipeline by name.';
 COMMENT ON COLUMN accepted_record.source IS 'Source that it came from.';
 COMMENT ON COLUMN accepted_record.original_batch_id IS 'Batch of its first attempt.';
-COMMENT ON COLUMN accepted_record.stage IS 'Where its last attempt broke.';
+COMMENT ON COLUMN accepted_record.step IS 'Where its last attempt broke.';
 COMMENT ON COLUMN accepted_record.reason IS 'Why.';
 COMMENT ON COLUMN accepted_record.accepted_at IS 'When it was accepted.';
 COMMENT ON COLUMN accepted_record.accepted_by IS 'Who accepted it.';
@@ -496,7 +496,7 @@ JOIN pipeline p USING (pipeline_id)
 LEFT JOIN failed_payload f ON f.message_id = m.message_id
 WHERE f.message_id IS NULL OR f.root_id < m.root_id AND EXISTS (
   SELECT FROM failed_root r JOIN batch t ON t.batch_id = r.batch_id
-  WHERE r.root_id = m.root_id AND r.stage <> m.source AND t.selection ? 'from_source')
+  WHERE r.root_id = m.root_id AND r.step <> m.source AND t.selection ? 'from_source')
 GROUP BY 1, 2;
 COMMENT ON VIEW payload_missing IS
   'Batches with failed records whose content is not kept yet, or was read again since: publish, '
