@@ -6,13 +6,13 @@ quarantined, makes another, whose result takes the place of the first. What bega
 was settled is fenced when it commits.
 """
 
-from dataclasses import asdict
+from functools import partial
 
 from sqlalchemy import Connection
 
-from ledger.batch.step_runs import LEASE_SECONDS, Attempt, OpenedRun, own_run
+from ledger.batch.step_runs import Attempt, OpenedRun, begin_run, committed_runs, require_step
 from ledger.core.states import BatchStatus, RunState
-from ledger.errors import FencedError, NotReadyError
+from ledger.errors import FencedError
 from ledger.pipeline.pipeline import Pipeline
 from ledger.pipeline.steps import CombineStep, SinkStep, Step
 from ledger.store.connection import Database
@@ -67,7 +67,8 @@ def open_combine(
         batch = _locked(connection, batch_id)
         if not _is_due(connection, batch, step):
             return None
-        return _open(connection, batch, step.name, attempt, [])
+        require_step(batch, step.name)
+        return begin_run(connection, batch, step.name, attempt, lambda found: {})
 
     return database.transact(work)
 
@@ -81,7 +82,9 @@ def open_combined_sink(
         batch = _locked(connection, batch_id)
         if not _is_waiting(connection, batch, step):
             return None
-        return _open(connection, batch, step.name, attempt, [step.reads])
+        require_step(batch, step.name)
+        inputs = partial(committed_runs, steps=[step.reads])
+        return begin_run(connection, batch, step.name, attempt, inputs)
 
     return database.transact(work)
 
@@ -117,24 +120,3 @@ def _locked(connection: Connection, batch_id: int) -> Batch:
     batch = batches.lock_batch(connection, batch_id)
     assert batch is not None
     return batch
-
-
-def _open(
-    connection: Connection, batch: Batch, step: str, attempt: Attempt, reads: list[str]
-) -> OpenedRun:
-    if step not in {one["name"] for one in batch.topology}:
-        raise NotReadyError(
-            f"batch {batch.batch_id} was opened without a step {step!r}: the pipeline has changed"
-            " since; reprocess its interval"
-        )
-    found = runs.runs_of(connection, batch.batch_id)
-    inputs = {
-        run.step: run for run in found if run.step in reads and run.state is RunState.COMMITTED
-    }
-    own = own_run(connection, found, step, attempt)
-    if own is not None:
-        return OpenedRun(own.step_run_id, batch, step, inputs, BatchStatus.SETTLED)
-    runs.fence_running(connection, batch.batch_id, step)
-    run_id = runs.insert_run(connection, batch.batch_id, step, asdict(attempt), LEASE_SECONDS)
-    runs.insert_inputs(connection, run_id, [run.step_run_id for run in inputs.values()])
-    return OpenedRun(run_id, batch, step, inputs, BatchStatus.SETTLED)

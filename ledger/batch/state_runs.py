@@ -7,17 +7,24 @@ works through all that is due; whoever finds another at it lets that one finish.
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from sqlalchemy import Connection
 
 from ledger.batch.recovery import waits_for
-from ledger.batch.step_runs import LEASE_SECONDS, Attempt, OpenedRun, Record, commit_in
+from ledger.batch.step_runs import (
+    Attempt,
+    OpenedRun,
+    Record,
+    begin_run,
+    commit_in,
+    committed_runs,
+)
 from ledger.core.probes import reached
 from ledger.core.stateful import Stateful
-from ledger.core.states import BatchStatus, RunState
+from ledger.core.states import RunState
 from ledger.errors import FencedError, NotReadyError
 from ledger.pipeline.pipeline import Pipeline
 from ledger.pipeline.steps import StateStep
@@ -89,36 +96,22 @@ def _open_next(
     previous = checkpoints.last(connection, pipeline_id, step.name)
     since = 0 if previous is None else previous.step_run_id
     failed = checkpoints.failed_since(connection, pipeline_id, step.name, since)
-    run = _opened(connection, batch, step.name, attempt, _read(connection, batch, step))
-    made = runs.get_run(connection, run.run_id)
-    of_sinks = {name: _opened(connection, batch, name, attempt, made) for name in sinks}
+    run = begin_run(connection, batch, step.name, attempt, partial(_read, batch, step))
+    made = {step.name: runs.get_run(connection, run.run_id)}
+    of_sinks = {name: begin_run(connection, batch, name, attempt, lambda _: made) for name in sinks}
     return StateRun(run, of_sinks, previous, failed)
 
 
-def _read(connection: Connection, batch: Batch, step: StateStep) -> Run:
+def _read(batch: Batch, step: StateStep, found: list[Run]) -> dict[str, Run]:
     """The committed run of what a state reads, in its batch."""
-    (reads,) = step.inputs
-    for run in runs.runs_of(connection, batch.batch_id):
-        if run.step == reads and run.state is RunState.COMMITTED:
-            return run
-    raise NotReadyError(
-        f"batch {batch.batch_id} has no committed run of {reads!r}, which {step.name!r} reads: the"
-        " pipeline has changed since. Give the stage a new name; it then begins with the batches"
-        " that are opened from now on"
-    )
-
-
-def _opened(
-    connection: Connection, batch: Batch, step: str, attempt: Attempt, read: Run
-) -> OpenedRun:
-    """The run that this very attempt began, or a new one."""
-    found = runs.runs_of(connection, batch.batch_id)
-    own = [run for run in found if (run.step, run.attempt_id) == (step, attempt.attempt_id)]
-    run_id = own[0].step_run_id if own else None
-    if run_id is None:
-        run_id = runs.insert_run(connection, batch.batch_id, step, asdict(attempt), LEASE_SECONDS)
-        runs.insert_inputs(connection, run_id, [read.step_run_id])
-    return OpenedRun(run_id, batch, step, {read.step: read}, BatchStatus.SETTLED)
+    committed = committed_runs(found, step.inputs)
+    if not committed:
+        raise NotReadyError(
+            f"batch {batch.batch_id} has no committed run of {step.inputs[0]!r}, which"
+            f" {step.name!r} reads: the pipeline has changed since. Give the stage a new name; it"
+            " then begins with the batches that are opened from now on"
+        )
+    return committed
 
 
 def commit_state(

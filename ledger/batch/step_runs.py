@@ -4,9 +4,10 @@ lock.
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -103,17 +104,36 @@ def _open_run(
             f"batch {batch_id} was abandoned: run it again from its first task, which opens it"
             " again"
         )
-    found = runs.runs_of(connection, batch_id)
-    own = own_run(connection, found, step, attempt)
-    inputs = _input_runs(batch, found, step)
-    if own is not None:
-        return OpenedRun(own.step_run_id, batch, step, inputs)
+    inputs = partial(_input_runs, batch, step)
+    run = begin_run(connection, batch, step, attempt, inputs, BatchStatus.OPEN)
     if batch.status is BatchStatus.HELD:
         batches.move_batch(connection, batch_id, BatchStatus.HELD, BatchStatus.OPEN)
-    runs.fence_running(connection, batch_id, step)
-    run_id = runs.insert_run(connection, batch_id, step, asdict(attempt), LEASE_SECONDS)
-    runs.insert_inputs(connection, run_id, [run.step_run_id for run in inputs.values()])
-    return OpenedRun(run_id, batch, step, inputs)
+    return run
+
+
+def begin_run(
+    connection: Connection,
+    batch: Batch,
+    step: str,
+    attempt: Attempt,
+    inputs: Callable[[list[Run]], dict[str, Run]],
+    status: BatchStatus = BatchStatus.SETTLED,
+) -> OpenedRun:
+    """The run of a step that this very attempt has begun, or a new one, which fences those before
+    it. ``inputs``: of the batch's runs those that it reads, by step. ``status``: in which its
+    commit has to find the batch.
+
+    Raises FencedError if a newer attempt exists, and what ``inputs`` raises.
+    """
+    found = runs.runs_of(connection, batch.batch_id)
+    own = own_run(connection, found, step, attempt)
+    read = inputs(found)
+    if own is not None:
+        return OpenedRun(own.step_run_id, batch, step, read, status)
+    runs.fence_running(connection, batch.batch_id, step)
+    run_id = runs.insert_run(connection, batch.batch_id, step, asdict(attempt), LEASE_SECONDS)
+    runs.insert_inputs(connection, run_id, [run.step_run_id for run in read.values()])
+    return OpenedRun(run_id, batch, step, read, status)
 
 
 def own_run(connection: Connection, found: list[Run], step: str, attempt: Attempt) -> Run | None:
@@ -140,21 +160,34 @@ def own_run(connection: Connection, found: list[Run], step: str, attempt: Attemp
     return None
 
 
-def _input_runs(batch: Batch, found: list[Run], step: str) -> dict[str, Run]:
-    steps = {one["name"]: one for one in batch.topology}
-    if step not in steps:
-        raise NotReadyError(
-            f"batch {batch.batch_id} was opened without a step {step!r}; it has"
-            f" {', '.join(steps)}. The pipeline has changed since: open a new run"
-        )
-    committed = {run.step: run for run in found if run.state is RunState.COMMITTED}
-    for name in steps[step]["reads"]:
+def _input_runs(batch: Batch, step: str, found: list[Run]) -> dict[str, Run]:
+    reads = require_step(batch, step)["reads"]
+    committed = committed_runs(found, reads)
+    for name in reads:
         if name not in committed:
             raise NotReadyError(
                 f"{step} of batch {batch.batch_id} reads {name}, which has no committed run: run"
                 f" {name} first"
             )
-    return {name: committed[name] for name in steps[step]["reads"]}
+    return committed
+
+
+def committed_runs(found: list[Run], steps: Sequence[str]) -> dict[str, Run]:
+    """Of a batch's runs the committed ones of these steps, in their order."""
+    committed = {run.step: run for run in found if run.state is RunState.COMMITTED}
+    return {step: committed[step] for step in steps if step in committed}
+
+
+def require_step(batch: Batch, step: str) -> dict[str, Any]:
+    """A step as the batch was opened with it. Raises NotReadyError if it has none of this name."""
+    steps = {one["name"]: one for one in batch.topology}
+    if step not in steps:
+        raise NotReadyError(
+            f"batch {batch.batch_id} was opened without a step {step!r}; it has"
+            f" {', '.join(steps)}. The pipeline has changed since: open a new run, or reprocess"
+            " its interval"
+        )
+    return steps[step]
 
 
 @contextmanager
