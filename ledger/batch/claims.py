@@ -60,7 +60,7 @@ class Claim:
     path: str
     claimed: bool = False
     quota: int | None = None
-    rest_of_batch_id: int | None = None
+    remainder_of_batch_id: int | None = None
     first_position: int | None = None
     claimed_after: str | None = None
     claimed_upto: str | None = None
@@ -97,14 +97,14 @@ def claim(
     Raises InputError when its interval belongs to another batch that left nothing of it,
     BackPressureError when as many records are pending as the pipeline bears.
     """
-    holders = {
+    interval_owners = {
         step.name: interval_owner
         for step in _sources(pipeline)
         if not step.incremental and not opening.replaces
-        for interval_owner in [_holder(connection, opening, step)]
+        for interval_owner in [_interval_owner(connection, opening, step)]
         if interval_owner is not None
     }
-    for name, interval_owner in holders.items():
+    for name, interval_owner in interval_owners.items():
         _check_part(connection, pipeline, opening, name, interval_owner)
     claims = []
     for step in _sources(pipeline):
@@ -114,12 +114,12 @@ def claim(
             claims.append(Claim(step.name, path))
         elif step.incremental:
             claims.append(_incremental(connection, opening, step, path, room, surveys))
-        elif step.name in holders:
-            claims.append(_part(connection, step, path, room, holders[step.name]))
+        elif step.name in interval_owners:
+            claims.append(_part(connection, step, path, room, interval_owners[step.name]))
         else:
             claims.append(Claim(step.name, path, claimed=not opening.replaces, quota=room))
-    if holders and not any(one.quota for one in claims if one.source in holders):
-        raise _taken(pipeline, opening, *next(iter(holders.items())))
+    if interval_owners and not any(one.quota for one in claims if one.source in interval_owners):
+        raise _taken(pipeline, opening, *next(iter(interval_owners.items())))
     return claims
 
 
@@ -203,7 +203,7 @@ def _room(connection: Connection, pipeline: Pipeline, opening: Opening, source: 
     return room
 
 
-def _holder(connection: Connection, opening: Opening, step: SourceStep) -> Row[Any] | None:
+def _interval_owner(connection: Connection, opening: Opening, step: SourceStep) -> Row[Any] | None:
     return batches.claiming_batch(
         connection, opening.pipeline_id, step.name, opening.interval_start, opening.interval_end
     )
@@ -216,12 +216,12 @@ def _check_part(
     source: str,
     interval_owner: Row[Any],
 ) -> None:
-    """Raise unless a batch may read on in what the holder of the interval left, or may have
+    """Raise unless a batch may read on in what the owner of the interval left, or may have
     left.
     """
-    if (pipeline.max_pending is None and not interval_owner.rest) or interval_owner.params != dict(
-        opening.params
-    ):
+    if (
+        pipeline.max_pending is None and not interval_owner.remainder
+    ) or interval_owner.params != dict(opening.params):
         raise _taken(pipeline, opening, source, interval_owner)
     if interval_owner.status != BatchStatus.SETTLED:
         raise BackPressureError(
@@ -242,23 +242,27 @@ def _part(
     connection: Connection, step: SourceStep, path: str, room: int | None, interval_owner: Row[Any]
 ) -> Claim:
     """A part of what the batch that has the interval left; empty if it left nothing."""
-    count = (interval_owner.roots or 0) + (interval_owner.rest or 0)
+    count = (interval_owner.roots or 0) + (interval_owner.remainder or 0)
     gap = _gap(connection, interval_owner, step.name)
     start, end = gap or (count, count)
     quota = end - start if room is None else min(room, end - start)
     return Claim(
-        step.name, path, quota=quota, rest_of_batch_id=interval_owner.batch_id, first_position=start
+        step.name,
+        path,
+        quota=quota,
+        remainder_of_batch_id=interval_owner.batch_id,
+        first_position=start,
     )
 
 
 def _gap(connection: Connection, snapshot: Row[Any], source: str) -> tuple[int, int] | None:
-    """What nobody has claimed of a snapshot's rest. Only a settled batch reads its source no
+    """What nobody has claimed of a snapshot's remainder. Only a settled batch reads its source no
     more.
     """
-    if not snapshot.rest or snapshot.status != BatchStatus.SETTLED:
+    if not snapshot.remainder or snapshot.status != BatchStatus.SETTLED:
         return None
     taken = [(0, snapshot.roots), *queries.claimed_rests(connection, snapshot.batch_id, source)]
-    return first_gap(taken, snapshot.roots + snapshot.rest)
+    return first_gap(taken, snapshot.roots + snapshot.remainder)
 
 
 def _taken(

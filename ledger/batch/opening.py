@@ -195,7 +195,7 @@ def _replaceable(connection: Connection, pipeline: Pipeline, values: dict[str, A
                 " interval to run again: replay what failed"
             )
     found = {
-        batches.holder(connection, claim.batch_id): claim.status
+        batches.interval_owner(connection, claim.batch_id): claim.status
         for step in pipeline.steps()
         if isinstance(step, SourceStep)
         for claim in [

@@ -84,7 +84,7 @@ def _check_alone(
 
 
 def _check_kept(connection: Connection, original_batch_id: int) -> None:
-    interval_owner = batches.holder(connection, original_batch_id)
+    interval_owner = batches.interval_owner(connection, original_batch_id)
     successors = batches.replacing_batches(connection, interval_owner)
     if successors:
         raise NotReadyError(

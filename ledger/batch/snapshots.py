@@ -45,7 +45,7 @@ def payloads(
 ) -> Iterator[Payload]:
     """The failed records of one source, in order."""
     positions = np.asarray(source.roots, np.int64) - source.first_root
-    whole = source.rest_of_batch_id is None and all(_located(file.path) for file in files)
+    whole = source.remainder_of_batch_id is None and all(_located(file.path) for file in files)
     numbers = _Numbers() if whole else None
     for file in files:
         end = file.first_position + file.rows

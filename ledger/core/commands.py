@@ -33,19 +33,19 @@ def run(target: str, interval: Interval) -> str:
     return shlex.join(words)
 
 
-def ways_on(target: str, asked: Asked, holder: Any) -> str:
-    """What to do instead of a second run over an interval; ``holder``: the batch that has it,
+def ways_on(target: str, asked: Asked, owner: Any) -> str:
+    """What to do instead of a second run over an interval; ``owner``: the batch that has it,
     with dag_id, run_id and params.
     """
-    if holder.dag_id:
+    if owner.dag_id:
         return (
-            f"Clear run {holder.run_id!r} of DAG {holder.dag_id!r} to run it again, replay what"
+            f"Clear run {owner.run_id!r} of DAG {owner.dag_id!r} to run it again, replay what"
             ' failed in it, or replace it by a run with {"reprocess": true} in its conf'
         )
-    command = run(target, Interval(asked.interval_start, asked.interval_end, holder.params))
+    command = run(target, Interval(asked.interval_start, asked.interval_end, owner.params))
     return (
-        f"Run it again: {command} --run-id {shlex.quote(holder.run_id)}; replay what failed in it:"
-        f" ackledger replay {target} --batch {holder.batch_id}; or replace it: {command}"
+        f"Run it again: {command} --run-id {shlex.quote(owner.run_id)}; replay what failed in it:"
+        f" ackledger replay {target} --batch {owner.batch_id}; or replace it: {command}"
         " --reprocess"
     )
 

@@ -152,7 +152,7 @@ class Emits:
         where = f"{self.run.step} in run {self.run.run_id}"
         require_equal(f"records of {where}", written, outcome.wrote.rows)
         require_equal(f"roots of {where}", emitted.roots, outcome.posted.rows)
-        if not emitted.rest:
+        if not emitted.remainder:
             require_equal(f"failed records of {where}", failed, outcome.posted.failed_roots)
 
 

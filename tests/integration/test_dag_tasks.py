@@ -76,7 +76,7 @@ def part_of_an_interval(database, dag):
     """
     conf = {**DAYS[0], "guarantee": "at_least_once", "region": "x"}
     batch = batch_of(database, open_by(dag, "first", **conf))
-    roots = emit(database, batch, 2, rest=3)
+    roots = emit(database, batch, 2, remainder=3)
     run_middle(database, batch, roots)
     run_sink(database, batch, roots)
     assert settle_once(database, batch.batch_id).decided

@@ -68,8 +68,8 @@ UPDATED = {
     "batch_source": {
         "claimed",
         "quota",
-        "rest",
-        "rest_of_batch_id",
+        "remainder",
+        "remainder_of_batch_id",
         "first_position",
         "claimed_after",
         "claimed_upto",

@@ -143,7 +143,7 @@ def test_room_that_is_left_is_used(runner, tmp_path):
     run.settled(second)
     found = one(
         run.job.database,
-        "SELECT quota, roots, rest FROM batch_source WHERE batch_id = :b",
+        "SELECT quota, roots, remainder FROM batch_source WHERE batch_id = :b",
         b=second.batch_id,
     )
     assert tuple(found) == (2, 2, 2)

@@ -112,8 +112,8 @@ def _reserved(job: Job, manifest: Manifest, claimed: Row[Any]) -> Emitted:
     """The roots of a snapshot: of its tracked records, at most the quota; the others are left."""
     tracked = sum(file.rows for file in manifest.files if UNTRACKED not in file.path)
     roots = tracked if claimed.quota is None else min(tracked, claimed.quota)
-    if claimed.rest_of_batch_id is not None:
-        require_equal(f"rest of batch {claimed.rest_of_batch_id}", claimed.quota, tracked)
+    if claimed.remainder_of_batch_id is not None:
+        require_equal(f"rest of batch {claimed.remainder_of_batch_id}", claimed.quota, tracked)
     first_root = job.database.transact(lambda c: batches.reserve_roots(c, roots))
     return Emitted(first_root, roots, tracked - roots)
 
@@ -181,7 +181,7 @@ def read_records(
         if messages and (run.batch.selection or {}).get("from_source"):
             return records_again(job, run, step, claimed, stored)
         return reader.parse_again(stored)
-    if claimed.rest_of_batch_id is not None:
+    if claimed.remainder_of_batch_id is not None:
         return _rest(job, step, claimed)
     files = _files(job, run, step)
     require_unchanged(step.name, files)
@@ -199,7 +199,7 @@ def _files(job: Job, run: OpenedRun, step: SourceStep) -> tuple[FoundFile, ...]:
 
 def _rest(job: Job, step: SourceStep, claimed: Row[Any]) -> DataFrame:
     """Records that an earlier batch has in its snapshot and left, as they are there."""
-    found = job.database.transact(lambda c: batches.sources(c, claimed.rest_of_batch_id))
+    found = job.database.transact(lambda c: batches.sources(c, claimed.remainder_of_batch_id))
     emit = next(row for row in found if row.source == step.name)
     manifest = job.manifest(emit.emit_run_id)
     check_files(manifest)
@@ -230,6 +230,6 @@ def _folded(
     tracking = source_tracking(job, run)
     outcome = fold(job, run, tracking.records(manifest, emitted))
     tracking.check(outcome, emitted, manifest.rows, malformed)
-    passed, failed = manifest.rows - emitted.rest, outcome.posted.failed_roots
+    passed, failed = manifest.rows - emitted.remainder, outcome.posted.failed_roots
     record = Record(input_rows=passed, output_rows=passed - failed, failed_rows=failed)
     return StepOutput(posted(record, outcome), file_rows(manifest), outcome.post)

@@ -94,7 +94,7 @@ def _batch(row: Row[Any] | None) -> Batch | None:
 
 # The batches that emit one interval: the one that claimed it, and those that read on in its
 # snapshot.
-_PARTS = "SELECT :id UNION SELECT batch_id FROM batch_source WHERE rest_of_batch_id = :id"
+_PARTS = "SELECT :id UNION SELECT batch_id FROM batch_source WHERE remainder_of_batch_id = :id"
 
 
 def save_pipeline(connection: Connection, policy: Mapping[str, Any]) -> int:
@@ -191,10 +191,10 @@ def insert_source(connection: Connection, values: Mapping[str, Any]) -> None:
     connection.execute(
         text("""
         INSERT INTO batch_source (batch_id, source, pipeline_id, path, interval_start, interval_end,
-                                  claimed, quota, rest_of_batch_id, first_position, claimed_after,
-                                  claimed_upto)
+                                  claimed, quota, remainder_of_batch_id, first_position,
+                                  claimed_after, claimed_upto)
         VALUES (:batch_id, :source, :pipeline_id, :path, :interval_start, :interval_end, :claimed,
-                :quota, :rest_of_batch_id, :first_position, :claimed_after, :claimed_upto)
+                :quota, :remainder_of_batch_id, :first_position, :claimed_after, :claimed_upto)
         """),
         dict(values),
     )
@@ -203,11 +203,11 @@ def insert_source(connection: Connection, values: Mapping[str, Any]) -> None:
 def claiming_batch(
     connection: Connection, pipeline_id: int, source: str, start: datetime, end: datetime
 ) -> Row[Any] | None:
-    """The batch (batch_id, status, dag_id, run_id, params, roots and rest of its snapshot) that
-    has claimed this interval of this source.
+    """The batch (batch_id, status, dag_id, run_id, params, roots and remainder of its snapshot)
+    that has claimed this interval of this source.
     """
     statement = text("""
-        SELECT b.batch_id, b.status, b.dag_id, b.run_id, b.params, s.roots, s.rest
+        SELECT b.batch_id, b.status, b.dag_id, b.run_id, b.params, s.roots, s.remainder
         FROM batch_source s JOIN batch b USING (batch_id)
         WHERE s.pipeline_id = :pipeline_id AND s.source = :source AND s.claimed
           AND s.interval_start = :start AND s.interval_end = :end
@@ -218,11 +218,11 @@ def claiming_batch(
 
 def sources(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
     """Per source of a batch: source, path, emit_run_id, first_root, roots, notified_at, and its
-    claim: quota, rest, rest_of_batch_id, first_position, claimed_after, claimed_upto.
+    claim: quota, remainder, remainder_of_batch_id, first_position, claimed_after, claimed_upto.
     """
     statement = text("""
-        SELECT source, path, emit_run_id, first_root, roots, notified_at, quota, rest,
-               rest_of_batch_id, first_position, claimed_after, claimed_upto
+        SELECT source, path, emit_run_id, first_root, roots, notified_at, quota, remainder,
+               remainder_of_batch_id, first_position, claimed_after, claimed_upto
         FROM batch_source WHERE batch_id = :id ORDER BY source
     """)
     return connection.execute(statement, {"id": batch_id}).all()
@@ -275,13 +275,15 @@ def replacing_batches(
     ]
 
 
-def holder(connection: Connection, batch_id: int) -> int:
+def interval_owner(connection: Connection, batch_id: int) -> int:
     """The batch that has the interval of which an original read a part; itself, if it is no
     part.
     """
     statement = text("""
-        SELECT coalesce((SELECT min(s.rest_of_batch_id) FROM batch_source s JOIN batch_source h
-                         ON h.batch_id = s.rest_of_batch_id AND h.source = s.source AND h.claimed
+        SELECT coalesce((SELECT min(s.remainder_of_batch_id)
+                         FROM batch_source s JOIN batch_source h
+                           ON h.batch_id = s.remainder_of_batch_id AND h.source = s.source
+                              AND h.claimed
                          WHERE s.batch_id = :id), :id)
     """)
     return int(connection.execute(statement, {"id": batch_id}).scalar_one())

@@ -249,7 +249,7 @@ def committed_of(connection: Connection, batch_id: int, states: Sequence[str]) -
     statement = text("""
         SELECT DISTINCT c.step FROM checkpoint c JOIN batch b USING (batch_id)
         WHERE c.step = ANY(:states) AND b.family_id IN (
-          SELECT :id UNION SELECT batch_id FROM batch_source WHERE rest_of_batch_id = :id)
+          SELECT :id UNION SELECT batch_id FROM batch_source WHERE remainder_of_batch_id = :id)
         ORDER BY 1
     """)
     found = connection.execute(statement, {"id": batch_id, "states": list(states)})

@@ -49,15 +49,15 @@ def snapshots_with_rest(
     connection: Connection, pipeline_id: int, source: str
 ) -> Sequence[Row[Any]]:
     """Settled batches whose snapshot of a source holds more than was claimed of it, oldest
-    first: batch_id, status, roots, rest. An open one may yet read its source again.
+    first: batch_id, status, roots, remainder. An open one may yet read its source again.
     """
     statement = text("""
-        SELECT s.batch_id, b.status, s.roots, s.rest
+        SELECT s.batch_id, b.status, s.roots, s.remainder
         FROM batch_source s JOIN batch b USING (batch_id)
-        WHERE s.pipeline_id = :pipeline_id AND s.source = :source AND s.rest > 0
+        WHERE s.pipeline_id = :pipeline_id AND s.source = :source AND s.remainder > 0
           AND b.status = 'settled'
-          AND s.rest > (SELECT coalesce(sum(coalesce(r.roots, r.quota)), 0) FROM batch_source r
-                        WHERE r.rest_of_batch_id = s.batch_id AND r.source = s.source)
+          AND s.remainder > (SELECT coalesce(sum(coalesce(r.roots, r.quota)), 0) FROM batch_source r
+                        WHERE r.remainder_of_batch_id = s.batch_id AND r.source = s.source)
         ORDER BY s.batch_id
     """)
     return connection.execute(statement, {"pipeline_id": pipeline_id, "source": source}).all()
@@ -67,7 +67,7 @@ def claimed_rests(connection: Connection, batch_id: int, source: str) -> list[tu
     """Ranges of positions in a batch's snapshot that other batches have claimed: start, end."""
     statement = text("""
         SELECT first_position AS start, first_position + coalesce(roots, quota, 0) AS stop
-        FROM batch_source WHERE rest_of_batch_id = :id AND source = :source ORDER BY 1
+        FROM batch_source WHERE remainder_of_batch_id = :id AND source = :source ORDER BY 1
     """)
     found = connection.execute(statement, {"id": batch_id, "source": source})
     return [(row.start, row.stop) for row in found]
@@ -125,8 +125,10 @@ def release(connection: Connection, batch_id: int) -> None:
     connection.execute(text("SELECT release_files(:id)"), keys)
     connection.execute(
         text("""
-        UPDATE batch_source SET claimed = false, quota = NULL, rest = NULL, rest_of_batch_id = NULL,
-               first_position = NULL, claimed_after = NULL, claimed_upto = NULL WHERE batch_id = :id
+        UPDATE batch_source
+        SET claimed = false, quota = NULL, remainder = NULL, remainder_of_batch_id = NULL,
+            first_position = NULL, claimed_after = NULL, claimed_upto = NULL
+        WHERE batch_id = :id
         """),
         keys,
     )
@@ -137,7 +139,7 @@ def update_source(connection: Connection, values: Mapping[str, Any]) -> None:
     connection.execute(
         text("""
         UPDATE batch_source SET claimed = :claimed, quota = :quota,
-               rest_of_batch_id = :rest_of_batch_id, first_position = :first_position,
+               remainder_of_batch_id = :remainder_of_batch_id, first_position = :first_position,
                claimed_after = :claimed_after, claimed_upto = :claimed_upto
         WHERE batch_id = :batch_id AND source = :source
         """),
@@ -150,12 +152,12 @@ def unread(connection: Connection, batch_id: int) -> int:
     those whose rests it emits. What an incremental source left belongs to no interval.
     """
     statement = text("""
-        SELECT coalesce(sum(h.rest - coalesce((
+        SELECT coalesce(sum(h.remainder - coalesce((
             SELECT sum(r.roots) FROM batch_source r
-            WHERE r.rest_of_batch_id = h.batch_id AND r.source = h.source), 0)), 0)
+            WHERE r.remainder_of_batch_id = h.batch_id AND r.source = h.source), 0)), 0)
         FROM batch_source h
-        WHERE h.rest > 0 AND h.claimed AND (h.batch_id, h.source) IN (
-          SELECT coalesce(s.rest_of_batch_id, s.batch_id), s.source FROM batch_source s
+        WHERE h.remainder > 0 AND h.claimed AND (h.batch_id, h.source) IN (
+          SELECT coalesce(s.remainder_of_batch_id, s.batch_id), s.source FROM batch_source s
           WHERE s.batch_id = :id)
     """)
     return int(connection.execute(statement, {"id": batch_id}).scalar_one())
@@ -167,22 +169,23 @@ def unread_intervals(connection: Connection, before: datetime) -> Sequence[Row[A
     """
     statement = text("""
         WITH part AS (
-          SELECT h.batch_id AS holder, h.source, h.rest, b.batch_id, b.dag_id, b.status,
-                 b.settled_at,
-                 CASE WHEN s.rest_of_batch_id IS NOT NULL THEN coalesce(s.roots, s.quota, 0)
+          SELECT h.batch_id AS interval_owner, h.source, h.remainder, b.batch_id, b.dag_id,
+                 b.status, b.settled_at,
+                 CASE WHEN s.remainder_of_batch_id IS NOT NULL THEN coalesce(s.roots, s.quota, 0)
                    ELSE 0 END AS taken
           FROM batch_source h
           JOIN batch_source s ON s.source = h.source
-            AND h.batch_id IN (s.batch_id, s.rest_of_batch_id)
+            AND h.batch_id IN (s.batch_id, s.remainder_of_batch_id)
           JOIN batch b ON b.batch_id = s.batch_id
-          WHERE h.claimed AND h.rest > 0
+          WHERE h.claimed AND h.remainder > 0
         )
         SELECT DISTINCT last.batch_id, last.dag_id
-        FROM (SELECT holder, source FROM part GROUP BY holder, source, rest
-              HAVING rest > sum(taken)
+        FROM (SELECT interval_owner, source FROM part GROUP BY interval_owner, source, remainder
+              HAVING remainder > sum(taken)
                 AND bool_and(status = 'settled' AND settled_at < :before)) AS left_over
         CROSS JOIN LATERAL (
-          SELECT batch_id, dag_id FROM part WHERE part.holder = left_over.holder AND dag_id <> ''
+          SELECT batch_id, dag_id FROM part
+          WHERE part.interval_owner = left_over.interval_owner AND dag_id <> ''
           ORDER BY batch_id DESC LIMIT 1
         ) AS last
     """)

@@ -18,7 +18,7 @@ WITH RECURSIVE chain AS (
   WHERE b.replaces_batch_id IS NOT NULL
 ), part AS (
   SELECT batch_id FROM chain
-  UNION SELECT s.batch_id FROM batch_source s JOIN chain c ON s.rest_of_batch_id = c.batch_id
+  UNION SELECT s.batch_id FROM batch_source s JOIN chain c ON s.remainder_of_batch_id = c.batch_id
 )
 SELECT b.batch_id FROM batch b JOIN part p ON p.batch_id = b.family_id
 """
@@ -308,7 +308,7 @@ def waiting(connection: Connection, pipeline: str, batch_id: int | None) -> list
     return [row.batch_id for row in found]
 
 
-def unpublished_of(connection: Connection, holder: int, batch_id: int, sink: str) -> bool:
+def unpublished_of(connection: Connection, interval_owner: int, batch_id: int, sink: str) -> bool:
     """Whether a sink is yet to publish the batch that has the interval of which ``batch_id``
     read a part, be it that nothing is decided of that one yet, for records of it are failed
     (settle="hold").
@@ -318,11 +318,12 @@ def unpublished_of(connection: Connection, holder: int, batch_id: int, sink: str
           SELECT FROM batch h
           JOIN step_run r ON r.batch_id = h.batch_id AND r.step = :sink AND r.state = 'committed'
           LEFT JOIN publication x ON x.step_run_id = r.step_run_id
-          WHERE h.batch_id = :holder AND h.status = 'settled' AND h.guarantee = 'exactly_once'
+          WHERE h.batch_id = :interval_owner AND h.status = 'settled'
+            AND h.guarantee = 'exactly_once'
             AND x.published_at IS NULL AND x.replaced_at IS NULL
-            AND :holder <> (SELECT family_id FROM batch WHERE batch_id = :id))
+            AND :interval_owner <> (SELECT family_id FROM batch WHERE batch_id = :id))
     """)
-    keys = {"holder": holder, "id": batch_id, "sink": sink}
+    keys = {"interval_owner": interval_owner, "id": batch_id, "sink": sink}
     return bool(connection.execute(statement, keys).scalar_one())
 
 

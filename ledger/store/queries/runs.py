@@ -38,13 +38,13 @@ class Run:
 
 @dataclass(frozen=True)
 class Emitted:
-    """What an emit run emitted: ``roots`` from ``first_root`` on; ``rest``: records of its
+    """What an emit run emitted: ``roots`` from ``first_root`` on; ``remainder``: records of its
     snapshot that are left to other batches.
     """
 
     first_root: int
     roots: int
-    rest: int = 0
+    remainder: int = 0
 
 
 _RUN = """
@@ -184,7 +184,8 @@ def supersede_all(connection: Connection, batch_id: int) -> None:
     )
     connection.execute(
         text("""
-        UPDATE batch_source SET emit_run_id = NULL, first_root = NULL, roots = NULL, rest = NULL
+        UPDATE batch_source
+        SET emit_run_id = NULL, first_root = NULL, roots = NULL, remainder = NULL
         WHERE batch_id = :id
         """),
         {"id": batch_id},
@@ -240,7 +241,7 @@ def set_emitted(
     connection.execute(
         text("""
         UPDATE batch_source SET emit_run_id = :run, first_root = :first_root, roots = :roots,
-          rest = :rest
+          remainder = :remainder
         WHERE batch_id = :batch_id AND source = :source
         """),
         {
@@ -249,7 +250,7 @@ def set_emitted(
             "run": run_id,
             "first_root": emitted.first_root,
             "roots": emitted.roots,
-            "rest": emitted.rest,
+            "remainder": emitted.remainder,
         },
     )
 

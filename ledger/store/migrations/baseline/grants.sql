@@ -33,7 +33,8 @@ GRANT UPDATE (
   delta_rows, delta_xor, emitted_edges, acked_edges
 ) ON step_run TO ledger_writer;
 GRANT UPDATE (
-  claimed, quota, rest, rest_of_batch_id, first_position, claimed_after, claimed_upto, emit_run_id,
+  claimed, quota, remainder, remainder_of_batch_id, first_position, claimed_after, claimed_upto,
+  emit_run_id,
   first_root, roots, notified_at
 ) ON batch_source TO ledger_writer;
 GRANT UPDATE (

@@ -185,17 +185,17 @@ SELECT s.batch_id, s.source,
        AND NOT EXISTS (
          SELECT FROM failed_message m WHERE m.original_batch_id = b.batch_id
            AND m.source = s.source AND m.status IN ('failed', 'replaying'))
-       AND (coalesce(s.rest, 0) = 0
-            OR s.rest <= (
+       AND (coalesce(s.remainder, 0) = 0
+            OR s.remainder <= (
               SELECT coalesce(sum(r.roots), 0)
               FROM batch_source r JOIN batch rb ON rb.batch_id = r.batch_id
-              WHERE r.rest_of_batch_id = s.batch_id AND r.source = s.source
+              WHERE r.remainder_of_batch_id = s.batch_id AND r.source = s.source
                 AND rb.status IN ('settled', 'superseded'))
             AND NOT EXISTS (
               SELECT FROM batch_source r JOIN failed_message m
                 ON m.original_batch_id = r.batch_id AND m.source = r.source
                    AND m.status IN ('failed', 'replaying')
-              WHERE r.rest_of_batch_id = s.batch_id AND r.source = s.source)) AS finished
+              WHERE r.remainder_of_batch_id = s.batch_id AND r.source = s.source)) AS finished
 FROM batch_source s JOIN batch b USING (batch_id);
 COMMENT ON VIEW source_progress IS 'Whether what a batch claimed of a source is processed.';
 COMMENT ON COLUMN source_progress.batch_id IS 'Number of the batch.';
@@ -337,7 +337,7 @@ FROM headed h LEFT JOIN LATERAL (
               WHEN EXISTS (
                 SELECT FROM batch r WHERE r.status IN ('open', 'held') AND r.replaces_batch_id IN (
                   SELECT b.family_id
-                  UNION SELECT s.rest_of_batch_id FROM batch_source s
+                  UNION SELECT s.remainder_of_batch_id FROM batch_source s
                   WHERE s.batch_id = b.family_id))
                 THEN 'it is being replaced'
               WHEN b.settle = 'hold' AND EXISTS (
