@@ -41,7 +41,7 @@ class Graph:
         self._check_mixture()
         self._check_followers()
         self._check_sources()
-        self._check_keepers()
+        self._check_hooks()
         ordered = sorted(names, key=self.follows)
         return tuple(self.steps[name] for name in ordered)
 
@@ -348,7 +348,7 @@ class Graph:
                     " never pending"
                 )
 
-    def _check_keepers(self) -> None:
+    def _check_hooks(self) -> None:
         """A source that keeps its own position has one, after all that it gives."""
         owners: dict[int, str] = {}
         for name, step in self.steps.items():

@@ -2,7 +2,6 @@
 
 from functools import partial
 
-from pyspark.sql.pandas.types import to_arrow_schema
 from sqlalchemy import Connection
 
 from ledger.batch.combine_runs import require_last
@@ -12,10 +11,10 @@ from ledger.pipeline.steps import CombineStep, SinkStep
 from ledger.sources.references import read_reference
 from ledger.spark.frames.acked import acked_rows
 from ledger.spark.frames.inputs import delivered_rows, read_stored, user_columns
-from ledger.spark.frames.staging import check_key, stage_rows
-from ledger.spark.job import STORED, Job, Witness, file_rows, require_equal
+from ledger.spark.frames.staging import check_key
+from ledger.spark.job import Job, Witness, file_rows
+from ledger.spark.steps.results import stage_result, store_result
 from ledger.spark.steps.stage import check_frame
-from ledger.storage.manifest import take_manifest
 from ledger.store.queries import publications
 
 
@@ -29,10 +28,7 @@ def run_combine(job: Job, run: OpenedRun, step: CombineStep) -> Record:
     frames = [acked_rows(job, run.batch.original_id, name, step.name) for name in step.inputs]
     made = step.function(read.watch(frames[0]), *frames[1:], **references)
     check_frame(step, made)
-    wrote, folder = Witness(), job.folder(run)
-    wrote.watch(made.select(*user_columns(made))).write.options(**STORED).parquet(folder)
-    manifest = take_manifest(folder)
-    require_equal(f"rows of {step.name} in {folder}", wrote.rows, manifest.rows)
+    manifest = store_result(job, run, made)
     for sink in job.pipeline.sinks_of(step.name):  # once it is committed the function runs no more
         check_key(sink, read_stored(job, manifest))
     record = Record(read.rows if read.within(made) else 0, manifest.rows)
@@ -46,14 +42,7 @@ def run_combined_sink(job: Job, run: OpenedRun, step: SinkStep) -> Record:
     withhold.
     """
     rows = delivered_rows(job, run.batch.batch_id, run.input_run.step_run_id)
-    rows = rows.select(*user_columns(rows))
-    publisher = job.publisher(step)
-    publisher.check(to_arrow_schema(rows.schema, timezone="UTC"))
-    check_key(step, rows)
-    folder = publisher.staging(run.batch.batch_id, run.run_id)
-    wrote = Witness()
-    manifest = stage_rows(wrote.watch(rows), step, folder)
-    require_equal(f"rows of {step.name} in {folder}", wrote.rows, manifest.rows)
+    manifest = stage_result(job, run, step, rows.select(*user_columns(rows)))
 
     def decide(connection: Connection) -> None:
         require_last(connection, run.batch)

@@ -4,7 +4,6 @@ import json
 from typing import Any
 
 from pyspark.sql import DataFrame
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from ledger.batch.state_runs import StateRun, StepOutput, commit_state
 from ledger.batch.step_runs import OpenedRun, Record
@@ -15,10 +14,10 @@ from ledger.pipeline.steps import SinkStep, StateStep
 from ledger.sources.references import read_reference
 from ledger.spark.frames.acked import not_acked
 from ledger.spark.frames.inputs import delivered_rows, read_stored, user_columns
-from ledger.spark.frames.staging import check_key, stage_rows
-from ledger.spark.job import STORED, Job, Witness, file_rows, require_equal
+from ledger.spark.job import Job, Witness, file_rows
+from ledger.spark.steps.results import stage_result, store_result
 from ledger.spark.steps.stage import check_frame
-from ledger.storage.manifest import Manifest, check_files, take_manifest
+from ledger.storage.manifest import Manifest, check_files
 
 
 def run_state(job: Job, opened: StateRun, step: StateStep) -> Record:
@@ -101,24 +100,13 @@ def as_json(what: str, snapshot: Any) -> Any:
 def _stored(job: Job, run: OpenedRun, made: DataFrame) -> Manifest:
     """The rows of a state as the run's own files."""
     reached("before state's rows", run.step)
-    wrote, folder = Witness(), job.folder(run)
-    wrote.watch(made.select(*user_columns(made))).write.options(**STORED).parquet(folder)
-    manifest = take_manifest(folder)
-    require_equal(f"rows of {run.step} in {folder}", wrote.rows, manifest.rows)
-    return manifest
+    return store_result(job, run, made)
 
 
 def _staged(job: Job, run: OpenedRun, state: Manifest) -> StepOutput:
     """The rows of a state as a sink is to publish them."""
     step = job.pipeline.step(run.step)
     assert isinstance(step, SinkStep)
-    rows = read_stored(job, state)
-    publisher = job.publisher(step)
-    publisher.check(to_arrow_schema(rows.schema, timezone="UTC"))
-    check_key(step, rows)
-    folder = publisher.staging(run.batch.batch_id, run.run_id)
-    wrote = Witness()
-    staged = stage_rows(wrote.watch(rows), step, folder)
-    require_equal(f"rows of {step.name} in {folder}", wrote.rows, staged.rows)
+    staged = stage_result(job, run, step, read_stored(job, state))
     record = Record(input_rows=state.rows, output_rows=staged.rows)
     return StepOutput(record, file_rows(staged))

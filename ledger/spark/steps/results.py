@@ -1,0 +1,35 @@
+"""What a combine or a state makes of a whole batch: stored as a run's output, and staged by the
+sinks that read it.
+"""
+
+from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from ledger.batch.step_runs import OpenedRun
+from ledger.pipeline.steps import SinkStep
+from ledger.spark.frames.inputs import user_columns
+from ledger.spark.frames.staging import check_key, stage_rows
+from ledger.spark.job import STORED, Job, Witness, require_equal
+from ledger.storage.manifest import Manifest, take_manifest
+
+
+def store_result(job: Job, run: OpenedRun, rows: DataFrame) -> Manifest:
+    """Write the user's columns of the rows as the run's own files."""
+    wrote, folder = Witness(), job.folder(run)
+    wrote.watch(rows.select(*user_columns(rows))).write.options(**STORED).parquet(folder)
+    manifest = take_manifest(folder)
+    require_equal(f"rows of {run.step} in {folder}", wrote.rows, manifest.rows)
+    return manifest
+
+
+def stage_result(job: Job, run: OpenedRun, step: SinkStep, rows: DataFrame) -> Manifest:
+    """Stage the rows as a sink is to publish them, all of them. Raises StageError if its place does
+    not take their columns, or if two have a key of it.
+    """
+    publisher = job.publisher(step)
+    publisher.check(to_arrow_schema(rows.schema, timezone="UTC"))
+    check_key(step, rows)
+    wrote, folder = Witness(), publisher.staging(run.batch.batch_id, run.run_id)
+    manifest = stage_rows(wrote.watch(rows), step, folder)
+    require_equal(f"rows of {step.name} in {folder}", wrote.rows, manifest.rows)
+    return manifest
