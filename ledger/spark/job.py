@@ -22,7 +22,7 @@ from ledger.settings import Settings
 from ledger.sinks.base import Publisher
 from ledger.spark.failures import is_spark_gone
 from ledger.spark.session import SPARK_ERRORS
-from ledger.storage.manifest import DataFile, Manifest
+from ledger.storage.manifest import DataFile, Manifest, check_files
 from ledger.store.connection import Database
 from ledger.store.queries import runs
 
@@ -84,7 +84,13 @@ class Job:
         return step.sink.publisher(self.settings, self.pipeline.name, step.name)
 
     def manifest(self, run_id: int) -> Manifest:
-        """The files of a committed run."""
+        """The files of a committed run. Raises LostFileError unless all are there."""
+        found = self.noted_files(run_id)
+        check_files(found)
+        return found
+
+    def noted_files(self, run_id: int) -> Manifest:
+        """The files of a committed run, whether or not they are there."""
         rows = self.database.transact(lambda c: runs.files(c, run_id))
         return Manifest(
             tuple(DataFile(row.path, row.bytes, row.rows, row.first_position) for row in rows)

@@ -10,8 +10,8 @@ from pyspark.sql import functions as F
 
 from ledger.core.column_names import POSITION, ROOT, ROOTS, UNIT
 from ledger.errors import InputError
-from ledger.spark.frames.inputs import delivered_rows, read_stored, user_columns
-from ledger.spark.frames.stored import local_numbers, with_position
+from ledger.spark.frames.inputs import delivered_rows, stored_rows, user_columns
+from ledger.spark.frames.stored import local_numbers
 from ledger.spark.job import Job
 from ledger.store.queries import batches, combines, publications, runs
 
@@ -139,7 +139,6 @@ def emitted_roots(job: Job, batch_id: int) -> list[DataFrame]:
     for row in job.database.transact(lambda c: batches.sources(c, batch_id)):
         if row.emit_run_id is None or not job.pipeline.graph.in_units(row.source):
             continue
-        manifest = job.manifest(row.emit_run_id)
-        rows = with_position(read_stored(job, manifest), manifest, ROOT, row.first_root)
+        rows = stored_rows(job, row.emit_run_id, ROOT, row.first_root)
         frames.append(rows.select(ROOT, *([UNIT] if UNIT in rows.columns else [])))
     return frames

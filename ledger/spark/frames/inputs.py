@@ -28,7 +28,7 @@ from ledger.core.column_names import (
 from ledger.errors import FencedError
 from ledger.spark.frames.stored import read_files, stored_schema, with_position
 from ledger.spark.job import Job
-from ledger.storage.manifest import Manifest, check_files
+from ledger.storage.manifest import Manifest
 from ledger.store.queries import batches
 
 
@@ -55,7 +55,6 @@ def delivered_rows(job: Job, batch_id: int, input_run_id: int) -> DataFrame:
     """What a committed run of a batch passed on to its consumers, as ``input_rows``; without
     ``_root`` where it is not tracked any more."""
     manifest = job.manifest(input_run_id)
-    check_files(manifest)
     rows = with_position(read_stored(job, manifest), manifest, POSITION)
     if ERROR in rows.columns:
         rows = _emitted(job, rows, manifest, batch_id, input_run_id)
@@ -105,6 +104,14 @@ def root_rows(rows: DataFrame) -> DataFrame:
 def user_columns(frame: DataFrame) -> list[str]:
     """The columns that are not the ledger's own, quoted for ``select``."""
     return [f"`{name}`" for name in frame.columns if name not in RESERVED]
+
+
+def stored_rows(job: Job, run_id: int, position: str, first: int = 0) -> DataFrame:
+    """The stored rows of a committed run, with the number of each, from ``first`` on, as
+    ``position``. Raises LostFileError unless all its files are there.
+    """
+    manifest = job.manifest(run_id)
+    return with_position(read_stored(job, manifest), manifest, position, first)
 
 
 def read_stored(job: Job, manifest: Manifest) -> DataFrame:

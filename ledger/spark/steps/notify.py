@@ -16,7 +16,6 @@ from ledger.pipeline.steps import SourceStep
 from ledger.spark.frames.inputs import read_stored
 from ledger.spark.frames.stored import local_rows, with_position
 from ledger.spark.job import Job
-from ledger.storage.manifest import check_files
 from ledger.store.queries import batches
 
 ADDED = ("message_id", "raw", "step", "reason")
@@ -79,7 +78,6 @@ def _tell(job: Job, batch_id: int, step: SourceStep, source: Row[Any]) -> None:
 def _messages(job: Job, source: Row[Any]) -> DataFrame:
     """Every message of an emit: the source's columns, ``message_id``, ``raw`` and its root."""
     manifest = job.manifest(source.emit_run_id)
-    check_files(manifest)
     stored = with_position(read_stored(job, manifest), manifest, ROOT, source.first_root)
     if source.roots < manifest.rows:  # the others are untracked, or left to other batches
         stored = stored.where(F.col(ROOT) < source.first_root + source.roots)

@@ -22,8 +22,8 @@ from ledger.sources.base import Claimed, SourceReader
 from ledger.sources.claims import require_unchanged
 from ledger.sources.listing import FoundFile
 from ledger.spark.failures import read_failure
-from ledger.spark.frames.inputs import read_stored
-from ledger.spark.frames.stored import local_numbers, with_position
+from ledger.spark.frames.inputs import stored_rows
+from ledger.spark.frames.stored import local_numbers
 from ledger.spark.job import SNAPSHOT, Job, Witness, file_rows, require_equal
 from ledger.spark.post import fold
 from ledger.spark.session import SPARK_ERRORS
@@ -33,7 +33,7 @@ from ledger.spark.steps.notify import check_columns
 from ledger.spark.tracking import posted, source_tracking
 from ledger.spark.units.units import replayed_records, with_unit
 from ledger.storage.folders import remove_folder
-from ledger.storage.manifest import Manifest, check_files, take_manifest
+from ledger.storage.manifest import Manifest, take_manifest
 from ledger.store.queries import batches, claims, replays
 from ledger.store.queries.runs import Emitted
 
@@ -201,10 +201,8 @@ def _rest(job: Job, step: SourceStep, claimed: Row[Any]) -> DataFrame:
     """Records that an earlier batch has in its snapshot and left, as they are there."""
     found = job.database.transact(lambda c: batches.sources(c, claimed.remainder_of_batch_id))
     emit = next(row for row in found if row.source == step.name)
-    manifest = job.manifest(emit.emit_run_id)
-    check_files(manifest)
     first = claimed.first_position
-    stored = with_position(read_stored(job, manifest), manifest, POSITION)
+    stored = stored_rows(job, emit.emit_run_id, POSITION)
     mine = (F.col(POSITION) >= first) & (F.col(POSITION) < first + claimed.quota)
     return stored.where(mine).drop(POSITION)
 
@@ -213,9 +211,7 @@ def _claimed(job: Job, run: OpenedRun, step: SourceStep, messages: list[int]) ->
     """The messages that a replay claimed, from the snapshot of its original, with ``_message``."""
     batch = run.batch
     emit = job.database.transact(lambda c: replays.original_emit(c, batch.original_id, step.name))
-    manifest = job.manifest(emit.emit_run_id)
-    check_files(manifest)
-    snapshot = with_position(read_stored(job, manifest), manifest, POSITION)
+    snapshot = stored_rows(job, emit.emit_run_id, POSITION)
     claimed = local_numbers(job.spark, MESSAGE, messages)
     claimed = claimed.withColumn(POSITION, F.col(MESSAGE) - F.lit(emit.first_root))
     if len(messages) <= BROADCAST_MESSAGES:

@@ -17,7 +17,7 @@ from ledger.spark.frames.inputs import delivered_rows, read_stored, user_columns
 from ledger.spark.job import Job, Witness, file_rows
 from ledger.spark.steps.results import stage_result, store_result
 from ledger.spark.steps.stage import check_frame
-from ledger.storage.manifest import Manifest, check_files
+from ledger.storage.manifest import Manifest
 
 
 def run_state(job: Job, opened: StateRun, step: StateStep) -> Record:
@@ -49,9 +49,7 @@ def _run_function(job: Job, opened: StateRun, step: StateStep, batch: DataFrame)
     }
     state = None
     if opened.previous is not None:
-        kept = job.manifest(opened.previous.step_run_id)
-        check_files(kept)
-        state = read_stored(job, kept)
+        state = read_stored(job, job.manifest(opened.previous.step_run_id))
     read = Witness()
     made = step.function(state, read.watch(batch), **references)
     check_frame(step, made)

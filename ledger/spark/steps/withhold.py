@@ -64,7 +64,7 @@ def _make_ready(job: Job, row: Row[Any]) -> None:
         # What it brought again failed: what is published of it stays.
         job.database.transact(lambda c: publications.cancel(c, row.step_run_id))
         return
-    staged, (base, folder) = job.manifest(row.step_run_id), _folders(job, row, step)
+    staged, (base, folder) = job.noted_files(row.step_run_id), _folders(job, row, step)
     publisher = job.publisher(step)
     if publisher.keeps_tracking and not again and not _is_lost(staged):
         files = _clean_files(job, row, step, staged, base, folder)
@@ -85,7 +85,7 @@ def stage_anew(job: Job, row: Row[Any]) -> None:
     step = job.pipeline.step(row.sink)
     assert isinstance(step, SinkStep)
     _, folder = _folders(job, row, step)
-    staged = job.manifest(row.step_run_id)
+    staged = job.noted_files(row.step_run_id)
     rows = staged.rows if row.files is None else sum(file["rows"] for file in row.files)
     made = stage_rows(_kept(job, row, step, staged), step, folder)
     if made.rows != rows:

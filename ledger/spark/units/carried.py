@@ -16,10 +16,9 @@ from ledger.core.column_names import CARRIED, ERROR, FAILED, MESSAGE, RESERVED, 
 from ledger.core.states import BatchKind, RunState
 from ledger.errors import InputError, IntegrityError, StageError
 from ledger.pipeline.steps import SourceStep, StageStep
-from ledger.spark.frames.inputs import delivered_rows, read_stored, user_columns
-from ledger.spark.frames.stored import local_numbers, with_position
+from ledger.spark.frames.inputs import delivered_rows, stored_rows, user_columns
+from ledger.spark.frames.stored import local_numbers
 from ledger.spark.job import Job
-from ledger.storage.manifest import check_files
 from ledger.store.queries import batches, replays, runs
 
 Frames = Mapping[str, DataFrame]
@@ -226,9 +225,7 @@ def _misfit(step: StageStep, batch_id: int, records: int, found: str) -> InputEr
 
 def _emitted(job: Job, emit_run_id: int, first_root: int) -> DataFrame:
     """The records of an emit, with ``_root``."""
-    manifest = job.manifest(emit_run_id)
-    check_files(manifest)
-    return with_position(read_stored(job, manifest), manifest, ROOT, first_root)
+    return stored_rows(job, emit_run_id, ROOT, first_root)
 
 
 def _columns(schema: StructType) -> list[str]:

@@ -18,11 +18,10 @@ from ledger.pipeline.steps import SinkStep, SourceStep
 from ledger.sources.base import SourceReader
 from ledger.spark.frames.acked import Withheld, published_rows, withheld
 from ledger.spark.frames.anchors import carries_unit
-from ledger.spark.frames.inputs import read_stored, user_columns
-from ledger.spark.frames.stored import local_numbers, with_position
+from ledger.spark.frames.inputs import read_stored, stored_rows, user_columns
+from ledger.spark.frames.stored import local_numbers
 from ledger.spark.job import Job
 from ledger.spark.units.carried import with_carried
-from ledger.storage.manifest import check_files
 from ledger.store.queries import batches, dedup, replays
 
 
@@ -177,6 +176,4 @@ def _claimed(job: Job, run: OpenedRun, step: SourceStep, messages: list[int]) ->
 def _snapshot(job: Job, original_batch_id: int, source: str) -> DataFrame:
     """The records of an original batch's source, with ``_message``."""
     emit = job.database.transact(lambda c: replays.original_emit(c, original_batch_id, source))
-    manifest = job.manifest(emit.emit_run_id)
-    check_files(manifest)
-    return with_position(read_stored(job, manifest), manifest, MESSAGE, emit.first_root)
+    return stored_rows(job, emit.emit_run_id, MESSAGE, emit.first_root)
