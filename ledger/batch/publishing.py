@@ -28,6 +28,8 @@ from ledger.store.queries.batches import Batch
 
 _log = logging.getLogger(__name__)
 
+_DONE = ("published", "replaced", "superseded")
+
 
 @dataclass(frozen=True)
 class Published:
@@ -126,17 +128,6 @@ def publish(
     return done
 
 
-def publish_committed(
-    database: Database, settings: Settings, pipeline: Pipeline, batch_id: int, sink: str
-) -> None:
-    """Publish what the commit of a sink's run has decided, if it has: see ``publish``."""
-    found = database.transact(lambda c: publications.pending(c, batch_id))
-    chosen = [row for row in found if (row.batch_id, row.sink) == (batch_id, sink) and row.ready]
-    _, failed = _publish_each(database, settings, pipeline, chosen)
-    for failure in failed.values():
-        raise failure
-
-
 def _publish_each(
     database: Database, settings: Settings, pipeline: Pipeline, rows: Sequence[Row[Any]]
 ) -> tuple[list[Published], dict[str, Exception]]:
@@ -174,7 +165,7 @@ def publish_one(
     """
     locked = publications.lock_pending(connection, row.step_run_id)
     if locked is None:
-        if publications.state(connection, row.step_run_id) in ("published", "replaced"):
+        if publications.state(connection, row.step_run_id) in _DONE:
             return None
         raise NotReadyError(
             f"sink {row.sink!r} of batch {row.batch_id} is being published by another process: wait"

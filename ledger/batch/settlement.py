@@ -301,7 +301,6 @@ def abandon_batch(connection: Connection, batch: Batch, verdict: Verdict) -> Set
     """No verdicts without an emit: abandon the batch and what it claimed."""
     batches.move_batch(connection, batch.batch_id, BatchStatus.OPEN, BatchStatus.ABANDONED)
     claims.release(connection, batch.batch_id)
-    publications.cancel_batch(connection, batch.batch_id)
     runs.supersede_all(connection, batch.batch_id)
     queries.release_messages(connection, batch.batch_id)
     if batch.kind is BatchKind.REPLAY:  # what was held for its sake may be published now

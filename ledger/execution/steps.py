@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ledger.batch import recovery
-from ledger.batch.publishing import publish_committed
+from ledger.batch.publishing import publish
 from ledger.batch.step_runs import (
     Attempt,
     OpenedRun,
@@ -66,9 +66,20 @@ def run_step(
     if run is None:
         return StepResult(name, None, time.monotonic() - started)
     record = living(job, run, step, on_fenced)
-    if isinstance(step, SinkStep):
-        publish_committed(job.database, job.settings, job.pipeline, batch_id, name)
+    if isinstance(step, SinkStep) and not run.batch.exactly_once:
+        _publish(job, batch_id, name)
     return StepResult(name, record, time.monotonic() - started)
+
+
+def _publish(job: "Job", batch_id: int, sink: str) -> None:
+    """Publish what the commit of a sink has decided. If that fails the step is done all the same:
+    what is not published yet is when the batch is settled.
+    """
+    try:
+        publish(job.database, job.settings, job.pipeline, batch_id, [sink])
+    except Exception as exc:
+        notes = " ".join(getattr(exc, "__notes__", ()))
+        _log.warning("sink %r is not published yet: %s. %s", sink, told(exc), notes)
 
 
 def run_steps(

@@ -21,6 +21,7 @@ class Graph:
     references: Mapping[str, Source]
     max_pending: int | None = None
 
+    @cached_property
     def checked(self) -> tuple[Step, ...]:
         """All steps, every one after its input, those after a settlement last. Raises
         DeclarationError if they form no pipeline.

@@ -92,13 +92,10 @@ class Pipeline:
         max_pending: int | None = None,
         auto_replay: bool = False,
     ):
-        if settle == Settle.HOLD and guarantee == Guarantee.AT_LEAST_ONCE:
-            raise DeclarationError(
-                f"pipeline {name!r}: settle='hold' holds back what sinks publish, and at least once"
-                " they publish it at once"
-            )
+        self.name = checked_name("pipeline", name)
         self.guarantee = None if guarantee is None else _one_of(name, Guarantee, guarantee)
         self.settle = _one_of(name, Settle, settle)
+        self._check_hold(self.guarantee)
         if max_replays < 0 or ackers < 0:
             raise DeclarationError(f"pipeline {name!r}: max_replays and ackers may not be negative")
         if max_failed_ratio is not None and not 0 <= max_failed_ratio <= 1:
@@ -125,7 +122,6 @@ class Pipeline:
                 f"pipeline {name!r}: replay_limit={replay_limit} would replay nothing: expected 1"
                 " or more, or None"
             )
-        self.name = checked_name("pipeline", name)
         self.message_timeout_seconds = seconds(message_timeout)
         self.max_batch_age_seconds = seconds(max_batch_age)
         self.max_replays = max_replays
@@ -140,6 +136,7 @@ class Pipeline:
         self.max_pending = max_pending
         self.auto_replay = auto_replay
         self.module: str = sys._getframe(1).f_globals.get("__name__", "__main__")
+        self._graph: Graph | None = None
         self._steps: dict[str, Step] = {}
         self._references: dict[str, Source] = {}
 
@@ -330,14 +327,22 @@ class Pipeline:
     def _checked(self) -> tuple[Step, ...]:
         if self.guarantee is not None:
             self.check_guarantee(self.guarantee)
-        return self.graph.checked()
+        return self.graph.checked
 
     def check_guarantee(self, guarantee: Guarantee) -> None:
         """Raise DeclarationError unless its sinks can give this guarantee."""
         if guarantee is Guarantee.EXACTLY_ONCE:
             self.graph.check_publishable()
         else:
+            self._check_hold(guarantee)
             self.graph.check_combines()
+
+    def _check_hold(self, guarantee: Guarantee | None) -> None:
+        if self.settle is Settle.HOLD and guarantee is Guarantee.AT_LEAST_ONCE:
+            raise DeclarationError(
+                f"pipeline {self.name!r}: settle='hold' holds back what sinks publish, and at least"
+                " once they publish it at once: leave out settle, or run it exactly once"
+            )
 
     def step(self, name: str) -> Step:
         """One step by name."""
@@ -346,7 +351,11 @@ class Pipeline:
     @property
     def graph(self) -> Graph:
         """Its steps as a graph: what is tracked, what is replayed together."""
-        return Graph(self.name, self._steps, self._references, self.max_pending)
+        made = Graph(self.name, {**self._steps}, {**self._references}, self.max_pending)
+        if self._graph != made:
+            self._graph = made
+        assert self._graph is not None
+        return self._graph
 
     def consumers(self, name: str) -> tuple[str, ...]:
         """Names of the steps up to the settlement that read ``name``, in the pipeline's order."""

@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from contextlib import nullcontext
 
 import pyarrow.dataset as ds
 import pytest
@@ -15,6 +16,7 @@ from ledger.batch.settlement import settle_once
 from ledger.errors import ConfigurationError, StageError
 from ledger.execution import publish_settled, settle_and_follow
 from ledger.store import embedded
+from tests.support.dying import dies_at
 from tests.support.ledgers import rows
 
 COUNT = 14
@@ -242,6 +244,36 @@ def test_a_refused_row_of_several_records(runner, tmp_path, target, guarantee):
     run("ALTER TABLE sums DROP CONSTRAINT odd")
     assert work.settled(work.open_replay(batch.batch_id)).failed == 0
     assert sorted(run("SELECT k, n FROM sums")) == [("a", 3), ("b", 3), ("c", 4)]
+
+
+@pytest.mark.parametrize("first", ["published", "not published"])
+def test_a_sink_that_refuses_rows_when_it_runs_again(runner, tmp_path, target, first):
+    """At least once, a run that refuses rows waits for the settlement, whatever became of the run
+    before it: its rows replace those, and the replay brings the rest, once.
+    """
+    url, run = target
+    (tmp_path / "in.csv").write_text("n\n1\n2\n3\n")
+    run("DROP TABLE IF EXISTS again", "CREATE TABLE again (n int, ackledger_batch bigint)")
+    made = Pipeline("again", guarantee="at_least_once")
+    made.source("numbers", FileSource("in.csv", schema="n INT"))
+    made.sink("again", PostgresSink(url, "again"), reads="numbers")
+    work = runner(made)
+    batch = work.open()
+    work.step(batch, "numbers")
+    down = first == "not published"
+    with dies_at("publishing", raises=OSError("down")) if down else nullcontext():
+        work.step(batch, "again")
+    run("ALTER TABLE again ADD CONSTRAINT small CHECK (n < 3) NOT VALID")
+    work.step(batch, "again")  # its task was cleared
+    assert run("SELECT n FROM again ORDER BY n") == ([] if down else [(1,), (2,), (3,)])
+    assert settle_and_follow(work.job, batch.batch_id).failed == 1
+    assert run("SELECT n FROM again ORDER BY n") == [(1,), (2,)]
+    found = rows(work.job.database, "SELECT state FROM sink_publication ORDER BY step_run_id")
+    states = ["published"] if down else ["replaced", "published"]
+    assert [row.state for row in found if row.state != "superseded"] == states
+    run("ALTER TABLE again DROP CONSTRAINT small")
+    assert work.settled(work.open_replay(batch.batch_id)).failed == 0
+    assert run("SELECT n FROM again ORDER BY n") == [(1,), (2,), (3,)]
 
 
 def constrained(runner, tmp_path, condition):

@@ -305,7 +305,7 @@ def test_a_refusal_of_the_writer_asks_for_no_role(database):
 def test_the_services_may_do_their_work(database):
     """What follows a settlement, from staging to an ack and back, is granted to the writer."""
     batch, _ = whole_batch(database, pipeline(), lose_sink=[0])
-    number, other = batch.batch_id, opened(database, pipeline(), "other", day=1)
+    number = batch.batch_id
     settle_once(database, number)
     run = one(database, "SELECT max(step_run_id) AS id FROM step_run WHERE step = 'sink'").id
     files = [{"path": "out/one.parquet", "bytes": 1, "rows": 9, "first_position": 0}]
@@ -327,7 +327,6 @@ def test_the_services_may_do_their_work(database):
         checkpoints.set_acked(connection, "chain", "middle", number)
         checkpoints.set_removed(connection, run)
         dedup.insert_filter(connection, {**values, "filter": b"x"})
-        publications.cancel_batch(connection, other.batch_id)
         assert source_states.take_over(connection, [run]) == 0  # the batch is not abandoned
     states = one(database, "SELECT published_at, replaced_at, rows FROM publication")
     assert None not in states

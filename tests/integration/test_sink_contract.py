@@ -293,6 +293,15 @@ def test_a_newer_version_supersedes(place):
         assert place.rows() == [*((100 + n, one) for n, one in enumerate(labels)), (200, "other")]
 
 
+def test_a_newer_run_keeps_what_it_has_staged(place):
+    """Whoever publishes an older run of a batch leaves alone what a newer one has staged since."""
+    older, newer = place.stage(1, "old", version=3), place.stage(1, "new", version=5)
+    place.publisher().publish(older)
+    assert place.rows() == [(100, "old")]
+    place.publisher().publish(newer)
+    assert place.rows() == [(100, "new")]
+
+
 def test_an_older_version_is_refused(place):
     """An earlier run that is late changes nothing; a place that keeps versions says so."""
     older, newer = place.stage(1, "old", version=3), place.stage(1, "new", version=5)

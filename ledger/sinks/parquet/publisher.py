@@ -78,9 +78,17 @@ class ParquetPublisher:
                         self._rename(self._hidden(batch_id, delivery), self._folder(batch_id))
                 raise
             reached("folder renamed", delivery.sink)
-        self._remove(
-            self._place(delivery.batch_id)
-        )  # runs that did not count, and what was moved aside
+        self._clean(delivery)
+
+    def _clean(self, delivery: Delivery) -> None:
+        """Remove runs that did not count, and what was moved aside; of a newer run nothing."""
+        place = self._place(delivery.batch_id)
+        found = self._fs.ls(place, detail=False) if self._exists(place) else []
+        runs = {int(one.rpartition("=")[2]): one for one in found if "/run=" in one}
+        older = [one for version, one in runs.items() if version <= delivery.version]
+        whole = len(older) == len(runs)
+        for one in [place] if whole else [*older, f"{place}/replaced"]:
+            self._remove(one)
 
     def _folder(self, batch_id: int) -> str:
         return f"{self.path}/{BATCH}={batch_id}"

@@ -177,7 +177,7 @@ def orphans(
     """
     for found in connection.execute(_FOREIGN, {"oid": place.oid}).all():
         if found.visible and found.referenced not in unknown:
-            rows = _positions(connection, _orphans(found, place, gone), most)
+            rows = _positions(connection, _orphans(found, gone), most)
             yield (
                 (
                     f'insert or update on table "{place.name}" violates foreign key constraint '
@@ -263,7 +263,7 @@ def _duplicates(index: Row[Any], place: Place, key: Sequence[str], gone: Sequenc
     """
 
 
-def _orphans(key: Row[Any], place: Place, gone: Sequence[int]) -> str:
+def _orphans(key: Row[Any], gone: Sequence[int]) -> str:
     columns = [f"s.{literal_name(name)}" for name in key.columns]
     pairs = zip(columns, key.partners, strict=True)
     same = " AND ".join(f"r.{literal_name(partner)} = {column}" for column, partner in pairs)

@@ -60,13 +60,16 @@ def _make_ready(job: Job, row: Row[Any]) -> None:
     step = job.pipeline.step(row.sink)
     assert isinstance(step, SinkStep)
     again = job.database.transact(lambda c: publications.republished(c, row.step_run_id))
-    if again and withheld(job, row.batch_id, step.name).everything:
+    chosen = withheld(job, row.batch_id, step.name)
+    if again and chosen.everything:
         # What it brought again failed: what is published of it stays.
         job.database.transact(lambda c: publications.cancel(c, row.step_run_id))
         return
     staged, (base, folder) = job.noted_files(row.step_run_id), _folders(job, row, step)
-    publisher = job.publisher(step)
-    if publisher.keeps_tracking and not again and not _is_lost(staged):
+    # Of a row of several records its position says whose it is, and no staged file has that.
+    by_position = chosen.roots is not None and job.pipeline.graph.in_units(step.name)
+    by_file = job.publisher(step).keeps_tracking and not by_position
+    if by_file and not again and not _is_lost(staged):
         files = _clean_files(job, row, step, staged, base, folder)
     else:
         files = stage_rows(_kept(job, row, step, staged), step, folder).files

@@ -62,19 +62,10 @@ def decide_untouched(connection: Connection, batch_id: int) -> int:
 
 
 def decide_at_commit(connection: Connection, run_id: int) -> None:
-    """Decide that a sink publishes what its run has staged, whatever becomes of the batch, in place
-    of what an earlier run of it staged for the same batch.
+    """Decide that a sink publishes what its run has staged, whatever becomes of the batch. What an
+    earlier run of it staged counts no more; published, it is replaced by this.
     """
-    keys = {"run": run_id}
-    connection.execute(
-        text("""
-        UPDATE publication x SET replaced_at = now() FROM step_run r
-        WHERE r.step_run_id = :run AND x.batch_id = r.batch_id AND x.sink = r.step
-          AND x.replaced_at IS NULL
-        """),
-        keys,
-    )
-    connection.execute(text(_DECIDE_RUN), keys)
+    connection.execute(text(_DECIDE_RUN), {"run": run_id})
 
 
 _DECIDE_RUN = """
@@ -173,12 +164,29 @@ def pending(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
     return connection.execute(statement, {"id": batch_id}).all()
 
 
+# The publications of a sink for one batch, all of them or none: of two runs one is published at a
+# time.
+_LOCK = """
+WITH own AS (
+  SELECT x.step_run_id FROM publication x JOIN publication o USING (batch_id, sink)
+  WHERE o.step_run_id = :run
+), locked AS (
+  SELECT step_run_id FROM publication WHERE step_run_id IN (SELECT step_run_id FROM own)
+  FOR UPDATE SKIP LOCKED
+)
+SELECT 1 WHERE (SELECT count(*) FROM own) = (SELECT count(*) FROM locked)
+"""
+
+
 def lock_pending(connection: Connection, run_id: int) -> Row[Any] | None:
-    """The pending publication of a sink's run, locked for the transaction; None if it is published,
-    replaced, or somebody else is at it.
+    """The pending publication of a sink's run, locked for the transaction with those of its other
+    runs for the batch; None if it is published, replaced, or somebody else is at one of them.
     """
-    statement = text(f"{_PENDING} WHERE x.step_run_id = :run FOR UPDATE OF x SKIP LOCKED")
-    return connection.execute(statement, {"run": run_id}).first()
+    statement = text(f"{_PENDING} WHERE x.step_run_id = :run")
+    keys = {"run": run_id}
+    if connection.execute(text(_LOCK), keys).first() is None:
+        return None
+    return connection.execute(statement, keys).first()
 
 
 def state(connection: Connection, run_id: int) -> str:
@@ -219,9 +227,18 @@ def set_staged_anew(
 
 
 def set_published(connection: Connection, run_id: int) -> None:
-    """What a sink's run staged is published."""
+    """What a sink's run staged is published, in place of what earlier runs of it had of the
+    batch."""
     connection.execute(
         text("UPDATE publication SET published_at = now() WHERE step_run_id = :run"),
+        {"run": run_id},
+    )
+    connection.execute(
+        text("""
+        UPDATE publication x SET replaced_at = now() FROM publication o
+        WHERE o.step_run_id = :run AND (x.batch_id, x.sink) = (o.batch_id, o.sink)
+          AND x.step_run_id < :run AND x.replaced_at IS NULL
+        """),
         {"run": run_id},
     )
 
@@ -242,7 +259,9 @@ def replaced_batches(connection: Connection, batch_id: int, run_id: int) -> list
         JOIN publication x ON x.batch_id = o.batch_id AND x.sink = own.step
         JOIN step_run r ON r.step_run_id = x.step_run_id
         WHERE own.step_run_id = :run AND o.status = 'settled' AND r.state = 'superseded'
-          AND x.replaced_at IS NULL
+          AND x.published_at IS NOT NULL AND x.replaced_at IS NULL
+          AND NOT EXISTS (SELECT FROM step_run c WHERE c.batch_id = o.batch_id
+                          AND c.step = own.step AND c.state = 'committed')
         ORDER BY 1
     """)
     found = connection.execute(statement, {"id": batch_id, "run": run_id})
@@ -319,7 +338,6 @@ def unpublished_of(connection: Connection, interval_owner: int, batch_id: int, s
           JOIN step_run r ON r.batch_id = h.batch_id AND r.step = :sink AND r.state = 'committed'
           LEFT JOIN publication x ON x.step_run_id = r.step_run_id
           WHERE h.batch_id = :interval_owner AND h.status = 'settled'
-            AND h.guarantee = 'exactly_once'
             AND x.published_at IS NULL AND x.replaced_at IS NULL
             AND :interval_owner <> (SELECT family_id FROM batch WHERE batch_id = :id))
     """)
@@ -359,17 +377,6 @@ def cancel(connection: Connection, run_id: int) -> None:
     )
 
 
-def cancel_batch(connection: Connection, batch_id: int) -> None:
-    """What of a batch is decided and not published never will be: it is abandoned."""
-    connection.execute(
-        text("""
-        UPDATE publication SET replaced_at = now()
-        WHERE batch_id = :id AND published_at IS NULL AND replaced_at IS NULL
-        """),
-        {"id": batch_id},
-    )
-
-
 def republished(connection: Connection, run_id: int) -> bool:
     """Whether a sink's run delivers rows again that earlier batches of its family published."""
     statement = text("SELECT EXISTS (SELECT FROM sink_replacement WHERE step_run_id = :run)")
@@ -377,12 +384,13 @@ def republished(connection: Connection, run_id: int) -> bool:
 
 
 def overdue(connection: Connection, before: datetime) -> Sequence[Row[Any]]:
-    """Batches of a DAG of which something was decided before a moment and is not published, or
-    settled before it and has units that nobody has asked for again: batch_id, dag_id.
+    """Settled batches of a DAG of which something was decided before a moment and is not published,
+    or that settled before it and have units that nobody has asked for again: batch_id, dag_id.
     """
     statement = text(f"""
         SELECT b.batch_id, b.dag_id FROM pending_publication x JOIN batch b USING (batch_id)
-        WHERE x.decided_at < :before AND b.dag_id <> ''
+        WHERE b.status = 'settled' AND greatest(x.decided_at, b.settled_at) < :before
+          AND b.dag_id <> ''
         UNION
         SELECT f.batch_id, f.dag_id FROM batch f
         WHERE {_TO_REBUILD} AND f.settled_at < :before AND f.dag_id <> ''

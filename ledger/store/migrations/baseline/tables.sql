@@ -562,9 +562,7 @@ CREATE TABLE publication (
   published_at timestamptz,
   replaced_at timestamptz
 );
--- One run of a sink counts for a batch.
-CREATE UNIQUE INDEX publication_counting_idx ON publication (batch_id, sink)
-  WHERE replaced_at IS NULL;
+CREATE INDEX publication_batch_id_sink_idx ON publication (batch_id, sink);
 CREATE INDEX publication_pending_idx ON publication (batch_id)
   WHERE published_at IS NULL AND replaced_at IS NULL;
 COMMENT ON TABLE publication IS

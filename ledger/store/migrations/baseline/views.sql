@@ -260,7 +260,9 @@ COMMENT ON COLUMN source_position.position IS
 
 CREATE VIEW pending_publication AS
 SELECT batch_id, sink, step_run_id, decided_at, ready, folder, files, rows
-FROM publication WHERE published_at IS NULL AND replaced_at IS NULL;
+FROM publication x
+WHERE published_at IS NULL AND replaced_at IS NULL
+  AND EXISTS (SELECT FROM step_run r WHERE r.step_run_id = x.step_run_id AND r.state = 'committed');
 COMMENT ON VIEW pending_publication IS
   'What is decided, and neither published nor superseded: the sinks are yet to publish it.';
 COMMENT ON COLUMN pending_publication.batch_id IS 'Batch whose rows are to be published.';
@@ -279,6 +281,7 @@ CREATE VIEW sink_publication AS
 SELECT x.batch_id, p.name AS pipeline, x.sink, x.step_run_id,
        CASE WHEN x.replaced_at IS NOT NULL THEN 'replaced'
             WHEN x.published_at IS NOT NULL THEN 'published'
+            WHEN r.state <> 'committed' THEN 'superseded'
             WHEN x.ready THEN 'ready' ELSE 'decided' END AS state,
        x.decided_at, x.published_at, x.replaced_at, x.rows,
        CASE WHEN NOT EXISTS (SELECT FROM sink_replacement s WHERE s.step_run_id = x.step_run_id)
@@ -295,7 +298,7 @@ COMMENT ON COLUMN sink_publication.sink IS 'Sink by name.';
 COMMENT ON COLUMN sink_publication.step_run_id IS 'The sink''s run that staged the rows.';
 COMMENT ON COLUMN sink_publication.state IS
   'decided: rows of failed records are yet to be left out; ready; published; replaced: by a later '
-  'batch or run, published or not.';
+  'batch or run, published or not; superseded: never published, for its run counts no more.';
 COMMENT ON COLUMN sink_publication.decided_at IS
   'When it was decided that this batch is to be published.';
 COMMENT ON COLUMN sink_publication.published_at IS 'When it was visible to readers; null: not yet.';
