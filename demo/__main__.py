@@ -74,7 +74,7 @@ def _demo(began: float) -> int:
     console.print("   Nobody wrote a check. The run's last task is red, and the ledger knows why:")
     ackledger(environment, "failed")
     console.print(
-        "   The warehouse shows what is acked. The totals of the days wait: they would be wrong."
+        "   The warehouse has what is acked. The totals of the days wait: they would be wrong."
     )
     data.write_planes(HOME)
     with step(
@@ -111,8 +111,8 @@ def _at_least_once(database: Database, environment: dict[str, str]) -> bool:
         ackledger(own, "run", "jobs.flights:pipeline", *FEBRUARY, quiet=True, expect=INCOMPLETE)
     found = oracle.sink_rows(HOME / "again" / "warehouse" / "departures")
     console.print(
-        f"   {found.total():,} flights were published as soon as the sink had them, before anything"
-        " was decided"
+        f"   {found.total():,} flights were visible to readers once their sink had committed,"
+        " before anything was decided"
     )
     return found == oracle.expected_rows(HOME, ["2013-02-01"])
 

@@ -2,7 +2,7 @@
 
 The join with the planes is an inner one, the mistake that everybody makes: flights whose plane
 is not in the list vanish. Nothing here checks for it; the ledger names each of them. The
-warehouse shows a month whole, each flight once, and the totals of its days once no flight of it
+warehouse gets a month whole, each flight once, and the totals of its days once no flight of it
 is missing any more.
 """
 

@@ -3,7 +3,7 @@ to agree.
 
 Nothing has to be prepared: the source makes up trades without end, so many for each batch, and
 keeps as its state how many it has given and what they come to. A trade that one of the branches
-loses is missing in the sums; the ledger names it, its replay brings it, and then they agree.
+loses is missing in the sums; the ledger names it, its replay adds it, and then they agree.
 """
 
 from typing import Any
@@ -25,7 +25,7 @@ class Trades(StatefulSource):
     schema = "trade BIGINT, side STRING, cents BIGINT"
 
     def init_state(self, snapshot: Any) -> None:
-        """Go on behind what was given; nothing was at first."""
+        """Go on after what was given; nothing was at first."""
         self._given: dict[str, int] = snapshot or {"trades": 0, "cents": 0}
 
     def read(self, spark: SparkSession) -> DataFrame:

@@ -1,5 +1,5 @@
-"""Give up records by hand: they move to quarantine with a person's reason, which accepts that they
-stay out of the sinks, and nothing waits for them."""
+"""Quarantine records by hand: with a person's reason, which accepts that they stay out of the
+sinks, and nothing waits for them."""
 
 from dataclasses import dataclass
 

@@ -318,7 +318,7 @@ def _require_newest(delivery: Delivery, known: int | None) -> None:
     if known == _REPLACED:
         raise FencedError(
             f"sink {delivery.sink}: the rows of batch {delivery.batch_id} were replaced by those "
-            "of another batch, and do not come back. Nothing is lost: stop"
+            "of another batch, and are not published again. Nothing is lost: stop"
         )
     if known is not None and known > delivery.version:
         raise FencedError(

@@ -81,9 +81,9 @@ class Replacement:
 
     The rows of a unit are those of the latest batch that delivered it. A replay of the whole batch
     replaces everything; one of some units carries the others over, from the kept inputs of the
-    earlier deliveries. A batch that reprocesses an interval replaces all that another delivered
-    of it. Exactly once units that failed were never published: a replay has nothing to replace, but
-    for one that takes a unit again which had been published without a record that was quarantined.
+    earlier deliveries. Exactly once units that failed were never published: a replay has nothing to
+    replace, but for one that takes a unit again which had been published without a record that was
+    quarantined.
     """
 
     def __init__(self, job: Job, run: OpenedRun, step: SinkStep):

@@ -381,7 +381,8 @@ CREATE TABLE root_fail (
 );
 CREATE INDEX root_fail_batch_id_idx ON root_fail (batch_id);
 COMMENT ON TABLE root_fail IS
-  'Explicit fails of open batches; settlement moves them to failed_root.';
+  'Explicit fails of open batches; settlement moves them to failed_root. Of a batch that ran at '
+  'least once those of its sinks stay: they say which rows a sink has left out.';
 COMMENT ON COLUMN root_fail.batch_id IS 'Batch.';
 COMMENT ON COLUMN root_fail.step_run_id IS 'Run that failed the root.';
 COMMENT ON COLUMN root_fail.root_id IS 'Root.';
