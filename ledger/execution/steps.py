@@ -78,8 +78,7 @@ def _publish(job: "Job", batch_id: int, sink: str) -> None:
     try:
         publish(job.database, job.settings, job.pipeline, batch_id, [sink])
     except Exception as exc:
-        notes = " ".join(getattr(exc, "__notes__", ()))
-        _log.warning("sink %r is not published yet: %s. %s", sink, told(exc), notes)
+        _log.warning("sink %r is not published yet: %s", sink, told(exc))
 
 
 def run_steps(

@@ -47,9 +47,7 @@ class Graph:
         return tuple(self.steps[name] for name in ordered)
 
     def follows(self, name: str) -> bool:
-        """Whether a step runs once its batch is settled: a combine or a state, and what reads
-        it.
-        """
+        """Whether a step runs once its batch is settled: a combine, a state, what reads one."""
         step = self.step(name)
         return isinstance(step, CombineStep | StateStep) or any(map(self.follows, step.inputs))
 

@@ -3,6 +3,7 @@
 import atexit
 import logging
 import os
+import pwd
 import shutil
 import stat
 import time
@@ -212,6 +213,19 @@ def account_of_server() -> Account:
 
 def _account_of(uid: int) -> Account:
     return Account(SERVER_USER, uid, frozenset({os.getegid(), *os.getgroups()}))
+
+
+def reachable(home: Path) -> bool:
+    """Whether the server of ``home`` could reach its data: one that root starts is another
+    user's.
+    """
+    if os.geteuid() != 0:
+        return True
+    try:
+        uid = pwd.getpwnam(SERVER_USER).pw_uid
+    except KeyError:  # not made yet
+        uid = -1
+    return first_closed(_folder(home).parent, _account_of(uid)) is None
 
 
 def _require_reach(folder: Path, account: Account) -> None:

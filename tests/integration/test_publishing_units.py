@@ -121,7 +121,7 @@ def test_the_batch_as_unit_and_a_quarantined_record(spark):
 
 
 @pytest.mark.parametrize("unit", [(), ("customer",)])
-def test_two_records_of_a_unit_given_up_one_after_the_other(runner, tmp_path, sink_rows, unit):
+def test_two_records_of_a_unit_quarantined_one_after_the_other(runner, tmp_path, sink_rows, unit):
     """The unit is published without both, be it that a publish came between them."""
     orders = "".join(f"{n},a,{n}\n" for n in range(10))
     (tmp_path / "orders.csv").write_text("id,customer,cents\n" + orders)

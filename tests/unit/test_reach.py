@@ -154,6 +154,7 @@ def test_root_needs_a_way_for_the_server(by_root, open_folder):
     said = r"home is closed to it: choose an ACKLEDGER_HOME that user stranger can reach"
     with pytest.raises(ConfigurationError, match=said), embedded._server(home):
         raise AssertionError("it was let through")
+    assert not embedded.reachable(home)
     assert not (home / "postgres").exists()
     assert mode(home) == 0o700
 

@@ -237,7 +237,7 @@ def set_published(connection: Connection, run_id: int) -> None:
         text("""
         UPDATE publication x SET replaced_at = now() FROM publication o
         WHERE o.step_run_id = :run AND (x.batch_id, x.sink) = (o.batch_id, o.sink)
-          AND x.step_run_id < :run AND x.replaced_at IS NULL
+          AND x.step_run_id < :run AND x.published_at IS NOT NULL AND x.replaced_at IS NULL
         """),
         {"run": run_id},
     )
