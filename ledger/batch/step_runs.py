@@ -178,7 +178,7 @@ def committed_runs(found: list[Run], steps: Sequence[str]) -> dict[str, Run]:
     return {step: committed[step] for step in steps if step in committed}
 
 
-def require_step(batch: Batch, step: str) -> dict[str, Any]:
+def require_step(batch: Batch, step: str) -> Mapping[str, Any]:
     """A step as the batch was opened with it. Raises NotReadyError if it has none of this name."""
     steps = {one["name"]: one for one in batch.topology}
     if step not in steps:
