@@ -27,7 +27,7 @@ LAST_BEGINS = 0.85  # of the time in which processes are killed
 STATUS = """
     SELECT batch_id, kind, status, acked, failed, quarantined, pending,
            (SELECT count(*) FROM sink_publication p
-            WHERE p.batch_id = b.batch_id AND p.state IN ('decided', 'ready')) AS unshown,
+            WHERE p.batch_id = b.batch_id AND p.state IN ('decided', 'ready')) AS unpublished,
            (SELECT count(*) FROM state_progress s
             WHERE s.batch_id = b.batch_id AND s.state <> 'committed') AS waiting
     FROM batch_status b ORDER BY batch_id
@@ -189,7 +189,7 @@ class Campaign:
         for row in batches:
             told = (
                 f"batch {row.batch_id} ({row.kind}) {row.status}: {row.acked} acked, {row.failed}"
-                f" failed, {row.quarantined} quarantined, {row.pending} pending, {row.unshown}"
+                f" failed, {row.quarantined} quarantined, {row.pending} pending, {row.unpublished}"
                 " sinks to be published" + (", waits with its state" if row.waiting else "")
             )
             if self._told.get(row.batch_id) != told:
@@ -203,7 +203,7 @@ class Campaign:
         if any(row.failed for row in settled) and self._fixed:
             self._ask(self._replay)
         decided = all(row.status == "settled" for row in batches if row.status != "abandoned")
-        left = sum(row.failed + row.pending + row.unshown + row.waiting for row in batches)
+        left = sum(row.failed + row.pending + row.unpublished + row.waiting for row in batches)
         return len(settled) == self._plan.batches and decided and left == 0
 
     def _replay(self) -> None:

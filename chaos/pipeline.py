@@ -51,24 +51,24 @@ def taxed(lines: DataFrame, *, regions: DataFrame) -> DataFrame:
 
 @pipeline.stateful_stage(reads="taxed")
 def history(before: DataFrame | None, batch: DataFrame) -> DataFrame:
-    """One row for each batch that was taken in: its place, what it brought, how much was there
+    """One row for each batch that was taken in: its place, what it added, how much was there
     before.
     """
-    brought = batch.agg(
-        F.count(F.lit(1)).alias("brought"),
+    added = batch.agg(
+        F.count(F.lit(1)).alias("added"),
         F.coalesce(F.sum(F.expr(checksum_sql())), F.lit(0).cast("bigint")).alias("checksum"),
     )
     if before is None:
-        return brought.select(
+        return added.select(
             F.lit(1).cast("bigint").alias("place"),
-            "brought",
+            "added",
             "checksum",
             F.lit(0).cast("bigint").alias("earlier"),
         )
     known = before.agg(
-        (F.max("place") + 1).alias("place"), F.sum("brought").cast("bigint").alias("earlier")
+        (F.max("place") + 1).alias("place"), F.sum("added").cast("bigint").alias("earlier")
     )
-    newest = known.crossJoin(brought).select("place", "brought", "checksum", "earlier")
+    newest = known.crossJoin(added).select("place", "added", "checksum", "earlier")
     return before.unionByName(newest)
 
 

@@ -65,7 +65,7 @@ class Sinks:
             return []
         rows = DeltaTable(self._past).to_pyarrow_table().sort_by("place").to_pylist()
         return [
-            Update(row["place"], Total(row["brought"], row["checksum"]), row["earlier"])
+            Update(row["place"], Total(row["added"], row["checksum"]), row["earlier"])
             for row in rows
         ]
 

@@ -38,7 +38,7 @@ class Update:
     """
 
     place: int
-    brought: Total
+    added: Total
     earlier: int
 
 
@@ -92,21 +92,21 @@ def duplicates(evidence: Evidence) -> list[str]:
 def unaccounted(orders: Sequence[Order], evidence: Evidence) -> list[str]:
     """Orders that are neither published whole and as they are nor in quarantine, or are both."""
     wrong = []
-    given_up = set(evidence.quarantined)
+    quarantined = set(evidence.quarantined)
     poison = {order.id for order in orders if order.poison}
-    if len(evidence.quarantined) != len(given_up):
+    if len(evidence.quarantined) != len(quarantined):
         wrong.append("quarantine names orders more than once")
-    wrong += _said("poison orders are not in quarantine", poison - given_up)
-    wrong += _said("orders are in quarantine that are not poison", given_up - poison)
+    wrong += _said("poison orders are not in quarantine", poison - quarantined)
+    wrong += _said("orders are in quarantine that are not poison", quarantined - poison)
     expected = {row for order in orders if not order.poison for row in order.rows()}
     for sink, rows in evidence.shown.items():
         found = set(rows)
         wrong += _said(f"{sink} lacks lines", expected - found)
         wrong += _said(f"{sink} holds lines that no order has, or a poison one", found - expected)
         published = len({row[0] for row in found})
-        if published + len(given_up) != len(orders):
+        if published + len(quarantined) != len(orders):
             wrong.append(
-                f"{sink}: {len(orders)} in, {published} published, {len(given_up)} in quarantine"
+                f"{sink}: {len(orders)} in, {published} published, {len(quarantined)} in quarantine"
             )
     return wrong
 
@@ -131,7 +131,7 @@ def parts(evidence: Evidence) -> list[str]:
     for look in evidence.looks:
         before = {day: rows for (sink, day), rows in most.items() if sink == look.sink}
         gone = [day for day, rows in before.items() if look.days.get(day, Total()).rows < rows]
-        wrong += _said(f"{look.sink} shows less than before of days", gone)
+        wrong += _said(f"{look.sink} has less than before of days", gone)
         for day, total in look.days.items():
             most[look.sink, day] = max(most[look.sink, day], total.rows)
             if total not in allowed.get(day, ()):
@@ -144,10 +144,10 @@ def parts(evidence: Evidence) -> list[str]:
 def disorder(evidence: Evidence) -> list[str]:
     """Updates of the state that are not those of the settled batches, in their order, once."""
     contents = next(iter(evidence.batches.values()))
-    brought = [contents.get(batch, ("", Total()))[1] for batch in evidence.settled]
+    added = [contents.get(batch, ("", Total()))[1] for batch in evidence.settled]
     wanted = [
-        Update(place + 1, total, sum(one.rows for one in brought[:place]))
-        for place, total in enumerate(brought)
+        Update(place + 1, total, sum(one.rows for one in added[:place]))
+        for place, total in enumerate(added)
     ]
     wrong = []
     found = list(evidence.history)
