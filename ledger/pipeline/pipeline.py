@@ -136,7 +136,7 @@ class Pipeline:
         self.max_pending = max_pending
         self.auto_replay = auto_replay
         self.module: str = sys._getframe(1).f_globals.get("__name__", "__main__")
-        self._graph: Graph | None = None
+        self._graph = Graph(self.name, {}, {}, max_pending)
         self._steps: dict[str, Step] = {}
         self._references: dict[str, Source] = {}
 
@@ -300,9 +300,7 @@ class Pipeline:
         return tuple(step for step in self._checked() if not self.graph.follows(step.name))
 
     def followers(self) -> tuple[Step, ...]:
-        """The steps that follow the settlement: combines and states, and the sinks that read
-        them.
-        """
+        """The steps that follow the settlement: combines, states, the sinks that read them."""
         return tuple(step for step in self._checked() if self.graph.follows(step.name))
 
     def combined(self) -> tuple[Step, ...]:
@@ -331,10 +329,10 @@ class Pipeline:
 
     def check_guarantee(self, guarantee: Guarantee) -> None:
         """Raise DeclarationError unless its sinks can give this guarantee."""
+        self._check_hold(guarantee)
         if guarantee is Guarantee.EXACTLY_ONCE:
             self.graph.check_publishable()
         else:
-            self._check_hold(guarantee)
             self.graph.check_combines()
 
     def _check_hold(self, guarantee: Guarantee | None) -> None:
@@ -354,16 +352,11 @@ class Pipeline:
         made = Graph(self.name, {**self._steps}, {**self._references}, self.max_pending)
         if self._graph != made:
             self._graph = made
-        assert self._graph is not None
         return self._graph
 
     def consumers(self, name: str) -> tuple[str, ...]:
         """Names of the steps up to the settlement that read ``name``, in the pipeline's order."""
         return tuple(step.name for step in self.steps() if name in step.inputs)
-
-    def tracks(self, name: str) -> bool:
-        """Whether the output of a step is tracked: it ends at a stage with ``anchored=False``."""
-        return self.graph.tracks(name)
 
     @property
     def wants_notice(self) -> bool:

@@ -104,7 +104,7 @@ def stage_tracking(job: Job, run: OpenedRun, step: StageStep, rows: Rooting) -> 
     """What a stage owes the ledger in a run. ``rows``: of its output."""
     if run.batch.ackers == 0:
         return UntrackedStage()
-    if job.pipeline.tracks(step.name):
+    if job.pipeline.graph.tracks(step.name):
         acks = OnRead() if step.acks == "on_read" else OnEmit(one=step.emits == "one")
         return Tracked(job, run, step, acks, rows)
     return LastTracked(job, run) if all(map(job.pipeline.tracks, step.inputs)) else UntrackedStage()
@@ -205,7 +205,7 @@ def source_tracking(job: Job, run: OpenedRun) -> SourceTracking:
 
 def sink_tracking(job: Job, run: OpenedRun, step: SinkStep) -> SinkTracking:
     """What a sink owes the ledger in a run."""
-    if run.batch.ackers == 0 or not job.pipeline.tracks(step.reads):
+    if run.batch.ackers == 0 or not job.pipeline.graph.tracks(step.reads):
         return UntrackedSink()
     return AcksRows(job, run)
 

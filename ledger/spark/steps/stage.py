@@ -71,7 +71,7 @@ def _output(
         made = run_records(step, *given)
     else:
         made, marks = _parts(step, step.function(*given, **references))
-        if not job.pipeline.tracks(step.name):
+        if not job.pipeline.graph.tracks(step.name):
             return _unanchored(step, made, marks)
         check_output(job, step, made)
     kept = [F.col(name) for name in (FAILED, DROPPED) if name in made.columns]
