@@ -107,7 +107,11 @@ def stage_tracking(job: Job, run: OpenedRun, step: StageStep, rows: Rooting) -> 
     if job.pipeline.graph.tracks(step.name):
         acks = OnRead() if step.acks == "on_read" else OnEmit(one=step.emits == "one")
         return Tracked(job, run, step, acks, rows)
-    return LastTracked(job, run) if all(map(job.pipeline.tracks, step.inputs)) else UntrackedStage()
+    return (
+        LastTracked(job, run)
+        if all(map(job.pipeline.graph.tracks, step.inputs))
+        else UntrackedStage()
+    )
 
 
 class SourceTracking(Protocol):

@@ -96,13 +96,13 @@ class Lab(Kept):
         batch_id = REPLAY if of else ORIGINAL
         if stop == ANEW:
             run_open_steps(job, opened(job, reprocess=True))
-            self._do(job, batch_id, "settled")
+            self._do_stop(job, batch_id, "settled")
         if done == "opened":
             opened(job, replay_of=ORIGINAL if of else None)
         else:
-            self._do(job, batch_id, done)
+            self._do_stop(job, batch_id, done)
 
-    def _do(self, job: Job, batch_id: int, done: str) -> None:
+    def _do_stop(self, job: Job, batch_id: int, done: str) -> None:
         if done in STEPS:
             run_step(job, batch_id, done, Attempt())
         elif done == "settled":
