@@ -354,7 +354,7 @@ def test_the_last_task_is_red_until_records_are_accepted(ledger, dags, capfd):
 
     state, report, link = last_task(dags, failed.batch_id)
     assert (state, link.rpartition("/dags/")[2]) == ("failed", "ledger_replay")
-    assert "sink   lost    failed  1" in report
+    assert "sink  lost    failed  1" in report
     assert f"ackledger replay jobs.p:made --batch {failed.batch_id}" in report
 
     capfd.readouterr()
