@@ -4,6 +4,7 @@ from collections import Counter
 from contextlib import closing
 
 import psycopg2
+import pyarrow.dataset as ds
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import functions as F
@@ -15,7 +16,7 @@ from ledger.execution import settle_and_follow
 from ledger.store import embedded
 from tests.integration.conftest import END, START
 from tests.support.dying import Died, dies_at
-from tests.support.ledgers import one, rows
+from tests.support.ledgers import age, one, rows, started
 
 MONTH = END - START
 KEYED = {"key": ("k",), "capacity": 10_000}
@@ -287,6 +288,38 @@ def test_delivery_that_no_longer_counts_is_removed(runner, tmp_path, sink_rows):
     assert Counter(sink_rows("out", "n", "copy")) == Counter(
         {(n, copy): 1 for n in range(5) for copy in (1, 2, 3)}
     )
+
+
+@pytest.mark.parametrize("kind", ["delta", "folder"])
+def test_what_a_superseded_run_published_gives_way_to_the_replay(runner, tmp_path, kind):
+    """Rows of a run that died before the ledger noted them, and that was superseded, in a batch
+    that expired without another: the replay replaces them.
+    """
+    numbers(tmp_path, range(5))
+    made = Pipeline("superseded", guarantee="at_least_once", message_timeout="10s")
+    made.source("numbers", FileSource("in.csv", schema="n INT"))
+    made.stage(reads="numbers")(same)
+    made.sink("out", DeltaSink("out") if kind == "delta" else ParquetSink("out"), reads="same")
+    run = runner(made)
+    batch = run.open()
+    run.step(batch, "numbers")
+    run.step(batch, "same")
+    with dies_at("published"), pytest.raises(Died):
+        run.step(batch, "out")
+    run.step(batch, "same")
+    started(run.job.database, batch.batch_id, "out")
+    age(run.job.database, batch.batch_id, 100)
+    assert settle_once(run.job.database, batch.batch_id).failed == 5
+    assert run.settled(run.open_replay(batch.batch_id)).failed == 0
+    if kind == "delta":
+        found = DeltaTable(str(tmp_path / "out")).to_pyarrow_table()
+    else:
+        found = ds.dataset(tmp_path / "out", partitioning="hive").to_table()
+    assert sorted(found["n"].to_pylist()) == list(range(5))
+
+
+def same(rows):
+    return rows
 
 
 @pytest.mark.parametrize("kind", ["delta", "postgres"])

@@ -16,6 +16,7 @@ from ledger.batch.settlement import settle_once
 from ledger.batch.step_runs import Attempt, open_run
 from ledger.batch.summary import summarize
 from ledger.batch.sweeper import SweepOptions, sweep_once
+from ledger.core.probes import listening
 from ledger.core.run_request import Interval, RunKey
 from ledger.core.states import BatchStatus, Guarantee, Outcome
 from ledger.errors import DeclarationError, LostFileError, NotReadyError
@@ -443,6 +444,34 @@ def test_at_least_once_a_sink_that_could_not_publish(runner, tmp_path, sink_rows
     assert shown(sink_rows) == Counter()
     publish_settled(run.job, batch.batch_id)
     assert summarize(run.job.database, batch.batch_id).outcome is Outcome.COMPLETE
+    assert shown(sink_rows) == expected()
+
+
+def test_two_runs_of_a_sink_are_published_one_after_the_other(runner, tmp_path, sink_rows, caplog):
+    """At least once, a run that commits while an older one is being published waits for it, and
+    replaces it.
+    """
+    numbers(tmp_path)
+    run = runner(branching(guarantee="at_least_once"))
+    batch = run.open()
+    for name in ("numbers", "twice", "lossy", "late", "late_sink"):
+        run.step(batch, name)
+    again = []
+
+    def beside(place, of):
+        if (place, of) == ("publishing", "all") and not again:
+            again.append(True)
+            run.step(batch, "all")
+
+    with listening(beside):
+        run.step(batch, "all")
+    assert "is being published by another process" in caplog.text
+    found = "SELECT state FROM sink_publication WHERE sink = 'all' ORDER BY step_run_id"
+    states = [row.state for row in rows(run.job.database, found)]
+    assert states == ["published", "ready"]
+    assert settle_and_follow(run.job, batch.batch_id).failed == 0
+    states = [row.state for row in rows(run.job.database, found)]
+    assert states == ["replaced", "published"]
     assert shown(sink_rows) == expected()
 
 

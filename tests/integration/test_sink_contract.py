@@ -1,6 +1,7 @@
 """What every kind of sink promises, over all kinds and one that is not of the package."""
 
 import re
+import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -311,8 +312,22 @@ def test_an_older_version_is_refused(place):
             place.publisher().publish(older)
         assert not place.publisher().has_published(older)
     else:
-        place.publisher().publish(older)
+        with pytest.raises(LostFileError):
+            place.publisher().publish(older)
     assert place.rows() == [(100, "new")]
+
+
+def test_lost_staging_is_not_taken_for_published(place):
+    """A newer run whose staged files are lost is not published, whatever is there of the batch."""
+    place.publisher().publish(place.stage(1, "old", version=3))
+    newer = place.stage(1, "new", version=5)
+    for file in newer.files:
+        Path(file.path).unlink()
+    shutil.rmtree(newer.folder)
+    assert not place.publisher().has_published(newer)
+    with pytest.raises(LostFileError):
+        place.publisher().publish(newer)
+    assert place.rows() == [(100, "old")]
 
 
 def test_what_was_replaced_does_not_come_back(place):

@@ -22,6 +22,7 @@ from ledger.batch.settlement import settle_once
 from ledger.core.states import BatchStatus
 from ledger.deltas.stored import Written
 from ledger.errors import DeclarationError, InputError, NotReadyError, StageError
+from ledger.execution import settle_and_follow
 from ledger.spark.frames.stored import local_rows
 from ledger.spark.post import by_anchor
 from tests.support.ledgers import age, one, rows, started
@@ -518,6 +519,26 @@ def test_a_replay_that_dies_after_its_sink_has_replaced_nothing_yet(spark, unit)
     assert dead.crashed
     assert sorted(row["orders"] for row in dead.rows["sales"]) == [2, 2]
     assert sorted(row["orders"] for row in testing.resume(dead).rows["sales"]) == [2, 3]
+
+
+def test_a_sink_that_no_longer_counts_replaces_nothing(runner, tmp_path, sink_rows):
+    """A replay whose sink was superseded and died settles without it: the old rows stay."""
+    (tmp_path / "orders.csv").write_text("id,customer,cents\n1,a,10\n2,a,x\n")
+    made = Pipeline("totals", guarantee="at_least_once")
+    made.source("orders", FileSource("orders.csv", schema=ORDERS))
+    made.stage(reads="orders", whole=True)(again)
+    made.sink("sales", ParquetSink("sales"), reads="again")
+    run = runner(made)
+    first = run.open()
+    run.settled(first)
+    before = sink_rows("sales", "id")
+    replay = run.open_replay(first.batch_id)
+    run.steps(replay)
+    run.step(replay, "again")  # supersedes what its sink has staged
+    started(run.job.database, replay.batch_id, "sales")
+    age(run.job.database, replay.batch_id, 10_000)
+    assert settle_and_follow(run.job, replay.batch_id).status is BatchStatus.SETTLED
+    assert sink_rows("sales", "id") == before != []
 
 
 def test_a_replay_opened_again_is_newer_than_its_number(runner, tmp_path, sink_rows):

@@ -1,6 +1,7 @@
 """A folder of Parquet files: a batch is published by renaming the folder that it was staged in."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import fsspec
@@ -68,6 +69,9 @@ class ParquetPublisher:
             # First what is staged of the others: who is late with one of them publishes it no more.
             for batch_id in delivery.replaces:
                 self._move(self._place(batch_id), self._aside(f"staged-{batch_id}", delivery))
+            for name, folder in self._staged(delivery).items():
+                if 0 < _run_of(name) < delivery.version:
+                    self._remove(folder)
             aside = [one for one in (*delivery.replaces, *earlier) if self._hide(one, delivery)]
             reached("folder hidden", delivery.sink)
             try:
@@ -81,14 +85,22 @@ class ParquetPublisher:
         self._clean(delivery)
 
     def _clean(self, delivery: Delivery) -> None:
-        """Remove runs that did not count, and what was moved aside; of a newer run nothing."""
+        """Remove runs that did not count, and what was moved aside. What a newer run has staged
+        stays, and then what was staged anew, which may be of it.
+        """
+        found = self._staged(delivery)
+        newer = any(_run_of(name) > delivery.version for name in found)
+        for name, folder in found.items():
+            if _run_of(name) <= delivery.version and not (newer and name.startswith("kept-")):
+                self._remove(folder)
+        with suppress(OSError):  # somebody has begun to stage there
+            self._fs.rmdir(self._place(delivery.batch_id))
+
+    def _staged(self, delivery: Delivery) -> dict[str, str]:
+        """What is staged of a batch, by name."""
         place = self._place(delivery.batch_id)
         found = self._fs.ls(place, detail=False) if self._exists(place) else []
-        runs = {int(one.rpartition("=")[2]): one for one in found if "/run=" in one}
-        older = [one for version, one in runs.items() if version <= delivery.version]
-        whole = len(older) == len(runs)
-        for one in [place] if whole else [*older, f"{place}/replaced"]:
-            self._remove(one)
+        return {one.rstrip("/").rpartition("/")[2]: one for one in found}
 
     def _folder(self, batch_id: int) -> str:
         return f"{self.path}/{BATCH}={batch_id}"
@@ -97,14 +109,15 @@ class ParquetPublisher:
         return f"{self.path}/{STAGING}/batch={batch_id}"
 
     def has_published(self, delivery: Delivery) -> bool:
-        """Whether the batch's folder is this very version: what was staged is gone from its place,
-        or there with all its files, whose names Spark gave to nobody else."""
+        """Whether the batch's folder is this very version: it has all its files, whose names Spark
+        gave to nobody else; where it has none, what was staged is gone from its place."""
         final = self._folder(delivery.batch_id)
         if not self._exists(final):
             return False
         names = [file.path.removeprefix(delivery.folder) for file in delivery.files]
-        copied = bool(names) and all(self._exists(final + name) for name in names)
-        return copied or not self._exists(delivery.folder)
+        if not names:
+            return not self._exists(delivery.folder)
+        return all(self._exists(final + name) for name in names)
 
     def _hide(self, batch_id: int, delivery: Delivery) -> bool:
         """Move a batch's folder aside; whether there was one."""
@@ -140,3 +153,8 @@ class ParquetPublisher:
     @property
     def _fs(self) -> fsspec.AbstractFileSystem:
         return fsspec.core.url_to_fs(self.path)[0]
+
+
+def _run_of(name: str) -> int:
+    """The version that staged a folder of this name; 0: it is no run's."""
+    return int(name.removeprefix("run=")) if name.startswith("run=") else 0

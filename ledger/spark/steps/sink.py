@@ -12,6 +12,7 @@ from sqlalchemy import Connection
 from ledger.batch.publishing import delivery_of
 from ledger.batch.step_runs import OpenedRun, Record, commit
 from ledger.pipeline.steps import SinkStep
+from ledger.sinks.base import Delivery
 from ledger.spark.dedup.dedup import Deduplicator
 from ledger.spark.frames.inputs import input_rows, user_columns
 from ledger.spark.frames.refused import Refused, find_refused
@@ -56,7 +57,7 @@ def run_sink(job: Job, run: OpenedRun, step: SinkStep) -> Record:
     def keep(connection: Connection) -> None:
         dedup.save(connection)
         publications.note_replaced(connection, run.run_id, replacement.batches)
-        if _decides(run, replacement, refused):
+        if _decides(run, delivery, refused):
             publications.decide_at_commit(connection, run.run_id)
 
     commit(job.database, run, record, files=file_rows(manifest), post=post, before_commit=keep)
@@ -66,12 +67,11 @@ def run_sink(job: Job, run: OpenedRun, step: SinkStep) -> Record:
     return record
 
 
-def _decides(run: OpenedRun, replacement: Replacement, refused: Refused | None) -> bool:
+def _decides(run: OpenedRun, delivery: Delivery, refused: Refused | None) -> bool:
     """Whether a sink's commit decides that its rows are published: at least once, unless refused
     rows are yet to be withheld, or published rows are replaced, which only a settled batch may do.
     """
-    replaces = run.batch.replaces_batch_id is not None or bool(replacement.batches)
-    return not run.batch.exactly_once and not replaces and refused is None
+    return not run.batch.exactly_once and not delivery.replaces and refused is None
 
 
 def _folded(

@@ -237,7 +237,7 @@ def set_published(connection: Connection, run_id: int) -> None:
         text("""
         UPDATE publication x SET replaced_at = now() FROM publication o
         WHERE o.step_run_id = :run AND (x.batch_id, x.sink) = (o.batch_id, o.sink)
-          AND x.step_run_id < :run AND x.published_at IS NOT NULL AND x.replaced_at IS NULL
+          AND x.step_run_id < :run AND x.replaced_at IS NULL
         """),
         {"run": run_id},
     )
@@ -246,7 +246,7 @@ def set_published(connection: Connection, run_id: int) -> None:
 def replaced_batches(connection: Connection, batch_id: int, run_id: int) -> list[int]:
     """Batches whose rows the sink's run of a batch takes the place of: those that the batch
     reprocesses, those of its family whose units it delivers again, and settled ones of its family
-    whose rows are of a run that was superseded after it had published: their records are replayed.
+    whose rows, if the sink has some, are of a run that was superseded: their records are replayed.
     """
     statement = text(f"""
         {_REPLACED}
@@ -259,7 +259,7 @@ def replaced_batches(connection: Connection, batch_id: int, run_id: int) -> list
         JOIN publication x ON x.batch_id = o.batch_id AND x.sink = own.step
         JOIN step_run r ON r.step_run_id = x.step_run_id
         WHERE own.step_run_id = :run AND o.status = 'settled' AND r.state = 'superseded'
-          AND x.published_at IS NOT NULL AND x.replaced_at IS NULL
+          AND x.replaced_at IS NULL
           AND NOT EXISTS (SELECT FROM step_run c WHERE c.batch_id = o.batch_id
                           AND c.step = own.step AND c.state = 'committed')
         ORDER BY 1
