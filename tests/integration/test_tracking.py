@@ -495,7 +495,7 @@ def test_zombie_cannot_show_its_folder(runner, tmp_path, monkeypatch, sink_rows)
 
 
 def test_crash_between_rename_and_commit(runner, tmp_path, sink_rows):
-    """A sink that dies between showing its folder and its commit is run again and delivers once."""
+    """A sink that dies after its publish, before that is noted, runs again and delivers once."""
     numbers(tmp_path)
     run = runner(chain(keep))
     batch = run.open()

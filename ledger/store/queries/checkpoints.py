@@ -259,7 +259,7 @@ def committed_of(connection: Connection, batch_id: int, states: Sequence[str]) -
 def committed_after(
     connection: Connection, pipeline_id: int, states: Sequence[str], place: int
 ) -> tuple[str, int] | None:
-    """One of the states, and a batch that it includes, which stands behind a place: itself, or
+    """One of the states, and a batch that it includes, which stands after a place: itself, or
     the original that it replays; None if nothing does.
     """
     statement = text("""
