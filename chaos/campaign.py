@@ -16,14 +16,13 @@ from chaos import data
 from chaos.killer import Killed, Killer
 from chaos.pipeline import NAME
 from chaos.reader import Reader, Sinks
-from chaos.schedule import Kind, schedule
+from chaos.schedule import Kind, Strike, schedule
 from chaos.verdict import Evidence, judge
 from chaos.world import World
 from ledger.errors import LedgerError
 
 TICK_SECONDS = 0.5
 LOOK_SECONDS = 3.0
-LAST_BEGINS = 0.85  # of the time in which processes are killed
 STATUS = """
     SELECT batch_id, kind, status, acked, failed, quarantined, pending,
            (SELECT count(*) FROM sink_publication p
@@ -49,15 +48,17 @@ class Plan:
     finish_minutes: float
     submit: str = "stage"
 
+    def deck(self) -> list[Strike]:
+        """Its kills, in order."""
+        return schedule(self.seed, self.kills, self.minutes * 60)
+
     def moments(self) -> list[float]:
-        """When each batch is begun, in seconds: two at once, the others so that there is always
-        one to hurt.
+        """When each batch is begun, in seconds: two at once, the last one with the last kill, so
+        that each kill finds a batch to hurt however fast the machine is.
         """
+        last = max((strike.second for strike in self.deck()), default=0.0)
         rest = max(self.batches - 2, 1)
-        return [
-            max(0, number - 1) / rest * LAST_BEGINS * self.minutes * 60
-            for number in range(self.batches)
-        ]
+        return [max(0, number - 1) / rest * last for number in range(self.batches)]
 
 
 LONG = Plan(
@@ -71,7 +72,7 @@ LONG = Plan(
 SHORT = Plan(
     seed=0,
     records=3_000,
-    batches=2,
+    batches=3,
     minutes=2.5,
     kills={Kind.EXECUTOR: 2, Kind.DRIVER: 2, Kind.SWEEPER: 2, Kind.BACKEND: 2, Kind.SCHEDULER: 1},
     finish_minutes=40,
@@ -115,8 +116,7 @@ class Campaign:
         self._say = say
         self._world = World(folder, plan.submit)
         self._orders = data.make_orders(plan.seed, plan.records, plan.batches)
-        deck = schedule(plan.seed, plan.kills, plan.minutes * 60)
-        self._killer = Killer(deck, self._world.victims)
+        self._killer = Killer(plan.deck(), self._world.victims)
         self._intervals = [*zip(plan.moments(), data.days(plan.batches), strict=True)]
         self._fixed = False
         self._told: dict[int, str] = {}

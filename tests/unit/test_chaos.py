@@ -8,6 +8,7 @@ import psutil
 import pytest
 
 from chaos import data
+from chaos.campaign import LONG, SHORT
 from chaos.killer import GAP_SECONDS, Killer
 from chaos.schedule import Kind, Strike, schedule
 from chaos.verdict import Evidence, Look, Total, Update, judge
@@ -168,6 +169,18 @@ def test_the_seed_repeats_schedule_and_data():
     assert deck[-1].second <= 600
     assert data.make_orders(7, 1_000, 2) == ORDERS
     assert data.make_orders(8, 1_000, 2) != ORDERS
+
+
+@pytest.mark.parametrize("plan", [LONG, SHORT])
+def test_the_last_kill_finds_a_batch(plan):
+    """The last batch begins with the last kill, so that a fast machine has something to hurt."""
+    for seed in range(20):
+        seeded = replace(plan, seed=seed)
+        moments = seeded.moments()
+        assert len(moments) == plan.batches > 2
+        assert moments == sorted(moments)
+        assert moments[:2] == [0, 0]
+        assert moments[-1] == seeded.deck()[-1].second
 
 
 @pytest.fixture
