@@ -10,7 +10,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from functools import partial, reduce
 from itertools import pairwise
@@ -24,7 +23,6 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from sqlalchemy import Connection
-from sqlalchemy.exc import DBAPIError
 
 from ledger.batch.step_runs import OpenedRun
 from ledger.core.column_names import ANCHORS, CARRIED, DROPPED, FAILED, INPUT, PARENT, ROOT
@@ -40,6 +38,7 @@ from ledger.spark.frames.stored import with_position
 from ledger.spark.job import Job, PostingTask, Witness
 from ledger.spark.session import SPARK_ERRORS
 from ledger.storage.manifest import DataFile, Manifest
+from ledger.store.driver_errors import raw_cursor
 
 MOST_ROWS = 1 << 22  # of one file, or of an exchange, that a task folds in its memory
 READ_ROWS = 1 << 20  # that a task acks at a time
@@ -66,13 +65,10 @@ class Outcome:
     def post(self, connection: Connection) -> None:
         """Post what is pending, in the transaction that commits the run."""
         batch_id = self.run.batch.batch_id
-        with closing(connection.connection.cursor()) as cursor:
-            try:
-                if self.pending is not None:
-                    posting.post(cursor, batch_id, self.run.run_id, 0, self.pending)
-                posting.post_fails(cursor, batch_id, self.run.run_id, self.fails)
-            except psycopg2.Error as exc:  # which SQLAlchemy has not seen
-                raise DBAPIError.instance("COPY", None, exc, psycopg2.Error) from exc
+        with raw_cursor(connection) as cursor:
+            if self.pending is not None:
+                posting.post(cursor, batch_id, self.run.run_id, 0, self.pending)
+            posting.post_fails(cursor, batch_id, self.run.run_id, self.fails)
 
     def __add__(self, other: "Outcome") -> "Outcome":
         drops = {

@@ -1,5 +1,5 @@
-"""Connections by role, transactions that are asked for again, and all translation of driver
-errors.
+"""Connections by role, transactions that are asked for again, and what errors of the ledger's
+database mean.
 """
 
 from collections.abc import Callable
@@ -8,16 +8,17 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, text
 from sqlalchemy.engine import URL
-from sqlalchemy.exc import ArgumentError
+from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.pool import NullPool
 
-from ledger.errors import ConfigurationError
+from ledger.errors import ConfigurationError, LedgerError, UnavailableError, WaitedError
 from ledger.settings import Settings
 from ledger.store import addresses
-from ledger.store.driver_errors import WRITER, Result, persist, translated
+from ledger.store.driver_errors import Report, Result, Trouble, persist, translated
 from ledger.store.revisions import head, is_known
 
 OWNER = "ledger_owner"
+WRITER = "ledger_writer"
 READER = "ledger_reader"
 PAYLOAD_READER = "ledger_payload_reader"
 SQL_LOGIN = "ledger_sql"
@@ -166,6 +167,53 @@ class Database:
     def shown(self) -> str:
         """The address without its password, for messages."""
         return self.url.render_as_string(hide_password=True)
+
+    @property
+    def password(self) -> str | None:
+        """What no message may quote."""
+        return self.url.password
+
+    def error(self, report: Report) -> LedgerError:
+        """What an error of the driver means to who works with the ledger."""
+        match report.trouble:
+            case Trouble.REFUSED:
+                return ConfigurationError(
+                    f"the ledger database {self.shown} refused the connection: {report.said}. Check"
+                    " ACKLEDGER_DATABASE_URL, PGPASSFILE and the server's roles"
+                )
+            case Trouble.RIGHTS:
+                advice = f". Grant it the role {WRITER}" if self._lacks_writer() else ""
+                return ConfigurationError(
+                    f"the database user may not do this: {report.said}{advice}"
+                )
+            case Trouble.SCHEMA:
+                return ConfigurationError(
+                    f"the ledger's schema in {self.shown} lacks something: {report.said}. Run"
+                    " 'ackledger db upgrade'"
+                )
+            case Trouble.LOCKED:
+                where = "".join(f", {line}" for line in report.context.splitlines()[:1])
+                return WaitedError(
+                    f"the ledger database {self.shown}: waited in vain for what another process"
+                    f" holds{where}. A settlement or a state waits so for the publish of what it"
+                    " replaces, if that takes long. Nothing was changed: let that one end, then run"
+                    " this again"
+                )
+            case Trouble.LOST:
+                return UnavailableError(
+                    f"the ledger database {self.shown} did not answer: {report.said}. Check that"
+                    " the server runs, then run this again"
+                )
+        return LedgerError(f"the ledger database refused a statement: {report.said}")
+
+    def _lacks_writer(self) -> bool:
+        """Whether the URL's own user has not the role that jobs and services work as."""
+        statement = text("SELECT pg_has_role(session_user, :role, 'MEMBER')")
+        try:
+            with self.plain.connect() as connection:
+                return not connection.execute(statement, {"role": WRITER}).scalar_one()
+        except DBAPIError:  # there is no such role, or no answer any more
+            return False
 
     def dispose(self) -> None:
         """Close every pooled connection."""

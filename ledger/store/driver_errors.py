@@ -2,37 +2,85 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol, TypeVar
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any, Protocol, TypeVar
 
-from sqlalchemy import Engine, text
-from sqlalchemy.exc import DBAPIError, OperationalError, ProgrammingError
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError, OperationalError
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential
 
-from ledger.errors import ConfigurationError, LedgerError, UnavailableError, WaitedError
+from ledger.errors import LedgerError, UnavailableError, WaitedError
 
 Result = TypeVar("Result")
 
-WRITER = "ledger_writer"
-REFUSED = (
+_REFUSALS = (
     "authentication failed",
     "no password supplied",
     "does not exist",
     "permission denied",
     "no pg_hba.conf entry",
     "not permitted to log in",
+    "unable to open database file",
+    "no such table",
+    "no such column",
 )
 
 
-class Reached(Protocol):
-    """The database that an error is told of. ``shown``: its address without password; ``plain``:
-    the URL's own user.
+class Trouble(Enum):
+    """What a database's driver reports. ``REFUSED``: the login, or what SQLite does not have;
+    ``RIGHTS``: not allowed, or read-only; ``SCHEMA``: a table, function or type that is not
+    there; ``VALUE``: a value or a constraint; ``LOCKED``: a lock that was waited for in vain;
+    ``LOST``: no answer; ``STATEMENT``: anything else.
+    """
+
+    REFUSED = auto()
+    RIGHTS = auto()
+    SCHEMA = auto()
+    VALUE = auto()
+    LOCKED = auto()
+    LOST = auto()
+    STATEMENT = auto()
+
+
+_BY_CODE = {
+    "42501": Trouble.RIGHTS,
+    "25006": Trouble.RIGHTS,
+    "42P01": Trouble.SCHEMA,
+    "42883": Trouble.SCHEMA,
+    "3F000": Trouble.SCHEMA,
+    "42704": Trouble.SCHEMA,
+    "55P03": Trouble.LOCKED,
+    "22": Trouble.VALUE,
+    "23": Trouble.VALUE,
+}
+
+
+@dataclass(frozen=True)
+class Report:
+    """An error of a driver. ``said``: its first line, without hints; ``about``: what psycopg2
+    tells beside it, where it does.
+    """
+
+    trouble: Trouble
+    said: str
+    about: Any
+
+    @property
+    def context(self) -> str:
+        """Where in a statement it was, as the server tells it."""
+        return getattr(self.about, "context", None) or ""
+
+
+class Told(Protocol):
+    """A database that errors are told of. ``password``: what no message may quote; ``error``:
+    the error that its user gets, with what to do.
     """
 
     @property
-    def shown(self) -> str: ...
+    def password(self) -> str | None: ...
 
-    @property
-    def plain(self) -> Engine: ...
+    def error(self, report: Report) -> LedgerError: ...
 
 
 def _may_pass(exc: BaseException) -> bool:
@@ -57,72 +105,59 @@ def persist(attempt: Callable[[], Result]) -> Result:
 
 
 @contextmanager
-def translated(database: Reached) -> Iterator[None]:
+def translated(database: Told) -> Iterator[None]:
     """Turn driver errors into the ledger's own; its own pass through."""
     try:
         yield
-    except LedgerError:
-        raise
-    except OperationalError as exc:
-        raise _operational(database, exc) from exc
-    except ProgrammingError as exc:
-        raise _programming(database, exc) from exc
     except DBAPIError as exc:
-        if exc.connection_invalidated:
-            raise UnavailableError(
-                f"the connection to {database.shown} was lost: {first_line(exc)}"
-            ) from exc
-        raise LedgerError(f"the ledger database refused a statement: {first_line(exc)}") from exc
+        said = first_line(exc)
+        # A driver that quotes the password must not be quoted.
+        quotes = bool(database.password) and str(database.password) in str(exc)
+        if quotes and str(database.password) in said:
+            said = type(exc.orig).__name__
+        report = Report(trouble_of(exc), said, getattr(exc.orig, "diag", None))
+        raise database.error(report) from (None if quotes else exc)
 
 
-def _operational(database: Reached, exc: OperationalError) -> LedgerError:
-    found = first_line(exc)
-    if any(phrase in str(exc.orig) for phrase in REFUSED):
-        return ConfigurationError(
-            f"the ledger database {database.shown} refused the connection: {found}. Check"
-            " ACKLEDGER_DATABASE_URL, PGPASSFILE and the server's roles"
-        )
-    if getattr(exc.orig, "pgcode", None) == "55P03":
-        return WaitedError(
-            f"the ledger database {database.shown}: waited in vain for what another process"
-            f" holds{_where(exc)}. A settlement or a state waits so for the publish of what it"
-            " replaces, if that takes long. Nothing was changed: let that one end, then run this"
-            " again"
-        )
-    return UnavailableError(
-        f"the ledger database {database.shown} did not answer: {found}. Check that the server runs,"
-        " then run this again"
-    )
-
-
-def _where(exc: DBAPIError) -> str:
-    """Which row was waited for, as the server tells it."""
-    about = getattr(exc.orig, "diag", None)
-    context = (getattr(about, "context", None) or "").splitlines()
-    return f", {context[0]}" if context else ""
-
-
-def _programming(database: Reached, exc: ProgrammingError) -> LedgerError:
-    code = getattr(exc.orig, "pgcode", None)
-    if code in ("42P01", "42883", "3F000", "42704", "22023"):
-        return ConfigurationError(
-            f"the ledger's schema in {database.shown} lacks something: {first_line(exc)}. Run"
-            " 'ackledger db upgrade'"
-        )
-    if code == "42501":
-        advice = f". Grant it the role {WRITER}" if _lacks_writer(database) else ""
-        return ConfigurationError(f"the database user may not do this: {first_line(exc)}{advice}")
-    return LedgerError(f"the ledger database refused a statement: {first_line(exc)}")
-
-
-def _lacks_writer(database: Reached) -> bool:
-    """Whether the URL's own user has not the role that jobs and services work as."""
-    statement = text("SELECT pg_has_role(session_user, :role, 'MEMBER')")
+@contextmanager
+def raw_cursor(connection: Connection) -> Iterator[Any]:
+    """The driver's own cursor in the connection's transaction; its errors come as SQLAlchemy's."""
+    driver, dialect = connection.connection, connection.dialect
+    base = dialect.loaded_dbapi.Error
+    cursor = driver.cursor()
     try:
-        with database.plain.connect() as connection:
-            return not connection.execute(statement, {"role": WRITER}).scalar_one()
-    except DBAPIError:  # there is no such role, or no answer any more
-        return False
+        yield cursor
+    except base as exc:
+        lost = dialect.is_disconnect(exc, driver.dbapi_connection, cursor)
+        if lost:
+            connection.invalidate(exc)
+        error: Any = DBAPIError.instance(None, None, exc, base, True, lost, dialect)
+        raise error from exc
+    finally:
+        cursor.close()
+
+
+def trouble_of(exc: DBAPIError) -> Trouble:
+    """What it is about: by the server's code, else by what the driver says."""
+    code = code_of(exc)
+    known = _BY_CODE.get(code, _BY_CODE.get(code[:2]))
+    if known is not None:
+        return known
+    if isinstance(exc, OperationalError) and not code and is_refusal(str(exc.orig)):
+        return Trouble.REFUSED
+    if exc.connection_invalidated or isinstance(exc, OperationalError):
+        return Trouble.LOST
+    return Trouble.STATEMENT
+
+
+def is_refusal(said: str) -> bool:
+    """Whether a server that did not let somebody in said so, rather than not answering."""
+    return any(phrase in said for phrase in _REFUSALS)
+
+
+def code_of(exc: DBAPIError) -> str:
+    """PostgreSQL's SQLSTATE; empty if the server gave none, as when the connection was lost."""
+    return getattr(exc.orig, "pgcode", None) or ""
 
 
 def first_line(exc: DBAPIError) -> str:

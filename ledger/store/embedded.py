@@ -22,7 +22,7 @@ from psycopg2 import sql
 from ledger.errors import ConfigurationError, LedgerError, UnavailableError
 from ledger.storage.folders import make_private
 from ledger.store import addresses
-from ledger.store.driver_errors import REFUSED
+from ledger.store.driver_errors import is_refusal
 from ledger.store.reach import Account, first_closed
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def _connected(dsn: str, shown: str) -> "psycopg2.extensions.connection":
         try:
             return psycopg2.connect(dsn)
         except psycopg2.OperationalError as exc:
-            refused = any(phrase in str(exc) for phrase in REFUSED)
+            refused = is_refusal(str(exc))
             if refused or time.monotonic() > deadline:
                 said = str(exc).strip().splitlines()
                 kind = ConfigurationError if refused else UnavailableError

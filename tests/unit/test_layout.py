@@ -132,6 +132,17 @@ def test_sql_lives_in_the_store():
             assert not {name for name in found if name.split(".")[0] == "psycopg2"}, module
 
 
+def test_driver_errors_are_translated_in_one_place():
+    """Codes of errors, and what SQLAlchemy has not seen, are read in one module."""
+    found = [
+        module
+        for module, path in MODULES.items()
+        for said in ("pgcode", "DBAPIError.instance")
+        if said in path.read_text()
+    ]
+    assert set(found) == {"ledger.store.driver_errors"}
+
+
 def test_the_library_does_not_print():
     """Only the command line writes to the terminal; the linter refuses print everywhere else."""
     for path in FILES:

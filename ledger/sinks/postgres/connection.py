@@ -1,19 +1,19 @@
 """Transactions in the databases that sinks write to, and their errors."""
 
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, TypeVar
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
-from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
+from sqlalchemy.exc import ArgumentError
 from sqlalchemy.pool import NullPool
 
 from ledger.errors import ConfigurationError, LedgerError, StageError, UnavailableError, WaitedError
 from ledger.store import addresses
 from ledger.store.connection import KEEPALIVES, LOCK_TIMEOUT
-from ledger.store.driver_errors import REFUSED, first_line, persist
+from ledger.store.driver_errors import Report, Trouble, persist, translated
 
 Result = TypeVar("Result")
 
@@ -73,7 +73,7 @@ def transact(url: sa.URL, work: Callable[[Connection], Result]) -> Result:
 def once(url: sa.URL, work: Callable[[Connection], Result]) -> Result:
     """As ``transact``, but a database that does not answer is not asked again."""
     arguments = {name: value for name, value in _ARGUMENTS.items() if name not in url.query}
-    with _translated(url):
+    with translated(Target(url)):
         engine = sa.create_engine(
             url,
             poolclass=NullPool,
@@ -90,78 +90,50 @@ def once(url: sa.URL, work: Callable[[Connection], Result]) -> Result:
             engine.dispose()
 
 
-@contextmanager
-def raw_cursor(connection: Connection) -> Iterator[Any]:
-    """The driver's own cursor in the connection's transaction; its errors come as SQLAlchemy's."""
-    driver, dialect = connection.connection, connection.dialect
-    base = dialect.loaded_dbapi.Error
-    cursor = driver.cursor()
-    try:
-        yield cursor
-    except base as exc:
-        lost = dialect.is_disconnect(exc, driver.dbapi_connection, cursor)
-        if lost:
-            connection.invalidate(exc)
-        error: Any = DBAPIError.instance(None, None, exc, base, True, lost, dialect)
-        raise error from exc
-    finally:
-        cursor.close()
+@dataclass(frozen=True)
+class Target:
+    """The database at ``url``, as its errors are told."""
+
+    url: sa.URL
+
+    @property
+    def password(self) -> str | None:
+        return self.url.password
+
+    def error(self, report: Report) -> LedgerError:
+        """What an error of the driver means to who owns the sink."""
+        said = report.said + _where(report)
+        match report.trouble:
+            case Trouble.VALUE:
+                return StageError(
+                    f"{shown(self.url)} refused a row: {said}. Nothing of the batch was published."
+                    " What it was staged against has changed since, or it comes from a combine or a"
+                    " state, or a trigger, a missing partition, or a row of another batch is in the"
+                    " way: change the table so that it takes the row, then publish it again:"
+                    " ackledger publish MODULE:PIPELINE, or in Airflow clear the task that failed"
+                )
+            case Trouble.REFUSED | Trouble.RIGHTS:
+                return ConfigurationError(
+                    f"{shown(self.url)} refused the sink: {said}. Check the url, the password and"
+                    " the rights of its user"
+                )
+            case Trouble.LOCKED | Trouble.LOST:
+                kind = WaitedError if report.trouble is Trouble.LOCKED else UnavailableError
+                return kind(
+                    f"{shown(self.url)} did not answer: {said}. Check that the database runs and is"
+                    " not locked, then run this again"
+                )
+        return LedgerError(f"{shown(self.url)} refused a statement: {said}")
 
 
-@contextmanager
-def _translated(url: sa.URL) -> Iterator[None]:
-    """Turn driver errors into the ledger's own; its own pass through."""
-    try:
-        yield
-    except LedgerError:
-        raise
-    except DBAPIError as exc:
-        # A driver that quotes the password must not be quoted.
-        raise _error(url, exc) from (None if _secret(url, str(exc)) else exc)
-
-
-def _error(url: sa.URL, exc: DBAPIError) -> LedgerError:
-    code = getattr(exc.orig, "pgcode", None) or ""
-    said = first_line(exc) + _where(exc)
-    if _secret(url, said):
-        said = type(exc.orig).__name__
-    if code[:2] in ("22", "23"):  # values, constraints
-        return StageError(
-            f"{shown(url)} refused a row: {said}. Nothing of the batch was published. What it was "
-            "staged against has changed since, or it comes from a combine or a state, or a "
-            "trigger, a missing partition, or a row of another batch is in the way: change the "
-            "table so that it takes the row, then publish it again: ackledger publish "
-            "MODULE:PIPELINE, or in Airflow clear the task that failed"
-        )
-    refused = not code and any(phrase in str(exc.orig) for phrase in REFUSED)
-    if refused or code in ("42501", "25006"):  # no right, or read-only
-        return ConfigurationError(
-            f"{shown(url)} refused the sink: {said}. Check the url, the password and the rights of "
-            "its user"
-        )
-    if exc.connection_invalidated or isinstance(exc, OperationalError):
-        return (WaitedError if code == "55P03" else UnavailableError)(
-            f"{shown(url)} did not answer: {said}. Check that the database runs and is not locked, "
-            "then run this again"
-        )
-    return LedgerError(f"{shown(url)} refused a statement: {said}")
-
-
-def _where(exc: DBAPIError) -> str:
+def _where(report: Report) -> str:
     """Which constraint, column or line it was, by name. The server's detail shows the row, which
     not everybody may see who may read the error; that of a wrong statement tells of definitions.
     """
-    about = getattr(exc.orig, "diag", None)
-    names = {kind: getattr(about, f"{kind}_name", None) for kind in ("constraint", "column")}
-    told = [
-        f"{kind} {name}" for kind, name in names.items() if name and name not in first_line(exc)
-    ]
-    if (getattr(exc.orig, "pgcode", None) or "").startswith("42"):
-        told.append(getattr(about, "message_detail", None) or "")
-    line = _COPY.search(getattr(about, "context", None) or "")
+    names = {kind: getattr(report.about, f"{kind}_name", None) for kind in ("constraint", "column")}
+    told = [f"{kind} {name}" for kind, name in names.items() if name and name not in report.said]
+    if (getattr(report.about, "sqlstate", None) or "").startswith("42"):
+        told.append(getattr(report.about, "message_detail", None) or "")
+    line = _COPY.search(report.context)
     told.append(line[0] if line else "")
     return "".join(f" ({one.rstrip('.')})" for one in told if one)
-
-
-def _secret(url: sa.URL, text: str) -> bool:
-    return bool(url.password) and str(url.password) in text

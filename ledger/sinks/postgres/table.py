@@ -12,7 +12,7 @@ from sqlalchemy.dialects.postgresql.base import PGDialect
 from sqlalchemy.exc import OperationalError
 
 from ledger.errors import ConfigurationError, NotReadyError
-from ledger.sinks.postgres.connection import raw_cursor
+from ledger.store.driver_errors import Trouble, raw_cursor, trouble_of
 
 RECORD = "ackledger_commit"
 BATCH = "ackledger_batch"
@@ -119,7 +119,7 @@ def take_turn(connection: Connection, sink: str, place: Place) -> None:
         for name in (f"sink {sink}", f"table {place}"):
             lock(connection, name)
     except OperationalError as exc:
-        if getattr(exc.orig, "pgcode", None) != "55P03":
+        if trouble_of(exc) is not Trouble.LOCKED:
             raise
         raise NotReadyError(
             f"sink {sink!r}: another publish into {place} has run for {TURN_SECONDS} s: wait for "

@@ -14,9 +14,8 @@ import sqlalchemy as sa
 from sqlalchemy import Connection, Row, text
 from sqlalchemy.exc import DBAPIError
 
-from ledger.sinks.postgres.connection import raw_cursor
 from ledger.sinks.postgres.table import BATCH, CHUNK_BYTES, Place, add_columns, literal_name, quoted
-from ledger.store.driver_errors import first_line
+from ledger.store.driver_errors import code_of, first_line, raw_cursor
 
 TRIAL = "ackledger_trial"  # of this transaction alone, in pg_temp
 ROW = "ackledger_row"
@@ -83,7 +82,7 @@ def try_copy(
             cursor.copy_expert(statement, BytesIO(rows), CHUNK_BYTES)
     except DBAPIError as exc:
         savepoint.rollback()
-        if (getattr(exc.orig, "pgcode", None) or "")[:2] not in _OF_A_ROW:
+        if code_of(exc)[:2] not in _OF_A_ROW:
             raise
         return _said(exc, place)
     savepoint.commit()

@@ -9,27 +9,17 @@ from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import Connection, event
-from sqlalchemy.exc import DBAPIError, NoSuchModuleError, NoSuchTableError, OperationalError
+from sqlalchemy.exc import NoSuchModuleError, NoSuchTableError
 from sqlalchemy.pool import NullPool
 
 from ledger.errors import ConfigurationError, InputError, LedgerError, UnavailableError
 from ledger.sources.table.source import TableSource
+from ledger.store.driver_errors import Report, Trouble, translated
 
 # Sessions of this name only read, and need not be waited for.
 APPLICATION = "ackledger table source"
 CONNECT_SECONDS = 10
 LOCK_SECONDS = 30
-
-_REFUSED = (
-    "authentication failed",
-    "no password supplied",
-    "does not exist",
-    "permission denied",
-    "no pg_hba.conf entry",
-    "unable to open database file",
-    "no such table",
-    "no such column",
-)
 
 
 @dataclass(frozen=True)
@@ -69,7 +59,7 @@ def connected(source: TableSource, *, stream: bool = False) -> Iterator[Connecti
     not answer.
     """
     url = source.address
-    with _translated(source):
+    with translated(ReadFrom(source)):
         _require_file(source)
         try:
             engine = sa.create_engine(
@@ -174,36 +164,24 @@ def _or_text(base: Any) -> Any:
     return cast
 
 
-@contextmanager
-def _translated(source: TableSource) -> Iterator[None]:
-    """Turn driver errors into the ledger's own; its own pass through."""
-    try:
-        yield
-    except LedgerError:
-        raise
-    except DBAPIError as exc:
-        error = _error(source, exc)
-        # A driver that quotes the password must not be quoted.
-        raise error from (None if _secret(source, str(exc)) else exc)
+@dataclass(frozen=True)
+class ReadFrom:
+    """The database of a source, as its errors are told."""
 
+    source: TableSource
 
-def _error(source: TableSource, exc: DBAPIError) -> LedgerError:
-    lines = str(exc.orig).strip().splitlines()
-    said = lines[0] if lines else type(exc.orig).__name__
-    if _secret(source, said):
-        said = type(exc.orig).__name__
-    refused = any(phrase in str(exc.orig) for phrase in _REFUSED)
-    if exc.connection_invalidated or (isinstance(exc, OperationalError) and not refused):
-        return UnavailableError(
-            f"{source.shown} did not answer: {said}. Check that the database runs and is not "
-            "locked, then run this again"
+    @property
+    def password(self) -> str | None:
+        return self.source.address.password
+
+    def error(self, report: Report) -> LedgerError:
+        """What an error of the driver means to who owns the source."""
+        if report.trouble in (Trouble.LOST, Trouble.LOCKED):
+            return UnavailableError(
+                f"{self.source.shown} did not answer: {report.said}. Check that the database runs"
+                " and is not locked, then run this again"
+            )
+        return InputError(
+            f"{self.source.shown} refused the reading: {report.said}. Check the url, the password"
+            " and the rights of its user"
         )
-    return InputError(
-        f"{source.shown} refused the reading: {said}. Check the url, the password and the rights "
-        "of its user"
-    )
-
-
-def _secret(source: TableSource, text: str) -> bool:
-    password = source.address.password
-    return bool(password) and str(password) in text

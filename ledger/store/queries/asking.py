@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from sqlalchemy import Connection, Row, text
-from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import DBAPIError
 
 from ledger.errors import ConfigurationError, InputError, LedgerError, UnavailableError
 from ledger.store.connection import (
@@ -19,7 +19,7 @@ from ledger.store.connection import (
     SQL_LOGIN,
     Database,
 )
-from ledger.store.driver_errors import REFUSED, first_line, translated
+from ledger.store.driver_errors import Trouble, code_of, first_line, translated, trouble_of
 
 _LOGIN = (
     f"Give {SQL_LOGIN} a password (ALTER ROLE {SQL_LOGIN} PASSWORD '...') and a line in the"
@@ -98,8 +98,8 @@ def _session(database: Database) -> Iterator[Connection]:
 def _connected(database: Database) -> Connection:
     try:
         return database.guest.connect()
-    except OperationalError as exc:
-        if any(phrase in str(exc.orig) for phrase in REFUSED):
+    except DBAPIError as exc:
+        if trouble_of(exc) is Trouble.REFUSED:
             raise ConfigurationError(
                 f"queries log in as {database.reader_url.username}, which the server refused: "
                 f"{first_line(exc)}. {_LOGIN}"
@@ -108,7 +108,7 @@ def _connected(database: Database) -> Connection:
 
 
 def _refused(exc: DBAPIError) -> LedgerError:
-    code = getattr(exc.orig, "pgcode", None) or "08000"  # without one the connection was lost
+    code = code_of(exc) or "08000"  # without one the connection was lost
     if code == "57014":
         return InputError(f"the query was stopped after {QUERY_TIMEOUT}: ask for less at once")
     if code.startswith(("08", "57")):

@@ -2,14 +2,12 @@
 
 import io
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
 from typing import Any
 
-import psycopg2
 from sqlalchemy import Connection, Row, text
-from sqlalchemy.exc import DBAPIError
 
 from ledger.core.conditions import Comparison
+from ledger.store.driver_errors import raw_cursor
 
 _ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
 _NUMBER = r"^[+-]?[0-9]+([.][0-9]+)?([eE][+-]?[0-9]{1,3})?$"
@@ -84,11 +82,8 @@ def replace(connection: Connection, rows: Sequence[Sequence[Any]]) -> int:
 def _copy(connection: Connection, rows: Sequence[Sequence[Any]]) -> None:
     connection.execute(text("CREATE TEMP TABLE kept_payload (LIKE failed_payload) ON COMMIT DROP"))
     lines = io.StringIO("".join("\t".join(map(copied_field, row)) + "\n" for row in rows))
-    with closing(connection.connection.cursor()) as cursor:
-        try:
-            cursor.copy_expert("COPY kept_payload FROM STDIN", lines)
-        except psycopg2.Error as exc:  # which SQLAlchemy has not seen
-            raise DBAPIError.instance("COPY kept_payload", None, exc, psycopg2.Error) from exc
+    with raw_cursor(connection) as cursor:
+        cursor.copy_expert("COPY kept_payload FROM STDIN", lines)
 
 
 def claimed_keys(

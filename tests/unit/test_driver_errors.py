@@ -1,0 +1,95 @@
+"""What a driver reports, and what it means to whom: one translator, three databases."""
+
+import sqlite3
+
+import psycopg2
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
+
+from ledger import TableSource
+from ledger.errors import (
+    ConfigurationError,
+    InputError,
+    LedgerError,
+    StageError,
+    UnavailableError,
+    WaitedError,
+)
+from ledger.sinks.postgres.connection import Target
+from ledger.sources.table.connection import ReadFrom
+from ledger.store.connection import Database
+from ledger.store.driver_errors import Trouble, translated, trouble_of
+
+URL = "postgresql+psycopg2://me:secret@127.0.0.1:9/shop"
+LEDGER = Database(URL)
+SINK = Target(sa.make_url(URL))
+SOURCE = ReadFrom(TableSource(URL, table="orders", cursor="id", schema="id BIGINT"))
+
+
+def raised(kind, said, code=None, base=psycopg2.Error):
+    """An error of a driver, as SQLAlchemy has it."""
+    made = type(kind.__name__, (kind,), {"pgcode": code})(said)
+    return DBAPIError.instance("SELECT 1", None, made, base)
+
+
+REPORTS = {
+    "refused": raised(psycopg2.OperationalError, 'FATAL: role "me" does not exist'),
+    "rights": raised(psycopg2.ProgrammingError, "permission denied for table orders", "42501"),
+    "read only": raised(psycopg2.InternalError, "cannot execute INSERT", "25006"),
+    "schema": raised(psycopg2.ProgrammingError, 'relation "orders" does not exist', "42P01"),
+    "value": raised(psycopg2.DataError, "value too long", "22001"),
+    "constraint": raised(psycopg2.IntegrityError, "violates check constraint", "23514"),
+    "locked": raised(psycopg2.OperationalError, "canceling statement", "55P03"),
+    "lost": raised(psycopg2.OperationalError, "Connection refused"),
+    "shut down": raised(psycopg2.OperationalError, "terminating connection", "57P01"),
+    "statement": raised(psycopg2.ProgrammingError, "syntax error", "42601"),
+    "sqlite": raised(sqlite3.OperationalError, "no such table: orders", None, sqlite3.Error),
+    "sqlite busy": raised(sqlite3.OperationalError, "database is locked", None, sqlite3.Error),
+}
+# The trouble, and the error of the ledger, of a sink, of a source.
+MEANINGS = {
+    "refused": (Trouble.REFUSED, ConfigurationError, ConfigurationError, InputError),
+    "rights": (Trouble.RIGHTS, ConfigurationError, ConfigurationError, InputError),
+    "read only": (Trouble.RIGHTS, ConfigurationError, ConfigurationError, InputError),
+    "schema": (Trouble.SCHEMA, ConfigurationError, LedgerError, InputError),
+    "value": (Trouble.VALUE, LedgerError, StageError, InputError),
+    "constraint": (Trouble.VALUE, LedgerError, StageError, InputError),
+    "locked": (Trouble.LOCKED, WaitedError, WaitedError, UnavailableError),
+    "lost": (Trouble.LOST, UnavailableError, UnavailableError, UnavailableError),
+    "shut down": (Trouble.LOST, UnavailableError, UnavailableError, UnavailableError),
+    "statement": (Trouble.STATEMENT, LedgerError, LedgerError, InputError),
+    "sqlite": (Trouble.REFUSED, ConfigurationError, ConfigurationError, InputError),
+    "sqlite busy": (Trouble.LOST, UnavailableError, UnavailableError, UnavailableError),
+}
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_each_report_has_one_meaning_for_each_database(name):
+    """Its trouble, the error's own class, and the driver's first line within it."""
+    trouble, *kinds = MEANINGS[name]
+    error = REPORTS[name]
+    assert trouble_of(error) is trouble
+    for database, kind in zip((LEDGER, SINK, SOURCE), kinds, strict=True):
+        with pytest.raises(LedgerError) as found, translated(database):
+            raise error
+        assert type(found.value) is kind
+        assert str(error.orig) in str(found.value) or kind is WaitedError
+        assert "secret" not in str(found.value)
+        assert found.value.__cause__ is error
+
+
+@pytest.mark.parametrize("database", [LEDGER, SINK, SOURCE])
+def test_a_driver_that_quotes_the_password_is_not_quoted(database):
+    """Neither in the message nor as its cause."""
+    with pytest.raises(LedgerError) as found, translated(database):
+        raise raised(psycopg2.OperationalError, "bad conninfo: password=secret")
+    assert "secret" not in str(found.value)
+    assert "OperationalError" in str(found.value)
+    assert found.value.__cause__ is None
+
+
+def test_errors_of_its_own_pass():
+    """What is no driver's error is left as it is."""
+    with pytest.raises(InputError, match="mine"), translated(LEDGER):
+        raise InputError("mine")
