@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Row
 
 from ledger.core.commands import ANY_TARGET
 from ledger.core.run_request import REPROCESS
-from ledger.core.states import BatchKind, BatchStatus, RunState
+from ledger.core.states import BatchKind, BatchStatus, Obstacle, RunState
 from ledger.errors import LostFileError
 from ledger.pipeline.pipeline import Pipeline
 from ledger.pipeline.steps import SinkStep
@@ -24,6 +24,20 @@ from ledger.store.queries.batches import Batch
 from ledger.store.queries.runs import Run
 
 _FOLLOWING = ("combine", "stateful")
+# Of a settled batch for which a state waits: what it lacks, and what to do about that.
+_OBSTACLES = {
+    Obstacle.UNDECIDED: ("it has just been settled", "Ask again"),
+    Obstacle.BEING_REPLACED: ("it is being replaced", "It goes on once that is decided"),
+    Obstacle.RECORDS_FAILED: (
+        'records of it are failed, and its pipeline has settle="hold"',
+        "ackledger failed --batch {original} says which and why; replay them: ackledger replay"
+        " {target} --batch {original}",
+    ),
+    Obstacle.UNITS_TO_REBUILD: (
+        "units of it are yet to be asked for again without the records that were quarantined",
+        "To ask for them: ackledger publish {target}",
+    ),
+}
 _LONGEST = 300  # characters of a failure that are repeated in a sentence
 
 
@@ -104,31 +118,21 @@ def waiting_states(connection: Connection, pipeline: str | None = None) -> list[
 
 def _why(connection: Connection, row: Row[Any], asked: int | None = None) -> str:
     target = _target(connection, batches.get_batch(connection, row.batch_id))
-    if row.state == "due" or row.waits_because == "its state is due":
+    if row.state == "due" or row.waits_because == Obstacle.STATE_DUE:
         return f"is due: the next run applies it, or ackledger publish {target}"
     batch = batches.get_batch(connection, row.waits_for_batch_id)
     own = "" if batch.batch_id == asked else f" for batch {batch.batch_id}"
     interval = f"{_shown(batch.interval_start)} to {_shown(batch.interval_end)}"
-    found = [f"waits{own}: {row.waits_because} (interval {interval})"]
-    if batch.status is BatchStatus.SETTLED:
-        return ". ".join([*found, _settled(batch, row.waits_because, target)])
-    return ". ".join([*found, *_cause(connection, batch)])
+    if batch.status is not BatchStatus.SETTLED:
+        found = [f"waits{own}: it is {batch.status} (interval {interval})"]
+        return ". ".join([*found, *_cause(connection, batch)])
+    lacks, to_do = _OBSTACLES[Obstacle(row.waits_because)]
+    to_do = to_do.format(original=batch.original_id, target=target)
+    return f"waits{own}: {lacks} (interval {interval}). {to_do}"
 
 
 def _target(connection: Connection, batch: Batch) -> str:
     return batches.target(connection, batch.pipeline_id) or ANY_TARGET
-
-
-def _settled(batch: Batch, obstacle: str, target: str) -> str:
-    """What gets a settled batch on, by what ``state_progress`` says that it lacks."""
-    if obstacle.startswith("records of it are failed"):
-        return (
-            f"ackledger failed --batch {batch.original_id} says which and why; replay them: "
-            f"ackledger replay {target} --batch {batch.original_id}"
-        )
-    if obstacle.startswith("units of it"):
-        return f"To ask for them: ackledger publish {target}"
-    return "It goes on once that is decided"
 
 
 def _cause(connection: Connection, batch: Batch) -> Sequence[str]:

@@ -77,6 +77,16 @@ class RunState(StrEnum):
     SUPERSEDED = "superseded"
 
 
+class Obstacle(StrEnum):
+    """What a batch lacks for which a state waits, as the view ``state_progress`` has it."""
+
+    UNDECIDED = "undecided"
+    BEING_REPLACED = "being_replaced"
+    RECORDS_FAILED = "records_failed"
+    UNITS_TO_REBUILD = "units_to_rebuild"
+    STATE_DUE = "state_due"
+
+
 class MessageStatus(StrEnum):
     """Where a message stands that failed at least once."""
 

@@ -1,5 +1,6 @@
 """What a person is told of a batch that stands still, and of the states that wait for it."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -14,15 +15,18 @@ from ledger.batch.step_runs import fail
 from ledger.batch.summary import summarize
 from ledger.cli.base import app
 from ledger.core.run_request import REPROCESS, Interval, RunKey
+from ledger.core.states import Obstacle
 from ledger.settings import Settings
 from ledger.store.queries import batches
 from tests.support.ledgers import (
     START,
     age,
     emit,
+    one,
     opened,
     pipeline,
     replayed,
+    reprocessed,
     run_middle,
     run_sink,
     started,
@@ -32,9 +36,9 @@ from tests.support.ledgers import (
 MISSING = "InputError: source 'source': no file /data/2013-01-01.csv"
 
 
-def summing():
+def summing(**options):
     """The chain with a state over batches."""
-    made = pipeline()
+    made = pipeline(**options)
 
     @made.stateful_stage(reads="middle")
     def total(state, batch):
@@ -69,6 +73,47 @@ def test_what_a_state_waits_for_is_told(database, stuck):
         "in Airflow clear the failed tasks of run run of DAG dag; "
         "if its source never comes, the sweeper abandons it after message_timeout"
     )
+
+
+def test_a_state_waits_for_failed_records(database):
+    """With settle="hold" a settled batch whose record failed keeps the state waiting: the view has
+    the code, the sentence the commands.
+    """
+    made = summing(settle="hold")
+    batch, _ = whole_batch(database, made, lose_middle=[3])
+    settle_once(database, batch.batch_id)
+    (told,) = database.transact(lambda c: waits_for(c, batch.batch_id))
+    assert code(database, batch) == Obstacle.RECORDS_FAILED
+    assert told.endswith(
+        'records of it are failed, and its pipeline has settle="hold" (interval 2013-01-01 to '
+        f"2013-01-02). ackledger failed --batch {batch.batch_id} says which and why; replay them: "
+        f"ackledger replay MODULE:PIPELINE --batch {batch.batch_id}"
+    )
+
+
+def test_a_state_waits_for_a_batch_that_is_replaced(database):
+    """A later batch says so while an earlier one is read anew."""
+    made = summing()
+    first, _ = whole_batch(database, made)
+    settle_once(database, first.batch_id)
+    reprocessed(database, made)
+    (told,) = database.transact(lambda c: waits_for(c, first.batch_id))
+    assert code(database, first) == Obstacle.BEING_REPLACED
+    assert "it is being replaced (interval" in told
+    assert told.endswith("It goes on once that is decided")
+
+
+def code(database, batch):
+    """What the view says that a state waits for."""
+    query = "SELECT waits_because FROM state_progress WHERE batch_id = :b"
+    return one(database, query, b=batch.batch_id).waits_because
+
+
+def test_the_view_has_the_codes_of_the_library(database):
+    """No code without a sentence, no sentence without a code."""
+    view = one(database, "SELECT pg_get_viewdef('state_progress') AS text").text
+    found = set(re.findall(r"THEN '(\w+)'::text", view)) - {"committed", "due"}
+    assert found == {str(code) for code in Obstacle}
 
 
 def test_status_tells_of_waiting_states(database, stuck):

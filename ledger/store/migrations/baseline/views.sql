@@ -331,22 +331,22 @@ SELECT h.batch_id, h.pipeline, h.step,
        CASE WHEN h.batch_id <> h.head OR o.obstacle IS NOT NULL THEN o.batch_id END
          AS waits_for_batch_id,
        CASE WHEN h.batch_id <> h.head AND o.obstacle IS NULL AND NOT h.committed
-              THEN 'its state is due'
+              THEN 'state_due'
             ELSE o.obstacle END AS waits_because,
        h.step_run_id, h.snapshot, h.committed_at, h.acked_at
 FROM headed h LEFT JOIN LATERAL (
   SELECT b.batch_id,
-         CASE WHEN b.status <> 'settled' THEN 'it is ' || b.status
+         CASE WHEN b.status <> 'settled' THEN 'undecided'
               WHEN EXISTS (
                 SELECT FROM batch r WHERE r.status IN ('open', 'held') AND r.replaces_batch_id IN (
                   SELECT b.family_id
                   UNION SELECT s.remainder_of_batch_id FROM batch_source s
                   WHERE s.batch_id = b.family_id))
-                THEN 'it is being replaced'
+                THEN 'being_replaced'
               WHEN b.settle = 'hold' AND EXISTS (
                 SELECT FROM failed_message m
                 WHERE m.original_batch_id = b.family_id AND m.status IN ('failed', 'replaying'))
-                THEN 'records of it are failed, and its pipeline has settle="hold"'
+                THEN 'records_failed'
               WHEN b.settle = 'hold' AND EXISTS (
                 SELECT FROM batch f
                 WHERE f.family_id = b.family_id AND f.status = 'settled'
@@ -356,8 +356,7 @@ FROM headed h LEFT JOIN LATERAL (
                     SELECT FROM failed_root r JOIN failed_message m USING (message_id)
                     WHERE r.batch_id = f.batch_id AND m.status = 'quarantined'
                       AND m.root_id = r.root_id))
-                THEN 'units of it are yet to be asked for again without the records '
-                     'that were quarantined'
+                THEN 'units_to_rebuild'
          END AS obstacle
   FROM batch b WHERE b.batch_id = h.head
 ) o ON NOT h.committed;
@@ -370,7 +369,9 @@ COMMENT ON COLUMN state_progress.state IS
   'committed; due: to be done next; waiting: for an earlier batch, or for its own settlement.';
 COMMENT ON COLUMN state_progress.waits_for_batch_id IS
   'The batch that holds it up, maybe itself; null if nothing does.';
-COMMENT ON COLUMN state_progress.waits_because IS 'What that batch lacks.';
+COMMENT ON COLUMN state_progress.waits_because IS
+  'What that batch lacks: undecided; being_replaced; records_failed (settle="hold"); '
+  'units_to_rebuild, without their quarantined records; state_due.';
 COMMENT ON COLUMN state_progress.step_run_id IS
   'The run that made the state; the greatest of a stage made the current one.';
 COMMENT ON COLUMN state_progress.snapshot IS
