@@ -6,7 +6,6 @@ import os
 import pwd
 import shutil
 import stat
-import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg2
 from psycopg2 import sql
+from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
 from ledger.errors import ConfigurationError, LedgerError, UnavailableError
 from ledger.storage.folders import make_private
@@ -100,20 +100,26 @@ def ensure_database(url: str, name: str) -> str:
 
 
 def _connected(dsn: str, shown: str) -> "psycopg2.extensions.connection":
-    deadline = time.monotonic() + RECOVERY_SECONDS
-    while True:
-        try:
-            return psycopg2.connect(dsn)
-        except psycopg2.OperationalError as exc:
-            refused = is_refusal(str(exc))
-            if refused or time.monotonic() > deadline:
-                said = str(exc).strip().splitlines()
-                kind = ConfigurationError if refused else UnavailableError
-                raise kind(
-                    f"the server {shown} did not answer: {said[0] if said else exc!r}. "
-                    "Check that it runs, then run this again"
-                ) from exc
-        time.sleep(0.1)
+    """A connection, as soon as a server that has just been started takes one."""
+    trying = Retrying(
+        retry=retry_if_exception(_is_away),
+        wait=wait_fixed(0.1),
+        stop=stop_after_delay(RECOVERY_SECONDS),
+        reraise=True,
+    )
+    try:
+        return trying(psycopg2.connect, dsn)
+    except psycopg2.OperationalError as exc:
+        kind = UnavailableError if _is_away(exc) else ConfigurationError
+        said = str(exc).strip().splitlines()
+        raise kind(
+            f"the server {shown} did not answer: {said[0] if said else exc!r}. "
+            "Check that it runs, then run this again"
+        ) from exc
+
+
+def _is_away(exc: BaseException) -> bool:
+    return isinstance(exc, psycopg2.OperationalError) and not is_refusal(str(exc))
 
 
 def _create_database(cursor: "psycopg2.extensions.cursor", name: str) -> None:

@@ -3,14 +3,15 @@ its log.
 """
 
 import json
-import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 import pyarrow as pa
+from tenacity import RetryError, Retrying, retry_if_not_result, stop_after_attempt, wait_random
 
 from ledger.core.probes import reached
 from ledger.errors import (
@@ -143,27 +144,32 @@ class DeltaPublisher:
         IntegrityError if a file is missing, or if files to be removed were rewritten by others;
         UnavailableError if others were faster every time.
         """
-        staged: _Staged | None = None
-        for _ in range(_ATTEMPTS):
-            table = self._open()
-            if table is not None:
-                known = table.transaction_version(_app_id(delivery, delivery.batch_id))
-                if known == delivery.version:
-                    return
-                _require_newest(delivery, known)
-            staged = staged or self._staged(delivery)
-            if table is None:
-                self._create(staged)
-                reached("table created", delivery.sink)
-                continue  # the new table may be ahead already: another publisher saw it first
-            if self._commit(table, delivery, staged):
-                return
-            time.sleep(random.uniform(0, LONGEST_PAUSE_SECONDS))
-        raise UnavailableError(
-            f"Delta table {self._path}: batch {delivery.batch_id} was not added, for others"
-            f" committed before each of {_ATTEMPTS} attempts. Nothing was changed; run it again"
-            " later"
+        trying = Retrying(
+            retry=retry_if_not_result(bool),
+            wait=wait_random(max=LONGEST_PAUSE_SECONDS),
+            stop=stop_after_attempt(_ATTEMPTS),
         )
+        try:
+            trying(self._try_to_publish, delivery, cache(partial(self._staged, delivery)))
+        except RetryError as exc:
+            raise UnavailableError(
+                f"Delta table {self._path}: batch {delivery.batch_id} was not added, for others"
+                f" committed before each of {_ATTEMPTS} attempts. Nothing was changed; run it again"
+                " later"
+            ) from exc
+
+    def _try_to_publish(self, delivery: Delivery, staged: Callable[[], _Staged]) -> bool:
+        """Look at the table, and commit onto what was found; False if others were faster."""
+        table = self._open()
+        if table is None:
+            self._create(staged())
+            reached("table created", delivery.sink)
+            return False  # the new table may be ahead already: another publisher saw it first
+        known = table.transaction_version(_app_id(delivery, delivery.batch_id))
+        if known == delivery.version:
+            return True
+        _require_newest(delivery, known)
+        return self._commit(table, delivery, staged())
 
     def _staged(self, delivery: Delivery) -> _Staged:
         """The files to add, all of them there, and their list kept."""
