@@ -1,4 +1,6 @@
-"""Measure against plain Spark: ``make bench``. Writes ``benchmarks/results.json``."""
+"""Measure against plain Spark: ``make bench``. Writes ``benchmarks/results.json``, and the figures
+of README.md and docs/cost.md.
+"""
 
 import argparse
 import json
@@ -18,7 +20,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from benchmarks import data, driver, folding, guarantees, plain, small
+from benchmarks import data, driver, folding, guarantees, plain, published, small
 from benchmarks.measure import Bench, PeakMemory, data_bytes, seconds
 from benchmarks.pipelines import acking, by_record, failing, flights, flights_clean, wordcount
 from ledger import Pipeline
@@ -30,7 +32,6 @@ from ledger.store.connection import Database
 from ledger.store.upgrade import upgrade
 
 HOME = Path("var/bench").absolute()
-RESULTS = Path(__file__).with_name("results.json")
 RECORDS = {"flights": 1_010_328, "flights_clean": 1_010_328, "wordcount": data.SENTENCES}
 console = Console()
 
@@ -49,14 +50,14 @@ def main() -> int:
         shutil.rmtree(HOME / name, ignore_errors=True)
     with console.status("input"):
         data.write(HOME / "data")
-    results: dict[str, Any] = json.loads(RESULTS.read_text()) if given.only else {}
+    results: dict[str, Any] = json.loads(published.RESULTS.read_text()) if given.only else {}
     of = {"commit": commit(), "rounds": given.rounds}
 
     def keep(name: str, found: dict[str, Any]) -> None:
         """What one took an hour to measure is not lost with the next."""
         results.update(found, machine=machine())
         results["measured"] = results.get("measured", {}) | {name: of}
-        RESULTS.write_text(json.dumps(results, indent=2) + "\n")
+        published.RESULTS.write_text(json.dumps(results, indent=2) + "\n")
 
     for name in wanted:
         if name in _DRIVERS:
@@ -64,6 +65,7 @@ def main() -> int:
     warm = [name for name in wanted if name not in _DRIVERS]
     if warm:
         _in_one_session(warm, given.rounds, keep)
+    published.main()
     console.print(table(results))
     return 0
 

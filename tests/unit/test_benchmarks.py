@@ -1,8 +1,13 @@
-"""The benchmarks' own pipelines can be made: what they measure takes an hour to find that out."""
+"""The benchmarks' own pipelines can be made: what they measure takes an hour to find that out. And
+the pages have the figures that were measured.
+"""
+
+import json
+import re
 
 import pytest
 
-from benchmarks import pipelines
+from benchmarks import pipelines, published
 from ledger import Pipeline
 
 MADE = {
@@ -24,3 +29,20 @@ def test_each_pipeline_has_a_topology(make):
     assert isinstance(made, Pipeline)
     kinds = [step["kind"] for step in made.topology()]
     assert (kinds[0], kinds[-1]) == ("source", "sink")
+
+
+@pytest.mark.parametrize("page", published.PAGES, ids=lambda path: path.name)
+def test_the_pages_have_the_figures_that_were_measured(page):
+    """Their tables are those of results.json; a figure that changes there changes here."""
+    text, results = page.read_text(), json.loads(published.RESULTS.read_text())
+    assert published.filled(text, results) == text, "run python -m benchmarks.published"
+    results["flights.tracked_over_plain_throughput"] = 0.9876
+    assert "| 0.99 |" in published.filled(text, results)
+
+
+def test_each_table_is_on_a_page():
+    """Once, all of them."""
+    found = [
+        name for page in published.PAGES for name in re.findall(r"figures: (\w+)", page.read_text())
+    ]
+    assert sorted(found) == sorted(published.BLOCKS)

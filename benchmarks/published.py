@@ -1,0 +1,228 @@
+"""Writes the figures into README.md and docs/cost.md: ``python -m benchmarks.published``.
+
+A page has each table between a line ``<!-- figures: NAME -->`` and one that ends it; what is
+between them is made anew from ``benchmarks/results.json``.
+"""
+
+import json
+import re
+import statistics
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = Path(__file__).with_name("results.json")
+PAGES = (ROOT / "README.md", ROOT / "docs" / "cost.md")
+
+Results = dict[str, Any]
+VARIANTS = ("plain", "structured_streaming", "untracked", "tracked")
+LARGE = {
+    "flights": ("flights", "1,010,328 records, 5 steps, 15.6 % lost"),
+    "flights_clean": ("flights with a left join", "the same, nothing lost"),
+    "wordcount": ("word count", "2 M sentences, 16 M words"),
+}
+# The aims for throughput of tracked over each variant, in the order of LARGE.
+AIMS = {
+    "plain": (0.70, 0.80, 0.45),
+    "structured_streaming": (0.80, 0.80, 0.80),
+    "untracked": (0.85, 0.85, 0.85),
+}
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """A table of Markdown."""
+    lines = [list(head), *map(list, rows)]
+    lines.insert(1, ["---"] * len(lines[0]))
+    return "\n".join("|" + "|".join(f" {cell} " for cell in line) + "|" for line in lines)
+
+
+def large(results: Results) -> str:
+    """Large batches: seconds of each variant, and throughput of tracked over the others."""
+    show = _Shown(results)
+    rows = [
+        ["seconds: plain, structured streaming, untracked, tracked", *map(show.seconds, LARGE)],
+        *(
+            [
+                f"throughput, tracked over {_words(other)}",
+                *(show.over(name, other) for name in LARGE),
+            ]
+            for other in AIMS
+        ),
+        ["settlement, seconds", *(show.number(f"{name}.settle_seconds", ".1f") for name in LARGE)],
+        ["measured at", *map(show.measured, LARGE)],
+    ]
+    return table(["", *(": ".join(title) for title in LARGE.values())], rows)
+
+
+def small(results: Results) -> str:
+    """Small batches, and parts of what tracking does."""
+    show = _Shown(results)
+    exactly = "exactly_once_over_at_least_once"
+    rows = [
+        (
+            "a DAG run of 1,000 records, five steps, over one with a bare spark-submit, in time: a"
+            ' driver a batch (`submit="batch"`); a driver a step',
+            show.number("small_batch.over_bare_spark_submit"),
+            show.number("small_batch.by_stage_over_bare_spark_submit"),
+            "small_batch",
+        ),
+        (
+            "the fold, million rows a second: in order; shuffled",
+            show.number("fold_rows_per_second.in_order", ".0f", 1e-6),
+            show.number("fold_rows_per_second.shuffled", ".1f", 1e-6),
+            "fold",
+        ),
+        (
+            "a record stage over the same function in `mapInArrow` by hand, throughput",
+            show.number("record_stage.over_map_in_arrow_throughput"),
+            "record_stage",
+        ),
+        ("a replay of 1 % of the flights, seconds", show.number("replay_seconds", ".1f"), "replay"),
+        (
+            "deltas into the ledger, million rows a second",
+            show.number("ledger_rows_per_second", ".1f", 1e-6),
+            "posting",
+        ),
+        (
+            "acking an output when it is emitted over acking an input when it is read, in time:"
+            " `split`; `parse`",
+            show.number("on_emit_over_on_read_cost.split"),
+            show.number("on_emit_over_on_read_cost.one_row"),
+            "on_emit",
+        ),
+        (
+            "exactly once over at least once, throughput: alone; with a Bloom filter",
+            show.number(f"{exactly}_throughput"),
+            show.number(f"{exactly}_with_bloom_throughput"),
+            "guarantee",
+        ),
+        (
+            "publishing a clean batch of 1 and 10 million rows, ms: Parquet; Delta",
+            *(
+                " and ".join(
+                    show.number(f"publish_seconds.{kind}.{rows}", ".0f", 1e3)
+                    for rows in ("1m", "10m")
+                )
+                for kind in ("parquet", "delta")
+            ),
+            "guarantee",
+        ),
+    ]
+    return table(
+        ("", "", "measured at"),
+        ((what, "; ".join(figures), show.measured(of)) for what, *figures, of in rows),
+    )
+
+
+def aims(results: Results) -> str:
+    """Each aim, and what is reached of it."""
+    show = _Shown(results)
+    small_batch = show.number("small_batch.over_bare_spark_submit")
+    rows = [("small batch, a driver a batch, over a bare spark-submit, time", "1.5", small_batch)]
+    for place, (name, (title, _)) in enumerate(LARGE.items()):
+        rows += [
+            (
+                f"{title}, throughput of tracked over {_words(other)}",
+                f"{values[place]:.2f}",
+                show.over(name, other),
+            )
+            for other, values in AIMS.items()
+        ]
+    settle = {"flights": ("157,818 failures", "1.5"), "wordcount": ("2 M clean roots", "1.0")}
+    rows += [
+        (f"settlement of {what}, seconds", aim, show.number(f"{name}.settle_seconds", ".1f"))
+        for name, (what, aim) in settle.items()
+    ]
+    for what, key, aim in (
+        ("settlement over the bare `bit_xor ... GROUP BY`", "sweep_over_bare_group_by", "2"),
+        ("stages' files with tracking over those by hand, bytes", "storage_overhead", "1.05"),
+    ):
+        rows += [
+            (f"{title}, {what}", aim, show.number(f"{name}.{key}"))
+            for name, (title, _) in LARGE.items()
+        ]
+    in_order, shuffled = "fold_rows_per_second.in_order", "fold_rows_per_second.shuffled"
+    record_stage = show.number("record_stage.over_map_in_arrow_throughput")
+    rows += [
+        ("fold, million rows a second: in order", "60", show.number(in_order, ".0f", 1e-6)),
+        ("fold, million rows a second: shuffled", "8", show.number(shuffled, ".1f", 1e-6)),
+        ("record stage over `mapInArrow` by hand, throughput", "0.75", record_stage),
+    ]
+    return table(("", "aim", "reached"), rows)
+
+
+def driver(results: Results) -> str:
+    """A driver's CPU seconds, part by part."""
+    parts = results["driver_cpu_seconds"]
+    kinds = ("jvm", "python", "workers")
+    rows = [
+        [re.sub(r"^step (\w+)$", r"step `\1`", part), *(f"{spent[kind]:.2f}" for kind in kinds)]
+        for part, spent in parts.items()
+    ]
+    whole = [f"{sum(spent[kind] for spent in parts.values()):.2f}" for kind in kinds]
+    return table(("part", "JVM", "Python", "workers"), [*rows, ["**all**", *whole]])
+
+
+def steps(results: Results) -> str:
+    """Seconds of each step, without tracking and what tracking adds."""
+    made = []
+    for name, (title, _) in LARGE.items():
+        spent = results[f"{name}.step_seconds"]
+        rows = [
+            (step, f"{seconds:.1f}", f"{spent['tracked'][step] - seconds:.1f}")
+            for step, seconds in spent["untracked"].items()
+        ]
+        rows.append(("settlement", "0", f"{results[f'{name}.settle_seconds']:.1f}"))
+        made.append(table((title, "untracked", "added"), rows))
+    return "\n\n".join(made)
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """Figures as the pages have them."""
+
+    results: Results
+
+    def number(self, key: str, digits: str = ".2f", scale: float = 1) -> str:
+        return format(self.results[key] * scale, digits)
+
+    def over(self, name: str, other: str) -> str:
+        return self.number(f"{name}.tracked_over_{other}_throughput")
+
+    def seconds(self, name: str) -> str:
+        """The median of each variant's rounds."""
+        spent = self.results[f"{name}.seconds"]
+        return ", ".join(f"{statistics.median(spent[variant]):.1f}" for variant in VARIANTS)
+
+    def measured(self, name: str) -> str:
+        """Commit and rounds."""
+        of = self.results["measured"][name]
+        return f"{of['commit'][:7]}, {of['rounds']} rounds"
+
+
+def _words(variant: str) -> str:
+    return variant.replace("_", " ")
+
+
+BLOCKS: dict[str, Callable[[Results], str]] = {
+    made.__name__: made for made in (large, small, aims, driver, steps)
+}
+_BLOCK = re.compile(r"(<!-- figures: (\w+) -->\n).*?(<!-- end of figures -->)", re.DOTALL)
+
+
+def filled(page: str, results: Results) -> str:
+    """A page with its tables made anew."""
+    return _BLOCK.sub(lambda found: f"{found[1]}{BLOCKS[found[2]](results)}\n{found[3]}", page)
+
+
+def main() -> None:
+    """Write the tables of all pages."""
+    results = json.loads(RESULTS.read_text())
+    for path in PAGES:
+        path.write_text(filled(path.read_text(), results))
+
+
+if __name__ == "__main__":
+    main()
