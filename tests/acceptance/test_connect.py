@@ -21,9 +21,9 @@ from ledger.pipeline.load import load_pipeline
 from ledger.settings import Settings
 from tests.support.flights import without_plane, write_slice
 from tests.support.ledgers import one, rows
+from tests.support.places import ROOT
 from tests.support.ports import free_port
 
-ROOT = Path(__file__).resolve().parents[2]
 # One test of each kind of step, and of what looks into Spark's plans and errors.
 CORE = (
     "test_bad_input.py::test_every_bad_line_is_named",

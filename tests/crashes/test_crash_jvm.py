@@ -20,8 +20,8 @@ from ledger.core.run_request import Interval, RunKey
 from ledger.pipeline.load import load_pipeline
 from ledger.settings import Settings
 from tests.support.ledgers import one, rows
+from tests.support.places import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 WAITING = """import time
 from pathlib import Path
 

@@ -1,22 +1,16 @@
 """Fixtures that run whole pipelines on a local Spark session."""
 
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from ledger.batch.opening import open_batch, open_replay
-from ledger.batch.settlement import Settlement
-from ledger.batch.step_runs import Attempt
-from ledger.core.run_request import Interval, RunKey, Selection
-from ledger.execution import StepResult, run_step, settle_and_follow
 from ledger.settings import Settings
 from ledger.spark import post as folding
 from ledger.spark.job import FEW_ROWS, Job
 from ledger.store import embedded
 from ledger.store.connection import Database
-from ledger.store.queries.batches import Batch
+from tests.support.runner import Runner
 from tests.support.warehouse import Warehouse
 
 # How many rows are few, and how many a task takes at a time, so that little data is folded as much
@@ -28,43 +22,6 @@ FOLDED_BY = {
     "exchange": {**_IN_EXECUTORS, "MOST_ROWS": 3},
 }
 _ARROW_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
-
-START, END = datetime(2013, 1, 1, tzinfo=UTC), datetime(2013, 2, 1, tzinfo=UTC)
-
-
-class Runner:
-    """Opens, runs and settles batches of one pipeline."""
-
-    def __init__(self, job: Job):
-        self.job = job
-
-    def open(self, run_id: str = "run", start: datetime = START, end: datetime = END) -> Batch:
-        """The batch of ``run_id`` over the interval."""
-        job = self.job
-        return open_batch(
-            job.database, job.settings, job.pipeline, RunKey("", run_id), Interval(start, end)
-        )
-
-    def open_replay(self, original: int, run_id: str = "replay", **selection: object) -> Batch:
-        """A replay of the original's failed messages."""
-        job, chosen = self.job, Selection(**selection)  # type: ignore[arg-type]
-        return open_replay(
-            job.database, job.settings, job.pipeline, RunKey("", run_id), original, chosen
-        )
-
-    def step(self, batch: Batch, name: str) -> StepResult:
-        """Run one step as a new attempt."""
-        return run_step(self.job, batch.batch_id, name, Attempt())
-
-    def steps(self, batch: Batch) -> None:
-        """Run all steps in order."""
-        for step in self.job.pipeline.steps():
-            self.step(batch, step.name)
-
-    def settled(self, batch: Batch) -> Settlement:
-        """Run all steps, settle and publish."""
-        self.steps(batch)
-        return settle_and_follow(self.job, batch.batch_id)
 
 
 @pytest.fixture(params=["driver", "executors"])

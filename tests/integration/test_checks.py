@@ -37,8 +37,8 @@ from ledger.pipeline import load as loading
 from ledger.sources import listing
 from ledger.storage import folders as storage
 from ledger.store import embedded
-from tests.integration.conftest import END, START
 from tests.support.ledgers import emit_replay, one, pipeline, replayed, whole_batch
+from tests.support.runner import END, START
 
 INTERVAL = Interval(START, END)
 

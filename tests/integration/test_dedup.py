@@ -14,9 +14,9 @@ from ledger.batch.settlement import settle_once
 from ledger.errors import ConfigurationError, StageError
 from ledger.execution import settle_and_follow
 from ledger.store import embedded
-from tests.integration.conftest import END, START
 from tests.support.dying import Died, dies_at
 from tests.support.ledgers import age, one, rows, started
+from tests.support.runner import END, START
 
 MONTH = END - START
 KEYED = {"key": ("k",), "capacity": 10_000}

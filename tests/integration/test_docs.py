@@ -8,8 +8,8 @@ import pytest
 from ledger import Pipeline
 from ledger.sinks.base import Publisher, Sink
 from ledger.store.queries import asking
-from tests.conftest import ROOT
 from tests.support.ledgers import rows
+from tests.support.places import ROOT
 
 TOP = [ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

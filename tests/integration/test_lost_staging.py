@@ -16,8 +16,8 @@ from ledger.batch.settlement import settle_once
 from ledger.errors import ConfigurationError, Failures, LostFileError
 from ledger.execution import publish_settled, settle_and_follow, withhold
 from ledger.store import embedded
-from tests.integration.conftest import END
 from tests.support.dying import Died, dies_at
+from tests.support.runner import END
 
 TABLES = ("plain", "totals", "ackledger_commit")
 LOST = {3, 7}

@@ -14,7 +14,7 @@ from ledger.core.run_request import Interval, RunKey
 from ledger.errors import InputError, NotReadyError
 from ledger.execution import notify, publish_settled, settle_and_follow
 from ledger.store.queries import batches
-from tests.integration.conftest import END, START
+from tests.support.runner import END, START
 
 
 class Told:

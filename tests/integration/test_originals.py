@@ -15,9 +15,9 @@ from ledger.core.states import BatchStatus
 from ledger.errors import FencedError, NotReadyError
 from ledger.execution import run_step
 from ledger.store.queries import batches, runs
-from tests.integration.conftest import START
 from tests.support.dying import dies_at
 from tests.support.ledgers import one, rows
+from tests.support.runner import START
 
 COUNT = 12
 DAY = timedelta(days=1)

@@ -10,8 +10,8 @@ from ledger.batch.settlement import settle_once
 from ledger.core.states import BatchStatus
 from ledger.execution import advance_states, publish_settled
 from ledger.sinks.parquet.publisher import ParquetPublisher
-from tests.integration.conftest import START
 from tests.support.ledgers import rows
+from tests.support.runner import START
 
 DAY = timedelta(days=1)
 PATIENCE = 120

@@ -30,7 +30,6 @@ from ledger.spark.job import Job
 from ledger.spark.post import Outcome
 from ledger.store.queries import batches
 from ledger.store.queries.runs import Emitted
-from tests.conftest import ROOT
 from tests.support.dying import dies_at
 from tests.support.ledgers import (
     START,
@@ -46,6 +45,7 @@ from tests.support.ledgers import (
     started,
     whole_batch,
 )
+from tests.support.places import ROOT
 from tests.support.posting import Delta, post_bucket, record_of
 
 

@@ -22,9 +22,9 @@ from ledger.core.states import BatchStatus, Guarantee, Outcome
 from ledger.errors import DeclarationError, LostFileError, NotReadyError
 from ledger.execution import publish_settled, settle_and_follow
 from ledger.store.queries import publications
-from tests.integration.conftest import END, START
 from tests.support.dying import Died, dies_at
 from tests.support.ledgers import age, one, rows, started
+from tests.support.runner import END, START
 
 LOST = {3, 7, 11}
 

@@ -30,7 +30,6 @@ from ledger.core.run_request import Interval, RunKey
 from ledger.core.states import BatchStatus, Outcome
 from ledger.errors import DeclarationError, InputError, NotReadyError, StageError
 from ledger.execution import combine, publish_settled, settle_and_follow
-from tests.integration.conftest import END, START
 from tests.support.dying import Died, dies_at
 from tests.support.ledgers import (
     age,
@@ -46,6 +45,7 @@ from tests.support.ledgers import (
     started,
     whole_batch,
 )
+from tests.support.runner import END, START
 from tests.support.totals import FLIGHTS, FLOWN, daily, oracle, totals, written
 from tests.support.unit_totals import ORDERED, B, sold
 from tests.support.unit_totals import totals as unit_totals

@@ -4,7 +4,6 @@ import csv
 import json
 import logging
 import resource
-from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
@@ -40,9 +39,9 @@ from tests.support.ledgers import (
     whole_batch,
 )
 from tests.support.payloads import write_snapshot
+from tests.support.places import ROOT
 from tests.support.without_java import commands
 
-ROOT = Path(__file__).resolve().parents[2]
 LONG = "x" * (MOST_CHARACTERS + 5)
 
 

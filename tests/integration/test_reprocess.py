@@ -11,7 +11,6 @@ from ledger.batch.sweeper import sweep_once
 from ledger.core.run_request import Interval, RunKey
 from ledger.core.states import BatchStatus, Outcome
 from ledger.errors import InputError, NotReadyError
-from tests.integration.conftest import END, START
 from tests.support.ledgers import (
     age,
     emit,
@@ -28,6 +27,7 @@ from tests.support.ledgers import (
     started,
     whole_batch,
 )
+from tests.support.runner import END, START
 
 
 def test_the_new_batch_supersedes_the_old_family(database):

@@ -24,7 +24,6 @@ from ledger.store.queries import (
     runs,
     source_states,
 )
-from tests.conftest import ROOT
 from tests.support.ledgers import (
     END,
     START,
@@ -37,6 +36,7 @@ from tests.support.ledgers import (
     whole_batch,
 )
 from tests.support.ledgers import emit as emitted
+from tests.support.places import ROOT
 from tests.support.schema import TABLES, columns
 
 # Columns that the writer may update. It may update no other, delete from one table, truncate none.

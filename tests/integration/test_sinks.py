@@ -24,8 +24,8 @@ from ledger.core.run_request import Interval, RunKey
 from ledger.errors import ConfigurationError, StageError
 from ledger.execution import publish_settled
 from ledger.store import embedded
-from tests.integration.conftest import END, START
 from tests.support.dying import Died, dies_at
+from tests.support.runner import END, START
 
 LOST = {3, 7, 11}
 COUNT = 20

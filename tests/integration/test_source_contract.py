@@ -10,9 +10,9 @@ from ledger.core.states import BatchStatus
 from ledger.errors import DeclarationError, InputError
 from ledger.sources.base import Source, SourceReader
 from ledger.sources.registry import register, source_of
-from tests.conftest import ROOT
-from tests.integration.conftest import END, START
 from tests.support.ledgers import one, rows
+from tests.support.places import ROOT
+from tests.support.runner import END, START
 from tests.support.source_kinds import KINDS, SCHEMA, Hooked
 
 INTERVAL = Interval(START, END)

@@ -21,10 +21,10 @@ from ledger.errors import DeclarationError, FencedError, InputError, NotReadyErr
 from ledger.execution import notify, publish_settled
 from ledger.spark.job import FEW_ROWS
 from ledger.store.queries.runs import Emitted
-from tests.integration.conftest import START
 from tests.support.dying import Died, dies_at
 from tests.support.feeds import Feed, fed
 from tests.support.ledgers import age, one, rows, started
+from tests.support.runner import START
 
 
 @pytest.fixture

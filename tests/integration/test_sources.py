@@ -28,8 +28,8 @@ from ledger.execution import notify, settle_and_follow
 from ledger.sources.cursor import next_range
 from ledger.sources.table import queries as source_tables
 from ledger.store.queries import batches
-from tests.integration.conftest import END, START
 from tests.support.ledgers import age, one, rows, started
+from tests.support.runner import END, START
 
 
 def words_of(source, lose=(), name="words", **options):

@@ -12,8 +12,8 @@ from pyspark.sql import functions as F
 from jobs import trades
 from ledger import testing
 from ledger.core.states import Guarantee
-from tests.integration.conftest import START
 from tests.support.ledgers import one, rows
+from tests.support.runner import START
 
 SUM = sum(100 + 7 * (number % 97) for number in range(2 * trades.BATCH))
 

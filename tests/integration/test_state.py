@@ -28,9 +28,9 @@ from ledger.execution import advance_states, publish_settled, settle_and_follow
 from ledger.spark.job import Job
 from ledger.spark.steps.state import run_state
 from ledger.store.queries import publications
-from tests.integration.conftest import START, Runner
 from tests.support.dying import Died, dies_at
 from tests.support.ledgers import age, one, rows, started
+from tests.support.runner import START, Runner
 
 FLIGHTS = "flight INT, carrier STRING, delay INT"
 WORDS = {1: ["the spout emits", "the bolt acks"], 2: ["the acker counts"], 3: ["a bolt fails"]}

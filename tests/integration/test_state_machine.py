@@ -31,8 +31,7 @@ from ledger.core.states import BatchStatus
 from ledger.errors import FencedError, IntegrityError, NotReadyError
 from ledger.store.queries import batches, replays
 from ledger.store.queries.runs import Emitted
-from tests.conftest import empty
-from tests.support.ledgers import opened, pipeline, replayed, rows
+from tests.support.ledgers import empty, opened, pipeline, replayed, rows
 from tests.support.posting import Delta, post_bucket, record_of
 
 STEPS = ("source", "middle", "sink", "second")

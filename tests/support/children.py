@@ -16,8 +16,8 @@ from typing import IO
 import psutil
 
 from tests.support.crashing import Order
+from tests.support.places import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 JVM = (
     "--driver-memory 512m --conf spark.sql.shuffle.partitions=2 "
     f"--conf spark.sql.warehouse.dir={tempfile.gettempdir()}/ackledger-warehouse pyspark-shell"

@@ -19,6 +19,8 @@ from xml.etree import ElementTree
 
 import pyspark
 
+from tests.support.places import ROOT
+
 ARCHIVE = Path(sys.prefix) / "spark-classes.jsa"
 DEFAULTS = Path(sys.prefix) / "hadoop-defaults.jar"
 FILES = Path(sys.prefix) / "local-files.jar"
@@ -58,7 +60,6 @@ _NEEDED = (
     "mapreduce.job.committer",
     "mapreduce.output",
 )
-_ROOT = Path(__file__).resolve().parents[2]
 
 
 def environment(*more: str, archive: str = f"-XX:SharedArchiveFile={ARCHIVE}") -> dict[str, str]:
@@ -115,7 +116,7 @@ def main() -> None:
     made = ARCHIVE.with_suffix(".part")
     given = {
         **os.environ,
-        "PYTHONPATH": str(_ROOT),
+        "PYTHONPATH": str(ROOT),
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
         **environment(archive=f"-XX:ArchiveClassesAtExit={made}"),

@@ -20,6 +20,13 @@ from tests.support.posting import Delta, post_bucket, record_of
 
 START, END = datetime(2013, 1, 1, tzinfo=UTC), datetime(2013, 1, 2, tzinfo=UTC)
 
+TABLES = (
+    "accepted_root, acceptance, dedup_filter, failed_payload, manual_quarantine, failed_root,"
+    " failed_message, replay_root, root_fail, step_run_bucket, step_run_file, step_run_input,"
+    " step_run_drop, claimed_file, checkpoint, sink_replacement, publication,"
+    " batch_source, step_run, batch_step, batch, pipeline"
+)
+
 
 def pipeline(
     name: str = "chain",
@@ -211,3 +218,16 @@ def run_all(database: Database, batch: Batch, count: int = 5) -> Settlement | No
     run_middle(database, batch, roots)
     run_sink(database, batch, roots)
     return settle_once(database, batch.batch_id)
+
+
+def empty(database: Database) -> None:
+    """Remove every row and every partition."""
+    with database.plain.begin() as connection:
+        names = connection.exec_driver_sql(
+            "SELECT relname FROM pg_class WHERE relname LIKE 'ledger\\_delta\\__%%' AND relkind"
+            " = 'r'"
+        )
+        for (name,) in names.all():
+            connection.exec_driver_sql(f"DROP TABLE {name}")
+        connection.exec_driver_sql(f"TRUNCATE {TABLES} RESTART IDENTITY")
+        connection.exec_driver_sql("UPDATE root_counter SET next_root = 1")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from tests.conftest import ROOT
+from tests.support.places import ROOT
 
 _SOURCES = ("ledger", "jobs", "pyproject.toml", "README.md", "LICENSE")
 _BUILD = "import sys; from setuptools.build_meta import build_wheel; build_wheel(sys.argv[1])"

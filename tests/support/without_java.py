@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ledger.store.connection import Database
+from tests.support.places import ROOT
 
-_ROOT = Path(__file__).resolve().parents[2]
 _COMMAND = """
 import sys
 from ledger import cli
@@ -29,7 +29,7 @@ def commands(database: Database, folder: Path) -> Callable[..., str]:
         "ACKLEDGER_DATABASE_URL": database.url.render_as_string(hide_password=False),
         "JAVA_HOME": str(folder / "no java"),
         "PATH": str(folder),
-        "PYTHONPATH": str(_ROOT),
+        "PYTHONPATH": str(ROOT),
     }
 
     def run(*arguments: object) -> str:

@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 import yaml
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.support.places import ROOT
 
 
 @pytest.fixture(scope="module")

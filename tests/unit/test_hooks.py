@@ -1,11 +1,10 @@
 """The hooks of pre-commit are the linters that CI runs."""
 
 import re
-from pathlib import Path
 
 import yaml
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.support.places import ROOT
 
 
 def test_pre_commit_runs_what_make_lint_runs():

@@ -6,12 +6,12 @@ import subprocess
 import sys
 import tomllib
 from graphlib import CycleError, TopologicalSorter
-from pathlib import Path
 
 import pytest
 from setuptools import find_packages
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.support.places import ROOT
+
 FILES = sorted((ROOT / "ledger").rglob("*.py"))
 
 # The places of ledger/, folders and modules, inner ones first: none imports from a later one.

@@ -3,14 +3,13 @@
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from tests.conftest import LONG
 from tests.support.collected import OFTEN, TESTS
+from tests.support.often import LONG
+from tests.support.places import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 CRASHES = sorted((ROOT / "tests" / "crashes").glob("test_*.py"))
 LISTED = """
 import pytest

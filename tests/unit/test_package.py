@@ -15,7 +15,7 @@ from packaging.utils import canonicalize_name
 from ledger.airflow.pipelines import APPLICATION
 from ledger.errors import EXIT_PERMANENT
 from ledger.store.revisions import folder
-from tests.conftest import ROOT
+from tests.support.places import ROOT
 from tests.support.wheels import build_wheel
 
 

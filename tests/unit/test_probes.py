@@ -1,13 +1,11 @@
 """Probes: places by name, at which tests watch a batch or kill its process."""
 
 import ast
-from pathlib import Path
 
 import pytest
 
 from ledger.core.probes import PLACES, listening, reached
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.support.places import ROOT
 
 
 def places():

@@ -10,7 +10,7 @@ from ledger.cli.running import finish
 from ledger.errors import ConfigurationError
 from ledger.spark.post import unavailable
 from ledger.store.connection import require_server
-from tests.conftest import ROOT
+from tests.support.places import ROOT
 
 
 def test_setup_without_java(tmp_path):

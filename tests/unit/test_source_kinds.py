@@ -4,7 +4,7 @@ import ast
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.support.places import ROOT
 
 FILES = sorted(
     path

@@ -1,0 +1,48 @@
+"""Runs whole pipelines in this process, on the tests' Spark session."""
+
+from datetime import UTC, datetime
+
+from ledger.batch.opening import open_batch, open_replay
+from ledger.batch.settlement import Settlement
+from ledger.batch.step_runs import Attempt
+from ledger.core.run_request import Interval, RunKey, Selection
+from ledger.execution import StepResult, run_step, settle_and_follow
+from ledger.spark.job import Job
+from ledger.store.queries.batches import Batch
+
+START, END = datetime(2013, 1, 1, tzinfo=UTC), datetime(2013, 2, 1, tzinfo=UTC)
+
+
+class Runner:
+    """Opens, runs and settles batches of one pipeline."""
+
+    def __init__(self, job: Job):
+        self.job = job
+
+    def open(self, run_id: str = "run", start: datetime = START, end: datetime = END) -> Batch:
+        """The batch of ``run_id`` over the interval."""
+        job = self.job
+        return open_batch(
+            job.database, job.settings, job.pipeline, RunKey("", run_id), Interval(start, end)
+        )
+
+    def open_replay(self, original: int, run_id: str = "replay", **selection: object) -> Batch:
+        """A replay of the original's failed messages."""
+        job, chosen = self.job, Selection(**selection)  # type: ignore[arg-type]
+        return open_replay(
+            job.database, job.settings, job.pipeline, RunKey("", run_id), original, chosen
+        )
+
+    def step(self, batch: Batch, name: str) -> StepResult:
+        """Run one step as a new attempt."""
+        return run_step(self.job, batch.batch_id, name, Attempt())
+
+    def steps(self, batch: Batch) -> None:
+        """Run all steps in order."""
+        for step in self.job.pipeline.steps():
+            self.step(batch, step.name)
+
+    def settled(self, batch: Batch) -> Settlement:
+        """Run all steps, settle and publish."""
+        self.steps(batch)
+        return settle_and_follow(self.job, batch.batch_id)
