@@ -51,7 +51,7 @@ def taxed(lines: DataFrame, *, regions: DataFrame) -> DataFrame:
 
 @pipeline.stateful_stage(reads="taxed")
 def history(before: DataFrame | None, batch: DataFrame) -> DataFrame:
-    """One row for each batch that was taken in: its place, what it added, how much was there
+    """One row for each batch that was applied: its place, what it added, how much was there
     before.
     """
     added = batch.agg(

@@ -33,7 +33,7 @@ class Total:
 
 @dataclass(frozen=True)
 class Update:
-    """One update of the state, as its table has it: its place, the rows it took in, how many
+    """One update of the state, as its table has it: its place, the rows it applied, how many
     were before.
     """
 

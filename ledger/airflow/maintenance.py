@@ -47,7 +47,7 @@ def sweeper_dag(*, schedule: str | None, **dag_options: Any) -> DAG:
                 _log.info("%s", settlement)
             errors = [f"batch {batch}: {error}" for batch, error in swept.errors.items()]
             return {
-                "replays": [wish.batch_id for wish in swept.replays],
+                "replays": [asked.batch_id for asked in swept.replays],
                 "overdue": [_overdue(one.batch_id, one.dag_id) for one in swept.overdue],
                 "errors": errors,
             }
@@ -66,9 +66,7 @@ def sweeper_dag(*, schedule: str | None, **dag_options: Any) -> DAG:
 
         @task
         def finish(run: Any) -> None:
-            """Trigger a run of a batch's DAG that finds it decided, tells its sources and reads
-            on.
-            """
+            """Trigger a run of a batch's DAG that finds it decided, and does what follows."""
             raise trigger(**run)
 
         @task

@@ -261,7 +261,10 @@ def _gap(connection: Connection, snapshot: Row[Any], source: str) -> tuple[int, 
     """
     if not snapshot.remainder or snapshot.status != BatchStatus.SETTLED:
         return None
-    taken = [(0, snapshot.roots), *queries.claimed_rests(connection, snapshot.batch_id, source)]
+    taken = [
+        (0, snapshot.roots),
+        *queries.claimed_remainders(connection, snapshot.batch_id, source),
+    ]
     return first_gap(taken, snapshot.roots + snapshot.remainder)
 
 
@@ -286,7 +289,7 @@ def _incremental(
     surveys: Surveys,
 ) -> Claim:
     """What was left of an earlier snapshot, else what is new."""
-    for snapshot in queries.snapshots_with_rest(connection, opening.pipeline_id, step.name):
+    for snapshot in queries.snapshots_with_remainder(connection, opening.pipeline_id, step.name):
         if _gap(connection, snapshot, step.name) is not None:
             return _part(connection, step, path, room, snapshot)
     offer = surveys.get(step.name)

@@ -184,8 +184,8 @@ class _Numbers:
     """Which record of its source file each record is.
 
     Spark reads the parts of a file in order, and its tasks write in order, so the records of a file
-    lie in the snapshot as in the file. Not so where records were left out or moved: of a rest,
-    beside untracked ones, and where a repeated header was put back.
+    lie in the snapshot as in the file. Not so where records were left out or moved: of a
+    remainder, beside untracked ones, and where a repeated header was put back.
     """
 
     def __init__(self) -> None:

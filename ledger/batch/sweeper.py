@@ -60,14 +60,14 @@ def sweep_once(
     settled, errors = _settle_all(database, now)
     dropped = _drop_decided(database, chosen)
     moment = now or database.transact(batches.database_now)
-    wishes = database.transact(lambda c: replays.automatic_replays(c, moment))
+    asking = database.transact(lambda c: replays.automatic_replays(c, moment))
     due = moment - timedelta(seconds=chosen.overdue_after_seconds)
     left = database.transact(lambda c: follow_ups.overdue(c, due))
     overdue = dict.fromkeys(OverdueFollowUp(row.batch_id, row.dag_id) for row in left)
     return Swept(
         tuple(settled),
         tuple(dropped),
-        tuple(ReplayRequest(row.batch_id, row.pipeline, row.messages) for row in wishes),
+        tuple(ReplayRequest(row.batch_id, row.pipeline, row.messages) for row in asking),
         tuple(overdue),
         errors,
     )

@@ -164,8 +164,8 @@ def publish(
     remote: Remote = None,
     as_json: Json = False,
 ) -> None:
-    """Publish what is decided and not published yet, and carry states forward: what a run that
-    died has left.
+    """Do what a run that died has left of what follows a settlement: publish, run the combines,
+    carry the states forward.
     """
     from ledger.execution import OF_PIPELINE, follow
     from ledger.spark.job import Job

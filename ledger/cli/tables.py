@@ -19,6 +19,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from ledger.core.commands import ANY_TARGET
 from ledger.core.states import BatchStatus
 
 _SHORT = 24  # characters: a narrower column is never broken over lines
@@ -125,11 +126,18 @@ def sweep(data: Mapping[str, Any]) -> RenderableType:
         {key: one[key] for key in ("batch_id", "status", "roots", "failed", "reason")}
         for one in data["settlements"]
     ]
-    wishes = ", ".join(str(one["batch_id"]) for one in data["replays"]) or "none"
-    tail = line(
-        f"partitions dropped: {len(data['dropped'])}; batches that ask for a replay: {wishes}"
-    )
-    return Group(rows(settled) if settled else Text("no open batch"), tail)
+    asking = ", ".join(str(one["batch_id"]) for one in data["replays"]) or "none"
+    tail = [
+        line(f"partitions dropped: {len(data['dropped'])}; batches that ask for a replay: {asking}")
+    ]
+    if data["overdue"]:
+        overdue = ", ".join(str(one["batch_id"]) for one in data["overdue"])
+        told = f"batches that are settled, and of which something is left to do: {overdue}."
+        command = f"ackledger publish {ANY_TARGET} --batch N"
+        tail.append(line(f"{told} Airflow's sweeper does it, or {command}", "yellow"))
+    for batch_id, error in data["errors"].items():
+        tail.append(line(f"batch {batch_id} could not be settled: {error}", "red"))
+    return Group(rows(settled) if settled else Text("no open batch"), *tail)
 
 
 def line(text: str, style: str = "") -> Text:

@@ -7,7 +7,7 @@ from typing import Any
 
 from ledger.errors import InputError
 
-# Behind the run id of a batch that Airflow's run of that id, cleared, opened to replace its own.
+# After the run id of a batch that Airflow's run of that id, cleared, opened to replace its own.
 REPROCESS = "#reprocess"
 
 

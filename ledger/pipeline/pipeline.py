@@ -373,10 +373,8 @@ class Pipeline:
         return {name: self._references[name] for name in step.references}
 
     def topology(self) -> list[dict[str, Any]]:
-        """The steps in order, as the ledger keeps them: name, kind, reads, of a stage acks and
-        whether its rows may be anchored to several records, of a source whether it is to be
-        told, of a sink whether its rows are withheld by unit; ``after``: it runs after the
-        settlement; ``stateful``: in the batches' order.
+        """The steps in order, as the ledger keeps them: see ``described`` in
+        ``ledger.pipeline.topology``.
         """
         return [described(self.graph, step) for step in self._checked()]
 

@@ -7,7 +7,12 @@ from ledger.pipeline.steps import SourceStep, StageStep, Step
 
 
 def described(graph: Graph, step: Step) -> dict[str, Any]:
-    """One step: see ``Pipeline.topology``. What does not hold of it is left out."""
+    """One step, as the ledger keeps it: name, kind, reads, and what its kind adds.
+
+    What does not hold of it is left out. ``merges``: its rows may be anchored to several
+    records; ``units``: of a sink, its rows are withheld by unit; ``after``: it runs after the
+    settlement; ``stateful``: in the order of the batches.
+    """
     name = step.name
     flags = {
         "merges": graph.merges(name),

@@ -89,7 +89,7 @@ def translated(exc: BaseException) -> LedgerError:
         said = _condition(text) or f"{type(exc).__name__}: {words}"
     if where is None and not _is_sparks(exc):
         return LedgerError(
-            f"unexpected {said}. With --verbose the traceback is published: please report it"
+            f"unexpected {said}. With --verbose the traceback is printed: please report it"
         )
     return StageError(f"{said}{f' ({where})' if where else ''}"[: 2 * _LONGEST])
 

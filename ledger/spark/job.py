@@ -125,8 +125,8 @@ class Witness:
     ``failed``: the column that holds the reason of a row that fails, if the frame has it.
     ``counting``: what of a frame's rows is counted, too. Each count costs every row.
 
-    Two witnesses of the same rows are equal, whatever the order; see ARCHITECTURE's commit
-    protocol: what a job meant to write is witnessed where it is written.
+    Two witnesses of the same rows are equal, whatever the order: what a job meant to write is
+    witnessed where it is written, before it is read back.
     """
 
     def __init__(

@@ -58,12 +58,13 @@ _BY_CODE = {
 
 @dataclass(frozen=True)
 class Report:
-    """An error of a driver. ``said``: its first line, without hints; ``about``: what psycopg2
-    tells beside it, where it does.
+    """An error of a driver. ``said``: its first line, without hints; ``code``: PostgreSQL's;
+    ``about``: what psycopg2 tells beside it, None if it does not, or may quote the password.
     """
 
     trouble: Trouble
     said: str
+    code: str
     about: Any
 
     @property
@@ -110,12 +111,13 @@ def translated(database: Told) -> Iterator[None]:
     try:
         yield
     except DBAPIError as exc:
-        said = first_line(exc)
-        # A driver that quotes the password must not be quoted.
-        quotes = bool(database.password) and str(database.password) in str(exc)
-        if quotes and str(database.password) in said:
-            said = type(exc.orig).__name__
-        report = Report(trouble_of(exc), said, getattr(exc.orig, "diag", None))
+        said, about = first_line(exc), getattr(exc.orig, "diag", None)
+        # A driver that quotes the password must not be quoted, nor be the cause.
+        secret = str(database.password or "")
+        quotes = bool(secret) and secret in str(exc.orig)
+        if quotes:
+            said, about = said.replace(secret, "***"), None
+        report = Report(trouble_of(exc), said, code_of(exc), about)
         raise database.error(report) from (None if quotes else exc)
 
 

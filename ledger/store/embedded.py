@@ -110,11 +110,15 @@ def _connected(dsn: str, shown: str) -> "psycopg2.extensions.connection":
     try:
         return trying(psycopg2.connect, dsn)
     except psycopg2.OperationalError as exc:
-        kind = UnavailableError if _is_away(exc) else ConfigurationError
+        kind, what, check = (
+            (UnavailableError, "did not answer", "that it runs")
+            if _is_away(exc)
+            else (ConfigurationError, "refused the connection", "its roles")
+        )
         said = str(exc).strip().splitlines()
         raise kind(
-            f"the server {shown} did not answer: {said[0] if said else exc!r}. "
-            "Check that it runs, then run this again"
+            f"the server {shown} {what}: {said[0] if said else exc!r}. Check {check}, then run this"
+            " again"
         ) from exc
 
 

@@ -128,8 +128,8 @@ def test_sweeper_waits_for_the_backoff(database):
     now = database.transact(batches.database_now)
     settle_once(database, batch.batch_id, now=now)
     assert sweep_once(database, now=now + HOUR - timedelta(seconds=1)).replays == ()
-    (wish,) = sweep_once(database, now=now + HOUR).replays
-    assert (wish.batch_id, wish.messages) == (batch.batch_id, 1)
+    (asked,) = sweep_once(database, now=now + HOUR).replays
+    assert (asked.batch_id, asked.messages) == (batch.batch_id, 1)
 
 
 @pytest.mark.parametrize(

@@ -88,6 +88,19 @@ def test_rows_too_wide_for_a_table_stand_below_each_other():
     assert lines[1].split(None, 1) == ["a_column_of_some_length_0", "value 0"]
 
 
+def test_a_sweep_says_what_is_left_and_what_it_could_not_settle():
+    """Each in a line of its own, with the way out; nothing of it where there is nothing."""
+    data = {"settlements": [], "dropped": [], "replays": [{"batch_id": 4}], "overdue": []}
+    quiet = printed(tables.sweep({**data, "errors": {}})).splitlines()
+    assert quiet[1:] == ["partitions dropped: 0; batches that ask for a replay: 4"]
+    overdue = [{"batch_id": 7, "dag_id": "d"}, {"batch_id": 8, "dag_id": "d"}]
+    data = {**data, "overdue": overdue, "errors": {9: "the ledger is away"}}
+    left, error = printed(tables.sweep(data)).splitlines()[2:]
+    assert "left to do: 7, 8." in left
+    assert left.endswith("ackledger publish MODULE:PIPELINE --batch N")
+    assert error == "batch 9 could not be settled: the ledger is away"
+
+
 def test_facts_stay_one_line_each():
     """A fact, however long, is one line; what has no value is left out."""
     shown = printed(tables.facts({"database": "x" * 100, "pid": None, "state": "running"}))

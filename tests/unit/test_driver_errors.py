@@ -27,10 +27,10 @@ SINK = Target(sa.make_url(URL))
 SOURCE = ReadFrom(TableSource(URL, table="orders", cursor="id", schema="id BIGINT"))
 
 
-def raised(kind, said, code=None, base=psycopg2.Error):
+def raised(kind, said, code=None, base=psycopg2.Error, statement="SELECT 1"):
     """An error of a driver, as SQLAlchemy has it."""
     made = type(kind.__name__, (kind,), {"pgcode": code})(said)
-    return DBAPIError.instance("SELECT 1", None, made, base)
+    return DBAPIError.instance(statement, None, made, base)
 
 
 REPORTS = {
@@ -81,12 +81,20 @@ def test_each_report_has_one_meaning_for_each_database(name):
 
 @pytest.mark.parametrize("database", [LEDGER, SINK, SOURCE])
 def test_a_driver_that_quotes_the_password_is_not_quoted(database):
-    """Neither in the message nor as its cause."""
-    with pytest.raises(LedgerError) as found, translated(database):
-        raise raised(psycopg2.OperationalError, "bad conninfo: password=secret")
-    assert "secret" not in str(found.value)
-    assert "OperationalError" in str(found.value)
-    assert found.value.__cause__ is None
+    """Neither in the message nor as its cause, be it in the first line or in a detail."""
+    for said in ("bad conninfo: password=secret", "bad conninfo\nDETAIL: password=secret"):
+        with pytest.raises(LedgerError, match="bad conninfo") as found, translated(database):
+            raise raised(psycopg2.OperationalError, said)
+        assert "secret" not in str(found.value)
+        assert found.value.__cause__ is None
+
+
+def test_a_password_within_the_statement_hides_nothing():
+    """What the driver does not quote is told, and kept as the cause."""
+    error = raised(psycopg2.ProgrammingError, "syntax error", "42601", statement="SELECT 'secret'")
+    with pytest.raises(LedgerError, match="syntax error") as found, translated(LEDGER):
+        raise error
+    assert found.value.__cause__ is error
 
 
 def test_errors_of_its_own_pass():

@@ -22,6 +22,7 @@ from ledger.errors import (
     LedgerError,
     NotReadyError,
     UnavailableError,
+    WaitedError,
 )
 from ledger.sinks.base import Delivery, Refusal, Rule, Sink, require_staged
 from ledger.sinks.delta.files import TableFile, TableFolder
@@ -142,7 +143,7 @@ class DeltaPublisher:
         Raises FencedError if a newer version of the batch, or a batch that replaced it, is
         published;
         IntegrityError if a file is missing, or if files to be removed were rewritten by others;
-        UnavailableError if others were faster every time.
+        WaitedError if others were faster every time.
         """
         trying = Retrying(
             retry=retry_if_not_result(bool),
@@ -152,7 +153,7 @@ class DeltaPublisher:
         try:
             trying(self._try_to_publish, delivery, cache(partial(self._staged, delivery)))
         except RetryError as exc:
-            raise UnavailableError(
+            raise WaitedError(
                 f"Delta table {self._path}: batch {delivery.batch_id} was not added, for others"
                 f" committed before each of {_ATTEMPTS} attempts. Nothing was changed; run it again"
                 " later"
@@ -164,7 +165,9 @@ class DeltaPublisher:
         if table is None:
             self._create(staged())
             reached("table created", delivery.sink)
-            return False  # the new table may be ahead already: another publisher saw it first
+            table = self._open()  # it may be ahead already: another publisher saw it first
+            if table is None:
+                return False
         known = table.transaction_version(_app_id(delivery, delivery.batch_id))
         if known == delivery.version:
             return True

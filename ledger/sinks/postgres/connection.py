@@ -132,7 +132,7 @@ def _where(report: Report) -> str:
     """
     names = {kind: getattr(report.about, f"{kind}_name", None) for kind in ("constraint", "column")}
     told = [f"{kind} {name}" for kind, name in names.items() if name and name not in report.said]
-    if (getattr(report.about, "sqlstate", None) or "").startswith("42"):
+    if report.code.startswith("42"):
         told.append(getattr(report.about, "message_detail", None) or "")
     line = _COPY.search(report.context)
     told.append(line[0] if line else "")

@@ -181,7 +181,8 @@ class ReadFrom:
                 f"{self.source.shown} did not answer: {report.said}. Check that the database runs"
                 " and is not locked, then run this again"
             )
+        known = report.trouble in (Trouble.REFUSED, Trouble.RIGHTS)
+        what = "url, the password and the rights of its user" if known else "declaration, and table"
         return InputError(
-            f"{self.source.shown} refused the reading: {report.said}. Check the url, the password"
-            " and the rights of its user"
+            f"{self.source.shown} refused the reading: {report.said}. Check the {what}"
         )

@@ -113,7 +113,7 @@ def _reserved(job: Job, manifest: Manifest, claimed: Row[Any]) -> Emitted:
     tracked = sum(file.rows for file in manifest.files if UNTRACKED not in file.path)
     roots = tracked if claimed.quota is None else min(tracked, claimed.quota)
     if claimed.remainder_of_batch_id is not None:
-        require_equal(f"rest of batch {claimed.remainder_of_batch_id}", claimed.quota, tracked)
+        require_equal(f"remainder of batch {claimed.remainder_of_batch_id}", claimed.quota, tracked)
     first_root = job.database.transact(lambda c: batches.reserve_roots(c, roots))
     return Emitted(first_root, roots, tracked - roots)
 
@@ -182,7 +182,7 @@ def read_records(
             return records_again(job, run, step, claimed, stored)
         return reader.parse_again(stored)
     if claimed.remainder_of_batch_id is not None:
-        return _rest(job, step, claimed)
+        return _remainder(job, step, claimed)
     files = _files(job, run, step)
     require_unchanged(step.name, files)
     mine = Claimed(step.name, claimed.path, files, claimed.claimed_after, claimed.claimed_upto)
@@ -197,7 +197,7 @@ def _files(job: Job, run: OpenedRun, step: SourceStep) -> tuple[FoundFile, ...]:
     return tuple(FoundFile(row.path, row.bytes, row.modified_at, row.digest) for row in rows)
 
 
-def _rest(job: Job, step: SourceStep, claimed: Row[Any]) -> DataFrame:
+def _remainder(job: Job, step: SourceStep, claimed: Row[Any]) -> DataFrame:
     """Records that an earlier batch has in its snapshot and left, as they are there."""
     found = job.database.transact(lambda c: batches.sources(c, claimed.remainder_of_batch_id))
     emit = next(row for row in found if row.source == step.name)

@@ -62,7 +62,7 @@ def _make_ready(job: Job, row: Row[Any]) -> None:
     again = job.database.transact(lambda c: publications.republished(c, row.step_run_id))
     chosen = withheld(job, row.batch_id, step.name)
     if again and chosen.everything:
-        # What it brought again failed: what is published of it stays.
+        # What was to replace published rows failed: these stay.
         job.database.transact(lambda c: publications.cancel(c, row.step_run_id))
         return
     staged, (base, folder) = job.noted_files(row.step_run_id), _folders(job, row, step)

@@ -261,7 +261,7 @@ def failed_roots(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
 def replacing_batches(
     connection: Connection, batch_id: int, excluding_batch_id: int | None = None
 ) -> list[int]:
-    """Undecided batches that were opened to replace an original, without the batch ``but``."""
+    """Undecided batches that were opened to replace an original, without ``excluding_batch_id``."""
     statement = text("""
         SELECT batch_id FROM batch
         WHERE replaces_batch_id = :id AND status IN ('open', 'held')

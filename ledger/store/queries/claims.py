@@ -1,5 +1,5 @@
-"""Statements about what batches claim of sources: intervals, files, cursor ranges, rests of
-snapshots.
+"""Statements about what batches claim of sources: intervals, files, cursor ranges, remainders
+of snapshots.
 """
 
 import json
@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Row, text
 def pending_roots(
     connection: Connection, pipeline_id: int, source: str, excluding_batch_id: int | None
 ) -> Row[Any]:
-    """Roots of a source that undecided batches, without the batch ``but``, have emitted or may
+    """Roots of a source that undecided batches, without ``excluding_batch_id``, have emitted or may
     emit, and messages that replays have claimed: roots, batches (their numbers), held (of those,
     which are).
     """
@@ -45,7 +45,7 @@ def claimed_sources(
     return set(connection.execute(statement, keys).scalars())
 
 
-def snapshots_with_rest(
+def snapshots_with_remainder(
     connection: Connection, pipeline_id: int, source: str
 ) -> Sequence[Row[Any]]:
     """Settled batches whose snapshot of a source holds more than was claimed of it, oldest
@@ -63,7 +63,7 @@ def snapshots_with_rest(
     return connection.execute(statement, {"pipeline_id": pipeline_id, "source": source}).all()
 
 
-def claimed_rests(connection: Connection, batch_id: int, source: str) -> list[tuple[int, int]]:
+def claimed_remainders(connection: Connection, batch_id: int, source: str) -> list[tuple[int, int]]:
     """Ranges of positions in a batch's snapshot that other batches have claimed: start, end."""
     statement = text("""
         SELECT first_position AS start, first_position + coalesce(roots, quota, 0) AS stop
@@ -149,7 +149,7 @@ def update_source(connection: Connection, values: Mapping[str, Any]) -> None:
 
 def unread(connection: Connection, batch_id: int) -> int:
     """Records of a batch's interval that no batch has emitted yet: of its own snapshots and of
-    those whose rests it emits. What an incremental source left belongs to no interval.
+    those whose remainders it emits. What an incremental source left belongs to no interval.
     """
     statement = text("""
         SELECT coalesce(sum(h.remainder - coalesce((

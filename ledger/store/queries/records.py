@@ -1,4 +1,4 @@
-"""Statements about single records: what became of one, and giving one up."""
+"""Statements about single records: what became of one, and quarantining one."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -169,7 +169,7 @@ def unemitted_claims(connection: Connection, batch_id: int) -> int:
 def open_replays(
     connection: Connection, original_batch_id: int, excluding_batch_id: int | None
 ) -> list[int]:
-    """Undecided replays of an original batch, without the batch ``but``."""
+    """Undecided replays of an original batch, without ``excluding_batch_id``."""
     statement = text("""
         SELECT batch_id FROM batch
         WHERE family_id = :id AND kind = 'replay' AND status IN ('open', 'held')

@@ -94,7 +94,7 @@ COMMENT ON COLUMN batch.family_id IS
   'The original of its family: itself, or the one that it replays.';
 COMMENT ON COLUMN batch.dag_id IS 'Airflow''s DAG; empty for a run without Airflow.';
 COMMENT ON COLUMN batch.run_id IS 'Airflow''s run id, or the one given on the command line.';
-COMMENT ON COLUMN batch.status IS 'open, settled, abandoned or held.';
+COMMENT ON COLUMN batch.status IS 'open, settled, abandoned, held or superseded.';
 COMMENT ON COLUMN batch.interval_start IS 'Start of the interval that it reads, inclusive.';
 COMMENT ON COLUMN batch.interval_end IS 'End of the interval that it reads, exclusive.';
 COMMENT ON COLUMN batch.params IS 'Parameters of the run, for the path templates.';
@@ -140,7 +140,7 @@ COMMENT ON COLUMN batch_step.batch_id IS 'Batch that has the step.';
 COMMENT ON COLUMN batch_step.number IS 'Its place among the steps, from 1.';
 COMMENT ON COLUMN batch_step.declaration IS
   'What the ledger keeps of it: name, kind, reads, and what applies of the options below.';
-COMMENT ON COLUMN batch_step.name IS 'Source, stage or sink by name.';
+COMMENT ON COLUMN batch_step.name IS 'Step by name.';
 COMMENT ON COLUMN batch_step.kind IS 'source, stage, sink, combine or stateful.';
 COMMENT ON COLUMN batch_step.whole IS 'Whether it is a whole stage, which has a unit of replay.';
 COMMENT ON COLUMN batch_step.after IS 'Whether it runs after the settlement.';
@@ -183,10 +183,10 @@ CREATE TABLE step_run (
 CREATE UNIQUE INDEX step_run_one_committed_key ON step_run (batch_id, step)
   WHERE state = 'committed';
 CREATE UNIQUE INDEX step_run_one_running_key ON step_run (batch_id, step) WHERE state = 'running';
-COMMENT ON TABLE step_run IS 'One attempt of one source, stage or sink of one batch.';
+COMMENT ON TABLE step_run IS 'One attempt of one step of one batch.';
 COMMENT ON COLUMN step_run.step_run_id IS 'Number of the run; all it writes carries it.';
 COMMENT ON COLUMN step_run.batch_id IS 'Batch that it works for.';
-COMMENT ON COLUMN step_run.step IS 'Source, stage or sink by name.';
+COMMENT ON COLUMN step_run.step IS 'Step by name.';
 COMMENT ON COLUMN step_run.state IS 'running, committed, failed, fenced or superseded.';
 COMMENT ON COLUMN step_run.attempt_id IS 'The attempt: a task instance''s id, or a command''s.';
 COMMENT ON COLUMN step_run.attempt_number IS
@@ -437,7 +437,7 @@ COMMENT ON TABLE failed_message IS
 COMMENT ON COLUMN failed_message.message_id IS 'Root id of the message''s first attempt.';
 COMMENT ON COLUMN failed_message.original_batch_id IS 'Batch of that first attempt.';
 COMMENT ON COLUMN failed_message.source IS 'Source that it came from.';
-COMMENT ON COLUMN failed_message.status IS 'failed, replaying, recovered or quarantined.';
+COMMENT ON COLUMN failed_message.status IS 'failed, replaying, recovered, quarantined or superseded.';
 COMMENT ON COLUMN failed_message.root_id IS 'Root of its last failed attempt.';
 COMMENT ON COLUMN failed_message.attempts IS 'Attempts that failed.';
 COMMENT ON COLUMN failed_message.failed_replays IS

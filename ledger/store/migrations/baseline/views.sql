@@ -87,7 +87,7 @@ COMMENT ON COLUMN root_status.batch_id IS 'Batch of the attempt.';
 COMMENT ON COLUMN root_status.pipeline IS 'Pipeline by name.';
 COMMENT ON COLUMN root_status.source IS 'Source that emitted it.';
 COMMENT ON COLUMN root_status.status IS
-  'pending, acked, failed, replaying, recovered or quarantined.';
+  'pending, acked, failed, replaying, recovered, quarantined or superseded.';
 COMMENT ON COLUMN root_status.step IS 'Where it broke, if it failed.';
 COMMENT ON COLUMN root_status.reason IS 'Why, if it failed.';
 
@@ -102,12 +102,13 @@ FROM (
 JOIN batch b USING (batch_id)
 JOIN pipeline p USING (pipeline_id)
 JOIN batch_step s ON s.batch_id = r.batch_id AND s.name = r.step;
-COMMENT ON VIEW step_progress IS 'The newest run of every source, stage and sink of every batch.';
+COMMENT ON VIEW step_progress IS 'The newest run of every step of every batch.';
 COMMENT ON COLUMN step_progress.batch_id IS 'Number of the batch.';
 COMMENT ON COLUMN step_progress.pipeline IS 'Pipeline by name.';
 COMMENT ON COLUMN step_progress.number IS 'Place in the pipeline''s order, from 1.';
-COMMENT ON COLUMN step_progress.step IS 'Source, stage or sink by name.';
-COMMENT ON COLUMN step_progress.kind IS 'source, stage or sink.';
+COMMENT ON COLUMN step_progress.step IS 'Step by name.';
+COMMENT ON COLUMN step_progress.kind IS
+  'source, stage, sink, combine or stateful.';
 COMMENT ON COLUMN step_progress.state IS 'running, committed, failed, fenced or superseded.';
 COMMENT ON COLUMN step_progress.step_run_id IS 'Number of the run.';
 COMMENT ON COLUMN step_progress.try_number IS 'Airflow''s try number.';
@@ -403,7 +404,7 @@ COMMENT ON COLUMN failed_root_detail.reason IS 'Why.';
 COMMENT ON COLUMN failed_root_detail.attempt IS 'Number of this attempt, from 1.';
 COMMENT ON COLUMN failed_root_detail.attempts IS 'Attempts that failed so far.';
 COMMENT ON COLUMN failed_root_detail.status IS
-  'What became of the record: failed, replaying, recovered or quarantined.';
+  'What became of the record: failed, replaying, recovered, quarantined or superseded.';
 COMMENT ON COLUMN failed_root_detail.own_failure IS
   'False if a step never committed: no fault of the record.';
 COMMENT ON COLUMN failed_root_detail.residue IS 'Its ack value at settlement.';
@@ -470,7 +471,7 @@ COMMENT ON COLUMN failed_root_payload.reason IS 'Why.';
 COMMENT ON COLUMN failed_root_payload.detail IS
   'Raw text of what did not parse, or counts of edges.';
 COMMENT ON COLUMN failed_root_payload.status IS
-  'What became of the record: failed, replaying, recovered or quarantined.';
+  'What became of the record: failed, replaying, recovered, quarantined or superseded.';
 
 CREATE VIEW accepted_record AS
 SELECT m.message_id, p.name AS pipeline, m.source, m.original_batch_id, f.step, f.reason,
