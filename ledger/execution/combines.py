@@ -8,7 +8,7 @@ from ledger.batch.publishing import Published, publish
 from ledger.batch.step_runs import Attempt, OpenedRun
 from ledger.errors import Failures
 from ledger.execution.publishing import stage_lost
-from ledger.execution.steps import living
+from ledger.execution.steps import execute, living
 from ledger.pipeline.steps import CombineStep, SinkStep, Step
 from ledger.spark.failures import told
 from ledger.store.connection import Database
@@ -33,7 +33,8 @@ def combine(
         with failures.kept():
             run = _opened_follower(job.database, batch_id, step, attempt or Attempt())
             if run is not None:
-                living(job, run, step, on_fenced)
+                with living(job, run, on_fenced):
+                    execute(job, run, step)
     sinks = [step.name for step in job.pipeline.combined()]
     with failures.kept():
         stage_lost(job, batch_id, sinks)

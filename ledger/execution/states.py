@@ -3,20 +3,17 @@
 import logging
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from ledger.batch import recovery, state_runs
 from ledger.batch.publishing import publish
 from ledger.batch.state_runs import HeldByAnotherDriver, StateRun
-from ledger.batch.step_runs import Attempt, Record, heartbeat
-from ledger.core.probes import reached
+from ledger.batch.step_runs import Attempt
 from ledger.errors import Failures, NotReadyError
 from ledger.execution.publishing import stage_lost
-from ledger.execution.steps import StepResult, cancelling, end, note_on
+from ledger.execution.steps import StepResult, living
 from ledger.pipeline.steps import StateStep
 from ledger.spark.failures import told
-from ledger.storage.folders import private_output
 from ledger.store.queries import checkpoints
 
 if TYPE_CHECKING:
@@ -59,8 +56,11 @@ def _advance(
     one takes its place."""
     failures = _publish_states(job, step)
     while (run := _next_state(job, step)) is not None:
+        from ledger.spark.steps.state import run_state
+
         started = time.monotonic()
-        record = _living_state(job, run, step, on_fenced)
+        with living(job, run.run, on_fenced, beside=run.sinks.values()):
+            record = run_state(job, run, step)
         results.append(StepResult(step.name, record, time.monotonic() - started))
         _log.info("batch %s: %s", run.run.batch.batch_id, results[-1])
         failures = _publish_states(job, step)
@@ -97,26 +97,3 @@ def _next_state(job: "Job", step: StateStep) -> StateRun | None:
             _log.warning("%s is left to the driver that is at it: %s", step.name, found)
             return None
         time.sleep(STATE_POLL_SECONDS)
-
-
-def _living_state(
-    job: "Job", opened: StateRun, step: StateStep, on_fenced: Callable[[], None] | None
-) -> Record:
-    """Execute a run of a state while its lease is renewed; one that raises ends at once."""
-    from ledger.spark.steps.state import run_state
-
-    outputs = [opened.run, *opened.sinks.values()]
-    with ExitStack() as stack:
-        stack.enter_context(
-            heartbeat(job.database, opened.run.run_id, on_fenced or cancelling(job))
-        )
-        for run in outputs:
-            stack.enter_context(private_output(job.folder(run)))
-        try:
-            reached("run opened", step.name)
-            return run_state(job, opened, step)
-        except BaseException as exc:
-            exc.add_note(note_on(opened.run))
-            for run in outputs:
-                end(job, run, exc)
-            raise

@@ -2,7 +2,8 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -65,7 +66,8 @@ def run_step(
     run = open_run(job.database, batch_id, name, attempt)
     if run is None:
         return StepResult(name, None, time.monotonic() - started)
-    record = living(job, run, step, on_fenced)
+    with living(job, run, on_fenced):
+        record = execute(job, run, step)
     if isinstance(step, SinkStep) and not run.batch.exactly_once:
         _publish(job, batch_id, name)
     return StepResult(name, record, time.monotonic() - started)
@@ -105,20 +107,29 @@ def run_steps(
     return results
 
 
-def living(job: "Job", run: OpenedRun, step: Step, on_fenced: Callable[[], None] | None) -> Record:
-    """Execute a run while its lease is renewed; one that raises is ended."""
-    with (
-        heartbeat(job.database, run.run_id, on_fenced or cancelling(job)),
-        private_output(job.folder(run)),
-    ):
+@contextmanager
+def living(
+    job: "Job",
+    run: OpenedRun,
+    on_fenced: Callable[[], None] | None,
+    beside: Collection[OpenedRun] = (),
+) -> Iterator[None]:
+    """Renew a run's lease while the block executes it. If that raises, it ends, and those
+    ``beside`` it, which write in the same block.
+    """
+    runs = [run, *beside]
+    with ExitStack() as stack:
+        stack.enter_context(heartbeat(job.database, run.run_id, on_fenced or cancelling(job)))
+        for one in runs:
+            stack.enter_context(private_output(job.folder(one)))
         try:
-            reached("run opened", step.name)
-            return execute(job, run, step)
-        except FencedError:
-            raise
+            reached("run opened", run.step)
+            yield
         except BaseException as exc:
-            exc.add_note(note_on(run))
-            end(job, run, exc)
+            if not isinstance(exc, FencedError):
+                exc.add_note(note_on(run))
+            for one in runs:
+                end(job, one, exc)
             raise
 
 
@@ -159,14 +170,14 @@ def cancelling(job: "Job") -> Callable[[], None]:
 
 
 def end(job: "Job", run: OpenedRun, exc: BaseException) -> None:
-    """Mark a run failed. One that was stopped, or for which Spark, a database or a file system did
-    not answer, has only ended, and the next attempt goes on at its step.
+    """Mark a run failed. One that was stopped, that came too late, or for which Spark, a database
+    or a file system did not answer, has only ended, and the next attempt goes on at its step.
     """
     reached("before failure", run.step)
     try:
         if isinstance(exc, KeyboardInterrupt):
             interrupt(job.database, run)
-        elif isinstance(translated(exc), UnavailableError):
+        elif isinstance(translated(exc), FencedError | UnavailableError):
             interrupt(job.database, run, recorded(exc))
         else:
             fail(job.database, run, recorded(exc))

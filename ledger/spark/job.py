@@ -2,7 +2,7 @@
 wrote.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass
 from io import StringIO
@@ -95,6 +95,14 @@ class Job:
         return Manifest(
             tuple(DataFile(row.path, row.bytes, row.rows, row.first_position) for row in rows)
         )
+
+
+def write_files(
+    rows: DataFrame, folder: str, options: Mapping[str, str] = SNAPSHOT, by: Sequence[str] = ()
+) -> None:
+    """Add the rows to a run's own folder as Parquet files, in folders ``by`` these columns."""
+    writer = rows.write.mode("append").options(**options)
+    (writer.partitionBy(*by) if by else writer).parquet(folder)
 
 
 def file_rows(manifest: Manifest) -> list[dict[str, Any]]:

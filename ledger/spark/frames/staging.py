@@ -11,10 +11,9 @@ from ledger.core.column_names import ROOT, ROOTS, UNIT
 from ledger.errors import StageError, suggestion
 from ledger.pipeline.steps import SinkStep
 from ledger.sinks.folder import STAGING_FOLDER
+from ledger.spark.job import write_files
 from ledger.storage.folders import require_writable
 from ledger.storage.manifest import Manifest, take_manifest
-
-WRITTEN = {"compression": "zstd", "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false"}
 
 
 def stage_rows(rows: DataFrame, step: SinkStep, folder: str) -> Manifest:
@@ -36,10 +35,7 @@ def stage_rows(rows: DataFrame, step: SinkStep, folder: str) -> Manifest:
     if "://" not in folder:
         _close_staging(Path(folder))
     require_writable(folder, f"the path of sink {step.name!r}, or ACKLEDGER_OUTPUT,")
-    writer = rows.write.mode("append").options(**WRITTEN)
-    if names:
-        writer = writer.partitionBy(*names)
-    writer.parquet(folder)
+    write_files(rows, folder, by=names)
     return take_manifest(folder)
 
 

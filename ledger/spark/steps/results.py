@@ -9,14 +9,14 @@ from ledger.batch.step_runs import OpenedRun
 from ledger.pipeline.steps import SinkStep
 from ledger.spark.frames.inputs import user_columns
 from ledger.spark.frames.staging import check_key, stage_rows
-from ledger.spark.job import STORED, Job, Witness, require_equal
+from ledger.spark.job import STORED, Job, Witness, require_equal, write_files
 from ledger.storage.manifest import Manifest, take_manifest
 
 
 def store_result(job: Job, run: OpenedRun, rows: DataFrame) -> Manifest:
     """Write the user's columns of the rows as the run's own files."""
     wrote, folder = Witness(), job.folder(run)
-    wrote.watch(rows.select(*user_columns(rows))).write.options(**STORED).parquet(folder)
+    write_files(wrote.watch(rows.select(*user_columns(rows))), folder, STORED)
     manifest = take_manifest(folder)
     require_equal(f"rows of {run.step} in {folder}", wrote.rows, manifest.rows)
     return manifest

@@ -24,7 +24,7 @@ from ledger.sources.listing import FoundFile
 from ledger.spark.failures import read_failure
 from ledger.spark.frames.inputs import stored_rows
 from ledger.spark.frames.stored import local_numbers
-from ledger.spark.job import SNAPSHOT, Job, Witness, file_rows, require_equal
+from ledger.spark.job import Job, Witness, file_rows, require_equal, write_files
 from ledger.spark.post import fold
 from ledger.spark.session import SPARK_ERRORS
 from ledger.spark.steps import source_state
@@ -127,16 +127,14 @@ def _write(step: SourceStep, run: OpenedRun, records: DataFrame, folder: str) ->
     if step.track is not None and run.batch.kind is BatchKind.ORIGINAL:
         tracked = F.col(ERROR).isNotNull() | F.coalesce(F.expr(step.track), F.lit(True))
         marked = watched.withColumn(UNTRACKED_COLUMN, ~tracked)
-        marked.write.mode("append").options(**SNAPSHOT).partitionBy(UNTRACKED_COLUMN).parquet(
-            folder
-        )
+        write_files(marked, folder, by=[UNTRACKED_COLUMN])
         _rename_untracked(folder)
         if wrote.rows == 0:
             # Partitioned, nothing writes no file, and a snapshot has its schema from one.
             nothing = records.sparkSession.createDataFrame([], records.schema)
-            nothing.write.mode("append").options(**SNAPSHOT).parquet(folder)
+            write_files(nothing, folder)
     else:
-        watched.write.mode("append").options(**SNAPSHOT).parquet(folder)
+        write_files(watched, folder)
     return wrote
 
 

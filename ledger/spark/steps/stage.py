@@ -19,7 +19,7 @@ from ledger.pipeline.steps import CombineStep, StageStep, StateStep
 from ledger.sources.references import read_reference
 from ledger.spark.frames.anchors import expected_type, rooting, stored_anchor
 from ledger.spark.frames.inputs import anchored, input_frames, user_columns
-from ledger.spark.job import STORED, Job, file_rows, require_equal
+from ledger.spark.job import STORED, Job, file_rows, require_equal, write_files
 from ledger.spark.post import fold
 from ledger.spark.steps.records import run_records
 from ledger.spark.tracking import posted, stage_tracking
@@ -32,7 +32,7 @@ def run_stage(job: Job, run: OpenedRun, step: StageStep) -> Record:
     carrying = carry_over(job, run, step, input_frames(job, run))
     output = carrying.united(_output(job, run, step, carrying.fresh))
     rows, folder = rooting(job.pipeline, step), job.folder(run)
-    rows.watch(output).write.options(**STORED).parquet(folder)
+    write_files(rows.watch(output), folder, STORED)
     manifest, wrote = take_manifest(folder), rows.wrote
     require_equal(f"rows of {step.name} in {folder}", wrote.rows, manifest.rows)
     rows.check()
