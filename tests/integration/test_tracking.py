@@ -494,6 +494,28 @@ def test_zombie_cannot_show_its_folder(runner, tmp_path, monkeypatch, sink_rows)
     assert settle_once(run.job.database, batch.batch_id).failed == 0
 
 
+def test_a_run_whose_input_was_run_again_is_fenced(runner, tmp_path, sink_rows):
+    """It says so in the ledger at once, and leaves no run behind that seems to live."""
+    numbers(tmp_path)
+
+    def slow(frame):
+        if not again:
+            again.append(run.step(batch, "numbers"))
+        return keep(frame)
+
+    again = []
+    run = runner(chain(slow))
+    batch = run.open()
+    run.step(batch, "numbers")
+    with pytest.raises(FencedError, match="superseded meanwhile"):
+        run.step(batch, "slow")
+    found = one(run.job.database, "SELECT state, failure FROM step_run WHERE step = 'slow'")
+    assert found.state == "fenced"
+    assert "superseded meanwhile" in found.failure
+    run.settled(batch)
+    assert len(sink_rows("out", "n")) == COUNT
+
+
 def test_crash_between_rename_and_commit(runner, tmp_path, sink_rows):
     """A sink that dies after its publish, before that is noted, runs again and delivers once."""
     numbers(tmp_path)
