@@ -11,49 +11,32 @@ from functools import partial
 from sqlalchemy import Connection
 
 from ledger.batch.step_runs import Attempt, OpenedRun, begin_run, committed_runs, require_step
-from ledger.core.states import BatchStatus, RunState
 from ledger.errors import FencedError
 from ledger.pipeline.pipeline import Pipeline
 from ledger.pipeline.steps import CombineStep, SinkStep, Step
 from ledger.store.connection import Database
-from ledger.store.queries import batches, combines, publications, runs
+from ledger.store.queries import batches, combines, publications
 from ledger.store.queries.batches import Batch
 
 
 def combines_due(database: Database, pipeline: Pipeline, batch_id: int) -> bool:
     """Whether a combine of a settled batch is yet to run, or a sink of one to run or publish."""
-    if any(_is_undone(database, batch_id, step) for step in pipeline.combined()):
-        return True
-    pending = database.transact(lambda c: publications.pending(c, batch_id))
-    names = {step.name for step in pipeline.combined()}
-    return any(row.sink in names for row in pending)
+    names = [step.name for step in pipeline.combined()]
+
+    def ask(connection: Connection) -> bool:
+        pending = publications.pending(connection, batch_id)
+        return combines.is_due(connection, batch_id, names) or any(
+            row.sink in names for row in pending
+        )
+
+    return database.transact(ask)
 
 
-def _is_undone(database: Database, batch_id: int, step: Step) -> bool:
-    if isinstance(step, CombineStep):
-        return is_due(database, batch_id, step)
-    return is_waiting(database, batch_id, step)
-
-
-def is_due(database: Database, batch_id: int, step: CombineStep) -> bool:
-    """Whether a combine has to run for a settled batch."""
-    return database.transact(lambda c: _is_due(c, batches.get_batch(c, batch_id), step))
-
-
-def _is_due(connection: Connection, batch: Batch, step: CombineStep) -> bool:
-    """It has not run in this batch, which is the last of its family, and what it needs is
-    decided.
+def is_due(database: Database, batch_id: int, step: Step) -> bool:
+    """Whether a combine, or a sink of one, has to run in a batch. One that the batch was opened
+    without has not.
     """
-    if batch.status is not BatchStatus.SETTLED or not combines.is_last(connection, batch.batch_id):
-        return False
-    if combines.has_run(connection, batch.batch_id, step.name):
-        return False
-    return step.partial or not (
-        publications.open_failures(connection, batch.original_id)
-        or publications.units_to_rebuild(
-            connection, batch.original_id
-        )  # units are to be asked for again
-    )
+    return database.transact(lambda c: combines.is_due(c, batch_id, [step.name]))
 
 
 def open_combine(
@@ -65,9 +48,8 @@ def open_combine(
 
     def work(connection: Connection) -> OpenedRun | None:
         batch = _locked(connection, batch_id)
-        if not _is_due(connection, batch, step):
+        if not combines.is_due(connection, batch_id, [step.name]):
             return None
-        require_step(batch, step.name)
         return begin_run(connection, batch, step.name, attempt, lambda found: {})
 
     return database.transact(work)
@@ -80,26 +62,12 @@ def open_combined_sink(
 
     def work(connection: Connection) -> OpenedRun | None:
         batch = _locked(connection, batch_id)
-        if not _is_waiting(connection, batch, step):
+        if not combines.is_due(connection, batch_id, [step.name]):
             return None
-        require_step(batch, step.name)
-        inputs = partial(committed_runs, steps=[step.reads])
+        inputs = partial(committed_runs, steps=require_step(batch, step.name)["reads"])
         return begin_run(connection, batch, step.name, attempt, inputs)
 
     return database.transact(work)
-
-
-def is_waiting(database: Database, batch_id: int, step: Step) -> bool:
-    """Whether a sink has not published what a combine made in a settled batch."""
-    return database.transact(lambda c: _is_waiting(c, batches.get_batch(c, batch_id), step))
-
-
-def _is_waiting(connection: Connection, batch: Batch, step: Step) -> bool:
-    found = runs.runs_of(connection, batch.batch_id)
-    committed = {run.step for run in found if run.state is RunState.COMMITTED}
-    (reads,) = step.inputs
-    ready = batch.status is BatchStatus.SETTLED and combines.is_last(connection, batch.batch_id)
-    return ready and reads in committed and step.name not in committed
 
 
 def require_last(connection: Connection, batch: Batch) -> None:

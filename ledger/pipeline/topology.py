@@ -3,7 +3,7 @@
 from typing import Any
 
 from ledger.pipeline.graph import Graph
-from ledger.pipeline.steps import SourceStep, StageStep, Step
+from ledger.pipeline.steps import CombineStep, SourceStep, StageStep, Step
 
 
 def described(graph: Graph, step: Step) -> dict[str, Any]:
@@ -35,4 +35,6 @@ def _own(step: Step) -> dict[str, Any]:
         return {"acks": step.acks, **({"unit": list(step.unit)} if step.whole else {})}
     if isinstance(step, SourceStep):
         return {**({"notice": True} if step.wants_notice else {}), **step.layout}
+    if isinstance(step, CombineStep) and step.partial:
+        return {"partial": True}
     return {}

@@ -6,6 +6,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from ledger import FileSource, ParquetSink, Pipeline, testing
+from ledger.batch import follow_ups
 from ledger.batch.combine_runs import combines_due
 from ledger.batch.opening import open_batch
 from ledger.batch.settlement import settle_once
@@ -181,6 +182,41 @@ def test_a_crash_between_the_combine_and_its_sink(runner, tmp_path, sink_rows, m
     assert sweep_once(job.database, now=later).overdue == ()
     combine(job, batch.batch_id)
     assert one(job.database, "SELECT count(*) AS n FROM step_run WHERE step = 'daily'").n == 2
+
+
+def test_a_partial_total_that_did_not_come_is_noticed(runner, tmp_path, sink_rows):
+    """A driver that dies before a partial combine leaves something that ``ackledger publish``, the
+    sweeper and the summary see, although a record is failed; afterwards they see nothing.
+    """
+    written(tmp_path)
+    run = runner(totals(lose=[4], partial=True))
+    job = run.job
+    batch = open_batch(
+        job.database, job.settings, job.pipeline, RunKey("dag", "run"), Interval(START, END)
+    )
+    run.steps(batch)
+    assert settle_once(job.database, batch.batch_id).failed == 1
+    publish_settled(job, batch.batch_id)
+    later = one(job.database, "SELECT now() + interval '1 hour' AS later").later
+
+    def noticed():
+        return (
+            follow_ups.left(job.database, job.pipeline, None),
+            [one.batch_id for one in sweep_once(job.database, now=later).overdue],
+            [one.follow_up for one in summarize(job.database, batch.batch_id).undone],
+        )
+
+    for place in ("deciding publication", "recording publication"):
+        assert combines_due(job.database, job.pipeline, batch.batch_id)
+        assert noticed() == ([batch.batch_id], [batch.batch_id], ["combine"])
+        with dies_at(place), pytest.raises(Died):
+            combine(job, batch.batch_id)
+    assert combines_due(job.database, job.pipeline, batch.batch_id)
+    assert noticed() == ([batch.batch_id], [batch.batch_id], ["publish"])
+    combine(job, batch.batch_id)
+    assert sink_rows("daily", "carrier", "n", "delay") == oracle(without=[4])
+    assert not combines_due(job.database, job.pipeline, batch.batch_id)
+    assert noticed() == ([], [], [])
 
 
 def test_a_total_that_was_shown_and_not_noted_gives_way(runner, tmp_path, sink_rows, monkeypatch):

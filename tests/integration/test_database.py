@@ -87,7 +87,7 @@ def test_a_replay_is_of_its_originals_family(database):
     assert families == [("original", batch.batch_id), ("replay", batch.batch_id)]
 
 
-FLAGS = ("after", "stateful", "merges", "units", "notice", "incremental", "rereads")
+FLAGS = ("after", "stateful", "partial", "merges", "units", "notice", "incremental", "rereads")
 
 
 def test_a_batch_keeps_its_steps(database):

@@ -230,6 +230,10 @@ def test_a_combine_does_not_overtake_the_withhold(runner, tmp_path):
     assert settle_once(run.job.database, batch.batch_id).failed == 1
     assert not combines_due(run.job.database, run.job.pipeline, batch.batch_id)
     assert combine(run.job, batch.batch_id) == []
+    found = summarize(run.job.database, batch.batch_id)
+    assert [one.follow_up for one in found.undone] == ["publish"]
+    assert found.outcome is Outcome.INCOMPLETE
+    assert follow_ups.left(run.job.database, run.job.pipeline, None) == [batch.batch_id]
 
 
 def two(lose_b=(), union=False):

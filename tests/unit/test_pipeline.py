@@ -254,6 +254,20 @@ def test_two_sinks_of_one_path():
         made.steps()
 
 
+@pytest.mark.parametrize("partial", [False, True])
+def test_the_ledger_knows_a_partial_combine(partial):
+    """It is kept with the step, for those who see what is due without the pipeline at hand."""
+    made = declared()
+
+    @made.combine(reads="stage", partial=partial)
+    def total(rows):
+        return rows
+
+    made.sink("totals", ParquetSink("totals"), reads="total")
+    (kept,) = (step for step in made.topology() if step["name"] == "total")
+    assert kept.get("partial", False) is partial
+
+
 @pytest.mark.parametrize(("incremental", "rereads"), [(False, True), (True, False)])
 def test_what_is_taken_once_is_not_read_again(incremental, rereads):
     """The ledger keeps how a source's text is cut, and whether its records can be read again by

@@ -35,8 +35,13 @@ def _publish(at: Surroundings, batch_id: int) -> Sequence[object]:
 
 def _unpublished(connection: Connection, batch_id: int) -> Undone | None:
     count = publications.unpublished(connection, batch_id)
-    sentence = f"{count} sinks are yet to publish what is acked of it"
-    return Undone(PUBLISH.name, count, (sentence,)) if count else None
+    if count:
+        sentence = f"{count} sinks are yet to publish what is acked of it"
+        return Undone(PUBLISH.name, count, (sentence,))
+    if batch_id in publications.units_to_rebuild(connection, batch_id):
+        sentence = "units of it are yet to be replayed without their quarantined records"
+        return Undone(PUBLISH.name, 1, (sentence,))
+    return None
 
 
 PUBLISH = FollowUp(

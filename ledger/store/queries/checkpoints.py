@@ -12,7 +12,8 @@ from uuid import UUID
 
 from sqlalchemy import Connection, Row, text
 
-from ledger.store.queries.combines import COMBINE_DUE
+from ledger.store.queries.combines import COMBINES_DUE
+from ledger.store.queries.publications import TO_REBUILD
 
 
 @dataclass(frozen=True)
@@ -176,9 +177,9 @@ def unacked(
     connection: Connection, pipeline: str, step: str, states: Sequence[str], *, combines: bool
 ) -> list[int]:
     """Batches that a step was not told of and that are committed as a whole, in the order of
-    their states, up to the first that is not: of its family a record is failed, a sink has not
-    published what is decided, or one of the ``states``, or of the ``combines`` if the pipeline
-    has them, is yet to come.
+    their states, up to the first that is not: of its family a record is failed, units are to be
+    rebuilt, a sink has not published what is decided, or one of the ``states``, or of the
+    ``combines`` if the pipeline has them, is yet to come.
     """
     statement = text(f"""
         WITH undone AS MATERIALIZED (
@@ -195,10 +196,12 @@ def unacked(
                AND NOT EXISTS (SELECT FROM failed_message m
                                WHERE m.original_batch_id = t.family_id
                                  AND m.status IN ('failed', 'replaying'))
+               AND NOT EXISTS (SELECT FROM batch f
+                               WHERE f.family_id = t.family_id AND {TO_REBUILD})
                AND NOT EXISTS (SELECT FROM pending_publication x JOIN batch f USING (batch_id)
                                WHERE f.family_id = t.family_id)
-               AND NOT (:combines AND EXISTS (SELECT FROM batch b
-                               WHERE b.family_id = t.family_id AND {COMBINE_DUE})) AS ready
+               AND NOT (:combines AND EXISTS (
+                 SELECT {COMBINES_DUE} AND b.family_id = t.family_id)) AS ready
         FROM told t ORDER BY t.step_run_id
     """)
     keys = {"pipeline": pipeline, "step": step, "states": list(states), "combines": combines}

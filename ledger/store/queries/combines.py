@@ -1,5 +1,5 @@
 """Statements about combines: what runs over all acked rows of a family, once none of it is
-failed any more.
+failed any more, and partial ones after each settlement.
 """
 
 from collections.abc import Sequence
@@ -8,19 +8,28 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, text
 
-# A settled batch b, the last of its family, that left nothing of it failed, has a combine or a sink
-# of one to run.
-COMBINE_DUE = """
-b.status = 'settled'
-AND NOT EXISTS (SELECT FROM failed_message m WHERE m.original_batch_id = b.family_id
-                AND m.status IN ('failed', 'replaying'))
-AND NOT EXISTS (SELECT FROM batch l WHERE l.family_id = b.family_id AND l.status = 'settled'
-                AND (l.settled_at, l.batch_id) > (b.settled_at, b.batch_id))
-AND EXISTS (
-  SELECT FROM batch_step s
-  WHERE s.batch_id = b.batch_id AND s.after AND NOT s.stateful AND NOT EXISTS (
-    SELECT FROM step_run r
-    WHERE r.batch_id = s.batch_id AND r.step = s.name AND r.state = 'committed'))
+from ledger.store.queries.publications import TO_REBUILD
+
+# What is yet to be run, s, in a settled batch b, the last of its family: a combine, once nothing of
+# the family is failed and no units of it are to be rebuilt, or at once if it is partial; a sink of
+# a combine that has run.
+COMBINES_DUE = f"""
+FROM batch b JOIN batch_step s USING (batch_id)
+WHERE b.status = 'settled' AND s.after AND NOT s.stateful
+  AND NOT EXISTS (SELECT FROM batch l WHERE l.family_id = b.family_id AND l.status = 'settled'
+                  AND (l.settled_at, l.batch_id) > (b.settled_at, b.batch_id))
+  AND NOT EXISTS (SELECT FROM step_run r WHERE r.batch_id = s.batch_id AND r.step = s.name
+                  AND r.state = 'committed')
+  AND CASE
+    WHEN s.kind = 'sink' THEN EXISTS (
+      SELECT FROM step_run r WHERE r.batch_id = s.batch_id AND s.declaration -> 'reads' ? r.step
+        AND r.state = 'committed')
+    ELSE s.partial OR NOT EXISTS (
+        SELECT FROM failed_message m WHERE m.original_batch_id = b.family_id
+          AND m.status IN ('failed', 'replaying'))
+      AND NOT EXISTS (
+        SELECT FROM batch f WHERE f.family_id = b.family_id AND {TO_REBUILD})
+  END
 """
 
 
@@ -35,15 +44,6 @@ def is_last(connection: Connection, batch_id: int) -> bool:
             AND (f.settled_at, f.batch_id) > (b.settled_at, b.batch_id))
     """)
     return bool(connection.execute(statement, {"id": batch_id}).scalar_one())
-
-
-def has_run(connection: Connection, batch_id: int, step: str) -> bool:
-    """Whether a step has a committed run in a batch."""
-    statement = text("""
-        SELECT EXISTS (SELECT FROM step_run
-          WHERE batch_id = :id AND step = :step AND state = 'committed')
-    """)
-    return bool(connection.execute(statement, {"id": batch_id, "step": step}).scalar_one())
 
 
 def committed_outputs(connection: Connection, original_id: int, step: str) -> Sequence[Row[Any]]:
@@ -64,12 +64,12 @@ def committed_outputs(connection: Connection, original_id: int, step: str) -> Se
 
 
 def combine_overdue(connection: Connection, before: datetime) -> Sequence[Row[Any]]:
-    """Batches of a DAG, settled before a moment, that left nothing of their family failed and of
-    which a combine, or a sink of one, has not run: batch_id, dag_id.
+    """Batches of a DAG, settled before a moment, in which a combine, or a sink of one, is yet to
+    run: batch_id, dag_id.
     """
     statement = text(f"""
-        SELECT b.batch_id, b.dag_id FROM batch b
-        WHERE {COMBINE_DUE} AND b.settled_at < :before AND b.dag_id <> ''
+        SELECT DISTINCT b.batch_id, b.dag_id {COMBINES_DUE}
+          AND b.settled_at < :before AND b.dag_id <> ''
         ORDER BY 1
     """)
     return connection.execute(statement, {"before": before}).all()
@@ -77,18 +77,25 @@ def combine_overdue(connection: Connection, before: datetime) -> Sequence[Row[An
 
 def combine_is_due(connection: Connection, batch_id: int) -> bool:
     """Whether a combine, or a sink of one, is yet to run in a batch."""
-    statement = text(
-        f"SELECT EXISTS (SELECT FROM batch b WHERE b.batch_id = :id AND {COMBINE_DUE})"
-    )
+    statement = text(f"SELECT EXISTS (SELECT {COMBINES_DUE} AND b.batch_id = :id)")
     return bool(connection.execute(statement, {"id": batch_id}).scalar_one())
+
+
+def is_due(connection: Connection, batch_id: int, steps: Sequence[str]) -> bool:
+    """Whether one of these combines, and sinks of one, is yet to run in a batch."""
+    statement = text(f"""
+        SELECT EXISTS (SELECT {COMBINES_DUE} AND b.batch_id = :id AND s.name = ANY(:steps))
+    """)
+    keys = {"id": batch_id, "steps": list(steps)}
+    return bool(connection.execute(statement, keys).scalar_one())
 
 
 def waiting(connection: Connection, pipeline: str, batch_id: int | None) -> list[int]:
     """Batches of a pipeline, or the one, in which a combine, or a sink of one, is yet to run."""
     statement = text(f"""
-        SELECT b.batch_id FROM batch b JOIN pipeline p USING (pipeline_id)
-        WHERE p.name = :pipeline AND (cast(:id AS bigint) IS NULL OR b.batch_id = :id)
-          AND {COMBINE_DUE}
+        SELECT DISTINCT b.batch_id {COMBINES_DUE}
+          AND b.pipeline_id = (SELECT pipeline_id FROM pipeline WHERE name = :pipeline)
+          AND (cast(:id AS bigint) IS NULL OR b.batch_id = :id)
         ORDER BY 1
     """)
     found = connection.execute(statement, {"pipeline": pipeline, "id": batch_id})

@@ -136,7 +136,7 @@ def supersede(connection: Connection, batch_id: int) -> int:
 
 # A settled batch f in which records of units were quarantined, and nobody has asked yet for the
 # units without them.
-_TO_REBUILD = """
+TO_REBUILD = """
 f.status = 'settled' AND f.guarantee = 'exactly_once' AND f.rebuild_requested_at IS NULL
 AND f.failed_roots > 0
 AND EXISTS (SELECT FROM batch_step s WHERE s.batch_id = f.batch_id AND s.whole)
@@ -320,7 +320,7 @@ def waiting(connection: Connection, pipeline: str, batch_id: int | None) -> list
         UNION
         SELECT f.batch_id FROM batch f JOIN pipeline p USING (pipeline_id)
         WHERE p.name = :pipeline AND (cast(:id AS bigint) IS NULL OR f.batch_id = :id)
-          AND {_TO_REBUILD}
+          AND {TO_REBUILD}
         ORDER BY 1
     """)
     found = connection.execute(statement, {"pipeline": pipeline, "id": batch_id})
@@ -351,7 +351,7 @@ def units_to_rebuild(connection: Connection, batch_id: int) -> list[int]:
     """
     statement = text(f"""
         SELECT f.batch_id FROM batch b JOIN batch f USING (family_id)
-        WHERE b.batch_id = :id AND {_TO_REBUILD}
+        WHERE b.batch_id = :id AND {TO_REBUILD}
         ORDER BY 1
     """)
     return [row.batch_id for row in connection.execute(statement, {"id": batch_id})]
@@ -393,7 +393,7 @@ def overdue(connection: Connection, before: datetime) -> Sequence[Row[Any]]:
           AND b.dag_id <> ''
         UNION
         SELECT f.batch_id, f.dag_id FROM batch f
-        WHERE {_TO_REBUILD} AND f.settled_at < :before AND f.dag_id <> ''
+        WHERE {TO_REBUILD} AND f.settled_at < :before AND f.dag_id <> ''
         ORDER BY 1
     """)
     return connection.execute(statement, {"before": before}).all()

@@ -126,6 +126,7 @@ CREATE TABLE batch_step (
   whole boolean NOT NULL GENERATED ALWAYS AS (declaration ? 'unit') STORED,
   after boolean NOT NULL GENERATED ALWAYS AS (declaration @> '{"after": true}') STORED,
   stateful boolean NOT NULL GENERATED ALWAYS AS (declaration @> '{"stateful": true}') STORED,
+  partial boolean NOT NULL GENERATED ALWAYS AS (declaration @> '{"partial": true}') STORED,
   merges boolean NOT NULL GENERATED ALWAYS AS (declaration @> '{"merges": true}') STORED,
   units boolean NOT NULL GENERATED ALWAYS AS (declaration @> '{"units": true}') STORED,
   notice boolean NOT NULL GENERATED ALWAYS AS (declaration @> '{"notice": true}') STORED,
@@ -146,6 +147,8 @@ COMMENT ON COLUMN batch_step.whole IS 'Whether it is a whole stage, which has a 
 COMMENT ON COLUMN batch_step.after IS 'Whether it runs after the settlement.';
 COMMENT ON COLUMN batch_step.stateful IS
   'Whether it is a state over batches or reads one: it runs in the order of the batches.';
+COMMENT ON COLUMN batch_step.partial IS
+  'Whether it is a combine that runs while records are failed, too.';
 COMMENT ON COLUMN batch_step.merges IS 'Whether its rows may be anchored to several records.';
 COMMENT ON COLUMN batch_step.units IS 'Whether it is a sink whose rows are withheld by unit.';
 COMMENT ON COLUMN batch_step.notice IS
