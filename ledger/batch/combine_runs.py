@@ -47,7 +47,8 @@ def open_combine(
     """
 
     def work(connection: Connection) -> OpenedRun | None:
-        batch = _locked(connection, batch_id)
+        batch = batches.lock_family(connection, batch_id)
+        assert batch is not None
         if not combines.is_due(connection, batch_id, [step.name]):
             return None
         return begin_run(connection, batch, step.name, attempt, lambda found: {})
@@ -61,7 +62,8 @@ def open_combined_sink(
     """Open a run of a sink that reads a combine; None if it has run, or the combine has not."""
 
     def work(connection: Connection) -> OpenedRun | None:
-        batch = _locked(connection, batch_id)
+        batch = batches.lock_family(connection, batch_id)
+        assert batch is not None
         if not combines.is_due(connection, batch_id, [step.name]):
             return None
         inputs = partial(committed_runs, steps=require_step(batch, step.name)["reads"])
@@ -79,12 +81,3 @@ def require_last(connection: Connection, batch: Batch) -> None:
             f"another batch of the family of batch {batch.original_id} was settled meanwhile: its"
             " combine takes the place of this one"
         )
-
-
-def _locked(connection: Connection, batch_id: int) -> Batch:
-    """The batch, locked after its original: of two settlements of a family one looks first."""
-    original = batches.get_batch(connection, batch_id).original_id
-    batches.lock_batch(connection, original)
-    batch = batches.lock_batch(connection, batch_id)
-    assert batch is not None
-    return batch

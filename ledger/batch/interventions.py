@@ -9,7 +9,6 @@ from ledger.batch.settlement import (
     Settlement,
     abandon_batch,
     decide_publications,
-    lock,
     record_failures,
     settle_once,
 )
@@ -39,7 +38,7 @@ def request_rebuild(
     ``seen``: the failed roots by which these were chosen; where they are others by now, the next
     publish chooses.
     """
-    batch = lock(connection, batch_id, skip_locked=False)
+    batch = batches.lock_family(connection, batch_id)
     assert batch is not None
     if batch.status is not BatchStatus.SETTLED:
         return  # it was superseded meanwhile: nothing of it is replayed
@@ -60,7 +59,7 @@ def abandon(database: Database, batch_id: int, reason: str) -> bool:
     """
 
     def work(connection: Connection) -> bool:
-        batch = lock(connection, batch_id, skip_locked=False)
+        batch = batches.lock_family(connection, batch_id)
         assert batch is not None
         now = batches.database_now(connection)
         held = any(

@@ -74,7 +74,7 @@ def settle_once(
 def _settle(
     connection: Connection, batch_id: int, now: datetime | None, skip_locked: bool
 ) -> Settlement | None:
-    batch = lock(connection, batch_id, skip_locked)
+    batch = batches.lock_family(connection, batch_id, skip_locked=skip_locked)
     if batch is None:
         return None
     if batch.status is not BatchStatus.OPEN:
@@ -105,20 +105,6 @@ def _settled_before(batch: Batch) -> Settlement:
         reason += f", {batch.settled_at:%Y-%m-%d %H:%M:%S %Z}"
     roots, failed = batch.roots or 0, batch.failed_roots or 0
     return Settlement(batch.batch_id, batch.status, reason, roots=roots, failed=failed)
-
-
-def lock(connection: Connection, batch_id: int, skip_locked: bool) -> Batch | None:
-    """The batch, locked after its original: two settlements of a family would not see each
-    other, and neither would decide what both left to be decided. None if another holds one of
-    them.
-    """
-    original = batches.get_batch(connection, batch_id).original_id
-    if (
-        original != batch_id
-        and batches.lock_batch(connection, original, skip_locked=skip_locked) is None
-    ):
-        return None
-    return batches.lock_batch(connection, batch_id, skip_locked=skip_locked)
 
 
 def step_facts(connection: Connection, batch: Batch) -> list[StepFacts]:

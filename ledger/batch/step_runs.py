@@ -241,7 +241,7 @@ def commit(
     def work(connection: Connection) -> None:
         if run.status is not BatchStatus.OPEN:
             # What follows a settlement looks at the whole family.
-            batches.lock_batch(connection, run.batch.original_id)
+            batches.lock_family(connection, run.batch.batch_id)
         made = commit_in(
             connection, run, record, files=files, emitted=emitted, drops=drops, post=post
         )

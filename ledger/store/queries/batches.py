@@ -158,6 +158,19 @@ def lock_batch(connection: Connection, batch_id: int, *, skip_locked: bool = Fal
     return get_batch(connection, batch_id)
 
 
+def lock_family(
+    connection: Connection, batch_id: int, *, skip_locked: bool = False
+) -> Batch | None:
+    """The batch, locked after its original: two settlements of a family would not see each
+    other, and neither would decide what both left to be decided. None if another holds one of
+    them.
+    """
+    original = get_batch(connection, batch_id).original_id
+    if original != batch_id and not lock_batch(connection, original, skip_locked=skip_locked):
+        return None
+    return lock_batch(connection, batch_id, skip_locked=skip_locked)
+
+
 def insert_batch(connection: Connection, values: Mapping[str, Any]) -> int:
     """A new open batch with its steps; its number."""
     statement = text("""
