@@ -13,7 +13,6 @@ from uuid import UUID
 from sqlalchemy import Connection, Row, text
 
 from ledger.store.queries.combines import COMBINES_DUE
-from ledger.store.queries.publications import TO_REBUILD
 
 
 @dataclass(frozen=True)
@@ -193,11 +192,9 @@ def unacked(
         )
         SELECT t.batch_id,
                NOT EXISTS (SELECT FROM undone u WHERE u.family_id = t.family_id)
-               AND NOT EXISTS (SELECT FROM failed_message m
-                               WHERE m.original_batch_id = t.family_id
-                                 AND m.status IN ('failed', 'replaying'))
-               AND NOT EXISTS (SELECT FROM batch f
-                               WHERE f.family_id = t.family_id AND {TO_REBUILD})
+               AND NOT EXISTS (SELECT FROM open_failure m
+                               WHERE m.original_batch_id = t.family_id)
+               AND NOT EXISTS (SELECT FROM pending_rebuild f WHERE f.family_id = t.family_id)
                AND NOT EXISTS (SELECT FROM pending_publication x JOIN batch f USING (batch_id)
                                WHERE f.family_id = t.family_id)
                AND NOT (:combines AND EXISTS (

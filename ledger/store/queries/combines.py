@@ -8,12 +8,10 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, text
 
-from ledger.store.queries.publications import TO_REBUILD
-
 # What is yet to be run, s, in a settled batch b, the last of its family: a combine, once nothing of
 # the family is failed and no units of it are to be rebuilt, or at once if it is partial; a sink of
 # a combine that has run.
-COMBINES_DUE = f"""
+COMBINES_DUE = """
 FROM batch b JOIN batch_step s USING (batch_id)
 WHERE b.status = 'settled' AND s.after AND NOT s.stateful
   AND NOT EXISTS (SELECT FROM batch l WHERE l.family_id = b.family_id AND l.status = 'settled'
@@ -24,11 +22,9 @@ WHERE b.status = 'settled' AND s.after AND NOT s.stateful
     WHEN s.kind = 'sink' THEN EXISTS (
       SELECT FROM step_run r WHERE r.batch_id = s.batch_id AND s.declaration -> 'reads' ? r.step
         AND r.state = 'committed')
-    ELSE s.partial OR NOT EXISTS (
-        SELECT FROM failed_message m WHERE m.original_batch_id = b.family_id
-          AND m.status IN ('failed', 'replaying'))
-      AND NOT EXISTS (
-        SELECT FROM batch f WHERE f.family_id = b.family_id AND {TO_REBUILD})
+    ELSE s.partial
+      OR NOT EXISTS (SELECT FROM open_failure m WHERE m.original_batch_id = b.family_id)
+      AND NOT EXISTS (SELECT FROM pending_rebuild f WHERE f.family_id = b.family_id)
   END
 """
 

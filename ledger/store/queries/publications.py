@@ -116,10 +116,7 @@ def decide_result(connection: Connection, run_id: int, of: Literal["family", "pi
 
 def open_failures(connection: Connection, original_id: int) -> int:
     """Messages of an original that are failed or being replayed."""
-    statement = text("""
-        SELECT count(*) FROM failed_message
-        WHERE original_batch_id = :id AND status IN ('failed', 'replaying')
-    """)
+    statement = text("SELECT count(*) FROM open_failure WHERE original_batch_id = :id")
     return int(connection.execute(statement, {"id": original_id}).scalar_one())
 
 
@@ -133,16 +130,6 @@ def supersede(connection: Connection, batch_id: int) -> int:
     """)
     return connection.execute(statement, {"id": batch_id}).rowcount
 
-
-# A settled batch f in which records of units were quarantined, and nobody has asked yet for the
-# units without them.
-TO_REBUILD = """
-f.status = 'settled' AND f.guarantee = 'exactly_once' AND f.rebuild_requested_at IS NULL
-AND f.failed_roots > 0
-AND EXISTS (SELECT FROM batch_step s WHERE s.batch_id = f.batch_id AND s.whole)
-AND EXISTS (SELECT FROM failed_root r JOIN failed_message m USING (message_id)
-            WHERE r.batch_id = f.batch_id AND m.status = 'quarantined' AND m.root_id = r.root_id)
-"""
 
 _PENDING = """
 SELECT x.batch_id, x.sink, x.step_run_id, x.ready, x.folder, x.files, x.rows, i.input_run_id,
@@ -313,14 +300,14 @@ def unpublished(connection: Connection, batch_id: int) -> int:
 def waiting(connection: Connection, pipeline: str, batch_id: int | None) -> list[int]:
     """Batches of a pipeline, or the one, of which something is decided and not published, or units
     are to be asked for again."""
-    statement = text(f"""
+    statement = text("""
         SELECT x.batch_id FROM pending_publication x
         JOIN batch b USING (batch_id) JOIN pipeline p USING (pipeline_id)
         WHERE p.name = :pipeline AND (cast(:id AS bigint) IS NULL OR x.batch_id = :id)
         UNION
-        SELECT f.batch_id FROM batch f JOIN pipeline p USING (pipeline_id)
+        SELECT f.batch_id FROM pending_rebuild f
+        JOIN batch b USING (batch_id) JOIN pipeline p USING (pipeline_id)
         WHERE p.name = :pipeline AND (cast(:id AS bigint) IS NULL OR f.batch_id = :id)
-          AND {TO_REBUILD}
         ORDER BY 1
     """)
     found = connection.execute(statement, {"pipeline": pipeline, "id": batch_id})
@@ -349,9 +336,9 @@ def units_to_rebuild(connection: Connection, batch_id: int) -> list[int]:
     """Settled batches of a batch's family in which records of units were quarantined, and nobody
     has asked yet for the units without them.
     """
-    statement = text(f"""
-        SELECT f.batch_id FROM batch b JOIN batch f USING (family_id)
-        WHERE b.batch_id = :id AND {TO_REBUILD}
+    statement = text("""
+        SELECT f.batch_id FROM pending_rebuild f
+        WHERE f.family_id = (SELECT family_id FROM batch WHERE batch_id = :id)
         ORDER BY 1
     """)
     return [row.batch_id for row in connection.execute(statement, {"id": batch_id})]
@@ -387,13 +374,13 @@ def overdue(connection: Connection, before: datetime) -> Sequence[Row[Any]]:
     """Settled batches of a DAG of which something was decided before a moment and is not published,
     or that settled before it and have units that nobody has asked for again: batch_id, dag_id.
     """
-    statement = text(f"""
+    statement = text("""
         SELECT b.batch_id, b.dag_id FROM pending_publication x JOIN batch b USING (batch_id)
         WHERE b.status = 'settled' AND greatest(x.decided_at, b.settled_at) < :before
           AND b.dag_id <> ''
         UNION
-        SELECT f.batch_id, f.dag_id FROM batch f
-        WHERE {TO_REBUILD} AND f.settled_at < :before AND f.dag_id <> ''
+        SELECT b.batch_id, b.dag_id FROM pending_rebuild f JOIN batch b USING (batch_id)
+        WHERE b.settled_at < :before AND b.dag_id <> ''
         ORDER BY 1
     """)
     return connection.execute(statement, {"before": before}).all()

@@ -81,9 +81,8 @@ def unacked(connection: Connection, pipeline: str, source: str) -> list[int]:
           SELECT c.batch_id, c.step_run_id, c.acked_at, b.status IN ('settled', 'superseded')
             AND NOT EXISTS (SELECT FROM pending_publication x WHERE x.batch_id = c.batch_id)
             AND NOT (b.settle = 'hold' AND EXISTS (
-                            SELECT FROM failed_message m
-                            WHERE m.original_batch_id = c.batch_id
-                              AND m.status IN ('failed', 'replaying'))) AS done
+                            SELECT FROM open_failure m
+                            WHERE m.original_batch_id = c.batch_id)) AS done
           FROM checkpoint c JOIN pipeline p USING (pipeline_id) JOIN batch b USING (batch_id)
           WHERE p.name = :pipeline AND c.step = :source
         ), followed AS (

@@ -8,8 +8,8 @@ GRANT SELECT ON
   publication,
   sink_replacement, dedup_filter, checkpoint, alembic_version,
   batch_status, root_status, step_progress, pending_root, replay_history, step_drops,
-  source_progress, source_file,
-  source_position, pending_publication, sink_publication, state_progress, failed_root_detail,
+  open_failure, source_progress, source_file, source_position, pending_publication,
+  pending_rebuild, sink_publication, state_progress, failed_root_detail,
   quarantine, held_record, accepted_record, payload_missing
   TO ledger_writer;
 -- It inserts rows. What it may update it may by column, and it deletes nothing: what goes, goes by
@@ -62,8 +62,8 @@ GRANT SELECT ON
   failed_message, manual_quarantine, acceptance, accepted_root, publication, sink_replacement,
   checkpoint, alembic_version,
   batch_status, root_status, step_progress, pending_root, replay_history, step_drops,
-  source_progress, source_file,
-  source_position, pending_publication, sink_publication, state_progress, failed_root_detail,
+  open_failure, source_progress, source_file, source_position, pending_publication,
+  pending_rebuild, sink_publication, state_progress, failed_root_detail,
   quarantine, held_record, accepted_record, payload_missing
   TO ledger_reader;
 GRANT SELECT (batch_id, step_run_id, root_id, reason, shared) ON root_fail TO ledger_reader;

@@ -180,12 +180,22 @@ COMMENT ON COLUMN step_drops.reason IS
   'Reason code given by the stage; ''no output'' for what an on_read stage read and did not emit.';
 COMMENT ON COLUMN step_drops.records IS 'Rows of the stage''s input that were dropped.';
 
+CREATE VIEW open_failure AS
+SELECT message_id, original_batch_id, source
+FROM failed_message
+WHERE status IN ('failed', 'replaying');
+COMMENT ON VIEW open_failure IS
+  'Records that are failed or being replayed: neither acked nor quarantined yet.';
+COMMENT ON COLUMN open_failure.message_id IS 'The record across its attempts.';
+COMMENT ON COLUMN open_failure.original_batch_id IS 'Batch of its first attempt.';
+COMMENT ON COLUMN open_failure.source IS 'Source that it came from.';
+
 CREATE VIEW source_progress AS
 SELECT s.batch_id, s.source,
        b.status IN ('settled', 'superseded')
        AND NOT EXISTS (
-         SELECT FROM failed_message m WHERE m.original_batch_id = b.batch_id
-           AND m.source = s.source AND m.status IN ('failed', 'replaying'))
+         SELECT FROM open_failure m
+         WHERE m.original_batch_id = b.batch_id AND m.source = s.source)
        AND (coalesce(s.remainder, 0) = 0
             OR s.remainder <= (
               SELECT coalesce(sum(r.roots), 0)
@@ -193,9 +203,8 @@ SELECT s.batch_id, s.source,
               WHERE r.remainder_of_batch_id = s.batch_id AND r.source = s.source
                 AND rb.status IN ('settled', 'superseded'))
             AND NOT EXISTS (
-              SELECT FROM batch_source r JOIN failed_message m
+              SELECT FROM batch_source r JOIN open_failure m
                 ON m.original_batch_id = r.batch_id AND m.source = r.source
-                   AND m.status IN ('failed', 'replaying')
               WHERE r.remainder_of_batch_id = s.batch_id AND r.source = s.source)) AS finished
 FROM batch_source s JOIN batch b USING (batch_id);
 COMMENT ON VIEW source_progress IS 'Whether what a batch claimed of a source is processed.';
@@ -278,6 +287,22 @@ COMMENT ON COLUMN pending_publication.files IS
   'Those files: path, bytes, rows, first_position; null: as they were staged.';
 COMMENT ON COLUMN pending_publication.rows IS 'Rows to be published; null until it is ready.';
 
+CREATE VIEW pending_rebuild AS
+SELECT f.batch_id, f.family_id
+FROM batch f
+WHERE f.status = 'settled' AND f.guarantee = 'exactly_once' AND f.rebuild_requested_at IS NULL
+  AND f.failed_roots > 0
+  AND EXISTS (SELECT FROM batch_step s WHERE s.batch_id = f.batch_id AND s.whole)
+  AND EXISTS (
+    SELECT FROM failed_root r JOIN failed_message m USING (message_id)
+    WHERE r.batch_id = f.batch_id AND m.status = 'quarantined' AND m.root_id = r.root_id);
+COMMENT ON VIEW pending_rebuild IS
+  'Batches in which records of units were quarantined, and whose units are yet to be requested '
+  'again without them.';
+COMMENT ON COLUMN pending_rebuild.batch_id IS 'Number of the batch.';
+COMMENT ON COLUMN pending_rebuild.family_id IS
+  'The original of its family: itself, or the one that it replays.';
+
 CREATE VIEW sink_publication AS
 SELECT x.batch_id, p.name AS pipeline, x.sink, x.step_run_id,
        CASE WHEN x.replaced_at IS NOT NULL THEN 'replaced'
@@ -345,18 +370,10 @@ FROM headed h LEFT JOIN LATERAL (
                   WHERE s.batch_id = b.family_id))
                 THEN 'being_replaced'
               WHEN b.settle = 'hold' AND EXISTS (
-                SELECT FROM failed_message m
-                WHERE m.original_batch_id = b.family_id AND m.status IN ('failed', 'replaying'))
+                SELECT FROM open_failure m WHERE m.original_batch_id = b.family_id)
                 THEN 'records_failed'
               WHEN b.settle = 'hold' AND EXISTS (
-                SELECT FROM batch f
-                WHERE f.family_id = b.family_id AND f.status = 'settled'
-                  AND f.rebuild_requested_at IS NULL
-                  AND EXISTS (SELECT FROM batch_step s WHERE s.batch_id = f.batch_id AND s.whole)
-                  AND EXISTS (
-                    SELECT FROM failed_root r JOIN failed_message m USING (message_id)
-                    WHERE r.batch_id = f.batch_id AND m.status = 'quarantined'
-                      AND m.root_id = r.root_id))
+                SELECT FROM pending_rebuild f WHERE f.family_id = b.family_id)
                 THEN 'units_to_rebuild'
          END AS obstacle
   FROM batch b WHERE b.batch_id = h.head
