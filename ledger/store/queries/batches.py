@@ -94,7 +94,7 @@ def _batch(row: Row[Any] | None) -> Batch | None:
 
 # The batches that emit one interval: the one that claimed it, and those that read on in its
 # snapshot.
-_PARTS = "SELECT :id UNION SELECT batch_id FROM batch_source WHERE remainder_of_batch_id = :id"
+PARTS = "SELECT :id UNION SELECT batch_id FROM batch_source WHERE remainder_of_batch_id = :id"
 
 
 def save_pipeline(connection: Connection, policy: Mapping[str, Any]) -> int:
@@ -315,13 +315,13 @@ def supersede_family(connection: Connection, original_id: int, successor_id: int
     connection.execute(
         text(f"""
         UPDATE failed_message SET status = 'superseded', updated_at = now()
-        WHERE original_batch_id IN ({_PARTS}) AND status = 'failed'
+        WHERE original_batch_id IN ({PARTS}) AND status = 'failed'
         """),
         keys,
     )
     statement = text(f"""
         UPDATE batch SET status = 'superseded'
-        WHERE family_id IN ({_PARTS}) AND status = 'settled'
+        WHERE family_id IN ({PARTS}) AND status = 'settled'
     """)
     return connection.execute(statement, keys).rowcount
 
@@ -332,7 +332,7 @@ def undecided_parts(connection: Connection, batch_id: int) -> list[int]:
     """
     statement = text(f"""
         SELECT batch_id FROM batch
-        WHERE family_id IN ({_PARTS}) AND status IN ('open', 'held') ORDER BY 1
+        WHERE family_id IN ({PARTS}) AND status IN ('open', 'held') ORDER BY 1
     """)
     return [row.batch_id for row in connection.execute(statement, {"id": batch_id})]
 

@@ -12,6 +12,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection, Row, text
 
+from ledger.store.queries.batches import PARTS
 from ledger.store.queries.combines import COMBINES_DUE
 
 
@@ -246,10 +247,9 @@ def set_removed(connection: Connection, run_id: int) -> None:
 
 def committed_of(connection: Connection, batch_id: int, states: Sequence[str]) -> list[str]:
     """Those of the states that include a batch, a further part of its interval, or a replay."""
-    statement = text("""
+    statement = text(f"""
         SELECT DISTINCT c.step FROM checkpoint c JOIN batch b USING (batch_id)
-        WHERE c.step = ANY(:states) AND b.family_id IN (
-          SELECT :id UNION SELECT batch_id FROM batch_source WHERE remainder_of_batch_id = :id)
+        WHERE c.step = ANY(:states) AND b.family_id IN ({PARTS})
         ORDER BY 1
     """)
     found = connection.execute(statement, {"id": batch_id, "states": list(states)})
