@@ -16,7 +16,7 @@ from ledger.pipeline.steps import SourceStep
 from ledger.spark.frames.inputs import read_stored
 from ledger.spark.frames.stored import local_rows, with_position
 from ledger.spark.job import Job
-from ledger.store.queries import batches
+from ledger.store.queries import batches, publications
 
 ADDED = ("message_id", "raw", "step", "reason")
 
@@ -88,7 +88,7 @@ def _messages(job: Job, source: Row[Any]) -> DataFrame:
 
 
 def _failed(job: Job, batch_id: int) -> DataFrame:
-    rows = job.database.transact(lambda c: batches.failed_roots(c, batch_id))
+    rows = job.database.transact(lambda c: publications.failed_roots(c, batch_id))
     columns = {
         ROOT: pa.array([row.root_id for row in rows], pa.int64()),
         "step": pa.array([row.step for row in rows], pa.string()),

@@ -265,12 +265,6 @@ def unnotified(connection: Connection, before: datetime) -> Sequence[Row[Any]]:
     return connection.execute(statement, {"before": before}).all()
 
 
-def failed_roots(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
-    """Roots that failed in a batch: root_id, step, reason."""
-    statement = text("SELECT root_id, step, reason FROM failed_root WHERE batch_id = :id")
-    return connection.execute(statement, {"id": batch_id}).all()
-
-
 def replacing_batches(
     connection: Connection, batch_id: int, excluding_batch_id: int | None = None
 ) -> list[int]:

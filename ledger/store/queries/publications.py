@@ -268,11 +268,11 @@ def note_replaced(connection: Connection, run_id: int, batch_ids: Sequence[int])
 
 
 def failed_roots(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
-    """Roots that failed in a batch: root_id, source, step, and whether their message had, or is
-    to have, a further attempt (live): it was not quarantined with this one.
+    """Roots that failed in a batch: root_id, source, step, reason, and whether their message had,
+    or is to have, a further attempt (live): it was not quarantined with this one.
     """
     statement = text("""
-        SELECT r.root_id, m.source, r.step,
+        SELECT r.root_id, m.source, r.step, r.reason,
                NOT (m.status = 'quarantined' AND m.root_id = r.root_id) AS live
         FROM failed_root r JOIN failed_message m USING (message_id) WHERE r.batch_id = :id
         ORDER BY 1
