@@ -122,6 +122,25 @@ def test_a_partial_combine_follows_the_settlements_not_the_numbers(database):
     assert not is_due(database, second.batch_id, made.step("total"))
 
 
+def test_a_combine_that_is_declared_later_is_not_due(database):
+    """A batch has the combines that its pipeline had when it was opened, and no others."""
+    made = pipeline(guarantee="exactly_once")
+    old, _ = whole_batch(database, made, 5)
+    settle_once(database, old.batch_id)
+
+    @made.combine(reads="middle")
+    def total(rows):
+        return rows
+
+    made.sink("daily", ParquetSink("daily"), reads="total")
+    assert not combines_due(database, made, old.batch_id)
+    assert open_combine(database, old.batch_id, made.step("total"), Attempt()) is None
+    new, _ = whole_batch(database, made, 5, run_id="new", day=1)
+    settle_once(database, new.batch_id)
+    assert combines_due(database, made, new.batch_id)
+    assert open_combine(database, new.batch_id, made.step("total"), Attempt()) is not None
+
+
 def test_a_withhold_that_comes_after_the_batch_was_replaced(database):
     """It wakes nothing of a batch that gave way to another."""
     made = pipeline(guarantee="exactly_once", max_replays=0)
