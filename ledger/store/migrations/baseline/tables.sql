@@ -440,7 +440,8 @@ COMMENT ON TABLE failed_message IS
 COMMENT ON COLUMN failed_message.message_id IS 'Root id of the message''s first attempt.';
 COMMENT ON COLUMN failed_message.original_batch_id IS 'Batch of that first attempt.';
 COMMENT ON COLUMN failed_message.source IS 'Source that it came from.';
-COMMENT ON COLUMN failed_message.status IS 'failed, replaying, recovered, quarantined or superseded.';
+COMMENT ON COLUMN failed_message.status IS
+  'failed, replaying, recovered, quarantined or superseded.';
 COMMENT ON COLUMN failed_message.root_id IS 'Root of its last failed attempt.';
 COMMENT ON COLUMN failed_message.attempts IS 'Attempts that failed.';
 COMMENT ON COLUMN failed_message.failed_replays IS
