@@ -5,7 +5,6 @@ from incomplete. Everything that connects, or needs Java, is imported when a tas
 """
 
 import logging
-import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -41,6 +40,7 @@ from ledger.errors import (
     LedgerError,
     NotReadyError,
 )
+from ledger.pipeline.load import is_importable, target_of
 from ledger.pipeline.pipeline import Pipeline
 from ledger.settings import Settings
 
@@ -239,24 +239,19 @@ def _task_of(
 
 def _target(pipeline: Pipeline) -> str:
     """MODULE:NAME of a pipeline that is a global of the module that declared it."""
-    _check_importable(pipeline)
-    for name, value in vars(sys.modules[pipeline.module]).items():
-        if value is pipeline:
-            return f"{pipeline.module}:{name}"
-    raise DeclarationError(
-        f"pipeline {pipeline.name!r} is no global of module {pipeline.module!r}: pass"
-        " target='MODULE:NAME'"
-    )
-
-
-def _check_importable(pipeline: Pipeline) -> None:
-    """A DAG file is loaded under a name that a Spark job cannot import."""
-    if pipeline.module.startswith("unusual_prefix_"):
+    found = target_of(pipeline)
+    if found is not None:
+        return found
+    if not is_importable(pipeline):
         raise DeclarationError(
             f"pipeline {pipeline.name!r} is declared in a DAG file, which its Spark jobs cannot"
             " import: declare it in a module on PYTHONPATH, import it in the DAG file, or pass"
             " target='MODULE:NAME'"
         )
+    raise DeclarationError(
+        f"pipeline {pipeline.name!r} is no global of module {pipeline.module!r}: pass"
+        " target='MODULE:NAME'"
+    )
 
 
 def _open_task(
