@@ -23,7 +23,6 @@ from ledger.store.queries import batches, checkpoints, runs
 from ledger.store.queries.batches import Batch
 from ledger.store.queries.runs import Run
 
-_FOLLOWING = ("combine", "stateful")
 # Of a settled batch for which a state waits: what it lacks, and what to do about that.
 _OBSTACLES = {
     Obstacle.UNDECIDED: ("it has just been settled", "Ask again"),
@@ -89,7 +88,7 @@ def _interval(batch: Batch) -> Interval:
 def _follows(batch: Batch, name: str | None) -> bool:
     """Whether a step follows the settlement."""
     step = next((one for one in batch.topology if one["name"] == name), {})
-    return step.get("kind") in _FOLLOWING or bool(step.get("stateful") or step.get("after"))
+    return bool(step.get("after"))
 
 
 def waits_for(connection: Connection, batch_id: int) -> list[str]:
@@ -145,7 +144,7 @@ def _cause(connection: Connection, batch: Batch) -> Sequence[str]:
             )
         return [f"{reason}. Fix it, then {then}, or accept it: ackledger release {batch.batch_id}"]
     step = checkpoints.unfinished_step(connection, batch.batch_id)
-    if step is None or step.kind in _FOLLOWING:
+    if step is None or step.after:
         return [f"All its steps are done: settle it with ackledger sweep, or {again()}"]
     state = RunState(step.state) if step.state else None
     if state is RunState.RUNNING and step.alive:

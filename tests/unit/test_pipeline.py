@@ -38,6 +38,26 @@ def test_order_and_consumers():
     assert list(made.references(made.step("stage"))) == ["side"]
 
 
+def test_what_follows_the_settlement_is_marked():
+    """Of each step the ledger keeps whether it follows the settlement: combines, states, and the
+    sinks that read them, no other.
+    """
+    made = declared()
+
+    @made.combine(reads="stage")
+    def total(rows):
+        return rows
+
+    @made.stateful_stage(reads="stage")
+    def state(before, rows):
+        return rows
+
+    made.sink("totals", ParquetSink("totals"), reads="total")
+    made.sink("states", ParquetSink("states"), reads="state")
+    after = {step["name"] for step in made.topology() if step.get("after")}
+    assert after == {"total", "totals", "state", "states"}
+
+
 def test_a_decorated_stage_stays_callable():
     """The decorator hands the function back, so a stage can be tested as a plain function."""
     made = Pipeline("chain")
