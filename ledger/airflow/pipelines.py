@@ -6,6 +6,7 @@ from incomplete. Everything that connects, or needs Java, is imported when a tas
 
 import logging
 from collections.abc import Callable
+from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -31,6 +32,7 @@ from ledger.airflow.submitting import (
 from ledger.batch import follow_ups
 from ledger.batch.following.base import SETTLE, FollowUp
 from ledger.core.connect_server import checked_address
+from ledger.core.run_request import REPROCESS, Interval, RunKey, Selection
 from ledger.core.states import Guarantee
 from ledger.errors import (
     BackPressureError,
@@ -45,17 +47,7 @@ from ledger.pipeline.pipeline import Pipeline
 from ledger.settings import Settings
 
 APPLICATION = Path(__file__).resolve().parent.parent / "run_step.py"
-SELECTING = (
-    "reason",
-    "step",
-    "root",
-    "source",
-    "since",
-    "until",
-    "quarantined",
-    "held",
-    "from_source",
-)
+SELECTING = tuple(field.name for field in fields(Selection))
 _OWN_CONF = ("interval_start", "interval_end", "reprocess", "guarantee")
 _log = logging.getLogger(__name__)
 START = datetime(2000, 1, 1, tzinfo=UTC)
@@ -260,7 +252,6 @@ def _open_task(
     @task(task_id="open")
     def open_batch(**context: Any) -> int:
         """Open the run's batch, or find it again; its number."""
-        from ledger.core.run_request import RunKey
         from ledger.pipeline.load import load_pipeline
 
         run = context["dag_run"]
@@ -301,7 +292,6 @@ def _opened(
 ) -> Any:
     from ledger.batch.checks import before_replay, before_run
     from ledger.batch.opening import open_batch, open_replay
-    from ledger.core.run_request import REPROCESS, Interval, RunKey
 
     database, settings, conf = connected(), Settings(), run.conf or {}
     if conf.get("batch") is not None:  # a run that looks after a batch which another one opened
@@ -349,10 +339,8 @@ def _own_batch(database: Any, pipeline: Pipeline, batch_id: int) -> Any:
     return batch
 
 
-def selection(conf: dict[str, Any]) -> Any:
+def selection(conf: dict[str, Any]) -> Selection:
     """The records that a conf, or the form's parameters, name."""
-    from ledger.core.run_request import Selection
-
     given = {name: conf[name] for name in SELECTING if conf.get(name) is not None}
     for name in ("since", "until"):
         if name in given:
