@@ -246,5 +246,4 @@ def _files(connection: Connection, row: Row[Any]) -> tuple[DataFile, ...]:
     """The files that hold just what is to be published."""
     if row.files is not None:
         return tuple(DataFile(**file) for file in row.files)
-    staged = runs.files(connection, row.step_run_id)
-    return tuple(DataFile(one.path, one.bytes, one.rows, one.first_position) for one in staged)
+    return runs.files(connection, row.step_run_id)

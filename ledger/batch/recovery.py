@@ -17,7 +17,7 @@ from ledger.core.states import BatchKind, BatchStatus, Obstacle, RunState
 from ledger.errors import LostFileError
 from ledger.pipeline.pipeline import Pipeline
 from ledger.pipeline.steps import SinkStep
-from ledger.storage.manifest import DataFile, Manifest, check_files
+from ledger.storage.manifest import Manifest, check_files
 from ledger.store.connection import Database
 from ledger.store.queries import batches, checkpoints, runs
 from ledger.store.queries.batches import Batch
@@ -193,10 +193,9 @@ def _last_fix(batch: Batch, found: Sequence[Run]) -> datetime:
 
 
 def _is_there(database: Database, run_id: int) -> bool:
-    rows = database.transact(lambda c: runs.files(c, run_id))
-    files = [DataFile(row.path, row.bytes, row.rows, row.first_position) for row in rows]
+    files = database.transact(lambda c: runs.files(c, run_id))
     try:
-        check_files(Manifest(tuple(files)))
+        check_files(Manifest(files))
     except LostFileError:
         return False
     return True
