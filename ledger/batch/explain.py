@@ -11,7 +11,8 @@ from sqlalchemy import Connection, Row
 from ledger.batch.payloads import try_to_keep
 from ledger.batch.remedies import Case, remedies
 from ledger.errors import InputError
-from ledger.sources.files.origin import Sought, lines_of
+from ledger.sources.base import Sought
+from ledger.sources.registry import lines_of
 from ledger.store.connection import Database
 from ledger.store.queries import records
 

@@ -24,7 +24,8 @@ from ledger.cli.base import BatchNumber, Json, PipelineName, app, example, out, 
 from ledger.core import conditions
 from ledger.errors import InputError
 from ledger.settings import Settings
-from ledger.sources.files.origin import Sought, lines_of
+from ledger.sources.base import Sought
+from ledger.sources.registry import lines_of
 from ledger.store.connection import Database
 from ledger.store.queries import payloads, reports
 from ledger.store.upgrade import connect
