@@ -91,7 +91,7 @@ def unpublished_note(row: Row[Any]) -> str:
     """
     return (
         f"Sink {row.sink!r} has not published batch {row.batch_id}. To go on: ackledger publish"
-        f" MODULE:PIPELINE --batch {row.batch_id}, or in Airflow clear the task that failed"
+        f" {ANY_TARGET} --batch {row.batch_id}, or in Airflow clear the task that failed"
     )
 
 

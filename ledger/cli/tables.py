@@ -19,6 +19,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from ledger.core.commands import ANY_TARGET
 from ledger.core.states import BatchStatus
 
 _SHORT = 24  # characters: a narrower column is never broken over lines
@@ -67,7 +68,7 @@ def facts(data: Mapping[str, Any]) -> RenderableType:
 def batches(data: Rows) -> RenderableType:
     """Batches with their counts."""
     if not data:
-        return Text("the ledger holds no batch yet: 'ackledger run MODULE:PIPELINE' makes one")
+        return Text(f"the ledger holds no batch yet: 'ackledger run {ANY_TARGET}' makes one")
     shown = [{**row, "from": f"{row['interval_start']:%Y-%m-%d}"} for row in data]
     names = [
         "batch_id",
