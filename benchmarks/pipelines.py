@@ -1,6 +1,5 @@
 """The pipelines that are measured: those of ``jobs``, with tracking on and off."""
 
-import copy
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Literal
@@ -12,7 +11,7 @@ import jobs.flights
 import jobs.wordcount
 from ledger import Bloom, DeltaSink, FileSource, ParquetSink, Pipeline
 from ledger.core.states import Guarantee
-from ledger.pipeline.steps import SinkStep, StageStep
+from ledger.pipeline.steps import SinkStep, StageStep, Step
 
 WAREHOUSE = ParquetSink("warehouse/departures", partition_by=("month", "day"))
 COUNTED = "sentence STRING, words INT"
@@ -22,18 +21,17 @@ def flights(ackers: int) -> Pipeline:
     """The flights pipeline with as many ackers, up to its warehouse as Parquet files, as by
     hand.
     """
-    made = _with(jobs.flights.pipeline, ackers)
-    made._steps = {step.name: step for step in made.steps()}
-    made._steps["warehouse"] = SinkStep("warehouse", WAREHOUSE, "with_weather")
-    return made
+    made = _before_settlement(jobs.flights.pipeline, ackers)
+    return _replaced(made, SinkStep("warehouse", WAREHOUSE, "with_weather"))
 
 
 def flights_clean(ackers: int) -> Pipeline:
     """The same flights, of which none is lost: one without its plane goes on with nulls."""
     made = flights(ackers)
     made.name = "flights_clean"
-    made._steps["with_plane"] = replace(made.step("with_plane"), function=_with_any_plane)
-    return made
+    step = made.step("with_plane")
+    assert isinstance(step, StageStep)
+    return _replaced(made, replace(step, function=_with_any_plane))
 
 
 def _with_any_plane(departures: DataFrame, *, planes: DataFrame) -> DataFrame:
@@ -43,15 +41,13 @@ def _with_any_plane(departures: DataFrame, *, planes: DataFrame) -> DataFrame:
 
 def wordcount(ackers: int) -> Pipeline:
     """The word count pipeline with as many ackers, up to its words, as by hand."""
-    made = _with(jobs.wordcount.pipeline, ackers)
-    made._steps = {step.name: step for step in made.steps()}
-    return made
+    return _before_settlement(jobs.wordcount.pipeline, ackers)
 
 
 def failing(poisoned: bool) -> Pipeline:
     """Flights from source to sink, of which one in a hundred fails while ``poisoned``."""
-    made = Pipeline("failing", max_replays=3)
-    made._steps["departures"] = jobs.flights.pipeline.step("departures")
+    source = jobs.flights.pipeline.step("departures")
+    made = Pipeline("failing", max_replays=3).with_steps([source])
 
     @made.stage(reads="departures")
     def check(departures: DataFrame) -> DataFrame:
@@ -70,7 +66,7 @@ def guaranteed(variant: str) -> Pipeline:
     made.guarantee = Guarantee.EXACTLY_ONCE if variant == "once" else Guarantee.AT_LEAST_ONCE
     if variant == "bloom":
         sink = replace(WAREHOUSE, dedup=Bloom(capacity=2_000_000))
-        made._steps["warehouse"] = SinkStep("warehouse", sink, "with_weather")
+        made = _replaced(made, SinkStep("warehouse", sink, "with_weather"))
     return made
 
 
@@ -88,8 +84,7 @@ def sized(name: str, kind: str) -> Pipeline:
 
 def by_record() -> Pipeline:
     """A record stage that counts the words of each sentence."""
-    made = Pipeline("by_record")
-    made._steps["sentences"] = jobs.wordcount.pipeline.step("sentences")
+    made = Pipeline("by_record").with_steps([jobs.wordcount.pipeline.step("sentences")])
     made.record_stage(reads="sentences", schema=COUNTED)(counted)
     made.sink("words", jobs.wordcount.pipeline.step("words").sink, reads="counted")
     return made
@@ -103,14 +98,18 @@ def counted(record: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 def acking(pipeline: Pipeline, stage: str, acks: Literal["on_emit", "on_read"]) -> Pipeline:
     """The pipeline, of which one stage acks in this way."""
-    made = _with(pipeline, pipeline.ackers)
     step = pipeline.step(stage)
     assert isinstance(step, StageStep)
-    made._steps = {**pipeline._steps, stage: replace(step, acks=acks)}
-    return made
+    return _replaced(pipeline, replace(step, acks=acks))
 
 
-def _with(pipeline: Pipeline, ackers: int) -> Pipeline:
-    made = copy.copy(pipeline)
+def _before_settlement(pipeline: Pipeline, ackers: int) -> Pipeline:
+    """A copy with as many ackers, without what follows the settlement."""
+    made = pipeline.with_steps(pipeline.steps())
     made.ackers = ackers
     return made
+
+
+def _replaced(pipeline: Pipeline, step: Step) -> Pipeline:
+    """A copy that has the step in place of the one of its name."""
+    return pipeline.with_steps({**pipeline.graph.steps, step.name: step}.values())

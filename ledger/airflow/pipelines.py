@@ -5,8 +5,8 @@ from incomplete. Everything that connects, or needs Java, is imported when a tas
 """
 
 import logging
-import sys
 from collections.abc import Callable
+from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -32,6 +32,7 @@ from ledger.airflow.submitting import (
 from ledger.batch import follow_ups
 from ledger.batch.following.base import SETTLE, FollowUp
 from ledger.core.connect_server import checked_address
+from ledger.core.run_request import REPROCESS, Interval, RunKey, Selection
 from ledger.core.states import Guarantee
 from ledger.errors import (
     BackPressureError,
@@ -41,21 +42,12 @@ from ledger.errors import (
     LedgerError,
     NotReadyError,
 )
+from ledger.pipeline.load import is_importable, target_of
 from ledger.pipeline.pipeline import Pipeline
 from ledger.settings import Settings
 
 APPLICATION = Path(__file__).resolve().parent.parent / "run_step.py"
-SELECTING = (
-    "reason",
-    "step",
-    "root",
-    "source",
-    "since",
-    "until",
-    "quarantined",
-    "held",
-    "from_source",
-)
+SELECTING = tuple(field.name for field in fields(Selection))
 _OWN_CONF = ("interval_start", "interval_end", "reprocess", "guarantee")
 _log = logging.getLogger(__name__)
 START = datetime(2000, 1, 1, tzinfo=UTC)
@@ -239,24 +231,19 @@ def _task_of(
 
 def _target(pipeline: Pipeline) -> str:
     """MODULE:NAME of a pipeline that is a global of the module that declared it."""
-    _check_importable(pipeline)
-    for name, value in vars(sys.modules[pipeline.module]).items():
-        if value is pipeline:
-            return f"{pipeline.module}:{name}"
-    raise DeclarationError(
-        f"pipeline {pipeline.name!r} is no global of module {pipeline.module!r}: pass"
-        " target='MODULE:NAME'"
-    )
-
-
-def _check_importable(pipeline: Pipeline) -> None:
-    """A DAG file is loaded under a name that a Spark job cannot import."""
-    if pipeline.module.startswith("unusual_prefix_"):
+    found = target_of(pipeline)
+    if found is not None:
+        return found
+    if not is_importable(pipeline):
         raise DeclarationError(
             f"pipeline {pipeline.name!r} is declared in a DAG file, which its Spark jobs cannot"
             " import: declare it in a module on PYTHONPATH, import it in the DAG file, or pass"
             " target='MODULE:NAME'"
         )
+    raise DeclarationError(
+        f"pipeline {pipeline.name!r} is no global of module {pipeline.module!r}: pass"
+        " target='MODULE:NAME'"
+    )
 
 
 def _open_task(
@@ -265,7 +252,6 @@ def _open_task(
     @task(task_id="open")
     def open_batch(**context: Any) -> int:
         """Open the run's batch, or find it again; its number."""
-        from ledger.core.run_request import RunKey
         from ledger.pipeline.load import load_pipeline
 
         run = context["dag_run"]
@@ -306,7 +292,6 @@ def _opened(
 ) -> Any:
     from ledger.batch.checks import before_replay, before_run
     from ledger.batch.opening import open_batch, open_replay
-    from ledger.core.run_request import REPROCESS, Interval, RunKey
 
     database, settings, conf = connected(), Settings(), run.conf or {}
     if conf.get("batch") is not None:  # a run that looks after a batch which another one opened
@@ -354,10 +339,8 @@ def _own_batch(database: Any, pipeline: Pipeline, batch_id: int) -> Any:
     return batch
 
 
-def selection(conf: dict[str, Any]) -> Any:
+def selection(conf: dict[str, Any]) -> Selection:
     """The records that a conf, or the form's parameters, name."""
-    from ledger.core.run_request import Selection
-
     given = {name: conf[name] for name in SELECTING if conf.get(name) is not None}
     for name in ("since", "until"):
         if name in given:

@@ -10,8 +10,10 @@ from sqlalchemy import Connection, Row
 
 from ledger.batch.payloads import try_to_keep
 from ledger.batch.remedies import Case, remedies
+from ledger.core.commands import ANY_TARGET
 from ledger.errors import InputError
-from ledger.sources.files.origin import Sought, lines_of
+from ledger.sources.base import Sought
+from ledger.sources.registry import lines_of
 from ledger.store.connection import Database
 from ledger.store.queries import records
 
@@ -142,7 +144,7 @@ def _next(found: Row[Any]) -> list[str]:
     status = "superseded" if found.batch_status == "superseded" else found.status
     if status == "failed" and not found.held:
         return remedies(_case(found))
-    target = found.target or "MODULE:PIPELINE"
+    target = found.target or ANY_TARGET
     chosen = f"ackledger replay {target} --batch {found.batch_id} --root {found.root_id}"
     lines = {
         "failed": f"its unit failed too often. Once the cause is fixed: {chosen} --held",

@@ -13,11 +13,13 @@ from typing import Any
 
 from sqlalchemy import Row
 
+from ledger.storage.manifest import Manifest, check_files
 from ledger.store.connection import Database
 from ledger.store.queries import batches, payloads, runs
 from ledger.store.queries.batches import Batch
 
 _CHUNK = 20_000  # records a transaction
+_NO_CONTENT = "The batch's records were read from it: restore it, or run the interval again"
 
 _log = logging.getLogger(__name__)
 
@@ -26,7 +28,8 @@ def keep_payloads(database: Database, batch_id: int) -> int:
     """Copy the content of the failed records of a batch's family that is not kept yet; of how many.
     What a replay has read again takes the place of what was read before.
 
-    Safe to repeat, and to run twice at once. Raises when the snapshot cannot be read.
+    Safe to repeat, and to run twice at once. Raises LostFileError unless the snapshot's files are
+    as they were written, and whatever their storage raises where it is out of reach.
     """
     batch = database.transact(lambda c: batches.get_batch(c, batch_id))
     original = database.transact(lambda c: batches.get_batch(c, batch.original_id))
@@ -72,6 +75,7 @@ def _copy(
     layouts, written = {step["name"]: step for step in batch.topology}, 0
     for source in sources:
         files = database.transact(partial(runs.files, run_id=source.emit_run_id))
+        check_files(Manifest(files), _NO_CONTENT)
         found = snapshots.payloads(batch.original_id, source, files, layouts.get(source.source, {}))
         for rows in _chunks(found):
             written += database.transact(partial(write, rows=rows))

@@ -91,7 +91,7 @@ def unpublished_note(row: Row[Any]) -> str:
     """
     return (
         f"Sink {row.sink!r} has not published batch {row.batch_id}. To go on: ackledger publish"
-        f" MODULE:PIPELINE --batch {row.batch_id}, or in Airflow clear the task that failed"
+        f" {ANY_TARGET} --batch {row.batch_id}, or in Airflow clear the task that failed"
     )
 
 
@@ -246,5 +246,4 @@ def _files(connection: Connection, row: Row[Any]) -> tuple[DataFile, ...]:
     """The files that hold just what is to be published."""
     if row.files is not None:
         return tuple(DataFile(**file) for file in row.files)
-    staged = runs.files(connection, row.step_run_id)
-    return tuple(DataFile(one.path, one.bytes, one.rows, one.first_position) for one in staged)
+    return runs.files(connection, row.step_run_id)

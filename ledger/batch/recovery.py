@@ -6,24 +6,23 @@ import shlex
 from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
-from itertools import chain
 from typing import Any
 
 from sqlalchemy import Connection, Row
 
-from ledger.core.commands import ANY_TARGET
-from ledger.core.run_request import REPROCESS
+from ledger.core import commands
+from ledger.core.commands import ANY_TARGET, moment
+from ledger.core.run_request import REPROCESS, Interval
 from ledger.core.states import BatchKind, BatchStatus, Obstacle, RunState
 from ledger.errors import LostFileError
 from ledger.pipeline.pipeline import Pipeline
 from ledger.pipeline.steps import SinkStep
-from ledger.storage.manifest import DataFile, Manifest, check_files
+from ledger.storage.manifest import Manifest, check_files
 from ledger.store.connection import Database
 from ledger.store.queries import batches, checkpoints, runs
 from ledger.store.queries.batches import Batch
 from ledger.store.queries.runs import Run
 
-_FOLLOWING = ("combine", "stateful")
 # Of a settled batch for which a state waits: what it lacks, and what to do about that.
 _OBSTACLES = {
     Obstacle.UNDECIDED: ("it has just been settled", "Ask again"),
@@ -48,15 +47,14 @@ def run_again(
     ``options``: further ones of a command that runs it.
     """
     if _follows(batch, step):  # another batch's run may be at it
-        command = f"ackledger {shlex.join(['publish', target, '--batch', str(batch.batch_id)])}"
+        command = shlex.join(["ackledger", "publish", target, "--batch", str(batch.batch_id)])
         return f"{command}, or in Airflow clear the task that failed" if batch.dag_id else command
     if batch.dag_id:
         return f"in Airflow clear the failed tasks of {_airflow_run(batch)}"
     if batch.kind is BatchKind.REPLAY:
-        given = ["replay", target, "--batch", str(batch.original_id), "--run-id", asked_as(batch)]
-    else:
-        given = _run(batch, target, "--run-id", batch.run_id)
-    return f"ackledger {shlex.join([*given, *options])}"
+        of_original = ["--batch", str(batch.original_id), "--run-id", asked_as(batch)]
+        return shlex.join(["ackledger", "replay", target, *of_original, *options])
+    return commands.run(target, _interval(batch), "--run-id", batch.run_id, *options)
 
 
 def _airflow_run(batch: Batch) -> str:
@@ -80,20 +78,17 @@ def stands_at(connection: Connection, batch: Batch) -> str:
 
 def reprocess(batch: Batch, target: str = ANY_TARGET) -> str:
     """The command that reads a batch's interval anew."""
-    return f"ackledger {shlex.join(_run(batch, target, '--reprocess'))}"
+    return commands.run(target, _interval(batch), "--reprocess")
 
 
-def _run(batch: Batch, target: str, *options: str) -> list[str]:
-    interval = ["--interval-start", _shown(batch.interval_start)]
-    interval += ["--interval-end", _shown(batch.interval_end)]
-    params = [("--param", f"{name}={value}") for name, value in batch.params.items()]
-    return ["run", target, *interval, *options, *chain.from_iterable(params)]
+def _interval(batch: Batch) -> Interval:
+    return Interval(batch.interval_start, batch.interval_end, batch.params)
 
 
 def _follows(batch: Batch, name: str | None) -> bool:
     """Whether a step follows the settlement."""
     step = next((one for one in batch.topology if one["name"] == name), {})
-    return step.get("kind") in _FOLLOWING or bool(step.get("stateful") or step.get("after"))
+    return bool(step.get("after"))
 
 
 def waits_for(connection: Connection, batch_id: int) -> list[str]:
@@ -122,7 +117,7 @@ def _why(connection: Connection, row: Row[Any], asked: int | None = None) -> str
         return f"is due: the next run applies it, or ackledger publish {target}"
     batch = batches.get_batch(connection, row.waits_for_batch_id)
     own = "" if batch.batch_id == asked else f" for batch {batch.batch_id}"
-    interval = f"{_shown(batch.interval_start)} to {_shown(batch.interval_end)}"
+    interval = f"{moment(batch.interval_start)} to {moment(batch.interval_end)}"
     if batch.status is not BatchStatus.SETTLED:
         found = [f"waits{own}: it is {batch.status} (interval {interval})"]
         return ". ".join([*found, *_cause(connection, batch)])
@@ -149,7 +144,7 @@ def _cause(connection: Connection, batch: Batch) -> Sequence[str]:
             )
         return [f"{reason}. Fix it, then {then}, or accept it: ackledger release {batch.batch_id}"]
     step = checkpoints.unfinished_step(connection, batch.batch_id)
-    if step is None or step.kind in _FOLLOWING:
+    if step is None or step.after:
         return [f"All its steps are done: settle it with ackledger sweep, or {again()}"]
     state = RunState(step.state) if step.state else None
     if state is RunState.RUNNING and step.alive:
@@ -166,12 +161,6 @@ def _cause(connection: Connection, batch: Batch) -> Sequence[str]:
 def _first_line(told: str | None) -> str:
     lines = (told or "").strip().splitlines()
     return lines[0][:_LONGEST].rstrip(". ") if lines else "no reason is recorded"
-
-
-def _shown(moment: datetime) -> str:
-    """As the command takes it, in UTC."""
-    midnight = (moment.hour, moment.minute, moment.second) == (0, 0, 0)
-    return f"{moment:%Y-%m-%d}" if midnight else f"{moment:%Y-%m-%dT%H:%M:%S}"
 
 
 def finished(database: Database, pipeline: Pipeline, batch_id: int) -> set[str]:
@@ -204,10 +193,9 @@ def _last_fix(batch: Batch, found: Sequence[Run]) -> datetime:
 
 
 def _is_there(database: Database, run_id: int) -> bool:
-    rows = database.transact(lambda c: runs.files(c, run_id))
-    files = [DataFile(row.path, row.bytes, row.rows, row.first_position) for row in rows]
+    files = database.transact(lambda c: runs.files(c, run_id))
     try:
-        check_files(Manifest(tuple(files)))
+        check_files(Manifest(files))
     except LostFileError:
         return False
     return True

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from ledger.core.commands import ANY_TARGET
+from ledger.core import commands
+from ledger.core.commands import ANY_TARGET, moment
+from ledger.core.run_request import Interval
 
 
 @dataclass(frozen=True)
@@ -89,12 +91,13 @@ def _replays(case: Case, *, from_source: bool = False) -> list[str]:
 
 
 def _reprocess(case: Case) -> list[str]:
-    start, end = (f"{one:%Y-%m-%dT%H:%M:%S}" for one in (case.interval_start, case.interval_end))
-    interval = f"--interval-start {start} --interval-end {end}"
-    params = [f"--param {shlex.quote(f'{name}={value}')}" for name, value in case.params.items()]
-    made = [_line("ackledger run", case.target or ANY_TARGET, interval, *params, "--reprocess")]
+    interval = Interval(case.interval_start, case.interval_end, case.params)
+    made = [commands.run(case.target or ANY_TARGET, interval, "--reprocess")]
     if case.dag_id:
-        bounds = {"interval_start": start, "interval_end": end}
+        bounds = {
+            "interval_start": moment(case.interval_start),
+            "interval_end": moment(case.interval_end),
+        }
         given = shlex.quote(json.dumps({**bounds, **case.params, "reprocess": True}))
         made.append(_line("airflow dags trigger", case.dag_id, f"--conf {given}"))
     return made

@@ -18,6 +18,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from sqlalchemy import Row
 
+from ledger.storage.manifest import DataFile
+
 MOST_CHARACTERS = 10_000
 _FILE, _ERROR, _RAW = "_file", "_error", "_raw"
 _OWN = frozenset({_FILE, _ERROR, _RAW, "_message", "_unit", "_carried", "_names"})
@@ -41,7 +43,7 @@ class Payload:
 
 
 def payloads(
-    batch_id: int, source: Row[Any], files: Sequence[Row[Any]], layout: Mapping[str, Any]
+    batch_id: int, source: Row[Any], files: Sequence[DataFile], layout: Mapping[str, Any]
 ) -> Iterator[Payload]:
     """The failed records of one source, in order."""
     positions = np.asarray(source.roots, np.int64) - source.first_root

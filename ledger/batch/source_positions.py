@@ -95,7 +95,7 @@ def commit_read(
     made: StepOutput,
     emitted: Emitted,
     snapshot: Any,
-) -> None:  # fmt: skip
+) -> None:
     """Make the records of the run count and the position after them the source's, in one
     transaction.
 

@@ -227,7 +227,7 @@ def _remove(connection: Connection, run_id: int) -> None:
     import fsspec
 
     reached("before state's removal")
-    folders = {row.path.rpartition("/")[0] for row in runs.files(connection, run_id)}
+    folders = {file.path.rpartition("/")[0] for file in runs.files(connection, run_id)}
     for folder in folders:
         assert folder.endswith(f"/run={run_id}"), folder  # a run's own, nobody else writes there
         fs, name = fsspec.core.url_to_fs(folder)

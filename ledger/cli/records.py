@@ -22,9 +22,11 @@ from ledger.batch.remedies import Case, remedies
 from ledger.cli import tables
 from ledger.cli.base import BatchNumber, Json, PipelineName, app, example, out, show, user
 from ledger.core import conditions
+from ledger.core.commands import ANY_TARGET
 from ledger.errors import InputError
 from ledger.settings import Settings
-from ledger.sources.files.origin import Sought, lines_of
+from ledger.sources.base import Sought
+from ledger.sources.registry import lines_of
 from ledger.store.connection import Database
 from ledger.store.queries import payloads, reports
 from ledger.store.upgrade import connect
@@ -118,7 +120,7 @@ def quarantine_records(
     """Move failed records to quarantine: they will never be right, nothing waits for them."""
     database, by = connect(Settings()), user()
     done = quarantine(database, reason, by, record=record, batch_id=batch, step=step)
-    target = done.target or "MODULE:PIPELINE"
+    target = done.target or ANY_TARGET
     then = f"ackledger publish {target} --batch {done.batch_id}"
     show(
         {**asdict(done), "next": f"what waited for them goes on with: {then}"},

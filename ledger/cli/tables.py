@@ -68,7 +68,7 @@ def facts(data: Mapping[str, Any]) -> RenderableType:
 def batches(data: Rows) -> RenderableType:
     """Batches with their counts."""
     if not data:
-        return Text("the ledger holds no batch yet: 'ackledger run MODULE:PIPELINE' makes one")
+        return Text(f"the ledger holds no batch yet: 'ackledger run {ANY_TARGET}' makes one")
     shown = [{**row, "from": f"{row['interval_start']:%Y-%m-%d}"} for row in data]
     names = [
         "batch_id",

@@ -23,14 +23,15 @@ class Asked(Protocol):
     def interval_end(self) -> datetime: ...
 
 
-def run(target: str, interval: Interval) -> str:
-    """The command that runs ``target`` over an interval with its parameters; without a run id."""
-    params = [f"{name}={value}" for name, value in interval.params.items()]
+def run(target: str, interval: Interval, *options: str) -> str:
+    """The command that runs ``target`` over an interval with its parameters; ``options``: further
+    ones of ``ackledger run``.
+    """
     words = ["ackledger", "run", target, "--interval-start", moment(interval.start)]
     words += ["--interval-end", moment(interval.end)]
-    for one in params:
-        words += ["--param", one]
-    return shlex.join(words)
+    for name, value in interval.params.items():
+        words += ["--param", f"{name}={value}"]
+    return shlex.join([*words, *options])
 
 
 def ways_on(target: str, asked: Asked, owner: Any) -> str:
@@ -42,16 +43,16 @@ def ways_on(target: str, asked: Asked, owner: Any) -> str:
             f"Clear run {owner.run_id!r} of DAG {owner.dag_id!r} to run it again, replay what"
             ' failed in it, or replace it by a run with {"reprocess": true} in its conf'
         )
-    command = run(target, Interval(asked.interval_start, asked.interval_end, owner.params))
+    interval = Interval(asked.interval_start, asked.interval_end, owner.params)
     return (
-        f"Run it again: {command} --run-id {shlex.quote(owner.run_id)}; replay what failed in it:"
-        f" ackledger replay {target} --batch {owner.batch_id}; or replace it: {command}"
-        " --reprocess"
+        f"Run it again: {run(target, interval, '--run-id', owner.run_id)}; replay what failed in"
+        f" it: ackledger replay {target} --batch {owner.batch_id}; or replace it:"
+        f" {run(target, interval, '--reprocess')}"
     )
 
 
 def moment(value: datetime) -> str:
-    """A moment as the command line reads it: a date where it is midnight."""
+    """A moment in UTC, as the command line and a run's conf read it: a date at midnight."""
     there = value.astimezone(UTC)
     midnight = (there.hour, there.minute, there.second) == (0, 0, 0)
-    return f"{there:%Y-%m-%d}" if midnight else f"{there:%Y-%m-%dT%H:%M:%S%z}"
+    return f"{there:%Y-%m-%d}" if midnight else f"{there:%Y-%m-%dT%H:%M:%S}"

@@ -87,16 +87,6 @@ class Obstacle(StrEnum):
     STATE_DUE = "state_due"
 
 
-class MessageStatus(StrEnum):
-    """Where a message stands that failed at least once."""
-
-    FAILED = "failed"
-    REPLAYING = "replaying"
-    RECOVERED = "recovered"
-    QUARANTINED = "quarantined"
-    SUPERSEDED = "superseded"
-
-
 BATCH_TRANSITIONS: dict[BatchStatus, frozenset[BatchStatus]] = {
     BatchStatus.OPEN: frozenset({BatchStatus.SETTLED, BatchStatus.ABANDONED, BatchStatus.HELD}),
     BatchStatus.ABANDONED: frozenset({BatchStatus.OPEN}),

@@ -49,11 +49,15 @@ def _make_importable(folder: str) -> None:
 
 def target_of(pipeline: Pipeline) -> str | None:
     """MODULE:NAME under which a pipeline can be loaded again; None if it is no global of a
-    module.
+    module, or nobody else can import that.
     """
     module = sys.modules.get(pipeline.module)
     names = [name for name, value in vars(module or sys).items() if value is pipeline]
-    # A DAG file is loaded under a name that nobody else can import.
-    if not names or pipeline.module.startswith(("unusual_prefix_", "__main__")):
-        return None
-    return f"{pipeline.module}:{names[0]}"
+    return f"{pipeline.module}:{names[0]}" if names and is_importable(pipeline) else None
+
+
+def is_importable(pipeline: Pipeline) -> bool:
+    """Whether other processes can import the module that declares a pipeline: not a script, nor
+    a DAG file, which Airflow loads under a name of its own.
+    """
+    return not pipeline.module.startswith(("unusual_prefix_", "__main__"))

@@ -1,16 +1,15 @@
 """A pipeline as its user declares it: sources, references, stages and sinks, checked as a graph."""
 
-import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from datetime import timedelta
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ledger.core.durations import seconds
 from ledger.core.stateful import StatefulStage
 from ledger.core.states import Guarantee, OnQuarantine, Settle
-from ledger.errors import DeclarationError, suggestion
+from ledger.errors import DeclarationError
 from ledger.pipeline.graph import Graph
 from ledger.pipeline.steps import (
     Acks,
@@ -26,6 +25,7 @@ from ledger.pipeline.steps import (
     combine_step,
     hooks_step,
     one_input,
+    one_of,
     record_step,
     source_step,
     stage_step,
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 Function = TypeVar("Function", bound="Callable[..., Any]")
-Choice = TypeVar("Choice", bound=StrEnum)
 
 
 class Pipeline:
@@ -93,8 +92,8 @@ class Pipeline:
         auto_replay: bool = False,
     ):
         self.name = checked_name("pipeline", name)
-        self.guarantee = None if guarantee is None else _one_of(name, Guarantee, guarantee)
-        self.settle = _one_of(name, Settle, settle)
+        self.guarantee = None if guarantee is None else one_of(name, Guarantee, guarantee)
+        self.settle = one_of(name, Settle, settle)
         self._check_hold(self.guarantee)
         if max_replays < 0 or ackers < 0:
             raise DeclarationError(f"pipeline {name!r}: max_replays and ackers may not be negative")
@@ -126,7 +125,7 @@ class Pipeline:
         self.max_batch_age_seconds = seconds(max_batch_age)
         self.max_replays = max_replays
         self.max_failed_ratio = max_failed_ratio
-        self.on_quarantine = _one_of(name, OnQuarantine, on_quarantine)
+        self.on_quarantine = one_of(name, OnQuarantine, on_quarantine)
         self.tolerate = tolerate
         self.replay_limit = replay_limit
         self.replay_backoff_seconds = seconds(replay_backoff)
@@ -136,7 +135,7 @@ class Pipeline:
         self.max_pending = max_pending
         self.auto_replay = auto_replay
         self.module: str = sys._getframe(1).f_globals.get("__name__", "__main__")
-        self._graph = Graph(self.name, {}, {}, max_pending)
+        self._graph: Graph | None = None  # as it was last asked for
         self._steps: dict[str, Step] = {}
         self._references: dict[str, Source] = {}
 
@@ -177,6 +176,7 @@ class Pipeline:
                 f" incremental, or another source that every batch reads whole, found {source!r}"
             )
         self._references[name] = found
+        self._graph = None
 
     def stage(
         self,
@@ -304,9 +304,7 @@ class Pipeline:
         return tuple(step for step in self._checked() if self.graph.follows(step.name))
 
     def combined(self) -> tuple[Step, ...]:
-        """The steps that follow the settlement of one family: combines, and the sinks that read
-        them.
-        """
+        """The steps that follow the settlement of one family: combines and their sinks."""
         return tuple(step for step in self.followers() if not self.graph.is_stateful(step.name))
 
     def sources(self) -> tuple[SourceStep, ...]:
@@ -348,11 +346,22 @@ class Pipeline:
 
     @property
     def graph(self) -> Graph:
-        """Its steps as a graph: what is tracked, what is replayed together."""
-        made = Graph(self.name, {**self._steps}, {**self._references}, self.max_pending)
-        if self._graph != made:
-            self._graph = made
+        """Its steps as a graph, made once: what is tracked, what is replayed together."""
+        if self._graph is None:
+            self._graph = Graph(self.name, {**self._steps}, {**self._references}, self.max_pending)
         return self._graph
+
+    def with_steps(
+        self, steps: Iterable[Step], references: Mapping[str, Source] | None = None
+    ) -> "Pipeline":
+        """A copy that has these steps instead of its own, and these references (None: its own).
+        For tests and measurements, which replace some of ``graph.steps``, or leave some out.
+        """
+        made = copy(self)
+        made._steps = {step.name: step for step in steps}
+        made._references = dict(self._references if references is None else references)
+        made._graph = None
+        return made
 
     def consumers(self, name: str) -> tuple[str, ...]:
         """Names of the steps up to the settlement that read ``name``, in the pipeline's order."""
@@ -381,18 +390,8 @@ class Pipeline:
     def _add(self, step: Step) -> None:
         self._free(step.name)
         self._steps[step.name] = step
+        self._graph = None
 
     def _free(self, name: str) -> None:
         if name in self._steps or name in self._references:
             raise DeclarationError(f"pipeline {self.name!r} declares {name!r} twice")
-
-
-def _one_of(pipeline: str, choices: type[Choice], given: str) -> Choice:
-    try:
-        return choices(given)
-    except ValueError as exc:
-        argument = re.sub(r"(?<!^)(?=[A-Z])", "_", choices.__name__).lower()
-        raise DeclarationError(
-            f"pipeline {pipeline!r}:"
-            f" {argument}={given!r}{suggestion(given, [choice.value for choice in choices])}"
-        ) from exc

@@ -7,7 +7,8 @@ import textwrap
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, cast, get_args
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
 
 from ledger.core.stateful import StatefulSource, StatefulStage
 from ledger.errors import DeclarationError, suggestion
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
+Choice = TypeVar("Choice", bound=StrEnum)
 Acks = Literal["on_emit", "on_read", "explicit"]
 Emits = Literal["any", "one"]
 Notice = Callable[[int, "DataFrame"], object]
@@ -155,6 +157,18 @@ def checked_name(kind: str, name: str) -> str:
             f"{kind} name {name!r}: expected a lower-case letter, then letters, digits or '_'"
         )
     return name
+
+
+def one_of(pipeline: str, choices: type[Choice], given: str) -> Choice:
+    """The choice of that name. Raises DeclarationError, naming the pipeline, if there is none."""
+    try:
+        return choices(given)
+    except ValueError as exc:
+        argument = re.sub(r"(?<!^)(?=[A-Z])", "_", choices.__name__).lower()
+        raise DeclarationError(
+            f"pipeline {pipeline!r}:"
+            f" {argument}={given!r}{suggestion(given, [choice.value for choice in choices])}"
+        ) from exc
 
 
 def one_input(kind: str, name: str, reads: str | Sequence[str]) -> str:

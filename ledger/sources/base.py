@@ -1,7 +1,7 @@
 """What a pipeline reads from: what every kind of source must be able to do, and what reads it."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -60,6 +60,15 @@ class Scope:
     source: str
     interval: Interval
     most: int | None = None
+
+
+@dataclass(frozen=True)
+class Sought:
+    """A record: its number in its file, from 1, and its content: if ``parsed``, JSON."""
+
+    row: int
+    content: str
+    parsed: bool
 
 
 class Offer(Protocol):
@@ -146,6 +155,16 @@ class Source(Protocol):
 
     def reader(self, spark: "SparkSession") -> SourceReader:
         """What reads it. Raises DeclarationError if its schema cannot be read."""
+
+    @classmethod
+    def lines_of(
+        cls, path: str, sought: Sequence[Sought], layout: Mapping[str, Any]
+    ) -> Mapping[int, int]:
+        """The line of each record in the file ``path``, from 1, by its number; without those whose
+        line is not certain. Who asks has no source, only its ``layout`` from the ledger: a layout
+        of another kind has no lines here.
+        """
+        return {}
 
 
 def raised_by_task(exc: BaseException) -> LedgerError | None:

@@ -1,11 +1,11 @@
 """The kinds of sources that a pipeline can declare."""
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar, cast
 
 from ledger.core.stateful import StatefulSource
 from ledger.errors import DeclarationError
-from ledger.sources.base import Source
+from ledger.sources.base import Sought, Source
 from ledger.sources.files.kind import Files
 from ledger.sources.files.source import FileSource
 from ledger.sources.stateful.kind import Stateful
@@ -50,6 +50,17 @@ def source_of(what: str, given: object) -> Source:
             "a DDL string: the columns of its records"
         )
     return kind(given)
+
+
+def lines_of(path: str, sought: Sequence[Sought], layout: Mapping[str, Any]) -> Mapping[int, int]:
+    """The line of each record in its file, by its number, from the first kind that finds any by
+    the ``layout`` of its source; see ``Source.lines_of``.
+    """
+    kinds = [
+        one for pair in _KINDS.items() for one in pair if Source in getattr(one, "__mro__", ())
+    ]
+    asked = (cast(type[Source], kind).lines_of(path, sought, layout) for kind in kinds)
+    return next(filter(None, asked), {})
 
 
 def _itself(given: Source) -> Source:

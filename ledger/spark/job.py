@@ -22,7 +22,7 @@ from ledger.settings import Settings
 from ledger.sinks.base import Publisher
 from ledger.spark.failures import is_spark_gone
 from ledger.spark.session import SPARK_ERRORS
-from ledger.storage.manifest import DataFile, Manifest, check_files
+from ledger.storage.manifest import Manifest, check_files
 from ledger.store.connection import Database
 from ledger.store.queries import runs
 
@@ -91,10 +91,7 @@ class Job:
 
     def noted_files(self, run_id: int) -> Manifest:
         """The files of a committed run, whether or not they are there."""
-        rows = self.database.transact(lambda c: runs.files(c, run_id))
-        return Manifest(
-            tuple(DataFile(row.path, row.bytes, row.rows, row.first_position) for row in rows)
-        )
+        return Manifest(self.database.transact(lambda c: runs.files(c, run_id)))
 
 
 def write_files(

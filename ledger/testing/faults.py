@@ -32,12 +32,12 @@ class Crash(BaseException):
 class Fault:
     """Something that goes wrong in a run.
 
-    ``wrap``: changes the pipeline. ``change``: makes the surroundings that the run has instead.
-    ``at``: called at each place of ``ledger.core.probes``. ``ends_with``: errors by which the
-    ledger notices the fault, and which end the run like a crash.
+    ``wrap``: makes the pipeline that runs instead. ``change``: makes the surroundings that the
+    run has instead. ``at``: called at each place of ``ledger.core.probes``. ``ends_with``: errors
+    by which the ledger notices the fault, and which end the run like a crash.
     """
 
-    wrap: Callable[[Pipeline], None] = lambda pipeline: None
+    wrap: Callable[[Pipeline], Pipeline] = lambda pipeline: pipeline
     change: Callable[[Job], Job] = lambda job: job
     at: Callable[[str, str], None] = lambda place, of: None
     ends_with: tuple[type[Exception], ...] = ()
@@ -67,10 +67,10 @@ def duplicate_rows(step_name: str, *, fraction: float, seed: int = 0) -> Fault:
     emitted = _on_output(step_name, lambda rows: twice(rows, _share(seed)))
     reading = _on_input(step_name, read_twice)
 
-    def wrap(pipeline: Pipeline) -> None:
+    def wrap(pipeline: Pipeline) -> Pipeline:
         _check_tracked(pipeline, step_name)
-        if not _acks_by_reading(pipeline.step(step_name)):
-            emitted.wrap(pipeline)
+        reads = _acks_by_reading(pipeline.step(step_name))
+        return pipeline if reads else emitted.wrap(pipeline)
 
     return Fault(wrap, reading.change)
 
@@ -85,8 +85,9 @@ def lose_file(step_name: str) -> Fault:
         if place == "files written" and own:
             sorted(Path(folder).rglob("*.parquet"))[-1].unlink()
 
-    def known(pipeline: Pipeline) -> None:
+    def known(pipeline: Pipeline) -> Pipeline:
         _check_tracked(pipeline, step_name)
+        return pipeline
 
     return Fault(known, at=lose, ends_with=(IntegrityError,))
 
@@ -151,7 +152,7 @@ def _on_input(step_name: str, change: Callable[[DataFrame], DataFrame]) -> Fault
 
 
 def _on_output(stage_name: str, change: Callable[[DataFrame], DataFrame]) -> Fault:
-    def wrap(pipeline: Pipeline) -> None:
+    def wrap(pipeline: Pipeline) -> Pipeline:
         step = pipeline.step(stage_name)
         if not isinstance(step, StageStep) or step.by_record:
             raise DeclarationError(
@@ -164,6 +165,7 @@ def _on_output(stage_name: str, change: Callable[[DataFrame], DataFrame]) -> Fau
                 return (change(made[0]), *made[1:])
             return change(made)
 
-        pipeline._steps[stage_name] = replace(step, function=hurt)
+        steps = {**pipeline.graph.steps, stage_name: replace(step, function=hurt)}
+        return pipeline.with_steps(steps.values())
 
     return Fault(wrap)

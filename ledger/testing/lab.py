@@ -16,7 +16,6 @@ share, real Spark, and temporary folders that are removed when the process ends.
 """
 
 import atexit
-import copy
 import os
 import shutil
 import tempfile
@@ -44,7 +43,7 @@ from ledger.core.states import BatchStatus
 from ledger.errors import DeclarationError, suggestion
 from ledger.execution import run_steps, settle_and_follow
 from ledger.pipeline.pipeline import Pipeline
-from ledger.pipeline.steps import SinkStep, SourceStep
+from ledger.pipeline.steps import SinkStep, SourceStep, Step
 from ledger.settings import Settings
 from ledger.sinks.parquet.sink import ParquetSink
 from ledger.sources.base import Source
@@ -222,30 +221,29 @@ class _Lab:
         """The pipeline with its sources, references and sinks in this lab's folders, every sink
         as Parquet; without ``references`` it has those of the pipeline ``before``.
         """
-        made = copy.copy(given)
-        steps = (*given.steps(), *given.followers())
-        own = [step for step in steps if isinstance(step, SourceStep)]
-        _check_names("source", sources, [step.name for step in own])
-        _check_names("reference", references or {}, given._references)
-        made._steps = dict(given._steps)
-        for step in own:
+        given.steps()  # refuses what is no pipeline
+        _check_names("source", sources, [step.name for step in given.sources()])
+        _check_names("reference", references or {}, given.graph.references)
+        steps = [self._moved(step, sources) for step in given.graph.steps.values()]
+        kept = before.graph.references if before is not None and references is None else {}
+        return given.with_steps(
+            steps,
+            {
+                name: kept.get(name) or self._files(name, source, (references or {}).get(name, ()))
+                for name, source in given.graph.references.items()
+            },
+        )
+
+    def _moved(self, step: Step, sources: Mapping[str, Rows]) -> Step:
+        """A step that reads and writes in this lab's folders."""
+        if isinstance(step, SourceStep):
             rows = self._files(step.name, step.source, sources.get(step.name, ()))
-            made._steps[step.name] = replace(step, source=rows)
-        for last in steps:
-            if isinstance(last, SinkStep):
-                declared = last.sink
-                moved = ParquetSink(
-                    f"sinks/{last.name}",
-                    partition_by=declared.partition_by,
-                    dedup=declared.dedup,
-                )
-                made._steps[last.name] = replace(last, sink=moved)
-        kept = before._references if before is not None and references is None else {}
-        made._references = {
-            name: kept.get(name) or self._files(name, source, (references or {}).get(name, ()))
-            for name, source in given._references.items()
-        }
-        return made
+            return replace(step, source=rows)
+        if isinstance(step, SinkStep):
+            declared, path = step.sink, f"sinks/{step.name}"
+            moved = ParquetSink(path, partition_by=declared.partition_by, dedup=declared.dedup)
+            return replace(step, sink=moved)
+        return step
 
     def _files(self, name: str, source: Source, rows: Rows) -> Source:
         """A source of files that hold the rows: two, or one if there are fewer than two rows."""
@@ -271,15 +269,12 @@ class _Lab:
         now: datetime | None,
     ) -> BatchResult:
         """Open, run and settle a batch among faults; what became of it."""
-        hurt = copy.copy(made)
-        hurt._steps = dict(made._steps)
         batch, crashed, error = None, False, None
         expected = tuple(kind for fault in faults for kind in fault.ends_with)
         with ExitStack() as stack:
-            job = Job(self.spark, self.database, self.settings, hurt)
+            job = Job(self.spark, self.database, self.settings, made)
             for fault in faults:
-                fault.wrap(hurt)
-                job = fault.change(job)
+                job = fault.change(replace(job, pipeline=fault.wrap(job.pipeline)))
                 stack.enter_context(listening(fault.at))
             batch = opening(job)
             try:

@@ -425,8 +425,9 @@ def test_columns_that_changed(spark):
 
 
 def with_a_stage_more():
-    made = shop()
-    made._steps["total"] = replace(made._steps["total"], inputs=("sorted_out",))
+    steps = shop().graph.steps
+    total = replace(steps["total"], inputs=("sorted_out",))
+    made = shop().with_steps({**steps, "total": total}.values())
     made.stage(reads="checked")(sorted_out)
     return made
 

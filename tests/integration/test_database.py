@@ -113,7 +113,6 @@ def test_enums_are_those_of_the_code(database):
         "batch_state": states.BatchStatus,
         "batch_kind": states.BatchKind,
         "run_state": states.RunState,
-        "message_status": states.MessageStatus,
     }
     for name, members in expected.items():
         found = one(database, f"SELECT enum_range(NULL::{name})::text[] AS members").members

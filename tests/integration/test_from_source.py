@@ -113,8 +113,8 @@ def test_without_a_key_a_source_is_not_read_again(runner, tmp_path):
     assert found.key is None
     assert (
         found.next[1]
-        == "ackledger run MODULE:PIPELINE --interval-start 2013-01-01T00:00:00 --interval-end"
-        " 2013-02-01T00:00:00 --reprocess"
+        == "ackledger run MODULE:PIPELINE --interval-start 2013-01-01 --interval-end 2013-02-01"
+        " --reprocess"
     )
     run = runner(orders(key="orderid"))
     with pytest.raises(

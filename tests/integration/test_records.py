@@ -134,6 +134,8 @@ def test_content_that_cannot_be_read_keeps_nobody_waiting(database, batch, caplo
     assert (
         f"batch {found.batch_id}: the content of its failed records is not kept yet" in caplog.text
     )
+    assert f"file {first}: expected " in caplog.text
+    assert "it is gone. The batch's records were read from it: restore it" in caplog.text
     assert explain(database, roots[0]).content is None
     assert one(database, "SELECT records FROM payload_missing").records == 5
     first.with_suffix(".away").rename(first)

@@ -200,12 +200,12 @@ def test_the_command_that_goes_on(database):
     assert (
         run_again(batch, "middle", "jobs.x:p")
         == "ackledger run jobs.x:p --interval-start 2013-01-01 --interval-end 2013-01-01T06:00:00 "
-        "--run-id mine --param 'kind=a b'"
+        "--param 'kind=a b' --run-id mine"
     )
     assert (
         reprocess(batch, "jobs.x:p")
         == "ackledger run jobs.x:p --interval-start 2013-01-01 --interval-end 2013-01-01T06:00:00 "
-        "--reprocess --param 'kind=a b'"
+        "--param 'kind=a b' --reprocess"
     )
     lossy, _ = whole_batch(database, made, run_id="lossy", day=1, lose_sink=[0])
     settle_once(database, lossy.batch_id)

@@ -10,7 +10,7 @@ from sqlalchemy.pool import NullPool
 from ledger.batch.opening import open_batch
 from ledger.batch.settlement import settle_once
 from ledger.core.run_request import Interval, RunKey
-from ledger.core.states import BatchStatus, MessageStatus
+from ledger.core.states import BatchStatus
 from ledger.errors import ConfigurationError, InputError
 from ledger.settings import Settings
 from ledger.store.connection import Database
@@ -246,7 +246,8 @@ def test_a_verdict_stays(database, member):
     assert not denied(database.plain, "UPDATE batch SET failed_roots = 0")
 
 
-FAILED, REPLAYING, RECOVERED, QUARANTINED, SUPERSEDED = MESSAGE = tuple(MessageStatus)
+MESSAGE = ("failed", "replaying", "recovered", "quarantined", "superseded")
+FAILED, REPLAYING, RECOVERED, QUARANTINED, SUPERSEDED = MESSAGE
 MOVES = {
     FAILED: {REPLAYING, QUARANTINED, SUPERSEDED},
     REPLAYING: {FAILED, RECOVERED, QUARANTINED},
@@ -274,7 +275,7 @@ def test_what_becomes_of_a_message(database, status):
     assert lawful - {status} == MOVES[status]
     assert by("attempts = attempts - 1")
     assert by("attempts = attempts + 1")
-    assert by("status = 'recovered', replay_batch_id = NULL") == (status is not RECOVERED)
+    assert by("status = 'recovered', replay_batch_id = NULL") == (status != RECOVERED)
     for other in (FAILED, QUARANTINED):
         again = f"status = '{other}', root_id = 7, attempts = attempts"
         assert by(f"{again} + 1") == (status not in (REPLAYING, RECOVERED))

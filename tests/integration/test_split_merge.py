@@ -2,7 +2,6 @@
 until the sums agree.
 """
 
-import copy
 from collections import Counter
 
 import pytest
@@ -22,11 +21,10 @@ def branching(guarantee, lost=None):
     """The job's pipeline under a guarantee; a third of what the branch ``lost`` emits is not
     there.
     """
-    made = copy.copy(trades.pipeline)
-    made._steps = dict(trades.pipeline._steps)
+    made = trades.pipeline.with_steps(trades.pipeline.graph.steps.values())
     made.guarantee = guarantee
     if lost is not None:
-        testing.lose_rows(lost, fraction=0.3, seed=1).wrap(made)
+        made = testing.lose_rows(lost, fraction=0.3, seed=1).wrap(made)
     return made
 
 

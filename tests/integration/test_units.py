@@ -1,5 +1,6 @@
 """Whole stages: rows of several records, and replays by unit."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from random import Random
 
@@ -707,9 +708,8 @@ def test_a_null_among_the_anchors_is_refused(spark):
 def test_declarations_that_cannot_be_replayed_by_unit():
     """Units that differ, sinks that could not replace a unit's rows, a unit without whole=True."""
     made = joining()
-    made._steps["sales"] = made._steps["sales"].__class__(
-        "sales", ParquetSink("sales", dedup="exact"), "sold"
-    )
+    exact = replace(made.step("sales"), sink=ParquetSink("sales", dedup="exact"))
+    made = made.with_steps({**made.graph.steps, "sales": exact}.values())
     with pytest.raises(
         DeclarationError, match='replays replace all rows of a unit, so expected dedup="none"'
     ):

@@ -1,10 +1,12 @@
 """Commands that messages ask for."""
 
+from datetime import timedelta, timezone
 from types import SimpleNamespace
 
 import pytest
 
-from ledger.core.commands import ways_on
+from ledger.core.commands import run, ways_on
+from ledger.core.run_request import Interval
 from tests.support.ledgers import END, START
 
 ASKED = SimpleNamespace(interval_start=START, interval_end=END)
@@ -15,19 +17,29 @@ def holder(dag_id, run_id):
     return SimpleNamespace(batch_id=7, dag_id=dag_id, run_id=run_id, params={"shop": "a b"})
 
 
+def test_a_command_has_the_shorter_form_of_a_moment():
+    """A date where it is midnight in UTC, else the moment without its zone, which is UTC."""
+    interval = Interval(START.astimezone(timezone(timedelta(hours=9))), START.replace(hour=6))
+    assert (
+        run("etl:shop", interval, "--reprocess")
+        == "ackledger run etl:shop --interval-start 2013-01-01 --interval-end 2013-01-01T06:00:00"
+        " --reprocess"
+    )
+
+
 @pytest.mark.parametrize(("run_id", "typed"), [("run-1", "run-1"), ("my run", "'my run'")])
 def test_an_interval_of_the_command_line_is_run_again_under_its_run_id(run_id, typed):
     """Who asks for an interval that a typed command has claimed is told that command with its
     run id, and without it to replace the batch.
     """
-    run = (
+    again = (
         "ackledger run etl:shop --interval-start 2013-01-01 --interval-end 2013-01-02 "
         "--param 'shop=a b'"
     )
     assert (
         ways_on("etl:shop", ASKED, holder("", run_id))
-        == f"Run it again: {run} --run-id {typed}; replay what failed in it: ackledger replay"
-        f" etl:shop --batch 7; or replace it: {run} --reprocess"
+        == f"Run it again: {again} --run-id {typed}; replay what failed in it: ackledger replay"
+        f" etl:shop --batch 7; or replace it: {again} --reprocess"
     )
 
 

@@ -227,6 +227,20 @@ def test_no_step_asks_a_jvm(path):
     assert not names & {"_jdf", "_jvm", "_jsc", "_jsparkSession", "sparkContext", "rdd"}
 
 
+@pytest.mark.parametrize("path", [path for path in FILES if path.parent.name == "testing"])
+def test_testing_touches_no_private_names(path):
+    """What users test with needs of a pipeline what it offers, and nothing behind that."""
+    own = {"_mapping"}  # of SQLAlchemy's rows, and public there
+    found = {
+        node.attr
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute)
+        and node.attr.startswith("_")
+        and getattr(node.value, "id", "") != "self"
+    }
+    assert found <= own
+
+
 def test_tests_replace_no_private_names():
     """What a test replaces is a name that its module offers, or a place that the code has named."""
     found = []

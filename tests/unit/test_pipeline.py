@@ -1,5 +1,6 @@
 """A pipeline is checked when it is declared; every refusal names its culprit."""
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -36,6 +37,64 @@ def test_order_and_consumers():
         "name": "stage", "kind": "stage", "reads": ["source"], "acks": "on_emit",
     }  # fmt: skip
     assert list(made.references(made.step("stage"))) == ["side"]
+
+
+def test_what_follows_the_settlement_is_marked():
+    """Of each step the ledger keeps whether it follows the settlement: combines, states, and the
+    sinks that read them, no other.
+    """
+    made = declared()
+
+    @made.combine(reads="stage")
+    def total(rows):
+        return rows
+
+    @made.stateful_stage(reads="stage")
+    def state(before, rows):
+        return rows
+
+    made.sink("totals", ParquetSink("totals"), reads="total")
+    made.sink("states", ParquetSink("states"), reads="state")
+    after = {step["name"] for step in made.topology() if step.get("after")}
+    assert after == {"total", "totals", "state", "states"}
+
+
+def test_the_graph_is_made_once():
+    """Whoever asks gets the same graph, and another one after a step or a reference is
+    declared.
+    """
+    made = declared()
+    before = made.graph
+    made.steps()
+    assert made.graph is before
+    made.sink("copy", ParquetSink("copy"), reads="stage")
+    with_copy = made.graph
+    assert with_copy is not before
+    assert made.graph is with_copy
+    assert (set(with_copy.steps) - set(before.steps), "copy" in before.steps) == ({"copy"}, False)
+    made.reference("more", SOURCE)
+    assert set(made.graph.references) == {"side", "more"}
+
+
+def test_a_copy_has_other_steps():
+    """A pipeline with steps replaced, left out, and other references is a pipeline of its own:
+    the first one keeps what it has.
+    """
+    made = declared()
+    graph = made.graph
+    moved = replace(made.step("sink"), sink=ParquetSink("elsewhere"))
+    copied = made.with_steps({**graph.steps, "sink": moved}.values())
+    assert copied.step("sink") is moved
+    assert copied.references(copied.step("stage")) == made.references(made.step("stage"))
+    assert made.graph is graph
+    assert made.step("sink").sink == SINK
+    fewer = copied.with_steps([made.step("source"), replace(moved, reads="source")], {})
+    assert [step.name for step in fewer.steps()] == ["source", "sink"]
+    assert fewer.graph.references == {}
+    fewer.sink("more", ParquetSink("more"), reads="source")
+    assert "more" not in copied.graph.steps
+    with pytest.raises(DeclarationError, match="reads 'stage', which is not declared"):
+        made.with_steps([made.step("source"), moved]).steps()
 
 
 def test_a_decorated_stage_stays_callable():

@@ -57,8 +57,8 @@ def case(
             case(),
             [
                 "the whole interval again:",
-                "ackledger run jobs.a:pipeline --interval-start 2013-01-01T00:00:00 "
-                "--interval-end 2013-02-01T00:00:00 --param 'region=north west' --reprocess",
+                "ackledger run jobs.a:pipeline --interval-start 2013-01-01 "
+                "--interval-end 2013-02-01 --param 'region=north west' --reprocess",
             ],
         ),
         (

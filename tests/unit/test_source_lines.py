@@ -4,7 +4,9 @@ import gzip
 
 import pytest
 
-from ledger.sources.files.origin import Sought, lines_of
+from ledger.sources import registry
+from ledger.sources.base import Sought, Source
+from ledger.sources.registry import lines_of
 
 CSV, TSV = ({"format": "csv", "sep": sep} for sep in ",\t")
 JSON = {"format": "json", "sep": ","}
@@ -53,3 +55,19 @@ def test_whole_fields_of_whole_records(tmp_path, text, sought, layout, expected)
     """
     (tmp_path / "a").write_text(text)
     assert lines_of(str(tmp_path / "a"), [sought], layout) == expected
+
+
+def test_a_kind_of_your_own_tells_lines(tmp_path):
+    """A registered kind is asked for the lines of its layout; a layout that none knows has
+    none.
+    """
+
+    @registry.register
+    class Numbered(Source):
+        @classmethod
+        def lines_of(cls, path, sought, layout):
+            return {one.row: 10 * one.row for one in sought} if layout.get("numbered") else {}
+
+    sought = [Sought(2, "O2", False)]
+    assert lines_of(str(tmp_path / "a"), sought, {"numbered": True}) == {2: 20}
+    assert lines_of(str(tmp_path / "a"), sought, {}) == {}

@@ -336,3 +336,19 @@ def test_a_task_that_is_killed_ends_its_driver(monkeypatch):
     made.execute({})
     made.on_kill()
     assert told == [made._process]
+
+
+def test_a_pipeline_that_no_job_can_import_is_refused(monkeypatch):
+    """What is declared in a DAG file, even one that is run as a script, needs a target: Spark
+    jobs cannot import it. So does what is no global of its module.
+    """
+    made = Pipeline("own")
+    made.source("a", FileSource("a", schema="n INT"))
+    made.sink("b", ParquetSink("b"), reads="a")
+    with pytest.raises(DeclarationError, match="'own' is no global of module"):
+        pipeline_dag(made, schedule=None)
+    in_dag_file = "unusual_prefix_0a1b_own"
+    monkeypatch.setitem(sys.modules, in_dag_file, SimpleNamespace(pipeline=made))
+    for made.module in (in_dag_file, "__main__"):
+        with pytest.raises(DeclarationError, match="declare it in a module on PYTHONPATH"):
+            pipeline_dag(made, schedule=None)

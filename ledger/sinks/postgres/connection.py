@@ -10,6 +10,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.pool import NullPool
 
+from ledger.core.commands import ANY_TARGET
 from ledger.errors import ConfigurationError, LedgerError, StageError, UnavailableError, WaitedError
 from ledger.store import addresses
 from ledger.store.connection import KEEPALIVES, LOCK_TIMEOUT
@@ -110,7 +111,7 @@ class Target:
                     " What it was staged against has changed since, or it comes from a combine or a"
                     " state, or a trigger, a missing partition, or a row of another batch is in the"
                     " way: change the table so that it takes the row, then publish it again:"
-                    " ackledger publish MODULE:PIPELINE, or in Airflow clear the task that failed"
+                    f" ackledger publish {ANY_TARGET}, or in Airflow clear the task that failed"
                 )
             case Trouble.REFUSED | Trouble.RIGHTS:
                 return ConfigurationError(

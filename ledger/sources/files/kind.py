@@ -1,5 +1,6 @@
 """The kind of source that is files, read by interval or each once."""
 
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -7,7 +8,7 @@ from ledger.core import path_templates
 from ledger.core.run_request import Interval
 from ledger.settings import Settings
 from ledger.sources import listing
-from ledger.sources.base import Offer, Scope, Source, SourceReader
+from ledger.sources.base import Offer, Scope, Sought, Source, SourceReader
 from ledger.sources.files.source import FileSource
 
 if TYPE_CHECKING:
@@ -58,6 +59,15 @@ class Files(Source):
         from ledger.sources.files.reader import Reader
 
         return Reader(spark, self._declared)
+
+    @classmethod
+    def lines_of(
+        cls, path: str, sought: Sequence[Sought], layout: Mapping[str, Any]
+    ) -> Mapping[int, int]:
+        """The lines of CSV and JSON, where a record is a line that still holds what it held."""
+        from ledger.sources.files import origin
+
+        return origin.lines_of(path, sought, layout)
 
 
 def _layout(declared: FileSource) -> dict[str, Any]:

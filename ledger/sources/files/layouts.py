@@ -3,7 +3,6 @@
 import csv
 import io
 import logging
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -47,14 +46,6 @@ _WIDENED = {
 _NO_CODEC = ("BROTLI", "LZO")
 
 _MOST_SHOWN = 40  # characters of what should have been a header
-_PATTERN = re.compile(r"([\[\]{}*?\\])")
-
-
-def literal(paths: Sequence[str]) -> list[str]:
-    """Paths as Spark takes them for just these files: it would read a name with ``[`` as a
-    pattern.
-    """
-    return [_PATTERN.sub(r"\\\1", path) for path in paths]
 
 
 @dataclass(frozen=True)

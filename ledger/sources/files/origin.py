@@ -5,24 +5,16 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import fsspec
+
+from ledger.sources.base import Sought
 
 MOST_BYTES = 64 << 20  # of a file that are looked at: a person waits for the answer
 _PARQUET = b"PAR1"
 _BLANKS = b" \t\r\f\v\n"  # a line of JSON that holds no more is no record
 _OTHER_FORMS = re.compile(r"\d{4}-\d\d-\d\d|[+-]?\d+\.\d+$")  # of dates, moments, decimals
-
-
-@dataclass(frozen=True)
-class Sought:
-    """A record: its number in the file, from 1, and its content: if ``parsed``, JSON."""
-
-    row: int
-    content: str
-    parsed: bool
 
 
 def lines_of(path: str, sought: Sequence[Sought], layout: Mapping[str, Any]) -> dict[int, int]:

@@ -16,6 +16,7 @@ from ledger.sources.files import lines
 from ledger.sources.files.multiline import text_records
 from ledger.sources.files.source import FileSource
 from ledger.sources.parsing.typed import aligned, check_schema, checked, parsed_again, struct
+from ledger.storage.paths import literal
 
 _BLANKS = " \t\r\f\v"
 _TEXT = "value string, _file string"
@@ -72,7 +73,7 @@ class Reader(SourceReader):
             reader = self._spark.read.schema(self.schema)
             if not paths:
                 return checked(self._none(), self.schema)
-            found = checked(reader.parquet(*files.literal(paths)), self.schema)
+            found = checked(reader.parquet(*literal(paths)), self.schema)
             return found.selectExpr("*", _FILE)
         source = self._source
         if source.format == "csv" and source.header and paths:
@@ -158,7 +159,7 @@ class _Text:
             return self._spark.createDataFrame([], _TEXT)
         if self._by_file:
             return text_records(self._spark, paths, self.form, self._layout.headers)
-        text = self._spark.read.text(files.literal(paths)).selectExpr("value", _FILE, _FIRST)
+        text = self._spark.read.text(literal(paths)).selectExpr("value", _FILE, _FIRST)
         # Of CSV only an empty line is no record: one of blanks or separators has values.
         line = F.col("value")
         record = F.trim(line, F.lit(_BLANKS)) if self.form.format == "json" else line

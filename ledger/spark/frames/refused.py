@@ -16,12 +16,12 @@ from ledger.deltas.stored import SHARED
 from ledger.errors import ConfigurationError, StageError
 from ledger.pipeline.steps import SinkStep
 from ledger.sinks.base import Delivery, Publisher, Refusal, Rule, Sink
-from ledger.sources.files.layouts import literal
 from ledger.spark.failures import one_line, translated
 from ledger.spark.frames.stored import local_rows, with_position
 from ledger.spark.job import Job
 from ledger.spark.session import session_conf
 from ledger.storage.manifest import Manifest
+from ledger.storage.paths import literal
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,6 @@ from ledger.core.probes import reached
 from ledger.errors import Failures, InputError, LostFileError
 from ledger.pipeline.steps import SinkStep
 from ledger.sinks.options import Bloom
-from ledger.sources.files.layouts import literal
 from ledger.spark.failures import told
 from ledger.spark.frames.acked import emitted_roots, units_of, withheld
 from ledger.spark.frames.inputs import delivered_rows, user_columns
@@ -31,6 +30,7 @@ from ledger.spark.frames.stored import local_numbers
 from ledger.spark.job import Job, require_equal
 from ledger.spark.units.units import Replacement
 from ledger.storage.manifest import DataFile, Manifest, check_files
+from ledger.storage.paths import literal
 from ledger.store.queries import batches, publications, runs
 
 _FILE = "_file"

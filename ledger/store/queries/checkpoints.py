@@ -80,10 +80,10 @@ def waiting(
 
 def unfinished_step(connection: Connection, batch_id: int) -> Row[Any] | None:
     """The first step of a batch, in order, that has no committed run, with its last run: name,
-    kind, state (None: it never ran), failure, and alive (its lease has not lapsed). None if all are
-    committed."""
+    kind, after (it follows the settlement), state (None: it never ran), failure, and alive (its
+    lease has not lapsed). None if all are committed."""
     statement = text("""
-        SELECT s.name, s.kind, last.state, last.failure, last.alive
+        SELECT s.name, s.kind, s.after, last.state, last.failure, last.alive
         FROM batch_step s
         LEFT JOIN LATERAL (
           SELECT r.state, r.failure, r.lease_until > clock_timestamp() AS alive FROM step_run r

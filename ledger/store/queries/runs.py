@@ -10,6 +10,7 @@ from uuid import UUID
 from sqlalchemy import Connection, Row, text
 
 from ledger.core.states import RunState
+from ledger.storage.manifest import DataFile
 
 
 @dataclass(frozen=True)
@@ -225,13 +226,14 @@ def insert_drops(connection: Connection, run_id: int, drops: Mapping[str, int]) 
         connection.execute(statement, {"id": run_id, "drops": json.dumps(drops)})
 
 
-def files(connection: Connection, run_id: int) -> Sequence[Row[Any]]:
-    """The manifest of a run: path, bytes, rows, first_position, by position."""
+def files(connection: Connection, run_id: int) -> tuple[DataFile, ...]:
+    """The files of a run's manifest, by position."""
     statement = text("""
         SELECT path, bytes, rows, first_position FROM step_run_file
         WHERE step_run_id = :id ORDER BY first_position, path
     """)
-    return connection.execute(statement, {"id": run_id}).all()
+    found = connection.execute(statement, {"id": run_id})
+    return tuple(DataFile(**row._mapping) for row in found)
 
 
 def set_emitted(
