@@ -359,7 +359,7 @@ def test_stages_that_drop_ack_or_only_read(spark, folded_by):
 
 
 @both_guarantees
-def test_a_failure_at_a_whole_stage_or_behind_carries_everything(spark, guarantee):
+def test_a_failure_at_a_whole_stage_or_after_carries_everything(spark, guarantee):
     """What was lost at the total, or refused behind it, has all its rows before: the step runs
     for nothing.
     """
@@ -512,7 +512,7 @@ def halves(lose=False, behind=False):
     return made
 
 
-def test_a_record_that_failed_before_and_behind_the_total_runs_again(spark):
+def test_a_record_that_failed_before_and_after_the_total_runs_again(spark):
     """A record that lost a row before the total is its own failure, although a row of it failed
     with others later: it runs again, and the lost row is there.
     """

@@ -87,7 +87,7 @@ def test_a_total_that_leaves_an_input_out(spark):
     assert found.input_rows == 0
 
 
-def test_behind_units_the_latest_attempt_counts(spark):
+def test_after_units_the_latest_attempt_counts(spark):
     """With a whole stage before it, a total holds each unit once: as the replay brought it."""
 
     def windowed(lose=()):
@@ -219,7 +219,9 @@ def test_a_partial_total_that_did_not_come_is_noticed(runner, tmp_path, sink_row
     assert noticed() == ([], [], [])
 
 
-def test_a_total_that_was_shown_and_not_noted_gives_way(runner, tmp_path, sink_rows, monkeypatch):
+def test_a_total_that_was_published_and_not_noted_gives_way(
+    runner, tmp_path, sink_rows, monkeypatch
+):
     """The publisher of the first dies before it notes what the sink has published, the second is
     never published: the third takes the place of both.
     """

@@ -56,7 +56,7 @@ def numbers(tmp_path):
     (tmp_path / "in.csv").write_text("n\n1\n2\nx\n4\n")
 
 
-def test_a_batch_decided_behind_its_runs_back_is_told_later(runner, tmp_path):
+def test_a_batch_decided_without_its_run_is_told_later(runner, tmp_path):
     """The sweeper names a settled batch whose sources heard nothing, once its own run had its
     time; one that was told, or wants to know nothing, it does not name.
     """

@@ -100,7 +100,7 @@ def beside():
     assert errors == []
 
 
-def test_a_batch_runs_and_is_shown_while_another_is_being_published(
+def test_a_batch_runs_and_is_published_while_another_is_being_published(
     runner, tmp_path, sink_rows, monkeypatch, beside
 ):
     """The next batch opens, runs, settles and is published while the one before is in the middle
@@ -126,7 +126,7 @@ def test_a_batch_runs_and_is_shown_while_another_is_being_published(
     assert sink_rows("out", "n") == [(10,), (11,), (20,), (21,)]
 
 
-def test_a_batch_runs_and_is_shown_while_the_state_of_another_commits(
+def test_a_batch_runs_and_is_published_while_the_state_of_another_commits(
     runner, tmp_path, sink_rows, beside
 ):
     """A commit that takes long is off the next batch's path, up to its own state, which comes

@@ -814,7 +814,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("kind", REFUSED)
-def test_a_refused_row_is_not_shown(warehouse, kind):
+def test_a_refused_row_is_not_published(warehouse, kind):
     """A refused row is told by the names of constraint, column and line: its values are not in
     the error, which more people may read than the row.
     """

@@ -67,7 +67,7 @@ def shown(sink_rows, folder="out"):
         return Counter()
 
 
-def test_nothing_is_shown_before_the_settlement(runner, tmp_path, sink_rows):
+def test_nothing_is_published_before_the_settlement(runner, tmp_path, sink_rows):
     """Sinks have committed, and no reader sees a row until it is decided what may be published."""
     numbers(tmp_path)
     run = runner(branching())
@@ -99,7 +99,7 @@ def test_rows_of_failed_records_are_withheld_and_replays_bring_them(runner, tmp_
     assert shown(sink_rows) == shown(sink_rows, "late") == expected()
 
 
-def test_what_is_shown_has_the_users_columns_only(runner, tmp_path):
+def test_what_is_published_has_the_users_columns_only(runner, tmp_path):
     """Neither a clean batch nor one that was written again shows a column of the ledger."""
     numbers(tmp_path)
     run = runner(branching(lose=LOST))
@@ -239,7 +239,7 @@ def test_a_sink_that_never_ran_withholds_what_the_others_staged(runner, tmp_path
     assert shown(sink_rows) == shown(sink_rows, "late") == expected()
 
 
-def test_hold_shows_nothing_until_nothing_is_failed(runner, tmp_path, sink_rows):
+def test_hold_publishes_nothing_until_nothing_is_failed(runner, tmp_path, sink_rows):
     """With settle="hold" the batch and its replays are published once every record is acked or
     quarantined.
     """
@@ -289,7 +289,7 @@ def test_a_reader_sees_whole_batches_only(runner, tmp_path):
     assert len(set(seen)) >= 3
 
 
-def test_reprocessing_replaces_what_is_shown(runner, tmp_path, sink_rows):
+def test_reprocessing_replaces_what_is_published(runner, tmp_path, sink_rows):
     """A batch opened to replace another takes its place in each sink, replays of the old one
     included.
     """
@@ -318,7 +318,7 @@ def test_reprocessing_replaces_what_is_shown(runner, tmp_path, sink_rows):
     assert [row.state for row in states] == ["replaced"] * 4 + ["published"] * 2
 
 
-def test_what_was_not_shown_when_it_was_replaced_never_is(runner, tmp_path, sink_rows):
+def test_what_was_not_published_when_it_was_replaced_never_is(runner, tmp_path, sink_rows):
     """A batch that died before it published, and is reprocessed meanwhile, is not published
     beside its successor.
     """
@@ -405,7 +405,7 @@ def test_the_guarantee_is_a_switch(runner, tmp_path, sink_rows, monkeypatch):
         opened("eeeee", held, guarantee=Guarantee.AT_LEAST_ONCE)
 
 
-def test_at_least_once_shows_all_at_once(runner, tmp_path, sink_rows):
+def test_at_least_once_publishes_all_at_once(runner, tmp_path, sink_rows):
     """The other guarantee: rows are there when the sink commits, those of failed records too."""
     numbers(tmp_path)
     run = runner(branching(lose=LOST, guarantee="at_least_once"))
@@ -537,7 +537,7 @@ def test_the_sweeper_asks_for_a_run_that_publishes(runner, tmp_path):
 
 
 @pytest.mark.parametrize("made", [branching(lose=LOST)])
-def test_the_ledger_says_what_is_shown(runner, tmp_path, made):
+def test_the_ledger_says_what_is_published(runner, tmp_path, made):
     """Rows shown and withheld of each sink, by SQL."""
     numbers(tmp_path)
     run = runner(made)

@@ -227,7 +227,7 @@ def ranks(poison):
     return made
 
 
-def test_a_combine_behind_units_waits_for_the_sound_records(spark):
+def test_a_combine_after_units_waits_for_the_sound_records(spark):
     """Where only a combine reads units, those of a record that was quarantined are asked for again,
     too.
     """
@@ -388,7 +388,7 @@ def test_a_day_does_not_replace_its_month(runner, tmp_path, target):
     assert in_table(run.job.database) == [*range(31), 100]
 
 
-def test_records_of_one_key_fail_and_the_others_are_shown(runner, tmp_path, target):
+def test_records_of_one_key_fail_and_the_others_are_published(runner, tmp_path, target):
     """Where an upsert could not tell which row to keep, the records of these rows fail, and
     nothing else.
     """

@@ -42,7 +42,7 @@ def ids(result, sink="sales"):
 
 
 @pytest.mark.parametrize(("unit", "sound"), [((), []), (("customer",), [4, 5])])
-def test_nothing_of_a_unit_is_shown_while_a_record_of_it_is_failed(spark, unit, sound):
+def test_nothing_of_a_unit_is_published_while_a_record_of_it_is_failed(spark, unit, sound):
     """A lost order withholds what its customer bought, also in a sink beside the join; the
     replay brings all.
     """
@@ -73,7 +73,7 @@ def test_a_poison_before_the_total(spark):
         testing.replay(last, totals())
 
 
-def test_half_a_record_never_reaches_a_total_that_is_shown(spark):
+def test_half_a_record_never_reaches_a_total_that_is_published(spark):
     """A record that is quarantined after a part of it had reached the total: the total is made anew
     without it.
     """
@@ -83,7 +83,7 @@ def test_half_a_record_never_reaches_a_total_that_is_shown(spark):
     assert sold(again) == [("a", 10 * 2 * (190 - 3), 38), B]
 
 
-def test_a_poison_behind_the_total(spark):
+def test_a_poison_after_the_total(spark):
     """A total that is refused shows nothing of its unit, quarantines nobody, and is published
     once it is fixed.
     """
@@ -96,7 +96,7 @@ def test_a_poison_behind_the_total(spark):
     assert sold(fixed) == [("a", 10 * 2 * 190, 40), B]
 
 
-def test_taken_from_quarantine_a_record_joins_what_is_shown(spark):
+def test_taken_from_quarantine_a_record_joins_what_is_published(spark):
     """A unit that was published without a record is published with it, in its place; others are
     published once all along. Where the record fails again, what was published without it stays.
     """

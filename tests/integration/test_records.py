@@ -255,7 +255,7 @@ def test_each_quarantine_asks_for_the_units_that_it_frees(database):
     assert not woken()
 
 
-def test_what_was_held_back_is_published_once_the_last_failure_is_given_up(database):
+def test_what_was_held_back_is_published_once_the_last_failure_is_quarantined(database):
     """With settle="hold" giving up the last failed record decides that the sinks publish the
     rest.
     """

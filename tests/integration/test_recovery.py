@@ -256,7 +256,7 @@ def test_an_undecided_batch_has_its_command(database):
     assert said().endswith(f"Fix it, then {then}, {accept}")
 
 
-def test_what_goes_on_behind_a_settlement(database):
+def test_what_goes_on_after_a_settlement(database):
     """Publish goes on with a combine, a state and their sinks. In Airflow it is the task that
     failed, and no run is named: that of another batch may have been at it.
     """

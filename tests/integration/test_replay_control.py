@@ -283,7 +283,7 @@ def test_queued_batches_do_not_expire(database):
     ]
 
 
-def test_oldest_batch_is_given_up(database):
+def test_oldest_batch_is_abandoned(database):
     """A batch whose first task never ran is abandoned at max_batch_age, and its interval is free
     again.
     """

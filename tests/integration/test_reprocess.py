@@ -176,7 +176,7 @@ def test_an_abandoned_replay_does_not_come_back_beside_it(database):
         replayed(database, made, old.batch_id)
 
 
-def test_a_reprocess_of_two_sources_given_up_halfway(runner, tmp_path, sink_rows):
+def test_a_reprocess_of_two_sources_abandoned_halfway(runner, tmp_path, sink_rows):
     """One flow of the new batch is staged, the other died: the old rows are there until it is
     opened again and settles, when its own replace them.
     """
@@ -252,7 +252,7 @@ def test_nothing_to_replace_is_an_ordinary_batch(database):
 
 
 @pytest.mark.parametrize("dedup", ["none", "exact", Bloom(key="id", capacity=100)])
-def test_the_sink_holds_what_the_new_batch_brought(runner, tmp_path, sink_rows, dedup):
+def test_the_sink_holds_what_the_new_batch_published(runner, tmp_path, sink_rows, dedup):
     """The folders of the old batch and its replay go; rows equal to theirs are no duplicates."""
     source = tmp_path / "in.csv"
     source.write_text("id,word\n1,a\n2,b\n3,\n")

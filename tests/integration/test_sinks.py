@@ -228,7 +228,7 @@ def _with_days(made, target):
     return made
 
 
-def test_at_least_once_shows_rows_at_the_commit(runner, tmp_path, target):
+def test_at_least_once_publishes_rows_at_the_commit(runner, tmp_path, target):
     """The same pipeline at least once: all rows at once; a run that is repeated replaces its
     own.
     """

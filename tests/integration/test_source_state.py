@@ -482,7 +482,7 @@ def test_other_promises(runner, feed, shown, options):
     assert snapshots(run.job.database) == [(1, 3), (2, 4)]
 
 
-def test_in_a_dag_the_source_is_told_once_all_is_shown(feed):
+def test_in_a_dag_the_source_is_told_once_all_is_published(feed):
     """A task notify, behind publish: before that nothing is committed as a whole."""
     dag = pipeline_dag(fed(feed), schedule=None, target="m:p")
     assert dag.get_task("notify").upstream_task_ids == {"publish"}

@@ -256,7 +256,7 @@ def test_a_crash_between_the_arrows(runner, days, balances, place, nth):
     assert not state_runs.is_due(database, run.job.pipeline)
 
 
-def test_a_state_that_cannot_be_shown_keeps_no_later_one_waiting(
+def test_a_state_that_cannot_be_published_keeps_no_later_one_waiting(
     runner, days, balances, monkeypatch
 ):
     """A sink that refuses is raised at the end; the next state is made all the same, and
@@ -275,7 +275,7 @@ def test_a_state_that_cannot_be_shown_keeps_no_later_one_waiting(
     assert balances() == oracle(1, 2)
 
 
-def test_a_state_that_was_shown_and_not_noted_gives_way(runner, days, balances, monkeypatch):
+def test_a_state_that_was_published_and_not_noted_gives_way(runner, days, balances, monkeypatch):
     """The publisher of 1 dies before it notes what the sink has published, and 2 is never
     published: 3 takes the place of both.
     """
@@ -709,7 +709,7 @@ def test_hold_does_not_overtake_the_withhold(runner, days, balances):
     assert balances() == oracle(1, 2, without=[104])
 
 
-def test_hold_takes_up_no_quarantined_record_behind_a_later_batch(runner, days, balances):
+def test_hold_takes_up_no_quarantined_record_after_a_later_batch(runner, days, balances):
     """With settle="hold" it would come at its original's place, where the state has gone past;
     before that it may.
     """
@@ -731,7 +731,7 @@ def test_hold_takes_up_no_quarantined_record_behind_a_later_batch(runner, days, 
     assert balances() == oracle(1, 2, 3, without=[201])
 
 
-def test_hold_opens_no_abandoned_batch_behind_a_later_one(runner, days, balances):
+def test_hold_opens_no_abandoned_batch_after_a_later_one(runner, days, balances):
     """With settle="hold" it would be taken in out of order: its interval comes as a batch of its
     own, at the end.
     """
@@ -749,7 +749,7 @@ def test_hold_opens_no_abandoned_batch_behind_a_later_one(runner, days, balances
     assert balances() == oracle(1, 2)
 
 
-def test_a_state_that_was_taken_in_is_not_reprocessed(runner, days, balances):
+def test_a_batch_that_a_state_includes_is_not_reprocessed(runner, days, balances):
     """Its rows would count twice; a batch that the state has not taken in yet may be replaced,
     and gives way.
     """
@@ -894,7 +894,7 @@ def ranked(lose=(), fail=(), **options) -> Pipeline:
     return made
 
 
-def test_units_are_taken_in_whole(runner, days, balances):
+def test_units_are_read_whole(runner, days, balances):
     """A unit of which a record failed is taken in with its replay, entire; the others at once."""
     run = runner(ranked(lose=[104]))
     first = opened(run, 1)

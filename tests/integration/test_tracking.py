@@ -472,7 +472,7 @@ def test_every_task_cleared_after_settlement(runner, tmp_path, sink_rows):
     assert len(sink_rows("out", "n")) == COUNT
 
 
-def test_zombie_cannot_show_its_folder(runner, tmp_path, monkeypatch, sink_rows):
+def test_zombie_cannot_publish_its_folder(runner, tmp_path, monkeypatch, sink_rows):
     """A sink's driver that was fenced while it wrote cannot publish its folder."""
     numbers(tmp_path)
     run = runner(chain(keep))

@@ -146,7 +146,7 @@ def test_the_newest_row_of_a_key_is_replayed(spark):
     assert ids(again) == [3, 7]
 
 
-def test_each_replay_carries_over_what_the_others_brought(spark):
+def test_each_replay_carries_over_what_the_others_published(spark):
     """Units replayed one after the other: the sink has each as its latest replay brought it."""
     events = {
         "events": [*orders_of(1, 2, 3), *orders_of(7, 8, customer="b"), *orders_of(9, customer="c")]
@@ -222,7 +222,7 @@ def test_a_poisoned_record_in_a_unit_of_100(spark, options, guarantee):
     assert tuple(status) == (100, 1, 0, 0)
 
 
-def test_a_unit_that_fails_behind_its_total_is_held_for_a_person(spark):
+def test_a_unit_that_fails_after_its_total_is_held_for_a_person(spark):
     """A row of 100 records that fails is nobody's own failure: none is quarantined, the unit is
     held.
     """

@@ -44,7 +44,7 @@ def publisher(tmp_path):
     return ParquetPublisher(str(tmp_path))
 
 
-def test_a_publisher_that_hung_does_not_show_what_was_replaced(publisher, tmp_path, monkeypatch):
+def test_a_publisher_that_hung_does_not_publish_what_was_replaced(publisher, tmp_path, monkeypatch):
     """The old batch's publisher wakes once the new batch is published in its place: it has
     nothing to rename.
     """
