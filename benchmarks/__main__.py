@@ -50,7 +50,7 @@ def main() -> int:
         shutil.rmtree(HOME / name, ignore_errors=True)
     with console.status("input"):
         data.write(HOME / "data")
-    results: dict[str, Any] = json.loads(published.RESULTS.read_text()) if given.only else {}
+    results: dict[str, Any] = json.loads(published.RESULTS.read_text())
     of = {"commit": commit(), "rounds": given.rounds}
 
     def keep(name: str, found: dict[str, Any]) -> None:

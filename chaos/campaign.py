@@ -53,8 +53,8 @@ class Plan:
         return schedule(self.seed, self.kills, self.minutes * 60)
 
     def moments(self) -> list[float]:
-        """When each batch is begun, in seconds: two at once, the last one with the last kill, so
-        that each kill finds a batch to hurt however fast the machine is.
+        """When each batch is begun, in seconds: two at once, the last one when the last kill is
+        due. On a fast machine kills that found nothing to hurt wait for it.
         """
         last = max((strike.second for strike in self.deck()), default=0.0)
         rest = max(self.batches - 2, 1)

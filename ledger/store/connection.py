@@ -204,6 +204,11 @@ class Database:
                     f"the ledger database {self.shown} did not answer: {report.said}. Check that"
                     " the server runs, then run this again"
                 )
+            case Trouble.READ_ONLY:
+                return UnavailableError(
+                    f"the ledger database {self.shown} takes no writes: {report.said}. It may be a"
+                    " standby while its primary changes; then run this again"
+                )
         return LedgerError(f"the ledger database refused a statement: {report.said}")
 
     def _lacks_writer(self) -> bool:

@@ -29,13 +29,15 @@ _REFUSALS = (
 
 class Trouble(Enum):
     """What a database's driver reports. ``REFUSED``: the login, or what SQLite does not have;
-    ``RIGHTS``: not allowed, or read-only; ``SCHEMA``: a table, function or type that is not
+    ``RIGHTS``: not allowed; ``READ_ONLY``: a standby, or a database that takes no writes now;
+    ``SCHEMA``: a table, function or type that is not
     there; ``VALUE``: a value or a constraint; ``LOCKED``: a lock that was waited for in vain;
     ``LOST``: no answer; ``STATEMENT``: anything else.
     """
 
     REFUSED = auto()
     RIGHTS = auto()
+    READ_ONLY = auto()
     SCHEMA = auto()
     VALUE = auto()
     LOCKED = auto()
@@ -45,7 +47,7 @@ class Trouble(Enum):
 
 _BY_CODE = {
     "42501": Trouble.RIGHTS,
-    "25006": Trouble.RIGHTS,
+    "25006": Trouble.READ_ONLY,
     "42P01": Trouble.SCHEMA,
     "42883": Trouble.SCHEMA,
     "3F000": Trouble.SCHEMA,
@@ -112,12 +114,13 @@ def translated(database: Told) -> Iterator[None]:
         yield
     except DBAPIError as exc:
         said, about = first_line(exc), getattr(exc.orig, "diag", None)
-        # A driver that quotes the password must not be quoted, nor be the cause.
-        secret = str(database.password or "")
-        quotes = bool(secret) and secret in str(exc.orig)
+        # A driver that quotes the password must not be quoted, nor be the cause. A server does not
+        # know it: what it says with a code only has the same word.
+        secret, code = str(database.password or ""), code_of(exc)
+        quotes = bool(secret) and not code and secret in str(exc.orig)
         if quotes:
             said, about = said.replace(secret, "***"), None
-        report = Report(trouble_of(exc), said, code_of(exc), about)
+        report = Report(trouble_of(exc), said, code, about)
         raise database.error(report) from (None if quotes else exc)
 
 
@@ -145,10 +148,9 @@ def trouble_of(exc: DBAPIError) -> Trouble:
     known = _BY_CODE.get(code, _BY_CODE.get(code[:2]))
     if known is not None:
         return known
-    if isinstance(exc, OperationalError) and not code and is_refusal(str(exc.orig)):
-        return Trouble.REFUSED
     if exc.connection_invalidated or isinstance(exc, OperationalError):
-        return Trouble.LOST
+        refused = not code and not exc.connection_invalidated and is_refusal(str(exc.orig))
+        return Trouble.REFUSED if refused else Trouble.LOST
     return Trouble.STATEMENT
 
 

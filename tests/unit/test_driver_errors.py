@@ -51,7 +51,7 @@ REPORTS = {
 MEANINGS = {
     "refused": (Trouble.REFUSED, ConfigurationError, ConfigurationError, InputError),
     "rights": (Trouble.RIGHTS, ConfigurationError, ConfigurationError, InputError),
-    "read only": (Trouble.RIGHTS, ConfigurationError, ConfigurationError, InputError),
+    "read only": (Trouble.READ_ONLY, UnavailableError, ConfigurationError, InputError),
     "schema": (Trouble.SCHEMA, ConfigurationError, LedgerError, InputError),
     "value": (Trouble.VALUE, LedgerError, StageError, InputError),
     "constraint": (Trouble.VALUE, LedgerError, StageError, InputError),
@@ -89,12 +89,20 @@ def test_a_driver_that_quotes_the_password_is_not_quoted(database):
         assert found.value.__cause__ is None
 
 
-def test_a_password_within_the_statement_hides_nothing():
-    """What the driver does not quote is told, and kept as the cause."""
-    error = raised(psycopg2.ProgrammingError, "syntax error", "42601", statement="SELECT 'secret'")
-    with pytest.raises(LedgerError, match="syntax error") as found, translated(LEDGER):
+def test_a_password_that_is_a_common_word_hides_nothing():
+    """What the server says, and the statement, are told and kept as the cause."""
+    said = 'relation "secret_table" is broken'
+    error = raised(psycopg2.ProgrammingError, said, "42601", statement="SELECT 'secret'")
+    with pytest.raises(LedgerError, match=said) as found, translated(LEDGER):
         raise error
     assert found.value.__cause__ is error
+
+
+def test_a_connection_that_was_lost_is_no_refusal():
+    """Whatever words the driver has for it: what is lost may come back."""
+    driver = type("Lost", (psycopg2.OperationalError,), {"pgcode": None})("socket does not exist")
+    error = DBAPIError.instance("SELECT 1", None, driver, psycopg2.Error, True, True)
+    assert trouble_of(error) is Trouble.LOST
 
 
 def test_errors_of_its_own_pass():

@@ -113,7 +113,7 @@ class Target:
                     " way: change the table so that it takes the row, then publish it again:"
                     f" ackledger publish {ANY_TARGET}, or in Airflow clear the task that failed"
                 )
-            case Trouble.REFUSED | Trouble.RIGHTS:
+            case Trouble.REFUSED | Trouble.RIGHTS | Trouble.READ_ONLY:
                 return ConfigurationError(
                     f"{shown(self.url)} refused the sink: {said}. Check the url, the password and"
                     " the rights of its user"
