@@ -155,14 +155,15 @@ def aims(results: Results) -> str:
 
 def driver(results: Results) -> str:
     """A driver's CPU seconds, part by part."""
-    parts = results["driver_cpu_seconds"]
+    parts, measured = results["driver_cpu_seconds"], _Shown(results).measured("driver")
     kinds = ("jvm", "python", "workers")
     rows = [
         [re.sub(r"^step (\w+)$", r"step `\1`", part), *(f"{spent[kind]:.2f}" for kind in kinds)]
         for part, spent in parts.items()
     ]
     whole = [f"{sum(spent[kind] for spent in parts.values()):.2f}" for kind in kinds]
-    return table(("part", "JVM", "Python", "workers"), [*rows, ["**all**", *whole]])
+    head = (f"part (at {measured})", "JVM", "Python", "workers")
+    return table(head, [*rows, ["**all**", *whole]])
 
 
 def steps(results: Results) -> str:
@@ -175,7 +176,8 @@ def steps(results: Results) -> str:
             for step, seconds in spent["untracked"].items()
         ]
         rows.append(("settlement", "0", f"{results[f'{name}.settle_seconds']:.1f}"))
-        made.append(table((title, "untracked", "added"), rows))
+        head = f"{title} (at {_Shown(results).measured(name)})"
+        made.append(table((head, "untracked", "added"), rows))
     return "\n\n".join(made)
 
 
