@@ -1,4 +1,6 @@
-"""Airflow's face: a pipeline as a DAG, the sweeper, and the forms that replay and accept."""
+"""Airflow's face: a pipeline as a DAG, the sweeper, the forms that replay and accept, and what
+downstream DAGs use.
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -6,8 +8,22 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ledger.airflow.maintenance import REPLAY_WANTED, accept_dag, replay_dag, sweeper_dag
     from ledger.airflow.pipelines import pipeline_dag
+    from ledger.airflow.waiting import LedgerCompleteSensor, LedgerGate, interval_complete
 
-__all__ = ["REPLAY_WANTED", "accept_dag", "pipeline_dag", "replay_dag", "sweeper_dag"]
+__all__ = [
+    "REPLAY_WANTED",
+    "LedgerCompleteSensor",
+    "LedgerGate",
+    "accept_dag",
+    "interval_complete",
+    "pipeline_dag",
+    "replay_dag",
+    "sweeper_dag",
+]
+_PLACES = {
+    "pipeline_dag": "pipelines",
+    **dict.fromkeys(("LedgerCompleteSensor", "LedgerGate", "interval_complete"), "waiting"),
+}
 
 
 def __getattr__(name: str) -> Any:
@@ -15,6 +31,6 @@ def __getattr__(name: str) -> Any:
     plugin, and few a pipeline.
     """
     if name in __all__:
-        module = "pipelines" if name == "pipeline_dag" else "maintenance"
+        module = _PLACES.get(name, "maintenance")
         return getattr(import_module(f"ledger.airflow.{module}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -8,6 +8,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from ledger.airflow.notes import REPORT
 from ledger.airflow.submitting import connected
+from ledger.airflow.waiting import COMPLETED, announce
 
 REPLAY_DAG, ACCEPT_DAG = "ledger_replay", "ledger_accept"
 _log = logging.getLogger(__name__)
@@ -29,12 +30,13 @@ class NextStep(BaseOperatorLink):
 
 class Complete(BaseOperator):
     """Fails while records of the batch are failed, or quarantined and not accepted, beyond what
-    their pipeline bears. Says where they broke and what to type, as log, as XCom, as link."""
+    their pipeline bears. Says where they broke and what to type, as log, as XCom, as link. Once
+    its interval is complete, be it by a replay, the asset ``interval_complete`` has an event."""
 
     operator_extra_links = (NextStep(),)
 
     def __init__(self, *, target: str, **options: Any):
-        super().__init__(**options)
+        super().__init__(outlets=[COMPLETED], **options)
         self.target = target
         self.next_dag: str | None = None
 
@@ -50,6 +52,7 @@ class Complete(BaseOperator):
             # Airflow logs an exit in one line; for an exception it adds a traceback of its own
             # frames.
             raise SystemExit(because)
+        announce(int(batch_id), context["outlet_events"])
 
     def _report(self, batch_id: int, task: Any) -> str | None:
         """Say all there is to say; why the run fails, if it does."""

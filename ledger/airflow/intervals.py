@@ -89,10 +89,8 @@ def _conf(interval: Interval) -> str:
 
 
 def moment(value: str) -> datetime:
-    """A moment in a conf. Raises InputError unless it is an ISO date."""
+    """A moment as it is given. Raises InputError unless it is an ISO date."""
     try:
         return datetime.fromisoformat(value)
     except (TypeError, ValueError) as exc:
-        raise InputError(
-            f"{value!r} in the run's conf is no ISO date: expected for example 2013-01-01"
-        ) from exc
+        raise InputError(f"{value!r} is no ISO date: expected for example 2013-01-01") from exc

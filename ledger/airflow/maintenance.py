@@ -16,6 +16,7 @@ from ledger.airflow.completing import ACCEPT_DAG, REPLAY_DAG
 from ledger.airflow.finishing import trigger
 from ledger.airflow.pipelines import START, selection
 from ledger.airflow.submitting import connected
+from ledger.airflow.waiting import COMPLETED, announce
 
 REPLAY_WANTED = Asset("x-ledger://replay-wanted")
 _log = logging.getLogger(__name__)
@@ -156,7 +157,7 @@ def accept_dag(**dag_options: Any) -> DAG:
     }
     with DAG(ACCEPT_DAG, schedule=None, start_date=START, params=params, **options) as dag:
 
-        @task
+        @task(outlets=[COMPLETED])
         def accept(**context: Any) -> dict[str, int]:
             """Accept what is quarantined by now, in the name of whoever triggered the run."""
             from dataclasses import asdict
@@ -167,6 +168,7 @@ def accept_dag(**dag_options: Any) -> DAG:
             by = run.triggering_user_name or f"run {run.run_id} of {run.dag_id}"
             accepted = accept_batch(connected(), params["batch"], by=by, reason=params["reason"])
             _log.info("%s by %s", accepted, by)
+            announce(params["batch"], context["outlet_events"])
             return asdict(accepted)
 
         accept()

@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
-from pathlib import Path
 from typing import Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
@@ -20,6 +19,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 from ledger.airflow.permanent import fail_for_good, without_retry
 from ledger.batch import follow_ups
 from ledger.batch.following.base import FollowUp
+from ledger.core.java import spark_program
 from ledger.errors import EXIT_PERMANENT, DeclarationError, Failures, LedgerError
 from ledger.pipeline.pipeline import Pipeline
 from ledger.settings import Settings
@@ -199,7 +199,7 @@ def spark_submit(
             conn_id=connection or "spark_default",
             conf={**CONF, **(conf or {})},
             env_vars={"PYSPARK_PYTHON": sys.executable, "JAVA_TOOL_OPTIONS": java},
-            spark_binary=_spark_submit(),
+            spark_binary=spark_program(),
             **options,
         )
         return without_retry(made)
@@ -251,12 +251,6 @@ def submitted(
     if isinstance(task, Connect | Submit):
         task.follows = whole or name in follow_ups.submitted()
     return task
-
-
-def _spark_submit() -> str:
-    """spark-submit beside this Python, whose pyspark it is; else the one on the PATH."""
-    beside = Path(sys.executable).parent / "spark-submit"
-    return str(beside) if beside.exists() else "spark-submit"
 
 
 def _arguments(target: str, what: list[str]) -> list[str]:

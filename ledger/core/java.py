@@ -1,9 +1,12 @@
-"""The Java that Spark needs: whether it is there, and of which version."""
+"""What of this machine starts Spark: Java, whether it is there and of which version, and
+spark-submit.
+"""
 
 import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 from ledger.errors import ConfigurationError
@@ -32,6 +35,12 @@ def require_java() -> str:
             f" {_INSTALL}"
         )
     return f"{version} ({program})"
+
+
+def spark_program() -> str:
+    """spark-submit beside this Python, whose PySpark it is; else the one on the PATH."""
+    beside = Path(sys.executable).parent / "spark-submit"
+    return str(beside) if beside.exists() else "spark-submit"
 
 
 def _version(program: str) -> int | None:

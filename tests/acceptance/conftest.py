@@ -10,6 +10,7 @@ import pytest
 
 from ledger.settings import Settings
 from ledger.store import embedded
+from ledger.store.connection import Database
 from scripts import airflow_services as services
 from scripts.airflow_env import ROOT
 from scripts.up import service_environment, up
@@ -46,6 +47,14 @@ def airflow() -> Iterator[Airflow]:
             services.stop(home / "airflow")
             embedded.stop(home)
             shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def ledger(database: Database, monkeypatch: pytest.MonkeyPatch) -> Database:
+    """The empty ledger, where tasks find it."""
+    url = database.url.render_as_string(hide_password=False)
+    monkeypatch.setenv("ACKLEDGER_DATABASE_URL", url)
+    return database
 
 
 def _dags(folder: Path) -> Path:

@@ -4,7 +4,6 @@ wrong. And their tasks that need no Spark, as Airflow runs them.
 
 import logging
 import os
-import shutil
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -28,6 +27,7 @@ from ledger.batch.sweeper import sweep_once
 from ledger.core.states import Guarantee
 from ledger.errors import DeclarationError, InputError, LedgerError
 from scripts.airflow_env import ROOT
+from tests.support.airflow import dags_of
 from tests.support.ledgers import one, pipeline, whole_batch
 
 LIBRARY = ("ledger_accept", "ledger_replay", "ledger_sweeper")
@@ -53,25 +53,9 @@ with DAG("last_task", schedule=None) as last:
 
 @pytest.fixture(scope="module")
 def dags():
-    """DAGs by name that Airflow runs in this process, with a database of its own."""
-    from airflow.utils.db import initdb
-
-    initdb()
-    folder = Path(os.environ["AIRFLOW_HOME"]) / "dags"
-    folder.mkdir()
-    (folder / "all.py").write_text(DAGS)
-    bag = DagBag(str(folder))
-    assert bag.import_errors == {}
-    yield bag.dags
-    shutil.rmtree(folder)
-
-
-@pytest.fixture
-def ledger(database, migrated, monkeypatch):
-    """The empty ledger, where tasks find it."""
-    url = migrated.url.render_as_string(hide_password=False)
-    monkeypatch.setenv("ACKLEDGER_DATABASE_URL", url)
-    return database
+    """The DAGs above."""
+    with dags_of(DAGS) as found:
+        yield found
 
 
 def test_dag_files_import_without_java_or_database(monkeypatch):

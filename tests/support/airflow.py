@@ -1,8 +1,12 @@
 """A running Airflow, driven as a person drives it."""
 
+import os
+import shutil
 import subprocess
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +71,27 @@ class Airflow(AirflowApi):
             return found if found in ("success", "failed") else None
 
         return wait(state, f"run {run} of {dag}")
+
+
+@contextmanager
+def dags_of(text: str) -> Iterator[dict[str, Any]]:
+    """The DAGs of a DAG file by name, which Airflow runs in this process, with a database of its
+    own.
+    """
+    from airflow.dag_processing.dagbag import DagBag
+    from airflow.utils.db import initdb
+
+    initdb()
+    known = Path(os.environ["AIRFLOW_HOME"]) / "dags"
+    known.mkdir(exist_ok=True)
+    folder = Path(tempfile.mkdtemp(dir=known))
+    try:
+        (folder / "all.py").write_text(text)
+        bag = DagBag(str(folder))
+        assert bag.import_errors == {}
+        yield bag.dags
+    finally:
+        shutil.rmtree(folder)
 
 
 def wait(found: Callable[[], Any], what: str, seconds: float = 1800) -> Any:

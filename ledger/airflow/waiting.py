@@ -1,0 +1,203 @@
+"""For downstream DAGs: wait until a pipeline has processed an interval completely, or stop if too
+much of it is lost.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from datetime import datetime, timedelta
+from typing import Any
+
+from airflow.sdk import Asset, AssetAlias, BaseOperator, BaseSensorOperator
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+from ledger.airflow.intervals import moment
+from ledger.airflow.permanent import fail_for_good, without_retry
+from ledger.airflow.submitting import connected
+from ledger.core.run_request import Interval
+from ledger.errors import InputError, LedgerError
+
+COMPLETED = AssetAlias("ledger_completed")  # outlet of tasks that may complete an interval
+_START = "{{ data_interval_start | default('', true) }}"
+_END = "{{ data_interval_end | default('', true) }}"
+_log = logging.getLogger(__name__)
+
+
+def interval_complete(pipeline: str) -> Asset:
+    """The asset of which each interval that a pipeline completes is an event: a DAG with
+    ``schedule=interval_complete("orders")`` starts then. The event's ``extra`` has batch,
+    interval_start and interval_end. An interval may have several events.
+    """
+    return Asset(f"x-ledger://complete/{pipeline}")
+
+
+class LedgerCompleteSensor(BaseSensorOperator):
+    """Waits until an interval of ``pipeline`` is complete, not merely finished: every record is
+    processed to every sink and published, but for those that are accepted or tolerated.
+
+    ``interval_start``, ``interval_end``: ISO dates, by default the run's own data interval; one
+    batch or many have to cover it. ``or_quarantined``: quarantined records do not hold it up.
+    ``deferrable`` (default): waits in Airflow's triggerer, without a worker's slot.
+    """
+
+    template_fields = ("pipeline", "interval_start", "interval_end")
+
+    def __init__(
+        self,
+        *,
+        pipeline: str,
+        interval_start: str = _START,
+        interval_end: str = _END,
+        or_quarantined: bool = False,
+        deferrable: bool = True,
+        **options: Any,
+    ):
+        super().__init__(**options)
+        self.pipeline = pipeline
+        self.interval_start, self.interval_end = interval_start, interval_end
+        self.or_quarantined, self.deferrable = or_quarantined, deferrable
+
+    def execute(self, context: Any) -> None:
+        """Wait here, or let the triggerer wait."""
+        if not self.deferrable:
+            super().execute(context)
+        elif not self.poke(context):
+            interval = _interval(self.interval_start, self.interval_end)
+            trigger = IntervalComplete(
+                self.pipeline,
+                interval.start.isoformat(),
+                interval.end.isoformat(),
+                self.or_quarantined,
+                self.poke_interval,
+            )
+            left = timedelta(seconds=self.timeout)
+            self.defer(trigger=trigger, method_name="completed", timeout=left)
+
+    def poke(self, context: Any) -> bool:
+        """Whether the interval is complete by now; logs what it waits for."""
+        interval = _interval(self.interval_start, self.interval_end)
+        lack = _waits_for(self.pipeline, interval, self.or_quarantined)
+        if lack is not None:
+            self.log.info("%s of pipeline %s", lack, self.pipeline)
+        return lack is None
+
+    def completed(self, context: Any, event: Any) -> None:
+        """Called once the triggerer has seen it complete."""
+        self.log.info("%s to %s is complete", self.interval_start, self.interval_end)
+
+
+class IntervalComplete(BaseTrigger):
+    """Asks the ledger every ``poll_seconds`` until an interval is complete."""
+
+    def __init__(
+        self,
+        pipeline: str,
+        interval_start: str,
+        interval_end: str,
+        or_quarantined: bool,
+        poll_seconds: float,
+    ):
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._given = {
+            "pipeline": pipeline,
+            "interval_start": interval_start,
+            "interval_end": interval_end,
+            "or_quarantined": or_quarantined,
+            "poll_seconds": poll_seconds,
+        }
+        interval = _interval(interval_start, interval_end)
+        self._asked = (pipeline, interval, or_quarantined)
+        self._poll_seconds = poll_seconds
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Class and arguments, for the triggerer."""
+        return f"{__name__}.IntervalComplete", self._given
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """One event, once it is complete."""
+        while await asyncio.to_thread(_waits_for, *self._asked) is not None:
+            await asyncio.sleep(self._poll_seconds)
+        yield TriggerEvent({"complete": True})  # type: ignore[no-untyped-call]
+
+
+class LedgerGate(BaseOperator):
+    """Fails, without a retry, unless an interval of ``pipeline`` is decided and at most
+    ``max_lost_ratio`` of its records are failed or quarantined: downstream tasks do not run on
+    too little.
+    """
+
+    template_fields = ("pipeline", "interval_start", "interval_end")
+
+    def __init__(
+        self,
+        *,
+        pipeline: str,
+        max_lost_ratio: float,
+        interval_start: str = _START,
+        interval_end: str = _END,
+        **options: Any,
+    ):
+        super().__init__(**options)
+        if not 0 <= max_lost_ratio <= 1:
+            raise InputError(f"max_lost_ratio={max_lost_ratio}: expected 0 to 1")
+        self.pipeline, self.max_lost_ratio = pipeline, max_lost_ratio
+        self.interval_start, self.interval_end = interval_start, interval_end
+        without_retry(self)
+
+    def execute(self, context: Any) -> dict[str, int]:
+        """Pass, with the counts, or fail and say them."""
+        from ledger.batch.completeness import losses
+
+        interval = _interval(self.interval_start, self.interval_end)
+        found = losses(connected(), self.pipeline, interval)
+        if found.undecided is not None:
+            fail_for_good(f"pipeline {self.pipeline} is not ready: {found.undecided}")
+        if found.lost_ratio > self.max_lost_ratio:
+            fail_for_good(
+                f"{found.lost:,} of {found.records:,} records of {self.pipeline} are failed or"
+                f" quarantined ({found.lost_ratio:.2%}): expected at most"
+                f" {self.max_lost_ratio:.2%}. Batches: {', '.join(map(str, found.batch_ids))}"
+            )
+        return {"records": found.records, "lost": found.lost}
+
+
+def announce(batch_id: int, outlet_events: Any) -> None:
+    """If the interval of a batch is complete by now, add an event to its pipeline's asset. A ledger
+    that is away is logged: the task has done what it is for.
+    """
+    from ledger.batch.completeness import waits_for
+    from ledger.store.queries import batches
+
+    try:
+        database = connected()
+        batch = database.transact(lambda c: batches.get_batch(c, batch_id))
+        interval = Interval(batch.interval_start, batch.interval_end)
+        lack = waits_for(database, batch.pipeline, interval)
+    except LedgerError as exc:
+        _log.error("no event of a complete interval, for nobody could tell: %s", exc)
+        return
+    if lack is not None:
+        _log.info("no event of a complete interval: %s", lack)
+        return
+    asset = interval_complete(batch.pipeline)
+    given = {"interval_start": interval.start.isoformat(), "interval_end": interval.end.isoformat()}
+    outlet_events[COMPLETED].add(asset, extra={"batch": batch_id, **given})
+
+
+def _interval(start: str | datetime, end: str | datetime) -> Interval:
+    if not start or not end or str(start) == str(end):
+        raise InputError(
+            "this run has no data interval: give interval_start and interval_end, or the DAG a"
+            ' schedule with intervals, CronDataIntervalTimetable("@daily", timezone="UTC")'
+        )
+    return Interval(moment(str(start)), moment(str(end)))
+
+
+def _waits_for(pipeline: str, interval: Interval, or_quarantined: bool) -> str | None:
+    from ledger.batch.completeness import waits_for
+
+    database = connected()
+    try:
+        return waits_for(database, pipeline, interval, or_quarantined=or_quarantined)
+    finally:
+        database.dispose()

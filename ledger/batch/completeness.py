@@ -1,0 +1,99 @@
+"""Whether a pipeline has processed an interval completely: what downstream DAGs wait for before
+they read what it publishes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from sqlalchemy import Row
+
+from ledger.batch import follow_ups
+from ledger.batch.summary import summarize
+from ledger.core.run_request import Interval
+from ledger.core.states import BatchStatus, Outcome
+from ledger.store.connection import Database
+from ledger.store.queries import intervals, reports
+
+_MINUTE = "%Y-%m-%d %H:%M"
+
+
+@dataclass(frozen=True)
+class Losses:
+    """What the batches over an interval have come to: of their ``records`` those that are failed
+    or quarantined. ``undecided``: why that is not all there is to say; None: it is.
+    """
+
+    batch_ids: tuple[int, ...]
+    records: int
+    lost: int
+    undecided: str | None
+
+    @property
+    def lost_ratio(self) -> float:
+        """0 where there are no records."""
+        return self.lost / self.records if self.records else 0.0
+
+
+def losses(database: Database, pipeline: str, interval: Interval) -> Losses:
+    """How much of an interval is lost by now."""
+    asked = (pipeline, interval.start, interval.end)
+    rows = database.transact(lambda c: intervals.over(c, *asked), engine=database.reader)
+    undecided = [f"batch {row.batch_id} is {row.status}" for row in rows if not _decided(row)]
+    return Losses(
+        tuple(row.batch_id for row in rows),
+        sum(row.total for row in rows),
+        sum(row.failed + row.quarantined for row in rows),
+        next(iter(undecided), _gap(rows, interval)),
+    )
+
+
+def waits_for(
+    database: Database, pipeline: str, interval: Interval, *, or_quarantined: bool = False
+) -> str | None:
+    """Why an interval is not complete; None: it is. One batch or many have to cover it, and each of
+    them and its replays to be complete, and published: see ``Summary.outcome``.
+
+    ``or_quarantined``: records may be quarantined.
+    """
+    asked = (pipeline, interval.start, interval.end)
+    rows = database.transact(lambda c: intervals.over(c, *asked), engine=database.reader)
+    gap = _gap(rows, interval)
+    if gap is not None:
+        return gap
+    enough = {Outcome.COMPLETE, *([Outcome.QUARANTINED] if or_quarantined else [])}
+    lacks = (_lacks(database, row.batch_id, enough) for row in reversed(rows))  # new ones lack most
+    return next((lack for lack in lacks if lack is not None), None)
+
+
+def _lacks(database: Database, batch_id: int, enough: set[Outcome]) -> str | None:
+    """What an original and its replays lack."""
+    found = summarize(database, batch_id)
+    if not found.status.decided:
+        return f"batch {batch_id} is {found.status}"
+    for number in database.transact(lambda c: reports.family(c, batch_id)):
+        undone = database.transact(partial(follow_ups.undone, batch_id=number))
+        if any(one.incomplete for one in undone):
+            return f"batch {number} has something left to publish"
+    if found.outcome in enough:
+        return None
+    counts = {"failed": found.roots.failed, "quarantined": found.unaccepted}
+    left = ", ".join(f"{state}: {count:,}" for state, count in counts.items() if count)
+    return f"batch {batch_id} has records that are not processed ({left})"
+
+
+def _decided(row: Row[Any]) -> bool:
+    return BatchStatus(row.status).decided
+
+
+def _gap(rows: Sequence[Row[Any]], interval: Interval) -> str | None:
+    """The first part of the interval that no batch reads; rows are in order of their start."""
+    covered = interval.start
+    for row in rows:
+        if row.interval_start > covered:
+            return f"no batch reads {covered:{_MINUTE}} to {row.interval_start:{_MINUTE}}"
+        covered = max(covered, row.interval_end)
+    if covered < interval.end:
+        return f"no batch reads {covered:{_MINUTE}} to {interval.end:{_MINUTE}}"
+    return None
