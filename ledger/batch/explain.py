@@ -11,7 +11,6 @@ from sqlalchemy import Connection, Row
 from ledger.batch.payloads import try_to_keep
 from ledger.batch.remedies import Case, remedies
 from ledger.core.commands import ANY_TARGET
-from ledger.errors import InputError
 from ledger.sources.base import Sought
 from ledger.sources.registry import lines_of
 from ledger.store.connection import Database
@@ -86,13 +85,7 @@ def _found(database: Database, number: int) -> Row[Any] | None:
 
 def _without_failure(connection: Connection, number: int) -> Explanation:
     """A record that never failed: acked, or not decided yet."""
-    found = records.root_state(connection, number)
-    if found is None:
-        raise InputError(
-            f"no record {number}: expected the number of a record as 'ackledger failed --records' "
-            "shows it, or a root_id of the views; roots go from 1 to "
-            f"{records.last_root(connection)} so far, with gaps"
-        )
+    found = records.emitted_root(connection, number)
     undecided = (
         f"wait until batch {found.batch_id} settles: ackledger status --batch {found.batch_id}"
     )

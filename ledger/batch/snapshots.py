@@ -58,14 +58,14 @@ def payloads(
             row_numbers = numbers.of(stored, local) if numbers else [None] * len(local)
             if len(local) == 0:
                 continue
-            rows = _rows(stored, local)
+            rows = rows_at(stored, local)
         messages, roots = source.messages[first:last], source.roots[first:last]
-        found = zip(messages, roots, _read(rows, layout), row_numbers, strict=True)
+        found = zip(messages, roots, read_rows(rows, layout), row_numbers, strict=True)
         for message, root, row, number in found:
             yield Payload(message, batch_id, root, *row, number)
 
 
-def _rows(stored: pq.ParquetFile, local: Any) -> pa.Table:
+def rows_at(stored: pq.ParquetFile, local: Any) -> pa.Table:
     """The rows of a file at these positions, of those row groups alone that hold one."""
     start, found = 0, []
     for group in range(stored.metadata.num_row_groups):
@@ -77,21 +77,21 @@ def _rows(stored: pq.ParquetFile, local: Any) -> pa.Table:
     return pa.concat_tables(found)
 
 
-def _read(
+def read_rows(
     rows: pa.Table, layout: Mapping[str, Any]
 ) -> Iterator[tuple[str | None, str, bool, str | None]]:
     """Of each row key, content, whether that is the whole JSON of its fields, and file."""
     columns = [name for name in rows.column_names if name not in _OWN]
     names = [name for name in layout.get("key") or () if name in columns]
-    keys = _json_rows(rows, names) if names else [None] * len(rows)
-    contents = _json_rows(rows, columns)
+    keys = json_rows(rows, names) if names else [None] * len(rows)
+    contents = json_rows(rows, columns)
     others = (_values(rows, name) for name in (_ERROR, _RAW, _FILE, "_names"))
     for key, content, error, raw, file, order in zip(keys, contents, *others, strict=True):
         text = content if error is None else raw_text(raw)
         if error is not None and key is not None:
             told = _raw_key(raw or b"", _ordered(order, columns), names, layout)
             key = _as_json({**told, **_without_nulls(json.loads(key))})
-        shown = text if len(text) <= MOST_CHARACTERS else _cut(text)
+        shown = shortened(text)
         whole = error is None and shown is text and _NUL not in text
         as_json = None if key is None else key.replace(_NUL, "\\ufffd")
         yield as_json, shown, whole, None if file is None else _LOCAL.sub("", unquote(file))
@@ -106,7 +106,7 @@ def _values(rows: pa.Table, name: str) -> list[Any]:
     return rows[name].to_pylist() if name in rows.column_names else [None] * len(rows)
 
 
-def _json_rows(rows: pa.Table, names: Sequence[str]) -> list[str]:
+def json_rows(rows: pa.Table, names: Sequence[str]) -> list[str]:
     """Each row as a JSON object. Column by column, each value of a column once: 5 times as fast as
     by row."""
     parts: list[Any] = []
@@ -218,7 +218,10 @@ def raw_text(raw: bytes | None) -> str:
     return text if "\0" not in text else f"base64:{base64.b64encode(given).decode()}"
 
 
-def _cut(content: str) -> str:
+def shortened(content: str) -> str:
+    """Content as it is kept and shown: cut, and saying so, where it is very long."""
+    if len(content) <= MOST_CHARACTERS:
+        return content
     return f"{content[:MOST_CHARACTERS]} (cut: it has {len(content):,} characters)"
 
 

@@ -11,6 +11,7 @@ from ledger.cli import (  # noqa: F401  # each registers its commands
     maintaining,
     records,
     running,
+    tracing,
 )
 from ledger.cli.base import app, fail
 from ledger.cli.failing import fail_with

@@ -343,6 +343,7 @@ def _explained(data: Mapping[str, Any]) -> RenderableType:
         for row in one.quarantined_by_hand
     ]
     head = f"record {one.record}" + (f", now root {one.root}" if one.root != one.record else "")
+    lines.append(f"  row by row ackledger trace {one.record}")
     steps = tables.line("\n".join(f"  {step}" for step in one.next), "yellow")
     return Group(
         Text(head, style="bold"), Text("\n".join(lines)), Text("next", style="bold"), steps

@@ -20,6 +20,7 @@ from ledger import (
     testing,
 )
 from ledger.batch.settlement import settle_once
+from ledger.batch.trace import trace
 from ledger.core.states import BatchStatus
 from ledger.errors import InputError, StageError
 from tests.support.ledgers import age, rows, started
@@ -602,3 +603,30 @@ def test_a_replay_that_dies_recovers_nothing(runner, tmp_path, database, sink_ro
     assert fixed.settled(last).failed == 0
     assert sink_rows("sales", "cents") == [(3,)]
     assert sink_rows("list", "id") == [(1,), (2,), (3,)]
+
+
+def test_the_rows_of_a_carried_record_are_traced(spark):
+    """Those of the earlier attempt stand for it, and none of it counts as lost; of one for which
+    the stage ran again its own.
+    """
+    hurt = testing.run_batch(shop(lose=[1]), SHOP, spark=spark)
+    again = testing.replay(hurt, shop())
+    database = again.lab.database
+    emitted = "SELECT message_id, root_id FROM replay_root WHERE batch_id = :id"
+    roots = {row.message_id: row.root_id for row in rows(database, emitted, id=again.batch_id)}
+    (lost,) = (one.message_id for one in hurt.failed if one.step == "checked")
+    fresh, carried = roots.pop(lost), max(roots.values())
+
+    def walked(branch):
+        yield branch
+        for one in branch.branches:
+            yield from walked(one)
+
+    for root, reason in ((fresh, None), (carried, "taken over from an earlier attempt")):
+        found = trace(database, root)
+        assert found.batch_id == again.batch_id
+        (checked,) = found.tree.branches
+        assert (checked.step, checked.fate, checked.reason) == ("checked", "passed on", reason)
+        fates = {(one.step, str(one.fate)) for one in walked(found.tree)}
+        assert {("sales", "acked"), ("list", "acked")} <= fates
+        assert "lost" not in {fate for _, fate in fates}

@@ -1,10 +1,8 @@
-"""What commands answer in a process of their own that has no Java and loads neither Spark nor
-pandas.
-"""
+"""What commands answer in a process of their own that has no Java and loads nothing of Spark."""
 
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from ledger.store.connection import Database
@@ -19,12 +17,15 @@ try:
 except SystemExit as end:
     assert not end.code, end
 loaded = {name.partition(".")[0] for name in sys.modules}
-assert not loaded & {"pyspark", "py4j", "pandas"}, loaded
+assert not loaded & {refused}, loaded
 """
 
 
-def commands(database: Database, folder: Path) -> Callable[..., str]:
-    """A function that runs a command on that ledger and returns what it printed."""
+def commands(
+    database: Database, folder: Path, refused: Collection[str] = ("pyspark", "py4j", "pandas")
+) -> Callable[..., str]:
+    """A function that runs a command on that ledger and returns what it printed. ``refused``: what
+    the command may not load."""
     given = {
         "ACKLEDGER_DATABASE_URL": database.url.render_as_string(hide_password=False),
         "JAVA_HOME": str(folder / "no java"),
@@ -33,7 +34,8 @@ def commands(database: Database, folder: Path) -> Callable[..., str]:
     }
 
     def run(*arguments: object) -> str:
-        command = [sys.executable, "-c", _COMMAND, *map(str, arguments)]
+        program = _COMMAND.replace("{refused}", repr(set(refused)))
+        command = [sys.executable, "-c", program, *map(str, arguments)]
         done = subprocess.run(command, env=given, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         return done.stdout

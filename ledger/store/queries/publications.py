@@ -182,6 +182,12 @@ def state(connection: Connection, run_id: int) -> str:
     return str(connection.execute(statement, {"run": run_id}).scalar_one())
 
 
+def states(connection: Connection, batch_id: int) -> dict[int, str]:
+    """The same of all runs of a batch's sinks, by run."""
+    statement = text("SELECT step_run_id, state FROM sink_publication WHERE batch_id = :id")
+    return {row.step_run_id: row.state for row in connection.execute(statement, {"id": batch_id})}
+
+
 def set_ready(
     connection: Connection, run_id: int, folder: str, files: list[dict[str, Any]]
 ) -> bool:

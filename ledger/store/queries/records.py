@@ -5,6 +5,8 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, text
 
+from ledger.errors import InputError
+
 
 def failed_record(connection: Connection, number: int) -> Row[Any] | None:
     """A message that failed at least once, by its id or by a root of it, with its last failure:
@@ -34,12 +36,21 @@ def failed_record(connection: Connection, number: int) -> Row[Any] | None:
     return connection.execute(statement, {"id": number}).first()
 
 
-def root_state(connection: Connection, root_id: int) -> Row[Any] | None:
-    """A root of any state, as the function ``root_state`` has it; None if it was never emitted."""
-    return connection.execute(text("SELECT * FROM root_state(:id)"), {"id": root_id}).first()
+def emitted_root(connection: Connection, root_id: int) -> Row[Any]:
+    """A root of any state, as the function ``root_state`` has it. Raises InputError if it was never
+    emitted."""
+    statement = text("SELECT * FROM root_state(:id)")
+    found = connection.execute(statement, {"id": root_id}).first()
+    if found is None:
+        raise InputError(
+            f"no record {root_id}: expected the number of a record as 'ackledger failed --records' "
+            f"shows it, or a root_id of the views; roots go from 1 to {_last_root(connection)} so "
+            "far, with gaps"
+        )
+    return found
 
 
-def last_root(connection: Connection) -> int:
+def _last_root(connection: Connection) -> int:
     """The greatest root that any batch has emitted; 0 if none has."""
     statement = text("SELECT coalesce(max(first_root + roots - 1), 0) FROM batch_source")
     return int(connection.execute(statement).scalar_one())

@@ -1,0 +1,393 @@
+"""Trace a record: the rows derived from it in one attempt, step by step, read from the files of its
+batch, without Spark.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import fsspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from sqlalchemy import Connection
+
+from ledger.batch.snapshots import json_rows, read_rows, rows_at, shortened
+from ledger.core.column_names import (
+    ANCHORS,
+    CARRIED,
+    DROPPED,
+    ERROR,
+    FAILED,
+    INPUT,
+    PARENT,
+    RESERVED,
+    ROOT,
+)
+from ledger.core.states import RunState
+from ledger.deltas.stored import Written
+from ledger.errors import InputError, LostFileError
+from ledger.storage.manifest import DataFile, Manifest, check_files
+from ledger.store.connection import Database
+from ledger.store.queries import batches, publications, records, runs
+from ledger.store.queries.batches import Batch
+
+_STORED = (ROOT, PARENT, INPUT, ANCHORS, FAILED, DROPPED, CARRIED)
+_TAKEN_OVER = "taken over from an earlier attempt"
+
+
+class Fate(StrEnum):
+    """What became of a row at a step that reads it."""
+
+    PASSED_ON = "passed on"  # to the steps that read this one
+    ACKED = "acked"  # no row is expected: a sink has it, or reading it was enough
+    DROPPED = "dropped"  # on purpose
+    FAILED = "failed"  # explicitly, or it did not parse
+    LOST = "lost"  # the step ran, and nothing came out
+    NOT_COMMITTED = "not committed"  # the step did not run, or not to its end
+    UNTRACKED = "untracked"  # the step's rows come from no record in particular
+    UNREADABLE = "unreadable"  # the step's files are not as they were
+
+
+@dataclass(frozen=True)
+class Branch:
+    """A row of a step, or what there is instead of one. ``reason``: what is known beyond its fate.
+    ``content``: JSON of its fields, or raw text. ``repeated``: it came out of several rows, and its
+    branches are shown at the first of them.
+    """
+
+    step: str
+    fate: Fate
+    reason: str | None = None
+    content: str | None = None
+    repeated: bool = False
+    branches: tuple["Branch", ...] = ()
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One attempt of a record as a tree of rows. ``attempt``: its number, of ``attempts``.
+    ``failed_at``, ``reason``: where and why the ledger failed this attempt, if it did. ``verdict``:
+    on the record by now.
+    """
+
+    record: int
+    root: int
+    pipeline: str
+    batch_id: int
+    attempt: int
+    attempts: int
+    failed_at: str | None
+    reason: str | None
+    verdict: str
+    tree: Branch
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    """``step``, ``reason``: where and why it failed, if it did."""
+
+    record: int
+    root: int
+    batch_id: int
+    verdict: str
+    number: int = 1
+    attempts: int = 1
+    step: str | None = None
+    reason: str | None = None
+
+
+def trace(database: Database, number: int, attempt: int | None = None) -> Trace:
+    """The rows of a record, which is named by its number or by the root of an attempt.
+
+    ``attempt``: which of its decided attempts, from 1; None: that of the root, or the last one.
+    Raises InputError if there is no such record or attempt, and LostFileError if the files of its
+    source are not as they were.
+    """
+    chosen = database.transact(lambda c: _attempt(c, number, attempt))
+    batch, steps = database.transact(lambda c: _batch(c, chosen.batch_id))
+    tree = _Tree(batch, steps, chosen).record()
+    return Trace(
+        chosen.record,
+        chosen.root,
+        batch.pipeline,
+        batch.batch_id,
+        chosen.number,
+        chosen.attempts,
+        chosen.step,
+        chosen.reason,
+        chosen.verdict,
+        tree,
+    )
+
+
+def _attempt(connection: Connection, number: int, attempt: int | None) -> _Attempt:
+    failed = records.failed_record(connection, number)
+    if failed is None:
+        if attempt not in (None, 1):
+            raise InputError(f"record {number} never failed: expected --attempt 1 or none")
+        found = records.emitted_root(connection, number)
+        return _Attempt(found.message_id, number, found.batch_id, found.status)
+    tried = {row.attempt: row for row in records.attempts(connection, failed.message_id)}
+    of_root = (one for one, row in tried.items() if number == row.root_id)
+    last = max(tried)
+    if attempt is None:
+        attempt = last if number == failed.message_id else next(of_root, None)
+    if attempt is None:  # it is a root of an open replay
+        found = records.emitted_root(connection, number)
+        return _Attempt(
+            failed.message_id, number, found.batch_id, failed.status, last + 1, last + 1
+        )
+    row = tried.get(attempt)
+    if row is None:
+        raise InputError(
+            f"record {failed.message_id} has {len(tried)} decided attempts: expected --attempt 1"
+            f" to {last}, found {attempt}"
+        )
+    return _Attempt(
+        failed.message_id,
+        row.root_id,
+        row.batch_id,
+        failed.status,
+        row.attempt,
+        len(tried),
+        row.step,
+        row.reason,
+    )
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A step of the batch up to its settlement, and what its committed run wrote; None: it has
+    none. ``publication``: of a sink, how far it is. ``first_root``: of a source.
+    """
+
+    declared: Mapping[str, Any]
+    files: tuple[DataFile, ...] | None = None
+    publication: str | None = None
+    first_root: int = 0
+    roots: int = 0
+
+    def emitted(self, root: int) -> bool:
+        return self.first_root <= root < self.first_root + self.roots
+
+    @property
+    def name(self) -> str:
+        return str(self.declared["name"])
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return tuple(self.declared["reads"])
+
+
+def _batch(connection: Connection, batch_id: int) -> tuple[Batch, list[_Step]]:
+    batch = batches.get_batch(connection, batch_id)
+    committed = {
+        run.step: run.step_run_id
+        for run in runs.runs_of(connection, batch_id)
+        if run.state is RunState.COMMITTED
+    }
+    published = publications.states(connection, batch_id)
+    emitted = {row.source: row for row in batches.sources(connection, batch_id)}
+    steps = []
+    for declared in batch.topology:
+        if declared.get("after"):
+            continue
+        run_id = committed.get(declared["name"])
+        if run_id is None:
+            steps.append(_Step(declared))
+            continue
+        files, source = runs.files(connection, run_id), emitted.get(declared["name"])
+        range_ = (0, 0) if source is None else (source.first_root, source.roots)
+        steps.append(_Step(declared, files, published.get(run_id), *range_))
+    return batch, steps
+
+
+@dataclass(frozen=True)
+class _Row:
+    """One stored row of the record. ``parents``: the rows that it comes from, by input and
+    position.
+    """
+
+    position: int
+    parents: tuple[tuple[str, int], ...]
+    failed: str | None
+    dropped: str | None
+    content: str | None
+    taken_over: bool
+
+
+class _Tree:
+    """The rows of one attempt, and which came of which."""
+
+    def __init__(self, batch: Batch, steps: Sequence[_Step], attempt: _Attempt):
+        self._steps, self._attempt, self._exactly_once = steps, attempt, batch.exactly_once
+        self._rows: dict[str, _Rows | Branch] = {}
+        self._shown: set[tuple[str, int]] = set()
+        self._taken_over: set[str] = set()  # steps whose rows of an earlier attempt are shown
+        self._is_carried = False
+
+    def record(self) -> Branch:
+        """The record itself, with all that came of it."""
+        source = next(step for step in self._steps if step.emitted(self._attempt.root))
+        position = self._attempt.root - source.first_root
+        assert source.files is not None  # a root is of a committed run
+        check_files(Manifest(source.files), "Without it nobody can tell what came of the record")
+        file = next(one for one in source.files if 0 <= position - one.first_position < one.rows)
+        with fsspec.open(file.path, "rb") as stream:
+            local = np.array([position - file.first_position])
+            table = rows_at(pq.ParquetFile(stream), local)
+        _, content, _, _ = next(read_rows(table, source.declared))
+        error, carried = (
+            table[name][0].as_py() if name in table.column_names else None
+            for name in (ERROR, CARRIED)
+        )
+        self._is_carried = carried is not None
+        if error is not None:
+            return Branch(source.name, Fate.FAILED, error, content)
+        branches = self._branches(source.name, position)
+        return Branch(source.name, Fate.PASSED_ON, None, content, branches=branches)
+
+    def _branches(self, name: str, position: int) -> tuple[Branch, ...]:
+        """What became of a row at each step that reads it."""
+        found: list[Branch] = []
+        for step in self._steps:
+            if name in step.reads:
+                found += self._at(step, name, position)
+        return tuple(found)
+
+    def _at(self, step: _Step, name: str, position: int) -> Iterator[Branch]:
+        if step.files is None:
+            yield Branch(step.name, Fate.NOT_COMMITTED)
+        elif step.declared["kind"] == "sink":
+            yield self._at_sink(step)
+        else:
+            yield from self._at_stage(step, name, position)
+
+    def _at_sink(self, step: _Step) -> Branch:
+        if self._attempt.step == step.name:
+            reason = f"one of the record's rows: {self._attempt.reason}"
+            return Branch(step.name, Fate.FAILED, reason)
+        if self._attempt.step is not None and self._exactly_once:
+            return Branch(step.name, Fate.ACKED, "withheld, for the record failed elsewhere")
+        return Branch(step.name, Fate.ACKED, step.publication or "staged")
+
+    def _at_stage(self, step: _Step, name: str, position: int) -> Iterator[Branch]:
+        rows = self._of(step)
+        if isinstance(rows, Branch):
+            yield rows
+            return
+        if self._is_carried and rows.carries:  # of which row each came is not known any more
+            found = rows.taken_over if step.name not in self._taken_over else ()
+            self._taken_over.add(step.name)
+        else:
+            found = rows.of.get((name, position), ())
+        for row in found:
+            yield self._branch(step, row)
+        if found:
+            return
+        if self._is_carried and rows.carries:
+            yield Branch(step.name, Fate.ACKED, _TAKEN_OVER)
+        else:
+            read = step.declared.get("acks") == "on_read"
+            yield Branch(step.name, Fate.ACKED if read else Fate.LOST)
+
+    def _branch(self, step: _Step, row: _Row) -> Branch:
+        """A row, and what came of it."""
+        if row.failed is not None:
+            return Branch(step.name, Fate.FAILED, row.failed, row.content)
+        if row.dropped is not None:  # an explicit ack has no reason
+            fate = Fate.DROPPED if row.dropped else Fate.ACKED
+            return Branch(step.name, fate, row.dropped or None, row.content)
+        reason = _TAKEN_OVER if row.taken_over else None
+        if (step.name, row.position) in self._shown:
+            return Branch(step.name, Fate.PASSED_ON, reason, row.content, repeated=True)
+        self._shown.add((step.name, row.position))
+        branches = self._branches(step.name, row.position)
+        return Branch(step.name, Fate.PASSED_ON, reason, row.content, branches=branches)
+
+    def _of(self, step: _Step) -> "_Rows | Branch":
+        """The record's rows in a stage's output, read once; or why there are none to read."""
+        if step.name not in self._rows:
+            assert step.files is not None
+            self._rows[step.name] = _read(step, step.files, self._attempt.root)
+        return self._rows[step.name]
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """A record's rows of one step, by the rows that they come from. ``carries``: in a replay by
+    unit the step took over, for records that did not fail there, what an earlier attempt had passed
+    on; ``taken_over``: of this record.
+    """
+
+    of: Mapping[tuple[str, int], Sequence[_Row]]
+    taken_over: Sequence[_Row]
+    carries: bool
+
+
+def _read(step: _Step, files: Sequence[DataFile], root: int) -> _Rows | Branch:
+    try:
+        check_files(Manifest(tuple(files)), "Nobody can tell what came of the record here")
+    except LostFileError as exc:
+        return Branch(step.name, Fate.UNREADABLE, str(exc))
+    found: list[_Row] = []
+    carries = False
+    for file in files:
+        with fsspec.open(file.path, "rb") as stream:
+            stored = pq.ParquetFile(stream)
+            if not {ROOT, ANCHORS} & set(stored.schema_arrow.names):
+                return Branch(step.name, Fate.UNTRACKED)
+            carries |= CARRIED in stored.schema_arrow.names
+            found += _rows_of(stored, file.first_position, step.reads, root)
+    by_parent = defaultdict(list)
+    for row in found:
+        for parent in row.parents:
+            by_parent[parent].append(row)
+    return _Rows(by_parent, [row for row in found if row.taken_over], carries)
+
+
+def _rows_of(
+    stored: pq.ParquetFile, first_position: int, inputs: tuple[str, ...], root: int
+) -> Iterator[_Row]:
+    """The rows of a root in one file. Of what does not hold it only the ledger's columns are
+    read.
+    """
+    own = [name for name in _STORED if name in stored.schema_arrow.names]
+    start = 0
+    for group in range(stored.metadata.num_row_groups):
+        table = stored.read_row_group(group, own).unify_dictionaries().combine_chunks()
+        rows, places = Written(inputs).rows(table, np.arange(len(table)))
+        mine = np.flatnonzero(rows.root == root)
+        parents: dict[int, list[tuple[str, int]]] = defaultdict(list)
+        for anchor in mine:
+            number = 0 if rows.input is None else int(rows.input[anchor])
+            parents[int(places[anchor])].append((inputs[number], int(rows.parent[anchor])))
+        if parents:
+            local = np.array(sorted(parents))
+            whole = rows_at(stored, local + start)
+            for place, row in zip(sorted(parents), _described(whole), strict=True):
+                yield _Row(first_position + start + place, tuple(parents[place]), *row)
+        start += len(table)
+
+
+def _described(rows: pa.Table) -> Iterator[tuple[str | None, str | None, str | None, bool]]:
+    """Of each row its reason of failing, that of being dropped, its content, and whether it is
+    taken over. A mark that a stage returns beside its output has no content.
+    """
+    columns = [name for name in rows.column_names if name not in RESERVED]
+    failed, dropped, carried = (
+        rows[name].to_pylist() if name in rows.column_names else [None] * len(rows)
+        for name in (FAILED, DROPPED, CARRIED)
+    )
+    empty = np.ones(len(rows), bool)
+    for name in columns:
+        empty &= rows[name].is_null().to_numpy()
+    texts = json_rows(rows, columns) if columns else [""] * len(rows)
+    contents = [
+        None if nothing else shortened(text) for nothing, text in zip(empty, texts, strict=True)
+    ]
+    taken_over = [one is not None for one in carried]
+    yield from zip(failed, dropped, contents, taken_over, strict=True)

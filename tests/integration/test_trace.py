@@ -1,0 +1,209 @@
+"""The rows of a record as a tree: where they go on, end, or are missing."""
+
+import json
+from pathlib import Path
+
+import pytest
+from pyspark.sql import functions as F
+from typer.testing import CliRunner
+
+from ledger import FileSource, ParquetSink, Pipeline, collect_anchors, dropped, failed
+from ledger.batch.trace import Fate, trace
+from ledger.cli.base import app
+from ledger.errors import InputError, LostFileError
+from ledger.storage.manifest import DataFile
+from ledger.store.queries import runs
+from tests.support.ledgers import one
+from tests.support.without_java import commands
+
+NUMBERS = ["0", "1", "2", "three", "4", "5"]
+
+
+def numbers(tmp_path, stay=()):
+    """numbers -> halves (two rows of each) -> sifted -> out. What is sifted is lost of 1, dropped
+    of 2, failed of 4, of the second half each; none of ``stay``.
+    """
+    (tmp_path / "in.csv").write_text("n\n" + "".join(f"{n}\n" for n in NUMBERS))
+    made = Pipeline("numbers", max_replays=3)
+    made.source("numbers", FileSource("in.csv", schema="n INT"))
+
+    @made.stage(reads="numbers")
+    def halves(frame):
+        return frame.withColumn("half", F.explode(F.array(F.lit(0), F.lit(1))))
+
+    @made.stage(reads="halves")
+    def sifted(frame):
+        ends = (F.col("half") == 1) & F.col("n").isin(*({1, 2, 4} - set(stay)))
+        return (
+            frame.where(~ends),
+            dropped(frame.where(ends & (F.col("n") == 2)), "even"),
+            failed(frame.where(ends & (F.col("n") == 4)), "too much"),
+        )
+
+    made.sink("out", ParquetSink("out"), reads="sifted")
+    return made
+
+
+def shape(branch):
+    """A tree as nested tuples: step, fate, reason, branches."""
+    return (branch.step, str(branch.fate), branch.reason, *map(shape, branch.branches))
+
+
+def tree_of(database, root, **given):
+    return shape(trace(database, root, **given).tree)
+
+
+def went(reason):
+    """A row of sifted that reached the sink."""
+    return ("sifted", "passed on", None, ("out", "acked", reason))
+
+
+@pytest.fixture
+def batch(runner, tmp_path):
+    """A settled batch of the numbers, and the root of the first."""
+    run = runner(numbers(tmp_path))
+    found = run.open()
+    run.settled(found)
+    return run, found, one(run.job.database, "SELECT first_root FROM batch_source").first_root
+
+
+def test_each_row_is_shown_where_it_ends(batch):
+    """Passed on, lost, dropped, failed, malformed: each at the step where it happened, beside the
+    rows that went on.
+    """
+    run, _, first = batch
+    database = run.job.database
+
+    def halves(published, *second):
+        rows = [(went(published),), second]
+        return ("numbers", "passed on", None, *(("halves", "passed on", None, *r) for r in rows))
+
+    withheld = "withheld, for the record failed elsewhere"
+    lost, wrong = ("sifted", "lost", None), ("sifted", "failed", "too much")
+    assert tree_of(database, first) == halves("published", went("published"))
+    assert tree_of(database, first + 1) == halves(withheld, lost)
+    assert tree_of(database, first + 2) == halves("published", ("sifted", "dropped", "even"))
+    assert tree_of(database, first + 4) == halves(withheld, wrong)
+    step, fate, reason = tree_of(database, first + 3)
+    assert (step, fate) == ("numbers", "failed")
+    assert "three" in reason or "INT" in reason.upper()
+
+
+def test_rows_have_their_content(batch):
+    """The fields of each row; of a record that does not parse its text; of a mark nothing."""
+    run, _, first = batch
+    found = trace(run.job.database, first + 4).tree
+    assert json.loads(found.content) == {"n": 4}
+    assert [json.loads(row.content) for row in found.branches] == [
+        {"n": 4, "half": 0},
+        {"n": 4, "half": 1},
+    ]
+    assert found.branches[1].branches[0].content is None
+    assert trace(run.job.database, first + 3).tree.content == "three"
+
+
+def test_each_attempt_has_its_own_tree(runner, batch, tmp_path):
+    """The last attempt unless another is asked for, by its number or by its root."""
+    run, found, first = batch
+    fixed = runner(numbers(tmp_path, stay=(1, 4)))
+    fixed.settled(fixed.open_replay(found.batch_id))
+    database, record = run.job.database, first + 1
+    last = trace(database, record)
+    assert (last.attempt, last.attempts, last.verdict) == (2, 2, "recovered")
+    assert last.batch_id != found.batch_id
+    assert went("published") in shape(last.tree)[4]
+    earlier = trace(database, record, attempt=1)
+    assert earlier.root == record
+    assert ("sifted", "lost", None) in shape(earlier.tree)[4]
+    assert trace(database, last.root) == last
+    with pytest.raises(InputError, match="has 2 decided attempts: expected --attempt 1 to 2"):
+        trace(database, record, attempt=3)
+
+
+def test_a_row_of_several_is_shown_once(runner, tmp_path):
+    """What came of it follows at the first row that it comes from; the others refer to it."""
+    (tmp_path / "in.csv").write_text("n\n7\n")
+    made = Pipeline("merged")
+    made.source("numbers", FileSource("in.csv", schema="n INT"))
+
+    @made.stage(reads="numbers")
+    def copies(frame):
+        return frame.withColumn("copy", F.explode(F.array(F.lit(0), F.lit(1))))
+
+    @made.stage(reads="copies", whole=True)
+    def summed(frame):
+        return frame.groupBy("n").agg(F.count("*").alias("copies"), collect_anchors())
+
+    made.sink("out", ParquetSink("out"), reads="summed")
+    run = runner(made)
+    run.settled(run.open())
+    tree = trace(run.job.database, one(run.job.database, "SELECT first_root FROM batch_source")[0])
+    first, second = (row.branches[0] for row in tree.tree.branches)
+    assert first.content == second.content == '{"n": 7, "copies": 2}'
+    assert (first.repeated, len(first.branches)) == (False, 1)
+    assert (second.repeated, second.branches) == (True, ())
+
+
+def test_a_step_that_has_not_committed_is_named(runner, tmp_path):
+    """An open batch is traced as far as it is."""
+    run = runner(numbers(tmp_path))
+    found = run.open()
+    for name in ("numbers", "halves"):
+        run.step(found, name)
+    database = run.job.database
+    root = one(database, "SELECT first_root FROM batch_source").first_root
+    row = ("halves", "passed on", None, ("sifted", "not committed", None))
+    assert tree_of(database, root) == ("numbers", "passed on", None, row, row)
+    assert trace(database, root).verdict == "pending"
+
+
+def test_files_that_are_gone_are_named(batch):
+    """A stage's: in the tree. The source's: nothing can be told."""
+    run, _, first = batch
+    database = run.job.database
+
+    def remove(step):
+        ran = one(database, f"SELECT step_run_id FROM step_run WHERE step = '{step}'").step_run_id
+        files: tuple[DataFile, ...] = database.transact(lambda c: runs.files(c, ran))
+        for file in files:
+            Path(file.path).unlink()
+
+    remove("sifted")
+    gone = trace(database, first).tree.branches[0].branches[0]
+    assert gone.fate is Fate.UNREADABLE
+    assert "it is gone" in gone.reason
+    remove("numbers")
+    with pytest.raises(LostFileError, match="what came of the record"):
+        trace(database, first)
+
+
+def test_trace_on_the_command_line(batch, migrated, tmp_path):
+    """As a tree for people, as JSON for programs, without Java; explain names the command."""
+    _, _, first = batch
+    ask = commands(migrated, tmp_path, refused=("pyspark", "py4j"))
+    said = ask("trace", first + 1)
+    assert "sifted  lost" in said
+    assert f"ackledger explain {first + 1}" in said
+    told = json.loads(ask("trace", first + 1, "--json"))
+    assert told["tree"]["branches"][1]["branches"][0]["fate"] == "lost"
+    assert f"ackledger trace {first + 1}" in ask("explain", first + 1)
+
+
+def test_many_rows_of_one_step_are_counted(environment, runner, tmp_path):
+    """A terminal shows the first of many, and says how many there are."""
+    (tmp_path / "in.csv").write_text("n\n7\n")
+    made = Pipeline("wide")
+    made.source("numbers", FileSource("in.csv", schema="n INT"))
+
+    @made.stage(reads="numbers")
+    def copies(frame):
+        return frame.withColumn("copy", F.explode(F.sequence(F.lit(1), F.lit(25))))
+
+    made.sink("out", ParquetSink("out"), reads="copies")
+    run = runner(made)
+    run.settled(run.open())
+    root = one(run.job.database, "SELECT first_root FROM batch_source").first_root
+    said = CliRunner().invoke(app, ["trace", str(root)])
+    assert said.exit_code == 0, said.output
+    assert said.output.count("copies  passed on") == 10
+    assert "15 more rows of copies: --json has them" in said.output
