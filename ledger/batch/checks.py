@@ -61,10 +61,10 @@ def examine(
     machine.
     """
     return [
-        _finding("database", lambda: _database(settings)),
+        finding("database", partial(at_revision, settings)),
         *surroundings(settings, pipeline, interval, remote, java=java),
         *(
-            _finding(
+            finding(
                 f"source {step.name}",
                 partial(step.source.check, settings, step.name, interval),
             )
@@ -87,24 +87,25 @@ def surroundings(
     """
     references = _references(pipeline).items()
     return [
-        *_spark(remote, java),
-        _finding("storage", lambda: require_storage(settings)),
+        *spark(remote, java),
+        finding("storage", lambda: require_storage(settings)),
         *(
-            _finding(f"reference {name}", partial(source.check, settings, name, interval))
+            finding(f"reference {name}", partial(source.check, settings, name, interval))
             for name, source in references
         ),
         *(
-            _finding(f"sink {step.name}", partial(_sink, settings, pipeline, step))
+            finding(f"sink {step.name}", partial(_sink, settings, pipeline, step))
             for step in (*pipeline.steps(), *pipeline.followers())
             if isinstance(step, SinkStep)
         ),
     ]
 
 
-def _spark(remote: str | None, java: bool) -> list[Finding]:
+def spark(remote: str | None, java: bool = True) -> list[Finding]:
+    """The server that steps run on, or the Java of this machine."""
     if remote is not None:
-        return [_finding("spark", partial(require_server, remote))]
-    return [_finding("java", require_java)] if java else []
+        return [finding("spark", partial(require_server, remote))]
+    return [finding("java", require_java)] if java else []
 
 
 def before_run(
@@ -168,7 +169,8 @@ def require(findings: Sequence[Finding]) -> None:
     raise type(first)(f"{len(wrong)} things are wrong: {'; '.join(told)}")
 
 
-def _finding(subject: str, look: Callable[[], str]) -> Finding:
+def finding(subject: str, look: Callable[[], str]) -> Finding:
+    """What ``look`` says of its subject, or what it raises."""
     try:
         return Finding(subject, look())
     except LedgerError as exc:
@@ -179,7 +181,8 @@ def _finding(subject: str, look: Callable[[], str]) -> Finding:
         return Finding(subject, str(error), error)
 
 
-def _database(settings: Settings) -> str:
+def at_revision(settings: Settings) -> str:
+    """Where the ledger is, and how far its schema. Raises what ``connect`` does."""
     database = connect(settings)
     try:
         return f"{database.shown} at revision {database.revision()}"

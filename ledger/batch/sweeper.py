@@ -10,7 +10,7 @@ from ledger.batch.settlement import Settlement, settle_once
 from ledger.errors import LedgerError, UnavailableError
 from ledger.store.connection import Database
 from ledger.store.driver_errors import translated
-from ledger.store.queries import batches, partitions, replays
+from ledger.store.queries import batches, health, partitions, replays
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,7 @@ def sweep_once(
     due = moment - timedelta(seconds=chosen.overdue_after_seconds)
     left = database.transact(lambda c: follow_ups.overdue(c, due))
     overdue = dict.fromkeys(OverdueFollowUp(row.batch_id, row.dag_id) for row in left)
+    database.transact(health.note_sweep)
     return Swept(
         tuple(settled),
         tuple(dropped),

@@ -7,7 +7,8 @@ import typer
 from rich.text import Text
 
 from ledger.batch.checks import examine
-from ledger.cli.base import Json, Moment, Remote, Target, app, example, load, out, params_of, show
+from ledger.batch.installation import examine_installation
+from ledger.cli.base import Json, Moment, Remote, app, example, load, out, params_of, show
 from ledger.core.run_request import Interval
 from ledger.errors import InputError
 from ledger.settings import Settings
@@ -15,12 +16,16 @@ from ledger.settings import Settings
 
 @app.command(
     epilog=example(
+        "check",
         "check etl:shop --interval-start 2026-01-01 --interval-end 2026-01-02",
         "check etl:shop --json",
     )
 )
 def check(
-    target: Target,
+    target: Annotated[
+        str | None,
+        typer.Argument(metavar="[MODULE:PIPELINE]", help="For example jobs.flights:pipeline."),
+    ] = None,
     interval_start: Annotated[datetime | None, Moment] = None,
     interval_end: Annotated[datetime | None, Moment] = None,
     param: Annotated[
@@ -29,24 +34,37 @@ def check(
     remote: Remote = None,
     as_json: Json = False,
 ) -> None:
-    """Look whether a run could work: Java or a Spark Connect server, database, storage, sources
-    and sinks; exit code 1 if not.
+    """Look whether a run could work, and say of each thing that could not what to do; exit code 1
+    then.
 
-    With an interval, also whether its source files are there. Nothing is claimed.
+    Without a pipeline the installation: versions, Java or a Spark Connect server, storage,
+    database, roles, clock, the sweeper's last run. With one, what a run of it needs: database,
+    Spark, storage, sources and sinks; with an interval, also whether its source files are there.
+    Nothing is claimed.
     """
-    pipeline = load(target)
-    if (interval_start is None) != (interval_end is None):
-        raise InputError("expected both --interval-start and --interval-end, or neither")
-    interval = None
-    if interval_start is not None and interval_end is not None:
-        interval = Interval(interval_start, interval_end, params_of(param or []))
-    findings = examine(Settings(), pipeline, interval, remote=remote)
+    interval = _interval(target, interval_start, interval_end, param)
+    if target is None:
+        findings = examine_installation(Settings(), remote)
+    else:
+        findings = examine(Settings(), load(target), interval, remote=remote)
     if as_json:
         show([one.as_row() for one in findings], True, _lines)
     else:  # a line each, however wide the terminal is
         out.print(_lines([one.as_row() for one in findings]), soft_wrap=True)
     if not all(one.ok for one in findings):
         raise typer.Exit(1)
+
+
+def _interval(
+    target: str | None, start: datetime | None, end: datetime | None, params: list[str] | None
+) -> Interval | None:
+    if target is None and (start or end or params):
+        raise InputError("an interval and parameters are a pipeline's: name one, MODULE:PIPELINE")
+    if start is not None and end is not None:
+        return Interval(start, end, params_of(params or []))
+    if start is not None or end is not None:
+        raise InputError("expected both --interval-start and --interval-end, or neither")
+    return None
 
 
 def _lines(rows: list[dict[str, Any]]) -> Text:

@@ -106,6 +106,7 @@ UPDATED = {
     "publication": {"published_at", "replaced_at"},
     "pending_publication": {"ready", "folder", "files", "rows"},
     "checkpoint": {"acked_at", "removed_at"},
+    "last_sweep": {"swept_at"},
 }
 INSUFFICIENT_PRIVILEGE = "42501"
 DELIVERED = """

@@ -24,7 +24,7 @@ TABLES = (
     "accepted_root, acceptance, dedup_filter, failed_payload, manual_quarantine, failed_root,"
     " failed_message, replay_root, root_fail, step_run_bucket, step_run_file, step_run_input,"
     " step_run_drop, claimed_file, checkpoint, sink_replacement, publication,"
-    " batch_source, step_run, batch_step, batch, pipeline"
+    " last_sweep, batch_source, step_run, batch_step, batch, pipeline"
 )
 
 

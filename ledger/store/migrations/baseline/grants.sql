@@ -3,7 +3,8 @@
 -- The writer reads everything but the raw text of failed records that is made for people.
 GRANT SELECT ON
   pipeline, batch, batch_step, step_run, step_run_input, step_run_file, step_run_drop,
-  batch_source, claimed_file, root_counter, ledger_delta, step_run_bucket, root_fail, replay_root,
+  batch_source, claimed_file, root_counter, last_sweep, ledger_delta, step_run_bucket, root_fail,
+  replay_root,
   failed_message, failed_root, failed_payload, manual_quarantine, acceptance, accepted_root,
   publication,
   sink_replacement, dedup_filter, checkpoint, alembic_version,
@@ -16,7 +17,7 @@ GRANT SELECT ON
 -- functions of the owner.
 GRANT INSERT ON
   pipeline, batch, batch_step, step_run, step_run_input, step_run_file, step_run_drop,
-  batch_source, claimed_file, ledger_delta, step_run_bucket, root_fail, replay_root,
+  batch_source, claimed_file, last_sweep, ledger_delta, step_run_bucket, root_fail, replay_root,
   failed_message, failed_root, failed_payload, manual_quarantine, acceptance, accepted_root,
   publication,
   sink_replacement, dedup_filter, checkpoint
@@ -45,6 +46,7 @@ GRANT UPDATE (root_id, content, parsed, key) ON failed_payload TO ledger_writer;
 GRANT UPDATE (published_at, replaced_at) ON publication TO ledger_writer;
 GRANT UPDATE (ready, folder, files, rows) ON pending_publication TO ledger_writer;
 GRANT UPDATE (acked_at, removed_at) ON checkpoint TO ledger_writer;
+GRANT UPDATE (swept_at) ON last_sweep TO ledger_writer;
 GRANT USAGE ON SEQUENCE attempt_number TO ledger_writer;
 REVOKE EXECUTE ON FUNCTION
   open_partition(bigint), clear_partition(bigint), reserve_roots(bigint), forget_fails(bigint),
@@ -58,7 +60,7 @@ GRANT EXECUTE ON FUNCTION
 -- The reader sees states, reasons and ids.
 GRANT SELECT ON
   pipeline, batch, batch_step, step_run, step_run_input, step_run_file, step_run_drop,
-  batch_source, claimed_file, root_counter, ledger_delta, step_run_bucket, replay_root,
+  batch_source, claimed_file, root_counter, last_sweep, ledger_delta, step_run_bucket, replay_root,
   failed_message, manual_quarantine, acceptance, accepted_root, publication, sink_replacement,
   checkpoint, alembic_version,
   batch_status, root_status, step_progress, pending_root, replay_history, step_drops,

@@ -339,6 +339,15 @@ COMMENT ON COLUMN root_counter.single IS 'Always true: there is one row.';
 COMMENT ON COLUMN root_counter.next_root IS 'First root id that no emit run has reserved.';
 INSERT INTO root_counter (next_root) VALUES (1);
 
+CREATE TABLE last_sweep (
+  single boolean DEFAULT true PRIMARY KEY,
+  swept_at timestamptz NOT NULL,
+  CONSTRAINT last_sweep_one_row_check CHECK (single)
+);
+COMMENT ON TABLE last_sweep IS 'When the sweeper last ran; no row: never.';
+COMMENT ON COLUMN last_sweep.single IS 'Always true: there is one row.';
+COMMENT ON COLUMN last_sweep.swept_at IS 'When its last sweep ended.';
+
 CREATE TABLE ledger_delta (
   batch_id bigint NOT NULL,
   step_run_id bigint NOT NULL,

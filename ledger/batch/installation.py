@@ -1,0 +1,150 @@
+"""Whether ackledger can run on this machine, whatever the pipeline."""
+
+import platform
+import shutil
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from importlib import metadata
+
+from ledger.batch.checks import Finding, at_revision, finding, spark
+from ledger.core.java import spark_program
+from ledger.errors import ConfigurationError
+from ledger.settings import Settings
+from ledger.storage.folders import require_storage
+from ledger.store.connection import OWNER, PAYLOAD_READER, READER, WRITER, Database
+from ledger.store.queries import health
+from ledger.store.upgrade import connect
+
+MOST_SKEW = timedelta(seconds=30)
+SWEPT_EVERY = timedelta(hours=1)  # at least, where a batch is open
+_DISTRIBUTIONS = ("pyspark", "pyspark-client", "apache-airflow")
+
+
+def examine_installation(settings: Settings, remote: str | None = None) -> list[Finding]:
+    """All that does not depend on a pipeline. ``remote``: a Spark Connect server, instead of the
+    Java and the spark-submit of this machine.
+    """
+    by_airflow = remote is None and _installed("apache-airflow") is not None
+    # Before the storage, which may be in the home of the embedded server: that has to let it in.
+    database = finding("database", partial(at_revision, settings))
+    return [
+        finding("versions", _versions),
+        *spark(remote),
+        *([finding("spark-submit", _spark_submit)] if by_airflow else []),
+        database,
+        finding("storage", partial(require_storage, settings)),
+        *(_in_ledger(settings) if database.ok else []),
+    ]
+
+
+def _in_ledger(settings: Settings) -> list[Finding]:
+    """What the database itself tells."""
+    database = connect(settings)
+    try:
+        return [
+            finding("roles", lambda: _roles(database)),
+            finding("clock", lambda: _clock(database)),
+            finding("sweeper", lambda: _sweeper(database)),
+        ]
+    finally:
+        database.dispose()
+
+
+def _versions() -> str:
+    """What is installed. Raises ConfigurationError where two distributions share files."""
+    found = {name: _installed(name) for name in _DISTRIBUTIONS}
+    spark_, client = found["pyspark"], found["pyspark-client"]
+    if spark_ is None:
+        raise ConfigurationError("PySpark is not installed: pip install ackledger")
+    if client is not None and client != spark_:
+        raise ConfigurationError(
+            f"pyspark {spark_} and pyspark-client {client} are installed, and write the same files:"
+            f" pip install --force-reinstall pyspark-client=={spark_} pyspark=={spark_}"
+        )
+    airflow = found["apache-airflow"]
+    return ", ".join(
+        [
+            f"ackledger {metadata.version('ackledger')}",
+            f"Python {platform.python_version()}",
+            f"PySpark {spark_}",
+            "no Airflow" if airflow is None else f"Airflow {airflow}",
+        ]
+    )
+
+
+def _installed(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _spark_submit() -> str:
+    found = shutil.which(spark_program())
+    if found is None:
+        raise ConfigurationError(
+            "there is no spark-submit beside this Python or on PATH, by which Airflow's tasks start"
+            " Spark: add the bin folder of the environment that has PySpark"
+        )
+    return found
+
+
+def _roles(database: Database) -> str:
+    """Which roles the ledger's user has. Raises ConfigurationError for one that a run needs."""
+    held = database.transact(lambda c: health.roles_held(c, list(_ROLES)), engine=database.plain)
+    missing = [role for role in (WRITER, READER) if role not in held]
+    if missing:
+        raise ConfigurationError(
+            f"the user of {database.shown} lacks {' and '.join(missing)}: GRANT"
+            f" {', '.join(missing)} TO that user, as an administrator of the server"
+        )
+    without = [f"without {role} ({_ROLES[role]})" for role in _ROLES if role not in held]
+    return ", ".join([*held, *without])
+
+
+# And what cannot be done without it.
+_ROLES = {
+    WRITER: "run, replay, publish, explain, trace",
+    READER: "status, failed",
+    PAYLOAD_READER: "content of failed records",
+    OWNER: "db upgrade, sweep",
+}
+
+
+def _clock(database: Database) -> str:
+    """How far this machine's clock is from the database's, which alone decides."""
+    before = datetime.now(UTC)
+    theirs = database.transact(health.last_sweep, engine=database.reader).now
+    after = datetime.now(UTC)
+    skew = max(before - theirs, theirs - after, timedelta(0))
+    said = f"within {max(1, round(skew.total_seconds()))} s of the database's"
+    if skew > MOST_SKEW:
+        raise ConfigurationError(
+            f"this machine's clock and the database's differ by {skew.total_seconds():.0f} s:"
+            " leases go by the database's, file times and Airflow's by this one. Let both follow"
+            " one time server"
+        )
+    return said
+
+
+def _sweeper(database: Database) -> str:
+    """When the sweeper last ran. Raises ConfigurationError if a batch has been waiting for it."""
+    row = database.transact(health.last_sweep, engine=database.reader)
+    ago = "it never ran" if row.swept_at is None else f"it ran {_ago(row.now - row.swept_at)}"
+    waited = row.open_batch_id is not None and row.now - row.opened_at > SWEPT_EVERY
+    if waited and (row.swept_at is None or row.now - row.swept_at > SWEPT_EVERY):
+        raise ConfigurationError(
+            f"{ago}, and batch {row.open_batch_id} has been open since"
+            f" {row.opened_at:%Y-%m-%d %H:%M}: unpause the DAG ledger_sweeper, or let cron run"
+            " 'ackledger sweep'. Without it a batch whose run died is never decided"
+        )
+    return ago
+
+
+def _ago(passed: timedelta) -> str:
+    seconds = round(passed.total_seconds())
+    for unit, size in (("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1)):
+        count = seconds // size
+        if count:
+            return f"{count} {unit}{'' if count == 1 else 's'} ago"
+    return "just now"

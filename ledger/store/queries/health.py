@@ -1,0 +1,39 @@
+"""Statements about the installation: roles, clock, and the sweeper's last run."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Row, text
+
+
+def note_sweep(connection: Connection) -> None:
+    """A sweep ends now."""
+    connection.execute(
+        text("""
+        INSERT INTO last_sweep (swept_at) VALUES (clock_timestamp())
+        ON CONFLICT (single) DO UPDATE SET swept_at = excluded.swept_at
+        """)
+    )
+
+
+def last_sweep(connection: Connection) -> Row[Any]:
+    """The last sweep, and what waits for the next: swept_at (null: never), open_batch_id and
+    opened_at (of the oldest open batch; null: none), now."""
+    statement = text("""
+        SELECT s.swept_at, b.batch_id AS open_batch_id, b.opened_at, clock_timestamp() AS now
+        FROM (SELECT) AS one LEFT JOIN last_sweep s ON true
+        LEFT JOIN LATERAL (
+          SELECT batch_id, opened_at FROM batch WHERE status = 'open' ORDER BY opened_at LIMIT 1
+        ) b ON true
+    """)
+    return connection.execute(statement).one()
+
+
+def roles_held(connection: Connection, roles: Sequence[str]) -> list[str]:
+    """Those of the roles that the session's user may take, in their order."""
+    statement = text("""
+        SELECT name FROM unnest(cast(:roles AS text[])) WITH ORDINALITY AS given (name, place)
+        WHERE to_regrole(name) IS NOT NULL AND pg_has_role(session_user, name, 'MEMBER')
+        ORDER BY place
+    """)
+    return [row.name for row in connection.execute(statement, {"roles": list(roles)})]

@@ -1,0 +1,158 @@
+"""``ackledger check`` without a pipeline: what is installed, and whether it can work."""
+
+import json
+import shutil
+from datetime import timedelta
+from importlib import metadata
+
+import pytest
+from sqlalchemy import text
+from typer.testing import CliRunner
+
+from ledger.batch import installation
+from ledger.batch.installation import examine_installation
+from ledger.batch.sweeper import sweep_once
+from ledger.cli.base import app
+from tests.support.ledgers import opened, pipeline
+
+SUBJECTS = [
+    "versions", "java", "spark-submit", "database", "storage", "roles", "clock", "sweeper",
+]  # fmt: skip
+
+
+def told(settings, **given):
+    """What was found, by subject: whether it is well, and the message."""
+    return {one.subject: (one.ok, one.message) for one in examine_installation(settings, **given)}
+
+
+def wrong(settings, subject):
+    ok, message = told(settings)[subject]
+    assert not ok, message
+    return message
+
+
+def aged(database, statement):
+    """Let time have passed for what the statement changes."""
+    with database.owner.begin() as connection:
+        connection.execute(text(statement))
+
+
+@pytest.fixture
+def given(database, settings):
+    """Settings that name the ledger's server by its URL."""
+    url = database.url.render_as_string(hide_password=False)
+    return settings.model_copy(update={"database_url": url})
+
+
+def test_a_sound_installation_is_told_in_full(given, database):
+    """Each thing with what was found, in the order in which one depends on another."""
+    sweep_once(database)
+    found = told(given)
+    assert list(found) == SUBJECTS
+    assert all(ok for ok, _ in found.values()), found
+    assert f"PySpark {metadata.version('pyspark')}" in found["versions"][1]
+    assert "ledger_writer" in found["roles"][1]
+    assert found["clock"][1] == "within 1 s of the database's"
+    assert found["sweeper"][1].startswith("it ran ")
+
+
+def test_a_server_of_spark_needs_no_java_here(given):
+    """With --remote the server is looked at instead."""
+    found = told(given, remote="sc://127.0.0.1:1")
+    assert {"java", "spark-submit"}.isdisjoint(found)
+    assert "does not answer" in found["spark"][1]
+
+
+def test_two_distributions_of_spark_must_agree(given, monkeypatch):
+    """They write the same files, so that the second to be installed decides what runs."""
+    version = metadata.version
+
+    def differing(name):
+        return "4.0.0" if name == "pyspark-client" else version(name)
+
+    monkeypatch.setattr(metadata, "version", differing)
+    assert "pip install --force-reinstall pyspark-client==" in wrong(given, "versions")
+
+
+def test_without_spark_submit_no_task_can_start(given, monkeypatch):
+    """Airflow's tasks look for it beside Python, and on PATH."""
+    which = shutil.which
+    monkeypatch.setattr(
+        shutil, "which", lambda name: None if "spark-submit" in name else which(name)
+    )
+    assert "add the bin folder" in wrong(given, "spark-submit")
+
+
+def test_without_airflow_nobody_needs_spark_submit(given, monkeypatch):
+    """The command line starts Spark in its own process."""
+    version = metadata.version
+
+    def without(name):
+        if name == "apache-airflow":
+            raise metadata.PackageNotFoundError(name)
+        return version(name)
+
+    monkeypatch.setattr(metadata, "version", without)
+    found = told(given)
+    assert "spark-submit" not in found
+    assert "no Airflow" in found["versions"][1]
+
+
+def test_a_database_that_does_not_answer_ends_the_questions(given):
+    """Of what is in it nothing is said."""
+    given.database_url = "postgresql+psycopg2://nobody@127.0.0.1:1/none"
+    found = told(given)
+    assert list(found) == SUBJECTS[:5]
+    assert "did not answer" in found["database"][1]
+
+
+def test_a_user_without_the_writer_is_told_what_to_grant(given, database):
+    """And one who has it, what it cannot do without the others."""
+    with database.plain.begin() as connection:
+        connection.execute(text("DROP ROLE IF EXISTS checking"))
+        connection.execute(text("CREATE ROLE checking LOGIN IN ROLE ledger_reader"))
+    given.database_url = database.url.set(username="checking").render_as_string(hide_password=False)
+    try:
+        message = wrong(given, "roles")
+        assert "lacks ledger_writer: GRANT ledger_writer TO that user" in message
+        with database.plain.begin() as connection:
+            connection.execute(text("GRANT ledger_writer TO checking"))
+        ok, message = told(given)["roles"]
+        assert ok
+        assert "without ledger_owner (db upgrade, sweep)" in message
+    finally:
+        with database.plain.begin() as connection:
+            connection.execute(text("DROP ROLE checking"))
+
+
+def test_clocks_that_differ_are_named(given, monkeypatch):
+    """By how much, and why it matters although the database's alone decides."""
+    monkeypatch.setattr(installation, "MOST_SKEW", timedelta(seconds=-1))
+    assert "follow one time server" in wrong(given, "clock")
+
+
+def test_a_sweeper_that_is_missed_is_named(given, database):
+    """Once a batch has been open for an hour and nobody swept; not where none is open."""
+    assert told(given)["sweeper"] == (True, "it never ran")
+    batch = opened(database, pipeline())
+    assert told(given)["sweeper"] == (True, "it never ran")
+    aged(database, "UPDATE batch SET opened_at = now() - interval '2 hours'")
+    message = wrong(given, "sweeper")
+    assert f"it never ran, and batch {batch.batch_id} has been open since" in message
+    sweep_once(database)
+    assert told(given)["sweeper"][0]
+    aged(database, "UPDATE last_sweep SET swept_at = now() - interval '3 hours'")
+    assert wrong(given, "sweeper").startswith("it ran 3 hours ago, and batch")
+
+
+def test_the_command_says_it_line_by_line(environment, database, monkeypatch):
+    """Exit code 1 if one thing is wrong; as JSON for programs; an interval needs a pipeline."""
+    said = CliRunner().invoke(app, ["check"])
+    assert said.exit_code == 0, said.output
+    assert [line.split()[1].rstrip(":") for line in said.output.splitlines()] == SUBJECTS
+    rows = json.loads(CliRunner().invoke(app, ["check", "--json"]).stdout)
+    assert [row["check"] for row in rows] == SUBJECTS
+    monkeypatch.setattr(installation, "MOST_SKEW", timedelta(seconds=-1))
+    assert CliRunner().invoke(app, ["check"]).exit_code == 1
+    refused = CliRunner().invoke(app, ["check", "--param", "a=b"])
+    assert "are a pipeline's: name one" in str(refused.exception)
