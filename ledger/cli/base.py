@@ -21,7 +21,12 @@ HELP = (
 )
 
 app = typer.Typer(
-    no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="rich", help=HELP
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    help=HELP,
+    # Each option of a command by a variable, too: --limit of status is ACKLEDGER_STATUS_LIMIT.
+    context_settings={"auto_envvar_prefix": "ACKLEDGER"},
 )
 db = typer.Typer(no_args_is_help=True, help="The ledger's database.")
 app.add_typer(db, name="db")
@@ -36,11 +41,14 @@ Remote = Annotated[
     str | None,
     typer.Option(help="A Spark Connect server, sc://HOST:PORT, instead of a Spark of its own."),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+Json = Annotated[
+    bool, typer.Option("--json", envvar="ACKLEDGER_JSON", help="Print JSON instead of a table.")
+]
 Target = Annotated[
     str, typer.Argument(metavar="MODULE:PIPELINE", help="For example jobs.flights:pipeline.")
 ]
-Moment = typer.Option(formats=["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S%z"])
+MOMENTS = ["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S%z"]
+Moment = typer.Option(formats=MOMENTS)
 PipelineName = Annotated[str | None, typer.Option("--pipeline", help="Only this pipeline.")]
 BatchNumber = Annotated[int | None, typer.Option("--batch", help="Only this batch.")]
 
@@ -58,7 +66,13 @@ def _show_version(asked: bool) -> None:
 def common(
     version: Annotated[
         bool,
-        typer.Option("--version", help="Print the version.", callback=_show_version, is_eager=True),
+        typer.Option(
+            "--version",
+            help="Print the version.",
+            callback=_show_version,
+            is_eager=True,
+            allow_from_autoenv=False,
+        ),
     ] = False,
     verbose: Annotated[
         bool,

@@ -1,37 +1,95 @@
 """Commands that ask the ledger: ``status``, ``sql``."""
 
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from itertools import count
-from typing import Any
+from typing import Annotated, Any
 
+import typer
+from rich.console import Group, RenderableType
+from rich.live import Live
 from sqlalchemy import Row
 
 from ledger.batch.recovery import waiting_states
 from ledger.batch.summary import summarize
 from ledger.cli import tables
-from ledger.cli.base import BatchNumber, Json, PipelineName, app, err, example, show
+from ledger.cli.base import BatchNumber, Json, PipelineName, app, err, example, out, show
 from ledger.cli.running import summary_of
+from ledger.core.states import BatchStatus
+from ledger.errors import InputError
 from ledger.settings import Settings
+from ledger.store.connection import Database
 from ledger.store.queries import asking, reports
 from ledger.store.upgrade import connect
 
+_LOOK_AGAIN_SECONDS = 2.0
 
-@app.command(epilog=example("status --pipeline flights", "status --batch 1"))
+
+@app.command(epilog=example("status --pipeline flights", "status --batch 1", "status --watch"))
 def status(
-    pipeline: PipelineName = None, batch: BatchNumber = None, limit: int = 20, as_json: Json = False
+    pipeline: PipelineName = None,
+    batch: BatchNumber = None,
+    limit: Annotated[int, typer.Option(min=1, help="Batches listed at most.")] = 20,
+    watch: Annotated[
+        bool,
+        typer.Option(
+            "--watch",
+            help="Refresh until none of them is open, or Ctrl-C; on a terminal, in place.",
+        ),
+    ] = False,
+    as_json: Json = False,
 ) -> None:
     """Show the latest batches, or the steps of one."""
-    database = connect(Settings())
-    if batch is not None:
-        show(summary_of(summarize(database, batch)), as_json, tables.summary)
+    if watch and as_json:
+        raise InputError("expected --watch or --json, found both: a program asks again by itself")
+    look = partial(_look, connect(Settings()), pipeline, batch, limit)
+    if watch:
+        _watch(look)
         return
+    found = look()
+    show(found.data, as_json, found.table)
+    for sentence in found.waiting:
+        err.print(sentence, style="yellow", markup=False, highlight=False, soft_wrap=True)
+
+
+@dataclass(frozen=True)
+class _Found:
+    """Batches, or one, as they are now. ``waiting``: a sentence for each state that batches wait
+    for. ``open``: whether one of them is under way.
+    """
+
+    data: Any
+    table: Callable[[Any], RenderableType]
+    waiting: Sequence[str]
+    open: bool
+
+
+def _look(database: Database, pipeline: str | None, batch: int | None, limit: int) -> _Found:
+    if batch is not None:
+        found = summarize(database, batch)
+        is_open = found.status is BatchStatus.OPEN
+        return _Found(summary_of(found), tables.summary, (), is_open)
     rows = database.transact(
         lambda c: reports.recent_batches(c, pipeline, limit), engine=database.reader
     )
-    show([dict(row._mapping) for row in rows], as_json, tables.batches)
-    for sentence in database.transact(
-        lambda c: waiting_states(c, pipeline), engine=database.reader
-    ):
-        err.print(sentence, style="yellow", markup=False, highlight=False, soft_wrap=True)
+    waiting = database.transact(lambda c: waiting_states(c, pipeline), engine=database.reader)
+    is_open = any(row.status == BatchStatus.OPEN for row in rows)
+    return _Found([dict(row._mapping) for row in rows], tables.batches, waiting, is_open)
+
+
+def _watch(look: Callable[[], _Found]) -> None:
+    """Show in place what there is, until nothing is under way or somebody has seen enough."""
+    with Live(console=out, auto_refresh=False) as live, suppress(KeyboardInterrupt):
+        while True:
+            found = look()
+            told = (tables.line(sentence, "yellow") for sentence in found.waiting)
+            live.update(Group(found.table(found.data), *told), refresh=True)
+            if not found.open:
+                return
+            time.sleep(_LOOK_AGAIN_SECONDS)
 
 
 @app.command(epilog=example("sql 'SELECT * FROM batch_status ORDER BY batch_id'"))

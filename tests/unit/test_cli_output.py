@@ -46,6 +46,29 @@ def commands(command=None, path=()):
         yield path
 
 
+@pytest.mark.parametrize("path", list(commands()), ids=" ".join)
+def test_each_option_has_its_variable_and_help_names_it(path):
+    """ACKLEDGER_, the command, the option; --json has one for all commands."""
+    said = CliRunner().invoke(app, [*path, "--help"], env={"COLUMNS": "300"}).stdout
+    command = get_command(app)
+    for word in path:
+        command = command.commands[word]
+    options = [one for one in command.params if one.param_type_name == "option"]
+    for option in options:
+        automatic = "_".join(("ACKLEDGER", *path, option.name)).upper().replace("-", "_")
+        expected = option.envvar or automatic
+        assert f"env var: {expected}]" in said, option.name
+
+
+def test_an_option_is_taken_from_its_variable():
+    """As if it were typed; what is typed goes first."""
+    env = {"ACKLEDGER_STATUS_LIMIT": "none"}
+    said = CliRunner().invoke(app, ["status"], env=env)
+    assert said.exit_code == 2
+    assert "--limit" in said.stderr
+    assert "valid integer" in said.stderr
+
+
 def test_ids_can_be_pasted_back_and_counts_can_be_read():
     """Numbers of batches, roots and messages have no separators, counts have; headers are the
     columns' names.
