@@ -2,7 +2,7 @@
 
 import time
 import uuid
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -77,18 +77,51 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Run all steps of a pipeline over one interval in one process, without Airflow."""
-    settings, spark = Settings(), _spark_at(master, remote)
-    pipeline = load(target)
+    at = place(target, master, remote)
     interval = Interval(interval_start, interval_end, params_of(param or []))
-    database = connect(settings)
     key = RunKey("", run_id or f"run-{uuid.uuid4()}")
-    before_run(database, settings, pipeline, key, interval, reprocess=reprocess, remote=remote)
-    spark_session(pipeline, spark)  # without Spark nothing is claimed
-    batch = open_batch(
-        database, settings, pipeline, key, interval, reprocess=reprocess, guarantee=guarantee
-    )
-    done = _run_batch(database, settings, pipeline, batch, spark, target)
-    finish([summary_of(*done, target)], as_json, single=True)
+    done = run_interval(at, key, interval, reprocess=reprocess, guarantee=guarantee)
+    finish([done], as_json, single=True)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a command runs a pipeline. ``spark``: a master, or the address of a Spark Connect
+    server.
+    """
+
+    target: str
+    pipeline: Pipeline
+    settings: Settings
+    database: Database
+    spark: str
+
+    @property
+    def remote(self) -> str | None:
+        """The Spark Connect server; None: there is none."""
+        return self.spark if is_remote(self.spark) else None
+
+
+def place(target: str, master: str, remote: str | None) -> Place:
+    """Where a command runs the pipeline at ``target``, with the ledger connected."""
+    spark, settings = _spark_at(master, remote), Settings()
+    return Place(target, load(target), settings, connect(settings), spark)
+
+
+def run_interval(
+    at: Place,
+    key: RunKey,
+    interval: Interval,
+    *,
+    reprocess: bool = False,
+    guarantee: Guarantee | None = None,
+) -> dict[str, Any]:
+    """Open the batch of a run over an interval, or find it again, and run it; its summary."""
+    given = (at.database, at.settings, at.pipeline, key, interval)
+    before_run(*given, reprocess=reprocess, remote=at.remote)
+    spark_session(at.pipeline, at.spark)  # without Spark nothing is claimed
+    batch = open_batch(*given, reprocess=reprocess, guarantee=guarantee)
+    return summary_of(*_run_batch(at, batch), at.target)
 
 
 @app.command(
@@ -126,9 +159,8 @@ def replay(
     as_json: Json = False,
 ) -> None:
     """Run the failed records again, one replay batch for each original batch."""
-    settings, spark = Settings(), _spark_at(master, remote)
-    pipeline = load(target)
-    database = connect(settings)
+    at = place(target, master, remote)
+    pipeline, database = at.pipeline, at.database
     selection = Selection(reason, step, root, source, since, until, quarantined, held, from_source)
     if dry_run:
         show(matching_messages(database, pipeline, batch, selection), as_json, tables.rows)
@@ -138,19 +170,18 @@ def replay(
     summaries, refused = [], 0
     originals = originals_of(database, pipeline, batch, selection, base)
     keys = {original: RunKey("", f"{base}-{original}") for original in originals}
-    before_replay(database, settings, pipeline, keys.values(), remote)
+    before_replay(database, at.settings, pipeline, keys.values(), remote)
     for original, key in keys.items():
-        spark_session(pipeline, spark)  # without Spark nothing is claimed
+        spark_session(pipeline, at.spark)  # without Spark nothing is claimed
         try:
-            opened = open_replay(database, settings, pipeline, key, original, selection)
+            opened = open_replay(database, at.settings, pipeline, key, original, selection)
         except BackPressureError:
             raise
         except NotReadyError as exc:  # another replay was first
             err.print(f"batch {original}: {exc}", markup=False, highlight=False, soft_wrap=True)
             refused += 1
             continue
-        done = _run_batch(database, settings, pipeline, opened, spark, target)
-        summaries.append(summary_of(*done, target))
+        summaries.append(summary_of(*_run_batch(at, opened), target))
     if not originals and not as_json:
         out.print("nothing to replay: no failed record matches, or is due; see 'ackledger failed'")
     finish(summaries, as_json, refused=refused)
@@ -170,14 +201,14 @@ def publish(
     from ledger.execution import OF_PIPELINE, follow
     from ledger.spark.job import Job
 
-    settings, pipeline, spark = Settings(), load(target), _spark_at(master, remote)
-    database = connect(settings)
+    at = place(target, master, remote)
+    pipeline, database = at.pipeline, at.database
     keep_all(database, pipeline.name)
     waiting = follow_ups.left(database, pipeline, batch)
     failures = Failures(told)
     done: list[object] = []
     if waiting or follow_ups.is_due(database, pipeline):
-        job = Job(spark_session(pipeline, spark), database, settings, pipeline)
+        job = Job(spark_session(pipeline, at.spark), database, at.settings, pipeline)
         for number in waiting:
             for one in follow_ups.by_publish(pipeline):
                 with failures.kept():
@@ -231,39 +262,33 @@ def spark_session(pipeline: Pipeline, spark: str) -> "SparkSession":
     return build_session(f"ackledger {pipeline.name}", spark)
 
 
-def _run_batch(
-    database: Database,
-    settings: Settings,
-    pipeline: Pipeline,
-    batch: Batch,
-    spark: str,
-    target: str,
-) -> tuple[Summary, float]:
+def _run_batch(at: Place, batch: Batch) -> tuple[Summary, float]:
     """Run the batch's steps with a progress line each, and settle; its summary, and seconds."""
     from ledger.execution import StepResult, run_steps, settle_and_follow
     from ledger.spark.job import Job
 
     started = time.monotonic()
     current = "its start"
-    option = "--remote" if is_remote(spark) else "--master"
-    options = () if spark == LOCAL else (option, spark)
-    again = run_again(batch, target=target, options=options)
+    option = "--master" if at.remote is None else "--remote"
+    options = () if at.spark == LOCAL else (option, at.spark)
+    again = run_again(batch, target=at.target, options=options)
     begun = f"batch {batch.batch_id}: run id {asked_as(batch)}"
     err.print(begun, markup=False, highlight=False, soft_wrap=True)
-    with progress_of(batch.batch_id, len(pipeline.steps())) as progress:
+    with progress_of(batch.batch_id, len(at.pipeline.steps())) as progress:
 
         def on_step(name: str, result: StepResult | None) -> None:
             nonlocal current
             current = f"step {name!r}"
             progress.on_step(name, result)
 
-        with going_on(database, batch, again, lambda: current):
-            job = Job(spark_session(pipeline, spark), database, settings, pipeline)
+        with going_on(at.database, batch, again, lambda: current):
+            session = spark_session(at.pipeline, at.spark)
+            job = Job(session, at.database, at.settings, at.pipeline)
             run_steps(job, batch.batch_id, on_step)
             current = "its settlement, or what follows it"
             progress.settling()
             settle_and_follow(job, batch.batch_id)
-    return summarize(database, batch.batch_id), time.monotonic() - started
+    return summarize(at.database, batch.batch_id), time.monotonic() - started
 
 
 def summary_of(

@@ -1,0 +1,165 @@
+"""The command that runs many intervals: ``backfill``."""
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta
+from enum import StrEnum
+from functools import partial
+from itertools import count, pairwise
+from typing import Annotated, Any
+
+import typer
+from sqlalchemy import Connection, Row
+
+from ledger.batch.summary import summarize
+from ledger.cli.base import MOMENTS, Json, Remote, Target, app, err, example, params_of
+from ledger.cli.running import LOCAL, Master, Place, finish, place, run_interval, summary_of
+from ledger.core.run_request import Interval, RunKey
+from ledger.core.states import Guarantee
+from ledger.errors import InputError
+from ledger.store.queries import batches, claims
+from ledger.store.queries.batches import Batch
+from ledger.store.queries.intervals import over
+
+_MINUTE = "%Y-%m-%d %H:%M"
+
+
+class Every(StrEnum):
+    """How long each interval is."""
+
+    HOUR = "hour"
+    DAY = "day"
+    WEEK = "week"
+    MONTH = "month"
+
+
+_LENGTHS = {
+    Every.HOUR: timedelta(hours=1),
+    Every.DAY: timedelta(days=1),
+    Every.WEEK: timedelta(weeks=1),
+}
+
+
+@app.command(
+    epilog=example(
+        "backfill etl:shop --from 2026-01-01 --to 2026-02-01",
+        "backfill etl:shop --from 2026-01-01 --to 2027-01-01 --every month",
+    )
+)
+def backfill(
+    target: Target,
+    start: Annotated[
+        datetime,
+        typer.Option(
+            "--from",
+            envvar="ACKLEDGER_BACKFILL_FROM",
+            help="Start of the first interval.",
+            formats=MOMENTS,
+        ),
+    ],
+    end: Annotated[
+        datetime,
+        typer.Option(
+            "--to",
+            envvar="ACKLEDGER_BACKFILL_TO",
+            help="End of the last interval, exclusive.",
+            formats=MOMENTS,
+        ),
+    ],
+    every: Annotated[Every, typer.Option(help="How long each interval is.")] = Every.DAY,
+    param: Annotated[
+        list[str] | None, typer.Option(help="NAME=VALUE for the path templates.")
+    ] = None,
+    guarantee: Annotated[
+        Guarantee | None, typer.Option(help="Instead of the pipeline's own.")
+    ] = None,
+    master: Master = LOCAL,
+    remote: Remote = None,
+    as_json: Json = False,
+) -> None:
+    """Run a pipeline over many intervals in one process, one batch each, without Airflow.
+
+    The same command goes on after a failure: what is decided does not run again, and an interval
+    that another run has read is left to it. Records that failed keep no later interval waiting.
+    """
+    at = place(target, master, remote)
+    if all(step.source.incremental for step in at.pipeline.sources()):
+        raise InputError(
+            f"pipeline {at.pipeline.name!r} reads what is new, whatever the interval: use"
+            " 'ackledger run'"
+        )
+    chosen = intervals(start, end, every, params_of(param or []))
+    done = [one for interval in chosen for one in _filled(at, interval, every, guarantee)]
+    finish([summary_of(summarize(at.database, one), target=target) for one in done], as_json)
+
+
+def intervals(
+    start: datetime, end: datetime, every: Every, params: Mapping[str, Any]
+) -> list[Interval]:
+    """The intervals from ``start`` to ``end``. Raises InputError unless they fill it."""
+    whole = Interval(start, end)
+    bounds = [whole.start]
+    while bounds[-1] < whole.end:
+        bounds.append(_after(bounds[-1], every))
+    if bounds[-1] != whole.end:
+        raise InputError(
+            f"--to {whole.end:{_MINUTE}}: expected the end of an interval, which with --every"
+            f" {every} is {bounds[-2]:{_MINUTE}} or {bounds[-1]:{_MINUTE}}"
+        )
+    return [Interval(*bound, params) for bound in pairwise(bounds)]
+
+
+def _after(moment: datetime, every: Every) -> datetime:
+    if every is not Every.MONTH:
+        return moment + _LENGTHS[every]
+    if moment.day != 1:
+        raise InputError(f"--from {moment:%Y-%m-%d}: expected the first day of a month")
+    return (moment + timedelta(days=31)).replace(day=1)
+
+
+def _filled(
+    at: Place, interval: Interval, every: Every, guarantee: Guarantee | None
+) -> Iterator[int]:
+    """Run an interval to its end, in several batches if ``max_pending`` asks for it; which."""
+    name = f"backfill-{interval.start:%Y-%m-%dT%H:%M}-{every}"
+    for part in count(1):
+        key = RunKey("", name if part == 1 else f"{name}-part{part}")
+        found = at.database.transact(partial(_own, at.pipeline.name, key))
+        if found is None and part == 1:
+            other = at.database.transact(partial(_other, at.pipeline.name, interval))
+            if other is not None:
+                _say_left(interval, other.batch_id, f"was read by run {other.run_id!r}")
+                yield other.batch_id
+                return
+        if found is not None and found.status.decided:
+            batch_id = found.batch_id
+            _say_left(interval, batch_id, "is decided")
+        else:
+            batch_id = run_interval(at, key, interval, guarantee=guarantee)["batch_id"]
+        yield batch_id
+        if not at.database.transact(partial(claims.unread, batch_id=batch_id)):
+            return
+
+
+def _own(pipeline: str, key: RunKey, connection: Connection) -> Batch | None:
+    return batches.find_run(connection, pipeline, key.dag_id, key.run_id)
+
+
+def _other(pipeline: str, interval: Interval, connection: Connection) -> Row[Any] | None:
+    """The batch that has the interval. Raises InputError for one that has only a part of it, or
+    more.
+    """
+    rows = over(connection, pipeline, interval.start, interval.end)
+    for row in rows:
+        if (row.interval_start, row.interval_end) != (interval.start, interval.end):
+            raise InputError(
+                f"batch {row.batch_id} has read {row.interval_start:{_MINUTE}} to"
+                f" {row.interval_end:{_MINUTE}}, which is not {interval.start:{_MINUTE}} to"
+                f" {interval.end:{_MINUTE}}: expected intervals that do not overlap. Choose"
+                " --every, --from and --to as that run had them"
+            )
+    return next(iter(rows), None)
+
+
+def _say_left(interval: Interval, batch_id: int, why: str) -> None:
+    said = f"{interval.start:{_MINUTE}} {why}: batch {batch_id} is left as it is"
+    err.print(said, markup=False, highlight=False, soft_wrap=True)

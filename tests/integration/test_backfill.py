@@ -1,0 +1,130 @@
+"""``ackledger backfill``: one batch an interval, none twice."""
+
+from datetime import datetime
+from itertools import pairwise
+
+import pytest
+from typer.testing import CliRunner
+
+from ledger import FileSource, ParquetSink, Pipeline
+from ledger.cli import running
+from ledger.cli.backfilling import Every, intervals
+from ledger.cli.base import app
+from ledger.errors import InputError
+from tests.support.ledgers import rows
+
+BATCHES = "SELECT run_id, status, total, failed FROM batch_status ORDER BY batch_id"
+
+
+@pytest.fixture
+def backfill(environment, database, spark, monkeypatch, tmp_path):
+    """Runs the command over a pipeline of a file a day, of which the third fails one record."""
+    for day, text in enumerate(("1", "2\n3", "4\nfive"), 1):
+        (tmp_path / f"2026-01-0{day}.csv").write_text(f"n\n{text}\n")
+    made = Pipeline("days")
+    made.source("days", FileSource("{{ interval_start | ds }}.csv", schema="n INT"))
+    made.sink("out", ParquetSink("out"), reads="days")
+    monkeypatch.setattr(running, "load", lambda target: made)
+    monkeypatch.setattr(running, "spark_session", lambda pipeline, at: spark)
+
+    def run(start, end, *more, code=0):
+        chosen = ["days:made", "--from", start, "--to", end, *more]
+        said = CliRunner().invoke(app, ["backfill", *chosen], standalone_mode=False)
+        assert (said.return_value or 0) == code, said.output
+        return said
+
+    return run
+
+
+def test_each_interval_is_a_batch_and_none_is_run_twice(backfill, database):
+    """The command goes on where it was; what failed in one keeps none waiting, and its code."""
+    backfill("2026-01-01", "2026-01-03")
+    ran = [tuple(row) for row in rows(database, BATCHES)]
+    assert ran == [
+        ("backfill-2026-01-01T00:00-day", "settled", 1, 0),
+        ("backfill-2026-01-02T00:00-day", "settled", 2, 0),
+    ]
+    said = backfill("2026-01-01", "2026-01-04", code=3)
+    assert "2026-01-01 00:00 is decided: batch 1 is left as it is" in said.stderr
+    assert [tuple(row) for row in rows(database, BATCHES)] == [
+        *ran,
+        ("backfill-2026-01-03T00:00-day", "settled", 2, 1),
+    ]
+
+
+def test_what_another_run_has_read_is_left_to_it(backfill, database):
+    """It is named, and the others are run."""
+    run = ["--interval-start", "2026-01-01", "--interval-end", "2026-01-02", "--run-id", "mine"]
+    CliRunner().invoke(app, ["run", "days:made", *run], standalone_mode=False)
+    said = backfill("2026-01-01", "2026-01-03")
+    assert "2026-01-01 00:00 was read by run 'mine': batch 1 is left as it is" in said.stderr
+    assert [row.run_id for row in rows(database, BATCHES)] == [
+        "mine",
+        "backfill-2026-01-02T00:00-day",
+    ]
+
+
+def test_an_overlap_is_refused(backfill, database):
+    """What another run has read of a day is no day; nothing more is run."""
+    run = ["--interval-start", "2026-01-01T06:00:00", "--interval-end", "2026-01-02"]
+    CliRunner().invoke(app, ["run", "days:made", *run], standalone_mode=False)
+    refused = backfill("2026-01-01", "2026-01-02").exception
+    assert "expected intervals that do not overlap" in str(refused)
+    assert len(rows(database, BATCHES)) == 1
+
+
+def test_an_interval_is_read_to_its_end(backfill, database, monkeypatch, tmp_path):
+    """With max_pending it takes several batches, and the same command finds them all done."""
+    made = Pipeline("parts", max_pending=1)
+    made.source("days", FileSource("{{ interval_start | ds }}.csv", schema="n INT"))
+    made.sink("out", ParquetSink("out"), reads="days")
+    monkeypatch.setattr(running, "load", lambda target: made)
+    backfill("2026-01-02", "2026-01-03")
+    done = [tuple(row) for row in rows(database, BATCHES)]
+    assert done == [
+        ("backfill-2026-01-02T00:00-day", "settled", 1, 0),
+        ("backfill-2026-01-02T00:00-day-part2", "settled", 1, 0),
+    ]
+    backfill("2026-01-02", "2026-01-03")
+    assert [tuple(row) for row in rows(database, BATCHES)] == done
+
+
+def test_a_pipeline_without_intervals_has_none_to_fill(backfill, tmp_path, monkeypatch):
+    """What reads what is new reads it whatever the interval."""
+    made = Pipeline("new")
+    made.source("days", FileSource(f"{tmp_path}/*.csv", schema="n INT", incremental=True))
+    made.sink("out", ParquetSink("out"), reads="days")
+    monkeypatch.setattr(running, "load", lambda target: made)
+    refused = backfill("2026-01-01", "2026-01-02").exception
+    assert "reads what is new, whatever the interval" in str(refused)
+
+
+@pytest.mark.parametrize(
+    ("every", "start", "end", "count"),
+    [
+        (Every.HOUR, "2026-01-01", "2026-01-02", 24),
+        (Every.WEEK, "2026-01-05", "2026-01-19", 2),
+        (Every.MONTH, "2026-01-01", "2027-01-01", 12),
+    ],
+)
+def test_intervals_fill_the_whole(every, start, end, count):
+    """Without a gap, each as long as asked."""
+    start, end = map(datetime.fromisoformat, (start, end))
+    found = intervals(start, end, every, {})
+    assert len(found) == count
+    assert all(one.end == other.start for one, other in pairwise(found))
+
+
+@pytest.mark.parametrize(
+    ("every", "start", "end", "said"),
+    [
+        (Every.WEEK, "2026-01-05", "2026-01-20", "with --every week is 2026-01-19 00:00 or"),
+        (Every.DAY, "2026-01-05", "2026-01-05", "not after its start"),
+        (Every.DAY, "2026-01-05T00:00:00", "2026-01-01T00:00:00+00:00", "not after its start"),
+        (Every.MONTH, "2026-01-05", "2026-02-05", "expected the first day of a month"),
+    ],
+)
+def test_what_is_no_whole_interval_is_refused(every, start, end, said):
+    """Nothing is run."""
+    with pytest.raises(InputError, match=said):
+        intervals(datetime.fromisoformat(start), datetime.fromisoformat(end), every, {})
