@@ -12,6 +12,7 @@ from ledger.cli import (  # noqa: F401  # each registers its commands
     maintaining,
     records,
     running,
+    starting,
     tracing,
 )
 from ledger.cli.base import app, fail

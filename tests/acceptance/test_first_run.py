@@ -4,6 +4,8 @@ brought home.
 
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -192,6 +194,33 @@ def test_first_run(newcomer):
     assert [row["failed"] for row in newcomer.json("status")] == [0, 0]
     assert max(map(len, newcomer.run("status").stdout.splitlines())) <= 80
     _check_sinks(project / "warehouse", url)
+
+
+def test_a_new_project_runs_as_its_readme_says(newcomer):
+    """``init``, then the commands of the README that it wrote: one order is lost, found, and
+    brought home.
+    """
+    project = newcomer.project
+    assert {"orders.py", "dags/orders_dag.py"} <= set(newcomer.json("init", ".")["files"])
+    newcomer.environment["ACKLEDGER_DATA"] = "data"
+    shown = (project / "README.md").read_text()
+    commands = re.findall(r"^ackledger (.*)$", shown, re.MULTILINE)
+    assert [one.split()[0] for one in commands] == [
+        "check", "run", "failed", "trace", "replay", "status"
+    ]  # fmt: skip
+    check, run, failed, trace, replay, status = (shlex.split(one) for one in commands)
+    newcomer.run(*check)
+    assert "3 records: 2 acked, 1 failed" in newcomer.run(*run, code=3).stdout
+    assert "with_country" in newcomer.run(*failed).stdout
+    traced = newcomer.run(*trace).stdout
+    assert "with_country  lost" in traced
+    assert '"customer": "eve"' in traced
+    with (project / "data" / "customers.csv").open("a") as customers:
+        customers.write("eve,SE\n")
+    newcomer.run(*replay)
+    assert [row["failed"] for row in newcomer.json(*status)] == [0, 0]
+    sold = ds.dataset(project / "data" / "warehouse", partitioning="hive").to_table()
+    assert sorted(sold["country"].to_pylist()) == ["FR", "GB", "SE"]
 
 
 def _check_sinks(warehouse, url):

@@ -29,6 +29,8 @@ def test_the_wheel_has_one_package(tmp_path):
     files = [*folder().rglob("*.py"), *folder().rglob("*.sql")]
     assert {f"{migrations}/{path.relative_to(folder())}" for path in files} <= set(names)
     assert f"{migrations}/baseline/tables.sql" in names
+    templates = (ROOT / "ledger" / "cli" / "new").iterdir()
+    assert {f"ledger/cli/new/{path.name}" for path in templates} <= set(names)
 
 
 def test_what_is_imported_is_declared():
