@@ -1,11 +1,11 @@
 """Commands that ask the ledger: ``status``, ``sql``."""
 
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
+from time import sleep
 from typing import Annotated, Any
 
 import typer
@@ -89,7 +89,7 @@ def _watch(look: Callable[[], _Found]) -> None:
             live.update(Group(found.table(found.data), *told), refresh=True)
             if not found.open:
                 return
-            time.sleep(_LOOK_AGAIN_SECONDS)
+            sleep(_LOOK_AGAIN_SECONDS)
 
 
 @app.command(epilog=example("sql 'SELECT * FROM batch_status ORDER BY batch_id'"))

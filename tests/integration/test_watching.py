@@ -4,6 +4,7 @@ import pytest
 from typer.testing import CliRunner
 
 from ledger.batch.settlement import settle_once
+from ledger.cli import inspecting
 from ledger.cli.base import app
 from tests.support.ledgers import emit, keyed, opened, run_middle, run_sink
 
@@ -31,7 +32,7 @@ def test_it_looks_again_until_nothing_is_open(database, under_way, monkeypatch, 
         looks.append(seconds)
         settle_once(database, under_way.batch_id)
 
-    monkeypatch.setattr("time.sleep", settled_meanwhile)
+    monkeypatch.setattr(inspecting, "sleep", settled_meanwhile)
     said = watched(*(["--batch", str(under_way.batch_id)] if one else []))
     assert said.exit_code == 0, said.output
     assert "settled" in said.output
@@ -44,7 +45,7 @@ def test_it_ends_with_ctrl_c(under_way, monkeypatch):
     def stop(seconds):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("time.sleep", stop)
+    monkeypatch.setattr(inspecting, "sleep", stop)
     said = watched()
     assert (said.exit_code, "open" in said.output) == (0, True)
 
