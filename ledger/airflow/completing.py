@@ -3,9 +3,11 @@
 import logging
 from typing import Any
 
-from airflow.sdk import BaseOperator, BaseOperatorLink
+from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowSkipException
 
+from ledger.airflow import describing
+from ledger.airflow.links import InLedger, NextStep
 from ledger.airflow.notes import REPORT
 from ledger.airflow.submitting import connected
 from ledger.airflow.waiting import COMPLETED, announce
@@ -14,30 +16,17 @@ REPLAY_DAG, ACCEPT_DAG = "ledger_replay", "ledger_accept"
 _log = logging.getLogger(__name__)
 
 
-class NextStep(BaseOperatorLink):
-    """Leads to the DAG that replays, or accepts, what is missing; its form takes the batch."""
-
-    name = "Next step"
-
-    def get_link(self, operator: BaseOperator, *, ti_key: Any) -> str:
-        """Asked for by Airflow once the task has ended, in the task's own process."""
-        from airflow.sdk.configuration import conf
-
-        dag_id = getattr(operator, "next_dag", None)
-        base = conf.get("api", "base_url", fallback="/").rstrip("/")
-        return f"{base}/dags/{dag_id}" if dag_id else ""
-
-
 class Complete(BaseOperator):
     """Fails while records of the batch are failed, or quarantined and not accepted, beyond what
     their pipeline bears. Says where they broke and what to type, as log, as XCom, as link. Once
     its interval is complete, be it by a replay, the asset ``interval_complete`` has an event."""
 
-    operator_extra_links = (NextStep(),)
+    operator_extra_links = (InLedger(), NextStep())
 
     def __init__(self, *, target: str, **options: Any):
-        super().__init__(outlets=[COMPLETED], **options)
+        super().__init__(outlets=[COMPLETED], doc_md=describing.COMPLETE, **options)
         self.target = target
+        self.batch_id: int | None = None
         self.next_dag: str | None = None
 
     def execute(self, context: Any) -> None:
@@ -47,12 +36,13 @@ class Complete(BaseOperator):
         batch_id = context["ti"].xcom_pull(task_ids="open")
         if batch_id is None:
             raise AirflowSkipException("the run has no batch")
-        because = self._report(int(batch_id), context["ti"])
+        self.batch_id = int(batch_id)
+        because = self._report(self.batch_id, context["ti"])
         if because is not None:
             # Airflow logs an exit in one line; for an exception it adds a traceback of its own
             # frames.
             raise SystemExit(because)
-        announce(int(batch_id), context["outlet_events"])
+        announce(self.batch_id, context["outlet_events"])
 
     def _report(self, batch_id: int, task: Any) -> str | None:
         """Say all there is to say; why the run fails, if it does."""

@@ -3,9 +3,10 @@
 import logging
 from typing import Any
 
-from airflow.sdk import task
+from airflow.sdk import BaseOperator, task
 from airflow.sdk.exceptions import DagRunTriggerException
 
+from ledger.airflow.links import InLedger
 from ledger.airflow.submitting import InTask, check_due, decided_batch
 from ledger.batch import follow_ups
 from ledger.batch.following.base import SETTLE, FollowUp, NextRun
@@ -15,25 +16,32 @@ from ledger.errors import LedgerError
 _log = logging.getLogger(__name__)
 
 
-def settle_task(target: str) -> Any:
-    """Decides the batch, or says what was decided of it before."""
+class Settle(BaseOperator):
+    """Decides every record of the run's batch, or says what was decided before: acked, or failed
+    with its step and reason.
+    """
 
-    @task(task_id=SETTLE)
-    def settle(**context: Any) -> None:
-        """Decide every record of the batch: acked, or failed with its step and reason."""
+    operator_extra_links = (InLedger(),)
+
+    def __init__(self, *, target: str, **options: Any):
+        super().__init__(task_id=SETTLE, doc_md=self.__doc__, **options)
+        self.target = target
+        self.batch_id: int | None = None
+
+    def execute(self, context: Any) -> None:
+        """Settle, and do what belongs to it. Raises LedgerError while nothing can be decided."""
         from ledger.batch.settlement import settle_once
 
-        at = InTask(target)
+        at = InTask(self.target)
         done = settle_once(at.database, context["ti"].xcom_pull(task_ids="open"))
         assert done is not None
+        self.batch_id = done.batch_id
         if not done.status.decided:
             raise LedgerError(f"batch {done.batch_id} is {done.status}: {done.reason}")
         _log.info("%s", done)
         for one in follow_ups.of_settle():
             assert one.here is not None
             one.here(at, done.batch_id)
-
-    return settle()
 
 
 def follow_up_task(follow_up: FollowUp, target: str, **options: Any) -> Any:

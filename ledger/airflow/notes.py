@@ -1,9 +1,13 @@
-"""Airflow's plugin: a run of a pipeline's DAG says in its note what it has come to."""
+"""Airflow's plugin: the ledger's pages; and a run of a pipeline's DAG says in its note what it has
+come to.
+"""
 
 from typing import Any
 
 from airflow.listeners import hookimpl
 from airflow.plugins_manager import AirflowPlugin
+
+from ledger.airflow.pages import serving
 
 REPORTING, REPORT = "complete", "report"  # the task, and its XCom that has what its log says
 _MOST = 1000  # characters of a note
@@ -56,3 +60,5 @@ class AckledgerPlugin(AirflowPlugin):
 
     name = "ackledger"
     listeners = [RunNotes()]  # noqa: RUF012
+    fastapi_apps = serving.apps()
+    react_apps = serving.pages()

@@ -12,11 +12,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from airflow.sdk import DAG, BaseOperator, CronDataIntervalTimetable, Param, task
+from airflow.sdk import DAG, BaseOperator, CronDataIntervalTimetable, Param, TaskGroup, task
 from airflow.sdk.exceptions import AirflowRescheduleException, AirflowSkipException
 
+from ledger.airflow import describing
 from ledger.airflow.completing import Complete
-from ledger.airflow.finishing import follow_up_task, settle_task
+from ledger.airflow.finishing import Settle, follow_up_task
 from ledger.airflow.intervals import interval_of, moment
 from ledger.airflow.permanent import fail_for_good, without_retry
 from ledger.airflow.submitting import (
@@ -47,6 +48,7 @@ from ledger.pipeline.pipeline import Pipeline
 from ledger.settings import Settings
 
 APPLICATION = Path(__file__).resolve().parent.parent / "run_step.py"
+STEPS, AFTER = "pipeline_steps", "after_settlement"  # groups of tasks
 SELECTING = tuple(field.name for field in fields(Selection))
 _OWN_CONF = ("interval_start", "interval_end", "reprocess", "guarantee")
 _log = logging.getLogger(__name__)
@@ -99,6 +101,7 @@ def pipeline_dag(
         # A run that waits for room is running, and must not keep out the one that it waits for.
         "max_active_runs": 2 if pipeline.max_pending is None else 16,
         "tags": ["ackledger"],
+        "doc_md": describing.dag(pipeline),
         **dag_options,
         "params": {"guarantee": _guarantee_param(), **dag_options.get("params", {})},
     }
@@ -140,7 +143,8 @@ def _check(pipeline: Pipeline, submit: str) -> None:
 
 
 def _own_tasks() -> set[str]:
-    return {"open", SETTLE, "complete", *(one.name for one in follow_ups.with_tasks())}
+    own = {"open", STEPS, SETTLE, AFTER, "complete"}
+    return own | {one.name for one in follow_ups.with_tasks()}
 
 
 def _check_spark(
@@ -172,7 +176,7 @@ def _check_spark(
 
 
 def _by_batch(pipeline: Pipeline, opened: Any, target: str, submitting: Callable[..., Any]) -> None:
-    whole = submitting(WHOLE, whole=True)
+    whole = submitting(WHOLE, whole=True, doc_md=describing.WHOLE)
     opened >> whole >> _completed(target)
     for one in follow_ups.tasks_of(pipeline):
         if one.next_run is not None:  # the driver does the others
@@ -180,8 +184,12 @@ def _by_batch(pipeline: Pipeline, opened: Any, target: str, submitting: Callable
 
 
 def _by_stage(pipeline: Pipeline, opened: Any, target: str, submitting: Callable[..., Any]) -> None:
-    tasks = {step.name: submitting(step.name) for step in pipeline.steps()}
-    settled = settle_task(target)
+    with TaskGroup(STEPS, prefix_group_id=False):
+        tasks = {
+            step.name: submitting(step.name, doc_md=describing.step(step))
+            for step in pipeline.steps()
+        }
+    settled = Settle(target=target)
     for step in pipeline.steps():
         for before in [tasks[name] for name in step.inputs] or [opened]:
             before >> tasks[step.name]
@@ -208,14 +216,15 @@ def _follow(pipeline: Pipeline, settled: Any, target: str, submitting: Callable[
     waiting, and the run's last task from running.
     """
     tasks, awaited = {SETTLE: settled}, [settled]
-    for one in follow_ups.tasks_of(pipeline):
-        assert one.task is not None
-        before = one.task.after(pipeline)
-        rule = {} if before == SETTLE else {"trigger_rule": "all_done"}
-        tasks[one.name] = _task_of(one, target, submitting, **rule)
-        tasks[before] >> tasks[one.name]
-        if one.task.awaited:
-            awaited.append(tasks[one.name])
+    with TaskGroup(AFTER, prefix_group_id=False):
+        for one in follow_ups.tasks_of(pipeline):
+            assert one.task is not None
+            before = one.task.after(pipeline)
+            rule = {} if before == SETTLE else {"trigger_rule": "all_done"}
+            tasks[one.name] = _task_of(one, target, submitting, **rule)
+            tasks[before] >> tasks[one.name]
+            if one.task.awaited:
+                awaited.append(tasks[one.name])
     awaited >> _completed(target)
 
 
@@ -226,7 +235,7 @@ def _task_of(
         return follow_up_task(follow_up, target, **options)
     if follow_up.not_due is not None:
         options["due"] = partial(skip_unless_due, follow_up)
-    return submitting(follow_up.name, **options)
+    return submitting(follow_up.name, doc_md=follow_up.does, **options)
 
 
 def _target(pipeline: Pipeline) -> str:
@@ -249,7 +258,7 @@ def _target(pipeline: Pipeline) -> str:
 def _open_task(
     target: str, schedule: str | None, room_poll: timedelta, remote: str | None, *, java: bool
 ) -> Any:
-    @task(task_id="open")
+    @task(task_id="open", doc_md=describing.OPEN)
     def open_batch(**context: Any) -> int:
         """Open the run's batch, or find it again; its number."""
         from ledger.pipeline.load import load_pipeline

@@ -46,14 +46,20 @@ class Explanation:
 
 
 def explain(database: Database, number: int) -> Explanation:
-    """The record of a root, or of a message. Raises InputError if there is none of that id."""
+    """The record of a root, or of a message; where its content is not kept yet, or may have been
+    read again, it is copied first. Raises InputError if there is none of that id.
+    """
+    found = _found(database, number)
+    if found is not None and (found.content is None or found.content_root < found.root_id):
+        try_to_keep(database, found.batch_id)
+    return explained(database, number)
+
+
+def explained(database: Database, number: int) -> Explanation:
+    """As ``explain``, by what the ledger holds; copies nothing."""
     found = _found(database, number)
     if found is None:
         return database.transact(lambda c: _without_failure(c, number))
-    if found.content is None or found.content_root < found.root_id:  # it may have been read again
-        try_to_keep(database, found.batch_id)
-        found = _found(database, number)
-        assert found is not None
     tried = database.transact(lambda c: records.attempts(c, found.message_id))
     stopped = database.transact(lambda c: records.manual_quarantines(c, found.message_id))
     last_seen, missing = _last_seen(found)

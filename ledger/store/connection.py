@@ -43,9 +43,11 @@ class Database:
     """The ledger's database, reached as one of its roles.
 
     ``reader_url``: the login of queries that users write; by default ``ledger_sql`` at ``url``.
+    ``role``: the one that transactions work as which name no other.
     """
 
-    def __init__(self, url: str, reader_url: str | None = None):
+    def __init__(self, url: str, reader_url: str | None = None, *, role: str = WRITER):
+        self.role = role
         self.url = _url("ACKLEDGER_DATABASE_URL", url)
         # The password of one login is not another's: that of ledger_sql comes from a passfile.
         self.reader_url = (
@@ -57,13 +59,13 @@ class Database:
         )
 
     @classmethod
-    def from_settings(cls, settings: Settings) -> "Database":
+    def from_settings(cls, settings: Settings, *, role: str = WRITER) -> "Database":
         """The database of ``ACKLEDGER_DATABASE_URL``, else the embedded one, started if need be."""
         if settings.database_url is not None:
-            return cls(settings.database_url, settings.reader_url)
+            return cls(settings.database_url, settings.reader_url, role=role)
         from ledger.store import embedded
 
-        return cls(embedded.start(settings.home), settings.reader_url)
+        return cls(embedded.start(settings.home), settings.reader_url, role=role)
 
     @property
     def dsn(self) -> str:
@@ -101,6 +103,12 @@ class Database:
         options = f"{READ_ONLY} -c statement_timeout={QUERY_TIMEOUT} -c cursor_tuple_fraction=1"
         return self._engine(None, options, url=self.reader_url, poolclass=NullPool)
 
+    @property
+    def _own(self) -> Engine:
+        found = {WRITER: "writer", READER: "reader", PAYLOAD_READER: "payload_reader"}
+        engine: Engine = getattr(self, found[self.role])
+        return engine
+
     def _engine(
         self, role: str | None, options: str = "", *, url: URL | None = None, **pool: Any
     ) -> Engine:
@@ -128,7 +136,7 @@ class Database:
         """
 
         def attempt() -> Result:
-            with translated(self), (engine or self.writer).begin() as connection:
+            with translated(self), (engine or self._own).begin() as connection:
                 return work(connection)
 
         return persist(attempt)

@@ -36,7 +36,8 @@ def _publish(at: Surroundings, batch_id: int) -> Sequence[object]:
 def _unpublished(connection: Connection, batch_id: int) -> Undone | None:
     count = publications.unpublished(connection, batch_id)
     if count:
-        sentence = f"{count} sinks are yet to publish what is acked of it"
+        sinks = "1 sink is" if count == 1 else f"{count} sinks are"
+        sentence = f"{sinks} yet to publish what is acked of it"
         return Undone(PUBLISH.name, count, (sentence,))
     if batch_id in publications.units_to_rebuild(connection, batch_id):
         sentence = "units of it are yet to be replayed without their quarantined records"

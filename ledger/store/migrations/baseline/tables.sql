@@ -478,7 +478,7 @@ CREATE TABLE failed_root (
   failed_at timestamptz NOT NULL DEFAULT now(),
   shared boolean NOT NULL DEFAULT false
 );
-CREATE INDEX failed_root_batch_id_idx ON failed_root (batch_id);
+CREATE INDEX failed_root_batch_id_root_id_idx ON failed_root (batch_id, root_id);
 CREATE INDEX failed_root_message_id_idx ON failed_root (message_id);
 COMMENT ON TABLE failed_root IS
   'Every failed attempt of every message: where and why. Never changed.';

@@ -1,0 +1,63 @@
+"""What Airflow's pages say of a pipeline's DAG and of its tasks, in Markdown."""
+
+from collections.abc import Callable
+from inspect import cleandoc
+from typing import Any
+
+from ledger.pipeline.pipeline import Pipeline
+
+_DAG = """\
+Every record of pipeline **{name}** is tracked from source to sink. A run opens a batch, runs its
+steps, and settles: it decides of each record whether it has arrived in every sink. The last task,
+`complete`, is red while records are lost, and its log says which and what to do. So does the tab
+**Ledger** of the run: where the rows went, the records that were lost, and how to replay them.
+
+| step | kind | reads | |
+|---|---|---|---|
+{steps}
+"""
+OPEN = "Opens the run's batch, or finds it again: what it reads, and what it claims of its sources."
+WHOLE = (
+    "Runs all steps of the batch that are left in one driver, settles it, and does what follows."
+)
+COMPLETE = (
+    "Says what the batch has come to. Red while records are failed, or quarantined and not"
+    " accepted, beyond what the pipeline tolerates."
+)
+
+
+def dag(pipeline: Pipeline) -> str:
+    """Of the DAG: its steps as a table."""
+    steps = (*pipeline.steps(), *pipeline.followers())
+    lines = [
+        f"| `{step.name}` | {_kind(step)} | {_names(step.inputs)} | {_purpose(step)} |"
+        for step in steps
+    ]
+    return _DAG.format(name=pipeline.name, steps="\n".join(lines))
+
+
+def step(declared: Any) -> str:
+    """Of a step's task: what it reads, and its function's docstring."""
+    reads = f", reads {_names(declared.inputs)}" if declared.inputs else ""
+    head = f"The {_kind(declared)} `{declared.name}`{reads}."
+    told = _docstring(declared)
+    return f"{head}\n\n{told}" if told else head
+
+
+def _kind(declared: Any) -> str:
+    return type(declared).__name__.removesuffix("Step").lower()
+
+
+def _names(inputs: tuple[str, ...]) -> str:
+    return ", ".join(f"`{name}`" for name in inputs)
+
+
+def _purpose(declared: Any) -> str:
+    """The first sentence of its function's docstring, for a cell of a table."""
+    first = _docstring(declared).split("\n\n")[0]
+    return " ".join(first.split()).replace("|", "\\|")
+
+
+def _docstring(declared: Any) -> str:
+    function: Callable[..., Any] | None = getattr(declared, "function", None)
+    return cleandoc(function.__doc__) if function is not None and function.__doc__ else ""

@@ -1,0 +1,37 @@
+"""Links of tasks, which Airflow shows beside their logs."""
+
+from typing import Any
+from urllib.parse import quote
+
+from airflow.sdk import BaseOperator, BaseOperatorLink
+
+
+class InLedger(BaseOperatorLink):
+    """Leads to the page of the run's batch: ``batch_id`` of the operator, once it has run."""
+
+    name = "Batch in the ledger"
+
+    def get_link(self, operator: BaseOperator, *, ti_key: Any) -> str:
+        """Asked for by Airflow once the task has ended, in the task's own process."""
+        batch_id = getattr(operator, "batch_id", None)
+        return _address(f"/plugin/ledger?batch={batch_id}") if batch_id is not None else ""
+
+
+class NextStep(BaseOperatorLink):
+    """Leads to the DAG that replays, or accepts, what is missing: ``next_dag`` of the operator; its
+    form takes the batch.
+    """
+
+    name = "Next step"
+
+    def get_link(self, operator: BaseOperator, *, ti_key: Any) -> str:
+        """Asked for by Airflow once the task has ended, in the task's own process."""
+        dag_id = getattr(operator, "next_dag", None)
+        return _address(f"/dags/{quote(dag_id, safe='')}") if dag_id else ""
+
+
+def _address(path: str) -> str:
+    from airflow.sdk.configuration import conf
+
+    base: str = conf.get("api", "base_url", fallback="/")
+    return base.rstrip("/") + path

@@ -1,0 +1,52 @@
+"""Who may see and do what: Airflow's own login, and its permissions on the DAGs of pipelines.
+
+A pipeline's DAG has the pipeline's name. Where batches ran without Airflow, too, and no DAG has
+that name, what Airflow says of a DAG of that name counts.
+"""
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from airflow.api_fastapi.app import get_auth_manager
+from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
+from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_dag
+from fastapi import Depends, HTTPException, Request
+
+
+class Access:
+    """What the signed-in user may do; raises HTTPException 401 if nobody is signed in."""
+
+    def __init__(self, request: Request, user: GetUserDep):
+        self._request, self._user = request, user
+
+    def readable(self, pipelines: Sequence[str]) -> list[str]:
+        """Those whose batches the user may see: read access to the DAG."""
+        found: set[str] = get_auth_manager().filter_authorized_dag_ids(
+            dag_ids=set(pipelines), user=self._user, method="GET"
+        )
+        return [name for name in pipelines if name in found]
+
+    def require(self, pipeline: str) -> None:
+        """Raise HTTPException 403 unless the user may see the pipeline's batches."""
+        self._require(pipeline, "GET", None)
+
+    def require_records(self, pipeline: str) -> None:
+        """Raise HTTPException 403 unless the user may see the pipeline's records: read access to
+        the DAG and to its task logs, which quote records as well.
+        """
+        self.require(pipeline)
+        self._require(pipeline, "GET", DagAccessEntity.TASK_LOGS)
+
+    def may_run(self, pipeline: str) -> bool:
+        """Whether the user may create runs of the pipeline's DAG."""
+        try:
+            self._require(pipeline, "POST", DagAccessEntity.RUN)
+        except HTTPException:
+            return False
+        return True
+
+    def _require(self, pipeline: str, method: Any, entity: DagAccessEntity | None) -> None:
+        requires_access_dag(method, entity, pipeline)(self._request, self._user)
+
+
+SignedIn = Annotated[Access, Depends(Access)]

@@ -1,0 +1,72 @@
+"""The graph of a batch: how many rows went along each edge, and where they were lost."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+_Rows = Sequence[Mapping[str, Any]]
+
+
+def flow(
+    topology: _Rows, progress: _Rows, failures: _Rows, dropped: _Rows
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Steps and edges.
+
+    ``topology``: the steps as they were declared. ``progress``: the newest run of each. A step has
+    name, kind, reads, after, state, input, output, failed, duplicates, seconds (None: it has not
+    run), lost (records that failed there) and dropped (rows by reason). An edge goes from a step
+    to one that reads it: ``rows`` that were passed on, ``lost``: records that it cost, by reason.
+    A record is lost on the edges that its source's rows come along.
+    """
+    runs = {run["name"]: run for run in progress}
+    sources = _sources(topology)
+    steps, edges = [], []
+    for declared in topology:
+        name = declared["name"]
+        here = [one for one in failures if one["step"] == name]
+        run = runs.get(name, {})
+        steps.append(
+            {
+                "name": name,
+                "kind": declared["kind"],
+                "reads": list(declared["reads"]),
+                "after": bool(declared.get("after")),
+                "state": run.get("state"),
+                **{key: run.get(key) for key in _COUNTS},
+                "lost": sum(one["records"] for one in here),
+                "dropped": [
+                    {"reason": one["reason"], "rows": one["records"]}
+                    for one in dropped
+                    if one["step"] == name
+                ],
+            }
+        )
+        edges += [_edge(reads, name, runs, here, sources) for reads in declared["reads"]]
+    return steps, edges
+
+
+_COUNTS = ("input", "output", "failed", "duplicates", "seconds")
+
+
+def _edge(
+    start: str,
+    end: str,
+    runs: Mapping[str, Mapping[str, Any]],
+    failures: _Rows,
+    sources: Mapping[str, set[str]],
+) -> dict[str, Any]:
+    along = [one for one in failures if one["source"] in sources[start]]
+    return {
+        "from": start,
+        "to": end,
+        "rows": runs.get(start, {}).get("output"),
+        "lost": [{"reason": one["reason"], "records": one["records"]} for one in along],
+    }
+
+
+def _sources(topology: _Rows) -> dict[str, set[str]]:
+    """The sources that each step reads, be it through others; a source reads itself."""
+    found: dict[str, set[str]] = {}
+    for step in topology:  # inputs come first
+        of_inputs = (found[name] for name in step["reads"])
+        found[step["name"]] = set().union(*of_inputs) or {step["name"]}
+    return found

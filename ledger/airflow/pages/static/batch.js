@@ -1,0 +1,299 @@
+// The page of a batch.
+
+import { Actions } from "./actions.js";
+import { html, useLedger } from "./api.js";
+import { Graph } from "./graph.js";
+import {
+  count,
+  interval,
+  Loaded,
+  moment,
+  Raw,
+  Rows,
+  runPath,
+  Section,
+  State,
+  Title,
+  To,
+} from "./parts.js";
+
+const { useMemo, useState } = globalThis.React;
+const { Alert, Badge, Box, Button, Field, HStack, Input, Link, NativeSelect, Stat, Text, Wrap } =
+  globalThis.ChakraUI;
+const { Link: RouterLink } = globalThis.ReactRouterDOM;
+
+const STATUSES = ["failed", "replaying", "recovered", "quarantined", "superseded"];
+
+function Counts({ batch }) {
+  const shown = [
+    ["records", batch.total],
+    ["acked", batch.acked],
+    ["failed", batch.failed],
+    ["quarantined", batch.quarantined],
+    ["pending", batch.pending],
+  ];
+  return html`<${Wrap} gap=${8} my=${3}>
+    ${shown.map(
+      ([name, number]) =>
+        html`<${Stat.Root} key=${name} flex="none">
+          <${Stat.Label}>${name}<//>
+          <${Stat.ValueText}>${count(number)}<//>
+        <//>`,
+    )}
+  <//>`;
+}
+
+/** What the run reports: what is missing, and the commands that follow from it. */
+function Report({ found }) {
+  if (!found.because) return null;
+  const status = found.can.length || found.batch.state === "abandoned" ? "warning" : "info";
+  return html`<${Alert.Root} status=${status} my=${3}>
+    <${Alert.Indicator} />
+    <${Alert.Content}>
+      <${Alert.Title}>${found.because}<//>
+      ${found.waits.map((line) => html`<${Text} key=${line}>${line}<//>`)}
+    <//>
+  <//>`;
+}
+
+function Commands({ commands }) {
+  if (!commands.length) return null;
+  return html`<${Box} as="details" mt=${4}>
+    <${Box} as="summary" cursor="pointer">The same at the command line<//>
+    <${Raw} mt=${2}>${commands.map(([what, how]) => `# ${what}\n${how}`).join("\n")}<//>
+  <//>`;
+}
+
+function Family({ batch, family }) {
+  const others = family.filter((one) => one.batch_id !== batch.batch_id);
+  if (!others.length) return null;
+  return html`<${Text} mt=${1}>
+    ${batch.kind === "original" ? "Replays: " : "Of the same records: "}
+    ${others.map(
+      (one, place) =>
+        html`${place > 0 && ", "}
+          <${To} key=${one.batch_id} to=${{ batch: one.batch_id }}>
+            ${one.kind} ${one.batch_id}
+          <//>
+          ${" "}<${State} of=${one.status} />`,
+    )}
+  <//>`;
+}
+
+function Failures({ failures, chosen, choose }) {
+  const pick = (row) => {
+    const same = chosen.step === row.step && chosen.reason === row.reason;
+    choose(same ? {} : { step: row.step, reason: row.reason });
+  };
+  const columns = [
+    ["Step", (row) => row.step],
+    ["Reason", (row) => html`<${Box} overflowWrap="anywhere">${row.reason}<//>`],
+    ["Source", (row) => row.source],
+    ["Records", (row) => count(row.records), true],
+    ["Not solved", (row) => count(row.unsolved), true],
+    ["Quarantined", (row) => count(row.quarantined), true],
+    [
+      "Records",
+      (row) =>
+        html`<${Button}
+          size="xs"
+          variant="outline"
+          aria-pressed=${chosen.step === row.step && chosen.reason === row.reason}
+          onClick=${() => pick(row)}
+        >
+          Show
+        <//>`,
+    ],
+  ];
+  return html`<${Rows}
+    label="Failures by step and reason"
+    rows=${failures}
+    columns=${columns.map(([head, ...rest], place) => [place === 6 ? "Show" : head, ...rest])}
+    empty="No record failed in this batch."
+  />`;
+}
+
+const RECORDS = [
+  [
+    "Record",
+    (row) => html`<${To} to=${{ record: row.root_id }}>${row.message_id}<//>`,
+  ],
+  [
+    "Content",
+    (row) =>
+      html`<${Box} fontFamily="mono" fontSize="xs" overflowWrap="anywhere">
+        ${row.key ? JSON.stringify(row.key) : row.beginning}
+      <//>`,
+  ],
+  ["Step", (row) => row.step],
+  ["Reason", (row) => html`<${Box} overflowWrap="anywhere">${row.reason}<//>`],
+  ["Source", (row) => row.source],
+  ["State", (row) => html`<${State} of=${row.status} />`],
+  ["Failed attempts", (row) => count(row.attempts), true],
+];
+
+/** The records of the chosen failures, a page at a time. */
+function Records({ number, chosen, choose }) {
+  const [search, setSearch] = useState("");
+  const [typed, setTyped] = useState("");
+  const [status, setStatus] = useState("");
+  const [pages, setPages] = useState([0]);
+  const first = () => setPages([0]);
+  const asked = { batch: number, ...chosen, search, status, after: pages.at(-1) };
+  const answer = useLedger("failed", asked);
+  const submit = (event) => {
+    event.preventDefault();
+    first();
+    setSearch(typed);
+  };
+  return html`<${Section}
+    title="Failed records"
+    note=${[chosen.step && `at ${chosen.step}`, chosen.reason].filter(Boolean).join(": ") || null}
+  >
+    <${HStack} as="form" role="search" onSubmit=${submit} mb=${2} align="end" wrap="wrap">
+      <${Field.Root} width="20em">
+        <${Field.Label}>Number, reason or content<//>
+        <${Input}
+          size="sm"
+          value=${typed}
+          onChange=${(event) => setTyped(event.target.value)}
+        />
+      <//>
+      <${Field.Root} width="10em">
+        <${Field.Label}>State<//>
+        <${NativeSelect.Root} size="sm">
+          <${NativeSelect.Field}
+            value=${status}
+            onChange=${(event) => {
+              first();
+              setStatus(event.target.value);
+            }}
+          >
+            <option value="">any</option>
+            ${STATUSES.map((one) => html`<option key=${one}>${one}</option>`)}
+          <//>
+          <${NativeSelect.Indicator} />
+        <//>
+      <//>
+      <${Button} size="sm" type="submit">Search<//>
+      ${(chosen.step || chosen.reason) &&
+      html`<${Button} size="sm" variant="outline" onClick=${() => choose({})}>All failures<//>`}
+    <//>
+    <${Loaded} answer=${answer}>
+      ${({ records, next }) => html`
+        <${Rows}
+          label="Failed records"
+          rows=${records}
+          columns=${RECORDS}
+          empty="No record matches."
+        />
+        <${HStack} mt=${2}>
+          <${Button}
+            size="sm"
+            variant="outline"
+            disabled=${pages.length === 1}
+            onClick=${() => setPages(pages.slice(0, -1))}
+          >
+            Previous
+          <//>
+          <${Button}
+            size="sm"
+            variant="outline"
+            disabled=${next === null}
+            onClick=${() => setPages([...pages, next])}
+          >
+            Next
+          <//>
+          <${Text} color="fg.muted" fontSize="sm">Page ${pages.length}<//>
+        <//>
+      `}
+    <//>
+  <//>`;
+}
+
+const STEPS = [
+  ["Step", (step) => step.name],
+  ["Kind", (step) => (step.after ? `${step.kind}, after the settlement` : step.kind)],
+  ["State", (step) => html`<${State} of=${step.state ?? "not run"} />`],
+  ["Rows in", (step) => (step.input === null ? "" : count(step.input)), true],
+  ["Rows out", (step) => (step.output === null ? "" : count(step.output)), true],
+  [
+    "Dropped",
+    (step) => step.dropped.map((drop) => `${count(drop.rows)} ${drop.reason}`).join(", "),
+  ],
+  ["Duplicates", (step) => (step.duplicates ? count(step.duplicates) : ""), true],
+  ["Records failed", (step) => (step.lost ? count(step.lost) : ""), true],
+  ["Seconds", (step) => (step.seconds === null ? "" : step.seconds.toFixed(1)), true],
+];
+
+const PUBLICATIONS = [
+  ["Sink", (one) => one.sink],
+  ["State", (one) => html`<${State} of=${one.state} />`],
+  ["Rows", (one) => (one.rows === null ? "not known yet" : count(one.rows)), true],
+  ["Withheld", (one) => (one.withheld_rows ? count(one.withheld_rows) : ""), true],
+  ["Published", (one) => moment(one.published_at)],
+];
+
+function Found({ found, reload }) {
+  const { batch, steps, edges, failures } = found;
+  const [chosen, setChosen] = useState({});
+  const records = useMemo(() => JSON.stringify(chosen), [chosen]);
+  const run = batch.run_id.replace(/#reprocess$/, "");
+  return html`<${Box}>
+    <${Title}>Batch ${batch.batch_id} of ${batch.pipeline}<//>
+    <${HStack} mt=${1} wrap="wrap">
+      <${State} of=${batch.state} />
+      <${Badge} variant="outline">${batch.kind}<//>
+      <${Text}>${interval(batch)}<//>
+      ${batch.dag_id &&
+      html`<${Link} asChild=${true} colorPalette="blue">
+        <${RouterLink} to=${runPath(batch.dag_id, run)}>run ${run}<//>
+      <//>`}
+      <${To} to=${{ pipeline: batch.pipeline }}>all of ${batch.pipeline}<//>
+    <//>
+    <${Family} batch=${batch} family=${found.family} />
+    <${Counts} batch=${batch} />
+    <${Report} found=${found} />
+    <${Actions} found=${found} chosen=${chosen} reload=${reload} />
+    <${Section}
+      title="Where the rows went"
+      note="A red edge has cost records. Choose a red step to list them."
+    >
+      <${Graph}
+        steps=${steps}
+        edges=${edges}
+        chosen=${chosen.step ?? null}
+        choose=${(step) => setChosen(step ? { step } : {})}
+      />
+    <//>
+    <${Section} title="Failures">
+      <${Failures} failures=${failures} chosen=${chosen} choose=${setChosen} />
+    <//>
+    ${failures.length > 0 &&
+    html`<${Records}
+      key=${records}
+      number=${batch.batch_id}
+      chosen=${chosen}
+      choose=${setChosen}
+    />`}
+    <${Section} title="Published">
+      <${Rows}
+        label="What the sinks have published"
+        rows=${found.publications}
+        columns=${PUBLICATIONS}
+        empty="Nothing is decided yet."
+      />
+    <//>
+    <${Section} title="Steps">
+      <${Rows} label="Steps" rows=${steps} columns=${STEPS} empty="There are none." />
+    <//>
+    <${Commands} commands=${found.commands} />
+  <//>`;
+}
+
+export function BatchPage({ number }) {
+  const answer = useLedger("batch", { number });
+  return html`<${Loaded} answer=${answer}>
+    ${(found) => html`<${Found} key=${number} found=${found} reload=${answer.reload} />`}
+  <//>`;
+}

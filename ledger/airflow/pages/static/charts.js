@@ -1,0 +1,156 @@
+// Charts, drawn by Observable Plot. Their data stands in tables beside them, too.
+
+import "./vendor/d3.min.js";
+import "./vendor/plot.umd.min.js";
+import { html } from "./api.js";
+import { count, interval } from "./parts.js";
+
+const { useEffect, useRef } = globalThis.React;
+const { useNavigate } = globalThis.ReactRouterDOM;
+const { Box } = globalThis.ChakraUI;
+const { Plot, d3 } = globalThis;
+
+const token = (name) => `var(--chakra-colors-${name}, currentColor)`;
+const COLORS = {
+  complete: token("green-solid"),
+  tolerated: token("green-muted"),
+  open: token("blue-solid"),
+  unpublished: token("blue-muted"),
+  failed: token("red-solid"),
+  quarantined: token("orange-solid"),
+  held: token("purple-solid"),
+  abandoned: token("gray-solid"),
+};
+const PARTS = { acked: "complete", failed: "failed", quarantined: "quarantined", pending: "open" };
+const STYLE = { fontSize: "12px", fontFamily: "inherit", overflow: "visible" };
+const color = (names, range) => ({ domain: names, range, legend: true });
+
+/** A plot as a figure of one label; a click on what has a batch leads there. Its parts take no
+ *  focus: the tables beside it have the same links. */
+function Figure({ label, options }) {
+  const place = useRef(null);
+  const navigate = useNavigate();
+  useEffect(() => {
+    const drawn = Plot.plot(options);
+    for (const link of drawn.querySelectorAll("a")) link.setAttribute("tabindex", "-1");
+    place.current.replaceChildren(drawn);
+    return () => drawn.remove();
+  }, [options]);
+  const follow = (event) => {
+    const link = event.target.closest("a");
+    if (!link || event.metaKey || event.ctrlKey) return;
+    event.preventDefault();
+    navigate({ search: link.getAttribute("href") });
+  };
+  return html`<${Box} role="img" aria-label=${label} overflowX="auto" onClick=${follow}>
+    <div ref=${place} />
+  <//>`;
+}
+
+const link = (batch) => `?batch=${batch.batch_id}`;
+const told = (batch) =>
+  `${interval(batch)}: ${batch.state}\n` +
+  `batch ${batch.batch_id}: ${count(batch.acked)} of ${count(batch.total)} acked` +
+  (batch.failed ? `, ${count(batch.failed)} failed` : "") +
+  (batch.quarantined ? `, ${count(batch.quarantined)} quarantined` : "");
+
+const WEEKDAYS = ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"];
+const MONTHS = d3.range(12).map((month) => d3.utcFormat("%b")(new Date(Date.UTC(2000, month))));
+
+/** Rows and columns of a calendar of intervals that long. */
+function grid(hours) {
+  if (hours >= 24 * 27) {
+    const y = (day) => String(day.getUTCFullYear());
+    return { x: (day) => MONTHS[day.getUTCMonth()], y, columns: MONTHS, size: 34 };
+  }
+  if (hours >= 20) {
+    const x = (day) => d3.utcMonday(day).toISOString().slice(0, 10);
+    return { x, y: (day) => WEEKDAYS[(day.getUTCDay() + 6) % 7], rows: WEEKDAYS, size: 18 };
+  }
+  const y = (day) => day.toISOString().slice(0, 10);
+  return { x: (day) => day.getUTCHours(), y, columns: d3.range(24), size: 18 };
+}
+
+/** Whether each interval is complete, as a calendar: of days by week, of hours by day, of months by
+ *  year. */
+export function Calendar({ batches }) {
+  const hours = d3.median(
+    batches,
+    (batch) => (new Date(batch.interval_end) - new Date(batch.interval_start)) / 3_600_000,
+  );
+  const { x, y, columns, rows, size } = grid(hours);
+  const start = (batch) => new Date(batch.interval_start);
+  const across = columns ?? [...new Set(batches.map((batch) => x(start(batch))))];
+  const down = rows ?? [...new Set(batches.map((batch) => y(start(batch))))];
+  const states = Object.keys(COLORS).filter((state) =>
+    batches.some((batch) => batch.state === state),
+  );
+  const firsts = across.filter((week) => columns || /-0[1-7]$/.test(week));
+  const options = {
+    style: STYLE,
+    width: 70 + across.length * size,
+    height: 50 + down.length * size,
+    marginLeft: 70,
+    marginTop: 24,
+    x: { domain: across, axis: "top", label: null, ticks: firsts, tickSize: 0 },
+    y: { domain: down, label: null, tickSize: 0 },
+    color: color(
+      states,
+      states.map((state) => COLORS[state]),
+    ),
+    marks: [
+      Plot.cell(batches, {
+        x: (batch) => x(start(batch)),
+        y: (batch) => y(start(batch)),
+        fill: "state",
+        inset: 1,
+        rx: 2,
+        href: link,
+        title: told,
+      }),
+    ],
+  };
+  if (!columns) options.x.tickFormat = (week) => d3.utcFormat("%b")(new Date(week));
+  const sums = states.map(
+    (state) => `${batches.filter((batch) => batch.state === state).length} ${state}`,
+  );
+  return html`<${Figure}
+    label=${`Calendar of ${batches.length} intervals: ${sums.join(", ")}`}
+    options=${options}
+  />`;
+}
+
+/** What became of the records of each batch, oldest first. */
+export function Timeline({ batches }) {
+  if (!batches.some((batch) => batch.total)) return null;
+  const states = Object.keys(PARTS);
+  const bars = batches
+    .toReversed()
+    .flatMap((batch) => states.map((state) => ({ batch, state, records: batch[state] })));
+  const options = {
+    style: STYLE,
+    width: 80 + batches.length * 16,
+    height: 180,
+    marginLeft: 60,
+    x: { label: null, domain: batches.map((batch) => batch.batch_id).toReversed(), axis: null },
+    y: { label: "records", tickFormat: "~s", grid: true },
+    color: color(
+      states,
+      states.map((state) => COLORS[PARTS[state]]),
+    ),
+    marks: [
+      Plot.barY(bars, {
+        x: (bar) => bar.batch.batch_id,
+        y: "records",
+        fill: "state",
+        href: (bar) => link(bar.batch),
+        title: (bar) => `${bar.batch.pipeline}, ${told(bar.batch)}`,
+      }),
+      Plot.ruleY([0]),
+    ],
+  };
+  return html`<${Figure}
+    label=${`The latest ${batches.length} batches by what became of their records`}
+    options=${options}
+  />`;
+}

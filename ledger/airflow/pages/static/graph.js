@@ -1,0 +1,187 @@
+// The graph of a batch, placed by dagre: how many rows went along each edge, where they were lost.
+
+import dagre from "./vendor/dagre.js";
+import { html } from "./api.js";
+import { count } from "./parts.js";
+
+const { useMemo } = globalThis.React;
+const { Box } = globalThis.ChakraUI;
+
+const WIDTH = 168; // pixels
+const LINE = 16;
+const SMALL = { fontSize: "12px" };
+const BOLD = { fontSize: "12px", fontWeight: 600 };
+const token = (name) => `var(--chakra-colors-${name}, currentColor)`;
+const records = (number) => `${count(number)} record${number === 1 ? "" : "s"}`;
+
+/** What a step's box says below its name. */
+function lines(step) {
+  const state = step.state ?? "not run";
+  const seconds = step.seconds === null ? "" : `, ${step.seconds.toFixed(1)} s`;
+  const found = [`${step.kind}, ${state}${seconds}`];
+  if (step.output !== null) found.push(`${count(step.output)} rows out`);
+  if (step.duplicates) found.push(`${count(step.duplicates)} duplicates dropped`);
+  for (const drop of step.dropped) found.push(`${count(drop.rows)} dropped: ${drop.reason}`);
+  return found;
+}
+
+/** What an edge says: rows passed on, and what it cost. */
+function words(edge) {
+  const found = edge.rows === null || edge.rows === undefined ? [] : [`${count(edge.rows)} rows`];
+  for (const loss of edge.lost.slice(0, 3)) found.push(`${records(loss.records)}: ${loss.reason}`);
+  if (edge.lost.length > 3) found.push(`${edge.lost.length - 3} more reasons`);
+  return found;
+}
+
+const shortened = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
+
+function placed(steps, edges) {
+  const graph = new dagre.graphlib.Graph();
+  graph.setGraph({ rankdir: "LR", nodesep: 24, ranksep: 24, marginx: 8, marginy: 8 });
+  graph.setDefaultEdgeLabel(() => ({}));
+  for (const step of steps) {
+    const height = 30 + LINE * (lines(step).length + (step.lost ? 1 : 0));
+    graph.setNode(step.name, { step, width: WIDTH, height });
+  }
+  for (const edge of edges) {
+    const said = words(edge);
+    const width = 12 + 6.4 * Math.max(0, ...said.map((line) => Math.min(line.length, 26)));
+    graph.setEdge(edge.from, edge.to, { edge, said, width, height: LINE * said.length + 6 });
+  }
+  dagre.layout(graph);
+  return graph;
+}
+
+function Step({ x, y, width, height, step, chosen, choose }) {
+  const lost = step.lost > 0;
+  const pick = () => choose(chosen ? null : step.name);
+  return html`<g
+    transform=${`translate(${x - width / 2}, ${y - height / 2})`}
+    role=${lost ? "button" : undefined}
+    tabIndex=${lost ? 0 : undefined}
+    aria-pressed=${lost ? chosen : undefined}
+    aria-label=${lost ? `${step.name}: ${records(step.lost)} failed here. Show them` : undefined}
+    style=${lost ? { cursor: "pointer" } : undefined}
+    onClick=${lost ? pick : undefined}
+    onKeyDown=${lost
+      ? (event) => {
+          if (event.key !== "Enter" && event.key !== " ") return;
+          event.preventDefault();
+          pick();
+        }
+      : undefined}
+  >
+    <title>${step.name}</title>
+    <rect
+      width=${width}
+      height=${height}
+      rx="6"
+      fill=${token(lost ? "red-subtle" : "bg-panel")}
+      stroke=${token(lost ? "red-solid" : "fg-subtle")}
+      strokeWidth=${chosen ? 3 : 1.2}
+      strokeDasharray=${step.after ? "5 3" : undefined}
+    />
+    <text x="10" y="20" style=${{ fontSize: "13px", fontWeight: 600 }} fill=${token("fg")}>
+      ${shortened(step.name, 22)}
+    </text>
+    ${lines(step).map(
+      (line, place) =>
+        html`<text
+          key=${line}
+          x="10"
+          y=${38 + LINE * place}
+          style=${SMALL}
+          fill=${token("fg-muted")}
+        >
+          <title>${line}</title>
+          ${shortened(line, 26)}
+        </text>`,
+    )}
+    ${lost &&
+    html`<text
+      x="10"
+      y=${38 + LINE * lines(step).length}
+      style=${BOLD}
+      fill=${token("red-fg")}
+    >
+      ${records(step.lost)} failed here
+    </text>`}
+  </g>`;
+}
+
+function Edge({ points, edge, said, x, y, width, height }) {
+  const lost = edge.lost.length > 0;
+  const path = points.map((point, place) => `${place ? "L" : "M"}${point.x},${point.y}`).join(" ");
+  return html`<g>
+    <path
+      d=${path}
+      fill="none"
+      stroke=${token(lost ? "red-solid" : "fg-subtle")}
+      strokeWidth=${lost ? 2 : 1.2}
+      markerEnd=${`url(#${lost ? "ledger-arrow-lost" : "ledger-arrow"})`}
+    />
+    <rect
+      x=${x - width / 2}
+      y=${y - height / 2}
+      width=${width}
+      height=${height}
+      rx="4"
+      fill=${token("bg")}
+    />
+    ${said.map(
+      (line, place) =>
+        html`<text
+          key=${line}
+          x=${x}
+          y=${y - height / 2 + 14 + LINE * place}
+          style=${place > 0 ? BOLD : SMALL}
+          textAnchor="middle"
+          fill=${token(place > 0 ? "red-fg" : "fg-muted")}
+        >
+          <title>${line}</title>
+          ${shortened(line, 26)}
+        </text>`,
+    )}
+  </g>`;
+}
+
+function Arrow({ id, color }) {
+  return html`<marker
+    id=${id}
+    viewBox="0 0 8 8"
+    refX="8"
+    refY="4"
+    markerWidth="8"
+    markerHeight="8"
+    orient="auto"
+  >
+    <path d="M0,0 L8,4 L0,8 z" fill=${color} />
+  </marker>`;
+}
+
+/** `chosen`: the step whose failures are listed; `choose`: called with another, or null. */
+export function Graph({ steps, edges, chosen, choose }) {
+  const graph = useMemo(() => placed(steps, edges), [steps, edges]);
+  const { width, height } = graph.graph();
+  return html`<${Box} overflowX="auto" borderWidth="1px" borderRadius="md" p=${2} bg="bg">
+    <svg
+      viewBox=${`0 0 ${width} ${height}`}
+      style=${{ width: "100%", maxWidth: width, minWidth: Math.min(width, 900) }}
+      role="group"
+      aria-label="The steps of the batch and the rows between them"
+    >
+      <defs>
+        <${Arrow} id="ledger-arrow" color=${token("fg-subtle")} />
+        <${Arrow} id="ledger-arrow-lost" color=${token("red-solid")} />
+      </defs>
+      ${graph.edges().map((ends) => {
+        const edge = graph.edge(ends);
+        return html`<${Edge} key=${`${ends.v} to ${ends.w}`} ...${edge} />`;
+      })}
+      ${graph.nodes().map((name) => {
+        const at = graph.node(name);
+        return html`<${Step} key=${name} ...${at} chosen=${chosen === name} choose=${choose} />`;
+      })}
+    </svg>
+  <//>`;
+}

@@ -1,0 +1,186 @@
+// The overview, the page of a pipeline, and that of a run.
+
+import { html, useLedger } from "./api.js";
+import { BatchPage } from "./batch.js";
+import { Calendar, Timeline } from "./charts.js";
+import { count, interval, Loaded, moment, Rows, Section, State, Title, To } from "./parts.js";
+
+const { useState } = globalThis.React;
+const { Box, Field, HStack, NativeSelect, Progress, Text } = globalThis.ChakraUI;
+
+const BATCH = [
+  "Batch",
+  (batch) => html`<${To} to=${{ batch: batch.batch_id }}>${batch.kind} ${batch.batch_id}<//>`,
+];
+const PIPELINE = [
+  "Pipeline",
+  (batch) => html`<${To} to=${{ pipeline: batch.pipeline }}>${batch.pipeline}<//>`,
+];
+const STATE = ["State", (batch) => html`<${State} of=${batch.state} />`];
+const INTERVAL = ["Interval", interval];
+const COUNTS = [
+  ["Records", (batch) => count(batch.total), true],
+  ["Acked", (batch) => count(batch.acked), true],
+  ["Failed", (batch) => count(batch.failed), true],
+  ["Quarantined", (batch) => count(batch.quarantined), true],
+  ["Pending", (batch) => count(batch.pending), true],
+];
+
+export const Batches = ({ label, batches, empty, pipeline = true }) =>
+  html`<${Rows}
+    label=${label}
+    rows=${batches}
+    empty=${empty}
+    columns=${[BATCH, ...(pipeline ? [PIPELINE] : []), INTERVAL, STATE, ...COUNTS]}
+  />`;
+
+function UnderWay({ batches }) {
+  const done = ({ committed, steps }) =>
+    html`<${HStack}>
+      <${Progress.Root}
+        value=${committed}
+        max=${Math.max(steps, 1)}
+        width="7em"
+        size="sm"
+        aria-label=${`${committed} of ${steps} steps`}
+      >
+        <${Progress.Track}><${Progress.Range} /><//>
+      <//>
+      ${committed} of ${steps} steps
+    <//>`;
+  const columns = [
+    BATCH,
+    PIPELINE,
+    INTERVAL,
+    ["Progress", done],
+    ["Opened", (batch) => moment(batch.opened_at)],
+    ["Expires", (batch) => moment(batch.deadline)],
+  ];
+  return html`<${Rows}
+    label="Batches under way"
+    rows=${batches}
+    columns=${columns}
+    empty="No batch is under way."
+  />`;
+}
+
+function Pipelines({ pipelines }) {
+  const latest = (show) => (pipeline) => (pipeline.latest ? show(pipeline.latest) : "");
+  const columns = [
+    [
+      "Pipeline",
+      (pipeline) => html`<${To} to=${{ pipeline: pipeline.name }}>${pipeline.name}<//>`,
+    ],
+    ["Latest interval", latest(interval)],
+    ["State", latest((batch) => html`<${State} of=${batch.state} />`)],
+    [
+      "Batch",
+      latest((batch) => html`<${To} to=${{ batch: batch.batch_id }}>${batch.batch_id}<//>`),
+    ],
+  ];
+  return html`<${Rows}
+    label="Pipelines"
+    rows=${pipelines}
+    columns=${columns}
+    empty="The ledger knows no pipeline whose DAG you may read. A pipeline is known once its first batch is opened."
+  />`;
+}
+
+function Intervals({ name }) {
+  const answer = useLedger("pipeline", { name });
+  return html`<${Loaded} answer=${answer}>
+    ${({ intervals }) =>
+      intervals.length
+        ? html`<${Calendar} batches=${intervals} />`
+        : html`<${Text} color="fg.muted">It has read no interval yet.<//>`}
+  <//>`;
+}
+
+function Completeness({ pipelines, first }) {
+  const [name, choose] = useState(first);
+  return html`<${Section} title="Completeness by interval" note="Times are UTC.">
+    <${Field.Root} width="auto" mb=${2}>
+      <${Field.Label}>Pipeline<//>
+      <${NativeSelect.Root} size="sm" width="20em">
+        <${NativeSelect.Field} value=${name} onChange=${(event) => choose(event.target.value)}>
+          ${pipelines.map((one) => html`<option key=${one.name}>${one.name}</option>`)}
+        <//>
+        <${NativeSelect.Indicator} />
+      <//>
+    <//>
+    <${Intervals} name=${name} />
+  <//>`;
+}
+
+export function OverviewPage() {
+  const answer = useLedger("overview");
+  return html`<${Title}>Ledger<//>
+    <${Loaded} answer=${answer}>
+      ${({ pipelines, recent, open, waiting }) => html`
+        <${Section}
+          title="Waits for a person"
+          note="Failed records that are to be replayed, quarantined ones that nobody has accepted, batches that a check holds."
+        >
+          <${Batches} label="Batches that wait" batches=${waiting} empty="Nothing waits for you." />
+        <//>
+        <${Section} title="Under way"><${UnderWay} batches=${open} /><//>
+        ${pipelines.length > 0 &&
+        html`<${Completeness}
+          pipelines=${pipelines}
+          first=${(waiting[0] ?? recent[0])?.pipeline ?? pipelines[0].name}
+        />`}
+        <${Section} title="Pipelines"><${Pipelines} pipelines=${pipelines} /><//>
+        <${Section} title="Latest batches">
+          ${recent.length > 0 && html`<${Timeline} batches=${recent} />`}
+          <${Batches} label="Latest batches" batches=${recent} empty="There are none yet." />
+        <//>
+      `}
+    <//>`;
+}
+
+const BAD = ["failed", "quarantined", "held", "abandoned"];
+
+export function PipelinePage({ name }) {
+  const answer = useLedger("pipeline", { name });
+  return html`<${Title}>${name}<//>
+    <${Loaded} answer=${answer}>
+      ${({ intervals, recent }) => html`
+        <${Section} title="Completeness by interval" note="Times are UTC.">
+          ${intervals.length > 0 && html`<${Calendar} batches=${intervals} />`}
+          <${Batches}
+            label="Intervals that are not complete"
+            pipeline=${false}
+            batches=${intervals.filter((batch) => BAD.includes(batch.state)).toReversed()}
+            empty=${intervals.length ? "No interval needs you." : "It has read no interval yet."}
+          />
+        <//>
+        <${Section} title="Latest batches">
+          ${recent.length > 0 && html`<${Timeline} batches=${recent} />`}
+          <${Batches}
+            label="Latest batches"
+            pipeline=${false}
+            batches=${recent}
+            empty="There are none yet."
+          />
+        <//>
+      `}
+    <//>`;
+}
+
+/** The batch of a run; where a run has opened several, which they are. */
+export function RunPage({ dagId, runId }) {
+  const answer = useLedger("run", { dag_id: dagId, run_id: runId });
+  return html`<${Loaded} answer=${answer}>
+    ${({ batches }) =>
+      batches.length === 1
+        ? html`<${BatchPage} number=${batches[0].batch_id} />`
+        : html`<${Box}>
+            <${Title}>Batches of this run<//>
+            <${Batches}
+              label="Batches of this run"
+              batches=${batches}
+              empty="This run has opened no batch: its DAG is no pipeline's, or its first task has not run yet."
+            />
+          <//>`}
+  <//>`;
+}

@@ -1,0 +1,155 @@
+// The page of a record: what it holds, its rows step by step, its attempts.
+
+import { Replay } from "./actions.js";
+import { html, useLedger } from "./api.js";
+import { count, interval, Loaded, moment, Raw, Rows, Section, State, Title, To } from "./parts.js";
+
+const { useState } = globalThis.React;
+const { Alert, Badge, Box, Button, HStack, Text } = globalThis.ChakraUI;
+
+const FATES = {
+  "passed on": "gray",
+  acked: "green",
+  dropped: "gray",
+  failed: "red",
+  lost: "red",
+  "not committed": "orange",
+  untracked: "gray",
+  unreadable: "orange",
+};
+
+const pretty = (text) => {
+  try {
+    return JSON.stringify(JSON.parse(text), null, 2);
+  } catch {
+    return text;
+  }
+};
+
+/** A row, and what came of it. */
+function Branch({ of }) {
+  return html`<${Box} as="li" my=${2}>
+    <${HStack} wrap="wrap">
+      <${Text} fontWeight="600">${of.step}<//>
+      <${Badge} colorPalette=${FATES[of.fate] ?? "gray"}>${of.fate}<//>
+      ${of.reason && html`<${Text} overflowWrap="anywhere">${of.reason}<//>`}
+      ${of.repeated && html`<${Text} color="fg.muted">the same row as above<//>`}
+    <//>
+    ${of.content && html`<${Raw} maxH="8em" mt=${1}>${of.content}<//>`}
+    ${of.branches.length > 0 &&
+    html`<${Box} as="ul" listStyleType="none" ps=${5} borderStartWidth="2px" ms=${1}>
+      ${of.branches.map((branch, place) => html`<${Branch} key=${place} of=${branch} />`)}
+    <//>`}
+  <//>`;
+}
+
+function Tree({ number, attempts }) {
+  const [attempt, setAttempt] = useState(null);
+  const answer = useLedger("tree", { number, attempt });
+  return html`<${Section}
+    title="Step by step"
+    note="The rows that came of it, read from the files of the batch."
+  >
+    ${attempts.length > 1 &&
+    html`<${HStack} mb=${2} role="group" aria-label="Attempt">
+      ${attempts.map(
+        ({ attempt: which }) =>
+          html`<${Button}
+            key=${which}
+            size="xs"
+            variant=${which === (attempt ?? answer.data?.attempt) ? "solid" : "outline"}
+            aria-pressed=${which === (attempt ?? answer.data?.attempt)}
+            onClick=${() => setAttempt(which)}
+          >
+            Attempt ${which}
+          <//>`,
+      )}
+    <//>`}
+    <${Loaded} answer=${answer}>
+      ${({ tree }) =>
+        html`<${Box} as="ul" listStyleType="none"><${Branch} of=${tree} /><//>`}
+    <//>
+  <//>`;
+}
+
+const ATTEMPTS = [
+  ["Attempt", (one) => one.attempt],
+  ["Batch", (one) => html`<${To} to=${{ batch: one.batch_id }}>${one.batch_id}<//>`],
+  ["Outcome", (one) => html`<${State} of=${one.outcome} />`],
+  ["Step", (one) => one.step ?? ""],
+  ["Reason", (one) => html`<${Box} overflowWrap="anywhere">${one.reason ?? ""}<//>`],
+  ["Decided", (one) => moment(one.decided_at)],
+];
+
+function Where({ found }) {
+  if (!found.source_file) return null;
+  const line = found.source_line ?? null;
+  const at = line === null ? `row ${count(found.source_row)}` : `line ${count(line)}`;
+  return html`<${Text} overflowWrap="anywhere">From ${found.source_file}, ${at}<//>`;
+}
+
+function Found({ found, reload }) {
+  const { verdict, missing } = found;
+  const replayable = ["failed", "quarantined"].includes(verdict);
+  return html`<${Box}>
+    <${Title}>Record ${found.record} of ${found.pipeline}<//>
+    <${HStack} mt=${1} wrap="wrap">
+      <${State} of=${verdict} />
+      <${Text}>source ${found.source}<//>
+      ${found.interval_start && html`<${Text}>${interval(found)}<//>`}
+      <${To} to=${{ batch: found.batch_id }}>batch ${found.batch_id}<//>
+    <//>
+    ${missing &&
+    html`<${Alert.Root} status=${replayable ? "warning" : "info"} my=${3}>
+      <${Alert.Indicator} />
+      <${Alert.Content}>
+        <${Alert.Title}>Last seen at ${found.last_seen}<//>
+        <${Alert.Description} overflowWrap="anywhere">${missing}<//>
+      <//>
+    <//>`}
+    ${replayable &&
+    found.may_run &&
+    html`<${Replay}
+      batch=${found.batch_id}
+      chosen=${{ root: found.root }}
+      quarantined=${verdict === "quarantined"}
+      label=${verdict === "quarantined" ? "Take up from quarantine" : "Replay this record"}
+      reload=${reload}
+    />`}
+    <${Section} title="Content">
+      <${Where} found=${found} />
+      ${found.content === null
+        ? html`<${Text} color="fg.muted">
+            ${found.missing
+              ? "Its content is not kept yet: ackledger explain copies it where the storage can be read."
+              : "The ledger keeps the content of failed records alone."}
+          <//>`
+        : html`<${Raw}>${pretty(found.content)}<//>`}
+    <//>
+    <${Tree} number=${found.root} attempts=${found.attempts} />
+    <${Section} title="Attempts">
+      <${Rows}
+        label="Attempts"
+        rows=${found.attempts}
+        columns=${ATTEMPTS}
+        empty="It never failed."
+      />
+      ${found.quarantined_by_hand.map(
+        (one, place) =>
+          html`<${Text} key=${place} mt=${2}>
+            Quarantined by ${one.quarantined_by}, ${moment(one.quarantined_at)}: ${one.reason}
+          <//>`,
+      )}
+    <//>
+    <${Section} title="What to do">
+      <${Raw}>${found.next.join("\n")}<//>
+    <//>
+  <//>`;
+}
+
+export function RecordPage({ number }) {
+  const answer = useLedger("record", { number });
+  return html`<${Loaded} answer=${answer}>
+    ${(found) => html`<${Found} key=${number} found=${found} reload=${answer.reload} />`}
+  <//>`;
+}

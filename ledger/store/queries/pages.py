@@ -1,0 +1,193 @@
+"""Statements behind the pages: each returns at most a page of rows, however long the history."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Row, text
+
+RECENT = 60  # batches of a timeline
+INTERVALS = 400  # batches of a calendar: a year of days
+WAITING = 50  # batches that wait for a person
+PAGE = 50  # records of a page
+LONGEST = "20s"  # of a search
+
+# A batch as ``batch_status`` has it, with its pipeline's policy and what it has left to publish.
+_BATCHES = """
+    SELECT s.*, p.tolerate,
+           s.opened_at + make_interval(secs => p.max_batch_age_seconds) AS deadline,
+           EXISTS (SELECT FROM pending_publication x WHERE x.batch_id = s.batch_id) AS unpublished
+    FROM (SELECT * FROM batch_status WHERE batch_id = ANY (cast(:ids AS bigint[]))) s
+    JOIN pipeline p ON p.name = s.pipeline ORDER BY s.batch_id DESC
+"""
+
+
+def limit_time(connection: Connection) -> None:
+    """End a statement of this transaction that takes too long."""
+    connection.execute(text(f"SET LOCAL statement_timeout = '{LONGEST}'"))
+
+
+def names(connection: Connection) -> list[str]:
+    """All pipelines."""
+    return list(connection.execute(text("SELECT name FROM pipeline ORDER BY name")).scalars())
+
+
+def batches(connection: Connection, ids: Sequence[int]) -> Sequence[Row[Any]]:
+    """These batches, newest first: the columns of ``batch_status``, tolerate, deadline,
+    unpublished.
+    """
+    return connection.execute(text(_BATCHES), {"ids": list(ids)}).all()
+
+
+def latest(connection: Connection, pipelines: Sequence[str]) -> list[int]:
+    """The latest original of each pipeline that has one."""
+    statement = text("""
+        SELECT b.batch_id FROM pipeline p CROSS JOIN LATERAL (
+          SELECT batch_id FROM batch o
+          WHERE o.pipeline_id = p.pipeline_id AND o.kind = 'original'
+          ORDER BY batch_id DESC LIMIT 1
+        ) b WHERE p.name = ANY (cast(:pipelines AS text[]))
+    """)
+    return list(connection.execute(statement, {"pipelines": list(pipelines)}).scalars())
+
+
+def recent(connection: Connection, pipelines: Sequence[str]) -> list[int]:
+    """The latest batches of these pipelines, at most ``RECENT``."""
+    statement = text("""
+        SELECT b.batch_id FROM batch b JOIN pipeline p USING (pipeline_id)
+        WHERE p.name = ANY (cast(:pipelines AS text[])) ORDER BY b.batch_id DESC LIMIT :limit
+    """)
+    keys = {"pipelines": list(pipelines), "limit": RECENT}
+    return list(connection.execute(statement, keys).scalars())
+
+
+def originals(connection: Connection, pipeline: str) -> list[int]:
+    """The latest originals of a pipeline that nothing has replaced, at most ``INTERVALS``."""
+    statement = text("""
+        SELECT b.batch_id FROM batch b JOIN pipeline p USING (pipeline_id)
+        WHERE p.name = :pipeline AND b.kind = 'original' AND b.status <> 'superseded'
+        ORDER BY b.batch_id DESC LIMIT :limit
+    """)
+    keys = {"pipeline": pipeline, "limit": INTERVALS}
+    return list(connection.execute(statement, keys).scalars())
+
+
+def open_batches(connection: Connection, pipelines: Sequence[str]) -> list[int]:
+    """The batches of these pipelines that are under way, latest first, at most ``WAITING``."""
+    statement = text("""
+        SELECT b.batch_id FROM batch b JOIN pipeline p USING (pipeline_id)
+        WHERE b.status = 'open' AND p.name = ANY (cast(:pipelines AS text[]))
+        ORDER BY b.batch_id DESC LIMIT :limit
+    """)
+    keys = {"pipelines": list(pipelines), "limit": WAITING}
+    return list(connection.execute(statement, keys).scalars())
+
+
+def waiting(connection: Connection, pipelines: Sequence[str]) -> list[int]:
+    """The batches of these pipelines that wait for a person, latest first, at most ``WAITING``:
+    held ones, and originals with records that are failed, or quarantined and not accepted.
+    """
+    statement = text("""
+        SELECT b.batch_id FROM batch b JOIN pipeline p USING (pipeline_id)
+        WHERE p.name = ANY (cast(:pipelines AS text[])) AND (
+          b.status = 'held'
+          OR b.kind = 'original' AND b.status = 'settled' AND (
+            EXISTS (SELECT FROM failed_message m
+              WHERE m.original_batch_id = b.batch_id AND m.status IN ('failed', 'replaying'))
+            OR EXISTS (SELECT FROM failed_message m
+              WHERE m.original_batch_id = b.batch_id AND m.status = 'quarantined'
+                AND NOT EXISTS (SELECT FROM accepted_root a WHERE a.root_id = m.root_id))))
+        ORDER BY b.batch_id DESC LIMIT :limit
+    """)
+    keys = {"pipelines": list(pipelines), "limit": WAITING}
+    return list(connection.execute(statement, keys).scalars())
+
+
+def progress(connection: Connection, ids: Sequence[int]) -> Sequence[Row[Any]]:
+    """How many steps of each batch are committed: batch_id, committed, steps; but for those that
+    follow the settlement.
+    """
+    statement = text("""
+        SELECT s.batch_id, count(r.step_run_id) AS committed, count(*) AS steps
+        FROM batch_step s
+        LEFT JOIN step_run r
+          ON r.batch_id = s.batch_id AND r.step = s.name AND r.state = 'committed'
+        WHERE s.batch_id = ANY (cast(:ids AS bigint[])) AND NOT s.after GROUP BY s.batch_id
+    """)
+    return connection.execute(statement, {"ids": list(ids)}).all()
+
+
+def of_run(connection: Connection, dag_id: str, run_ids: Sequence[str]) -> list[int]:
+    """The batches that a run of a DAG has opened, latest first."""
+    statement = text("""
+        SELECT batch_id FROM batch
+        WHERE dag_id = :dag_id AND run_id = ANY (cast(:run_ids AS text[])) ORDER BY batch_id DESC
+    """)
+    return list(
+        connection.execute(statement, {"dag_id": dag_id, "run_ids": list(run_ids)}).scalars()
+    )
+
+
+def drops(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
+    """What the steps of a batch dropped on purpose: step, reason, records."""
+    statement = text("""
+        SELECT step, reason, records FROM step_drops WHERE batch_id = :id
+        ORDER BY step, records DESC, reason
+    """)
+    return connection.execute(statement, {"id": batch_id}).all()
+
+
+def published(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
+    """What the sinks have published of a batch, as ``sink_publication`` has it."""
+    statement = text("SELECT * FROM sink_publication WHERE batch_id = :id ORDER BY step_run_id")
+    return connection.execute(statement, {"id": batch_id}).all()
+
+
+def failures(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
+    """Where and why records failed in a batch, most first: step, source, reason, records, unsolved
+    (failed or being replayed), quarantined.
+    """
+    statement = text("""
+        SELECT f.step, m.source, f.reason, count(*) AS records,
+               count(*) FILTER (WHERE m.status IN ('failed', 'replaying')) AS unsolved,
+               count(*) FILTER (WHERE m.status = 'quarantined') AS quarantined
+        FROM failed_root f JOIN failed_message m USING (message_id)
+        WHERE f.batch_id = :id GROUP BY 1, 2, 3 ORDER BY records DESC, 1, 2, 3 LIMIT 500
+    """)
+    return connection.execute(statement, {"id": batch_id}).all()
+
+
+def records(
+    connection: Connection,
+    batch_id: int,
+    *,
+    step: str | None = None,
+    reason: str | None = None,
+    status: str | None = None,
+    search: str | None = None,
+    after: int = 0,
+) -> Sequence[Row[Any]]:
+    """Records that failed in a batch, in order of their roots after ``after``; one more than a
+    page, if there are more: root_id, message_id, source, step, reason, status, attempts, key,
+    beginning (of its content).
+
+    ``search``: a number of the record, or text in reason or content.
+    """
+    statement = text("""
+        SELECT f.root_id, f.message_id, m.source, f.step, f.reason, m.status::text AS status,
+               m.attempts, c.key, left(c.content, 200) AS beginning
+        FROM failed_root f
+        JOIN failed_message m USING (message_id)
+        LEFT JOIN failed_payload c USING (message_id)
+        WHERE f.batch_id = :batch_id AND f.root_id > :after
+          AND (cast(:step AS text) IS NULL OR f.step = :step)
+          AND (cast(:reason AS text) IS NULL OR f.reason = :reason)
+          AND (cast(:status AS text) IS NULL OR m.status::text = :status)
+          AND (cast(:search AS text) IS NULL
+               OR cast(:search AS text) IN (f.root_id::text, f.message_id::text)
+               OR strpos(lower(f.reason), lower(:search)) > 0
+               OR strpos(lower(c.content), lower(:search)) > 0)
+        ORDER BY f.root_id LIMIT :limit
+    """)
+    keys = {"batch_id": batch_id, "after": after, "limit": PAGE + 1}
+    given = {"step": step, "reason": reason, "status": status, "search": search or None}
+    return connection.execute(statement, {**keys, **given}).all()

@@ -1,0 +1,337 @@
+"""The pages' data, asked of Airflow's own API server: what it holds, and who gets it."""
+
+from importlib import resources
+
+import pytest
+from fastapi.testclient import TestClient
+
+from ledger.airflow.pages import application, serving
+from ledger.batch.settlement import settle_once
+from tests.support.ledgers import (
+    emit,
+    opened,
+    pipeline,
+    replayed,
+    run_middle,
+    run_sink,
+    whole_batch,
+)
+from tests.support.users import user
+
+ROUTES = (
+    "api/overview",
+    "api/pipeline?name=chain",
+    "api/run?dag_id=chain&run_id=run",
+    "api/batch?number=1",
+    "api/failed?batch=1",
+    "api/replay?batch=1",
+    "api/record?number=1",
+    "api/tree?number=1",
+    "static/0/pages.js",
+)
+PER_DAG = "tests.support.users.PerDag"
+
+
+@pytest.fixture(scope="module")
+def server():
+    """Airflow's API server with the plugin, in this process."""
+    from airflow.api_fastapi.app import create_app
+    from airflow.utils.db import initdb
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AIRFLOW__CORE__AUTH_MANAGER", PER_DAG)
+        patch.setenv("AIRFLOW__API_AUTH__JWT_SECRET", "secret" * 12)
+        initdb()
+        yield TestClient(create_app("core"), raise_server_exceptions=False)
+
+
+@pytest.fixture
+def ask(server, ledger):
+    """Asks the pages for something in the name of a user of a role."""
+    from airflow.api_fastapi.app import get_auth_manager
+
+    application.ledger.cache_clear()
+
+    def asked(path, role="admin", name="somebody"):
+        token = get_auth_manager().generate_jwt(user(name, role))
+        return server.get(f"/ledger/{path}", headers={"Authorization": f"Bearer {token}"})
+
+    yield asked
+    application.ledger.cache_clear()
+
+
+def lost(ledger, *numbers, name="chain", **options):
+    """A settled batch of ten records, of which the sink lost some; its roots."""
+    batch, roots = whole_batch(ledger, pipeline(name, **options), lose_sink=numbers)
+    settle_once(ledger, batch.batch_id)
+    return batch.batch_id, roots
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_nobody_sees_anything_without_signing_in(server, ledger, route):
+    """Every route asks who it is, the files of the pages included."""
+    lost(ledger, 1)
+    assert server.get(f"/ledger/{route}").status_code == 401
+    forged = {"Authorization": "Bearer e30.e30.e30"}
+    assert server.get(f"/ledger/{route}", headers=forged).status_code == 403
+
+
+def test_all_routes_are_tried_above(server):
+    """A new route is in the list, and has no method but GET; none describes the others."""
+    made = application.application()
+    paths = {route.path.split("/{")[0].lstrip("/") for route in made.routes}
+    assert paths == {route.split("?")[0].split("/0")[0] for route in ROUTES}
+    assert all(route.methods == {"GET"} for route in made.routes)
+
+
+def test_everybody_sees_the_pipelines_whose_dags_they_may_read(ask, ledger):
+    """The others are as if they were not there, or forbidden if they are asked for."""
+    lost(ledger, 1)
+    other, roots = lost(ledger, 2, name="hidden")
+    assert {one["name"] for one in ask("api/overview").json()["pipelines"]} == {"chain", "hidden"}
+    seen = ask("api/overview", "viewer").json()
+    assert {one["name"] for one in seen["pipelines"]} == {"chain"}
+    assert {one["pipeline"] for one in seen["recent"] + seen["waiting"]} == {"chain"}
+    for path in (
+        "api/pipeline?name=hidden",
+        "api/run?dag_id=hidden&run_id=run",
+        f"api/batch?number={other}",
+        f"api/failed?batch={other}",
+        f"api/replay?batch={other}",
+        f"api/record?number={roots[2]}",
+        f"api/tree?number={roots[2]}",
+    ):
+        assert ask(path, "viewer").status_code == 403, path
+        assert ask(path).status_code != 403, path
+
+
+def test_records_need_access_to_task_logs(ask, ledger):
+    """Logs quote records: who may not read them sees counts alone."""
+    batch, roots = lost(ledger, 1)
+    assert ask(f"api/batch?number={batch}", "viewer", "blind").status_code == 200
+    for path in (f"failed?batch={batch}", f"record?number={roots[1]}", f"tree?number={roots[1]}"):
+        assert ask(f"api/{path}", "viewer", "blind").status_code == 403
+    assert ask(f"api/failed?batch={batch}", "viewer").status_code == 200
+
+
+def test_a_viewer_may_not_run(ask, ledger):
+    """The page says so; Airflow's API would refuse the run."""
+    batch, roots = lost(ledger, 1)
+    for path in (f"api/batch?number={batch}", f"api/record?number={roots[1]}"):
+        assert [ask(path, role).json()["may_run"] for role in ("viewer", "user")] == [False, True]
+
+
+def test_the_overview_says_what_waits(ask, ledger):
+    """Failed and quarantined batches wait for a person, an open one is under way, the rest is
+    complete.
+    """
+    failed, _ = lost(ledger, 1)
+    quarantined, _ = whole_batch(
+        ledger, pipeline("strict", max_replays=0), run_id="b", lose_sink=[1]
+    )
+    settle_once(ledger, quarantined.batch_id)
+    done, _ = whole_batch(ledger, pipeline("good"), run_id="c")
+    settle_once(ledger, done.batch_id)
+    under_way = opened(ledger, pipeline("slow"))
+    emit(ledger, under_way, 3)
+    found = ask("api/overview").json()
+    waiting = {one["batch_id"]: one["state"] for one in found["waiting"]}
+    assert waiting == {failed: "failed", quarantined.batch_id: "quarantined"}
+    (only,) = found["open"]
+    assert (only["pipeline"], only["committed"], only["steps"]) == ("slow", 1, 3)
+    assert only["deadline"] > only["opened_at"]
+    latest = {one["name"]: one["latest"]["state"] for one in found["pipelines"]}
+    assert latest == {
+        "chain": "failed",
+        "strict": "quarantined",
+        "good": "unpublished",
+        "slow": "open",
+    }
+    assert [one["batch_id"] for one in found["recent"]] == sorted(
+        [failed, quarantined.batch_id, done.batch_id, under_way.batch_id], reverse=True
+    )
+
+
+def test_published_and_tolerated_batches_are_told_apart(ask, ledger):
+    """A batch is complete once its sinks have published it, or tolerated by its policy."""
+    done, _ = whole_batch(ledger, pipeline())
+    settle_once(ledger, done.batch_id)
+    few, _ = lost(ledger, 1, name="lenient", tolerate=0.2)
+    with ledger.plain.begin() as connection:
+        connection.exec_driver_sql("UPDATE publication SET published_at = now()")
+    states = {one["batch_id"]: one["state"] for one in ask("api/overview").json()["recent"]}
+    assert states == {done.batch_id: "complete", few: "tolerated"}
+
+
+def test_a_pipeline_has_its_intervals_in_order(ask, ledger):
+    """Replays are no intervals; they are among the latest batches."""
+    made = pipeline()
+    second, _ = whole_batch(ledger, made, run_id="b", day=1)
+    first, _ = lost(ledger, 1)
+    replay = replayed(ledger, made, first)
+    found = ask("api/pipeline?name=chain").json()
+    assert [one["batch_id"] for one in found["intervals"]] == [first, second.batch_id]
+    assert found["recent"][0]["batch_id"] == replay.batch_id
+
+
+def test_a_batch_shows_the_edge_that_cost_records(ask, ledger):
+    """Where a record is lost the edge says how many and why; the steps have their rows."""
+    batch = opened(ledger, pipeline())
+    roots = emit(ledger, batch, 10)
+    run_middle(ledger, batch, roots, lose=[roots[0]], fail={roots[1]: "bad %_\\ value"})
+    run_sink(ledger, batch, roots[2:], lose=[roots[5]])
+    settle_once(ledger, batch.batch_id)
+    found = ask(f"api/batch?number={batch.batch_id}").json()
+    edges = {(edge["from"], edge["to"]): edge["lost"] for edge in found["edges"]}
+    assert edges == {
+        ("source", "middle"): [
+            {"reason": "bad %_\\ value", "records": 1},
+            {"reason": "lost", "records": 1},
+        ],
+        ("middle", "sink"): [{"reason": "lost", "records": 1}],
+    }
+    assert [(step["name"], step["lost"]) for step in found["steps"]] == [
+        ("source", 0),
+        ("middle", 2),
+        ("sink", 1),
+    ]
+    assert (found["can"], found["outcome"]) == (["replay"], "incomplete")
+    assert "yet to publish what is acked" in found["because"]
+    assert [(one["sink"], one["state"]) for one in found["publications"]] == [("sink", "ready")]
+
+
+def test_a_preview_says_what_a_replay_takes(ask, ledger):
+    """Of one reason only what has that reason, be it full of a pattern's characters; the conf is
+    what the batch's DAG is run with.
+    """
+    batch = opened(ledger, pipeline())
+    roots = emit(ledger, batch, 4)
+    failed = {roots[0]: "a_b", roots[1]: "axb", roots[2]: "a_b"}
+    run_middle(ledger, batch, roots, fail=failed)
+    run_sink(ledger, batch, roots[3:])
+    settle_once(ledger, batch.batch_id)
+    found = ask(f"api/replay?batch={batch.batch_id}&step=middle&reason=a_b").json()
+    assert found["records"] == 2
+    assert found["groups"] == [{"step": "middle", "reason": "a_b", "records": 2}]
+    assert found["dag_id"] == "dag"
+    assert found["conf"] == {"replay_of": batch.batch_id, "step": "middle", "reason": "a\\_b"}
+    assert found["steps"] == ["source", "middle", "sink"]
+    one = ask(f"api/replay?batch={batch.batch_id}&root={roots[1]}").json()
+    assert (one["records"], one["conf"]["root"]) == (1, roots[1])
+    assert ask(f"api/replay?batch={batch.batch_id}&quarantined=true").json()["records"] == 0
+
+
+def test_failed_records_come_by_page_and_by_search(ask, ledger, monkeypatch):
+    """Each page says where the next one begins; a search finds a number or a part of a reason."""
+    from ledger.store.queries import pages
+
+    monkeypatch.setattr(pages, "PAGE", 2)
+    batch = opened(ledger, pipeline())
+    roots = emit(ledger, batch, 5)
+    reasons = dict(zip(roots, ("Over limit", "lost%", "over", "x", "y"), strict=True))
+    run_middle(ledger, batch, roots, fail=reasons)
+    run_sink(ledger, batch, [])
+    settle_once(ledger, batch.batch_id)
+    seen, after = [], 0
+    while after is not None:
+        page = ask(f"api/failed?batch={batch.batch_id}&after={after}").json()
+        assert len(page["records"]) <= 2
+        seen += [row["root_id"] for row in page["records"]]
+        after = page["next"]
+    assert seen == list(roots)
+
+    def searched(given):
+        found = ask(f"api/failed?batch={batch.batch_id}&search={given}").json()["records"]
+        return [row["root_id"] for row in found]
+
+    assert searched("OVER") == [roots[0], roots[2]]
+    assert searched("%25") == [roots[1]]
+    assert searched(roots[3]) == [roots[3]]
+    by_state = ask(f"api/failed?batch={batch.batch_id}&status=recovered").json()["records"]
+    assert by_state == []
+
+
+def test_a_run_has_its_batches(ask, ledger):
+    """By the ids that Airflow's page of a run passes on."""
+    batch, _ = lost(ledger, 1)
+    found = ask("api/run?dag_id=dag&run_id=run").json()["batches"]
+    assert [one["batch_id"] for one in found] == [batch]
+    assert ask("api/run?dag_id=dag&run_id=other").json() == {"batches": []}
+
+
+def test_a_record_is_told_as_explain_tells_it(ask, ledger):
+    """Verdict, where it was last seen, attempts, what to do."""
+    _, roots = lost(ledger, 1)
+    found = ask(f"api/record?number={roots[1]}").json()
+    assert (found["verdict"], found["last_seen"]) == ("failed", "middle")
+    assert [one["outcome"] for one in found["attempts"]] == ["failed"]
+    assert "ackledger replay" in " ".join(found["next"])
+    assert ask(f"api/record?number={roots[2]}").json()["verdict"] == "acked"
+
+
+def test_what_is_not_there_is_said_so(ask, ledger):
+    """A batch, a record, a file that does not exist."""
+    assert ask("api/batch?number=99").status_code == 404
+    assert "batch 99 is not in the ledger" in ask("api/batch?number=99").json()["detail"]
+    assert ask("api/record?number=99").status_code == 404
+    for name in ("none.js", "../application.py", "%2e%2e/application.py", "vendor/../../access.py"):
+        assert ask(f"static/0/{name}").status_code == 404, name
+
+
+def test_a_ledger_that_is_away_is_said_to_be(ask, monkeypatch):
+    """In a sentence without its password."""
+    application.ledger.cache_clear()
+    away = "postgresql+psycopg2://somebody:secret@127.0.0.1:1/none"
+    monkeypatch.setenv("ACKLEDGER_DATABASE_URL", away)
+    found = ask("api/overview")
+    assert found.status_code == 503
+    assert "did not answer" in found.json()["detail"]
+    assert "secret" not in found.json()["detail"]
+
+
+def test_nothing_is_written(ask, ledger):
+    """The pages' connections cannot: every transaction is read-only, as a role that only reads."""
+    for role in ("ledger_reader", "ledger_payload_reader"):
+        asked = "SELECT current_user, current_setting('transaction_read_only')"
+        database = application.ledger(role)
+        found = database.transact(lambda c: c.exec_driver_sql(asked).one())  # noqa: B023
+        assert tuple(found) == (role, "on")
+
+
+def test_the_files_are_cached_by_version(ask):
+    """A browser asks once; a new release has other addresses."""
+    found = ask("static/0/pages.js")
+    assert "immutable" in found.headers["cache-control"]
+    assert found.headers["content-type"].startswith("text/javascript")
+    assert all(page["bundle_url"].startswith("ledger/static/") for page in serving.pages())
+
+
+def test_the_pages_fetch_nothing_from_elsewhere():
+    """No file of ours names another host, but for the namespace of SVG; licences are shipped."""
+    folder = resources.files("ledger.airflow.pages") / "static"
+    own = [file for file in folder.iterdir() if file.name.endswith((".js", ".svg"))]
+    assert len(own) > 8
+    for file in own:
+        text = file.read_text().replace("http://www.w3.org/2000/svg", "")
+        assert "http:" not in text, file.name
+        assert "https:" not in text, file.name
+    licences = (folder / "vendor" / "LICENSES.txt").read_text()
+    for file in (folder / "vendor").iterdir():
+        assert file.name == "LICENSES.txt" or f"{file.name}: " in licences
+
+
+def test_an_airflow_that_cannot_be_asked_for_rights_shows_nothing(monkeypatch):
+    """What the pages need of Airflow is not declared as its interface; without it they refuse."""
+    import sys
+
+    for name in [one for one in sys.modules if one.startswith("ledger.airflow.pages.")]:
+        if name.rsplit(".", 1)[1] in ("access", "application"):
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "airflow.api_fastapi.core_api.security", None)
+    serving._application.cache_clear()
+    try:
+        answer = TestClient(serving.Application()).get("/api/overview")
+    finally:
+        serving._application.cache_clear()
+    assert answer.status_code == 503
+    assert "cannot ask this Airflow who may see the ledger" in answer.json()["detail"]
