@@ -7,13 +7,16 @@ PORT ?= 8080
 unexport PYTHONDONTWRITEBYTECODE VIRTUAL_ENV PYTHONHOME
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: help setup demo test test-system test-all chaos lint bench up down clean
+.PHONY: help setup browser demo test test-system test-all chaos lint bench up down clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
 
 setup: ## Check Java and Python, make .venv from requirements.lock
 	@scripts/setup
+
+browser: # what the tests of the pages run in
+	@scripts/browser
 
 demo: setup ## Run the real pipeline over real data and show the ledger
 	@python -m demo
@@ -22,11 +25,11 @@ test: setup ## Run the unit and integration tests, with Spark and PostgreSQL
 	@python -m tests.support.jvm
 	@python -m pytest -n 2 -m "not exhaustive" tests/unit tests/integration
 
-test-system: setup ## Run what users run: commands, Airflow, Spark Connect, a first project; real crashes
+test-system: setup browser ## Run what users run: commands, Airflow and its pages, Connect; real crashes
 	@python -m tests.support.jvm
 	@python -m pytest -n 2 -m "not exhaustive" tests/acceptance tests/crashes
 
-test-all: setup ## Run both, with every crash, the long runs, the short form of chaos
+test-all: setup browser ## Run both, with every crash, the long runs, the short form of chaos
 	@python -m tests.support.jvm
 	@python -m pytest -n 2
 

@@ -229,6 +229,7 @@ def _conclude(
     twice = sum(count > 1 for count in found.values())
     counts = database.transact(lambda c: reports.batch_counts(c, 1), engine=database.reader)
     named = f"of them {counts.recovered:,} only because the ledger named them"
+    home = os.path.relpath(HOME)
     console.print(f"""
   flights in January        {counts.total:>8,}
   in the sink               {found.total():>8,}   {named}
@@ -238,11 +239,14 @@ def _conclude(
   totals of days; February  {"right" if others else "wrong":>9}
 
 Ask more, while you like: make the demo's settings yours, then use SQL.
-  export ACKLEDGER_HOME={os.path.relpath(HOME)}; source .venv/bin/activate
+  export ACKLEDGER_HOME={home}; source .venv/bin/activate
   ackledger sql "SELECT step, reason, status, count(*) FROM failed_root_detail GROUP BY 1, 2, 3"
   ackledger sql "SELECT * FROM step_progress WHERE batch_id = 2 ORDER BY number"
   ackledger sql "SELECT * FROM replay_history WHERE message_id = 2"
   ackledger sql "SELECT * FROM root_state(1)"
+Or see it in Airflow: where the flights were lost, each of them, its replay. Sign in, then open
+http://127.0.0.1:8080/plugin/ledger?batch=1
+  ACKLEDGER_HOME={home} ACKLEDGER_DATA={home} make up
 Whole demo: {time.monotonic() - began:.0f} s
 """)
     right = missing == extra == twice == 0 and counts.failed == counts.pending == 0 and others

@@ -11,7 +11,7 @@ class AirflowApi:
     """A session of the one user of an Airflow on 127.0.0.1."""
 
     def __init__(self, port: int, password: str):
-        self._base = f"http://127.0.0.1:{port}"
+        self.base, self.password = f"http://127.0.0.1:{port}", password
         login = {"username": USER, "password": password}
         self._token: str | None = None
         self._token = self._send("POST", "/auth/token", login)["access_token"]
@@ -45,6 +45,6 @@ class AirflowApi:
         if self._token is not None:
             headers["Authorization"] = f"Bearer {self._token}"
         data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self._base + path, data, headers, method=method)
+        request = urllib.request.Request(self.base + path, data, headers, method=method)
         with urllib.request.urlopen(request, timeout=30) as answer:
             return json.load(answer)

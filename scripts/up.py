@@ -49,6 +49,7 @@ def main() -> int:
     console.print(
         f"""
 Airflow   http://127.0.0.1:{port}   user {services.USER}, password {password}
+Ledger    http://127.0.0.1:{port}/plugin/ledger
           {_hint(given.dags is None)}
   export AIRFLOW_HOME={os.path.relpath(home / "airflow")}; source .venv/bin/activate
   airflow backfill create --dag-id {dag} {months}

@@ -38,7 +38,14 @@ with embedded._own_runtime_folder(Path(_AIRFLOW_HOME.name)):
 
 # Tests of these files share a running Airflow, a Spark Connect server, a batch's life, or a list of
 # all tests: one worker runs them in turn.
-_SHARED = ("test_airflow.py", "test_chaos.py", "test_connect.py", "test_crash_", "test_often.py")
+_SHARED = (
+    "test_airflow.py",
+    "test_pages.py",
+    "test_chaos.py",
+    "test_connect.py",
+    "test_crash_",
+    "test_often.py",
+)
 # Durability against a loss of power, which no test has: a killed process proves the same without.
 _HASTY = ("fsync", "full_page_writes", "synchronous_commit")
 

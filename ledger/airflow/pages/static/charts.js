@@ -42,8 +42,8 @@ function Figure({ label, options }) {
     event.preventDefault();
     navigate({ search: link.getAttribute("href") });
   };
-  return html`<${Box} role="img" aria-label=${label} overflowX="auto" onClick=${follow}>
-    <div ref=${place} />
+  return html`<${Box} as="figure" aria-label=${label} overflowX="auto" onClick=${follow}>
+    <div ref=${place} aria-hidden="true" />
   <//>`;
 }
 
@@ -115,7 +115,7 @@ export function Calendar({ batches }) {
     (state) => `${batches.filter((batch) => batch.state === state).length} ${state}`,
   );
   return html`<${Figure}
-    label=${`Calendar of ${batches.length} intervals: ${sums.join(", ")}`}
+    label=${`Calendar of ${batches.length} ${batches.length === 1 ? "interval" : "intervals"}: ${sums.join(", ")}`}
     options=${options}
   />`;
 }

@@ -25,5 +25,7 @@ function page({ dagId, runId }, given) {
 
 globalThis.Ledger = function Ledger(props) {
   const [given] = useSearchParams();
-  return html`<${Box} as="main" p=${4} overflowY="auto" height="100%">${page(props, given)}<//>`;
+  return html`<${Box} data-ledger="" p=${4} overflowY="auto" height="100%">
+    ${page(props, given)}
+  <//>`;
 };

@@ -1,0 +1,160 @@
+"""The ledger's pages in a running Airflow, in Chromium: what who is on call does."""
+
+import re
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from demo import data
+from tests.support.airflow import Airflow, wait
+from tests.support.browser import check_accessible, chromium, keep, signed_in
+from tests.support.ledgers import one
+
+SECONDS = 1000  # of the browser's milliseconds
+JANUARY = {"interval_start": "2013-01-01", "interval_end": "2013-02-01"}
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def red(airflow: Airflow) -> SimpleNamespace:
+    """A run that has ended red: flights of January whose planes are in no list."""
+    run = airflow.trigger("flights", **JANUARY)
+    assert airflow.ended("flights", run) == "failed"
+    batch = "SELECT batch_id, total, failed FROM batch_status WHERE pipeline = 'flights'"
+    found = one(airflow.ledger, batch)
+    return SimpleNamespace(run=run, **found._mapping)
+
+
+@pytest.fixture
+def page(browser: Browser, airflow: Airflow) -> Iterator[Page]:
+    with signed_in(browser, airflow) as opened:
+        yield opened
+
+
+def go(page: Page, **given: object) -> None:
+    """Open a page of the ledger by its address."""
+    page.goto("/plugin/ledger?" + "&".join(f"{name}={value}" for name, value in given.items()))
+
+
+def test_a_lost_record_is_found_in_two_clicks_and_replayed(
+    airflow: Airflow, red: SimpleNamespace, page: Page
+) -> None:
+    """From the red run: its tab shows the batch and the edge that lost flights; a record there
+    shows its content and where it was lost; replayed with the full list of planes, it is acked.
+    """
+    page.goto(f"/dags/flights/runs/{red.run}")
+    page.get_by_role("link", name="Ledger", exact=True).nth(
+        1
+    ).click()  # after that of the navigation
+    heading = page.get_by_role("heading", level=1)
+    expect(heading).to_have_text(f"Batch {red.batch_id} of flights")
+    graph = page.get_by_role("group", name="The steps of the batch")
+    expect(graph).to_contain_text(f"{red.failed} records: lost")
+    keep(page, "batch")
+    page.get_by_role("table", name="Failed records").get_by_role("link").first.click()
+    expect(heading).to_have_text(re.compile(r"Record \d+ of flights"))
+    tree = page.get_by_role("region", name="Step by step")
+    expect(tree).to_contain_text("with_planelost")
+    expect(tree).to_contain_text('"tailnum"')
+    keep(page, "record")
+
+    data.write_planes(airflow.data)
+    page.get_by_role("button", name="Replay this record").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("1 record at with_plane: lost")
+    expect(dialog).to_contain_text('"replay_of"')
+    keep(page, "replay")
+    dialog.get_by_role("button", name="Replay 1 record").click()
+    expect(page.get_by_role("status")).to_contain_text("of flights")
+    expect(page.get_by_title("a replay has processed it to every sink").first).to_have_text(
+        "recovered", timeout=180 * SECONDS
+    )
+    attempts = page.get_by_role("table", name="Attempts")
+    expect(attempts).to_contain_text("acked")
+    number = int(re.findall(r"\d+", heading.inner_text())[0])
+    state = one(airflow.ledger, f"SELECT status FROM failed_message WHERE message_id = {number}")
+    assert state.status == "recovered"
+
+
+def test_the_overview_leads_to_what_waits(red: SimpleNamespace, page: Page) -> None:
+    """The failed batch waits for a person; the calendar has its month; the way back works."""
+    page.get_by_role("link", name="Ledger", exact=True).first.click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Ledger")
+    waiting = page.get_by_role("table", name="Batches that wait")
+    expect(waiting).to_contain_text("flights")
+    expect(page.get_by_role("figure", name="Calendar of 1 interval: 1 failed")).to_be_visible()
+    keep(page, "overview")
+    waiting.get_by_role("link", name=f"original {red.batch_id}").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text(f"Batch {red.batch_id} of flights")
+    expect(page.get_by_role("heading", level=1)).to_be_focused()
+    page.go_back()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Ledger")
+
+
+def test_a_dag_has_its_pipeline(red: SimpleNamespace, page: Page) -> None:
+    """The tab of the DAG shows the intervals of its pipeline; a cell of the calendar leads to its
+    batch.
+    """
+    page.goto("/dags/flights")
+    page.get_by_role("link", name="Ledger", exact=True).nth(
+        1
+    ).click()  # after that of the navigation
+    expect(page.get_by_role("heading", level=1)).to_have_text("flights")
+    page.get_by_role("figure", name="Calendar").locator("a").first.click()
+    expect(page.get_by_role("heading", level=1)).to_have_text(f"Batch {red.batch_id} of flights")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_page_is_accessible(
+    browser: Browser, airflow: Airflow, red: SimpleNamespace, scheme: str
+) -> None:
+    """Names, roles, order of headings and contrast, in light and in dark, by axe."""
+    root = one(airflow.ledger, "SELECT min(root_id) AS root FROM failed_root").root
+    with signed_in(browser, airflow, scheme) as page:
+        for given in ({}, {"pipeline": "flights"}, {"batch": red.batch_id}, {"record": root}):
+            go(page, **given)
+            page.get_by_role("heading", level=1).wait_for()
+            expect(page.get_by_text("Loading")).to_have_count(0)
+            check_accessible(page)
+        go(page, batch=red.batch_id)
+        page.get_by_role("button", name="Replay", exact=True).click()
+        expect(page.get_by_role("dialog")).to_contain_text("will run again through")
+        check_accessible(page, "[role=dialog]")
+        keep(page, f"dialog-{scheme}")
+
+
+def test_the_keyboard_does_what_the_mouse_does(red: SimpleNamespace, page: Page) -> None:
+    """A red step is chosen by Enter, a dialog opened and closed; the focus comes back."""
+    go(page, batch=red.batch_id)
+    step = page.get_by_role("button", name="with_plane: ")
+    step.focus()
+    page.keyboard.press("Enter")
+    expect(step).to_have_attribute("aria-pressed", "true")
+    expect(page.get_by_role("region", name="Failed records")).to_contain_text("at with_plane")
+    replay = page.get_by_role("button", name="Replay these")
+    replay.focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("dialog")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_be_hidden()
+    expect(replay).to_be_focused()
+
+
+def test_what_is_not_there_is_said(page: Page) -> None:
+    """A page of a batch that there is not says so, instead of an error page of Airflow's."""
+    go(page, batch=999)
+    expect(page.get_by_role("alert")).to_contain_text("batch 999 is not in the ledger")
+
+
+def test_a_task_links_to_its_batch(airflow: Airflow, red: SimpleNamespace) -> None:
+    """``complete`` has a button that leads to the page of its batch."""
+    path = f"/dags/flights/dagRuns/{red.run}/taskInstances/complete/links"
+    links = wait(lambda: airflow.api("GET", path)["extra_links"], "links of complete", 30)
+    assert links["Batch in the ledger"].endswith(f"/plugin/ledger?batch={red.batch_id}")

@@ -1,0 +1,93 @@
+"""Chromium, signed in to Airflow as a person signs in."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
+
+from scripts.airflow_services import USER
+from tests.support.airflow import Airflow
+
+# It asks its maker's servers for nothing.
+_QUIET = [
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """A headless Chromium, which the tests fail without."""
+    program = shutil.which("chromium")
+    if program is None:
+        pytest.fail("the tests of the pages need Chromium: run scripts/browser, or install it")
+    sandbox = ["--no-sandbox"] if os.getuid() == 0 else []
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=[*_QUIET, *sandbox])
+        yield browser
+        browser.close()
+
+
+@contextmanager
+def signed_in(browser: Browser, airflow: Airflow, scheme: str = "light") -> Iterator[Page]:
+    """A page after the form of Airflow's login; it must not log an error, nor ask another host."""
+    context = browser.new_context(
+        base_url=airflow.base,
+        color_scheme=scheme,  # type: ignore[arg-type]
+        viewport={"width": 1440, "height": 1000},
+    )
+    page, wrong = context.new_page(), []
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on("console", lambda line: _check_line(line, wrong))
+    page.on("request", lambda asked: _check_host(asked.url, airflow.base, wrong))
+    page.goto("/")
+    page.get_by_label("Username").fill(USER)
+    page.get_by_label("Password").fill(airflow.password)
+    page.get_by_role("button", name="Sign in").click()
+    page.get_by_role("link", name="Ledger", exact=True).first.wait_for()
+    wrong.clear()  # what the form's page says of nobody being signed in
+    yield page
+    context.close()
+    if wrong:
+        pytest.fail("\n".join(wrong))
+
+
+def _check_line(line: ConsoleMessage, wrong: list[str]) -> None:
+    # What the server refuses is shown by the page, which is what tests look at.
+    if line.type == "error" and not line.text.startswith("Failed to load resource"):
+        wrong.append(line.text)
+
+
+def _check_host(url: str, base: str, wrong: list[str]) -> None:
+    if not url.startswith((base, "data:", "blob:")):
+        wrong.append(f"asked {url}")
+
+
+def check_accessible(page: Page, part: str = "[data-ledger]") -> None:
+    """Fail if a part of the page has faults that axe finds: names, roles, contrast, order. By
+    default what is the ledger's: Airflow's own parts around it are not ours to judge.
+    """
+    found = Axe().run(page, context={"include": [[part]]})
+    faults = [
+        f"{fault['id']}: {fault['help']}: {node['html'][:200]}"
+        for fault in found.response["violations"]
+        for node in fault["nodes"]
+    ]
+    if faults:
+        pytest.fail("\n".join(faults))
+
+
+def keep(page: Page, name: str) -> None:
+    """Keep a picture for the documents, if ``IMAGES`` names a folder for them."""
+    folder = os.environ.get("IMAGES")
+    if folder is not None:
+        page.screenshot(path=Path(folder) / f"{name}.png")
