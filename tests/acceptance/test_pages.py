@@ -8,9 +8,11 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from demo import data
+from ledger.batch.settlement import settle_once
+from scripts.airflow_services import USER
 from tests.support.airflow import Airflow, wait
 from tests.support.browser import check_accessible, chromium, keep, signed_in
-from tests.support.ledgers import one
+from tests.support.ledgers import one, pipeline, whole_batch
 
 SECONDS = 1000  # of the browser's milliseconds
 JANUARY = {"interval_start": "2013-01-01", "interval_end": "2013-02-01"}
@@ -63,14 +65,13 @@ def test_a_lost_record_is_found_in_two_clicks_and_replayed(
     tree = page.get_by_role("region", name="Step by step")
     expect(tree).to_contain_text("with_planelost")
     expect(tree).to_contain_text('"tailnum"')
-    keep(page, "record")
+    keep(page, "record", "Step by step")
 
     data.write_planes(airflow.data)
     page.get_by_role("button", name="Replay this record").click()
     dialog = page.get_by_role("dialog")
     expect(dialog).to_contain_text("1 record at with_plane: lost")
     expect(dialog).to_contain_text('"replay_of"')
-    keep(page, "replay")
     dialog.get_by_role("button", name="Replay 1 record").click()
     expect(page.get_by_role("status")).to_contain_text("of flights")
     expect(page.get_by_title("a replay has processed it to every sink").first).to_have_text(
@@ -127,7 +128,7 @@ def test_every_page_is_accessible(
         page.get_by_role("button", name="Replay", exact=True).click()
         expect(page.get_by_role("dialog")).to_contain_text("will run again through")
         check_accessible(page, "[role=dialog]")
-        keep(page, f"dialog-{scheme}")
+        keep(page, f"replay-{scheme}")
 
 
 def test_the_keyboard_does_what_the_mouse_does(red: SimpleNamespace, page: Page) -> None:
@@ -145,6 +146,39 @@ def test_the_keyboard_does_what_the_mouse_does(red: SimpleNamespace, page: Page)
     page.keyboard.press("Escape")
     expect(page.get_by_role("dialog")).to_be_hidden()
     expect(replay).to_be_focused()
+
+
+def test_quarantined_records_are_accepted(airflow: Airflow, page: Page) -> None:
+    """With a reason, in the name of whoever is signed in; the batch is then no longer orange."""
+    batch, _ = whole_batch(airflow.ledger, pipeline("strict", max_replays=0), lose_sink=[1, 2])
+    settle_once(airflow.ledger, batch.batch_id)
+    go(page, batch=batch.batch_id)
+    page.get_by_role("button", name="Accept").click()
+    dialog = page.get_by_role("dialog")
+    accept = dialog.get_by_role("button", name="Accept 2 records")
+    expect(accept).to_be_disabled()
+    dialog.get_by_label("Why may they stay out?").fill("no such customers")
+    accept.click()
+    expect(page.get_by_role("button", name="Accept")).to_have_count(0, timeout=60 * SECONDS)
+    by = one(airflow.ledger, "SELECT DISTINCT accepted_by, accepted_because FROM accepted_record")
+    assert tuple(by) == (USER, "no such customers")
+
+
+def test_a_held_batch_is_released(airflow: Airflow, page: Page) -> None:
+    """The dialog says why it is held; released, it is settled with its failures."""
+    made = pipeline("careful", max_failed_ratio=0.1)
+    batch, _ = whole_batch(airflow.ledger, made, lose_sink=range(5))
+    settle_once(airflow.ledger, batch.batch_id)
+    go(page, batch=batch.batch_id)
+    page.get_by_role("button", name="Release").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("5 of 10")
+    dialog.get_by_role("button", name="Release").click()
+    expect(page.get_by_role("button", name="Replay", exact=True)).to_be_visible(
+        timeout=60 * SECONDS
+    )
+    status = f"SELECT status FROM batch WHERE batch_id = {batch.batch_id}"
+    assert one(airflow.ledger, status).status == "settled"
 
 
 def test_what_is_not_there_is_said(page: Page) -> None:

@@ -86,8 +86,13 @@ def check_accessible(page: Page, part: str = "[data-ledger]") -> None:
         pytest.fail("\n".join(faults))
 
 
-def keep(page: Page, name: str) -> None:
-    """Keep a picture for the documents, if ``IMAGES`` names a folder for them."""
+def keep(page: Page, name: str, section: str | None = None) -> None:
+    """Keep a picture for the documents, if ``IMAGES`` names a folder for them. ``section``: what
+    it shows of the page.
+    """
     folder = os.environ.get("IMAGES")
-    if folder is not None:
-        page.screenshot(path=Path(folder) / f"{name}.png")
+    if folder is None:
+        return
+    if section is not None:
+        page.get_by_role("region", name=section).evaluate("it => it.scrollIntoView()")
+    page.screenshot(path=Path(folder) / f"{name}.png", animations="disabled")

@@ -86,20 +86,32 @@ def waiting(connection: Connection, pipelines: Sequence[str]) -> list[int]:
     """The batches of these pipelines that wait for a person, latest first, at most ``WAITING``:
     held ones, and originals with records that are failed, or quarantined and not accepted.
     """
-    statement = text("""
-        SELECT b.batch_id FROM batch b JOIN pipeline p USING (pipeline_id)
-        WHERE p.name = ANY (cast(:pipelines AS text[])) AND (
-          b.status = 'held'
-          OR b.kind = 'original' AND b.status = 'settled' AND (
-            EXISTS (SELECT FROM failed_message m
-              WHERE m.original_batch_id = b.batch_id AND m.status IN ('failed', 'replaying'))
-            OR EXISTS (SELECT FROM failed_message m
-              WHERE m.original_batch_id = b.batch_id AND m.status = 'quarantined'
-                AND NOT EXISTS (SELECT FROM accepted_root a WHERE a.root_id = m.root_id))))
-        ORDER BY b.batch_id DESC LIMIT :limit
-    """)
+    found = " UNION ".join(f"({_LATEST.format(condition)})" for condition in _WAITING)
+    statement = text(f"SELECT batch_id FROM ({found}) w ORDER BY batch_id DESC LIMIT :limit")
     keys = {"pipelines": list(pipelines), "limit": WAITING}
     return list(connection.execute(statement, keys).scalars())
+
+
+# Each condition on its own, and each batch by itself, latest first: a batch is left as soon as one
+# record of it is found, and the search ends after the first batches. As one EXISTS of two it would
+# read the failed records of all years.
+_LATEST = """
+    SELECT b.batch_id FROM batch b JOIN pipeline p USING (pipeline_id) {}
+    AND p.name = ANY (cast(:pipelines AS text[])) ORDER BY b.batch_id DESC LIMIT :limit
+"""
+_OF_SETTLED = """
+    CROSS JOIN LATERAL (
+      SELECT FROM failed_message m WHERE m.original_batch_id = b.batch_id AND {} LIMIT 1
+    ) one WHERE b.kind = 'original' AND b.status = 'settled'
+"""
+_WAITING = (
+    "WHERE b.status = 'held'",
+    _OF_SETTLED.format("m.status IN ('failed', 'replaying')"),
+    _OF_SETTLED.format(
+        "m.status = 'quarantined'"
+        " AND NOT EXISTS (SELECT FROM accepted_root a WHERE a.root_id = m.root_id)"
+    ),
+)
 
 
 def progress(connection: Connection, ids: Sequence[int]) -> Sequence[Row[Any]]:

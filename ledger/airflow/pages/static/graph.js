@@ -166,7 +166,7 @@ export function Graph({ steps, edges, chosen, choose }) {
   return html`<${Box} overflowX="auto" borderWidth="1px" borderRadius="md" p=${2} bg="bg">
     <svg
       viewBox=${`0 0 ${width} ${height}`}
-      style=${{ width: "100%", maxWidth: width, minWidth: Math.min(width, 900) }}
+      style=${{ width: "100%", maxWidth: width, minWidth: Math.min(width, 1080) }}
       role="group"
       aria-label="The steps of the batch and the rows between them"
     >
