@@ -7,12 +7,11 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowSkipException
 
 from ledger.airflow import describing
-from ledger.airflow.links import InLedger, NextStep
+from ledger.airflow.links import ACCEPT_DAG, REPLAY_DAG, InLedger, NextStep
 from ledger.airflow.notes import REPORT
 from ledger.airflow.submitting import connected
 from ledger.airflow.waiting import COMPLETED, announce
 
-REPLAY_DAG, ACCEPT_DAG = "ledger_replay", "ledger_accept"
 _log = logging.getLogger(__name__)
 
 

@@ -5,6 +5,8 @@ from urllib.parse import quote
 
 from airflow.sdk import BaseOperator, BaseOperatorLink
 
+REPLAY_DAG, ACCEPT_DAG = "ledger_replay", "ledger_accept"  # forms of all pipelines
+
 
 class InLedger(BaseOperatorLink):
     """Leads to the page of the run's batch: ``batch_id`` of the operator, once it has run."""

@@ -12,8 +12,8 @@ from airflow.sdk.exceptions import (
     AirflowSkipException,
 )
 
-from ledger.airflow.completing import ACCEPT_DAG, REPLAY_DAG
 from ledger.airflow.finishing import trigger
+from ledger.airflow.links import ACCEPT_DAG, REPLAY_DAG
 from ledger.airflow.pipelines import START, selection
 from ledger.airflow.submitting import connected
 from ledger.airflow.waiting import COMPLETED, announce

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -52,11 +52,15 @@ def explain(database: Database, number: int) -> Explanation:
     found = _found(database, number)
     if found is not None and (found.content is None or found.content_root < found.root_id):
         try_to_keep(database, found.batch_id)
-    return explained(database, number)
+        found = _found(database, number)
+    line = None if found is None else _line(found)
+    return replace(explained(database, number), source_line=line)
 
 
 def explained(database: Database, number: int) -> Explanation:
-    """As ``explain``, by what the ledger holds; copies nothing."""
+    """As ``explain``, by what the ledger holds alone: copies nothing, and does not look in the
+    source for the line.
+    """
     found = _found(database, number)
     if found is None:
         return database.transact(lambda c: _without_failure(c, number))
@@ -76,7 +80,6 @@ def explained(database: Database, number: int) -> Explanation:
         content=found.content,
         source_file=found.source_file,
         source_row=found.source_row,
-        source_line=_line(found),
         interval_start=found.interval_start,
         interval_end=found.interval_end,
         attempts=tuple(dict(row._mapping) for row in tried),

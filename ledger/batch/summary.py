@@ -8,7 +8,7 @@ from ledger.batch import follow_ups
 from ledger.batch.following.base import Undone
 from ledger.batch.recovery import stands_at
 from ledger.batch.remedies import Case, remedy
-from ledger.core.states import BatchStatus, OnQuarantine, Outcome
+from ledger.core.states import BatchStatus, OnQuarantine, Outcome, is_tolerated
 from ledger.store.connection import Database
 from ledger.store.queries import batches, reports
 
@@ -37,7 +37,7 @@ class Policy:
     @property
     def tolerated(self) -> bool:
         """Whether there are such records, and no more than are tolerated."""
-        return self.lost > 0 and self.lost / self.records <= self.tolerate
+        return is_tolerated(self.lost, self.records, self.tolerate)
 
 
 @dataclass(frozen=True)

@@ -207,6 +207,11 @@ class Database:
                     " replaces, if that takes long. Nothing was changed: let that one end, then run"
                     " this again"
                 )
+            case Trouble.STOPPED:
+                return WaitedError(
+                    f"the ledger database {self.shown} stopped a statement: {report.said}. Ask for"
+                    " less at once, or run this again when the server has less to do"
+                )
             case Trouble.LOST:
                 return UnavailableError(
                     f"the ledger database {self.shown} did not answer: {report.said}. Check that"

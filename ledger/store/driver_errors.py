@@ -30,9 +30,9 @@ _REFUSALS = (
 class Trouble(Enum):
     """What a database's driver reports. ``REFUSED``: the login, or what SQLite does not have;
     ``RIGHTS``: not allowed; ``READ_ONLY``: a standby, or a database that takes no writes now;
-    ``SCHEMA``: a table, function or type that is not
-    there; ``VALUE``: a value or a constraint; ``LOCKED``: a lock that was waited for in vain;
-    ``LOST``: no answer; ``STATEMENT``: anything else.
+    ``SCHEMA``: a table, function or type that is not there; ``VALUE``: a value or a constraint;
+    ``LOCKED``: a lock that was waited for in vain; ``STOPPED``: it took longer than it may, or
+    somebody cancelled it; ``LOST``: no answer; ``STATEMENT``: anything else.
     """
 
     REFUSED = auto()
@@ -41,6 +41,7 @@ class Trouble(Enum):
     SCHEMA = auto()
     VALUE = auto()
     LOCKED = auto()
+    STOPPED = auto()
     LOST = auto()
     STATEMENT = auto()
 
@@ -53,6 +54,7 @@ _BY_CODE = {
     "3F000": Trouble.SCHEMA,
     "42704": Trouble.SCHEMA,
     "55P03": Trouble.LOCKED,
+    "57014": Trouble.STOPPED,
     "22": Trouble.VALUE,
     "23": Trouble.VALUE,
 }

@@ -384,7 +384,7 @@ def test_settle_says_what_was_decided_before_it_came(ledger, caplog):
     dag = pipeline_dag(pipeline("swept"), schedule=None, target="tests.support.ledgers:none")
     run = SimpleNamespace(xcom_pull=lambda task_ids: batch.batch_id)
     with caplog.at_level(logging.INFO):
-        dag.get_task("settle").python_callable(ti=run)
+        dag.get_task("settle").execute({"ti": run})
     assert f"batch {batch.batch_id} is settled (already settled, 20" in caplog.text
     assert "4 records, 3 acked, 1 failed" in caplog.text
 

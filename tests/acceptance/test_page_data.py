@@ -6,9 +6,11 @@ import pytest
 from fastapi.testclient import TestClient
 
 from ledger.airflow.pages import application, serving
+from ledger.batch.interventions import abandon
 from ledger.batch.settlement import settle_once
 from tests.support.ledgers import (
     emit,
+    emit_replay,
     opened,
     pipeline,
     replayed,
@@ -118,7 +120,9 @@ def test_a_viewer_may_not_run(ask, ledger):
     """The page says so; Airflow's API would refuse the run."""
     batch, roots = lost(ledger, 1)
     for path in (f"api/batch?number={batch}", f"api/record?number={roots[1]}"):
-        assert [ask(path, role).json()["may_run"] for role in ("viewer", "user")] == [False, True]
+        assert [ask(path, role).json()["may"] for role in ("viewer", "user")] == [[], ["replay"]]
+    everything = ["replay", "accept", "release"]
+    assert ask(f"api/batch?number={batch}", "admin").json()["may"] == everything
 
 
 def test_the_overview_says_what_waits(ask, ledger):
@@ -183,12 +187,12 @@ def test_a_batch_shows_the_edge_that_cost_records(ask, ledger):
     settle_once(ledger, batch.batch_id)
     found = ask(f"api/batch?number={batch.batch_id}").json()
     edges = {(edge["from"], edge["to"]): edge["lost"] for edge in found["edges"]}
-    assert edges == {
-        ("source", "middle"): [
-            {"reason": "bad %_\\ value", "records": 1},
-            {"reason": "lost", "records": 1},
-        ],
-        ("middle", "sink"): [{"reason": "lost", "records": 1}],
+    assert edges == {("source", "middle"): 2, ("middle", "sink"): 1}
+    failures = {(one["step"], one["reason"]): one["records"] for one in found["failures"]}
+    assert failures == {
+        ("middle", "bad %_\\ value"): 1,
+        ("middle", "lost"): 1,
+        ("sink", "lost"): 1,
     }
     assert [(step["name"], step["lost"]) for step in found["steps"]] == [
         ("source", 0),
@@ -251,12 +255,118 @@ def test_failed_records_come_by_page_and_by_search(ask, ledger, monkeypatch):
     assert by_state == []
 
 
+def test_a_search_that_takes_too_long_is_stopped_once(ask, ledger, monkeypatch):
+    """The answer says what to do; the ledger is not asked again by itself."""
+    from ledger.store.queries import pages
+
+    batch, _ = lost(ledger, 1)
+    asked = []
+
+    def slow(connection, *given, **chosen):
+        asked.append(chosen)
+        return connection.exec_driver_sql("SELECT pg_sleep(5)").all()
+
+    monkeypatch.setattr(pages, "LONGEST", "50ms")
+    monkeypatch.setattr(pages, "records", slow)
+    answer = ask(f"api/failed?batch={batch}&search=x")
+    assert answer.status_code == 503
+    assert "Ask for less at once" in answer.json()["detail"]
+    assert len(asked) == 1
+
+
+def test_what_cannot_be_asked_is_refused(ask, ledger):
+    """Numbers that PostgreSQL does not have, a character that it does not store."""
+    batch, _ = lost(ledger, 1)
+    for path in (
+        f"batch?number={2**63}",
+        "record?number=0",
+        f"failed?batch={batch}&search=%00",
+        "run?dag_id=&run_id=run",
+    ):
+        assert ask(f"api/{path}").status_code == 422, path
+
+
+def test_failures_without_end_are_counted_whole(ask, ledger, monkeypatch):
+    """The table of reasons ends somewhere and says how many there are; the graph counts all."""
+    from ledger.store.queries import pages
+
+    monkeypatch.setattr(pages, "REASONS", 2)
+    batch = opened(ledger, pipeline())
+    roots = emit(ledger, batch, 5)
+    run_middle(ledger, batch, roots, fail={root: f"amount {root}" for root in roots})
+    run_sink(ledger, batch, [])
+    settle_once(ledger, batch.batch_id)
+    found = ask(f"api/batch?number={batch.batch_id}").json()
+    assert (len(found["failures"]), found["groups"]) == (2, 5)
+    assert [step["lost"] for step in found["steps"]] == [0, 5, 0]
+
+
+def test_a_preview_says_what_it_leaves_out_and_why(ask, ledger):
+    """Records that another replay has, that wait, that are held with their unit; a replay's limit.
+    Held ones are offered as such.
+    """
+    batch, roots = lost(ledger, *range(6), replay_limit=2)
+    with ledger.plain.begin() as connection:
+        for root, moment in ((roots[0], "infinity"), (roots[1], "2999-01-01")):
+            connection.exec_driver_sql(
+                f"UPDATE failed_message SET not_before = '{moment}' WHERE message_id = {root}"
+            )
+    found = ask(f"api/replay?batch={batch}").json()
+    assert (found["match"], found["records"]) == (4, 2)
+    assert {**found["not_due"], "not_before": found["not_due"]["not_before"][:4]} == {
+        "replaying": 0,
+        "held": 1,
+        "later": 1,
+        "not_before": "2999",
+    }
+    assert ask(f"api/batch?number={batch}").json()["can"] == ["replay", "replay held"]
+    held = ask(f"api/replay?batch={batch}&held=true").json()
+    assert (held["records"], held["conf"]["held"]) == (1, True)
+
+
+def test_a_replay_leaves_its_records_to_their_original(ask, ledger):
+    """What failed again in a replay is replayed from the original's page."""
+    made = pipeline()
+    batch, _ = lost(ledger, 1)
+    replay = replayed(ledger, made, batch)
+    roots = emit_replay(ledger, replay)
+    run_middle(ledger, replay, roots, lose=roots)
+    run_sink(ledger, replay, [])
+    settle_once(ledger, replay.batch_id)
+    found = ask(f"api/batch?number={replay.batch_id}").json()
+    assert (found["batch"]["failed"], found["can"]) == (1, [])
+    assert [one["batch_id"] for one in found["family"]] == [replay.batch_id, batch]
+
+
+def test_what_is_tolerated_waits_for_nobody(ask, ledger):
+    """Up to the very share; an abandoned interval waits until a later batch reads it."""
+    made = pipeline("lenient", tolerate=0.29)
+    batch, _ = whole_batch(ledger, made, 100, lose_sink=range(29))
+    settle_once(ledger, batch.batch_id)
+    over, _ = whole_batch(ledger, made, 100, "over", 1, lose_sink=range(30))
+    settle_once(ledger, over.batch_id)
+    gone = opened(ledger, pipeline())
+    assert abandon(ledger, gone.batch_id, "its source never came")
+    waiting = {one["batch_id"]: one["state"] for one in ask("api/overview").json()["waiting"]}
+    assert waiting == {over.batch_id: "failed", gone.batch_id: "abandoned"}
+    states = {one["batch_id"]: one["state"] for one in ask("api/overview").json()["recent"]}
+    assert states[batch.batch_id] == "tolerated"
+    again, _ = whole_batch(ledger, pipeline(), run_id="again")
+    assert gone.batch_id not in [one["batch_id"] for one in ask("api/overview").json()["waiting"]]
+    (only,) = ask("api/pipeline?name=chain").json()["intervals"]
+    assert only["batch_id"] == again.batch_id
+
+
 def test_a_run_has_its_batches(ask, ledger):
     """By the ids that Airflow's page of a run passes on."""
     batch, _ = lost(ledger, 1)
     found = ask("api/run?dag_id=dag&run_id=run").json()["batches"]
     assert [one["batch_id"] for one in found] == [batch]
     assert ask("api/run?dag_id=dag&run_id=other").json() == {"batches": []}
+    lost(ledger, 1, name="hidden")
+    seen = ask("api/run?dag_id=dag&run_id=run", "viewer").json()["batches"]
+    assert [one["pipeline"] for one in seen] == ["chain"]
+    assert len(ask("api/run?dag_id=dag&run_id=run").json()["batches"]) == 2
 
 
 def test_a_record_is_told_as_explain_tells_it(ask, ledger):
@@ -274,7 +384,22 @@ def test_what_is_not_there_is_said_so(ask, ledger):
     assert ask("api/batch?number=99").status_code == 404
     assert "batch 99 is not in the ledger" in ask("api/batch?number=99").json()["detail"]
     assert ask("api/record?number=99").status_code == 404
-    for name in ("none.js", "../application.py", "%2e%2e/application.py", "vendor/../../access.py"):
+
+
+def test_no_file_but_the_pages_own_is_served(ask, tmp_path):
+    """Neither by a path that leads out of their folder, nor by one of its own."""
+    (tmp_path / "secret.txt").write_text("secret")
+    assert ask("static/0/vendor/LICENSES.txt").status_code == 200
+    for name in (
+        "none.js",
+        "../application.py",
+        "%2e%2e/application.py",
+        "vendor/../../access.py",
+        f"/{tmp_path}/secret.txt",
+        f"{tmp_path}/secret.txt".replace("/", "%2F"),
+        "vendor",
+        "",
+    ):
         assert ask(f"static/0/{name}").status_code == 404, name
 
 

@@ -2,13 +2,15 @@
 
 from functools import cache
 from importlib import resources
+from importlib.resources.abc import Traversable
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Annotated, Any
 
 from airflow.api_fastapi.core_api.security import requires_authenticated
-from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request, Response
+from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query, Request, Response
 from fastapi.responses import JSONResponse
 
+from ledger.airflow.links import ACCEPT_DAG, REPLAY_DAG
 from ledger.airflow.pages import batches, overview, records
 from ledger.airflow.pages.access import SignedIn
 from ledger.core.run_request import Selection
@@ -16,6 +18,9 @@ from ledger.errors import InputError, LedgerError, NotReadyError
 from ledger.settings import Settings
 from ledger.store.connection import PAYLOAD_READER, READER, Database
 
+_GREATEST = 2**63 - 1
+Number = Annotated[int, Query(ge=1, le=_GREATEST)]
+Text = Annotated[str | None, Query(max_length=1000, pattern=r"^[^\x00]*$")]
 _TYPES = {".js": "text/javascript", ".svg": "image/svg+xml", ".txt": "text/plain"}
 _YEAR = "private, max-age=31536000, immutable"
 router = APIRouter()
@@ -55,41 +60,48 @@ def get_overview(access: SignedIn) -> dict[str, Any]:
 
 
 @router.get("/api/pipeline")
-def get_pipeline(access: SignedIn, name: str) -> dict[str, Any]:
+def get_pipeline(access: SignedIn, name: Annotated[str, Query(min_length=1)]) -> dict[str, Any]:
     """One pipeline: its latest intervals and batches."""
     access.require(name)
     return overview.pipeline(ledger(READER), name)
 
 
 @router.get("/api/run")
-def get_run(access: SignedIn, dag_id: str, run_id: str) -> dict[str, Any]:
+def get_run(
+    access: SignedIn, dag_id: Annotated[str, Query(min_length=1)], run_id: str
+) -> dict[str, Any]:
     """The batches that a run of a DAG has opened."""
     access.require(dag_id)
-    return overview.of_run(ledger(READER), dag_id, run_id)
+    found = overview.of_run(ledger(READER), dag_id, run_id)["batches"]
+    readable = access.readable([one["pipeline"] for one in found])
+    return {"batches": [one for one in found if one["pipeline"] in readable]}
 
 
 @router.get("/api/batch")
-def get_batch(access: SignedIn, number: int) -> dict[str, Any]:
-    """One batch: where its rows went, what is lost, what is published, what can be done."""
-    pipeline = batches.pipeline_of(ledger(READER), number)
-    access.require(pipeline)
+def get_batch(access: SignedIn, number: Number) -> dict[str, Any]:
+    """One batch: where its rows went, what is lost, what is published, what can be done. ``may``:
+    which DAGs the user may create runs of.
+    """
+    place = batches.place(ledger(READER), number)
+    access.require(place.pipeline)
     # What to do depends on whether the keys of failed records could be read; none is returned.
     found = batches.batch(ledger(PAYLOAD_READER), number)
-    return {**found, "may_run": access.may_run(pipeline)}
+    may = {"replay": place.dag_id, "accept": ACCEPT_DAG, "release": REPLAY_DAG}
+    return {**found, "may": [what for what, dag_id in may.items() if access.may_run(dag_id)]}
 
 
 @router.get("/api/failed")
 def get_failed(
     access: SignedIn,
-    batch: int,
-    step: str | None = None,
-    reason: str | None = None,
-    status: str | None = None,
-    search: str | None = None,
-    after: int = 0,
+    batch: Number,
+    step: Text = None,
+    reason: Text = None,
+    status: Text = None,
+    search: Text = None,
+    after: Annotated[int, Query(ge=0, le=_GREATEST)] = 0,
 ) -> dict[str, Any]:
     """A page of the records that failed in a batch."""
-    access.require_records(batches.pipeline_of(ledger(READER), batch))
+    access.require_records(batches.place(ledger(READER), batch).pipeline)
     chosen = {"step": step, "reason": reason, "status": status, "search": search, "after": after}
     return batches.failed(ledger(PAYLOAD_READER), batch, chosen)
 
@@ -97,45 +109,53 @@ def get_failed(
 @router.get("/api/replay")
 def get_replay(
     access: SignedIn,
-    batch: int,
-    step: str | None = None,
-    reason: str | None = None,
-    root: int | None = None,
+    batch: Number,
+    step: Text = None,
+    reason: Text = None,
+    root: Annotated[int | None, Query(ge=1, le=_GREATEST)] = None,
     quarantined: bool = False,
     held: bool = False,
 ) -> dict[str, Any]:
     """What a replay of these records of a batch would run, and how to ask Airflow for it."""
-    access.require(batches.pipeline_of(ledger(READER), batch))
+    access.require(batches.place(ledger(READER), batch).pipeline)
     chosen = Selection(reason, step, root, quarantined=quarantined, held=held)
     return batches.replay(ledger(READER), batch, chosen)
 
 
 @router.get("/api/record")
-def get_record(access: SignedIn, number: int) -> dict[str, Any]:
+def get_record(access: SignedIn, number: Number) -> dict[str, Any]:
     """One record: what it holds, what became of it, what to do."""
-    database = ledger(PAYLOAD_READER)
-    found = records.record(database, number)
-    access.require_records(found["pipeline"])
-    return {**found, "may_run": access.may_run(found["pipeline"])}
+    access.require_records(records.pipeline_of(ledger(READER), number))
+    found = records.record(ledger(PAYLOAD_READER), number)
+    place = batches.place(ledger(READER), found["batch_id"])
+    return {**found, "may": ["replay"] if access.may_run(place.dag_id) else []}
 
 
 @router.get("/api/tree")
-def get_tree(access: SignedIn, number: int, attempt: int | None = None) -> dict[str, Any]:
+def get_tree(
+    access: SignedIn,
+    number: Number,
+    attempt: Annotated[int | None, Query(ge=1, le=_GREATEST)] = None,
+) -> dict[str, Any]:
     """The rows that came of a record, from the files of its batch."""
-    database = ledger(PAYLOAD_READER)
-    access.require_records(records.pipeline_of(database, number))
-    return records.tree(database, number, attempt)
+    access.require_records(records.pipeline_of(ledger(READER), number))
+    return records.tree(ledger(PAYLOAD_READER), number, attempt)
 
 
 @router.get("/static/{version}/{name:path}")
 def get_static(version: str, name: str) -> Response:
     """A file of the pages; ``version`` is for the browser's cache alone."""
-    path = PurePosixPath(name)
-    place = resources.files("ledger.airflow.pages") / "static"
-    for part in path.parts:
-        place = place / part
-    if ".." in path.parts or path.suffix not in _TYPES or not place.is_file():
-        raise HTTPException(404, f"the pages have no file {name!r}")
-    return Response(
-        place.read_bytes(), media_type=_TYPES[path.suffix], headers={"Cache-Control": _YEAR}
-    )
+    file = _files().get(name)
+    if file is None:
+        raise HTTPException(404, "the pages have no such file")
+    kind = _TYPES[PurePosixPath(name).suffix]
+    return Response(file.read_bytes(), media_type=kind, headers={"Cache-Control": _YEAR})
+
+
+@cache
+def _files() -> dict[str, Traversable]:
+    """The files of the pages by name: no other is ever read."""
+    folder = resources.files("ledger.airflow.pages") / "static"
+    own = {file.name: file for file in folder.iterdir() if file.is_file()}
+    vendor = {f"vendor/{file.name}": file for file in (folder / "vendor").iterdir()}
+    return {**own, **vendor}

@@ -1,6 +1,7 @@
 """What the page of a batch has: where its rows went, what is lost, and what can be done."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection
@@ -10,37 +11,58 @@ from ledger.airflow.pages.overview import as_batch
 from ledger.batch.advice import advise
 from ledger.batch.summary import Summary, summarize
 from ledger.core.run_request import Selection
-from ledger.core.states import BatchStatus
+from ledger.core.states import BatchKind, BatchStatus
+from ledger.errors import NotReadyError
 from ledger.store.connection import Database
-from ledger.store.queries import batches, pages, replays, reports
+from ledger.store.queries import batches, pages, replays
+
+_GROUPS = 10  # reasons that a preview names
 
 
-def pipeline_of(database: Database, number: int) -> str:
+@dataclass(frozen=True)
+class Place:
+    """Whose a batch is. ``dag_id``: the DAG whose runs replay it; the pipeline's for batches of
+    the command line.
+    """
+
+    pipeline: str
+    dag_id: str
+
+
+def place(database: Database, number: int) -> Place:
     """Raises NotReadyError if there is no such batch."""
-    return str(database.transact(lambda c: reports.batch_counts(c, number)).pipeline)
+    found = database.transact(lambda c: pages.place(c, number))
+    if found is None:
+        raise NotReadyError(f"batch {number} is not in the ledger")
+    return Place(found.pipeline, found.dag_id or found.pipeline)
 
 
 def batch(database: Database, number: int) -> dict[str, Any]:
-    """``batch``: its counts. ``family``: its original and all replays. ``outcome``, ``because``,
-    ``commands``, ``waits``: what a run reports. ``steps``, ``edges``: see ``flow``. ``failures``:
-    by step and reason. ``publications``: by sink. ``can``: which actions make sense.
+    """``batch``: its counts. ``family``: its original and the latest replays. ``outcome``,
+    ``because``, ``commands``, ``waits``: what a run reports. ``steps``, ``edges``: see ``flow``.
+    ``failures``: by step and reason, of ``groups``. ``publications``: by sink. ``can``: which
+    actions make sense.
     """
     summary = summarize(database, number)
     advice = advise(summary)
 
     def work(connection: Connection) -> dict[str, Any]:
         found = batches.get_batch(connection, number)
-        family = pages.batches(connection, reports.family(connection, number))
-        failures = [dict(row._mapping) for row in pages.failures(connection, number)]
-        dropped = [dict(row._mapping) for row in pages.drops(connection, number)]
-        steps, edges = flow(found.topology, summary.steps, failures, dropped)
+        family = pages.batches(connection, [number, *pages.family(connection, number)])
+        failures = _rows(pages.failures(connection, number))
+        losses, dropped = (
+            _rows(asked(connection, number)) for asked in (pages.losses, pages.drops)
+        )
+        steps, edges = flow(found.topology, summary.steps, losses, dropped)
         return {
             "batch": next(as_batch(row) for row in family if row.batch_id == number),
             "family": [as_batch(row) for row in family],
             "steps": steps,
             "edges": edges,
             "failures": failures,
-            "publications": [dict(row._mapping) for row in pages.published(connection, number)],
+            "groups": failures[0]["groups"] if failures else 0,
+            "publications": _rows(pages.published(connection, number)),
+            "can": _can(summary, pages.not_due(connection, found.original_id).held),
         }
 
     return {
@@ -49,19 +71,23 @@ def batch(database: Database, number: int) -> dict[str, Any]:
         "because": advice and advice.because,
         "commands": [] if advice is None else [list(one) for one in advice.commands],
         "waits": list(summary.waits),
-        "can": _can(summary),
     }
 
 
-def _can(summary: Summary) -> list[str]:
-    """Of an original that counts: replay, take up (from quarantine), accept; release of a batch
-    that is held.
+def _rows(found: Sequence[Any]) -> list[dict[str, Any]]:
+    return [dict(row._mapping) for row in found]
+
+
+def _can(summary: Summary, held: int) -> list[str]:
+    """Of an original that counts: replay, replay held (units), take up (from quarantine), accept;
+    release of any batch that is held. A replay's records are their original's.
     """
     if summary.status is BatchStatus.HELD:
         return ["release"]
-    if summary.status is not BatchStatus.SETTLED:
+    if summary.status is not BatchStatus.SETTLED or summary.kind != BatchKind.ORIGINAL:
         return []
-    found = ["replay"] if summary.roots.failed else []
+    found = ["replay"] if summary.roots.failed > held else []
+    found += ["replay held"] if held else []
     return found + (["take up", "accept"] if summary.unaccepted else [])
 
 
@@ -74,15 +100,17 @@ def failed(database: Database, number: int, chosen: Mapping[str, Any]) -> dict[s
         pages.limit_time(connection)
         return pages.records(connection, number, **chosen)
 
-    found = [dict(row._mapping) for row in database.transact(work)]
+    found = _rows(database.transact(work))
     more = len(found) > pages.PAGE
     page = found[: pages.PAGE]
     return {"records": page, "next": page[-1]["root_id"] if more else None}
 
 
 def replay(database: Database, number: int, chosen: Selection) -> dict[str, Any]:
-    """A preview: ``records`` of the original that would be replayed by ``steps``, of them by step
-    and reason in ``groups``; ``dag_id`` and ``conf``: the run of Airflow that does it.
+    """A preview: how many ``records`` of the original would be replayed by ``steps``, of those that
+    ``match`` and are due; of these the most by step and reason in ``groups``, and ``more`` there
+    are. ``by_unit``: acked records may run again with them. ``dag_id`` and ``conf``: the run of
+    Airflow that does it. ``not_due``: failed records of the original that no replay takes now.
     """
 
     def work(connection: Connection) -> dict[str, Any]:
@@ -91,16 +119,23 @@ def replay(database: Database, number: int, chosen: Selection) -> dict[str, Any]
         selection = {**chosen.as_json(), **_literal(chosen.reason)}
         now = batches.database_now(connection)
         groups = replays.batches_to_replay(connection, None, original.batch_id, selection, now)
-        steps = [step["name"] for step in original.topology if not step.get("after")]
+        match = sum(row.messages for row in groups)
         return {
-            "records": sum(row.messages for row in groups),
+            "records": match
+            if original.replay_limit is None
+            else min(match, original.replay_limit),
+            "match": match,
             "groups": [
-                {"step": row.step, "reason": row.reason, "records": row.messages} for row in groups
+                {"step": row.step, "reason": row.reason, "records": row.messages}
+                for row in groups[:_GROUPS]
             ],
-            "steps": steps,
+            "more": max(0, len(groups) - _GROUPS),
+            "steps": [step["name"] for step in original.topology if not step.get("after")],
+            "by_unit": any(step.get("merges") for step in original.topology),
             "batch_id": original.batch_id,
             "dag_id": original.dag_id or original.pipeline,
             "conf": {"replay_of": original.batch_id, **selection},
+            "not_due": dict(pages.not_due(connection, original.batch_id)._mapping),
         }
 
     return database.transact(work)

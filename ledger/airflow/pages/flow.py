@@ -3,26 +3,31 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ledger.core.states import RunState
+
 _Rows = Sequence[Mapping[str, Any]]
 
 
 def flow(
-    topology: _Rows, progress: _Rows, failures: _Rows, dropped: _Rows
+    topology: _Rows, progress: _Rows, losses: _Rows, dropped: _Rows
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Steps and edges.
 
-    ``topology``: the steps as they were declared. ``progress``: the newest run of each. A step has
-    name, kind, reads, after, state, input, output, failed, duplicates, seconds (None: it has not
-    run), lost (records that failed there) and dropped (rows by reason). An edge goes from a step
-    to one that reads it: ``rows`` that were passed on, ``lost``: records that it cost, by reason.
-    A record is lost on the edges that its source's rows come along.
+    ``topology``: the steps as they were declared. ``progress``: the newest run of each. ``losses``:
+    records that failed, by step and source. ``dropped``: rows, by step and reason.
+
+    A step has name, kind, reads, after, state, input, output, failed, duplicates, seconds (None: it
+    has not run), lost (records that failed there) and dropped. An edge goes from a step to one that
+    reads it: ``rows`` that were passed on, ``read``: whether a run that counts has read them,
+    ``lost``: records that failed at its end and whose rows come along it. Where several edges lead
+    from one source to a step, nobody can tell on which of them a record was lost: all have it.
     """
     runs = {run["name"]: run for run in progress}
     sources = _sources(topology)
     steps, edges = [], []
     for declared in topology:
         name = declared["name"]
-        here = [one for one in failures if one["step"] == name]
+        here = [one for one in losses if one["step"] == name]
         run = runs.get(name, {})
         steps.append(
             {
@@ -51,15 +56,15 @@ def _edge(
     start: str,
     end: str,
     runs: Mapping[str, Mapping[str, Any]],
-    failures: _Rows,
+    losses: _Rows,
     sources: Mapping[str, set[str]],
 ) -> dict[str, Any]:
-    along = [one for one in failures if one["source"] in sources[start]]
     return {
         "from": start,
         "to": end,
         "rows": runs.get(start, {}).get("output"),
-        "lost": [{"reason": one["reason"], "records": one["records"]} for one in along],
+        "read": runs.get(end, {}).get("state") == RunState.COMMITTED,
+        "lost": sum(one["records"] for one in losses if one["source"] in sources[start]),
     }
 
 

@@ -1,12 +1,12 @@
 """What the overview, a pipeline's page and a run's page have."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, Row
 
 from ledger.core.run_request import REPROCESS
-from ledger.core.states import BatchStatus
+from ledger.core.states import BatchStatus, is_tolerated
 from ledger.store.connection import Database
 from ledger.store.queries import pages
 
@@ -39,19 +39,31 @@ def overview(database: Database, pipelines: Sequence[str]) -> dict[str, Any]:
 
 
 def pipeline(database: Database, name: str) -> dict[str, Any]:
-    """``intervals``: the latest originals that count, by start. ``recent``: the latest batches."""
+    """``intervals``: the latest originals that count, by start: not those that were abandoned and
+    whose interval a later one reads. ``recent``: the latest batches.
+    """
 
     def work(connection: Connection) -> dict[str, Any]:
         originals, recent = pages.originals(connection, name), pages.recent(connection, [name])
         found = _batches(connection, {*originals, *recent})
-        intervals = sorted((found[number] for number in originals), key=_start)
+        intervals = _that_count([found[number] for number in originals])
         return {
             "name": name,
-            "intervals": intervals,
+            "intervals": sorted(intervals, key=lambda one: one["interval_start"]),
             "recent": [found[number] for number in recent],
         }
 
     return database.transact(work)
+
+
+def _that_count(originals: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Of ``originals``, latest first, all but abandoned ones whose interval is read later."""
+    read = set()
+    for one in originals:
+        interval = one["interval_start"], one["interval_end"]
+        if one["status"] != BatchStatus.ABANDONED or interval not in read:
+            yield one
+        read.add(interval)
 
 
 def of_run(database: Database, dag_id: str, run_id: str) -> dict[str, Any]:
@@ -74,12 +86,13 @@ def as_batch(row: Row[Any]) -> dict[str, Any]:
 
 def _state(row: Row[Any]) -> str:
     """open, held, abandoned, superseded; of a settled batch failed, quarantined (and not
-    accepted), unpublished, tolerated or complete.
+    accepted), unpublished, tolerated or complete. What combines and states have left to do is said
+    by the batch's own page.
     """
     if row.status != BatchStatus.SETTLED:
         return str(row.status)
     lost = row.failed + row.quarantined
-    if lost > row.accepted and lost <= row.tolerate * row.total:
+    if lost > row.accepted and is_tolerated(lost, row.total, row.tolerate):
         return "tolerated"
     if row.failed:
         return "failed"
@@ -101,7 +114,3 @@ def _with_progress(
         {**batch, "committed": steps[number].committed, "steps": steps[number].steps}
         for number, batch in zip(numbers, under_way, strict=True)
     ]
-
-
-def _start(batch: dict[str, Any]) -> Any:
-    return batch["interval_start"]

@@ -1,4 +1,6 @@
-"""Statements behind the pages: each returns at most a page of rows, however long the history."""
+"""Statements behind the pages. What grows with the history, or with the failures of a batch, is
+limited.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,6 +11,8 @@ RECENT = 60  # batches of a timeline
 INTERVALS = 400  # batches of a calendar: a year of days
 WAITING = 50  # batches that wait for a person
 PAGE = 50  # records of a page
+REASONS = 500  # failures, or drops, of a batch by step and reason
+FAMILY = 100  # replays of a batch
 LONGEST = "20s"  # of a search
 
 # A batch as ``batch_status`` has it, with its pipeline's policy and what it has left to publish.
@@ -84,7 +88,8 @@ def open_batches(connection: Connection, pipelines: Sequence[str]) -> list[int]:
 
 def waiting(connection: Connection, pipelines: Sequence[str]) -> list[int]:
     """The batches of these pipelines that wait for a person, latest first, at most ``WAITING``:
-    held ones, and originals with records that are failed, or quarantined and not accepted.
+    held ones; abandoned originals whose interval no later one reads; originals with more failed
+    and quarantined records than are tolerated, of which some are failed, or not accepted.
     """
     found = " UNION ".join(f"({_LATEST.format(condition)})" for condition in _WAITING)
     statement = text(f"SELECT batch_id FROM ({found}) w ORDER BY batch_id DESC LIMIT :limit")
@@ -102,10 +107,21 @@ _LATEST = """
 _OF_SETTLED = """
     CROSS JOIN LATERAL (
       SELECT FROM failed_message m WHERE m.original_batch_id = b.batch_id AND {} LIMIT 1
-    ) one WHERE b.kind = 'original' AND b.status = 'settled'
+    ) one
+    CROSS JOIN LATERAL (
+      SELECT FROM failed_message m WHERE m.original_batch_id = b.batch_id
+        AND m.status IN ('failed', 'replaying', 'quarantined')
+      OFFSET floor(p.tolerate::numeric * b.roots) LIMIT 1
+    ) beyond WHERE b.kind = 'original' AND b.status = 'settled'
 """
 _WAITING = (
     "WHERE b.status = 'held'",
+    """
+    WHERE b.status = 'abandoned' AND b.kind = 'original' AND NOT EXISTS (
+      SELECT FROM batch n
+      WHERE n.pipeline_id = b.pipeline_id AND n.kind = 'original' AND n.batch_id > b.batch_id
+        AND n.interval_start <= b.interval_start AND n.interval_end >= b.interval_end)
+    """,
     _OF_SETTLED.format("m.status IN ('failed', 'replaying')"),
     _OF_SETTLED.format(
         "m.status = 'quarantined'"
@@ -139,13 +155,42 @@ def of_run(connection: Connection, dag_id: str, run_ids: Sequence[str]) -> list[
     )
 
 
+def place(connection: Connection, batch_id: int) -> Row[Any] | None:
+    """Whose a batch is: pipeline, dag_id, of its original; None: there is no such batch."""
+    statement = text("""
+        SELECT p.name AS pipeline, o.dag_id FROM batch b
+        JOIN batch o ON o.batch_id = b.family_id
+        JOIN pipeline p ON p.pipeline_id = b.pipeline_id WHERE b.batch_id = :id
+    """)
+    return connection.execute(statement, {"id": batch_id}).first()
+
+
+def pipeline_of_record(connection: Connection, number: int) -> str | None:
+    """The pipeline of a record, by its number or by a root of it; None: there is none."""
+    statement = text("""
+        SELECT p.name FROM batch_source s JOIN pipeline p USING (pipeline_id)
+        WHERE s.first_root <= :id AND s.first_root + s.roots > :id
+        ORDER BY s.first_root DESC LIMIT 1
+    """)
+    return connection.execute(statement, {"id": number}).scalar()
+
+
+def family(connection: Connection, batch_id: int) -> list[int]:
+    """The original that a batch belongs to, and its latest replays, at most ``FAMILY``."""
+    statement = text("""
+        SELECT f.batch_id FROM batch b JOIN batch f USING (family_id) WHERE b.batch_id = :id
+        ORDER BY f.kind = 'original' DESC, f.batch_id DESC LIMIT :limit
+    """)
+    return list(connection.execute(statement, {"id": batch_id, "limit": FAMILY + 1}).scalars())
+
+
 def drops(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
-    """What the steps of a batch dropped on purpose: step, reason, records."""
+    """What the steps of a batch dropped on purpose, most first: step, reason, records."""
     statement = text("""
         SELECT step, reason, records FROM step_drops WHERE batch_id = :id
-        ORDER BY step, records DESC, reason
+        ORDER BY records DESC, step, reason LIMIT :limit
     """)
-    return connection.execute(statement, {"id": batch_id}).all()
+    return connection.execute(statement, {"id": batch_id, "limit": REASONS}).all()
 
 
 def published(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
@@ -154,18 +199,45 @@ def published(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
     return connection.execute(statement, {"id": batch_id}).all()
 
 
+def losses(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
+    """How many records of each source failed at each step of a batch: step, source, records."""
+    statement = text("""
+        SELECT f.step, m.source, count(*) AS records
+        FROM failed_root f JOIN failed_message m USING (message_id)
+        WHERE f.batch_id = :id GROUP BY 1, 2
+    """)
+    return connection.execute(statement, {"id": batch_id}).all()
+
+
 def failures(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
-    """Where and why records failed in a batch, most first: step, source, reason, records, unsolved
-    (failed or being replayed), quarantined.
+    """Where and why records failed in a batch, most first: step, source, reason, records, failed
+    (still, or being replayed), quarantined, groups (how many rows there are without the limit).
     """
     statement = text("""
         SELECT f.step, m.source, f.reason, count(*) AS records,
-               count(*) FILTER (WHERE m.status IN ('failed', 'replaying')) AS unsolved,
-               count(*) FILTER (WHERE m.status = 'quarantined') AS quarantined
+               count(*) FILTER (WHERE m.status IN ('failed', 'replaying')) AS failed,
+               count(*) FILTER (WHERE m.status = 'quarantined') AS quarantined,
+               count(*) OVER () AS groups
         FROM failed_root f JOIN failed_message m USING (message_id)
-        WHERE f.batch_id = :id GROUP BY 1, 2, 3 ORDER BY records DESC, 1, 2, 3 LIMIT 500
+        WHERE f.batch_id = :id GROUP BY 1, 2, 3 ORDER BY records DESC, 1, 2, 3 LIMIT :limit
     """)
-    return connection.execute(statement, {"id": batch_id}).all()
+    return connection.execute(statement, {"id": batch_id, "limit": REASONS}).all()
+
+
+def not_due(connection: Connection, original_batch_id: int) -> Row[Any]:
+    """Failed records of an original that a replay does not take now: replaying (another one has
+    them), held (with their unit), later (they wait), not_before (until when, the first of them).
+    """
+    statement = text("""
+        SELECT count(*) FILTER (WHERE status = 'replaying') AS replaying,
+               count(*) FILTER (WHERE status = 'failed' AND not_before = 'infinity') AS held,
+               count(*) FILTER (WHERE status = 'failed' AND not_before > now()
+                 AND not_before < 'infinity') AS later,
+               min(not_before) FILTER (WHERE status = 'failed' AND not_before > now()
+                 AND not_before < 'infinity') AS not_before
+        FROM failed_message WHERE original_batch_id = :id AND status IN ('failed', 'replaying')
+    """)
+    return connection.execute(statement, {"id": original_batch_id}).one()
 
 
 def records(
@@ -179,14 +251,14 @@ def records(
     after: int = 0,
 ) -> Sequence[Row[Any]]:
     """Records that failed in a batch, in order of their roots after ``after``; one more than a
-    page, if there are more: root_id, message_id, source, step, reason, status, attempts, key,
-    beginning (of its content).
+    page, if there are more: root_id, message_id, source, step, reason, status, attempts, key
+    (as text), beginning (of its content).
 
     ``search``: a number of the record, or text in reason or content.
     """
     statement = text("""
         SELECT f.root_id, f.message_id, m.source, f.step, f.reason, m.status::text AS status,
-               m.attempts, c.key, left(c.content, 200) AS beginning
+               m.attempts, c.key::text AS key, left(c.content, 200) AS beginning
         FROM failed_root f
         JOIN failed_message m USING (message_id)
         LEFT JOIN failed_payload c USING (message_id)

@@ -1,7 +1,7 @@
 // Actions: runs of Airflow, in the name of whoever is signed in.
 
-import { airflow, html, ledger } from "./api.js";
-import { count, Loaded, Problem, Raw, runPath, State } from "./parts.js";
+import { airflow, html, useLedger } from "./api.js";
+import { Loaded, moment, Problem, Raw, records, runPath, State } from "./parts.js";
 
 const { useEffect, useState } = globalThis.React;
 const { Link: RouterLink } = globalThis.ReactRouterDOM;
@@ -9,7 +9,7 @@ const { Alert, Box, Button, CloseButton, Dialog, Field, HStack, Input, Link, Por
   globalThis.ChakraUI;
 
 const LOOK_AGAIN = 2000; // milliseconds
-const records = (number) => `${count(number)} record${number === 1 ? "" : "s"}`;
+const ENDED = ["success", "failed"];
 
 /** Start a run by hand; its id. */
 async function start(dagId, conf, note) {
@@ -17,26 +17,29 @@ async function start(dagId, conf, note) {
   return (await airflow("POST", ["dags", dagId, "dagRuns"], body)).dag_run_id;
 }
 
-/** What becomes of a run that was started here. */
+/** What becomes of a run that was started here; `ended` is called at its end. */
 function Started({ dagId, runId, ended }) {
   const [state, setState] = useState("queued");
   const [error, setError] = useState(null);
   useEffect(() => {
+    let current = true;
     let timer = null;
     const look = async () => {
       try {
         const run = await airflow("GET", ["dags", dagId, "dagRuns", runId]);
+        if (!current) return;
         setState(run.state);
-        setError(null);
-        if (run.state === "success" || run.state === "failed") return ended();
+        if (ENDED.includes(run.state)) ended();
+        else timer = setTimeout(look, LOOK_AGAIN);
       } catch (problem) {
-        setError(problem);
+        if (current) setError(problem);
       }
-      timer = setTimeout(look, LOOK_AGAIN);
-      return null;
     };
     look();
-    return () => clearTimeout(timer);
+    return () => {
+      current = false;
+      clearTimeout(timer);
+    };
   }, [dagId, runId]);
   return html`<${Box} role="status" aria-live="polite" my=${2}>
     <${HStack}>
@@ -49,23 +52,14 @@ function Started({ dagId, runId, ended }) {
   <//>`;
 }
 
-/** A dialog with a button that starts a run. */
-function Ask({ title, label, confirm, disabled, run, reload, children }) {
+/** A button, and the dialog that it opens. `children`: asked for once it is open; called with what
+ *  makes a button of the dialog that starts a run. */
+function Ask({ title, label, reload, children }) {
   const [isOpen, setOpen] = useState(false);
   const [started, setStarted] = useState(null);
-  const [error, setError] = useState(null);
-  const [busy, setBusy] = useState(false);
-  const go = async () => {
-    setBusy(true);
-    setError(null);
-    try {
-      setStarted(await run());
-      setOpen(false);
-    } catch (problem) {
-      setError(problem);
-    } finally {
-      setBusy(false);
-    }
+  const done = (run) => {
+    setStarted(run);
+    setOpen(false);
   };
   return html`
     <${Dialog.Root} open=${isOpen} onOpenChange=${(event) => setOpen(event.open)} size="lg">
@@ -76,163 +70,204 @@ function Ask({ title, label, confirm, disabled, run, reload, children }) {
         <${Dialog.Backdrop} />
         <${Dialog.Positioner}>
           <${Dialog.Content}>
-            <${Dialog.Header}><${Dialog.Title}>${title}<//><//>
-            <${Dialog.Body}>
-              ${isOpen && children} ${error && html`<${Problem} error=${error} />`}
-            <//>
-            <${Dialog.Footer}>
-              <${Dialog.ActionTrigger} asChild=${true}>
-                <${Button} variant="outline">Cancel<//>
-              <//>
-              <${Button} colorPalette="blue" loading=${busy} disabled=${disabled} onClick=${go}>
-                ${confirm}
-              <//>
-            <//>
+            <${Dialog.Header}><${Dialog.Title}>${title ?? label}<//><//>
+            ${isOpen && children(done)}
             <${Dialog.CloseTrigger} asChild=${true}><${CloseButton} size="sm" /><//>
           <//>
         <//>
       <//>
     <//>
     ${started &&
-    html`<${Started} dagId=${started.dagId} runId=${started.runId} ended=${reload} />`}
+    html`<${Started}
+      key=${started.runId}
+      dagId=${started.dagId}
+      runId=${started.runId}
+      ended=${reload}
+    />`}
   `;
 }
 
-/** Whether a DAG is there and takes runs; says so if not. */
-function Paused({ dagId }) {
-  const [dag, setDag] = useState(null);
-  const [error, setError] = useState(null);
-  useEffect(() => {
-    airflow("GET", ["dags", dagId]).then(setDag, setError);
-  }, [dagId]);
-  if (error) return html`<${Problem} title=${`DAG ${dagId}`} error=${error} />`;
-  if (!dag?.is_paused) return null;
-  return html`<${Alert.Root} status="warning" my=${2}>
-    <${Alert.Indicator} />
-    <${Alert.Content}>DAG ${dagId} is paused: the run waits until it is unpaused.<//>
-  <//>`;
-}
-
-function Preview({ found }) {
-  return html`<${Box}>
-    <${Text}>
-      ${records(found.records)} of batch ${found.batch_id} will run again through
-      ${" "}${found.steps.join(", ")}. Records that are acked stay as they are.
-    <//>
-    <${Box} as="ul" ps=${5} my=${2} listStyleType="disc">
-      ${found.groups
-        .slice(0, 10)
-        .map(
-          (group, place) =>
-            html`<li key=${place}>
-              ${records(group.records)} at ${group.step}: ${group.reason}
-            </li>`,
-        )}
-      ${found.groups.length > 10 && html`<li>${found.groups.length - 10} more reasons</li>`}
-    <//>
-    <${Text} fontSize="sm" color="fg.muted">It starts a run of DAG ${found.dag_id} with:<//>
-    <${Raw}>${JSON.stringify(found.conf, null, 2)}<//>
-    <${Paused} dagId=${found.dag_id} />
-  <//>`;
-}
-
-/** Replay what is chosen of a batch: a preview first. `chosen`: step, reason, root. */
-export function Replay({ batch, chosen, label, quarantined = false, reload }) {
+/** The DAG that will run: `undefined` until that is known, `null` if there is none. */
+function useDag(dagId) {
   const [answer, setAnswer] = useState({});
-  const asked = JSON.stringify({ batch, ...chosen, ...(quarantined ? { quarantined } : {}) });
   useEffect(() => {
-    setAnswer({});
-    ledger("replay", JSON.parse(asked)).then(
-      (data) => setAnswer({ data }),
+    airflow("GET", ["dags", dagId]).then(
+      (dag) => setAnswer({ dag }),
       (error) => setAnswer({ error }),
     );
-  }, [asked]);
-  const found = answer.data;
-  const run = async () => {
-    const note = `replays ${records(found.records)} of batch ${found.batch_id}`;
-    return { dagId: found.dag_id, runId: await start(found.dag_id, found.conf, note) };
+  }, [dagId]);
+  return answer;
+}
+
+/** The body and the buttons of a dialog: what it says, and the run that it starts. */
+function Confirm({ dagId, conf, note = null, confirm, disabled, done, children }) {
+  const [error, setError] = useState(null);
+  const [busy, setBusy] = useState(false);
+  const { dag, error: missing } = useDag(dagId);
+  const go = async () => {
+    setBusy(true);
+    setError(null);
+    try {
+      done({ dagId, runId: await start(dagId, conf, note) });
+    } catch (problem) {
+      setError(problem);
+      setBusy(false);
+    }
   };
-  return html`<${Ask}
-    title=${label}
-    label=${label}
-    confirm=${found ? `Replay ${records(found.records)}` : "Replay"}
-    disabled=${!found?.records}
-    run=${run}
-    reload=${reload}
-  >
-    <${Loaded} answer=${answer}>${(data) => html`<${Preview} found=${data} />`}<//>
+  return html`
+    <${Dialog.Body}>
+      ${children}
+      ${missing &&
+      html`<${Problem} title=${`Airflow cannot run DAG ${dagId}`} error=${missing} />`}
+      ${dag?.is_paused &&
+      html`<${Alert.Root} status="warning" my=${2}>
+        <${Alert.Indicator} />
+        <${Alert.Content}>DAG ${dagId} is paused: the run waits until it is unpaused.<//>
+      <//>`}
+      ${error && html`<${Problem} error=${error} />`}
+    <//>
+    <${Dialog.Footer}>
+      <${Dialog.ActionTrigger} asChild=${true}>
+        <${Button} variant="outline">Cancel<//>
+      <//>
+      <${Button}
+        colorPalette="blue"
+        loading=${busy}
+        disabled=${disabled || !dag}
+        onClick=${go}
+      >
+        ${confirm}
+      <//>
+    <//>
+  `;
+}
+
+/** Why failed records of the batch are not among those that would be replayed. */
+function NotDue({ found }) {
+  const { replaying, held, later, not_before: first } = found.not_due;
+  const lines = [
+    found.match > found.records &&
+      `${records(found.match)} match; one replay takes ${records(found.records)} (replay_limit).`,
+    replaying > 0 && `${records(replaying)} of the batch are being replayed already.`,
+    later > 0 && `${records(later)} wait after their last replay, the first until ${moment(first)}.`,
+    held > 0 && !found.conf.held && `${records(held)} are held with their unit: replay held units.`,
+  ].filter(Boolean);
+  return lines.map((line) => html`<${Text} key=${line} fontSize="sm">${line}<//>`);
+}
+
+const ACKED = "Acked records are not re-run.";
+const BY_UNIT = "Acked records are not re-run unless they share a replay unit with a failed one.";
+
+function Preview({ found }) {
+  return html`
+    <${Text}>
+      ${records(found.records)} of batch ${found.batch_id} will run again through
+      ${" "}${found.steps.join(", ")}. ${found.by_unit ? BY_UNIT : ACKED}
+    <//>
+    <${Box} as="ul" ps=${5} my=${2} listStyleType="disc">
+      ${found.groups.map(
+        (group, place) =>
+          html`<li key=${place}>${records(group.records)} at ${group.step}: ${group.reason}</li>`,
+      )}
+      ${found.more > 0 && html`<li>${found.more} more reasons</li>`}
+    <//>
+    <${NotDue} found=${found} />
+    <${Text} fontSize="sm" color="fg.muted" mt=${2}>
+      It starts a run of DAG ${found.dag_id} with:
+    <//>
+    <${Raw}>${JSON.stringify(found.conf, null, 2)}<//>
+  `;
+}
+
+function ReplayDialog({ asked, done }) {
+  const answer = useLedger("replay", asked);
+  return html`<${Loaded} answer=${answer}>
+    ${(found) =>
+      html`<${Confirm}
+        dagId=${found.dag_id}
+        conf=${found.conf}
+        note=${`replays ${records(found.records)} of batch ${found.batch_id}`}
+        confirm=${`Replay ${records(found.records)}`}
+        disabled=${!found.records}
+        done=${done}
+      >
+        <${Preview} found=${found} />
+      <//>`}
   <//>`;
 }
 
-function Accept({ batch, reload }) {
+/** Replay what is chosen of a batch: a preview first. `asked`: batch, step, reason, root,
+ *  quarantined, held. */
+export const Replay = ({ asked, label, reload }) =>
+  html`<${Ask} label=${label} reload=${reload}>
+    ${(done) => html`<${ReplayDialog} asked=${asked} done=${done} />`}
+  <//>`;
+
+function AcceptDialog({ batch, done }) {
   const [reason, setReason] = useState("");
-  const dagId = "ledger_accept";
-  const conf = { batch: batch.batch_id, reason };
-  const run = async () => ({ dagId, runId: await start(dagId, conf, null) });
-  return html`<${Ask}
-    title="Accept quarantined records"
-    label="Accept"
+  return html`<${Confirm}
+    dagId="ledger_accept"
+    conf=${{ batch: batch.batch_id, reason }}
     confirm=${`Accept ${records(batch.quarantined - batch.accepted)}`}
     disabled=${!reason.trim()}
-    run=${run}
-    reload=${reload}
+    done=${done}
   >
     <${Text} mb=${2}>They stay out of the sinks. Your name and the reason are kept.<//>
     <${Field.Root} required=${true}>
       <${Field.Label}>Why may they stay out?<//>
       <${Input} value=${reason} onChange=${(event) => setReason(event.target.value)} />
     <//>
-    <${Paused} dagId=${dagId} />
   <//>`;
 }
 
-function Release({ batch, reload }) {
-  const dagId = "ledger_replay";
-  const conf = { batch: batch.batch_id, release: true };
-  const run = async () => ({ dagId, runId: await start(dagId, conf, null) });
-  return html`<${Ask}
-    title=${`Release batch ${batch.batch_id}`}
-    label="Release"
+const Release = ({ batch, done }) =>
+  html`<${Confirm}
+    dagId="ledger_replay"
+    conf=${{ batch: batch.batch_id, release: true }}
     confirm="Release"
-    run=${run}
-    reload=${reload}
+    done=${done}
   >
     <${Text} mb=${2}>It is held: ${batch.held_reason}<//>
     <${Text}>
-      Released, it settles all the same: what is acked is published, and what failed is replayed.
+      Released, it settles although so many records failed, and these are replayed. What holds it
+      for another reason holds it again.
     <//>
-    <${Paused} dagId=${dagId} />
   <//>`;
-}
 
 /** What can be done about a batch. `chosen`: the failures that are listed. */
 export function Actions({ found, chosen, reload }) {
-  const { batch, can } = found;
-  if (!can.length) return null;
-  if (!found.may_run) {
-    return html`<${Text} color="fg.muted">
-      To replay, accept or release it you need permission to run DAG ${batch.pipeline}.
-    <//>`;
-  }
-  const original = found.family.find((one) => one.kind === "original") ?? batch;
+  const { batch, can, may } = found;
+  const asked = { batch: batch.batch_id, ...chosen };
   const those = chosen.step ? " these" : "";
-  return html`<${HStack} wrap="wrap" align="start">
-    ${can.includes("replay") &&
-    html`<${Replay}
-      batch=${batch.batch_id}
-      chosen=${chosen}
-      label=${`Replay${those}`}
-      reload=${reload}
-    />`}
-    ${can.includes("take up") &&
-    html`<${Replay}
-      batch=${batch.batch_id}
-      chosen=${chosen}
-      quarantined=${true}
-      label=${`Take up${those} from quarantine`}
-      reload=${reload}
-    />`}
-    ${can.includes("accept") && html`<${Accept} batch=${original} reload=${reload} />`}
-    ${can.includes("release") && html`<${Release} batch=${batch} reload=${reload} />`}
-  <//>`;
+  const offered = {
+    replay: ["replay", { label: `Replay${those}`, asked }],
+    "replay held": ["replay", { label: "Replay held units", asked: { ...asked, held: true } }],
+    "take up": [
+      "replay",
+      { label: `Take up${those} from quarantine`, asked: { ...asked, quarantined: true } },
+    ],
+  };
+  const denied = new Set(can.map((one) => offered[one]?.[0] ?? one).filter((one) => !may.includes(one)));
+  return html`
+    <${HStack} wrap="wrap" align="start">
+      ${can
+        .filter((one) => offered[one] && may.includes("replay"))
+        .map((one) => html`<${Replay} key=${one} ...${offered[one][1]} reload=${reload} />`)}
+      ${can.includes("accept") &&
+      may.includes("accept") &&
+      html`<${Ask} title="Accept quarantined records" label="Accept" reload=${reload}>
+        ${(done) => html`<${AcceptDialog} batch=${batch} done=${done} />`}
+      <//>`}
+      ${can.includes("release") &&
+      may.includes("release") &&
+      html`<${Ask} title=${`Release batch ${batch.batch_id}`} label="Release" reload=${reload}>
+        ${(done) => html`<${Release} batch=${batch} done=${done} />`}
+      <//>`}
+    <//>
+    ${denied.size > 0 &&
+    html`<${Text} color="fg.muted">
+      You may not ${[...denied].join(" or ")} in Airflow: that needs permission to create runs of
+      the DAG.
+    <//>`}
+  `;
 }

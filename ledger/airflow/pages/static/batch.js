@@ -17,7 +17,7 @@ import {
   To,
 } from "./parts.js";
 
-const { useMemo, useState } = globalThis.React;
+const { useState } = globalThis.React;
 const { Alert, Badge, Box, Button, Field, HStack, Input, Link, NativeSelect, Stat, Text, Wrap } =
   globalThis.ChakraUI;
 const { Link: RouterLink } = globalThis.ReactRouterDOM;
@@ -68,7 +68,7 @@ function Family({ batch, family }) {
   const others = family.filter((one) => one.batch_id !== batch.batch_id);
   if (!others.length) return null;
   return html`<${Text} mt=${1}>
-    ${batch.kind === "original" ? "Replays: " : "Of the same records: "}
+    ${batch.kind === "original" ? "Replays: " : "A replay; see also "}
     ${others.map(
       (one, place) =>
         html`${place > 0 && ", "}
@@ -90,10 +90,10 @@ function Failures({ failures, chosen, choose }) {
     ["Reason", (row) => html`<${Box} overflowWrap="anywhere">${row.reason}<//>`],
     ["Source", (row) => row.source],
     ["Records", (row) => count(row.records), true],
-    ["Not solved", (row) => count(row.unsolved), true],
+    ["Still failed", (row) => count(row.failed), true],
     ["Quarantined", (row) => count(row.quarantined), true],
     [
-      "Records",
+      "Show",
       (row) =>
         html`<${Button}
           size="xs"
@@ -108,7 +108,7 @@ function Failures({ failures, chosen, choose }) {
   return html`<${Rows}
     label="Failures by step and reason"
     rows=${failures}
-    columns=${columns.map(([head, ...rest], place) => [place === 6 ? "Show" : head, ...rest])}
+    columns=${columns}
     empty="No record failed in this batch."
   />`;
 }
@@ -122,7 +122,7 @@ const RECORDS = [
     "Content",
     (row) =>
       html`<${Box} fontFamily="mono" fontSize="xs" overflowWrap="anywhere">
-        ${row.key ? JSON.stringify(row.key) : row.beginning}
+        ${row.key ?? row.beginning}
       <//>`,
   ],
   ["Step", (row) => row.step],
@@ -237,7 +237,8 @@ const PUBLICATIONS = [
 function Found({ found, reload }) {
   const { batch, steps, edges, failures } = found;
   const [chosen, setChosen] = useState({});
-  const records = useMemo(() => JSON.stringify(chosen), [chosen]);
+  // What is listed is asked for anew when another choice is made, or the batch has changed.
+  const listed = JSON.stringify([chosen, batch.acked, batch.failed, batch.quarantined]);
   const run = batch.run_id.replace(/#reprocess$/, "");
   return html`<${Box}>
     <${Title}>Batch ${batch.batch_id} of ${batch.pipeline}<//>
@@ -257,7 +258,7 @@ function Found({ found, reload }) {
     <${Actions} found=${found} chosen=${chosen} reload=${reload} />
     <${Section}
       title="Where the rows went"
-      note="A red edge has cost records. Choose a red step to list them."
+      note="Records are lost on the way into a red step. Choose it to list them."
     >
       <${Graph}
         steps=${steps}
@@ -268,10 +269,14 @@ function Found({ found, reload }) {
     <//>
     <${Section} title="Failures">
       <${Failures} failures=${failures} chosen=${chosen} choose=${setChosen} />
+      ${found.groups > failures.length &&
+      html`<${Text} color="fg.muted">
+        ${count(found.groups - failures.length)} more reasons, of fewer records each
+      <//>`}
     <//>
     ${failures.length > 0 &&
     html`<${Records}
-      key=${records}
+      key=${listed}
       number=${batch.batch_id}
       chosen=${chosen}
       choose=${setChosen}

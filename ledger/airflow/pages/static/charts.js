@@ -3,14 +3,13 @@
 import "./vendor/d3.min.js";
 import "./vendor/plot.umd.min.js";
 import { html } from "./api.js";
-import { count, interval } from "./parts.js";
+import { count, interval, token } from "./parts.js";
 
 const { useEffect, useRef } = globalThis.React;
 const { useNavigate } = globalThis.ReactRouterDOM;
 const { Box } = globalThis.ChakraUI;
 const { Plot, d3 } = globalThis;
 
-const token = (name) => `var(--chakra-colors-${name}, currentColor)`;
 const COLORS = {
   complete: token("green-solid"),
   tolerated: token("green-muted"),
@@ -71,6 +70,28 @@ function grid(hours) {
   return { x: (day) => day.getUTCHours(), y, columns: d3.range(24), size: 18 };
 }
 
+// The worst first: of several intervals in one place that one gives the color.
+const WORST = [
+  "held",
+  "failed",
+  "abandoned",
+  "quarantined",
+  "open",
+  "unpublished",
+  "tolerated",
+  "complete",
+];
+
+/** The batches of a calendar by place, each place with its worst state. */
+function places(batches, x, y) {
+  const found = d3.groups(batches, x, y).flatMap(([, column]) => column.map(([, group]) => group));
+  return found.map((group) => {
+    const worst = d3.least(group, (batch) => WORST.indexOf(batch.state));
+    const title = group.length > 8 ? `${group.length} intervals, worst:\n${told(worst)}` : null;
+    return { ...worst, title: title ?? group.map(told).join("\n") };
+  });
+}
+
 /** Whether each interval is complete, as a calendar: of days by week, of hours by day, of months by
  *  year. */
 export function Calendar({ batches }) {
@@ -82,6 +103,11 @@ export function Calendar({ batches }) {
   const start = (batch) => new Date(batch.interval_start);
   const across = columns ?? [...new Set(batches.map((batch) => x(start(batch))))];
   const down = rows ?? [...new Set(batches.map((batch) => y(start(batch))))];
+  const cells = places(
+    batches,
+    (batch) => x(start(batch)),
+    (batch) => y(start(batch)),
+  );
   const states = Object.keys(COLORS).filter((state) =>
     batches.some((batch) => batch.state === state),
   );
@@ -99,14 +125,14 @@ export function Calendar({ batches }) {
       states.map((state) => COLORS[state]),
     ),
     marks: [
-      Plot.cell(batches, {
+      Plot.cell(cells, {
         x: (batch) => x(start(batch)),
         y: (batch) => y(start(batch)),
         fill: "state",
         inset: 1,
         rx: 2,
         href: link,
-        title: told,
+        title: "title",
       }),
     ],
   };

@@ -2,7 +2,7 @@
 
 import dagre from "./vendor/dagre.js";
 import { html } from "./api.js";
-import { count } from "./parts.js";
+import { count, records, token } from "./parts.js";
 
 const { useMemo } = globalThis.React;
 const { Box } = globalThis.ChakraUI;
@@ -11,8 +11,6 @@ const WIDTH = 168; // pixels
 const LINE = 16;
 const SMALL = { fontSize: "12px" };
 const BOLD = { fontSize: "12px", fontWeight: 600 };
-const token = (name) => `var(--chakra-colors-${name}, currentColor)`;
-const records = (number) => `${count(number)} record${number === 1 ? "" : "s"}`;
 
 /** What a step's box says below its name. */
 function lines(step) {
@@ -25,11 +23,11 @@ function lines(step) {
   return found;
 }
 
-/** What an edge says: rows passed on, and what it cost. */
-function words(edge) {
-  const found = edge.rows === null || edge.rows === undefined ? [] : [`${count(edge.rows)} rows`];
-  for (const loss of edge.lost.slice(0, 3)) found.push(`${records(loss.records)}: ${loss.reason}`);
-  if (edge.lost.length > 3) found.push(`${edge.lost.length - 3} more reasons`);
+/** What an edge says: rows that were passed on, whether they were read, and what it cost. */
+function words({ rows, read, lost }) {
+  const found = [];
+  if (rows !== null && rows !== undefined) found.push(`${count(rows)} rows${read ? "" : ", unread"}`);
+  if (lost) found.push(`${records(lost)} lost`);
   return found;
 }
 
@@ -110,7 +108,7 @@ function Step({ x, y, width, height, step, chosen, choose }) {
 }
 
 function Edge({ points, edge, said, x, y, width, height }) {
-  const lost = edge.lost.length > 0;
+  const lost = edge.lost > 0;
   const path = points.map((point, place) => `${place ? "L" : "M"}${point.x},${point.y}`).join(" ");
   return html`<g>
     <path

@@ -1,11 +1,11 @@
 // The overview, the page of a pipeline, and that of a run.
 
-import { html, useLedger } from "./api.js";
+import { airflow, html, useLedger } from "./api.js";
 import { BatchPage } from "./batch.js";
 import { Calendar, Timeline } from "./charts.js";
 import { count, interval, Loaded, moment, Rows, Section, State, Title, To } from "./parts.js";
 
-const { useState } = globalThis.React;
+const { useEffect, useState } = globalThis.React;
 const { Box, Field, HStack, NativeSelect, Progress, Text } = globalThis.ChakraUI;
 
 const BATCH = [
@@ -86,13 +86,20 @@ function Pipelines({ pipelines }) {
   />`;
 }
 
-function Intervals({ name }) {
+/** A calendar, and the same as a table for those who do not see it. */
+function Intervals({ batches }) {
+  if (!batches.length) return html`<${Text} color="fg.muted">It has read no interval yet.<//>`;
+  return html`<${Calendar} batches=${batches} />
+    <${Box} as="details" mt=${2}>
+      <${Box} as="summary" cursor="pointer">All intervals as a table<//>
+      <${Batches} label="All intervals" pipeline=${false} batches=${batches.toReversed()} />
+    <//>`;
+}
+
+function IntervalsOf({ name }) {
   const answer = useLedger("pipeline", { name });
   return html`<${Loaded} answer=${answer}>
-    ${({ intervals }) =>
-      intervals.length
-        ? html`<${Calendar} batches=${intervals} />`
-        : html`<${Text} color="fg.muted">It has read no interval yet.<//>`}
+    ${({ intervals }) => html`<${Intervals} batches=${intervals} />`}
   <//>`;
 }
 
@@ -108,9 +115,13 @@ function Completeness({ pipelines, first }) {
         <${NativeSelect.Indicator} />
       <//>
     <//>
-    <${Intervals} name=${name} />
+    <${IntervalsOf} name=${name} />
   <//>`;
 }
+
+const WAITS =
+  "The latest batches with failed records, or with quarantined ones that nobody has accepted, " +
+  "beyond what their pipeline tolerates; those that a check holds, or that were abandoned.";
 
 export function OverviewPage() {
   const answer = useLedger("overview");
@@ -119,7 +130,7 @@ export function OverviewPage() {
       ${({ pipelines, recent, open, waiting }) => html`
         <${Section}
           title="Waits for a person"
-          note="Failed records that are to be replayed, quarantined ones that nobody has accepted, batches that a check holds."
+          note=${WAITS}
         >
           <${Batches} label="Batches that wait" batches=${waiting} empty="Nothing waits for you." />
         <//>
@@ -146,12 +157,12 @@ export function PipelinePage({ name }) {
     <${Loaded} answer=${answer}>
       ${({ intervals, recent }) => html`
         <${Section} title="Completeness by interval" note="Times are UTC.">
-          ${intervals.length > 0 && html`<${Calendar} batches=${intervals} />`}
+          <${Intervals} batches=${intervals} />
           <${Batches}
             label="Intervals that are not complete"
             pipeline=${false}
             batches=${intervals.filter((batch) => BAD.includes(batch.state)).toReversed()}
-            empty=${intervals.length ? "No interval needs you." : "It has read no interval yet."}
+            empty=${intervals.length ? "No interval needs you." : ""}
           />
         <//>
         <${Section} title="Latest batches">
@@ -167,20 +178,31 @@ export function PipelinePage({ name }) {
     <//>`;
 }
 
+/** The batch that a run looks after which opened none: its conf may name one. */
+function Other({ dagId, runId }) {
+  const [answer, setAnswer] = useState({});
+  useEffect(() => {
+    airflow("GET", ["dags", dagId, "dagRuns", runId]).then(
+      (data) => setAnswer({ data }),
+      (error) => setAnswer({ error }),
+    );
+  }, [dagId, runId]);
+  return html`<${Loaded} answer=${answer}>
+    ${({ conf }) =>
+      conf?.batch
+        ? html`<${BatchPage} number=${conf.batch} />`
+        : html`<${Text} color="fg.muted">This run has opened no batch.<//>`}
+  <//>`;
+}
+
 /** The batch of a run; where a run has opened several, which they are. */
 export function RunPage({ dagId, runId }) {
   const answer = useLedger("run", { dag_id: dagId, run_id: runId });
-  return html`<${Loaded} answer=${answer}>
-    ${({ batches }) =>
-      batches.length === 1
-        ? html`<${BatchPage} number=${batches[0].batch_id} />`
-        : html`<${Box}>
-            <${Title}>Batches of this run<//>
-            <${Batches}
-              label="Batches of this run"
-              batches=${batches}
-              empty="This run has opened no batch: its DAG is no pipeline's, or its first task has not run yet."
-            />
-          <//>`}
-  <//>`;
+  const page = ({ batches }) => {
+    if (!batches.length) return html`<${Other} dagId=${dagId} runId=${runId} />`;
+    if (batches.length === 1) return html`<${BatchPage} number=${batches[0].batch_id} />`;
+    return html`<${Title}>Batches of this run<//>
+      <${Batches} label="Batches of this run" batches=${batches} />`;
+  };
+  return html`<${Loaded} answer=${answer}>${page}<//>`;
 }

@@ -14,8 +14,8 @@ export const STATES = {
   unpublished: ["blue", "decided, and not published by every sink yet"],
   failed: ["red", "records failed and have not been replayed"],
   quarantined: ["orange", "records are quarantined, and nobody has accepted that"],
-  held: ["red", "a check holds it: a person has to look"],
-  abandoned: ["gray", "given up: it never finished"],
+  held: ["purple", "a check holds it: a person has to look"],
+  abandoned: ["gray", "it never finished, and will not"],
   superseded: ["gray", "another batch has read its interval again"],
   replaying: ["blue", "a replay is under way"],
   recovered: ["green", "a replay has processed it to every sink"],
@@ -34,6 +34,11 @@ export function State({ of }) {
   const [palette, meaning] = STATES[of] ?? ["gray", ""];
   return html`<${Badge} colorPalette=${palette} title=${meaning}>${of}<//>`;
 }
+
+/** A color of the theme, for SVG. */
+export const token = (name) => `var(--chakra-colors-${name}, currentColor)`;
+
+export const records = (number) => `${count(number)} record${number === 1 ? "" : "s"}`;
 
 export const count = (number) => (number ?? 0).toLocaleString("en");
 
@@ -85,7 +90,7 @@ export function Section({ title, note, children }) {
 /** Rows as a table. `columns`: of each its head, what it shows of a row, whether it is a number. */
 export function Rows({ label, columns, rows, empty }) {
   if (!rows.length) return html`<${Text} color="fg.muted">${empty}<//>`;
-  return html`<${Box} overflowX="auto">
+  return html`<${Box} overflowX="auto" tabIndex=${0} role="region" aria-label=${label}>
     <${Table.Root} size="sm" aria-label=${label}>
       <${Table.Header}>
         <${Table.Row}>

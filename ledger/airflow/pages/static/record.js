@@ -18,14 +18,6 @@ const FATES = {
   unreadable: "orange",
 };
 
-const pretty = (text) => {
-  try {
-    return JSON.stringify(JSON.parse(text), null, 2);
-  } catch {
-    return text;
-  }
-};
-
 /** A row, and what came of it. */
 function Branch({ of }) {
   return html`<${Box} as="li" my=${2}>
@@ -83,9 +75,8 @@ const ATTEMPTS = [
 
 function Where({ found }) {
   if (!found.source_file) return null;
-  const line = found.source_line ?? null;
-  const at = line === null ? `row ${count(found.source_row)}` : `line ${count(line)}`;
-  return html`<${Text} overflowWrap="anywhere">From ${found.source_file}, ${at}<//>`;
+  const row = found.source_row === null ? "" : `, record ${count(found.source_row)} of the file`;
+  return html`<${Text} overflowWrap="anywhere">From ${found.source_file}${row}<//>`;
 }
 
 function Found({ found, reload }) {
@@ -108,11 +99,13 @@ function Found({ found, reload }) {
       <//>
     <//>`}
     ${replayable &&
-    found.may_run &&
+    found.may.includes("replay") &&
     html`<${Replay}
-      batch=${found.batch_id}
-      chosen=${{ root: found.root }}
-      quarantined=${verdict === "quarantined"}
+      asked=${{
+        batch: found.batch_id,
+        root: found.root,
+        quarantined: verdict === "quarantined" || null,
+      }}
       label=${verdict === "quarantined" ? "Take up from quarantine" : "Replay this record"}
       reload=${reload}
     />`}
@@ -124,7 +117,7 @@ function Found({ found, reload }) {
               ? "Its content is not kept yet: ackledger explain copies it where the storage can be read."
               : "The ledger keeps the content of failed records alone."}
           <//>`
-        : html`<${Raw}>${pretty(found.content)}<//>`}
+        : html`<${Raw}>${found.content}<//>`}
     <//>
     <${Tree} number=${found.root} attempts=${found.attempts} />
     <${Section} title="Attempts">

@@ -80,7 +80,8 @@ CREATE TABLE batch (
   UNIQUE (pipeline_id, dag_id, run_id)
 );
 CREATE INDEX batch_family_id_idx ON batch (family_id);
-CREATE INDEX batch_status_idx ON batch (status) WHERE status = 'open';
+CREATE INDEX batch_status_idx ON batch (status) WHERE status IN ('open', 'held', 'abandoned');
+CREATE INDEX batch_dag_id_run_id_idx ON batch (dag_id, run_id);
 CREATE INDEX batch_replaces_batch_id_idx ON batch (replaces_batch_id)
   WHERE replaces_batch_id IS NOT NULL;
 COMMENT ON TABLE batch IS
