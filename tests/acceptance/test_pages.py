@@ -58,7 +58,7 @@ def test_a_lost_record_is_found_in_two_clicks_and_replayed(
     heading = page.get_by_role("heading", level=1)
     expect(heading).to_have_text(f"Batch {red.batch_id} of flights")
     graph = page.get_by_role("group", name="The steps of the batch")
-    expect(graph).to_contain_text(f"{red.failed} records: lost")
+    expect(graph).to_contain_text(f"{red.failed} records lost")
     keep(page, "batch")
     page.get_by_role("table", name="Failed records").get_by_role("link").first.click()
     expect(heading).to_have_text(re.compile(r"Record \d+ of flights"))

@@ -90,7 +90,7 @@ export function Section({ title, note, children }) {
 /** Rows as a table. `columns`: of each its head, what it shows of a row, whether it is a number. */
 export function Rows({ label, columns, rows, empty }) {
   if (!rows.length) return html`<${Text} color="fg.muted">${empty}<//>`;
-  return html`<${Box} overflowX="auto" tabIndex=${0} role="region" aria-label=${label}>
+  return html`<${Box} overflowX="auto" tabIndex=${0} role="group" aria-label=${label}>
     <${Table.Root} size="sm" aria-label=${label}>
       <${Table.Header}>
         <${Table.Row}>
