@@ -127,6 +127,8 @@ def test_every_page_is_accessible(
         go(page, batch=red.batch_id)
         page.get_by_role("button", name="Replay", exact=True).click()
         expect(page.get_by_role("dialog")).to_contain_text("will run again through")
+        expect(page.get_by_role("button", name=re.compile(r"Replay \d+ records"))).to_be_enabled()
+        page.wait_for_function("document.getAnimations().length === 0")  # colors in between
         check_accessible(page, "[role=dialog]")
         keep(page, f"replay-{scheme}")
 
