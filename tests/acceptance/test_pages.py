@@ -130,7 +130,7 @@ def test_every_page_is_accessible(
         expect(page.get_by_role("button", name=re.compile(r"Replay \d+ records"))).to_be_enabled()
         page.wait_for_function("document.getAnimations().length === 0")  # colors in between
         check_accessible(page, "[role=dialog]")
-        keep(page, f"replay-{scheme}")
+        keep(page, "replay" if scheme == "light" else "replay-dark")
 
 
 def test_the_keyboard_does_what_the_mouse_does(red: SimpleNamespace, page: Page) -> None:
