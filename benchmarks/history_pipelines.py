@@ -1,0 +1,52 @@
+"""The pipelines of a written history: four shapes in turn, so that each kind of step is there."""
+
+from typing import Any
+
+from ledger import FileSource, ParquetSink, Pipeline
+
+SHAPES = 4  # records to a sink; also combined; also carried forward; by unit
+ORDERS = "order_id STRING, customer STRING, amount STRING"
+
+
+def name_of(number: int) -> str:
+    """The name of the pipeline with this number, from 1."""
+    return f"shop_{number:03}"
+
+
+def pipeline(number: int) -> Pipeline:
+    """The pipeline with this number, from 1, as the history has it."""
+    shape = number % SHAPES
+    made = Pipeline(name_of(number), max_replays=1, auto_replay=number % 3 == 0)
+    path = f"{made.name}/{{{{ interval_start | ds }}}}.csv"
+    made.source("orders", FileSource(path, schema=ORDERS), key="order_id", on_fail=_told)
+
+    @made.stage(reads="orders")
+    def cleaned(orders: Any) -> Any:
+        return orders
+
+    by_unit = {"whole": True, "unit": "customer"} if shape == 3 else {}
+
+    @made.stage(reads="cleaned", **by_unit)
+    def priced(cleaned: Any) -> Any:
+        return cleaned
+
+    made.sink("warehouse", ParquetSink(f"{made.name}/warehouse"), reads="priced")
+    if shape == 1:
+
+        @made.combine(reads="priced")
+        def totals(priced: Any) -> Any:
+            return priced
+
+        made.sink("totals_table", ParquetSink(f"{made.name}/totals"), reads="totals")
+    if shape == 2:
+
+        @made.stateful_stage(reads="priced")
+        def balance(state: Any, priced: Any) -> Any:
+            return priced
+
+        made.sink("balance_table", ParquetSink(f"{made.name}/balance"), reads="balance")
+    return made
+
+
+def _told(message: object) -> None:
+    """Nobody is told: the history only says that somebody was."""
