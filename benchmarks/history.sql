@@ -80,7 +80,7 @@ ANALYZE made;
 INSERT INTO batch
   (batch_id, pipeline_id, kind, original_batch_id, dag_id, run_id, status, interval_start,
    interval_end, params, selection, ackers, opened_at, settled_at, roots, failed_roots,
-   replaces_batch_id, guarantee, settle, rebuild_requested_at)
+   replaces_batch_id, guarantee, settle, rebuild_requested_at, followed_at)
 OVERRIDING SYSTEM VALUE
 SELECT batch_id, pipeline_id,
        (CASE role WHEN 'replay' THEN 'replay' ELSE 'original' END)::batch_kind,
@@ -92,7 +92,7 @@ SELECT batch_id, pipeline_id,
        interval_start, interval_start + interval '1 day', '{}',
        CASE role WHEN 'replay' THEN '{}'::jsonb END, 2, opened_at, settled_at, roots, failed_roots,
        CASE role WHEN 'reprocess' THEN before_id END, 'exactly_once', 'publish_acked',
-       CASE shape WHEN 3 THEN settled_at + interval '1 hour' END
+       CASE shape WHEN 3 THEN settled_at + interval '1 hour' END, settled_at + interval '2 hours'
 FROM made ORDER BY n;
 
 INSERT INTO batch_step (batch_id, number, declaration)

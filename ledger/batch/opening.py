@@ -18,7 +18,7 @@ from ledger.pipeline.pipeline import Pipeline
 from ledger.pipeline.steps import SourceStep
 from ledger.settings import Settings
 from ledger.store.connection import Database
-from ledger.store.queries import batches, partitions
+from ledger.store.queries import batches, partitions, pipelines
 from ledger.store.queries.batches import Batch
 
 
@@ -49,7 +49,7 @@ def open_batch(
         surveys = claims.survey(database, settings, pipeline, _seen(pipeline, seen))
 
     def work(connection: Connection) -> Batch:
-        pipeline_id = batches.save_pipeline(connection, _policy(pipeline))
+        pipeline_id = pipelines.save(connection, _policy(pipeline))
         found = batches.find_run(connection, pipeline.name, key.dag_id, key.run_id)
         if found is not None:
             now = batches.database_now(connection)
@@ -88,7 +88,7 @@ def open_replay(
         )
 
     def work(connection: Connection) -> Batch:
-        pipeline_id = batches.save_pipeline(connection, _policy(pipeline))
+        pipeline_id = pipelines.save(connection, _policy(pipeline))
         found = batches.find_run(connection, pipeline.name, key.dag_id, key.run_id)
         moment = now or batches.database_now(connection)
         if found is not None:

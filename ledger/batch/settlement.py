@@ -16,6 +16,7 @@ from ledger.store.connection import Database
 from ledger.store.queries import (
     batches,
     claims,
+    following,
     naming,
     partitions,
     publications,
@@ -162,8 +163,9 @@ def _decide_roots(
 
 def decide_publications(connection: Connection, batch: Batch, failed: int) -> None:
     """What the sinks are to publish from now on, of this batch and of those of its family that
-    were held.
+    were held. Its records have changed.
     """
+    following.look_again(connection, batch.original_id)
     if batch.settle is Settle.HOLD and (
         publications.open_failures(connection, batch.original_id)
         or publications.units_to_rebuild(connection, batch.original_id)

@@ -10,7 +10,7 @@ from ledger.batch.settlement import Settlement, settle_once
 from ledger.errors import LedgerError, UnavailableError
 from ledger.store.connection import Database
 from ledger.store.driver_errors import translated
-from ledger.store.queries import batches, health, partitions, replays
+from ledger.store.queries import batches, following, health, partitions, replays
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,7 @@ def sweep_once(
     dropped = _drop_decided(database, chosen)
     moment = now or database.transact(batches.database_now)
     asking = database.transact(lambda c: replays.automatic_replays(c, moment))
+    database.transact(_note_followed)
     due = moment - timedelta(seconds=chosen.overdue_after_seconds)
     left = database.transact(lambda c: follow_ups.overdue(c, due))
     overdue = dict.fromkeys(OverdueFollowUp(row.batch_id, row.dag_id) for row in left)
@@ -90,6 +91,15 @@ def _settle_all(
         if settlement is not None:
             settled.append(settlement)
     return settled, errors
+
+
+def _note_followed(connection: Connection) -> None:
+    """Leave to history the batches of which nothing is left to follow: no sweep looks at them
+    again unless their records change.
+    """
+    done = following.done(connection)
+    if done:
+        following.note(connection, following.lock(connection, done))
 
 
 def _drop_decided(database: Database, options: SweepOptions) -> list[int]:

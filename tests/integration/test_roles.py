@@ -64,6 +64,7 @@ UPDATED = {
         "failed_roots",
         "released",
         "rebuild_requested_at",
+        "followed_at",
     },
     "batch_source": {
         "claimed",

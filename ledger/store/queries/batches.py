@@ -97,30 +97,6 @@ def _batch(row: Row[Any] | None) -> Batch | None:
 PARTS = "SELECT :id UNION SELECT batch_id FROM batch_source WHERE remainder_of_batch_id = :id"
 
 
-def save_pipeline(connection: Connection, policy: Mapping[str, Any]) -> int:
-    """Insert or update the pipeline's policy; locks its row, so that opens wait for each other."""
-    statement = text("""
-        INSERT INTO pipeline (name, message_timeout_seconds, max_batch_age_seconds, max_replays,
-                              max_failed_ratio, on_quarantine, tolerate, replay_limit,
-                              replay_backoff_seconds, replay_backoff_cap_seconds, auto_replay,
-                              target)
-        VALUES (:name, :message_timeout_seconds, :max_batch_age_seconds, :max_replays,
-                :max_failed_ratio, :on_quarantine, :tolerate, :replay_limit,
-                :replay_backoff_seconds, :replay_backoff_cap_seconds, :auto_replay, :target)
-        ON CONFLICT (name) DO UPDATE SET
-          message_timeout_seconds = excluded.message_timeout_seconds,
-          max_batch_age_seconds = excluded.max_batch_age_seconds,
-          max_replays = excluded.max_replays, max_failed_ratio = excluded.max_failed_ratio,
-          on_quarantine = excluded.on_quarantine, tolerate = excluded.tolerate,
-          replay_limit = excluded.replay_limit,
-          replay_backoff_seconds = excluded.replay_backoff_seconds,
-          replay_backoff_cap_seconds = excluded.replay_backoff_cap_seconds,
-          auto_replay = excluded.auto_replay, target = coalesce(excluded.target, pipeline.target)
-        RETURNING pipeline_id
-    """)
-    return int(connection.execute(statement, dict(policy)).scalar_one())
-
-
 def target(connection: Connection, pipeline_id: int) -> str | None:
     """MODULE:PIPELINE where a pipeline is declared; None: it is no global."""
     statement = text("SELECT target FROM pipeline WHERE pipeline_id = :id")
@@ -259,7 +235,8 @@ def unnotified(connection: Connection, before: datetime) -> Sequence[Row[Any]]:
         SELECT DISTINCT b.batch_id, b.dag_id
         FROM batch b JOIN batch_source s ON s.batch_id = b.batch_id AND s.notified_at IS NULL
         JOIN batch_step t ON t.batch_id = b.batch_id AND t.name = s.source AND t.notice
-        WHERE b.status IN ('settled', 'superseded') AND b.settled_at < :before AND b.dag_id <> ''
+        WHERE b.status IN ('settled', 'superseded') AND b.followed_at IS NULL
+          AND b.settled_at < :before AND b.dag_id <> ''
         ORDER BY 1
     """)
     return connection.execute(statement, {"before": before}).all()

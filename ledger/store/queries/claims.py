@@ -174,6 +174,8 @@ def unread_intervals(connection: Connection, before: datetime) -> Sequence[Row[A
                  CASE WHEN s.remainder_of_batch_id IS NOT NULL THEN coalesce(s.roots, s.quota, 0)
                    ELSE 0 END AS taken
           FROM batch_source h
+          JOIN batch o ON o.batch_id = h.batch_id AND o.followed_at IS NULL
+            AND o.status <> 'abandoned'
           JOIN batch_source s ON s.source = h.source
             AND h.batch_id IN (s.batch_id, s.remainder_of_batch_id)
           JOIN batch b ON b.batch_id = s.batch_id

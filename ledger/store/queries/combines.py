@@ -65,7 +65,7 @@ def combine_overdue(connection: Connection, before: datetime) -> Sequence[Row[An
     """
     statement = text(f"""
         SELECT DISTINCT b.batch_id, b.dag_id {COMBINES_DUE}
-          AND b.settled_at < :before AND b.dag_id <> ''
+          AND b.followed_at IS NULL AND b.settled_at < :before AND b.dag_id <> ''
         ORDER BY 1
     """)
     return connection.execute(statement, {"before": before}).all()

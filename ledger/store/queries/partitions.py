@@ -21,9 +21,12 @@ def decided_partitions(connection: Connection) -> list[int]:
     An abandoned batch keeps its partition, for it may be opened again.
     """
     statement = text("""
-        SELECT b.batch_id FROM pg_class c
-        JOIN batch b ON c.relname = 'ledger_delta_' || b.batch_id
-        WHERE c.relkind = 'r' AND b.status IN ('settled', 'superseded') ORDER BY 1
+        WITH standing AS MATERIALIZED (
+          SELECT substr(relname, 14)::bigint AS batch_id FROM pg_class
+          WHERE relname ~ '^ledger_delta_[0-9]+$' AND relkind = 'r'
+        )
+        SELECT b.batch_id FROM standing JOIN batch b USING (batch_id)
+        WHERE b.status IN ('settled', 'superseded') ORDER BY 1
     """)
     return [row.batch_id for row in connection.execute(statement)]
 

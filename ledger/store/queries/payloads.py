@@ -121,7 +121,8 @@ _RECORDS = """
       AND (b.status <> 'superseded' AND m.status <> 'superseded' OR cast(:ever AS boolean)
            OR m.original_batch_id = cast(:batch_id AS bigint))
       AND (cast(:pipeline AS text) IS NULL OR p.name = :pipeline)
-      AND (cast(:batch_id AS bigint) IS NULL OR :batch_id IN (m.original_batch_id, r.batch_id))
+      AND (cast(:batch_id AS bigint) IS NULL OR :batch_id IN (m.original_batch_id, r.batch_id)
+        AND m.original_batch_id = (SELECT o.family_id FROM batch o WHERE o.batch_id = :batch_id))
       AND (cast(:step AS text) IS NULL OR r.step = :step)
       AND (cast(:reason AS text) IS NULL OR r.reason LIKE :reason)
 """

@@ -246,7 +246,8 @@ def automatic_replays(connection: Connection, now: datetime) -> Sequence[Row[Any
         FROM failed_message m
         JOIN batch b ON b.batch_id = m.original_batch_id
         JOIN pipeline p USING (pipeline_id)
-        WHERE m.status = 'failed' AND p.auto_replay
+        WHERE m.status = 'failed' AND p.auto_replay AND b.followed_at IS NULL
+          AND b.status IN ('settled', 'superseded')
           AND (m.not_before IS NULL OR m.not_before <= cast(:now AS timestamptz))
           AND NOT EXISTS (SELECT FROM batch n
             WHERE n.replaces_batch_id = b.batch_id AND n.status IN ('open', 'held'))

@@ -26,6 +26,19 @@ def recent_batches(connection: Connection, pipeline: str | None, limit: int) -> 
     return connection.execute(statement, {"pipeline": pipeline, "limit": limit}).all()
 
 
+# Of failed messages m, with r their last failure, those that are chosen. What failed in a batch is
+# of its family.
+_CHOSEN = """
+    (cast(:pipeline AS text) IS NULL OR m.original_batch_id IN (
+       SELECT o.batch_id FROM batch o JOIN pipeline n ON n.pipeline_id = o.pipeline_id
+       WHERE n.name = :pipeline))
+    AND (cast(:batch_id AS bigint) IS NULL OR :batch_id IN (m.original_batch_id, r.batch_id)
+      AND m.original_batch_id = (SELECT o.family_id FROM batch o WHERE o.batch_id = :batch_id))
+    AND (cast(:step AS text) IS NULL OR r.step = :step)
+    AND (cast(:reason AS text) IS NULL OR r.reason LIKE :reason)
+"""
+
+
 def failures(connection: Connection, chosen: Mapping[str, Any]) -> Sequence[Row[Any]]:
     """Failed messages by original batch, step, reason and status of their last attempt, with an
     example root.
@@ -33,19 +46,20 @@ def failures(connection: Connection, chosen: Mapping[str, Any]) -> Sequence[Row[
     ``chosen``: pipeline, batch_id, step, reason (a SQL pattern); null: any. A batch that
     another one replaced counts only where it is asked for: the other has read its records again.
     """
-    statement = text("""
-        SELECT m.original_batch_id AS batch_id, f.pipeline, f.step, f.reason, m.status,
-               count(*) AS messages, min(f.root_id) AS example_root
-        FROM failed_message m JOIN failed_root_detail f ON f.root_id = m.root_id
-        JOIN batch b ON b.batch_id = m.original_batch_id
-        WHERE m.status <> 'recovered'
-          AND (m.status <> 'superseded' AND b.status <> 'superseded'
-               OR m.original_batch_id = cast(:batch_id AS bigint))
-          AND (cast(:pipeline AS text) IS NULL OR f.pipeline = :pipeline)
-          AND (cast(:batch_id AS bigint) IS NULL OR :batch_id IN (m.original_batch_id, f.batch_id))
-          AND (cast(:step AS text) IS NULL OR f.step = :step)
-          AND (cast(:reason AS text) IS NULL OR f.reason LIKE :reason)
-        GROUP BY 1, 2, 3, 4, 5 ORDER BY 1, 6 DESC, 3, 4
+    statement = text(f"""
+        SELECT g.original_batch_id AS batch_id, p.name AS pipeline, g.step, g.reason, g.status,
+               g.messages, g.example_root
+        FROM (
+          SELECT m.original_batch_id, r.step, r.reason, m.status, count(*) AS messages,
+                 min(r.root_id) AS example_root
+          FROM failed_message m JOIN failed_root r ON r.root_id = m.root_id
+          WHERE m.status <> 'recovered' AND {_CHOSEN} GROUP BY 1, 2, 3, 4
+        ) g
+        JOIN batch b ON b.batch_id = g.original_batch_id
+        JOIN pipeline p ON p.pipeline_id = b.pipeline_id
+        WHERE g.status <> 'superseded' AND b.status <> 'superseded'
+           OR g.original_batch_id = cast(:batch_id AS bigint)
+        ORDER BY 1, 6 DESC, 3, 4
     """)
     return connection.execute(statement, dict(chosen)).all()
 
@@ -56,7 +70,7 @@ def failed_cases(connection: Connection, chosen: Mapping[str, Any]) -> Sequence[
 
     ``chosen``: as for ``failures``. Whether a key could be read is known once content is kept.
     """
-    statement = text("""
+    statement = text(f"""
         SELECT p.target, b.batch_id, b.interval_start, b.interval_end, b.params, b.dag_id, r.step,
                r.step = m.source AS at_source, coalesce(m.not_before = 'infinity', false) AS held,
                bool_and(s.rereads AND NOT any_step.merges AND CASE
@@ -68,14 +82,11 @@ def failed_cases(connection: Connection, chosen: Mapping[str, Any]) -> Sequence[
         JOIN batch b ON b.batch_id = m.original_batch_id AND b.status <> 'superseded'
         JOIN pipeline p ON p.pipeline_id = b.pipeline_id
         JOIN batch_step s ON s.batch_id = b.batch_id AND s.name = m.source
-        JOIN (SELECT batch_id, bool_or(merges) AS merges, bool_or(incremental) AS incremental
-              FROM batch_step GROUP BY batch_id) AS any_step ON any_step.batch_id = b.batch_id
+        CROSS JOIN LATERAL (
+          SELECT bool_or(merges) AS merges, bool_or(incremental) AS incremental
+          FROM batch_step t WHERE t.batch_id = b.batch_id) AS any_step
         LEFT JOIN failed_payload f ON f.message_id = m.message_id
-        WHERE m.status = 'failed'
-          AND (cast(:pipeline AS text) IS NULL OR p.name = :pipeline)
-          AND (cast(:batch_id AS bigint) IS NULL OR :batch_id IN (m.original_batch_id, r.batch_id))
-          AND (cast(:step AS text) IS NULL OR r.step = :step)
-          AND (cast(:reason AS text) IS NULL OR r.reason LIKE :reason)
+        WHERE m.status = 'failed' AND {_CHOSEN}
         GROUP BY 1, 2, 3, 4, 5, 6, 7, 8, 9 ORDER BY records DESC, b.batch_id, r.step
     """)
     keys = {**dict.fromkeys(("pipeline", "batch_id", "step", "reason")), **chosen}

@@ -27,7 +27,8 @@ GRANT UPDATE (
   tolerate, replay_limit, replay_backoff_seconds, replay_backoff_cap_seconds, auto_replay, target
 ) ON pipeline TO ledger_writer;
 GRANT UPDATE (
-  status, held_reason, opened_at, settled_at, roots, failed_roots, released, rebuild_requested_at
+  status, held_reason, opened_at, settled_at, roots, failed_roots, released, rebuild_requested_at,
+  followed_at
 ) ON batch TO ledger_writer;
 GRANT UPDATE (
   state, lease_until, closed_at, failure, input_rows, output_rows, failed_rows, duplicate_rows,

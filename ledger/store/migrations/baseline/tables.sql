@@ -77,11 +77,14 @@ CREATE TABLE batch (
   guarantee text NOT NULL,
   settle text NOT NULL,
   rebuild_requested_at timestamptz,
+  followed_at timestamptz,
   UNIQUE (pipeline_id, dag_id, run_id)
 );
 CREATE INDEX batch_family_id_idx ON batch (family_id);
 CREATE INDEX batch_status_idx ON batch (status) WHERE status IN ('open', 'held', 'abandoned');
 CREATE INDEX batch_dag_id_run_id_idx ON batch (dag_id, run_id);
+CREATE INDEX batch_unfollowed_idx ON batch (batch_id)
+  WHERE followed_at IS NULL AND status <> 'abandoned';
 CREATE INDEX batch_replaces_batch_id_idx ON batch (replaces_batch_id)
   WHERE replaces_batch_id IS NOT NULL;
 COMMENT ON TABLE batch IS
@@ -117,6 +120,9 @@ COMMENT ON COLUMN batch.settle IS
   'it, or of its replays, is failed any more.';
 COMMENT ON COLUMN batch.rebuild_requested_at IS
   'When units of it were requested again without their quarantined records; null: not yet.';
+COMMENT ON COLUMN batch.followed_at IS
+  'When a sweep found all done that follows its settlement; null: not yet, or records of its '
+  'family changed since.';
 
 CREATE TABLE batch_step (
   batch_id bigint REFERENCES batch,
@@ -273,6 +279,8 @@ CREATE TABLE batch_source (
 CREATE UNIQUE INDEX batch_source_claim_key
   ON batch_source (pipeline_id, source, interval_start, interval_end) WHERE claimed;
 CREATE INDEX batch_source_first_root_idx ON batch_source (first_root);
+CREATE INDEX batch_source_remainder_idx ON batch_source (pipeline_id, source)
+  WHERE remainder > 0;
 CREATE INDEX batch_source_remainder_of_batch_id_idx ON batch_source (remainder_of_batch_id)
   WHERE remainder_of_batch_id IS NOT NULL;
 COMMENT ON TABLE batch_source IS
@@ -442,6 +450,7 @@ CREATE TABLE failed_message (
 );
 CREATE INDEX failed_message_original_batch_id_status_idx
   ON failed_message (original_batch_id, status);
+CREATE INDEX failed_message_status_message_id_idx ON failed_message (status, message_id);
 CREATE INDEX failed_message_replay_batch_id_idx ON failed_message (replay_batch_id)
   WHERE replay_batch_id IS NOT NULL;
 COMMENT ON TABLE failed_message IS

@@ -92,16 +92,17 @@ COMMENT ON COLUMN root_status.step IS 'Where it broke, if it failed.';
 COMMENT ON COLUMN root_status.reason IS 'Why, if it failed.';
 
 CREATE VIEW step_progress AS
-SELECT r.batch_id, p.name AS pipeline, s.number, r.step, s.kind, r.state, r.step_run_id,
+SELECT s.batch_id, p.name AS pipeline, s.number, r.step, s.kind, r.state, r.step_run_id,
        r.try_number, r.input_rows, r.output_rows, r.failed_rows, r.duplicate_rows,
        extract(epoch FROM coalesce(r.closed_at, now()) - r.opened_at)::float AS seconds,
        r.lease_until, r.failure
-FROM (
-  SELECT DISTINCT ON (batch_id, step) * FROM step_run ORDER BY batch_id, step, step_run_id DESC
+FROM batch_step s
+CROSS JOIN LATERAL (
+  SELECT * FROM step_run n WHERE n.batch_id = s.batch_id AND n.step = s.name
+  ORDER BY n.step_run_id DESC LIMIT 1
 ) r
-JOIN batch b USING (batch_id)
-JOIN pipeline p USING (pipeline_id)
-JOIN batch_step s ON s.batch_id = r.batch_id AND s.name = r.step;
+JOIN batch b ON b.batch_id = s.batch_id
+JOIN pipeline p USING (pipeline_id);
 COMMENT ON VIEW step_progress IS 'The newest run of every step of every batch.';
 COMMENT ON COLUMN step_progress.batch_id IS 'Number of the batch.';
 COMMENT ON COLUMN step_progress.pipeline IS 'Pipeline by name.';
@@ -136,24 +137,27 @@ COMMENT ON COLUMN pending_root.ack_value IS 'XOR of all deltas committed so far.
 COMMENT ON COLUMN pending_root.open_edges IS 'Edges emitted and not acked.';
 
 CREATE VIEW replay_history AS
-SELECT message_id,
-       (row_number() OVER (PARTITION BY message_id ORDER BY batch_id))::integer AS attempt,
-       batch_id, root_id, outcome, step, reason, decided_at
-FROM (
-  SELECT message_id, batch_id, root_id, 'failed' AS outcome, step, reason, failed_at AS decided_at
-  FROM failed_root
-  UNION ALL
-  SELECT m.message_id, b.batch_id, m.message_id, 'acked', NULL, NULL, b.settled_at
-  FROM failed_message m JOIN batch b ON b.batch_id = m.original_batch_id
-  WHERE NOT EXISTS (SELECT FROM failed_root f WHERE f.root_id = m.message_id)
-  UNION ALL
-  SELECT m.message_id, b.batch_id, r.root_id, 'acked', NULL, NULL, b.settled_at
-  FROM failed_message m
-  JOIN replay_root r ON r.message_id = m.message_id
-  JOIN batch_source s ON s.batch_id = r.batch_id AND s.emit_run_id = r.step_run_id
-  JOIN batch b ON b.batch_id = r.batch_id AND b.status IN ('settled', 'superseded')
-  WHERE NOT EXISTS (SELECT FROM failed_root f WHERE f.root_id = r.root_id)
-) AS decided;
+SELECT m.message_id, d.attempt, d.batch_id, d.root_id, d.outcome, d.step, d.reason, d.decided_at
+FROM failed_message m
+CROSS JOIN LATERAL (
+  SELECT (row_number() OVER (ORDER BY batch_id))::integer AS attempt, t.*
+  FROM (
+    SELECT f.batch_id, f.root_id, 'failed' AS outcome, f.step, f.reason, f.failed_at AS decided_at
+    FROM failed_root f WHERE f.message_id = m.message_id
+    UNION ALL
+    SELECT b.batch_id, m.message_id, 'acked', NULL, NULL, b.settled_at
+    FROM batch b
+    WHERE b.batch_id = m.original_batch_id
+      AND NOT EXISTS (SELECT FROM failed_root f WHERE f.root_id = m.message_id)
+    UNION ALL
+    SELECT b.batch_id, r.root_id, 'acked', NULL, NULL, b.settled_at
+    FROM replay_root r
+    JOIN batch_source s ON s.batch_id = r.batch_id AND s.emit_run_id = r.step_run_id
+    JOIN batch b ON b.batch_id = r.batch_id AND b.status IN ('settled', 'superseded')
+    WHERE r.message_id = m.message_id
+      AND NOT EXISTS (SELECT FROM failed_root f WHERE f.root_id = r.root_id)
+  ) AS t
+) AS d;
 COMMENT ON VIEW replay_history IS
   'Every decided attempt of every record that failed at least once.';
 COMMENT ON COLUMN replay_history.message_id IS 'The record across its attempts.';
@@ -193,19 +197,18 @@ COMMENT ON COLUMN open_failure.source IS 'Source that it came from.';
 CREATE VIEW source_progress AS
 SELECT s.batch_id, s.source,
        b.status IN ('settled', 'superseded')
-       AND NOT EXISTS (
-         SELECT FROM open_failure m
-         WHERE m.original_batch_id = b.batch_id AND m.source = s.source)
+       AND (SELECT m.message_id FROM open_failure m
+            WHERE m.original_batch_id = b.batch_id AND m.source = s.source LIMIT 1) IS NULL
        AND (coalesce(s.remainder, 0) = 0
             OR s.remainder <= (
               SELECT coalesce(sum(r.roots), 0)
               FROM batch_source r JOIN batch rb ON rb.batch_id = r.batch_id
               WHERE r.remainder_of_batch_id = s.batch_id AND r.source = s.source
                 AND rb.status IN ('settled', 'superseded'))
-            AND NOT EXISTS (
-              SELECT FROM batch_source r JOIN open_failure m
-                ON m.original_batch_id = r.batch_id AND m.source = r.source
-              WHERE r.remainder_of_batch_id = s.batch_id AND r.source = s.source)) AS finished
+            AND (SELECT m.message_id FROM batch_source r JOIN open_failure m
+                   ON m.original_batch_id = r.batch_id AND m.source = r.source
+                 WHERE r.remainder_of_batch_id = s.batch_id AND r.source = s.source
+                 LIMIT 1) IS NULL) AS finished
 FROM batch_source s JOIN batch b USING (batch_id);
 COMMENT ON VIEW source_progress IS 'Whether what a batch claimed of a source is processed.';
 COMMENT ON COLUMN source_progress.batch_id IS 'Number of the batch.';
@@ -290,8 +293,8 @@ COMMENT ON COLUMN pending_publication.rows IS 'Rows to be published; null until 
 CREATE VIEW pending_rebuild AS
 SELECT f.batch_id, f.family_id
 FROM batch f
-WHERE f.status = 'settled' AND f.guarantee = 'exactly_once' AND f.rebuild_requested_at IS NULL
-  AND f.failed_roots > 0
+WHERE f.followed_at IS NULL AND f.status = 'settled' AND f.guarantee = 'exactly_once'
+  AND f.rebuild_requested_at IS NULL AND f.failed_roots > 0
   AND EXISTS (SELECT FROM batch_step s WHERE s.batch_id = f.batch_id AND s.whole)
   AND EXISTS (
     SELECT FROM failed_root r JOIN failed_message m USING (message_id)
@@ -336,31 +339,33 @@ COMMENT ON COLUMN sink_publication.withheld_rows IS
   'of earlier batches are replaced beside them.';
 
 CREATE VIEW state_progress AS
-WITH queue AS (
-  SELECT b.batch_id, p.name AS pipeline, s.name AS step, c.step_run_id, c.snapshot,
-         c.committed_at, c.acked_at, c.batch_id IS NOT NULL AS committed,
-         CASE WHEN b.settle = 'hold' THEN b.family_id ELSE b.batch_id END AS place
+SELECT c.batch_id, p.name AS pipeline, c.step, 'committed' AS state,
+       NULL::bigint AS waits_for_batch_id, NULL::text AS waits_because, c.step_run_id, c.snapshot,
+       c.committed_at, c.acked_at
+FROM checkpoint c
+JOIN pipeline p USING (pipeline_id)
+JOIN batch_step s ON s.batch_id = c.batch_id AND s.name = c.step AND s.kind = 'stateful'
+UNION ALL
+SELECT h.batch_id, h.pipeline, h.step,
+       CASE WHEN h.batch_id = h.head AND o.obstacle IS NULL THEN 'due' ELSE 'waiting' END,
+       CASE WHEN h.batch_id <> h.head OR o.obstacle IS NOT NULL THEN o.batch_id END,
+       CASE WHEN h.batch_id <> h.head AND o.obstacle IS NULL THEN 'state_due'
+            ELSE o.obstacle END,
+       NULL, NULL, NULL, NULL
+FROM (
+  SELECT b.batch_id, p.name AS pipeline, s.name AS step,
+         first_value(b.batch_id) OVER (
+           PARTITION BY p.name, s.name
+           ORDER BY CASE WHEN b.settle = 'hold' THEN b.family_id ELSE b.batch_id END, b.batch_id
+         ) AS head
   FROM batch b
   JOIN pipeline p USING (pipeline_id)
   JOIN batch_step s ON s.batch_id = b.batch_id AND s.kind = 'stateful'
-  LEFT JOIN checkpoint c ON c.pipeline_id = b.pipeline_id AND c.batch_id = b.batch_id
-                            AND c.step = s.name
-  WHERE (c.batch_id IS NOT NULL OR b.status NOT IN ('abandoned', 'superseded'))
-), headed AS (
-  SELECT queue.*, first_value(batch_id) OVER (
-           PARTITION BY pipeline, step ORDER BY committed, place, batch_id) AS head
-  FROM queue
-)
-SELECT h.batch_id, h.pipeline, h.step,
-       CASE WHEN h.committed THEN 'committed'
-            WHEN h.batch_id = h.head AND o.obstacle IS NULL THEN 'due' ELSE 'waiting' END AS state,
-       CASE WHEN h.batch_id <> h.head OR o.obstacle IS NOT NULL THEN o.batch_id END
-         AS waits_for_batch_id,
-       CASE WHEN h.batch_id <> h.head AND o.obstacle IS NULL AND NOT h.committed
-              THEN 'state_due'
-            ELSE o.obstacle END AS waits_because,
-       h.step_run_id, h.snapshot, h.committed_at, h.acked_at
-FROM headed h LEFT JOIN LATERAL (
+  WHERE b.followed_at IS NULL AND b.status IN ('open', 'held', 'settled')
+    AND NOT EXISTS (
+      SELECT FROM checkpoint c WHERE c.pipeline_id = b.pipeline_id AND c.batch_id = b.batch_id
+                                 AND c.step = s.name)
+) h CROSS JOIN LATERAL (
   SELECT b.batch_id,
          CASE WHEN b.status <> 'settled' THEN 'undecided'
               WHEN EXISTS (
@@ -377,7 +382,7 @@ FROM headed h LEFT JOIN LATERAL (
                 THEN 'units_to_rebuild'
          END AS obstacle
   FROM batch b WHERE b.batch_id = h.head
-) o ON NOT h.committed;
+) o;
 COMMENT ON VIEW state_progress IS
   'The states over batches: which are committed, which is due, and what the others wait for.';
 COMMENT ON COLUMN state_progress.batch_id IS 'Number of the batch.';
@@ -516,9 +521,10 @@ FROM failed_message m
 JOIN batch b ON b.batch_id = m.original_batch_id
 JOIN pipeline p USING (pipeline_id)
 LEFT JOIN failed_payload f ON f.message_id = m.message_id
-WHERE f.message_id IS NULL OR f.root_id < m.root_id AND EXISTS (
-  SELECT FROM failed_root r JOIN batch t ON t.batch_id = r.batch_id
-  WHERE r.root_id = m.root_id AND r.step <> m.source AND t.selection ? 'from_source')
+WHERE b.followed_at IS NULL AND b.status IN ('settled', 'superseded')
+  AND (f.message_id IS NULL OR f.root_id < m.root_id AND EXISTS (
+    SELECT FROM failed_root r JOIN batch t ON t.batch_id = r.batch_id
+    WHERE r.root_id = m.root_id AND r.step <> m.source AND t.selection ? 'from_source'))
 GROUP BY 1, 2;
 COMMENT ON VIEW payload_missing IS
   'Batches with failed records whose content is not kept yet, or was read again since: publish, '

@@ -1,0 +1,70 @@
+"""Statements that keep years of history out of a sweep's way: which decided batches have nothing
+left of what follows their settlement.
+"""
+
+from collections.abc import Sequence
+
+from sqlalchemy import Connection, text
+
+from ledger.store.queries.combines import COMBINES_DUE
+
+# The decided batches d of which nothing is left, nor comes to be left unless a record of their
+# family changes: then ``look_again``.
+_DONE = f"""
+d.followed_at IS NULL AND d.status IN ('settled', 'superseded')
+AND NOT EXISTS (SELECT FROM pending_publication x WHERE x.batch_id = d.batch_id)
+AND NOT EXISTS (SELECT FROM pending_rebuild f WHERE f.batch_id = d.batch_id)
+AND NOT EXISTS (SELECT FROM payload_missing m WHERE m.batch_id = d.batch_id)
+AND NOT EXISTS (
+  SELECT FROM batch_source s JOIN batch_step t ON t.batch_id = s.batch_id AND t.name = s.source
+  WHERE s.batch_id = d.batch_id AND s.notified_at IS NULL AND t.notice)
+AND NOT EXISTS (
+  SELECT FROM batch_source h WHERE h.batch_id = d.batch_id AND h.claimed AND h.remainder > (
+    SELECT coalesce(sum(s.roots), 0) FROM batch_source s JOIN batch p USING (batch_id)
+    WHERE s.remainder_of_batch_id = h.batch_id AND s.source = h.source AND p.status = 'settled'))
+AND NOT EXISTS (SELECT {COMBINES_DUE} AND b.batch_id = d.batch_id)
+AND NOT EXISTS (
+  SELECT FROM failed_message m JOIN pipeline p ON p.pipeline_id = d.pipeline_id
+  WHERE m.original_batch_id = d.batch_id AND m.status = 'failed' AND p.auto_replay
+    AND (m.not_before IS NULL OR m.not_before < 'infinity'))
+AND (d.status = 'superseded' OR NOT EXISTS (
+  SELECT FROM batch_step s
+  WHERE s.batch_id = d.batch_id AND s.kind = 'stateful' AND NOT EXISTS (
+    SELECT FROM checkpoint c
+    WHERE c.pipeline_id = d.pipeline_id AND c.batch_id = d.batch_id AND c.step = s.name)))
+"""
+
+
+def done(connection: Connection) -> list[int]:
+    """Decided batches of which nothing is left to follow and that no sweep has noted as such."""
+    statement = text(f"SELECT d.batch_id FROM batch d WHERE {_DONE} ORDER BY 1")
+    return list(connection.execute(statement).scalars())
+
+
+def lock(connection: Connection, batch_ids: Sequence[int]) -> list[int]:
+    """Lock these batches and their originals for the transaction, those that nobody else holds;
+    which.
+    """
+    statement = text("""
+        SELECT b.batch_id FROM batch b JOIN batch o ON o.batch_id = b.family_id
+        WHERE b.batch_id = ANY(:ids) ORDER BY 1 FOR NO KEY UPDATE OF b, o SKIP LOCKED
+    """)
+    return list(connection.execute(statement, {"ids": list(batch_ids)}).scalars())
+
+
+def note(connection: Connection, batch_ids: Sequence[int]) -> None:
+    """Note which of these batches have nothing left. They are locked by a statement before: what
+    another process changed of them meanwhile is seen.
+    """
+    statement = text(f"""
+        UPDATE batch d SET followed_at = now() WHERE d.batch_id = ANY(:ids) AND {_DONE}
+    """)
+    connection.execute(statement, {"ids": list(batch_ids)})
+
+
+def look_again(connection: Connection, family_id: int) -> None:
+    """Records of a family change: what follows is looked for again, in all its batches."""
+    statement = text("""
+        UPDATE batch SET followed_at = NULL WHERE family_id = :id AND followed_at IS NOT NULL
+    """)
+    connection.execute(statement, {"id": family_id})
