@@ -59,7 +59,8 @@ def open_batch(
             values["replaces_batch_id"] = _replaceable(connection, pipeline, values)
         opening = _opening(pipeline, values)
         taken = claims.claim(connection, settings, pipeline, opening, surveys)
-        return _insert(connection, opening, values, BatchKind.ORIGINAL, taken)
+        opened = _insert(connection, opening, values, BatchKind.ORIGINAL, taken)
+        return _with_partition(connection, opened)
 
     return database.transact(work)
 
@@ -106,7 +107,7 @@ def open_replay(
         check_sources(connection, opened.batch_id, pipeline)
         if selection.from_source:
             check_from_source(connection, opened, pipeline)
-        return opened
+        return _with_partition(connection, opened)
 
     return database.transact(work)
 
@@ -175,12 +176,19 @@ def _insert(
     kind: BatchKind,
     taken: list[Claim],
 ) -> Batch:
-    """The batch's row, its claims and its delta partition."""
+    """The batch's row and its claims."""
     batch_id = batches.insert_batch(connection, {**values, "kind": kind.value})
     claims.insert(connection, opening, batch_id, taken)
-    partitions.open_partition(connection, batch_id)
-    reached("opening batch")
     return batches.get_batch(connection, batch_id)
+
+
+def _with_partition(connection: Connection, batch: Batch) -> Batch:
+    """The batch, with its delta partition. Last in the transaction: until that ends, no other batch
+    gets one.
+    """
+    partitions.open_partition(connection, batch.batch_id)
+    reached("opening batch")
+    return batch
 
 
 def _replaceable(connection: Connection, pipeline: Pipeline, values: dict[str, Any]) -> int | None:

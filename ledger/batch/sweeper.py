@@ -10,7 +10,7 @@ from ledger.batch.settlement import Settlement, settle_once
 from ledger.errors import LedgerError, UnavailableError
 from ledger.store.connection import Database
 from ledger.store.driver_errors import translated
-from ledger.store.queries import batches, following, health, partitions, replays
+from ledger.store.queries import batches, following, health, partitions, replays, upkeep
 
 
 @dataclass(frozen=True)
@@ -58,13 +58,13 @@ def sweep_once(
     """One sweep at ``now`` (default: the database's clock). Any number may run at once."""
     chosen = options or SweepOptions()
     settled, errors = _settle_all(database, now)
-    dropped = _drop_decided(database, chosen)
     moment = now or database.transact(batches.database_now)
     asking = database.transact(lambda c: replays.automatic_replays(c, moment))
     database.transact(_note_followed)
     due = moment - timedelta(seconds=chosen.overdue_after_seconds)
     left = database.transact(lambda c: follow_ups.overdue(c, due))
     overdue = dict.fromkeys(OverdueFollowUp(row.batch_id, row.dag_id) for row in left)
+    dropped = _clean_up(database, chosen)
     database.transact(health.note_sweep)
     return Swept(
         tuple(settled),
@@ -102,10 +102,13 @@ def _note_followed(connection: Connection) -> None:
         following.note(connection, following.lock(connection, done))
 
 
-def _drop_decided(database: Database, options: SweepOptions) -> list[int]:
-    """Detach and drop the partitions of settled batches, outside a transaction, as the owner."""
+def _clean_up(database: Database, options: SweepOptions) -> list[int]:
+    """Detach and drop the partitions of settled batches, and vacuum the tables that have dead rows,
+    outside a transaction, as the owner; the batches whose partition is dropped.
+    """
     decided = database.transact(partitions.decided_partitions)
-    if not decided:
+    tables = database.transact(upkeep.tables_with_dead_rows)
+    if not decided and not tables:
         return []
     with translated(database), database.owner.connect() as plain:
         connection = plain.execution_options(isolation_level="AUTOCOMMIT")
@@ -113,6 +116,7 @@ def _drop_decided(database: Database, options: SweepOptions) -> list[int]:
             return []  # another sweeper is at it
         try:
             partitions.wait_at_most(connection, options.drop_lock_timeout)
+            upkeep.vacuum(connection, tables)
             return [one for one in decided if _drop(database, connection, one)]
         finally:
             partitions.release_clean_up_lock(connection)

@@ -16,17 +16,19 @@ def clear_partition(connection: Connection, batch_id: int) -> bool:
 
 
 def decided_partitions(connection: Connection) -> list[int]:
-    """Decided batches whose delta partition, attached or not, still stands.
+    """Decided batches whose delta partition, attached or not, still stands: first one that is half
+    detached, which has to be done before another can be.
 
     An abandoned batch keeps its partition, for it may be opened again.
     """
     statement = text("""
         WITH standing AS MATERIALIZED (
-          SELECT substr(relname, 14)::bigint AS batch_id FROM pg_class
-          WHERE relname ~ '^ledger_delta_[0-9]+$' AND relkind = 'r'
+          SELECT substr(relname, 14)::bigint AS batch_id, i.inhdetachpending IS TRUE AS half
+          FROM pg_class c LEFT JOIN pg_inherits i ON i.inhrelid = c.oid
+          WHERE c.relname ~ '^ledger_delta_[0-9]+$' AND c.relkind = 'r'
         )
-        SELECT b.batch_id FROM standing JOIN batch b USING (batch_id)
-        WHERE b.status IN ('settled', 'superseded') ORDER BY 1
+        SELECT b.batch_id FROM standing s JOIN batch b USING (batch_id)
+        WHERE b.status IN ('settled', 'superseded') ORDER BY s.half DESC, 1
     """)
     return [row.batch_id for row in connection.execute(statement)]
 

@@ -1,0 +1,103 @@
+"""Lives of small batches through the ledger's services, as drivers lead them, without Spark: what
+the ledger itself does, and what it leaves behind.
+"""
+
+from datetime import timedelta
+
+import numpy as np
+from sqlalchemy import Connection
+
+from benchmarks.history import UNTIL
+from ledger.batch.opening import open_batch, open_replay
+from ledger.batch.settlement import settle_once
+from ledger.batch.step_runs import Attempt, OpenedRun, Record, commit, open_run
+from ledger.core.run_request import Interval, RunKey, Selection
+from ledger.deltas.kernel import Deltas, Fails, Longs
+from ledger.deltas.posting import Posted, post_bucket
+from ledger.pipeline.pipeline import Pipeline
+from ledger.settings import Settings
+from ledger.store.connection import Database
+from ledger.store.queries import batches, payloads, publications, replays
+from ledger.store.queries.batches import Batch
+from ledger.store.queries.runs import Emitted
+
+RECORDS, FAILING = 100, 2  # of each batch, and how many of them fail
+_STEPS = ("orders", "cleaned", "priced", "warehouse")
+_DAY = timedelta(days=1)
+
+
+def live(database: Database, settings: Settings, made: Pipeline, day: int) -> Batch:
+    """Open a batch of a history's pipeline, run and settle it; two of its records fail."""
+    start = UNTIL + day * _DAY
+    key = RunKey(made.name, f"scheduled__{start:%Y-%m-%d}")
+    batch = open_batch(database, settings, made, key, Interval(start, start + _DAY))
+    _run(database, batch, np.arange(RECORDS, dtype=np.int64), FAILING)
+    return batch
+
+
+def live_again(database: Database, settings: Settings, made: Pipeline, original: Batch) -> Batch:
+    """Replay what failed in a batch; all of it is recovered."""
+    key = RunKey(made.name, f"replay_{original.batch_id}")
+    batch = open_replay(database, settings, made, key, original.batch_id, Selection())
+    messages = database.transact(lambda c: replays.claimed_messages(c, batch.batch_id, "orders"))
+    _run(database, batch, np.array(messages, dtype=np.int64), 0, replayed=True)
+    return batch
+
+
+def _run(
+    database: Database, batch: Batch, messages: Longs, failing: int, replayed: bool = False
+) -> None:
+    count = len(messages)
+    first = database.transact(lambda c: batches.reserve_roots(c, count))
+    roots = np.arange(first, first + count, dtype=np.int64)
+    for place, step in enumerate(_STEPS):
+        opened = open_run(database, batch.batch_id, step, Attempt())
+        assert opened is not None
+        failed = roots[:failing] if place == 1 else roots[:0]
+        read = roots if place < 2 else roots[failing:]
+        deltas = _deltas(read, place, failed, messages if replayed and place == 0 else None)
+        posted = post_bucket(database.dsn, batch.batch_id, opened.run_id, 0, [deltas])
+        emitted = Emitted(first, count) if place == 0 else None
+        commit(database, opened, _record(len(read), posted), files=_files(opened), emitted=emitted)
+    settle_once(database, batch.batch_id)
+    database.transact(lambda c: _follow(c, batch, roots[:failing]))
+
+
+def _follow(connection: Connection, batch: Batch, failed: Longs) -> None:
+    """What follows the settlement: content is kept, sinks publish, the source is told."""
+    rows = [(int(n), batch.batch_id, int(n), None, "{}", True, None, None) for n in failed]
+    payloads.insert(connection, rows)
+    for row in publications.pending(connection, batch.batch_id):
+        publications.set_published(connection, row.step_run_id)
+    batches.set_notified(connection, batch.batch_id, _STEPS[0])
+
+
+def _deltas(roots: Longs, place: int, failed: Longs, messages: Longs | None) -> Deltas:
+    """Each root's edge to a step is its number with that step's: acked from the one before, emitted
+    to the next, which the failed ones lack.
+    """
+    hands_on = (~np.isin(roots, failed)).astype(np.int64) * (place < len(_STEPS) - 1)
+    acked = (roots * 8 + place) * (place > 0)
+    emitted = (roots * 8 + place + 1) * hands_on
+    none = np.zeros(len(failed), dtype=np.int32)
+    fails = (Fails(failed, none, none.astype(np.bool_), ("negative amount",)),)
+    acks = np.full(len(roots), int(place > 0))
+    given = fails if len(failed) else ()
+    return Deltas(roots, acked ^ emitted, acked, hands_on, acks, given, message=messages)
+
+
+def _record(rows: int, posted: Posted) -> Record:
+    return Record(
+        input_rows=rows,
+        output_rows=rows - posted.failed_roots,
+        failed_rows=posted.failed_roots,
+        delta_rows=posted.rows,
+        delta_xor=posted.delta_xor,
+        emitted_edges=posted.emitted_edges,
+        acked_edges=posted.acked_edges,
+    )
+
+
+def _files(run: OpenedRun) -> list[dict[str, object]]:
+    path = f"/storage/{run.batch.pipeline}/{run.step}/{run.run_id}/part-00000.parquet"
+    return [{"path": path, "bytes": 1000, "rows": RECORDS, "first_position": 0}]

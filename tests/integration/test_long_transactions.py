@@ -1,0 +1,132 @@
+"""What a long batch holds in the ledger keeps no other batch waiting."""
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import numpy as np
+import psycopg2
+import pytest
+
+from ledger.batch.settlement import settle_once
+from ledger.batch.sweeper import sweep_once
+from ledger.core.probes import listening
+from ledger.core.states import BatchStatus
+from ledger.deltas import posting
+from ledger.deltas.kernel import Deltas
+from ledger.store import connection
+from ledger.store.connection import Database
+from tests.support.ledgers import (
+    emit,
+    opened,
+    pipeline,
+    replayed,
+    rows,
+    run_all,
+    run_middle,
+    run_sink,
+    started,
+    whole_batch,
+)
+
+
+@contextmanager
+def held_at(place, work) -> Iterator[None]:
+    """``work`` in a thread, which stands still at ``place`` within its transaction until the block
+    ends.
+    """
+    there, on = threading.Event(), threading.Event()
+    held = threading.local()
+
+    def listener(reached, _):
+        if reached == place and getattr(held, "here", False):
+            there.set()
+            assert on.wait(60)
+
+    def worker():
+        held.here = True
+        work()
+
+    with listening(listener), ThreadPoolExecutor(1) as pool:
+        done = pool.submit(worker)
+        try:
+            assert there.wait(60), f"{place!r} was not reached: {done.exception(0)}"
+            yield
+        finally:
+            on.set()
+        done.result(60)
+
+
+@contextmanager
+def posting_of(database, batch, step) -> Iterator[None]:
+    """The transaction in which an executor posts deltas of a step, which goes on."""
+    run = started(database, batch.batch_id, step)
+    root = np.arange(1000, dtype=np.int64)
+    deltas = Deltas(root, root, root, root * 0, root * 0 + 1)
+    poster = psycopg2.connect(database.dsn, options="-c role=ledger_writer")
+    try:
+        with poster.cursor() as cursor:
+            posting.post(cursor, batch.batch_id, run.run_id, 7, deltas)
+            yield
+    finally:
+        poster.rollback()
+        poster.close()
+
+
+def committing(database, batch, roots):
+    return held_at("committing run", lambda: run_middle(database, batch, roots))
+
+
+def settling(database, batch, roots):
+    run_middle(database, batch, roots, lose=roots[:2])
+    run_sink(database, batch, roots[2:])
+    return held_at("settling", lambda: settle_once(database, batch.batch_id))
+
+
+def copying(database, batch, roots):
+    return posting_of(database, batch, "middle")
+
+
+def claiming(database, batch, roots):
+    run_middle(database, batch, roots, lose=roots[:2])
+    run_sink(database, batch, roots[2:])
+    settle_once(database, batch.batch_id)
+    return held_at(
+        "claiming messages", lambda: replayed(database, pipeline("long"), batch.batch_id)
+    )
+
+
+@pytest.fixture
+def impatient(database, monkeypatch):
+    """The ledger for those who wait for no lock longer than a second."""
+    monkeypatch.setattr(connection, "LOCK_TIMEOUT", "1s")
+    made = Database(database.url.render_as_string(hide_password=False))
+    yield made
+    made.dispose()
+
+
+@pytest.mark.parametrize("hold", [copying, committing, settling, claiming])
+def test_another_batch_lives_meanwhile(database, impatient, hold):
+    """While a batch posts, commits, settles or claims, and does not come to an end, one of another
+    pipeline opens, posts, settles, is replayed and swept.
+    """
+    long = opened(database, pipeline("long"), "long")
+    roots = emit(database, long, 10)
+    with hold(database, long, roots):
+        other = pipeline("other")
+        first, _ = whole_batch(impatient, other, run_id="first", lose_sink=[1])
+        assert settle_once(impatient, first.batch_id).failed == 1
+        again = replayed(impatient, other, first.batch_id)
+        assert again.status is BatchStatus.OPEN
+        second = opened(impatient, other, "second", 1)
+        assert run_all(impatient, second).status is BatchStatus.SETTLED
+        for _ in range(2):
+            swept = sweep_once(impatient)
+            assert swept.errors == {}
+    assert sweep_once(database).errors == {}
+    standing = rows(database, "SELECT relname FROM pg_class WHERE relname ~ '^ledger_delta_[0-9]'")
+    undecided = rows(database, "SELECT batch_id FROM batch WHERE status IN ('open', 'held')")
+    assert {row.relname for row in standing} == {
+        f"ledger_delta_{row.batch_id}" for row in undecided
+    }
