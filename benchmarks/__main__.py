@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from benchmarks import data, driver, folding, guarantees, plain, published, small
+from benchmarks import data, driver, folding, guarantees, history_figures, plain, published, small
 from benchmarks.measure import Bench, PeakMemory, data_bytes, seconds
 from benchmarks.pipelines import acking, by_record, failing, flights, flights_clean, wordcount
 from ledger import Pipeline
@@ -61,7 +61,7 @@ def main() -> int:
 
     for name in wanted:
         if name in _DRIVERS:
-            keep(name, _DRIVERS[name](HOME / "small", given.rounds, console))
+            keep(name, _DRIVERS[name](HOME / name, given.rounds, console))
     warm = [name for name in wanted if name not in _DRIVERS]
     if warm:
         _in_one_session(warm, given.rounds, keep)
@@ -231,10 +231,11 @@ def replay(session: SparkSession, bench: Bench, rounds: int) -> dict[str, float]
     return {"replay_seconds": statistics.median(taken)}
 
 
-# Where each measurement starts drivers of its own, and those of one warm session.
+# Where each measurement starts drivers of its own, or none, and those of one warm session.
 _DRIVERS: dict[str, Callable[[Path, int, Console], dict[str, Any]]] = {
     "small_batch": small.measure,
     "driver": driver.parts,
+    "history": history_figures.measure,
 }
 _WARM: dict[str, Callable[[SparkSession, Bench, int], dict[str, Any]]] = {
     "guarantee": _guarantee,

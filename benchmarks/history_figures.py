@@ -6,6 +6,7 @@ import shutil
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -17,8 +18,10 @@ from sqlalchemy import text
 
 from benchmarks.history import UNTIL, write_history
 from benchmarks.history_pipelines import pipeline
+from benchmarks.lives import dead_share, live, live_again, wait_for_counts
 from benchmarks.measure import seconds
 from ledger.batch.explain import explain
+from ledger.batch.interventions import abandon
 from ledger.batch.opening import open_batch
 from ledger.batch.recovery import waiting_states
 from ledger.batch.summary import summarize
@@ -54,97 +57,111 @@ NEWEST = {
     "accepted_record": "message_id",
     "payload_missing": "batch_id",
 }
+LIVES = 1_000  # batches whose dead rows are counted
 _ROUNDS = 3  # of these for one of the others: they take milliseconds
 
-Action = Callable[[], object]
+
+@dataclass(frozen=True)
+class Action:
+    """What is timed, and what makes the ledger as it was, which is not."""
+
+    run: Callable[[], object]
+    undo: Callable[[], object] = lambda: None
 
 
 def measure(home: Path, rounds: int, console: Console) -> dict[str, Any]:
-    """Medians in seconds of each action, in an empty ledger and in one with a history, in turn."""
+    """Medians in seconds of each action, in an empty ledger and in one with a history, in turn; and
+    the share of rows that are dead after 1,000 batches.
+    """
     embedded.stop(home)
     shutil.rmtree(home, ignore_errors=True)
+    settings = Settings(home=home, data=str(home))
     url = embedded.start(home)
-    empty, long = Database(embedded.ensure_database(url, "empty")), Database(url)
+    ledgers = {
+        "empty": Database(embedded.ensure_database(url, "empty")),
+        "history": Database(url),
+    }
     try:
-        for database in (empty, long):
+        for database in ledgers.values():
             upgrade(database)
         with console.status("history: writing it"):
-            written = seconds(lambda: write_history(long))
-        found = {"empty": _actions(empty, home), "long": _actions(long, home)}
-        taken = _taken(found, rounds * _ROUNDS, console)
+            written = seconds(lambda: write_history(ledgers["history"]))
+        medians = _medians(ledgers, settings, rounds * _ROUNDS, console)
+        dead = _dead_rows(ledgers["empty"], settings, console)
     finally:
-        empty.dispose()
-        long.dispose()
+        for database in ledgers.values():
+            database.dispose()
         embedded.stop(home)
-    medians = {
-        ledger: {name: statistics.median(values) for name, values in of.items()}
-        for ledger, of in taken.items()
-    }
     return {
         "history.write_seconds": written,
         "history.seconds": medians,
+        "history.dead_rows": dead,
         **{
-            f"history.{name}_over_empty": medians["long"][name] / medians["empty"][name]
+            f"history.{name}_over_empty": medians[name]["history"] / medians[name]["empty"]
             for name in ("sweep", "open")
+        },
+        "history.slowest_page_seconds": max(
+            of["history"] for name, of in medians.items() if name.startswith("view ")
+        ),
+    }
+
+
+def _medians(
+    ledgers: Mapping[str, Database], settings: Settings, rounds: int, console: Console
+) -> dict[str, dict[str, float]]:
+    """By action and ledger, after a round that does not count."""
+    found = {name: _actions(database, settings) for name, database in ledgers.items()}
+    taken: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for number in track(range(rounds + 1), "history: rounds", console=console):
+        for name in found["history"]:
+            # In turn first and second: what the one leaves in a cache is for the other.
+            for ledger in sorted(found, reverse=number % 2 == 1):
+                action = found[ledger][name]
+                spent = seconds(action.run)
+                action.undo()
+                if number > 0:
+                    taken[name][ledger].append(spent)
+    return {
+        name: {ledger: statistics.median(values) for ledger, values in of.items()}
+        for name, of in taken.items()
+    }
+
+
+def _actions(database: Database, settings: Settings) -> dict[str, Action]:
+    """What is measured, by name. Of a record and a batch: one that lived and failed here."""
+    batch = live(database, settings, pipeline(4), -1)
+    sweep_once(database)
+    (record,) = database.transact(lambda c: c.execute(text(_A_RECORD)).scalars())
+    none = dict.fromkeys(("pipeline", "batch_id", "step", "reason"))
+    return {
+        "sweep": Action(lambda: sweep_once(database)),
+        "open": _opening(database, settings),
+        "status": Action(lambda: _status(database)),
+        "status of a batch": Action(lambda: summarize(database, batch.batch_id)),
+        "explain": Action(lambda: explain(database, record)),
+        "failed": Action(lambda: database.transact(lambda c: reports.failures(c, none))),
+        **{
+            f"view {view}": Action(partial(_page, database, view, key))
+            for view, key in NEWEST.items()
         },
     }
 
 
-def _taken(
-    found: Mapping[str, Mapping[str, Action]], rounds: int, console: Console
-) -> dict[str, dict[str, list[float]]]:
-    """Seconds of each round, after one that does not count. An action that only the one ledger has
-    is measured there alone.
+_A_RECORD = "SELECT max(message_id) FROM failed_message"
+
+
+def _opening(database: Database, settings: Settings) -> Action:
+    """Opens a batch of a pipeline with a state over a day of its own; it is abandoned, so that the
+    sweeps have none to look at.
     """
-    taken: dict[str, dict[str, list[float]]] = {ledger: defaultdict(list) for ledger in found}
-    for number in track(range(rounds + 1), "history: rounds", console=console):
-        for name in found["long"]:
-            # In turn first and second: what the one leaves in a cache is for the other.
-            for ledger in sorted(found, reverse=number % 2 == 1):
-                if name in found[ledger]:
-                    spent = seconds(found[ledger][name])
-                    if number > 0:
-                        taken[ledger][name].append(spent)
-    return taken
+    made, opened = pipeline(2), list[int]()
 
+    def run() -> None:
+        start = UNTIL + timedelta(days=len(opened))
+        key, interval = RunKey(made.name, f"{start}"), Interval(start, start + timedelta(days=1))
+        opened.append(open_batch(database, settings, made, key, interval).batch_id)
 
-def _actions(database: Database, home: Path) -> dict[str, Action]:
-    """What is measured, by name; of records and batches where there are some."""
-    made: dict[str, Action] = {
-        "sweep": lambda: sweep_once(database),
-        "open": _opener(database, home),
-        "status": lambda: _status(database),
-        **{f"view {name}": partial(_page, database, name, key) for name, key in NEWEST.items()},
-        "failed": lambda: database.transact(
-            lambda c: reports.failures(c, dict.fromkeys(("pipeline", "batch_id", "step", "reason")))
-        ),
-    }
-    with database.payload_reader.connect() as connection:
-        found = connection.execute(
-            text("""
-            SELECT max(original_batch_id) AS batch_id, max(message_id) AS message_id
-            FROM failed_message WHERE status = 'quarantined'
-            """)
-        ).one()
-    if found.batch_id is not None:
-        made["status of a batch"] = lambda: summarize(database, found.batch_id)
-        made["explain"] = lambda: explain(database, found.message_id)
-    return made
-
-
-def _opener(database: Database, home: Path) -> Action:
-    """Opens a batch of a pipeline with a state over a day of its own."""
-    made, settings = pipeline(2), Settings(home=home, data=str(home))
-    days = iter(range(100_000))
-
-    def opens() -> None:
-        start = UNTIL + timedelta(days=next(days))
-        interval = Interval(start, start + timedelta(days=1))
-        batch = open_batch(database, settings, made, RunKey("", f"{start:%Y-%m-%d}"), interval)
-        opened.append(batch.batch_id)
-
-    opened: list[int] = []
-    return opens
+    return Action(run, lambda: abandon(database, opened[-1], "it was opened to be measured"))
 
 
 def _status(database: Database) -> None:
@@ -157,3 +174,19 @@ def _page(database: Database, view: str, key: str) -> None:
     """The first page of a view, newest first."""
     query = text(f"SELECT * FROM {view} ORDER BY {key} DESC LIMIT {PAGE}")
     database.transact(lambda c: c.execute(query).all(), engine=database.payload_reader)
+
+
+def _dead_rows(database: Database, settings: Settings, console: Console) -> float:
+    """The share of rows that are dead after many batches, of which every tenth is replayed, with a
+    sweep after each twenty.
+    """
+    made = pipeline(4)
+    for number in track(range(LIVES), "history: lives", console=console):
+        batch = live(database, settings, made, number)
+        if number % 10 == 9:
+            live_again(database, settings, made, batch)
+        if number % 20 == 19:
+            sweep_once(database)
+    wait_for_counts(database)
+    sweep_once(database)
+    return dead_share(database)

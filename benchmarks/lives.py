@@ -5,7 +5,8 @@ the ledger itself does, and what it leaves behind.
 from datetime import timedelta
 
 import numpy as np
-from sqlalchemy import Connection
+from sqlalchemy import Connection, text
+from tenacity import Retrying, retry_if_result, stop_after_delay, wait_fixed
 
 from benchmarks.history import UNTIL
 from ledger.batch.opening import open_batch, open_replay
@@ -101,3 +102,31 @@ def _record(rows: int, posted: Posted) -> Record:
 def _files(run: OpenedRun) -> list[dict[str, object]]:
     path = f"/storage/{run.batch.pipeline}/{run.step}/{run.run_id}/part-00000.parquet"
     return [{"path": path, "bytes": 1000, "rows": RECORDS, "first_position": 0}]
+
+
+_COUNTS = """
+SELECT sum(pg_stat_get_dead_tuples(oid)) / greatest(sum(pg_stat_get_live_tuples(oid)), 1)
+FROM pg_class
+WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace
+  AND relname !~ '^ledger_delta_[0-9]+$'
+"""
+_OTHERS = """
+SELECT count(*) FROM pg_stat_activity
+WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'
+"""
+
+
+def wait_for_counts(database: Database) -> None:
+    """End all sessions of this process and wait for them: a session counts its rows for all to see
+    when it ends.
+    """
+    database.dispose()
+    trying = Retrying(retry=retry_if_result(bool), wait=wait_fixed(0.05), stop=stop_after_delay(60))
+    with database.plain.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        trying(lambda: connection.execute(text(_OTHERS)).scalar_one())
+
+
+def dead_share(database: Database) -> float:
+    """Dead rows over live ones, of all tables but the delta partitions."""
+    with database.plain.connect() as connection:
+        return float(connection.execute(text(_COUNTS)).scalar_one())

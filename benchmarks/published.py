@@ -150,7 +150,38 @@ def aims(results: Results) -> str:
         ("fold, million rows a second: shuffled", "8", show.number(shuffled, ".1f", 1e-6)),
         ("record stage over `mapInArrow` by hand, throughput", "0.75", record_stage),
     ]
+    rows += [
+        (f"{what} in a ledger with years of history over an empty one's, time", "1.2", ratio)
+        for what, ratio in (
+            ("a sweep", show.number("history.sweep_over_empty")),
+            ("opening a batch", show.number("history.open_over_empty")),
+        )
+    ]
+    status = results["history.seconds"]["status"]["history"]
+    rows += [
+        ("`status` there, ms", "100", f"{status * 1e3:.0f}"),
+        (
+            "the slowest first page of a view there, ms",
+            "100",
+            show.number("history.slowest_page_seconds", ".0f", 1e3),
+        ),
+        (
+            "dead rows after 1,000 batches, per cent",
+            "1",
+            show.number("history.dead_rows", ".2f", 100),
+        ),
+    ]
     return table(("", "aim", "reached"), rows)
+
+
+def history(results: Results) -> str:
+    """Milliseconds in an empty ledger and in one with years of history."""
+    rows = [
+        (name, *(f"{of[ledger] * 1e3:.1f}" for ledger in ("empty", "history")))
+        for name, of in results["history.seconds"].items()
+    ]
+    measured = _Shown(results).measured("history")
+    return table((f"milliseconds (at {measured})", "empty", "with history"), rows)
 
 
 def driver(results: Results) -> str:
@@ -209,7 +240,7 @@ def _words(variant: str) -> str:
 
 
 BLOCKS: dict[str, Callable[[Results], str]] = {
-    made.__name__: made for made in (large, small, aims, driver, steps)
+    made.__name__: made for made in (large, small, aims, driver, steps, history)
 }
 _BLOCK = re.compile(r"(<!-- figures: (\w+) -->\n).*?(<!-- end of figures -->)", re.DOTALL)
 
