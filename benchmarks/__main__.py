@@ -48,8 +48,6 @@ def main() -> int:
     embedded.stop(HOME)
     for name in ("postgres", "storage", "plain"):
         shutil.rmtree(HOME / name, ignore_errors=True)
-    with console.status("input"):
-        data.write(HOME / "data")
     results: dict[str, Any] = json.loads(published.RESULTS.read_text())
     of = {"commit": commit(), "rounds": given.rounds}
 
@@ -64,6 +62,8 @@ def main() -> int:
             keep(name, _DRIVERS[name](HOME / name, given.rounds, console))
     warm = [name for name in wanted if name not in _DRIVERS]
     if warm:
+        with console.status("input"):
+            data.write(HOME / "data")
         _in_one_session(warm, given.rounds, keep)
     published.main()
     console.print(table(results))
