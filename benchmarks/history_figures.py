@@ -133,9 +133,13 @@ def _actions(database: Database, settings: Settings) -> dict[str, Action]:
     sweep_once(database)
     (record,) = database.transact(lambda c: c.execute(text(_A_RECORD)).scalars())
     none = dict.fromkeys(("pipeline", "batch_id", "step", "reason"))
+    days = iter(range(LIVES, 2 * LIVES))
     return {
         "sweep": Action(lambda: sweep_once(database)),
         "open": _opening(database, settings),
+        "a batch of 100 records, without Spark": Action(
+            lambda: live(database, settings, pipeline(4), next(days)), lambda: sweep_once(database)
+        ),
         "status": Action(lambda: _status(database)),
         "status of a batch": Action(lambda: summarize(database, batch.batch_id)),
         "explain": Action(lambda: explain(database, record)),

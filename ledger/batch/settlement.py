@@ -133,14 +133,17 @@ def step_facts(connection: Connection, batch: Batch) -> list[StepFacts]:
 def _decide_roots(
     connection: Connection, batch: Batch, verdict: Verdict, moment: datetime
 ) -> Settlement:
+    _check_read(connection, batch)
     queries.tune(connection)
-    _check(connection, batch)
+    if batch.ackers > 0:
+        _check_posted(connection, batch)
     roots, failed = queries.total_roots(connection, batch.batch_id), 0
     if batch.ackers > 0:
         failed = _fail_roots(connection, batch, verdict, moment)
         _check_ratio(connection, batch)
     if batch.kind is BatchKind.REPLAY:
         queries.recover_rest_of_replay(connection, batch.batch_id)
+    queries.plan_as_usual(connection)
     runs.fence_running(connection, batch.batch_id)
     if not queries.mark_settled(connection, batch.batch_id, roots, failed):
         raise AssertionError("the batch is locked and was open")
@@ -186,10 +189,14 @@ def _fail_roots(connection: Connection, batch: Batch, verdict: Verdict, moment: 
     known = record_failures(connection, batch)
     if batch.replay_backoff_seconds > 0:
         replays.delay_replays(
-            connection, moment, batch.replay_backoff_seconds, batch.replay_backoff_cap_seconds
+            connection,
+            batch.original_id,
+            moment,
+            batch.replay_backoff_seconds,
+            batch.replay_backoff_cap_seconds,
         )
     if merging:
-        queries.hold_units(connection, batch.max_replays + UNIT_GRACE)
+        queries.hold_units(connection, batch.original_id, batch.max_replays + UNIT_GRACE)
     kept = queries.record_attempts(connection, batch.batch_id)
     if not failed == known == kept:
         raise IntegrityError(
@@ -251,8 +258,10 @@ def _check_ratio(connection: Connection, batch: Batch) -> None:
     )
 
 
-def _check(connection: Connection, batch: Batch) -> None:
-    """Absence is never evidence: raise IntegrityError unless all that was recorded is there."""
+def _check_read(connection: Connection, batch: Batch) -> None:
+    """Raise IntegrityError unless each run read what counts, and a replay emitted what it
+    claimed.
+    """
     for row in queries.stale_readers(connection, batch.batch_id):
         raise IntegrityError(
             f"batch {batch.batch_id}: {row.reader} read a run of {row.input} that is superseded:"
@@ -260,8 +269,10 @@ def _check(connection: Connection, batch: Batch) -> None:
         )
     if batch.kind is BatchKind.REPLAY:
         _check_replayed(connection, batch)
-    if batch.ackers == 0:
-        return
+
+
+def _check_posted(connection: Connection, batch: Batch) -> None:
+    """Absence is never evidence: raise IntegrityError unless all that was recorded is there."""
     for row in queries.uneven_runs(connection, batch.batch_id):
         raise IntegrityError(
             f"batch {batch.batch_id}: run {row.step_run_id} of {row.step} recorded (rows, XOR,"

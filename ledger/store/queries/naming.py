@@ -23,7 +23,7 @@ FROM (
   WHERE d.batch_id = :id
   GROUP BY d.root_id, d.step_run_id
 ) f
-JOIN step_run r ON r.step_run_id = f.step_run_id AND r.state = 'committed'
+JOIN step_run r ON r.step_run_id = f.step_run_id AND r.batch_id = :id AND r.state = 'committed'
 """
 
 

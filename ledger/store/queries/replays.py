@@ -72,9 +72,11 @@ def claim_messages(
     return connection.execute(statement, {**_keys(selection, now), **keys}).rowcount
 
 
-def delay_replays(connection: Connection, moment: datetime, base: float, cap: float) -> None:
-    """Set when the messages that fail in this settlement may be replayed: the wait doubles each
-    time.
+def delay_replays(
+    connection: Connection, original_batch_id: int, moment: datetime, base: float, cap: float
+) -> None:
+    """Set when the messages of an original that fail in this settlement may be replayed: the wait
+    doubles each time.
     """
     connection.execute(
         text("""
@@ -83,9 +85,10 @@ def delay_replays(connection: Connection, moment: datetime, base: float, cap: fl
                          + make_interval(secs => least(:cap,
                                                        :base * power(2,
                                                        least(m.failed_replays, 60))))
-        FROM settling s WHERE m.root_id = s.root_id AND m.status = 'failed'
+        FROM settling s
+        WHERE m.root_id = s.root_id AND m.original_batch_id = :original AND m.status = 'failed'
         """),
-        {"moment": moment, "base": base, "cap": cap},
+        {"original": original_batch_id, "moment": moment, "base": base, "cap": cap},
     )
 
 

@@ -13,7 +13,8 @@ from ledger.core.outcomes import REPEATED
 
 
 def tune(connection: Connection) -> None:
-    """Plan for large sets, in this transaction: hash in memory, never loop over rows.
+    """Plan for large sets, until ``plan_as_usual``: hash in memory, never loop over rows. What is
+    joined is named by its batch, or all that the ledger ever had of it is read.
 
     The delta partition and ``settling`` are new, so the planner knows nothing of their size and
     takes nested loops: naming 15,000 broken hops took 49 s so, and takes 0.3 s with hash joins.
@@ -21,6 +22,11 @@ def tune(connection: Connection) -> None:
     connection.execute(text("SET LOCAL work_mem = '256MB'"))
     connection.execute(text("SET LOCAL enable_nestloop = off"))
     connection.execute(text("SET LOCAL jit = off"))
+
+
+def plan_as_usual(connection: Connection) -> None:
+    """Plan for the few rows of a batch among those of all, in the rest of this transaction."""
+    connection.execute(text("SET LOCAL enable_nestloop = on"))
 
 
 def uneven_runs(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
@@ -124,7 +130,8 @@ def add_explicit_fails(
         WITH fail AS (
           SELECT DISTINCT ON (f.root_id) f.root_id, r.step, f.reason, f.detail, f.shared
           FROM root_fail f JOIN step_run r USING (step_run_id)
-          WHERE f.batch_id = :id AND r.state = 'committed' AND f.shared = :shared
+          WHERE f.batch_id = :id AND r.batch_id = :id AND r.state = 'committed'
+            AND f.shared = :shared
           ORDER BY f.root_id, array_position(cast(:steps AS text[]), r.step),
                    f.reason = :repeated, f.reason
         ), known AS (
@@ -200,6 +207,7 @@ def record_failures_of_companions(
         JOIN replay_root r ON r.root_id = s.root_id AND r.batch_id = :id
         JOIN batch_source b ON b.batch_id = :id AND b.emit_run_id = r.step_run_id
         LEFT JOIN failed_message k ON k.message_id = r.message_id
+          AND k.original_batch_id = :original
         WHERE k.message_id IS NULL OR k.status = 'recovered'
         ON CONFLICT (message_id) DO UPDATE SET
           status = excluded.status, root_id = excluded.root_id, attempts = excluded.attempts,
@@ -211,16 +219,16 @@ def record_failures_of_companions(
     return connection.execute(statement, keys).rowcount
 
 
-def hold_units(connection: Connection, most: int) -> int:
-    """Hold for a person the messages that fail in this settlement with others of their unit, at
-    least ``most`` times by now; how many."""
+def hold_units(connection: Connection, original_id: int, most: int) -> int:
+    """Hold for a person the messages of an original that fail in this settlement with others of
+    their unit, at least ``most`` times by now; how many."""
     statement = text("""
         UPDATE failed_message m SET not_before = 'infinity'
         FROM settling s
-        WHERE m.root_id = s.root_id AND s.shared AND m.unit_failures >= :most
-          AND m.status = 'failed'
+        WHERE m.root_id = s.root_id AND m.original_batch_id = :original AND s.shared
+          AND m.unit_failures >= :most AND m.status = 'failed'
     """)
-    return connection.execute(statement, {"most": most}).rowcount
+    return connection.execute(statement, {"original": original_id, "most": most}).rowcount
 
 
 def family_failures(connection: Connection, original_id: int, batch_id: int) -> Row[Any]:
@@ -233,6 +241,7 @@ def family_failures(connection: Connection, original_id: int, batch_id: int) -> 
         WITH own AS (
           SELECT r.step, r.reason FROM failed_message m JOIN failed_root r ON r.root_id = m.root_id
           WHERE m.original_batch_id = :id AND r.own_failure
+            AND r.batch_id = ANY (ARRAY(SELECT batch_id FROM batch WHERE family_id = :id))
             AND (m.status IN ('failed', 'quarantined') OR m.status = 'replaying'
               AND m.replay_batch_id <> :batch)
         )
@@ -263,6 +272,7 @@ def record_attempts(connection: Connection, batch_id: int) -> int:
         SELECT s.root_id, m.message_id, :id, m.attempts, s.step, s.reason, s.detail, s.residue,
                s.own_failure, s.shared
         FROM settling s JOIN failed_message m ON m.root_id = s.root_id
+        WHERE m.original_batch_id = (SELECT family_id FROM batch WHERE batch_id = :id)
     """)
     return connection.execute(statement, {"id": batch_id}).rowcount
 
