@@ -162,14 +162,15 @@ def test_failures_come_back_once_the_sweeper_is_to_replay_them(database):
     assert followed(database) == []
 
 
-def test_what_another_process_changes_is_not_left_behind(database):
-    """A sweep that meets a settlement of the family takes no note of it."""
+@pytest.mark.parametrize("table", ["batch", "pipeline"])
+def test_what_another_process_changes_is_not_left_behind(database, table):
+    """A sweep that meets a settlement of the family, or another policy, takes no note of it."""
     made = chain()
     batch, _ = whole_batch(database, made, lose_middle=[0])
     settle_once(database, batch.batch_id)
     done(database, batch)
     with database.writer.begin() as other:
-        batches.lock_family(other, batch.batch_id)
+        other.execute(text(f"SELECT FROM {table} FOR NO KEY UPDATE"))
         seen = database.transact(following.done)
         assert seen == [batch.batch_id]
         assert database.transact(lambda c: following.lock(c, seen)) == []

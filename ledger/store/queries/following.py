@@ -8,6 +8,8 @@ from sqlalchemy import Connection, text
 
 from ledger.store.queries.combines import COMBINES_DUE
 
+_AT_ONCE = 1_000  # batches that one sweep notes at most: it locks them
+
 # The decided batches d of which nothing is left, nor comes to be left unless a record of their
 # family changes: then ``look_again``.
 _DONE = f"""
@@ -36,18 +38,22 @@ AND (d.status = 'superseded' OR NOT EXISTS (
 
 
 def done(connection: Connection) -> list[int]:
-    """Decided batches of which nothing is left to follow and that no sweep has noted as such."""
-    statement = text(f"SELECT d.batch_id FROM batch d WHERE {_DONE} ORDER BY 1")
+    """Decided batches of which nothing is left to follow and that no sweep has noted as such, the
+    first of them.
+    """
+    statement = text(f"SELECT d.batch_id FROM batch d WHERE {_DONE} ORDER BY 1 LIMIT {_AT_ONCE}")
     return list(connection.execute(statement).scalars())
 
 
 def lock(connection: Connection, batch_ids: Sequence[int]) -> list[int]:
-    """Lock these batches and their originals for the transaction, those that nobody else holds;
-    which.
+    """Lock these batches, their originals and, against another policy, their pipelines for the
+    transaction, those that nobody else holds; which.
     """
     statement = text("""
         SELECT b.batch_id FROM batch b JOIN batch o ON o.batch_id = b.family_id
-        WHERE b.batch_id = ANY(:ids) ORDER BY 1 FOR NO KEY UPDATE OF b, o SKIP LOCKED
+        JOIN pipeline p ON p.pipeline_id = b.pipeline_id
+        WHERE b.batch_id = ANY(:ids) ORDER BY 1
+        FOR NO KEY UPDATE OF b, o SKIP LOCKED FOR SHARE OF p SKIP LOCKED
     """)
     return list(connection.execute(statement, {"ids": list(batch_ids)}).scalars())
 
