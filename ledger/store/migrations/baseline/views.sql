@@ -197,7 +197,7 @@ COMMENT ON COLUMN open_failure.source IS 'Source that it came from.';
 CREATE VIEW source_progress AS
 SELECT s.batch_id, s.source,
        b.status IN ('settled', 'superseded')
-       AND (SELECT m.message_id FROM open_failure m
+       AND (SELECT true FROM open_failure m
             WHERE m.original_batch_id = b.batch_id AND m.source = s.source LIMIT 1) IS NULL
        AND (coalesce(s.remainder, 0) = 0
             OR s.remainder <= (
@@ -205,7 +205,7 @@ SELECT s.batch_id, s.source,
               FROM batch_source r JOIN batch rb ON rb.batch_id = r.batch_id
               WHERE r.remainder_of_batch_id = s.batch_id AND r.source = s.source
                 AND rb.status IN ('settled', 'superseded'))
-            AND (SELECT m.message_id FROM batch_source r JOIN open_failure m
+            AND (SELECT true FROM batch_source r JOIN open_failure m
                    ON m.original_batch_id = r.batch_id AND m.source = r.source
                  WHERE r.remainder_of_batch_id = s.batch_id AND r.source = s.source
                  LIMIT 1) IS NULL) AS finished
