@@ -36,8 +36,8 @@ from tests.support.ledgers import (
     whole_batch,
 )
 from tests.support.ledgers import emit as emitted
-from tests.support.places import ROOT
 from tests.support.schema import TABLES, columns
+from tests.support.statements import source, updated
 
 # Columns that the writer may update. It may update no other, delete from one table, truncate none.
 UPDATED = {
@@ -148,20 +148,8 @@ def test_the_writer_rewrites_nothing(database, table):
 
 def test_grants_are_what_the_statements_need():
     """The columns that the query modules set are just these, and they delete from no table."""
-    source = "\n".join(
-        path.read_text() for path in (ROOT / "ledger" / "store" / "queries").glob("*.py")
-    )
-    source = re.sub(r"\{[^{}\n]*\}", "", source)  # expressions within a text
-    end = r'(?:\bWHERE|\bFROM|\bRETURNING|")'
-    updates = re.findall(rf'UPDATE (\w+)(?: \w+)?\s+SET([^"]*?){end}', source)
-    updates += re.findall(rf'INSERT INTO (\w+)\b[^"]*?DO UPDATE SET([^"]*?){end}', source)
-    found: dict[str, set[str]] = {}
-    for table, assignments in updates:
-        columns = re.findall(r"(?<!:)\b(\w+) = ", assignments)
-        found.setdefault(table, set()).update(columns)
-    del found["settling"]  # a temporary table, the writer's own
-    assert found == UPDATED
-    assert not re.findall(r"DELETE FROM (\w+)", source)
+    assert updated() == UPDATED
+    assert not re.findall(r"DELETE FROM (\w+)", source("ledger/store/queries"))
 
 
 def test_history_in_full(database):

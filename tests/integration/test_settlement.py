@@ -15,6 +15,7 @@ from ledger.batch.step_runs import Record, commit
 from ledger.batch.sweeper import sweep_once
 from ledger.core.outcomes import REPEATED
 from ledger.core.states import BatchStatus
+from ledger.deltas.posting import partition
 from ledger.errors import InputError, UnavailableError
 from ledger.store.queries import batches, partitions
 from ledger.store.queries.runs import Emitted
@@ -420,7 +421,7 @@ def test_open_copy_blocks_nobody(database):
     run = started(database, slow.batch_id, "source")
     with database.writer.connect() as writing:
         writing.execute(
-            text("INSERT INTO ledger_delta VALUES (:b, :r, 1, 1, 0, 1, 0)"),
+            text(f"INSERT INTO {partition(slow.batch_id)} VALUES (:b, :r, 1, 1, 0, 1, 0)"),
             {"b": slow.batch_id, "r": run.run_id},
         )
         done = threading.Event()
@@ -442,7 +443,8 @@ def test_straggler_delays_only_the_clean_up(database):
     batch, _ = whole_batch(database, pipeline())
     with database.writer.connect() as writing:
         writing.execute(
-            text("INSERT INTO ledger_delta VALUES (:b, 1, 1, 1, 0, 1, 0)"), {"b": batch.batch_id}
+            text(f"INSERT INTO {partition(batch.batch_id)} VALUES (:b, 1, 1, 1, 0, 1, 0)"),
+            {"b": batch.batch_id},
         )
         assert settle_once(database, batch.batch_id).status is BatchStatus.SETTLED
         assert sweep_once(database).dropped == ()
@@ -456,7 +458,7 @@ def test_late_post_is_refused(database):
     batch, _ = whole_batch(database, pipeline())
     settle_once(database, batch.batch_id)
     sweep_once(database)
-    with pytest.raises(Exception, match="no partition"):
+    with pytest.raises(Exception, match="does not exist"):
         post_bucket(database, batch.batch_id, 1, 9, [Delta(1)])
 
 

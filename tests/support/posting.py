@@ -9,6 +9,7 @@ import psycopg2
 from sqlalchemy import text
 
 from ledger.batch.step_runs import Record
+from ledger.deltas.posting import partition
 from ledger.store.connection import Database
 
 
@@ -33,11 +34,11 @@ def post_bucket(
     database: Database, batch_id: int, run_id: int, bucket: int, deltas: Iterable[Delta]
 ) -> bool:
     """Post one bucket; False if another attempt of the task had posted it."""
-    rows = list(deltas)
+    rows, into = list(deltas), f"INSERT INTO {partition(batch_id)}"
     with database.writer.connect() as connection:
         for one in rows:
             connection.execute(
-                text("INSERT INTO ledger_delta VALUES (:b, :r, :root, :delta, :acked, :e, :a)"),
+                text(f"{into} VALUES (:b, :r, :root, :delta, :acked, :e, :a)"),
                 {
                     "b": batch_id,
                     "r": run_id,

@@ -1,23 +1,20 @@
 -- Each role may do what its statements do, and no more.
 
--- The writer reads everything but the raw text of failed records that is made for people.
+-- The writer reads what statements of jobs and services read, and how far the schema is. Views for
+-- people alone, and what the owner's functions look at for it, are not among that.
 GRANT SELECT ON
-  pipeline, batch, batch_step, step_run, step_run_input, step_run_file, step_run_drop,
-  batch_source, claimed_file, root_counter, last_sweep, ledger_delta, step_run_bucket, root_fail,
-  replay_root,
+  pipeline, batch, batch_step, step_run, step_run_input, step_run_file, batch_source,
+  claimed_file, last_sweep, ledger_delta, step_run_bucket, root_fail, replay_root,
   failed_message, failed_root, failed_payload, manual_quarantine, acceptance, accepted_root,
-  publication,
-  sink_replacement, dedup_filter, checkpoint, alembic_version,
-  batch_status, root_status, step_progress, pending_root, replay_history, step_drops,
-  open_failure, source_progress, source_file, source_position, pending_publication,
-  pending_rebuild, sink_publication, state_progress, failed_root_detail,
-  quarantine, held_record, accepted_record, payload_missing
+  publication, sink_replacement, dedup_filter, checkpoint, alembic_version,
+  batch_status, step_progress, replay_history, open_failure, pending_publication,
+  pending_rebuild, sink_publication, state_progress, failed_root_detail, payload_missing
   TO ledger_writer;
 -- It inserts rows. What it may update it may by column, and it deletes nothing: what goes, goes by
 -- functions of the owner.
 GRANT INSERT ON
   pipeline, batch, batch_step, step_run, step_run_input, step_run_file, step_run_drop,
-  batch_source, claimed_file, last_sweep, ledger_delta, step_run_bucket, root_fail, replay_root,
+  batch_source, claimed_file, last_sweep, step_run_bucket, root_fail, replay_root,
   failed_message, failed_root, failed_payload, manual_quarantine, acceptance, accepted_root,
   publication,
   sink_replacement, dedup_filter, checkpoint
