@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from ledger.core.states import Guarantee
@@ -29,8 +30,8 @@ class Settings(BaseSettings):
 
     home: Path = Path("var")
     storage: str | None = None
-    database_url: str | None = None
-    reader_url: str | None = None
+    database_url: str | None = Field(default=None, repr=False)  # these may hold a password
+    reader_url: str | None = Field(default=None, repr=False)
     data: str = "."
     output: str | None = None
     guarantee: Guarantee = Guarantee.EXACTLY_ONCE

@@ -187,7 +187,7 @@ class Database:
             case Trouble.REFUSED:
                 return ConfigurationError(
                     f"the ledger database {self.shown} refused the connection: {report.said}. Check"
-                    " ACKLEDGER_DATABASE_URL, PGPASSFILE and the server's roles"
+                    f" ACKLEDGER_DATABASE_URL, PGPASSFILE and the server's roles{report.advice}"
                 )
             case Trouble.RIGHTS:
                 advice = f". Grant it the role {WRITER}" if self._lacks_writer() else ""

@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError, OperationalError
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential
 
-from ledger.errors import LedgerError, UnavailableError, WaitedError
+from ledger.errors import InputError, LedgerError, UnavailableError, WaitedError
 
 Result = TypeVar("Result")
 
@@ -24,6 +24,23 @@ _REFUSALS = (
     "unable to open database file",
     "no such table",
     "no such column",
+)
+# Of a connection that was to be encrypted: certificates, keys and options that do not fit.
+_TLS = (
+    "certificate verify failed",
+    "does not match host name",
+    "server does not support SSL",
+    "root certificate file",
+    "client certificate",
+    "certificate file",
+    "private key file",
+    "invalid sslmode value",
+    "alert unknown ca",
+    "no encryption",
+)
+_TLS_ADVICE = (
+    ". Check sslmode, sslrootcert, sslcert and sslkey of the address, and that the files are on"
+    " each machine that connects"
 )
 
 
@@ -70,6 +87,11 @@ class Report:
     said: str
     code: str
     about: Any
+
+    @property
+    def advice(self) -> str:
+        """What to look at where it is about TLS; else nothing."""
+        return _TLS_ADVICE if any(phrase in self.said for phrase in _TLS) else ""
 
     @property
     def context(self) -> str:
@@ -124,6 +146,9 @@ def translated(database: Told) -> Iterator[None]:
             said, about = said.replace(secret, "***"), None
         report = Report(trouble_of(exc), said, code, about)
         raise database.error(report) from (None if quotes else exc)
+    except UnicodeEncodeError as exc:
+        text = exc.object.encode("utf-8", "backslashreplace").decode()
+        raise InputError(f"expected text that is UTF-8, found {text[:200]}") from exc
 
 
 @contextmanager
@@ -158,7 +183,7 @@ def trouble_of(exc: DBAPIError) -> Trouble:
 
 def is_refusal(said: str) -> bool:
     """Whether a server that did not let somebody in said so, rather than not answering."""
-    return any(phrase in said for phrase in _REFUSALS)
+    return any(phrase in said for phrase in (*_REFUSALS, *_TLS))
 
 
 def code_of(exc: DBAPIError) -> str:

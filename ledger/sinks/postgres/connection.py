@@ -116,7 +116,7 @@ class Target:
             case Trouble.REFUSED | Trouble.RIGHTS | Trouble.READ_ONLY:
                 return ConfigurationError(
                     f"{shown(self.url)} refused the sink: {said}. Check the url, the password and"
-                    " the rights of its user"
+                    f" the rights of its user{report.advice}"
                 )
             case Trouble.LOCKED | Trouble.LOST:
                 kind = WaitedError if report.trouble is Trouble.LOCKED else UnavailableError

@@ -1,7 +1,7 @@
 """What is declared of a table in PostgreSQL, and which database it is in."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from ledger.errors import ConfigurationError, DeclarationError
@@ -24,7 +24,7 @@ class _TableOptions(SinkOptions):
 class TableSink(_TableOptions):
     """A sink whose place is a table; see ``PostgresSink``."""
 
-    url: str
+    url: str = field(repr=False)  # it may hold a password
     table: str
     partition_by = ()
 

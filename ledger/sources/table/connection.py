@@ -185,4 +185,5 @@ class ReadFrom:
         what = "url, the password and the rights of its user" if known else "declaration, and table"
         return InputError(
             f"{self.source.shown} refused the reading: {report.said}. Check the {what}"
+            f"{report.advice}"
         )

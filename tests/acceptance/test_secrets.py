@@ -1,0 +1,107 @@
+"""A password is nowhere but where it was given: searched after runs, some of which failed."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.pool import NullPool
+
+from ledger.store import embedded
+from tests.support.airflow import dags_of
+from tests.support.everything import holding
+from tests.support.ledgers import one
+
+SECRET = "pass-phrase-7c1f-of-the-ledger"
+OTHER = "pass-phrase-d92b-of-the-shop"
+DAGS = """
+from ledger.airflow import pipeline_dag
+from tests.acceptance.vault import broken, nowhere, pipeline
+
+CONF = {{
+    "spark.ui.enabled": "true", "spark.ui.port": "0", "spark.eventLog.enabled": "true",
+    "spark.eventLog.dir": "{events}", "spark.eventLog.compress": "false",
+}}
+OPTIONS = {{"schedule": None, "submit": "batch", "spark_conf": CONF, "retries": 0}}
+vault = pipeline_dag(pipeline, target="tests.acceptance.vault:pipeline", **OPTIONS)
+raising = pipeline_dag(broken, target="tests.acceptance.vault:broken", **OPTIONS)
+unknown = pipeline_dag(nowhere, target="tests.acceptance.vault:nowhere", **OPTIONS)
+"""
+JANUARY = {"interval_start": "2026-01-01", "interval_end": "2026-01-02"}
+
+
+@pytest.fixture
+def shop(database, server_home, monkeypatch, tmp_path):
+    """Tables to read and write; the ledger's address and theirs have a password each, for which
+    the embedded server does not ask. A folder for what is seen of Spark."""
+    url = sa.make_url(embedded.ensure_database(embedded.start(server_home), "shop"))
+    with sa.create_engine(url, poolclass=NullPool).begin() as connection:
+        connection.exec_driver_sql("DROP TABLE IF EXISTS numbers, evens, ackledger_commit")
+        connection.exec_driver_sql(
+            "CREATE TABLE numbers AS SELECT generate_series(1, 8)::bigint AS n"
+        )
+
+    def told(url, password):
+        return url.set(password=password).render_as_string(hide_password=False)
+
+    for name in ("seen", "events"):
+        (tmp_path / name).mkdir()
+    for name, value in {
+        "ACKLEDGER_DATABASE_URL": told(database.url, SECRET),
+        "ACKLEDGER_STORAGE": str(tmp_path / "storage"),
+        "ACKLEDGER_DATA": str(tmp_path),
+        "ACKLEDGER_VERBOSE": "1",
+        "AIRFLOW_CONN_SPARK_DEFAULT": '{"conn_type": "spark", "host": "local[2]"}',
+        "VAULT_SOURCE": told(url, OTHER),
+        "VAULT_SINK": told(url, OTHER),
+        "VAULT_NOWHERE": told(url.set(database="nowhere"), OTHER),
+        "VAULT_SEEN": str(tmp_path / "seen"),
+    }.items():
+        monkeypatch.setenv(name, value)
+    return tmp_path
+
+
+def leaks(*folders):
+    """Files that hold one of the passwords."""
+    files = [path for folder in folders for path in Path(folder).rglob("*") if path.is_file()]
+    assert files
+    needles = [one.encode() for one in (SECRET, OTHER)]
+    return [path for path in files if any(one in path.read_bytes() for one in needles)]
+
+
+def test_no_password_is_left_anywhere(database, shop, capfd):
+    """After a run by spark-submit, one whose stage raises, one that has no sink and one that has no
+    ledger, all with tracebacks, no password is in the log of a task, in Airflow's database (its
+    rendered templates, XComs, notes), in an argument of a process, in Spark's UI or event log, in
+    the ledger, or in a file of storage and sinks."""
+    with dags_of(DAGS.format(events=shop / "events")) as dags:
+        run = dags["vault"].test(run_conf=JANUARY)
+        assert run.get_task_instance("run").state == "success"
+        failed = dags["broken"].test(run_conf=JANUARY)
+        assert failed.get_task_instance("run").state == "failed"
+        refused = dags["nowhere"].test(run_conf=JANUARY)
+        assert refused.get_task_instance("open").state == "failed"
+        with pytest.MonkeyPatch.context() as patch:
+            nowhere = database.url.set(database="nowhere", password=SECRET)
+            patch.setenv("ACKLEDGER_DATABASE_URL", nowhere.render_as_string(hide_password=False))
+            lost = dags["vault"].test(
+                run_conf={"interval_start": "2026-01-02", "interval_end": "2026-01-03"},
+                mark_success_pattern="^(?!open$).*",
+            )
+            assert lost.get_task_instance("open").state == "failed"
+    log = "".join(capfd.readouterr())
+    for there in ("vault:pipeline", "nobody is to open the vault"):
+        assert there in log
+    assert log.count('"nowhere" does not exist') >= 2
+    assert "Traceback" in log
+    assert SECRET not in log
+    assert OTHER not in log
+    environment = json.loads((shop / "seen" / "environment.json").read_text())
+    assert environment["sparkProperties"]
+    assert "spark-submit" in (shop / "seen" / "processes.json").read_text()
+    assert list((shop / "events").rglob("events_*"))
+    assert one(database, "SELECT failure FROM step_run WHERE state = 'failed'").failure
+    assert leaks(shop, os.environ["AIRFLOW_HOME"]) == []
+    assert holding(database, SECRET) == {}
+    assert holding(database, OTHER) == {}
