@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
+from ledger.core.text import storable
 from ledger.store.connection import Database
 from ledger.store.queries import acceptances, batches, reports
 
@@ -29,10 +30,12 @@ def accept(database: Database, batch_id: int, *, by: str, reason: str | None = N
     quarantined later, or again, is not accepted. Raises NotReadyError if there is no such batch.
     """
 
+    said = None if reason is None else storable(reason)
+
     def work(connection: Connection) -> Acceptance:
         original = batches.get_batch(connection, batch_id).original_id
         batches.lock_batch(connection, original)
-        records = acceptances.accept(connection, original, by, reason)
+        records = acceptances.accept(connection, original, by, said)
         row = reports.batch_counts(connection, original)
         return Acceptance(original, records, row.accepted, row.quarantined, row.failed)
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection
 
 from ledger.batch.settlement import decide_publications
+from ledger.core.text import storable
 from ledger.errors import InputError, NotReadyError
 from ledger.store.connection import Database
 from ledger.store.queries import batches, records
@@ -39,7 +40,8 @@ def quarantine(
         raise InputError("--reason is empty: say why, for those who look at the quarantine later")
     if (record is None) == (batch_id is None):
         raise InputError("expected one record, or --batch, and not both")
-    return database.transact(lambda c: _quarantine(c, reason, by, record, batch_id, step))
+    said = storable(reason)
+    return database.transact(lambda c: _quarantine(c, said, by, record, batch_id, step))
 
 
 def _quarantine(

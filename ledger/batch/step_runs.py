@@ -15,6 +15,7 @@ from sqlalchemy import Connection
 
 from ledger.core.probes import reached
 from ledger.core.states import BatchStatus, RunState
+from ledger.core.text import storable
 from ledger.errors import FencedError, IntegrityError, LedgerError, NotReadyError
 from ledger.store.connection import Database
 from ledger.store.queries import batches, runs
@@ -23,6 +24,7 @@ from ledger.store.queries.runs import Emitted, Run
 
 LEASE_SECONDS = 60.0
 HEARTBEAT_SECONDS = 10.0
+MOST_FAILURE = 10_000  # characters of why a run failed
 
 _log = logging.getLogger(__name__)
 
@@ -315,17 +317,12 @@ def fail(database: Database, run: OpenedRun, failure: str) -> None:
     """Mark the run failed, if it still runs: from here the message timeout counts. ``failure``:
     of whatever text; what PostgreSQL cannot keep of it is replaced.
     """
-    database.transact(lambda c: runs.fail_run(c, run.run_id, _storable(failure)))
+    database.transact(lambda c: runs.fail_run(c, run.run_id, storable(failure[:MOST_FAILURE])))
 
 
 def interrupt(database: Database, run: OpenedRun, reason: str | None = None) -> None:
     """End a run through no fault of its step, if it still runs, so that the next attempt has to
     do no step before it again. ``reason``: as of ``fail``; None: somebody stopped it.
     """
-    said = None if reason is None else _storable(reason)
+    said = None if reason is None else storable(reason[:MOST_FAILURE])
     database.transact(lambda c: runs.fence_run(c, run.run_id, said))
-
-
-def _storable(text: str) -> str:
-    said = text[:10_000].replace("\0", "\N{REPLACEMENT CHARACTER}")
-    return said.encode(errors="replace").decode()  # a lone surrogate

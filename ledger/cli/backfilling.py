@@ -162,4 +162,4 @@ def _other(pipeline: str, interval: Interval, connection: Connection) -> Row[Any
 
 def _say_left(interval: Interval, batch_id: int, why: str) -> None:
     said = f"{interval.start:{_MINUTE}} {why}: batch {batch_id} is left as it is"
-    err.print(said, markup=False, highlight=False, soft_wrap=True)
+    err.print(said, highlight=False, soft_wrap=True)

@@ -4,13 +4,15 @@ import getpass
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib import metadata
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 
+from ledger.core.text import printable
 from ledger.errors import InputError
 from ledger.pipeline.pipeline import Pipeline
 from ledger.settings import VERBOSE
@@ -52,8 +54,23 @@ Moment = typer.Option(formats=MOMENTS)
 PipelineName = Annotated[str | None, typer.Option("--pipeline", help="Only this pipeline.")]
 BatchNumber = Annotated[int | None, typer.Option("--batch", help="Only this batch.")]
 
-out = Console()
-err = Console(stderr=True)
+
+class PlainConsole(Console):
+    """Shows texts as they are: nothing in one commands the terminal, and no markup is read."""
+
+    def __init__(self, **options: Any):
+        super().__init__(markup=False, emoji=False, **options)
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """See ``Console``."""
+        for one in super().render(renderable, options):
+            yield one if one.control else Segment(printable(one.text), one.style)
+
+
+out = PlainConsole()
+err = PlainConsole(stderr=True)
 
 
 def _show_version(asked: bool) -> None:
@@ -86,7 +103,7 @@ def common(
 
 def fail(message: str) -> None:
     """Print one line and exit with 1."""
-    err.print(f"ackledger: {message}", style="red", markup=False, soft_wrap=True, highlight=False)
+    err.print(f"ackledger: {message}", style="red", soft_wrap=True, highlight=False)
     sys.exit(1)
 
 

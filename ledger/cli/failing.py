@@ -19,7 +19,7 @@ def fail_with(exc: Exception) -> NoReturn:
     with 1.
     """
     if verbose():
-        err.print("".join(traceback.format_exception(exc)), markup=False, highlight=False)
+        err.print("".join(traceback.format_exception(exc)), highlight=False)
     fail(noted(exc))
     raise AssertionError("fail exits")
 

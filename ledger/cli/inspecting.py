@@ -52,7 +52,7 @@ def status(
     found = look()
     show(found.data, as_json, found.table)
     for sentence in found.waiting:
-        err.print(sentence, style="yellow", markup=False, highlight=False, soft_wrap=True)
+        err.print(sentence, style="yellow", highlight=False, soft_wrap=True)
 
 
 @dataclass(frozen=True)

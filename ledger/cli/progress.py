@@ -43,7 +43,7 @@ class BatchProgress:
 
     def _say(self, line: str) -> None:
         if not err.is_terminal:
-            err.print(line, markup=False, highlight=False, soft_wrap=True)
+            err.print(line, highlight=False, soft_wrap=True)
 
 
 @contextmanager

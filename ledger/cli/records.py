@@ -300,7 +300,7 @@ def _listed(data: Mapping[str, Any]) -> RenderableType:
 
 
 def _one_line(text: str) -> str:
-    return tables.printable(" ".join(text.split()))
+    return " ".join(text.split())
 
 
 def _place(one: Mapping[str, Any]) -> str:
@@ -331,15 +331,11 @@ def _explained(data: Mapping[str, Any]) -> RenderableType:
         "missing": one.missing,
         "content": one.content,
     }
-    lines = [
-        f"  {name:<10} {tables.printable(value)}"
-        for name, value in facts.items()
-        if value is not None
-    ]
-    lines += [f"  attempt {tables.printable(_attempt(tried))}" for tried in one.attempts]
+    lines = [f"  {name:<10} {value}" for name, value in facts.items() if value is not None]
+    lines += [f"  attempt {_attempt(tried)}" for tried in one.attempts]
     lines += [
         f"  quarantined by {row['quarantined_by']} on {row['quarantined_at']:{_MINUTE}}: "
-        + tables.printable(row["reason"])
+        + row["reason"]
         for row in one.quarantined_by_hand
     ]
     head = f"record {one.record}" + (f", now root {one.root}" if one.root != one.record else "")

@@ -178,7 +178,7 @@ def replay(
         except BackPressureError:
             raise
         except NotReadyError as exc:  # another replay was first
-            err.print(f"batch {original}: {exc}", markup=False, highlight=False, soft_wrap=True)
+            err.print(f"batch {original}: {exc}", highlight=False, soft_wrap=True)
             refused += 1
             continue
         summaries.append(summary_of(*_run_batch(at, opened), target))
@@ -273,7 +273,7 @@ def _run_batch(at: Place, batch: Batch) -> tuple[Summary, float]:
     options = () if at.spark == LOCAL else (option, at.spark)
     again = run_again(batch, target=at.target, options=options)
     begun = f"batch {batch.batch_id}: run id {asked_as(batch)}"
-    err.print(begun, markup=False, highlight=False, soft_wrap=True)
+    err.print(begun, highlight=False, soft_wrap=True)
     with progress_of(batch.batch_id, len(at.pipeline.steps())) as progress:
 
         def on_step(name: str, result: StepResult | None) -> None:

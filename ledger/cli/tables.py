@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
-from unicodedata import category
 
 from rich.box import SIMPLE_HEAD
 from rich.console import (
@@ -164,15 +163,7 @@ def _cell(name: str, value: Any) -> str:
         return ""
     if isinstance(value, int) and not isinstance(value, bool) and not _is_id(name):
         return f"{value:,}"
-    return printable(str(value))
-
-
-def printable(text: str) -> str:
-    """Text of records without what would command the terminal."""
-    return "".join(
-        sign if sign.isprintable() or sign in "\n\t" or category(sign) == "Zs" else "\ufffd"
-        for sign in text
-    )
+    return str(value)
 
 
 def _is_id(name: str) -> bool:

@@ -43,7 +43,7 @@ def _traced(data: Mapping[str, Any]) -> RenderableType:
     failed = f"failed at {data['failed_at']}: {data['reason']}"
     return Group(
         Text(f"{head} ({place}, root {data['root']})", style="bold"),
-        *([] if data["failed_at"] is None else [Text(tables.printable(failed), style="red")]),
+        *([] if data["failed_at"] is None else [Text(failed, style="red")]),
         tree,
         tables.line(f"why, and what to do: ackledger explain {data['record']}", "yellow"),
     )
@@ -70,8 +70,8 @@ def _label(branch: Mapping[str, Any]) -> Text:
 
 def _told(branch: Mapping[str, Any]) -> Iterator[str]:
     if branch["reason"] is not None:
-        yield f": {tables.printable(branch['reason'])}"
+        yield f": {branch['reason']}"
     if branch["content"] is not None:
-        yield f"  {tables.printable(branch['content'])}"
+        yield f"  {branch['content']}"
     if branch["repeated"]:
         yield "  (its branches are above)"

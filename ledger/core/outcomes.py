@@ -7,6 +7,8 @@ raises ``FailedRecord``.
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, overload
 
+from ledger.core.text import as_reason
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
@@ -69,12 +71,7 @@ def failed(frame: "DataFrame", reason: str) -> Mark:
     return Mark("failed", frame, _given("failed", reason))
 
 
-def printable(reason: str) -> str:
-    """A reason as every store can hold it: lone surrogates and NUL characters are spelled out."""
-    return reason.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
-
-
 def _given(what: str, reason: str | None) -> str:
     if not isinstance(reason, str) or not reason:
         raise TypeError(f"{what}(...): expected a reason, found {reason!r}")
-    return printable(reason)
+    return as_reason(reason)

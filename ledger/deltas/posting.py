@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import psycopg2
 
+from ledger.core.text import cut, storable
 from ledger.deltas.binary_copy import HEADER, TRAILER, Columns, Stream, encode
 from ledger.deltas.kernel import Deltas, Fails
 
@@ -130,11 +131,12 @@ def post_fails(cursor: Any, batch_id: int, run_id: int, fails: Sequence[Fails]) 
     lines = StringIO()
     writer = csv.writer(lines)
     for some in fails:
-        reasons = [_storable(word) or NO_REASON for word in some.words]  # COPY takes "" for NULL
+        # COPY takes "" for NULL.
+        reasons = [cut(storable(word)) or NO_REASON for word in some.words]
         details = some.details or [None] * len(some.root)
         columns = (some.root.tolist(), some.reason.tolist(), details, some.shared.tolist())
         for root, reason, detail, shared in zip(*columns, strict=True):
-            kept = None if detail is None else _storable(detail)
+            kept = None if detail is None else storable(detail)
             writer.writerow([batch_id, run_id, root, reasons[reason], kept, shared])
     if lines.tell():
         lines.seek(0)
@@ -173,8 +175,3 @@ def _connect(dsn: str) -> Any:
         keepalives_interval=5,
         keepalives_count=3,
     )
-
-
-def _storable(text: str) -> str:
-    """Text as PostgreSQL can keep it: it has no NUL character."""
-    return text.replace("\0", "\N{REPLACEMENT CHARACTER}")

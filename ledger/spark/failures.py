@@ -14,6 +14,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from ledger.core.text import printable
 from ledger.errors import (
     ConfigurationError,
     InputError,
@@ -150,7 +151,8 @@ def _chain(exc: BaseException) -> Iterator[BaseException]:
 
 def one_line(exc: BaseException) -> str:
     """What the ledger says of it, whatever others have put into it, in one line."""
-    return " ".join(line.strip() for line in str(translated(exc)).splitlines() if line.strip())
+    lines = str(translated(exc)).splitlines()
+    return printable(" ".join(line.strip() for line in lines if line.strip()))
 
 
 def recorded(exc: BaseException) -> str:

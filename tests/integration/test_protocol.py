@@ -179,7 +179,7 @@ def test_a_failure_of_whatever_text_is_kept(database):
     batch = opened(database, pipeline())
     fail(database, started(database, batch.batch_id, "source"), "bad \0 and \ud800 text")
     found = one(database, "SELECT state, failure FROM step_run")
-    assert tuple(found) == ("failed", "bad \N{REPLACEMENT CHARACTER} and ? text")
+    assert tuple(found) == ("failed", "bad \N{REPLACEMENT CHARACTER} and \\ud800 text")
 
 
 def test_an_interrupted_step_is_gone_on_with(database, settings):

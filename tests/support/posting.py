@@ -5,12 +5,15 @@ last.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import numpy as np
 import psycopg2
 from sqlalchemy import text
 
 from ledger.batch.step_runs import Record
-from ledger.deltas.posting import partition
+from ledger.deltas.kernel import Fails
+from ledger.deltas.posting import partition, post_fails
 from ledger.store.connection import Database
+from ledger.store.driver_errors import raw_cursor
 
 
 @dataclass(frozen=True)
@@ -50,10 +53,10 @@ def post_bucket(
                 },
             )
             if one.reason is not None:
-                connection.execute(
-                    text("INSERT INTO root_fail VALUES (:b, :r, :root, :reason, NULL)"),
-                    {"b": batch_id, "r": run_id, "root": one.root, "reason": one.reason},
-                )
+                roots, codes = np.array([one.root]), np.zeros(1, np.int32)
+                fails = Fails(roots, codes, np.zeros(1, bool), (one.reason,))
+                with raw_cursor(connection) as cursor:
+                    post_fails(cursor, batch_id, run_id, [fails])
         try:
             connection.execute(
                 text("INSERT INTO step_run_bucket VALUES (:r, :bucket, :rows)"),

@@ -23,7 +23,8 @@ from pyspark.sql.types import (
 )
 
 from ledger.core.column_names import ANCHOR, DROPPED, FAILED, check_names
-from ledger.core.outcomes import Drop, FailedRecord, printable
+from ledger.core.outcomes import Drop, FailedRecord
+from ledger.core.text import as_reason
 from ledger.pipeline.steps import StageStep
 from ledger.sources.parsing.fitting import Fitting, kept, yielded
 from ledger.sources.parsing.typed import struct
@@ -79,7 +80,7 @@ class _Made:
 
     def reasons(self, kind: type[_Failure | Drop]) -> pa.Array:
         """Why a row is no row, if it is of this kind."""
-        found = [printable(one.reason) if isinstance(one, kind) else None for one in self.rows]
+        found = [as_reason(one.reason) if isinstance(one, kind) else None for one in self.rows]
         return pa.array(found, pa.string())
 
 
@@ -131,12 +132,18 @@ def run_records(step: StageStep, frame: DataFrame) -> DataFrame:
     # A row that only says why there is none has nulls in every column.
     nullable = [StructField(f.name, kept(f.dataType)) for f in declared.fields]
     own, apart, together = _anchor_parts(frame)
+    given = frame.select(*user_columns(frame), *apart)
     task = partial(
-        _task, step.function, _Taking(declared), yielded(declared), [f.name for f in own]
+        _task,
+        step.function,
+        _Taking(declared),
+        yielded(declared),
+        given.columns,
+        [f.name for f in own],
     )
-    made = frame.select(*user_columns(frame), *apart).mapInArrow(
-        task, StructType([*nullable, *own, *_MARKS])
-    )
+    # By number: mapInArrow looks columns up by name, and takes one with a dot for a field.
+    numbered = given.toDF(*(f"_{number}" for number in range(len(given.columns))))
+    made = numbered.mapInArrow(task, StructType([*nullable, *own, *_MARKS]))
     return made.select(*user_columns(made), together, FAILED, DROPPED)
 
 
@@ -156,11 +163,13 @@ def _task(
     function: Callable[[Record], Iterator[Any]],
     take: _Taking,
     fitting: Fitting,
+    given: list[str],
     own: list[str],
     batches: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
     names = [*fitting.names, *own, FAILED, DROPPED]
-    for batch in batches:
+    for numbered in batches:
+        batch = pa.RecordBatch.from_arrays(numbered.columns, given)
         made = _run(function, take, batch.drop_columns(own).to_pylist())
         made, columns = _fitted(made, fitting)
         marks = [made.reasons(_Failure), made.reasons(Drop)]

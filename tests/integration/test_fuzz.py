@@ -1,0 +1,238 @@
+"""Names, reasons and records of any text: refused with a clear error, or carried to the views and
+to the terminal without harm; without Spark."""
+
+import io
+import json
+import re
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+
+from ledger import FileSource, ParquetSink, Pipeline
+from ledger.batch.acceptance import accept
+from ledger.batch.explain import explain
+from ledger.batch.payloads import keep_payloads
+from ledger.batch.quarantine import quarantine
+from ledger.batch.settlement import settle_once
+from ledger.batch.snapshots import MOST_CHARACTERS
+from ledger.cli import base, records, tables
+from ledger.core.text import MOST_REASON, printable
+from ledger.deltas.posting import NO_REASON
+from ledger.errors import DeclarationError, InputError
+from ledger.store.queries import payloads, reports
+from tests.support.ledgers import emit, empty, opened, rows, run_middle, run_sink
+from tests.support.payloads import write_snapshot
+
+NASTY = (
+    "", " ", "'; DROP TABLE batch; --", '"', "`", "\\", "%s %(x)s {} {{ ds }} $1", "\0", "a\0b",
+    "\x1b[31mred\x1b[0m", "\x1b]8;;http://x\x07", "\r\n\t\v\f", "\u202eevil", "\ud800", "\ufeff",
+    "<script>alert(1)</script>", "[red]no[/red] [/] [link=http://x]", ":bomb:",
+    "=cmd|' /C calc'!A0", "O'Brien", "\u00e4\u00f6\U0001f600\u0301", "x" * 200, "*" * 70_000,
+)  # fmt: skip
+TEXTS = st.one_of(st.text(st.characters(codec=None)), st.sampled_from(NASTY))
+FEW = settings(
+    max_examples=15, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
+)
+CHOSEN = dict.fromkeys(("pipeline", "batch_id", "step", "reason"))
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
+# What no text on a terminal may hold: escapes, other controls, marks of direction.
+COMMANDS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def on_terminal(renderable, width=100):
+    """What a terminal gets of it, less the colours that are ours."""
+    console = base.PlainConsole(file=io.StringIO(), width=width, force_terminal=True)
+    console.print(renderable, crop=False)
+    return re.sub(r"\x1b\[[0-9;]*m", "", console.file.getvalue())
+
+
+def whole(text):
+    """A text as PostgreSQL can keep it."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+@given(TEXTS)
+@settings(deadline=None)
+@example("a" * 63)
+@example("a" * 64)
+def test_a_name_is_plain_or_refused(name):
+    """A pipeline, source, sink or column to redact of any name: a plain identifier is taken, what
+    is not is refused in one printable line that quotes it."""
+    made = Pipeline("names")
+    source = FileSource("in.csv", schema="n INT")
+    for declare in (
+        lambda: Pipeline(name),
+        lambda: made.source(name, source),
+        lambda: made.reference(f"r{name}", source),
+        lambda: made.sink(name, ParquetSink("out"), reads="source"),
+    ):
+        told = _refused(declare)
+        if told is None:
+            assert _NAME.fullmatch(name) or _NAME.fullmatch(f"r{name}")
+        else:
+            assert printable(told) == told
+            assert "\n" not in told
+
+
+def _refused(declare):
+    """How a declaration is refused; None if it is not."""
+    try:
+        declare()
+    except DeclarationError as exc:
+        return str(exc)
+    return None
+
+
+@given(TEXTS.filter(bool))
+@FEW
+def test_a_terminal_shows_texts_and_obeys_none(text):
+    """In a table, a list and a line no text is markup, an emoji or a command: the words of a tag
+    are all there."""
+    shown = [
+        on_terminal(tables.rows([{"reason": text, "n": 1}]), 200_000),
+        on_terminal(tables.facts({"reason": text}), 200_000),
+        on_terminal(tables.line(text), 200_000),
+        on_terminal(text, 200_000),
+    ]
+    for one_of in shown:
+        assert not COMMANDS.search(one_of.replace("\t", "").replace("\r\n", "\n"))
+    for word in re.findall(r"\[\w*/?[a-z=:/]*\]|:[a-z]+:|<[^<>]*>", text):
+        assert all(word in "".join(one_of.split("\n")) for one_of in shown)
+
+
+@given(st.lists(TEXTS, min_size=1, max_size=9))
+@settings(FEW, max_examples=6)
+@example(list(NASTY))
+def test_a_reason_is_kept_as_it_can_be(migrated, reasons):
+    """Whatever a stage says: the record fails, its reason is in the views, cut where it is longer
+    than any reason, and the commands show it without obeying it."""
+    empty(migrated)
+    batch = opened(migrated, chain())
+    roots = emit(migrated, batch, len(reasons))
+    run_middle(migrated, batch, roots, fail=dict(zip(roots, reasons, strict=True)))
+    run_sink(migrated, batch, [])
+    settle_once(migrated, batch.batch_id)
+    kept = rows(migrated, "SELECT reason FROM failed_root_detail ORDER BY root_id")
+    assert [row.reason for row in kept] == [_kept(reason) for reason in reasons]
+    found = migrated.transact(lambda c: reports.failures(c, CHOSEN))
+    shown = [on_terminal(tables.failures([dict(row._mapping) for row in found]))]
+    for root, reason in zip(roots, reasons, strict=True):
+        told = vars(explain(migrated, root))
+        shown.append(on_terminal(records._explained(told)))
+        as_json = json.loads(json.dumps(told, default=str))
+        assert as_json["attempts"][0]["reason"] == _kept(reason)
+    assert not COMMANDS.search("".join(shown).replace("\t", ""))
+
+
+def _kept(reason):
+    """A reason as the ledger has it."""
+    text = whole(reason).replace("\0", "\ufffd") or NO_REASON
+    return text if len(text) <= MOST_REASON else f"{text[:MOST_REASON]}... (cut)"
+
+
+def chain(key=("n",)):
+    made = Pipeline("chain")
+    made.source("source", FileSource("in.csv", schema="n INT"), key=key)
+
+    @made.stage(reads="source")
+    def middle(rows):
+        return rows
+
+    made.sink("sink", ParquetSink("out"), reads="middle")
+    return made
+
+
+# Names of columns that a frame can have; what Spark confuses or the ledger needs is refused.
+COLUMNS = TEXTS.filter(lambda name: name and not name.startswith("_") and "`" not in name).map(
+    lambda name: whole(name).replace("\0", "0")[:200]
+)
+
+
+@given(st.dictionaries(COLUMNS, TEXTS.map(whole), min_size=1, max_size=4))
+@FEW
+def test_content_and_keys_of_any_text(migrated, tmp_path_factory, fields):
+    """Columns and values of any text come back from the ledger as they were, as key and as
+    content, are found by --where, and are shown without commanding the terminal."""
+    empty(migrated)
+    name = next(iter(fields))
+    batch = opened(migrated, chain(key=(name,)))
+    roots = emit(migrated, batch, 2)
+    run_middle(migrated, batch, roots, lose=[roots[0]])
+    run_sink(migrated, batch, roots[1:])
+    settle_once(migrated, batch.batch_id)
+    row = {**fields, "_raw": None, "_error": None, "_file": None}
+    write_snapshot(migrated, batch, tmp_path_factory.mktemp("snapshot"), [row, row])
+    assert keep_payloads(migrated, batch.batch_id) == 1
+    (kept,) = rows(migrated, "SELECT key, content, parsed FROM failed_payload")
+    replaced = {column: value.replace("\0", "\ufffd") for column, value in fields.items()}
+    assert kept.key == {name: replaced[name]}
+    if kept.parsed:
+        assert json.loads(kept.content) == fields
+    else:
+        assert "\0" in "".join(fields.values()) or len(kept.content) > MOST_CHARACTERS
+    found = list(migrated.transact(lambda c: list(payloads.records(c, CHOSEN, (), 5))))
+    shown = [
+        on_terminal(records._listed({"records": [records._record(one) for one in found],
+                                     "total": 1})),
+        on_terminal(records._explained(vars(explain(migrated, roots[0])))),
+    ]  # fmt: skip
+    assert not COMMANDS.search("".join(shown).replace("\t", ""))
+
+
+def test_a_record_of_a_megabyte(database, tmp_path):
+    """Of a long record the ledger keeps the beginning and says so; a table shows one line of it;
+    its key is kept whole."""
+    batch = opened(database, chain(key=("id",)))
+    roots = emit(database, batch, 2)
+    run_middle(database, batch, roots, lose=roots)
+    run_sink(database, batch, [])
+    settle_once(database, batch.batch_id)
+    long = "\u00e4" * 1_000_000
+    row = {"id": "7", "text": long, "_raw": None, "_error": None, "_file": None}
+    raw = {"id": None, "text": None, "_raw": long.encode(), "_error": "broken", "_file": None}
+    write_snapshot(database, batch, tmp_path, [row, raw])
+    assert keep_payloads(database, batch.batch_id) == 2
+    for kept in rows(database, "SELECT content, parsed FROM failed_payload"):
+        assert kept.content.endswith("characters)")
+        assert len(kept.content) < MOST_CHARACTERS + 50
+        assert not kept.parsed
+    found = database.transact(lambda c: list(payloads.records(c, CHOSEN, (), 5)))
+    listed = {"records": [records._record(one) for one in found], "total": 2}
+    assert max(map(len, on_terminal(records._listed(listed)).splitlines())) <= 100
+
+
+def test_what_a_person_says_is_kept(database):
+    """A person's reason of any text is kept; what PostgreSQL cannot hold of it is replaced."""
+    batch = opened(database, chain())
+    roots = emit(database, batch, len(NASTY))
+    run_middle(database, batch, roots, lose=roots)
+    run_sink(database, batch, [])
+    settle_once(database, batch.batch_id)
+    for root, reason in zip(roots, NASTY, strict=True):
+        if not reason.strip():
+            with pytest.raises(InputError, match="--reason is empty"):
+                quarantine(database, reason, "me", record=root)
+            continue
+        quarantine(database, reason, "me", record=root)
+        assert on_terminal(records._explained(vars(explain(database, root))))
+        accept(database, batch.batch_id, by="me", reason=reason)
+    kept = [row.reason for row in rows(database, "SELECT reason FROM manual_quarantine")]
+    assert len(kept) == len([one for one in NASTY if one.strip()])
+    assert "'; DROP TABLE batch; --" in kept
+    assert "a\ufffdb" in kept
+    assert "\\ud800" in kept
+
+
+def test_a_command_says_which_text_is_none(database):
+    """An argument that is no UTF-8 is told as such, in one line."""
+    with pytest.raises(InputError, match=r"expected text that is UTF-8, found caf\\udce9"):
+        database.transact(lambda c: reports.recent_batches(c, "caf\udce9", 5))
+
+
+def test_a_console_of_rich_would_obey():
+    """The tests above see what they look for: a plain console of rich reads markup."""
+    console = Console(file=io.StringIO(), width=100, force_terminal=True)
+    console.print("[red]no[/red]")
+    assert "[red]" not in console.file.getvalue()
