@@ -26,15 +26,21 @@ _log = logging.getLogger(__name__)
 # What a driver exits with (EX_DATAERR of sysexits.h) where the same attempt again would only fail
 # again.
 EXIT_PERMANENT = 65
+MASK = "***"  # stands for what is not to be shown
 
 
 class LedgerError(Exception):
     """Base of all errors of ackledger; its text says what was expected, found, where, what to do.
 
-    ``permanent``: until a person has changed something, another attempt fails just so.
+    ``permanent``: until a person has changed something, another attempt fails just so. ``quotes``:
+    the parts of the text that are somebody else's words, which may hold a value of a record.
     """
 
     permanent = False
+
+    def __init__(self, message: str = "", *, quotes: Iterable[str] = ()) -> None:
+        super().__init__(message)
+        self.quotes = tuple(quotes)
 
 
 class DeclarationError(LedgerError):
@@ -97,6 +103,27 @@ class WaitedError(UnavailableError):
     """What is needed was waited for already: to repeat the call at once would only wait longer."""
 
 
+def redacted(
+    exc: Exception, kind: type[LedgerError] = LedgerError, named: str | None = None
+) -> LedgerError:
+    """The same failure without words that may hold a value of a record, for a pipeline that has
+    columns to redact. Raise it from None: its cause has the words.
+
+    ``kind``, ``named``: of an error that is none of these, what it is and how it is told.
+    """
+    if isinstance(exc, LedgerError):
+        kind, told = type(exc), str(exc)
+        for part in exc.quotes:
+            told = told.replace(part, MASK)
+    else:
+        told = f"{named or type(exc).__name__}. Its words may hold what the pipeline redacts: they"
+        told += " are left out"
+    made = kind(told)
+    for note in getattr(exc, "__notes__", ()):
+        made.add_note(note)
+    return made
+
+
 def suggestion(name: str, known: Iterable[str]) -> str:
     """The end of an error message: what may have been meant."""
     names = sorted(known)
@@ -110,11 +137,17 @@ class Failures:
     """Of works that do not wait for each other: each is tried, and the first failure is raised
     at the end.
 
-    ``told``: how a failure is told.
+    ``told``: how a failure is told. ``hidden``: made of it first, where words of it are not to be
+    told.
     """
 
-    def __init__(self, told: Callable[[Exception], str]) -> None:
+    def __init__(
+        self,
+        told: Callable[[Exception], str],
+        hidden: Callable[[Exception], Exception] = lambda exc: exc,
+    ) -> None:
         self._told = told
+        self._hidden = hidden
         self._found: list[Exception] = []
 
     @contextmanager
@@ -125,10 +158,11 @@ class Failures:
         try:
             yield
         except Exception as exc:
+            failure = self._hidden(exc)
             if note:
-                exc.add_note(note)
-            _log.warning("the rest goes on without this: %s", self._told(exc))
-            self._found.append(exc)
+                failure.add_note(note)
+            _log.warning("the rest goes on without this: %s", self._told(failure))
+            self._found.append(failure)
 
     def raise_first(self) -> None:
         """Raise the first, if there is one."""

@@ -65,7 +65,8 @@ def run_task(given: argparse.Namespace) -> int:
     require_storage(settings)
     if given.remote is not None:  # no JVM of ours ends with us: what runs there is interrupted
         signal.signal(signal.SIGTERM, signal.default_int_handler)
-    session = build_session(f"ackledger {pipeline.name}.{given.step or 'run'}", given.remote)
+    name = f"ackledger {pipeline.name}.{given.step or 'run'}"
+    session = build_session(name, given.remote, silent=bool(pipeline.redact))
     job = Job(session, database, settings, pipeline)
     attempt = Attempt(given.attempt, given.try_number, given.attempt_number)
     try:

@@ -126,6 +126,7 @@ def _policy(pipeline: Pipeline) -> dict[str, Any]:
         "replay_backoff_cap_seconds": pipeline.replay_backoff_cap_seconds,
         "auto_replay": pipeline.auto_replay,
         "target": target_of(pipeline),
+        "redact": list(pipeline.redact),
     }
 
 

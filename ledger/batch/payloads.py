@@ -6,17 +6,22 @@ that reads the storage: the run, its task ``settle``, or the next ``publish``, `
 ``explain``.
 """
 
+import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Row
 
+from ledger.core.redaction import NOTHING, Redaction, as_text
 from ledger.storage.manifest import Manifest, check_files
 from ledger.store.connection import Database
-from ledger.store.queries import batches, payloads, runs
+from ledger.store.queries import batches, payloads, redactions, runs
 from ledger.store.queries.batches import Batch
+
+if TYPE_CHECKING:
+    from ledger.batch.snapshots import Payload
 
 _CHUNK = 20_000  # records a transaction
 _NO_CONTENT = "The batch's records were read from it: restore it, or run the interval again"
@@ -33,11 +38,12 @@ def keep_payloads(database: Database, batch_id: int) -> int:
     """
     batch = database.transact(lambda c: batches.get_batch(c, batch_id))
     original = database.transact(lambda c: batches.get_batch(c, batch.original_id))
+    redact = database.transact(lambda c: redactions.of_pipeline(c, batch.pipeline))
     missing = database.transact(lambda c: payloads.missing(c, original.batch_id))
-    kept = _copy(database, original, missing, payloads.insert)
+    kept = _copy(database, original, missing, payloads.insert, redact)
     for again in database.transact(lambda c: payloads.read_again(c, original.batch_id)):
         replay = database.transact(partial(batches.get_batch, batch_id=again.batch_id))
-        _copy(database, replay, [again], payloads.replace)
+        _copy(database, replay, [again], payloads.replace, redact)
     return kept
 
 
@@ -61,28 +67,57 @@ def keep_all(database: Database, pipeline: str | None) -> None:
         try_to_keep(database, batch_id)
 
 
+def claimed_keys(
+    database: Database, replay: Batch, source: str, names: Sequence[str], redact: Redaction
+) -> list[tuple[int, list[str | None], bool]]:
+    """The messages that a replay has claimed of a source: the message, the values of these columns
+    as text, null where they are not known, and whether it parsed. From its snapshot where the
+    ledger has no more than a mask.
+    """
+    if not redact.among(names):
+        rows = database.transact(lambda c: payloads.claimed_keys(c, replay.batch_id, source, names))
+        return [(row.message_id, row.key, row.parsed) for row in rows]
+    original = database.transact(lambda c: batches.get_batch(c, replay.original_id))
+    claimed = database.transact(lambda c: payloads.claimed(c, replay.batch_id, source))
+    found = (one for row in claimed for one in _read(database, original, row, NOTHING))
+    return [_keyed(one, names) for one in found]
+
+
+def _keyed(found: "Payload", names: Sequence[str]) -> tuple[int, list[str | None], bool]:
+    fields = json.loads(found.content) if found.parsed else {}
+    fields |= json.loads(found.key or "{}")
+    values = [fields.get(name) for name in names]
+    return found.message_id, [None if v is None else as_text(v) for v in values], found.parsed
+
+
 def _copy(
     database: Database,
     batch: Batch,
     sources: Sequence[Row[Any]],
     write: Callable[..., int],
+    redact: Redaction,
 ) -> int:
     """Copy content from the snapshots of a batch; of how many records."""
-    if not sources:
-        return 0
-    from ledger.batch import snapshots  # its libraries take longer to load than most commands take
-
-    layouts, written = {step["name"]: step for step in batch.topology}, 0
+    written = 0
     for source in sources:
-        files = database.transact(partial(runs.files, run_id=source.emit_run_id))
-        check_files(Manifest(files), _NO_CONTENT)
-        found = snapshots.payloads(batch.original_id, source, files, layouts.get(source.source, {}))
-        for rows in _chunks(found):
+        for rows in _chunks(_read(database, batch, source, redact)):
             written += database.transact(partial(write, rows=rows))
     return written
 
 
-def _chunks(found: Iterator[Any]) -> Iterator[list[tuple[Any, ...]]]:
+def _read(
+    database: Database, batch: Batch, source: Row[Any], redact: Redaction
+) -> Iterator["Payload"]:
+    """What records of a source contain, from its snapshot of a batch."""
+    from ledger.batch import snapshots  # its libraries take longer to load than most commands take
+
+    files = database.transact(partial(runs.files, run_id=source.emit_run_id))
+    check_files(Manifest(files), _NO_CONTENT)
+    layout = next((step for step in batch.topology if step["name"] == source.source), {})
+    return snapshots.payloads(batch.original_id, source, files, layout, redact)
+
+
+def _chunks(found: Iterator["Payload"]) -> Iterator[list[tuple[Any, ...]]]:
     rows: list[tuple[Any, ...]] = []
     for one in found:
         rows.append(tuple(vars(one).values()))

@@ -16,7 +16,14 @@ from sqlalchemy import Connection, Row
 
 from ledger.core.commands import ANY_TARGET, CLEAR_WITHHOLD
 from ledger.core.probes import reached
-from ledger.errors import Failures, FencedError, LostFileError, NotReadyError, StageError
+from ledger.errors import (
+    Failures,
+    FencedError,
+    LostFileError,
+    NotReadyError,
+    StageError,
+    redacted,
+)
 from ledger.pipeline.pipeline import Pipeline
 from ledger.pipeline.steps import SinkStep
 from ledger.settings import Settings
@@ -143,8 +150,9 @@ def _publish_each(
         try:
             published = database.transact(work)
         except Exception as exc:  # of one sink: the others do not wait for it
-            exc.add_note(unpublished_note(row))
-            failed[row.sink] = exc
+            failure = redacted(exc) if pipeline.redact else exc
+            failure.add_note(unpublished_note(row))
+            failed[row.sink] = failure
             continue
         if published is not None:
             done.append(published)

@@ -4,37 +4,26 @@ batch, without Spark.
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
 import fsspec
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 from sqlalchemy import Connection
 
-from ledger.batch.snapshots import json_rows, read_rows, rows_at, shortened
-from ledger.core.column_names import (
-    ANCHORS,
-    CARRIED,
-    DROPPED,
-    ERROR,
-    FAILED,
-    INPUT,
-    PARENT,
-    RESERVED,
-    ROOT,
-)
+from ledger.batch.record_rows import Row, rows_of
+from ledger.batch.snapshots import read_rows, rows_at
+from ledger.core.column_names import ANCHORS, CARRIED, ERROR, ROOT
+from ledger.core.redaction import Redaction, texts, without
 from ledger.core.states import RunState
-from ledger.deltas.stored import Written
 from ledger.errors import InputError, LostFileError
 from ledger.storage.manifest import DataFile, Manifest, check_files
 from ledger.store.connection import Database
-from ledger.store.queries import batches, publications, records, runs
+from ledger.store.queries import batches, publications, records, redactions, runs
 from ledger.store.queries.batches import Batch
 
-_STORED = (ROOT, PARENT, INPUT, ANCHORS, FAILED, DROPPED, CARRIED)
 _TAKEN_OVER = "taken over from an earlier attempt"
 
 
@@ -108,7 +97,8 @@ def trace(database: Database, number: int, attempt: int | None = None) -> Trace:
     """
     chosen = database.transact(lambda c: _attempt(c, number, attempt))
     batch, steps = database.transact(lambda c: _batch(c, chosen.batch_id))
-    tree = _Tree(batch, steps, chosen).record()
+    redact = database.transact(lambda c: redactions.of_pipeline(c, batch.pipeline))
+    tree = _Tree(batch, steps, chosen, redact).record()
     return Trace(
         chosen.record,
         chosen.root,
@@ -205,24 +195,11 @@ def _batch(connection: Connection, batch_id: int) -> tuple[Batch, list[_Step]]:
     return batch, steps
 
 
-@dataclass(frozen=True)
-class _Row:
-    """One stored row of the record. ``parents``: the rows that it comes from, by input and
-    position.
-    """
-
-    position: int
-    parents: tuple[tuple[str, int], ...]
-    failed: str | None
-    dropped: str | None
-    content: str | None
-    taken_over: bool
-
-
 class _Tree:
     """The rows of one attempt, and which came of which."""
 
-    def __init__(self, batch: Batch, steps: Sequence[_Step], attempt: _Attempt):
+    def __init__(self, batch: Batch, steps: Sequence[_Step], attempt: _Attempt, redact: Redaction):
+        self._redact, self._values = redact, frozenset[str]()  # those of the record to mask
         self._steps, self._attempt, self._exactly_once = steps, attempt, batch.exactly_once
         self._rows: dict[str, _Rows | Branch] = {}
         self._shown: set[tuple[str, int]] = set()
@@ -239,7 +216,9 @@ class _Tree:
         with fsspec.open(file.path, "rb") as stream:
             local = np.array([position - file.first_position])
             table = rows_at(pq.ParquetFile(stream), local)
-        _, content, _, _ = next(read_rows(table, source.declared))
+        _, content, _, _ = next(read_rows(table, source.declared, self._redact))
+        names = self._redact.among(table.column_names)
+        self._values = frozenset(texts([table[name][0].as_py() for name in names]))
         error, carried = (
             table[name][0].as_py() if name in table.column_names else None
             for name in (ERROR, CARRIED)
@@ -294,8 +273,10 @@ class _Tree:
             read = step.declared.get("acks") == "on_read"
             yield Branch(step.name, Fate.ACKED if read else Fate.LOST)
 
-    def _branch(self, step: _Step, row: _Row) -> Branch:
-        """A row, and what came of it."""
+    def _branch(self, step: _Step, row: Row) -> Branch:
+        """A row, and what came of it; its values are masked as well in columns of other names."""
+        failed, content = (one and without(one, self._values) for one in (row.failed, row.content))
+        row = replace(row, failed=failed, content=content)
         if row.failed is not None:
             return Branch(step.name, Fate.FAILED, row.failed, row.content)
         if row.dropped is not None:  # an explicit ack has no reason
@@ -312,7 +293,7 @@ class _Tree:
         """The record's rows in a stage's output, read once; or why there are none to read."""
         if step.name not in self._rows:
             assert step.files is not None
-            self._rows[step.name] = _read(step, step.files, self._attempt.root)
+            self._rows[step.name] = _read(step, step.files, self._attempt.root, self._redact)
         return self._rows[step.name]
 
 
@@ -323,17 +304,17 @@ class _Rows:
     on; ``taken_over``: of this record.
     """
 
-    of: Mapping[tuple[str, int], Sequence[_Row]]
-    taken_over: Sequence[_Row]
+    of: Mapping[tuple[str, int], Sequence[Row]]
+    taken_over: Sequence[Row]
     carries: bool
 
 
-def _read(step: _Step, files: Sequence[DataFile], root: int) -> _Rows | Branch:
+def _read(step: _Step, files: Sequence[DataFile], root: int, redact: Redaction) -> _Rows | Branch:
     try:
         check_files(Manifest(tuple(files)), "Nobody can tell what came of the record here")
     except LostFileError as exc:
         return Branch(step.name, Fate.UNREADABLE, str(exc))
-    found: list[_Row] = []
+    found: list[Row] = []
     carries = False
     for file in files:
         with fsspec.open(file.path, "rb") as stream:
@@ -341,53 +322,9 @@ def _read(step: _Step, files: Sequence[DataFile], root: int) -> _Rows | Branch:
             if not {ROOT, ANCHORS} & set(stored.schema_arrow.names):
                 return Branch(step.name, Fate.UNTRACKED)
             carries |= CARRIED in stored.schema_arrow.names
-            found += _rows_of(stored, file.first_position, step.reads, root)
+            found += rows_of(stored, file.first_position, step.reads, root, redact)
     by_parent = defaultdict(list)
     for row in found:
         for parent in row.parents:
             by_parent[parent].append(row)
     return _Rows(by_parent, [row for row in found if row.taken_over], carries)
-
-
-def _rows_of(
-    stored: pq.ParquetFile, first_position: int, inputs: tuple[str, ...], root: int
-) -> Iterator[_Row]:
-    """The rows of a root in one file. Of what does not hold it only the ledger's columns are
-    read.
-    """
-    own = [name for name in _STORED if name in stored.schema_arrow.names]
-    start = 0
-    for group in range(stored.metadata.num_row_groups):
-        table = stored.read_row_group(group, own).unify_dictionaries().combine_chunks()
-        rows, places = Written(inputs).rows(table, np.arange(len(table)))
-        mine = np.flatnonzero(rows.root == root)
-        parents: dict[int, list[tuple[str, int]]] = defaultdict(list)
-        for anchor in mine:
-            number = 0 if rows.input is None else int(rows.input[anchor])
-            parents[int(places[anchor])].append((inputs[number], int(rows.parent[anchor])))
-        if parents:
-            local = np.array(sorted(parents))
-            whole = rows_at(stored, local + start)
-            for place, row in zip(sorted(parents), _described(whole), strict=True):
-                yield _Row(first_position + start + place, tuple(parents[place]), *row)
-        start += len(table)
-
-
-def _described(rows: pa.Table) -> Iterator[tuple[str | None, str | None, str | None, bool]]:
-    """Of each row its reason of failing, that of being dropped, its content, and whether it is
-    taken over. A mark that a stage returns beside its output has no content.
-    """
-    columns = [name for name in rows.column_names if name not in RESERVED]
-    failed, dropped, carried = (
-        rows[name].to_pylist() if name in rows.column_names else [None] * len(rows)
-        for name in (FAILED, DROPPED, CARRIED)
-    )
-    empty = np.ones(len(rows), bool)
-    for name in columns:
-        empty &= rows[name].is_null().to_numpy()
-    texts = json_rows(rows, columns) if columns else [""] * len(rows)
-    contents = [
-        None if nothing else shortened(text) for nothing, text in zip(empty, texts, strict=True)
-    ]
-    taken_over = [one is not None for one in carried]
-    yield from zip(failed, dropped, contents, taken_over, strict=True)

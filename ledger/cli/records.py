@@ -28,7 +28,7 @@ from ledger.settings import Settings
 from ledger.sources.base import Sought
 from ledger.sources.registry import lines_of
 from ledger.store.connection import Database
-from ledger.store.queries import payloads, reports
+from ledger.store.queries import payloads, redactions, reports
 from ledger.store.upgrade import connect
 
 _EXPLAINED = 5  # records that match a condition, at once
@@ -137,7 +137,7 @@ def _records(
     output: Path | None,
     as_json: bool,
 ) -> None:
-    conditions_ = conditions.parse(where)
+    conditions_ = _conditions(database, chosen["pipeline"], where)
     keep_all(database, chosen["pipeline"])
     if output is not None:
         written = database.transact(
@@ -160,7 +160,7 @@ def _records(
 
 def _matching(database: Database, where: str | None) -> tuple[list[int], int]:
     """The first records that ever failed and that a condition names, and how many there are."""
-    parsed, anything = conditions.parse(where), {"ever": True}
+    parsed, anything = _conditions(database, None, where), {"ever": True}
     keep_all(database, None)
 
     def look(connection: Connection) -> tuple[list[int], int]:
@@ -177,6 +177,14 @@ def _matching(database: Database, where: str | None) -> tuple[list[int], int]:
         return found, total
 
     return database.transact(look)
+
+
+def _conditions(
+    database: Database, pipeline: str | None, where: str | None
+) -> list[conditions.Comparison]:
+    """What --where says; a redacted key is found as well."""
+    redact = database.transact(lambda c: redactions.of_pipeline(c, pipeline))
+    return conditions.with_pseudonyms(conditions.parse(where), redact)
 
 
 def _check_fields(

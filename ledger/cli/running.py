@@ -259,7 +259,7 @@ def spark_session(pipeline: Pipeline, spark: str) -> "SparkSession":
     """The session that a command's steps run in: of a master, or of a Spark Connect server."""
     from ledger.spark.session import build_session
 
-    return build_session(f"ackledger {pipeline.name}", spark)
+    return build_session(f"ackledger {pipeline.name}", spark, silent=bool(pipeline.redact))
 
 
 def _run_batch(at: Place, batch: Batch) -> tuple[Summary, float]:

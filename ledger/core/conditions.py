@@ -1,8 +1,10 @@
 """Conditions on the fields of a record, as people write them: ``order_id = 'O7' AND cents > 5``."""
 
 import re
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
+from ledger.core.redaction import Redaction
 from ledger.errors import InputError
 
 _TOKEN = re.compile(
@@ -23,12 +25,14 @@ _EXAMPLE = "order_id = 'O7' AND cents > 5"
 @dataclass(frozen=True)
 class Comparison:
     """A field compared with a value. ``operator``: one of SQL's, of a fixed list. ``value``: None
-    where the operator takes none. ``numeric``: compare as numbers, not as texts."""
+    where the operator takes none. ``numeric``: compare as numbers, not as texts. ``pseudonym``:
+    what may stand for the value where its column is redacted."""
 
     name: str
     operator: str
     value: str | None = None
     numeric: bool = False
+    pseudonym: str | None = None
 
 
 def parse(condition: str | None) -> list[Comparison]:
@@ -45,6 +49,24 @@ def parse(condition: str | None) -> list[Comparison]:
         if tokens[0][1].upper() != "AND":
             raise _misread(condition, tokens[0][1])
         tokens = tokens[1:]
+
+
+def with_pseudonyms(given: Iterable[Comparison], redact: Redaction) -> list[Comparison]:
+    """The comparisons, which find redacted keys, too. Raises InputError if one asks more of a
+    redacted column than whether it has a value."""
+    return [_with_pseudonym(one, redact) for one in given]
+
+
+def _with_pseudonym(one: Comparison, redact: Redaction) -> Comparison:
+    if one.value is None or not redact.among([one.name]):
+        return one
+    if one.operator not in ("=", "<>"):
+        raise InputError(
+            f"--where names {one.name!r}, which is redacted: expected = or <> and a whole value,"
+            f" found {one.operator}. Of a redacted key the ledger keeps a pseudonym, of any other"
+            " redacted column nothing"
+        )
+    return replace(one, pseudonym=redact.pseudonym(one.name, one.value))
 
 
 def _tokens(condition: str) -> list[tuple[str, str]]:

@@ -165,13 +165,15 @@ class Reading:
 @dataclass(frozen=True)
 class Records:
     """What a source emitted: ``roots`` records from the first one on, whose roots begin at
-    ``first_root``. As written count all that are in the files.
+    ``first_root``. As written count all that are in the files. ``raw``: whether the text of those
+    that did not parse is kept.
     """
 
     files: Sequence[DataFile]
     first_root: int
     roots: int
     edges: Edges
+    raw: bool = True
 
     @property
     def size(self) -> int:
@@ -196,7 +198,7 @@ class Records:
         if ERROR in table.column_names and table[ERROR].null_count < len(table):
             errors = texts_of(table[ERROR])
         deltas = fold_source(root, position, self.edges, errors)
-        if errors is not None:
+        if errors is not None and self.raw:
             raw = read_columns(file, (RAW,)).slice(0, len(position))
             failing = raw[RAW].filter(pa.array(errors.codes != NONE))
             details = [_text(one.as_py()) for one in failing]

@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING
 from ledger.batch import combine_runs
 from ledger.batch.publishing import Published, publish
 from ledger.batch.step_runs import Attempt, OpenedRun
-from ledger.errors import Failures
 from ledger.execution.publishing import stage_lost
 from ledger.execution.steps import execute, living
 from ledger.pipeline.steps import CombineStep, SinkStep, Step
-from ledger.spark.failures import told
+from ledger.spark.failures import failures_of
 from ledger.store.connection import Database
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ def combine(
 
     ``attempt``: of a task of Airflow.
     """
-    failures, published = Failures(told), []
+    failures, published = failures_of(job.pipeline), []
     for step in job.pipeline.combined():
         with failures.kept():
             run = _opened_follower(job.database, batch_id, step, attempt or Attempt())

@@ -14,11 +14,10 @@ from ledger.batch.settlement import Settlement, settle_once
 from ledger.batch.step_runs import Attempt
 from ledger.core.probes import reached
 from ledger.core.states import BatchStatus
-from ledger.errors import Failures
 from ledger.execution.combines import combine
 from ledger.execution.publishing import publish_settled, withhold
 from ledger.execution.states import advance_states
-from ledger.spark.failures import told
+from ledger.spark.failures import failures_of, redacted
 
 if TYPE_CHECKING:
     from ledger.spark.job import Job
@@ -50,7 +49,7 @@ def _follow(
     attempt: Attempt | None,
 ) -> None:
     """Do what follows a settlement, in order: none of it waits for what fails before it."""
-    failures = Failures(told)
+    failures = failures_of(job.pipeline)
     for one in follow_ups.of_driver(job.pipeline):
         with failures.kept():
             follow(job, one, batch_id, on_fenced, attempt)
@@ -65,10 +64,15 @@ def follow(
     attempt: Attempt | None = None,
 ) -> Sequence[object]:
     """Do one follow-up of a batch; what it has done."""
-    if follow_up.name in OF_BATCH:
-        return OF_BATCH[follow_up.name](job, batch_id, on_fenced, attempt)
-    assert follow_up.here is not None, f"ledger.execution has no function for {follow_up.name!r}"
-    return follow_up.here(job, batch_id)
+    try:
+        if follow_up.name in OF_BATCH:
+            return OF_BATCH[follow_up.name](job, batch_id, on_fenced, attempt)
+        assert follow_up.here is not None, f"ledger.execution lacks {follow_up.name!r}"
+        return follow_up.here(job, batch_id)
+    except Exception as exc:
+        if not job.pipeline.redact:
+            raise
+        raise redacted(exc) from None
 
 
 def notify(job: "Job", batch_id: int) -> list[str]:

@@ -4,8 +4,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from ledger.batch.publishing import Published, lost, needs_withholding, publish, unpublished_note
-from ledger.errors import Failures
-from ledger.spark.failures import told
+from ledger.spark.failures import failures_of
 
 if TYPE_CHECKING:
     from ledger.spark.job import Job
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
 def withhold(job: "Job", batch_id: int) -> list[str]:
     """See ``ledger.spark.steps.withhold``; starts nothing where nothing failed and no staged file
     is lost."""
-    failures, done = Failures(told), []
+    failures, done = failures_of(job.pipeline), []
     if needs_withholding(job.database, batch_id):
         from ledger.spark.steps import withhold as withholding
 
@@ -29,7 +28,7 @@ def withhold(job: "Job", batch_id: int) -> list[str]:
 def stage_lost(job: "Job", batch_id: int, sinks: Collection[str] | None = None) -> list[str]:
     """Stage anew what these sinks, or all, are to publish of a batch's family and is lost; the
     sinks. What is wrong with one keeps no other waiting; it is raised at the end."""
-    failures = Failures(told)
+    failures = failures_of(job.pipeline)
     missing = lost(job.database, job.settings, job.pipeline, batch_id, failures, sinks)
     if missing:
         from ledger.spark.steps.withhold import stage_anew
@@ -44,7 +43,7 @@ def stage_lost(job: "Job", batch_id: int, sinks: Collection[str] | None = None) 
 def publish_settled(job: "Job", batch_id: int) -> list[Published]:
     """Withhold what failed, then publish what is decided of a batch's family in the sinks of
     records; what was published."""
-    failures, published = Failures(told), []
+    failures, published = failures_of(job.pipeline), []
     with failures.kept():  # of one sink: the others do not wait for it
         withhold(job, batch_id)
     with failures.kept():

@@ -13,7 +13,7 @@ from ledger.errors import Failures, NotReadyError
 from ledger.execution.publishing import stage_lost
 from ledger.execution.steps import StepResult, living
 from ledger.pipeline.steps import StateStep
-from ledger.spark.failures import told
+from ledger.spark.failures import failures_of
 from ledger.store.queries import checkpoints
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def advance_states(
     keeps no other waiting, and is raised at the end. ``batch_id``: say what this one waits for.
     """
     results: list[StepResult] = []
-    failures = Failures(told)
+    failures = failures_of(job.pipeline)
     for step in job.pipeline.states():
         with failures.kept():
             _advance(job, step, results, on_fenced)
@@ -70,7 +70,7 @@ def _advance(
 def _publish_states(job: "Job", step: StateStep) -> Failures:
     """Publish the current state where a sink has not, then remove older ones, of others that waited
     for it, too; what could not be published."""
-    failures = Failures(told)
+    failures = failures_of(job.pipeline)
     sinks = [sink.name for sink in job.pipeline.sinks_of(step.name)]
     late = job.database.transact(lambda c: checkpoints.unpublished(c, job.pipeline.name, sinks))
     for batch_id in late:

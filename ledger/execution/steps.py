@@ -31,7 +31,7 @@ from ledger.pipeline.steps import (
     StateStep,
     Step,
 )
-from ledger.spark.failures import recorded, told, translated
+from ledger.spark.failures import recorded, redacted, told, translated
 from ledger.storage.folders import private_output
 
 if TYPE_CHECKING:
@@ -80,7 +80,8 @@ def _publish(job: "Job", batch_id: int, sink: str) -> None:
     try:
         publish(job.database, job.settings, job.pipeline, batch_id, [sink])
     except Exception as exc:
-        _log.warning("sink %r is not published yet: %s", sink, told(exc))
+        failure = redacted(exc) if job.pipeline.redact else exc
+        _log.warning("sink %r is not published yet: %s", sink, told(failure))
 
 
 def run_steps(
@@ -126,11 +127,15 @@ def living(
             reached("run opened", run.step)
             yield
         except BaseException as exc:
+            hides = job.pipeline.redact and isinstance(exc, Exception)
+            failure = redacted(exc) if hides else exc  # type: ignore[arg-type]
             if not isinstance(exc, FencedError):
-                exc.add_note(note_on(run))
+                failure.add_note(note_on(run))
             for one in runs:
-                end(job, one, exc)
-            raise
+                end(job, one, failure)
+            if failure is exc:
+                raise
+            raise failure from None
 
 
 def execute(job: "Job", run: OpenedRun, step: Step) -> Record:

@@ -11,6 +11,7 @@ from ledger.core.stateful import StatefulStage
 from ledger.core.states import Guarantee, OnQuarantine, Settle
 from ledger.errors import DeclarationError
 from ledger.pipeline.graph import Graph
+from ledger.pipeline.redacted import check_redacted, named_columns
 from ledger.pipeline.steps import (
     Acks,
     CombineStep,
@@ -66,7 +67,8 @@ class Pipeline:
     ``max_anchors``: records that one row may be anchored to. ``max_pending``: records of a
     source that may be undecided at once; a batch takes as many as are left, and what an interval
     has more is read by further batches (None: no limit). ``auto_replay``: the sweeper asks for a
-    replay when records have failed and are due.
+    replay when records have failed and are due. ``redact``: columns of the sources that are masked
+    wherever something of a failed record is kept or shown: docs/security.md.
 
     Raises DeclarationError on any argument, name or graph that cannot work.
     """
@@ -90,6 +92,7 @@ class Pipeline:
         max_anchors: int = 10_000,
         max_pending: int | None = None,
         auto_replay: bool = False,
+        redact: str | Sequence[str] = (),
     ):
         self.name = checked_name("pipeline", name)
         self.guarantee = None if guarantee is None else one_of(name, Guarantee, guarantee)
@@ -108,9 +111,7 @@ class Pipeline:
                 " to less than 1, for example 0.01"
             )
         if max_anchors < 1:
-            raise DeclarationError(
-                f"pipeline {name!r}: max_anchors={max_anchors}: expected 1 or more"
-            )
+            raise DeclarationError(f"pipeline {name!r}: max_anchors={max_anchors}: expected >= 1")
         if max_pending is not None and max_pending < 1:
             raise DeclarationError(
                 f"pipeline {name!r}: max_pending={max_pending} would read nothing: expected 1 or"
@@ -134,6 +135,7 @@ class Pipeline:
         self.max_anchors = max_anchors
         self.max_pending = max_pending
         self.auto_replay = auto_replay
+        self.redact = named_columns(name, redact)
         self.module: str = sys._getframe(1).f_globals.get("__name__", "__main__")
         self._graph: Graph | None = None  # as it was last asked for
         self._steps: dict[str, Step] = {}
@@ -323,6 +325,7 @@ class Pipeline:
     def _checked(self) -> tuple[Step, ...]:
         if self.guarantee is not None:
             self.check_guarantee(self.guarantee)
+        check_redacted(self.name, self.redact, self.sources())
         return self.graph.checked
 
     def check_guarantee(self, guarantee: Guarantee) -> None:

@@ -14,15 +14,18 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from ledger import errors
 from ledger.core.text import printable
 from ledger.errors import (
     ConfigurationError,
+    Failures,
     InputError,
     LedgerError,
     LostFileError,
     StageError,
     UnavailableError,
 )
+from ledger.pipeline.pipeline import Pipeline
 from ledger.settings import verbose
 
 _LONGEST = 500  # characters of what others said that are repeated
@@ -92,7 +95,7 @@ def translated(exc: BaseException) -> LedgerError:
         return LedgerError(
             f"unexpected {said}. With --verbose the traceback is printed: please report it"
         )
-    return StageError(f"{said}{f' ({where})' if where else ''}"[: 2 * _LONGEST])
+    return StageError(f"{said}{f' ({where})' if where else ''}"[: 2 * _LONGEST], quotes=[said])
 
 
 def is_spark_gone(exc: BaseException) -> bool:
@@ -187,7 +190,21 @@ def _may_quote(exc: Exception) -> bool:
     return not planned and conditions[-1:] != [_AUTHORS]
 
 
+def redacted(exc: Exception) -> LedgerError:
+    """See ``ledger.errors.redacted``: of Spark's and others' errors the class and the place."""
+    return errors.redacted(exc, type(translated(exc)), _name(exc))
+
+
+def failures_of(pipeline: Pipeline) -> Failures:
+    """Keeps failures of works for a pipeline, told as it lets them be."""
+    return Failures(told, redacted) if pipeline.redact else Failures(told)
+
+
 def _named(exc: Exception) -> str:
+    return f"{_name(exc)}. The driver's log, or ackledger --verbose, has its words"
+
+
+def _name(exc: Exception) -> str:
     """Class and condition of the innermost exception, with the file that it was about and where
     it was raised.
     """
@@ -204,7 +221,7 @@ def _named(exc: Exception) -> str:
     where = _place(exc) or (None if _is_sparks(exc) else _innermost(exc))
     if where:
         told += f" ({where})"
-    return f"{told}. The driver's log, or ackledger --verbose, has its words"
+    return told
 
 
 def _innermost(exc: Exception) -> str | None:

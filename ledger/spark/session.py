@@ -38,9 +38,12 @@ _REFUSALS = ("UNAUTHENTICATED", "PERMISSION_DENIED", "INVALID_ARGUMENT")
 _TRACE_COLUMNS = "spark.python.sql.dataFrameDebugging.enabled"
 
 
-def build_session(app_name: str, master: str | None = None) -> SparkSession:
+def build_session(
+    app_name: str, master: str | None = None, *, silent: bool = False
+) -> SparkSession:
     """The running session, or a new one on ``master`` (default: as spark-submit says), which may be
-    a Spark Connect server: ``sc://host:port``.
+    a Spark Connect server: ``sc://host:port``. ``silent``: a new one, unless it is a server's, logs
+    nothing: of a task that fails it would log the words, and these may quote a record.
 
     Raises ConfigurationError when Java is missing or of another version, or the server refuses the
     session, and UnavailableError when it does not answer, or cannot give one.
@@ -48,7 +51,7 @@ def build_session(app_name: str, master: str | None = None) -> SparkSession:
     _keep_quiet()
     if master is not None and is_remote(master):
         return _connected(app_name, master)
-    return _with_required(_started(app_name, master))
+    return _with_required(_started(app_name, master, silent))
 
 
 def _with_required(session: SparkSession) -> SparkSession:
@@ -83,11 +86,13 @@ def _no_session(remote: str, exc: PySparkException) -> LedgerError:
     )
 
 
-def _started(app_name: str, master: str | None) -> SparkSession:
+def _started(app_name: str, master: str | None, silent: bool) -> SparkSession:
     if "PYSPARK_GATEWAY_PORT" not in os.environ:  # else spark-submit has started it
         require_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(app_name).config(_TRACE_COLUMNS, "false")
+    if silent:
+        builder = builder.config("spark.log.level", "OFF")
     if master is not None:
         quiet = Path(__file__).with_name("log4j2.properties").as_uri()
         options: dict[str, Any] = {

@@ -139,15 +139,17 @@ class UntrackedSource:
 
 @dataclass(frozen=True)
 class Emits:
-    """A source: each record is a root."""
+    """A source: each record is a root. ``raw``: whether the ledger keeps the text of one that did
+    not parse."""
 
     job: Job
     run: OpenedRun
+    raw: bool
 
     def records(self, manifest: Manifest, emitted: Emitted) -> Sequence[Portion]:
         """What it wrote."""
         edges = edges_of(self.job, self.run)
-        return [Records(manifest.files, emitted.first_root, emitted.roots, edges)]
+        return [Records(manifest.files, emitted.first_root, emitted.roots, edges, self.raw)]
 
     def check(self, outcome: Outcome, emitted: Emitted, written: int, failed: int) -> None:
         """As many records are read back as were written, and as many init deltas as roots are
@@ -202,9 +204,9 @@ class AcksRows:
         require_equal(f"rows read by {self.run.step}", self.read.rows, expected)
 
 
-def source_tracking(job: Job, run: OpenedRun) -> SourceTracking:
-    """What a source owes the ledger in a run."""
-    return UntrackedSource() if run.batch.ackers == 0 else Emits(job, run)
+def source_tracking(job: Job, run: OpenedRun, raw: bool) -> SourceTracking:
+    """What a source owes the ledger in a run. ``raw``: with the text of what did not parse."""
+    return UntrackedSource() if run.batch.ackers == 0 else Emits(job, run, raw)
 
 
 def sink_tracking(job: Job, run: OpenedRun, step: SinkStep) -> SinkTracking:

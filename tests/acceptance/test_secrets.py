@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from ledger.store import embedded
 from tests.support.airflow import dags_of
 from tests.support.everything import holding
 from tests.support.ledgers import one
+from tests.support.places import ROOT
 
 SECRET = "pass-phrase-7c1f-of-the-ledger"
 OTHER = "pass-phrase-d92b-of-the-shop"
@@ -99,9 +101,50 @@ def test_no_password_is_left_anywhere(database, shop, capfd):
     assert OTHER not in log
     environment = json.loads((shop / "seen" / "environment.json").read_text())
     assert environment["sparkProperties"]
-    assert "spark-submit" in (shop / "seen" / "processes.json").read_text()
+    assert "deploy.SparkSubmit" in (shop / "seen" / "processes.json").read_text()
     assert list((shop / "events").rglob("events_*"))
     assert one(database, "SELECT failure FROM step_run WHERE state = 'failed'").failure
     assert leaks(shop, os.environ["AIRFLOW_HOME"]) == []
     assert holding(database, SECRET) == {}
     assert holding(database, OTHER) == {}
+
+
+RAISING = """
+from ledger import FileSource, ParquetSink, Pipeline
+
+made = Pipeline("people", redact=["name"])
+made.source("people", FileSource("people.csv", schema="id INT, name STRING"))
+
+
+@made.stage(reads="people")
+def greeted(people):
+    from pyspark.sql import functions as F
+
+    @F.udf("string")
+    def greet(name):
+        raise ValueError(f"no greeting for {name}")
+
+    return people.withColumn("greeting", greet("name"))
+
+
+made.sink("out", ParquetSink("out"), reads="greeted")
+"""
+
+
+def test_a_command_prints_no_redacted_value(shop):
+    """A run whose stage raises in an executor, with the traceback and with what Spark would log:
+    the class and the place of the exception are told, and not its words."""
+    (shop / "raising.py").write_text(RAISING)
+    (shop / "people.csv").write_text("id,name\n1,Zaphod\n")
+    done = subprocess.run(
+        ["ackledger", "--verbose", "run", "raising:made", "--interval-start", "2026-01-01",
+         "--interval-end", "2026-01-02"],
+        env={**os.environ, "PYTHONPATH": f"{shop}:{ROOT}"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    told = done.stdout + done.stderr
+    assert "Traceback" in told
+    assert "ValueError" in told
+    assert "raising.py" in told
+    assert "Zaphod" not in told

@@ -28,6 +28,7 @@ RAW = {
     "dedup_filter": {"filter"},
     "failed_payload": None,
     "failed_root_payload": None,
+    "redaction_key": None,
 }
 _RELATIONS = """
     SELECT c.relname, c.relkind::text FROM pg_class c

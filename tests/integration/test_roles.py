@@ -53,6 +53,7 @@ UPDATED = {
         "replay_backoff_cap_seconds",
         "auto_replay",
         "target",
+        "redact",
     },
     "failed_payload": {"root_id", "content", "parsed", "key"},
     "batch": {

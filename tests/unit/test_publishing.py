@@ -15,7 +15,7 @@ from ledger.sinks.staged_files import record_batches
 from ledger.storage.manifest import DataFile
 
 START = datetime(2013, 1, 1, tzinfo=UTC)
-PIPELINE = SimpleNamespace(followers=list)
+PIPELINE = SimpleNamespace(followers=list, redact=())
 DATABASE = SimpleNamespace(transact=lambda work: work(None))
 
 

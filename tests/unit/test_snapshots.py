@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ledger.batch.snapshots import payloads
+from ledger.core.redaction import NOTHING
 
 CSV, JSON = ({"key": ["id"], "format": one, "sep": ","} for one in ("csv", "json"))
 PARQUET, TABLE = {"key": ["id"], "format": "parquet", "sep": ","}, {"key": ["id"]}
@@ -19,7 +20,7 @@ def read(path, table, layout):
     rows = list(range(1, len(table) + 1))
     source = SimpleNamespace(roots=rows, messages=rows, first_root=1, remainder_of_batch_id=None)
     file = SimpleNamespace(path=str(path), first_position=0, rows=len(table))
-    return list(payloads(7, source, [file], layout))
+    return list(payloads(7, source, [file], layout, NOTHING))
 
 
 def test_values_that_python_has_no_form_for(tmp_path):

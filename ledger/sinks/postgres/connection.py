@@ -111,7 +111,8 @@ class Target:
                     " What it was staged against has changed since, or it comes from a combine or a"
                     " state, or a trigger, a missing partition, or a row of another batch is in the"
                     " way: change the table so that it takes the row, then publish it again:"
-                    f" ackledger publish {ANY_TARGET}, or in Airflow clear the task that failed"
+                    f" ackledger publish {ANY_TARGET}, or in Airflow clear the task that failed",
+                    quotes=[report.said],
                 )
             case Trouble.REFUSED | Trouble.RIGHTS | Trouble.READ_ONLY:
                 return ConfigurationError(
@@ -124,7 +125,7 @@ class Target:
                     f"{shown(self.url)} did not answer: {said}. Check that the database runs and is"
                     " not locked, then run this again"
                 )
-        return LedgerError(f"{shown(self.url)} refused a statement: {said}")
+        return LedgerError(f"{shown(self.url)} refused a statement: {said}", quotes=[report.said])
 
 
 def _where(report: Report) -> str:

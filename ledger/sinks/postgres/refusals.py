@@ -113,7 +113,8 @@ class Trial:
             raise StageError(
                 f"the sink's table {self._place} refuses more than {MOST_REFUSED:,} rows, the last "
                 f"with: {said}. That is a broken stage or table rather than broken records: fix "
-                "it, then run the sink again"
+                "it, then run the sink again",
+                quotes=[said],
             )
 
 

@@ -10,6 +10,7 @@ from pyspark.sql.types import StructType
 
 from ledger.batch.step_runs import OpenedRun
 from ledger.core.column_names import FAILED, POSITION, ROOT, ROOTS
+from ledger.core.redaction import Redaction
 from ledger.deltas.kernel import Fails
 from ledger.deltas.portions import refused
 from ledger.deltas.stored import SHARED
@@ -17,6 +18,7 @@ from ledger.errors import ConfigurationError, StageError
 from ledger.pipeline.steps import SinkStep
 from ledger.sinks.base import Delivery, Publisher, Refusal, Rule, Sink
 from ledger.spark.failures import one_line, translated
+from ledger.spark.frames.redacted import without_values
 from ledger.spark.frames.stored import local_rows, with_position
 from ledger.spark.job import Job
 from ledger.spark.session import session_conf
@@ -69,12 +71,13 @@ def find_refused(
     if not rules and not listed:
         return None
     rows = with_position(staged_rows(job, delivery, schema), Manifest(delivery.files), POSITION)
+    redact = Redaction.of(job.pipeline.redact)
     try:
-        found = _counted(rows, listed, rules, step)
+        found = _counted(rows, listed, rules, step, redact)
     except Exception as exc:
         if not rules or type(translated(exc)) is not StageError:
             raise
-        found = _counted_again(rows, listed, rules, step)
+        found = _counted_again(rows, listed, rules, step, redact)
     if found.rows == 0:
         found.release()
         return None
@@ -83,10 +86,16 @@ def find_refused(
 
 
 def _counted(
-    rows: DataFrame, listed: list[Refusal], rules: tuple[Rule, ...], step: SinkStep
+    rows: DataFrame,
+    listed: list[Refusal],
+    rules: tuple[Rule, ...],
+    step: SinkStep,
+    redact: Redaction,
 ) -> Refused:
     """The records of the listed rows, and of the others that break a rule."""
-    roots = _roots(_refused_rows(rows, listed, rules, step)).persist()
+    found = _refused_rows(rows, listed, rules, step)
+    hidden = found.withColumn(FAILED, without_values(F.col(FAILED), found, redact))
+    roots = _roots(hidden).persist()
     try:
         return Refused(roots.select(ROOT).distinct().count(), roots)
     except Exception:
@@ -95,7 +104,11 @@ def _counted(
 
 
 def _counted_again(
-    rows: DataFrame, listed: list[Refusal], rules: tuple[Rule, ...], step: SinkStep
+    rows: DataFrame,
+    listed: list[Refusal],
+    rules: tuple[Rule, ...],
+    step: SinkStep,
+    redact: Redaction,
 ) -> Refused:
     """The same where a rule raises for a row, which a writer of rows would refuse: it is found
     by asking for null instead of an error.
@@ -106,15 +119,16 @@ def _counted_again(
         broken = _refused_rows(rows, listed, rules, step).select(POSITION, FAILED).toArrow()
     raising = [Refusal(one[POSITION], one[FAILED]) for one in broken.to_pylist()]
     try:
-        return _counted(rows, raising, rules, step)
+        return _counted(rows, raising, rules, step, redact)
     except Exception as exc:
         if type(translated(exc)) is not StageError:
             raise
-        told = "; ".join(rule.reason for rule in rules)
+        told, said = "; ".join(rule.reason for rule in rules), one_line(exc).rstrip(". ")
         raise StageError(
             f"sink {step.name!r}: one of what the table asks for ({told}) raises for a row:"
-            f" {one_line(exc).rstrip('. ')}. Fix that row in the stage before the sink, or write"
-            " the constraint so that it is true or false for each row, then run the sink again"
+            f" {said}. Fix that row in the stage before the sink, or write"
+            " the constraint so that it is true or false for each row, then run the sink again",
+            quotes=[said],
         ) from exc
 
 

@@ -65,10 +65,11 @@ def check_key(step: SinkStep, rows: DataFrame) -> None:
     missing = reduce(lambda one, other: one | other, [F.col(name).isNull() for name in key])
     wrong = rows.groupBy(*key).count().where((F.col("count") > 1) | missing).first()
     if wrong is not None:
-        found = {name: wrong[name] for name in step.sink.key}
+        found = str({name: wrong[name] for name in step.sink.key})
         raise StageError(
             f"sink {step.name!r}: {wrong['count']} rows have the key {found}: expected one row of"
-            " each key and no null; leave one in the stage before the sink"
+            " each key and no null; leave one in the stage before the sink",
+            quotes=[found],
         )
 
 

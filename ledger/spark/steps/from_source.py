@@ -10,15 +10,16 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 from sqlalchemy import Row
 
-from ledger.batch.payloads import keep_payloads
+from ledger.batch.payloads import claimed_keys, keep_payloads
 from ledger.batch.step_runs import OpenedRun
 from ledger.core.column_names import ERROR, MESSAGE, RAW, RESERVED
+from ledger.core.redaction import Redaction
 from ledger.pipeline.steps import SourceStep
 from ledger.sources.base import Claimed
 from ledger.sources.parsing import values
 from ledger.spark.frames.stored import local_rows
 from ledger.spark.job import Job
-from ledger.store.queries import batches, payloads
+from ledger.store.queries import batches
 
 NO_KEY = "its key could not be read when it failed"
 SHARED_KEY = "several failed records have its key"
@@ -76,15 +77,15 @@ def _wanted(
 ) -> DataFrame:
     """Each claimed message with its key, as ``schema`` has its columns, or why it has none to look
     for: ``_message``, ``_key``, ``_why``. ``formats``: how the source writes dates."""
-    batch_id, names = run.batch.batch_id, list(step.key)
+    names, redact = list(step.key), Redaction.of(job.pipeline.redact)
     keep_payloads(job.database, run.batch.original_id)
-    rows = job.database.transact(lambda c: payloads.claimed_keys(c, batch_id, step.name, names))
+    rows = claimed_keys(job.database, run.batch, step.name, names, redact)
     given = {
-        MESSAGE: pa.array([row.message_id for row in rows], pa.int64()),
-        _PARSED: pa.array([row.parsed for row in rows], pa.bool_()),
+        MESSAGE: pa.array([message for message, _, _ in rows], pa.int64()),
+        _PARSED: pa.array([parsed for _, _, parsed in rows], pa.bool_()),
     }
     for place, name in enumerate(names):
-        given[name] = pa.array([row.key[place] for row in rows], pa.string())
+        given[name] = pa.array([key[place] for _, key, _ in rows], pa.string())
     typed = [_typed(name, schema[name].dataType, formats) for name in names]
     found = local_rows(job.spark, given).select(MESSAGE, *typed)
     keyed = found.select(MESSAGE, _key(names).alias(_KEY))

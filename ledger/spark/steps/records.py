@@ -1,5 +1,6 @@
 """Record stages: a user's generator over Arrow batches, one record at a time, anchored for it."""
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -24,7 +25,9 @@ from pyspark.sql.types import (
 
 from ledger.core.column_names import ANCHOR, DROPPED, FAILED, check_names
 from ledger.core.outcomes import Drop, FailedRecord
+from ledger.core.redaction import Redaction, found_pattern, texts, without
 from ledger.core.text import as_reason
+from ledger.errors import MASK
 from ledger.pipeline.steps import StageStep
 from ledger.sources.parsing.fitting import Fitting, kept, yielded
 from ledger.sources.parsing.typed import struct
@@ -124,7 +127,54 @@ class _Taking:
         return tuple(values)
 
 
-def run_records(step: StageStep, frame: DataFrame) -> DataFrame:
+class _Telling:
+    """Puts into words why a record goes no further; without the values of redacted columns."""
+
+    def __init__(self, redact: Redaction, schema: StructType):
+        self._redact = redact
+        self._found = re.compile(found_pattern(schema.names))
+
+    def of(self, record: Record) -> "_Words":
+        """For one record, as it is before the generator gets it."""
+        names = self._redact.among(record) if self._redact.columns else ()
+        if not names:
+            return _OPEN
+        return _Words(tuple(texts([record[name] for name in names])), True)
+
+    def misfits(self, errors: Sequence[str | None]) -> list[str | None]:
+        """Why yielded rows do not fit the schema."""
+        if not self._redact.columns:
+            return list(errors)
+        return [error and self._found.sub(rf"\1{MASK}", error) for error in errors]
+
+
+@dataclass(frozen=True)
+class _Words:
+    """``values``: of the record's redacted columns; ``hides``: whether it has such columns."""
+
+    values: tuple[str, ...] = ()
+    hides: bool = False
+
+    def reason(self, text: str) -> str:
+        """What the stage's author says."""
+        return without(text, self.values) if self.hides else text
+
+    def error(self, exc: Exception) -> str:
+        """What an exception says, which may quote anything of the record."""
+        return f"{type(exc).__name__}: {MASK if self.hides else _text_of(exc)}"
+
+    def taken(self, rows: Iterator[Row | Drop]) -> Iterator[Row | Drop]:
+        """What is yielded."""
+        return map(self._taken, rows) if self.hides else rows
+
+    def _taken(self, row: Row | Drop) -> Row | Drop:
+        return Drop(self.reason(row.reason)) if isinstance(row, Drop) else row
+
+
+_OPEN = _Words()
+
+
+def run_records(step: StageStep, redact: Redaction, frame: DataFrame) -> DataFrame:
     """The output of a record stage over an anchored frame, with ``_failed`` and ``_dropped``."""
     assert step.schema is not None
     declared = struct(step.schema)
@@ -132,12 +182,14 @@ def run_records(step: StageStep, frame: DataFrame) -> DataFrame:
     # A row that only says why there is none has nulls in every column.
     nullable = [StructField(f.name, kept(f.dataType)) for f in declared.fields]
     own, apart, together = _anchor_parts(frame)
+    telling = _Telling(redact, declared)
     given = frame.select(*user_columns(frame), *apart)
     task = partial(
         _task,
         step.function,
         _Taking(declared),
         yielded(declared),
+        telling,
         given.columns,
         [f.name for f in own],
     )
@@ -163,6 +215,7 @@ def _task(
     function: Callable[[Record], Iterator[Any]],
     take: _Taking,
     fitting: Fitting,
+    telling: _Telling,
     given: list[str],
     own: list[str],
     batches: Iterator[pa.RecordBatch],
@@ -170,8 +223,8 @@ def _task(
     names = [*fitting.names, *own, FAILED, DROPPED]
     for numbered in batches:
         batch = pa.RecordBatch.from_arrays(numbered.columns, given)
-        made = _run(function, take, batch.drop_columns(own).to_pylist())
-        made, columns = _fitted(made, fitting)
+        made = _run(function, take, telling, batch.drop_columns(own).to_pylist())
+        made, columns = _fitted(made, fitting, telling)
         marks = [made.reasons(_Failure), made.reasons(Drop)]
         yield pa.RecordBatch.from_arrays(
             [*columns, *made.anchors(batch.select(own)), *marks], names
@@ -179,21 +232,24 @@ def _task(
 
 
 def _run(
-    function: Callable[[Record], Iterator[Any]], take: _Taking, records: list[Record]
+    function: Callable[[Record], Iterator[Any]],
+    take: _Taking,
+    telling: _Telling,
+    records: list[Record],
 ) -> _Made:
     """What each record becomes; whether values fit is for the whole batch to check."""
     made = _Made()
     for record in records:
         before = len(made.rows)
-        failure = None
+        failure, words = None, telling.of(record)
         try:
-            made.rows.extend(map(take, function(record)))
+            made.rows.extend(words.taken(map(take, function(record))))
             if len(made.rows) == before:
                 failure = NOTHING
         except FailedRecord as exc:
-            failure = _text_of(exc) or FailedRecord.__name__
+            failure = words.reason(_text_of(exc)) or FailedRecord.__name__
         except Exception as exc:  # a record's own failure is data, not the job's
-            failure = f"{type(exc).__name__}: {_text_of(exc)}"
+            failure = words.error(exc)
         made.end_record(failure)
     return made
 
@@ -206,14 +262,14 @@ def _text_of(exc: Exception) -> str:
         return ""
 
 
-def _fitted(made: _Made, fitting: Fitting) -> tuple[_Made, list[pa.Array]]:
+def _fitted(made: _Made, fitting: Fitting, telling: _Telling) -> tuple[_Made, list[pa.Array]]:
     """The columns of what was yielded, null where a row is none; a record whose values do not fit
     has failed."""
     rows = {place: one for place, one in enumerate(made.rows) if isinstance(one, tuple)}
     columns, found = fitting.fit(list(rows.values()))
     if len(rows) == len(made.rows) and not any(found):
         return made, columns
-    errors = dict(zip(rows, found, strict=True))
+    errors = dict(zip(rows, telling.misfits(found), strict=True))
     kept, places = made.without_misfits([errors.get(place) for place in range(len(made.rows))])
     fitted: dict[int | None, int] = {place: number for number, place in enumerate(rows)}
     numbers = pa.array(map(fitted.get, places), pa.int64())

@@ -15,14 +15,18 @@ from ledger.batch.source_positions import Position
 from ledger.batch.state_runs import StepOutput
 from ledger.batch.step_runs import OpenedRun, Record, commit
 from ledger.core.column_names import ERROR, MESSAGE, POSITION
+from ledger.core.redaction import Redaction
 from ledger.core.states import BatchKind
 from ledger.errors import InputError, suggestion
+from ledger.pipeline.redacted import check_known
 from ledger.pipeline.steps import SourceStep
 from ledger.sources.base import Claimed, SourceReader
 from ledger.sources.claims import require_unchanged
 from ledger.sources.listing import FoundFile
+from ledger.sources.parsing.typed import struct
 from ledger.spark.failures import read_failure
 from ledger.spark.frames.inputs import stored_rows
+from ledger.spark.frames.redacted import without_found
 from ledger.spark.frames.stored import local_numbers
 from ledger.spark.job import Job, Witness, file_rows, require_equal, write_files
 from ledger.spark.post import fold
@@ -50,13 +54,14 @@ def run_source(job: Job, run: OpenedRun, step: SourceStep) -> Record:
     reader = step.source.reader(job.spark)
     check_columns(step, reader.schema.names)
     _check_key(step, reader.schema.names)
+    redact = _redacted(job)
     claimed = _claim(job, run, step)
     position = source_state.began(job, run, step)
     folder = job.folder(run)
 
     def write() -> Witness:
         records = read_records(job, run, step, reader, claimed, position)
-        return _write(step, run, records, folder)
+        return _write(step, run, without_found(records, redact), folder)
 
     with _reading(reader):
         wrote = [write()]
@@ -65,14 +70,16 @@ def run_source(job: Job, run: OpenedRun, step: SourceStep) -> Record:
             wrote = [write()]
         repeated = reader.repeated_headers()
         if repeated is not None:
-            wrote.append(_write(step, run, with_unit(job, step, repeated), folder))
+            repeated = without_found(with_unit(job, step, repeated), redact)
+            wrote.append(_write(step, run, repeated, folder))
     require_unchanged(step.name, _files(job, run, step))
     manifest = take_manifest(folder)
     written = sum(witness.rows for witness in wrote)
     require_equal(f"records of {step.name} in {folder}", written, manifest.rows)
     emitted = _reserved(job, manifest, claimed)
     malformed = sum(witness.failed for witness in wrote)
-    made = _folded(job, run, manifest, emitted, malformed)
+    raw = not redact.among(reader.schema.names)
+    made = _folded(job, run, manifest, emitted, malformed, raw)
     if position is not None and position.again is None:
         source_state.commit_position(job, run, step, position, made, emitted)
         return made.record
@@ -100,6 +107,15 @@ def _check_key(step: SourceStep, names: Sequence[str]) -> None:
                 f"source {step.name!r} has no column {name!r}, which is to be its key"
                 f"{suggestion(name, names)}"
             )
+
+
+def _redacted(job: Job) -> Redaction:
+    """What the pipeline redacts. Raises DeclarationError if it is a column of no source."""
+    names, sources = job.pipeline.redact, job.pipeline.sources()
+    if names:
+        known = {name for one in sources for name in struct(one.source.schema).names}
+        check_known(job.pipeline.name, names, known)
+    return Redaction.of(names)
 
 
 def _claim(job: Job, run: OpenedRun, step: SourceStep) -> Row[Any]:
@@ -218,10 +234,11 @@ def _claimed(job: Job, run: OpenedRun, step: SourceStep, messages: list[int]) ->
 
 
 def _folded(
-    job: Job, run: OpenedRun, manifest: Manifest, emitted: Emitted, malformed: int
+    job: Job, run: OpenedRun, manifest: Manifest, emitted: Emitted, malformed: int, raw: bool
 ) -> StepOutput:
-    """One init delta per root; a record that did not parse fails its root at once."""
-    tracking = source_tracking(job, run)
+    """One init delta per root; a record that did not parse fails its root at once, with its
+    ``raw`` text."""
+    tracking = source_tracking(job, run, raw)
     outcome = fold(job, run, tracking.records(manifest, emitted))
     tracking.check(outcome, emitted, manifest.rows, malformed)
     passed, failed = manifest.rows - emitted.remainder, outcome.posted.failed_roots

@@ -14,11 +14,13 @@ from ledger.core.column_names import (
     check_names,
 )
 from ledger.core.outcomes import Mark
+from ledger.core.redaction import Redaction
 from ledger.errors import StageError
 from ledger.pipeline.steps import CombineStep, StageStep, StateStep
 from ledger.sources.references import read_reference
 from ledger.spark.frames.anchors import expected_type, rooting, stored_anchor
 from ledger.spark.frames.inputs import anchored, input_frames, user_columns
+from ledger.spark.frames.redacted import without_values
 from ledger.spark.job import STORED, Job, file_rows, require_equal, write_files
 from ledger.spark.post import fold
 from ledger.spark.steps.records import run_records
@@ -67,14 +69,19 @@ def _output(
     as_list = job.pipeline.graph.merges(step.name)
     given = [anchored(rows, as_list=as_list) for rows in frames.values()]
     marks: list[Mark] = []
+    redact = Redaction.of(job.pipeline.redact)
     if step.by_record:
-        made = run_records(step, *given)
+        made = run_records(step, redact, *given)
     else:
         made, marks = _parts(step, step.function(*given, **references))
         if not job.pipeline.graph.tracks(step.name):
             return _unanchored(step, made, marks)
         check_output(job, step, made)
-    kept = [F.col(name) for name in (FAILED, DROPPED) if name in made.columns]
+    kept = [
+        without_values(F.col(name), made, redact).alias(name)
+        for name in (FAILED, DROPPED)
+        if name in made.columns
+    ]
     output = made.select(*user_columns(made), *stored_anchor(job.pipeline, step), *kept)
     for mark in marks:
         output = output.unionByName(_marked(job, step, mark), allowMissingColumns=True)

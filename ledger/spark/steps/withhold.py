@@ -19,10 +19,10 @@ from ledger.batch.publishing import unpublished_note
 from ledger.batch.step_runs import OpenedRun
 from ledger.core.column_names import ROOT, UNIT
 from ledger.core.probes import reached
-from ledger.errors import Failures, InputError, LostFileError
+from ledger.errors import InputError, LostFileError
 from ledger.pipeline.steps import SinkStep
 from ledger.sinks.options import Bloom
-from ledger.spark.failures import told
+from ledger.spark.failures import failures_of
 from ledger.spark.frames.acked import emitted_roots, units_of, withheld
 from ledger.spark.frames.inputs import delivered_rows, user_columns
 from ledger.spark.frames.staging import stage_rows, tracking_columns
@@ -46,7 +46,7 @@ def withhold(job: Job, batch_id: int) -> list[str]:
         _request_rebuild(job, number)
     found = job.database.transact(lambda c: publications.pending(c, batch_id))
     chosen = [row for row in found if not row.ready]
-    failures = Failures(told)
+    failures = failures_of(job.pipeline)
     for row in chosen:
         with failures.kept(unpublished_note(row)):
             _make_ready(job, row)

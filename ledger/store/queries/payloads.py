@@ -30,6 +30,21 @@ def missing(connection: Connection, original_batch_id: int) -> Sequence[Row[Any]
     return connection.execute(statement, {"id": original_batch_id}).all()
 
 
+def claimed(connection: Connection, replay_batch_id: int, source: str) -> Sequence[Row[Any]]:
+    """The messages that a replay has claimed of a source, as ``missing`` has them."""
+    statement = text("""
+        SELECT s.source, s.emit_run_id, s.first_root, s.remainder_of_batch_id,
+               array_agg(m.message_id ORDER BY m.message_id) AS messages,
+               array_agg(m.message_id ORDER BY m.message_id) AS roots
+        FROM failed_message m
+        JOIN batch_source s ON s.batch_id = m.original_batch_id AND s.source = m.source
+        WHERE m.replay_batch_id = :id AND m.source = :source AND m.status = 'replaying'
+          AND s.emit_run_id IS NOT NULL
+        GROUP BY s.source, s.emit_run_id, s.first_root, s.remainder_of_batch_id
+    """)
+    return connection.execute(statement, {"id": replay_batch_id, "source": source}).all()
+
+
 def read_again(connection: Connection, original_batch_id: int) -> Sequence[Row[Any]]:
     """By replay of an original that read its sources again, and source, the messages that failed in
     it last and whose content is that of an earlier attempt: batch_id, and as ``missing``."""
@@ -187,8 +202,13 @@ def _where(conditions: Sequence[Comparison]) -> tuple[str, dict[str, Any]]:
             parts.append(f"f.message_id IS NOT NULL AND {field} {one.operator}")
             continue
         keys[f"value_{number}"] = one.value
+        masked = ""
+        if one.pseudonym is not None:
+            keys[f"masked_{number}"] = one.pseudonym
+            joined = "OR" if one.operator == "=" else "AND"
+            masked = f" {joined} {field} {one.operator} :masked_{number}"
         if one.numeric:
             field = f"(CASE WHEN {field} ~ '{_NUMBER}' THEN {field}::numeric END)"
             value = f"cast({value} AS numeric)"
-        parts.append(f"{field} {one.operator} {value}")
+        parts.append(f"({field} {one.operator} {value}{masked})")
     return " AND ".join(parts), keys

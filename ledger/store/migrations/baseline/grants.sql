@@ -6,7 +6,7 @@ GRANT SELECT ON
   pipeline, batch, batch_step, step_run, step_run_input, step_run_file, batch_source,
   claimed_file, last_sweep, ledger_delta, step_run_bucket, root_fail, replay_root,
   failed_message, failed_root, failed_payload, manual_quarantine, acceptance, accepted_root,
-  publication, sink_replacement, dedup_filter, checkpoint, alembic_version,
+  publication, sink_replacement, dedup_filter, checkpoint, redaction_key, alembic_version,
   batch_status, step_progress, replay_history, open_failure, pending_publication,
   pending_rebuild, sink_publication, state_progress, failed_root_detail, payload_missing
   TO ledger_writer;
@@ -21,7 +21,8 @@ GRANT INSERT ON
   TO ledger_writer;
 GRANT UPDATE (
   message_timeout_seconds, max_batch_age_seconds, max_replays, max_failed_ratio, on_quarantine,
-  tolerate, replay_limit, replay_backoff_seconds, replay_backoff_cap_seconds, auto_replay, target
+  tolerate, replay_limit, replay_backoff_seconds, replay_backoff_cap_seconds, auto_replay, target,
+  redact
 ) ON pipeline TO ledger_writer;
 GRANT UPDATE (
   status, held_reason, opened_at, settled_at, roots, failed_roots, released, rebuild_requested_at,
@@ -73,5 +74,6 @@ GRANT SELECT (
 GRANT SELECT (step_run_id, key, capacity, error_rate, entries) ON dedup_filter TO ledger_reader;
 
 -- Raw text of records, and filters of their keys, are for a role of its own.
-GRANT SELECT ON root_fail, failed_root, failed_payload, dedup_filter, failed_root_payload
+GRANT SELECT ON
+  root_fail, failed_root, failed_payload, dedup_filter, redaction_key, failed_root_payload
   TO ledger_payload_reader;

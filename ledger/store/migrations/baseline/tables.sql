@@ -25,6 +25,7 @@ CREATE TABLE pipeline (
   replay_backoff_seconds double precision NOT NULL,
   replay_backoff_cap_seconds double precision NOT NULL,
   target text,
+  redact text[] NOT NULL DEFAULT '{}',
   created_at timestamptz NOT NULL DEFAULT now()
 );
 COMMENT ON TABLE pipeline IS
@@ -51,6 +52,8 @@ COMMENT ON COLUMN pipeline.replay_backoff_seconds IS
 COMMENT ON COLUMN pipeline.replay_backoff_cap_seconds IS 'Longest wait before a replay.';
 COMMENT ON COLUMN pipeline.target IS
   'MODULE:PIPELINE where it is declared, for commands; null: no global.';
+COMMENT ON COLUMN pipeline.redact IS
+  'Columns whose values are masked in what is kept and shown of failed records.';
 COMMENT ON COLUMN pipeline.created_at IS 'When the ledger first saw it.';
 
 CREATE TABLE batch (
@@ -523,13 +526,28 @@ COMMENT ON COLUMN failed_payload.batch_id IS 'Batch of its first attempt.';
 COMMENT ON COLUMN failed_payload.root_id IS
   'Root of the attempt that had this content: the first, or one that read it again.';
 COMMENT ON COLUMN failed_payload.key IS
-  'Values of the source''s key columns; null: the source declares none.';
+  'Values of the source''s key columns, pseudonyms of redacted ones; null: the source declares '
+  'none.';
 COMMENT ON COLUMN failed_payload.content IS
-  'JSON of its fields, or raw text of what did not parse; at most 10,000 characters.';
+  'JSON of its fields, or raw text of what did not parse; at most 10,000 characters. What is '
+  'redacted is ***.';
 COMMENT ON COLUMN failed_payload.parsed IS 'Whether content is the JSON of its fields, and whole.';
 COMMENT ON COLUMN failed_payload.source_file IS 'File that it was read from, if it was one.';
 COMMENT ON COLUMN failed_payload.source_row IS
   'Its number among the file''s records, from 1; null: not known.';
+
+CREATE TABLE redaction_key (
+  single boolean DEFAULT true PRIMARY KEY,
+  secret bytea NOT NULL,
+  CONSTRAINT redaction_key_one_row_check CHECK (single)
+);
+COMMENT ON TABLE redaction_key IS
+  'From what the pseudonyms of redacted key columns are made. Made once, never changed.';
+COMMENT ON COLUMN redaction_key.single IS 'Always true: there is one row.';
+COMMENT ON COLUMN redaction_key.secret IS
+  'Random bytes: who has them can test guesses of a redacted key.';
+INSERT INTO redaction_key (secret)
+SELECT sha256(convert_to(gen_random_uuid()::text || gen_random_uuid()::text, 'UTF8'));
 
 CREATE TABLE manual_quarantine (
   message_id bigint NOT NULL,

@@ -1,0 +1,89 @@
+"""The rows of one record in the files of a step, with their content, without Spark."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ledger.batch.snapshots import json_rows, rows_at, shortened
+from ledger.core.column_names import (
+    ANCHORS,
+    CARRIED,
+    DROPPED,
+    FAILED,
+    INPUT,
+    PARENT,
+    RESERVED,
+    ROOT,
+)
+from ledger.core.redaction import Redaction
+from ledger.deltas.stored import Written
+
+_STORED = (ROOT, PARENT, INPUT, ANCHORS, FAILED, DROPPED, CARRIED)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One stored row of the record. ``parents``: the rows that it comes from, by input and
+    position.
+    """
+
+    position: int
+    parents: tuple[tuple[str, int], ...]
+    failed: str | None
+    dropped: str | None
+    content: str | None
+    taken_over: bool
+
+
+def rows_of(
+    stored: pq.ParquetFile,
+    first_position: int,
+    inputs: tuple[str, ...],
+    root: int,
+    redact: Redaction,
+) -> Iterator[Row]:
+    """The rows of a root in one file. Of what does not hold it only the ledger's columns are
+    read.
+    """
+    own = [name for name in _STORED if name in stored.schema_arrow.names]
+    start = 0
+    for group in range(stored.metadata.num_row_groups):
+        table = stored.read_row_group(group, own).unify_dictionaries().combine_chunks()
+        rows, places = Written(inputs).rows(table, np.arange(len(table)))
+        mine = np.flatnonzero(rows.root == root)
+        parents: dict[int, list[tuple[str, int]]] = defaultdict(list)
+        for anchor in mine:
+            number = 0 if rows.input is None else int(rows.input[anchor])
+            parents[int(places[anchor])].append((inputs[number], int(rows.parent[anchor])))
+        if parents:
+            local = np.array(sorted(parents))
+            whole = rows_at(stored, local + start)
+            for place, row in zip(sorted(parents), _described(whole, redact), strict=True):
+                yield Row(first_position + start + place, tuple(parents[place]), *row)
+        start += len(table)
+
+
+def _described(
+    rows: pa.Table, redact: Redaction
+) -> Iterator[tuple[str | None, str | None, str | None, bool]]:
+    """Of each row its reason of failing, that of being dropped, its content, and whether it is
+    taken over. A mark that a stage returns beside its output has no content.
+    """
+    columns = [name for name in rows.column_names if name not in RESERVED]
+    failed, dropped, carried = (
+        rows[name].to_pylist() if name in rows.column_names else [None] * len(rows)
+        for name in (FAILED, DROPPED, CARRIED)
+    )
+    empty = np.ones(len(rows), bool)
+    for name in columns:
+        empty &= rows[name].is_null().to_numpy()
+    fields = json_rows(rows, columns, redact) if columns else [""] * len(rows)
+    contents = [
+        None if nothing else shortened(text) for nothing, text in zip(empty, fields, strict=True)
+    ]
+    taken_over = [one is not None for one in carried]
+    yield from zip(failed, dropped, contents, taken_over, strict=True)

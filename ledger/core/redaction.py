@@ -1,0 +1,88 @@
+"""Columns whose values the ledger does not keep, and what stands in their place."""
+
+import hmac
+import json
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from ledger.errors import MASK
+
+LONG = 4  # characters; a shorter value is masked as a whole word alone
+_DIGITS = 16  # of a pseudonym
+
+
+@dataclass(frozen=True)
+class Redaction:
+    """The columns of a pipeline that are masked. ``columns``: in lower case, for Spark ignores it.
+    ``secret``: of the ledger, without which nobody can tell whether a guess has a pseudonym.
+    """
+
+    columns: frozenset[str] = frozenset()
+    secret: bytes = b""
+
+    @classmethod
+    def of(cls, names: Iterable[str], secret: bytes = b"") -> "Redaction":
+        """The columns of these names."""
+        return cls(frozenset(name.lower() for name in names), secret)
+
+    def among(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Those of ``names`` that are masked."""
+        return tuple(name for name in names if name.lower() in self.columns)
+
+    def pseudonym(self, name: str, value: str) -> str:
+        """What stands for a value of a key: the same for the same value of that column, so that
+        records are found by it. It cannot be turned back.
+        """
+        text = f"{name.lower()}\0{value}".encode("utf-8", "surrogatepass")
+        return MASK + hmac.new(self.secret, text, "sha256").hexdigest()[:_DIGITS]
+
+    def key(self, key: str) -> str:
+        """A key, JSON of its columns, with pseudonyms."""
+        if not self.columns:
+            return key
+        values = json.loads(key)
+        for name in self.among(values):
+            if values[name] is not None:
+                values[name] = self.pseudonym(name, as_text(values[name]))
+        return json.dumps(values, ensure_ascii=False)
+
+
+NOTHING = Redaction()
+
+
+def as_text(value: object) -> str:
+    """A value of JSON as PostgreSQL's ``->>`` gives it."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def texts(value: object) -> Iterator[str]:
+    """The texts of a value, and of its parts."""
+    parts = value.values() if isinstance(value, dict) else value
+    if isinstance(value, dict | list | tuple):
+        for one in parts:  # type: ignore[attr-defined]
+            yield from texts(one)
+    elif value is not None:
+        yield str(value)
+
+
+def without(text: str, values: Iterable[str]) -> str:
+    """A text in which these values are masked, in whatever case."""
+    given = sorted({one.strip() for one in values} - {""}, key=len, reverse=True)
+    if not given:
+        return text
+    return re.sub("|".join(map(_quoted, given)), MASK, text, flags=re.IGNORECASE)
+
+
+def _quoted(value: str) -> str:
+    """A pattern of just this text; of a short one as a whole word."""
+    text = re.escape(value)
+    return text if len(value) >= LONG else rf"(?<!\w){text}(?!\w)"
+
+
+def found_pattern(names: Iterable[str]) -> str:
+    """What a reason looks like that quotes what was found in one of these columns instead of a
+    value of its type, up to the value. For Java and Python alike.
+    """
+    columns = "|".join(map(re.escape, names))
+    return rf"(?s)^((?:[\w ]+: |yielded )?(?:{columns}): expected .*?, found ).*$"

@@ -1,0 +1,271 @@
+"""Redacted columns: their values are nowhere but in the files that the steps read and write."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from ledger import (
+    DeltaSink,
+    FailedRecord,
+    FileSource,
+    ParquetSink,
+    Pipeline,
+    PostgresSink,
+    dropped,
+    failed,
+)
+from ledger.batch.trace import trace
+from ledger.cli.base import app
+from ledger.errors import DeclarationError, InputError, LedgerError
+from tests.support.everything import holding
+from tests.support.ledgers import one, rows
+
+MARK = "zq7marker"
+SCHEMA = "id STRING, name STRING, email STRING, age INT"
+HEADER = "id,name,email,age\n"
+# What is to become of each record stands in its id.
+IDS = ("good", "quoted", "raised", "part", "misfit", "told", "sunk", "lost", "renamed")
+MALFORMED = (
+    f"shifted,{MARK} A,x,{MARK}@shifted",  # a value stands in another's column
+    f"short,{MARK}",
+    f'open,"{MARK},x,1',
+)
+
+
+def line(name):
+    return f"{name},{MARK} {name},{MARK}.{name}@example.org,7"
+
+
+def people(warehouse_url, **options):
+    """People of whom each fails in another way, in words that quote their name and address."""
+    made = Pipeline("people", redact=["name", "email"], max_replays=5, **options)
+    made.source("people", FileSource("people/*.csv", schema=SCHEMA), key=["email", "id"])
+    made.reference("known", FileSource("known.csv", schema="id STRING"))
+
+    @made.record_stage(reads="people", schema=f"{SCHEMA}, size INT")
+    def checked(person):
+        if person["id"] == "quoted":
+            raise FailedRecord(f"no customer {person['name'].upper()} with <{person['email']}>")
+        if person["id"] == "raised":
+            raise ValueError(f"cannot send to {person['email']}")
+        if person["id"] == "part":
+            int(person["name"].split()[0])
+        if person["id"] == "dropped":
+            yield dropped(f"dropped {person['name']}")
+            return
+        yield {**person, "size": person["name"] if person["id"] == "misfit" else 1}
+
+    @made.stage(reads="checked")
+    def told(people):
+        from pyspark.sql import functions as F
+
+        why = F.concat(F.lit("bad: "), "name", F.lit(" / "), "email")
+        reason = F.when(F.col("id") == "told", why)
+        return people.withColumn("_failed", reason).withColumn("also", F.col("email"))
+
+    @made.stage(reads="told")
+    def matched(people, *, known):
+        return people.join(known, "id", "inner"), failed(
+            people.where("id = 'renamed'"), "a name that is no longer there"
+        )
+
+    made.sink("table", PostgresSink(warehouse_url, "people"), reads="matched")
+    made.sink("folder", ParquetSink("out"), reads="matched")
+    made.sink("lake", DeltaSink("lake"), reads="matched")
+    return made
+
+
+REFUSING = (
+    "CREATE FUNCTION sendable(id text, email text) RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN "
+    "IF id = 'sunk' THEN RAISE EXCEPTION 'cannot send to %%', email USING ERRCODE = '22000';"
+    " END IF; RETURN true; END $$",
+    "CREATE TABLE people (id text, name text, email text, age int, size int, also text,"
+    " ackledger_batch bigint, CHECK (sendable(id, email)))",
+)
+
+
+def write(tmp_path, lines):
+    (tmp_path / "people").mkdir(exist_ok=True)
+    (tmp_path / "people" / "a.csv").write_text(HEADER + "\n".join(lines) + "\n")
+    known = [name for name in (*IDS, "dropped") if name not in ("lost", "renamed")]
+    (tmp_path / "known.csv").write_text("\n".join(["id", *known]) + "\n")
+
+
+def commanded(*arguments):
+    """A command in this process; what it printed."""
+    done = CliRunner().invoke(app, [str(one) for one in arguments])
+    assert done.exit_code == 0, (done.output, done.exception)
+    return done.output
+
+
+@pytest.fixture
+def settled(runner, warehouse, warehouse_url, tmp_path, environment):
+    """A batch of which each record but one has failed in its own way; and its runner."""
+    warehouse.do(*REFUSING)
+    write(tmp_path, [*map(line, IDS), line("dropped"), *MALFORMED])
+    run = runner(people(warehouse_url))
+    batch = run.open()
+    run.settled(batch)
+    return run, batch
+
+
+def ids(database):
+    """The reason of each failed record, by the id in its key."""
+    found = rows(
+        database,
+        "SELECT f.key ->> 'id' AS id, r.reason, f.content FROM failed_payload f"
+        " JOIN failed_message m USING (message_id) JOIN failed_root r ON r.root_id = m.root_id",
+    )
+    return {row.id: row for row in found}
+
+
+def test_no_value_of_a_redacted_column_is_shown(settled, database, caplog, capfd, tmp_path):
+    """Of records that did not parse, were failed in words that quote them, raised, did not fit,
+    were lost or refused by a table, no redacted value is in any table or view, in what the commands
+    print or export, or in the log."""
+    _, batch = settled
+    assert one(database, "SELECT count(*) FROM failed_message")[0] == len(IDS) - 1 + len(MALFORMED)
+    assert holding(database, MARK) == {}
+    told = ids(database)
+    assert told["quoted"].reason == "no customer *** with <***>"
+    assert told["raised"].reason == "ValueError: ***"
+    assert told["part"].reason == "ValueError: ***"
+    assert told["misfit"].reason == "yielded size: expected int, found ***"
+    assert told["told"].reason == "bad: *** / ***"
+    assert told["sunk"].reason == "cannot send to ***"
+    assert json.loads(told["lost"].content) == {
+        "id": "lost", "name": "***", "email": "***", "age": 7
+    }  # fmt: skip
+    assert rows(database, "SELECT reason FROM step_drops") == [("dropped ***",)]
+    shifted = one(database, "SELECT * FROM failed_root WHERE reason LIKE '%age%'")
+    assert shifted.reason == "malformed csv: age: expected int, found ***"
+    assert shifted.detail is None
+    contents = rows(database, "SELECT content FROM failed_payload WHERE NOT parsed")
+    assert contents == [("***",)] * len(MALFORMED)
+
+    export = tmp_path / "all.csv"
+    commanded("failed", "--output", export)
+    printed = [export.read_text(), commanded("failed"), commanded("failed", "--json")]
+    for arguments in (["failed", "--records"], ["status", "--batch", batch.batch_id]):
+        printed += [commanded(*arguments), commanded(*arguments, "--json")]
+    for row in rows(database, "SELECT message_id FROM failed_message"):
+        for command in ("explain", "trace"):
+            printed.append(commanded(command, row.message_id))
+            printed.append(commanded(command, row.message_id, "--json"))
+    printed += [caplog.text, *capfd.readouterr()]
+    assert [text for text in printed if MARK in text.lower()] == []
+
+
+def test_a_trace_masks_values_under_other_names(settled, database):
+    """Rows of stages are masked by the columns' names, and by the record's own values in columns
+    that a stage calls otherwise."""
+    number = one(
+        database, "SELECT message_id FROM failed_payload WHERE key ->> 'id' = 'lost'"
+    ).message_id
+    (told,) = trace(database, number).tree.branches[0].branches
+    assert json.loads(told.content) == {
+        "id": "lost", "name": "***", "email": "***", "age": 7, "size": 1, "also": "***"
+    }  # fmt: skip
+
+
+def test_a_redacted_key_is_found_by_its_value(settled, database):
+    """Of a redacted key the ledger has a pseudonym, by which commands find the record; a condition
+    that asks more of it is refused, and the reader has not the secret."""
+    given = f"email = '{MARK}.lost@example.org'"
+    (found,) = json.loads(commanded("explain", "--where", given, "--json"))
+    assert found["key"]["id"] == "lost"
+    assert found["key"]["email"].startswith("***")
+    assert len(found["key"]["email"]) == 19
+
+    def listed(where):
+        found = json.loads(commanded("failed", "--records", "--json", "--where", where))
+        return [row["record"] for row in found["records"]]
+
+    assert listed(f"{given} AND age = 7") == [found["record"]]
+    others = listed(given.replace("=", "<>"))
+    assert others
+    assert found["record"] not in others
+    for wrong in ("email LIKE 'zq%'", "name > 'a'"):
+        done = CliRunner().invoke(app, ["failed", "--where", wrong])
+        assert isinstance(done.exception, InputError)
+        assert "which is redacted: expected = or <>" in str(done.exception)
+
+
+def test_redacted_records_are_replayed(settled, database, warehouse, tmp_path, sink_rows):
+    """Replays read the records as they were, and those from the source find them by their
+    redacted key: what is published has its values."""
+    run, batch = settled
+    write(tmp_path, [*map(line, IDS), *MALFORMED])
+    with (tmp_path / "known.csv").open("a") as stream:
+        stream.write("lost\n")
+    replay = run.open_replay(batch.batch_id, step="matched")
+    run.settled(replay)
+    published = {row[0]: row for row in sink_rows("out", "id", "name", "email")}
+    assert published["lost"] == ("lost", f"{MARK} lost", f"{MARK}.lost@example.org")
+
+    fixed = f"shifted,{MARK} A,x,9"
+    write(tmp_path, [*map(line, IDS), fixed, *MALFORMED[1:]])
+    with (tmp_path / "known.csv").open("a") as stream:
+        stream.write("shifted\n")
+    again = run.open_replay(batch.batch_id, "again", step="people", from_source=True)
+    run.settled(again)
+    published = {row[0]: row for row in sink_rows("out", "id", "name", "email")}
+    assert published["shifted"] == ("shifted", f"{MARK} A", "x")
+    assert holding(database, MARK) == {}
+
+
+def test_an_error_of_a_step_quotes_no_redacted_value(runner, database, tmp_path, caplog, capfd):
+    """A stage that fails as a whole, in Python or in Spark, is told without its words: in the run's
+    record, in what is raised, and in the log; with its class and place."""
+    write(tmp_path, [line("good")])
+
+    def broken(how):
+        made = Pipeline("people", redact="email")
+        made.source("people", FileSource("people/*.csv", schema=SCHEMA))
+
+        @made.stage(reads="people")
+        def stage(people):
+            return how(people)
+
+        made.sink("out", ParquetSink("out"), reads="stage")
+        return made
+
+    def by_python(people):
+        raise ValueError(f"cannot send to {people.first()['email']}")
+
+    def by_worker(people):
+        from pyspark.sql import functions as F
+
+        @F.udf("string")
+        def send(email):
+            raise ValueError(f"cannot send to {email}")
+
+        return people.withColumn("sent", send("email"))
+
+    def by_cast(people):
+        return people.withColumn("number", people.email.cast("int"))
+
+    batch = runner(broken(by_python)).open()
+    runner(broken(by_python)).step(batch, "people")
+    for how in (by_python, by_worker, by_cast):
+        with pytest.raises(LedgerError) as caught:
+            runner(broken(how)).step(batch, "stage")
+        assert MARK not in str(caught.value)
+        assert caught.value.__cause__ is None
+        assert caught.value.__suppress_context__
+        assert "Its words may hold what the pipeline redacts" in str(caught.value)
+        assert any("To go on:" in note for note in caught.value.__notes__)
+    assert "[CAST_INVALID_INPUT]" in str(caught.value)
+    assert holding(database, MARK) == {}
+    assert MARK not in caplog.text
+
+
+def test_an_unknown_column_is_refused(runner, tmp_path):
+    """A column of no source is refused when the pipeline is checked, with what may be meant; where
+    only Spark can read a schema, when its first source runs."""
+    made = Pipeline("people", redact=["mail"])
+    made.source("people", FileSource("people/*.csv", schema=SCHEMA))
+    made.sink("out", ParquetSink("out"), reads="people")
+    with pytest.raises(DeclarationError, match=r"'mail', a column of none .* did you mean 'email'"):
+        made.steps()
