@@ -8,7 +8,7 @@ GRANT SELECT ON
   failed_message, failed_root, failed_payload, manual_quarantine, acceptance, accepted_root,
   publication, sink_replacement, dedup_filter, checkpoint, redaction_key, alembic_version,
   batch_status, step_progress, replay_history, open_failure, pending_publication,
-  pending_rebuild, sink_publication, state_progress, failed_root_detail, payload_missing
+  pending_rebuild, sink_publication, state_progress, payload_missing
   TO ledger_writer;
 -- It inserts rows. What it may update it may by column, and it deletes nothing: what goes, goes by
 -- functions of the owner.
