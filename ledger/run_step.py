@@ -25,10 +25,12 @@ from pyspark.sql import SparkSession
 from ledger.batch import follow_ups
 from ledger.batch.step_runs import Attempt
 from ledger.core.connect_server import briefly
+from ledger.core.logs import about, about_failure, configure
 from ledger.errors import EXIT_PERMANENT, UndecidedError
 from ledger.execution import StepResult, follow, run_step, run_steps, settle_and_follow
 from ledger.pipeline.load import load_pipeline
-from ledger.settings import Settings, verbose
+from ledger.pipeline.pipeline import Pipeline
+from ledger.settings import Settings, log_format, verbose
 from ledger.spark.failures import noted, translated
 from ledger.spark.job import Job
 from ledger.spark.session import build_session
@@ -42,24 +44,32 @@ Leave = Callable[[], None]
 
 def main() -> int:
     """Run the step; 0 once it is committed, or if its batch was settled before."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
-    logging.getLogger("alembic").setLevel(logging.WARNING)
+    configure(log_format())
     given = _arguments()
+    step = {} if given.whole else {"step": given.step}
     try:
-        return run_task(given)
-    except KeyboardInterrupt:  # Spark got the signal, too
-        _log.error("%s of batch %s was stopped", given.step or "run", given.batch)
+        with about(batch_id=given.batch, **step):
+            return run_task(given)
+    except KeyboardInterrupt as exc:  # Spark got the signal, too
+        with about_failure(exc):
+            _log.error("%s of batch %s was stopped", given.step or "run", given.batch)
         return 1
     except Exception as exc:  # of whatever the user's code raises: one line, the last of the log
-        if verbose():
-            _log.error("the traceback:", exc_info=exc)
-        _log.error("%s of batch %s: %s", given.step or "run", given.batch, noted(exc))
+        with about_failure(exc):
+            if verbose():
+                _log.error("the traceback:", exc_info=exc)
+            _log.error("%s of batch %s: %s", given.step or "run", given.batch, noted(exc))
         return EXIT_PERMANENT if translated(exc).permanent else 1
 
 
 def run_task(given: argparse.Namespace) -> int:
     """Do what one driver was started for; its exit code."""
     pipeline = load_pipeline(given.pipeline)
+    with about(pipeline=pipeline.name):
+        return _run_of(pipeline, given)
+
+
+def _run_of(pipeline: Pipeline, given: argparse.Namespace) -> int:
     settings = Settings()
     database = persist(lambda: connect(settings))
     require_storage(settings)
@@ -93,7 +103,8 @@ def _run_part(job: Job, given: argparse.Namespace, attempt: Attempt, leave: Leav
     result = run_step(job, given.batch, given.step, attempt, on_fenced=leave)
     if result.record is None:
         _log.info("batch %s is settled: %s changes nothing", given.batch, given.step)
-    else:
+        return
+    with about(step_run_id=result.step_run_id):
         _log.info("%s of batch %s: %s", given.step, given.batch, result.record)
 
 
@@ -102,12 +113,14 @@ def _run_whole(job: Job, batch_id: int, attempt: Attempt, leave: Leave) -> None:
 
     def on_step(name: str, result: StepResult | None) -> None:
         if result is None:
-            _log.info("%s of batch %s begins", name, batch_id)
+            with about(step=name):
+                _log.info("%s of batch %s begins", name, batch_id)
             return
         if result.record is None:  # the settlement was first, which is told below
             return
         rows, seconds = result.record.output_rows, result.seconds
-        _log.info("%s of batch %s: %s rows, %.1f s", name, batch_id, f"{rows:,}", seconds)
+        with about(step=name, step_run_id=result.step_run_id):
+            _log.info("%s of batch %s: %s rows, %.1f s", name, batch_id, f"{rows:,}", seconds)
 
     run_steps(job, batch_id, on_step, attempt, on_fenced=leave)
     done = settle_and_follow(job, batch_id, on_fenced=leave, attempt=attempt)

@@ -6,9 +6,11 @@ from pathlib import Path
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from ledger.core.logs import LogFormat
 from ledger.core.states import Guarantee
 
 VERBOSE = "ACKLEDGER_VERBOSE"
+_LOG_FORMAT = "ACKLEDGER_LOG_FORMAT"
 
 
 class Settings(BaseSettings):
@@ -21,6 +23,7 @@ class Settings(BaseSettings):
     login of ``ackledger sql``, default ``ledger_sql`` there. ``ACKLEDGER_GUARANTEE``: of
     pipelines that name none, ``exactly_once`` (default) or ``at_least_once``.
     ``ACKLEDGER_VERBOSE``: whether an error comes with its traceback (see ``verbose``).
+    ``ACKLEDGER_LOG_FORMAT``: of drivers, ``text`` (default) or ``json`` (see ``log_format``).
     ``ACKLEDGER_DATA``: the folder that relative paths of sources start from, default ``.``.
     ``ACKLEDGER_OUTPUT``: the folder that relative paths of sinks start from, default that of the
     data.
@@ -35,6 +38,7 @@ class Settings(BaseSettings):
     data: str = "."
     output: str | None = None
     guarantee: Guarantee = Guarantee.EXACTLY_ONCE
+    log_format: LogFormat = LogFormat.TEXT
 
     def storage_root(self) -> str:
         """The storage as an absolute path or URL, without a slash at its end."""
@@ -53,6 +57,14 @@ class Settings(BaseSettings):
 def verbose() -> bool:
     """Whether ``ACKLEDGER_VERBOSE`` is set, also while the other settings are wrong."""
     return os.environ.get(VERBOSE, "").lower() not in ("", "0", "false", "no")
+
+
+def log_format() -> LogFormat:
+    """``ACKLEDGER_LOG_FORMAT``, also while the other settings are wrong; text, if it is itself,
+    which ``Settings`` then says.
+    """
+    given = os.environ.get(_LOG_FORMAT, "")
+    return LogFormat(given) if given in list(LogFormat) else LogFormat.TEXT
 
 
 def _below(folder: str, path: str) -> str:

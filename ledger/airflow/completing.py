@@ -9,7 +9,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 from ledger.airflow import describing
 from ledger.airflow.links import ACCEPT_DAG, REPLAY_DAG, InLedger, NextStep
 from ledger.airflow.notes import REPORT
-from ledger.airflow.submitting import connected
+from ledger.airflow.submitting import about_batch, connected
 from ledger.airflow.waiting import COMPLETED, announce
 
 _log = logging.getLogger(__name__)
@@ -36,14 +36,16 @@ class Complete(BaseOperator):
         if batch_id is None:
             raise AirflowSkipException("the run has no batch")
         self.batch_id = int(batch_id)
-        because = self._report(self.batch_id, context["ti"])
-        if because is not None:
-            # Airflow logs an exit in one line; for an exception it adds a traceback of its own
-            # frames.
-            raise SystemExit(because)
-        announce(self.batch_id, context["outlet_events"])
+        database = connected()
+        with about_batch(database, self.batch_id):
+            because = self._report(database, self.batch_id, context["ti"])
+            if because is not None:
+                # Airflow logs an exit in one line; for an exception it adds a traceback of its own
+                # frames.
+                raise SystemExit(because)
+            announce(self.batch_id, context["outlet_events"])
 
-    def _report(self, batch_id: int, task: Any) -> str | None:
+    def _report(self, database: Any, batch_id: int, task: Any) -> str | None:
         """Say all there is to say; why the run fails, if it does."""
         from dataclasses import replace
 
@@ -52,7 +54,6 @@ class Complete(BaseOperator):
         from ledger.batch.summary import summarize
         from ledger.store.queries import reports
 
-        database = connected()
         summary = summarize(database, batch_id)
         chosen = {"pipeline": None, "batch_id": batch_id, "step": None, "reason": None}
         failures = database.transact(lambda c: reports.failures(c, chosen))

@@ -7,7 +7,7 @@ from airflow.sdk import BaseOperator, task
 from airflow.sdk.exceptions import DagRunTriggerException
 
 from ledger.airflow.links import InLedger
-from ledger.airflow.submitting import InTask, check_due, decided_batch
+from ledger.airflow.submitting import InTask, about_batch, check_due, decided_batch
 from ledger.batch import follow_ups
 from ledger.batch.following.base import SETTLE, FollowUp, NextRun
 from ledger.batch.following.content import KEEP
@@ -33,15 +33,17 @@ class Settle(BaseOperator):
         from ledger.batch.settlement import settle_once
 
         at = InTask(self.target)
-        done = settle_once(at.database, context["ti"].xcom_pull(task_ids="open"))
-        assert done is not None
-        self.batch_id = done.batch_id
-        if not done.status.decided:
-            raise LedgerError(f"batch {done.batch_id} is {done.status}: {done.reason}")
-        _log.info("%s", done)
-        for one in follow_ups.of_settle():
-            assert one.here is not None
-            one.here(at, done.batch_id)
+        batch_id = context["ti"].xcom_pull(task_ids="open")
+        with about_batch(at.database, batch_id):
+            done = settle_once(at.database, batch_id)
+            assert done is not None
+            self.batch_id = done.batch_id
+            if not done.status.decided:
+                raise LedgerError(f"batch {done.batch_id} is {done.status}: {done.reason}")
+            _log.info("%s", done)
+            for one in follow_ups.of_settle():
+                assert one.here is not None
+                one.here(at, done.batch_id)
 
 
 def follow_up_task(follow_up: FollowUp, target: str, **options: Any) -> Any:
@@ -51,14 +53,15 @@ def follow_up_task(follow_up: FollowUp, target: str, **options: Any) -> Any:
     def follow(**context: Any) -> None:
         at = InTask(target)
         batch_id = decided_batch(context, at.database)
-        check_due(follow_up, at, batch_id)
-        if follow_up.next_run is not None:
-            raise _triggered(follow_up.next_run(at.database, batch_id))
-        assert KEEP.here is not None
-        assert follow_up.here is not None
-        KEEP.here(at, batch_id)  # the sweeper may have settled it, far from the storage
-        for done in follow_up.here(at, batch_id):
-            _log.info("%s", done)
+        with about_batch(at.database, batch_id):
+            check_due(follow_up, at, batch_id)
+            if follow_up.next_run is not None:
+                raise _triggered(follow_up.next_run(at.database, batch_id))
+            assert KEEP.here is not None
+            assert follow_up.here is not None
+            KEEP.here(at, batch_id)  # the sweeper may have settled it, far from the storage
+            for done in follow_up.here(at, batch_id):
+                _log.info("%s", done)
 
     return follow()
 

@@ -17,6 +17,7 @@ from ledger.airflow.links import ACCEPT_DAG, REPLAY_DAG
 from ledger.airflow.pipelines import START, selection
 from ledger.airflow.submitting import connected
 from ledger.airflow.waiting import COMPLETED, announce
+from ledger.core.logs import about
 
 REPLAY_WANTED = Asset("x-ledger://replay-wanted")
 _log = logging.getLogger(__name__)
@@ -43,9 +44,11 @@ def sweeper_dag(*, schedule: str | None, **dag_options: Any) -> DAG:
             """
             from ledger.batch.sweeper import sweep_once
 
-            swept = sweep_once(connected())
+            database = connected()
+            swept = sweep_once(database)
             for settlement in swept.settlements:
-                _log.info("%s", settlement)
+                with about(batch_id=settlement.batch_id):
+                    _log.info("%s", settlement)
             errors = [f"batch {batch}: {error}" for batch, error in swept.errors.items()]
             return {
                 "replays": [asked.batch_id for asked in swept.replays],

@@ -6,7 +6,8 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -20,11 +21,13 @@ from ledger.airflow.permanent import fail_for_good, without_retry
 from ledger.batch import follow_ups
 from ledger.batch.following.base import FollowUp
 from ledger.core.java import spark_program
+from ledger.core.logs import about, last_error
 from ledger.errors import EXIT_PERMANENT, DeclarationError, Failures, LedgerError
 from ledger.pipeline.pipeline import Pipeline
 from ledger.settings import Settings
 
 WHOLE = "run"  # the task that runs all of a batch
+WHOLE_BATCH = "--whole"  # what its driver is told
 NUMBERING = "ledger_attempt_number"  # the DAG's macro that numbers an attempt
 CONF = {"spark.ui.enabled": "false", "spark.log.level": "WARN"}  # of every spark-submit
 # A driver of a small step spends most of its seconds on its own start: compile less, collect
@@ -33,14 +36,39 @@ _JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _log = logging.getLogger(__name__)
 
 
-class Connect(BaseOperator):
+class _Driver:
+    """A task that runs a driver: what its log is about."""
+
+    follows = False  # the settlement, which leaves it something to do
+    dag_id: str
+
+    @property
+    def told(self) -> list[str]:
+        """The arguments of the driver."""
+        raise NotImplementedError
+
+    def logged(self) -> AbstractContextManager[None]:
+        """Lines that the task logs within have its pipeline, batch and step."""
+        step = {} if WHOLE_BATCH in self.told else {"step": self._given("--step")}
+        return about(pipeline=self.dag_id, batch_id=self._batch_id, **step)
+
+    @property
+    def _batch_id(self) -> int | None:
+        """None: the run has none."""
+        given = self._given("--batch")
+        return int(given) if given.isdigit() else None
+
+    def _given(self, option: str) -> str:
+        return self.told[self.told.index(option) + 1]
+
+
+class Connect(_Driver, BaseOperator):
     """Runs a driver that starts no JVM: its Spark is a Spark Connect server. Fails for good,
     without a retry, when the driver says that another attempt would fail the same way; starts
     none for a step of a settled batch.
     """
 
     template_fields = ("arguments",)
-    follows = False  # the settlement, which leaves it something to do
 
     def __init__(
         self,
@@ -56,7 +84,15 @@ class Connect(BaseOperator):
         self.driver = [sys.executable, "-u", application]
         self.arguments = [*application_args, "--remote", remote]
 
+    @property
+    def told(self) -> list[str]:
+        return self.arguments
+
     def execute(self, context: Any) -> None:
+        with self.logged():
+            self._drive(context)
+
+    def _drive(self, context: Any) -> None:
         if _changes_nothing(self, context):
             return
         # Where the worker runs, not in a folder that goes away: settings may be relative.
@@ -74,15 +110,21 @@ class Connect(BaseOperator):
         return SubprocessHook()
 
 
-class Submit(SparkSubmitOperator):
+class Submit(_Driver, SparkSubmitOperator):
     """Runs a driver by spark-submit. Fails for good, without another JVM, what the driver says
     another attempt would only fail again. Starts none for a step of a batch that is settled: it
     would change nothing.
     """
 
-    follows = False  # the settlement, which leaves it something to do
+    @property
+    def told(self) -> list[str]:
+        return list(self.application_args or ())
 
     def execute(self, context: Any) -> None:
+        with self.logged():
+            self._drive(context)
+
+    def _drive(self, context: Any) -> None:
         if _changes_nothing(self, context):
             return
         try:
@@ -166,8 +208,7 @@ def permanent_failure(told: str) -> str | None:
 
 def _said(told: str) -> str:
     """The driver's own words, of what it wrote last."""
-    said = re.findall(r" ackledger ERROR (.+)", told)
-    return said[-1] if said else "the step failed for good: its log says why"
+    return last_error(told, "ackledger") or "the step failed for good: its log says why"
 
 
 def decided_batch(context: Any, database: Any) -> int:
@@ -181,6 +222,16 @@ def decided_batch(context: Any, database: Any) -> int:
     if not batch.status.decided:
         raise AirflowSkipException(f"batch {batch_id} is {batch.status}: nothing follows yet")
     return int(batch_id)
+
+
+@contextmanager
+def about_batch(database: Any, batch_id: int) -> Iterator[str]:
+    """Lines that a task logs within are about this batch; its pipeline's name."""
+    from ledger.store.queries import batches
+
+    batch = database.transact(lambda c: batches.get_batch(c, batch_id))
+    with about(pipeline=batch.pipeline, batch_id=batch_id):
+        yield batch.pipeline
 
 
 def spark_submit(
@@ -232,7 +283,7 @@ def submitted(
         "task_id": name,
         "name": f"{pipeline.name}.{name}",
         "application": application,
-        "application_args": _arguments(target, ["--whole"] if whole else ["--step", name]),
+        "application_args": _arguments(target, [WHOLE_BATCH] if whole else ["--step", name]),
         **options,
     }
     try:

@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import copy_context
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
@@ -212,7 +213,10 @@ def heartbeat(
                 on_fenced()
                 return
 
-    thread = threading.Thread(target=beat, name=f"lease-{run_id}", daemon=True)
+    logged_as = copy_context()
+    thread = threading.Thread(
+        target=logged_as.run, args=(beat,), name=f"lease-{run_id}", daemon=True
+    )
     thread.start()
     try:
         yield

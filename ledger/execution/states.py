@@ -9,9 +9,10 @@ from ledger.batch import recovery, state_runs
 from ledger.batch.publishing import publish
 from ledger.batch.state_runs import HeldByAnotherDriver, StateRun
 from ledger.batch.step_runs import Attempt
+from ledger.core.logs import about
 from ledger.errors import Failures, NotReadyError
 from ledger.execution.publishing import stage_lost
-from ledger.execution.steps import StepResult, living
+from ledger.execution.steps import StepResult, keys_of, living
 from ledger.pipeline.steps import StateStep
 from ledger.spark.failures import failures_of
 from ledger.store.queries import checkpoints
@@ -61,8 +62,10 @@ def _advance(
         started = time.monotonic()
         with living(job, run.run, on_fenced, beside=run.sinks.values()):
             record = run_state(job, run, step)
-        results.append(StepResult(step.name, record, time.monotonic() - started))
-        _log.info("batch %s: %s", run.run.batch.batch_id, results[-1])
+        seconds = time.monotonic() - started
+        results.append(StepResult(step.name, record, seconds, run.run.run_id))
+        with about(**keys_of(run.run)):
+            _log.info("batch %s: %s", run.run.batch.batch_id, results[-1])
         failures = _publish_states(job, step)
     failures.raise_first()
 

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ledger.batch import recovery
 from ledger.batch.publishing import publish
@@ -20,6 +20,7 @@ from ledger.batch.step_runs import (
     open_run,
 )
 from ledger.core.connect_server import briefly
+from ledger.core.logs import about
 from ledger.core.probes import reached
 from ledger.core.states import BatchStatus
 from ledger.errors import FencedError, UnavailableError
@@ -42,11 +43,12 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class StepResult:
-    """What one step did. ``record`` is None if its batch was settled already."""
+    """What one step did. ``record``, ``step_run_id``: None if its batch was settled already."""
 
     name: str
     record: Record | None
     seconds: float
+    step_run_id: int | None = None
 
 
 def run_step(
@@ -70,7 +72,7 @@ def run_step(
         record = execute(job, run, step)
     if isinstance(step, SinkStep) and not run.batch.exactly_once:
         _publish(job, batch_id, name)
-    return StepResult(name, record, time.monotonic() - started)
+    return StepResult(name, record, time.monotonic() - started, run.run_id)
 
 
 def _publish(job: "Job", batch_id: int, sink: str) -> None:
@@ -115,11 +117,12 @@ def living(
     on_fenced: Callable[[], None] | None,
     beside: Collection[OpenedRun] = (),
 ) -> Iterator[None]:
-    """Renew a run's lease while the block executes it. If that raises, it ends, and those
-    ``beside`` it, which write in the same block.
+    """Renew a run's lease while the block executes it, and log as it. If that raises, it ends, and
+    those ``beside`` it, which write in the same block.
     """
     runs = [run, *beside]
     with ExitStack() as stack:
+        stack.enter_context(about(**keys_of(run)))
         stack.enter_context(heartbeat(job.database, run.run_id, on_fenced or cancelling(job)))
         for one in runs:
             stack.enter_context(private_output(job.folder(one)))
@@ -155,6 +158,11 @@ def execute(job: "Job", run: OpenedRun, step: Step) -> Record:
         return run_combined_sink(job, run, step) if after else run_sink(job, run, step)
     assert isinstance(step, StageStep), step
     return run_stage(job, run, step)
+
+
+def keys_of(run: OpenedRun) -> dict[str, Any]:
+    """What a line is about that is logged of a run."""
+    return {"batch_id": run.batch.batch_id, "step": run.step, "step_run_id": run.run_id}
 
 
 def note_on(run: OpenedRun) -> str:

@@ -14,6 +14,7 @@ from ledger import FileSource, ParquetSink
 from ledger.batch.recovery import finished, stands_at
 from ledger.batch.settlement import settle_once
 from ledger.batch.step_runs import Record, begin, commit, fail, interrupt
+from ledger.core.logs import about_failure, current
 from ledger.core.states import BatchStatus
 from ledger.errors import FencedError, UnavailableError, WaitedError
 from ledger.execution import run_steps
@@ -90,6 +91,21 @@ def test_what_is_no_fault_of_a_step_interrupts_it(database, driver, exc):
     driver.ran.clear()
     driver.run(batch)
     assert driver.ran == ["middle", "sink"]
+
+
+def test_a_failure_is_logged_as_the_run_that_failed(database, driver):
+    """Whoever logs it at the end has batch, step and run of the place where it was raised, and what
+    is logged after it has not.
+    """
+    batch = opened(database, driver.made)
+    driver.acts["middle"] = raising(PySparkException("a bug"))
+    with pytest.raises(PySparkException) as caught:
+        driver.run(batch)
+    (number,) = rows(database, "SELECT step_run_id FROM step_run WHERE state = 'failed'")
+    with about_failure(caught.value):
+        found = current()
+    assert found == {"batch_id": batch.batch_id, "step": "middle", "step_run_id": number[0]}
+    assert current() == {}
 
 
 def test_a_failed_step_starts_all_over_once(database, driver, caplog):

@@ -1,0 +1,126 @@
+"""What each line of a log is about: pipeline, batch, step and step run, as keys beside its text.
+
+The keys are context variables of structlog's own naming, which Airflow's logs take up by
+themselves; ``AboutFilter`` puts them on the records of the standard library.
+"""
+
+import json
+import logging
+import re
+import traceback
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+
+KEYS = ("pipeline", "batch_id", "step", "step_run_id")  # as in the ledger's views
+_TEXT = "%(asctime)s %(name)s %(levelname)s %(message)s"
+# structlog merges all variables of this prefix: its contextvars.STRUCTLOG_KEY_PREFIX.
+_VARIABLES: dict[str, ContextVar[Any]] = {key: ContextVar(f"structlog_{key}") for key in KEYS}
+_NOTED = "_ackledger_about"  # on an exception: what was logged about where it was raised
+
+
+class LogFormat(StrEnum):
+    """How a driver writes its log: a line of text, or one of JSON, for each event."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+@contextmanager
+def about(**keys: Any) -> Iterator[None]:
+    """Lines that are logged within have these of ``KEYS``, and those of the blocks around. What
+    is raised remembers them: see ``about_failure``.
+    """
+    with ExitStack() as stack:
+        for key, value in keys.items():
+            variable = _VARIABLES[key]
+            stack.callback(variable.reset, variable.set(value))
+        try:
+            yield
+        except BaseException as exc:
+            if not hasattr(exc, _NOTED):
+                setattr(exc, _NOTED, current())
+            raise
+
+
+def current() -> dict[str, Any]:
+    """The keys that a line has which is logged now."""
+    found = ((key, variable.get(None)) for key, variable in _VARIABLES.items())
+    return {key: value for key, value in found if value is not None}
+
+
+@contextmanager
+def about_failure(exc: BaseException) -> Iterator[None]:
+    """Lines that are logged within have the keys of the place where ``exc``, or what caused it,
+    was raised.
+    """
+    seen: BaseException | None = exc
+    while seen is not None and not hasattr(seen, _NOTED):
+        seen = seen.__cause__ or seen.__context__
+    with about(**getattr(seen, _NOTED, {})):
+        yield
+
+
+class AboutFilter(logging.Filter):
+    """Lets every record pass, with the keys as attributes: what a formatter may name."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """See ``logging.Filter``."""
+        for key, value in current().items():
+            record.__dict__.setdefault(key, value)
+        return True
+
+
+class JsonLines(logging.Formatter):
+    """A line of JSON for each record: timestamp (UTC), level, logger and event, named as in
+    Airflow's own logs, the keys, and the traceback if there is one.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """See ``logging.Formatter``."""
+        line: dict[str, Any] = {
+            "timestamp": datetime.fromtimestamp(record.created, UTC).isoformat(),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "event": record.getMessage(),
+        }
+        line |= {key: record.__dict__[key] for key in KEYS if key in record.__dict__}
+        if record.exc_info and record.exc_info[1] is not None:
+            line["exception"] = "".join(traceback.format_exception(record.exc_info[1]))
+        return json.dumps(line, default=str)
+
+
+def last_error(log: str, logger: str) -> str | None:
+    """What the last line says with which a driver logged an error, in either format; None: none."""
+    for line in reversed(log.splitlines()):
+        said = _error_of(line.strip(), logger)
+        if said is not None:
+            return said
+    return None
+
+
+def _error_of(line: str, logger: str) -> str | None:
+    text = re.search(rf" {re.escape(logger)} ERROR (.+)", line)
+    if text is not None and not line.startswith("{"):
+        return text[1]
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return None
+    if not isinstance(found, dict) or found.get("logger") != logger:
+        return None
+    return str(found["event"]) if found.get("level") == "error" else None
+
+
+def configure(log_format: LogFormat) -> None:
+    """What a driver logs goes to standard error, in this format."""
+    handler = logging.StreamHandler()
+    handler.addFilter(AboutFilter())
+    as_json = log_format is LogFormat.JSON
+    handler.setFormatter(JsonLines() if as_json else logging.Formatter(_TEXT))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    for talkative in ("alembic", "py4j"):  # py4j: each connection that Spark closes at the end
+        logging.getLogger(talkative).setLevel(logging.WARNING)
