@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ledger.airflow.maintenance import REPLAY_WANTED, accept_dag, replay_dag, sweeper_dag
+    from ledger.airflow.notifiers import WhenFailedRatio, WhenQuarantineGrows, near_deadline
     from ledger.airflow.pipelines import pipeline_dag
     from ledger.airflow.waiting import LedgerCompleteSensor, LedgerGate, interval_complete
 
@@ -14,8 +15,11 @@ __all__ = [
     "REPLAY_WANTED",
     "LedgerCompleteSensor",
     "LedgerGate",
+    "WhenFailedRatio",
+    "WhenQuarantineGrows",
     "accept_dag",
     "interval_complete",
+    "near_deadline",
     "pipeline_dag",
     "replay_dag",
     "sweeper_dag",
@@ -23,6 +27,7 @@ __all__ = [
 _PLACES = {
     "pipeline_dag": "pipelines",
     **dict.fromkeys(("LedgerCompleteSensor", "LedgerGate", "interval_complete"), "waiting"),
+    **dict.fromkeys(("WhenFailedRatio", "WhenQuarantineGrows", "near_deadline"), "notifiers"),
 }
 
 

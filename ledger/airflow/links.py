@@ -16,7 +16,7 @@ class InLedger(BaseOperatorLink):
     def get_link(self, operator: BaseOperator, *, ti_key: Any) -> str:
         """Asked for by Airflow once the task has ended, in the task's own process."""
         batch_id = getattr(operator, "batch_id", None)
-        return _address(f"/plugin/ledger?batch={batch_id}") if batch_id is not None else ""
+        return page_of(batch_id) if batch_id is not None else ""
 
 
 class NextStep(BaseOperatorLink):
@@ -30,6 +30,11 @@ class NextStep(BaseOperatorLink):
         """Asked for by Airflow once the task has ended, in the task's own process."""
         dag_id = getattr(operator, "next_dag", None)
         return _address(f"/dags/{quote(dag_id, safe='')}") if dag_id else ""
+
+
+def page_of(batch_id: int) -> str:
+    """Where the ledger's pages show a batch."""
+    return _address(f"/plugin/ledger?batch={batch_id}")
 
 
 def _address(path: str) -> str:

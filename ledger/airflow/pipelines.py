@@ -243,7 +243,7 @@ def _target(pipeline: Pipeline) -> str:
     found = target_of(pipeline)
     if found is not None:
         return found
-    if not is_importable(pipeline):
+    if not is_importable(pipeline.module):
         raise DeclarationError(
             f"pipeline {pipeline.name!r} is declared in a DAG file, which its Spark jobs cannot"
             " import: declare it in a module on PYTHONPATH, import it in the DAG file, or pass"

@@ -53,11 +53,11 @@ def target_of(pipeline: Pipeline) -> str | None:
     """
     module = sys.modules.get(pipeline.module)
     names = [name for name, value in vars(module or sys).items() if value is pipeline]
-    return f"{pipeline.module}:{names[0]}" if names and is_importable(pipeline) else None
+    return f"{pipeline.module}:{names[0]}" if names and is_importable(pipeline.module) else None
 
 
-def is_importable(pipeline: Pipeline) -> bool:
-    """Whether other processes can import the module that declares a pipeline: not a script, nor
-    a DAG file, which Airflow loads under a name of its own.
+def is_importable(module: str) -> bool:
+    """Whether other processes can import a module, or what is named in it: not a script, nor a DAG
+    file, which Airflow loads under a name of its own.
     """
-    return not pipeline.module.startswith(("unusual_prefix_", "__main__"))
+    return not module.startswith(("unusual_prefix_", "__main__"))

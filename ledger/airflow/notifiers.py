@@ -1,0 +1,185 @@
+"""Notifiers with a condition: another notifier is called where the ledger says that there is
+something to tell, and its templates have the facts as ``ledger``.
+"""
+
+from collections.abc import Callable
+from copy import copy
+from dataclasses import asdict
+from datetime import timedelta
+from importlib import import_module
+from typing import Any
+
+from airflow.sdk import (  # type: ignore[attr-defined]  # Airflow's stub lacks some of these
+    BaseNotifier,
+    DeadlineAlert,
+    DeadlineReference,
+    SyncCallback,
+)
+
+from ledger.airflow.links import page_of
+from ledger.airflow.submitting import connected
+from ledger.core.durations import seconds
+from ledger.errors import DeclarationError
+from ledger.pipeline.load import is_importable
+from ledger.pipeline.pipeline import Pipeline
+
+Notify = Callable[[Any], object]  # a notifier of Airflow, or any function of the context
+
+
+class _Conditional(BaseNotifier):
+    """Calls ``notify`` for the batch of the run in whose callback it is, if ``_facts`` has some."""
+
+    def __init__(self, *, notify: Notify):
+        super().__init__()
+        if not callable(notify):
+            raise DeclarationError(
+                f"notify= of {type(self).__name__}: expected a notifier, or a function of the"
+                f" context, found {notify!r}"
+            )
+        self._notify = notify
+
+    def notify(self, context: Any) -> None:
+        """See ``BaseNotifier``."""
+        database = connected()
+        try:
+            batch_id = _batch_of(database, *_run_in(context))
+            facts = None if batch_id is None else self._facts(database, batch_id)
+        finally:
+            database.dispose()
+        if facts is None:
+            self.log.info("%s has nothing to tell of batch %s", type(self).__name__, batch_id)
+            return
+        _tell(self._notify, context, facts)
+
+    def render_template_fields(self, context: Any, jinja_env: Any = None) -> None:
+        """There are none here: those of ``notify`` are rendered once it is called."""
+
+    def _facts(self, database: Any, batch_id: int) -> Any:
+        raise NotImplementedError
+
+
+class WhenFailedRatio(_Conditional):
+    """Calls ``notify`` if more than ``above``, a share from 0 to 1, of the records that a run's
+    interval has are failed or quarantined, or if its batch is held. For ``on_success_callback`` and
+    ``on_failure_callback`` of a pipeline's DAG.
+
+    ``notify``: a notifier, whose templates have the facts as ``ledger``, or a function of the
+    context. Raises DeclarationError for arguments that cannot work.
+    """
+
+    def __init__(self, *, above: float, notify: Notify):
+        super().__init__(notify=notify)
+        if not 0 <= above < 1:
+            raise DeclarationError(
+                f"above={above} of WhenFailedRatio: expected a share of the records, from 0 to"
+                " less than 1, for example 0.01"
+            )
+        self._above = above
+
+    def _facts(self, database: Any, batch_id: int) -> Any:
+        from ledger.batch.alerts import failed_ratio
+
+        return failed_ratio(database, batch_id, self._above)
+
+
+class WhenQuarantineGrows(_Conditional):
+    """Calls ``notify`` for the batch that brings the records which its pipeline quarantined
+    ``within`` a time, as ``"1d"``, above ``by``. Records that are accepted do not count. For
+    callbacks as of ``WhenFailedRatio``.
+    """
+
+    def __init__(self, *, by: int, within: str | float | timedelta, notify: Notify):
+        super().__init__(notify=notify)
+        if by < 0:
+            raise DeclarationError(
+                f"by={by} of WhenQuarantineGrows: expected a number of records, 0 or more"
+            )
+        self._by, self._within = by, timedelta(seconds=seconds(within))
+
+    def _facts(self, database: Any, batch_id: int) -> Any:
+        from ledger.batch.alerts import quarantine_growth
+
+        return quarantine_growth(database, batch_id, self._by, self._within)
+
+
+def near_deadline(
+    pipeline: Pipeline, *, before: str | float | timedelta, notify: SyncCallback
+) -> DeadlineAlert:
+    """For ``deadline=`` of the pipeline's DAG: ``notify`` is called if a run's batch is still open
+    the time ``before`` it reaches ``max_batch_age``. Airflow counts from the moment when the run
+    was queued, shortly before its batch was opened.
+
+    ``notify``: Airflow's callback, as ``SyncCallback(SmtpNotifier, kwargs={"to": ...})``; the
+    notifier's templates have the facts as ``ledger``. Raises DeclarationError unless ``before`` is
+    less than ``max_batch_age``, and the callback one that a worker runs.
+    """
+    whole, early = pipeline.max_batch_age_seconds, seconds(before)
+    if not 0 < early < whole:
+        raise DeclarationError(
+            f"before={before!r} of near_deadline: expected less than max_batch_age of pipeline"
+            f" {pipeline.name!r}, which is {timedelta(seconds=whole)}, and more than 0"
+        )
+    if not isinstance(notify, SyncCallback):
+        raise DeclarationError(
+            f"notify= of near_deadline: expected SyncCallback(...) of a notifier, found {notify!r}"
+        )
+    if not is_importable(notify.path):
+        raise DeclarationError(
+            f"notify= of near_deadline: {notify.path} is declared in a DAG file, from where nobody"
+            " else can import it: declare it in a module on PYTHONPATH"
+        )
+    return DeadlineAlert(
+        reference=DeadlineReference.DAGRUN_QUEUED_AT,
+        interval=timedelta(seconds=whole - early),
+        callback=SyncCallback(
+            tell_if_open,
+            kwargs={"notify": notify.path, "options": notify.kwargs},
+            executor=notify.executor,
+        ),
+        name=f"{pipeline.name}: a batch is near its deadline",
+    )
+
+
+def tell_if_open(notify: str, options: dict[str, Any], context: Any) -> None:
+    """What Airflow calls at the moment that ``near_deadline`` names. ``notify``: where the callback
+    is imported from: a notifier's class, of which ``options`` are the arguments, or a function.
+    """
+    from ledger.batch.alerts import still_open
+
+    run = context["dag_run"]
+    database = connected()
+    try:
+        batch_id = _batch_of(database, run["dag_id"], run["run_id"], run.get("conf"))
+        facts = None if batch_id is None else still_open(database, batch_id)
+    finally:
+        database.dispose()
+    if facts is None:
+        return
+    module, _, name = notify.rpartition(".")
+    found = getattr(import_module(module), name)
+    if isinstance(found, type):
+        _tell(found(**options), context, facts)
+    else:
+        _tell(lambda given: found(**options, context=given), context, facts)
+
+
+def _run_in(context: Any) -> tuple[str, str, dict[str, Any] | None]:
+    """DAG, run and conf of a callback; of a run without tasks Airflow gives the DAG and run id."""
+    run = context.get("dag_run")
+    return context["dag"].dag_id, context["run_id"], getattr(run, "conf", None)
+
+
+def _batch_of(database: Any, dag_id: str, run_id: str, conf: dict[str, Any] | None) -> int | None:
+    """The batch that a run opened, or after which it looks."""
+    from ledger.batch.alerts import batch_of_run
+
+    given = (conf or {}).get("batch")
+    return batch_of_run(database, dag_id, run_id) if given is None else int(given)
+
+
+def _tell(notify: Notify, context: Any, facts: Any) -> None:
+    """Call a copy: a notifier keeps what its templates were rendered to, and is told of several."""
+    given = {**context, "ledger": {**asdict(facts), "url": page_of(facts.batch_id)}}
+    if not hasattr(given.get("dag"), "get_template_env"):
+        given.pop("dag", None)  # in dag.test: a serialized DAG, with which nothing can be rendered
+    copy(notify)(given)

@@ -1,0 +1,146 @@
+"""When somebody is to be told of a batch: too much of it has failed, it has made the quarantine
+grow, or its deadline is near. Each question is answered from the ledger alone, so asking twice gets
+the same answer.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from ledger.batch.recovery import stands_at
+from ledger.batch.summary import RootCounts, summarize
+from ledger.core.run_request import REPROCESS
+from ledger.core.states import BatchStatus
+from ledger.store.connection import Database
+from ledger.store.queries import batches, measures
+from ledger.store.queries.batches import Batch
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a notification may say. ``because``: why there is one, in a sentence.
+
+    ``records``, ``acked``, ``failed``, ``quarantined``, ``pending``: of the batch's interval, what
+    replays have done included. ``lost_ratio``: failed and quarantined, as a share of the records.
+    ``deadline``: when the batch reaches ``max_batch_age`` and is decided whatever lives or waits.
+    """
+
+    because: str
+    pipeline: str
+    batch_id: int
+    status: str
+    interval_start: datetime
+    interval_end: datetime
+    dag_id: str
+    run_id: str
+    records: int
+    acked: int
+    failed: int
+    quarantined: int
+    pending: int
+    lost_ratio: float
+    deadline: datetime
+
+
+def batch_of_run(database: Database, dag_id: str, run_id: str) -> int | None:
+    """The batch that a run of a DAG has opened; None: it has none."""
+    ids = [run_id, run_id + REPROCESS]
+    return database.transact(lambda c: measures.batch_of_run(c, dag_id, ids))
+
+
+def failed_ratio(database: Database, batch_id: int, above: float) -> Facts | None:
+    """Told if more than a share of the interval's records are failed or quarantined, or if the
+    batch is held: then nobody knows how many are.
+    """
+    batch, found = _looked_at(database, batch_id)
+    if batch.status is BatchStatus.HELD:
+        because = f"batch {batch_id} of {batch.pipeline} is held: {batch.held_reason}"
+        return _facts(batch, found, because)
+    if batch.status is not BatchStatus.SETTLED or _lost_ratio(found) <= above:
+        return None
+    lost = found.failed + found.quarantined
+    return _facts(
+        batch,
+        found,
+        f"{lost:,} of {found.total:,} records of {batch.pipeline} are failed or quarantined"
+        f" ({_lost_ratio(found):.2%}): more than {above:.2%}",
+    )
+
+
+def quarantine_growth(
+    database: Database, batch_id: int, by: int, within: timedelta
+) -> Facts | None:
+    """Told if this batch has brought the records that its pipeline's batches quarantined in the
+    time ``within`` above ``by``: of those that are above it together, only the one that crossed
+    it.
+    """
+    batch, found = _looked_at(database, batch_id)
+    until = batch.settled_at
+    if until is None:
+        return None
+    new = database.transact(
+        lambda c: measures.quarantined_by_batch(c, batch.pipeline_id, until - within, until),
+        engine=database.reader,
+    )
+    now = sum(new.values())
+    if not now - new.get(batch_id, 0) <= by < now:
+        return None
+    return _facts(
+        batch,
+        found,
+        f"{now:,} records of {batch.pipeline} were quarantined within {_spelled(within)}:"
+        f" more than {by:,}",
+    )
+
+
+def still_open(database: Database, batch_id: int) -> Facts | None:
+    """Told if the batch is open: it is asked when its deadline is near."""
+    batch, found = _looked_at(database, batch_id)
+    if batch.status is not BatchStatus.OPEN:
+        return None
+    stands = database.transact(lambda c: stands_at(c, batch))
+    return _facts(
+        batch,
+        found,
+        f"batch {batch_id} of {batch.pipeline} is still open, and decided at"
+        f" {_deadline(batch):%Y-%m-%d %H:%M %Z} whatever runs or waits. {stands}",
+    )
+
+
+def _spelled(time: timedelta) -> str:
+    return str(time).removesuffix(", 0:00:00")
+
+
+def _looked_at(database: Database, batch_id: int) -> tuple[Batch, RootCounts]:
+    """The batch, and the records of its interval by state: of the original, which counts what its
+    replays have done.
+    """
+    batch = database.transact(lambda c: batches.get_batch(c, batch_id))
+    return batch, summarize(database, batch.original_id).roots
+
+
+def _lost_ratio(found: RootCounts) -> float:
+    return (found.failed + found.quarantined) / found.total if found.total else 0.0
+
+
+def _facts(batch: Batch, found: RootCounts, because: str) -> Facts:
+    return Facts(
+        because=because,
+        pipeline=batch.pipeline,
+        batch_id=batch.batch_id,
+        status=batch.status.value,
+        interval_start=batch.interval_start,
+        interval_end=batch.interval_end,
+        dag_id=batch.dag_id,
+        run_id=batch.run_id.removesuffix(REPROCESS),
+        records=found.total,
+        acked=found.acked,
+        failed=found.failed,
+        quarantined=found.quarantined,
+        pending=found.pending,
+        lost_ratio=_lost_ratio(found),
+        deadline=_deadline(batch),
+    )
+
+
+def _deadline(batch: Batch) -> datetime:
+    return batch.opened_at + timedelta(seconds=batch.max_batch_age_seconds)

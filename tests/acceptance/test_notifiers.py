@@ -1,0 +1,228 @@
+"""Notifiers of a pipeline's DAG, as Airflow calls them."""
+
+import os
+import sys
+from datetime import timedelta
+from functools import partial
+from types import SimpleNamespace
+
+import pytest
+from airflow.callbacks.callback_requests import DagCallbackRequest
+from airflow.dag_processing.processor import _execute_dag_callbacks
+from airflow.sdk import DAG, AsyncCallback, SyncCallback
+from airflow.sdk.execution_time.callback_supervisor import execute_callback
+from airflow.serialization.serialized_objects import DagSerialization
+from structlog import get_logger
+
+from jobs import wordcount
+from ledger.airflow import WhenFailedRatio, WhenQuarantineGrows, near_deadline
+from ledger.batch.settlement import settle_once
+from ledger.errors import DeclarationError
+from tests.support.airflow import dags_of
+from tests.support.ledgers import opened, pipeline, whole_batch
+from tests.support.places import ROOT
+from tests.support.telling import InFile, facts_in_file, told
+
+DAGS = """
+import os
+from airflow.sdk import DAG, task
+from ledger.airflow import WhenFailedRatio, WhenQuarantineGrows
+from ledger.airflow.completing import Complete
+from tests.support.telling import InFile
+
+path = os.environ["TOLD"]
+text = "{{ ledger.batch_id }} {{ ledger.failed }} {{ ledger.quarantined }} {{ ledger.url }}"
+ratio = WhenFailedRatio(above=0.1, notify=InFile(path, "ratio " + text))
+growth = WhenQuarantineGrows(by=1, within="1d", notify=InFile(path, "growth " + text))
+both = [ratio, growth]
+with DAG(
+    "dag", schedule=None, on_success_callback=both, on_failure_callback=both,
+    default_args={"retries": 0},
+):
+
+    @task(task_id="open")
+    def open_batch(**context):
+        return context["dag_run"].conf["batch"]
+
+    open_batch() >> Complete(task_id="complete", target="jobs.p:made")
+
+with DAG("task_level", schedule=None):
+
+    @task(on_success_callback=ratio)
+    def look():
+        return None
+
+    look()
+"""
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    """What the notifiers write."""
+    found = tmp_path_factory.mktemp("told") / "lines"
+    os.environ["TOLD"] = str(found)
+    yield found
+    del os.environ["TOLD"]
+
+
+@pytest.fixture(scope="module")
+def dags(path):
+    """The DAGs above."""
+    with dags_of(DAGS) as found:
+        yield found
+
+
+@pytest.fixture
+def lines(path):
+    """What was told since the test began."""
+    path.unlink(missing_ok=True)
+    return lambda: told(path)
+
+
+def settled(ledger, made, count=4, **given):
+    """A batch that is decided."""
+    batch, _ = whole_batch(ledger, made, count, **given)
+    settle_once(ledger, batch.batch_id)
+    return batch
+
+
+def test_a_run_tells_how_much_of_it_has_failed(ledger, dags, lines):
+    """The DAG's callback calls the notifier with the ledger's facts and the way to the batch; the
+    next run's has facts of its own, and one that lost little tells nothing.
+    """
+    first = settled(ledger, pipeline(), lose_sink=[0])
+    assert dags["dag"].test(run_conf={"batch": first.batch_id}).state == "failed"
+    assert [one[: one.index("/")] for one in lines()] == [f"ratio {first.batch_id} 1 0 "]
+    assert lines()[0].endswith(f"/plugin/ledger?batch={first.batch_id}")
+    second = settled(ledger, pipeline(), run_id="b", day=1, lose_sink=[0, 1])
+    assert dags["dag"].test(run_conf={"batch": second.batch_id}).state == "failed"
+    assert lines()[1].startswith(f"ratio {second.batch_id} 2 0 ")
+    third = settled(ledger, pipeline(), 20, run_id="c", day=2, lose_sink=[0])
+    assert dags["dag"].test(run_conf={"batch": third.batch_id}).state == "failed"
+    assert len(lines()) == 2
+
+
+def test_a_green_run_may_have_something_to_tell(ledger, dags, lines):
+    """Records that a pipeline tolerates are lost all the same; those that fill the quarantine are
+    told of once.
+    """
+    made = pipeline(max_replays=0, tolerate=0.9)
+    first, second, third = (
+        settled(ledger, made, run_id=f"run {day}", day=day, lose_sink=[0]) for day in range(3)
+    )
+    with ledger.plain.begin() as connection:
+        connection.exec_driver_sql("UPDATE publication SET published_at = now()")
+    for batch in (first, second, third):
+        assert dags["dag"].test(run_conf={"batch": batch.batch_id}).state == "success"
+    ratios = [int(one.split()[1]) for one in lines() if one.startswith("ratio")]
+    assert ratios == [first.batch_id, second.batch_id, third.batch_id]
+    assert [int(one.split()[1]) for one in lines() if one.startswith("growth")] == [second.batch_id]
+
+
+def test_the_dag_processor_tells_it(ledger, path, lines):
+    """Where Airflow calls a DAG's callbacks, with no more of the run than its id if it knows no
+    more; there the templates have the DAG, too.
+    """
+    settled(ledger, pipeline(), lose_sink=[0])
+    alert = WhenFailedRatio(above=0.1, notify=InFile(str(path), "{{ dag.dag_id }} {{ run_id }}"))
+    with DAG("dag", schedule=None, on_failure_callback=alert) as dag:
+        pass
+    request = DagCallbackRequest(
+        filepath="", bundle_name="b", bundle_version=None, dag_id="dag", run_id="run", msg="failed"
+    )
+    _execute_dag_callbacks(SimpleNamespace(dags={"dag": dag}), request, get_logger())
+    assert lines() == ["dag run"]
+
+
+def test_a_run_without_a_batch_tells_nothing(ledger, dags, lines, capfd):
+    """Whatever other runs have lost."""
+    settled(ledger, pipeline(), lose_sink=[0, 1])
+    assert dags["task_level"].test().state == "success"
+    assert lines() == []
+    assert "WhenFailedRatio has nothing to tell of batch None" in capfd.readouterr().out
+
+
+def deadline(path, notify, **options):
+    """The alert of a pipeline, an hour before its batch is a day old."""
+    given = pipeline(max_batch_age="1d")
+    callback = SyncCallback(notify, kwargs={"path": str(path), **options})
+    return near_deadline(given, before="1h", notify=callback)
+
+
+def missed(alert, run_id="run", conf=None):
+    """What Airflow's executor does at the moment that an alert names."""
+    run = {"dag_id": "dag", "run_id": run_id, "conf": conf or {}}
+    kwargs = {**alert.callback.kwargs, "context": {"dag_run": run, "deadline": {"id": "x"}}}
+    done, error = execute_callback(alert.callback.path, kwargs, "", None, get_logger())
+    assert done, error
+
+
+def test_an_open_batch_is_told_of_before_its_deadline(ledger, path, lines):
+    """Airflow calls it an hour before the batch would be a day old, and the notifier if it is still
+    open; a function of the context does as well.
+    """
+    alert = deadline(path, InFile, text="{{ ledger.batch_id }} of {{ dag_run.run_id }}")
+    assert alert.interval == timedelta(hours=23)
+    batch = opened(ledger, pipeline())
+    missed(alert)
+    assert lines() == [f"{batch.batch_id} of run"]
+    missed(deadline(path, facts_in_file), "after it", {"batch": batch.batch_id})
+    assert lines()[1]["because"].startswith(f"batch {batch.batch_id} of chain is still open")
+    missed(alert, "another")
+    settle_once(ledger, settled(ledger, pipeline(), run_id="next", day=1).batch_id)
+    missed(alert, "next")
+    assert len(lines()) == 2
+
+
+def test_a_dag_with_a_deadline_is_serialized(path):
+    """The alert goes through Airflow's database to the scheduler as it is."""
+    alert = deadline(path, InFile, text="{{ ledger.because }}")
+    with DAG("dag", schedule=None, deadline=alert) as dag:
+        pass
+    kept = str(DagSerialization.to_dict(dag)["dag"]["deadline"])
+    assert "ledger.airflow.notifiers.tell_if_open" in kept
+    assert "tests.support.telling.InFile" in kept
+    assert "{{ ledger.because }}" in kept
+
+
+def test_the_documented_dag_can_be_declared(monkeypatch):
+    """It has both notifiers as callbacks of its runs, and the deadline."""
+    page = (ROOT / "docs" / "alerting.md").read_text()
+    code = page.partition("```python\n")[2].partition("```")[0]
+    monkeypatch.setitem(sys.modules, "orders", wordcount)
+    namespace = {}
+    exec(code, namespace)
+    dag = namespace["dag"]
+    assert [type(one) for one in dag.on_failure_callback] == [WhenFailedRatio, WhenQuarantineGrows]
+    assert dag.on_success_callback == dag.on_failure_callback
+    assert DagSerialization.to_dict(dag)["dag"]["deadline"]
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (lambda: WhenFailedRatio(above=1, notify=print), "above=1 of WhenFailedRatio"),
+        (lambda: WhenFailedRatio(above=0.1, notify="slack"), "found 'slack'"),
+        (lambda: WhenQuarantineGrows(by=-1, within="1d", notify=print), "by=-1"),
+        (lambda: WhenQuarantineGrows(by=1, within="a day", notify=print), "duration 'a day'"),
+        (partial(near_deadline, pipeline(), before="7d", notify=None), "7 days, 0:00:00"),
+        (partial(near_deadline, pipeline(), before="1d", notify=print), r"SyncCallback\(...\)"),
+        (
+            lambda: near_deadline(
+                pipeline(), before="1d", notify=AsyncCallback(InFile, kwargs={"path": "x"})
+            ),
+            r"SyncCallback\(...\)",
+        ),
+    ],
+)
+def test_arguments_that_cannot_work(made, said):
+    """They are refused when the DAG is read, by name and with what was expected."""
+    with pytest.raises(DeclarationError, match=said):
+        made()
+
+
+def test_a_notifier_in_a_dag_file(path):
+    """Airflow's executor imports what is called at a deadline: from a DAG file nobody else can."""
+    notify = SyncCallback("unusual_prefix_1.dags.InFile", kwargs={"path": str(path)})
+    with pytest.raises(DeclarationError, match="declare it in a module on PYTHONPATH"):
+        near_deadline(pipeline(), before="1h", notify=notify)

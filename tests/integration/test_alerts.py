@@ -1,0 +1,147 @@
+"""When somebody is to be told of a batch, by the real ledger."""
+
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import text
+
+from ledger.batch import alerts
+from ledger.batch.acceptance import accept
+from ledger.batch.settlement import settle_once
+from tests.support.ledgers import (
+    END,
+    START,
+    emit_replay,
+    opened,
+    pipeline,
+    replayed,
+    run_middle,
+    run_sink,
+    whole_batch,
+)
+
+DAY = timedelta(days=1)
+
+
+def settled(database, made, count=10, **given):
+    """A batch that is decided."""
+    batch, _ = whole_batch(database, made, count, **given)
+    settle_once(database, batch.batch_id)
+    return batch
+
+
+def recovered(database, made, original):
+    """A replay that recovers all that failed in a batch."""
+    batch = replayed(database, made, original.batch_id)
+    roots = emit_replay(database, batch)
+    run_middle(database, batch, roots)
+    run_sink(database, batch, roots)
+    settle_once(database, batch.batch_id)
+    return batch
+
+
+@pytest.mark.parametrize(("above", "told"), [(0.19, True), (0.2, False)])
+def test_too_much_of_an_interval_has_failed(database, above, told):
+    """More than a share of its records are failed or quarantined: it says how many, of which
+    batch, run and interval.
+    """
+    batch = settled(database, pipeline(), lose_sink=[0, 1])
+    facts = alerts.failed_ratio(database, batch.batch_id, above)
+    assert (facts is not None) == told
+    if facts is not None:
+        assert facts.because == (
+            "2 of 10 records of chain are failed or quarantined (20.00%): more than 19.00%"
+        )
+        assert (facts.batch_id, facts.dag_id, facts.run_id) == (batch.batch_id, "dag", "run")
+        assert (facts.interval_start, facts.interval_end) == (START, END)
+        assert (facts.records, facts.acked, facts.failed, facts.quarantined) == (10, 8, 2, 0)
+        assert facts.lost_ratio == 0.2
+
+
+def test_a_replay_is_told_of_by_what_is_left_of_its_original(database):
+    """One that recovers all is nothing to tell, however little it has read itself."""
+    made = pipeline()
+    original = settled(database, made, lose_sink=[0, 1])
+    replay = recovered(database, made, original)
+    assert alerts.failed_ratio(database, replay.batch_id, 0) is None
+    other = settled(database, made, run_id="next", day=1, lose_sink=[0])
+    empty_handed = replayed(database, made, other.batch_id, "again")
+    roots = emit_replay(database, empty_handed)
+    run_middle(database, empty_handed, roots)
+    run_sink(database, empty_handed, roots, lose=roots)
+    settle_once(database, empty_handed.batch_id)
+    facts = alerts.failed_ratio(database, empty_handed.batch_id, 0)
+    assert (facts.records, facts.failed, facts.lost_ratio) == (10, 1, 0.1)
+
+
+def test_a_held_batch_is_told_of_whatever_the_ratio(database):
+    """Nobody knows yet how many of its records failed; the reason says what holds it."""
+    batch = settled(database, pipeline(max_failed_ratio=0.1), lose_sink=[0, 1])
+    facts = alerts.failed_ratio(database, batch.batch_id, 0.9)
+    assert facts.status == "held"
+    assert facts.because.startswith(f"batch {batch.batch_id} of chain is held: ")
+
+
+def test_an_undecided_batch_is_no_failure(database):
+    """Its records are pending."""
+    batch = opened(database, pipeline())
+    assert alerts.failed_ratio(database, batch.batch_id, 0) is None
+    assert alerts.quarantine_growth(database, batch.batch_id, 0, DAY) is None
+
+
+def test_only_the_batch_that_crosses_the_limit_is_told_of(database):
+    """Of those that fill the quarantine within a time: neither the ones before it nor the ones
+    after it, whenever one asks; once the earlier ones lie farther back it is another one.
+    """
+    made = pipeline(max_replays=0)
+    found = [
+        settled(database, made, run_id=f"run {day}", day=day, lose_sink=[0, 1]) for day in range(3)
+    ]
+
+    def told(within=DAY):
+        return [bool(alerts.quarantine_growth(database, one.batch_id, 3, within)) for one in found]
+
+    assert told() == [False, True, False]
+    facts = alerts.quarantine_growth(database, found[1].batch_id, 3, DAY)
+    assert facts.because == "4 records of chain were quarantined within 1 day: more than 3"
+    with database.plain.begin() as connection:
+        connection.execute(
+            text(
+                "UPDATE batch SET settled_at = settled_at - interval '2 days' WHERE batch_id = :b"
+            ),
+            {"b": found[0].batch_id},
+        )
+    assert told() == [False, False, True]
+
+
+def test_what_is_accepted_is_no_growth(database):
+    """A person has said that it may stay out."""
+    made = pipeline(max_replays=0)
+    batch = settled(database, made, lose_sink=[0, 1])
+    assert alerts.quarantine_growth(database, batch.batch_id, 1, DAY) is not None
+    accept(database, batch.batch_id, by="somebody")
+    assert alerts.quarantine_growth(database, batch.batch_id, 1, DAY) is None
+
+
+def test_a_batch_that_is_open_is_told_of_with_its_deadline(database):
+    """And with what it waits for; a decided one is not."""
+    made = pipeline(max_batch_age="2d")
+    batch = opened(database, made)
+    facts = alerts.still_open(database, batch.batch_id)
+    assert facts.deadline == batch.opened_at + 2 * DAY
+    assert facts.because.startswith(
+        f"batch {batch.batch_id} of chain is still open, and decided at"
+        f" {facts.deadline:%Y-%m-%d %H:%M} UTC whatever runs or waits. "
+    )
+    assert "source" in facts.because
+    assert alerts.still_open(database, settled(database, made, run_id="b", day=1).batch_id) is None
+
+
+def test_the_batch_of_a_run(database):
+    """A run's newest batch, also if it reprocesses its interval; another run's is not it."""
+    made = pipeline()
+    first = settled(database, made, run_id="one")
+    settled(database, made, run_id="one#reprocess", day=1)
+    assert alerts.batch_of_run(database, "dag", "one") == first.batch_id + 1
+    assert alerts.batch_of_run(database, "dag", "two") is None
+    assert alerts.batch_of_run(database, "other", "one") is None

@@ -1,0 +1,37 @@
+"""Notifiers for tests: what they are told is in a file, a line of JSON each."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from airflow.sdk import BaseNotifier
+
+
+class InFile(BaseNotifier):
+    """Appends its text, which is templated, to the file at ``path``."""
+
+    template_fields = ("text",)
+
+    def __init__(self, path: str, text: str):
+        super().__init__()
+        self.path, self.text = path, text
+
+    def notify(self, context: Any) -> None:
+        """See ``BaseNotifier``."""
+        append(self.path, self.text)
+
+
+def facts_in_file(path: str, context: Any) -> None:
+    """A function of the context: appends the facts."""
+    append(path, context["ledger"])
+
+
+def append(path: str, said: Any) -> None:
+    """One line more."""
+    with Path(path).open("a") as file:
+        file.write(json.dumps(said, default=str) + "\n")
+
+
+def told(path: Path) -> list[Any]:
+    """All lines so far."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
