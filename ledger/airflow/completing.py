@@ -6,7 +6,7 @@ from typing import Any
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowSkipException
 
-from ledger.airflow import describing
+from ledger.airflow import describing, metrics
 from ledger.airflow.links import ACCEPT_DAG, REPLAY_DAG, InLedger, NextStep
 from ledger.airflow.notes import REPORT
 from ledger.airflow.submitting import about_batch, connected
@@ -39,6 +39,7 @@ class Complete(BaseOperator):
         database = connected()
         with about_batch(database, self.batch_id):
             because = self._report(database, self.batch_id, context["ti"])
+            metrics.of_batch(database, self.batch_id)
             if because is not None:
                 # Airflow logs an exit in one line; for an exception it adds a traceback of its own
                 # frames.

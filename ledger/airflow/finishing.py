@@ -1,11 +1,13 @@
 """Tasks after the steps that need no Spark: settle, follow-ups; how a task starts another run."""
 
 import logging
+import time
 from typing import Any
 
 from airflow.sdk import BaseOperator, task
 from airflow.sdk.exceptions import DagRunTriggerException
 
+from ledger.airflow import metrics
 from ledger.airflow.links import InLedger
 from ledger.airflow.submitting import InTask, about_batch, check_due, decided_batch
 from ledger.batch import follow_ups
@@ -34,12 +36,15 @@ class Settle(BaseOperator):
 
         at = InTask(self.target)
         batch_id = context["ti"].xcom_pull(task_ids="open")
-        with about_batch(at.database, batch_id):
+        with about_batch(at.database, batch_id) as pipeline:
+            started = time.monotonic()
             done = settle_once(at.database, batch_id)
             assert done is not None
             self.batch_id = done.batch_id
             if not done.status.decided:
                 raise LedgerError(f"batch {done.batch_id} is {done.status}: {done.reason}")
+            if done.decided:
+                metrics.of_settlement(pipeline, time.monotonic() - started)
             _log.info("%s", done)
             for one in follow_ups.of_settle():
                 assert one.here is not None

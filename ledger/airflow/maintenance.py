@@ -12,6 +12,7 @@ from airflow.sdk.exceptions import (
     AirflowSkipException,
 )
 
+from ledger.airflow import metrics
 from ledger.airflow.finishing import trigger
 from ledger.airflow.links import ACCEPT_DAG, REPLAY_DAG
 from ledger.airflow.pipelines import START, selection
@@ -49,6 +50,7 @@ def sweeper_dag(*, schedule: str | None, **dag_options: Any) -> DAG:
             for settlement in swept.settlements:
                 with about(batch_id=settlement.batch_id):
                     _log.info("%s", settlement)
+            metrics.of_ledger(database, [one.batch_id for one in swept.overdue])
             errors = [f"batch {batch}: {error}" for batch, error in swept.errors.items()]
             return {
                 "replays": [asked.batch_id for asked in swept.replays],

@@ -1,4 +1,4 @@
-"""When somebody is to be told of a batch, by the real ledger."""
+"""When somebody is to be told of a batch, by the real ledger; what metrics say of it."""
 
 from datetime import timedelta
 
@@ -8,9 +8,11 @@ from sqlalchemy import text
 from ledger.batch import alerts
 from ledger.batch.acceptance import accept
 from ledger.batch.settlement import settle_once
+from ledger.store.queries import measures
 from tests.support.ledgers import (
     END,
     START,
+    emit,
     emit_replay,
     opened,
     pipeline,
@@ -145,3 +147,60 @@ def test_the_batch_of_a_run(database):
     assert alerts.batch_of_run(database, "dag", "one") == first.batch_id + 1
     assert alerts.batch_of_run(database, "dag", "two") is None
     assert alerts.batch_of_run(database, "other", "one") is None
+
+
+def measured(database, statement, *given):
+    """A statement's rows by pipeline, without the pipeline."""
+    rows = database.transact(lambda c: statement(c, *given), engine=database.reader)
+    return {row.pipeline: {**row._mapping} for row in rows}
+
+
+def test_the_backlog_of_each_pipeline(database):
+    """Open and held batches with their records, the age of the oldest, and how much of its greatest
+    age an open one has used up; a pipeline without any has zeros.
+    """
+    settled(database, pipeline("idle"))
+    settled(database, pipeline("stuck", max_failed_ratio=0.1), lose_sink=[0, 1])
+    made = pipeline("busy", max_batch_age="10d")
+    batch = opened(database, made)
+    emit(database, batch, 7)
+    opened(database, made, "next", 1)
+    with database.plain.begin() as connection:
+        connection.execute(
+            text("UPDATE batch SET opened_at = opened_at - interval '2 days' WHERE batch_id = :b"),
+            {"b": batch.batch_id},
+        )
+    found = measured(database, measures.backlog)
+    zeros = dict.fromkeys(("open_batches", "held_batches", "pending_records"), 0)
+    zeros |= {"oldest_pending_seconds": 0, "age_ratio": 0}
+    assert found["idle"] == {"pipeline": "idle", **zeros}
+    stuck = found["stuck"]
+    assert (stuck["open_batches"], stuck["held_batches"], stuck["age_ratio"]) == (0, 1, 0)
+    assert stuck["pending_records"] == 10
+    busy = found["busy"]
+    assert (busy["open_batches"], busy["held_batches"], busy["pending_records"]) == (2, 0, 7)
+    assert busy["oldest_pending_seconds"] == pytest.approx(2 * 86400, abs=60)
+    assert busy["age_ratio"] == pytest.approx(0.2, abs=0.01)
+
+
+def test_what_each_pipeline_has_lost(database):
+    """Failed records, and those that are quarantined and not accepted; of which batches something
+    is overdue.
+    """
+    settled(database, pipeline("failing"), lose_sink=[0, 1, 2])
+    made = pipeline("full", max_replays=0)
+    accept(database, settled(database, made, lose_sink=[0]).batch_id, by="somebody")
+    late = settled(database, made, run_id="next", day=1, lose_sink=[0, 1])
+    settled(database, pipeline("whole"))
+    lost = measured(database, measures.lost_records)
+    assert {name: tuple(one.values())[1:] for name, one in lost.items()} == {
+        "failing": (3, 0),
+        "full": (0, 2),
+        "whole": (0, 0),
+    }
+    overdue = measured(database, measures.overdue_batches, [late.batch_id])
+    assert {name: one["overdue_batches"] for name, one in overdue.items()} == {
+        "failing": 0,
+        "full": 1,
+        "whole": 0,
+    }

@@ -1,9 +1,80 @@
-"""Statements behind notifications: the batch of a run, and what batches have quarantined."""
+"""Statements behind metrics and notifications: what the ledger has open, and what it has lost."""
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, Row, text
+
+
+def backlog(connection: Connection) -> Sequence[Row[Any]]:
+    """For each pipeline: open_batches, held_batches, pending_records; oldest_pending_seconds, the
+    age of its oldest undecided batch; age_ratio, the greatest age of an open batch as a share of
+    the pipeline's greatest; 0 where there is none.
+    """
+    statement = text("""
+        SELECT p.name AS pipeline,
+               count(*) FILTER (WHERE b.status = 'open') AS open_batches,
+               count(*) FILTER (WHERE b.status = 'held') AS held_batches,
+               coalesce(sum(s.roots), 0)::bigint AS pending_records,
+               coalesce(max(a.seconds), 0)::float AS oldest_pending_seconds,
+               coalesce(max(a.seconds / p.max_batch_age_seconds) FILTER (WHERE b.status = 'open'),
+                        0)::float AS age_ratio
+        FROM pipeline p
+        LEFT JOIN batch b ON b.pipeline_id = p.pipeline_id AND b.status IN ('open', 'held')
+        LEFT JOIN LATERAL (
+          SELECT sum(roots) AS roots FROM batch_source WHERE batch_id = b.batch_id
+        ) s ON true
+        LEFT JOIN LATERAL (
+          SELECT extract(epoch FROM clock_timestamp() - b.opened_at)::float AS seconds
+        ) a ON true
+        GROUP BY p.name ORDER BY p.name
+    """)
+    return connection.execute(statement).all()
+
+
+def lost_records(connection: Connection) -> Sequence[Row[Any]]:
+    """For each pipeline: failed_records, failed or being replayed; quarantined_records, that nobody
+    has accepted. Those of a batch that another one replaced are its business.
+    """
+    statement = text("""
+        WITH lost AS (
+          SELECT original_batch_id AS batch_id,
+                 count(*) FILTER (WHERE status <> 'quarantined') AS failed,
+                 count(*) FILTER (WHERE status = 'quarantined') AS quarantined
+          FROM failed_message WHERE status IN ('failed', 'replaying', 'quarantined')
+          GROUP BY original_batch_id
+        ), accepted AS (
+          SELECT m.original_batch_id AS batch_id, count(*) AS records
+          FROM accepted_root a
+          JOIN failed_root r USING (root_id)
+          JOIN failed_message m ON m.message_id = r.message_id AND m.root_id = a.root_id
+                               AND m.status = 'quarantined'
+          GROUP BY m.original_batch_id
+        )
+        SELECT p.name AS pipeline, coalesce(sum(l.failed), 0)::bigint AS failed_records,
+               coalesce(sum(l.quarantined - coalesce(a.records, 0)), 0)::bigint
+                 AS quarantined_records
+        FROM pipeline p
+        LEFT JOIN (
+          lost l JOIN batch b ON b.batch_id = l.batch_id AND b.status <> 'superseded'
+          LEFT JOIN accepted a ON a.batch_id = l.batch_id
+        ) ON b.pipeline_id = p.pipeline_id
+        GROUP BY p.name ORDER BY p.name
+    """)
+    return connection.execute(statement).all()
+
+
+def overdue_batches(connection: Connection, batch_ids: Sequence[int]) -> Sequence[Row[Any]]:
+    """For each pipeline: overdue_batches, how many of these batches are its own."""
+    statement = text("""
+        SELECT p.name AS pipeline, count(b.batch_id) AS overdue_batches
+        FROM pipeline p
+        LEFT JOIN batch b ON b.pipeline_id = p.pipeline_id
+                         AND b.batch_id = ANY(cast(:ids AS bigint[]))
+        GROUP BY p.name ORDER BY p.name
+    """)
+    return connection.execute(statement, {"ids": list(batch_ids)}).all()
 
 
 def batch_of_run(connection: Connection, dag_id: str, run_ids: Sequence[str]) -> int | None:

@@ -1,0 +1,187 @@
+"""What is sent by Airflow's own statistics, to wherever its configuration says: StatsD, Datadog or
+OpenTelemetry. Every metric is a gauge, so that a task which is cleared counts nothing twice.
+"""
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ledger.errors import LedgerError
+
+if TYPE_CHECKING:
+    from ledger.store.connection import Database
+
+PREFIX = "ackledger"
+_KINDS = ("statsd_on", "statsd_datadog_enabled", "otel_on")  # what [metrics] can turn on
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One metric. ``tags``: their names; where a backend has none, their values, in this order, end
+    a second name. ``sent_by``: the tasks that send it.
+    """
+
+    name: str
+    tags: tuple[str, ...]
+    meaning: str
+    sent_by: str
+
+    @property
+    def full_name(self) -> str:
+        """As it is sent, but for Airflow's own prefix."""
+        return f"{PREFIX}.{self.name}"
+
+
+_BATCH = "complete"
+_LEDGER = "sweep"
+ROOTS = Metric(
+    "roots",
+    ("pipeline", "state"),
+    "records of the run's interval: acked, failed, quarantined or pending; those that replays have"
+    " recovered are acked",
+    _BATCH,
+)
+ROWS = Metric(
+    "rows",
+    ("pipeline", "step", "rows"),
+    "rows of each step of the run's batch: input, output or failed",
+    _BATCH,
+)
+BATCH_SECONDS = Metric(
+    "batch_seconds", ("pipeline",), "from the opening of the run's batch to its settlement", _BATCH
+)
+SETTLE_SECONDS = Metric(
+    "settle_seconds", ("pipeline",), "how long the settlement took that decided a batch", "settle"
+)
+OPEN_BATCHES = Metric("open_batches", ("pipeline",), "batches that are not decided", _LEDGER)
+HELD_BATCHES = Metric("held_batches", ("pipeline",), "batches that wait for a person", _LEDGER)
+PENDING_RECORDS = Metric(
+    "pending_records", ("pipeline",), "records of open and held batches", _LEDGER
+)
+OLDEST_PENDING = Metric(
+    "oldest_pending_seconds", ("pipeline",), "age of the oldest batch that is open or held", _LEDGER
+)
+AGE_RATIO = Metric(
+    "age_ratio",
+    ("pipeline",),
+    "age of the oldest open batch as a share of `max_batch_age`: at 1 it is decided, whatever runs"
+    " or waits",
+    _LEDGER,
+)
+FAILED_RECORDS = Metric(
+    "failed_records", ("pipeline",), "records that are failed or being replayed", _LEDGER
+)
+QUARANTINED_RECORDS = Metric(
+    "quarantined_records",
+    ("pipeline",),
+    "records that are quarantined and that nobody has accepted",
+    _LEDGER,
+)
+OVERDUE_BATCHES = Metric(
+    "overdue_batches",
+    ("pipeline",),
+    "settled batches of which something is yet to be published, combined or noticed",
+    _LEDGER,
+)
+METRICS = (
+    ROOTS,
+    ROWS,
+    BATCH_SECONDS,
+    SETTLE_SECONDS,
+    OPEN_BATCHES,
+    HELD_BATCHES,
+    PENDING_RECORDS,
+    OLDEST_PENDING,
+    AGE_RATIO,
+    FAILED_RECORDS,
+    QUARANTINED_RECORDS,
+    OVERDUE_BATCHES,
+)
+_BY_PIPELINE = {one.name: one for one in METRICS if one.sent_by == _LEDGER}
+_STATES = ("acked", "failed", "quarantined", "pending")
+_ROWS = ("input", "output", "failed")
+
+
+def of_batch(database: "Database", batch_id: int) -> None:
+    """Send what a decided batch has come to."""
+    from ledger.batch.summary import summarize
+    from ledger.store.queries import batches
+
+    with _if_wanted() as wanted:
+        if not wanted:
+            return
+        batch = database.transact(lambda c: batches.get_batch(c, batch_id))
+        interval = summarize(database, batch.original_id).roots
+        for state in _STATES:
+            _send(ROOTS, getattr(interval, state), batch.pipeline, state)
+        for step in summarize(database, batch_id).steps:
+            for rows in _ROWS:
+                _send(ROWS, step[rows] or 0, batch.pipeline, step["name"], rows)
+        if batch.settled_at is not None:
+            seconds = (batch.settled_at - batch.opened_at).total_seconds()
+            _send(BATCH_SECONDS, seconds, batch.pipeline)
+
+
+def of_settlement(pipeline: str, seconds: float) -> None:
+    """Send how long it took to decide a batch."""
+    _send(SETTLE_SECONDS, seconds, pipeline)
+
+
+def of_ledger(database: "Database", overdue: Sequence[int]) -> None:
+    """Send what each pipeline has open, lost, or left undone: ``overdue``, batches that a sweep
+    has found.
+    """
+    from ledger.store.queries import measures
+
+    with _if_wanted() as wanted:
+        if not wanted:
+            return
+        rows = database.transact(
+            lambda c: [
+                *measures.backlog(c),
+                *measures.lost_records(c),
+                *measures.overdue_batches(c, overdue),
+            ],
+            engine=database.reader,
+        )
+        for row in rows:
+            for name, value in row._mapping.items():
+                if name in _BY_PIPELINE:
+                    _send(_BY_PIPELINE[name], value, row.pipeline)
+
+
+@contextmanager
+def _if_wanted() -> Iterator[bool]:
+    """Whether Airflow sends statistics anywhere: if not, the ledger need not be asked. One that is
+    away is logged: the task has done what it is for.
+    """
+    try:
+        yield _is_on()
+    except LedgerError as exc:
+        _log.warning("no metrics are sent of the ledger: %s", exc)
+
+
+def _is_on() -> bool:
+    from airflow.sdk.configuration import conf
+
+    return any(conf.getboolean("metrics", kind, fallback=False) for kind in _KINDS)
+
+
+def _send(metric: Metric, value: float, *values: str) -> None:
+    """Send one value, tagged; where Airflow's configuration has ``legacy_names_on``, also under a
+    name that the tags are part of, as Airflow sends its own: plain StatsD drops tags. What the
+    backend raises is logged, too.
+    """
+    from airflow.sdk.configuration import conf
+    from airflow.sdk.observability import stats
+
+    tags: dict[str, Any] = dict(zip(metric.tags, values, strict=True))
+    try:
+        stats.gauge(metric.full_name, value, tags=tags)
+        if conf.getboolean("metrics", "legacy_names_on", fallback=True):
+            stats.gauge(".".join([metric.full_name, *values]), value)
+    except Exception as exc:
+        _log.warning("metric %s is not sent: %s", metric.full_name, exc)
