@@ -20,6 +20,8 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 from ledger.airflow.permanent import fail_for_good, without_retry
 from ledger.batch import follow_ups
 from ledger.batch.following.base import FollowUp
+from ledger.batch.following.combines import COMBINE
+from ledger.batch.following.states import STATE
 from ledger.core.java import spark_program
 from ledger.core.logs import about, last_error
 from ledger.errors import EXIT_PERMANENT, DeclarationError, Failures, LedgerError
@@ -37,7 +39,7 @@ _log = logging.getLogger(__name__)
 
 
 class _Driver:
-    """A task that runs a driver: what its log is about."""
+    """A task that runs a driver: what its log is about, and what OpenLineage is told of it."""
 
     follows = False  # the settlement, which leaves it something to do
     dag_id: str
@@ -51,6 +53,22 @@ class _Driver:
         """Lines that the task logs within have its pipeline, batch and step."""
         step = {} if WHOLE_BATCH in self.told else {"step": self._given("--step")}
         return about(pipeline=self.dag_id, batch_id=self._batch_id, **step)
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
+        """Called by Airflow's provider of OpenLineage once the task has ended, however it did."""
+        from airflow.providers.openlineage.extractors import OperatorLineage
+
+        from ledger.airflow.lineage import of_steps
+        from ledger.pipeline.load import load_pipeline
+
+        if self._batch_id is None:  # its arguments were never rendered
+            return OperatorLineage()
+        database, pipeline = connected(), load_pipeline(self._given("--pipeline"))
+        try:
+            steps = None if WHOLE_BATCH in self.told else steps_of(pipeline, self._given("--step"))
+            return of_steps(database, Settings(), pipeline, self._batch_id, steps)
+        finally:
+            database.dispose()
 
     @property
     def _batch_id(self) -> int | None:
@@ -134,6 +152,16 @@ class Submit(_Driver, SparkSubmitOperator):
             if line is None:
                 raise
             fail_for_good(line)
+
+
+def steps_of(pipeline: Pipeline, name: str) -> list[str]:
+    """The steps that a driver runs which is told to do this one, or this follow-up."""
+    combined = [step.name for step in pipeline.combined()]
+    if name == COMBINE.name:
+        return combined
+    if name == STATE.name:
+        return [step.name for step in pipeline.followers() if step.name not in combined]
+    return [name]
 
 
 def _changes_nothing(driver: Connect | Submit, context: Any) -> bool:

@@ -37,6 +37,10 @@ class FolderSink(_FileOptions):
         path = self.path.rstrip("/")
         return path if "://" in path else normpath(path)
 
+    def location(self, settings: Settings) -> str:
+        """The folder, as an absolute path or a URL: what lineage names it by."""
+        return settings.output_path(self.path)
+
     def check(self, settings: Settings) -> str:
         """See ``Sink``."""
         path = settings.output_path(self.path)

@@ -43,6 +43,16 @@ class TableSink(_TableOptions):
         """See ``Sink``."""
         return self.mode == "replace_interval"
 
+    def location(self, settings: Settings) -> str:
+        """The URL, less user, password and options, and the table: what lineage names it by."""
+        from sqlalchemy.engine import URL
+
+        from ledger.sinks.postgres.connection import parsed
+
+        url = parsed(address(self.url, self.table))
+        bare = URL.create(url.drivername, host=url.host, port=url.port, database=url.database)
+        return f"{bare}#{self.table}"
+
     def check(self, settings: Settings) -> str:
         """See ``Sink``: the publisher has looked at the table itself."""
         return f"{self.table} can be written to"

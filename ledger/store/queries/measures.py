@@ -1,4 +1,6 @@
-"""Statements behind metrics and notifications: what the ledger has open, and what it has lost."""
+"""Statements behind metrics, notifications and lineage: what the ledger has open, what it has
+lost, and what the steps of a batch have read and written.
+"""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -106,3 +108,20 @@ def quarantined_by_batch(
     """)
     keys = {"pipeline_id": pipeline_id, "after": after, "until": until}
     return {row.batch_id: row.records for row in connection.execute(statement, keys)}
+
+
+def rows_of_steps(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
+    """The newest run of each step of a batch, in order: step, kind, step_run_id, input_rows,
+    output_rows, dropped_rows, failed_rows, and path, what a source has read.
+    """
+    statement = text("""
+        SELECT p.step, p.kind, p.step_run_id, p.input_rows, p.output_rows, p.failed_rows, s.path,
+               coalesce(d.records, 0)::bigint AS dropped_rows
+        FROM step_progress p
+        LEFT JOIN batch_source s ON s.batch_id = p.batch_id AND s.source = p.step
+        LEFT JOIN LATERAL (
+          SELECT sum(records) AS records FROM step_run_drop WHERE step_run_id = p.step_run_id
+        ) d ON true
+        WHERE p.batch_id = :id ORDER BY p.number
+    """)
+    return connection.execute(statement, {"id": batch_id}).all()

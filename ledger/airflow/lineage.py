@@ -1,0 +1,173 @@
+"""What steps have read and written, for OpenLineage. It is imported when Airflow's provider asks a
+task for it, and needs that.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+from urllib.parse import urlsplit
+
+import attr
+from airflow.providers.openlineage.extractors import OperatorLineage
+from openlineage.client.event_v2 import InputDataset, OutputDataset
+from openlineage.client.facet_v2 import (
+    RunFacet,
+    input_statistics_input_dataset,
+    output_statistics_output_dataset,
+)
+
+from ledger.pipeline.pipeline import Pipeline
+from ledger.pipeline.steps import SinkStep
+from ledger.settings import Settings
+from ledger.store.connection import Database
+from ledger.store.queries import batches, measures
+from ledger.store.queries.batches import Batch
+
+NAMESPACE = "ackledger"  # of what lies between two steps, and of places that are no URL
+SCHEMA = "x-ledger://openlineage/AckledgerRunFacet.json"  # docs/alerting.md has it
+_PORTS = {"postgres": 5432, "mysql": 3306}
+_SCHEMES = {"postgresql": "postgres", "s3a": "s3", "s3n": "s3"}  # as OpenLineage names them
+
+
+@attr.define
+class AckledgerRunFacet(RunFacet):
+    """The batch of a run, and the rows of its steps: each a mapping of the schema's names."""
+
+    pipeline: str
+    batchId: int  # noqa: N815
+    kind: str
+    intervalStart: str  # noqa: N815
+    intervalEnd: str  # noqa: N815
+    steps: list[dict[str, Any]]
+
+    @staticmethod
+    def _get_schema() -> str:
+        return SCHEMA
+
+
+def of_steps(
+    database: Database,
+    settings: Settings,
+    pipeline: Pipeline,
+    batch_id: int,
+    steps: Collection[str] | None = None,
+) -> OperatorLineage[Any, Any]:
+    """What these steps of a batch have read and written, or all of them together; nothing if none
+    of them has run.
+    """
+    batch = database.transact(lambda c: batches.get_batch(c, batch_id))
+    found = database.transact(lambda c: measures.rows_of_steps(c, batch_id))
+    chosen = [row for row in found if steps is None or row.step in steps]
+    if not chosen:
+        return OperatorLineage()
+    graph, whole = _Datasets(settings, pipeline, batch), steps is None
+    return OperatorLineage(
+        inputs=[one for row in chosen for one in graph.read_by(row, whole=whole)],
+        outputs=[one for row in chosen for one in graph.written_by(row, whole=whole)],
+        run_facets={NAMESPACE: _facet(batch, chosen)},
+    )
+
+
+def _facet(batch: Batch, rows: Sequence[Any]) -> AckledgerRunFacet:
+    return AckledgerRunFacet(
+        pipeline=batch.pipeline,
+        batchId=batch.batch_id,
+        kind=batch.kind.value,
+        intervalStart=_iso(batch.interval_start),
+        intervalEnd=_iso(batch.interval_end),
+        steps=[
+            {
+                "step": row.step,
+                "kind": row.kind,
+                "stepRunId": row.step_run_id,
+                "rowsIn": row.input_rows,
+                "rowsOut": row.output_rows,
+                "rowsDropped": row.dropped_rows,
+                "rowsFailed": row.failed_rows,
+            }
+            for row in rows
+        ],
+    )
+
+
+def _iso(moment: datetime) -> str:
+    return moment.isoformat()
+
+
+class _Datasets:
+    """The datasets of a batch. Between two steps there is one for each step that writes."""
+
+    def __init__(self, settings: Settings, pipeline: Pipeline, batch: Batch):
+        self._settings, self._pipeline = settings, pipeline
+        self._reads: Mapping[str, list[str]] = {
+            one["name"]: list(one["reads"]) for one in batch.topology
+        }
+
+    def read_by(self, row: Any, *, whole: bool) -> list[InputDataset]:
+        """Of a source what it has read; of any other step what those before it have written.
+        ``whole``: a driver of all steps reads the sources alone.
+        """
+        if row.path is not None:
+            return [_input(*dataset(row.path), row.input_rows)]
+        if whole:
+            return []
+        reads = self._reads[row.step]
+        rows = row.input_rows if len(reads) == 1 else None  # which of them had how many is not kept
+        return [_input(NAMESPACE, self._between(name), rows) for name in reads]
+
+    def written_by(self, row: Any, *, whole: bool) -> list[OutputDataset]:
+        """Of a sink its place; of any other step what the next ones read."""
+        step = next((one for one in self._all() if one.name == row.step), None)
+        if isinstance(step, SinkStep):
+            located = getattr(step.sink, "location", None)
+            place = step.sink.place if located is None else located(self._settings)
+            return [_output(*dataset(place), row.output_rows)]
+        return [] if whole else [_output(NAMESPACE, self._between(row.step), row.output_rows)]
+
+    def _all(self) -> tuple[Any, ...]:
+        return (*self._pipeline.steps(), *self._pipeline.followers())
+
+    def _between(self, step: str) -> str:
+        return f"{self._pipeline.name}.{step}"
+
+
+def dataset(address: str) -> tuple[str, str]:
+    """Namespace and name, as OpenLineage names what is at a path, a URL, or a URL of a database
+    with ``#<table>``; anything else is a name of our own.
+    """
+    if address.startswith("/"):
+        return "file", address
+    url = urlsplit(address)
+    scheme = url.scheme.partition("+")[0]
+    scheme = _SCHEMES.get(scheme, scheme)
+    if not scheme or "://" not in address:
+        return NAMESPACE, address
+    if scheme == "file":
+        return "file", url.path
+    place = url.netloc.rpartition("@")[2]
+    if not url.fragment:
+        return f"{scheme}://{place}", url.path.lstrip("/") or "/"
+    return _table(scheme, place, url.path.strip("/"), url.fragment)
+
+
+def _table(scheme: str, place: str, database: str, table: str) -> tuple[str, str]:
+    port = _PORTS.get(scheme)
+    if port is not None and not place.rpartition("]")[2].count(":"):
+        place = f"{place or 'localhost'}:{port}"
+    if scheme == "postgres" and "." not in table:
+        table = f"public.{table}"
+    return f"{scheme}://{place}", ".".join(filter(None, (database, table)))
+
+
+def _input(namespace: str, name: str, rows: int | None) -> InputDataset:
+    made = input_statistics_input_dataset.InputStatisticsInputDatasetFacet(rowCount=rows)
+    return InputDataset(
+        namespace, name, inputFacets={} if rows is None else {"inputStatistics": made}
+    )
+
+
+def _output(namespace: str, name: str, rows: int | None) -> OutputDataset:
+    made = output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(rowCount=rows)
+    return OutputDataset(
+        namespace, name, outputFacets={} if rows is None else {"outputStatistics": made}
+    )
