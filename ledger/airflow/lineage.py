@@ -5,7 +5,6 @@ task for it, and needs that.
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
-from urllib.parse import urlsplit
 
 import attr
 from airflow.providers.openlineage.extractors import OperatorLineage
@@ -16,6 +15,7 @@ from openlineage.client.facet_v2 import (
     output_statistics_output_dataset,
 )
 
+from ledger.airflow.datasets import NAMESPACE, dataset
 from ledger.pipeline.pipeline import Pipeline
 from ledger.pipeline.steps import SinkStep
 from ledger.settings import Settings
@@ -23,14 +23,11 @@ from ledger.store.connection import Database
 from ledger.store.queries import batches, measures
 from ledger.store.queries.batches import Batch
 
-NAMESPACE = "ackledger"  # of what lies between two steps, and of places that are no URL
 SCHEMA = "x-ledger://openlineage/AckledgerRunFacet.json"  # docs/alerting.md has it
-_PORTS = {"postgres": 5432, "mysql": 3306}
-_SCHEMES = {"postgresql": "postgres", "s3a": "s3", "s3n": "s3"}  # as OpenLineage names them
 
 
 @attr.define
-class AckledgerRunFacet(RunFacet):
+class AckledgerRunFacet(RunFacet):  # type: ignore[misc]
     """The batch of a run, and the rows of its steps: each a mapping of the schema's names."""
 
     pipeline: str
@@ -56,7 +53,7 @@ def of_steps(
     of them has run.
     """
     batch = database.transact(lambda c: batches.get_batch(c, batch_id))
-    found = database.transact(lambda c: measures.rows_of_steps(c, batch_id))
+    found = database.transact(lambda c: measures.rows_of_steps(c, batch_id), engine=database.reader)
     chosen = [row for row in found if steps is None or row.step in steps]
     if not chosen:
         return OperatorLineage()
@@ -129,34 +126,6 @@ class _Datasets:
 
     def _between(self, step: str) -> str:
         return f"{self._pipeline.name}.{step}"
-
-
-def dataset(address: str) -> tuple[str, str]:
-    """Namespace and name, as OpenLineage names what is at a path, a URL, or a URL of a database
-    with ``#<table>``; anything else is a name of our own.
-    """
-    if address.startswith("/"):
-        return "file", address
-    url = urlsplit(address)
-    scheme = url.scheme.partition("+")[0]
-    scheme = _SCHEMES.get(scheme, scheme)
-    if not scheme or "://" not in address:
-        return NAMESPACE, address
-    if scheme == "file":
-        return "file", url.path
-    place = url.netloc.rpartition("@")[2]
-    if not url.fragment:
-        return f"{scheme}://{place}", url.path.lstrip("/") or "/"
-    return _table(scheme, place, url.path.strip("/"), url.fragment)
-
-
-def _table(scheme: str, place: str, database: str, table: str) -> tuple[str, str]:
-    port = _PORTS.get(scheme)
-    if port is not None and not place.rpartition("]")[2].count(":"):
-        place = f"{place or 'localhost'}:{port}"
-    if scheme == "postgres" and "." not in table:
-        table = f"public.{table}"
-    return f"{scheme}://{place}", ".".join(filter(None, (database, table)))
 
 
 def _input(namespace: str, name: str, rows: int | None) -> InputDataset:

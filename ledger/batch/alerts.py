@@ -44,7 +44,9 @@ class Facts:
 def batch_of_run(database: Database, dag_id: str, run_id: str) -> int | None:
     """The batch that a run of a DAG has opened; None: it has none."""
     ids = [run_id, run_id + REPROCESS]
-    return database.transact(lambda c: measures.batch_of_run(c, dag_id, ids))
+    return database.transact(
+        lambda c: measures.batch_of_run(c, dag_id, ids), engine=database.reader
+    )
 
 
 def failed_ratio(database: Database, batch_id: int, above: float) -> Facts | None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from tests.support.places import ROOT
 
 # Modules whose statements a reader's role runs alone.
-OF_READERS = ("pages.py",)
+OF_READERS = ("measures.py", "pages.py")
 _END = r'(?:\bWHERE|\bFROM|\bRETURNING|")'
 
 
