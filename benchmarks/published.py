@@ -1,4 +1,5 @@
-"""Writes the figures into README.md and docs/cost.md: ``python -m benchmarks.published``.
+"""Writes the figures into README.md and docs/cost.md, and the picture:
+``python -m benchmarks.published``.
 
 A page has each table between a line ``<!-- figures: NAME -->`` and one that ends it; what is
 between them is made anew from ``benchmarks/results.json``.
@@ -12,9 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.picture import cost
+
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = Path(__file__).with_name("results.json")
 PAGES = (ROOT / "README.md", ROOT / "docs" / "cost.md")
+PICTURE = ROOT / "docs" / "images" / "cost.svg"
 
 Results = dict[str, Any]
 VARIANTS = ("plain", "structured_streaming", "untracked", "tracked")
@@ -251,10 +255,11 @@ def filled(page: str, results: Results) -> str:
 
 
 def main() -> None:
-    """Write the tables of all pages."""
+    """Write the tables of all pages, and the picture."""
     results = json.loads(RESULTS.read_text())
     for path in PAGES:
         path.write_text(filled(path.read_text(), results))
+    PICTURE.write_text(cost(results, LARGE, VARIANTS))
 
 
 if __name__ == "__main__":

@@ -40,6 +40,15 @@ def test_the_pages_have_the_figures_that_were_measured(page):
     assert "| 0.99 |" in published.filled(text, results)
 
 
+def test_the_picture_has_the_figures_that_were_measured():
+    """It is made of results.json, too."""
+    results = json.loads(published.RESULTS.read_text())
+    picture = lambda: published.cost(results, published.LARGE, published.VARIANTS)  # noqa: E731
+    assert picture() == published.PICTURE.read_text(), "run python -m benchmarks.published"
+    results["flights.seconds"]["tracked"] = [98.7]
+    assert "98.7 s" in picture()
+
+
 def test_each_table_is_on_a_page():
     """Once, all of them."""
     found = [
