@@ -3,13 +3,9 @@ brought home.
 """
 
 import json
-import os
 import re
 import shlex
-import subprocess
-import sys
 import tempfile
-import venv
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,7 +16,8 @@ from deltalake import DeltaTable
 from sqlalchemy import create_engine, text
 
 from ledger.store import embedded
-from tests.support.wheels import build_wheel, link_requirements
+from tests.support.newcomer import Newcomer
+from tests.support.wheels import install_wheel
 
 DAY = ("--interval-start", "2026-01-01", "--interval-end", "2026-01-02")
 SHOP = "shop:pipeline"
@@ -73,66 +70,15 @@ pipeline.sink("balances", ParquetSink("warehouse/balances"), reads="balance")
 """
 
 
-class Newcomer:
-    """A project folder and the command of an environment that has the wheel installed."""
-
-    def __init__(self, folder: Path, python: Path):
-        self.project = folder / "project"
-        self.project.mkdir()
-        names = ("ACKLEDGER_", "PYSPARK_", "SPARK_", "PYTHON", "AIRFLOW", "VIRTUAL_ENV")
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(names)}
-        self._command = str(python.parent / "ackledger")
-        self.environment = {
-            **kept,
-            "PATH": os.pathsep.join([str(python.parent), *_others(os.environ["PATH"])]),
-            "ACKLEDGER_HOME": str(folder / "home"),
-        }
-
-    def run(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-        """Run the command; it ends with ``code``, and nothing of the platform's is said."""
-        done = subprocess.run(
-            [self._command, *arguments],
-            env=self.environment,
-            cwd=self.project,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == code, done.stdout + done.stderr
-        said = done.stdout + done.stderr
-        assert not [word for word in ("WARN", "Warning") if word in said], said
-        return done
-
-    def json(self, *arguments: str, code: int = 0):
-        """What the command prints with --json."""
-        return json.loads(self.run(*arguments, "--json", code=code).stdout)
-
-
-def _others(path: str) -> list[str]:
-    """The folders of programs, Java's among them, but for those of this environment."""
-    own = Path(sys.executable).parent.resolve()
-    return [one for one in path.split(os.pathsep) if one and Path(one).resolve() != own]
-
-
 @pytest.fixture(scope="module")
 def installed():
     """The Python of an environment that has only the wheel and what the wheel says it depends
-    on, linked from this environment instead of downloaded.
+    on.
     """
     with tempfile.TemporaryDirectory(prefix="ackledger-") as name:
         folder = Path(name)
         folder.chmod(0o755)
-        wheel = build_wheel(folder)
-        venv.create(folder / "env", with_pip=False, symlinks=True)
-        python = folder / "env" / "bin" / "python"
-        place = next((folder / "env" / "lib").glob("python*/site-packages"))
-        options = ["--no-deps", "--no-index", "--quiet", "--disable-pip-version-check"]
-        subprocess.run(
-            [sys.executable, "-m", "pip", "--python", python, "install", *options, wheel],
-            check=True,
-        )
-        link_requirements(next(place.glob("ackledger-*.dist-info")), place)
-        yield python
+        yield install_wheel(folder)
 
 
 @pytest.fixture

