@@ -1,24 +1,25 @@
-"""What the documentation shows works: its queries, its declarations, its list of views."""
+"""What the documentation shows works: its queries, its links, its list of views."""
 
 import ast
+import json
 import re
 
 import pytest
 
-from ledger import Pipeline
 from ledger.sinks.base import Publisher, Sink
 from ledger.store.queries import asking
+from tests.support.examples import EXAMPLES
 from tests.support.ledgers import rows
+from tests.support.pages import PAGES, blocks
 from tests.support.places import ROOT
 
 TOP = [ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 LINKED = sorted({*TOP, *(ROOT / "docs").rglob("*.md")})
 
 
-def blocks(page, language):
-    """Fenced blocks of one language."""
-    return re.findall(rf"```{language}\n(.*?)```", page.read_text(), re.DOTALL)
+def named(page):
+    """A page as the tests of it are called."""
+    return str(page.relative_to(ROOT))
 
 
 def views(database):
@@ -39,11 +40,11 @@ def views(database):
     }
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=named)
 def test_queries_run(database, page):
     """Every query on the page is answered by the migrated ledger, as ``ackledger sql`` asks it."""
-    for query in blocks(page, "sql"):
-        asking.answer(database, query)
+    for block in blocks(page, "sql"):
+        asking.answer(database, block.code)
 
 
 def test_there_are_queries_to_run():
@@ -64,23 +65,13 @@ def test_every_view_and_column_is_documented(database):
             assert f"| `{column}` | {meaning} |" in section, (name, column)
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/pipelines.md"])
-def test_shown_pipeline_can_be_declared(page):
-    """The first pipeline on the page is a valid one: its steps are listed only if it is."""
-    namespace = {"__name__": "orders"}
-    exec(blocks(ROOT / page, "python")[0], namespace)
-    made = namespace["pipeline"]
-    assert isinstance(made, Pipeline)
-    assert [step.name for step in made.steps()] == ["orders", "with_country", "by_country"]
-
-
 def anchors(page):
     """The anchors of a page's headings, as GitHub makes them."""
     for heading in re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE):
         yield re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-")
 
 
-@pytest.mark.parametrize("page", LINKED, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", LINKED, ids=named)
 def test_links_lead_somewhere(page):
     """Every relative link has a target, and every anchor is a heading of it."""
     for link in re.findall(r"\]\((?!http)([^)]+)\)", page.read_text()):
@@ -90,7 +81,7 @@ def test_links_lead_somewhere(page):
         assert not anchor or anchor in set(anchors(target)), link
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=named)
 def test_named_tests_are_there(page):
     """Every file of tests that a page names as proof exists."""
     for name in re.findall(
@@ -139,3 +130,26 @@ def test_the_example_of_a_sink_is_the_one_that_is_tested():
     described = set(re.findall(r"^\| `(\w+)", section, re.MULTILINE)) - {"member"}
     members = {name for kind in (Sink, Publisher) for name in vars(kind)}
     assert described == {name for name in members if not name.startswith("_")}
+
+
+def test_no_block_goes_unnoticed():
+    """Pages have blocks of the languages that tests run; a block without one has no command."""
+    known = {"python", "sql", "console", "yaml", "json", ""}
+    for block in (one for page in PAGES for one in blocks(page)):
+        assert block.language in known, (block.place, block.language)
+        if block.language == "json":
+            json.loads(block.code)
+        typed = ("ackledger ", "make ", "airflow ", "pip ", "$ ")
+        if not block.language and not block.code.startswith("ackledger: "):
+            hidden = [line for line in block.code.splitlines() if line.startswith(typed)]
+            assert block.place == "README.md" or not hidden, (block.place, hidden)
+
+
+def test_names_are_unique():
+    """A block is found by its page and the last name that it defines; those of the tutorial, and
+    of other tools, are run in their order.
+    """
+    every = [one for page in PAGES for one in blocks(page, "python")]
+    own = [one for one in every if one.page.name == "tutorial.md" or one not in EXAMPLES.values()]
+    assert {one.page.name for one in own} == {"tutorial.md", "comparison.md"}
+    assert len(EXAMPLES) == len(every) - len(own)

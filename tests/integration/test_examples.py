@@ -1,0 +1,319 @@
+"""Every block of Python on the pages runs: on a real pipeline, with rows that show what it says."""
+
+import sys
+import textwrap
+from types import ModuleType
+
+import pytest
+from pyspark.sql import functions as F
+
+from ledger import FileSource, ParquetSink, Pipeline, testing
+from tests.support.examples import (
+    CUSTOMERS,
+    EXAMPLES,
+    ORDER,
+    ORDERS,
+    PROOFS,
+    batch,
+    failures,
+    joined,
+    proves,
+    run,
+    shop,
+)
+from tests.support.places import ROOT
+
+
+@pytest.fixture
+def orders(monkeypatch):
+    """The module ``orders`` of the pages, with the first pipeline of the README."""
+    module = ModuleType("orders")
+    monkeypatch.setitem(sys.modules, "orders", module)
+    exec(EXAMPLES["README.md", "with_country"].code, vars(module))
+    return module
+
+
+@pytest.mark.parametrize("block", EXAMPLES.values(), ids=lambda one: f"{one.place}-{one.name}")
+def test_it_runs(block, spark, orders):
+    """Each block runs as it stands, and what it declares does what the page says of it."""
+    prove = PROOFS.get((block.place, block.name))
+    assert prove is not None, "say in this file what the block does, by @proves"
+    prove(block, spark)
+
+
+@proves("README.md", "with_country")
+@proves("docs/pipelines.md", "with_country")
+def _first(block, spark):
+    """An order whose customer is in no list is lost, by name, and the others are published."""
+    made = run(block, None)["pipeline"]
+    rows = [{key: one[key] for key in ("id", "customer", "cents")} for one in ORDERS]
+    done = batch(made, spark, rows)
+    assert [(one.step, one.reason) for one in done.failed] == [("with_country", "lost")]
+    assert {row["id"] for row in done.rows["by_country"]} == {"1", "2"}
+
+
+@proves("README.md", "dag")
+@proves("docs/operating.md", "dag")
+@proves("docs/how-to/schedule.md", "dag")
+def _dag(block, spark):
+    """The DAG of the pipeline, which ends with ``complete``."""
+    dag = run(block, None)["dag"]
+    assert dag.dag_id == "orders"
+    assert "complete" in dag.task_ids
+
+
+@proves("docs/how-to/schedule.md", "acceptances")
+def _forms(block, spark):
+    """The DAGs beside the pipelines'."""
+    made = run(block, None)
+    names = {made[name].dag_id for name in ("sweeper", "replays", "acceptances")}
+    assert names == {"ledger_sweeper", "ledger_replay", "ledger_accept"}
+
+
+@proves("docs/operating.md", "orders")
+@proves(
+    "docs/how-to/downstream.md",
+    "from airflow.sdk import DAG, task",
+    "from airflow.sdk import DAG, CronDataIntervalTimetable",
+)
+def _downstream(block, spark):
+    """DAGs that wait; they parse, and their tasks are in order."""
+    run(block, None)
+
+
+@proves("docs/how-to/checks.md", "checked")
+@proves("docs/comparison.md", "checked")
+def _checked(block, spark):
+    """A negative amount fails its record with the reason, and replays once it is right."""
+    made = shop()
+    run(block, made)
+    made.sink("out", ParquetSink("out"), reads="checked")
+    done = batch(made, spark)
+    assert failures(done) == [(0, "checked", "negative amount")]
+    assert {row["id"] for row in done.rows["out"]} == {"1", "3"}
+
+
+@proves("docs/comparison.md", "from pyspark.sql import DataFrame")
+def _imports(block, spark):
+    """What the examples have in common can be imported."""
+    assert run(block, None)["F"] is F
+
+
+@proves("docs/how-to/checks.md", "positive")
+def _positive(block, spark):
+    """The same, one record at a time."""
+    made = shop()
+    run(block, made)
+    made.sink("out", ParquetSink("out"), reads="positive")
+    assert failures(batch(made, spark)) == [(0, "positive", "negative amount")]
+
+
+@proves("docs/pipelines.md", "large")
+def _large(block, spark):
+    """One stage fails a record, the next drops one lawfully."""
+    made = shop()
+    made.stage(reads="orders")(joined)
+    run(block, made)
+    made.sink("out", ParquetSink("out"), reads="large")
+    known = [*CUSTOMERS, {"customer": "eve", "country": "SE"}]
+    done = batch(made, spark, references=known)
+    assert failures(done) == [(0, "checked", "negative amount")]
+    assert [row["id"] for row in done.rows["out"]] == ["3"]
+
+
+@proves("docs/pipelines.md", "balance")
+def _balance(block, spark):
+    """The state of the second batch includes the first."""
+    made = shop()
+    made.stage(reads="orders")(joined)
+    run(block, made)
+    first = batch(made, spark, ORDERS[:1])
+    second = batch(made, spark, ORDERS[:2], after=first)
+    found = {row["customer"]: row["cents"] for row in second.rows["balances"]}
+    assert found == {"ada": 10, "bob": -7}
+
+
+@proves("docs/pipelines.md", "Model")
+def _model(block, spark):
+    """A state with the hooks is declared, and its graph is one."""
+    made = shop()
+    made.stage(reads="orders")(joined)
+    run(block, made)
+    made.sink("out", ParquetSink("out"), reads="with_country")
+    assert [step.name for step in made.states()] == ["model"]
+    assert made.steps()
+
+
+@proves("docs/pipelines.md", "Feed")
+def _feed(block, spark):
+    """A source with the hooks is declared, and in a test takes given rows."""
+    made = Pipeline("feeds")
+    run(block, made)
+    made.sink("out", ParquetSink("out"), reads="feed")
+    done = testing.run_batch(made, {"feed": [{"id": 1, "cents": 5}]}, spark=spark)
+    assert done.rows["out"] == [{"id": 1, "cents": 5}]
+
+
+@proves("docs/exactly-once.md", "pipeline")
+def _guarantees(block, spark):
+    """Both guarantees are declared."""
+    assert run(block, None)["pipeline"].guarantee == "at_least_once"
+
+
+@proves("docs/exactly-once.md", "per_carrier")
+def _combined(block, spark):
+    """The combine counts the acked records of a batch."""
+    made = Pipeline("flights")
+    made.source("flights", FileSource("flights.csv", schema="carrier STRING"))
+
+    @made.stage(reads="flights")
+    def with_plane(flights):
+        return flights
+
+    run(block, made)
+    given = [{"carrier": "UA"}, {"carrier": "UA"}, {"carrier": "B6"}]
+    done = testing.run_batch(made, {"flights": given}, spark=spark)
+    found = {row["carrier"]: row["flights"] for row in done.rows["daily"]}
+    assert found == {"UA": 2, "B6": 1}
+
+
+@proves("docs/reliability.md", "paid")
+def _paid(block, spark):
+    """Emitted, dropped, failed; what is none of these is lost."""
+    made = shop()
+    run(block, made)
+    made.sink("out", ParquetSink("out"), reads="paid")
+    rows = [*ORDERS[:2], {"id": "4", "customer": "ada", "cents": -1, "status": "paid"}, ORDERS[2]]
+    found = batch(made, spark, rows)
+    assert [row["id"] for row in found.rows["out"]] == ["1"]
+    assert sorted(one.reason for one in found.failed) == ["lost", *["negative amount"] * 2]
+
+
+@proves("docs/reliability.md", "sold")
+def _united(block, spark):
+    """A union has the rows of both inputs."""
+    made = Pipeline("orders")
+    for name in ("online", "shops"):
+        made.source(name, FileSource(f"{name}.csv", schema="id STRING"))
+    run(block, made)
+    made.sink("out", ParquetSink("out"), reads="sold")
+    given = {"online": [{"id": "1"}], "shops": [{"id": "2"}]}
+    done = testing.run_batch(made, given, spark=spark)
+    assert {row["id"] for row in done.rows["out"]} == {"1", "2"}
+
+
+@proves("docs/reliability.md", "totals")
+def _totals(block, spark):
+    """Totals by customer; a customer without an order is dropped with a reason."""
+    made = Pipeline("orders")
+    made.source("orders", FileSource("orders.csv", schema=ORDER))
+    made.source("customers", FileSource("c.csv", schema="customer STRING, country STRING"))
+    run(block, made)
+    made.sink("out", ParquetSink("out"), reads="totals")
+    given = {"orders": [ORDERS[0], {**ORDERS[0], "id": "4"}], "customers": CUSTOMERS}
+    done = testing.run_batch(made, given, spark=spark)
+    assert done.failed == []
+    assert done.rows["out"] == [{"customer": "ada", "cents": 10}]
+
+
+@proves("docs/reliability.md", "parse")
+def _parsed(block, spark):
+    """A comment is dropped, a line without a customer fails, the others are parsed."""
+    made = Pipeline("lines")
+    made.source("lines", FileSource("lines.csv", schema="text STRING"))
+    run(block, made)
+    made.sink("out", ParquetSink("out"), reads="parse")
+    given = [{"text": text} for text in ("# shop", "ada;1.5", ";2", "bob;x")]
+    done = testing.run_batch(made, {"lines": given}, spark=spark)
+    assert done.rows["out"] == [{"customer": "ada", "cents": 150}]
+    assert sorted(one.reason for one in done.failed) == [
+        "ValueError: could not convert string to float: 'x'",
+        "no customer",
+    ]
+
+
+@proves("docs/reliability.md", "from ledger import TableSource")
+def _table(block, spark):
+    """A table is declared without connecting to it."""
+    made = Pipeline("orders")
+    run(block, made)
+    assert made.sources()[0].source.incremental
+
+
+@proves("docs/reliability.md", "alert")
+def _notices(block, spark):
+    """The hooks of a source are declared."""
+    made = Pipeline("orders")
+    run(block, made)
+    assert made.wants_notice
+
+
+@proves("docs/reliability.md", "test_nothing_is_lost")
+@proves("docs/how-to/test.md", "test_every_order_is_published")
+def _tested(block, spark):
+    """The test on the page passes."""
+    found = run(block, None)
+    for name in (name for name in found if name.startswith("test_")):
+        found[name](spark)
+
+
+@proves("docs/how-to/test.md", "test_a_lost_order_comes_back")
+def _tested_with_faults(block, spark):
+    """So does the one that hurts the pipeline, after the imports of the first; it loses one."""
+    before = run(EXAMPLES["docs/how-to/test.md", "test_every_order_is_published"], None)
+    run(block, None, **before)[block.name](spark)
+
+
+@proves(
+    "docs/how-to/publish.md",
+    "from ledger import DeltaSink, ParquetSink, PostgresSink",
+)
+def _published(block, spark):
+    """Three sinks of one stage hold the same rows; a test has a folder for each."""
+    made = shop()
+    made.stage(reads="orders")(joined)
+    run(block, made)
+    done = batch(made, spark)
+    for name in ("files", "lake", "table"):
+        assert {row["id"] for row in done.rows[name]} == {"1", "2"}
+
+
+@proves(
+    "docs/extending.md",
+    'pipeline.source("trades", ArrowSource("trades/*.arrow", "id BIGINT, cents BIGINT NOT NULL"))',
+)
+def _arrow_declared(block, spark):
+    """The source of the example further down is one."""
+    from tests.support.arrow_source import ArrowSource
+
+    made = Pipeline("trades")
+    run(block, made, ArrowSource=ArrowSource)
+    assert [step.name for step in made.sources()] == ["trades"]
+
+
+@proves("docs/extending.md", "count_rows")
+def _arrow(block, spark):
+    """It is the module that passes the contract of sources, word for word."""
+    module = (ROOT / "tests" / "support" / "arrow_source.py").read_text()
+    assert module.partition('"""\n\n')[2] == block.code
+
+
+@proves("docs/extending.md", "SqliteSink", "publish")
+def _sqlite(block, spark):
+    """It stands in the sink that passes the contract, word for word."""
+    module = (ROOT / "tests" / "support" / "sqlite_sink.py").read_text()
+    assert block.code in module or textwrap.indent(block.code, "    ") in module
+
+
+@proves(
+    "docs/extending.md",
+    'pipeline.sink("orders", SqliteSink("shop.db", "orders"), reads="priced")  # in your pipeline',
+)
+def _sqlite_declared(block, spark):
+    """A pipeline takes it as it takes a ParquetSink."""
+    from tests.support.sqlite_sink import SqliteSink
+
+    made = Pipeline("orders")
+    made.source("priced", FileSource("orders.csv", schema="id STRING"))
+    run(block, made, SqliteSink=SqliteSink)
+    assert [step.name for step in made.steps()] == ["priced", "orders"]

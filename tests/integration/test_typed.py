@@ -1,0 +1,107 @@
+"""Every command on the pages runs: in a project that ``ackledger init`` writes, or over flights."""
+
+import json
+import shlex
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from ledger.cli import app, running
+from tests.support.flights import write_slice
+from tests.support.pages import PAGES, blocks, shows, typed
+from tests.support.places import ROOT
+
+ORDERS = "ackledger run orders:pipeline --interval-start 2026-01-01 --interval-end 2026-01-02"
+FLIGHTS = (
+    "ackledger run jobs.flights:pipeline --interval-start 2013-01-01 --interval-end 2013-02-01"
+)
+# What has to have happened before the commands of a page. The tutorial is run by
+# tests/acceptance/test_tutorial.py.
+BEFORE = {
+    "README.md": [],
+    "docs/how-to/ask.md": [ORDERS],
+    "docs/how-to/backfill.md": ["cp -r data/orders/2026-01-01 data/orders/2026-01-02"],
+    "docs/how-to/install.md": ["ackledger sweep"],
+    "docs/how-to/publish.md": [ORDERS],
+    "docs/how-to/quarantine.md": [ORDERS],
+    "docs/how-to/replay.md": [ORDERS],
+    "docs/how-to/schedule.md": [],
+    "docs/operating.md": [FLIGHTS],
+    "docs/pipelines.md": [],
+    "docs/reliability.md": [FLIGHTS, "ackledger quarantine --batch 1 --reason 'no list'"],
+}
+# Each with the reason why no test types it.
+NOT_RUN = {
+    "make demo": "it takes four minutes; its pieces are those of tests/acceptance",
+    "make test": "it runs this test",
+    "make test-system": "CI runs it",
+    "make test-all": "it runs this test",
+    "make chaos": "make test-all runs its short form",
+}
+OUTCOMES = {0, 3, 4}  # complete, records failed, quarantined: whatever a command is to say
+
+
+def test_each_page_with_commands_is_typed():
+    """No page has commands that nothing runs."""
+    pages = {one.place for page in PAGES for one in blocks(page, "console")}
+    assert pages == {*BEFORE, "docs/tutorial.md"}
+
+
+@pytest.fixture
+def project(environment, spark, monkeypatch, tmp_path):
+    """A new project, with flights and planes beside its orders; commands run in this process."""
+    made = CliRunner().invoke(app, ["init", "."]) if monkeypatch.chdir(tmp_path) is None else None
+    assert made.exit_code == 0, made.output
+    for module in ("orders", "jobs.flights", "jobs.trades"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("ACKLEDGER_DATA", str(tmp_path / "data"))
+    monkeypatch.setattr(running, "spark_session", lambda pipeline, at: spark)
+    write_slice(tmp_path / "data")
+    return tmp_path
+
+
+@pytest.mark.parametrize("place", BEFORE)
+def test_its_commands_run(place, project):
+    """From top to bottom, each ends as it should and prints what the page shows."""
+    for command in BEFORE[place]:
+        type_in(project, command)
+    for block in blocks(ROOT / place, "console"):
+        for one in typed(block):
+            printed = type_in(project, one.command)
+            assert shows(printed, one.output), f"{one.command} printed:\n{printed}"
+
+
+def type_in(project, command):
+    """Run one command of a page; what it prints."""
+    command = command.partition("  #")[0].strip()
+    program, *arguments = shlex.split(command)
+    if command in NOT_RUN:
+        assert f"\n{arguments[0]}:" in (ROOT / "Makefile").read_text()
+        return ""
+    if program == "airflow":
+        return airflow(arguments)
+    if program == "ackledger":
+        done = CliRunner().invoke(app, arguments, standalone_mode=False)
+        code = done.return_value or 0
+        assert done.exception is None, done.output
+        assert code in OUTCOMES, done.output
+        return done.output
+    done = subprocess.run(["bash", "-c", command], cwd=project, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def airflow(arguments):
+    """What a running Airflow would do is proven by tests/acceptance; here its own parser takes the
+    command, and the conf is one.
+    """
+    from airflow.cli.cli_parser import get_parser
+
+    given = vars(get_parser().parse_args(arguments))
+    for name in ("conf", "dag_run_conf"):
+        if given.get(name):
+            assert isinstance(json.loads(given[name]), dict)
+    return ""
