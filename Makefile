@@ -7,7 +7,7 @@ PORT ?= 8080
 unexport PYTHONDONTWRITEBYTECODE VIRTUAL_ENV PYTHONHOME
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: help setup browser demo test test-system test-all chaos lint bench up down clean
+.PHONY: help setup browser demo test test-system test-all test-tools chaos lint docs bench up down clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -33,11 +33,17 @@ test-all: setup browser ## Run both, with every crash, the long runs, the short 
 	@python -m tests.support.jvm
 	@python -m pytest -n 2
 
+test-tools: setup ## Run the examples of docs/comparison.md beside the tools, which are downloaded
+	@python -m tests.tools
+
 chaos: setup ## Kill executors, drivers, servers while Airflow runs; SEED= repeats a run; SUBMIT=batch
 	@python -m chaos $(if $(SEED),--seed $(SEED)) $(if $(SUBMIT),--submit $(SUBMIT))
 
 lint: setup ## Run ruff and mypy
 	@ruff check . && ruff format --check . && mypy
+
+docs: setup ## Build the documentation as a site in var/site; a broken link is an error
+	@NO_MKDOCS_2_WARNING=1 mkdocs build --quiet --strict
 
 bench: setup ## Measure against plain Spark; writes benchmarks/results.json
 	@python -m benchmarks

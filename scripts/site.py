@@ -1,0 +1,160 @@
+"""Hooks of mkdocs: what the site has beside ``docs/``, and what it must not load.
+
+Pages link to files outside ``docs/`` as they do in the repository. The pages among them become
+pages of the site, a file of code becomes a page that shows it, and each link is turned to its
+place.
+"""
+
+import posixpath
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = ("ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")
+DECISIONS = "decisions/all.md"
+COMMANDS = "reference/command-line.md"
+LANGUAGES = {".py": "python", ".json": "json", ".sql": "sql", ".txt": "text", ".yml": "yaml"}
+_LINK = re.compile(r"(?<=\]\()(?!https?:|mailto:|#)([^)#\s]+)")
+_LOADED = re.compile(r"<(?:script|img|iframe|link|source)\b[^>]*?\b(?:src|href)=[\"']?([^\"'\s>]+)")
+
+
+def on_files(files: Files, *, config: MkDocsConfig) -> Files:
+    """Add pages from outside ``docs/``, the list of decisions, and linked code."""
+    for name in PAGES:
+        files.append(File.generated(config, name, abs_src_path=str(ROOT / name)))
+    files.append(File.generated(config, DECISIONS, content=decisions(ROOT / "docs" / "decisions")))
+    for path in sorted(set(_linked_code(files))):
+        files.append(File.generated(config, place(path), content=_shown(path)))
+    return files
+
+
+def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Turn links, leave out comments, which would end a table, and add the commands to theirs."""
+    here = page.file.src_uri
+    found = _LINK.sub(lambda link: turned(link[1], here), markdown)
+    found = re.sub(r"^<!--.*?-->\n", "\n", found, flags=re.MULTILINE)
+    return f"{found}\n{commands()}" if here == COMMANDS else found
+
+
+def on_post_build(*, config: MkDocsConfig) -> None:
+    """Raise PluginError if a page loads anything from another place than the site."""
+    for page in sorted(Path(config.site_dir).rglob("*.html")):
+        foreign = list(loaded_from_elsewhere(page.read_text()))
+        if foreign:
+            raise PluginError(f"{page}: expected nothing from elsewhere, found {foreign}")
+
+
+def loaded_from_elsewhere(html: str) -> Iterator[str]:
+    """Addresses of scripts, styles and pictures that are not the site's own."""
+    return (one for one in _LOADED.findall(html) if re.match(r"(?:\w+:)?//", one))
+
+
+def in_repository(page: str) -> str:
+    """Where a page of the site stands in the repository: ``docs/sql.md``, ``ARCHITECTURE.md``."""
+    return page if page in PAGES else f"docs/{page}"
+
+
+def place(path: str) -> str:
+    """Where a file of the repository is in the site's sources. Raises PluginError if it is not."""
+    if path == "docs/decisions":
+        return DECISIONS
+    if path.startswith("docs/"):
+        return path.removeprefix("docs/")
+    if path in PAGES:
+        return path
+    if path == "README.md":
+        return "index.md"
+    if Path(path).suffix not in LANGUAGES:
+        raise PluginError(f"{path}: expected a page or a file of {', '.join(LANGUAGES)} as target")
+    return f"source/{path}.md"
+
+
+def turned(link: str, page: str) -> str:
+    """Where a link on a page leads to on the site, from that page."""
+    start = posixpath.dirname(page)
+    return posixpath.relpath(place(_target(link, page)), start or ".")
+
+
+def _target(link: str, page: str) -> str:
+    """What a link on a page leads to, from the root of the repository."""
+    return posixpath.normpath(posixpath.join(posixpath.dirname(in_repository(page)), link))
+
+
+def _linked_code(files: Files) -> Iterable[str]:
+    for file in files.documentation_pages():
+        for link in _LINK.findall(file.content_string):
+            target = _target(link, file.src_uri)
+            if place(target).startswith("source/"):
+                yield target
+
+
+def _shown(path: str) -> str:
+    """A page that shows a file; a missing one is an error of the page that links to it."""
+    file = ROOT / path
+    if not file.is_file():
+        raise PluginError(f"{path}: a page links to it, and it is not there")
+    return f"# {path}\n\n````{LANGUAGES[file.suffix]}\n{file.read_text()}\n````\n"
+
+
+def decisions(folder: Path) -> str:
+    """The list of decisions, in their order."""
+    lines = ["# Decisions", "", "Each choice that was hard, with what was measured, in order.", ""]
+    for path in sorted(folder.glob("*.md")):
+        title = re.sub(r"^# \d+[.:] ", "", path.read_text().partition("\n")[0])
+        lines.append(f"{int(path.name[:3])}. [{title}]({path.name})")
+    return "\n".join(lines) + "\n"
+
+
+def commands() -> str:
+    """All commands, as ``--help`` has them."""
+    from typer.main import get_command
+
+    from ledger.cli import app
+
+    found = sorted(_commands(get_command(app)))
+    return "\n".join(line for words, command in found for line in _command(words, command))
+
+
+def _commands(group: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for name, one in getattr(group, "commands", {}).items():
+        if hasattr(one, "commands"):
+            yield from _commands(one, (*words, name))
+        else:
+            yield (*words, name), one
+
+
+def _command(words: tuple[str, ...], command: Any) -> Iterator[str]:
+    """One command: what it does, how it is called, its options with their variables."""
+    given = [one for one in command.params if one.param_type_name == "argument"]
+    options = [one for one in command.params if one.param_type_name == "option"]
+    call = " ".join(["ackledger", *words, *map(_argument, given)])
+    yield from (f"## {' '.join(words)}", "", command.help or "", "")
+    yield from ("```console", call, *_examples(command.epilog), "```", "")
+    if options:
+        yield from ("| option | variable | |", "|---|---|---|")
+    for one in options:
+        variable = one.envvar or "_".join(("ACKLEDGER", *words, one.name)).upper()
+        names = ", ".join(f"`{name}`" for name in (*one.opts, *one.secondary_opts))
+        yield f"| {names} | `{variable}` | {_cell(one.help)} |"
+    yield ""
+
+
+def _argument(one: Any) -> str:
+    name = one.metavar or one.name.upper()
+    return str(name if one.required else f"[{name}]")
+
+
+def _examples(epilog: str | None) -> list[str]:
+    lines = (epilog or "").splitlines()
+    return [line.strip() for line in lines if line.strip().startswith("ackledger ")]
+
+
+def _cell(text: str | None) -> str:
+    return " ".join((text or "").split()).replace("|", "\\|")

@@ -1,0 +1,101 @@
+"""The documentation as a site: what the hooks of mkdocs make of the repository's pages."""
+
+import re
+
+import pytest
+import yaml
+from mkdocs.exceptions import PluginError
+from typer.main import get_command
+
+from ledger.cli import app
+from scripts import site
+from tests.support.places import ROOT
+
+
+@pytest.mark.parametrize(
+    ("html", "found"),
+    [
+        ('<script src="https://cdn.example/m.js"></script>', ["https://cdn.example/m.js"]),
+        ("<link rel=stylesheet href=//fonts.example/f.css>", ["//fonts.example/f.css"]),
+        ('<img alt="a" src="http://elsewhere.example/a.png">', ["http://elsewhere.example/a.png"]),
+        ('<script src="../js/own.js"></script><img src="a.svg">', []),
+        ('<a href="https://semver.org">a link is no load</a>', []),
+    ],
+)
+def test_what_is_loaded_from_elsewhere_is_found(html, found):
+    """Scripts, styles and pictures of other places are; links that a reader may follow are not."""
+    assert list(site.loaded_from_elsewhere(html)) == found
+
+
+@pytest.mark.parametrize(
+    ("link", "page", "turned"),
+    [
+        ("sql.md", "concepts.md", "sql.md"),
+        ("../sql.md", "how-to/ask.md", "../sql.md"),
+        ("docs/sql.md", "ARCHITECTURE.md", "sql.md"),
+        ("../ARCHITECTURE.md", "concepts.md", "ARCHITECTURE.md"),
+        ("../../CHANGELOG.md", "reference/index.md", "../CHANGELOG.md"),
+        ("docs/decisions", "ARCHITECTURE.md", "decisions/all.md"),
+        ("../README.md", "concepts.md", "index.md"),
+        ("../benchmarks/results.json", "cost.md", "source/benchmarks/results.json.md"),
+        ("images/xor-acked.svg", "acking.md", "images/xor-acked.svg"),
+    ],
+)
+def test_a_link_of_the_repository_leads_to_its_place_on_the_site(link, page, turned):
+    """Whether it stays in docs/, leaves it, or comes from outside."""
+    assert site.turned(link, page) == turned
+
+
+def test_a_link_to_what_the_site_cannot_show_is_refused():
+    """The message names the target, and what may be one."""
+    with pytest.raises(PluginError, match="expected a page or a file of"):
+        site.turned("../demo/data.bin", "cost.md")
+
+
+def test_every_command_is_on_its_page():
+    """With each option and the variable that stands for it."""
+    page = site.commands()
+    assert "## db upgrade" in page
+    for name, command in get_command(app).commands.items():
+        if not hasattr(command, "commands"):
+            section = page.partition(f"## {name}\n")[2].partition("\n## ")[0]
+            for option in (one for one in command.params if one.param_type_name == "option"):
+                assert f"`{option.opts[0]}`" in section, (name, option.name)
+    assert "| `--limit` | `ACKLEDGER_STATUS_LIMIT` |" in page
+
+
+def test_every_decision_is_listed():
+    """In order, under its number."""
+    folder = ROOT / "docs" / "decisions"
+    listed = re.findall(r"^(\d+)\. \[.+\]\((.+)\)$", site.decisions(folder), re.MULTILINE)
+    assert [name for _, name in listed] == sorted(path.name for path in folder.glob("*.md"))
+    assert all(int(number) == int(name[:3]) for number, name in listed)
+
+
+def test_pictures_are_legible_to_all():
+    """Each has a title, a description, and colours for light and dark."""
+    pictures = list((ROOT / "docs" / "images").glob("*.svg"))
+    assert len(pictures) >= 3
+    for picture in pictures:
+        text = picture.read_text()
+        assert "<title" in text, picture
+        assert "<desc" in text, picture
+        assert "prefers-color-scheme: dark" in text, picture
+
+
+def test_the_site_is_strict():
+    """A page that no reader finds, a broken link and a broken anchor are warnings, which end
+    ``mkdocs build --strict``.
+    """
+
+    class Loader(yaml.SafeLoader):
+        pass
+
+    Loader.add_multi_constructor("tag:yaml.org,2002:python/", lambda *_: None)
+    config = yaml.load((ROOT / "mkdocs.yml").read_text(), Loader)
+    assert config["validation"]["nav"]["omitted_files"] == "warn"
+    assert config["validation"]["links"] == dict.fromkeys(
+        ("not_found", "anchors", "absolute_links", "unrecognized_links"), "warn"
+    )
+    assert "mkdocs build --quiet --strict" in (ROOT / "Makefile").read_text()
+    assert "make docs" in (ROOT / ".ci" / "run").read_text()
