@@ -166,7 +166,8 @@ def ended(terminal, state, runs):
 
     def found():
         command = f"airflow dags list-runs flights --state {state} --output json"
-        return len(json.loads(terminal.output(command))) == runs
+        said = terminal.output(command).splitlines()[-1]  # above it may stand warnings
+        return len(json.loads(said)) == runs
 
     wait(found, f"{runs} runs that are {state}", 120)
 
