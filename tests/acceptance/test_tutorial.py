@@ -203,8 +203,6 @@ def test_the_tutorial(newcomer):
                     ended(terminal, "failed", 1)
                 if one.command.startswith("airflow dags trigger"):
                     decided(terminal, 4)
-        terminal.output("airflow tasks clear flights --task-regex ^complete$ --yes")
-        ended(terminal, "success", 2)
         assert [one["failed"] for one in terminal.json("ackledger status")] == [0] * 4
         count = (
             "import pyarrow.dataset as ds; print(sorted(ds.dataset('data/warehouse/departures',"
