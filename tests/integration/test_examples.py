@@ -54,6 +54,7 @@ def _first(block, spark):
 
 @proves("README.md", "dag")
 @proves("docs/operating.md", "dag")
+@proves("docs/alerting.md", "dag")
 @proves("docs/how-to/schedule.md", "dag")
 def _dag(block, spark):
     """The DAG of the pipeline, which ends with ``complete``."""
