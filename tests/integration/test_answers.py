@@ -7,6 +7,7 @@ from typer.testing import CliRunner
 from demo import data
 from jobs.flights import pipeline
 from ledger.cli import app
+from ledger.cli.base import out
 from tests.support.pages import DOCS, blocks
 from tests.support.places import ROOT
 
@@ -24,7 +25,7 @@ def test_each_query_has_the_answer_that_the_page_shows(
     """Half of the planes first, then all of them and a replay: each table on README.md and
     docs/sql.md is what ``ackledger sql`` prints then, to the digit.
     """
-    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(out, "width", 200)  # columns of the terminal
     data.write_months(tmp_path, [1])
     data.write_planes(tmp_path, every=2)
     flights = runner(pipeline)

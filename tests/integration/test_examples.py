@@ -63,6 +63,12 @@ def _dag(block, spark):
     assert "complete" in dag.task_ids
 
 
+@proves("docs/security.md", "pipeline")
+def _redacted(block, spark):
+    """The pipeline that masks two columns."""
+    assert run(block, None)["pipeline"].redact == ("name", "email")
+
+
 @proves("docs/how-to/schedule.md", "acceptances")
 def _forms(block, spark):
     """The DAGs beside the pipelines'."""
