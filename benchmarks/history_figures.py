@@ -25,7 +25,7 @@ from ledger.batch.interventions import abandon
 from ledger.batch.opening import open_batch
 from ledger.batch.recovery import waiting_states
 from ledger.batch.summary import summarize
-from ledger.batch.sweeper import sweep_once
+from ledger.batch.sweeper import SweepOptions, sweep_once
 from ledger.core.run_request import Interval, RunKey
 from ledger.settings import Settings
 from ledger.store import embedded
@@ -192,5 +192,5 @@ def _dead_rows(database: Database, settings: Settings, console: Console) -> floa
         if number % 20 == 19:
             sweep_once(database)
     wait_for_counts(database)
-    sweep_once(database)
+    sweep_once(database, SweepOptions(vacuum_after_seconds=0))
     return dead_share(database)

@@ -1,5 +1,6 @@
 """The sweeper: decides what can be decided, fails what expired, and removes decided partitions."""
 
+import logging
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -12,15 +13,20 @@ from ledger.store.connection import Database
 from ledger.store.driver_errors import translated
 from ledger.store.queries import batches, following, health, partitions, replays, upkeep
 
+NOTED_AT_ONCE = 100  # batches that are locked in one transaction, with their pipelines
+_log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class SweepOptions:
     """``drop_lock_timeout``: how long a clean-up may wait for writers before it is left for later.
     ``overdue_after_seconds``: how long a run has to finish by itself what follows the settlement.
+    ``vacuum_after_seconds``: how long a table is left alone after it was vacuumed.
     """
 
     drop_lock_timeout: str = "2s"
     overdue_after_seconds: float = 900
+    vacuum_after_seconds: float = 600
 
 
 @dataclass(frozen=True)
@@ -60,11 +66,12 @@ def sweep_once(
     settled, errors = _settle_all(database, now)
     moment = now or database.transact(batches.database_now)
     asking = database.transact(lambda c: replays.automatic_replays(c, moment))
-    database.transact(_note_followed)
+    _note_followed(database)
     due = moment - timedelta(seconds=chosen.overdue_after_seconds)
     left = database.transact(lambda c: follow_ups.overdue(c, due))
     overdue = dict.fromkeys(OverdueFollowUp(row.batch_id, row.dag_id) for row in left)
-    dropped = _clean_up(database, chosen)
+    dropped = _drop_partitions(database, chosen)
+    _vacuum(database, chosen)
     database.transact(health.note_sweep)
     return Swept(
         tuple(settled),
@@ -93,22 +100,25 @@ def _settle_all(
     return settled, errors
 
 
-def _note_followed(connection: Connection) -> None:
+def _note_followed(database: Database) -> None:
     """Leave to history the batches of which nothing is left to follow: no sweep looks at them
     again unless their records change.
     """
-    done = following.done(connection)
-    if done:
-        following.note(connection, following.lock(connection, done))
+    done = database.transact(following.done)
+    for first in range(0, len(done), NOTED_AT_ONCE):
+        _note(database, done[first : first + NOTED_AT_ONCE])
 
 
-def _clean_up(database: Database, options: SweepOptions) -> list[int]:
-    """Detach and drop the partitions of settled batches, and vacuum the tables that have dead rows,
-    outside a transaction, as the owner; the batches whose partition is dropped.
+def _note(database: Database, batch_ids: list[int]) -> None:
+    database.transact(lambda c: following.note(c, following.lock(c, batch_ids)))
+
+
+def _drop_partitions(database: Database, options: SweepOptions) -> list[int]:
+    """Detach and drop the partitions of settled batches, outside a transaction, as the owner; the
+    batches whose partition is dropped.
     """
     decided = database.transact(partitions.decided_partitions)
-    tables = database.transact(upkeep.tables_with_dead_rows)
-    if not decided and not tables:
+    if not decided:
         return []
     with translated(database), database.owner.connect() as plain:
         connection = plain.execution_options(isolation_level="AUTOCOMMIT")
@@ -116,7 +126,6 @@ def _clean_up(database: Database, options: SweepOptions) -> list[int]:
             return []  # another sweeper is at it
         try:
             partitions.wait_at_most(connection, options.drop_lock_timeout)
-            upkeep.vacuum(connection, tables)
             return [one for one in decided if _drop(database, connection, one)]
         finally:
             partitions.release_clean_up_lock(connection)
@@ -131,3 +140,20 @@ def _drop(database: Database, connection: Connection, batch_id: int) -> bool:
     except UnavailableError:
         return False
     return True
+
+
+def _vacuum(database: Database, options: SweepOptions) -> None:
+    """Vacuum the tables that have dead rows, each in a session of its own, as the owner. One that
+    cannot be is left for the next sweep.
+    """
+    after = options.vacuum_after_seconds
+    for table in database.transact(lambda c: upkeep.tables_with_dead_rows(c, after)):
+        try:
+            with translated(database), database.owner.connect() as plain:
+                connection = plain.execution_options(isolation_level="AUTOCOMMIT")
+                connection.detach()  # the session ends here, with its settings
+                partitions.wait_at_most(connection, options.drop_lock_timeout)
+                upkeep.take_time(connection)
+                upkeep.vacuum(connection, table)
+        except LedgerError as exc:
+            _log.warning("table %s is left for the next sweep to vacuum: %s", table, exc)

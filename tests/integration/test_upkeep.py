@@ -6,11 +6,13 @@ from sqlalchemy import text
 from benchmarks.history_pipelines import pipeline
 from benchmarks.lives import dead_share, live, live_again, wait_for_counts
 from ledger import ParquetSink, Pipeline
+from ledger.batch import sweeper
+from ledger.batch.interventions import abandon, request_rebuild
 from ledger.batch.quarantine import quarantine
 from ledger.batch.settlement import settle_once
-from ledger.batch.sweeper import sweep_once
+from ledger.batch.sweeper import SweepOptions, sweep_once
 from ledger.settings import Settings
-from ledger.store.queries import batches, following, publications
+from ledger.store.queries import batches, following, health, publications, upkeep
 from tests.support.ledgers import (
     emit_replay,
     one,
@@ -36,8 +38,80 @@ def test_dead_rows_stay_below_one_per_cent(database, count):
         if day % 50 == 49:
             assert sweep_once(database).errors == {}
     wait_for_counts(database)
-    sweep_once(database)
+    sweep_once(database, SweepOptions(vacuum_after_seconds=0))
     assert dead_share(database) < 0.01
+
+
+DEAD = ("step_run_bucket", "step_run_input")  # a sweep reads neither
+
+
+@pytest.fixture
+def with_dead_rows(database):
+    """A settled batch, and tables with dead rows that nobody has vacuumed."""
+    batch, _ = whole_batch(database, chain())
+    settle_once(database, batch.batch_id)
+    with database.plain.begin() as connection:
+        connection.exec_driver_sql("SELECT pg_stat_reset()")
+    for table in DEAD * 5:
+        with database.plain.begin() as connection:
+            key = "bucket" if table == "step_run_bucket" else "input_run_id"
+            connection.exec_driver_sql(f"UPDATE {table} SET {key} = {key}")
+    wait_for_counts(database)
+    return batch
+
+
+def vacuumed(database):
+    """Which of these tables were vacuumed."""
+    found = rows(
+        database,
+        """
+        SELECT name FROM unnest(cast(:names AS text[])) AS name
+        WHERE pg_stat_get_last_vacuum_time(name::regclass) IS NOT NULL ORDER BY 1
+        """,
+        names=list(DEAD),
+    )
+    return tuple(row.name for row in found)
+
+
+def test_a_table_that_cannot_be_vacuumed_is_left(database, with_dead_rows, caplog):
+    """An index of it is locked: it is named, the sweep does all the rest, and the next one
+    vacuums it.
+    """
+    options = SweepOptions(drop_lock_timeout="10ms")
+    with database.plain.begin() as other:
+        other.exec_driver_sql("ALTER INDEX step_run_bucket_pkey SET TABLESPACE pg_default")
+        swept = sweep_once(database, options)
+        assert swept.dropped == (with_dead_rows.batch_id,)
+        assert database.transact(health.last_sweep).swept_at is not None
+        assert "table step_run_bucket is left for the next sweep to vacuum" in caplog.text
+        assert vacuumed(database) == ("step_run_input",)
+    sweep_once(database, options)
+    assert vacuumed(database) == DEAD
+
+
+def test_a_table_is_vacuumed_once_in_a_while(database, with_dead_rows):
+    """Dead rows that another transaction may still see stay: no sweep tries again at once."""
+    with database.plain.connect() as other:
+        other.execution_options(isolation_level="REPEATABLE READ")
+        other.exec_driver_sql("SELECT count(*) FROM step_run_bucket")  # it sees what is there now
+        for _ in range(3):
+            with database.plain.begin() as connection:
+                connection.exec_driver_sql("UPDATE step_run_bucket SET rows = rows + 1")
+        sweep_once(database)
+        assert vacuumed(database) == DEAD
+        left = database.transact(lambda c: upkeep.tables_with_dead_rows(c, 600))
+        assert set(left).isdisjoint(DEAD)
+        tried = database.transact(lambda c: upkeep.tables_with_dead_rows(c, 0))
+        assert "step_run_bucket" in tried
+
+
+def test_a_vacuum_takes_its_time(database):
+    """Whatever the server stops statements after; it pauses between pages."""
+    with database.owner.connect() as connection:
+        connection.exec_driver_sql("SET statement_timeout = '1s'")
+        upkeep.take_time(connection)
+        assert connection.exec_driver_sql("SHOW statement_timeout").scalar_one() == "0"
+        assert connection.exec_driver_sql("SHOW vacuum_cost_delay").scalar_one() == "2ms"
 
 
 def test_a_policy_is_written_only_where_it_changed(database):
@@ -84,6 +158,19 @@ def test_a_sweep_leaves_behind_what_is_done(database):
     done(database, batch)
     sweep_once(database)
     assert followed(database) == [batch.batch_id]
+
+
+def test_batches_are_left_behind_in_lots(database, monkeypatch):
+    """Each in a transaction of its own: opens wait for the locks of one lot at most."""
+    monkeypatch.setattr(sweeper, "NOTED_AT_ONCE", 2)
+    for day in range(3):
+        batch, _ = whole_batch(database, chain(), run_id=f"run {day}", day=day)
+        settle_once(database, batch.batch_id)
+        done(database, batch)
+    sweep_once(database)
+    lots = rows(database, "SELECT count(*) AS n FROM batch GROUP BY followed_at ORDER BY 1")
+    assert [row.n for row in lots] == [1, 2]
+    assert len(followed(database)) == 3
 
 
 def test_content_that_is_not_kept_is_left(database):
@@ -137,9 +224,9 @@ def test_quarantine_by_hand_brings_a_batch_back(database):
     assert followed(database) == []
 
 
-def combined() -> Pipeline:
+def combined(**options) -> Pipeline:
     """The chain, whose middle is combined."""
-    made = chain()
+    made = chain(**options)
 
     @made.combine(reads="middle")
     def total(rows):
@@ -176,3 +263,78 @@ def test_what_another_process_changes_is_not_left_behind(database, table):
         assert database.transact(lambda c: following.lock(c, seen)) == []
         sweep_once(database)
     assert followed(database) == []
+
+
+def by_hand(database, batch):
+    """A person quarantines the failed records of a batch."""
+    quarantine(database, "a test order", "me", batch_id=batch.batch_id)
+
+
+def by_policy(database, batch):
+    """The pipeline's next batch opens with ``auto_replay``."""
+    opened(database, combined(auto_replay=True), "next", 1)
+
+
+@pytest.mark.parametrize("change", [by_hand, by_policy])
+def test_what_has_changed_before_the_lock_is_seen(database, change):
+    """A batch of which something is left again once it is locked is not noted."""
+    batch, _ = whole_batch(database, combined(), lose_middle=[0])
+    settle_once(database, batch.batch_id)
+    done(database, batch)
+    seen = database.transact(following.done)
+    assert seen == [batch.batch_id]
+    change(database, batch)
+
+    def note(connection):
+        locked = following.lock(connection, seen)
+        following.note(connection, locked)
+        return locked
+
+    assert database.transact(note) == seen
+    assert followed(database) == []
+
+
+def test_an_abandoned_replay_brings_its_family_back(database):
+    """One of quarantined records, which gives back what it claimed."""
+    made = chain(max_replays=0)
+    batch, _ = whole_batch(database, made, lose_middle=[0])
+    settle_once(database, batch.batch_id)
+    done(database, batch)
+    sweep_once(database)
+    assert followed(database) == [batch.batch_id]
+    again = replayed(database, made, batch.batch_id, quarantined=True)
+    assert abandon(database, again.batch_id, "a test")
+    assert followed(database) == []
+
+
+def test_a_rebuild_brings_its_family_back(database):
+    """Records that fail with their unit, after the batch was left behind."""
+    batch, roots = whole_batch(database, chain())
+    settle_once(database, batch.batch_id)
+    done(database, batch)
+    sweep_once(database)
+    assert followed(database) == [batch.batch_id]
+    database.transact(lambda c: request_rebuild(c, batch.batch_id, [roots[1]], "sink"))
+    assert followed(database) == []
+
+
+def test_a_policy_that_had_auto_replay_brings_nothing_back(database):
+    """Changed otherwise, it has no batch looked at again."""
+    batch, _ = whole_batch(database, chain(auto_replay=True), lose_middle=[0])
+    settle_once(database, batch.batch_id)
+    with database.writer.begin() as connection:
+        connection.execute(text("UPDATE batch SET followed_at = now()"))
+    opened(database, chain(auto_replay=True, max_replays=7), "next", 1)
+    assert followed(database) == [batch.batch_id]
+
+
+def test_records_held_for_a_person_bring_nothing_back(database):
+    """A pipeline that is given auto_replay leaves them to the person."""
+    batch, _ = whole_batch(database, chain(), lose_middle=[0])
+    settle_once(database, batch.batch_id)
+    done(database, batch)
+    sweep_once(database)
+    with database.writer.begin() as connection:
+        connection.execute(text("UPDATE failed_message SET not_before = 'infinity'"))
+    opened(database, chain(auto_replay=True), "next", 1)
+    assert followed(database) == [batch.batch_id]

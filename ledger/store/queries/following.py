@@ -8,7 +8,7 @@ from sqlalchemy import Connection, text
 
 from ledger.store.queries.combines import COMBINES_DUE
 
-_AT_ONCE = 1_000  # batches that one sweep notes at most: it locks them
+_AT_ONCE = 1_000  # batches that one sweep notes at most
 
 # The decided batches d of which nothing is left, nor comes to be left unless a record of their
 # family changes: then ``look_again``.

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, Row, text
 
 _SAVE = """
 INSERT INTO pipeline AS p
@@ -34,20 +34,43 @@ WHERE
    coalesce(excluded.target, p.target), excluded.redact)
 RETURNING pipeline_id
 """
-_LOOK_AGAIN = """
-UPDATE batch SET followed_at = NULL
-WHERE pipeline_id = :id AND failed_roots > 0 AND followed_at IS NOT NULL
-"""
 
 
 def save(connection: Connection, policy: Mapping[str, Any]) -> int:
     """Insert the pipeline, or update its policy where that has changed; locks its row in any case,
     so that opens wait for each other.
     """
+    before = _lock(connection, policy["name"])
     changed = connection.execute(text(_SAVE), dict(policy)).scalar()
     if changed is None:
-        found = text("SELECT pipeline_id FROM pipeline WHERE name = :name")
-        return int(connection.execute(found, {"name": policy["name"]}).scalar_one())
-    if policy["auto_replay"]:  # what had failed before is for the sweeper now
-        connection.execute(text(_LOOK_AGAIN), {"id": changed})
+        found = before or _lock(connection, policy["name"])  # another process has just inserted it
+        assert found is not None
+        return int(found.pipeline_id)
+    if before is not None and policy["auto_replay"] and not before.auto_replay:
+        _look_again(connection, changed)
     return int(changed)
+
+
+def _lock(connection: Connection, name: str) -> Row[Any] | None:
+    """The pipeline's row, locked as an update locks it: pipeline_id, auto_replay."""
+    statement = text("""
+        SELECT pipeline_id, auto_replay FROM pipeline WHERE name = :name FOR NO KEY UPDATE
+    """)
+    return connection.execute(statement, {"name": name}).first()
+
+
+def _look_again(connection: Connection, pipeline_id: int) -> None:
+    """What had failed before is for the sweeper to replay now: it looks at these originals again,
+    locked in order.
+    """
+    locked = text("""
+        SELECT o.batch_id FROM batch o
+        WHERE o.pipeline_id = :id AND o.followed_at IS NOT NULL AND EXISTS (
+          SELECT FROM failed_message m
+          WHERE m.original_batch_id = o.batch_id AND m.status = 'failed'
+            AND (m.not_before IS NULL OR m.not_before < 'infinity'))
+        ORDER BY 1 FOR NO KEY UPDATE
+    """)
+    originals = list(connection.execute(locked, {"id": pipeline_id}).scalars())
+    again = text("UPDATE batch SET followed_at = NULL WHERE batch_id = ANY(:ids)")
+    connection.execute(again, {"ids": originals})

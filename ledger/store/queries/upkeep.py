@@ -1,15 +1,14 @@
 """Statements that keep the tables as large as what is in them."""
 
-from collections.abc import Sequence
-
 from sqlalchemy import Connection, text
 
 _FEWEST, _LIVE_FOR_ONE_DEAD = 5, 200
 
 
-def tables_with_dead_rows(connection: Connection) -> list[str]:
+def tables_with_dead_rows(connection: Connection, after_seconds: float) -> list[str]:
     """The ledger's tables in which more than a half per cent of the rows are dead, as PostgreSQL
-    has counted them; without the delta partitions, which are dropped as a whole.
+    has counted them; without the delta partitions, which are dropped as a whole, and those that
+    were vacuumed less than ``after_seconds`` ago: what is dead there another transaction may see.
     """
     statement = text("""
         SELECT format('%I', relname) FROM pg_class
@@ -17,15 +16,26 @@ def tables_with_dead_rows(connection: Connection) -> list[str]:
           AND relnamespace = 'public'::regnamespace AND relname !~ '^ledger_delta_[0-9]+$'
           AND pg_stat_get_dead_tuples(oid) >= :fewest
           AND pg_stat_get_dead_tuples(oid) * :live > pg_stat_get_live_tuples(oid)
+          AND coalesce(
+            pg_stat_get_last_vacuum_time(oid) < clock_timestamp() - make_interval(secs => :after),
+            true)
         ORDER BY 1
     """)
-    keys = {"fewest": _FEWEST, "live": _LIVE_FOR_ONE_DEAD}
+    keys = {"fewest": _FEWEST, "live": _LIVE_FOR_ONE_DEAD, "after": after_seconds}
     return list(connection.execute(statement, keys).scalars())
 
 
-def vacuum(connection: Connection, tables: Sequence[str]) -> None:
-    """Make room where dead rows are; needs a connection in autocommit. Waits for nobody and keeps
-    nobody waiting: what another process vacuums is left to it, and no file is cut short.
+def take_time(connection: Connection) -> None:
+    """Let a vacuum of this session last as long as it does, and leave the disk to others between
+    its pages, as autovacuum does.
     """
-    if tables:
-        connection.execute(text(f"VACUUM (SKIP_LOCKED, TRUNCATE false) {', '.join(tables)}"))
+    connection.execute(text("SET statement_timeout = 0"))
+    connection.execute(text("SET vacuum_cost_delay = '2ms'"))
+
+
+def vacuum(connection: Connection, table: str) -> None:
+    """Make room where dead rows are; needs a connection in autocommit. A table that another process
+    has locked is skipped, but a lock on one of its indexes is waited for. No file is cut short,
+    which would need an exclusive lock.
+    """
+    connection.execute(text(f"VACUUM (SKIP_LOCKED, TRUNCATE false) {table}"))
