@@ -1,5 +1,7 @@
 """The history that is written for measurements is one that a ledger could have."""
 
+from datetime import UTC, datetime
+
 import pytest
 from sqlalchemy import text
 
@@ -91,13 +93,16 @@ def test_rows_are_handed_on_from_step_to_step(history):
 
 
 def test_nothing_of_it_is_left_undone(history):
-    """The sweeper has nothing to do, the views of what is pending are empty, every source has a
-    position, and every state is committed.
+    """Were nothing noted, the views of what is pending are empty, the sweeper has nothing to do and
+    notes every batch; every source has a position, and every state is committed.
     """
-    swept = sweep_once(history)
-    assert (swept.settlements, swept.dropped, swept.replays, swept.overdue) == ((), (), (), ())
+    with history.plain.begin() as connection:
+        connection.exec_driver_sql("UPDATE batch SET followed_at = NULL")
     for view in ("pending_publication", "pending_rebuild", "pending_root", "payload_missing"):
         assert rows(history, f"SELECT * FROM {view}") == []
+    swept = sweep_once(history, now=datetime(2100, 1, 1, tzinfo=UTC))
+    assert (swept.settlements, swept.dropped, swept.replays, swept.overdue) == ((), (), (), ())
+    assert rows(history, "SELECT batch_id FROM batch WHERE followed_at IS NULL") == []
     states = rows(history, "SELECT DISTINCT state FROM state_progress")
     assert [row.state for row in states] == ["committed"]
     assert one(history, "SELECT count(*) AS n FROM source_position").n == PIPELINES
@@ -153,7 +158,8 @@ def test_what_failed_in_it_can_be_replayed(history):
 READ = """
 SELECT relname, seq_tup_read FROM pg_stat_user_tables
 WHERE relname IN ('failed_message', 'failed_root', 'failed_payload', 'step_run', 'step_run_input',
-                  'batch_step', 'replay_root')
+                  'batch_step', 'replay_root', 'batch', 'batch_source', 'publication',
+                  'checkpoint')
 """
 
 
