@@ -121,6 +121,9 @@ class Database:
         alive = {name: value for name, value in KEEPALIVES.items() if name not in address.query}
         return create_engine(
             address,
+            # Who has waited for a lock sees what was committed meanwhile, whatever the server's
+            # default is.
+            isolation_level="READ COMMITTED",
             connect_args={"options": given, "connect_timeout": 10, **alive},
             **(pool or {"pool_size": 2, "pool_pre_ping": True}),
         )

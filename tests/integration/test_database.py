@@ -21,7 +21,7 @@ from ledger.settings import Settings
 from ledger.store import connection as connections
 from ledger.store import embedded
 from ledger.store.connection import Database
-from ledger.store.queries import asking, batches
+from ledger.store.queries import asking, batches, settlement
 from ledger.store.revisions import head
 from ledger.store.upgrade import downgrade, upgrade
 from scripts import databases
@@ -85,6 +85,34 @@ def test_a_replay_is_of_its_originals_family(database):
     replayed(database, made, batch.batch_id)
     families = rows(database, "SELECT kind, family_id FROM batch ORDER BY batch_id")
     assert families == [("original", batch.batch_id), ("replay", batch.batch_id)]
+
+
+ENGINES = ("plain", "owner", "writer", "reader", "payload_reader", "guest")
+
+
+def test_each_statement_sees_what_was_committed_before_it(scratch):
+    """Whatever the isolation is that a database gives by default."""
+    upgrade(scratch)
+    with scratch.plain.begin() as connection:
+        connection.exec_driver_sql(
+            "ALTER DATABASE scratch SET default_transaction_isolation = 'repeatable read'"
+        )
+    scratch.dispose()
+    for name in ENGINES:
+        with getattr(scratch, name).begin() as connection:
+            found = connection.exec_driver_sql("SHOW transaction_isolation").scalar_one()
+            assert (name, found) == (name, "read committed")
+
+
+def test_a_settlement_gives_the_servers_plans_back(scratch):
+    """After what it joins as large sets, nested loops are allowed or not as before."""
+    with scratch.plain.begin() as connection:
+        connection.exec_driver_sql("ALTER DATABASE scratch SET enable_nestloop = off")
+    scratch.dispose()
+    with scratch.plain.begin() as connection:
+        settlement.tune(connection)
+        settlement.plan_as_usual(connection)
+        assert connection.exec_driver_sql("SHOW enable_nestloop").scalar_one() == "off"
 
 
 FLAGS = ("after", "stateful", "partial", "merges", "units", "notice", "incremental", "rereads")

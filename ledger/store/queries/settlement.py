@@ -26,7 +26,7 @@ def tune(connection: Connection) -> None:
 
 def plan_as_usual(connection: Connection) -> None:
     """Plan for the few rows of a batch among those of all, in the rest of this transaction."""
-    connection.execute(text("SET LOCAL enable_nestloop = on"))
+    connection.execute(text("SET LOCAL enable_nestloop TO DEFAULT"))
 
 
 def uneven_runs(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
