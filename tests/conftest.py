@@ -12,10 +12,12 @@ from py4j import java_gateway
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+_EXAMPLES = "ACKLEDGER_EXAMPLES"  # of tests that generate theirs: how many
 for _name in [
     name for name in os.environ if name.startswith(("ACKLEDGER_", "AIRFLOW_", "SPARK_", "PG"))
 ]:
-    del os.environ[_name]
+    if _name != _EXAMPLES:
+        del os.environ[_name]
 # An import of Airflow makes its home where it is told to, by default in the user's own.
 _AIRFLOW_HOME = tempfile.TemporaryDirectory(prefix="ackledger-airflow-")
 os.environ["AIRFLOW_HOME"] = _AIRFLOW_HOME.name
