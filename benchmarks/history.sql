@@ -187,11 +187,14 @@ JOIN made b ON b.n = m.n - g.pipelines
 WHERE m.shape = 2 AND r.after AND r.kind = 'sink' ORDER BY 1;
 
 INSERT INTO checkpoint
-  (pipeline_id, step, batch_id, step_run_id, committed_at, acked_at, removed_at)
-SELECT m.pipeline_id, r.step, m.batch_id, r.step_run_id, m.settled_at, m.settled_at, a.settled_at
-FROM ran r JOIN made m USING (batch_id) CROSS JOIN given g
-LEFT JOIN made a ON a.n = m.n + g.pipelines
+  (pipeline_id, step, batch_id, step_run_id, committed_at, acked_at)
+SELECT m.pipeline_id, r.step, m.batch_id, r.step_run_id, m.settled_at, m.settled_at
+FROM ran r JOIN made m USING (batch_id)
 WHERE r.kind = 'stateful' ORDER BY r.step_run_id;
+UPDATE step_run s SET files_removed_at = a.settled_at
+FROM ran r JOIN made m USING (batch_id) CROSS JOIN given g
+JOIN made a ON a.n = m.n + g.pipelines
+WHERE r.kind = 'stateful' AND s.step_run_id = r.step_run_id;
 
 INSERT INTO replay_root (batch_id, step_run_id, root_id, message_id)
 SELECT m.batch_id, r.step_run_id, m.first_root + i, o.first_root + 20 * i

@@ -21,13 +21,15 @@ from ledger.airflow.waiting import COMPLETED, announce
 from ledger.core.logs import about
 
 REPLAY_WANTED = Asset("x-ledger://replay-wanted")
+MOST_EXPIRED = 200  # batches whose files go in one run: the next sweep waits for it
+MOST_ERRORS = 5
 _log = logging.getLogger(__name__)
 
 
 def sweeper_dag(*, schedule: str | None, **dag_options: Any) -> DAG:
     """Sweeps on ``schedule``; for pipelines with ``auto_replay`` it asks for replays by an
-    asset, and for batches that were decided without their run it starts a run that does
-    what follows.
+    asset, for batches that were decided without their run it starts a run that does
+    what follows, and of pipelines with ``keep`` it removes files that nothing needs any more.
     """
     options = {
         "catchup": False,
@@ -75,6 +77,11 @@ def sweeper_dag(*, schedule: str | None, **dag_options: Any) -> DAG:
             """Trigger a run of a batch's DAG that finds it decided, and does what follows."""
             raise trigger(**run)
 
+        @task(trigger_rule="all_done")
+        def gc() -> dict[str, Any]:
+            """Remove files that nothing needs any more; how many, and their bytes, by kind."""
+            return _collected()
+
         @task
         def report(errors: Any) -> None:
             """Fail, saying which batches could not be settled, if there are any."""
@@ -85,6 +92,7 @@ def sweeper_dag(*, schedule: str | None, **dag_options: Any) -> DAG:
         ask_for_replay(swept["replays"])
         finish.expand(run=overdue(swept["overdue"]))
         report(swept["errors"])
+        swept >> gc()
     return dag
 
 
@@ -178,6 +186,20 @@ def accept_dag(**dag_options: Any) -> DAG:
 
         accept()
     return dag
+
+
+def _collected() -> dict[str, Any]:
+    from dataclasses import asdict
+
+    from ledger.batch.retention import GcOptions, gc_once
+
+    collected = gc_once(connected(), GcOptions(most=MOST_EXPIRED))
+    removed = {kind: asdict(size) for kind, size in collected.removed.items() if size.files}
+    _log.info("removed: %s", removed)
+    if collected.errors:
+        errors = [f"batch {batch}: {error}" for batch, error in collected.errors.items()]
+        raise AirflowFailException("; ".join(errors[:MOST_ERRORS]))
+    return removed
 
 
 def _overdue(batch_id: int, dag_id: str) -> dict[str, Any]:

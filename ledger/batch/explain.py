@@ -10,7 +10,9 @@ from sqlalchemy import Connection, Row
 
 from ledger.batch.payloads import try_to_keep
 from ledger.batch.remedies import Case, remedies
+from ledger.core import commands
 from ledger.core.commands import ANY_TARGET
+from ledger.core.run_request import Interval
 from ledger.sources.base import Sought
 from ledger.sources.registry import lines_of
 from ledger.store.connection import Database
@@ -144,6 +146,10 @@ def _line(found: Row[Any]) -> int | None:
 def _next(found: Row[Any]) -> list[str]:
     """What to do about a record, by its state."""
     status = "superseded" if found.batch_status == "superseded" else found.status
+    if found.forgotten_at is not None and status == "quarantined":
+        return ["nothing: its content was removed on request, and it is never replayed"]
+    if found.files_expired_at is not None and status in ("failed", "quarantined"):
+        return _once_more(found, quarantined=status == "quarantined")
     if status == "failed" and not found.held:
         return remedies(_case(found))
     target = found.target or ANY_TARGET
@@ -159,6 +165,21 @@ def _next(found: Row[Any]) -> list[str]:
         accept = f'ackledger accept {found.batch_id} --reason "..."'
         return [lines[status], f"if what is quarantined of its batch may stay out: {accept}"]
     return [lines[status]]
+
+
+def _once_more(found: Row[Any], *, quarantined: bool) -> list[str]:
+    """How a record is processed again whose batch has no files any more."""
+    gone = f"the files of its batch were removed by retention on {found.files_expired_at:%Y-%m-%d}"
+    case, target = _case(found), found.target or ANY_TARGET
+    if case.rereads:
+        chosen = f"--batch {found.batch_id} --root {found.root_id} --from-source"
+        chosen += " --quarantined" if quarantined else ""
+        return [f"{gone}: to read it again, by key:", f"ackledger replay {target} {chosen}"]
+    if case.reprocesses:
+        interval = Interval(found.interval_start, found.interval_end, found.params)
+        again = commands.run(target, interval, "--reprocess")
+        return [f"{gone}: to run its whole interval again:", again]
+    return [f"{gone}, and its source is read once: deliver it, corrected, anew"]
 
 
 def _has_key(found: Row[Any]) -> bool:

@@ -8,7 +8,13 @@ from sqlalchemy import Connection
 
 from ledger.batch import claims, state_guards
 from ledger.batch.claims import Claim, Opening, Surveys
-from ledger.batch.replays import check_from_source, check_replayable, check_sources, claim_messages
+from ledger.batch.replays import (
+    check_files,
+    check_from_source,
+    check_replayable,
+    check_sources,
+    claim_messages,
+)
 from ledger.core.probes import reached
 from ledger.core.run_request import Interval, RunKey, Selection
 from ledger.core.states import BatchKind, BatchStatus, Guarantee
@@ -95,6 +101,7 @@ def open_replay(
         if found is not None:
             return _reopened(connection, settings, pipeline, found, moment, {})
         original = check_replayable(connection, pipeline, original_batch_id, None)
+        check_files(original, pipeline, from_source=selection.from_source)
         if selection.quarantined:
             state_guards.check_quarantined(connection, pipeline, original)
         interval = Interval(original.interval_start, original.interval_end, original.params)
@@ -125,6 +132,7 @@ def _policy(pipeline: Pipeline) -> dict[str, Any]:
         "replay_backoff_seconds": pipeline.replay_backoff_seconds,
         "replay_backoff_cap_seconds": pipeline.replay_backoff_cap_seconds,
         "auto_replay": pipeline.auto_replay,
+        "keep_seconds": pipeline.keep_seconds,
         "target": target_of(pipeline),
         "redact": list(pipeline.redact),
     }
@@ -250,6 +258,8 @@ def _reopened(
         return locked
     if locked.kind is BatchKind.REPLAY:
         original = check_replayable(connection, pipeline, locked.original_id, locked.batch_id)
+        again = bool((locked.selection or {}).get("from_source")) and not locked.files_expired_at
+        check_files(original, pipeline, from_source=again)
         if (locked.selection or {}).get("quarantined"):
             state_guards.check_quarantined(connection, pipeline, original)
         claim_messages(connection, pipeline, locked, moment)

@@ -4,13 +4,14 @@ from datetime import datetime
 
 from sqlalchemy import Connection
 
-from ledger.batch import claims
+from ledger.batch import claims, recovery
 from ledger.core.probes import reached
+from ledger.core.redaction import Redaction
 from ledger.core.states import BatchKind, BatchStatus
 from ledger.errors import InputError, NotReadyError
 from ledger.pipeline.graph import unit_in_words
 from ledger.pipeline.pipeline import Pipeline
-from ledger.pipeline.steps import SourceStep
+from ledger.pipeline.steps import SinkStep, SourceStep
 from ledger.store.queries import batches
 from ledger.store.queries import replays as replay_queries
 from ledger.store.queries.batches import Batch
@@ -28,6 +29,41 @@ def check_replayable(
     _check_alone(connection, pipeline, original_id, excluding_batch_id)
     _check_kept(connection, original_id)
     return original
+
+
+def check_files(original: Batch, pipeline: Pipeline, *, from_source: bool) -> None:
+    """Raise InputError if retention has removed the files that a replay of an original would
+    read. One ``from_source`` reads none, but for totals over the whole batch, and for what sinks
+    delivered of it before.
+    """
+    if original.files_expired_at is None:
+        return
+    needing = _readers_of_family(original, pipeline)
+    if from_source and not needing:
+        return
+    why = f", and {needing[0]!r} would read them" if from_source else ""
+    ways = "" if needing else "read these records again from their source (--from-source), or "
+    ways += f"read its interval again: {recovery.reprocess(original)}"
+    if any(step.incremental for step in pipeline.sources()):  # it has no interval
+        ways = "deliver the records, corrected, anew"
+    raise InputError(
+        f"the files of batch {original.batch_id} of pipeline {pipeline.name!r} were removed by"
+        f" retention on {original.files_expired_at:%Y-%m-%d}: nothing of it was failed then{why}."
+        f" To process records of it once more, {ways}"
+    )
+
+
+def _readers_of_family(original: Batch, pipeline: Pipeline) -> list[str]:
+    """The steps of a replay that read what earlier batches of its family have written; a source
+    whose key the ledger only has masked looks its records up there.
+    """
+    redact = Redaction.of(pipeline.redact)
+    found = [step.name for step in pipeline.sources() if redact.among(step.key)]
+    found += [step.name for step in pipeline.combined()]
+    sinks = [step for step in pipeline.steps() if isinstance(step, SinkStep)]
+    if not original.exactly_once:
+        found += [step.name for step in sinks if step.sink.dedup != "none"]
+    return found
 
 
 def _check_unit(original: Batch, pipeline: Pipeline) -> None:

@@ -28,6 +28,7 @@ from ledger.core.states import RunState
 from ledger.errors import FencedError, NotReadyError
 from ledger.pipeline.pipeline import Pipeline
 from ledger.pipeline.steps import StateStep
+from ledger.storage.folders import remove_run_folder
 from ledger.store.connection import Database
 from ledger.store.queries import batches, checkpoints, publications, runs
 from ledger.store.queries.batches import Batch
@@ -224,14 +225,8 @@ def _set_acked(connection: Connection, pipeline: str, step: str, batch_id: int) 
 
 def _remove(connection: Connection, run_id: int) -> None:
     """Remove the folder of a run, where its manifest says that its files are."""
-    import fsspec
-
     reached("before state's removal")
-    folders = {file.path.rpartition("/")[0] for file in runs.files(connection, run_id)}
-    for folder in folders:
-        assert folder.endswith(f"/run={run_id}"), folder  # a run's own, nobody else writes there
-        fs, name = fsspec.core.url_to_fs(folder)
-        if fs.exists(name):
-            fs.rm(name, recursive=True)
+    for folder in {file.path.rpartition("/")[0] for file in runs.files(connection, run_id)}:
+        remove_run_folder(folder, run_id)
     reached("state removed")
-    checkpoints.set_removed(connection, run_id)
+    runs.set_files_removed(connection, [run_id])

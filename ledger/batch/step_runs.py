@@ -317,6 +317,11 @@ def _check_posted(connection: Connection, run: OpenedRun, record: Record) -> Non
         )
 
 
+def note_folder(database: Database, run: OpenedRun, folder: str) -> None:
+    """Note where a run is about to write: whatever becomes of it, retention finds its files."""
+    database.transact(lambda c: runs.set_folder(c, run.run_id, folder))
+
+
 def fail(database: Database, run: OpenedRun, failure: str) -> None:
     """Mark the run failed, if it still runs: from here the message timeout counts. ``failure``:
     of whatever text; what PostgreSQL cannot keep of it is replaced.

@@ -92,11 +92,18 @@ def trace(database: Database, number: int, attempt: int | None = None) -> Trace:
     """The rows of a record, which is named by its number or by the root of an attempt.
 
     ``attempt``: which of its decided attempts, from 1; None: that of the root, or the last one.
-    Raises InputError if there is no such record or attempt, and LostFileError if the files of its
-    source are not as they were.
+    Raises InputError if there is no such record or attempt, or retention has removed its files, and
+    LostFileError if the files of its source are not as they were.
     """
     chosen = database.transact(lambda c: _attempt(c, number, attempt))
     batch, steps = database.transact(lambda c: _batch(c, chosen.batch_id))
+    if batch.files_expired_at is not None:
+        raise InputError(
+            f"the files of batch {batch.batch_id} of pipeline {batch.pipeline!r}, which have the"
+            f" rows of record {chosen.record}, were removed by retention on"
+            f" {batch.files_expired_at:%Y-%m-%d}. What the ledger knows of it: ackledger explain"
+            f" {chosen.record}"
+        )
     redact = database.transact(lambda c: redactions.of_pipeline(c, batch.pipeline))
     tree = _Tree(batch, steps, chosen, redact).record()
     return Trace(

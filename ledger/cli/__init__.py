@@ -11,6 +11,7 @@ from ledger.cli import (  # noqa: F401  # each registers its commands
     inspecting,
     maintaining,
     records,
+    retaining,
     running,
     starting,
     tracing,

@@ -137,7 +137,7 @@ def _records(
     output: Path | None,
     as_json: bool,
 ) -> None:
-    conditions_ = _conditions(database, chosen["pipeline"], where)
+    conditions_ = conditions_of(database, chosen["pipeline"], where)
     keep_all(database, chosen["pipeline"])
     if output is not None:
         written = database.transact(
@@ -150,7 +150,7 @@ def _records(
         found = [_record(row) for row in payloads.records(connection, chosen, conditions_, limit)]
         total = payloads.count(connection, chosen, conditions_)
         if not total and conditions_:
-            _check_fields(connection, chosen, conditions_)
+            check_fields(connection, chosen, conditions_)
         return found, total
 
     found, total = database.transact(look)
@@ -160,7 +160,7 @@ def _records(
 
 def _matching(database: Database, where: str | None) -> tuple[list[int], int]:
     """The first records that ever failed and that a condition names, and how many there are."""
-    parsed, anything = _conditions(database, None, where), {"ever": True}
+    parsed, anything = conditions_of(database, None, where), {"ever": True}
     keep_all(database, None)
 
     def look(connection: Connection) -> tuple[list[int], int]:
@@ -169,7 +169,7 @@ def _matching(database: Database, where: str | None) -> tuple[list[int], int]:
         ]
         total = payloads.count(connection, anything, parsed)
         if not total:
-            _check_fields(connection, anything, parsed)
+            check_fields(connection, anything, parsed)
             raise InputError(
                 f"no record that failed has {where}. Of what is acked at once the ledger keeps"
                 " counts alone: look for it in the sinks, or name its root"
@@ -179,7 +179,7 @@ def _matching(database: Database, where: str | None) -> tuple[list[int], int]:
     return database.transact(look)
 
 
-def _conditions(
+def conditions_of(
     database: Database, pipeline: str | None, where: str | None
 ) -> list[conditions.Comparison]:
     """What --where says; a redacted key is found as well."""
@@ -187,9 +187,10 @@ def _conditions(
     return conditions.with_pseudonyms(conditions.parse(where), redact)
 
 
-def _check_fields(
+def check_fields(
     connection: Connection, chosen: Mapping[str, Any], given: Iterable[conditions.Comparison]
 ) -> None:
+    """Raise InputError if a condition that fits nothing names a field that no record has."""
     known = payloads.known_fields(connection, chosen)
     for one in given:
         if known and one.name not in known:

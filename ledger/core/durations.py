@@ -7,6 +7,7 @@ from ledger.errors import DeclarationError
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|d)")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+SHORTEST_KEEP_SECONDS = 86400.0  # so long after a run has ended its driver may still write
 
 
 def seconds(duration: str | float | timedelta) -> float:
@@ -19,3 +20,19 @@ def seconds(duration: str | float | timedelta) -> float:
     if match is None:
         raise DeclarationError(f"duration {duration!r}: expected for example 30s, 90m, 1h or 2d")
     return float(match[1]) * _SECONDS[match[2]]
+
+
+def keep_seconds(whose: str, keep: str | float | timedelta) -> float:
+    """Seconds for which files are kept. Raises DeclarationError, which says ``whose`` they are,
+    unless that is a day at least.
+    """
+    try:
+        found = seconds(keep)
+    except DeclarationError as exc:
+        raise DeclarationError(f"{whose}, keep: {exc}") from exc
+    if not SHORTEST_KEEP_SECONDS <= found < float("inf"):
+        raise DeclarationError(
+            f"{whose}: keep={keep!r}: expected a day at least, for example 30d: so long after a run"
+            " has ended its driver may still write. None keeps files for good"
+        )
+    return found

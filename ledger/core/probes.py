@@ -60,6 +60,9 @@ PLACES = {
     # Old files are removed.
     "before state's removal": "The files of an older state are removed next.",
     "state removed": "The files of an older state are removed; that is not recorded.",
+    "expiring files": "The files of a family are marked as expired.",
+    "files expired": "The files of families are expired; none is removed.",
+    "folder removed": "The folder of a run is removed by retention; that is not recorded.",
     # Something fails.
     "before failure": "A run has raised; it is marked failed next.",
 }

@@ -87,6 +87,23 @@ class Obstacle(StrEnum):
     STATE_DUE = "state_due"
 
 
+class Need(StrEnum):
+    """Why retention keeps the files of a batch and its replays: what may read them again."""
+
+    UNDECIDED = "undecided"
+    RECORDS_FAILED = "records_failed"
+    RECORDS_QUARANTINED = "records_quarantined"
+    CONTENT_MISSING = "content_missing"
+    UNPUBLISHED = "unpublished"
+    COMBINE_DUE = "combine_due"
+    SOURCE_UNTOLD = "source_untold"
+    STATE_DUE = "state_due"
+    CURRENT_STATE = "current_state"
+    INTERVAL_UNREAD = "interval_unread"
+    DEDUP_WINDOW = "dedup_window"
+    RECENT = "recent"
+
+
 def is_tolerated(lost: int, records: int, ratio: float) -> bool:
     """Whether some of ``records`` are failed or quarantined, and no more than ``ratio``, a
     pipeline's ``tolerate``.

@@ -17,6 +17,7 @@ from ledger.batch.step_runs import (
     fail,
     heartbeat,
     interrupt,
+    note_folder,
     open_run,
 )
 from ledger.core.connect_server import briefly
@@ -127,6 +128,8 @@ def living(
         for one in runs:
             stack.enter_context(private_output(job.folder(one)))
         try:
+            for one in runs:
+                note_folder(job.database, one, job.written_to(one))
             reached("run opened", run.step)
             yield
         except BaseException as exc:

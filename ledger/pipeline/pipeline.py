@@ -6,7 +6,7 @@ from copy import copy
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ledger.core.durations import seconds
+from ledger.core.durations import keep_seconds, seconds
 from ledger.core.stateful import StatefulStage
 from ledger.core.states import Guarantee, OnQuarantine, Settle
 from ledger.errors import DeclarationError
@@ -68,7 +68,8 @@ class Pipeline:
     source that may be undecided at once; a batch takes as many as are left, and what an interval
     has more is read by further batches (None: no limit). ``auto_replay``: the sweeper asks for a
     replay when records have failed and are due. ``redact``: columns of the sources that are masked
-    wherever something of a failed record is kept or shown: docs/security.md.
+    wherever something of a failed record is kept or shown: docs/security.md. ``keep``: how long
+    ``ackledger gc`` keeps files once nothing needs them, at least ``"1d"`` (None: for good).
 
     Raises DeclarationError on any argument, name or graph that cannot work.
     """
@@ -93,6 +94,7 @@ class Pipeline:
         max_pending: int | None = None,
         auto_replay: bool = False,
         redact: str | Sequence[str] = (),
+        keep: str | float | timedelta | None = None,
     ):
         self.name = checked_name("pipeline", name)
         self.guarantee = None if guarantee is None else one_of(name, Guarantee, guarantee)
@@ -113,10 +115,7 @@ class Pipeline:
         if max_anchors < 1:
             raise DeclarationError(f"pipeline {name!r}: max_anchors={max_anchors}: expected >= 1")
         if max_pending is not None and max_pending < 1:
-            raise DeclarationError(
-                f"pipeline {name!r}: max_pending={max_pending} would read nothing: expected 1 or"
-                " more, or None"
-            )
+            raise DeclarationError(f"pipeline {name!r}: max_pending={max_pending}: expected >= 1")
         if replay_limit is not None and replay_limit < 1:
             raise DeclarationError(
                 f"pipeline {name!r}: replay_limit={replay_limit} would replay nothing: expected 1"
@@ -136,6 +135,7 @@ class Pipeline:
         self.max_pending = max_pending
         self.auto_replay = auto_replay
         self.redact = named_columns(name, redact)
+        self.keep_seconds = None if keep is None else keep_seconds(f"pipeline {name!r}", keep)
         self.module: str = sys._getframe(1).f_globals.get("__name__", "__main__")
         self._graph: Graph | None = None  # as it was last asked for
         self._steps: dict[str, Step] = {}

@@ -3,7 +3,8 @@
 from typing import Any
 
 from ledger.pipeline.graph import Graph
-from ledger.pipeline.steps import CombineStep, SourceStep, StageStep, Step
+from ledger.pipeline.steps import CombineStep, SinkStep, SourceStep, StageStep, Step
+from ledger.sinks.options import Bloom
 
 
 def described(graph: Graph, step: Step) -> dict[str, Any]:
@@ -11,7 +12,9 @@ def described(graph: Graph, step: Step) -> dict[str, Any]:
 
     What does not hold of it is left out. ``merges``: its rows may be anchored to several
     records; ``units``: of a sink, its rows are withheld by unit; ``after``: it runs after the
-    settlement; ``stateful``: in the order of the batches.
+    settlement; ``stateful``: in the order of the batches; ``in_place``, ``dedup_window``: of a
+    sink, whether its files are its table's, and with how many earlier batches it compares (-1:
+    all).
     """
     name = step.name
     flags = {
@@ -37,4 +40,15 @@ def _own(step: Step) -> dict[str, Any]:
         return {**({"notice": True} if step.wants_notice else {}), **step.layout}
     if isinstance(step, CombineStep) and step.partial:
         return {"partial": True}
+    if isinstance(step, SinkStep):
+        return _kept(step)
     return {}
+
+
+def _kept(step: SinkStep) -> dict[str, Any]:
+    """What retention has to know of a sink."""
+    made: dict[str, Any] = {"in_place": True} if step.sink.in_place else {}
+    dedup = step.sink.dedup
+    if isinstance(dedup, Bloom) and dedup.key:
+        made |= {"dedup_window": -1 if dedup.window_batches is None else dedup.window_batches}
+    return made

@@ -107,7 +107,8 @@ class Publisher(Protocol):
         fills."""
 
     def staging(self, batch_id: int, version: int) -> str:
-        """The folder, absolute or a URL, in which a run stages its files: nobody else ever does."""
+        """The folder, absolute or a URL, in which a run stages its files: nobody else ever does.
+        Its name ends in the version."""
 
     def has_published(self, delivery: Delivery) -> bool:
         """Whether this version of the batch is published, by the sink's own record."""
@@ -152,6 +153,11 @@ class Sink(Protocol):
     @property
     def replaces_intervals(self) -> bool:
         """Whether each batch replaces what others published of its interval."""
+
+    @property
+    def in_place(self) -> bool:
+        """Whether readers read the files where they were staged: what was to be published there is
+        never removed by ``ackledger gc``."""
 
     def check(self, settings: Settings) -> str:
         """What was found of the place, in a sentence, before a batch is opened. Raises a

@@ -25,6 +25,7 @@ class FolderSink(_FileOptions):
     path: str
     key = ()
     replaces_intervals = False
+    in_place = False
 
     @property
     def place(self) -> str:

@@ -79,6 +79,13 @@ class Job:
             f"/batch={run.batch.batch_id}/run={run.run_id}"
         )
 
+    def written_to(self, run: OpenedRun) -> str:
+        """The same, or of a sink where it stages."""
+        step = self.pipeline.step(run.step)
+        if isinstance(step, SinkStep):
+            return self.publisher(step).staging(run.batch.batch_id, run.run_id)
+        return self.folder(run)
+
     def publisher(self, step: SinkStep) -> Publisher:
         """How a sink is written to; connects to nothing."""
         return step.sink.publisher(self.settings, self.pipeline.name, step.name)

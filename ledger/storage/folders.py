@@ -1,9 +1,11 @@
 """Folders, local or URLs: whether they can be written to, who may read them, their removal."""
 
 import os
+import re
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from ledger.errors import ConfigurationError, UnavailableError
@@ -102,9 +104,82 @@ def _refusal(folder: str, setting: str) -> Iterator[None]:
         ) from exc
 
 
-def remove_folder(folder: str) -> None:
-    """Delete a folder with all that is in it."""
+@dataclass(frozen=True)
+class Size:
+    """How many files there are, and their bytes."""
+
+    files: int = 0
+    bytes: int = 0
+
+    def __add__(self, other: "Size") -> "Size":
+        return Size(self.files + other.files, self.bytes + other.bytes)
+
+
+def size_of(folder: str) -> Size:
+    """What lies below a folder; nothing if it is not there."""
     import fsspec
 
     fs, path = fsspec.core.url_to_fs(folder)
-    fs.rm(path, recursive=True)
+    try:
+        found = fs.find(path, detail=True).values()
+    except FileNotFoundError:  # somebody else is removing it
+        return Size()
+    return Size(len(found), sum(int(one["size"] or 0) for one in found))
+
+
+def require_own_folder(folder: str, run_id: int) -> None:
+    """Raise ConfigurationError unless a folder's name says that this run alone writes there."""
+    if re.search(rf"(^|\D){run_id}$", folder) is None:
+        raise ConfigurationError(
+            f"{folder}: expected a folder whose name ends in {run_id}, the run that wrote there;"
+            " nothing of it is removed. Let the sink's staging() end in the version"
+        )
+
+
+def require_reachable(folder: str) -> None:
+    """Raise UnavailableError unless the place of a run's local folder is there, three above it:
+    else nobody can tell a folder that is gone from a storage that this machine does not see.
+    """
+    place = folder.rsplit("/", 3)[0]
+    if _is_local(folder) and not Path(place).is_dir():
+        raise UnavailableError(
+            f"{place}: expected the folder below which runs write, found none. Run ackledger gc"
+            " where the storage can be reached; if the folder was removed by hand, make it again"
+        )
+
+
+def remove_run_folder(folder: str, run_id: int) -> None:
+    """Delete what a run wrote, and the folder of its batch if nothing else is in it; a no-op where
+    it is gone. Raises ConfigurationError unless the folder is named after the run.
+    """
+    import fsspec
+
+    require_own_folder(folder, run_id)
+    remove_folder(folder)
+    fs, path = fsspec.core.url_to_fs(folder)
+    parent = path.rpartition("/")[0]
+    if parent.rpartition("/")[2].startswith("batch"):
+        with suppress(OSError):  # another run is there; an object store has no folders
+            fs.rmdir(parent)
+
+
+def beside(folder: str, prefix: str) -> list[str]:
+    """The folders beside one, absolute or URLs, whose names begin with ``prefix``."""
+    import fsspec
+
+    fs, path = fsspec.core.url_to_fs(folder)
+    try:
+        found = fs.ls(path.rpartition("/")[0], detail=False)
+    except FileNotFoundError:
+        return []
+    named = [one for one in found if one.rstrip("/").rpartition("/")[2].startswith(prefix)]
+    return [fs.unstrip_protocol(one) if "://" in folder else one for one in named]
+
+
+def remove_folder(folder: str) -> None:
+    """Delete a folder with all that is in it; a no-op where it is gone."""
+    import fsspec
+
+    fs, path = fsspec.core.url_to_fs(folder)
+    with suppress(FileNotFoundError):  # two are at it
+        fs.rm(path, recursive=True)

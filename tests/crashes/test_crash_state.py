@@ -212,7 +212,8 @@ def _check_done(lab: StateLab, batches: list[int]) -> None:
         folders = lab.folder.glob("storage/accounts/balance/batch=*/run=*")
         kept = {int(path.name.removeprefix("run=")) for path in folders}
         assert kept & {row.step_run_id for row in found} == {found[-1].step_run_id}
-        assert [row.removed_at is None for row in found] == [False] * (len(found) - 1) + [True]
+        there = [row.files_removed_at is None for row in found]
+        assert there == [False] * (len(found) - 1) + [True]
     else:
         kept = [number for number in batches if number >= acked[-1]]
         assert accounts.Book(lab.folder / "book").numbers == kept
@@ -228,7 +229,11 @@ def _check_done(lab: StateLab, batches: list[int]) -> None:
 
 
 def _checkpoints(lab: StateLab) -> list:
-    return rows(lab.ledger, "SELECT * FROM checkpoint ORDER BY step_run_id")
+    return rows(
+        lab.ledger,
+        "SELECT c.*, r.files_removed_at FROM checkpoint c JOIN step_run r USING (step_run_id)"
+        " ORDER BY step_run_id",
+    )
 
 
 def _later(lab: StateLab):

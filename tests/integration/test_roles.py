@@ -21,6 +21,7 @@ from ledger.store.queries import (
     dedup,
     partitions,
     publications,
+    retention,
     runs,
     source_states,
 )
@@ -52,6 +53,7 @@ UPDATED = {
         "replay_backoff_seconds",
         "replay_backoff_cap_seconds",
         "auto_replay",
+        "keep_seconds",
         "target",
         "redact",
     },
@@ -66,6 +68,8 @@ UPDATED = {
         "released",
         "rebuild_requested_at",
         "followed_at",
+        "files_expired_at",
+        "files_removed_at",
     },
     "batch_source": {
         "claimed",
@@ -93,6 +97,8 @@ UPDATED = {
         "delta_xor",
         "emitted_edges",
         "acked_edges",
+        "folder",
+        "files_removed_at",
     },
     "failed_message": {
         "status",
@@ -107,7 +113,7 @@ UPDATED = {
     },
     "publication": {"published_at", "replaced_at"},
     "pending_publication": {"ready", "folder", "files", "rows"},
-    "checkpoint": {"acked_at", "removed_at"},
+    "checkpoint": {"acked_at"},
     "last_sweep": {"swept_at"},
 }
 INSUFFICIENT_PRIVILEGE = "42501"
@@ -229,7 +235,7 @@ def test_a_verdict_stays(database, member):
     for change in (
         "batch SET rebuild_requested_at = now(), status = 'superseded'",
         "step_run SET state = 'superseded'",
-        "checkpoint SET removed_at = now()",
+        "step_run SET files_removed_at = now()",
         "batch_source SET notified_at = now(), claimed = false",
     ):
         for engine in (database.writer, member):
@@ -317,9 +323,13 @@ def test_the_services_may_do_their_work(database):
         checkpoints.insert(connection, batch.pipeline_id, "middle", number, run, {"n": 1})
         checkpoints.set_acked(connection, "chain", "middle", number)
         checkpoints.set_acked(connection, "chain", "middle", number)
-        checkpoints.set_removed(connection, run)
+        runs.set_folder(connection, run, "out/run=1")
+        runs.set_files_removed(connection, [run])
         dedup.insert_filter(connection, {**values, "filter": b"x"})
         assert source_states.take_over(connection, [run]) == 0  # the batch is not abandoned
+        retention.expire(connection, number)
+        retention.set_removed(connection, number)
+    assert not rows(database, "SELECT * FROM dedup_filter")
     states = one(database, "SELECT published_at, replaced_at, rows FROM publication")
     assert None not in states
     assert states.rows == 9

@@ -1,16 +1,19 @@
 """A random walk over the ledger's life, with plain sets of pending edges as its oracle.
 
 The machine drives one batch, and then its replays, through opening, posting, crashing, committing,
-sweeping and expiring in any order that Hypothesis finds. The oracle knows which edges each run
-emitted and acked; whatever the ledger decides must be what the sets say.
+sweeping, expiring, publishing, accepting and removing files in any order that Hypothesis finds. The
+oracle knows which edges each run emitted and acked; whatever the ledger decides must be what the
+sets say. It knows which runs something may read again: their files must be there.
 """
 
 import os
 import random
+import shutil
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
 from uuid import UUID
 
 import pytest
@@ -18,6 +21,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
+    initialize,
     invariant,
     precondition,
     rule,
@@ -25,10 +29,12 @@ from hypothesis.stateful import (
 )
 from sqlalchemy import text
 
+from ledger.batch.acceptance import accept
+from ledger.batch.retention import gc_once
 from ledger.batch.settlement import settle_once
-from ledger.batch.step_runs import Attempt, OpenedRun, commit, fail, open_run
+from ledger.batch.step_runs import Attempt, OpenedRun, commit, fail, note_folder, open_run
 from ledger.core.states import BatchStatus
-from ledger.errors import FencedError, IntegrityError, NotReadyError
+from ledger.errors import FencedError, InputError, IntegrityError, NotReadyError
 from ledger.store.queries import batches, replays
 from ledger.store.queries.runs import Emitted
 from tests.support.ledgers import empty, opened, pipeline, replayed, rows
@@ -58,6 +64,7 @@ class Modelled:
     deltas: list[Delta] | None = None
     torn: bool = False
     state: str = "running"
+    folder: Path | None = None
 
 
 def task(order):
@@ -69,13 +76,13 @@ class LedgerLife(RuleBasedStateMachine):
     """One batch and its replays; ``database`` is set on the class by the test."""
 
     database = None
+    folder: Path
 
     def __init__(self):
         super().__init__()
         empty(self.database)
+        shutil.rmtree(self.folder, ignore_errors=True)
         self.random = random.Random(7)
-        self.made = pipeline(fan_out=True, max_replays=MAX_REPLAYS)
-        self.original = self.batch = opened(self.database, self.made)
         self.status = "open"
         self.newest: dict[str, Modelled] = {}
         self.committed: dict[str, Modelled] = {}
@@ -86,6 +93,19 @@ class LedgerLife(RuleBasedStateMachine):
         self.count = 3
         self.replay_number = 0
         self.begun = self.late = self.since = 0
+        self.writing: list[Modelled] = []  # every run of every batch
+        self.snapshot: Modelled | None = None  # of the original, once it is settled
+        self.quarantined = False  # whether the replay takes these
+        self.before: dict[int, tuple[str, int]] = {}  # message -> its status and failed replays
+        self.accepted: set[int] = set()
+        self.published = self.kept = self.expired = False
+
+    @initialize(max_replays=st.integers(0, MAX_REPLAYS))
+    def begin(self, max_replays):
+        """The batch is opened, of a pipeline that bears so many failed replays of a record."""
+        self.max_replays = max_replays
+        self.made = pipeline(fan_out=True, max_replays=max_replays, keep="1d")
+        self.original = self.batch = opened(self.database, self.made)
 
     # -- steps of a run ------------------------------------------------------------------------
 
@@ -111,6 +131,22 @@ class LedgerLife(RuleBasedStateMachine):
             return
         self._open(step, order)
 
+    @precondition(lambda self: self.status == "open")
+    @rule(fates=FATES)
+    def run_what_is_missing(self, fates):
+        """A driver does all steps that are not committed, one after the other, as most do."""
+        for step in STEPS:
+            if step not in self.committed:
+                self.begun += 1000
+                self._open(step, self.begun)
+                run = self.newest[step]
+                self._imagine(run, fates)
+                assert post_bucket(
+                    self.database, self.batch.batch_id, run.opened.run_id, 0, run.deltas
+                )
+                commit(self.database, run.opened, record_of(run.deltas), emitted=_emitted(run))
+                self._committed(run)
+
     def _open(self, step, order):
         reads, batch_id = READS.get(step), self.batch.batch_id
         if reads is not None and reads not in self.committed:
@@ -123,6 +159,15 @@ class LedgerLife(RuleBasedStateMachine):
         read = self.committed.get(reads) if reads else None
         self.newest[step] = Modelled(run, read, order)
         self.everything.append(self.newest[step])
+        self._write(self.newest[step])
+
+    def _write(self, run):
+        """The run writes its files, where it has noted."""
+        run.folder = self.folder / f"batch={run.opened.batch.batch_id}" / f"run={run.opened.run_id}"
+        note_folder(self.database, run.opened, str(run.folder))
+        run.folder.mkdir(parents=True)
+        (run.folder / "part.parquet").write_text("rows")
+        self.writing.append(run)
 
     @rule(
         pick=st.integers(0, 99),
@@ -166,8 +211,7 @@ class LedgerLife(RuleBasedStateMachine):
         if not posted:
             return
         run = posted[pick % len(posted)]
-        step = run.opened.step
-        emitted = Emitted(run.roots.start, len(run.roots)) if step == "source" else None
+        emitted = _emitted(run)
         allowed = (
             self.status == "open"
             and run.state == "running"
@@ -183,9 +227,12 @@ class LedgerLife(RuleBasedStateMachine):
             with pytest.raises(FencedError):
                 commit(self.database, run.opened, record_of(run.deltas), emitted=emitted)
         if allowed:
-            self._supersede(step)
-            run.state = "committed"
-            self.committed[step] = run
+            self._committed(run)
+
+    def _committed(self, run):
+        self._supersede(run.opened.step)
+        run.state = "committed"
+        self.committed[run.opened.step] = run
 
     @rule(pick=st.integers(0, 99))
     def crash(self, pick):
@@ -235,9 +282,99 @@ class LedgerLife(RuleBasedStateMachine):
             lambda c: replays.claimed_messages(c, self.batch.batch_id, "source")
         )
         assert set(claimed) == {m for m, status in self.messages.items() if status == "failed"}
-        for message in claimed:
+        self.quarantined = False
+        self._claimed(claimed)
+
+    @precondition(lambda self: self.status == "settled" and "quarantined" in self.messages.values())
+    @rule()
+    def replay_quarantined(self):
+        """A replay takes up the quarantined ones with a new budget, unless their files are gone:
+        then it is refused, and says how to read them again."""
+        found = {m for m, status in self.messages.items() if status == "quarantined"}
+        self.replay_number += 1
+        run_id, original = f"r{self.replay_number}", self.original.batch_id
+        if self.expired:
+            with pytest.raises(InputError, match=r"removed by retention .* --reprocess"):
+                replayed(self.database, self.made, original, run_id, quarantined=True)
+            return
+        self.batch = replayed(self.database, self.made, original, run_id, quarantined=True)
+        self.quarantined = True
+        self._claimed(found)
+
+    def _claimed(self, messages):
+        assert self.snapshot.folder.exists()  # what the replay reads
+        for message in messages:
+            self.before[message] = self.messages[message], self.failed_replays[message]
             self.messages[message] = "replaying"
-        self._fresh(len(claimed))
+            if self.quarantined:
+                self.failed_replays[message] = 0
+        self._fresh(len(messages))
+
+    # -- what follows a settlement, and retention ----------------------------------------------
+
+    @precondition(lambda self: self.status == "settled")
+    @rule()
+    def publish(self):
+        """What is decided is published."""
+        with self.database.plain.begin() as connection:
+            connection.execute(
+                text("UPDATE publication SET published_at = now() WHERE published_at IS NULL")
+            )
+        self.published = True
+
+    @rule()
+    def keep_content(self):
+        """What failed records contain is copied from the snapshot, which must be there."""
+        assert self.kept or not self.messages or self.snapshot.folder.exists()
+        with self.database.writer.begin() as connection:
+            connection.execute(
+                text("""
+                INSERT INTO failed_payload (message_id, batch_id, root_id, content, parsed)
+                SELECT message_id, original_batch_id, message_id, '', false FROM failed_message
+                ON CONFLICT DO NOTHING
+                """)
+            )
+        self.kept = True
+
+    @precondition(lambda self: "quarantined" in self.messages.values())
+    @rule()
+    def accept(self):
+        """A person accepts what is quarantined."""
+        accept(self.database, self.original.batch_id, by="a person")
+        self.accepted |= {m for m, status in self.messages.items() if status == "quarantined"}
+
+    @rule()
+    def gc(self):
+        """Retention comes days later: it removes what nothing can need any more, and no more."""
+        now = self.database.transact(batches.database_now) + timedelta(days=3)
+        collected = gc_once(self.database, now=now)
+        free = (
+            self.original_settled
+            and self.status in ("settled", "abandoned")
+            and not {"failed", "replaying"} & set(self.messages.values())
+            and all(
+                message in self.accepted
+                for message, status in self.messages.items()
+                if status == "quarantined"
+            )
+            and (self.published and (self.kept or not self.messages))
+        )
+        assert collected.expired == ((self.original.batch_id,) if free and not self.expired else ())
+        assert not collected.errors
+        self.expired |= free
+        for run in self.writing:
+            live = run.state in ("running", "committed") and not self.expired
+            assert run.folder.exists() == live
+        assert all(
+            not folder.name.startswith("batch=") or any(folder.iterdir())
+            for folder in self.folder.glob("*")
+        )
+        again = gc_once(self.database, now=now)
+        assert (again.expired, again.total.files) == ((), 0)
+
+    @property
+    def original_settled(self):
+        return self.snapshot is not None
 
     @precondition(lambda self: self.status == "abandoned")
     @rule()
@@ -249,9 +386,8 @@ class LedgerLife(RuleBasedStateMachine):
             again = replayed(
                 self.database, self.made, self.original.batch_id, f"r{self.replay_number}"
             )
-            for message, status in self.messages.items():
-                if status == "failed":
-                    self.messages[message] = "replaying"
+            taken = "quarantined" if self.quarantined else "failed"
+            self._claimed([m for m, status in self.messages.items() if status == taken])
         assert (again.batch_id, again.status) == (self.batch.batch_id, BatchStatus.OPEN)
         self._fresh(self.count)
 
@@ -401,17 +537,27 @@ class LedgerLife(RuleBasedStateMachine):
     def _failed(self, message, own):
         if self.batch.kind != "original":
             self.failed_replays[message] += own
-        budget_used = self.failed_replays[message] >= MAX_REPLAYS and self.batch.kind != "original"
+        if message not in self.messages:
+            self.kept = False
+        if message in self.before:
+            self.accepted.discard(message)  # another attempt of it has failed
+        budget_used = self.failed_replays[message] >= self.max_replays
+        budget_used &= self.batch.kind != "original" or self.max_replays == 0
         self.messages[message] = "quarantined" if own and budget_used else "failed"
 
     def _abandoned(self):
         for message, status in self.messages.items():
             if status == "replaying":
-                self.messages[message] = "failed"
+                self.messages[message], self.failed_replays[message] = self.before[message]
+        for run in self.committed.values():
+            run.state = "superseded"
         self._close("abandoned")
 
     def _close(self, status):
         self.status = status
+        if status == "settled":
+            self.published = False
+            self.snapshot = self.snapshot or self.committed["source"]
         for run in self.everything:
             if run.state == "running":
                 run.state = "fenced"
@@ -430,6 +576,45 @@ class LedgerLife(RuleBasedStateMachine):
                 self._supersede(reader)
 
 
+class LedgerHistory(LedgerLife):
+    """As ``LedgerLife``, in longer strokes, so that it comes to replays of replays, and to files
+    that are removed between them.
+    """
+
+    open_a_run = a_late_attempt_opens = post = commit_a_run = crash = run_what_is_missing = None
+    publish = keep_content = accept = None
+
+    @precondition(lambda self: self.status == "open")
+    @rule(
+        fates=st.lists(st.sampled_from(["lost", "ok", "fail"]), min_size=3, max_size=3),
+        dies=st.sampled_from([None, *STEPS]),
+    )
+    def run_and_settle(self, fates, dies):
+        """A driver does what is missing, maybe after one that died, and settles the batch."""
+        LedgerLife.run_what_is_missing(self, fates)
+        if dies is not None:
+            self.begun += 1000
+            self._open(dies, self.begun)
+            LedgerLife.crash(self, 0)
+        LedgerLife.sweep(self, late=False, two=False)
+
+    @precondition(lambda self: self.status == "settled")
+    @rule(content=st.booleans(), accepts=st.booleans())
+    def follow_up(self, content, accepts):
+        """What follows a settlement, in whole or in part."""
+        LedgerLife.publish(self)
+        if content:
+            LedgerLife.keep_content(self)
+        if accepts and "quarantined" in self.messages.values():
+            LedgerLife.accept(self)
+
+
+def _emitted(run):
+    """What a source's run says that it emitted."""
+    of_source = run.opened.step == "source"
+    return Emitted(run.roots.start, len(run.roots)) if of_source else None
+
+
 def _xor(edges):
     value = 0
     for edge in edges:
@@ -437,14 +622,15 @@ def _xor(edges):
     return value
 
 
-def test_ledger_agrees_with_plain_sets(database):
-    """Over random lives, with crashes, zombies, lost and repeated posts, the ledger decides as
-    plain sets of edges do.
+@pytest.mark.parametrize("machine", [LedgerLife, LedgerHistory])
+def test_ledger_agrees_with_plain_sets(database, tmp_path, machine):
+    """Over random lives, with crashes, zombies, lost and repeated posts, and with files removed at
+    any moment, the ledger decides as plain sets of edges do, and has what a replay reads.
     """
-    LedgerLife.database = database
+    machine.database, machine.folder = database, tmp_path / "storage"
     examples = int(os.environ.get("ACKLEDGER_EXAMPLES", "60"))
     run_state_machine_as_test(
-        LedgerLife,
+        machine,
         settings=settings(
             max_examples=examples,
             stateful_step_count=40,

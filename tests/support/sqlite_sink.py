@@ -27,6 +27,7 @@ class SqliteSink:
     partition_by = ()
     key = ()
     replaces_intervals = False
+    in_place = False
 
     @property
     def place(self) -> str:

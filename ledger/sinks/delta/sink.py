@@ -16,6 +16,8 @@ class DeltaSink(FolderSink):
     ``ACKLEDGER_OUTPUT``.
     """
 
+    in_place = True
+
     def publisher(self, settings: Settings, pipeline: str, name: str) -> Publisher:
         """See ``Sink``."""
         from ledger.sinks.delta.publisher import DeltaPublisher

@@ -27,6 +27,7 @@ class TableSink(_TableOptions):
     url: str = field(repr=False)  # it may hold a password
     table: str
     partition_by = ()
+    in_place = False
 
     @property
     def place(self) -> str:

@@ -19,7 +19,7 @@ from ledger.sources.base import Claimed
 from ledger.sources.parsing import values
 from ledger.spark.frames.stored import local_rows
 from ledger.spark.job import Job
-from ledger.store.queries import batches
+from ledger.store.queries import batches, payloads
 
 NO_KEY = "its key could not be read when it failed"
 SHARED_KEY = "several failed records have its key"
@@ -30,12 +30,13 @@ _SEPARATOR = "\x1f"
 
 
 def records_again(
-    job: Job, run: OpenedRun, step: SourceStep, claimed: Row[Any], stored: DataFrame
+    job: Job, run: OpenedRun, step: SourceStep, claimed: Row[Any], stored: DataFrame | None
 ) -> DataFrame:
     """The claimed messages as their source has them now: the schema's columns, ``_message``,
     ``_raw``, ``_error``.
 
-    ``stored``: as their snapshot has them, with ``_message``. One that is not found, or not alone,
+    ``stored``: as their snapshot has them, with ``_message``; None: it has expired, and the ledger
+    has what they contained. One that is not found, or not alone,
     by its key fails again and says so. The source is scanned once.
     """
     reader = step.source.reader(job.spark)  # its own: headers are counted for a snapshot alone
@@ -50,13 +51,28 @@ def records_again(
         .groupBy(_KEY)
         .agg(F.count(F.lit(1)).alias(_TIMES), F.first(_NOW).alias(_NOW))
     )
-    old = stored.select(MESSAGE, _raw(stored).alias(RAW))
+    if stored is None:
+        old = _kept(job, run, step)
+    else:
+        old = stored.select(MESSAGE, _raw(stored).alias(RAW))
     joined = old.join(wanted, MESSAGE, "inner").join(found, _KEY, "left")
     times = F.col(_TIMES)
     why = F.coalesce(_WHY, F.when(times.isNull(), NOT_FOUND).when(times > 1, FOUND_TWICE))
     columns = [F.when(why.isNull(), F.col(_NOW)[name]).alias(name) for name in names]
     raw = F.when(why.isNotNull(), F.col(RAW)).alias(RAW)
     return joined.select(MESSAGE, *columns, raw, why.alias(ERROR))
+
+
+def _kept(job: Job, run: OpenedRun, step: SourceStep) -> DataFrame:
+    """Each claimed message with what the ledger keeps of its content: ``_message``, ``_raw``."""
+    rows = job.database.transact(
+        lambda c: payloads.claimed_contents(c, run.batch.batch_id, step.name)
+    )
+    given = {
+        MESSAGE: pa.array([row.message_id for row in rows], pa.int64()),
+        RAW: pa.array([row.content.encode() for row in rows], pa.binary()),
+    }
+    return local_rows(job.spark, given)
 
 
 def _read_once(job: Job, run: OpenedRun, step: SourceStep, claimed: Row[Any]) -> Claimed:

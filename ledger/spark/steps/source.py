@@ -191,10 +191,14 @@ def read_records(
         messages = job.database.transact(
             lambda c: replays.claimed_messages(c, run.batch.batch_id, step.name)
         )
+        original = job.database.transact(lambda c: batches.get_batch(c, run.batch.original_id))
+        again = bool(messages) and bool((run.batch.selection or {}).get("from_source"))
+        if again and original.files_expired_at is not None:
+            return records_again(job, run, step, claimed, None)
         stored = _claimed(job, run, step, messages)
-        if messages and (run.batch.selection or {}).get("from_source"):
-            return records_again(job, run, step, claimed, stored)
-        return reader.parse_again(stored)
+        return (
+            records_again(job, run, step, claimed, stored) if again else reader.parse_again(stored)
+        )
     if claimed.remainder_of_batch_id is not None:
         return _remainder(job, step, claimed)
     files = _files(job, run, step)

@@ -55,6 +55,7 @@ class Batch:
     settled_at: datetime | None
     roots: int | None
     failed_roots: int | None
+    files_expired_at: datetime | None
 
     @property
     def exactly_once(self) -> bool:
@@ -73,7 +74,7 @@ SELECT b.batch_id, p.name AS pipeline, b.pipeline_id, b.kind, b.original_batch_i
        b.held_reason, (SELECT jsonb_agg(s.declaration ORDER BY s.number) FROM batch_step s
         WHERE s.batch_id = b.batch_id) AS topology,
        b.ackers, b.released, b.replaces_batch_id, b.guarantee, b.settle, b.settled_at, b.roots,
-       b.failed_roots, p.on_quarantine, p.tolerate,
+       b.failed_roots, b.files_expired_at, p.on_quarantine, p.tolerate,
        p.message_timeout_seconds, p.max_batch_age_seconds, p.max_replays, p.max_failed_ratio,
        p.replay_limit, p.replay_backoff_seconds, p.replay_backoff_cap_seconds
 FROM batch b JOIN pipeline p USING (pipeline_id)

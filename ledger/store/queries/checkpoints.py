@@ -228,21 +228,16 @@ def outlived(connection: Connection, pipeline: str, step: str) -> list[int]:
     to them. The last committed is never among them.
     """
     statement = text(f"""
-        SELECT step_run_id FROM checkpoint
-        WHERE {_OF_STEP} AND removed_at IS NULL AND step_run_id < (
+        SELECT r.step_run_id FROM step_run r
+        WHERE r.files_removed_at IS NULL AND r.step_run_id IN (
+          SELECT step_run_id FROM checkpoint WHERE {_OF_STEP}
+        ) AND r.step_run_id < (
           SELECT max(c.step_run_id) FROM checkpoint c WHERE {_OF_STEP} AND NOT EXISTS (
             SELECT FROM pending_publication x WHERE x.batch_id = c.batch_id))
         ORDER BY 1
     """)
     found = connection.execute(statement, {"pipeline": pipeline, "step": step})
     return [row.step_run_id for row in found]
-
-
-def set_removed(connection: Connection, run_id: int) -> None:
-    """The files of a state are gone."""
-    connection.execute(
-        text("UPDATE checkpoint SET removed_at = now() WHERE step_run_id = :run"), {"run": run_id}
-    )
 
 
 def committed_of(connection: Connection, batch_id: int, states: Sequence[str]) -> list[str]:

@@ -12,7 +12,8 @@ FROM step_run r
 JOIN batch b USING (batch_id)
 JOIN step_run_input i USING (step_run_id)
 LEFT JOIN dedup_filter f USING (step_run_id)
-WHERE r.state = 'committed' AND b.status = 'settled' AND r.step = :sink AND b.batch_id <> :batch_id
+WHERE r.state = 'committed' AND b.status = 'settled' AND b.files_expired_at IS NULL
+  AND r.step = :sink AND b.batch_id <> :batch_id
   AND NOT EXISTS (
     SELECT FROM batch n LEFT JOIN batch_source p ON p.remainder_of_batch_id = n.replaces_batch_id
     WHERE n.batch_id = :batch_id AND b.family_id IN (n.replaces_batch_id, p.batch_id))
@@ -35,7 +36,7 @@ def pipeline_deliveries(
     connection: Connection, sink: str, batch_id: int, pipeline_id: int, limit: int | None
 ) -> Sequence[Row[Any]]:
     """Committed runs of the sink in the pipeline's settled batches, latest first, at most
-    ``limit``.
+    ``limit``. Retention keeps the files of these, unless the window was smaller then.
     """
     statement = text(
         _DELIVERY + "AND b.pipeline_id = :pipeline_id ORDER BY b.batch_id DESC LIMIT :limit"

@@ -12,6 +12,7 @@ from ledger.store.driver_errors import raw_cursor
 _ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
 _NUMBER = r"^[+-]?[0-9]+([.][0-9]+)?([eE][+-]?[0-9]{1,3})?$"
 _PAGE = 5_000  # rows fetched at a time
+_CONTENT = "message_id, batch_id, root_id, key, content, parsed, source_file, source_row"
 
 
 def missing(connection: Connection, original_batch_id: int) -> Sequence[Row[Any]]:
@@ -56,6 +57,7 @@ def read_again(connection: Connection, original_batch_id: int) -> Sequence[Row[A
         JOIN failed_message m ON m.root_id = r.root_id
         JOIN batch b ON b.batch_id = r.batch_id AND b.selection ? 'from_source'
         JOIN failed_payload f ON f.message_id = m.message_id AND f.root_id < r.root_id
+          AND f.forgotten_at IS NULL
         JOIN batch_source s ON s.batch_id = r.batch_id AND r.root_id >= s.first_root
                            AND r.root_id < s.first_root + s.roots
         WHERE b.family_id = :id AND b.kind = 'replay' AND r.step <> s.source
@@ -75,7 +77,8 @@ def missing_batches(connection: Connection, pipeline: str | None) -> list[int]:
 
 
 def insert(connection: Connection, rows: Sequence[Sequence[Any]]) -> int:
-    """Keep content, but for messages that have theirs; of how many. Columns as the table's."""
+    """Keep content, but for messages that have theirs, or that were forgotten; of how many. Columns
+    as ``Payload``'s."""
     _copy(connection, rows)
     statement = text(
         "INSERT INTO failed_payload SELECT * FROM kept_payload ON CONFLICT (message_id) DO NOTHING"
@@ -89,7 +92,8 @@ def replace(connection: Connection, rows: Sequence[Sequence[Any]]) -> int:
     statement = text("""
         UPDATE failed_payload f SET root_id = k.root_id, content = k.content, parsed = k.parsed,
           key = k.key
-        FROM kept_payload k WHERE k.message_id = f.message_id AND f.root_id < k.root_id
+        FROM kept_payload k
+        WHERE k.message_id = f.message_id AND f.root_id < k.root_id AND f.forgotten_at IS NULL
     """)
     return connection.execute(statement).rowcount
 
@@ -98,7 +102,7 @@ def _copy(connection: Connection, rows: Sequence[Sequence[Any]]) -> None:
     connection.execute(text("CREATE TEMP TABLE kept_payload (LIKE failed_payload) ON COMMIT DROP"))
     lines = io.StringIO("".join("\t".join(map(copied_field, row)) + "\n" for row in rows))
     with raw_cursor(connection) as cursor:
-        cursor.copy_expert("COPY kept_payload FROM STDIN", lines)
+        cursor.copy_expert(f"COPY kept_payload ({_CONTENT}) FROM STDIN", lines)
 
 
 def claimed_keys(
@@ -116,6 +120,17 @@ def claimed_keys(
     """)
     keys = {"id": batch_id, "source": source, "names": list(names)}
     return connection.execute(statement, keys).all()
+
+
+def claimed_contents(connection: Connection, batch_id: int, source: str) -> Sequence[Row[Any]]:
+    """The messages that a replay has claimed of a source, with what they contained: message_id,
+    content."""
+    statement = text("""
+        SELECT m.message_id, coalesce(f.content, '') AS content
+        FROM failed_message m LEFT JOIN failed_payload f ON f.message_id = m.message_id
+        WHERE m.replay_batch_id = :id AND m.source = :source AND m.status = 'replaying' ORDER BY 1
+    """)
+    return connection.execute(statement, {"id": batch_id, "source": source}).all()
 
 
 def copied_field(value: Any) -> str:
@@ -144,7 +159,8 @@ _RECORDS = """
 _COLUMNS = """
     SELECT m.message_id, m.original_batch_id AS batch_id, p.name AS pipeline, m.source, r.step,
            r.reason, m.status::text AS status, m.attempts, f.key, f.source_file, f.source_row,
-           f.content, f.parsed,
+           CASE WHEN f.forgotten_at IS NULL THEN f.content ELSE '(forgotten)' END AS content,
+           f.parsed,
            (SELECT s.declaration FROM batch_step s
             WHERE s.batch_id = b.batch_id AND s.name = m.source) AS layout
 """

@@ -13,7 +13,7 @@ def failed_record(connection: Connection, number: int) -> Row[Any] | None:
     message_id, root_id, status, attempts, held, replay_batch_id, pipeline, target, batch_id,
     batch_status, interval_start, interval_end, params, dag_id (of the original), source,
     failed_in, topology (of that batch), step, reason, detail, own_failure, accepted, key,
-    content_root, content, parsed, source_file, source_row."""
+    content_root, content, parsed, source_file, source_row, files_expired_at, forgotten_at."""
     statement = text("""
         SELECT m.message_id, m.root_id, m.status::text AS status, m.attempts,
                m.not_before = 'infinity' AS held, m.replay_batch_id, p.name AS pipeline, p.target,
@@ -23,7 +23,9 @@ def failed_record(connection: Connection, number: int) -> Row[Any] | None:
                  WHERE s.batch_id = r.batch_id) AS topology,
                r.step, r.reason, r.detail, r.own_failure,
                EXISTS (SELECT FROM accepted_root a WHERE a.root_id = m.root_id) AS accepted,
-               f.key, f.root_id AS content_root, f.content, f.parsed, f.source_file, f.source_row
+               f.key, f.root_id AS content_root, f.parsed, f.source_file, f.source_row,
+               CASE WHEN f.forgotten_at IS NULL THEN f.content ELSE '(forgotten)' END AS content,
+               b.files_expired_at, f.forgotten_at
         FROM failed_message m
         JOIN failed_root r ON r.root_id = m.root_id
         JOIN batch b ON b.batch_id = m.original_batch_id

@@ -22,6 +22,8 @@ _SELECTED = """
     AND (cast(:root AS bigint) IS NULL
          OR m.message_id IN (SELECT f.message_id FROM failed_root f
            WHERE f.root_id = cast(:root AS bigint)))
+    AND NOT EXISTS (SELECT FROM failed_payload f
+                    WHERE f.message_id = m.message_id AND f.forgotten_at IS NOT NULL)
 """
 
 
@@ -36,7 +38,8 @@ _ANY = dict.fromkeys(("source", "reason", "step", "root", "since", "until"))
 
 
 def _keys(selection: Mapping[str, Any], now: datetime) -> dict[str, Any]:
-    return {**_ANY, "quarantined": False, "held": False, **selection, "now": now}
+    chosen = dict.fromkeys(("quarantined", "held", "from_source"), False)
+    return {**_ANY, **chosen, **selection, "now": now}
 
 
 def claim_messages(
@@ -222,7 +225,8 @@ def batches_to_replay(
     now: datetime,
 ) -> Sequence[Row[Any]]:
     """Settled originals with failed messages that match and are due, by step and reason of their
-    last failure: batch_id, pipeline, step, reason, messages.
+    last failure: batch_id, pipeline, step, reason, messages. One whose files have expired only by
+    its number, or to be read again.
     """
     statement = text(f"""
         SELECT b.batch_id, p.name AS pipeline, r.step, r.reason, count(*) AS messages
@@ -231,6 +235,8 @@ def batches_to_replay(
         JOIN batch b ON b.batch_id = m.original_batch_id AND b.status = 'settled'
         JOIN pipeline p USING (pipeline_id)
         WHERE {_SELECTED}
+          AND (b.files_expired_at IS NULL OR cast(:from_source AS boolean)
+               OR b.batch_id = cast(:batch_id AS bigint))
           AND (cast(:pipeline AS text) IS NULL OR p.name = :pipeline)
           AND (cast(:batch_id AS bigint) IS NULL OR b.batch_id = :batch_id)
         GROUP BY b.batch_id, p.name, r.step, r.reason
@@ -250,7 +256,7 @@ def automatic_replays(connection: Connection, now: datetime) -> Sequence[Row[Any
         JOIN batch b ON b.batch_id = m.original_batch_id
         JOIN pipeline p USING (pipeline_id)
         WHERE m.status = 'failed' AND p.auto_replay AND b.followed_at IS NULL
-          AND b.status IN ('settled', 'superseded')
+          AND b.files_expired_at IS NULL AND b.status IN ('settled', 'superseded')
           AND (m.not_before IS NULL OR m.not_before <= cast(:now AS timestamptz))
           AND NOT EXISTS (SELECT FROM batch n
             WHERE n.replaces_batch_id = b.batch_id AND n.status IN ('open', 'held'))

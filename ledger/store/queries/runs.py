@@ -141,6 +141,25 @@ def fail_run(connection: Connection, run_id: int, failure: str) -> bool:
     return connection.execute(statement, {"id": run_id, "failure": failure}).first() is not None
 
 
+def set_folder(connection: Connection, run_id: int, folder: str) -> None:
+    """Note the folder that a run alone writes to, before it does."""
+    connection.execute(
+        text("UPDATE step_run SET folder = :folder WHERE step_run_id = :id"),
+        {"id": run_id, "folder": folder},
+    )
+
+
+def set_files_removed(connection: Connection, run_ids: Sequence[int]) -> None:
+    """What these runs wrote is gone, or left to the table that it is part of."""
+    connection.execute(
+        text("""
+        UPDATE step_run SET files_removed_at = now()
+        WHERE step_run_id = ANY (cast(:ids AS bigint[])) AND files_removed_at IS NULL
+        """),
+        {"ids": list(run_ids)},
+    )
+
+
 def insert_inputs(connection: Connection, run_id: int, input_run_ids: Sequence[int]) -> None:
     """Which runs' output this run reads."""
     statement = text("INSERT INTO step_run_input (step_run_id, input_run_id) VALUES (:run, :input)")

@@ -49,6 +49,65 @@ $$;
 COMMENT ON FUNCTION release_files(bigint) IS
   'Removes the claims of files of an abandoned batch. Of no other batch.';
 
+CREATE FUNCTION remove_filters(batch bigint) RETURNS bigint
+LANGUAGE sql SECURITY DEFINER SET search_path = public, pg_temp AS $$
+  WITH gone AS (
+    DELETE FROM dedup_filter f USING step_run r, batch b
+    WHERE r.step_run_id = f.step_run_id AND b.batch_id = r.batch_id
+      AND b.batch_id = batch AND b.files_expired_at IS NOT NULL
+    RETURNING 1
+  )
+  SELECT count(*) FROM gone
+$$;
+COMMENT ON FUNCTION remove_filters(bigint) IS
+  'Removes the Bloom filters of a batch whose files have expired; how many. Of no other batch.';
+
+CREATE FUNCTION forget_records(messages bigint[]) RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp AS $$
+DECLARE
+  chosen bigint[] := ARRAY(
+    SELECT m.message_id FROM failed_message m
+    WHERE m.message_id = ANY (messages) AND m.status NOT IN ('failed', 'replaying'));
+  attempt record;
+  value text;
+BEGIN
+  -- A reason may quote a value: of what did not parse after "found", of others as its stage says.
+  FOR attempt IN
+    SELECT r.root_id, r.reason, r.step = m.source AS at_source, p.key,
+           CASE WHEN p.parsed THEN p.content::jsonb END AS fields
+    FROM failed_root r
+    JOIN failed_message m USING (message_id)
+    LEFT JOIN failed_payload p USING (message_id)
+    WHERE m.message_id = ANY (chosen)
+  LOOP
+    IF attempt.at_source THEN
+      attempt.reason := regexp_replace(attempt.reason, ', found .*$', ', found (forgotten)');
+    END IF;
+    FOR value IN
+      SELECT e.value FROM jsonb_each_text(
+        coalesce(attempt.fields, '{}') || coalesce(attempt.key, '{}')) AS e
+      WHERE length(e.value) >= 3 ORDER BY length(e.value) DESC
+    LOOP
+      attempt.reason := replace(attempt.reason, value, '(forgotten)');
+    END LOOP;
+    UPDATE failed_root SET reason = attempt.reason, detail = CASE WHEN NOT attempt.at_source
+      AND detail ~ '^-?[0-9]+ edges from ' THEN detail END
+    WHERE root_id = attempt.root_id;
+  END LOOP;
+  UPDATE root_fail f SET detail = NULL, reason = r.reason FROM failed_root r
+  WHERE r.root_id = f.root_id AND r.batch_id = f.batch_id AND r.message_id = ANY (chosen);
+  INSERT INTO failed_payload (message_id, batch_id, root_id, content, parsed, forgotten_at)
+  SELECT message_id, original_batch_id, message_id, '', false, now() FROM failed_message
+  WHERE message_id = ANY (chosen)
+  ON CONFLICT (message_id) DO UPDATE SET key = NULL, content = '', parsed = false,
+    source_file = NULL, source_row = NULL,
+    forgotten_at = coalesce(failed_payload.forgotten_at, now());
+  RETURN cardinality(chosen);
+END $$;
+COMMENT ON FUNCTION forget_records(bigint[]) IS
+  'Removes what failed records contain, and the values that their reasons quote; of how many. Only '
+  'of those that are decided: of no record that is failed or being replayed.';
+
 CREATE FUNCTION take_over_states(runs bigint[]) RETURNS bigint
 LANGUAGE sql SECURITY DEFINER SET search_path = public, pg_temp AS $$
   WITH gone AS (

@@ -22,15 +22,15 @@ GRANT INSERT ON
 GRANT UPDATE (
   message_timeout_seconds, max_batch_age_seconds, max_replays, max_failed_ratio, on_quarantine,
   tolerate, replay_limit, replay_backoff_seconds, replay_backoff_cap_seconds, auto_replay, target,
-  redact
+  redact, keep_seconds
 ) ON pipeline TO ledger_writer;
 GRANT UPDATE (
   status, held_reason, opened_at, settled_at, roots, failed_roots, released, rebuild_requested_at,
-  followed_at
+  followed_at, files_expired_at, files_removed_at
 ) ON batch TO ledger_writer;
 GRANT UPDATE (
   state, lease_until, closed_at, failure, input_rows, output_rows, failed_rows, duplicate_rows,
-  delta_rows, delta_xor, emitted_edges, acked_edges
+  delta_rows, delta_xor, emitted_edges, acked_edges, folder, files_removed_at
 ) ON step_run TO ledger_writer;
 GRANT UPDATE (
   claimed, quota, remainder, remainder_of_batch_id, first_position, claimed_after, claimed_upto,
@@ -44,16 +44,18 @@ GRANT UPDATE (
 GRANT UPDATE (root_id, content, parsed, key) ON failed_payload TO ledger_writer;
 GRANT UPDATE (published_at, replaced_at) ON publication TO ledger_writer;
 GRANT UPDATE (ready, folder, files, rows) ON pending_publication TO ledger_writer;
-GRANT UPDATE (acked_at, removed_at) ON checkpoint TO ledger_writer;
+GRANT UPDATE (acked_at) ON checkpoint TO ledger_writer;
 GRANT UPDATE (swept_at) ON last_sweep TO ledger_writer;
 GRANT USAGE ON SEQUENCE attempt_number TO ledger_writer;
 REVOKE EXECUTE ON FUNCTION
   open_partition(bigint), clear_partition(bigint), reserve_roots(bigint), forget_fails(bigint),
-  release_files(bigint), take_over_states(bigint[])
+  release_files(bigint), take_over_states(bigint[]), remove_filters(bigint),
+  forget_records(bigint[])
   FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION
   open_partition(bigint), clear_partition(bigint), reserve_roots(bigint), forget_fails(bigint),
-  release_files(bigint), take_over_states(bigint[])
+  release_files(bigint), take_over_states(bigint[]), remove_filters(bigint),
+  forget_records(bigint[])
   TO ledger_writer;
 
 -- The reader sees states, reasons and ids.

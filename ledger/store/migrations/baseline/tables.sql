@@ -24,6 +24,7 @@ CREATE TABLE pipeline (
   replay_limit integer,
   replay_backoff_seconds double precision NOT NULL,
   replay_backoff_cap_seconds double precision NOT NULL,
+  keep_seconds double precision,
   target text,
   redact text[] NOT NULL DEFAULT '{}',
   created_at timestamptz NOT NULL DEFAULT now()
@@ -50,6 +51,8 @@ COMMENT ON COLUMN pipeline.replay_limit IS
 COMMENT ON COLUMN pipeline.replay_backoff_seconds IS
   'Wait before a message''s first replay; each failed replay doubles it.';
 COMMENT ON COLUMN pipeline.replay_backoff_cap_seconds IS 'Longest wait before a replay.';
+COMMENT ON COLUMN pipeline.keep_seconds IS
+  'How long files are kept once nothing needs them any more; null: for good.';
 COMMENT ON COLUMN pipeline.target IS
   'MODULE:PIPELINE where it is declared, for commands; null: no global.';
 COMMENT ON COLUMN pipeline.redact IS
@@ -81,13 +84,22 @@ CREATE TABLE batch (
   settle text NOT NULL,
   rebuild_requested_at timestamptz,
   followed_at timestamptz,
-  UNIQUE (pipeline_id, dag_id, run_id)
+  files_expired_at timestamptz,
+  files_removed_at timestamptz,
+  UNIQUE (pipeline_id, dag_id, run_id),
+  CONSTRAINT batch_files_expired_check
+    CHECK (files_expired_at IS NULL OR status IN ('settled', 'superseded', 'abandoned'))
 );
 CREATE INDEX batch_family_id_idx ON batch (family_id);
 CREATE INDEX batch_status_idx ON batch (status) WHERE status IN ('open', 'held', 'abandoned');
 CREATE INDEX batch_dag_id_run_id_idx ON batch (dag_id, run_id);
 CREATE INDEX batch_unfollowed_idx ON batch (batch_id)
   WHERE followed_at IS NULL AND status <> 'abandoned';
+-- What gc looks at: what has its files, and what it has begun to remove.
+CREATE INDEX batch_files_kept_idx ON batch (pipeline_id, opened_at) INCLUDE (family_id)
+  WHERE files_expired_at IS NULL AND status IN ('settled', 'superseded');
+CREATE INDEX batch_files_expired_idx ON batch (batch_id)
+  WHERE files_expired_at IS NOT NULL AND files_removed_at IS NULL;
 CREATE INDEX batch_replaces_batch_id_idx ON batch (replaces_batch_id)
   WHERE replaces_batch_id IS NOT NULL;
 COMMENT ON TABLE batch IS
@@ -126,6 +138,10 @@ COMMENT ON COLUMN batch.rebuild_requested_at IS
 COMMENT ON COLUMN batch.followed_at IS
   'When a sweep found all done that follows its settlement; null: not yet, or records of its '
   'family changed since.';
+COMMENT ON COLUMN batch.files_expired_at IS
+  'When retention decided that its files go: from then on nothing reads them; null: they are kept.';
+COMMENT ON COLUMN batch.files_removed_at IS
+  'When those files were removed; null: they are there, or are being removed.';
 
 CREATE TABLE batch_step (
   batch_id bigint REFERENCES batch,
@@ -142,6 +158,8 @@ CREATE TABLE batch_step (
   notice boolean NOT NULL GENERATED ALWAYS AS (declaration @> '{"notice": true}') STORED,
   incremental boolean NOT NULL GENERATED ALWAYS AS (declaration @> '{"incremental": true}') STORED,
   rereads boolean NOT NULL GENERATED ALWAYS AS (declaration @> '{"rereads": true}') STORED,
+  in_place boolean NOT NULL GENERATED ALWAYS AS (declaration @> '{"in_place": true}') STORED,
+  dedup_window bigint GENERATED ALWAYS AS ((declaration ->> 'dedup_window')::bigint) STORED,
   PRIMARY KEY (batch_id, name)
 );
 CREATE INDEX batch_step_after_idx ON batch_step (batch_id) WHERE after;
@@ -167,6 +185,10 @@ COMMENT ON COLUMN batch_step.incremental IS
   'Whether it is a source whose new records each batch claims.';
 COMMENT ON COLUMN batch_step.rereads IS
   'Whether it is a source whose records can be read again by their key.';
+COMMENT ON COLUMN batch_step.in_place IS
+  'Whether it is a sink whose readers read the files where they were staged.';
+COMMENT ON COLUMN batch_step.dedup_window IS
+  'Of a sink that compares its rows with those of earlier batches: with how many; -1: all.';
 
 
 -- Step runs: what each read, wrote and dropped.
@@ -191,11 +213,15 @@ CREATE TABLE step_run (
   emitted_edges bigint,
   acked_edges bigint,
   failure text,
+  folder text,
+  files_removed_at timestamptz,
   UNIQUE (batch_id, step, attempt_id)
 );
 CREATE UNIQUE INDEX step_run_one_committed_key ON step_run (batch_id, step)
   WHERE state = 'committed';
 CREATE UNIQUE INDEX step_run_one_running_key ON step_run (batch_id, step) WHERE state = 'running';
+CREATE INDEX step_run_dead_idx ON step_run (batch_id)
+  WHERE state IN ('failed', 'fenced', 'superseded') AND files_removed_at IS NULL;
 COMMENT ON TABLE step_run IS 'One attempt of one step of one batch.';
 COMMENT ON COLUMN step_run.step_run_id IS 'Number of the run; all it writes carries it.';
 COMMENT ON COLUMN step_run.batch_id IS 'Batch that it works for.';
@@ -218,6 +244,10 @@ COMMENT ON COLUMN step_run.delta_xor IS 'XOR over the deltas that it posted.';
 COMMENT ON COLUMN step_run.emitted_edges IS 'Edges that it emitted.';
 COMMENT ON COLUMN step_run.acked_edges IS 'Edges that it acked.';
 COMMENT ON COLUMN step_run.failure IS 'Why it failed.';
+COMMENT ON COLUMN step_run.folder IS
+  'Folder, or URL, that it alone writes to, noted before it writes; null: it never came to that.';
+COMMENT ON COLUMN step_run.files_removed_at IS
+  'When its files were removed, or left to the table that they are part of; null: not yet.';
 
 CREATE TABLE step_run_input (
   step_run_id bigint REFERENCES step_run,
@@ -517,7 +547,8 @@ CREATE TABLE failed_payload (
   content text NOT NULL,
   parsed boolean NOT NULL,
   source_file text,
-  source_row bigint
+  source_row bigint,
+  forgotten_at timestamptz
 );
 CREATE INDEX failed_payload_batch_id_idx ON failed_payload (batch_id);
 COMMENT ON TABLE failed_payload IS 'Content of each record that failed, copied from its snapshot.';
@@ -535,6 +566,8 @@ COMMENT ON COLUMN failed_payload.parsed IS 'Whether content is the JSON of its f
 COMMENT ON COLUMN failed_payload.source_file IS 'File that it was read from, if it was one.';
 COMMENT ON COLUMN failed_payload.source_row IS
   'Its number among the file''s records, from 1; null: not known.';
+COMMENT ON COLUMN failed_payload.forgotten_at IS
+  'When its content was removed on request: key and content are empty since; null: it was not.';
 
 CREATE TABLE redaction_key (
   single boolean DEFAULT true PRIMARY KEY,
@@ -665,7 +698,6 @@ CREATE TABLE checkpoint (
   snapshot jsonb,
   committed_at timestamptz NOT NULL DEFAULT now(),
   acked_at timestamptz,
-  removed_at timestamptz,
   PRIMARY KEY (pipeline_id, step, batch_id)
 );
 COMMENT ON TABLE checkpoint IS
@@ -682,5 +714,3 @@ COMMENT ON COLUMN checkpoint.committed_at IS
   'When the state was committed, with what its sinks publish, or with the source''s records.';
 COMMENT ON COLUMN checkpoint.acked_at IS
   'When the stage or source was told that the batch is committed as a whole; null: it was not.';
-COMMENT ON COLUMN checkpoint.removed_at IS
-  'When the files of the run were removed, a later state being acked; null: they are there.';

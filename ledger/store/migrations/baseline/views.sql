@@ -8,7 +8,7 @@ SELECT b.batch_id, p.name AS pipeline, b.kind, b.original_batch_id, b.status,
        f.recovered, f.failed, f.replaying, f.quarantined,
        CASE WHEN b.status IN ('settled', 'superseded') THEN 0 ELSE t.total END AS pending,
        b.opened_at, b.settled_at, b.dag_id, b.run_id, b.held_reason, f.superseded,
-       b.replaces_batch_id, f.accepted
+       b.replaces_batch_id, f.accepted, b.files_expired_at
 FROM batch b
 JOIN pipeline p USING (pipeline_id)
 CROSS JOIN LATERAL (
@@ -59,6 +59,8 @@ COMMENT ON COLUMN batch_status.superseded IS
   'Records that had failed when another batch replaced this one.';
 COMMENT ON COLUMN batch_status.replaces_batch_id IS 'The original that it was opened to replace.';
 COMMENT ON COLUMN batch_status.accepted IS 'Of the quarantined: accepted by a person.';
+COMMENT ON COLUMN batch_status.files_expired_at IS
+  'When retention decided that its files go: nothing of it is replayed since; null: they are kept.';
 
 CREATE VIEW root_status AS
 SELECT s.first_root + n.number AS root_id,
@@ -522,9 +524,10 @@ JOIN batch b ON b.batch_id = m.original_batch_id
 JOIN pipeline p USING (pipeline_id)
 LEFT JOIN failed_payload f ON f.message_id = m.message_id
 WHERE b.followed_at IS NULL AND b.status IN ('settled', 'superseded')
-  AND (f.message_id IS NULL OR f.root_id < m.root_id AND EXISTS (
-    SELECT FROM failed_root r JOIN batch t ON t.batch_id = r.batch_id
-    WHERE r.root_id = m.root_id AND r.step <> m.source AND t.selection ? 'from_source'))
+  AND (f.message_id IS NULL OR f.forgotten_at IS NULL
+    AND f.root_id < m.root_id AND EXISTS (
+      SELECT FROM failed_root r JOIN batch t ON t.batch_id = r.batch_id
+      WHERE r.root_id = m.root_id AND r.step <> m.source AND t.selection ? 'from_source'))
 GROUP BY 1, 2;
 COMMENT ON VIEW payload_missing IS
   'Batches with failed records whose content is not kept yet, or was read again since: publish, '

@@ -1,0 +1,246 @@
+"""Retention: removes the files that nothing needs any more.
+
+A batch and its replays expire together, as a family. Two phases: the family is marked as expired in
+a transaction that holds the locks of whoever would open something that reads its files (the
+pipeline's, which every opening takes, and the original's); its files are removed outside, and that
+is noted. Whoever dies in between, the next one finishes it. Runs that will never count go a day
+after anything happened to their batch: so long their drivers may still write.
+docs/decisions/026-retention.md says who needs which files, and until when.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any
+
+from sqlalchemy import Connection, Row
+
+from ledger.core.durations import SHORTEST_KEEP_SECONDS
+from ledger.core.probes import reached
+from ledger.core.states import Need
+from ledger.storage.folders import (
+    Size,
+    beside,
+    remove_folder,
+    remove_run_folder,
+    require_own_folder,
+    require_reachable,
+    size_of,
+)
+from ledger.store.connection import Database
+from ledger.store.queries import batches, checkpoints, retention, runs
+
+_AT_ONCE = 500  # families that are looked at in one statement
+# What the runs of each kind of step have written.
+_WRITTEN = {
+    "source": "snapshots",
+    "stage": "outputs",
+    "sink": "staged",
+    "combine": "results",
+    "stateful": "states",
+}
+_DEAD, _FILTERS = "dead attempts", "filters"
+KINDS = (*_WRITTEN.values(), _DEAD, _FILTERS)
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class GcOptions:
+    """``pipeline``: only this one. ``families``: only those of these originals. ``keep_seconds``:
+    instead of the pipelines' own ``keep``, of those too that keep their files for good.
+    ``dry_run``: only say what would be removed. ``most``: how many families expire at most; the
+    next call goes on.
+    """
+
+    pipeline: str | None = None
+    families: tuple[int, ...] | None = None
+    keep_seconds: float | None = None
+    dry_run: bool = False
+    most: int | None = None
+
+    @property
+    def chosen(self) -> tuple[str | None, tuple[int, ...] | None, float | None]:
+        """Pipeline, families and time, as queries take them."""
+        return self.pipeline, self.families, self.keep_seconds
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A family whose files may be read again: its original, and why."""
+
+    batch_id: int
+    pipeline: str
+    need: Need
+
+
+@dataclass(frozen=True)
+class Collected:
+    """``expired``: the originals of families that have expired now. ``removed``: files and bytes by
+    kind, of those and of what was left of earlier ones. ``kept``: old families that something still
+    needs. ``errors``: what kept a batch's files from being removed, by batch: the next one tries
+    again. ``dry_run``: nothing was changed.
+    """
+
+    dry_run: bool
+    expired: tuple[int, ...]
+    removed: dict[str, Size]
+    kept: tuple[Kept, ...]
+    errors: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def total(self) -> Size:
+        """Of all kinds."""
+        return sum(self.removed.values(), Size())
+
+
+def gc_once(
+    database: Database,
+    options: GcOptions | None = None,
+    *,
+    now: datetime | None = None,
+    on_progress: Callable[[str, int, int], None] | None = None,
+) -> Collected:
+    """Remove what nothing needs any more at ``now`` (default: the database's clock). Any number may
+    run at once. ``on_progress``: hears what is being done, how many are done, and of how many.
+    """
+    chosen = options or GcOptions()
+    moment = now or database.transact(batches.database_now)
+    say = on_progress or (lambda what, done, of: None)
+    free, kept = _looked_at(database, chosen, moment, say)
+    work = _Removal(database, chosen.dry_run)
+    if chosen.dry_run:
+        of_free = database.transact(lambda c: retention.batches_of(c, free))
+    else:
+        free = _expire_all(database, free, chosen, moment, say)
+        of_free = []
+    expired = database.transact(lambda c: retention.expired_batches(c, chosen.pipeline))
+    todo = sorted({*expired, *of_free})
+    for number, batch_id in enumerate(todo):
+        say("removing files", number, len(todo))
+        work.remove_batch(batch_id)
+    before = moment - timedelta(seconds=SHORTEST_KEEP_SECONDS)
+    dead = database.transact(lambda c: retention.dead_runs(c, *chosen.chosen, before))
+    work.remove_dead([run for run in dead if run.batch_id not in todo])
+    return Collected(chosen.dry_run, tuple(free), work.removed, tuple(kept), work.errors)
+
+
+def _looked_at(
+    database: Database,
+    options: GcOptions,
+    moment: datetime,
+    say: Callable[[str, int, int], None],
+) -> tuple[list[int], list[Kept]]:
+    """Of the families that are old enough those that nothing needs, up to ``most``, and the others
+    that were looked at.
+    """
+    free: list[int] = []
+    kept: list[Kept] = []
+    keep = options.keep_seconds
+    found = database.transact(lambda c: retention.candidates(c, *options.chosen, moment))
+    for first in range(0, len(found), _AT_ONCE):
+        if options.most is not None and len(free) >= options.most:
+            break
+        say("looking at batches", first, len(found))
+        some = found[first : first + _AT_ONCE]
+        look = partial(retention.needs, families=some, keep=keep, now=moment)
+        for row in database.transact(look):
+            if row.need is None:
+                free.append(row.batch_id)
+            else:
+                kept.append(Kept(row.batch_id, row.pipeline, Need(row.need)))
+    return free[: options.most], kept
+
+
+def _expire_all(
+    database: Database,
+    families: Sequence[int],
+    options: GcOptions,
+    moment: datetime,
+    say: Callable[[str, int, int], None],
+) -> list[int]:
+    """Mark families as expired; those that nothing needs still."""
+    done = []
+    for number, family_id in enumerate(families):
+        say("expiring batches", number, len(families))
+        work = partial(_expire, family_id=family_id, keep=options.keep_seconds, moment=moment)
+        if database.transact(work):
+            done.append(family_id)
+    reached("files expired")
+    return done
+
+
+def _expire(connection: Connection, family_id: int, keep: float | None, moment: datetime) -> bool:
+    """Mark one family as expired, if nothing needs its files under the locks of those who might
+    want them; whether it is. One that somebody else holds is left for the next time.
+    """
+    pipeline = batches.get_batch(connection, family_id).pipeline
+    checkpoints.lock_pipeline(connection, pipeline)
+    if batches.lock_batch(connection, family_id, skip_locked=True) is None:
+        return False
+    (found,) = retention.needs(connection, [family_id], keep, moment)
+    if found.need is not None:
+        return False
+    retention.expire(connection, family_id)
+    reached("expiring files")
+    return True
+
+
+class _Removal:
+    """What is removed, or, of a dry run, would be. What goes wrong with one batch keeps no other
+    waiting.
+    """
+
+    def __init__(self, database: Database, dry_run: bool):
+        self._database, self._dry_run = database, dry_run
+        self.removed: dict[str, Size] = dict.fromkeys(KINDS, Size())
+        self.errors: dict[int, str] = {}
+
+    def remove_batch(self, batch_id: int) -> None:
+        """Remove all files of a batch that has expired, and its filters."""
+        found = self._database.transact(lambda c: retention.runs_with_files(c, batch_id))
+        done = [run.step_run_id for run in found if self._remove(run, expired=True)]
+        filters = self._database.transact(lambda c: retention.filter_bytes(c, batch_id))
+        self.removed[_FILTERS] += Size(filters.filters, filters.bytes)
+        if not self._dry_run:
+            self._database.transact(lambda c: _note(c, done, batch_id, len(done) == len(found)))
+
+    def remove_dead(self, found: Sequence[Row[Any]]) -> None:
+        """Remove the files of runs that will never count."""
+        done = [run.step_run_id for run in found if self._remove(run, expired=False)]
+        if done and not self._dry_run:
+            self._database.transact(lambda c: runs.set_files_removed(c, done))
+
+    def _remove(self, run: Row[Any], *, expired: bool) -> bool:
+        """Remove what a run wrote, unless readers of a table read it there; whether nothing is left
+        to be removed. ``expired``: with what was staged beside it since.
+        """
+        if run.folder is None or run.left_to_table:
+            return True
+        try:
+            require_own_folder(run.folder, run.step_run_id)
+            if run.wrote:
+                require_reachable(run.folder)
+            others = beside(run.folder, "kept-") if expired and not run.in_place else []
+            size = sum(map(size_of, [run.folder, *others]), Size())
+            if not self._dry_run:
+                for folder in others:
+                    remove_folder(folder)
+                remove_run_folder(run.folder, run.step_run_id)
+        except Exception as exc:  # of whichever file system
+            _log.warning("files of run %s in %s stay: %s", run.step_run_id, run.folder, exc)
+            self.errors[run.batch_id] = f"{run.folder}: {exc}"
+            return False
+        self.removed[_DEAD if run.dead else _WRITTEN[run.kind]] += size
+        if not self._dry_run:
+            reached("folder removed", run.folder)
+        return True
+
+
+def _note(connection: Connection, run_ids: Sequence[int], batch_id: int, whole: bool) -> None:
+    """The files of these runs of a batch are gone; ``whole``: all of it."""
+    runs.set_files_removed(connection, run_ids)
+    if whole:
+        retention.set_removed(connection, batch_id)

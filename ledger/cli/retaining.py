@@ -1,0 +1,189 @@
+"""Commands that remove: ``gc``, files that nothing needs any more, and ``forget``, what records
+contain."""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+from rich.console import Group, RenderableType
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
+from rich.text import Text
+
+from ledger.batch.forgetting import Forgotten, Holding, holding, matching, named
+from ledger.batch.forgetting import forget as forget_records
+from ledger.batch.retention import Collected, GcOptions, gc_once
+from ledger.cli import tables
+from ledger.cli.base import Json, PipelineName, app, err, example, show
+from ledger.cli.records import check_fields, conditions_of
+from ledger.core.durations import keep_seconds
+from ledger.core.states import Need
+from ledger.errors import DeclarationError, InputError
+from ledger.settings import Settings
+from ledger.store.upgrade import connect
+
+_SHOWN = 20  # records
+_UNITS = ("bytes", "kB", "MB", "GB", "TB")
+_WHY = {
+    Need.UNDECIDED: "a batch, or a replay of it, is not decided: ackledger status",
+    Need.RECORDS_FAILED: "records are failed: replay or quarantine them (ackledger failed)",
+    Need.RECORDS_QUARANTINED: "quarantined records are not accepted: ackledger accept BATCH",
+    Need.CONTENT_MISSING: "the content of failed records is not copied: ackledger publish",
+    Need.UNPUBLISHED: "a sink is yet to publish: ackledger publish",
+    Need.COMBINE_DUE: "a combine is yet to run: ackledger publish",
+    Need.SOURCE_UNTOLD: "a source is yet to be told of its messages: task notify",
+    Need.STATE_DUE: "a state is yet to include it: ackledger status",
+    Need.CURRENT_STATE: "it has the current state, which the next batch starts from",
+    Need.INTERVAL_UNREAD: "further batches read the rest of its interval from it",
+    Need.DEDUP_WINDOW: "a sink compares new rows with it (window_batches)",
+    Need.RECENT: "something happened to it since: its time is not over",
+}
+
+
+@app.command(epilog=example("gc --dry-run", "gc --pipeline flights --keep 30d"))
+def gc(
+    pipeline: PipelineName = None,
+    keep: Annotated[
+        str | None,
+        typer.Option(help="Instead of what pipelines declare, for example 30d; at least 1d."),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what would be removed, and how much.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Remove files that nothing needs any more, of pipelines with keep; safe to run at any time."""
+    seconds = None if keep is None else _seconds(keep)
+    options = GcOptions(pipeline, keep_seconds=seconds, dry_run=dry_run)
+    with _progress() as say:
+        collected = gc_once(connect(Settings()), options, on_progress=say)
+    data = {**asdict(collected), "total": asdict(collected.total)}
+    show(data, as_json, lambda _: _collected(collected))
+    if collected.errors:
+        raise typer.Exit(1)
+
+
+def _seconds(keep: str) -> float:
+    try:
+        return keep_seconds("--keep", keep)
+    except DeclarationError as exc:
+        raise InputError(str(exc)) from exc
+
+
+@contextmanager
+def _progress() -> Iterator[Any]:
+    """A bar on a terminal, of what is being done."""
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=20),
+        MofNCompleteColumn(),
+    )
+    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bar:
+        task = bar.add_task("looking at batches", total=None)
+        yield lambda what, done, of: bar.update(task, description=what, completed=done, total=of)
+
+
+def _collected(found: Collected) -> RenderableType:
+    """Files and bytes by kind, and what is kept of old batches, and why."""
+    removed = [
+        {"kind": kind, "files": size.files, "size": _shown(size.bytes)}
+        for kind, size in found.removed.items()
+        if size.files
+    ]
+    verb = "would be removed" if found.dry_run else "removed"
+    total = f"{found.total.files:,} files, {_shown(found.total.bytes)}, {verb}"
+    parts: list[RenderableType] = [
+        *([tables.rows(removed)] if removed else []),
+        tables.line(f"{total}; batches that expired: {len(found.expired):,}"),
+    ]
+    counts = Counter((one.pipeline, one.need) for one in found.kept)
+    firsts = {(one.pipeline, one.need): one.batch_id for one in reversed(found.kept)}
+    for (pipeline, need), batches in counts.items():
+        first = firsts[pipeline, need]
+        kept = f"{pipeline}: {batches:,} kept, from batch {first} on: {_WHY[need]}"
+        parts.append(tables.line(kept, "yellow"))
+    for batch_id, error in found.errors.items():
+        parts.append(tables.line(f"batch {batch_id}: {error}", "red"))
+    return Group(*parts)
+
+
+def _shown(size: float) -> str:
+    """Bytes as people say them."""
+    for unit in _UNITS:
+        if size < 1000 or unit == _UNITS[-1]:
+            break
+        size /= 1000
+    return f"{size:,.0f} {unit}" if unit == _UNITS[0] else f"{size:,.1f} {unit}"
+
+
+@app.command(epilog=example("forget 28677", "forget --where \"customer = 'C7'\" --dry-run"))
+def forget(
+    record: Annotated[
+        int | None, typer.Argument(help="Its number, as 'failed --records' shows it, or a root.")
+    ] = None,
+    where: Annotated[
+        str | None,
+        typer.Option(help="Records that ever failed and whose fields fit: \"customer = 'C7'\"."),
+    ] = None,
+    pipeline: PipelineName = None,
+    files: Annotated[
+        bool,
+        typer.Option(
+            "--files", help="Remove the files of their batches, too, where nothing needs them."
+        ),
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only list the records, and what holds them.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Remove what failed records contain, for good; counts and verdicts stay as they are."""
+    if (record is None) == (where is None):
+        raise InputError(
+            "expected one record, for example 'ackledger forget 17', or --where \"customer = 'C7'\""
+        )
+    database = connect(Settings())
+    if record is not None:
+        chosen = named(database, record)
+    else:
+        given = conditions_of(database, pipeline, where)
+        everything = {"pipeline": pipeline, "ever": True}
+        chosen = matching(database, pipeline, given)
+        if not chosen:
+            database.transact(lambda c: check_fields(c, everything, given))
+    if dry_run:
+        left = holding(database, [one.record for one in chosen])
+        done = Forgotten(tuple(chosen), tuple(left))
+    else:
+        done = forget_records(database, chosen, files=files)
+    show(asdict(done), as_json, lambda _: _forgotten(done, dry_run))
+
+
+def _forgotten(done: Forgotten, dry_run: bool) -> RenderableType:
+    if not done.records:
+        return Text("no record that failed matches. Of others the ledger has counts alone")
+    verb = "would be forgotten" if dry_run else "forgotten: the ledger has no content of them"
+    parts: list[RenderableType] = [
+        tables.rows([asdict(one) for one in done.records[:_SHOWN]]),
+        tables.line(f"{len(done.records):,} records {verb}"),
+    ]
+    if done.collected is not None:
+        parts.append(_collected(done.collected))
+    parts += [tables.line(_holds(one), "yellow") for one in done.holding]
+    return Group(*parts)
+
+
+def _holds(one: Holding) -> str:
+    """What may hold forgotten records still, and how that ends."""
+    told = []
+    if one.files:
+        until = "for good, for its pipeline declares no keep"
+        if one.keep_seconds is not None:
+            until = "until ackledger gc removes them"
+        told.append(f"{one.files:,} files, {_shown(one.bytes)}, {until}")
+    if one.published:
+        told.append("rows in its sinks, which are yours to delete")
+    return f"batch {one.batch_id} of {one.pipeline} may hold them: {'; '.join(told)}"

@@ -1,0 +1,283 @@
+"""Statements about files that nothing needs any more: which families expire, what of them is to be
+removed, which runs are dead, and what records are forgotten.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Row, text
+
+from ledger.store.queries.combines import COMBINES_DUE
+
+# Whether retention looks at a pipeline p at all, and before which moment a family is old enough.
+_CHOSEN = """
+  coalesce(cast(:keep AS float8), p.keep_seconds) IS NOT NULL
+  AND (cast(:pipeline AS text) IS NULL OR p.name = :pipeline)
+"""
+_BEFORE = """
+  cast(:now AS timestamptz)
+  - make_interval(secs => coalesce(cast(:keep AS float8), p.keep_seconds))
+"""
+
+# Why files of the family of an original f may be read again, as ledger.core.states.Need has it;
+# null: they will not be. What follows a settlement stands in the order of the follow-ups.
+_NEED = f"""
+CASE
+  WHEN EXISTS (SELECT FROM batch m WHERE m.family_id = f.batch_id AND m.status IN ('open', 'held'))
+    THEN 'undecided'
+  WHEN f.status = 'settled' AND EXISTS (
+    SELECT FROM open_failure m WHERE m.original_batch_id = f.batch_id) THEN 'records_failed'
+  WHEN f.status = 'settled' AND EXISTS (
+    SELECT FROM failed_message m
+    WHERE m.original_batch_id = f.batch_id AND m.status = 'quarantined'
+      AND NOT EXISTS (SELECT FROM accepted_root a WHERE a.root_id = m.root_id)
+      AND NOT EXISTS (SELECT FROM failed_payload c
+                      WHERE c.message_id = m.message_id AND c.forgotten_at IS NOT NULL))
+    THEN 'records_quarantined'
+  WHEN EXISTS (SELECT FROM payload_missing m WHERE m.batch_id = f.batch_id) THEN 'content_missing'
+  WHEN EXISTS (SELECT FROM pending_rebuild m WHERE m.family_id = f.batch_id)
+    OR EXISTS (SELECT FROM pending_publication x JOIN batch m USING (batch_id)
+               WHERE m.family_id = f.batch_id) THEN 'unpublished'
+  WHEN EXISTS (SELECT {COMBINES_DUE} AND b.family_id = f.batch_id) THEN 'combine_due'
+  WHEN EXISTS (
+    SELECT FROM batch m
+    JOIN batch_source s ON s.batch_id = m.batch_id AND s.notified_at IS NULL
+    JOIN batch_step t ON t.batch_id = m.batch_id AND t.name = s.source AND t.notice
+    WHERE m.family_id = f.batch_id AND m.status IN ('settled', 'superseded')) THEN 'source_untold'
+  WHEN EXISTS (
+    SELECT FROM batch m JOIN batch_step t ON t.batch_id = m.batch_id AND t.kind = 'stateful'
+    WHERE m.family_id = f.batch_id AND m.status = 'settled' AND NOT EXISTS (
+      SELECT FROM checkpoint c WHERE c.pipeline_id = m.pipeline_id AND c.step = t.name
+        AND c.batch_id = m.batch_id)) THEN 'state_due'
+  WHEN EXISTS (
+    SELECT FROM checkpoint c JOIN batch m USING (batch_id)
+    WHERE m.family_id = f.batch_id AND NOT EXISTS (
+      SELECT FROM checkpoint l WHERE l.pipeline_id = c.pipeline_id AND l.step = c.step
+        AND l.step_run_id > c.step_run_id)) THEN 'current_state'
+  WHEN f.status = 'settled' AND EXISTS (
+    SELECT FROM batch_source h WHERE h.batch_id = f.batch_id AND h.remainder > 0 AND (
+      h.remainder > (
+        SELECT coalesce(sum(coalesce(r.roots, r.quota)), 0) FROM batch_source r
+        WHERE r.remainder_of_batch_id = h.batch_id AND r.source = h.source)
+      OR EXISTS (
+        SELECT FROM batch_source r JOIN batch q ON q.batch_id = r.batch_id
+        WHERE r.remainder_of_batch_id = h.batch_id AND r.source = h.source
+          AND q.status IN ('open', 'held')))) THEN 'interval_unread'
+  -- Outside the window are those with so many newer originals, and one more, for a batch that
+  -- replaces another is not compared with that one. A sink that runs has chosen when it began.
+  WHEN f.status = 'settled' AND EXISTS (
+    SELECT FROM batch_step t
+    WHERE t.dedup_window IS NOT NULL
+      AND t.batch_id = (SELECT max(l.batch_id) FROM batch l WHERE l.pipeline_id = f.pipeline_id)
+      AND (t.dedup_window < 0 OR t.dedup_window >= (
+        SELECT count(*) FROM (
+          SELECT FROM batch n
+          WHERE n.pipeline_id = f.pipeline_id AND n.kind = 'original' AND n.status = 'settled'
+            AND n.settled_at < coalesce((
+              SELECT min(r.opened_at) FROM step_run r JOIN batch o USING (batch_id)
+              WHERE r.state = 'running' AND r.step = t.name AND o.pipeline_id = f.pipeline_id),
+              'infinity')
+            AND n.batch_id > (SELECT max(m.batch_id) FROM batch m WHERE m.family_id = f.batch_id)
+            AND EXISTS (SELECT FROM step_run r WHERE r.batch_id = n.batch_id AND r.step = t.name
+                        AND r.state = 'committed')
+            AND NOT EXISTS (SELECT FROM batch_source s WHERE s.batch_id = n.batch_id
+                            AND s.remainder_of_batch_id IS NOT NULL)
+          LIMIT greatest(t.dedup_window, 0) + 1) AS newer))) THEN 'dedup_window'
+  WHEN {_BEFORE} < (
+    SELECT max(moment) FROM (
+      SELECT greatest(m.opened_at, m.settled_at) AS moment FROM batch m
+      WHERE m.family_id = f.batch_id
+      UNION ALL
+      SELECT coalesce(r.closed_at, r.lease_until) FROM step_run r JOIN batch m USING (batch_id)
+      WHERE m.family_id = f.batch_id
+      UNION ALL
+      SELECT greatest(x.published_at, x.replaced_at)
+      FROM publication x JOIN batch m USING (batch_id)
+      WHERE m.family_id = f.batch_id
+      UNION ALL
+      SELECT a.accepted_at FROM acceptance a WHERE a.batch_id = f.batch_id
+    ) AS decided) THEN 'recent'
+END
+"""
+
+
+def candidates(
+    connection: Connection,
+    pipeline: str | None,
+    families: Sequence[int] | None,
+    keep: float | None,
+    now: datetime,
+) -> list[int]:
+    """Originals with decided batches that have their files, and were opened long enough ago, oldest
+    first. ``pipeline``, ``families``: only these. ``keep``: seconds, instead of the pipelines' own.
+    """
+    statement = text(f"""
+        SELECT DISTINCT b.family_id FROM pipeline p JOIN batch b USING (pipeline_id)
+        WHERE {_CHOSEN} AND b.files_expired_at IS NULL AND b.status IN ('settled', 'superseded')
+          AND b.opened_at < {_BEFORE}
+          AND (cast(:families AS bigint[]) IS NULL OR b.family_id = ANY (:families))
+        ORDER BY 1
+    """)
+    chosen = None if families is None else list(families)
+    keys = {"pipeline": pipeline, "families": chosen, "keep": keep, "now": now}
+    return list(connection.execute(statement, keys).scalars())
+
+
+def needs(
+    connection: Connection, families: Sequence[int], keep: float | None, now: datetime
+) -> Sequence[Row[Any]]:
+    """Why the files of these families may be read again: batch_id (of the original), pipeline,
+    need; null: they will not be.
+    """
+    statement = text(f"""
+        SELECT f.batch_id, p.name AS pipeline, {_NEED} AS need
+        FROM batch f JOIN pipeline p USING (pipeline_id)
+        WHERE f.batch_id = ANY (cast(:families AS bigint[])) ORDER BY 1
+    """)
+    keys = {"families": list(families), "keep": keep, "now": now}
+    return connection.execute(statement, keys).all()
+
+
+def expire(connection: Connection, family_id: int) -> None:
+    """From now on nothing reads the files of a family."""
+    connection.execute(
+        text("""
+        UPDATE batch SET files_expired_at = now()
+        WHERE family_id = :id AND files_expired_at IS NULL
+        """),
+        {"id": family_id},
+    )
+
+
+def expired_batches(connection: Connection, pipeline: str | None) -> list[int]:
+    """Batches whose files have expired and are not removed."""
+    statement = text("""
+        SELECT b.batch_id FROM batch b JOIN pipeline p USING (pipeline_id)
+        WHERE b.files_expired_at IS NOT NULL AND b.files_removed_at IS NULL
+          AND (cast(:pipeline AS text) IS NULL OR p.name = :pipeline)
+        ORDER BY 1
+    """)
+    return list(connection.execute(statement, {"pipeline": pipeline}).scalars())
+
+
+def batches_of(connection: Connection, families: Sequence[int]) -> list[int]:
+    """The batches of families whose files have not expired."""
+    statement = text("""
+        SELECT batch_id FROM batch
+        WHERE family_id = ANY (cast(:families AS bigint[])) AND files_expired_at IS NULL ORDER BY 1
+    """)
+    return list(connection.execute(statement, {"families": list(families)}).scalars())
+
+
+# Of a sink whose readers read the files where they were staged, what was ever to be published is
+# its table's: whether it was is known there alone.
+_RUN = """
+SELECT r.step_run_id, r.batch_id, coalesce(s.kind, 'stage') AS kind, r.folder,
+       r.state IN ('failed', 'fenced', 'superseded') AS dead,
+       s.kind <> 'sink'
+       OR EXISTS (SELECT FROM step_run_file t WHERE t.step_run_id = r.step_run_id) AS wrote,
+       coalesce(s.in_place, false) AS in_place,
+       coalesce(s.in_place, false) AND EXISTS (
+         SELECT FROM publication x WHERE x.step_run_id = r.step_run_id) AS left_to_table
+FROM step_run r
+LEFT JOIN batch_step s ON s.batch_id = r.batch_id AND s.name = r.step
+"""
+
+
+def runs_with_files(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
+    """Runs of a batch whose files are not removed: step_run_id, batch_id, kind (of the step),
+    folder, dead, wrote (there is, or was, the place of its folder), in_place, left_to_table (its
+    files are part of what readers read).
+    """
+    statement = text(f"""
+        {_RUN} WHERE r.batch_id = :id AND r.files_removed_at IS NULL ORDER BY r.step_run_id
+    """)
+    return connection.execute(statement, {"id": batch_id}).all()
+
+
+def dead_runs(
+    connection: Connection,
+    pipeline: str | None,
+    families: Sequence[int] | None,
+    keep: float | None,
+    before: datetime,
+) -> Sequence[Row[Any]]:
+    """Runs that will never count, of batches whose files have not expired and of which nothing has
+    happened since ``before``, as ``runs_with_files``. Not those that have what a source has read
+    for a batch that is not decided: it is emitted from there again.
+    """
+    statement = text(f"""
+        {_RUN}
+        JOIN batch b ON b.batch_id = r.batch_id
+        JOIN pipeline p ON p.pipeline_id = b.pipeline_id
+        WHERE r.state IN ('failed', 'fenced', 'superseded') AND r.files_removed_at IS NULL
+          AND {_CHOSEN} AND b.files_expired_at IS NULL AND b.opened_at < :before
+          AND (cast(:families AS bigint[]) IS NULL OR b.family_id = ANY (:families))
+          AND NOT EXISTS (
+            SELECT FROM step_run o
+            WHERE o.batch_id = r.batch_id AND coalesce(o.closed_at, o.lease_until) >= :before)
+          AND NOT EXISTS (
+            SELECT FROM checkpoint c JOIN batch d ON d.batch_id = c.batch_id
+            WHERE c.step_run_id = r.step_run_id AND d.status NOT IN ('settled', 'superseded'))
+        ORDER BY r.step_run_id
+    """)
+    chosen = None if families is None else list(families)
+    keys = {"pipeline": pipeline, "families": chosen, "keep": keep, "before": before}
+    return connection.execute(statement, keys).all()
+
+
+def filter_bytes(connection: Connection, batch_id: int) -> Row[Any]:
+    """The Bloom filters of a batch's sinks: filters, bytes."""
+    statement = text("""
+        SELECT count(*) AS filters, coalesce(sum(octet_length(f.filter)), 0)::bigint AS bytes
+        FROM dedup_filter f JOIN step_run r USING (step_run_id) WHERE r.batch_id = :id
+    """)
+    return connection.execute(statement, {"id": batch_id}).one()
+
+
+def set_removed(connection: Connection, batch_id: int) -> None:
+    """The files of a batch are gone, and so are its filters."""
+    connection.execute(text("SELECT remove_filters(:id)"), {"id": batch_id})
+    connection.execute(
+        text("UPDATE batch SET files_removed_at = now() WHERE batch_id = :id"), {"id": batch_id}
+    )
+
+
+def undecided(connection: Connection, message_ids: Sequence[int]) -> list[int]:
+    """Those of these messages that are failed or being replayed."""
+    statement = text("""
+        SELECT message_id FROM open_failure
+        WHERE message_id = ANY (cast(:ids AS bigint[])) ORDER BY 1
+    """)
+    return list(connection.execute(statement, {"ids": list(message_ids)}).scalars())
+
+
+def forget(connection: Connection, message_ids: Sequence[int]) -> int:
+    """Remove what decided records contain, and what their reasons quote of it; of how many."""
+    statement = text("SELECT forget_records(cast(:ids AS bigint[]))")
+    return int(connection.execute(statement, {"ids": list(message_ids)}).scalar_one())
+
+
+def holding(connection: Connection, message_ids: Sequence[int]) -> Sequence[Row[Any]]:
+    """The batches of these records' families: batch_id, pipeline, keep_seconds, files and bytes
+    that their runs committed and that are not removed, published (whether a sink shows rows of it).
+    """
+    statement = text("""
+        SELECT b.batch_id, p.name AS pipeline, p.keep_seconds,
+               coalesce(sum(w.files), 0)::bigint AS files,
+               coalesce(sum(w.bytes), 0)::bigint AS bytes,
+               EXISTS (SELECT FROM publication x WHERE x.batch_id = b.batch_id
+                       AND x.published_at IS NOT NULL AND x.replaced_at IS NULL) AS published
+        FROM batch b
+        JOIN pipeline p USING (pipeline_id)
+        LEFT JOIN step_run r ON r.batch_id = b.batch_id AND r.files_removed_at IS NULL
+        LEFT JOIN LATERAL (
+          SELECT count(*) AS files, sum(t.bytes) AS bytes FROM step_run_file t
+          WHERE t.step_run_id = r.step_run_id) AS w ON true
+        WHERE b.family_id IN (
+          SELECT original_batch_id FROM failed_message
+          WHERE message_id = ANY (cast(:ids AS bigint[])))
+        GROUP BY b.batch_id, p.name, p.keep_seconds ORDER BY b.batch_id
+    """)
+    return connection.execute(statement, {"ids": list(message_ids)}).all()

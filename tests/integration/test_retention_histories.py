@@ -1,0 +1,230 @@
+"""Whole histories on Spark, with files removed after each step: what becomes of the records, and
+what readers see, is what it is without."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pyarrow.dataset as ds
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import Window
+from pyspark.sql import functions as F
+
+from ledger import Bloom, DeltaSink, FileSource, ParquetSink, Pipeline
+from ledger.batch.acceptance import accept
+from ledger.batch.explain import explain
+from ledger.batch.opening import open_batch, open_replay
+from ledger.batch.retention import gc_once
+from ledger.batch.trace import trace
+from ledger.core.run_request import Interval, RunKey, Selection
+from ledger.errors import InputError
+from ledger.execution import run_steps, settle_and_follow
+from ledger.settings import Settings
+from ledger.spark.job import Job
+from ledger.store.queries import batches
+from tests.support.ledgers import empty, one, rows
+from tests.support.runner import START
+
+DAY = timedelta(days=1)
+# Days of orders: id, customer, cents. Some ids come again on later days.
+DAYS = (
+    [(1, "a", 5), (2, "a", 7), (3, "b", 9), (4, "c", 1)],
+    [(3, "b", 9), (5, "a", 2), (6, "d", 4)],
+    [(1, "a", 5), (5, "a", 2), (7, "b", 3)],
+    [(6, "d", 4), (7, "b", 3), (8, "c", 6)],
+)
+
+
+def orders(lost):
+    """The days' orders; those ``lost`` vanish in the first stage."""
+    made = Pipeline("shop", keep="1d", max_replays=2)
+    schema = "id INT, customer STRING, cents INT"
+    made.source("orders", FileSource("{{ interval_start | ds }}.csv", schema=schema), key="id")
+
+    @made.stage(reads="orders")
+    def checked(frame):
+        return frame.where(~F.col("id").isin(list(lost) or [-1]))
+
+    return made
+
+
+def delivering(lost):
+    """Into a folder that takes each id once in three days, and a table that takes all."""
+    made = orders(lost)
+    dedup = Bloom(capacity=1000, key="id", window_batches=2)
+    made.sink("sold", ParquetSink("sold", dedup=dedup), reads="checked")
+    made.sink("lake", DeltaSink("lake"), reads="checked")
+    return made
+
+
+def totalling(lost):
+    """By customer: shares of the day, the day's totals, and balances over the days."""
+    made = orders(lost)
+
+    @made.stage(reads="checked", whole=True, unit="customer")
+    def shared(frame):
+        return frame.withColumn("day", F.sum("cents").over(Window.partitionBy("customer")))
+
+    @made.combine(reads="shared")
+    def totals(frame):
+        return frame.groupBy("customer").agg(F.sum("cents").alias("cents"))
+
+    @made.stateful_stage(reads="shared")
+    def balances(state, frame):
+        new = frame.select("customer", "cents")
+        both = new if state is None else state.unionByName(new)
+        return both.groupBy("customer").agg(F.sum("cents").alias("cents"))
+
+    made.sink("shares", ParquetSink("shares"), reads="shared")
+    made.sink("days", DeltaSink("days"), reads="totals")
+    made.sink("book", DeltaSink("book"), reads="balances")
+    return made
+
+
+class Life:
+    """Acts on a ledger and a folder; after each, retention comes days later if it is to."""
+
+    def __init__(self, spark, database, folder, pipeline, *, removes):
+        empty(database)
+        folder.mkdir()
+        for number, day in enumerate(DAYS):
+            lines = "".join(f"{id_},{customer},{cents}\n" for id_, customer, cents in day)
+            name = f"{START + number * DAY:%Y-%m-%d}.csv"
+            (folder / name).write_text("id,customer,cents\n" + lines)
+        settings = Settings(home=folder, storage=str(folder / "storage"), data=str(folder))
+        self.job = Job(spark, database, settings, pipeline(()))
+        self.folder, self.pipeline, self.removes = folder, pipeline, removes
+        self.database, self.acts, self.removed, self.expired = database, 0, 0, []
+
+    def day(self, number, lost=(), *, reprocess=False):
+        job = replace(self.job, pipeline=self.pipeline(lost))
+        interval = Interval(START + number * DAY, START + (number + 1) * DAY)
+        self._run(job, lambda key: open_batch(*_at(job), key, interval, reprocess=reprocess))
+
+    def replay(self, original, lost=(), **selection):
+        job = replace(self.job, pipeline=self.pipeline(lost))
+        chosen = Selection(**selection)
+        self._run(job, lambda key: open_replay(*_at(job), key, original, chosen))
+
+    def accept(self, batch_id):
+        accept(self.database, batch_id, by="a person")
+        self.gc()
+
+    def _run(self, job, opening):
+        self.acts += 1
+        batch = opening(RunKey("", f"act {self.acts}"))
+        run_steps(job, batch.batch_id, lambda name, result: self.gc())
+        settle_and_follow(job, batch.batch_id)
+        self.gc()
+
+    def gc(self):
+        if self.removes:
+            now = self.database.transact(batches.database_now) + timedelta(days=3)
+            collected = gc_once(self.database, now=now)
+            assert not collected.errors
+            self.removed += collected.total.bytes
+            self.expired += collected.expired
+
+    def outcome(self):
+        """What became of the records, and what readers see."""
+        counts = rows(
+            self.database,
+            "SELECT batch_id, kind, status, total, acked, recovered, failed, quarantined,"
+            " superseded FROM batch_status ORDER BY 1",
+        )
+        records = rows(
+            self.database,
+            "SELECT message_id, attempt, batch_id, root_id, outcome, step, reason"
+            " FROM replay_history ORDER BY 1, 2",
+        )
+        dropped = rows(
+            self.database,
+            "SELECT batch_id, step, duplicate_rows FROM step_progress WHERE kind = 'sink'"
+            " ORDER BY 1, 2",
+        )
+        shown = {}
+        for step in self.job.pipeline.graph.steps.values():
+            if step.kind == "sink":
+                shown[step.name] = self._shown(step.sink)
+        return counts, records, dropped, shown
+
+    def _shown(self, sink):
+        place = str(self.folder / sink.path)
+        if isinstance(sink, DeltaSink):
+            table = DeltaTable(place).to_pyarrow_table()
+        else:
+            table = ds.dataset(place, partitioning="hive", format="parquet").to_table()
+        return sorted(tuple(row.values()) for row in table.to_pylist())
+
+
+def _at(job):
+    return job.database, job.settings, job.pipeline
+
+
+def deliveries(life):
+    """Records fail, are replayed twice, quarantined and accepted; days come whose ids were sold
+    before; one is replaced."""
+    life.day(0, lost=[2, 4])
+    life.replay(1, lost=[2, 4])  # nothing recovers
+    life.day(1)
+    life.replay(1, lost=[4])  # 2 recovers, 4 is quarantined
+    life.accept(1)
+    life.day(2, lost=[7])
+    life.day(1, reprocess=True)
+    life.replay(5)
+    life.day(3)
+
+
+def totals(life):
+    """By unit, with rows carried over; states in order."""
+    life.day(0, lost=[2])
+    life.day(1, lost=[5])
+    life.replay(1, lost=[2])
+    life.replay(2)
+    life.replay(1)
+    life.day(2)
+    life.day(3)
+
+
+@pytest.mark.parametrize(("pipeline", "history"), [(delivering, deliveries), (totalling, totals)])
+def test_a_history_ends_the_same_with_its_files_removed(
+    spark, database, tmp_path, pipeline, history
+):
+    """Every batch, record and row is as without, although files went after each step."""
+    plain = Life(spark, database, tmp_path / "plain", pipeline, removes=False)
+    history(plain)
+    expected = plain.outcome()
+    life = Life(spark, database, tmp_path / "removed", pipeline, removes=True)
+    history(life)
+    assert life.outcome() == expected
+    assert life.removed > 0
+    assert life.expired
+
+
+def test_what_is_gone_is_told(spark, database, tmp_path):
+    """Once files have expired, trace says since when, explain how to process the record again, and
+    a replay reads it from its source."""
+    life = Life(spark, database, tmp_path / "shop", delivering, removes=True)
+    life.pipeline = plainly
+    life.job = replace(life.job, pipeline=plainly(()))
+    life.day(0, lost=[2])
+    life.replay(1, lost=[2])
+    life.replay(1, lost=[2])
+    life.accept(1)
+    record = one(database, "SELECT message_id FROM failed_message").message_id
+    assert life.expired == [1]
+    with pytest.raises(InputError, match=r"batch \d+ .*removed by retention.*ackledger explain"):
+        trace(database, record)
+    told = " ".join(explain(database, record).next)
+    assert "--from-source" in told
+    with pytest.raises(InputError, match="--from-source"):
+        life.replay(1, quarantined=True)
+    life.replay(1, quarantined=True, from_source=True)
+    assert one(database, "SELECT status FROM failed_message").status == "recovered"
+
+
+def plainly(lost):
+    """One sink, and nothing that reads a family."""
+    made = orders(lost)
+    made.sink("sold", ParquetSink("sold"), reads="checked")
+    return made
