@@ -1,5 +1,6 @@
 """The pages' data, asked of Airflow's own API server: what it holds, and who gets it."""
 
+import gc
 from importlib import resources
 
 import pytest
@@ -60,6 +61,7 @@ def ask(server, ledger):
 
     yield asked
     application.ledger.cache_clear()
+    gc.collect()  # its sessions end with it
 
 
 def lost(ledger, *numbers, name="chain", **options):

@@ -119,7 +119,8 @@ def get_replay(
     """What a replay of these records of a batch would run, and how to ask Airflow for it."""
     access.require(batches.place(ledger(READER), batch).pipeline)
     chosen = Selection(reason, step, root, quarantined=quarantined, held=held)
-    return batches.replay(ledger(READER), batch, chosen)
+    # What is forgotten is not replayed, which the table of contents knows.
+    return batches.replay(ledger(PAYLOAD_READER), batch, chosen)
 
 
 @router.get("/api/record")
