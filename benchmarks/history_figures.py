@@ -20,6 +20,7 @@ from benchmarks.history import UNTIL, write_history
 from benchmarks.history_pipelines import pipeline
 from benchmarks.lives import dead_share, live, live_again, wait_for_counts
 from benchmarks.measure import seconds
+from ledger.airflow.pages import overview
 from ledger.batch.explain import explain
 from ledger.batch.interventions import abandon
 from ledger.batch.opening import open_batch
@@ -29,7 +30,7 @@ from ledger.batch.sweeper import SweepOptions, sweep_once
 from ledger.core.run_request import Interval, RunKey
 from ledger.settings import Settings
 from ledger.store import embedded
-from ledger.store.connection import Database
+from ledger.store.connection import READER, Database
 from ledger.store.queries import reports
 from ledger.store.upgrade import upgrade
 
@@ -132,6 +133,7 @@ def _actions(database: Database, settings: Settings) -> dict[str, Action]:
     batch = live(database, settings, pipeline(4), -1)
     sweep_once(database)
     (record,) = database.transact(lambda c: c.execute(text(_A_RECORD)).scalars())
+    as_reader = Database(database.url.render_as_string(hide_password=False), role=READER)
     none = dict.fromkeys(("pipeline", "batch_id", "step", "reason"))
     days = iter(range(LIVES, 2 * LIVES))
     return {
@@ -143,6 +145,7 @@ def _actions(database: Database, settings: Settings) -> dict[str, Action]:
         "status": Action(lambda: _status(database)),
         "status of a batch": Action(lambda: summarize(database, batch.batch_id)),
         "explain": Action(lambda: explain(database, record)),
+        "the first view of the pages": Action(partial(_first_view, as_reader)),
         "failed": Action(lambda: database.transact(lambda c: reports.failures(c, none))),
         **{
             f"view {view}": Action(partial(_page, database, view, key))
@@ -172,6 +175,14 @@ def _status(database: Database) -> None:
     """As ``ackledger status`` asks."""
     database.transact(lambda c: reports.recent_batches(c, None, 20), engine=database.reader)
     database.transact(waiting_states, engine=database.reader)
+
+
+def _first_view(database: Database) -> None:
+    """As the pages in Airflow ask: the overview of all pipelines, and the calendar of one."""
+    names = overview.names(database)
+    overview.overview(database, names)
+    if names:
+        overview.pipeline(database, names[0])
 
 
 def _page(database: Database, view: str, key: str) -> None:

@@ -110,15 +110,17 @@ FROM pg_class
 WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace
   AND relname !~ '^ledger_delta_[0-9]+$'
 """
+# Those that were left open end now, and are waited for.
 _OTHERS = """
-SELECT count(*) FROM pg_stat_activity
+SELECT count(CASE WHEN state = 'idle' THEN pg_terminate_backend(pid) ELSE true END)
+FROM pg_stat_activity
 WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'
 """
 
 
 def wait_for_counts(database: Database) -> None:
-    """End all sessions of this process and wait for them: a session counts its rows for all to see
-    when it ends.
+    """End all other sessions of the database and wait for them: a session counts its rows for all
+    to see when it ends.
     """
     database.dispose()
     trying = Retrying(retry=retry_if_result(bool), wait=wait_fixed(0.05), stop=stop_after_delay(60))
