@@ -107,19 +107,20 @@ def redacted(
     exc: Exception, kind: type[LedgerError] = LedgerError, named: str | None = None
 ) -> LedgerError:
     """The same failure without words that may hold a value of a record, for a pipeline that has
-    columns to redact. Raise it from None: its cause has the words.
+    columns to redact. Raise it from None: its cause has the words. Notes of others go with them.
 
     ``kind``, ``named``: of an error that is none of these, what it is and how it is told.
     """
+    told, notes = MASK, list[str]()
     if isinstance(exc, LedgerError):
-        kind, told = type(exc), str(exc)
-        for part in exc.quotes:
+        kind, told, notes = type(exc), str(exc), getattr(exc, "__notes__", notes)
+        for part in sorted(filter(None, exc.quotes), key=len, reverse=True):
             told = told.replace(part, MASK)
-    else:
+    if told == MASK:
         told = f"{named or type(exc).__name__}. Its words may hold what the pipeline redacts: they"
         told += " are left out"
     made = kind(told)
-    for note in getattr(exc, "__notes__", ()):
+    for note in notes:
         made.add_note(note)
     return made
 

@@ -72,9 +72,9 @@ def claimed_keys(
 ) -> list[tuple[int, list[str | None], bool]]:
     """The messages that a replay has claimed of a source: the message, the values of these columns
     as text, null where they are not known, and whether it parsed. From its snapshot where the
-    ledger has no more than a mask.
+    ledger may have no more than a mask: where anything is redacted.
     """
-    if not redact.among(names):
+    if not redact.columns:
         rows = database.transact(lambda c: payloads.claimed_keys(c, replay.batch_id, source, names))
         return [(row.message_id, row.key, row.parsed) for row in rows]
     original = database.transact(lambda c: batches.get_batch(c, replay.original_id))

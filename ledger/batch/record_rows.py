@@ -1,7 +1,7 @@
 """The rows of one record in the files of a step, with their content, without Spark."""
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +19,7 @@ from ledger.core.column_names import (
     RESERVED,
     ROOT,
 )
-from ledger.core.redaction import Redaction
+from ledger.core.redaction import Redaction, json_without
 from ledger.deltas.stored import Written
 
 _STORED = (ROOT, PARENT, INPUT, ANCHORS, FAILED, DROPPED, CARRIED)
@@ -45,9 +45,10 @@ def rows_of(
     inputs: tuple[str, ...],
     root: int,
     redact: Redaction,
+    values: Collection[str],
 ) -> Iterator[Row]:
     """The rows of a root in one file. Of what does not hold it only the ledger's columns are
-    read.
+    read. ``values``: masked in whatever column.
     """
     own = [name for name in _STORED if name in stored.schema_arrow.names]
     start = 0
@@ -61,14 +62,14 @@ def rows_of(
             parents[int(places[anchor])].append((inputs[number], int(rows.parent[anchor])))
         if parents:
             local = np.array(sorted(parents))
-            whole = rows_at(stored, local + start)
-            for place, row in zip(sorted(parents), _described(whole, redact), strict=True):
+            described = _described(rows_at(stored, local + start), redact, values)
+            for place, row in zip(sorted(parents), described, strict=True):
                 yield Row(first_position + start + place, tuple(parents[place]), *row)
         start += len(table)
 
 
 def _described(
-    rows: pa.Table, redact: Redaction
+    rows: pa.Table, redact: Redaction, values: Collection[str]
 ) -> Iterator[tuple[str | None, str | None, str | None, bool]]:
     """Of each row its reason of failing, that of being dropped, its content, and whether it is
     taken over. A mark that a stage returns beside its output has no content.
@@ -83,7 +84,8 @@ def _described(
         empty &= rows[name].is_null().to_numpy()
     fields = json_rows(rows, columns, redact) if columns else [""] * len(rows)
     contents = [
-        None if nothing else shortened(text) for nothing, text in zip(empty, fields, strict=True)
+        None if nothing else shortened(json_without(text, values))
+        for nothing, text in zip(empty, fields, strict=True)
     ]
     taken_over = [one is not None for one in carried]
     yield from zip(failed, dropped, contents, taken_over, strict=True)

@@ -87,7 +87,8 @@ def read_rows(
     rows: pa.Table, layout: Mapping[str, Any], redact: Redaction
 ) -> Iterator[tuple[str | None, str, bool, str | None]]:
     """Of each row key, content, whether that is the whole JSON of its fields, and file. Raw text is
-    masked as a whole: nobody knows where in it a column stands."""
+    masked as a whole, and so is each value of a key that was read from it: nobody knows where in it
+    a column stands."""
     columns = [name for name in rows.column_names if name not in _OWN]
     names = [name for name in layout.get("key") or () if name in columns]
     keys = json_rows(rows, names) if names else [None] * len(rows)
@@ -100,8 +101,10 @@ def read_rows(
             key = _as_json({**told, **_without_nulls(json.loads(key))})
         shown = shortened(text)
         whole = error is None and shown is text and _NUL not in text
-        as_json = None if key is None else redact.key(key).replace(_NUL, "\\ufffd")
-        yield as_json, shown, whole, None if file is None else _LOCAL.sub("", unquote(file))
+        if key is not None:
+            every = error is not None and bool(hidden)
+            key = redact.key(key, every).replace(_NUL, "\\ufffd")
+        yield key, shown, whole, None if file is None else _LOCAL.sub("", unquote(file))
 
 
 def _ordered(order: str | None, columns: list[str]) -> list[str]:

@@ -2,23 +2,26 @@
 batch, without Spark.
 """
 
+import json
+import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
 import fsspec
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 from sqlalchemy import Connection
 
 from ledger.batch.record_rows import Row, rows_of
-from ledger.batch.snapshots import read_rows, rows_at
-from ledger.core.column_names import ANCHORS, CARRIED, ERROR, ROOT
-from ledger.core.redaction import Redaction, texts, without
+from ledger.batch.snapshots import json_rows, read_rows, rows_at
+from ledger.core.column_names import ANCHORS, CARRIED, ERROR, RESERVED, ROOT
+from ledger.core.redaction import Redaction, found_pattern, texts, without
 from ledger.core.states import RunState
-from ledger.errors import InputError, LostFileError
+from ledger.errors import MASK, InputError, LostFileError
 from ledger.storage.manifest import DataFile, Manifest, check_files
 from ledger.store.connection import Database
 from ledger.store.queries import batches, publications, records, redactions, runs
@@ -104,7 +107,7 @@ def trace(database: Database, number: int, attempt: int | None = None) -> Trace:
             f" {batch.files_expired_at:%Y-%m-%d}. What the ledger knows of it: ackledger explain"
             f" {chosen.record}"
         )
-    redact = database.transact(lambda c: redactions.of_pipeline(c, batch.pipeline))
+    redact = database.transact(lambda c: redactions.columns_of(c, batch.pipeline))
     tree = _Tree(batch, steps, chosen, redact).record()
     return Trace(
         chosen.record,
@@ -224,17 +227,23 @@ class _Tree:
             local = np.array([position - file.first_position])
             table = rows_at(pq.ParquetFile(stream), local)
         _, content, _, _ = next(read_rows(table, source.declared, self._redact))
-        names = self._redact.among(table.column_names)
-        self._values = frozenset(texts([table[name][0].as_py() for name in names]))
+        names = [name for name in table.column_names if name not in RESERVED]
+        self._values = _shown_values(table, self._redact.among(names))
         error, carried = (
             table[name][0].as_py() if name in table.column_names else None
             for name in (ERROR, CARRIED)
         )
         self._is_carried = carried is not None
         if error is not None:
-            return Branch(source.name, Fate.FAILED, error, content)
+            return Branch(source.name, Fate.FAILED, self._hidden(error, names), content)
         branches = self._branches(source.name, position)
         return Branch(source.name, Fate.PASSED_ON, None, content, branches=branches)
+
+    def _hidden(self, error: str, names: Sequence[str]) -> str:
+        """Why a record did not parse; its batch may be older than what the pipeline redacts."""
+        if not self._redact.among(names):
+            return error
+        return without(re.sub(found_pattern(names), rf"\1{MASK}", error), self._values)
 
     def _branches(self, name: str, position: int) -> tuple[Branch, ...]:
         """What became of a row at each step that reads it."""
@@ -281,9 +290,9 @@ class _Tree:
             yield Branch(step.name, Fate.ACKED if read else Fate.LOST)
 
     def _branch(self, step: _Step, row: Row) -> Branch:
-        """A row, and what came of it; its values are masked as well in columns of other names."""
-        failed, content = (one and without(one, self._values) for one in (row.failed, row.content))
-        row = replace(row, failed=failed, content=content)
+        """A row, and what came of it."""
+        failed, dropped = (one and without(one, self._values) for one in (row.failed, row.dropped))
+        row = replace(row, failed=failed, dropped=dropped)
         if row.failed is not None:
             return Branch(step.name, Fate.FAILED, row.failed, row.content)
         if row.dropped is not None:  # an explicit ack has no reason
@@ -300,7 +309,9 @@ class _Tree:
         """The record's rows in a stage's output, read once; or why there are none to read."""
         if step.name not in self._rows:
             assert step.files is not None
-            self._rows[step.name] = _read(step, step.files, self._attempt.root, self._redact)
+            self._rows[step.name] = _read(
+                step, step.files, self._attempt.root, self._redact, self._values
+            )
         return self._rows[step.name]
 
 
@@ -316,7 +327,21 @@ class _Rows:
     carries: bool
 
 
-def _read(step: _Step, files: Sequence[DataFile], root: int, redact: Redaction) -> _Rows | Branch:
+def _shown_values(table: pa.Table, names: Sequence[str]) -> frozenset[str]:
+    """The texts of a record's values in these columns, as content has them."""
+    if not names:
+        return frozenset()
+    content = json_rows(table, names)[0]
+    return frozenset(texts(json.loads(content, parse_int=str, parse_float=str)))
+
+
+def _read(
+    step: _Step,
+    files: Sequence[DataFile],
+    root: int,
+    redact: Redaction,
+    values: Collection[str],
+) -> _Rows | Branch:
     try:
         check_files(Manifest(tuple(files)), "Nobody can tell what came of the record here")
     except LostFileError as exc:
@@ -329,7 +354,7 @@ def _read(step: _Step, files: Sequence[DataFile], root: int, redact: Redaction) 
             if not {ROOT, ANCHORS} & set(stored.schema_arrow.names):
                 return Branch(step.name, Fate.UNTRACKED)
             carries |= CARRIED in stored.schema_arrow.names
-            found += rows_of(stored, file.first_position, step.reads, root, redact)
+            found += rows_of(stored, file.first_position, step.reads, root, redact, values)
     by_parent = defaultdict(list)
     for row in found:
         for parent in row.parents:

@@ -183,8 +183,8 @@ def conditions_of(
     database: Database, pipeline: str | None, where: str | None
 ) -> list[conditions.Comparison]:
     """What --where says; a redacted key is found as well."""
-    redact = database.transact(lambda c: redactions.of_pipeline(c, pipeline))
-    return conditions.with_pseudonyms(conditions.parse(where), redact)
+    redacting = database.transact(lambda c: redactions.of_pipelines(c, pipeline))
+    return conditions.with_pseudonyms(conditions.parse(where), redacting)
 
 
 def check_fields(

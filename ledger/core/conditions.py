@@ -1,7 +1,7 @@
 """Conditions on the fields of a record, as people write them: ``order_id = 'O7' AND cents > 5``."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from ledger.core.redaction import Redaction
@@ -26,7 +26,7 @@ _EXAMPLE = "order_id = 'O7' AND cents > 5"
 class Comparison:
     """A field compared with a value. ``operator``: one of SQL's, of a fixed list. ``value``: None
     where the operator takes none. ``numeric``: compare as numbers, not as texts. ``pseudonym``:
-    what may stand for the value where its column is redacted."""
+    what may stand for the value in a redacted key, or in one of a record that did not parse."""
 
     name: str
     operator: str
@@ -51,16 +51,25 @@ def parse(condition: str | None) -> list[Comparison]:
         tokens = tokens[1:]
 
 
-def with_pseudonyms(given: Iterable[Comparison], redact: Redaction) -> list[Comparison]:
+def with_pseudonyms(
+    given: Iterable[Comparison], pipelines: Sequence[Redaction]
+) -> list[Comparison]:
     """The comparisons, which find redacted keys, too. Raises InputError if one asks more of a
-    redacted column than whether it has a value."""
-    return [_with_pseudonym(one, redact) for one in given]
+    column that all these pipelines redact than whether it has a value."""
+    redacting = next((one for one in pipelines if one.columns), None)
+    if redacting is None:
+        return list(given)
+    return [_with_pseudonym(one, redacting, pipelines) for one in given]
 
 
-def _with_pseudonym(one: Comparison, redact: Redaction) -> Comparison:
-    if one.value is None or not redact.among([one.name]):
+def _with_pseudonym(
+    one: Comparison, redact: Redaction, pipelines: Sequence[Redaction]
+) -> Comparison:
+    if one.value is None:
         return one
     if one.operator not in ("=", "<>"):
+        if not all(each.among([one.name]) for each in pipelines):
+            return one
         raise InputError(
             f"--where names {one.name!r}, which is redacted: expected = or <> and a whole value,"
             f" found {one.operator}. Of a redacted key the ledger keeps a pseudonym, of any other"

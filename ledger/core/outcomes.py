@@ -55,8 +55,8 @@ def dropped(what: "DataFrame | str", reason: str | None = None) -> Drop | Mark:
     if isinstance(what, str):
         if reason is not None:
             raise TypeError(f"dropped({what!r}, {reason!r}): expected a frame and a reason")
-        return Drop(_given("dropped", what))
-    return Mark("dropped", what, _given("dropped", reason))
+        return Drop(_given("dropped", what))  # cut once no value of the record is in it
+    return Mark("dropped", what, as_reason(_given("dropped", reason)))
 
 
 def acked(frame: "DataFrame") -> Mark:
@@ -68,10 +68,10 @@ def acked(frame: "DataFrame") -> Mark:
 
 def failed(frame: "DataFrame", reason: str) -> Mark:
     """Returned beside a stage's output: these inputs fail with ``reason``."""
-    return Mark("failed", frame, _given("failed", reason))
+    return Mark("failed", frame, as_reason(_given("failed", reason)))
 
 
 def _given(what: str, reason: str | None) -> str:
     if not isinstance(reason, str) or not reason:
         raise TypeError(f"{what}(...): expected a reason, found {reason!r}")
-    return as_reason(reason)
+    return reason

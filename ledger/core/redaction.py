@@ -3,7 +3,7 @@
 import hmac
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from ledger.errors import MASK
@@ -37,12 +37,12 @@ class Redaction:
         text = f"{name.lower()}\0{value}".encode("utf-8", "surrogatepass")
         return MASK + hmac.new(self.secret, text, "sha256").hexdigest()[:_DIGITS]
 
-    def key(self, key: str) -> str:
-        """A key, JSON of its columns, with pseudonyms."""
+    def key(self, key: str, every: bool = False) -> str:
+        """A key, JSON of its columns, with pseudonyms; ``every``: of all its columns."""
         if not self.columns:
             return key
         values = json.loads(key)
-        for name in self.among(values):
+        for name in values if every else self.among(values):
             if values[name] is not None:
                 values[name] = self.pseudonym(name, as_text(values[name]))
         return json.dumps(values, ensure_ascii=False)
@@ -72,6 +72,25 @@ def without(text: str, values: Iterable[str]) -> str:
     if not given:
         return text
     return re.sub("|".join(map(_quoted, given)), MASK, text, flags=re.IGNORECASE)
+
+
+def json_without(content: str, values: Collection[str]) -> str:
+    """JSON in whose values, at any depth, these are masked."""
+    if not values or not content:
+        return content
+    return json.dumps(_value_without(json.loads(content), values), ensure_ascii=False)
+
+
+def _value_without(value: object, values: Collection[str]) -> object:
+    if isinstance(value, dict):
+        return {name: _value_without(one, values) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_value_without(one, values) for one in value]
+    if value is None:
+        return None
+    text = as_text(value)
+    masked = without(text, values)
+    return value if masked == text else masked
 
 
 def _quoted(value: str) -> str:

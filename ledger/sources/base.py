@@ -172,5 +172,5 @@ def raised_by_task(exc: BaseException) -> LedgerError | None:
     for name, said in _RAISED.findall(str(exc)):
         if name in ("InputError", "UnavailableError"):
             kind: type[LedgerError] = getattr(errors, name)
-            return kind(said.strip())
+            return kind(said.strip(), quotes=[said.strip()])  # Java does not tell what it quotes
     return None

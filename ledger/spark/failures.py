@@ -93,7 +93,8 @@ def translated(exc: BaseException) -> LedgerError:
         said = _condition(text) or f"{type(exc).__name__}: {words}"
     if where is None and not _is_sparks(exc):
         return LedgerError(
-            f"unexpected {said}. With --verbose the traceback is printed: please report it"
+            f"unexpected {said}. With --verbose the traceback is printed: please report it",
+            quotes=[said],
         )
     return StageError(f"{said}{f' ({where})' if where else ''}"[: 2 * _LONGEST], quotes=[said])
 
@@ -154,7 +155,11 @@ def _chain(exc: BaseException) -> Iterator[BaseException]:
 
 def one_line(exc: BaseException) -> str:
     """What the ledger says of it, whatever others have put into it, in one line."""
-    lines = str(translated(exc)).splitlines()
+    return _in_one_line(str(translated(exc)))
+
+
+def _in_one_line(text: str) -> str:
+    lines = text.splitlines()
     return printable(" ".join(line.strip() for line in lines if line.strip()))
 
 
@@ -255,15 +260,18 @@ def read_failure(exc: BaseException) -> InputError | LostFileError | None:
     lines = [line.strip() for line in text.splitlines() if any(w in line for w in _UNREADABLE)]
     what = path[1].rstrip(".,") if path else lines[0][:_LONGEST]
     causes = [f"{name}: {said}" for name, said in _CAUSED.findall(text)]
-    cause = f" ({causes[-1][:_LONGEST].rstrip('. ')})" if causes else ""
+    java = causes[-1][:_LONGEST].rstrip(". ") if causes else ""
+    cause, quotes = f" ({java})" if java else "", [java if path else what, java]
     if _OF_A_RUN.search(what):
         return LostFileError(
             f"a file that a step wrote vanished or cannot be read: {what}{cause}. Run that step"
-            " again; of a batch that is settled read the interval again, with --reprocess"
+            " again; of a batch that is settled read the interval again, with --reprocess",
+            quotes=quotes,
         )
     return InputError(
         f"a source file vanished or cannot be read: {what}{cause}. Put a whole one in its place, "
-        "then run this again"
+        "then run this again",
+        quotes=quotes,
     )
 
 
@@ -358,7 +366,9 @@ def _condition(text: str) -> str | None:
 
 def explained(exc: BaseException, what: str, advice: str) -> LedgerError:
     """The error of a step, of the same class: what failed, with what words, and how to go on."""
-    return type(translated(exc))(f"{what}: {one_line(exc).rstrip('. ')}. {advice}")
+    known = translated(exc)
+    quotes = [_in_one_line(part).rstrip(". ") for part in known.quotes]
+    return type(known)(f"{what}: {one_line(exc).rstrip('. ')}. {advice}", quotes=quotes)
 
 
 def _is_sparks(exc: BaseException) -> bool:

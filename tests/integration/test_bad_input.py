@@ -585,7 +585,7 @@ def test_columns_by_name(runner, tmp_path, sink_rows, caplog):
     assert failed == {
         "x,a,2": "csv: n: expected int, found x", "4,e,y": "csv: n: expected int, found y",
     }  # fmt: skip
-    assert "b.csv: columns not in the schema are ignored: extra" in caplog.text
+    assert "b.csv: 1 column(s) not in the schema are ignored" in caplog.text
     later = runner(copying(columns="by_name", schema="n STRING, name STRING, price DOUBLE"))
     original = one(run.job.database, "SELECT batch_id FROM batch").batch_id
     replay = later.open_replay(original)

@@ -103,7 +103,8 @@ def expected(role: str, name: str, all_columns: list[str], partition: str) -> di
         reads = everything if name in needed else set()
         whole = {"INSERT"} if name in {*inserted(), partition} else set()
         return {"SELECT": reads, "UPDATE": updated().get(name, set()), "whole": whole}
-    hidden = set() if role == PAYLOAD_READER else RAW.get(name, set())
+    shown = role == PAYLOAD_READER and name != "redaction_key"
+    hidden = set() if shown else RAW.get(name, set())
     reads = set() if hidden is None or name == partition else everything - hidden
     return {"SELECT": reads, "UPDATE": set(), "whole": set()}
 

@@ -22,6 +22,7 @@ from tests.support.everything import holding
 from tests.support.ledgers import one, rows
 
 MARK = "zq7marker"
+ODD = f'{MARK} Zoë "\\'  # what JSON, CSV and regular expressions have to escape
 SCHEMA = "id STRING, name STRING, email STRING, age INT"
 HEADER = "id,name,email,age\n"
 # What is to become of each record stands in its id.
@@ -29,12 +30,14 @@ IDS = ("good", "quoted", "raised", "part", "misfit", "told", "sunk", "lost", "re
 MALFORMED = (
     f"shifted,{MARK} A,x,{MARK}@shifted",  # a value stands in another's column
     f"short,{MARK}",
+    f"{MARK}@first,x,y",  # without its id: the address stands in another column of the key
     f'open,"{MARK},x,1',
 )
 
 
 def line(name):
-    return f"{name},{MARK} {name},{MARK}.{name}@example.org,7"
+    odd = ODD.replace('"', '""')
+    return f'{name},"{odd} {name}",{MARK}.{name}@example.org,7'
 
 
 def people(warehouse_url, **options):
@@ -62,7 +65,7 @@ def people(warehouse_url, **options):
 
         why = F.concat(F.lit("bad: "), "name", F.lit(" / "), "email")
         reason = F.when(F.col("id") == "told", why)
-        return people.withColumn("_failed", reason).withColumn("also", F.col("email"))
+        return people.withColumn("_failed", reason).withColumn("also", F.col("name"))
 
     @made.stage(reads="told")
     def matched(people, *, known):
@@ -183,6 +186,7 @@ def test_a_redacted_key_is_found_by_its_value(settled, database):
         return [row["record"] for row in found["records"]]
 
     assert listed(f"{given} AND age = 7") == [found["record"]]
+    assert len(listed(f"id = '{MARK}@first'")) == 1
     others = listed(given.replace("=", "<>"))
     assert others
     assert found["record"] not in others
@@ -202,7 +206,7 @@ def test_redacted_records_are_replayed(settled, database, warehouse, tmp_path, s
     replay = run.open_replay(batch.batch_id, step="matched")
     run.settled(replay)
     published = {row[0]: row for row in sink_rows("out", "id", "name", "email")}
-    assert published["lost"] == ("lost", f"{MARK} lost", f"{MARK}.lost@example.org")
+    assert published["lost"] == ("lost", f"{ODD} lost", f"{MARK}.lost@example.org")
 
     fixed = f"shifted,{MARK} A,x,9"
     write(tmp_path, [*map(line, IDS), fixed, *MALFORMED[1:]])

@@ -31,8 +31,17 @@ from ledger.errors import (
 )
 from ledger.execution import StepResult
 from ledger.settings import VERBOSE, Settings
+from ledger.sources.base import raised_by_task
 from ledger.sources.listing import list_files
-from ledger.spark.failures import _own_frame, recorded, told, translated
+from ledger.spark.failures import (
+    _own_frame,
+    explained,
+    read_failure,
+    recorded,
+    redacted,
+    told,
+    translated,
+)
 
 JAVA = "\tat org.apache.spark.scheduler.Task.run(Task.scala:147)\n\t... 1 more\n"
 CALL = "An error occurred while calling o133.parquet.\n: org.apache.spark.SparkException: "
@@ -470,3 +479,23 @@ def test_what_is_permanent():
         "UndecidedError",
     ]
     assert EXIT_PERMANENT == 65
+
+
+def test_errors_name_what_others_said():
+    """Whoever makes an error of another's words names them, and whoever words an error anew hands
+    on what it quotes: redacted, none of them has a value."""
+    java = "[FAILED_READ_FILE] reading file /data/a.csv\nCaused by: java.io.IOException: bad ann"
+    read = read_failure(PySparkException(java))
+    assert "bad ann" in str(read)
+    task = raised_by_task(PySparkException("ledger.errors.InputError: bad ann"))
+    assert task is not None
+    assert "bad ann" in str(task)
+    stage = StageError("a row was refused:\n bad\n ann.", quotes=["bad\n ann."])
+    again = explained(stage, "batch 7 failed", "Run it again")
+    assert str(again) == "batch 7 failed: a row was refused: bad ann. Run it again"
+    unknown = explained(KeyError("bad ann"), "batch 7 failed", "Run it again")
+    for error in (read, task, again, unknown):
+        assert "bad ann" not in str(redacted(error))
+    assert "/data/a.csv" in str(redacted(read))
+    assert str(redacted(again)) == "batch 7 failed: a row was refused: ***. Run it again"
+    assert str(redacted(task)).startswith("InputError. Its words may hold")

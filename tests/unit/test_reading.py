@@ -25,7 +25,7 @@ from pyspark.sql.types import (
 )
 
 from ledger import FileSource
-from ledger.errors import DeclarationError, InputError, IntegrityError
+from ledger.errors import DeclarationError, InputError, IntegrityError, redacted
 from ledger.sources.files import layouts as files
 from ledger.sources.files import lines, multiline
 from ledger.sources.files.reader import _Text
@@ -118,6 +118,19 @@ def test_a_header_that_is_none_is_named(tmp_path, data, says):
     (tmp_path / "a.csv").write_bytes(data)
     with pytest.raises(InputError, match=rf"a\.csv.*{says}"):
         files.layouts([str(tmp_path / "a.csv")], form().schema, "by_name", form())
+
+
+@pytest.mark.parametrize("columns", ["by_name", "in_order"])
+@pytest.mark.parametrize("first", ["ann@x.org,7", "ann@x.org,ann@x.org", '""'])
+def test_a_header_that_is_a_record_is_a_quote(tmp_path, columns, first):
+    """A file without a header has a record there: its values are named as what is quoted."""
+    (tmp_path / "a.csv").write_text(f"{first}\n1,2\n")
+    with pytest.raises(InputError, match=r"found|twice") as caught:
+        files.layouts([str(tmp_path / "a.csv")], form().schema, columns, form())
+    shown = str(redacted(caught.value))
+    assert "ann@" not in shown
+    assert "***" in shown
+    assert "a.csv" in shown
 
 
 def test_no_more_records_than_lines(tmp_path):

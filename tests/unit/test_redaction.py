@@ -1,12 +1,26 @@
 """What stands for redacted values, and where a redacted column may be named."""
 
+import json
 import re
+from types import SimpleNamespace
 
 import pytest
+from pyspark.sql.types import StructType
 
 from ledger import FileSource, ParquetSink, Pipeline
+from ledger.batch.record_rows import Row
+from ledger.batch.trace import _Tree
 from ledger.core.conditions import parse, with_pseudonyms
-from ledger.core.redaction import NOTHING, Redaction, as_text, found_pattern, texts, without
+from ledger.core.outcomes import dropped
+from ledger.core.redaction import (
+    NOTHING,
+    Redaction,
+    as_text,
+    found_pattern,
+    json_without,
+    texts,
+    without,
+)
 from ledger.errors import (
     DeclarationError,
     Failures,
@@ -16,6 +30,7 @@ from ledger.errors import (
     UnavailableError,
     redacted,
 )
+from ledger.spark.steps.records import _Telling
 
 REDACT = Redaction.of(["Email", "name"], b"secret")
 
@@ -41,6 +56,43 @@ def test_values_are_masked_in_a_text(text, values, shown):
 def test_texts_of_a_value_with_parts():
     """Each part of a list or a map counts by itself, and null has none."""
     assert list(texts([{"a": "x", "b": [1, None]}, "y", None])) == ["x", "1", "y"]
+
+
+def test_values_are_masked_within_json():
+    """A value with a quote, a backslash, a line's end and letters beyond ASCII is found in content,
+    at any depth; numbers are masked as texts, names of columns stay."""
+    odd = 'Zoë "Z" \\\n Lee'
+    content = json.dumps({"also": odd, "all": [{"in": f"<{odd}>"}], "n": 1234, "zoë": None})
+    assert json.loads(json_without(content, [odd, "1234"])) == {
+        "also": "***", "all": [{"in": "<***>"}], "n": "***", "zoë": None
+    }  # fmt: skip
+
+
+def test_a_drop_is_cut_after_it_is_masked():
+    """A value that the end of a long reason would cut is still whole when it is looked for."""
+    words = _Telling(REDACT, StructType()).of({"email": "ann@example.org"})
+    (made,) = words.taken(iter([dropped("x" * 495 + " ann@example.org")]))
+    assert made == dropped("x" * 495 + " ***")
+
+
+def test_a_trace_masks_reasons_of_older_batches():
+    """What was written before its pipeline redacted is masked when it is shown: what was found in
+    a record that did not parse, and why a row was dropped."""
+    tree = _Tree(SimpleNamespace(exactly_once=False), [], None, REDACT)
+    told = tree._hidden("malformed csv: age: expected int, found ann", ["age", "email"])
+    assert told == "malformed csv: age: expected int, found ***"
+    tree._values = frozenset({"ann@x.org"})
+    row = Row(0, (), None, "dropped ann@x.org", None, False)
+    assert tree._branch(SimpleNamespace(name="checked"), row).reason == "dropped ***"
+
+
+def test_an_exception_is_hidden_whatever_the_columns_are_called():
+    """An earlier stage may have renamed a redacted column: of exceptions only the class is kept."""
+    error, record = ValueError("cannot send to ann@x.org"), {"contact": "ann@x.org"}
+    hidden = _Telling(REDACT, StructType()).of(record)
+    assert hidden.error(error) == "ValueError: ***"
+    shown = _Telling(NOTHING, StructType()).of(record)
+    assert shown.error(error) == "ValueError: cannot send to ann@x.org"
 
 
 def test_a_key_gets_pseudonyms():
@@ -79,14 +131,20 @@ def test_what_was_found_is_masked(reason, shown):
 
 
 def test_conditions_find_pseudonyms():
-    """= and <> look for the pseudonym as well; a condition that asks more is refused."""
-    first, second, third = with_pseudonyms(
-        parse("email = 'ann@x.org' AND n > 5 AND name IS NULL"), REDACT
+    """= and <> look for the pseudonym as well, in any column, for a record that did not parse has
+    pseudonyms in its whole key; a condition that asks more is refused, but not where another
+    pipeline shows that column."""
+    first, second, third, other = with_pseudonyms(
+        parse("email = 'ann@x.org' AND n > 5 AND name IS NULL AND id = 'x'"), [NOTHING, REDACT]
     )
     assert first.pseudonym == REDACT.pseudonym("email", "ann@x.org")
     assert (second.pseudonym, third.pseudonym) == (None, None)
+    assert other.pseudonym == REDACT.pseudonym("id", "x")
+    like = parse("email LIKE 'a%'")
     with pytest.raises(InputError, match="'email', which is redacted: expected = or <>"):
-        with_pseudonyms(parse("email LIKE 'a%'"), REDACT)
+        with_pseudonyms(like, [REDACT, REDACT])
+    assert with_pseudonyms(like, [REDACT, NOTHING]) == like
+    assert with_pseudonyms(like, [NOTHING]) == like
 
 
 def people(redact, schema="id INT, name STRING COMMENT 'a, b', `E Mail` STRING"):
@@ -118,7 +176,12 @@ def test_an_error_without_what_it_quotes():
     made = redacted(exc)
     assert (type(made), str(made)) == (StageError, "a row was refused: ***. Fix it")
     assert made.__notes__ == ["To go on: x"]
-    other = redacted(ValueError("bad ann"), UnavailableError)
+    given = ValueError("bad ann")
+    given.add_note("row ann")
+    other = redacted(given, UnavailableError)
+    assert not hasattr(other, "__notes__")
+    whole = redacted(StageError("bad ann", quotes=["", "bad ann"]))
+    assert str(whole).startswith("StageError. Its words may hold")
     assert type(other) is UnavailableError
     assert str(other).startswith("ValueError. Its words may hold what the pipeline redacts")
 

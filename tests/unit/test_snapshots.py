@@ -8,19 +8,19 @@ import pyarrow.parquet as pq
 import pytest
 
 from ledger.batch.snapshots import payloads
-from ledger.core.redaction import NOTHING
+from ledger.core.redaction import NOTHING, Redaction
 
 CSV, JSON = ({"key": ["id"], "format": one, "sep": ","} for one in ("csv", "json"))
 PARQUET, TABLE = {"key": ["id"], "format": "parquet", "sep": ","}, {"key": ["id"]}
 
 
-def read(path, table, layout):
+def read(path, table, layout, redact=NOTHING):
     """What is kept of every row of a snapshot of one file."""
     pq.write_table(table, path)
     rows = list(range(1, len(table) + 1))
     source = SimpleNamespace(roots=rows, messages=rows, first_root=1, remainder_of_batch_id=None)
     file = SimpleNamespace(path=str(path), first_position=0, rows=len(table))
-    return list(payloads(7, source, [file], layout, NOTHING))
+    return list(payloads(7, source, [file], layout, redact))
 
 
 def test_values_that_python_has_no_form_for(tmp_path):
@@ -87,3 +87,14 @@ def test_the_key_of_a_record_that_did_not_parse(tmp_path, layout, raw, values, k
     (kept,) = read(tmp_path / "a.parquet", unparsed(raw, **values), layout)
     assert json.loads(kept.key) == {"id": key}
     kept.key.encode()  # the database takes it
+
+
+def test_each_value_of_a_key_that_did_not_parse_is_redacted(tmp_path):
+    """In a broken line a redacted value may stand in any column of the key."""
+    redact = Redaction.of(["n"], b"secret")
+    (row,) = read(tmp_path / "a.parquet", unparsed(b"ann@x.org,x,y"), CSV, redact)
+    assert json.loads(row.key) == {"id": redact.pseudonym("id", "ann@x.org")}
+    assert row.content == "***"
+    other = Redaction.of(["email"], b"secret")  # a column of another source
+    (row,) = read(tmp_path / "a.parquet", unparsed(b"7,x,y"), CSV, other)
+    assert json.loads(row.key) == {"id": "7"}

@@ -244,11 +244,13 @@ class PostgresPublisher:
         if None in values:
             raise StageError(
                 f"{found}: expected no null in it: fill or drop these rows in the stage before the"
-                " sink"
+                " sink",
+                quotes=[f"({told})"],
             )
         raise StageError(
             f"{found}: expected one, for no order says which is the newest: leave one in the stage"
-            " before the sink"
+            " before the sink",
+            quotes=[f"({told})"],
         )
 
 

@@ -93,11 +93,15 @@ def _names(path: str, header: str, form: Format) -> list[str]:
         raise InputError(
             f"the header of {path}: expected the names of columns, found {len(header):,} characters"
             f" that begin with {header[:_MOST_SHOWN]!r} ({exc}). Fix the file, or declare the"
-            " source with header=False"
+            " source with header=False",
+            quotes=[repr(header[:_MOST_SHOWN]), str(exc)],
         ) from exc
     repeated = sorted(name for name, times in Counter(names).items() if times > 1)
     if repeated:
-        raise InputError(f"the header of {path} has {repeated[0]!r} twice: fix the file")
+        raise InputError(
+            f"the header of {path} has {repeated[0]!r} twice: fix the file",
+            quotes=[repr(repeated[0])],
+        )
     return names
 
 
@@ -107,7 +111,8 @@ def _check_order(path: str, names: list[str], schema: StructType) -> None:
         raise InputError(
             f"the header of {path} is not the schema's names in order: expected "
             f"{', '.join(schema.names)}; found {', '.join(names)}. Fix the file, or declare the "
-            f"source with header=False{way_out}"
+            f"source with header=False{way_out}",
+            quotes=[f"found {', '.join(names)}"],
         )
 
 
@@ -118,11 +123,12 @@ def _check_names(path: str, names: list[str], schema: StructType) -> None:
         expected = f"NOT NULL column {missing[0]}" if missing else "a column of the schema"
         raise InputError(
             f"the header of {path}: expected {expected}, found {', '.join(names)}. Fix the file, "
-            "or the schema"
+            "or the schema",
+            quotes=[f"found {', '.join(names)}"],
         )
-    ignored = [name for name in names if name not in schema.names]
-    if ignored:
-        _log.warning("%s: columns not in the schema are ignored: %s", path, ", ".join(ignored))
+    ignored = sum(name not in schema.names for name in names)
+    if ignored:  # not their names: who has no header has values there
+        _log.warning("%s: %d column(s) not in the schema are ignored", path, ignored)
 
 
 def check_parquet(paths: list[str], schema: StructType) -> None:

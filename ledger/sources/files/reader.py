@@ -181,7 +181,8 @@ class _Text:
                 raise IntegrityError(
                     f"{due} files begin with the header {text[:100]!r}, and Spark has counted"
                     f" {found}: they were changed while they were read, or its count is lost. Run"
-                    " the step again"
+                    " the step again",
+                    quotes=[repr(text[:100])],
                 )
             extra += [(text, None)] * (found - due)
         return extra

@@ -179,11 +179,13 @@ class ReadFrom:
         if report.trouble in (Trouble.LOST, Trouble.LOCKED):
             return UnavailableError(
                 f"{self.source.shown} did not answer: {report.said}. Check that the database runs"
-                " and is not locked, then run this again"
+                " and is not locked, then run this again",
+                quotes=[report.said],
             )
         known = report.trouble in (Trouble.REFUSED, Trouble.RIGHTS)
         what = "url, the password and the rights of its user" if known else "declaration, and table"
         return InputError(
             f"{self.source.shown} refused the reading: {report.said}. Check the {what}"
-            f"{report.advice}"
+            f"{report.advice}",
+            quotes=[report.said],
         )

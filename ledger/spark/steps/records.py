@@ -136,10 +136,9 @@ class _Telling:
 
     def of(self, record: Record) -> "_Words":
         """For one record, as it is before the generator gets it."""
-        names = self._redact.among(record) if self._redact.columns else ()
-        if not names:
+        if not self._redact.columns:
             return _OPEN
-        return _Words(tuple(texts([record[name] for name in names])), True)
+        return _Words(tuple(texts([record[name] for name in self._redact.among(record)])), True)
 
     def misfits(self, errors: Sequence[str | None]) -> list[str | None]:
         """Why yielded rows do not fit the schema."""
@@ -150,7 +149,8 @@ class _Telling:
 
 @dataclass(frozen=True)
 class _Words:
-    """``values``: of the record's redacted columns; ``hides``: whether it has such columns."""
+    """``values``: of the record's redacted columns; ``hides``: whether the pipeline has such, which
+    an earlier stage may have renamed."""
 
     values: tuple[str, ...] = ()
     hides: bool = False

@@ -2,17 +2,25 @@
 
 from sqlalchemy import Connection, text
 
-from ledger.core.redaction import Redaction
+from ledger.core.redaction import NOTHING, Redaction
 
 
-def of_pipeline(connection: Connection, pipeline: str | None) -> Redaction:
-    """What a pipeline redacts, as it was declared last; None: all pipelines."""
+def of_pipelines(connection: Connection, pipeline: str | None) -> list[Redaction]:
+    """What a pipeline redacts, as it was declared last; None: what each does."""
     statement = text("""
-        SELECT k.secret, (
-          SELECT array_agg(DISTINCT u.redacted)
-          FROM pipeline p CROSS JOIN unnest(p.redact) AS u (redacted)
-          WHERE cast(:pipeline AS text) IS NULL OR p.name = :pipeline) AS names
-        FROM redaction_key k
+        SELECT p.redact, k.secret FROM pipeline p CROSS JOIN redaction_key k
+        WHERE cast(:pipeline AS text) IS NULL OR p.name = :pipeline
     """)
-    found = connection.execute(statement, {"pipeline": pipeline}).one()
-    return Redaction.of(found.names or (), bytes(found.secret))
+    found = connection.execute(statement, {"pipeline": pipeline})
+    return [Redaction.of(row.redact, bytes(row.secret)) for row in found]
+
+
+def of_pipeline(connection: Connection, pipeline: str) -> Redaction:
+    """What a pipeline redacts, as it was declared last."""
+    return next(iter(of_pipelines(connection, pipeline)), NOTHING)
+
+
+def columns_of(connection: Connection, pipeline: str) -> Redaction:
+    """The columns that a pipeline redacts, without the secret: it makes no pseudonyms."""
+    statement = text("SELECT redact FROM pipeline WHERE name = :pipeline")
+    return Redaction.of(connection.execute(statement, {"pipeline": pipeline}).scalar() or ())

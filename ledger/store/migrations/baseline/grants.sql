@@ -77,5 +77,5 @@ GRANT SELECT (step_run_id, key, capacity, error_rate, entries) ON dedup_filter T
 
 -- Raw text of records, and filters of their keys, are for a role of its own.
 GRANT SELECT ON
-  root_fail, failed_root, failed_payload, dedup_filter, redaction_key, failed_root_payload
+  root_fail, failed_root, failed_payload, dedup_filter, failed_root_payload
   TO ledger_payload_reader;

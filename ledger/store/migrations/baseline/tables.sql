@@ -557,8 +557,8 @@ COMMENT ON COLUMN failed_payload.batch_id IS 'Batch of its first attempt.';
 COMMENT ON COLUMN failed_payload.root_id IS
   'Root of the attempt that had this content: the first, or one that read it again.';
 COMMENT ON COLUMN failed_payload.key IS
-  'Values of the source''s key columns, pseudonyms of redacted ones; null: the source declares '
-  'none.';
+  'Values of the source''s key columns, pseudonyms of redacted ones, and of all where the record '
+  'did not parse and its source is redacted; null: the source declares none.';
 COMMENT ON COLUMN failed_payload.content IS
   'JSON of its fields, or raw text of what did not parse; at most 10,000 characters. What is '
   'redacted is ***.';
