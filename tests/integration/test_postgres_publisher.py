@@ -31,6 +31,7 @@ from ledger.errors import (
     NotReadyError,
     StageError,
     UnavailableError,
+    redacted,
 )
 from ledger.sinks import staged_files as staged
 from ledger.sinks.postgres import publisher as postgres
@@ -219,8 +220,9 @@ def test_upsert_refuses_odd_keys(warehouse, made, message):
     """
     sink = warehouse.publisher("upsert")
     sink.publish(warehouse.deliver(12, [(5, "newer")]))
-    with pytest.raises(StageError, match=message):
+    with pytest.raises(StageError, match=message) as caught:
         sink.publish(warehouse.deliver(11, made))
+    assert "(id) = ***: expected" in str(redacted(caught.value))
     assert warehouse.orders() == [(5, "newer", 12)]
 
 
