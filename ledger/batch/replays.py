@@ -6,7 +6,6 @@ from sqlalchemy import Connection
 
 from ledger.batch import claims, recovery
 from ledger.core.probes import reached
-from ledger.core.redaction import Redaction
 from ledger.core.states import BatchKind, BatchStatus
 from ledger.errors import InputError, NotReadyError
 from ledger.pipeline.graph import unit_in_words
@@ -54,11 +53,10 @@ def check_files(original: Batch, pipeline: Pipeline, *, from_source: bool) -> No
 
 
 def _readers_of_family(original: Batch, pipeline: Pipeline) -> list[str]:
-    """The steps of a replay that read what earlier batches of its family have written; a source
-    whose key the ledger only has masked looks its records up there.
+    """The steps of a replay that read what earlier batches of its family have written; the sources
+    of a pipeline that redacts look the keys of their records up there.
     """
-    redact = Redaction.of(pipeline.redact)
-    found = [step.name for step in pipeline.sources() if redact.among(step.key)]
+    found = [step.name for step in pipeline.sources()] if pipeline.redact else []
     found += [step.name for step in pipeline.combined()]
     sinks = [step for step in pipeline.steps() if isinstance(step, SinkStep)]
     if not original.exactly_once:

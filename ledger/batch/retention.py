@@ -223,7 +223,8 @@ class _Removal:
             require_own_folder(run.folder, run.step_run_id)
             if run.wrote:
                 require_reachable(run.folder)
-            others = beside(run.folder, "kept-") if expired and not run.in_place else []
+            beside_it = f"kept-{run.step_run_id}-"
+            others = beside(run.folder, beside_it) if expired and not run.in_place else []
             size = sum(map(size_of, [run.folder, *others]), Size())
             if not self._dry_run:
                 for folder in others:

@@ -317,8 +317,12 @@ def _check_posted(connection: Connection, run: OpenedRun, record: Record) -> Non
         )
 
 
-def note_folder(database: Database, run: OpenedRun, folder: str) -> None:
-    """Note where a run is about to write: whatever becomes of it, retention finds its files."""
+def note_folder(database: Database, run: OpenedRun, folder: str | None) -> None:
+    """Note where a run is about to write: whatever becomes of it, retention finds its files. None:
+    they are to stay.
+    """
+    if folder is None:
+        return
     database.transact(lambda c: runs.set_folder(c, run.run_id, folder))
 
 

@@ -39,7 +39,7 @@ _FOREIGN = re.compile(
 # The package, of those that are installed: a user's own, or what it calls.
 _INSTALLED = re.compile(r"^(.*/(?:site|dist)-packages/[^/]+)")
 # A file below a run's folder: see ``Job.folder`` and where sinks stage.
-_OF_A_RUN = re.compile(r"/batch[=-]\d+/(?:run[=-]\d+|kept-\w+)/")
+_OF_A_RUN = re.compile(r"/batch[=-]\d+/(?:run[=-]\d+|kept-[\w-]+)/")
 
 # Spark's error classes, and Hadoop's words, for a file that cannot be read.
 _UNREADABLE = (

@@ -79,10 +79,15 @@ class Job:
             f"/batch={run.batch.batch_id}/run={run.run_id}"
         )
 
-    def written_to(self, run: OpenedRun) -> str:
-        """The same, or of a sink where it stages."""
+    def written_to(self, run: OpenedRun) -> str | None:
+        """The same, or of a sink where it stages. None: in a table's own folder, which the batch
+        does not know, for its sink was of another kind when it was opened.
+        """
         step = self.pipeline.step(run.step)
         if isinstance(step, SinkStep):
+            declared = next(one for one in run.batch.topology if one["name"] == run.step)
+            if step.sink.in_place and not declared.get("in_place"):
+                return None
             return self.publisher(step).staging(run.batch.batch_id, run.run_id)
         return self.folder(run)
 

@@ -38,6 +38,7 @@ from tests.support.ledgers import (
     replayed,
     reprocessed,
     rows,
+    run_all,
     run_middle,
     run_sink,
     started,
@@ -188,13 +189,17 @@ def test_dead_attempts_go_a_day_after_their_batch_rested(database, storage):
 
 
 def test_what_was_staged_beside_goes_too(database, storage):
-    """Files from which failed rows were withheld lie beside the run's own: they go with them."""
+    """Files from which failed rows were withheld lie beside the run's own: they go with them, and
+    nothing else that lies there, for a sink of one's own may stage all batches in one folder.
+    """
     settled(database, kept(), storage)
     (staged,) = storage.folder.glob("sink/batch=*")
-    (staged / "kept-0").mkdir()
-    (staged / "kept-0" / "part.parquet").write_text("12345")
+    (run,) = (int(one.name.removeprefix("run=")) for one in staged.iterdir())
+    for name in (f"kept-{run}-0a", f"kept-{run}0-0a", "kept-reports"):
+        (staged / name).mkdir()
+        (staged / name / "part.parquet").write_text("12345")
     assert collect(database).removed["staged"].bytes == 15
-    assert not staged.exists()
+    assert {one.name for one in staged.iterdir()} == {f"kept-{run}0-0a", "kept-reports"}
 
 
 def test_files_of_a_table_are_never_removed(database, storage):
@@ -423,6 +428,45 @@ def reprocess_of(database, made, day):
     return open_batch(database, Settings(data="/data"), made, key, interval, reprocess=True)
 
 
+def test_a_window_that_an_open_batch_was_opened_with_holds(database, storage):
+    """A sink that is yet to run compares as it did when its batch was opened, whatever a later
+    batch of the pipeline says.
+    """
+    wide = deduplicating(3)
+    for day in range(5):
+        settled(database, wide, storage, run_id=f"day{day}", day=day)
+    opened(database, wide, "wide", day=5)
+    opened(database, deduplicating(1), "narrow", day=6)
+    assert collect(database).expired == (1,)
+
+
+def test_what_was_replaced_rests_as_long_as_the_rest(database, storage):
+    """A sink that has begun may still compare its rows with a batch that another has replaced."""
+    made = deduplicating(1)
+    for day in range(4):
+        settled(database, made, storage, run_id=f"day{day}", day=day, publish=False)
+    published(database)
+    with database.plain.begin() as connection:  # all of it long ago
+        for table, names in {
+            "batch": ("opened_at", "settled_at"),
+            "step_run": ("opened_at", "closed_at", "lease_until"),
+            "publication": ("decided_at", "published_at"),
+        }.items():
+            past = ", ".join(f"{name} = {name} - interval '9 days'" for name in names)
+            connection.execute(text(f"UPDATE {table} SET {past}"))
+    again = reprocess_of(database, made, day=3)
+    run_all(database, again)
+    with database.plain.begin() as connection:
+        connection.execute(
+            text(
+                "UPDATE publication SET published_at = now() - interval '9 days',"
+                " replaced_at = NULL"
+            )
+        )
+    assert 4 not in collect(database, days=0.5).expired
+    assert 4 in collect(database, days=3).expired
+
+
 def test_without_a_window_every_batch_is_kept(database, storage):
     """A sink that compares with all batches needs the files of all."""
     settled(database, deduplicating(None), storage)
@@ -503,10 +547,11 @@ def test_totals_need_the_whole_family(database, storage):
         replayed(database, made, batch.batch_id, quarantined=True, from_source=True)
 
 
-def test_a_masked_key_finds_nothing_without_the_snapshot(database, storage):
-    """Of a redacted key the ledger has a pseudonym alone: a replay from the source needs the
-    files, too."""
-    made = kept(max_replays=0, key=("n",), redact="n")
+@pytest.mark.parametrize("key", [("n",), ()])
+def test_a_masked_key_finds_nothing_without_the_snapshot(database, storage, key):
+    """Of a pipeline that redacts the ledger may have a pseudonym of any key alone: a replay from
+    the source needs the files, too."""
+    made = kept(max_replays=0, key=key, redact="n")
     batch, _ = expired(database, storage, made)
     with pytest.raises(InputError, match=r"'source' would read them.*--reprocess"):
         replayed(database, made, batch.batch_id, quarantined=True, from_source=True)

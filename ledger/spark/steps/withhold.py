@@ -107,7 +107,7 @@ def _folders(job: Job, row: Row[Any], step: SinkStep) -> tuple[str, str]:
     """
     publisher = job.publisher(step)
     base = publisher.staging(row.batch_id, row.step_run_id)
-    return base, f"{base.rpartition('/')[0]}/kept-{uuid4().hex}"
+    return base, f"{base.rpartition('/')[0]}/kept-{row.step_run_id}-{uuid4().hex}"
 
 
 def _is_lost(staged: Manifest) -> bool:

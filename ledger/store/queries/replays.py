@@ -22,8 +22,9 @@ _SELECTED = """
     AND (cast(:root AS bigint) IS NULL
          OR m.message_id IN (SELECT f.message_id FROM failed_root f
            WHERE f.root_id = cast(:root AS bigint)))
-    AND NOT EXISTS (SELECT FROM failed_payload f
-                    WHERE f.message_id = m.message_id AND f.forgotten_at IS NOT NULL)
+    AND NOT (m.status = 'quarantined' AND EXISTS (
+      SELECT FROM failed_payload f
+      WHERE f.message_id = m.message_id AND f.forgotten_at IS NOT NULL))
 """
 
 

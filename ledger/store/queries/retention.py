@@ -69,7 +69,10 @@ CASE
   WHEN f.status = 'settled' AND EXISTS (
     SELECT FROM batch_step t
     WHERE t.dedup_window IS NOT NULL
-      AND t.batch_id = (SELECT max(l.batch_id) FROM batch l WHERE l.pipeline_id = f.pipeline_id)
+      AND t.batch_id IN (
+        SELECT max(l.batch_id) FROM batch l WHERE l.pipeline_id = f.pipeline_id
+        UNION SELECT o.batch_id FROM batch o
+        WHERE o.pipeline_id = f.pipeline_id AND o.status IN ('open', 'held'))
       AND (t.dedup_window < 0 OR t.dedup_window >= (
         SELECT count(*) FROM (
           SELECT FROM batch n
@@ -97,6 +100,10 @@ CASE
       WHERE m.family_id = f.batch_id
       UNION ALL
       SELECT a.accepted_at FROM acceptance a WHERE a.batch_id = f.batch_id
+      UNION ALL  -- a sink that has begun may compare its rows with what has been replaced since
+      SELECT n.settled_at FROM batch n WHERE n.replaces_batch_id IN (
+        SELECT f.batch_id
+        UNION SELECT s.remainder_of_batch_id FROM batch_source s WHERE s.batch_id = f.batch_id)
     ) AS decided) THEN 'recent'
 END
 """
