@@ -247,8 +247,8 @@ def test_the_sweeper_has_a_run_tell_what_nobody_told(airflow, letters):
             f"UPDATE batch_source SET notified_at = NULL WHERE batch_id = {batch_id}"
         )
         connection.exec_driver_sql(
-            "UPDATE batch SET settled_at = settled_at - interval '1 hour' WHERE batch_id ="
-            f" {batch_id}"
+            "UPDATE batch SET settled_at = settled_at - interval '1 hour', followed_at = NULL"
+            f" WHERE batch_id = {batch_id}"
         )
     assert airflow.ended("ledger_sweeper", airflow.trigger("ledger_sweeper")) == "success"
     begun = f"after__{batch_id}__"
