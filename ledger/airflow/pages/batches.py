@@ -49,10 +49,10 @@ def batch(database: Database, number: int) -> dict[str, Any]:
     def work(connection: Connection) -> dict[str, Any]:
         found = batches.get_batch(connection, number)
         family = pages.batches(connection, [number, *pages.family(connection, number)])
-        failures = _rows(pages.failures(connection, number))
-        losses, dropped = (
-            _rows(asked(connection, number)) for asked in (pages.losses, pages.drops)
-        )
+        counted = _rows(pages.failures(connection, number))
+        losses = [row for row in counted if row["reason"] is None]
+        failures = [row for row in counted if row["reason"] is not None]
+        dropped = _rows(pages.drops(connection, number))
         steps, edges = flow(found.topology, summary.steps, losses, dropped)
         return {
             "batch": next(as_batch(row) for row in family if row.batch_id == number),

@@ -199,27 +199,28 @@ def published(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
     return connection.execute(statement, {"id": batch_id}).all()
 
 
-def losses(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
-    """How many records of each source failed at each step of a batch: step, source, records."""
-    statement = text("""
-        SELECT f.step, m.source, count(*) AS records
-        FROM failed_root f JOIN failed_message m USING (message_id)
-        WHERE f.batch_id = :id GROUP BY 1, 2
-    """)
-    return connection.execute(statement, {"id": batch_id}).all()
-
-
 def failures(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
     """Where and why records failed in a batch, most first: step, source, reason, records, failed
     (still, or being replayed), quarantined, groups (how many rows there are without the limit).
+    And, without limit, how many records of each source failed at each step: of these rows the
+    reason is None. One statement, for it reads all failures of the batch.
     """
     statement = text("""
-        SELECT f.step, m.source, f.reason, count(*) AS records,
-               count(*) FILTER (WHERE m.status IN ('failed', 'replaying')) AS failed,
-               count(*) FILTER (WHERE m.status = 'quarantined') AS quarantined,
-               count(*) OVER () AS groups
-        FROM failed_root f JOIN failed_message m USING (message_id)
-        WHERE f.batch_id = :id GROUP BY 1, 2, 3 ORDER BY records DESC, 1, 2, 3 LIMIT :limit
+        WITH counted AS MATERIALIZED (
+          SELECT f.step, m.source, f.reason, count(*) AS records,
+                 count(*) FILTER (WHERE m.status IN ('failed', 'replaying')) AS failed,
+                 count(*) FILTER (WHERE m.status = 'quarantined') AS quarantined
+          FROM failed_root f JOIN failed_message m USING (message_id)
+          WHERE f.batch_id = :id GROUP BY 1, 2, 3
+        )
+        SELECT step, source, NULL AS reason, sum(records)::bigint AS records,
+               sum(failed)::bigint AS failed, sum(quarantined)::bigint AS quarantined,
+               count(*) AS groups
+        FROM counted GROUP BY 1, 2
+        UNION ALL (
+          SELECT *, count(*) OVER () AS groups FROM counted
+          ORDER BY records DESC, step, source, reason LIMIT :limit
+        )
     """)
     return connection.execute(statement, {"id": batch_id, "limit": REASONS}).all()
 
