@@ -11,10 +11,18 @@ from demo import data
 from ledger.batch.settlement import settle_once
 from scripts.airflow_services import USER
 from tests.support.airflow import Airflow, wait
-from tests.support.browser import check_accessible, chromium, keep, signed_in
+from tests.support.browser import (
+    SECONDS,
+    check_accessible,
+    chromium,
+    keep,
+    open_ledger,
+    open_record,
+    replay_this_record,
+    signed_in,
+)
 from tests.support.ledgers import one, pipeline, whole_batch
 
-SECONDS = 1000  # of the browser's milliseconds
 JANUARY = {"interval_start": "2013-01-01", "interval_end": "2013-02-01"}
 
 
@@ -51,34 +59,20 @@ def test_a_lost_record_is_found_in_two_clicks_and_replayed(
     """From the red run: its tab shows the batch and the edge that lost flights; a record there
     shows its content and where it was lost; replayed with the full list of planes, it is acked.
     """
-    page.goto(f"/dags/flights/runs/{red.run}")
-    page.get_by_role("link", name="Ledger", exact=True).nth(
-        1
-    ).click()  # after that of the navigation
+    open_ledger(page, f"/dags/flights/runs/{red.run}")
     heading = page.get_by_role("heading", level=1)
     expect(heading).to_have_text(f"Batch {red.batch_id} of flights")
     graph = page.get_by_role("group", name="The steps of the batch")
     expect(graph).to_contain_text(f"{red.failed} records lost")
     keep(page, "batch")
-    page.get_by_role("table", name="Failed records").get_by_role("link").first.click()
-    expect(heading).to_have_text(re.compile(r"Record \d+ of flights"))
+    open_record(page)
     tree = page.get_by_role("region", name="Step by step")
     expect(tree).to_contain_text("with_planelost")
     expect(tree).to_contain_text('"tailnum"')
     keep(page, "record", "Step by step")
 
     data.write_planes(airflow.data)
-    page.get_by_role("button", name="Replay this record").click()
-    dialog = page.get_by_role("dialog")
-    expect(dialog).to_contain_text("1 record at with_plane: lost")
-    expect(dialog).to_contain_text('"replay_of"')
-    dialog.get_by_role("button", name="Replay 1 record").click()
-    expect(page.get_by_role("status")).to_contain_text("of flights")
-    expect(page.get_by_title("a replay has processed it to every sink").first).to_have_text(
-        "recovered", timeout=180 * SECONDS
-    )
-    attempts = page.get_by_role("table", name="Attempts")
-    expect(attempts).to_contain_text("acked")
+    replay_this_record(page, "1 record at with_plane: lost")
     number = int(re.findall(r"\d+", heading.inner_text())[0])
     state = one(airflow.ledger, f"SELECT status FROM failed_message WHERE message_id = {number}")
     assert state.status == "recovered"
@@ -103,10 +97,7 @@ def test_a_dag_has_its_pipeline(red: SimpleNamespace, page: Page) -> None:
     """The tab of the DAG shows the intervals of its pipeline; a cell of the calendar leads to its
     batch.
     """
-    page.goto("/dags/flights")
-    page.get_by_role("link", name="Ledger", exact=True).nth(
-        1
-    ).click()  # after that of the navigation
+    open_ledger(page, "/dags/flights")
     expect(page.get_by_role("heading", level=1)).to_have_text("flights")
     page.get_by_role("figure", name="Calendar").locator("a").first.click()
     expect(page.get_by_role("heading", level=1)).to_have_text(f"Batch {red.batch_id} of flights")

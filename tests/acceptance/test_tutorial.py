@@ -1,5 +1,6 @@
 """The tutorial, typed from top to bottom by somebody who has nothing but the wheel."""
 
+import contextlib
 import json
 import os
 import shlex
@@ -11,9 +12,12 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import expect
 
 from ledger.store import embedded
+from scripts.airflow_services import USER
 from tests.support.airflow import wait
+from tests.support.browser import chromium, open_ledger, open_record, replay_this_record, signed_in
 from tests.support.newcomer import Newcomer
 from tests.support.pages import DOCS, blocks, shows, typed
 from tests.support.ports import free_port
@@ -92,11 +96,15 @@ class Standalone:
 
     def __init__(self, terminal, folder):
         port = free_port()
-        self._address = f"http://127.0.0.1:{port}"
+        self.base = f"http://127.0.0.1:{port}"
+        self._passwords = (
+            Path(terminal.environment["AIRFLOW_HOME"])
+            / "simple_auth_manager_passwords.json.generated"
+        )
         terminal.environment |= {
             "AIRFLOW__API__PORT": str(port),
-            "AIRFLOW__API__BASE_URL": self._address,
-            "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{self._address}/execution/",
+            "AIRFLOW__API__BASE_URL": self.base,
+            "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{self.base}/execution/",
             "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(free_port()),
             "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(free_port()),
             "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "5",
@@ -113,12 +121,15 @@ class Standalone:
         wait(self._healthy, "a healthy Airflow", 180)
         wait(lambda: terminal.quietly("airflow dags details flights"), "the DAG flights", 120)
 
+    @property
+    def password(self):
+        """What it has printed for ``admin``."""
+        return json.loads(self._passwords.read_text())[USER]
+
     def _healthy(self):
         assert self._process.poll() is None, Path(self._log.name).read_text()[-3000:]
         try:
-            with urllib.request.urlopen(
-                f"{self._address}/api/v2/monitor/health", timeout=5
-            ) as said:
+            with urllib.request.urlopen(f"{self.base}/api/v2/monitor/health", timeout=5) as said:
                 found = json.load(said)
         except (urllib.error.URLError, OSError):
             return False
@@ -134,6 +145,13 @@ class Standalone:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
         self._log.close()
+
+
+@pytest.fixture
+def browser():
+    """Chromium, started anew."""
+    with chromium() as started:
+        yield started
 
 
 @pytest.fixture
@@ -172,6 +190,13 @@ def ended(terminal, state, runs):
     wait(found, f"{runs} runs that are {state}", 120)
 
 
+def red_run(terminal):
+    """The name of the one run that has failed."""
+    command = "airflow dags list-runs flights --state failed --output json"
+    (run,) = json.loads(terminal.output(command).splitlines()[-1])
+    return run["run_id"]
+
+
 def save(terminal, block):
     """Save a file of the page; a second part of it is added to its end."""
     path = terminal.folder / block.title
@@ -179,11 +204,12 @@ def save(terminal, block):
     path.write_text(before + block.code)
 
 
-def test_the_tutorial(newcomer):
-    """Each file is saved and each command typed as the page says, and prints what it shows; in the
-    end every flight of both days is in the sink once.
+def test_the_tutorial(newcomer, browser):
+    """Each file is saved and each command typed as the page says, and prints what it shows; the
+    record lost in Airflow is found and replayed in its pages; in the end every flight of both days
+    is in the sink once.
     """
-    terminal, airflow = Terminal(newcomer), None
+    terminal, airflow, pages = Terminal(newcomer), None, contextlib.ExitStack()
     try:
         for block in blocks(TUTORIAL):
             if block.title:
@@ -201,14 +227,26 @@ def test_the_tutorial(newcomer):
                 if one.command.startswith("airflow backfill"):
                     decided(terminal, 3)
                     ended(terminal, "failed", 1)
-                if one.command.startswith("airflow dags trigger"):
+                    page = pages.enter_context(signed_in(browser, airflow))
+                    open_ledger(page, f"/dags/flights/runs/{red_run(terminal)}")
+                    expect(page.get_by_role("heading", level=1)).to_have_text("Batch 3 of flights")
+                    steps = page.get_by_role("group", name="The steps of the batch")
+                    expect(steps).to_contain_text("148 records lost")
+                    open_record(page)
+                    tree = page.get_by_role("region", name="Step by step")
+                    expect(tree).to_contain_text("with_planelost")
+                if one.command.startswith("sed"):
+                    replay_this_record(page, "1 record at with_plane: lost")
                     decided(terminal, 4)
-        assert [one["failed"] for one in terminal.json("ackledger status")] == [0] * 4
+                if one.command.startswith("airflow dags trigger"):
+                    decided(terminal, 5)
+        assert [one["failed"] for one in terminal.json("ackledger status")] == [0] * 5
         count = (
             "import pyarrow.dataset as ds; print(sorted(ds.dataset('data/warehouse/departures',"
             " partitioning='hive').count_rows() for _ in (1,)))"
         )
         assert terminal.type(f'python -c "{count}"')[1].strip() == f"[{842 + 943}]"
     finally:
+        pages.close()
         if airflow is not None:
             airflow.end()

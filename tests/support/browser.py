@@ -1,17 +1,18 @@
 """Chromium, signed in to Airflow as a person signs in."""
 
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
 
 from scripts.airflow_services import USER
-from tests.support.airflow import Airflow
 
 # It asks its maker's servers for nothing.
 _QUIET = [
@@ -22,6 +23,18 @@ _QUIET = [
     "--disable-component-update",
     "--disable-sync",
 ]
+
+
+SECONDS = 1000  # of the browser's milliseconds
+
+
+class Served(Protocol):
+    """An Airflow with the one user ``admin``."""
+
+    base: str
+
+    @property
+    def password(self) -> str: ...
 
 
 @contextmanager
@@ -38,7 +51,7 @@ def chromium() -> Iterator[Browser]:
 
 
 @contextmanager
-def signed_in(browser: Browser, airflow: Airflow, scheme: str = "light") -> Iterator[Page]:
+def signed_in(browser: Browser, airflow: Served, scheme: str = "light") -> Iterator[Page]:
     """A page after the form of Airflow's login; it must not log an error, nor ask another host."""
     context = browser.new_context(
         base_url=airflow.base,
@@ -70,6 +83,33 @@ def _check_line(line: ConsoleMessage, wrong: list[str]) -> None:
 def _check_host(url: str, base: str, wrong: list[str]) -> None:
     if not url.startswith((base, "data:", "blob:")):
         wrong.append(f"asked {url}")
+
+
+def open_ledger(page: Page, address: str) -> None:
+    """Open the tab Ledger of a DAG or a run: one click."""
+    page.goto(address)
+    ours = page.get_by_role("link", name="Ledger", exact=True)
+    ours.nth(1).click()  # after that of the navigation
+
+
+def open_record(page: Page) -> None:
+    """Open the first failed record of a batch's page: one click."""
+    page.get_by_role("table", name="Failed records").get_by_role("link").first.click()
+    expect(page.get_by_role("heading", level=1)).to_have_text(re.compile(r"Record \d+ of flights"))
+
+
+def replay_this_record(page: Page, preview: str) -> None:
+    """Replay the record whose page is open, after a look at the preview; wait until it is acked."""
+    page.get_by_role("button", name="Replay this record").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text(preview)
+    expect(dialog).to_contain_text('"replay_of"')
+    dialog.get_by_role("button", name="Replay 1 record").click()
+    expect(page.get_by_role("status")).to_contain_text("of flights")
+    expect(page.get_by_title("a replay has processed it to every sink").first).to_have_text(
+        "recovered", timeout=180 * SECONDS
+    )
+    expect(page.get_by_role("table", name="Attempts")).to_contain_text("acked")
 
 
 def check_accessible(page: Page, part: str = "[data-ledger]") -> None:
