@@ -2,6 +2,9 @@
 between leaves."""
 
 import json
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
@@ -22,6 +25,7 @@ from ledger.batch.settlement import settle_once
 from ledger.batch.step_runs import note_folder
 from ledger.cli import app
 from ledger.core import conditions
+from ledger.core.probes import listening
 from ledger.core.run_request import Interval, RunKey
 from ledger.core.states import Need
 from ledger.errors import DeclarationError, InputError, NotReadyError
@@ -633,6 +637,45 @@ def test_what_changes_after_the_look_is_looked_at_again(database, storage):
     assert collected.expired == ()
     assert replayed_by
     assert len(storage.there()) == 3
+
+
+def test_gc_waits_for_a_replay_that_opens(database, storage):
+    """A replay that is not committed is seen by nobody: the lock that both take makes gc wait for
+    it, look again, and keep what it reads."""
+    made = kept(max_replays=0)
+    batch, _ = settled(database, made, storage, lose_sink=[0])
+    accept(database, batch.batch_id, by="a person")
+    claimed, on = threading.Event(), threading.Event()
+
+    def stand_still(place, of):
+        if place == "claiming messages":
+            claimed.set()
+            assert on.wait(60)
+
+    with listening(stand_still), ThreadPoolExecutor(2) as pool:
+        try:
+            again = pool.submit(replayed, database, made, batch.batch_id, quarantined=True)
+            assert claimed.wait(60)
+            collected = pool.submit(collect, database)
+            until = time.monotonic() + 60
+            while not collected.done() and not waiting(database):
+                assert time.monotonic() < until
+                time.sleep(0.01)
+            assert not collected.done()
+        finally:
+            on.set()
+        assert again.result(60).files_expired_at is None
+        assert collected.result(60).expired == ()
+    assert len(storage.there()) == 3
+
+
+def waiting(database):
+    """Whether a session of this ledger waits for a lock that another one holds."""
+    with database.plain.connect() as connection:
+        return connection.exec_driver_sql(
+            "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database()"
+            " AND wait_event_type = 'Lock')"
+        ).scalar_one()
 
 
 def test_a_batch_that_somebody_holds_is_left(database, storage):
