@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from importlib import import_module
 from importlib.metadata import packages_distributions
 
 import pytest
@@ -31,6 +32,22 @@ def test_the_wheel_has_one_package(tmp_path):
     assert f"{migrations}/baseline/tables.sql" in names
     templates = (ROOT / "ledger" / "cli" / "new").iterdir()
     assert {f"ledger/cli/new/{path.name}" for path in templates} <= set(names)
+
+
+def test_the_wheel_has_the_pages(tmp_path):
+    """The pages need no build where they are installed: each file of theirs is in the wheel, and
+    Airflow finds the plugin by the wheel's entry point.
+    """
+    wheel = zipfile.ZipFile(build_wheel(tmp_path))
+    pages = ROOT / "ledger" / "airflow" / "pages"
+    files = [path for path in (pages / "static").rglob("*") if path.is_file()]
+    assert {"pages.js", "plot.umd.min.js", "LICENSES.txt"} <= {path.name for path in files}
+    assert {path.relative_to(ROOT).as_posix() for path in files} <= set(wheel.namelist())
+    (found,) = [name for name in wheel.namelist() if name.endswith(".dist-info/entry_points.txt")]
+    section = wheel.read(found).decode().partition("[airflow.plugins]\n")[2].partition("\n\n")[0]
+    (plugin,) = [line.partition(" = ")[2] for line in section.splitlines() if line]
+    module, _, name = plugin.partition(":")
+    assert hasattr(import_module(module), name)
 
 
 # What a module imports that is loaded only if somebody has installed what calls it.
