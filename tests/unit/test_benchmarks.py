@@ -8,6 +8,7 @@ import re
 import pytest
 
 from benchmarks import pipelines, published
+from benchmarks.history_figures import NEWEST
 from ledger import Pipeline
 
 MADE = {
@@ -55,3 +56,16 @@ def test_each_table_is_on_a_page():
         name for page in published.PAGES for name in re.findall(r"figures: (\w+)", page.read_text())
     ]
     assert sorted(found) == sorted(published.BLOCKS)
+
+
+def test_a_history_costs_what_it_may():
+    """With 10,000 batches: a sweep and the opening of a batch by at most a fifth more than in an
+    empty ledger, status and the first page of each view at most 100 ms; few rows are dead.
+    """
+    results = json.loads(published.RESULTS.read_text())
+    assert results["history.sweep_over_empty"] <= 1.2
+    assert results["history.open_over_empty"] <= 1.2
+    took = {name: of["history"] for name, of in results["history.seconds"].items()}
+    pages = {"status", *(f"view {view}" for view in NEWEST)}
+    assert {name: took[name] for name in pages if took[name] > 0.1} == {}
+    assert results["history.dead_rows"] < 0.01
