@@ -53,16 +53,19 @@ def test_an_output_folder_of_ones_own_is_used(tmp_path, monkeypatch):
     assert environment["ACKLEDGER_OUTPUT"] == str(tmp_path / "made")
 
 
-def test_the_projects_own_dags_are_the_default(tmp_path, monkeypatch):
-    """Without DAGS= and DATA= the project's DAGs run over the flights of 2013."""
+def test_the_projects_own_dags_are_the_default(tmp_path, monkeypatch, capsys):
+    """Without DAGS= and DATA= the project's DAGs run over the flights of 2013; what is printed
+    says where the ledger's pages are.
+    """
     given = {}
     monkeypatch.setenv("ACKLEDGER_HOME", str(tmp_path))
     for name in ("ACKLEDGER_DATA", "ACKLEDGER_OUTPUT"):
         monkeypatch.setenv(name, "put back afterwards")
         monkeypatch.delenv(name)
     monkeypatch.setattr(up, "up", lambda *args, **options: given.update(args=args, **options) or "")
-    monkeypatch.setattr("sys.argv", ["up"])
+    monkeypatch.setattr("sys.argv", ["up", "--port", "8793"])
     assert up.main() == 0
+    assert "Ledger    http://127.0.0.1:8793/plugin/ledger\n" in capsys.readouterr().out
     assert given["args"][2] == ROOT / "dags"
     assert given["flights"]
     environment = up.service_environment(Settings(), "postgresql://airflow", ROOT / "dags")

@@ -1,0 +1,30 @@
+"""What the demo says at its end."""
+
+import io
+from collections import Counter
+from types import SimpleNamespace
+
+import pytest
+from rich.console import Console
+
+import demo.__main__ as shown
+
+COUNTS = SimpleNamespace(total=3, recovered=1, quarantined=1, failed=0, pending=0)
+
+
+@pytest.mark.parametrize(("missing", "code"), [(0, 0), (1, 1)])
+def test_it_ends_by_saying_which_page_to_open(monkeypatch, missing, code):
+    """The batch's page, and the command that starts the Airflow which has it, are the last that is
+    said before the verdict; a flight that is missing makes it red.
+    """
+    console = Console(file=io.StringIO(), width=100)
+    monkeypatch.setattr(shown, "console", console)
+    database = SimpleNamespace(reader=None, transact=lambda work, engine: COUNTS)
+    wanted, found = Counter({("a",): 1 + missing}), Counter({("a",): 1})
+    assert shown._conclude(database, wanted, found, True, 0.0) == code
+    said = [line for line in console.file.getvalue().splitlines() if line]
+    page, start, _whole, verdict = said[-4:]
+    assert page == "http://127.0.0.1:8080/plugin/ledger?batch=1"
+    assert start.endswith(" make up")
+    assert "ACKLEDGER_HOME=" in start
+    assert verdict == ("The sinks are wrong." if missing else "The sinks are right.")
