@@ -140,6 +140,38 @@ def test_totals_and_states_have_tasks_beside_publish():
     _check_beside_publish(pipeline_dag(made, schedule=None, target="jobs.kept:pipeline"), "combine")
 
 
+def test_a_dag_reads_well():
+    """Its steps and what follows the settlement are groups; the DAG and each task say what they
+    are, a step in the words of its function; settle and complete lead to the batch's page.
+    """
+    made = Pipeline("told", max_pending=10)
+    made.source("a", FileSource("a", schema="n INT"))
+
+    @made.stage(reads="a")
+    def counted(a):
+        """Counts what is there."""
+        return a
+
+    @made.stateful_stage(reads="counted")
+    def total(state, batch):
+        return batch
+
+    made.sink("b", ParquetSink("b"), reads="counted")
+    made.sink("c", ParquetSink("c"), reads="total")
+    for submit in ("stage", "batch"):
+        dag = pipeline_dag(made, schedule=None, target="jobs.told:pipeline", submit=submit)
+        assert "| `counted` | stage | `a` | Counts what is there. |" in dag.doc_md
+        assert [one.task_id for one in dag.tasks if not one.doc_md] == []
+        assert dag.get_task("complete").operator_extra_links[0].name == "Batch in the ledger"
+    dag = pipeline_dag(made, schedule=None, target="jobs.told:pipeline")
+    inside = dag.task_group.children
+    groups = {name: set(one.children) for name, one in inside.items() if hasattr(one, "children")}
+    assert groups["pipeline_steps"] == {"a", "counted", "b"}
+    assert groups["after_settlement"] == {"withhold", "publish", "state", "next_part"}
+    assert set(inside) == {"open", "settle", "complete", *groups}
+    assert "Counts what is there." in dag.get_task("counted").doc_md
+
+
 def test_one_task_for_a_whole_batch():
     """With submit="batch" there is a single driver between open and complete, whatever the
     pipeline has.
@@ -378,13 +410,19 @@ def test_the_guarantee_is_a_parameter_of_the_dag():
 
 
 def test_settle_says_what_was_decided_before_it_came(ledger, caplog):
-    """The task settle of a batch that the sweeper has settled logs that, and the counts."""
+    """The task settle of a batch that the sweeper has settled logs that, and the counts; its link
+    leads to the batch's page.
+    """
     batch, _ = whole_batch(ledger, pipeline("swept"), 4, lose_sink=[0])
     assert sweep_once(ledger).settlements[0].decided
     dag = pipeline_dag(pipeline("swept"), schedule=None, target="tests.support.ledgers:none")
     run = SimpleNamespace(xcom_pull=lambda task_ids: batch.batch_id)
     with caplog.at_level(logging.INFO):
         dag.get_task("settle").execute({"ti": run})
+    task = dag.get_task("settle")
+    (link,) = task.operator_extra_links
+    page = link.get_link(task, ti_key=None)
+    assert page.endswith(f"/plugin/ledger?batch={batch.batch_id}")
     assert f"batch {batch.batch_id} is settled (already settled, 20" in caplog.text
     assert "4 records, 3 acked, 1 failed" in caplog.text
 
