@@ -447,6 +447,20 @@ def test_the_pages_fetch_nothing_from_elsewhere():
         assert file.name == "LICENSES.txt" or f"{file.name}: " in licences
 
 
+def test_the_pages_write_no_markup():
+    """All that they show is text to React and to Plot: no file of ours has a way around that, and
+    an address that is made of data is one of the page's own, or of Airflow's.
+    """
+    folder = resources.files("ledger.airflow.pages") / "static"
+    ways = ("dangerouslySetInnerHTML", "innerHTML", "outerHTML", "insertAdjacentHTML",
+            "document.write", "srcdoc", "eval(", "new Function", "javascript:", "<a href",
+            "window.open")  # fmt: skip
+    for file in folder.iterdir():
+        if file.name.endswith(".js"):
+            text = file.read_text()
+            assert [way for way in ways if way in text] == [], file.name
+
+
 def test_an_airflow_that_cannot_be_asked_for_rights_shows_nothing(monkeypatch):
     """What the pages need of Airflow is not declared as its interface; without it they refuse."""
     import sys
