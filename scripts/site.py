@@ -8,6 +8,7 @@ place.
 import posixpath
 import re
 from collections.abc import Iterable, Iterator
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -131,24 +132,40 @@ def _commands(group: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[s
 
 
 def _command(words: tuple[str, ...], command: Any) -> Iterator[str]:
-    """One command: what it does, how it is called, its options with their variables."""
+    """One command: what it does, how it is called, its arguments, its options with their
+    variables.
+    """
     given = [one for one in command.params if one.param_type_name == "argument"]
     options = [one for one in command.params if one.param_type_name == "option"]
     call = " ".join(["ackledger", *words, *map(_argument, given)])
     yield from (f"## {' '.join(words)}", "", command.help or "", "")
     yield from ("```console", call, *_examples(command.epilog), "```", "")
-    if options:
+    if given or options:
         yield from ("| option | variable | |", "|---|---|---|")
+    yield from (f"| `{_argument(one)}` | | {_cell(one.help)} |" for one in given if one.help)
     for one in options:
         variable = one.envvar or "_".join(("ACKLEDGER", *words, one.name)).upper()
         names = ", ".join(f"`{name}`" for name in (*one.opts, *one.secondary_opts))
-        yield f"| {names} | `{variable}` | {_cell(one.help)} |"
+        yield f"| {names} | `{variable}` | {_cell(_meaning(one))} |"
     yield ""
 
 
 def _argument(one: Any) -> str:
     name = one.metavar or one.name.upper()
     return str(name if one.required else f"[{name}]")
+
+
+def _meaning(one: Any) -> str:
+    """What an option is, what may be given, and what counts if nothing is."""
+    kind = one.type_descriptor.annotation
+    told = [one.help or ""]
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        told.append(f"One of {', '.join(f'`{choice.value}`' for choice in kind)}.")
+    if one.required:
+        told.append("Required.")
+    if one.default not in (None, False):
+        told.append(f"Default: `{one.default}`.")
+    return " ".join(told)
 
 
 def _examples(epilog: str | None) -> list[str]:

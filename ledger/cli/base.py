@@ -50,7 +50,11 @@ Target = Annotated[
     str, typer.Argument(metavar="MODULE:PIPELINE", help="For example jobs.flights:pipeline.")
 ]
 MOMENTS = ["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S%z"]
-Moment = typer.Option(formats=MOMENTS)
+_UTC = "UTC, if it names no zone."
+Start = typer.Option(formats=MOMENTS, help=f"Start of the interval, inclusive; {_UTC}")
+End = typer.Option(formats=MOMENTS, help=f"End of the interval, exclusive; {_UTC}")
+Since = typer.Option(formats=MOMENTS, help=f"Only records that failed last since then; {_UTC}")
+Until = typer.Option(formats=MOMENTS, help=f"Only records that failed last before then; {_UTC}")
 PipelineName = Annotated[str | None, typer.Option("--pipeline", help="Only this pipeline.")]
 BatchNumber = Annotated[int | None, typer.Option("--batch", help="Only this batch.")]
 

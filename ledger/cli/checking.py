@@ -8,7 +8,7 @@ from rich.text import Text
 
 from ledger.batch.checks import examine
 from ledger.batch.installation import examine_installation
-from ledger.cli.base import Json, Moment, Remote, app, example, load, out, params_of, show
+from ledger.cli.base import End, Json, Remote, Start, app, example, load, out, params_of, show
 from ledger.core.run_request import Interval
 from ledger.errors import InputError
 from ledger.settings import Settings
@@ -26,16 +26,16 @@ def check(
         str | None,
         typer.Argument(metavar="[MODULE:PIPELINE]", help="For example jobs.flights:pipeline."),
     ] = None,
-    interval_start: Annotated[datetime | None, Moment] = None,
-    interval_end: Annotated[datetime | None, Moment] = None,
+    interval_start: Annotated[datetime | None, Start] = None,
+    interval_end: Annotated[datetime | None, End] = None,
     param: Annotated[
         list[str] | None, typer.Option(help="NAME=VALUE for the path templates.")
     ] = None,
     remote: Remote = None,
     as_json: Json = False,
 ) -> None:
-    """Look whether a run could work, and say of each thing that could not what to do; exit code 1
-    then.
+    """Check what a run needs: a line for each thing, with what to do where it is wrong; exit code 1
+    if one is.
 
     Without a pipeline the installation: versions, Java or a Spark Connect server, storage,
     database, roles, clock, the sweeper's last run. With one, what a run of it needs: database,

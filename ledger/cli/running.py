@@ -19,10 +19,13 @@ from ledger.batch.summary import Summary, summarize
 from ledger.cli import tables
 from ledger.cli.base import (
     BatchNumber,
+    End,
     Json,
-    Moment,
     Remote,
+    Since,
+    Start,
     Target,
+    Until,
     app,
     err,
     example,
@@ -60,8 +63,8 @@ Master = Annotated[str, typer.Option(help="Spark master.")]
 )
 def run(
     target: Target,
-    interval_start: Annotated[datetime, Moment],
-    interval_end: Annotated[datetime, Moment],
+    interval_start: Annotated[datetime, Start],
+    interval_end: Annotated[datetime, End],
     run_id: Annotated[str | None, typer.Option(help="Finds the batch of that run again.")] = None,
     param: Annotated[
         list[str] | None, typer.Option(help="NAME=VALUE for the path templates.")
@@ -139,8 +142,8 @@ def replay(
     step: Annotated[str | None, typer.Option(help="Only records that failed in this step.")] = None,
     root: Annotated[int | None, typer.Option(help="Only the record of this root.")] = None,
     source: Annotated[str | None, typer.Option(help="Only records of this source.")] = None,
-    since: Annotated[datetime | None, Moment] = None,
-    until: Annotated[datetime | None, Moment] = None,
+    since: Annotated[datetime | None, Since] = None,
+    until: Annotated[datetime | None, Until] = None,
     quarantined: Annotated[
         bool, typer.Option("--quarantined", help="Quarantined records, with a new budget.")
     ] = False,

@@ -61,7 +61,20 @@ def test_every_command_is_on_its_page():
             section = page.partition(f"## {name}\n")[2].partition("\n## ")[0]
             for option in (one for one in command.params if one.param_type_name == "option"):
                 assert f"`{option.opts[0]}`" in section, (name, option.name)
-    assert "| `--limit` | `ACKLEDGER_STATUS_LIMIT` |" in page
+    assert "| `--limit` | `ACKLEDGER_STATUS_LIMIT` | Batches listed at most. Default" in page
+
+
+def test_an_option_says_what_may_be_given():
+    """Whether it has to be given, which values there are, and which counts if none is."""
+    page = site.commands()
+    run, backfill = (page.partition(f"## {name}\n")[2] for name in ("run", "backfill"))
+    start = run.partition("| `--interval-start` |")[2].partition("\n")[0]
+    assert start.endswith("UTC, if it names no zone. Required. |")
+    every = backfill.partition("| `--every` |")[2].partition("\n")[0]
+    assert "`hour`, `day`, `week`, `month`" in every
+    assert every.endswith("Default: `day`. |")
+    assert "| `[RECORD]` | | Its number, as 'failed --records' shows it, or a root. |" in page
+    assert "|  |" not in page  # nothing goes without saying
 
 
 def test_every_decision_is_listed():
