@@ -4,6 +4,7 @@ import re
 
 import pytest
 import yaml
+from markdown import markdown
 from mkdocs.exceptions import PluginError
 from typer.main import get_command
 
@@ -96,16 +97,37 @@ def test_pictures_are_legible_to_all():
         assert "prefers-color-scheme: dark" in text, picture
 
 
-def test_the_site_is_strict():
-    """A page that no reader finds, a broken link and a broken anchor are warnings, which end
-    ``mkdocs build --strict``.
-    """
+def configured():
+    """The configuration of mkdocs."""
 
     class Loader(yaml.SafeLoader):
         pass
 
     Loader.add_multi_constructor("tag:yaml.org,2002:python/", lambda *_: None)
-    config = yaml.load((ROOT / "mkdocs.yml").read_text(), Loader)
+    return yaml.load((ROOT / "mkdocs.yml").read_text(), Loader)
+
+
+def test_blocks_have_the_classes_of_the_style():
+    """Commands without a prompt are not grey as output is, and are copied without prompts."""
+    options = [one for one in configured()["markdown_extensions"] if isinstance(one, dict)]
+    highlight = next(one["pymdownx.highlight"] for one in options if "pymdownx.highlight" in one)
+    html = markdown(
+        "```console\n$ ls\nout\n```",
+        extensions=["pymdownx.highlight", "pymdownx.superfences"],
+        extension_configs={"pymdownx.highlight": highlight},
+    )
+    style = (ROOT / "docs" / "css" / "site.css").read_text()
+    named = set(re.findall(r"\.(language-\w+|g[op])\b", style))
+    assert named == {"language-console", "go", "gp"}
+    for name in named:
+        assert re.search(rf'class="[^"]*\b{name}\b', html), name
+
+
+def test_the_site_is_strict():
+    """A page that no reader finds, a broken link and a broken anchor are warnings, which end
+    ``mkdocs build --strict``.
+    """
+    config = configured()
     assert config["validation"]["nav"]["omitted_files"] == "warn"
     assert config["validation"]["links"] == dict.fromkeys(
         ("not_found", "anchors", "absolute_links", "unrecognized_links"), "warn"
