@@ -8,7 +8,10 @@ from markdown import markdown
 from mkdocs.exceptions import PluginError
 from typer.main import get_command
 
+import ledger.airflow
+from ledger import errors
 from ledger.cli import app
+from ledger.errors import LedgerError
 from scripts import site
 from tests.support.places import ROOT
 
@@ -76,6 +79,17 @@ def test_an_option_says_what_may_be_given():
     assert every.endswith("Default: `day`. |")
     assert "| `[RECORD]` | | Its number, as 'failed --records' shows it, or a root. |" in page
     assert "|  |" not in page  # nothing goes without saying
+
+
+def test_the_reference_has_what_users_import():
+    """Every public name of the package and of its part for Airflow, and every error."""
+    pages = (ROOT / "docs" / "reference").glob("*.md")
+    listed = set(re.findall(r"\bledger\.[\w.]+", "\n".join(page.read_text() for page in pages)))
+    public = [f"ledger.{name}" for name in ledger.__all__ if name != "LedgerError"]
+    public += [f"ledger.airflow.{name}" for name in ledger.airflow.__all__]
+    kinds = [one for one in vars(errors).values() if isinstance(one, type)]
+    public += [f"ledger.errors.{one.__name__}" for one in kinds if issubclass(one, LedgerError)]
+    assert not set(public) - listed
 
 
 def test_every_decision_is_listed():
