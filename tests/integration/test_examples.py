@@ -2,6 +2,7 @@
 
 import sys
 import textwrap
+from datetime import timedelta
 from types import ModuleType
 
 import pytest
@@ -67,6 +68,12 @@ def _dag(block, spark):
 def _redacted(block, spark):
     """The pipeline that masks two columns."""
     assert run(block, None)["pipeline"].redact == ("name", "email")
+
+
+@proves("docs/how-to/retention.md", "pipeline")
+def _kept(block, spark):
+    """The pipeline whose files are kept for thirty days."""
+    assert run(block, None)["pipeline"].keep_seconds == timedelta(days=30).total_seconds()
 
 
 @proves("docs/how-to/schedule.md", "acceptances")

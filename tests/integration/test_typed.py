@@ -27,6 +27,7 @@ BEFORE = {
     "docs/how-to/publish.md": [ORDERS],
     "docs/how-to/quarantine.md": [ORDERS],
     "docs/how-to/replay.md": [ORDERS],
+    "docs/how-to/retention.md": [ORDERS, "ackledger quarantine --batch 1 --reason 'no list'"],
     "docs/how-to/schedule.md": [],
     "docs/operating.md": [FLIGHTS],
     "docs/pipelines.md": [],
