@@ -149,7 +149,8 @@ def tell_if_open(notify: str, options: dict[str, Any], context: Any) -> None:
     run = context["dag_run"]
     database = connected()
     try:
-        batch_id = _batch_of(database, run["dag_id"], run["run_id"], run.get("conf"))
+        # The run as Airflow's API gives it, which calls its id otherwise than other contexts.
+        batch_id = _batch_of(database, run["dag_id"], run["dag_run_id"], run["conf"])
         facts = None if batch_id is None else still_open(database, batch_id)
     finally:
         database.dispose()

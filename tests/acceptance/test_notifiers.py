@@ -18,17 +18,19 @@ from jobs import wordcount
 from ledger.airflow import WhenFailedRatio, WhenQuarantineGrows, near_deadline
 from ledger.batch.settlement import settle_once
 from ledger.errors import DeclarationError
-from tests.support.airflow import dags_of
+from tests.support.airflow import callbacks_of_missed_deadlines, dags_of
 from tests.support.ledgers import opened, pipeline, whole_batch
 from tests.support.places import ROOT
-from tests.support.telling import InFile, facts_in_file, told
+from tests.support.telling import InFile, told
 
 DAGS = """
 import os
 from airflow.sdk import DAG, task
-from ledger.airflow import WhenFailedRatio, WhenQuarantineGrows
+from airflow.sdk import SyncCallback
+from ledger.airflow import WhenFailedRatio, WhenQuarantineGrows, near_deadline
 from ledger.airflow.completing import Complete
-from tests.support.telling import InFile
+from tests.support.ledgers import pipeline
+from tests.support.telling import InFile, facts_in_file
 
 path = os.environ["TOLD"]
 text = "{{ ledger.batch_id }} {{ ledger.failed }} {{ ledger.quarantined }} {{ ledger.url }}"
@@ -53,6 +55,17 @@ with DAG("task_level", schedule=None):
         return None
 
     look()
+
+text = "{{ ledger.batch_id }} of {{ ledger.run_id }}"
+near = [
+    near_deadline(pipeline(max_batch_age="1d"), before="1h", notify=notify)
+    for notify in (
+        SyncCallback(InFile, kwargs={"path": path, "text": text}),
+        SyncCallback(facts_in_file, kwargs={"path": path}),
+    )
+]
+with DAG("late", schedule=None, deadline=near):
+    pass
 """
 
 
@@ -142,36 +155,38 @@ def test_a_run_without_a_batch_tells_nothing(ledger, dags, lines, capfd):
     assert "WhenFailedRatio has nothing to tell of batch None" in capfd.readouterr().out
 
 
+def missed(run_id, conf=None):
+    """A run passes its deadlines: what Airflow's scheduler hands to an executor, and that calls."""
+    for callback in callbacks_of_missed_deadlines("late", run_id, conf or {}):
+        done, error = execute_callback(callback["path"], callback["kwargs"], "", None, get_logger())
+        assert done, error
+
+
+def test_an_open_batch_is_told_of_before_its_deadline(ledger, dags, lines):
+    """Airflow calls it an hour before the batch would be a day old, and the notifier if it is still
+    open; a function of the context does as well. A run that looks after a batch tells of that.
+    """
+    assert {alert.interval for alert in dags["late"].deadline} == {timedelta(hours=23)}
+    batch = opened(ledger, pipeline())
+    settled(ledger, pipeline(), run_id="next", day=1)
+    with ledger.plain.begin() as connection:
+        connection.exec_driver_sql("UPDATE batch SET dag_id = 'late'")
+    missed("run")
+    templated, facts = lines()
+    assert templated == f"{batch.batch_id} of run"
+    assert facts["because"].startswith(f"batch {batch.batch_id} of chain is still open")
+    missed("after_it", {"batch": batch.batch_id})
+    assert lines()[2:] == [templated, facts]
+    missed("another")
+    missed("next")
+    assert len(lines()) == 4
+
+
 def deadline(path, notify, **options):
     """The alert of a pipeline, an hour before its batch is a day old."""
     given = pipeline(max_batch_age="1d")
     callback = SyncCallback(notify, kwargs={"path": str(path), **options})
     return near_deadline(given, before="1h", notify=callback)
-
-
-def missed(alert, run_id="run", conf=None):
-    """What Airflow's executor does at the moment that an alert names."""
-    run = {"dag_id": "dag", "run_id": run_id, "conf": conf or {}}
-    kwargs = {**alert.callback.kwargs, "context": {"dag_run": run, "deadline": {"id": "x"}}}
-    done, error = execute_callback(alert.callback.path, kwargs, "", None, get_logger())
-    assert done, error
-
-
-def test_an_open_batch_is_told_of_before_its_deadline(ledger, path, lines):
-    """Airflow calls it an hour before the batch would be a day old, and the notifier if it is still
-    open; a function of the context does as well.
-    """
-    alert = deadline(path, InFile, text="{{ ledger.batch_id }} of {{ dag_run.run_id }}")
-    assert alert.interval == timedelta(hours=23)
-    batch = opened(ledger, pipeline())
-    missed(alert)
-    assert lines() == [f"{batch.batch_id} of run"]
-    missed(deadline(path, facts_in_file), "after it", {"batch": batch.batch_id})
-    assert lines()[1]["because"].startswith(f"batch {batch.batch_id} of chain is still open")
-    missed(alert, "another")
-    settle_once(ledger, settled(ledger, pipeline(), run_id="next", day=1).batch_id)
-    missed(alert, "next")
-    assert len(lines()) == 2
 
 
 def test_a_dag_with_a_deadline_is_serialized(path):

@@ -7,6 +7,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,49 @@ def dags_of(text: str) -> Iterator[dict[str, Any]]:
         yield bag.dags
     finally:
         shutil.rmtree(folder)
+
+
+def callbacks_of_missed_deadlines(
+    dag_id: str, run_id: str, conf: dict[str, Any]
+) -> list[dict[str, Any]]:
+    """What an executor of Airflow is given, ``path`` and ``kwargs`` each, once a new run of one of
+    ``dags_of`` has missed its deadlines: from the database, as the scheduler reads it.
+    """
+    from airflow.dag_processing.bundles.manager import DagBundlesManager
+    from airflow.dag_processing.dagbag import BundleDagBag, sync_bag_to_db
+    from airflow.executors.workloads import ExecuteCallback
+    from airflow.models.deadline import Deadline
+    from airflow.models.serialized_dag import SerializedDagModel
+    from airflow.utils.session import create_session
+    from airflow.utils.state import DagRunState
+    from airflow.utils.types import DagRunTriggeredByType, DagRunType
+    from sqlalchemy import select
+
+    bundles = DagBundlesManager()
+    bundles.sync_bundles_to_db()
+    for bundle in bundles.get_all_dag_bundles():
+        bag = BundleDagBag(bundle.path, bundle_path=bundle.path, bundle_name=bundle.name)
+        sync_bag_to_db(bag, bundle.name, None)
+    with create_session() as session:
+        dag = SerializedDagModel.get_dag(dag_id, session=session)
+        assert dag is not None
+        run = dag.create_dagrun(
+            run_id=run_id,
+            run_after=datetime.now(UTC),
+            conf=conf,
+            run_type=DagRunType.MANUAL,
+            triggered_by=DagRunTriggeredByType.TEST,
+            state=DagRunState.QUEUED,
+            session=session,
+        )
+        session.flush()
+        missed = session.scalars(select(Deadline).where(Deadline.dagrun_id == run.id)).all()
+        for deadline in missed:
+            deadline.handle_miss(session)
+        session.commit()
+        session.expire_all()
+        made = [ExecuteCallback.make(callback=one.callback, dag_run=run) for one in missed]
+    return [one.callback.data for one in made]
 
 
 def wait(found: Callable[[], Any], what: str, seconds: float = 1800) -> Any:
