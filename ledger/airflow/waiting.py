@@ -15,7 +15,7 @@ from ledger.airflow.intervals import moment
 from ledger.airflow.permanent import fail_for_good, without_retry
 from ledger.airflow.submitting import connected
 from ledger.core.run_request import Interval
-from ledger.errors import InputError, LedgerError
+from ledger.errors import InputError, LedgerError, UnavailableError
 
 COMPLETED = AssetAlias("ledger_completed")  # outlet of tasks that may complete an interval
 _START = "{{ data_interval_start | default('', true) }}"
@@ -78,7 +78,7 @@ class LedgerCompleteSensor(BaseSensorOperator):
         interval = _interval(self.interval_start, self.interval_end)
         lack = _waits_for(self.pipeline, interval, self.or_quarantined)
         if lack is not None:
-            self.log.info("%s of pipeline %s", lack, self.pipeline)
+            self.log.info("pipeline %s: %s", self.pipeline, lack)
         return lack is None
 
     def completed(self, context: Any, event: Any) -> None:
@@ -87,7 +87,9 @@ class LedgerCompleteSensor(BaseSensorOperator):
 
 
 class IntervalComplete(BaseTrigger):
-    """Asks the ledger every ``poll_seconds`` until an interval is complete."""
+    """Asks the ledger every ``poll_seconds`` until an interval is complete; logs what it waits for
+    when that changes.
+    """
 
     def __init__(
         self,
@@ -115,7 +117,11 @@ class IntervalComplete(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """One event, once it is complete."""
-        while await asyncio.to_thread(_waits_for, *self._asked) is not None:
+        said = None
+        while (lack := await asyncio.to_thread(_waits_for, *self._asked)) is not None:
+            if lack != said:
+                self.log.info("pipeline %s: %s", self._asked[0], lack)
+            said = lack
             await asyncio.sleep(self._poll_seconds)
         yield TriggerEvent({"complete": True})  # type: ignore[no-untyped-call]
 
@@ -194,10 +200,14 @@ def _interval(start: str | datetime, end: str | datetime) -> Interval:
 
 
 def _waits_for(pipeline: str, interval: Interval, or_quarantined: bool) -> str | None:
+    """Why an interval is not complete, as far as is known: a ledger that is away may come back."""
     from ledger.batch.completeness import waits_for
 
-    database = connected()
     try:
-        return waits_for(database, pipeline, interval, or_quarantined=or_quarantined)
-    finally:
-        database.dispose()
+        database = connected()
+        try:
+            return waits_for(database, pipeline, interval, or_quarantined=or_quarantined)
+        finally:
+            database.dispose()
+    except UnavailableError as exc:
+        return str(exc)

@@ -1,24 +1,26 @@
 """DAGs of others that wait for a pipeline's interval, as Airflow runs them."""
 
+import asyncio
 from datetime import UTC, datetime
 from types import SimpleNamespace
 
 import pytest
-from airflow.models.asset import AssetEvent
+from airflow.models.asset import AssetDagRunQueue, AssetEvent
 from airflow.utils.session import create_session
+from sqlalchemy import delete, select
 
-from ledger.airflow import LedgerCompleteSensor, LedgerGate, interval_complete
+from ledger.airflow import LedgerCompleteSensor, LedgerGate, interval_complete, waiting
 from ledger.airflow.waiting import COMPLETED, IntervalComplete, announce
 from ledger.batch.acceptance import accept
 from ledger.batch.settlement import settle_once
-from ledger.errors import InputError
+from ledger.errors import ConfigurationError, InputError, UnavailableError
 from tests.support.airflow import dags_of
 from tests.support.ledgers import empty, pipeline, whole_batch
 
 DAGS = """
 from datetime import timedelta
 from airflow.sdk import DAG, CronDataIntervalTimetable, task
-from ledger.airflow import LedgerCompleteSensor, LedgerGate
+from ledger.airflow import LedgerCompleteSensor, LedgerGate, interval_complete
 from ledger.airflow.completing import Complete
 
 daily = CronDataIntervalTimetable("@daily", timezone="UTC")
@@ -41,6 +43,13 @@ with DAG("ends", schedule=None) as ends:
         return context["dag_run"].conf["batch"]
 
     open_batch() >> Complete(task_id="complete", target="jobs.p:made", retries=0)
+with DAG("starts", schedule=interval_complete("chain"), is_paused_upon_creation=False):
+
+    @task
+    def read():
+        return None
+
+    read()
 """
 NEXT = datetime(2013, 1, 2, tzinfo=UTC)  # a run by hand has the interval before its date
 
@@ -139,6 +148,35 @@ def test_the_last_acceptance_completes_an_interval(ledger):
     assert told == [(interval_complete("chain").uri, batch.batch_id)]
 
 
+def test_a_ledger_that_is_away_is_asked_again(ledger, dags, monkeypatch, capfd):
+    """By a sensor wherever it waits, which says what it waits for; nothing that stays wrong is."""
+    settled(ledger)
+    raised, asks = [], waiting.connected
+
+    def connected():
+        if raised:
+            raise raised.pop()
+        return asks()
+
+    async def deferred():
+        return [event.payload async for event in trigger.run()]
+
+    monkeypatch.setattr(waiting, "connected", connected)
+    interval = {"interval_start": "2013-01-01", "interval_end": "2013-01-02"}
+    sensor = LedgerCompleteSensor(task_id="wait", pipeline="chain", deferrable=False, **interval)
+    trigger = IntervalComplete("chain", *interval.values(), False, 0)
+    raised.append(UnavailableError("no answer"))
+    assert (sensor.poke({}), sensor.poke({})) == (False, True)
+    raised.extend(UnavailableError("no answer") for _ in range(2))
+    capfd.readouterr()
+    assert asyncio.run(deferred()) == [{"complete": True}]
+    assert capfd.readouterr().out.count("pipeline chain: no answer") == 1
+    for wait in (lambda: sensor.poke({}), lambda: asyncio.run(deferred())):
+        raised.append(ConfigurationError("no such database"))
+        with pytest.raises(ConfigurationError):
+            wait()
+
+
 def test_a_run_without_an_interval_is_told_what_to_give(ledger):
     """As of a schedule without intervals: "@daily" in Airflow 3."""
     same = "2013-01-01T00:00:00+00:00"
@@ -150,7 +188,9 @@ def test_a_run_without_an_interval_is_told_what_to_give(ledger):
 
 
 def test_a_complete_interval_is_an_event_of_the_pipelines_asset(ledger, dags):
-    """With its batch and interval; an incomplete one is none."""
+    """With its batch and interval, and a DAG that has the asset as schedule is started; an
+    incomplete one is none.
+    """
 
     def events():
         with create_session() as session:
@@ -158,13 +198,21 @@ def test_a_complete_interval_is_an_event_of_the_pipelines_asset(ledger, dags):
             found = [event for event in session.query(AssetEvent) if event.asset.uri == uri]
             return [event.extra for event in found]
 
+    def queued():
+        with create_session() as session:
+            return list(session.scalars(select(AssetDagRunQueue.target_dag_id)))
+
+    with create_session() as session:  # what other tests left in Airflow's database
+        session.execute(delete(AssetEvent))
+        session.execute(delete(AssetDagRunQueue))
     batch = settled(ledger, lose_sink=[0])
     assert dags["ends"].test(run_conf={"batch": batch.batch_id}).state == "failed"
-    assert events() == []
+    assert (events(), queued()) == ([], [])
     empty(ledger)
     batch = settled(ledger)
     assert dags["ends"].test(run_conf={"batch": batch.batch_id}).state == "success"
     (extra,) = events()
+    assert queued() == ["starts"]
     assert {name: extra[name] for name in ("batch", "interval_start", "interval_end")} == {
         "batch": batch.batch_id,
         "interval_start": "2013-01-01T00:00:00+00:00",
