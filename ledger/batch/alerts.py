@@ -10,6 +10,7 @@ from ledger.batch.recovery import stands_at
 from ledger.batch.summary import RootCounts, summarize
 from ledger.core.run_request import REPROCESS
 from ledger.core.states import BatchStatus
+from ledger.core.text import printable
 from ledger.store.connection import Database
 from ledger.store.queries import batches, measures
 from ledger.store.queries.batches import Batch
@@ -17,7 +18,8 @@ from ledger.store.queries.batches import Batch
 
 @dataclass(frozen=True)
 class Facts:
-    """What a notification may say. ``because``: why there is one, in a sentence.
+    """What a notification may say. ``because``: why there is one, in a line without controls, as a
+    subject may be.
 
     ``records``, ``acked``, ``failed``, ``quarantined``, ``pending``: of the batch's interval, what
     replays have done included. ``lost_ratio``: failed and quarantined, as a share of the records.
@@ -126,7 +128,7 @@ def _lost_ratio(found: RootCounts) -> float:
 
 def _facts(batch: Batch, found: RootCounts, because: str) -> Facts:
     return Facts(
-        because=because,
+        because=printable(" ".join(because.split())),  # it may quote a reason of any text
         pipeline=batch.pipeline,
         batch_id=batch.batch_id,
         status=batch.status.value,
