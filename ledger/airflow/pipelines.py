@@ -33,6 +33,7 @@ from ledger.airflow.submitting import (
 from ledger.batch import follow_ups
 from ledger.batch.following.base import SETTLE, FollowUp
 from ledger.core.connect_server import checked_address
+from ledger.core.logs import about
 from ledger.core.run_request import REPROCESS, Interval, RunKey, Selection
 from ledger.core.states import Guarantee
 from ledger.errors import (
@@ -275,14 +276,15 @@ def _open_task(
             if not exc.permanent:
                 raise
             fail_for_good(str(exc))  # asking again gets the same answer
-        _log.info(
-            "batch %s (%s) is %s: %s to %s",
-            batch.batch_id,
-            batch.kind,
-            batch.status,
-            batch.interval_start,
-            batch.interval_end,
-        )
+        with about(pipeline=batch.pipeline, batch_id=batch.batch_id):
+            _log.info(
+                "batch %s (%s) is %s: %s to %s",
+                batch.batch_id,
+                batch.kind,
+                batch.status,
+                batch.interval_start,
+                batch.interval_end,
+            )
         return int(batch.batch_id)
 
     opened: Any = open_batch()

@@ -13,6 +13,7 @@ from airflow.sdk.exceptions import (
 from ledger.airflow import pipeline_dag
 from ledger.batch.interventions import abandon
 from ledger.batch.settlement import settle_once
+from ledger.core.logs import AboutFilter
 from ledger.core.run_request import REPROCESS
 from ledger.core.states import Guarantee
 from ledger.pipeline import load as loading
@@ -68,6 +69,14 @@ def test_a_run_without_room_is_rescheduled(database, dag_of, caplog):
         open_by(dag, "second", **DAYS[1])
     assert before + POLL <= raised.value.reschedule_date <= datetime.now(UTC) + POLL
     assert f"2 records are pending in batches {first}, max_pending is 2" in caplog.text
+
+
+def test_the_log_of_open_has_the_batch_as_a_key(database, dag_of, caplog):
+    """So one query of a log store finds it with the batch's other tasks."""
+    with caplog.at_level("INFO", "ledger"), caplog.filtering(AboutFilter()):
+        batch_id = open_by(dag_of(pipeline()), "first", **DAYS[0])
+    (line,) = [one for one in caplog.records if one.name == "ledger.airflow.pipelines"]
+    assert (line.pipeline, line.batch_id) == ("chain", batch_id)
 
 
 def part_of_an_interval(database, dag):
