@@ -88,11 +88,11 @@ def read_rows(
 ) -> Iterator[tuple[str | None, str, bool, str | None]]:
     """Of each row key, content, whether that is the whole JSON of its fields, and file. Raw text is
     masked as a whole, and so is each value of a key that was read from it: nobody knows where in it
-    a column stands."""
+    a column stands, and it may have columns that the schema lacks."""
     columns = [name for name in rows.column_names if name not in _OWN]
     names = [name for name in layout.get("key") or () if name in columns]
     keys = json_rows(rows, names) if names else [None] * len(rows)
-    contents, hidden = json_rows(rows, columns, redact), redact.among(columns)
+    contents, hidden = json_rows(rows, columns, redact), bool(redact.columns)
     others = (_values(rows, name) for name in (_ERROR, _RAW, _FILE, "_names"))
     for key, content, error, raw, file, order in zip(keys, contents, *others, strict=True):
         text = content if error is None else MASK if hidden else raw_text(raw)
@@ -102,8 +102,7 @@ def read_rows(
         shown = shortened(text)
         whole = error is None and shown is text and _NUL not in text
         if key is not None:
-            every = error is not None and bool(hidden)
-            key = redact.key(key, every).replace(_NUL, "\\ufffd")
+            key = redact.key(key, every=error is not None).replace(_NUL, "\\ufffd")
         yield key, shown, whole, None if file is None else _LOCAL.sub("", unquote(file))
 
 

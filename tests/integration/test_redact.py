@@ -219,6 +219,40 @@ def test_redacted_records_are_replayed(settled, database, warehouse, tmp_path, s
     assert holding(database, MARK) == {}
 
 
+def test_a_column_that_a_schema_lacks_is_masked(runner, database, tmp_path, caplog):
+    """A file that is read by name, or of JSON, has a redacted column beside those of its schema: of
+    what does not parse neither text nor what was found is kept or shown."""
+    (tmp_path / "a.csv").write_text(f"id,email,n\n1,{MARK}@x.org,{MARK}\n2,{MARK}@y.org,2,3\n")
+    (tmp_path / "b.json").write_text(json.dumps({"id": "3", "email": MARK, "n": MARK}) + "\n")
+    (tmp_path / "c.csv").write_text("id,email\n4,\n")
+    made = Pipeline("people", redact=["email"], max_replays=5)
+    part = "id STRING, n INT"
+    for name, source in {
+        "named": FileSource("a.csv", schema=part, columns="by_name"),
+        "json": FileSource("b.json", schema=part, format="json"),
+        "whole": FileSource("c.csv", schema="id STRING, email STRING"),
+    }.items():
+        made.source(name, source, key="id")
+        made.sink(f"{name}_out", ParquetSink(name), reads=name)
+    run = runner(made)
+    batch = run.open()
+    run.settled(batch)
+    failed_rows = rows(database, "SELECT message_id, reason FROM failed_root ORDER BY reason")
+    assert [row.reason for row in failed_rows] == [
+        "malformed csv: expected 3 fields, found 4",
+        "malformed csv: n: expected int, found ***",
+        "malformed json: n: expected int, found ***",
+    ]
+    assert holding(database, MARK) == {}
+    for row in failed_rows:
+        told = trace(database, row.message_id).tree
+        assert (told.content, MARK in told.reason) == ("***", False)
+    replay = run.open_replay(batch.batch_id)  # it parses them again, and fails them again
+    run.settled(replay)
+    assert holding(database, MARK) == {}
+    assert MARK not in caplog.text
+
+
 def test_an_error_of_a_step_quotes_no_redacted_value(runner, database, tmp_path, caplog, capfd):
     """A stage that fails as a whole, in Python or in Spark, is told without its words: in the run's
     record, in what is raised, and in the log; with its class and place."""

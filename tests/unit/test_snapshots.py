@@ -95,6 +95,14 @@ def test_each_value_of_a_key_that_did_not_parse_is_redacted(tmp_path):
     (row,) = read(tmp_path / "a.parquet", unparsed(b"ann@x.org,x,y"), CSV, redact)
     assert json.loads(row.key) == {"id": redact.pseudonym("id", "ann@x.org")}
     assert row.content == "***"
-    other = Redaction.of(["email"], b"secret")  # a column of another source
-    (row,) = read(tmp_path / "a.parquet", unparsed(b"7,x,y"), CSV, other)
-    assert json.loads(row.key) == {"id": "7"}
+
+
+@pytest.mark.parametrize(
+    ("layout", "raw"), [(CSV, b"7,ann@x.org,y"), (JSON, b'{"id": "7", "email": "ann@x.org"}')]
+)
+def test_raw_text_is_redacted_whatever_the_schema_has(tmp_path, layout, raw):
+    """A file that is read by name, or of JSON, may have a redacted column that its schema lacks."""
+    redact = Redaction.of(["email"], b"secret")
+    (row,) = read(tmp_path / "a.parquet", unparsed(raw), layout, redact)
+    assert json.loads(row.key) == {"id": redact.pseudonym("id", "7")}
+    assert row.content == "***"

@@ -16,9 +16,9 @@ _PARTED = (ArrayType, MapType, StructType, VariantType)
 def without_found(records: DataFrame, redact: Redaction) -> DataFrame:
     """Records of a source whose ``_error`` quotes no value. Of no column, for in a record that did
     not parse a value may stand in the place of another."""
-    names = [name for name in records.columns if name not in RESERVED]
-    if not redact.among(names):
+    if not redact.columns:
         return records
+    names = [name for name in records.columns if name not in RESERVED]
     hidden = F.regexp_replace(ERROR, found_pattern(names), f"$1{MASK}")
     return records.withColumn(ERROR, hidden)
 

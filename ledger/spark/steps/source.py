@@ -78,8 +78,7 @@ def run_source(job: Job, run: OpenedRun, step: SourceStep) -> Record:
     require_equal(f"records of {step.name} in {folder}", written, manifest.rows)
     emitted = _reserved(job, manifest, claimed)
     malformed = sum(witness.failed for witness in wrote)
-    raw = not redact.among(reader.schema.names)
-    made = _folded(job, run, manifest, emitted, malformed, raw)
+    made = _folded(job, run, manifest, emitted, malformed, raw=not redact.columns)
     if position is not None and position.again is None:
         source_state.commit_position(job, run, step, position, made, emitted)
         return made.record
