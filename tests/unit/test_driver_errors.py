@@ -15,6 +15,7 @@ from ledger.errors import (
     StageError,
     UnavailableError,
     WaitedError,
+    redacted,
 )
 from ledger.sinks.postgres.connection import Target
 from ledger.sources.table.connection import ReadFrom
@@ -31,6 +32,27 @@ def raised(kind, said, code=None, base=psycopg2.Error, statement="SELECT 1"):
     """An error of a driver, as SQLAlchemy has it."""
     made = type(kind.__name__, (kind,), {"pgcode": code})(said)
     return DBAPIError.instance(statement, None, made, base)
+
+
+QUOTING = {
+    "value": ('invalid input syntax for type integer: "ann@x.org"', "22P02"),
+    "statement": ('could not convert "ann@x.org"', "P0001"),
+    "lost": ('terminating connection at "ann@x.org"', "57P01"),
+}
+
+
+@pytest.mark.parametrize("what", QUOTING)
+def test_what_a_source_s_database_says_is_a_quote(what):
+    """Reading a view may fail at a value, which the server quotes: for a pipeline that redacts its
+    words are left out, and the rest of the error stays."""
+    said, code = QUOTING[what]
+    with pytest.raises(LedgerError) as caught, translated(SOURCE):
+        raise raised(psycopg2.OperationalError, said, code)
+    assert said in str(caught.value)
+    shown = str(redacted(caught.value))
+    assert "ann" not in shown
+    assert "***" in shown
+    assert shown.startswith("postgresql+psycopg2://me@127.0.0.1:9/shop#orders ")
 
 
 REPORTS = {

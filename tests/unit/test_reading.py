@@ -280,3 +280,16 @@ def test_a_lost_count_of_headers_is_no_count():
     text._observed = SimpleNamespace(get={})
     with pytest.raises(IntegrityError, match=r"2 files begin with the header 'n,s'.* counted 0"):
         text.repeated_headers()
+
+
+def test_a_header_that_is_counted_is_a_quote():
+    """What a file begins with may be a record: its count's error names it as what is quoted, cut
+    as it is shown."""
+    text = _Text.__new__(_Text)
+    text._headers, text._by_file = Counter({f"ann@x.org,{'ann lee,' * 20}": 2}), False
+    text._observed = SimpleNamespace(get={})
+    with pytest.raises(IntegrityError, match=r"ann@x\.org,ann lee") as caught:
+        text.repeated_headers()
+    shown = str(redacted(caught.value))
+    assert "2 files begin with the header ***, and Spark has counted 0" in shown
+    assert "ann" not in shown

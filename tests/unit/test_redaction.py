@@ -4,11 +4,13 @@ import json
 import re
 from types import SimpleNamespace
 
+import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 
 from ledger import FileSource, ParquetSink, Pipeline
-from ledger.batch.record_rows import Row
+from ledger.batch.record_rows import Row, _described
+from ledger.batch.snapshots import MOST_CHARACTERS
 from ledger.batch.trace import _Tree
 from ledger.core.conditions import parse, with_pseudonyms
 from ledger.core.outcomes import dropped
@@ -84,6 +86,17 @@ def test_a_trace_masks_reasons_of_older_batches():
     tree._values = frozenset({"ann@x.org"})
     row = Row(0, (), None, "dropped ann@x.org", None, False)
     assert tree._branch(SimpleNamespace(name="checked"), row).reason == "dropped ***"
+
+
+@pytest.mark.parametrize("before", range(MOST_CHARACTERS - 30, MOST_CHARACTERS + 1, 3))
+def test_what_a_trace_shows_is_cut_after_it_is_masked(before):
+    """A value at the place where long content is cut is masked while it is whole: in a column of
+    that name, and in one that a stage calls otherwise."""
+    value = "ann.lee@example.org"
+    table = pa.table({"also": ["x" * before + value], "email": [value]})
+    ((_, _, content, _),) = _described(table, REDACT, [value])
+    masked = json.dumps({"also": "x" * before + "***", "email": "***"})
+    assert content == f"{masked[:MOST_CHARACTERS]} (cut: it has {len(masked):,} characters)"
 
 
 def test_an_exception_is_hidden_whatever_the_columns_are_called():
