@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
+from ledger.core.text import CUT
 from ledger.errors import MASK
 
 LONG = 4  # characters; a shorter value is masked as a whole word alone
@@ -67,11 +68,23 @@ def texts(value: object) -> Iterator[str]:
 
 
 def without(text: str, values: Iterable[str]) -> str:
-    """A text in which these values are masked, in whatever case."""
+    """A text in which these values are masked, in whatever case; of one that was cut also what is
+    left of a value at its end."""
     given = sorted({one.strip() for one in values} - {""}, key=len, reverse=True)
     if not given:
         return text
-    return re.sub("|".join(map(_quoted, given)), MASK, text, flags=re.IGNORECASE)
+    masked = re.sub("|".join(map(_quoted, given)), MASK, text, flags=re.IGNORECASE)
+    if not masked.endswith(CUT):
+        return masked
+    whole = masked.removesuffix(CUT)
+    begun = max(_begun(whole.lower(), one.lower()) for one in given)
+    return f"{whole[: len(whole) - begun]}{MASK}{CUT}" if begun else masked
+
+
+def _begun(text: str, value: str) -> int:
+    """How many characters at the end of a text are the beginning of a value."""
+    most = min(len(text), len(value))
+    return next((n for n in range(most, 0, -1) if text.endswith(value[:n])), 0)
 
 
 def json_without(content: str, values: Collection[str]) -> str:

@@ -2,6 +2,7 @@
 
 from unicodedata import category
 
+CUT = "... (cut)"  # ends what was longer
 MOST_REASON = 500  # characters; an index holds drops by their reason, of at most 2,700 bytes
 
 
@@ -27,4 +28,4 @@ def as_reason(text: str) -> str:
 
 def cut(reason: str) -> str:
     """A reason that is no longer than one may be."""
-    return reason if len(reason) <= MOST_REASON else f"{reason[:MOST_REASON]}... (cut)"
+    return reason if len(reason) <= MOST_REASON else f"{reason[:MOST_REASON]}{CUT}"

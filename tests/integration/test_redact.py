@@ -253,6 +253,64 @@ def test_a_column_that_a_schema_lacks_is_masked(runner, database, tmp_path, capl
     assert MARK not in caplog.text
 
 
+CONTACTS = (
+    "CREATE FUNCTION contactable(id text, contact text) RETURNS boolean LANGUAGE plpgsql AS $$"
+    " BEGIN IF id LIKE 'sink%%' THEN RAISE EXCEPTION 'no mail to %% now', contact USING ERRCODE ="
+    " '22000'; END IF; RETURN true; END $$",
+    "CREATE TABLE people (id text, contact text, ackledger_batch bigint,"
+    " CHECK (contactable(id, contact)))",
+)
+
+
+def test_values_are_masked_however_a_reason_has_them(
+    runner, database, warehouse, warehouse_url, tmp_path
+):
+    """A value of several lines, or with blanks around it, is masked in what a stage or a table
+    says; in a mark's reason; and by a table where a stage has given its column another name."""
+    warehouse.do(*CONTACTS)
+    mails = {
+        "sink1": f"{MARK}\n{MARK}",
+        "sink2": f"{MARK} b",
+        "told": f"\t{MARK} c\n",
+        "marked": f"{MARK} d",
+        "good": "x",
+    }
+    lines = [json.dumps({"id": name, "email": mail}) for name, mail in mails.items()]
+    (tmp_path / "mails.json").write_text("\n".join(lines) + "\n")
+    made = Pipeline("people", redact=["email"], max_replays=5)
+    schema = "id STRING, email STRING"
+    made.source("mails", FileSource("mails.json", schema=schema, format="json"), key="id")
+
+    @made.stage(reads="mails")
+    def checked(mails):
+        from pyspark.sql import functions as F
+
+        email = F.regexp_replace("email", r"^\s+|\s+$", "")
+        told = F.when(F.col("id") == "told", F.concat(F.lit("bad <"), email, F.lit(">")))
+        marked = F.col("id") == "marked"
+        return (
+            mails.where(~marked).withColumn("_failed", told),
+            failed(mails.where(marked), f"no mail to {MARK} d"),
+        )
+
+    @made.stage(reads="checked")
+    def renamed(mails):
+        return mails.withColumnRenamed("email", "contact")
+
+    made.sink("table", PostgresSink(warehouse_url, "people"), reads="renamed")
+    run = runner(made)
+    batch = run.open()
+    run.settled(batch)
+    found = {name: row.reason for name, row in ids(database).items()}
+    assert found == {
+        "sink1": "no mail to *** now",
+        "sink2": "no mail to *** now",
+        "told": "bad <***>",
+        "marked": "no mail to ***",
+    }
+    assert holding(database, MARK) == {}
+
+
 def test_an_error_of_a_step_quotes_no_redacted_value(runner, database, tmp_path, caplog, capfd):
     """A stage that fails as a whole, in Python or in Spark, is told without its words: in the run's
     record, in what is raised, and in the log; with its class and place."""

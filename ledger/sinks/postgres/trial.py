@@ -91,10 +91,10 @@ def try_copy(
 
 def _said(exc: DBAPIError, place: Place) -> str:
     """The server's message, as the sink's own table would give it, and the column if it lacks
-    that."""
+    that. All its lines: a value that it quotes may have some."""
     about = getattr(exc.orig, "diag", None)
     message = getattr(about, "message_primary", None) or first_line(exc)
-    message = message.splitlines()[0].replace(f'"{TRIAL}"', f'"{place.name}"')
+    message = message.replace(f'"{TRIAL}"', f'"{place.name}"')
     found = _COLUMN.search(getattr(about, "context", None) or "")
     if found is None or quoted(found[1]) in message or f'"{found[1]}"' in message:
         return message

@@ -30,7 +30,7 @@ def without_values(reason: Column, rows: DataFrame, redact: Redaction) -> Column
     parted = [name for name in names if isinstance(rows.schema[name].dataType, _PARTED)]
     plain = [F.col(f"`{name}`").cast("string") for name in names if name not in parted]
     if plain:
-        values = F.filter(F.array(*map(F.trim, plain)), lambda one: F.length(one) > 0)
+        values = F.filter(F.array(*map(_stripped, plain)), lambda one: F.length(one) > 0)
         longest = F.array_sort(values, lambda one, other: F.length(other) - F.length(one))
         pattern = F.array_join(F.transform(longest, _quoted), "|")
         hidden = F.regexp_replace(reason, F.concat(F.lit("(?iU)"), pattern), F.lit(MASK))
@@ -40,6 +40,21 @@ def without_values(reason: Column, rows: DataFrame, redact: Redaction) -> Column
         hides = reason.isNotNull() & reduce(lambda one, other: one | other, there)
         reason = F.when(hides, F.lit(MASK)).otherwise(reason)
     return reason
+
+
+def without_row(said: Column, rows: DataFrame, redact: Redaction) -> Column:
+    """What a sink says of a row, whose values it may quote: as ``without_values``. Of all its
+    columns where one that is redacted is not among them: a stage may have renamed it, and the words
+    are no author's who could have known. In one line, once values that have several are masked."""
+    names = [name for name in rows.columns if name not in RESERVED]
+    if redact.columns:
+        lacks = len(redact.among(names)) < len(redact.columns)
+        said = without_values(said, rows, Redaction.of(names) if lacks else redact)
+    return F.regexp_replace(said, r"\s*\R\s*", " ")
+
+
+def _stripped(value: Column) -> Column:
+    return F.regexp_replace(value, r"(?U)^\s+|\s+$", "")
 
 
 def _quoted(value: Column) -> Column:

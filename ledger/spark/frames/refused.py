@@ -18,7 +18,7 @@ from ledger.errors import ConfigurationError, StageError
 from ledger.pipeline.steps import SinkStep
 from ledger.sinks.base import Delivery, Publisher, Refusal, Rule, Sink
 from ledger.spark.failures import one_line, translated
-from ledger.spark.frames.redacted import without_values
+from ledger.spark.frames.redacted import without_row
 from ledger.spark.frames.stored import local_rows, with_position
 from ledger.spark.job import Job
 from ledger.spark.session import session_conf
@@ -93,9 +93,7 @@ def _counted(
     redact: Redaction,
 ) -> Refused:
     """The records of the listed rows, and of the others that break a rule."""
-    found = _refused_rows(rows, listed, rules, step)
-    hidden = found.withColumn(FAILED, without_values(F.col(FAILED), found, redact))
-    roots = _roots(hidden).persist()
+    roots = _roots(_refused_rows(rows, listed, rules, step, redact)).persist()
     try:
         return Refused(roots.select(ROOT).distinct().count(), roots)
     except Exception:
@@ -116,7 +114,8 @@ def _counted_again(
     Raises StageError, naming the rules, where there is no null instead: an integer that overflows.
     """
     with session_conf(rows.sparkSession, {"spark.sql.ansi.enabled": "false"}):
-        broken = _refused_rows(rows, listed, rules, step).select(POSITION, FAILED).toArrow()
+        found = _refused_rows(rows, listed, rules, step, redact)
+        broken = found.select(POSITION, FAILED).toArrow()
     raising = [Refusal(one[POSITION], one[FAILED]) for one in broken.to_pylist()]
     try:
         return _counted(rows, raising, rules, step, redact)
@@ -140,10 +139,14 @@ def _siblings(job: Job, step: SinkStep) -> tuple[Sink, ...]:
 
 
 def _refused_rows(
-    rows: DataFrame, listed: list[Refusal], rules: tuple[Rule, ...], step: SinkStep
+    rows: DataFrame,
+    listed: list[Refusal],
+    rules: tuple[Rule, ...],
+    step: SinkStep,
+    redact: Redaction,
 ) -> DataFrame:
     """The rows at the listed positions, and those that meet not all rules, with the reason of
-    the first as ``_failed``. No rule is asked about a listed row.
+    the first as ``_failed``. No rule is asked about a listed row. A rule's reason quotes no row.
     """
     columns = {
         POSITION: pa.array([one.position for one in listed], pa.int64()),
@@ -156,7 +159,7 @@ def _refused_rows(
     if listed:
         known = F.broadcast(local_rows(rows.sparkSession, columns))
         rows = rows.join(known, POSITION, "left")
-        reasons.insert(0, F.col(FAILED))
+        reasons.insert(0, without_row(F.col(FAILED), rows, redact))
     try:
         found = rows.withColumn(FAILED, F.coalesce(*reasons)).where(F.col(FAILED).isNotNull())
         _ = found.schema  # a Spark Connect server looks at a frame when it is asked about it

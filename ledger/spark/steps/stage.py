@@ -129,7 +129,8 @@ def _marked(job: Job, step: StageStep, mark: Mark) -> DataFrame:
     check_anchor(job, step, f"{mark.kind}(...)", mark.frame)
     column = FAILED if mark.kind == "failed" else DROPPED
     anchor = stored_anchor(job.pipeline, step)
-    return mark.frame.select(*anchor, F.lit(mark.reason).alias(column))
+    reason = without_values(F.lit(mark.reason), mark.frame, Redaction.of(job.pipeline.redact))
+    return mark.frame.select(*anchor, reason.alias(column))
 
 
 def check_frame(step: StageStep | CombineStep | StateStep, made: object) -> None:
