@@ -19,6 +19,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
+from pathlib import Path
 
 _log = logging.getLogger(__name__)
 
@@ -26,6 +27,7 @@ _log = logging.getLogger(__name__)
 # What a driver exits with (EX_DATAERR of sysexits.h) where the same attempt again would only fail
 # again.
 EXIT_PERMANENT = 65
+_PACKAGE = f"{Path(__file__).parent}/"
 MASK = "***"  # stands for what is not to be shown
 
 
@@ -113,9 +115,7 @@ def redacted(
     """
     told, notes = MASK, list[str]()
     if isinstance(exc, LedgerError):
-        kind, told, notes = type(exc), str(exc), getattr(exc, "__notes__", notes)
-        for part in sorted(filter(None, exc.quotes), key=len, reverse=True):
-            told = told.replace(part, MASK)
+        kind, told, notes = type(exc), _without_quotes(exc), getattr(exc, "__notes__", notes)
     if told == MASK:
         told = f"{named or type(exc).__name__}. Its words may hold what the pipeline redacts: they"
         told += " are left out"
@@ -123,6 +123,30 @@ def redacted(
     for note in notes:
         made.add_note(note)
     return made
+
+
+def quoted(exc: LedgerError) -> tuple[str, ...]:
+    """The parts of its text that are somebody else's words: those that it names. All of it where it
+    names none and others have raised it, as a stage's function may."""
+    return exc.quotes or ((str(exc),) if _is_raised_by_others(exc) else ())
+
+
+def _without_quotes(exc: LedgerError) -> str:
+    """The text with a mask for each of its quotes; no more than a mask if one is not found in it,
+    for the text may have been cut or worded anew since."""
+    told = whole = str(exc)
+    for part in sorted(filter(None, quoted(exc)), key=len, reverse=True):
+        if part not in whole:
+            return MASK
+        told = told.replace(part, MASK)
+    return told
+
+
+def _is_raised_by_others(exc: BaseException) -> bool:
+    raised = exc.__traceback__
+    while raised is not None and raised.tb_next is not None:
+        raised = raised.tb_next
+    return raised is not None and not raised.tb_frame.f_code.co_filename.startswith(_PACKAGE)
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:

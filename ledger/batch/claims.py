@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Row
 from ledger.core import commands
 from ledger.core.run_request import Interval
 from ledger.core.states import BatchStatus
-from ledger.errors import BackPressureError, InputError, NotReadyError
+from ledger.errors import BackPressureError, InputError, NotReadyError, redacted
 from ledger.pipeline.load import target_of
 from ledger.pipeline.pipeline import Pipeline
 from ledger.pipeline.steps import SourceStep
@@ -74,15 +74,21 @@ class Claim:
 
 
 def survey(database: Database, settings: Settings, pipeline: Pipeline, opening: Opening) -> Surveys:
-    """Look at the incremental sources, which may take a while, before anything is locked."""
+    """Look at the incremental sources, which may take a while, before anything is locked. What goes
+    wrong is told as the pipeline lets it be: a source that counts its records may quote one."""
     interval, most = opening.interval, pipeline.max_pending
-    return {
-        step.name: step.source.look(
-            Scope(database, settings, pipeline.name, step.name, interval, most)
-        )
-        for step in _sources(pipeline)
-        if step.incremental
-    }
+    try:
+        return {
+            step.name: step.source.look(
+                Scope(database, settings, pipeline.name, step.name, interval, most)
+            )
+            for step in _sources(pipeline)
+            if step.incremental
+        }
+    except Exception as exc:
+        if not pipeline.redact:
+            raise
+        raise redacted(exc) from None
 
 
 def claim(

@@ -367,7 +367,7 @@ def _condition(text: str) -> str | None:
 def explained(exc: BaseException, what: str, advice: str) -> LedgerError:
     """The error of a step, of the same class: what failed, with what words, and how to go on."""
     known = translated(exc)
-    quotes = [_in_one_line(part).rstrip(". ") for part in known.quotes]
+    quotes = [_in_one_line(part).rstrip(". ") for part in errors.quoted(known)]
     return type(known)(f"{what}: {one_line(exc).rstrip('. ')}. {advice}", quotes=quotes)
 
 

@@ -148,7 +148,8 @@ def translated(database: Told) -> Iterator[None]:
         raise database.error(report) from (None if quotes else exc)
     except UnicodeEncodeError as exc:
         text = exc.object.encode("utf-8", "backslashreplace").decode()
-        raise InputError(f"expected text that is UTF-8, found {text[:200]}") from exc
+        shown = text[:200]
+        raise InputError(f"expected text that is UTF-8, found {shown}", quotes=[shown]) from exc
 
 
 @contextmanager

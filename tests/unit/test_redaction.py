@@ -2,13 +2,16 @@
 
 import json
 import re
+from datetime import UTC, datetime
 from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
+import sqlalchemy as sa
 from pyspark.sql.types import StructType
 
-from ledger import FileSource, ParquetSink, Pipeline
+from ledger import FileSource, ParquetSink, Pipeline, TableSource
+from ledger.batch.claims import Opening, survey
 from ledger.batch.record_rows import Row, _described
 from ledger.batch.snapshots import MOST_CHARACTERS
 from ledger.batch.trace import _Tree
@@ -32,7 +35,11 @@ from ledger.errors import (
     UnavailableError,
     redacted,
 )
+from ledger.sources.table.queries import _as_stored, _checked
+from ledger.spark.failures import explained
 from ledger.spark.steps.records import _Telling
+from ledger.store.connection import Database
+from ledger.store.driver_errors import translated
 
 REDACT = Redaction.of(["Email", "name"], b"secret")
 
@@ -48,10 +55,14 @@ REDACT = Redaction.of(["Email", "name"], b"secret")
         ("a.c and abc", ["a.c"], "*** and abc"),
         ("\\E and (x", ["\\E", "(x"], "*** and ***"),
         ("nothing", ["", "  "], "nothing"),
+        ("bad ann.l... (cut)", ["x", "Ann.Lee@x.org"], "bad ***... (cut)"),
+        ("bad ann.l", ["ann.lee@x.org"], "bad ann.l"),
+        ("bad x of b... (cut)", ["ann"], "bad x of b... (cut)"),
     ],
 )
 def test_values_are_masked_in_a_text(text, values, shown):
-    """The longest first, in any case, literally, and short ones as whole words alone."""
+    """The longest first, in any case, literally, and short ones as whole words alone; at the end of
+    a text that was cut also the beginning of one."""
     assert without(text, values) == shown
 
 
@@ -197,6 +208,79 @@ def test_an_error_without_what_it_quotes():
     assert str(whole).startswith("StageError. Its words may hold")
     assert type(other) is UnavailableError
     assert str(other).startswith("ValueError. Its words may hold what the pipeline redacts")
+
+
+def test_an_error_that_lacks_its_quotes_is_hidden():
+    """Where the text does not have what it is said to quote, as when it was cut or worded anew, no
+    word of it is told."""
+    cut = StageError("a row was refused: bad an", quotes=["bad ann@x.org"])
+    assert str(redacted(cut)).startswith("StageError. Its words may hold")
+    both = StageError("bad ann of ann", quotes=["bad ann", "ann"])
+    assert str(redacted(both)) == "*** of ***"
+
+
+def test_an_error_that_others_raise_is_a_quote():
+    """A stage's function may raise an error of the ledger with any words: without quotes they are
+    left out, and named anew they still are. What the ledger raises when such code calls it is
+    told, and so is what an author says beside the quotes."""
+
+    def caught(raising):
+        with pytest.raises(LedgerError) as error:
+            raising()
+        return error.value
+
+    def stage(**quotes):
+        raise StageError("unknown customer ann@x.org", **quotes)
+
+    own = caught(stage)
+    assert str(redacted(own)).startswith("StageError. Its words may hold")
+    anew = explained(own, "batch 7 failed", "Run it again")
+    assert str(redacted(anew)) == "batch 7 failed: ***. Run it again"
+    quoting = caught(lambda: stage(quotes=["ann@x.org"]))
+    assert str(redacted(quoting)) == "unknown customer ***"
+    ours = caught(lambda: Pipeline(""))
+    assert str(redacted(ours)) == str(ours)
+
+
+def test_what_fails_before_a_batch_is_open_quotes_no_value(tmp_path):
+    """A look at what is new may meet a record: its error is told as that of a step, without what
+    it quotes, and without its cause."""
+    url = f"sqlite:///{tmp_path}/shop.db"
+    with sa.create_engine(url).begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE people (email TEXT NOT NULL)")
+        connection.exec_driver_sql("INSERT INTO people VALUES (x'616E6E40782E6F7267')")
+    table = TableSource(url, table="people", cursor="email", schema="email STRING")
+    ledger = SimpleNamespace(transact=lambda work: datetime(2013, 1, 1, tzinfo=UTC))
+    opening = Opening("people", 1, datetime.min, datetime.max, {})
+
+    def looked(redact):
+        made = Pipeline("people", redact=redact)
+        made.source("people", table)
+        made.sink("out", ParquetSink("out"), reads="people")
+        with pytest.raises(InputError) as caught:
+            survey(ledger, None, made, opening)
+        return caught.value
+
+    assert "cursor 'email' has the value b'ann@x.org'" in str(looked(()))
+    assert "cursor 'email' has the value ***" in str(looked("email"))
+    assert looked("email").__suppress_context__
+
+
+def test_what_a_table_s_cursor_holds_is_a_quote():
+    """A cursor that is none is shown; SQLite has any value in any column."""
+    source = TableSource("sqlite://", table="people", cursor="email", schema="email STRING")
+    people = SimpleNamespace(source=source)
+    for wrong in (lambda: _checked(source, b"ann"), lambda: _as_stored(people, b"ann", None)):
+        with pytest.raises(InputError, match="b'ann'") as caught:
+            wrong()
+        assert re.search(r"(found|value) \*\*\*:", str(redacted(caught.value)))
+
+
+def test_text_that_is_no_utf_8_is_a_quote():
+    """It may come from a record."""
+    with pytest.raises(InputError, match="ann") as caught, translated(Database("postgresql://")):
+        "ann\ud800".encode()
+    assert str(redacted(caught.value)) == "expected text that is UTF-8, found ***"
 
 
 def test_failures_are_hidden_before_they_are_told(caplog):

@@ -234,7 +234,8 @@ def _as_stored(table: SourceTable, top: object, limit: date) -> str:
     if top is not None and not isinstance(top, str):
         raise InputError(
             f"{table.source.shown}: expected moments as text in cursor {table.source.cursor!r}, "
-            f"found {top!r}: choose another cursor, or store the text of datetime.isoformat()"
+            f"found {top!r}: choose another cursor, or store the text of datetime.isoformat()",
+            quotes=[repr(top)],
         )
     if not isinstance(limit, datetime):
         return limit.isoformat()
@@ -248,7 +249,8 @@ def _checked(source: TableSource, value: object) -> Value:
         raise InputError(
             f"{source.shown}: cursor {source.cursor!r} has the value {value!r}: expected an"
             " integer, a finite numeric, a date, a timestamp or text: correct the row or choose"
-            " another cursor"
+            " another cursor",
+            quotes=[repr(value)],
         )
     return value  # type: ignore[return-value]
 
