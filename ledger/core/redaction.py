@@ -63,14 +63,17 @@ def texts(value: object) -> Iterator[str]:
     if isinstance(value, dict | list | tuple):
         for one in parts:  # type: ignore[attr-defined]
             yield from texts(one)
+    elif isinstance(value, bytes):
+        yield from (str(value), value.decode(errors="replace"))
     elif value is not None:
         yield str(value)
 
 
 def without(text: str, values: Iterable[str]) -> str:
-    """A text in which these values are masked, in whatever case; of one that was cut also what is
-    left of a value at its end."""
-    given = sorted({one.strip() for one in values} - {""}, key=len, reverse=True)
+    """A text in which these values are masked, in whatever case, and as JSON or Python spells them;
+    of one that was cut also what is left of a value at its end."""
+    spelled = {way for one in values for way in _spellings(one.strip())}
+    given = sorted(spelled - {""}, key=len, reverse=True)
     if not given:
         return text
     masked = re.sub("|".join(map(_quoted, given)), MASK, text, flags=re.IGNORECASE)
@@ -79,6 +82,14 @@ def without(text: str, values: Iterable[str]) -> str:
     whole = masked.removesuffix(CUT)
     begun = max(_begun(whole.lower(), one.lower()) for one in given)
     return f"{whole[: len(whole) - begun]}{MASK}{CUT}" if begun else masked
+
+
+def _spellings(value: str) -> Iterator[str]:
+    """A value as it stands in a text, and within a text that quotes its whole record."""
+    yield value
+    yield json.dumps(value)[1:-1]
+    yield json.dumps(value, ensure_ascii=False)[1:-1]
+    yield repr(value)[1:-1]
 
 
 def _begun(text: str, value: str) -> int:

@@ -272,6 +272,7 @@ def test_values_are_masked_however_a_reason_has_them(
         "sink1": f"{MARK}\n{MARK}",
         "sink2": f"{MARK} b",
         "told": f"\t{MARK} c\n",
+        "json": f'"{MARK}" \\\n Zoë',
         "marked": f"{MARK} d",
         "good": "x",
     }
@@ -286,7 +287,9 @@ def test_values_are_masked_however_a_reason_has_them(
         from pyspark.sql import functions as F
 
         email = F.regexp_replace("email", r"^\s+|\s+$", "")
-        told = F.when(F.col("id") == "told", F.concat(F.lit("bad <"), email, F.lit(">")))
+        told = F.when(F.col("id") == "told", F.concat(F.lit("bad <"), email, F.lit(">"))).when(
+            F.col("id") == "json", F.to_json(F.struct("email", "id"))
+        )
         marked = F.col("id") == "marked"
         return (
             mails.where(~marked).withColumn("_failed", told),
@@ -307,6 +310,7 @@ def test_values_are_masked_however_a_reason_has_them(
         "sink2": "no mail to *** now",
         "told": "bad <***>",
         "marked": "no mail to ***",
+        "json": '{"email":"***","id":"json"}',
     }
     assert holding(database, MARK) == {}
 

@@ -55,6 +55,9 @@ REDACT = Redaction.of(["Email", "name"], b"secret")
         ("a.c and abc", ["a.c"], "*** and abc"),
         ("\\E and (x", ["\\E", "(x"], "*** and ***"),
         ("nothing", ["", "  "], "nothing"),
+        ('{"name": "Zo\\u00eb \\"Z\\""}', ['Zoë "Z"'], '{"name": "***"}'),
+        ('{"name": "Zoë \\"Z\\"\\n"}', ['Zoë "Z"\n'], '{"name": "***\\n"}'),
+        (repr('O\'Brien\t"Z"'), ['O\'Brien\t"Z"'], "'***'"),
         ("bad ann.l... (cut)", ["x", "Ann.Lee@x.org"], "bad ***... (cut)"),
         ("bad ann.l", ["ann.lee@x.org"], "bad ann.l"),
         ("bad x of b... (cut)", ["ann"], "bad x of b... (cut)"),
@@ -67,7 +70,9 @@ def test_values_are_masked_in_a_text(text, values, shown):
 
 
 def test_texts_of_a_value_with_parts():
-    """Each part of a list or a map counts by itself, and null has none."""
+    """Each part of a list or a map counts by itself, and null has none; bytes are shown by Python,
+    or as the text that they are."""
+    assert list(texts(b"ann")) == ["b'ann'", "ann"]
     assert list(texts([{"a": "x", "b": [1, None]}, "y", None])) == ["x", "1", "y"]
 
 

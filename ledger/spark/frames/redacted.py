@@ -30,7 +30,8 @@ def without_values(reason: Column, rows: DataFrame, redact: Redaction) -> Column
     parted = [name for name in names if isinstance(rows.schema[name].dataType, _PARTED)]
     plain = [F.col(f"`{name}`").cast("string") for name in names if name not in parted]
     if plain:
-        values = F.filter(F.array(*map(_stripped, plain)), lambda one: F.length(one) > 0)
+        given = F.filter(F.array(*map(_stripped, plain)), lambda one: F.length(one) > 0)
+        values = F.concat(given, F.transform(given, _as_json))
         longest = F.array_sort(values, lambda one, other: F.length(other) - F.length(one))
         pattern = F.array_join(F.transform(longest, _quoted), "|")
         hidden = F.regexp_replace(reason, F.concat(F.lit("(?iU)"), pattern), F.lit(MASK))
@@ -51,6 +52,12 @@ def without_row(said: Column, rows: DataFrame, redact: Redaction) -> Column:
         lacks = len(redact.among(names)) < len(redact.columns)
         said = without_values(said, rows, Redaction.of(names) if lacks else redact)
     return F.regexp_replace(said, r"\s*\R\s*", " ")
+
+
+def _as_json(value: Column) -> Column:
+    """A text as it stands within JSON, without its quotes."""
+    text = F.to_json(F.array(value))
+    return F.substring(text, F.lit(3), F.length(text) - F.lit(4))
 
 
 def _stripped(value: Column) -> Column:
