@@ -21,6 +21,7 @@ from ledger.core.column_names import (
 )
 from ledger.core.redaction import Redaction, json_without
 from ledger.deltas.stored import Written
+from ledger.storage import parquet
 
 _STORED = (ROOT, PARENT, INPUT, ANCHORS, FAILED, DROPPED, CARRIED)
 
@@ -53,7 +54,7 @@ def rows_of(
     own = [name for name in _STORED if name in stored.schema_arrow.names]
     start = 0
     for group in range(stored.metadata.num_row_groups):
-        table = stored.read_row_group(group, own).unify_dictionaries().combine_chunks()
+        table = parquet.read_row_group(stored, group, own).unify_dictionaries().combine_chunks()
         rows, places = Written(inputs).rows(table, np.arange(len(table)))
         mine = np.flatnonzero(rows.root == root)
         parents: dict[int, list[tuple[str, int]]] = defaultdict(list)

@@ -20,6 +20,7 @@ from sqlalchemy import Row
 
 from ledger.core.redaction import NOTHING, Redaction
 from ledger.errors import MASK
+from ledger.storage import parquet
 from ledger.storage.manifest import DataFile
 
 MOST_CHARACTERS = 10_000
@@ -60,7 +61,7 @@ def payloads(
         first, last = np.searchsorted(positions, [file.first_position, end])
         local = positions[first:last] - file.first_position
         with fsspec.open(file.path, "rb") as stream:
-            stored = pq.ParquetFile(stream)
+            stored = parquet.opened(stream)
             row_numbers = numbers.of(stored, local) if numbers else [None] * len(local)
             if len(local) == 0:
                 continue
@@ -78,7 +79,7 @@ def rows_at(stored: pq.ParquetFile, local: Any) -> pa.Table:
         rows = stored.metadata.row_group(group).num_rows
         wanted = local[(local >= start) & (local < start + rows)] - start
         if len(wanted):
-            found.append(stored.read_row_group(group).take(_longs(wanted)))
+            found.append(parquet.read_row_group(stored, group).take(_longs(wanted)))
         start += rows
     return pa.concat_tables(found)
 
@@ -192,10 +193,10 @@ def _located(path: str) -> bool:
     if "_untracked=" in path:
         return False
     with fsspec.open(path, "rb") as stream:
-        stored = pq.ParquetFile(stream)
+        stored = parquet.opened(stream)
         if _FILE not in stored.schema_arrow.names:
             return False
-        return bool(stored.read([_FILE]).column(0).null_count == 0)
+        return bool(parquet.read(stored, [_FILE]).column(0).null_count == 0)
 
 
 class _Numbers:
@@ -211,7 +212,7 @@ class _Numbers:
 
     def of(self, stored: pq.ParquetFile, local: Any) -> Sequence[int | None]:
         """The numbers, from 1, of the rows at these positions; files are asked for in order."""
-        column = stored.read([_FILE]).column(0).combine_chunks().dictionary_encode()
+        column = parquet.read(stored, [_FILE]).column(0).combine_chunks().dictionary_encode()
         codes = np.from_dlpack(column.indices)
         counts = np.bincount(codes, minlength=len(column.dictionary))
         order = np.argsort(codes, kind="stable")

@@ -13,7 +13,6 @@ from typing import Any
 import fsspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from sqlalchemy import Connection
 
 from ledger.batch.record_rows import Row, rows_of
@@ -22,6 +21,7 @@ from ledger.core.column_names import ANCHORS, CARRIED, ERROR, RESERVED, ROOT
 from ledger.core.redaction import Redaction, found_pattern, texts, without
 from ledger.core.states import RunState
 from ledger.errors import MASK, InputError, LostFileError
+from ledger.storage import parquet
 from ledger.storage.manifest import DataFile, Manifest, check_files
 from ledger.store.connection import Database
 from ledger.store.queries import batches, publications, records, redactions, runs
@@ -225,7 +225,7 @@ class _Tree:
         file = next(one for one in source.files if 0 <= position - one.first_position < one.rows)
         with fsspec.open(file.path, "rb") as stream:
             local = np.array([position - file.first_position])
-            table = rows_at(pq.ParquetFile(stream), local)
+            table = rows_at(parquet.opened(stream), local)
         _, content, _, _ = next(read_rows(table, source.declared, self._redact))
         names = [name for name in table.column_names if name not in RESERVED]
         self._values = _shown_values(table, self._redact.among(names))
@@ -350,7 +350,7 @@ def _read(
     carries = False
     for file in files:
         with fsspec.open(file.path, "rb") as stream:
-            stored = pq.ParquetFile(stream)
+            stored = parquet.opened(stream)
             if not {ROOT, ANCHORS} & set(stored.schema_arrow.names):
                 return Branch(step.name, Fate.UNTRACKED)
             carries |= CARRIED in stored.schema_arrow.names

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 from ledger.errors import IntegrityError, LostFileError, UnavailableError
 from ledger.sinks.base import stage_again
 from ledger.storage.manifest import DataFile
+from ledger.storage.parquet import iter_batches, opened
 
 TRACKING = frozenset({"_root", "_roots", "_unit"})  # the ledger's own columns beside the user's
 MOST_ROWS = 1 << 16
@@ -48,7 +49,7 @@ def record_batches(
                 )
             own = [name for name in parquet.schema_arrow.names if name in TRACKING]
             names = [*schema.names, *(own if tracking else [])]
-            for batch in parquet.iter_batches(_rows_at_once(parquet), columns=names):
+            for batch in iter_batches(parquet, _rows_at_once(parquet), names):
                 yield from _pieces(batch.select(names))
 
 
@@ -76,8 +77,7 @@ def _types(schema: pa.Schema) -> dict[str, str]:
 def _opened(file: DataFile) -> Iterator[pq.ParquetFile]:
     fs, path = fsspec.core.url_to_fs(file.path)
     try:
-        # Without a buffer of what is to come: it would hold all row groups of a file.
-        with fs.open(path, "rb") as stream, pq.ParquetFile(stream, pre_buffer=False) as parquet:
+        with fs.open(path, "rb") as stream, opened(stream) as parquet:
             yield parquet
     except (FileNotFoundError, pa.ArrowException) as exc:
         raise LostFileError(

@@ -143,6 +143,19 @@ def test_driver_errors_are_translated_in_one_place():
     assert set(found) == {"ledger.store.driver_errors"}
 
 
+def test_rows_of_parquet_files_are_read_in_one_place():
+    """But for the folding, which runs in Spark's workers: Arrow's threads may abort a process that
+    ends by itself.
+    """
+    found = {
+        module
+        for module, path in MODULES.items()
+        for asked in (".read_row_group(", ".iter_batches(")
+        if asked in path.read_text().replace("parquet.read_row_group(", "")
+    }
+    assert found == {"ledger.storage.parquet"}
+
+
 def test_the_library_does_not_print():
     """Only the command line writes to the terminal; the linter refuses print everywhere else."""
     for path in FILES:

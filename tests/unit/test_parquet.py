@@ -1,0 +1,49 @@
+"""In which thread stored files are read."""
+
+import io
+import threading
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from ledger.storage import parquet
+
+COLUMNS = [f"c{number}" for number in range(8)]
+
+
+class Told(io.FileIO):
+    """A file that keeps which threads have read from it."""
+
+    def __init__(self, path):
+        super().__init__(path)
+        self.threads = set()
+
+    def read(self, size=-1):
+        self.threads.add(threading.get_ident())
+        return super().read(size)
+
+
+@pytest.fixture
+def told(tmp_path):
+    """A file of two row groups, opened."""
+    path = tmp_path / "rows.parquet"
+    table = pa.table({name: range(100) for name in COLUMNS})
+    pq.write_table(table, path, row_group_size=50)
+    with Told(path) as stream:
+        yield stream
+
+
+@pytest.mark.parametrize(
+    ("ask", "rows"),
+    [
+        (lambda stored: parquet.read(stored, COLUMNS), 100),
+        (lambda stored: parquet.read_row_group(stored, 1), 50),
+        (lambda stored: parquet.read_row_group(stored, 1, COLUMNS[:3]), 50),
+        (lambda stored: pa.Table.from_batches(parquet.iter_batches(stored, 30, COLUMNS)), 100),
+    ],
+)
+def test_files_are_read_in_the_thread_that_asks(told, ask, rows):
+    """None of Arrow's threads is left to hold the file, which could abort a process at its end."""
+    assert len(ask(parquet.opened(told))) == rows
+    assert told.threads == {threading.get_ident()}
