@@ -2,7 +2,6 @@
 batch, without Spark.
 """
 
-import json
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -18,7 +17,7 @@ from sqlalchemy import Connection
 from ledger.batch.record_rows import Row, rows_of
 from ledger.batch.snapshots import json_rows, read_rows, rows_at
 from ledger.core.column_names import ANCHORS, CARRIED, ERROR, RESERVED, ROOT
-from ledger.core.redaction import Redaction, found_pattern, texts, without
+from ledger.core.redaction import Redaction, found_pattern, json_texts, without
 from ledger.core.states import RunState
 from ledger.errors import MASK, InputError, LostFileError
 from ledger.storage import parquet
@@ -331,8 +330,7 @@ def _shown_values(table: pa.Table, names: Sequence[str]) -> frozenset[str]:
     """The texts of a record's values in these columns, as content has them."""
     if not names:
         return frozenset()
-    content = json_rows(table, names)[0]
-    return frozenset(texts(json.loads(content, parse_int=str, parse_float=str)))
+    return json_texts(json_rows(table, names)[0])
 
 
 def _read(

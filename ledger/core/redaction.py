@@ -69,6 +69,11 @@ def texts(value: object) -> Iterator[str]:
         yield str(value)
 
 
+def json_texts(content: str) -> frozenset[str]:
+    """The texts of JSON, and of its parts; numbers as they stand there."""
+    return frozenset(texts(json.loads(content, parse_int=str, parse_float=str)))
+
+
 def without(text: str, values: Iterable[str]) -> str:
     """A text in which these values are masked, in whatever case, and as JSON or Python spells them;
     of one that was cut also what is left of a value at its end."""

@@ -162,11 +162,14 @@ def whole_batch(
     return batch, roots
 
 
-def emit_replay(database: Database, batch: Batch) -> range:
-    """Commit a replay's source: one root per claimed message."""
+def emit_replay(database: Database, batch: Batch, companions: Iterable[int] = ()) -> range:
+    """Commit a replay's source: one root per claimed message, and one for each of its unit that
+    comes along.
+    """
     from ledger.store.queries import replays
 
     messages = database.transact(lambda c: replays.claimed_messages(c, batch.batch_id, "source"))
+    messages += companions
     run = started(database, batch.batch_id, "source")
     first = database.transact(lambda c: batches.reserve_roots(c, len(messages)))
     roots = range(first, first + len(messages))

@@ -1,6 +1,5 @@
 """Statements about files that nothing needs any more: which families expire, what of them is to be
-removed, which runs are dead, and what records are forgotten.
-"""
+removed, and which runs are dead."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -249,42 +248,3 @@ def set_removed(connection: Connection, batch_id: int) -> None:
     connection.execute(
         text("UPDATE batch SET files_removed_at = now() WHERE batch_id = :id"), {"id": batch_id}
     )
-
-
-def undecided(connection: Connection, message_ids: Sequence[int]) -> list[int]:
-    """Those of these messages that are failed or being replayed."""
-    statement = text("""
-        SELECT message_id FROM open_failure
-        WHERE message_id = ANY (cast(:ids AS bigint[])) ORDER BY 1
-    """)
-    return list(connection.execute(statement, {"ids": list(message_ids)}).scalars())
-
-
-def forget(connection: Connection, message_ids: Sequence[int]) -> int:
-    """Remove what decided records contain, and what their reasons quote of it; of how many."""
-    statement = text("SELECT forget_records(cast(:ids AS bigint[]))")
-    return int(connection.execute(statement, {"ids": list(message_ids)}).scalar_one())
-
-
-def holding(connection: Connection, message_ids: Sequence[int]) -> Sequence[Row[Any]]:
-    """The batches of these records' families: batch_id, pipeline, keep_seconds, files and bytes
-    that their runs committed and that are not removed, published (whether a sink shows rows of it).
-    """
-    statement = text("""
-        SELECT b.batch_id, p.name AS pipeline, p.keep_seconds,
-               coalesce(sum(w.files), 0)::bigint AS files,
-               coalesce(sum(w.bytes), 0)::bigint AS bytes,
-               EXISTS (SELECT FROM publication x WHERE x.batch_id = b.batch_id
-                       AND x.published_at IS NOT NULL AND x.replaced_at IS NULL) AS published
-        FROM batch b
-        JOIN pipeline p USING (pipeline_id)
-        LEFT JOIN step_run r ON r.batch_id = b.batch_id AND r.files_removed_at IS NULL
-        LEFT JOIN LATERAL (
-          SELECT count(*) AS files, sum(t.bytes) AS bytes FROM step_run_file t
-          WHERE t.step_run_id = r.step_run_id) AS w ON true
-        WHERE b.family_id IN (
-          SELECT original_batch_id FROM failed_message
-          WHERE message_id = ANY (cast(:ids AS bigint[])))
-        GROUP BY b.batch_id, p.name, p.keep_seconds ORDER BY b.batch_id
-    """)
-    return connection.execute(statement, {"ids": list(message_ids)}).all()

@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, text
 
 from ledger.core.outcomes import REPEATED
+from ledger.errors import MASK
 
 
 def tune(connection: Connection) -> None:
@@ -264,17 +265,22 @@ def recover_rest_of_replay(connection: Connection, batch_id: int) -> int:
 
 
 def record_attempts(connection: Connection, batch_id: int) -> int:
-    """Keep where and why each root failed, for good; how many."""
+    """Keep where and why each root failed, for good; how many. Of a forgotten message, which its
+    unit takes along, not why: that may quote it."""
     statement = text("""
         INSERT INTO failed_root
           (root_id, message_id, batch_id, attempt, step, reason, detail, residue, own_failure,
            shared)
-        SELECT s.root_id, m.message_id, :id, m.attempts, s.step, s.reason, s.detail, s.residue,
-               s.own_failure, s.shared
+        SELECT s.root_id, m.message_id, :id, m.attempts, s.step,
+               CASE WHEN f.message_id IS NULL THEN s.reason ELSE :mask END,
+               CASE WHEN f.message_id IS NULL THEN s.detail END,
+               s.residue, s.own_failure, s.shared
         FROM settling s JOIN failed_message m ON m.root_id = s.root_id
+        LEFT JOIN failed_payload f ON f.message_id = m.message_id AND f.forgotten_at IS NOT NULL
+          AND f.batch_id = (SELECT family_id FROM batch WHERE batch_id = :id)
         WHERE m.original_batch_id = (SELECT family_id FROM batch WHERE batch_id = :id)
     """)
-    return connection.execute(statement, {"id": batch_id}).rowcount
+    return connection.execute(statement, {"id": batch_id, "mask": MASK}).rowcount
 
 
 def settling_count(connection: Connection) -> int:

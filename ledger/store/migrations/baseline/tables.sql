@@ -551,6 +551,8 @@ CREATE TABLE failed_payload (
   forgotten_at timestamptz
 );
 CREATE INDEX failed_payload_batch_id_idx ON failed_payload (batch_id);
+CREATE INDEX failed_payload_forgotten_idx ON failed_payload (batch_id)
+  WHERE forgotten_at IS NOT NULL;
 COMMENT ON TABLE failed_payload IS 'Content of each record that failed, copied from its snapshot.';
 COMMENT ON COLUMN failed_payload.message_id IS 'Message, once for all its attempts.';
 COMMENT ON COLUMN failed_payload.batch_id IS 'Batch of its first attempt.';
