@@ -22,6 +22,7 @@ from ledger.core.logs import about
 
 REPLAY_WANTED = Asset("x-ledger://replay-wanted")
 MOST_EXPIRED = 200  # batches whose files go in one run: the next sweep waits for it
+MOST_LOOKED_AT = 500  # old families, of which each has its turn
 MOST_ERRORS = 5
 _log = logging.getLogger(__name__)
 
@@ -193,7 +194,7 @@ def _collected() -> dict[str, Any]:
 
     from ledger.batch.retention import GcOptions, gc_once
 
-    collected = gc_once(connected(), GcOptions(most=MOST_EXPIRED))
+    collected = gc_once(connected(), GcOptions(most=MOST_EXPIRED, looks=MOST_LOOKED_AT))
     removed = {kind: asdict(size) for kind, size in collected.removed.items() if size.files}
     _log.info("removed: %s", removed)
     if collected.errors:

@@ -9,6 +9,7 @@ docs/decisions/026-retention.md says who needs which files, and until when.
 """
 
 import logging
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -23,6 +24,7 @@ from ledger.core.states import Need
 from ledger.storage.folders import (
     Size,
     beside,
+    reachable,
     remove_folder,
     remove_run_folder,
     require_own_folder,
@@ -52,7 +54,8 @@ class GcOptions:
     """``pipeline``: only this one. ``families``: only those of these originals. ``keep_seconds``:
     instead of the pipelines' own ``keep``, of those too that keep their files for good.
     ``dry_run``: only say what would be removed. ``most``: how many families expire at most; the
-    next call goes on.
+    next call goes on. ``looks``: how many are looked at at most, from a random one on, so that each
+    has its turn.
     """
 
     pipeline: str | None = None
@@ -60,6 +63,7 @@ class GcOptions:
     keep_seconds: float | None = None
     dry_run: bool = False
     most: int | None = None
+    looks: int | None = None
 
     @property
     def chosen(self) -> tuple[str | None, tuple[int, ...] | None, float | None]:
@@ -140,6 +144,9 @@ def _looked_at(
     kept: list[Kept] = []
     keep = options.keep_seconds
     found = database.transact(lambda c: retention.candidates(c, *options.chosen, moment))
+    if options.looks is not None and options.looks < len(found):
+        start = random.randrange(len(found))
+        found = sorted((found[start:] + found[:start])[: options.looks])
     for first in range(0, len(found), _AT_ONCE):
         if options.most is not None and len(free) >= options.most:
             break
@@ -223,6 +230,8 @@ class _Removal:
             require_own_folder(run.folder, run.step_run_id)
             if run.wrote:
                 require_reachable(run.folder)
+            elif not reachable(run.folder):  # it may never have been made, or is not mounted here
+                return False
             beside_it = f"kept-{run.step_run_id}-"
             others = beside(run.folder, beside_it) if expired and not run.in_place else []
             size = sum(map(size_of, [run.folder, *others]), Size())

@@ -136,15 +136,23 @@ def require_own_folder(folder: str, run_id: int) -> None:
         )
 
 
-def require_reachable(folder: str) -> None:
-    """Raise UnavailableError unless the place of a run's local folder is there, three above it:
-    else nobody can tell a folder that is gone from a storage that this machine does not see.
+def _place(folder: str) -> str:
+    return folder.rsplit("/", 3)[0]
+
+
+def reachable(folder: str) -> bool:
+    """Whether the place of a run's folder is there, three above it, if that is a local one: else
+    nobody can tell a folder that is gone from a storage that this machine does not see.
     """
-    place = folder.rsplit("/", 3)[0]
-    if _is_local(folder) and not Path(place).is_dir():
+    return not _is_local(folder) or Path(_place(folder)).is_dir()
+
+
+def require_reachable(folder: str) -> None:
+    """Raise UnavailableError unless the place of a run's folder is ``reachable``."""
+    if not reachable(folder):
         raise UnavailableError(
-            f"{place}: expected the folder below which runs write, found none. Run ackledger gc"
-            " where the storage can be reached; if the folder was removed by hand, make it again"
+            f"{_place(folder)}: expected the folder below which runs write, found none. Run"
+            " ackledger gc where the storage can be reached; if the folder was removed by hand, make it again"
         )
 
 

@@ -25,7 +25,7 @@ from ledger.batch.opening import open_batch
 from ledger.batch.quarantine import quarantine
 from ledger.batch.retention import GcOptions, gc_once
 from ledger.batch.settlement import settle_once
-from ledger.batch.step_runs import note_folder
+from ledger.batch.step_runs import fail, note_folder
 from ledger.cli import app
 from ledger.core import conditions
 from ledger.core.probes import listening
@@ -447,6 +447,20 @@ def test_a_window_that_an_open_batch_was_opened_with_holds(database, storage):
     assert collect(database).expired == (1,)
 
 
+def test_a_settlement_that_a_running_sink_did_not_see_moves_no_window(database, storage):
+    """A batch whose settlement began before a sink did, and was committed after it had looked, is
+    newer than none that the sink compares with. Once that has ended, the window is the last."""
+    made = deduplicating(1)
+    for day in range(4):
+        settled(database, made, storage, run_id=f"day{day}", day=day)
+    batch = opened(database, made, "runs", day=4)
+    run_middle(database, batch, emit(database, batch, 1))
+    run = started(database, batch.batch_id, "sink")
+    assert collect(database).expired == ()
+    fail(database, run, "a test")
+    assert collect(database).expired == (1, 2)
+
+
 def test_what_was_replaced_rests_as_long_as_the_rest(database, storage):
     """A sink that has begun may still compare its rows with a batch that another has replaced."""
     made = deduplicating(1)
@@ -721,6 +735,28 @@ def test_a_storage_out_of_reach_is_not_taken_for_empty(database, storage):
     away.rename(storage.folder)
     assert collect(database).total.files == 3
     assert storage.there() == set()
+
+
+def test_a_dead_sink_is_not_taken_for_removed_where_its_storage_is_not(database, storage):
+    """What an attempt that never committed has staged is there when the storage is mounted again,
+    and goes then; its batch may have expired meanwhile."""
+    batch = opened(database, kept())
+    roots = emit(database, batch, 3)
+    run_middle(database, batch, roots)
+    dead = started(database, batch.batch_id, "sink").run_id
+    run_sink(database, batch, roots)
+    storage(database)
+    with database.plain.begin() as connection:
+        manifest = text("DELETE FROM step_run_file WHERE step_run_id = :r")
+        connection.execute(manifest, {"r": dead})
+    removed = "SELECT files_removed_at FROM step_run WHERE step_run_id = :r"
+    away = storage.folder.rename(storage.folder.with_name("unmounted"))
+    assert collect(database).total.files == 0
+    assert one(database, removed, r=dead).files_removed_at is None
+    away.rename(storage.folder)
+    assert collect(database).removed["dead attempts"].files == 1
+    assert one(database, removed, r=dead).files_removed_at is not None
+    assert dead not in storage.there()
 
 
 def test_a_folder_of_another_name_is_not_removed(database, storage, tmp_path):
@@ -1161,3 +1197,15 @@ def test_one_call_may_be_bounded(database, storage):
         settled(database, kept(), storage, run_id=f"day{day}", day=day)
     assert collect(database, most=2).expired == (1, 2)
     assert collect(database, most=2).expired == (3,)
+
+
+def test_a_sweep_looks_at_so_many_old_batches_at_most(database, storage):
+    """What failed records keep for years is not looked at by each sweep, but each has its turn."""
+    for day in range(3):
+        settled(database, kept(), storage, run_id=f"day{day}", day=day, lose_sink=[0])
+    seen = set()
+    for _ in range(60):
+        (found,) = collect(database, looks=1).kept
+        seen.add(found.batch_id)
+    assert seen == {1, 2, 3}
+    assert len(collect(database, looks=3).kept) == 3

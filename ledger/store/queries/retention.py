@@ -7,6 +7,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, text
 
+from ledger.core.durations import SHORTEST_KEEP_SECONDS
 from ledger.store.queries.combines import COMBINES_DUE
 
 # Whether retention looks at a pipeline p at all, and before which moment a family is old enough.
@@ -64,7 +65,8 @@ CASE
         WHERE r.remainder_of_batch_id = h.batch_id AND r.source = h.source
           AND q.status IN ('open', 'held')))) THEN 'interval_unread'
   -- Outside the window are those with so many newer originals, and one more, for a batch that
-  -- replaces another is not compared with that one. A sink that runs has chosen when it began.
+  -- replaces another is not compared with that one. A sink that runs has chosen when it began; what
+  -- settled up to a day before may have been committed after that, unseen by it.
   WHEN f.status = 'settled' AND EXISTS (
     SELECT FROM batch_step t
     WHERE t.dedup_window IS NOT NULL
@@ -77,7 +79,8 @@ CASE
           SELECT FROM batch n
           WHERE n.pipeline_id = f.pipeline_id AND n.kind = 'original' AND n.status = 'settled'
             AND n.settled_at < coalesce((
-              SELECT min(r.opened_at) FROM step_run r JOIN batch o USING (batch_id)
+              SELECT min(r.opened_at) - make_interval(secs => {SHORTEST_KEEP_SECONDS})
+              FROM step_run r JOIN batch o USING (batch_id)
               WHERE r.state = 'running' AND r.step = t.name AND o.pipeline_id = f.pipeline_id),
               'infinity')
             AND n.batch_id > (SELECT max(m.batch_id) FROM batch m WHERE m.family_id = f.batch_id)
