@@ -152,7 +152,8 @@ def require_reachable(folder: str) -> None:
     if not reachable(folder):
         raise UnavailableError(
             f"{_place(folder)}: expected the folder below which runs write, found none. Run"
-            " ackledger gc where the storage can be reached; if the folder was removed by hand, make it again"
+            " ackledger gc where the storage can be reached; if the folder was removed by hand,"
+            " make it again"
         )
 
 

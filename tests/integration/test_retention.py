@@ -15,7 +15,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from sqlalchemy import event, text
 from typer.testing import CliRunner
 
-from ledger import Bloom, FileSource, ParquetSink, Pipeline
+from ledger import Bloom, DeltaSink, FileSource, ParquetSink, Pipeline
 from ledger.airflow import sweeper_dag
 from ledger.batch import retention
 from ledger.batch.acceptance import accept
@@ -31,14 +31,24 @@ from ledger.core import conditions
 from ledger.core.probes import listening
 from ledger.core.run_request import Interval, RunKey
 from ledger.core.states import Need
-from ledger.errors import DeclarationError, InputError, LedgerError, NotReadyError, UnavailableError
+from ledger.errors import (
+    ConfigurationError,
+    DeclarationError,
+    InputError,
+    LedgerError,
+    NotReadyError,
+    UnavailableError,
+)
+from ledger.execution.steps import living
 from ledger.settings import Settings
+from ledger.spark.job import Job
 from ledger.store.queries import batches, checkpoints, dedup, forgetting, payloads, replays
 from tests.support.dying import Died, dies_at
 from tests.support.ledgers import (
     START,
     emit,
     emit_replay,
+    finish,
     one,
     opened,
     pipeline,
@@ -51,6 +61,7 @@ from tests.support.ledgers import (
     started,
     whole_batch,
 )
+from tests.support.posting import Delta
 
 DAY = 86400.0
 OTHER = '{"n": 12, "email": "c@d.org"}'
@@ -231,6 +242,41 @@ def test_files_of_a_table_are_never_removed(database, storage):
     assert storage.there() == {table}
     assert dead != table
     assert collect(database).total.files == 0
+
+
+@pytest.mark.parametrize("first", [ParquetSink, DeltaSink])
+def test_a_sink_whose_kind_changed_keeps_what_its_table_has(database, settings, first):
+    """Opened as one kind and run as the other: what readers of a table read is not noted as a
+    run's, or is known to be a table's, and is there after gc; what was only staged may go."""
+
+    def chain(kind):
+        made = Pipeline("chain", keep="1d")
+        made.source("source", FileSource("in.csv", schema="n INT"))
+
+        @made.stage(reads="source")
+        def middle(rows):
+            return rows
+
+        made.sink("sink", kind("out"), reads="middle")
+        return made
+
+    then = DeltaSink if first is ParquetSink else ParquetSink
+    batch = opened(database, chain(first))
+    roots = emit(database, batch, 1)
+    run_middle(database, batch, roots)
+    job = Job(None, database, settings, chain(then))
+    run = started(database, batch.batch_id, "sink")
+    folder = job.publisher(job.pipeline.step("sink")).staging(batch.batch_id, run.run_id)
+    with living(job, run, lambda: None):
+        Path(folder).mkdir(parents=True)
+        (Path(folder) / "part.parquet").write_text("0123456789")
+    noted = one(database, "SELECT folder FROM step_run WHERE step = 'sink'").folder
+    assert noted == (None if then is DeltaSink else folder)
+    finish(database, run, [Delta(root, root + 2000, 0, 1, 0) for root in roots])
+    settle_once(database, batch.batch_id)
+    published(database)
+    assert collect(database).expired == (batch.batch_id,)
+    assert Path(folder, "part.parquet").exists()
 
 
 def test_filters_go_with_their_batch(database, storage):
@@ -757,6 +803,17 @@ def test_a_dead_sink_is_not_taken_for_removed_where_its_storage_is_not(database,
     assert collect(database).removed["dead attempts"].files == 1
     assert one(database, removed, r=dead).files_removed_at is not None
     assert dead not in storage.there()
+
+
+def test_where_a_run_writes_is_noted_once(database, storage):
+    """Whoever is not the owner cannot have another folder removed in the place of the noted one."""
+    settled(database, kept(), storage)
+    for other in ("'/data/run=1'", "NULL"):
+        change = text(f"UPDATE step_run SET folder = {other} WHERE step_run_id = 1")
+        with pytest.raises(ConfigurationError, match="step_run is history"):
+            database.transact(lambda c, change=change: c.execute(change))
+    with database.writer.begin() as connection:  # the same again, as after a lost answer
+        connection.execute(text("UPDATE step_run SET folder = folder WHERE step_run_id = 1"))
 
 
 def test_a_folder_of_another_name_is_not_removed(database, storage, tmp_path):

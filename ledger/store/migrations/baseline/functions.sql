@@ -230,6 +230,12 @@ CREATE TRIGGER batch_history BEFORE UPDATE ON batch FOR EACH ROW WHEN (
   AND NOT pg_has_role(current_user, 'ledger_owner', 'USAGE')
 ) EXECUTE FUNCTION refuse_rewriting();
 
+-- A folder is noted once: retention removes what it names.
+CREATE TRIGGER step_run_folder BEFORE UPDATE ON step_run FOR EACH ROW WHEN (
+  OLD.folder IS NOT NULL AND NEW.folder IS DISTINCT FROM OLD.folder
+  AND NOT pg_has_role(current_user, 'ledger_owner', 'USAGE')
+) EXECUTE FUNCTION refuse_rewriting();
+
 CREATE TRIGGER step_run_history BEFORE UPDATE ON step_run FOR EACH ROW WHEN (
   OLD.state <> 'running'
   AND (NEW.state <> OLD.state
