@@ -5,6 +5,8 @@ import resource
 import time
 from types import SimpleNamespace
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from sqlalchemy import text
 
@@ -81,18 +83,43 @@ def many(database, tmp_path):
     (tmp_path / "in.csv").write_text("n,city,note\n" + "".join(lines))
     own = {"_file": f"file://{tmp_path}/in.csv", "_raw": None, "_error": None}
     write_snapshot(database, batch, tmp_path, [one | own for one in fields], group_rows=RECORDS)
+    write_output(database, batch, first, fields, tmp_path)
     return SimpleNamespace(batch=batch, first=first, again=again)
+
+
+def write_output(database, batch, first, fields, folder):
+    """The rows that the stage made of the records that did not fail: a committed run of it, and its
+    file."""
+    with database.plain.begin() as connection:  # a settled batch opens none
+        connection.exec_driver_sql("UPDATE batch SET status = 'open' WHERE kind = 'original'")
+    run = started(database, batch.batch_id, "middle")
+    path = folder / "middle.parquet"
+    passed_on = range(1, RECORDS, 2)
+    rows_ = [fields[n] | {"_root": first + n, "_parent": n} for n in passed_on]
+    pq.write_table(pa.Table.from_pylist(rows_), path)
+    keys = {"run": run.run_id, "path": str(path), "bytes": path.stat().st_size, "rows": len(rows_)}
+    with database.plain.begin() as connection:
+        connection.execute(
+            text("INSERT INTO step_run_file VALUES (:run, 0, :path, :bytes, :rows)"), keys
+        )
+        connection.execute(
+            text("UPDATE step_run SET state = 'committed' WHERE step_run_id = :run"), keys
+        )
+        connection.exec_driver_sql("UPDATE batch SET status = 'settled' WHERE kind = 'original'")
 
 
 @pytest.fixture
 def ask(migrated, tmp_path):
-    """What a command answers, without Java and without pandas: at best of three times in less
-    than 2 seconds of its process and of the database, or 3 times what it takes to say its
-    version where that takes long.
+    """What a command answers, without Java and, but for trace, without pandas: at best of three
+    times in less than 2 seconds of its process and of the database, or 3 times what it takes to say
+    its version where that takes long.
     """
-    command = commands(migrated, tmp_path)
+    without = ("pyspark", "py4j")
 
     def seconds(*arguments):
+        # trace reads the files of steps, for which pyarrow loads pandas
+        refused = without if arguments[0] == "trace" else (*without, "pandas")
+        command = commands(migrated, tmp_path, refused)
         before = spent(migrated)
         said = command(*arguments)
         return spent(migrated) - before, said
@@ -168,3 +195,19 @@ def test_content_of_many_records_is_kept_at_once(migrated, many, ask, arguments)
     assert json.loads(first["content"])["city"] == "Bern"
     kept = "SELECT count(*), count(DISTINCT source_row), max(source_row) FROM failed_payload"
     assert rows(migrated, kept) == [(FAILED, FAILED, RECORDS - 1)]
+
+
+def test_a_record_among_many_is_traced_at_once(many, ask):
+    """One that was lost and one that was passed on, whose rows are found in the files of the source
+    and of the stage, each in less than 2 seconds.
+    """
+
+    def told(number):
+        tree = ask("trace", number, "--attempt", "1")["tree"]
+        (row,) = tree["branches"]
+        return json.loads(tree["content"])["n"], row["step"], row["fate"], row["content"]
+
+    assert told(many.first + RECORDS - 2) == (RECORDS - 2, "middle", "lost", None)
+    *found, content = told(many.first + RECORDS - 1)
+    assert found == [RECORDS - 1, "middle", "passed on"]
+    assert json.loads(content)["city"] == CITIES[(RECORDS - 1) % 3]
