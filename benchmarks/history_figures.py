@@ -1,5 +1,5 @@
 """What years of history cost: sweep, opening a batch, status and the first page of each view, in a
-ledger of 10,000 batches and in an empty one.
+ledger of 10,000 batches and in an empty one; and the page of a batch with a million failures.
 """
 
 import shutil
@@ -20,7 +20,7 @@ from benchmarks.history import UNTIL, write_history
 from benchmarks.history_pipelines import pipeline
 from benchmarks.lives import dead_share, live, live_again, wait_for_counts
 from benchmarks.measure import seconds
-from ledger.airflow.pages import overview
+from ledger.airflow.pages import batches, overview
 from ledger.batch.explain import explain
 from ledger.batch.interventions import abandon
 from ledger.batch.opening import open_batch
@@ -30,7 +30,7 @@ from ledger.batch.sweeper import SweepOptions, sweep_once
 from ledger.core.run_request import Interval, RunKey
 from ledger.settings import Settings
 from ledger.store import embedded
-from ledger.store.connection import READER, Database
+from ledger.store.connection import PAYLOAD_READER, READER, Database
 from ledger.store.queries import reports
 from ledger.store.upgrade import upgrade
 
@@ -58,6 +58,7 @@ NEWEST = {
     "accepted_record": "message_id",
     "payload_missing": "batch_id",
 }
+FAILED = 1_000_000  # records of one large batch
 LIVES = 1_000  # batches whose dead rows are counted
 _ROUNDS = 3  # of these for one of the others: they take milliseconds
 
@@ -89,6 +90,7 @@ def measure(home: Path, rounds: int, console: Console) -> dict[str, Any]:
             written = seconds(lambda: write_history(ledgers["history"]))
         medians = _medians(ledgers, settings, rounds * _ROUNDS, console)
         dead = _dead_rows(ledgers["empty"], settings, console)
+        large = _large_batch(embedded.ensure_database(url, "large"), rounds)
     finally:
         for database in ledgers.values():
             database.dispose()
@@ -97,6 +99,7 @@ def measure(home: Path, rounds: int, console: Console) -> dict[str, Any]:
         "history.write_seconds": written,
         "history.seconds": medians,
         "history.dead_rows": dead,
+        "history.large_batch_seconds": large,
         **{
             f"history.{name}_over_empty": medians[name]["history"] / medians[name]["empty"]
             for name in ("sweep", "open")
@@ -155,6 +158,10 @@ def _actions(database: Database, settings: Settings) -> dict[str, Action]:
 
 
 _A_RECORD = "SELECT max(message_id) FROM failed_message"
+_LARGE = """
+SELECT batch_id, percentile_disc(0.5) WITHIN GROUP (ORDER BY root_id)
+FROM failed_root GROUP BY batch_id ORDER BY count(*) DESC LIMIT 1
+"""
 
 
 def _opening(database: Database, settings: Settings) -> Action:
@@ -189,6 +196,32 @@ def _page(database: Database, view: str, key: str) -> None:
     """The first page of a view, newest first."""
     query = text(f"SELECT * FROM {view} ORDER BY {key} DESC LIMIT {PAGE}")
     database.transact(lambda c: c.execute(query).all(), engine=database.payload_reader)
+
+
+def _large_batch(url: str, rounds: int) -> dict[str, float]:
+    """Medians in seconds of what a batch's page asks; of its records a million failed."""
+    owner, reader = Database(url), Database(url, role=PAYLOAD_READER)
+    try:
+        upgrade(owner)
+        write_history(owner, batches=1, failed=FAILED, pipelines=1)
+        number, middle = owner.transact(lambda c: c.execute(text(_LARGE)).one())
+        asked = {
+            "the page": partial(batches.batch, reader, number),
+            "the first records": partial(batches.failed, reader, number, {}),
+            "records after half of them": partial(
+                batches.failed, reader, number, {"after": middle}
+            ),
+            "a search that finds none": partial(
+                batches.failed, reader, number, {"search": "~none~"}
+            ),
+        }
+        return {
+            name: statistics.median(seconds(ask) for _ in range(rounds))
+            for name, ask in asked.items()
+        }
+    finally:
+        owner.dispose()
+        reader.dispose()
 
 
 def _dead_rows(database: Database, settings: Settings, console: Console) -> float:
