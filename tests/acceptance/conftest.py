@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import Browser, Page
 
 from ledger.settings import Settings
 from ledger.store import embedded
@@ -15,6 +16,7 @@ from scripts import airflow_services as services
 from scripts.airflow_env import ROOT
 from scripts.up import service_environment, up
 from tests.support.airflow import SECRET, Airflow, wait
+from tests.support.browser import chromium, signed_in
 from tests.support.flights import write_slice
 from tests.support.ports import free_port
 
@@ -47,6 +49,20 @@ def airflow() -> Iterator[Airflow]:
             services.stop(home / "airflow")
             embedded.stop(home)
             shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """A Chromium, in which nobody is signed in."""
+    with chromium() as started:
+        yield started
+
+
+@pytest.fixture
+def page(browser: Browser, airflow: Airflow) -> Iterator[Page]:
+    """Airflow's first page, signed in by its form."""
+    with signed_in(browser, airflow) as opened:
+        yield opened
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """The ledger's pages in a running Airflow, in Chromium: what who is on call does."""
 
 import re
-from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
@@ -14,7 +13,7 @@ from tests.support.airflow import Airflow, wait
 from tests.support.browser import (
     SECONDS,
     check_accessible,
-    chromium,
+    go,
     keep,
     open_ledger,
     open_record,
@@ -27,12 +26,6 @@ JANUARY = {"interval_start": "2013-01-01", "interval_end": "2013-02-01"}
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
 def red(airflow: Airflow) -> SimpleNamespace:
     """A run that has ended red: flights of January whose planes are in no list."""
     run = airflow.trigger("flights", **JANUARY)
@@ -40,17 +33,6 @@ def red(airflow: Airflow) -> SimpleNamespace:
     batch = "SELECT batch_id, total, failed FROM batch_status WHERE pipeline = 'flights'"
     found = one(airflow.ledger, batch)
     return SimpleNamespace(run=run, **found._mapping)
-
-
-@pytest.fixture
-def page(browser: Browser, airflow: Airflow) -> Iterator[Page]:
-    with signed_in(browser, airflow) as opened:
-        yield opened
-
-
-def go(page: Page, **given: object) -> None:
-    """Open a page of the ledger by its address."""
-    page.goto("/plugin/ledger?" + "&".join(f"{name}={value}" for name, value in given.items()))
 
 
 def test_a_lost_record_is_found_in_two_clicks_and_replayed(
@@ -76,6 +58,8 @@ def test_a_lost_record_is_found_in_two_clicks_and_replayed(
     number = int(re.findall(r"\d+", heading.inner_text())[0])
     state = one(airflow.ledger, f"SELECT status FROM failed_message WHERE message_id = {number}")
     assert state.status == "recovered"
+    started = airflow.runs("flights")[-1]
+    assert started["triggering_user_name"] == USER
 
 
 def test_the_overview_leads_to_what_waits(red: SimpleNamespace, page: Page) -> None:

@@ -51,8 +51,12 @@ def chromium() -> Iterator[Browser]:
 
 
 @contextmanager
-def signed_in(browser: Browser, airflow: Served, scheme: str = "light") -> Iterator[Page]:
-    """A page after the form of Airflow's login; it must not log an error, nor ask another host."""
+def signed_in(
+    browser: Browser, airflow: Served, scheme: str = "light", token: str | None = None
+) -> Iterator[Page]:
+    """A page after the form of Airflow's login, or of the user of a token; it must not log an
+    error, nor ask another host.
+    """
     context = browser.new_context(
         base_url=airflow.base,
         color_scheme=scheme,  # type: ignore[arg-type]
@@ -62,10 +66,13 @@ def signed_in(browser: Browser, airflow: Served, scheme: str = "light") -> Itera
     page.on("pageerror", lambda error: wrong.append(str(error)))
     page.on("console", lambda line: _check_line(line, wrong))
     page.on("request", lambda asked: _check_host(asked.url, airflow.base, wrong))
+    if token is not None:
+        context.add_cookies([{"name": "_token", "value": token, "url": airflow.base}])
     page.goto("/")
-    page.get_by_label("Username").fill(USER)
-    page.get_by_label("Password").fill(airflow.password)
-    page.get_by_role("button", name="Sign in").click()
+    if token is None:
+        page.get_by_label("Username").fill(USER)
+        page.get_by_label("Password").fill(airflow.password)
+        page.get_by_role("button", name="Sign in").click()
     page.get_by_role("link", name="Ledger", exact=True).first.wait_for()
     wrong.clear()  # what the form's page says of nobody being signed in
     yield page
@@ -85,6 +92,11 @@ def _check_host(url: str, base: str, wrong: list[str]) -> None:
         wrong.append(f"asked {url}")
 
 
+def go(page: Page, **given: object) -> None:
+    """Open a page of the ledger by its address."""
+    page.goto("/plugin/ledger?" + "&".join(f"{name}={value}" for name, value in given.items()))
+
+
 def open_ledger(page: Page, address: str) -> None:
     """Open the tab Ledger of a DAG or a run: one click."""
     page.goto(address)
@@ -98,9 +110,9 @@ def open_record(page: Page) -> None:
     expect(page.get_by_role("heading", level=1)).to_have_text(re.compile(r"Record \d+ of flights"))
 
 
-def replay_this_record(page: Page, preview: str) -> None:
+def replay_this_record(page: Page, preview: str, button: str = "Replay this record") -> None:
     """Replay the record whose page is open, after a look at the preview; wait until it is acked."""
-    page.get_by_role("button", name="Replay this record").click()
+    page.get_by_role("button", name=button).click()
     dialog = page.get_by_role("dialog")
     expect(dialog).to_contain_text(preview)
     expect(dialog).to_contain_text('"replay_of"')

@@ -1,7 +1,10 @@
 """Users of Airflow, and who of them may see and run what."""
 
+import configparser
+from pathlib import Path
 from typing import Any
 
+import pytest
 from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
 from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
 
@@ -32,3 +35,12 @@ class PerDag(SimpleAuthManager):
 def user(name: str, role: str) -> SimpleAuthManagerUser:
     """A user of a role of the simple auth manager: viewer, user, op, admin."""
     return SimpleAuthManagerUser(username=name, role=role.upper())
+
+
+def token(home: Path, name: str, role: str) -> str:
+    """What signs a user in at the API server of a running Airflow, signed with its secret."""
+    written = configparser.ConfigParser(interpolation=None)
+    written.read(home / "airflow.cfg")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AIRFLOW__API_AUTH__JWT_SECRET", written["api_auth"]["jwt_secret"])
+        return SimpleAuthManager().generate_jwt(user(name, role))

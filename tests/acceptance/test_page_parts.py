@@ -1,0 +1,260 @@
+"""What each of the ledger's pages shows of batches that no Spark ran, in a running Airflow."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from playwright.sync_api import Browser, Locator, Page, expect
+
+from ledger.batch.payloads import keep_payloads
+from ledger.batch.quarantine import quarantine
+from ledger.batch.settlement import settle_once
+from ledger.batch.step_runs import commit
+from ledger.store.connection import Database
+from tests.support.airflow import Airflow
+from tests.support.browser import go, signed_in
+from tests.support.ledgers import (
+    emit,
+    keyed,
+    one,
+    opened,
+    pipeline,
+    run_sink,
+    started,
+    whole_batch,
+)
+from tests.support.payloads import write_snapshot
+from tests.support.posting import Delta, post_bucket, record_of
+from tests.support.users import token
+
+CONTROLS = "\x1b[31m\x07\x08\x7f\u202e\u2028"
+MARKUP = "<img src=x onerror=console.error(1)><script>console.error(2)</script>"
+HOSTILE = f"{MARKUP}{{{{7*7}}}}${{1}}&lt;b&gt;\"'{CONTROLS}"
+VISIBLE = f"{MARKUP}{{{{7*7}}}}${{1}}&lt;b&gt;\"'"
+
+
+def row_of(page: Page, table: str, name: str) -> list[str]:
+    """The texts of the row of a table that begins with ``name``."""
+    found = page.get_by_role("table", name=table, exact=True).get_by_role("row")
+    of_name = found.filter(has=page.get_by_role("cell", name=name, exact=True))
+    expect(of_name).to_have_count(1)
+    return [cell.strip() for cell in of_name.get_by_role("cell").all_inner_texts()]
+
+
+def run_dropping(
+    database: Database,
+    batch,
+    roots: Iterable[int],
+    drops: dict[str, int],  # type: ignore[no-untyped-def]
+) -> list[int]:
+    """Commit middle, which drops the first of its records for these reasons; the others."""
+    every, many = list(roots), sum(drops.values())
+    run = started(database, batch.batch_id, "middle")
+    deltas = [
+        Delta(root, root + 1000, 0 if place < many else root + 2000, 1, int(place >= many))
+        for place, root in enumerate(every)
+    ]
+    assert post_bucket(database, batch.batch_id, run.run_id, 0, deltas)
+    rows = {"input_rows": len(every), "output_rows": len(every) - many}
+    commit(database, run, replace(record_of(deltas), **rows), drops=drops)
+    return every[many:]
+
+
+def check_nothing_ran(page: Page) -> None:
+    """No markup of the data has become a part of the page."""
+    expect(page.get_by_text("Loading")).to_have_count(0)
+    expect(page.locator("[data-ledger], [role=dialog]").locator("img, script, b")).to_have_count(0)
+
+
+def test_the_pages_escape_what_records_hold(airflow: Airflow, page: Page, tmp_path: Path) -> None:
+    """Markup, control characters and a megabyte in reasons, in content, in what was dropped and
+    in what a person says are text on every page; that nothing runs is seen by ``signed_in``.
+    """
+    ledger = airflow.ledger
+    batch = opened(ledger, keyed(name="hostile"))
+    roots = emit(ledger, batch, 4)
+    kept = run_dropping(ledger, batch, roots[2:], {f"{MARKUP} dropped": 1})
+    run_sink(ledger, batch, kept)
+    settle_once(ledger, batch.batch_id)
+    with ledger.plain.begin() as connection:
+        changed = "UPDATE failed_root SET reason = %s WHERE batch_id = %s"
+        connection.exec_driver_sql(changed, (HOSTILE, batch.batch_id))
+    row = {"n": HOSTILE, "text": HOSTILE + "x" * 1_000_000, "_raw": None, "_error": None}
+    unread = {"n": None, "text": None, "_raw": HOSTILE.encode(), "_error": HOSTILE}
+    file = {"_file": f"file:///in/{MARKUP}.csv"}
+    write_snapshot(ledger, batch, tmp_path, [row | file, unread | file, row | file, row | file])
+    assert keep_payloads(ledger, batch.batch_id) == 2
+
+    go(page, batch=batch.batch_id)
+    failures = page.get_by_role("table", name="Failures by step and reason")
+    expect(failures).to_contain_text(VISIBLE)
+    records = page.get_by_role("table", name="Failed records")
+    expect(records.get_by_role("row")).to_have_count(3)
+    expect(records).to_contain_text(MARKUP)
+    expect(page.get_by_role("table", name="Steps")).to_contain_text(f"1 {MARKUP} dropped")
+    check_nothing_ran(page)
+    failures.get_by_role("button", name="Show").click()
+    expect(page.get_by_role("region", name="Failed records")).to_contain_text(f"middle: {MARKUP}")
+    page.get_by_role("button", name="Replay these").click()
+    expect(page.get_by_role("dialog")).to_contain_text(f"2 records at middle: {VISIBLE}")
+    check_nothing_ran(page)
+    page.keyboard.press("Escape")
+    page.get_by_label("Number, reason or content").fill(MARKUP)
+    page.get_by_role("button", name="Search").click()
+    expect(records.get_by_role("row")).to_have_count(3)
+    page.get_by_label("Number, reason or content").fill(f"no {MARKUP}")
+    page.get_by_role("button", name="Search").click()
+    expect(page.get_by_text("No record matches.")).to_be_visible()
+    check_nothing_ran(page)
+
+    quarantine(ledger, HOSTILE, MARKUP, record=roots[0])
+    for root, content in ((roots[0], '"text": "<img src=x'), (roots[1], MARKUP)):
+        go(page, record=root)
+        expect(page.get_by_role("region", name="Content")).to_contain_text(content)
+        expect(page.get_by_role("region", name="Step by step")).to_contain_text(MARKUP)
+        expect(page.get_by_role("table", name="Attempts")).to_contain_text(VISIBLE)
+        check_nothing_ran(page)
+    go(page, record=roots[0])
+    expect(page.get_by_role("region", name="Content")).to_contain_text("characters)")
+    expect(page.get_by_text(f"Quarantined by {MARKUP}")).to_contain_text(VISIBLE)
+    check_nothing_ran(page)
+
+
+def test_the_overview_shows_what_became_of_the_latest_batches(airflow: Airflow, page: Page) -> None:
+    """The timeline has a bar of a batch for each state, as high as there are records."""
+    made = pipeline("timed", max_replays=0)
+    batch, _ = whole_batch(airflow.ledger, made, 10, lose_sink=[1, 2])
+    settle_once(airflow.ledger, batch.batch_id)
+    under_way = opened(airflow.ledger, made, "later", 1)
+    emit(airflow.ledger, under_way, 5)
+    go(page)
+    figure = page.get_by_role("figure", name="The latest")
+    expect(figure).to_be_visible()
+    for state in ("acked", "failed", "quarantined", "pending"):
+        expect(figure.get_by_text(state, exact=True)).to_be_visible()
+    assert heights(figure, batch.batch_id) == [8, 2]
+    assert heights(figure, under_way.batch_id) == [5]
+    batches = row_of(page, "Latest batches", f"original {batch.batch_id}")
+    assert batches[4:] == ["10", "8", "0", "2", "0"]
+
+
+def heights(figure: Locator, batch_id: int) -> list[int]:
+    """The records that the bars of a batch stand for, by the scale of a batch of ten records."""
+    found = figure.evaluate(
+        """(it, href) => [...it.querySelectorAll("a")].map((link) => [
+            link.getAttribute("href") === href,
+            Number(link.querySelector("rect")?.getAttribute("height") ?? 0),
+            link.querySelector("title")?.textContent ?? "",
+        ])""",
+        f"?batch={batch_id}",
+    )
+    whole: dict[str, float] = {}
+    for _, height, title in found:
+        whole[title] = whole.get(title, 0) + height
+    ten = max(whole.values())
+    return [round(10 * height / ten) for ours, height, _ in found if ours and height]
+
+
+def test_the_overview_shows_what_is_under_way(airflow: Airflow, page: Page) -> None:
+    """An open batch has its progress and the moment at which it expires."""
+    batch = opened(airflow.ledger, pipeline("slow", max_batch_age="3h"))
+    emit(airflow.ledger, batch, 3)
+    deadline = one(
+        airflow.ledger,
+        "SELECT (opened_at + interval '3 hours') AT TIME ZONE 'UTC' AS at FROM batch"
+        " WHERE batch_id = :batch",
+        batch=batch.batch_id,
+    ).at
+    go(page)
+    row = row_of(page, "Batches under way", f"original {batch.batch_id}")
+    assert (row[1], row[3]) == ("slow", "1 of 3 steps")
+    assert row[5].startswith(f"{deadline.day} ")
+    assert row[5].endswith(f"{deadline:%Y, %H:%M} UTC")
+    table = page.get_by_role("table", name="Batches under way", exact=True)
+    of_batch = table.get_by_role("row").filter(has_text=f"original {batch.batch_id}")
+    bar = of_batch.get_by_role("progressbar")
+    expect(bar).to_have_attribute("aria-valuenow", "1")
+    expect(bar).to_have_attribute("aria-valuemax", "3")
+
+
+def test_a_batch_shows_steps_drops_and_publications(airflow: Airflow, page: Page) -> None:
+    """Each step with its rows, what it dropped and why, and its seconds, in the table and in the
+    graph; each sink with what it has published.
+    """
+    ledger = airflow.ledger
+    batch = opened(ledger, pipeline("dropping"))
+    roots = emit(ledger, batch, 10)
+    kept = run_dropping(ledger, batch, roots, {"no city": 3, "too old": 1})
+    run_sink(ledger, batch, kept)
+    settle_once(ledger, batch.batch_id)
+    with ledger.plain.begin() as connection:
+        connection.exec_driver_sql(
+            "UPDATE step_run SET opened_at = closed_at - interval '12.3 s'"
+            f" WHERE batch_id = {batch.batch_id} AND step = 'middle'"
+        )
+        connection.exec_driver_sql(
+            "UPDATE publication SET rows = 6, published_at = '2013-02-03 04:05Z'"
+            f" WHERE batch_id = {batch.batch_id}"
+        )
+    go(page, batch=batch.batch_id)
+    assert row_of(page, "Steps", "middle") == [
+        *("middle", "stage", "committed", "10", "6", "3 no city, 1 too old", "", "", "12.3"),
+    ]
+    assert row_of(page, "Steps", "sink")[:3] == ["sink", "sink", "committed"]
+    published = row_of(page, "What the sinks have published", "sink")
+    assert published[:3] == ["sink", "published", "6"]
+    assert published[4] == "3 Feb 2013, 04:05 UTC"
+    graph = page.get_by_role("group", name="The steps of the batch")
+    for line in ("3 dropped: no city", "1 dropped: too old", "12.3 s", "6 rows out"):
+        expect(graph).to_contain_text(line)
+
+
+def test_who_may_not_run_is_told_so(browser: Browser, airflow: Airflow, page: Page) -> None:
+    """A viewer sees what is lost, no button for it, and what is missing; an admin the buttons."""
+    ledger = airflow.ledger
+    batch, roots = whole_batch(ledger, pipeline("viewed", max_replays=0), lose_sink=[1])
+    settle_once(ledger, batch.batch_id)
+    held, _ = whole_batch(ledger, pipeline("kept", max_failed_ratio=0.1), lose_sink=range(5))
+    settle_once(ledger, held.batch_id)
+    pages = (
+        ({"batch": batch.batch_id}, ["Take up from quarantine", "Accept"], "replay or accept"),
+        ({"batch": held.batch_id}, ["Release"], "release"),
+        ({"record": roots[1]}, ["Take up from quarantine"], None),
+    )
+    viewer = token(airflow.home / "airflow", "somebody", "viewer")
+    with signed_in(browser, airflow, token=viewer) as theirs:
+        for given, buttons, denied in pages:
+            for seen, count in ((page, 1), (theirs, 0)):
+                go(seen, **given)
+                seen.get_by_role("heading", level=1).wait_for()
+                for button in buttons:
+                    expect(seen.get_by_role("button", name=button)).to_have_count(count)
+                told = seen.get_by_text(f"You may not {denied} in Airflow")
+                expect(told).to_have_count(int(denied is not None and count == 0))
+
+
+COLORS = """(selector) => {
+    const found = document.querySelector(selector);
+    let painted = found;
+    const color = (it) => getComputedStyle(it).backgroundColor;
+    const clear = (it) => /^(transparent|rgba\\(.*, 0\\))$/.test(color(it));
+    while (clear(painted) && painted.parentElement) painted = painted.parentElement;
+    return [color(painted), getComputedStyle(found).color];
+}"""
+
+
+def test_dark_is_as_dark_as_airflow_is(browser: Browser, airflow: Airflow) -> None:
+    """Background and text have the colors of Airflow's own body, other ones in the dark."""
+    batch, _ = whole_batch(airflow.ledger, pipeline("shaded"))
+    shown = {}
+    for scheme in ("light", "dark"):
+        with signed_in(browser, airflow, scheme) as page:
+            for given in ({}, {"batch": batch.batch_id}):
+                go(page, **given)
+                heading = page.get_by_role("heading", level=1)
+                heading.wait_for()
+                ours, theirs = (page.evaluate(COLORS, one) for one in ("[data-ledger]", "body"))
+                assert ours == theirs
+                assert heading.evaluate("it => getComputedStyle(it).color") == ours[1]
+            shown[scheme] = ours
+    assert all(light != dark for light, dark in zip(shown["light"], shown["dark"], strict=True))
