@@ -7,6 +7,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from demo import data
+from ledger.batch.quarantine import quarantine
 from ledger.batch.settlement import settle_once
 from scripts.airflow_services import USER
 from tests.support.airflow import Airflow, wait
@@ -21,6 +22,7 @@ from tests.support.browser import (
     signed_in,
 )
 from tests.support.ledgers import one, pipeline, whole_batch
+from tests.support.users import token
 
 JANUARY = {"interval_start": "2013-01-01", "interval_end": "2013-02-01"}
 
@@ -55,6 +57,7 @@ def test_a_lost_record_is_found_in_two_clicks_and_replayed(
 
     data.write_planes(airflow.data)
     replay_this_record(page, "1 record at with_plane: lost")
+    keep(page, "acked", "Attempts")
     number = int(re.findall(r"\d+", heading.inner_text())[0])
     state = one(airflow.ledger, f"SELECT status FROM failed_message WHERE message_id = {number}")
     assert state.status == "recovered"
@@ -156,6 +159,74 @@ def test_a_held_batch_is_released(airflow: Airflow, page: Page) -> None:
     )
     status = f"SELECT status FROM batch WHERE batch_id = {batch.batch_id}"
     assert one(airflow.ledger, status).status == "settled"
+
+
+def one_failed(airflow: Airflow, batch_id: int) -> SimpleNamespace:
+    """A record of a batch that is failed still, and may be replayed at once."""
+    found = one(
+        airflow.ledger,
+        "SELECT message_id, root_id FROM failed_message WHERE original_batch_id = :batch"
+        " AND status = 'failed' AND coalesce(not_before, now()) <= now()"
+        " ORDER BY message_id LIMIT 1",
+        batch=batch_id,
+    )
+    return SimpleNamespace(**found._mapping)
+
+
+def replay_batch(airflow: Airflow, run_id: str) -> tuple[str, int]:
+    """The kind and the number of records of the batch that a run has opened."""
+    asked = "SELECT kind, total FROM batch_status WHERE run_id = :run"
+    return tuple(one(airflow.ledger, asked, run=run_id))
+
+
+def test_a_quarantined_record_is_taken_up(
+    browser: Browser, airflow: Airflow, red: SimpleNamespace
+) -> None:
+    """From its page, after a look at what would run; a replay is opened, in the name of who asked
+    for it.
+    """
+    data.write_planes(airflow.data)
+    record = one_failed(airflow, red.batch_id)
+    quarantine(airflow.ledger, "no such plane", "somebody", record=record.message_id)
+    ada = token(airflow.home / "airflow", "ada", "user")
+    with signed_in(browser, airflow, token=ada) as page:
+        go(page, record=record.root_id)
+        expect(page.get_by_text("quarantined", exact=True).first).to_be_visible()
+        expect(page.get_by_text("Quarantined by somebody")).to_contain_text("no such plane")
+        replay_this_record(page, "1 record at with_plane: lost", "Take up from quarantine")
+    started = airflow.runs("flights")[-1]
+    assert started["triggering_user_name"] == "ada"
+    assert started["conf"]["quarantined"] is True
+    assert replay_batch(airflow, started["dag_run_id"]) == ("replay", 1)
+
+
+def test_held_units_are_replayed(airflow: Airflow, red: SimpleNamespace, page: Page) -> None:
+    """The dialog of a replay says that records are held; that of their own button takes them."""
+    data.write_planes(airflow.data)
+    record = one_failed(airflow, red.batch_id)
+    with airflow.ledger.plain.begin() as connection:
+        connection.exec_driver_sql(
+            "UPDATE failed_message SET not_before = 'infinity'"
+            f" WHERE message_id = {record.message_id}"
+        )
+    go(page, batch=red.batch_id)
+    page.get_by_role("button", name="Replay", exact=True).click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("1 record is held with its unit: replay held units.")
+    page.keyboard.press("Escape")
+    expect(dialog).to_be_hidden()
+    page.get_by_role("button", name="Replay held units").click()
+    expect(dialog).to_contain_text("1 record at with_plane: lost")
+    expect(dialog).to_contain_text('"held": true')
+    dialog.get_by_role("button", name="Replay 1 record").click()
+    expect(page.get_by_role("button", name="Replay held units")).to_have_count(
+        0, timeout=180 * SECONDS
+    )
+    started = airflow.runs("flights")[-1]
+    assert airflow.ended("flights", started["dag_run_id"]) == "success"
+    assert replay_batch(airflow, started["dag_run_id"]) == ("replay", 1)
+    status = f"SELECT status FROM failed_message WHERE message_id = {record.message_id}"
+    assert one(airflow.ledger, status).status == "recovered"
 
 
 def test_what_is_not_there_is_said(page: Page) -> None:

@@ -145,12 +145,15 @@ function Confirm({ dagId, conf, note = null, confirm, disabled, done, children }
 /** Why failed records of the batch are not among those that would be replayed. */
 function NotDue({ found }) {
   const { replaying, held, later, not_before: first } = found.not_due;
+  const counted = (number, one, more) => `${records(number)} ${number === 1 ? one : more}`;
   const lines = [
     found.match > found.records &&
-      `${records(found.match)} match; one replay takes ${records(found.records)} (replay_limit).`,
-    replaying > 0 && `${records(replaying)} of the batch are being replayed already.`,
-    later > 0 && `${records(later)} wait after their last replay, the first until ${moment(first)}.`,
-    held > 0 && !found.conf.held && `${records(held)} are held with their unit: replay held units.`,
+      `${counted(found.match, "matches", "match")}; one replay takes ${records(found.records)} (replay_limit).`,
+    replaying > 0 && `${counted(replaying, "is", "are")} being replayed already.`,
+    later > 0 && `${counted(later, "waits", "wait")} after the last replay, the first until ${moment(first)}.`,
+    held > 0 &&
+      !found.conf.held &&
+      `${counted(held, "is held with its unit", "are held with their units")}: replay held units.`,
   ].filter(Boolean);
   return lines.map((line) => html`<${Text} key=${line} fontSize="sm">${line}<//>`);
 }
