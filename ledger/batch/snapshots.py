@@ -83,7 +83,7 @@ def values(source: Row[Any], files: Sequence[DataFile]) -> Iterator[tuple[int, f
         if first == last:
             continue
         with fsspec.open(file.path, "rb") as stream:
-            rows = rows_at(pq.ParquetFile(stream), positions[first:last] - file.first_position)
+            rows = rows_at(parquet.opened(stream), positions[first:last] - file.first_position)
         columns = [name for name in rows.column_names if name not in _OWN]
         contents = json_rows(rows, columns) if columns else ["{}"] * len(rows)
         given = (contents, _values(rows, _ERROR), _values(rows, _RAW))

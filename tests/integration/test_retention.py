@@ -1001,6 +1001,39 @@ def test_no_text_of_its_family_quotes_a_forgotten_record(database, forgettable):
     assert selection == {"quarantined": True, "reason": "%***"}
 
 
+def test_a_text_that_several_steps_gave_is_masked(database, forgettable):
+    """Two sinks refuse a record in the same words, one of them in a row of several records: the
+    text is masked wherever it stands."""
+    _, roots = forgettable
+    changed(
+        database,
+        "INSERT INTO root_fail VALUES (1, 3, :r, 'no such customer: a@b.org', NULL, true)",
+        r=roots[0],
+    )
+    forget(database, named(database, roots[0]))
+    assert "a@b.org" not in everything(database)
+    query = "SELECT reason FROM failed_root WHERE root_id = 1 UNION SELECT reason FROM root_fail"
+    assert rows(database, query) == [("no such customer: ***",)]
+
+
+@pytest.mark.parametrize(
+    ("told", "masked"),
+    [
+        ("no customer *a@b.org*", "no customer *****"),
+        ("of **a@b.org", "of *****"),
+        ("a@b.orga@b.org", "******"),
+        ("100% of a_b\\ is a@b.org", "100% of a_b\\ is ***"),
+    ],
+)
+def test_stars_beside_a_value_keep_no_text_from_being_masked(database, forgettable, told, masked):
+    """What a text emphasizes runs together with its mask, and is masked all the same."""
+    _, roots = forgettable
+    changed(database, "UPDATE failed_root SET reason = :t WHERE root_id = :r", t=told, r=roots[0])
+    forget(database, named(database, roots[0]))
+    found = one(database, "SELECT reason FROM failed_root WHERE root_id = :r", r=roots[0])
+    assert found.reason == masked
+
+
 def test_short_values_are_masked_as_whole_words(database, forgettable):
     """A number of two digits does not mask half of every text, as with redacted columns."""
     _, roots = forgettable

@@ -59,7 +59,7 @@ def contents(connection: Connection, message_ids: Sequence[int]) -> Sequence[Row
 def told_of(connection: Connection, message_ids: Sequence[int]) -> Sequence[Row[Any]]:
     """The texts in which these messages may be quoted: family_id, told, shared (with others), and
     of what is told of one of them root_id (of the attempt), message_id, at_source (what did not
-    parse)."""
+    parse). Of an attempt each text once, whoever else has told it."""
     statement = text("""
         WITH own AS (
           SELECT message_id, root_id, original_batch_id AS family_id FROM (
@@ -75,17 +75,21 @@ def told_of(connection: Connection, message_ids: Sequence[int]) -> Sequence[Row[
           SELECT batch_id, family_id, held_reason, selection FROM batch
           WHERE family_id IN (SELECT family_id FROM own)
         )
-        SELECT o.family_id, r.reason AS told, o.root_id, o.message_id,
-               b.source IS NOT NULL AS at_source, r.shared
-        FROM own o JOIN failed_root r USING (root_id)
-        LEFT JOIN batch_source b ON b.batch_id = r.batch_id AND b.source = r.step
-        UNION
-        SELECT o.family_id, f.reason, o.root_id, o.message_id, b.source IS NOT NULL, f.shared
-        FROM own o
-        JOIN member m USING (family_id)
-        JOIN root_fail f ON f.batch_id = m.batch_id AND f.root_id = o.root_id
-        JOIN step_run r ON r.step_run_id = f.step_run_id
-        LEFT JOIN batch_source b ON b.batch_id = r.batch_id AND b.source = r.step
+        SELECT family_id, told, root_id, message_id, bool_or(at_source) AS at_source,
+               bool_or(shared) AS shared
+        FROM (
+          SELECT o.family_id, r.reason AS told, o.root_id, o.message_id,
+                 b.source IS NOT NULL AS at_source, r.shared
+          FROM own o JOIN failed_root r USING (root_id)
+          LEFT JOIN batch_source b ON b.batch_id = r.batch_id AND b.source = r.step
+          UNION ALL
+          SELECT o.family_id, f.reason, o.root_id, o.message_id, b.source IS NOT NULL, f.shared
+          FROM own o
+          JOIN member m USING (family_id)
+          JOIN root_fail f ON f.batch_id = m.batch_id AND f.root_id = o.root_id
+          JOIN step_run r ON r.step_run_id = f.step_run_id
+          LEFT JOIN batch_source b ON b.batch_id = r.batch_id AND b.source = r.step
+        ) owns GROUP BY 1, 2, 3, 4
         UNION
         SELECT family_id, told, NULL, NULL, false, true FROM (
           SELECT m.family_id, r.failure AS told FROM member m JOIN step_run r USING (batch_id)
