@@ -1147,6 +1147,37 @@ def test_a_forgotten_record_that_fails_again_is_not_quoted(database, storage):
     assert everything(database).count("a@b.org") == 1  # what the other contains
 
 
+def test_what_a_sink_says_of_a_forgotten_record_is_not_kept(database, storage):
+    """At least once the rows that a sink has left out stay in the ledger after the settlement: of
+    a forgotten record that its unit has taken along without why, of the others with it."""
+    made = kept(max_failed_ratio=1.0, guarantee="at_least_once")
+    batch, roots = settled(database, made, storage, lose_sink=[0, 1])
+    first = replayed(database, made, batch.batch_id)
+    one_of, other = emit_replay(database, first)
+    run_middle(database, first, [one_of, other])
+    run_sink(database, first, [one_of, other], lose=[other])
+    settle_once(database, first.batch_id)
+    storage(database)
+    for run in rows(database, "SELECT emit_run_id AS id FROM batch_source ORDER BY 1"):
+        recorded(database, run.id, [(4711, "a@b.org"), *((n, "e@f.org") for n in range(9))])
+    published(database)
+    forget(database, named(database, roots[0]))
+    second = replayed(database, made, batch.batch_id, "unit")
+    changed(  # as if the stage merged records, of which units come along
+        database,
+        "UPDATE batch_step SET declaration = declaration || '{\"merges\": true}'"
+        " WHERE batch_id = 3 AND name = 'middle'",
+    )
+    again, along = emit_replay(database, second, companions=[roots[0]])
+    run_middle(database, second, [again, along])
+    refused = {again: "too long: e@f.org", along: "too long: a@b.org"}
+    deltas = [Delta(root, root + 2000, 0, 1, 0, why) for root, why in refused.items()]
+    finish(database, started(database, second.batch_id, "sink"), deltas)
+    settle_once(database, second.batch_id)
+    left_out = rows(database, "SELECT root_id, reason FROM root_fail ORDER BY 1")
+    assert left_out == [(again, "too long: e@f.org"), (along, "***")]
+
+
 def test_a_record_that_is_needed_is_not_forgotten(database, storage):
     """A failed one is replayed or quarantined first, and then it is: nothing is forgotten with
     it."""

@@ -35,11 +35,17 @@ LANGUAGE sql SECURITY DEFINER SET search_path = public, pg_temp AS $$
   WHERE f.batch_id = batch AND b.batch_id = f.batch_id AND b.status NOT IN ('open', 'held')
     AND NOT (b.guarantee = 'at_least_once' AND EXISTS (
       SELECT FROM step_run r JOIN batch_step s ON s.batch_id = r.batch_id AND s.name = r.step
-      WHERE r.step_run_id = f.step_run_id AND r.state = 'committed' AND s.kind = 'sink'))
+      WHERE r.step_run_id = f.step_run_id AND r.state = 'committed' AND s.kind = 'sink'));
+  UPDATE root_fail f SET reason = '***', detail = NULL
+  FROM batch b, failed_payload p, replay_root r
+  WHERE f.batch_id = batch AND b.batch_id = f.batch_id AND b.status NOT IN ('open', 'held')
+    AND p.batch_id = b.family_id AND p.forgotten_at IS NOT NULL
+    AND r.message_id = p.message_id AND r.batch_id = f.batch_id AND f.root_id = r.root_id
 $$;
 COMMENT ON FUNCTION forget_fails(bigint) IS
   'Removes the explicit fails of a decided batch: failed_root has them. Of no other batch. At '
-  'least once those of its sinks stay: they say which rows a sink has left out.';
+  'least once those of its sinks stay, of forgotten records without why: they say which rows a '
+  'sink has left out.';
 
 CREATE FUNCTION release_files(batch bigint) RETURNS void
 LANGUAGE sql SECURITY DEFINER SET search_path = public, pg_temp AS $$
