@@ -15,9 +15,12 @@ from ledger import (
     dropped,
     failed,
 )
+from ledger.airflow.pages import batches, records
 from ledger.batch.trace import trace
 from ledger.cli.base import app
 from ledger.errors import DeclarationError, InputError, LedgerError
+from ledger.settings import Settings
+from ledger.store.connection import PAYLOAD_READER, Database
 from tests.support.everything import holding
 from tests.support.ledgers import one, rows
 
@@ -113,6 +116,19 @@ def settled(runner, warehouse, warehouse_url, tmp_path, environment):
     return run, batch
 
 
+def on_pages(number):
+    """What the pages of a batch and of its failed records get, as JSON."""
+    database = Database.from_settings(Settings(), role=PAYLOAD_READER)
+    found = batches.failed(database, number, {})
+    shown = [batches.batch(database, number), found]
+    assert len(found["records"]) == len(IDS) - 1 + len(MALFORMED)
+    for row in found["records"]:
+        shown.append(records.record(database, row["message_id"]))
+        shown.append(records.tree(database, row["message_id"], None))
+    database.dispose()
+    return [json.dumps(one, default=str, ensure_ascii=False) for one in shown]
+
+
 def ids(database):
     """The reason of each failed record, by the id in its key."""
     found = rows(
@@ -126,7 +142,7 @@ def ids(database):
 def test_no_value_of_a_redacted_column_is_shown(settled, database, caplog, capfd, tmp_path):
     """Of records that did not parse, were failed in words that quote them, raised, did not fit,
     were lost or refused by a table, no redacted value is in any table or view, in what the commands
-    print or export, or in the log."""
+    print or export, on the pages, or in the log."""
     _, batch = settled
     assert one(database, "SELECT count(*) FROM failed_message")[0] == len(IDS) - 1 + len(MALFORMED)
     assert holding(database, MARK) == {}
@@ -156,7 +172,7 @@ def test_no_value_of_a_redacted_column_is_shown(settled, database, caplog, capfd
         for command in ("explain", "trace"):
             printed.append(commanded(command, row.message_id))
             printed.append(commanded(command, row.message_id, "--json"))
-    printed += [caplog.text, *capfd.readouterr()]
+    printed += [*on_pages(batch.batch_id), caplog.text, *capfd.readouterr()]
     assert [text for text in printed if MARK in text.lower()] == []
 
 
