@@ -42,6 +42,7 @@ from ledger.errors import (
 from ledger.execution.steps import living
 from ledger.settings import Settings
 from ledger.spark.job import Job
+from ledger.storage.folders import Size
 from ledger.store.queries import batches, checkpoints, dedup, forgetting, payloads, replays
 from tests.support.dying import Died, dies_at
 from tests.support.ledgers import (
@@ -376,18 +377,25 @@ def test_the_current_state_is_never_removed(database, storage):
     second, _ = settled(database, made, storage, run_id="second", day=1)
     assert [one.need for one in collect(database).kept] == [Need.STATE_DUE] * 2
     for batch in (first, second):
-        run = one(
-            database,
-            "SELECT max(step_run_id) AS id FROM step_run WHERE batch_id = :b",
-            b=batch.batch_id,
-        ).id
+        with database.plain.begin() as connection:
+            run = connection.execute(
+                text("""
+                INSERT INTO step_run (batch_id, step, state, attempt_id, lease_until, closed_at)
+                VALUES (:b, 'total', 'committed', gen_random_uuid(), now(), now())
+                RETURNING step_run_id
+                """),
+                {"b": batch.batch_id},
+            ).scalar_one()
         database.transact(
             lambda c, b=batch, r=run: checkpoints.insert(
                 c, b.pipeline_id, "total", b.batch_id, r, None
             )
         )
+    storage(database)
     collected = collect(database)
     assert collected.expired == (first.batch_id,)
+    assert collected.removed["states"] == Size(1, 10)
+    assert run in storage.there()
     assert [(one.batch_id, one.need) for one in collected.kept] == [
         (second.batch_id, Need.CURRENT_STATE)
     ]
