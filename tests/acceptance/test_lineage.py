@@ -48,6 +48,7 @@ with DAG("dated", schedule=None, user_defined_macros={NUMBERING: drawn_number}) 
 with dags_of(DAGS) as dags:
     sys.exit(dags["dated"].test(run_conf={"batch": int(sys.argv[1])}).state != "success")
 """
+# Of each step: rows in, out, failed.
 ROWS = {"source": (10, 10, 1), "middle": (9, 7, 0), "sink": (7, 7, 0)}
 
 
@@ -151,6 +152,12 @@ def test_each_task_says_what_its_step_has_read_and_written(ledger, events):
         "rowsDropped": 2,
         "rowsFailed": 0,
     }
+    (source,) = facets["source"]["steps"]
+    assert (source["rowsIn"], source["rowsOut"], source["rowsFailed"]) == ROWS["source"]
+    assert {
+        one["step"]: (one["rowsIn"], one["rowsOut"], one["rowsFailed"])
+        for one in facets["run"]["steps"]
+    } == ROWS
     assert [one["step"] for one in facets["run"]["steps"]] == list(ROWS)
     ended = [line for line in log.splitlines() if "Command exited with return code 0" in line]
     about = f" batch_id={batch.batch_id} "

@@ -32,6 +32,20 @@ ROUTES = (
     "api/tree?number=1",
     "static/0/pages.js",
 )
+# As which roles each route reads: no route but those that show records, or ask whether their keys
+# could be read or were forgotten, has the role that may read them.
+READER, RECORDS = "ledger_reader", "ledger_payload_reader"
+ROLES = {
+    "api/overview": {READER},
+    "api/pipeline": {READER},
+    "api/run": {READER},
+    "api/batch": {READER, RECORDS},  # what to do depends on whether keys could be read
+    "api/failed": {READER, RECORDS},
+    "api/replay": {READER, RECORDS},  # what is forgotten is not replayed
+    "api/record": {READER, RECORDS},
+    "api/tree": {READER, RECORDS},
+    "static": set(),
+}
 PER_DAG = "tests.support.users.PerDag"
 
 
@@ -418,11 +432,32 @@ def test_a_ledger_that_is_away_is_said_to_be(ask, monkeypatch):
 
 def test_nothing_is_written(ask, ledger):
     """The pages' connections cannot: every transaction is read-only, as a role that only reads."""
-    for role in ("ledger_reader", "ledger_payload_reader"):
+    for role in (READER, RECORDS):
         asked = "SELECT current_user, current_setting('transaction_read_only')"
         database = application.ledger(role)
         found = database.transact(lambda c: c.exec_driver_sql(asked).one())  # noqa: B023
         assert tuple(found) == (role, "on")
+
+
+def test_each_route_reads_as_the_least_role(ask, ledger, monkeypatch):
+    """As ``ledger_reader``, and what that may not read as ``ledger_payload_reader``: no route as
+    any other role, and whose batch or record it is asked as the first alone."""
+    lost(ledger, 1)
+    connected, roles = application.ledger, []
+
+    def recorded(role):
+        roles.append(role)
+        return connected(role)
+
+    found = {}
+    with monkeypatch.context() as patch:
+        patch.setattr(application, "ledger", recorded)
+        for route in ROUTES:
+            roles.clear()
+            ask(route)
+            assert roles[:1] in ([], [READER]), route
+            found[route.split("?")[0].split("/0")[0]] = set(roles)
+    assert found == ROLES
 
 
 def test_the_files_are_cached_by_version(ask):
