@@ -2,6 +2,7 @@
 come to.
 """
 
+import re
 from typing import Any
 
 from airflow.listeners import hookimpl
@@ -11,7 +12,7 @@ from ledger.airflow.pages import serving
 
 REPORTING, REPORT = "complete", "report"  # the task, and its XCom that has what its log says
 _MOST = 1000  # characters of a note
-_BEGINNING = "ackledger:\n"
+_BEGINNING = "ackledger: "
 
 
 class RunNotes:
@@ -51,7 +52,7 @@ def noted(dag_run: Any) -> None:
     if found is None:
         return
     report = str(XComModel.deserialize_value(found))
-    before = (dag_run.note or "").partition(_BEGINNING)[0].rstrip()
+    before = re.split(f"^{_BEGINNING}", dag_run.note or "", flags=re.MULTILINE)[0].rstrip()
     dag_run.note = f"{before}\n\n{_BEGINNING}{report}".lstrip()[:_MOST]
 
 

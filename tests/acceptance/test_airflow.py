@@ -98,7 +98,7 @@ def test_a_task_a_step_with_a_failed_record(airflow):
     }
     assert airflow.tasks("mail", run) == states
     note = airflow.api("GET", f"/dags/mail/dagRuns/{run}")["note"]
-    assert note.startswith("ackledger:\n")
+    assert note.startswith("ackledger: batch ")
     assert "1 of 3 records failed" in note
     (batch,) = batches_of(airflow, "mail", "original")
     assert one(airflow.ledger, COUNTS.format(batch.batch_id)) == (3, 2, 0, 1, 0, 0)

@@ -344,11 +344,11 @@ def test_the_note_of_a_run(ledger, dags):
     with create_session() as session:
         found = session.merge(run)
         noted(found)
-        assert found.note == f"ackledger:\n{report}"[:1000]
+        assert found.note == f"ackledger: {report}"[:1000]
         found.note = "look at plane 7"
         for _ in range(2):
             noted(found)
-            assert found.note == f"look at plane 7\n\nackledger:\n{report}"[:1000]
+            assert found.note == f"look at plane 7\n\nackledger: {report}"[:1000]
     other = dags["ledger_accept"].test(run_conf={"batch": batch.batch_id, "reason": "none"})
     with create_session() as session:
         found = session.merge(other)

@@ -39,8 +39,12 @@ def user(name: str, role: str) -> SimpleAuthManagerUser:
 
 def token(home: Path, name: str, role: str) -> str:
     """What signs a user in at the API server of a running Airflow, signed with its secret."""
+
+    class OfThis(SimpleAuthManager):
+        """A class keeps its first secret, and each Airflow has its own."""
+
     written = configparser.ConfigParser(interpolation=None)
     written.read(home / "airflow.cfg")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AIRFLOW__API_AUTH__JWT_SECRET", written["api_auth"]["jwt_secret"])
-        return SimpleAuthManager().generate_jwt(user(name, role))
+        return OfThis().generate_jwt(user(name, role))
