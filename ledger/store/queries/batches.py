@@ -228,6 +228,16 @@ def set_notified(connection: Connection, batch_id: int, source: str) -> None:
     )
 
 
+def any_to_follow(connection: Connection) -> bool:
+    """Whether there is a batch that sweeps look at. To plan a question about such batches takes
+    PostgreSQL longer than to answer it, the more so with the statistics of a long history.
+    """
+    statement = text(
+        "SELECT EXISTS (SELECT FROM batch WHERE followed_at IS NULL AND status <> 'abandoned')"
+    )
+    return bool(connection.execute(statement).scalar_one())
+
+
 def unnotified(connection: Connection, before: datetime) -> Sequence[Row[Any]]:
     """Batches of a DAG, settled before a moment, of which a source that wants to know was told
     nothing: batch_id, dag_id.

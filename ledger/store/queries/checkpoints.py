@@ -12,7 +12,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection, Row, text
 
-from ledger.store.queries.batches import PARTS
+from ledger.store.queries.batches import PARTS, any_to_follow
 from ledger.store.queries.combines import COMBINES_DUE
 
 
@@ -271,6 +271,8 @@ def overdue(connection: Connection, before: datetime) -> Sequence[Row[Any]]:
     """Batches of a DAG, settled before a moment, whose state is due since then, nobody being at
     it, in pipelines that still have it: batch_id, dag_id.
     """
+    if not any_to_follow(connection):
+        return []
     statement = text("""
         SELECT DISTINCT b.batch_id, b.dag_id FROM state_progress s JOIN batch b USING (batch_id)
         WHERE s.state = 'due' AND b.settled_at < :before AND b.dag_id <> ''

@@ -8,6 +8,8 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, text
 
+from ledger.store.queries.batches import any_to_follow
+
 # What is yet to be run, s, in a settled batch b, the last of its family: a combine, once nothing of
 # the family is failed and no units of it are to be rebuilt, or at once if it is partial; a sink of
 # a combine that has run.
@@ -63,6 +65,8 @@ def combine_overdue(connection: Connection, before: datetime) -> Sequence[Row[An
     """Batches of a DAG, settled before a moment, in which a combine, or a sink of one, is yet to
     run: batch_id, dag_id.
     """
+    if not any_to_follow(connection):
+        return []
     statement = text(f"""
         SELECT DISTINCT b.batch_id, b.dag_id {COMBINES_DUE}
           AND b.followed_at IS NULL AND b.settled_at < :before AND b.dag_id <> ''

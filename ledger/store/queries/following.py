@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from sqlalchemy import Connection, text
 
+from ledger.store.queries.batches import any_to_follow
 from ledger.store.queries.combines import COMBINES_DUE
 
 _AT_ONCE = 1_000  # batches that one sweep notes at most
@@ -41,6 +42,8 @@ def done(connection: Connection) -> list[int]:
     """Decided batches of which nothing is left to follow and that no sweep has noted as such, the
     first of them.
     """
+    if not any_to_follow(connection):
+        return []
     statement = text(f"SELECT d.batch_id FROM batch d WHERE {_DONE} ORDER BY 1 LIMIT {_AT_ONCE}")
     return list(connection.execute(statement).scalars())
 
