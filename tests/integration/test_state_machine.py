@@ -9,6 +9,7 @@ sets say. It knows which runs something may read again: their files must be ther
 import os
 import random
 import shutil
+import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -390,6 +391,32 @@ class LedgerLife(RuleBasedStateMachine):
             self._claimed([m for m, status in self.messages.items() if status == taken])
         assert (again.batch_id, again.status) == (self.batch.batch_id, BatchStatus.OPEN)
         self._fresh(self.count)
+
+    # -- the end -------------------------------------------------------------------------------
+
+    def teardown(self):
+        """In the end all is run and replayed, whatever retention took before: nothing is failed,
+        and what stays in quarantine is what a person accepted before its files went.
+        """
+        if sys.exc_info()[0] is not None:
+            return  # a history that has gone wrong is told of, not its end
+        if self.status == "abandoned":
+            LedgerLife.open_again(self)
+        if self.status == "open":
+            self._go_on()
+        for again in (LedgerLife.replay, LedgerLife.replay_quarantined):
+            wanted = "failed" if again is LedgerLife.replay else "quarantined"
+            if wanted in self.messages.values() and not (self.expired and wanted == "quarantined"):
+                again(self)
+                self._go_on()
+        left = {m for m, status in self.messages.items() if status != "recovered"}
+        assert left <= (self.accepted if self.expired else set())
+        self.messages_are_as_the_oracle_has_them()
+
+    def _go_on(self):
+        """All goes well: what is missing is run, and the batch settled."""
+        LedgerLife.run_what_is_missing(self, ["ok"] * 3)
+        LedgerLife.sweep(self, late=True, two=False)
 
     # -- invariants ----------------------------------------------------------------------------
 
