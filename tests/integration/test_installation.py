@@ -13,6 +13,7 @@ from ledger.batch import installation
 from ledger.batch.installation import examine_installation
 from ledger.batch.sweeper import sweep_once
 from ledger.cli.base import app
+from ledger.store.revisions import head
 from tests.support.ledgers import opened, pipeline
 
 SUBJECTS = [
@@ -96,6 +97,32 @@ def test_without_airflow_nobody_needs_spark_submit(given, monkeypatch):
     found = told(given)
     assert "spark-submit" not in found
     assert "no Airflow" in found["versions"][1]
+
+
+def test_without_java_it_says_which_one_to_install(given, monkeypatch, tmp_path):
+    """Neither by JAVA_HOME nor on PATH."""
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "JAVA_HOME" in wrong(given, "java")
+
+
+def test_a_storage_that_takes_no_file_is_told(given, tmp_path):
+    """A file stands where its folder is to be."""
+    (tmp_path / "taken").write_text("")
+    given.storage = str(tmp_path / "taken" / "storage")
+    assert "ACKLEDGER_STORAGE" in wrong(given, "storage")
+
+
+def test_a_schema_of_another_version_is_told(given, database):
+    """With what to do about it."""
+    renamed = text("UPDATE alembic_version SET version_num = :new")
+    with database.plain.begin() as connection:
+        connection.execute(renamed, {"new": "of_tomorrow"})
+    try:
+        assert "install the newer ackledger" in wrong(given, "database")
+    finally:
+        with database.plain.begin() as connection:
+            connection.execute(renamed, {"new": head()})
 
 
 def test_a_database_that_does_not_answer_ends_the_questions(given):
