@@ -17,7 +17,7 @@ def test_it_ends_by_saying_which_page_to_open(monkeypatch, missing, code):
     """The batch's page, and the command that starts the Airflow which has it, are the last that is
     said before the verdict; a flight that is missing makes it red.
     """
-    console = Console(file=io.StringIO(), width=100)
+    console = Console(file=io.StringIO(), width=1000)
     monkeypatch.setattr(shown, "console", console)
     database = SimpleNamespace(reader=None, transact=lambda work, engine: COUNTS)
     wanted, found = Counter({("a",): 1 + missing}), Counter({("a",): 1})
