@@ -18,6 +18,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from ledger.batch.holds import UNDECIDED
 from ledger.core.commands import ANY_TARGET
 from ledger.core.states import BatchStatus
 
@@ -112,6 +113,8 @@ def summary(data: Mapping[str, Any]) -> RenderableType:
         _fitting([{name: step[name] for name in names} for step in data["steps"]]),
         line(f"{roots['total']:,} records: {counts}"),
     ]
+    if data.get("preview"):
+        parts += [line(UNDECIDED, "bold"), _fitting(data["preview"])]
     waits = [one["sentences"] for one in data["undone"] if not one["incomplete"]]
     parts += [line(sentence, "yellow") for sentence in chain(*waits)]
     if "advice" in data:

@@ -300,7 +300,7 @@ def test_a_held_batch_is_released_and_its_replay_foreseen(cli, folder, database)
     assert settle_once(database, batch.batch_id).status is BatchStatus.HELD
     released = cli.json("release", number)
     assert (released["status"], released["failed"]) == ("settled", 2)
-    assert "only a held batch" in cli.refused("release", number)
+    assert "only a batch on hold" in cli.refused("release", number)
     due = {"batch_id": batch.batch_id, "step": "sink", "reason": "lost", "messages": 2}
     wanted = [
         ((), [due]),
