@@ -8,12 +8,12 @@ from typing import Any
 from sqlalchemy import Connection, Row, text
 
 from ledger.core.conditions import Comparison
+from ledger.store.queries.pages import PAGE
 from ledger.store.queries.payloads import conditions_sql, copy_content
 
 REASONS = 100  # by source and step; rarer ones are counted together
 SAMPLE = 100  # records of a reason
 LARGEST_SAMPLE = 2_000  # records of a batch
-PAGE = 50  # records of a page
 
 
 def new_failures(connection: Connection, batch_id: int, original_id: int) -> Row[Any]:
