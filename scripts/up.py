@@ -15,6 +15,7 @@ from ledger.store import embedded
 from ledger.store.connection import Database
 from ledger.store.upgrade import upgrade
 from scripts import airflow_services as services
+from scripts import hints
 from scripts.airflow_env import ROOT, airflow_environment, clean_environment
 
 DAGS = ROOT / "dags"
@@ -44,15 +45,13 @@ def main() -> int:
     except RuntimeError as exc:
         console.print(f"[red]{exc}[/]")
         return 1
-    dag = "flights" if given.dags is None else "DAG"
-    months = "--from-date 2013-01-01 --to-date 2013-03-31"
+    hint = _hint(settings, port, password, given.dags)
     console.print(
         f"""
 Airflow   http://127.0.0.1:{port}   user {services.USER}, password {password}
 Ledger    http://127.0.0.1:{port}/plugin/ledger
-          {_hint(given.dags is None)}
-  export AIRFLOW_HOME={os.path.relpath(home / "airflow")}; source .venv/bin/activate
-  airflow backfill create --dag-id {dag} {months}
+Shell     export AIRFLOW_HOME={os.path.relpath(home / "airflow")}; source .venv/bin/activate
+{hint}
 Stop it   make down
 """,
         highlight=False,
@@ -77,16 +76,14 @@ def _folder(text: str) -> Path:
     return folder
 
 
-def _hint(own_dags: bool) -> str:
-    if own_dags:
-        return (
-            "The sweeper and the forms are on; unpause a pipeline to schedule it, or backfill it:"
-        )
-    return (
-        "Copy dags/ledger_sweeper.py, dags/ledger_replay.py and dags/ledger_accept.py beside your"
-        " DAGs for the sweeper and the forms to replay and to accept; unpause a pipeline to"
-        " schedule it, or backfill it:"
-    )
+def _hint(settings: Settings, port: int, password: str, dags: Path | None) -> str:
+    """What to do next, by what is in the folders of DAG files and of data."""
+    known = hints.pipelines(port, password)
+    dag = "flights" if "flights" in known else next(iter(known), None)
+    missing = [] if dags is None else hints.missing_files(dags)
+    data = Path(service_environment(settings, "", dags or DAGS)["ACKLEDGER_DATA"])
+    dates = None if dag is None else hints.first_dates(data, dag)
+    return "\n".join(hints.hint(missing, dag, dates))
 
 
 def up(settings: Settings, port: int, dags: Path = DAGS, *, flights: bool = True) -> str:

@@ -1,6 +1,6 @@
 """What a run asks for: its key, an interval to read, or failed messages to replay."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -49,7 +49,7 @@ class Selection:
     when they failed last, until exclusive. ``quarantined``: those in quarantine instead of what
     failed; they begin with a new budget of replays, and keep their history. ``held``: those
     whose unit failed too often, instead. ``from_source``: their content is read again from the
-    source, by key.
+    source, by key. ``causes``: step and reason of their last failure, any of these.
     """
 
     reason: str | None = None
@@ -61,6 +61,15 @@ class Selection:
     quarantined: bool = False
     held: bool = False
     from_source: bool = False
+    causes: Sequence[Mapping[str, str]] | None = None
+
+    def __post_init__(self) -> None:
+        for cause in self.causes or ():
+            if not isinstance(cause, Mapping) or set(cause) != {"step", "reason"}:
+                raise InputError(
+                    'expected causes as [{"step": "...", "reason": "..."}, ...], found'
+                    f" {cause!r} among them"
+                )
 
     def as_json(self) -> dict[str, Any]:
         """What was given, for the ledger."""

@@ -1,20 +1,34 @@
 """The pages' data, asked of Airflow's own API server: what it holds, and who gets it."""
 
 import gc
+from datetime import timedelta
 from importlib import resources
 
 import pytest
 from fastapi.testclient import TestClient
 
+from ledger import ParquetSink
 from ledger.airflow.pages import application, serving
+from ledger.airflow.pipelines import selection
+from ledger.batch.combine_runs import open_combine
 from ledger.batch.interventions import abandon
+from ledger.batch.opening import open_batch
+from ledger.batch.quarantine import quarantine
 from ledger.batch.settlement import settle_once
+from ledger.batch.step_runs import Attempt
+from ledger.core.run_request import Interval, RunKey
+from ledger.errors import InputError
+from ledger.settings import Settings
 from tests.support.ledgers import (
+    START,
     emit,
     emit_replay,
+    finish,
     opened,
     pipeline,
     replayed,
+    rows,
+    run_all,
     run_middle,
     run_sink,
     whole_batch,
@@ -80,9 +94,22 @@ def ask(server, ledger):
 
 def lost(ledger, *numbers, name="chain", **options):
     """A settled batch of ten records, of which the sink lost some; its roots."""
-    batch, roots = whole_batch(ledger, pipeline(name, **options), lose_sink=numbers)
+    return lost_of(ledger, pipeline(name, **options), *numbers)
+
+
+def lost_of(ledger, made, *numbers):
+    """The same, of a pipeline."""
+    batch, roots = whole_batch(ledger, made, lose_sink=numbers)
     settle_once(ledger, batch.batch_id)
     return batch.batch_id, roots
+
+
+def combining(ledger, batch, made):
+    """A running run of a pipeline's combine."""
+    step = next(step for step in made.combined() if step.name == "totals")
+    run = open_combine(ledger, batch, step, Attempt())
+    assert run is not None
+    return run
 
 
 @pytest.mark.parametrize("route", ROUTES)
@@ -232,7 +259,8 @@ def test_a_preview_says_what_a_replay_takes(ask, ledger):
     settle_once(ledger, batch.batch_id)
     found = ask(f"api/replay?batch={batch.batch_id}&step=middle&reason=a_b").json()
     assert found["records"] == 2
-    assert found["groups"] == [{"step": "middle", "reason": "a_b", "records": 2}]
+    (group,) = found["groups"]
+    assert (group["step"], group["reason"], group["records"]) == ("middle", "a_b", 2)
     assert found["dag_id"] == "dag"
     assert found["conf"] == {"replay_of": batch.batch_id, "step": "middle", "reason": "a\\_b"}
     assert found["steps"] == ["source", "middle", "sink"]
@@ -352,6 +380,126 @@ def test_a_replay_leaves_its_records_to_their_original(ask, ledger):
     found = ask(f"api/batch?number={replay.batch_id}").json()
     assert (found["batch"]["failed"], found["can"]) == (1, [])
     assert [one["batch_id"] for one in found["family"]] == [replay.batch_id, batch]
+
+
+def family(ledger, made):
+    """A batch of ten records of which five failed, and a replay that lost two of these again; both
+    numbers, and the records that are failed still.
+    """
+    batch, roots = lost_of(ledger, made, *range(5))
+    replay = replayed(ledger, made, batch)
+    emitted = emit_replay(ledger, replay)
+    run_middle(ledger, replay, emitted, fail={emitted[0]: "no such city"}, lose=[emitted[1]])
+    run_sink(ledger, replay, emitted[2:])
+    settle_once(ledger, replay.batch_id)
+    return batch, replay.batch_id, roots[:2]
+
+
+def test_every_batch_of_a_family_shows_what_became_of_it_by_today(ask, ledger):
+    """Three of five records are recovered: each page has the counts of all, its own are those of
+    its attempt, and what is missing in its graph is missing today.
+    """
+    batch, replay, _ = family(ledger, pipeline())
+    for number in (batch, replay):
+        found = ask(f"api/batch?number={number}").json()
+        today = {name: found["today"][name] for name in ("acked", "recovered", "failed")}
+        assert today == {"acked": 8, "recovered": 3, "failed": 2}
+        assert (found["today"]["batch_id"], found["today"]["state"]) == (batch, "failed")
+        attempts = {one["batch_id"]: one["failed_at_settlement"] for one in found["family"]}
+        assert attempts == {batch: 5, replay: 2}
+    found = ask(f"api/batch?number={batch}").json()
+    assert [(edge["lost"], edge["missing"]) for edge in found["edges"]] == [(0, 0), (5, 2)]
+    assert [(row["recovered"], row["failed"]) for row in found["failures"]] == [(3, 2)]
+
+
+def test_what_is_recovered_or_accepted_is_missing_nowhere(ask, ledger):
+    """No step and no edge of the graph misses a record once each is recovered, accepted, or has
+    been read again by the batch that replaced its own; what was lost is counted still.
+    """
+    made = pipeline()
+    batch, replay, _ = family(ledger, made)
+    quarantine(ledger, "no such customers", "somebody", batch_id=batch)
+    old, _ = whole_batch(ledger, made, 10, "old", 1, lose_sink=[1, 2, 3])
+    settle_once(ledger, old.batch_id)
+    for number in (batch, replay):
+        found = ask(f"api/batch?number={number}").json()
+        assert sum(edge["lost"] for edge in found["edges"]) in (5, 2)
+        assert [edge["missing"] for edge in found["edges"]] == [0, 0]
+        assert [step["missing"] for step in found["steps"]] == [0, 0, 0]
+        assert (found["today"]["accepted"], found["today"]["state"]) == (2, "unpublished")
+    interval = Interval(START + timedelta(days=1), START + timedelta(days=2))
+    key = RunKey("dag", "new")
+    new = open_batch(ledger, Settings(data="/data"), made, key, interval, reprocess=True)
+    assert ask(f"api/batch?number={old.batch_id}").json()["batch"]["replaced_by"] == new.batch_id
+    run_all(ledger, new, 10)
+    found = ask(f"api/batch?number={old.batch_id}").json()
+    assert [(edge["lost"], edge["missing"]) for edge in found["edges"]] == [(0, 0), (3, 0)]
+    assert (found["batch"]["superseded"], found["batch"]["replaced_by"]) == (3, new.batch_id)
+    replaces = ask(f"api/batch?number={new.batch_id}").json()["batch"]["replaces_batch_id"]
+    assert replaces == old.batch_id
+
+
+def test_a_combine_that_ran_with_a_replay_has_run(ask, ledger):
+    """It runs in the batch of the family that was settled last: the original's page names it."""
+    made = pipeline("combined")
+
+    @made.combine(reads="middle")
+    def totals(rows):
+        return rows
+
+    made.sink("report", ParquetSink("report"), reads="totals")
+    batch, _ = lost_of(ledger, made, 1)
+    assert [step["ran_in"] for step in ask(f"api/batch?number={batch}").json()["steps"]][-1] is None
+    replay = replayed(ledger, made, batch)
+    roots = emit_replay(ledger, replay)
+    run_middle(ledger, replay, roots)
+    run_sink(ledger, replay, roots)
+    settle_once(ledger, replay.batch_id)
+    finish(ledger, combining(ledger, replay.batch_id, made), [])
+    for number, ran_in in ((batch, replay.batch_id), (replay.batch_id, None)):
+        steps = {one["name"]: one for one in ask(f"api/batch?number={number}").json()["steps"]}
+        assert steps["totals"]["ran_in"] == ran_in
+        assert steps["totals"]["state"] == (None if ran_in else "committed")
+
+
+def test_a_preview_says_what_speaks_against_a_replay(ask, ledger):
+    """Of each cause: whether its records did not parse, how many failed in the same way in the last
+    replay, and how many are quarantined after one more failure.
+    """
+    made = pipeline(max_replays=2)
+    batch, _, (_, same) = family(ledger, made)
+    with ledger.plain.begin() as connection:
+        connection.exec_driver_sql(
+            "UPDATE failed_root SET step = 'source', reason = 'not a number'"
+            f" WHERE message_id = {same}"
+        )
+    groups = ask(f"api/replay?batch={batch}").json()["groups"]
+    found = {(one.pop("step"), one.pop("reason")): one for one in groups}
+    both = {"records": 1, "last": 1, "max_replays": 2}
+    assert found == {
+        ("middle", "no such city"): {**both, "unparsed": False, "repeated": 0},
+        ("source", "not a number"): {**both, "unparsed": True, "repeated": 1},
+    }
+    other, _ = lost(ledger, 1, name="fresh", max_replays=2)
+    (group,) = ask(f"api/replay?batch={other}").json()["groups"]
+    assert (group["repeated"], group["last"], group["unparsed"]) == (0, 0, False)
+
+
+def test_a_replay_takes_the_chosen_causes_alone(ask, ledger):
+    """A conf with causes, as the dialog makes it, claims their records and no other; one that is no
+    step and reason is refused.
+    """
+    made = pipeline()
+    batch, _, (chosen, _) = family(ledger, made)
+    causes = [{"step": "middle", "reason": "no such city"}, {"step": "no", "reason": "no"}]
+    asked = selection({"replay_of": batch, "causes": causes})
+    replay = replayed(ledger, made, batch, "chosen", causes=asked.causes)
+    claimed = rows(ledger, "SELECT message_id FROM failed_message WHERE status = 'replaying'")
+    assert [row.message_id for row in claimed] == [chosen]
+    kept = rows(ledger, f"SELECT selection FROM batch WHERE batch_id = {replay.batch_id}")
+    assert [row.selection for row in kept] == [{"causes": causes}]
+    with pytest.raises(InputError, match=r"expected causes as \[\{\"step\""):
+        selection({"causes": ["no such city"]})
 
 
 def test_what_is_tolerated_waits_for_nobody(ask, ledger):

@@ -23,9 +23,9 @@ def test_a_loss_is_on_the_edges_of_its_source():
     the step which passes orders on. One that did not parse marks its source alone.
     """
     losses = [
-        {"step": "joined", "source": "orders", "records": 3},
-        {"step": "joined", "source": "refunds", "records": 1},
-        {"step": "orders", "source": "orders", "records": 2},
+        {"step": "joined", "source": "orders", "records": 3, "missing": 1},
+        {"step": "joined", "source": "refunds", "records": 1, "missing": 0},
+        {"step": "orders", "source": "orders", "records": 2, "missing": 2},
     ]
     steps, edges = flow(TOPOLOGY, [run("orders", rows=8)], losses, [])
     lost = {(edge["from"], edge["to"]): edge["lost"] for edge in edges}
@@ -35,6 +35,12 @@ def test_a_loss_is_on_the_edges_of_its_source():
         ("refunds", "joined"): 1,
         ("joined", "sink"): 0,
         ("joined", "totals"): 0,
+    }
+    missing = {(edge["from"], edge["to"]): edge["missing"] for edge in edges if edge["missing"]}
+    assert missing == {("clean", "joined"): 1}
+    assert {step["name"]: step["missing"] for step in steps if step["lost"]} == {
+        "orders": 2,
+        "joined": 1,
     }
     assert {step["name"]: step["lost"] for step in steps if step["lost"]} == {
         "orders": 2,
@@ -55,3 +61,13 @@ def test_an_edge_says_what_was_passed_on_and_whether_it_was_read():
     assert [step["name"] for step in steps if step["after"]] == ["totals"]
     _, edges = flow(TOPOLOGY, [run("orders"), run("clean")], [], [])
     assert edges[0]["read"]
+
+
+def test_a_step_that_ran_elsewhere_names_the_batch():
+    """What follows the settlement runs in the last batch of a family: the others say where; one
+    that has run here does not.
+    """
+    steps, _ = flow(TOPOLOGY, [run("orders")], [], [], {"totals": 7, "orders": 7})
+    assert {step["name"]: step["ran_in"] for step in steps if step["ran_in"]} == {"totals": 7}
+    steps, _ = flow(TOPOLOGY, [run("totals")], [], [], {"totals": 7})
+    assert [step["ran_in"] for step in steps] == [None] * len(TOPOLOGY)

@@ -1,6 +1,8 @@
 """What the wheel installs, and what spark-submit runs of it."""
 
 import ast
+import json
+import os
 import re
 import subprocess
 import sys
@@ -48,6 +50,43 @@ def test_the_wheel_has_the_pages(tmp_path):
     (plugin,) = [line.partition(" = ")[2] for line in section.splitlines() if line]
     module, _, name = plugin.partition(":")
     assert hasattr(import_module(module), name)
+
+
+_PLUGINS = """
+import json
+from airflow import plugins_manager
+from airflow.sdk import plugins_manager as of_tasks
+
+def registered(module):
+    plugins, errors = module._get_plugins()
+    return [[plugin.name for plugin in plugins if plugin.name == "ackledger"], errors]
+
+print("found", json.dumps([registered(plugins_manager), registered(of_tasks)]))
+"""
+
+
+@pytest.mark.parametrize("doubled", [False, True])
+def test_the_plugin_is_registered_once(doubled, tmp_path):
+    """A clone in which the wheel was built has the metadata of a distribution: Airflow, started
+    with the clone on its path beside the installed package, has the plugin once and reports no
+    error, in its server as in its tasks.
+    """
+    build_wheel(tmp_path)
+    clone = tmp_path / "sources"
+    assert (clone / "ackledger.egg-info" / "entry_points.txt").exists()
+    environment = {**os.environ, "AIRFLOW_HOME": str(tmp_path / "airflow")}
+    environment["PYTHONPATH"] = str(clone) if doubled else ""
+    done = subprocess.run(
+        [sys.executable, "-c", _PLUGINS],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "already registered" not in done.stdout + done.stderr
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("found ")]
+    assert json.loads(line.removeprefix("found ")) == [[["ackledger"], {}]] * 2
 
 
 # What a module imports that is loaded only if somebody has installed what calls it.

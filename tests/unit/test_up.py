@@ -1,14 +1,17 @@
 """What ``make up`` does with folders of the user's own."""
 
 import os
+import shutil
 import subprocess
 import sys
 
 import pytest
 
 from ledger.settings import Settings
-from scripts import up
+from scripts import hints, up
 from scripts.airflow_env import ROOT
+
+PARSED = ["flights", "orders"]  # what Airflow has parsed
 
 
 def test_folders_of_ones_own_are_only_read(tmp_path, monkeypatch, capsys):
@@ -17,17 +20,23 @@ def test_folders_of_ones_own_are_only_read(tmp_path, monkeypatch, capsys):
     """
     dags, data, home = tmp_path / "my dags", tmp_path / "data", tmp_path / "home"
     dags.mkdir()
-    data.mkdir()
+    (data / "orders").mkdir(parents=True)
+    for name in ("orders/2026-03-09.csv", "orders/2026-03-10.csv", "planes-2013-01-01.csv"):
+        (data / name).touch()
     given = {}
     monkeypatch.setenv("ACKLEDGER_HOME", str(home))
     for name in ("ACKLEDGER_DATA", "ACKLEDGER_OUTPUT"):
         monkeypatch.setenv(name, "put back afterwards")
         monkeypatch.delenv(name)
     monkeypatch.setattr(up, "up", lambda *args, **options: given.update(args=args, **options) or "")
+    monkeypatch.setattr(hints, "pipelines", lambda *_: ["orders"])
     monkeypatch.setattr("sys.argv", ["up", "--dags", str(dags), "--data", str(data)])
     assert up.main() == 0
     folders = f"export ACKLEDGER_DATA={data} ACKLEDGER_OUTPUT={home}/output"
-    assert folders in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert folders in printed
+    assert "--dag-id orders --from-date 2026-03-09 --to-date 2026-03-10\n" in printed
+    assert "2013" not in printed
     settings, _, used = given["args"]
     assert (settings.data, used, given["flights"]) == (str(data), dags, False)
     environment = up.service_environment(settings, "postgresql://airflow", dags)
@@ -47,6 +56,7 @@ def test_an_output_folder_of_ones_own_is_used(tmp_path, monkeypatch):
     monkeypatch.setenv("ACKLEDGER_DATA", "elsewhere")
     monkeypatch.setenv("ACKLEDGER_OUTPUT", "made")
     monkeypatch.setattr(up, "up", lambda *args, **_: given.update(args=args) or "")
+    monkeypatch.setattr(hints, "pipelines", lambda *_: [])
     monkeypatch.setattr("sys.argv", ["up", "--data", str(tmp_path)])
     assert up.main() == 0
     environment = up.service_environment(given["args"][0], "postgresql://airflow", up.DAGS)
@@ -58,14 +68,21 @@ def test_the_projects_own_dags_are_the_default(tmp_path, monkeypatch, capsys):
     says where the ledger's pages are.
     """
     given = {}
+    (tmp_path / "data" / "flights").mkdir(parents=True)
+    for month in range(2, 9):
+        (tmp_path / "data" / "flights" / f"2013-{month:02d}-01.csv").touch()
     monkeypatch.setenv("ACKLEDGER_HOME", str(tmp_path))
     for name in ("ACKLEDGER_DATA", "ACKLEDGER_OUTPUT"):
         monkeypatch.setenv(name, "put back afterwards")
         monkeypatch.delenv(name)
     monkeypatch.setattr(up, "up", lambda *args, **options: given.update(args=args, **options) or "")
+    monkeypatch.setattr(hints, "pipelines", lambda *_: PARSED)
     monkeypatch.setattr("sys.argv", ["up", "--port", "8793"])
     assert up.main() == 0
-    assert "Ledger    http://127.0.0.1:8793/plugin/ledger\n" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "Ledger    http://127.0.0.1:8793/plugin/ledger\n" in printed
+    assert "--dag-id flights --from-date 2013-02-01 --to-date 2013-04-01\n" in printed
+    assert "copy" not in printed
     assert given["args"][2] == ROOT / "dags"
     assert given["flights"]
     environment = up.service_environment(Settings(), "postgresql://airflow", ROOT / "dags")
@@ -132,10 +149,19 @@ def test_input_is_written_only_where_it_is_ours(flights, tmp_path, monkeypatch):
     assert not (tmp_path / "data").exists()
 
 
-def test_what_to_copy_is_named():
-    """Whoever has DAGS= is told of each DAG of ours that a link or an event leads to."""
+def test_what_to_copy_is_named(tmp_path):
+    """Whoever has DAGS= is told of each DAG of ours that a link or an event leads to and that the
+    folder lacks: of all, of some, and of none in a new project, whose one file makes all three.
+    """
     ours = {path.name for path in (ROOT / "dags").glob("ledger_*.py")}
     assert len(ours) == 3
-    assert all(f"dags/{name}" in up._hint(False) for name in ours)
+    assert set(hints.missing_files(tmp_path)) == {f"dags/{name}" for name in ours}
+    (text,) = hints.hint(hints.missing_files(tmp_path), None, None)[:1]
+    assert all(f"dags/{name}" in text for name in ours)
+    shutil.copy(ROOT / "dags" / "ledger_sweeper.py", tmp_path)
+    assert hints.missing_files(tmp_path) == ["dags/ledger_replay.py", "dags/ledger_accept.py"]
+    new = ROOT / "ledger" / "cli" / "new" / "ledger_dags.py.template"
+    shutil.copy(new, tmp_path / "ledger_dags.py")
+    assert hints.missing_files(tmp_path) == []
     guide = (ROOT / "docs" / "operating.md").read_text()
     assert all(f"`dags/{name}`" in guide for name in ours)

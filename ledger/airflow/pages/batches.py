@@ -16,7 +16,7 @@ from ledger.errors import NotReadyError
 from ledger.store.connection import Database
 from ledger.store.queries import batches, holds, pages, replays
 
-_GROUPS = 10  # reasons that a preview names
+_GROUPS = 50  # causes that a preview lets a person choose from
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,11 @@ def place(database: Database, number: int) -> Place:
 
 
 def batch(database: Database, number: int) -> dict[str, Any]:
-    """``batch``: its counts. ``family``: its original and the latest replays. ``outcome``,
-    ``because``, ``commands``, ``waits``: what a run reports. ``steps``, ``edges``: see ``flow``.
-    ``failures``: by step and reason, of ``groups``. ``preview``: of a batch on hold what would
-    fail, by step and reason. ``publications``: by sink. ``can``: which
-    actions make sense.
+    """``batch``: its counts. ``family``: its original and the latest replays; ``today``: the
+    original's counts, which are those of all. ``outcome``, ``because``, ``commands``, ``waits``:
+    what a run reports. ``steps``, ``edges``: see ``flow``. ``failures``: by step and reason, of
+    ``groups``. ``preview``: of a batch on hold what would fail, by step and reason.
+    ``publications``: by sink. ``can``: which actions make sense.
     """
     summary = summarize(database, number)
     advice = advise(summary)
@@ -52,11 +52,14 @@ def batch(database: Database, number: int) -> dict[str, Any]:
         family = pages.batches(connection, [number, *pages.family(connection, number)])
         counted = _rows(pages.failures(connection, number))
         preview = list(summary.preview)
-        losses = [row for row in counted if row["reason"] is None]
+        losses = [_loss(row) for row in counted if row["reason"] is None]
+        losses += [{**row, "missing": row["records"]} for row in preview]  # it would be
+        elsewhere = {row.step: row.batch_id for row in pages.followed(connection, number)}
         failures = [row for row in counted if row["reason"] is not None]
         dropped = _rows(pages.drops(connection, number))
-        steps, edges = flow(found.topology, summary.steps, losses + preview, dropped)
+        steps, edges = flow(found.topology, summary.steps, losses, dropped, elsewhere)
         return {
+            "today": next(as_batch(row) for row in family if row.batch_id == found.original_id),
             "batch": next(as_batch(row) for row in family if row.batch_id == number),
             "family": [as_batch(row) for row in family],
             "steps": steps,
@@ -79,6 +82,11 @@ def batch(database: Database, number: int) -> dict[str, Any]:
 
 def _rows(found: Sequence[Any]) -> list[dict[str, Any]]:
     return [dict(row._mapping) for row in found]
+
+
+def _loss(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of ``pages.failures``, with what of it is missing now."""
+    return {**row, "missing": row["failed"] + row["quarantined"] - row["accepted"]}
 
 
 def _can(summary: Summary, held: int) -> list[str]:
@@ -114,9 +122,10 @@ def failed(database: Database, number: int, chosen: Mapping[str, Any]) -> dict[s
 
 def replay(database: Database, number: int, chosen: Selection) -> dict[str, Any]:
     """A preview: how many ``records`` of the original would be replayed by ``steps``, of those that
-    ``match`` and are due; of these the most by step and reason in ``groups``, and ``more`` there
-    are. ``by_unit``: acked records may run again with them. ``dag_id`` and ``conf``: the run of
-    Airflow that does it. ``not_due``: failed records of the original that no replay takes now.
+    ``match`` and are due, at most ``limit``; the most by step and reason in ``groups``, as
+    ``causes_to_replay`` has them, and how many ``more`` causes there are. ``by_unit``: acked
+    records may run again with them. ``dag_id`` and ``conf``: the run of Airflow that does it.
+    ``not_due``: failed records of the original that no replay takes now.
     """
 
     def work(connection: Connection) -> dict[str, Any]:
@@ -124,17 +133,15 @@ def replay(database: Database, number: int, chosen: Selection) -> dict[str, Any]
         original = batches.get_batch(connection, asked.original_id)
         selection = {**chosen.as_json(), **_literal(chosen.reason)}
         now = batches.database_now(connection)
-        groups = replays.batches_to_replay(connection, None, original.batch_id, selection, now)
-        match = sum(row.messages for row in groups)
+        groups = replays.causes_to_replay(connection, original.batch_id, selection, now)
+        match = sum(row.records for row in groups)
         return {
             "records": match
             if original.replay_limit is None
             else min(match, original.replay_limit),
             "match": match,
-            "groups": [
-                {"step": row.step, "reason": row.reason, "records": row.messages}
-                for row in groups[:_GROUPS]
-            ],
+            "limit": original.replay_limit,
+            "groups": _rows(groups[:_GROUPS]),
             "more": max(0, len(groups) - _GROUPS),
             "steps": [step["name"] for step in original.topology if not step.get("after")],
             "by_unit": any(step.get("merges") for step in original.topology),

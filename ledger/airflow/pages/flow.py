@@ -9,17 +9,24 @@ _Rows = Sequence[Mapping[str, Any]]
 
 
 def flow(
-    topology: _Rows, progress: _Rows, losses: _Rows, dropped: _Rows
+    topology: _Rows,
+    progress: _Rows,
+    losses: _Rows,
+    dropped: _Rows,
+    elsewhere: Mapping[str, int] | None = None,
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Steps and edges.
 
     ``topology``: the steps as they were declared. ``progress``: the newest run of each. ``losses``:
-    records that failed, by step and source. ``dropped``: rows, by step and reason.
+    records that failed, by step and source, and of these those ``missing`` still. ``dropped``:
+    rows, by step and reason. ``elsewhere``: the other batch of the family in which a step has run.
 
     A step has name, kind, reads, after, state, input, output, failed, duplicates, seconds (None: it
-    has not run), lost (records that failed there) and dropped. An edge goes from a step to one that
+    has not run), lost (records that failed there), missing (of these, still), dropped and ran_in
+    (another batch of its family, if it has run there alone). An edge goes from a step to one that
     reads it: ``rows`` that were passed on, ``read``: whether a run that counts has read them,
-    ``lost``: records that failed at its end and whose rows come along it. Where several edges lead
+    ``lost``: records that failed at its end and whose rows come along it; ``missing``: of these,
+    still. Where several edges lead
     from one source to a step, nobody can tell on which of them a record was lost: all have it.
     """
     runs = {run["name"]: run for run in progress}
@@ -37,7 +44,9 @@ def flow(
                 "after": bool(declared.get("after")),
                 "state": run.get("state"),
                 **{key: run.get(key) for key in _COUNTS},
-                "lost": sum(one["records"] for one in here),
+                "lost": _sum(here, "records"),
+                "missing": _sum(here, "missing"),
+                "ran_in": None if name in runs else (elsewhere or {}).get(name),
                 "dropped": [
                     {"reason": one["reason"], "rows": one["records"]}
                     for one in dropped
@@ -59,13 +68,19 @@ def _edge(
     losses: _Rows,
     sources: Mapping[str, set[str]],
 ) -> dict[str, Any]:
+    along = [loss for loss in losses if loss["source"] in sources[start]]
     return {
         "from": start,
         "to": end,
         "rows": runs.get(start, {}).get("output"),
         "read": runs.get(end, {}).get("state") == RunState.COMMITTED,
-        "lost": sum(one["records"] for one in losses if one["source"] in sources[start]),
+        "lost": _sum(along, "records"),
+        "missing": _sum(along, "missing"),
     }
+
+
+def _sum(losses: _Rows, name: str) -> int:
+    return sum(loss[name] for loss in losses)
 
 
 def _sources(topology: _Rows) -> dict[str, set[str]]:

@@ -15,12 +15,18 @@ REASONS = 500  # failures, or drops, of a batch by step and reason
 FAMILY = 100  # replays of a batch
 LONGEST = "20s"  # of a search
 
-# A batch as ``batch_status`` has it, with its pipeline's policy and what it has left to publish.
+# A batch as ``batch_status`` has it, with its pipeline's policy, what it has left to publish, how
+# many of its records failed at its own settlement, and the batch that reads its interval instead.
 _BATCHES = """
     SELECT s.*, p.tolerate,
            s.opened_at + make_interval(secs => p.max_batch_age_seconds) AS deadline,
-           EXISTS (SELECT FROM pending_publication x WHERE x.batch_id = s.batch_id) AS unpublished
+           EXISTS (SELECT FROM pending_publication x WHERE x.batch_id = s.batch_id) AS unpublished,
+           b.failed_roots AS failed_at_settlement,
+           (SELECT n.batch_id FROM batch n
+            WHERE n.replaces_batch_id = b.family_id AND n.status <> 'abandoned'
+            ORDER BY n.batch_id DESC LIMIT 1) AS replaced_by
     FROM (SELECT * FROM batch_status WHERE batch_id = ANY (cast(:ids AS bigint[]))) s
+    JOIN batch b ON b.batch_id = s.batch_id
     JOIN pipeline p ON p.name = s.pipeline ORDER BY s.batch_id DESC
 """
 
@@ -37,7 +43,7 @@ def names(connection: Connection) -> list[str]:
 
 def batches(connection: Connection, ids: Sequence[int]) -> Sequence[Row[Any]]:
     """These batches, newest first: the columns of ``batch_status``, tolerate, deadline,
-    unpublished.
+    unpublished, failed_at_settlement, replaced_by.
     """
     return connection.execute(text(_BATCHES), {"ids": list(ids)}).all()
 
@@ -184,6 +190,21 @@ def family(connection: Connection, batch_id: int) -> list[int]:
     return list(connection.execute(statement, {"id": batch_id, "limit": FAMILY + 1}).scalars())
 
 
+def followed(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
+    """The steps after the settlement that have run in other batches of a batch's family, each as of
+    the latest: step, batch_id, state, output_rows.
+    """
+    statement = text("""
+        SELECT DISTINCT ON (s.name) s.name AS step, r.batch_id, r.state, r.output_rows
+        FROM batch b
+        JOIN batch f ON f.family_id = b.family_id AND f.batch_id <> b.batch_id
+        JOIN batch_step s ON s.batch_id = f.batch_id AND s.after
+        JOIN step_run r ON r.batch_id = s.batch_id AND r.step = s.name AND r.state = 'committed'
+        WHERE b.batch_id = :id ORDER BY s.name, r.step_run_id DESC
+    """)
+    return connection.execute(statement, {"id": batch_id}).all()
+
+
 def drops(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
     """What the steps of a batch dropped on purpose, most first: step, reason, records."""
     statement = text("""
@@ -201,7 +222,8 @@ def published(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
 
 def failures(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
     """Where and why records failed in a batch, most first: step, source, reason, records, failed
-    (still, or being replayed), quarantined, groups (how many rows there are without the limit).
+    (still, or being replayed), quarantined, accepted (of these), recovered, groups (how many rows
+    there are without the limit).
     And, without limit, how many records of each source failed at each step: of these rows the
     reason is None. One statement, for it reads all failures of the batch.
     """
@@ -209,12 +231,16 @@ def failures(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
         WITH counted AS MATERIALIZED (
           SELECT f.step, m.source, f.reason, count(*) AS records,
                  count(*) FILTER (WHERE m.status IN ('failed', 'replaying')) AS failed,
-                 count(*) FILTER (WHERE m.status = 'quarantined') AS quarantined
+                 count(*) FILTER (WHERE m.status = 'quarantined') AS quarantined,
+                 count(*) FILTER (WHERE m.status = 'quarantined' AND EXISTS (
+                   SELECT FROM accepted_root a WHERE a.root_id = m.root_id)) AS accepted,
+                 count(*) FILTER (WHERE m.status = 'recovered') AS recovered
           FROM failed_root f JOIN failed_message m USING (message_id)
           WHERE f.batch_id = :id GROUP BY 1, 2, 3
         )
         SELECT step, source, NULL AS reason, sum(records)::bigint AS records,
                sum(failed)::bigint AS failed, sum(quarantined)::bigint AS quarantined,
+               sum(accepted)::bigint AS accepted, sum(recovered)::bigint AS recovered,
                count(*) AS groups
         FROM counted GROUP BY 1, 2
         UNION ALL (

@@ -1,5 +1,6 @@
 """Statements about failed messages and their replays."""
 
+import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -17,6 +18,8 @@ _SELECTED = """
     AND (cast(:source AS text) IS NULL OR m.source = :source)
     AND (cast(:reason AS text) IS NULL OR r.reason LIKE :reason)
     AND (cast(:step AS text) IS NULL OR r.step = :step)
+    AND (cast(:causes AS jsonb) IS NULL OR cast(:causes AS jsonb)
+         @> jsonb_build_array(jsonb_build_object('step', r.step, 'reason', r.reason)))
     AND (cast(:since AS timestamptz) IS NULL OR r.failed_at >= cast(:since AS timestamptz))
     AND (cast(:until AS timestamptz) IS NULL OR r.failed_at < cast(:until AS timestamptz))
     AND (cast(:root AS bigint) IS NULL
@@ -40,7 +43,9 @@ _ANY = dict.fromkeys(("source", "reason", "step", "root", "since", "until"))
 
 def _keys(selection: Mapping[str, Any], now: datetime) -> dict[str, Any]:
     chosen = dict.fromkeys(("quarantined", "held", "from_source"), False)
-    return {**_ANY, **chosen, **selection, "now": now}
+    causes = selection.get("causes")
+    as_text = None if causes is None else json.dumps(causes)
+    return {**_ANY, **chosen, **selection, "causes": as_text, "now": now}
 
 
 def claim_messages(
@@ -245,6 +250,35 @@ def batches_to_replay(
     """)
     keys = {"pipeline": pipeline, "batch_id": batch_id}
     return connection.execute(statement, {**_keys(selection, now), **keys}).all()
+
+
+def causes_to_replay(
+    connection: Connection, original_batch_id: int, selection: Mapping[str, Any], now: datetime
+) -> Sequence[Row[Any]]:
+    """The failed messages of an original that match and are due, by step and reason of their last
+    failure, most first: step, reason, records; unparsed: they failed at their source. Of these,
+    ``repeated``: their last replay failed as the attempt before it did; ``last``: quarantined if
+    they fail once more, for ``max_replays``.
+    """
+    statement = text(f"""
+        SELECT r.step, r.reason, r.step = m.source AS unparsed, count(*) AS records,
+               count(*) FILTER (WHERE EXISTS (
+                 SELECT FROM failed_root e
+                 WHERE e.message_id = m.message_id AND e.attempt = r.attempt - 1
+                   AND e.step = r.step AND e.reason = r.reason)) AS repeated,
+               count(*) FILTER (WHERE p.max_replays <= 1
+                 + CASE WHEN m.status = 'quarantined' THEN 0 ELSE m.failed_replays END) AS last,
+               p.max_replays
+        FROM failed_message m
+        JOIN failed_root r ON r.root_id = m.root_id
+        JOIN batch b ON b.batch_id = m.original_batch_id AND b.status = 'settled'
+        JOIN pipeline p USING (pipeline_id)
+        WHERE b.batch_id = :batch_id AND {_SELECTED}
+        GROUP BY r.step, r.reason, r.step = m.source, p.max_replays
+        ORDER BY records DESC, r.step, r.reason
+    """)
+    keys = {**_keys(selection, now), "batch_id": original_batch_id}
+    return connection.execute(statement, keys).all()
 
 
 def automatic_replays(connection: Connection, now: datetime) -> Sequence[Row[Any]]:

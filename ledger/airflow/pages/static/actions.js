@@ -1,6 +1,7 @@
 // Actions: runs of Airflow, in the name of whoever is signed in.
 
 import { airflow, html, useLedger } from "./api.js";
+import { Causes, chosenOf, preselected } from "./causes.js";
 import { Consequences } from "./hold.js";
 import { Loaded, moment, Problem, Raw, records, runPath, State } from "./parts.js";
 
@@ -44,7 +45,7 @@ function Started({ dagId, runId, ended }) {
   }, [dagId, runId]);
   return html`<${Box} role="status" aria-live="polite" my=${2}>
     <${HStack}>
-      <${Link} asChild=${true} colorPalette="blue">
+      <${Link} asChild=${true} color="fg.info">
         <${RouterLink} to=${runPath(dagId, runId)}>Run ${runId} of ${dagId}<//>
       <//>
       <${State} of=${state} />
@@ -65,7 +66,7 @@ function Ask({ title, label, reload, children }) {
   return html`
     <${Dialog.Root} open=${isOpen} onOpenChange=${(event) => setOpen(event.open)} size="lg">
       <${Dialog.Trigger} asChild=${true}>
-        <${Button} size="sm" colorPalette="blue">${label}<//>
+        <${Button} size="sm">${label}<//>
       <//>
       <${Portal}>
         <${Dialog.Backdrop} />
@@ -132,7 +133,6 @@ function Confirm({ dagId, conf, note = null, confirm, disabled, done, children }
         <${Button} variant="outline">Cancel<//>
       <//>
       <${Button}
-        colorPalette="blue"
         loading=${busy}
         disabled=${disabled || !dag}
         onClick=${go}
@@ -162,41 +162,40 @@ function NotDue({ found }) {
 const ACKED = "Acked records are not re-run.";
 const BY_UNIT = "Acked records are not re-run unless they share a replay unit with a failed one.";
 
-function Preview({ found }) {
+function Preview({ found, choice, choose }) {
   return html`
     <${Text}>
-      ${records(found.records)} of batch ${found.batch_id} will run again through
+      ${records(choice.records)} of batch ${found.batch_id} will run again through
       ${" "}${found.steps.join(", ")}. ${found.by_unit ? BY_UNIT : ACKED}
     <//>
-    <${Box} as="ul" ps=${5} my=${2} listStyleType="disc">
-      ${found.groups.map(
-        (group, place) =>
-          html`<li key=${place}>${records(group.records)} at ${group.step}: ${group.reason}</li>`,
-      )}
-      ${found.more > 0 && html`<li>${found.more} more reasons</li>`}
-    <//>
+    <${Causes} found=${found} choice=${choice} choose=${choose} />
     <${NotDue} found=${found} />
     <${Text} fontSize="sm" color="fg.muted" mt=${2}>
       It starts a run of DAG ${found.dag_id} with:
     <//>
-    <${Raw}>${JSON.stringify(found.conf, null, 2)}<//>
+    <${Raw}>${JSON.stringify(choice.conf, null, 2)}<//>
   `;
+}
+
+function Chosen({ found, asked, done }) {
+  const [places, choose] = useState(() => preselected(found, asked));
+  const choice = chosenOf(found, places);
+  return html`<${Confirm}
+    dagId=${found.dag_id}
+    conf=${choice.conf}
+    note=${`replays ${records(choice.records)} of batch ${found.batch_id}`}
+    confirm=${`Replay ${records(choice.records)}`}
+    disabled=${!choice.records}
+    done=${done}
+  >
+    <${Preview} found=${found} choice=${choice} choose=${choose} />
+  <//>`;
 }
 
 function ReplayDialog({ asked, done }) {
   const answer = useLedger("replay", asked);
   return html`<${Loaded} answer=${answer}>
-    ${(found) =>
-      html`<${Confirm}
-        dagId=${found.dag_id}
-        conf=${found.conf}
-        note=${`replays ${records(found.records)} of batch ${found.batch_id}`}
-        confirm=${`Replay ${records(found.records)}`}
-        disabled=${!found.records}
-        done=${done}
-      >
-        <${Preview} found=${found} />
-      <//>`}
+    ${(found) => html`<${Chosen} found=${found} asked=${asked} done=${done} />`}
   <//>`;
 }
 
@@ -244,7 +243,7 @@ export function Actions({ found, chosen, reload }) {
     "replay held": ["replay", { label: "Replay held units", asked: { ...asked, held: true } }],
     "take up": [
       "replay",
-      { label: `Take up${those} from quarantine`, asked: { ...asked, quarantined: true } },
+      { label: `Retry${those} quarantined`, asked: { ...asked, quarantined: true } },
     ],
   };
   const denied = new Set(can.map((one) => offered[one]?.[0] ?? one).filter((one) => !may.includes(one)));

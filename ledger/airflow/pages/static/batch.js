@@ -2,14 +2,17 @@
 
 import { Actions } from "./actions.js";
 import { html, useLedger } from "./api.js";
+import { Attempts, Replacement, Tag, Today } from "./family.js";
 import { Graph } from "./graph.js";
 import { OnHold, Ways } from "./hold.js";
 import {
+  Breadcrumbs,
   count,
   interval,
   Loaded,
   moment,
   Raw,
+  records,
   Rows,
   runPath,
   Section,
@@ -19,30 +22,11 @@ import {
 } from "./parts.js";
 
 const { useState } = globalThis.React;
-const { Alert, Badge, Box, Button, Field, HStack, Input, Link, NativeSelect, Stat, Text, Wrap } =
+const { Alert, Badge, Box, Button, Field, HStack, Input, Link, NativeSelect, Text } =
   globalThis.ChakraUI;
 const { Link: RouterLink } = globalThis.ReactRouterDOM;
 
 const STATUSES = ["failed", "replaying", "recovered", "quarantined", "superseded"];
-
-function Counts({ batch }) {
-  const shown = [
-    ["records", batch.total],
-    ["acked", batch.acked],
-    ["failed", batch.failed],
-    ["quarantined", batch.quarantined],
-    ["pending", batch.pending],
-  ];
-  return html`<${Wrap} gap=${8} my=${3}>
-    ${shown.map(
-      ([name, number]) =>
-        html`<${Stat.Root} key=${name} flex="none">
-          <${Stat.Label}>${name}<//>
-          <${Stat.ValueText}>${count(number)}<//>
-        <//>`,
-    )}
-  <//>`;
-}
 
 /** What the run reports: what is missing, and the commands that follow from it. */
 function Report({ found }) {
@@ -65,44 +49,31 @@ function Commands({ commands }) {
   <//>`;
 }
 
-function Family({ batch, family }) {
-  const others = family.filter((one) => one.batch_id !== batch.batch_id);
-  if (!others.length) return null;
-  return html`<${Text} mt=${1}>
-    ${batch.kind === "original" ? "Replays: " : "A replay; see also "}
-    ${others.map(
-      (one, place) =>
-        html`${place > 0 && ", "}
-          <${To} key=${one.batch_id} to=${{ batch: one.batch_id }}>
-            ${one.kind} ${one.batch_id}
-          <//>
-          ${" "}<${State} of=${one.status} />`,
-    )}
-  <//>`;
-}
+const named = (row) => `${records(row.records)} at ${row.step}: ${row.reason}`;
 
 function Failures({ failures, chosen, choose }) {
-  const pick = (row) => {
-    const same = chosen.step === row.step && chosen.reason === row.reason;
-    choose(same ? {} : { step: row.step, reason: row.reason });
-  };
+  const isChosen = (row) => chosen.step === row.step && chosen.reason === row.reason;
+  const pick = (row) => choose(isChosen(row) ? {} : { step: row.step, reason: row.reason });
   const columns = [
     ["Step", (row) => row.step],
     ["Reason", (row) => html`<${Box} overflowWrap="anywhere">${row.reason}<//>`],
     ["Source", (row) => row.source],
     ["Records", (row) => count(row.records), true],
+    ["Recovered", (row) => count(row.recovered), true],
     ["Still failed", (row) => count(row.failed), true],
     ["Quarantined", (row) => count(row.quarantined), true],
+    ["Accepted", (row) => count(row.accepted), true],
     [
-      "Show",
+      "List",
       (row) =>
         html`<${Button}
           size="xs"
           variant="outline"
-          aria-pressed=${chosen.step === row.step && chosen.reason === row.reason}
+          aria-label=${`List ${named(row)}`}
+          aria-pressed=${isChosen(row)}
           onClick=${() => pick(row)}
         >
-          Show
+          List ${records(row.records)}
         <//>`,
     ],
   ];
@@ -114,24 +85,39 @@ function Failures({ failures, chosen, choose }) {
   />`;
 }
 
-const RECORDS = [
-  [
-    "Record",
-    (row) => html`<${To} to=${{ record: row.root_id }}>${row.message_id}<//>`,
-  ],
+/** A key in one line: its columns, where it has several. */
+function keyText(text) {
+  const key = JSON.parse(text);
+  const shown = (value) => (typeof value === "string" ? value : JSON.stringify(value));
+  if (key === null || typeof key !== "object" || Array.isArray(key)) return shown(key);
+  const pairs = Object.entries(key);
+  if (pairs.length === 1) return shown(pairs[0][1]);
+  return pairs.map(([name, value]) => `${name} ${shown(value)}`).join(", ");
+}
+
+const RECORD = [
+  "Record",
+  (row) => html`<${To} to=${{ record: row.root_id }}>${row.message_id}<//>`,
+];
+const KEY = [
+  "Key",
+  (row) => html`<${Box} whiteSpace="nowrap">${row.key === null ? "" : keyText(row.key)}<//>`,
+];
+const REST = [
   [
     "Content",
     (row) =>
-      html`<${Box} fontFamily="mono" fontSize="xs" overflowWrap="anywhere">
-        ${row.key ?? row.beginning}
+      html`<${Box} fontFamily="mono" fontSize="xs" overflowWrap="anywhere" minW="16em" lineClamp="2">
+        ${row.beginning ?? ""}
       <//>`,
   ],
   ["Step", (row) => row.step],
-  ["Reason", (row) => html`<${Box} overflowWrap="anywhere">${row.reason}<//>`],
+  ["Reason", (row) => html`<${Box} overflowWrap="anywhere" lineClamp="3">${row.reason}<//>`],
   ["Source", (row) => row.source],
   ["State", (row) => html`<${State} of=${row.status} />`],
   ["Failed attempts", (row) => count(row.attempts), true],
 ];
+const columnsOf = (rows) => [RECORD, ...(rows.some((row) => row.key !== null) ? [KEY] : []), ...REST];
 
 /** The records of the chosen failures, a page at a time. */
 function Records({ number, chosen, choose }) {
@@ -181,11 +167,11 @@ function Records({ number, chosen, choose }) {
       html`<${Button} size="sm" variant="outline" onClick=${() => choose({})}>All failures<//>`}
     <//>
     <${Loaded} answer=${answer}>
-      ${({ records, next }) => html`
+      ${({ records: rows, next }) => html`
         <${Rows}
           label="Failed records"
-          rows=${records}
-          columns=${RECORDS}
+          rows=${rows}
+          columns=${columnsOf(rows)}
           empty="No record matches."
         />
         <${HStack} mt=${2}>
@@ -212,10 +198,15 @@ function Records({ number, chosen, choose }) {
   <//>`;
 }
 
+const StepState = ({ step }) =>
+  step.ran_in
+    ? html`ran in <${To} to=${{ batch: step.ran_in }}>batch ${step.ran_in}<//>`
+    : html`<${State} of=${step.state ?? "not run"} />`;
+
 const STEPS = [
   ["Step", (step) => step.name],
   ["Kind", (step) => (step.after ? `${step.kind}, after the settlement` : step.kind)],
-  ["State", (step) => html`<${State} of=${step.state ?? "not run"} />`],
+  ["State", (step) => html`<${StepState} step=${step} />`],
   ["Rows in", (step) => (step.input === null ? "" : count(step.input)), true],
   ["Rows out", (step) => (step.output === null ? "" : count(step.output)), true],
   [
@@ -242,25 +233,29 @@ function Found({ found, reload }) {
   const listed = JSON.stringify([chosen, batch.acked, batch.failed, batch.quarantined]);
   const run = batch.run_id.replace(/#reprocess$/, "");
   return html`<${Box}>
+    <${Breadcrumbs}
+      above=${[[batch.pipeline, { pipeline: batch.pipeline }]]}
+      here=${`Batch ${batch.batch_id}`}
+    />
     <${Title}>Batch ${batch.batch_id} of ${batch.pipeline}<//>
     <${HStack} mt=${1} wrap="wrap">
-      <${State} of=${batch.state} />
+      <${Tag} batch=${batch} />
       <${Badge} variant="outline">${batch.kind}<//>
       <${Text}>${interval(batch)}<//>
       ${batch.dag_id &&
-      html`<${Link} asChild=${true} colorPalette="blue">
+      html`<${Link} asChild=${true} color="fg.info">
         <${RouterLink} to=${runPath(batch.dag_id, run)}>run ${run}<//>
       <//>`}
-      <${To} to=${{ pipeline: batch.pipeline }}>all of ${batch.pipeline}<//>
     <//>
-    <${Family} batch=${batch} family=${found.family} />
-    <${Counts} batch=${batch} />
+    <${Replacement} batch=${batch} />
+    <${Today} found=${found} />
     <${Report} found=${found} />
     <${Ways} found=${found} />
     <${Actions} found=${found} chosen=${chosen} reload=${reload} />
+    <${Attempts} family=${found.family} />
     <${Section}
       title="Where the rows went"
-      note="Records are lost on the way into a red step. Choose it to list them."
+      note="Into a red step records are missing now. Select a step to list what failed there."
     >
       <${Graph}
         steps=${steps}
@@ -302,7 +297,7 @@ function Found({ found, reload }) {
 
 export function BatchPage({ number }) {
   const answer = useLedger("batch", { number });
-  return html`<${Loaded} answer=${answer}>
+  return html`<${Loaded} answer=${answer} page=${`Batch ${number}`}>
     ${(found) => html`<${Found} key=${number} found=${found} reload=${answer.reload} />`}
   <//>`;
 }

@@ -64,10 +64,20 @@ function grid(hours) {
   }
   if (hours >= 20) {
     const x = (day) => d3.utcMonday(day).toISOString().slice(0, 10);
-    return { x, y: (day) => WEEKDAYS[(day.getUTCDay() + 6) % 7], rows: WEEKDAYS, size: 18 };
+    return { x, y: (day) => WEEKDAYS[(day.getUTCDay() + 6) % 7], rows: WEEKDAYS, size: 20 };
   }
   const y = (day) => day.toISOString().slice(0, 10);
   return { x: (day) => day.getUTCHours(), y, columns: d3.range(24), size: 18 };
+}
+
+const MOST_WEEKS = 106; // of two years
+
+/** All weeks from the first to the last, by their Mondays; those alone, if they lie far apart. */
+function weeks(mondays) {
+  const [first, last] = d3.extent(mondays).map((monday) => new Date(monday));
+  const all = d3.utcMonday.range(first, d3.utcDay.offset(last, 1));
+  if (all.length > MOST_WEEKS) return [...new Set(mondays)].sort();
+  return all.map((monday) => monday.toISOString().slice(0, 10));
 }
 
 // The worst first: of several intervals in one place that one gives the color.
@@ -101,7 +111,7 @@ export function Calendar({ batches }) {
   );
   const { x, y, columns, rows, size } = grid(hours);
   const start = (batch) => new Date(batch.interval_start);
-  const across = columns ?? [...new Set(batches.map((batch) => x(start(batch))))];
+  const across = columns ?? (rows ? weeks(batches.map((batch) => x(start(batch)))) : []);
   const down = rows ?? [...new Set(batches.map((batch) => y(start(batch))))];
   const cells = places(
     batches,
@@ -115,9 +125,11 @@ export function Calendar({ batches }) {
   const options = {
     style: STYLE,
     width: 70 + across.length * size,
-    height: 50 + down.length * size,
+    height: 30 + down.length * size,
     marginLeft: 70,
     marginTop: 24,
+    marginRight: 0,
+    marginBottom: 6,
     x: { domain: across, axis: "top", label: null, ticks: firsts, tickSize: 0 },
     y: { domain: down, label: null, tickSize: 0 },
     color: color(

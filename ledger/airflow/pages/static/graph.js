@@ -4,17 +4,19 @@ import dagre from "./vendor/dagre.js";
 import { html } from "./api.js";
 import { count, records, token } from "./parts.js";
 
-const { useMemo } = globalThis.React;
+const { useLayoutEffect, useMemo, useRef, useState } = globalThis.React;
 const { Box } = globalThis.ChakraUI;
 
-const WIDTH = 168; // pixels
+const WIDTH = 196; // pixels
 const LINE = 16;
+const MOST = 30; // characters of a line
+const SMALLEST = 11 / 12; // of its size, for the text has 12 px
 const SMALL = { fontSize: "12px" };
 const BOLD = { fontSize: "12px", fontWeight: 600 };
 
 /** What a step's box says below its name. */
 function lines(step) {
-  const state = step.state ?? "not run";
+  const state = step.ran_in ? `ran in batch ${step.ran_in}` : (step.state ?? "not run");
   const seconds = step.seconds === null ? "" : `, ${step.seconds.toFixed(1)} s`;
   const found = [`${step.kind}, ${state}${seconds}`];
   if (step.output !== null) found.push(`${count(step.output)} rows out`);
@@ -23,19 +25,26 @@ function lines(step) {
   return found;
 }
 
+/** How many records were lost, or failed, and how many of these are missing now. */
+function loss({ lost, missing }, what) {
+  if (missing === lost) return `${records(lost)} ${what}`;
+  const said = `${count(lost)} ${what.replace(" here", "")}`;
+  return missing ? `${said}, ${count(missing)} still missing` : `${said}, none missing now`;
+}
+
 /** What an edge says: rows that were passed on, whether they were read, and what it cost. */
-function words({ rows, read, lost }) {
+function words({ rows, read, lost, missing }) {
   const found = [];
   if (rows !== null && rows !== undefined) found.push(`${count(rows)} rows${read ? "" : ", unread"}`);
-  if (lost) found.push(`${records(lost)} lost`);
+  if (lost) found.push(loss({ lost, missing }, "lost"));
   return found;
 }
 
 const shortened = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
 
-function placed(steps, edges) {
+function placed(steps, edges, rankdir) {
   const graph = new dagre.graphlib.Graph();
-  graph.setGraph({ rankdir: "LR", nodesep: 24, ranksep: 24, marginx: 8, marginy: 8 });
+  graph.setGraph({ rankdir, nodesep: 24, ranksep: 24, marginx: 8, marginy: 8 });
   graph.setDefaultEdgeLabel(() => ({}));
   for (const step of steps) {
     const height = 30 + LINE * (lines(step).length + (step.lost ? 1 : 0));
@@ -43,8 +52,9 @@ function placed(steps, edges) {
   }
   for (const edge of edges) {
     const said = words(edge);
-    const width = 12 + 6.4 * Math.max(0, ...said.map((line) => Math.min(line.length, 26)));
-    graph.setEdge(edge.from, edge.to, { edge, said, width, height: LINE * said.length + 6 });
+    const width = 12 + 6.4 * Math.max(0, ...said.map((line) => Math.min(line.length, MOST)));
+    const height = LINE * said.length + 6;
+    graph.setEdge(edge.from, edge.to, { edge, said, width, height, labelpos: "c" });
   }
   dagre.layout(graph);
   return graph;
@@ -52,13 +62,14 @@ function placed(steps, edges) {
 
 function Step({ x, y, width, height, step, chosen, choose }) {
   const lost = step.lost > 0;
+  const red = step.missing > 0;
   const pick = () => choose(chosen ? null : step.name);
   return html`<g
     transform=${`translate(${x - width / 2}, ${y - height / 2})`}
     role=${lost ? "button" : undefined}
     tabIndex=${lost ? 0 : undefined}
     aria-pressed=${lost ? chosen : undefined}
-    aria-label=${lost ? `${step.name}: ${records(step.lost)} failed here. Show them` : undefined}
+    aria-label=${lost ? `${step.name}: ${loss(step, "failed here")}. List them` : undefined}
     style=${lost ? { cursor: "pointer" } : undefined}
     onClick=${lost ? pick : undefined}
     onKeyDown=${lost
@@ -74,13 +85,13 @@ function Step({ x, y, width, height, step, chosen, choose }) {
       width=${width}
       height=${height}
       rx="6"
-      fill=${token(lost ? "red-subtle" : "bg-panel")}
-      stroke=${token(lost ? "red-solid" : "fg-subtle")}
+      fill=${token(red ? "red-subtle" : "bg-panel")}
+      stroke=${token(red ? "red-solid" : "fg-subtle")}
       strokeWidth=${chosen ? 3 : 1.2}
       strokeDasharray=${step.after ? "5 3" : undefined}
     />
     <text x="10" y="20" style=${{ fontSize: "13px", fontWeight: 600 }} fill=${token("fg")}>
-      ${shortened(step.name, 22)}
+      ${shortened(step.name, 26)}
     </text>
     ${lines(step).map(
       (line, place) =>
@@ -92,31 +103,31 @@ function Step({ x, y, width, height, step, chosen, choose }) {
           fill=${token("fg-muted")}
         >
           <title>${line}</title>
-          ${shortened(line, 26)}
+          ${shortened(line, MOST)}
         </text>`,
     )}
     ${lost &&
     html`<text
       x="10"
       y=${38 + LINE * lines(step).length}
-      style=${BOLD}
-      fill=${token("red-fg")}
+      style=${red ? BOLD : SMALL}
+      fill=${token(red ? "red-fg" : "fg-muted")}
     >
-      ${records(step.lost)} failed here
+      ${loss(step, "failed here")}
     </text>`}
   </g>`;
 }
 
 function Edge({ points, edge, said, x, y, width, height }) {
-  const lost = edge.lost > 0;
+  const red = edge.missing > 0;
   const path = points.map((point, place) => `${place ? "L" : "M"}${point.x},${point.y}`).join(" ");
   return html`<g>
     <path
       d=${path}
       fill="none"
-      stroke=${token(lost ? "red-solid" : "fg-subtle")}
-      strokeWidth=${lost ? 2 : 1.2}
-      markerEnd=${`url(#${lost ? "ledger-arrow-lost" : "ledger-arrow"})`}
+      stroke=${token(red ? "red-solid" : "fg-subtle")}
+      strokeWidth=${red ? 2 : 1.2}
+      markerEnd=${`url(#${red ? "ledger-arrow-lost" : "ledger-arrow"})`}
     />
     <rect
       x=${x - width / 2}
@@ -132,12 +143,12 @@ function Edge({ points, edge, said, x, y, width, height }) {
           key=${line}
           x=${x}
           y=${y - height / 2 + 14 + LINE * place}
-          style=${place > 0 ? BOLD : SMALL}
+          style=${place > 0 && red ? BOLD : SMALL}
           textAnchor="middle"
-          fill=${token(place > 0 ? "red-fg" : "fg-muted")}
+          fill=${token(place > 0 && red ? "red-fg" : "fg-muted")}
         >
           <title>${line}</title>
-          ${shortened(line, 26)}
+          ${shortened(line, MOST)}
         </text>`,
     )}
   </g>`;
@@ -157,14 +168,45 @@ function Arrow({ id, color }) {
   </marker>`;
 }
 
+/** The width of an element, as it changes; 0 until it is known. */
+function useWidth() {
+  const place = useRef(null);
+  const [width, setWidth] = useState(0);
+  useLayoutEffect(() => {
+    const watch = new ResizeObserver(([entry]) => setWidth(entry.contentRect.width));
+    watch.observe(place.current);
+    return () => watch.disconnect();
+  }, []);
+  return [place, width];
+}
+
+/** From left to right where that fits, its text legible; else from top to bottom, if it is less wide
+ *  so. */
+function useGraph(steps, edges, room) {
+  const [across, down] = useMemo(
+    () => ["LR", "TB"].map((direction) => placed(steps, edges, direction)),
+    [steps, edges],
+  );
+  const least = across.graph().width * SMALLEST;
+  return least > room && down.graph().width < across.graph().width ? down : across;
+}
+
 /** `chosen`: the step whose failures are listed; `choose`: called with another, or null. */
 export function Graph({ steps, edges, chosen, choose }) {
-  const graph = useMemo(() => placed(steps, edges), [steps, edges]);
+  const [place, room] = useWidth();
+  const graph = useGraph(steps, edges, room);
   const { width, height } = graph.graph();
-  return html`<${Box} overflowX="auto" borderWidth="1px" borderRadius="md" p=${2} bg="bg">
+  return html`<${Box}
+    ref=${place}
+    overflowX="auto"
+    borderWidth="1px"
+    borderRadius="md"
+    p=${2}
+    bg="bg"
+  >
     <svg
       viewBox=${`0 0 ${width} ${height}`}
-      style=${{ width: "100%", maxWidth: width, minWidth: Math.min(width, 1080) }}
+      style=${{ width: "100%", maxWidth: width, minWidth: width * SMALLEST }}
       role="group"
       aria-label="The steps of the batch and the rows between them"
     >

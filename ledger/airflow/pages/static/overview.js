@@ -3,7 +3,18 @@
 import { airflow, html, useLedger } from "./api.js";
 import { BatchPage } from "./batch.js";
 import { Calendar, Timeline } from "./charts.js";
-import { count, interval, Loaded, moment, Rows, Section, State, Title, To } from "./parts.js";
+import {
+  Breadcrumbs,
+  count,
+  interval,
+  Loaded,
+  moment,
+  Rows,
+  Section,
+  State,
+  Title,
+  To,
+} from "./parts.js";
 
 const { useEffect, useState } = globalThis.React;
 const { Box, Field, HStack, NativeSelect, Progress, Text } = globalThis.ChakraUI;
@@ -21,6 +32,7 @@ const INTERVAL = ["Interval", interval];
 const COUNTS = [
   ["Records", (batch) => count(batch.total), true],
   ["Acked", (batch) => count(batch.acked), true],
+  ["Recovered", (batch) => count(batch.recovered), true],
   ["Failed", (batch) => count(batch.failed), true],
   ["Quarantined", (batch) => count(batch.quarantined), true],
   ["Pending", (batch) => count(batch.pending), true],
@@ -34,7 +46,7 @@ export const Batches = ({ label, batches, empty, pipeline = true }) =>
     columns=${[BATCH, ...(pipeline ? [PIPELINE] : []), INTERVAL, STATE, ...COUNTS]}
   />`;
 
-function UnderWay({ batches }) {
+function Running({ batches }) {
   const done = ({ committed, steps }) =>
     html`<${HStack}>
       <${Progress.Root}
@@ -53,14 +65,14 @@ function UnderWay({ batches }) {
     PIPELINE,
     INTERVAL,
     ["Progress", done],
-    ["Opened", (batch) => moment(batch.opened_at)],
+    ["Started", (batch) => moment(batch.opened_at)],
     ["Expires", (batch) => moment(batch.deadline)],
   ];
   return html`<${Rows}
-    label="Batches under way"
+    label="Running batches"
     rows=${batches}
     columns=${columns}
-    empty="No batch is under way."
+    empty="No batch is running."
   />`;
 }
 
@@ -103,9 +115,11 @@ function IntervalsOf({ name }) {
   <//>`;
 }
 
+const DAYS = "The days of the calendar are those of UTC.";
+
 function Completeness({ pipelines, first }) {
   const [name, choose] = useState(first);
-  return html`<${Section} title="Completeness by interval" note="Times are UTC.">
+  return html`<${Section} title="Completeness by interval" note=${DAYS}>
     <${Field.Root} width="auto" mb=${2}>
       <${Field.Label}>Pipeline<//>
       <${NativeSelect.Root} size="sm" width="20em">
@@ -119,22 +133,22 @@ function Completeness({ pipelines, first }) {
   <//>`;
 }
 
-const WAITS =
-  "The latest batches with failed records, or with quarantined ones that nobody has accepted, " +
-  "beyond what their pipeline tolerates; those that a check holds, or that were abandoned.";
+const ATTENTION =
+  "Batches that need a decision: failed or unaccepted records above the limit, on hold, or abandoned.";
 
 export function OverviewPage() {
   const answer = useLedger("overview");
   return html`<${Title}>Ledger<//>
     <${Loaded} answer=${answer}>
       ${({ pipelines, recent, open, waiting }) => html`
-        <${Section}
-          title="Waits for a person"
-          note=${WAITS}
-        >
-          <${Batches} label="Batches that wait" batches=${waiting} empty="Nothing waits for you." />
+        <${Section} title="Needs attention" note=${ATTENTION}>
+          <${Batches}
+            label="Batches that need attention"
+            batches=${waiting}
+            empty="No batch needs attention."
+          />
         <//>
-        <${Section} title="Under way"><${UnderWay} batches=${open} /><//>
+        <${Section} title="Running"><${Running} batches=${open} /><//>
         ${pipelines.length > 0 &&
         html`<${Completeness}
           pipelines=${pipelines}
@@ -153,16 +167,17 @@ const BAD = ["failed", "quarantined", "held", "abandoned"];
 
 export function PipelinePage({ name }) {
   const answer = useLedger("pipeline", { name });
-  return html`<${Title}>${name}<//>
+  return html`<${Breadcrumbs} here=${name} />
+    <${Title}>${name}<//>
     <${Loaded} answer=${answer}>
       ${({ intervals, recent }) => html`
-        <${Section} title="Completeness by interval" note="Times are UTC.">
+        <${Section} title="Completeness by interval" note=${DAYS}>
           <${Intervals} batches=${intervals} />
           <${Batches}
             label="Intervals that are not complete"
             pipeline=${false}
             batches=${intervals.filter((batch) => BAD.includes(batch.state)).toReversed()}
-            empty=${intervals.length ? "No interval needs you." : ""}
+            empty=${intervals.length ? "No interval needs attention." : ""}
           />
         <//>
         <${Section} title="Latest batches">

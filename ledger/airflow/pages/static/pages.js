@@ -6,16 +6,28 @@
 import { html } from "./api.js";
 import { BatchPage } from "./batch.js";
 import { OverviewPage, PipelinePage, RunPage } from "./overview.js";
+import { NoPage } from "./parts.js";
 import { RecordPage } from "./record.js";
+import { useZone } from "./times.js";
 
 const { useSearchParams } = globalThis.ReactRouterDOM;
 const { Box } = globalThis.ChakraUI;
 
+const NUMBERED = { record: RecordPage, batch: BatchPage };
+
+/** The page of a record or a batch, by its number. */
+function numbered(kind, text) {
+  const name = `${kind[0].toUpperCase()}${kind.slice(1)} ${text}`;
+  if (/^[1-9][0-9]{0,17}$/.test(text)) {
+    return html`<${NUMBERED[kind]} key=${name} number=${text} />`;
+  }
+  const expected = `Expected the number of a ${kind}, as in ?${kind}=17; found ${text}.`;
+  return html`<${NoPage} key=${name} name=${name} error=${new Error(expected)} />`;
+}
+
 function page({ dagId, runId }, given) {
-  const record = given.get("record");
-  if (record) return html`<${RecordPage} key=${record} number=${record} />`;
-  const batch = given.get("batch");
-  if (batch) return html`<${BatchPage} key=${batch} number=${batch} />`;
+  const kind = Object.keys(NUMBERED).find((one) => given.get(one));
+  if (kind) return numbered(kind, given.get(kind));
   const pipeline = given.get("pipeline");
   if (pipeline) return html`<${PipelinePage} key=${pipeline} name=${pipeline} />`;
   if (runId) return html`<${RunPage} dagId=${dagId} runId=${runId} />`;
@@ -23,9 +35,14 @@ function page({ dagId, runId }, given) {
   return html`<${OverviewPage} />`;
 }
 
+// Airflow shows the icon as a picture, whose color does not follow that of its tile.
+const ICON = `nav a[aria-current="page"] img[src*="ledger/static/"],
+a.active img[src*="ledger/static/"] { filter: brightness(0) invert(1); }`;
+
 globalThis.Ledger = function Ledger(props) {
   const [given] = useSearchParams();
-  return html`<${Box} data-ledger="" p=${4} overflowY="auto" height="100%">
+  return html`<${Box} key=${useZone()} data-ledger="" p=${4} overflowY="auto" height="100%">
+    <style>${ICON}</style>
     ${page(props, given)}
   <//>`;
 };

@@ -2,22 +2,24 @@
 
 import { html } from "./api.js";
 
-const { useEffect, useRef } = globalThis.React;
+const { Fragment, useEffect, useRef } = globalThis.React;
 const { Link: RouterLink } = globalThis.ReactRouterDOM;
-const { Alert, Badge, Box, Heading, Link, Spinner, Table, Text } = globalThis.ChakraUI;
+const { Alert, Badge, Box, Breadcrumb, Heading, Link, Spinner, Table, Text } = globalThis.ChakraUI;
+
+export { interval, moment } from "./times.js";
 
 /** Of each state its palette and what it means. */
 export const STATES = {
   complete: ["green", "every record is processed to every sink"],
   tolerated: ["green", "fewer records are missing than the pipeline tolerates"],
-  open: ["blue", "under way"],
+  open: ["blue", "its steps are running"],
   unpublished: ["blue", "decided, and not published by every sink yet"],
   failed: ["red", "records failed and have not been replayed"],
   quarantined: ["orange", "records are quarantined, and nobody has accepted that"],
   held: ["purple", "nothing is decided until somebody has looked"],
   abandoned: ["gray", "it never finished, and will not"],
   superseded: ["gray", "another batch has read its interval again"],
-  replaying: ["blue", "a replay is under way"],
+  replaying: ["blue", "a replay is running"],
   recovered: ["green", "a replay has processed it to every sink"],
   acked: ["green", "processed to every sink"],
   pending: ["blue", "not decided yet"],
@@ -30,9 +32,12 @@ export const STATES = {
   ready: ["blue", "to be published"],
 };
 
-export function State({ of }) {
+const WORDS = { held: "on hold", open: "running" };
+
+/** `children`: what is said instead of the state's own word. */
+export function State({ of, children }) {
   const [palette, meaning] = STATES[of] ?? ["gray", ""];
-  return html`<${Badge} colorPalette=${palette} title=${meaning}>${of === "held" ? "on hold" : of}<//>`;
+  return html`<${Badge} colorPalette=${palette} title=${meaning}>${children ?? WORDS[of] ?? of}<//>`;
 }
 
 /** A color of the theme, for SVG. */
@@ -42,26 +47,10 @@ export const records = (number) => `${count(number)} record${number === 1 ? "" :
 
 export const count = (number) => (number ?? 0).toLocaleString("en");
 
-const MINUTE = { dateStyle: "medium", timeStyle: "short", timeZone: "UTC" };
-
-/** A moment in UTC, as intervals are. */
-export const moment = (iso) =>
-  iso ? `${new Intl.DateTimeFormat("en-GB", MINUTE).format(new Date(iso))} UTC` : "";
-
-const midnight = (iso) => new Date(iso).getTime() % 86_400_000 === 0;
-
-/** An interval: its days, where it begins and ends at midnight. */
-export function interval(batch) {
-  const { interval_start: start, interval_end: end } = batch;
-  if (!midnight(start) || !midnight(end)) return `${moment(start)} to ${moment(end)}`;
-  const days = (new Date(end) - new Date(start)) / 86_400_000;
-  return days === 1 ? start.slice(0, 10) : `${start.slice(0, 10)} to ${end.slice(0, 10)}`;
-}
-
 /** A link within the ledger's pages: `to` are the parameters of the page. */
 export function To({ to, children, ...rest }) {
   const search = `?${new URLSearchParams(to)}`;
-  return html`<${Link} asChild=${true} colorPalette="blue" ...${rest}>
+  return html`<${Link} asChild=${true} color="fg.info" ...${rest}>
     <${RouterLink} to=${{ search }}>${children}<//>
   <//>`;
 }
@@ -69,6 +58,23 @@ export function To({ to, children, ...rest }) {
 /** Airflow's own page of a run. */
 export const runPath = (dagId, runId) =>
   `/dags/${encodeURIComponent(dagId)}/runs/${encodeURIComponent(runId)}`;
+
+/** Where a page stands, and the way back: of each page above it, its name and its parameters. */
+export function Breadcrumbs({ above = [], here }) {
+  const trail = [["Ledger", {}], ...above];
+  return html`<${Breadcrumb.Root} size="sm" mb=${2} aria-label="Breadcrumbs">
+    <${Breadcrumb.List}>
+      ${trail.map(
+        ([name, to]) =>
+          html`<${Fragment} key=${name}>
+            <${Breadcrumb.Item}><${To} to=${to}>${name}<//><//>
+            <${Breadcrumb.Separator} />
+          <//>`,
+      )}
+      <${Breadcrumb.Item}><${Breadcrumb.CurrentLink}>${here}<//><//>
+    <//>
+  <//>`;
+}
 
 /** A heading that takes the focus, so that a screen reader reads the new page. */
 export function Title({ children }) {
@@ -133,8 +139,16 @@ export function Problem({ error, title }) {
   <//>`;
 }
 
-/** What is asked for, once it is there. */
-export function Loaded({ answer, children }) {
+/** In the place of a page that cannot be shown. `name`: the page. */
+export const NoPage = ({ name, error }) =>
+  html`<${Breadcrumbs} here=${name} />
+    <${Title}>${name}<//>
+    <${Problem} error=${error} />
+    <${Text}><${To} to=${{}}>Back to the ledger<//><//>`;
+
+/** What is asked for, once it is there. `page`: the name of the page that shows nothing else. */
+export function Loaded({ answer, page, children }) {
+  if (answer.error && page) return html`<${NoPage} name=${page} error=${answer.error} />`;
   if (answer.error) return html`<${Problem} error=${answer.error} />`;
   if (answer.data === undefined) {
     return html`<${Box} role="status" p=${4}><${Spinner} size="sm" mr=${2} />Loading …<//>`;

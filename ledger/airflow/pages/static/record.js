@@ -2,7 +2,19 @@
 
 import { Replay } from "./actions.js";
 import { html, useLedger } from "./api.js";
-import { count, interval, Loaded, moment, Raw, Rows, Section, State, Title, To } from "./parts.js";
+import {
+  Breadcrumbs,
+  count,
+  interval,
+  Loaded,
+  moment,
+  Raw,
+  Rows,
+  Section,
+  State,
+  Title,
+  To,
+} from "./parts.js";
 
 const { useState } = globalThis.React;
 const { Alert, Badge, Box, Button, HStack, Text } = globalThis.ChakraUI;
@@ -83,6 +95,13 @@ function Found({ found, reload }) {
   const { verdict, missing } = found;
   const replayable = ["failed", "quarantined"].includes(verdict);
   return html`<${Box}>
+    <${Breadcrumbs}
+      above=${[
+        [found.pipeline, { pipeline: found.pipeline }],
+        [`Batch ${found.batch_id}`, { batch: found.batch_id }],
+      ]}
+      here=${`Record ${found.record}`}
+    />
     <${Title}>Record ${found.record} of ${found.pipeline}<//>
     <${HStack} mt=${1} wrap="wrap">
       <${State} of=${verdict} />
@@ -106,7 +125,7 @@ function Found({ found, reload }) {
         root: found.root,
         quarantined: verdict === "quarantined" || null,
       }}
-      label=${verdict === "quarantined" ? "Take up from quarantine" : "Replay this record"}
+      label=${verdict === "quarantined" ? "Retry" : "Replay this record"}
       reload=${reload}
     />`}
     <${Section} title="Content">
@@ -142,7 +161,7 @@ function Found({ found, reload }) {
 
 export function RecordPage({ number }) {
   const answer = useLedger("record", { number });
-  return html`<${Loaded} answer=${answer}>
+  return html`<${Loaded} answer=${answer} page=${`Record ${number}`}>
     ${(found) => html`<${Found} key=${number} found=${found} reload=${answer.reload} />`}
   <//>`;
 }
