@@ -69,7 +69,14 @@ def batches(data: Rows) -> RenderableType:
     """Batches with their counts."""
     if not data:
         return Text(f"the ledger holds no batch yet: 'ackledger run {ANY_TARGET}' makes one")
-    shown = [{**row, "from": f"{row['interval_start']:%Y-%m-%d}"} for row in data]
+    shown = [
+        {
+            **row,
+            "from": f"{row['interval_start']:%Y-%m-%d}",
+            "status": BatchStatus(row["status"]).words,
+        }
+        for row in data
+    ]
     names = [
         "batch_id",
         "pipeline",
@@ -102,8 +109,9 @@ def summary(data: Mapping[str, Any]) -> RenderableType:
     roots = data["roots"]
     counts = ", ".join(f"{value:,} {key}" for key, value in roots.items() if key != "total")
     counts += f"; {data['accepted']:,} of the quarantined accepted" if data["accepted"] else ""
-    title = f"batch {data['batch_id']} of {data['pipeline']} ({data['kind']}): {data['status']}"
-    if BatchStatus(data["status"]).decided:
+    status = BatchStatus(data["status"])
+    title = f"batch {data['batch_id']} of {data['pipeline']} ({data['kind']}): {status.words}"
+    if status.decided:
         title += f", {data['outcome']}"
     names = ["name", "kind", "state", "input", "output", "failed", "duplicates", "seconds"]
     if not any(step["duplicates"] for step in data["steps"]):

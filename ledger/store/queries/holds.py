@@ -64,13 +64,15 @@ def computed_failures(
         FROM hold_reason GROUP BY number, source, step ORDER BY number
     """)
     sample = text("""
-        SELECT number, root_id, message_id FROM (
-          SELECT h.number, r.root_id, r.message_id,
-                 row_number() OVER (PARTITION BY h.number ORDER BY r.root_id) AS place
-          FROM failed_root r
-          JOIN failed_message m USING (message_id)
-          JOIN hold_reason h ON h.source = m.source AND h.step = r.step AND h.reason = r.reason
+        WITH failure AS MATERIALIZED (  -- joined first: sources and reasons are few, records many
+          SELECT r.root_id, r.message_id, m.source, r.step, r.reason
+          FROM failed_root r JOIN failed_message m USING (message_id)
           WHERE r.batch_id = :batch AND m.original_batch_id = :original
+        )
+        SELECT number, root_id, message_id FROM (
+          SELECT h.number, f.root_id, f.message_id,
+                 row_number() OVER (PARTITION BY h.number ORDER BY f.root_id) AS place
+          FROM failure f JOIN hold_reason h USING (source, step, reason)
         ) numbered WHERE place <= :each ORDER BY place, number LIMIT :most
     """)
     sizes = {"each": SAMPLE, "most": LARGEST_SAMPLE}
