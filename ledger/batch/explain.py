@@ -156,19 +156,20 @@ def _without_failure(connection: Connection, number: int) -> Explanation:
 
 
 def _last_seen(found: Row[Any]) -> tuple[str, str]:
-    """The step that last passed on a row of a record; which tuple is missing after it, and why."""
+    """The step that last passed on a row of a record; which row is missing after it, and why."""
     edges = _EDGES.match(found.detail or "")
     if edges is None:
         what = "did not parse" if _at_source(found) else "failed there"
         return found.step, f"it {what}: {found.reason}"
     emitted, producers, acked = int(edges[1]), edges[2], int(edges[3])
     if emitted > acked:
-        tuples = "1 tuple" if emitted - acked == 1 else f"{emitted - acked} tuples"
-        gap = f"{tuples} of {emitted} from {producers} did not come out of {found.step}"
+        verb = "has" if emitted - acked == 1 else "have"
+        rows = f"{emitted - acked} of {emitted} rows from {producers}"
+        gap = f"{rows} {verb} no output in {found.step}"
     elif emitted < acked:
-        gap = f"{found.step} acked {acked} tuples of the {emitted} from {producers}"
+        gap = f"{found.step} acked {acked} rows of the {emitted} from {producers}"
     else:
-        gap = f"one tuple from {producers} is missing at {found.step}, and another came twice"
+        gap = f"one row from {producers} is missing at {found.step}, and another came twice"
     return producers, f"{gap}: {found.reason}"
 
 

@@ -12,13 +12,18 @@ from ledger.batch.settlement import settle_once
 from ledger.batch.step_runs import commit
 from ledger.store.connection import Database
 from tests.support.airflow import Airflow
-from tests.support.browser import go, signed_in
+from tests.support.browser import check_accessible, go, signed_in
 from tests.support.ledgers import (
     emit,
+    emit_replay,
     keyed,
     one,
     opened,
     pipeline,
+    replayed,
+    reprocessed,
+    run_all,
+    run_middle,
     run_sink,
     started,
     whole_batch,
@@ -93,7 +98,7 @@ def test_the_pages_escape_what_records_hold(airflow: Airflow, page: Page, tmp_pa
     expect(records).to_contain_text(MARKUP)
     expect(page.get_by_role("table", name="Steps")).to_contain_text(f"1 {MARKUP} dropped")
     check_nothing_ran(page)
-    failures.get_by_role("button", name="Show").click()
+    failures.get_by_role("button", name=f"List 2 records at middle: {VISIBLE}").click()
     expect(page.get_by_role("region", name="Failed records")).to_contain_text(f"middle: {MARKUP}")
     page.get_by_role("button", name="Replay these").click()
     expect(page.get_by_role("dialog")).to_contain_text(f"2 records at middle: {VISIBLE}")
@@ -135,7 +140,7 @@ def test_the_overview_shows_what_became_of_the_latest_batches(airflow: Airflow, 
     assert heights(figure, batch.batch_id) == [8, 2]
     assert heights(figure, under_way.batch_id) == [5]
     batches = row_of(page, "Latest batches", f"original {batch.batch_id}")
-    assert batches[4:] == ["10", "8", "0", "2", "0"]
+    assert batches[4:] == ["10", "8", "0", "0", "2", "0"]
 
 
 def heights(figure: Locator, batch_id: int) -> list[int]:
@@ -166,11 +171,10 @@ def test_the_overview_shows_what_is_under_way(airflow: Airflow, page: Page) -> N
         batch=batch.batch_id,
     ).at
     go(page)
-    row = row_of(page, "Batches under way", f"original {batch.batch_id}")
+    row = row_of(page, "Running batches", f"original {batch.batch_id}")
     assert (row[1], row[3]) == ("slow", "1 of 3 steps")
-    assert row[5].startswith(f"{deadline.day} ")
-    assert row[5].endswith(f"{deadline:%Y, %H:%M} UTC")
-    table = page.get_by_role("table", name="Batches under way", exact=True)
+    assert row[5] == f"{deadline:%Y-%m-%d %H:%M:%S} UTC"
+    table = page.get_by_role("table", name="Running batches", exact=True)
     of_batch = table.get_by_role("row").filter(has_text=f"original {batch.batch_id}")
     bar = of_batch.get_by_role("progressbar")
     expect(bar).to_have_attribute("aria-valuenow", "1")
@@ -179,7 +183,7 @@ def test_the_overview_shows_what_is_under_way(airflow: Airflow, page: Page) -> N
 
 def test_a_batch_shows_steps_drops_and_publications(airflow: Airflow, page: Page) -> None:
     """Each step with its rows, what it dropped and why, and its seconds, in the table and in the
-    graph; each sink with what it has published.
+    graph; each sink with what it has published, and when, in the zone chosen in Airflow.
     """
     ledger = airflow.ledger
     batch = opened(ledger, pipeline("dropping"))
@@ -203,10 +207,108 @@ def test_a_batch_shows_steps_drops_and_publications(airflow: Airflow, page: Page
     assert row_of(page, "Steps", "sink")[:3] == ["sink", "sink", "committed"]
     published = row_of(page, "What the sinks have published", "sink")
     assert published[:3] == ["sink", "published", "6"]
-    assert published[4] == "3 Feb 2013, 04:05 UTC"
+    assert published[4] == "2013-02-03 04:05:00 UTC"
+    page.evaluate("localStorage.setItem('timezone', JSON.stringify('Asia/Tokyo'))")
+    page.reload()
+    assert row_of(page, "What the sinks have published", "sink")[4].startswith(
+        "2013-02-03 13:05:00"
+    )
+    page.evaluate("localStorage.setItem('timezone', JSON.stringify('no zone'))")
+    page.reload()
+    assert row_of(page, "What the sinks have published", "sink")[4] == published[4]
     graph = page.get_by_role("group", name="The steps of the batch")
     for line in ("3 dropped: no city", "1 dropped: too old", "12.3 s", "6 rows out"):
         expect(graph).to_contain_text(line)
+
+
+def test_a_family_shows_today_first_and_a_replay_is_chosen_by_cause(
+    airflow: Airflow, page: Page
+) -> None:
+    """After a replay the page says how many records it recovered and how many are failed still, and
+    is red there alone. Of the causes those are chosen that a replay may put right, the others say
+    why not; what is chosen is what the conf has.
+    """
+    ledger, made = airflow.ledger, pipeline("renewed", max_replays=2)
+    batch = opened(ledger, made)
+    roots = emit(ledger, batch, 10)
+    run_middle(ledger, batch, roots, lose=roots[:5])
+    run_sink(ledger, batch, roots[5:], lose=[roots[9]])
+    settle_once(ledger, batch.batch_id)
+    replay = replayed(ledger, made, batch.batch_id)
+    again = emit_replay(ledger, replay)
+    run_middle(ledger, replay, again, lose=[again[0]], fail={again[1]: "no such city"})
+    run_sink(ledger, replay, again[2:])
+    settle_once(ledger, replay.batch_id)
+    for number in (batch.batch_id, replay.batch_id):
+        go(page, batch=number)
+        today = page.get_by_role("region", name="Today")
+        expect(today).to_contain_text("4 recovered by a replay")
+        expect(page.get_by_text("2 still failed", exact=True)).to_be_visible()
+        attempts = page.get_by_role("table", name="Attempts of these records")
+        expect(attempts.get_by_role("row")).to_have_count(3)
+    assert row_of(page, "Attempts of these records", f"original {batch.batch_id}")[2:6] == [
+        *("10", "4", "6", "2"),
+    ]
+    go(page, batch=batch.batch_id)
+    graph = page.get_by_role("group", name="The steps of the batch")
+    expect(graph).to_contain_text("5 lost, 2 still missing")
+    expect(graph).to_contain_text("1 lost, none missing now")
+    red = graph.locator('rect[stroke*="red"]')
+    expect(red).to_have_count(1)
+    page.get_by_role("button", name="List 5 records at middle: lost").click()
+    expect(page.get_by_role("table", name="Failed records").get_by_role("row")).to_have_count(6)
+    page.get_by_role("button", name="All failures").click()
+
+    page.get_by_role("button", name="Replay", exact=True).click()
+    dialog = page.get_by_role("dialog")
+    repeated = dialog.get_by_role("checkbox", name="1 record at middle: lost")
+    expect(repeated).not_to_be_checked()
+    expect(dialog.get_by_role("checkbox", name="1 record at middle: no such city")).to_be_checked()
+    expect(dialog).to_contain_text("1 record failed in the same way in the last replay.")
+    expect(dialog).to_contain_text("quarantined after one more failure (max_replays=2)")
+    expect(dialog.get_by_role("button", name="Replay 1 record")).to_be_visible()
+    expect(dialog).to_contain_text('"reason": "no such city"')
+    page.wait_for_function("document.getAnimations().length === 0")
+    check_accessible(page, "[role=dialog]")
+    dialog.locator("label").filter(has_text="middle: lost").click()
+    expect(repeated).to_be_checked()
+    expect(dialog.get_by_role("button", name="Replay 2 records")).to_be_visible()
+    expect(dialog).not_to_contain_text("causes")
+
+
+def test_batches_that_replace_each_other_are_linked(airflow: Airflow, page: Page) -> None:
+    """A superseded batch says how many of its records were failed and leads to the batch that has
+    read its interval again, whose page leads back.
+    """
+    made = pipeline("reread")
+    old, _ = whole_batch(airflow.ledger, made, lose_sink=[1, 2, 3])
+    settle_once(airflow.ledger, old.batch_id)
+    new = reprocessed(airflow.ledger, made)
+    run_all(airflow.ledger, new, 10)
+    go(page, batch=old.batch_id)
+    said = page.get_by_text("3 records of this batch had failed by then")
+    expect(said).to_contain_text(f"Superseded: batch {new.batch_id} has read its interval again")
+    said.get_by_role("link").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text(f"Batch {new.batch_id} of reread")
+    page.get_by_text("It reads the interval of").get_by_role("link").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text(f"Batch {old.batch_id} of reread")
+
+
+def test_a_key_is_no_json(airflow: Airflow, page: Page, tmp_path: Path) -> None:
+    """The list of failed records has the values of a key, and beside them the content."""
+    ledger = airflow.ledger
+    batch = opened(ledger, keyed(name="keys"))
+    roots = emit(ledger, batch, 2)
+    run_middle(ledger, batch, roots, lose=[roots[1]])
+    run_sink(ledger, batch, roots[:1])
+    settle_once(ledger, batch.batch_id)
+    row = {"n": "17", "text": "kettle", "_raw": None, "_error": None, "_file": "file:///in.csv"}
+    write_snapshot(ledger, batch, tmp_path, [row, row])
+    assert keep_payloads(ledger, batch.batch_id) == 1
+    go(page, batch=batch.batch_id)
+    cells = row_of(page, "Failed records", str(roots[1]))
+    assert cells[1] == "17"
+    assert '"text": "kettle"' in cells[2]
 
 
 def test_who_may_not_run_is_told_so(browser: Browser, airflow: Airflow, page: Page) -> None:
@@ -217,9 +319,9 @@ def test_who_may_not_run_is_told_so(browser: Browser, airflow: Airflow, page: Pa
     held, _ = whole_batch(ledger, pipeline("kept", max_failed_ratio=0.1), lose_sink=range(5))
     settle_once(ledger, held.batch_id)
     pages = (
-        ({"batch": batch.batch_id}, ["Take up from quarantine", "Accept"], "replay or accept"),
+        ({"batch": batch.batch_id}, ["Retry quarantined", "Accept"], "replay or accept"),
         ({"batch": held.batch_id}, ["Release"], "release"),
-        ({"record": roots[1]}, ["Take up from quarantine"], None),
+        ({"record": roots[1]}, ["Retry"], None),
     )
     viewer = token(airflow.home / "airflow", "somebody", "viewer")
     with signed_in(browser, airflow, token=viewer) as theirs:

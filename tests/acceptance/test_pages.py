@@ -65,17 +65,57 @@ def test_a_lost_record_is_found_in_two_clicks_and_replayed(
     assert started["triggering_user_name"] == USER
 
 
+LEGIBLE = """(svg) => {
+    const box = svg.parentElement;
+    const scale = svg.getScreenCTM().a;
+    const sizes = [...svg.querySelectorAll("text")].map(
+        (text) => parseFloat(getComputedStyle(text).fontSize) * scale);
+    return [Math.min(...sizes), box.scrollWidth - box.clientWidth];
+}"""
+COLORS = """(it) => [getComputedStyle(it).backgroundColor, getComputedStyle(it).color]"""
+
+
+def test_the_graph_of_a_run_is_legible(red: SimpleNamespace, page: Page) -> None:
+    """Beside Airflow's list of tasks, in a window of 1280 pixels: its text has at least 11, and
+    nothing of it is cut off.
+    """
+    page.set_viewport_size({"width": 1280, "height": 800})
+    open_ledger(page, f"/dags/flights/runs/{red.run}")
+    graph = page.get_by_role("group", name="The steps of the batch")
+    graph.wait_for()
+    page.wait_for_function("document.getAnimations().length === 0")
+    keep(page, "run")
+    size, hidden = graph.evaluate(LEGIBLE)
+    assert size >= 11
+    assert hidden <= 0
+
+
+def test_the_pages_have_airflows_blue(red: SimpleNamespace, page: Page) -> None:
+    """A button has the color of the active tile of Airflow's navigation, on which the icon is as
+    white as the text.
+    """
+    go(page, batch=red.batch_id)
+    tile = page.get_by_role("link", name="Ledger", exact=True).first
+    button = page.get_by_role("button", name="Replay", exact=True)
+    current = page.locator('[aria-current="page"]').filter(has_text="Ledger").first
+    assert current.evaluate(COLORS) == button.evaluate(COLORS)
+    icon = tile.locator("img").evaluate("it => getComputedStyle(it).filter")
+    assert icon == "brightness(0) invert(1)"
+
+
 def test_the_overview_leads_to_what_waits(red: SimpleNamespace, page: Page) -> None:
-    """The failed batch waits for a person; the calendar has its month; the way back works."""
+    """The failed batch needs attention; the calendar has its month; the way back works."""
     page.get_by_role("link", name="Ledger", exact=True).first.click()
     expect(page.get_by_role("heading", level=1)).to_have_text("Ledger")
-    waiting = page.get_by_role("table", name="Batches that wait")
+    waiting = page.get_by_role("table", name="Batches that need attention")
     expect(waiting).to_contain_text("flights")
     expect(page.get_by_role("figure", name="Calendar of 1 interval: 1 failed")).to_be_visible()
     keep(page, "overview")
     waiting.get_by_role("link", name=f"original {red.batch_id}").click()
     expect(page.get_by_role("heading", level=1)).to_have_text(f"Batch {red.batch_id} of flights")
     expect(page.get_by_role("heading", level=1)).to_be_focused()
+    trail = page.get_by_role("navigation", name="Breadcrumbs").get_by_role("link")
+    expect(trail).to_have_text(["Ledger", "flights"])
     page.go_back()
     expect(page.get_by_role("heading", level=1)).to_have_text("Ledger")
 
@@ -86,7 +126,9 @@ def test_a_dag_has_its_pipeline(red: SimpleNamespace, page: Page) -> None:
     """
     open_ledger(page, "/dags/flights")
     expect(page.get_by_role("heading", level=1)).to_have_text("flights")
-    page.get_by_role("figure", name="Calendar").locator("a").first.click()
+    cell = page.get_by_role("figure", name="Calendar").locator("a").first
+    assert cell.locator("rect").evaluate("it => it.getBoundingClientRect().width") > 12
+    cell.click()
     expect(page.get_by_role("heading", level=1)).to_have_text(f"Batch {red.batch_id} of flights")
 
 
@@ -207,7 +249,7 @@ def test_a_quarantined_record_is_taken_up(
         go(page, record=record.root_id)
         expect(page.get_by_text("quarantined", exact=True).first).to_be_visible()
         expect(page.get_by_text("Quarantined by somebody")).to_contain_text("no such plane")
-        replay_this_record(page, "1 record at with_plane: lost", "Take up from quarantine")
+        replay_this_record(page, "1 record at with_plane: lost", "Retry")
     started = airflow.runs("flights")[-1]
     assert started["triggering_user_name"] == "ada"
     assert started["conf"]["quarantined"] is True
@@ -244,9 +286,20 @@ def test_held_units_are_replayed(airflow: Airflow, red: SimpleNamespace, page: P
 
 
 def test_what_is_not_there_is_said(page: Page) -> None:
-    """A page of a batch that there is not says so, instead of an error page of Airflow's."""
-    go(page, batch=999)
-    expect(page.get_by_role("alert")).to_contain_text("batch 999 is not in the ledger")
+    """A page of a batch or a record that there is not, or of what is no number, says so and leads
+    back, instead of an error page of Airflow's.
+    """
+    for given, name, said in (
+        ({"batch": 999}, "Batch 999", "batch 999 is not in the ledger"),
+        ({"record": 10**15}, f"Record {10**15}", "is not in the ledger"),
+        ({"batch": "abc"}, "Batch abc", "Expected the number of a batch"),
+        ({"record": "-1"}, "Record -1", "Expected the number of a record"),
+    ):
+        go(page, **given)
+        expect(page.get_by_role("heading", level=1)).to_have_text(name)
+        expect(page.get_by_role("alert")).to_contain_text(said)
+        page.get_by_role("link", name="Back to the ledger").click()
+        expect(page.get_by_role("heading", level=1)).to_have_text("Ledger")
 
 
 def test_a_task_links_to_its_batch(airflow: Airflow, red: SimpleNamespace) -> None:

@@ -150,7 +150,7 @@ def test_explain_names_what_is_missing(database, batch):
     made = keyed(max_replays=2)
     lost = explain(database, roots[1])
     assert (lost.verdict, lost.last_seen) == ("failed", "source")
-    assert lost.missing == "1 tuple of 1 from source did not come out of middle: lost"
+    assert lost.missing == "1 of 1 rows from source has no output in middle: lost"
     assert (
         lost.next[1]
         == f"ackledger replay MODULE:PIPELINE --batch {found.batch_id} --root {roots[1]}"

@@ -66,7 +66,7 @@ export function Causes({ found, choice, choose }) {
             <//>
             ${warnings(cause).map(
               (line) =>
-                html`<${Text} key=${line} fontSize="sm" ps=${6} color="fg.warning">${line}<//>`,
+                html`<${Text} key=${line} fontSize="sm" ps=${6} color="orange.fg">${line}<//>`,
             )}
           <//>`,
       )}

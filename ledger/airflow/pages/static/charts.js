@@ -3,7 +3,7 @@
 import "./vendor/d3.min.js";
 import "./vendor/plot.umd.min.js";
 import { html } from "./api.js";
-import { count, interval, token } from "./parts.js";
+import { count, interval, token, word } from "./parts.js";
 
 const { useEffect, useRef } = globalThis.React;
 const { useNavigate } = globalThis.ReactRouterDOM;
@@ -22,7 +22,7 @@ const COLORS = {
 };
 const PARTS = { acked: "complete", failed: "failed", quarantined: "quarantined", pending: "open" };
 const STYLE = { fontSize: "12px", fontFamily: "inherit", overflow: "visible" };
-const color = (names, range) => ({ domain: names, range, legend: true });
+const color = (names, range) => ({ domain: names, range, legend: true, tickFormat: word });
 
 /** A plot as a figure of one label; a click on what has a batch leads there. Its parts take no
  *  focus: the tables beside it have the same links. */
@@ -48,7 +48,7 @@ function Figure({ label, options }) {
 
 const link = (batch) => `?batch=${batch.batch_id}`;
 const told = (batch) =>
-  `${interval(batch)}: ${batch.state}\n` +
+  `${interval(batch)}: ${word(batch.state)}\n` +
   `batch ${batch.batch_id}: ${count(batch.acked)} of ${count(batch.total)} acked` +
   (batch.failed ? `, ${count(batch.failed)} failed` : "") +
   (batch.quarantined ? `, ${count(batch.quarantined)} quarantined` : "");
@@ -150,7 +150,7 @@ export function Calendar({ batches }) {
   };
   if (!columns) options.x.tickFormat = (week) => d3.utcFormat("%b")(new Date(week));
   const sums = states.map(
-    (state) => `${batches.filter((batch) => batch.state === state).length} ${state}`,
+    (state) => `${batches.filter((batch) => batch.state === state).length} ${word(state)}`,
   );
   return html`<${Figure}
     label=${`Calendar of ${batches.length} ${batches.length === 1 ? "interval" : "intervals"}: ${sums.join(", ")}`}

@@ -35,14 +35,18 @@ function page({ dagId, runId }, given) {
   return html`<${OverviewPage} />`;
 }
 
-// Airflow shows the icon as a picture, whose color does not follow that of its tile.
-const ICON = `nav a[aria-current="page"] img[src*="ledger/static/"],
-a.active img[src*="ledger/static/"] { filter: brightness(0) invert(1); }`;
+// Airflow shows the icon as a picture, whose color does not follow that of the active tile of its
+// navigation; on a tab, which has the same mark, the picture has a style of its own. Plot writes
+// its legends smaller than the rest.
+const STYLES = `
+[aria-current="page"] img[src*="ledger/static/"]:not([style]) { filter: brightness(0) invert(1); }
+[data-ledger] figure [class*="-swatches"] { font-size: 12px; }
+`;
 
 globalThis.Ledger = function Ledger(props) {
   const [given] = useSearchParams();
   return html`<${Box} key=${useZone()} data-ledger="" p=${4} overflowY="auto" height="100%">
-    <style>${ICON}</style>
+    <style>${STYLES}</style>
     ${page(props, given)}
   <//>`;
 };

@@ -34,10 +34,13 @@ export const STATES = {
 
 const WORDS = { held: "on hold", open: "running" };
 
+/** A state in a word, for people. */
+export const word = (state) => WORDS[state] ?? state;
+
 /** `children`: what is said instead of the state's own word. */
 export function State({ of, children }) {
   const [palette, meaning] = STATES[of] ?? ["gray", ""];
-  return html`<${Badge} colorPalette=${palette} title=${meaning}>${children ?? WORDS[of] ?? of}<//>`;
+  return html`<${Badge} colorPalette=${palette} title=${meaning}>${children ?? word(of)}<//>`;
 }
 
 /** A color of the theme, for SVG. */
