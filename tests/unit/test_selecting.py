@@ -11,7 +11,7 @@ from ledger.airflow.pipelines import SELECTING, selection
 from ledger.cli import running
 from ledger.cli.base import app
 from ledger.core.run_request import Selection
-from ledger.errors import NotReadyError
+from ledger.errors import InputError, NotReadyError
 
 DAY = datetime(2013, 1, 2, tzinfo=UTC)
 # Of each field: how it is typed, how it stands in a conf, what the selection has.
@@ -65,7 +65,18 @@ def replayed(monkeypatch):
 
 def test_every_field_of_a_selection_is_tried_here():
     """A field that is added is asked for below, and is a key of a conf."""
-    assert set(GIVEN) == set(SELECTING)
+    assert {*GIVEN, "causes"} == set(SELECTING)
+
+
+def test_a_conf_names_causes():
+    """The dialog of the pages alone asks for causes; what is no step and reason is refused."""
+    causes = [{"step": "parsed", "reason": "lost"}]
+    chosen = selection({"causes": causes})
+    assert chosen == Selection(causes=causes)
+    assert chosen.as_json() == {"causes": causes}
+    for wrong in ([{"step": "parsed"}], ["lost"], "lost"):
+        with pytest.raises(InputError, match="expected causes as"):
+            selection({"causes": wrong})
 
 
 @pytest.mark.parametrize("name", GIVEN)
