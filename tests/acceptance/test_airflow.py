@@ -14,6 +14,7 @@ from deltalake import DeltaTable
 
 from demo import data, oracle
 from scripts import airflow_services as services
+from scripts import hints
 from tests.support.airflow import SECRET, wait
 from tests.support.flights import without_plane
 from tests.support.ledgers import one, rows
@@ -360,3 +361,11 @@ def test_secrets_of_the_services_are_private(airflow):
     for name in ("airflow.cfg", "passwords.json"):
         assert (airflow.home / "airflow" / name).stat().st_mode & 0o077 == 0
     assert not [name for name in airflow.environment if "SECRET" in name]
+
+
+def test_make_up_names_the_pipelines_that_airflow_has(airflow):
+    """What it suggests to backfill is a DAG of a pipeline: neither the sweeper nor a form."""
+    port = int(airflow.base.rpartition(":")[2])
+    found = hints.pipelines(port, airflow.password)
+    assert "flights" in found
+    assert not {name for name in found if name.startswith("ledger_")}

@@ -84,7 +84,6 @@ def test_the_graph_of_a_run_is_legible(red: SimpleNamespace, page: Page) -> None
     graph = page.get_by_role("group", name="The steps of the batch")
     graph.wait_for()
     page.wait_for_function("document.getAnimations().length === 0")
-    keep(page, "run")
     size, hidden = graph.evaluate(LEGIBLE)
     assert size >= 11
     assert hidden <= 0

@@ -239,7 +239,7 @@ function Found({ found, reload }) {
     />
     <${Title}>Batch ${batch.batch_id} of ${batch.pipeline}<//>
     <${HStack} mt=${1} wrap="wrap">
-      <${Tag} batch=${batch} />
+      <${Tag} found=${found} />
       <${Badge} variant="outline">${batch.kind}<//>
       <${Text}>${interval(batch)}<//>
       ${batch.dag_id &&

@@ -45,9 +45,9 @@ export function Today({ found }) {
   <//>`;
 }
 
-/** The tag of a batch: after a replay it says how many records are failed still. */
-export const Tag = ({ batch }) =>
-  batch.state === "failed" && batch.recovered
+/** The tag of a batch: after a replay it says how many records of it are failed still. */
+export const Tag = ({ found: { batch, family } }) =>
+  batch.state === "failed" && family.length > 1
     ? html`<${State} of="failed">${count(batch.failed)} still failed<//>`
     : html`<${State} of=${batch.state} />`;
 
