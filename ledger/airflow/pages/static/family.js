@@ -34,7 +34,7 @@ export function Today({ found }) {
           html`<${Stat.Root} key=${name} flex="none">
             <${Stat.Label}>${name}<//>
             <${Stat.ValueText}>${count(number)}<//>
-            ${of ? html`<${Stat.HelpText}>${of}<//>` : null}
+            ${of ? html`<${Stat.HelpText} as="dd">${of}<//>` : null}
           <//>`,
       )}
     <//>
