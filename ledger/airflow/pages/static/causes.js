@@ -75,8 +75,8 @@ export function Causes({ found, choice, choose }) {
     <//>
     ${found.groups.length > 0 &&
     html`<${Text} fontSize="sm">
-      A record that fails again through its own fault has used up one of its
-      ${" "}${count(found.groups[0].max_replays)} replays.
+      Each failure through a record's own fault uses up one replay of it
+      (max_replays=${found.groups[0].max_replays}).
     <//>`}
   `;
 }
