@@ -8,9 +8,9 @@ LedgerError
 ├── FencedError          a newer attempt, or a settlement, owns the work: stop, nothing is lost
 ├── NotReadyError        the batch is not in the state for this: wait, or run what is missing
 │   └── BackPressureError    as many records are pending as a pipeline bears: wait
-├── IntegrityError       what is stored differs from what was recorded: the batch is held
+├── IntegrityError       what is stored differs from what was recorded: the batch is on hold
 │   └── LostFileError        a file that was written is gone or changed: its writer runs again
-├── TooManyFailedError   more records failed than a pipeline bears: the batch is held for a person
+├── TooManyFailedError   more records failed than a pipeline allows: the batch is on hold
 └── UnavailableError     Spark, the database or a file system did not answer: run again later
     └── WaitedError          and it was waited for long enough: a lock, or a sink's database
 """

@@ -60,8 +60,8 @@ class _Conditional(BaseNotifier):
 
 class WhenFailedRatio(_Conditional):
     """Calls ``notify`` if more than ``above``, a share from 0 to 1, of the records that a run's
-    interval has are failed or quarantined, or if its batch is held. For ``on_success_callback`` and
-    ``on_failure_callback`` of a pipeline's DAG.
+    interval has are failed or quarantined, or if its batch is on hold. For ``on_success_callback``
+    and ``on_failure_callback`` of a pipeline's DAG.
 
     ``notify``: a notifier, whose templates have the facts as ``ledger``, or a function of the
     context. Raises DeclarationError for arguments that cannot work.

@@ -197,8 +197,8 @@ def _room(connection: Connection, pipeline: Pipeline, opening: Opening, source: 
     if room <= 0 and pending.held:
         raise InputError(
             f"source {source!r} of pipeline {pipeline.name!r}: {pending.roots} records are pending,"
-            f" max_pending is {pipeline.max_pending}, and batch {pending.held[0]} is held: fix what"
-            " holds it, or release it, then run this again"
+            f" max_pending is {pipeline.max_pending}, and batch {pending.held[0]} is on hold: fix"
+            " what holds it, or release it, then run this again"
         )
     if room <= 0:
         raise BackPressureError(

@@ -119,7 +119,7 @@ def _why(connection: Connection, row: Row[Any], asked: int | None = None) -> str
     own = "" if batch.batch_id == asked else f" for batch {batch.batch_id}"
     interval = f"{moment(batch.interval_start)} to {moment(batch.interval_end)}"
     if batch.status is not BatchStatus.SETTLED:
-        found = [f"waits{own}: it is {batch.status} (interval {interval})"]
+        found = [f"waits{own}: it is {batch.status.words} (interval {interval})"]
         return ". ".join([*found, *_cause(connection, batch)])
     lacks, to_do = _OBSTACLES[Obstacle(row.waits_because)]
     to_do = to_do.format(original=batch.original_id, target=target)

@@ -175,8 +175,8 @@ def _matching(database: Database, where: str | None) -> tuple[list[int], int]:
             row.message_id for row in payloads.records(connection, anything, parsed, _EXPLAINED)
         ]
         total = payloads.count(connection, anything, parsed)
-        sampled = {row.message_id for row in holds.sample(connection, {}, parsed, None)}
-        sampled = sorted(sampled.difference(found))
+        on_hold = holds.sample(connection, {}, parsed, None)
+        sampled = sorted({row.message_id for row in on_hold}.difference(found))
         found += sampled[: _EXPLAINED - len(found)]
         total += len(sampled)
         if not total:

@@ -59,11 +59,11 @@ class Pipeline:
     cap, whatever lives or waits. ``max_replays``: failed replays after which a record is
     quarantined. ``replay_limit``: records that one replay takes at most. ``replay_backoff``: the
     wait before a record's first replay, doubled by each that fails, up to
-    ``replay_backoff_cap``. ``max_failed_ratio``: share of records, failed through their own
-    fault, above which a batch is held for a person (0 to 1; None: never). ``on_quarantine``:
-    ``fail`` or ``warn``, what a run does while quarantined records of its batch are not accepted
-    by a person. ``tolerate``: share of records, failed and quarantined, up to which a run
-    succeeds all the same. ``ackers``: parallel writers to the ledger; 0 turns tracking off.
+    ``replay_backoff_cap``. ``max_failed_ratio``: share of records, failed for the first
+    time through their own fault, above which a batch is on hold (0 to 1; None: never).
+    ``on_quarantine``: ``fail`` or ``warn``, what a run does while quarantined records of its batch
+    are not accepted by a person. ``tolerate``: share of records, failed and quarantined, up to
+    which a run succeeds all the same. ``ackers``: parallel writers to the ledger; 0: no tracking.
     ``max_anchors``: records that one row may be anchored to. ``max_pending``: records of a
     source that may be undecided at once; a batch takes as many as are left, and what an interval
     has more is read by further batches (None: no limit). ``auto_replay``: the sweeper asks for a

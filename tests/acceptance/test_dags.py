@@ -427,6 +427,25 @@ def test_settle_says_what_was_decided_before_it_came(ledger, caplog):
     assert "4 records, 3 acked, 1 failed" in caplog.text
 
 
+def test_settle_says_what_holds_a_batch(ledger, caplog):
+    """The task settle of a batch with too many failures logs which they are, by step and reason,
+    and fails with the limit and both ways on."""
+    made = pipeline("limited", max_failed_ratio=0.1)
+    batch, _ = whole_batch(ledger, made, 10, lose_middle=[1, 2], lose_sink=[4])
+    dag = pipeline_dag(made, schedule=None, target="tests.support.ledgers:none")
+    run = SimpleNamespace(xcom_pull=lambda task_ids: batch.batch_id)
+    told = (
+        rf"batch {batch.batch_id} is on hold: 3 of 10 records failed; the limit is 10 % "
+        rf".*Fix it and rerun: .*Or publish the rest anyway: ackledger release {batch.batch_id}$"
+    )
+    for _ in ("first", "tried again"):
+        caplog.clear()
+        with pytest.raises(LedgerError, match=told):
+            dag.get_task("settle").execute({"ti": run})
+        for line in ("On hold: not decided. These records", "2 at middle: lost", "1 at sink: lost"):
+            assert line in caplog.text
+
+
 def test_the_replay_dag_releases_a_held_batch(ledger):
     """Asked to release, the DAG's first task settles the batch and finds what failed in it;
     without its number, or for one that is not held, it fails and says why.

@@ -298,6 +298,29 @@ def test_a_replay_that_breaks_what_was_whole_is_held(database):
     assert [tried["step"] for tried in found.attempts] == ["sink"]
 
 
+def test_acked_records_that_a_replay_breaks_are_new_failures(database):
+    """A replay takes acked records of the same unit along and loses them: they are counted, also
+    where a person has released the original; the record that had failed before is not."""
+    made = pipeline(max_failed_ratio=0.1)
+    batch, roots = whole_batch(database, made, 10, lose_sink=[0, 1])
+    settle_once(database, batch.batch_id)
+    release(database, batch.batch_id)
+    replay = replayed(database, made, batch.batch_id)
+    with database.plain.begin() as connection:  # as of a pipeline that replays by unit
+        connection.exec_driver_sql(
+            "UPDATE batch_step SET declaration = declaration || '{\"merges\": true}'"
+            f" WHERE batch_id = {replay.batch_id} AND declaration ->> 'name' = 'middle'"
+        )
+    again = emit_replay(database, replay, companions=roots[2:4])
+    assert len(again) == 4
+    run_middle(database, replay, again, fail=dict.fromkeys(again, "broken"))
+    run_sink(database, replay, [])
+    settlement = settle_once(database, replay.batch_id)
+    assert settlement.status is BatchStatus.HELD
+    assert settlement.reason.startswith("2 records failed that had not failed before; ")
+    assert shown(database, replay)[0] == [("middle", "broken", 4)]
+
+
 @pytest.mark.parametrize(
     ("options", "otherwise"),
     [

@@ -238,7 +238,7 @@ def test_a_held_batch_is_named_to_whoever_waits_for_it(runner, tmp_path):
     run = runner(by_interval(max_pending=2, lose=["a"], max_failed_ratio=0.1))
     first = run.open("one")
     assert run.settled(first).status is BatchStatus.HELD
-    with pytest.raises(InputError, match=r"batch 1 is held: fix what holds it, or release it"):
+    with pytest.raises(InputError, match=r"batch 1 is on hold: fix what holds it, or release it"):
         run.open("two", START + timedelta(days=90), END + timedelta(days=90))
 
 

@@ -195,8 +195,8 @@ def test_a_held_batch_blocks_states_and_no_sinks(runner, days, balances, sink_ro
     assert len(sink_rows("departures", "flight")) == 6
     assert balances() == []
     (told,) = summarize(database, 2).waits
-    assert "waits for batch 1: it is held" in told
-    assert told.endswith("or accept it: ackledger release 1")
+    assert "waits for batch 1: it is on hold" in told
+    assert told.endswith(". Or publish the rest anyway: ackledger release 1")
     release(database, 1)
     advance_states(run.job, 2)
     assert history(database) == [1, 2]

@@ -127,7 +127,7 @@ _OF_BATCHES = """
     FROM hold_failure h
     JOIN batch b ON b.batch_id = h.batch_id
     JOIN pipeline p USING (pipeline_id)
-    WHERE (cast(:pipeline AS text) IS NULL OR p.name = :pipeline)
+    WHERE b.status = 'held' AND (cast(:pipeline AS text) IS NULL OR p.name = :pipeline)
       AND (cast(:batch_id AS bigint) IS NULL OR :batch_id IN (b.batch_id, b.family_id))
       AND (cast(:step AS text) IS NULL OR h.step = :step)
       AND (cast(:reason AS text) IS NULL OR h.reason LIKE :reason)

@@ -74,9 +74,10 @@ def missing_batches(connection: Connection, pipeline: str | None) -> list[int]:
         SELECT batch_id FROM payload_missing
         WHERE cast(:pipeline AS text) IS NULL OR pipeline = :pipeline
         UNION
-        SELECT h.batch_id FROM hold_sample h JOIN batch b USING (batch_id)
-        JOIN pipeline p USING (pipeline_id)
-        WHERE h.content IS NULL AND (cast(:pipeline AS text) IS NULL OR p.name = :pipeline)
+        SELECT b.batch_id FROM batch b JOIN pipeline p USING (pipeline_id)
+        WHERE b.status = 'held' AND (cast(:pipeline AS text) IS NULL OR p.name = :pipeline)
+          AND EXISTS (SELECT FROM hold_sample h
+                      WHERE h.batch_id = b.batch_id AND h.content IS NULL)
         ORDER BY batch_id
     """)
     return [row.batch_id for row in connection.execute(statement, {"pipeline": pipeline})]
