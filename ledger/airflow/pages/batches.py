@@ -119,14 +119,14 @@ def replay(database: Database, number: int, chosen: Selection) -> dict[str, Any]
         selection = {**chosen.as_json(), **_literal(chosen.reason)}
         now = batches.database_now(connection)
         groups = replays.batches_to_replay(connection, None, original.batch_id, selection, now)
-        match = sum(row.messages for row in groups)
+        match = sum(row.records for row in groups)
         return {
             "records": match
             if original.replay_limit is None
             else min(match, original.replay_limit),
             "match": match,
             "groups": [
-                {"step": row.step, "reason": row.reason, "records": row.messages}
+                {"step": row.step, "reason": row.reason, "records": row.records}
                 for row in groups[:_GROUPS]
             ],
             "more": max(0, len(groups) - _GROUPS),

@@ -103,7 +103,7 @@ function Found({ found, reload }) {
     html`<${Replay}
       asked=${{
         batch: found.batch_id,
-        root: found.root,
+        record: found.record,
         quarantined: verdict === "quarantined" || null,
       }}
       label=${verdict === "quarantined" ? "Take up from quarantine" : "Replay this record"}
