@@ -38,7 +38,7 @@ JANUARY = "2013-01-01"  # a run by hand reads the interval that its date lies in
 REPLAY = (  # any date that the DAG's start and end allow: a replay has its original's interval
     "2013-02-02"
 )
-console = Console(width=max(100, Console().width))
+console = Console()
 
 
 def main() -> int:
@@ -71,11 +71,9 @@ def _demo(began: float) -> int:
         "Airflow runs DAG flights for January, one Spark job a step", bar=(database, 1, STEPS)
     ):
         airflow(environment, "dags", "test", "flights", JANUARY, expect_failure=True)
-    console.print("   Nobody wrote a check. The run's last task is red, and the ledger knows why:")
+    console.print("   Nobody wrote a check. The run's last task is red; the ledger says why:")
     ackledger(environment, "failed")
-    console.print(
-        "   The warehouse has what is acked. The totals of the days wait: they would be wrong."
-    )
+    console.print("   The warehouse has what is acked. The totals of the days wait for the rest.")
     data.write_planes(HOME)
     with step(
         "the full planes file has arrived: replay, the same DAG, only what failed",
@@ -84,7 +82,7 @@ def _demo(began: float) -> int:
         replay = ("dags", "test", "flights", REPLAY, "--conf", '{"replay_of": 1}')
         airflow(environment, *replay, expect_failure=True)
     ackledger(environment, "failed")
-    console.print("   Red still: nobody has said that these may stay out. A person does, and why:")
+    console.print("   Still red: nobody has said that these may stay out. A person does so:")
     ackledger(environment, "accept", "1", "--reason", "no list knows their plane")
     console.print(
         "\n   From now on the last task is green: clear it, and it says what was accepted."
@@ -111,8 +109,7 @@ def _at_least_once(database: Database, environment: dict[str, str]) -> bool:
         ackledger(own, "run", "jobs.flights:pipeline", *FEBRUARY, quiet=True, expect=INCOMPLETE)
     found = oracle.sink_rows(HOME / "again" / "warehouse" / "departures")
     console.print(
-        f"   {found.total():,} flights were visible to readers once their sink had committed,"
-        " before anything was decided"
+        f"   {found.total():,} flights were visible to readers before anything was decided"
     )
     return found == oracle.expected_rows(HOME, ["2013-02-01"])
 
@@ -208,7 +205,7 @@ def ackledger(
 ) -> None:
     """Run our own command as a user would, echoing it."""
     if not quiet:
-        console.print(f"\n[bold]$ ackledger {shlex.join(arguments)}[/]")
+        console.print(f"\n[bold]$ ackledger {shlex.join(arguments)}[/]", soft_wrap=True)
     width = {"COLUMNS": str(console.width)}
     done = subprocess.run(
         ["ackledger", *arguments],
@@ -228,27 +225,31 @@ def _conclude(
     missing, extra = (wanted - found).total(), (found - wanted).total()
     twice = sum(count > 1 for count in found.values())
     counts = database.transact(lambda c: reports.batch_counts(c, 1), engine=database.reader)
-    named = f"of them {counts.recovered:,} only because the ledger named them"
+    differs = f"missing {missing:,}, too many {extra:,}, rows twice {twice:,}"
+    named = f"of them {counts.recovered:,} replayed"
     home = os.path.relpath(HOME)
-    console.print(f"""
+    console.print(
+        f"""
   flights in January        {counts.total:>8,}
   in the sink               {found.total():>8,}   {named}
-  pandas expects            {wanted.total():>8,}   missing {missing:,}, too many {extra:,},
-  rows twice {twice:,}
+  pandas expects            {wanted.total():>8,}   {differs}
   in quarantine, by name    {counts.quarantined:>8,}   no list knows their plane
   totals of days; February  {"right" if others else "wrong":>9}
 
 Ask more, while you like: make the demo's settings yours, then use SQL.
   export ACKLEDGER_HOME={home}; source .venv/bin/activate
-  ackledger sql "SELECT step, reason, status, count(*) FROM failed_root_detail GROUP BY 1, 2, 3"
+  ackledger sql "SELECT step, count(*) FROM failed_root_detail GROUP BY 1"
   ackledger sql "SELECT * FROM step_progress WHERE batch_id = 2 ORDER BY number"
   ackledger sql "SELECT * FROM replay_history WHERE message_id = 2"
   ackledger sql "SELECT * FROM root_state(1)"
-Or see it in Airflow: where the flights were lost, each of them, its replay. Sign in, then open
+Or see it in Airflow: where the flights were lost, each of them, its replay.
+Sign in, then open
 http://127.0.0.1:8080/plugin/ledger?batch=1
   ACKLEDGER_HOME={home} ACKLEDGER_DATA={home} make up
 Whole demo: {time.monotonic() - began:.0f} s
-""")
+""",
+        soft_wrap=True,
+    )
     right = missing == extra == twice == 0 and counts.failed == counts.pending == 0 and others
     console.print(
         "[bold green]The sinks are right.[/]" if right else "[bold red]The sinks are wrong.[/]"

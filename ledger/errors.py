@@ -36,9 +36,11 @@ class LedgerError(Exception):
 
     ``permanent``: until a person has changed something, another attempt fails just so. ``quotes``:
     the parts of the text that are somebody else's words, which may hold a value of a record.
+    ``lines``: of a text of several things, each of them, for a terminal.
     """
 
     permanent = False
+    lines: tuple[str, ...] = ()
 
     def __init__(self, message: str = "", *, quotes: Iterable[str] = ()) -> None:
         super().__init__(message)

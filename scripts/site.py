@@ -117,24 +117,18 @@ def commands() -> str:
     """All commands, as ``--help`` has them."""
     from typer.main import get_command
 
-    from ledger.cli import app
+    from ledger.cli import app, variables
 
-    found = sorted(_commands(get_command(app)))
+    found = sorted(variables.commands(get_command(app)))
     return "\n".join(line for words, command in found for line in _command(words, command))
-
-
-def _commands(group: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    for name, one in getattr(group, "commands", {}).items():
-        if hasattr(one, "commands"):
-            yield from _commands(one, (*words, name))
-        else:
-            yield (*words, name), one
 
 
 def _command(words: tuple[str, ...], command: Any) -> Iterator[str]:
     """One command: what it does, how it is called, its arguments, its options with their
     variables.
     """
+    from ledger.cli import variables
+
     given = [one for one in command.params if one.param_type_name == "argument"]
     options = [one for one in command.params if one.param_type_name == "option"]
     call = " ".join(["ackledger", *words, *map(_argument, given)])
@@ -144,7 +138,7 @@ def _command(words: tuple[str, ...], command: Any) -> Iterator[str]:
         yield from ("| option | variable | |", "|---|---|---|")
     yield from (f"| `{_argument(one)}` | | {_cell(one.help)} |" for one in given if one.help)
     for one in options:
-        variable = one.envvar or "_".join(("ACKLEDGER", *words, one.name)).upper()
+        variable = variables.of_option(words, one)
         names = ", ".join(f"`{name}`" for name in (*one.opts, *one.secondary_opts))
         yield f"| {names} | `{variable}` | {_cell(_meaning(one))} |"
     yield ""

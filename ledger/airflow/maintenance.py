@@ -19,6 +19,7 @@ from ledger.airflow.pipelines import START, selection
 from ledger.airflow.submitting import connected
 from ledger.airflow.waiting import COMPLETED, announce
 from ledger.core.logs import about
+from ledger.core.text import quantity
 
 REPLAY_WANTED = Asset("x-ledger://replay-wanted")
 MOST_EXPIRED = 200  # batches whose files go in one run: the next sweep waits for it
@@ -114,7 +115,7 @@ def replay_dag(**dag_options: Any) -> DAG:
         "step": Param(
             None, type=["null", "string"], description="Only records that failed in this step."
         ),
-        "root": Param(None, type=["null", "integer"], description="Only the record of this root."),
+        "record": Param(None, type=["null", "integer"], description="Only this record."),
         "source": Param(None, type=["null", "string"], description="Only records of this source."),
         "since": Param(None, type=["null", "string"], description="Only failed since (ISO date)."),
         "until": Param(None, type=["null", "string"], description="Only failed before (ISO date)."),
@@ -241,19 +242,20 @@ def _triggers(params: dict[str, Any], only: set[int] | None, run_id: str) -> lis
     counts: Counter[int] = Counter()
     for row in rows:
         if only is None or row.batch_id in only:
-            counts[row.batch_id] += row.messages
+            counts[row.batch_id] += row.records
     made = []
-    for number, messages in counts.items():
+    for number, records in counts.items():
         batch = database.transact(lambda c, n=number: batches.get_batch(c, n))
         conf = {"replay_of": number, **chosen}
         dag_id = batch.dag_id or batch.pipeline
-        _log.info("replay %s records of batch %s by %s: %s", messages, number, dag_id, conf)
+        what = quantity(records, "record")
+        _log.info("replay %s of batch %s by %s: %s", what, number, dag_id, conf)
         made.append(
             {
                 "dag_id": dag_id,
                 "run_id": f"replay_{number}__{run_id}",
                 "conf": conf,
-                "note": f"replays {messages:,} records of batch {number}, asked by {run_id}",
+                "note": f"replays {what} of batch {number}, asked by {run_id}",
             }
         )
     if not made:

@@ -121,7 +121,7 @@ def _table(failures: Sequence[Any]) -> list[str]:
     if not failures:
         return []
     rows = [("step", "reason", "status", "records")]
-    rows += [(one.step, one.reason, str(one.status), f"{one.messages:,}") for one in failures]
+    rows += [(one.step, one.reason, str(one.status), f"{one.records:,}") for one in failures]
     widths = [max(len(row[place]) for row in rows) for place in range(3)]
     return [
         "  ".join((*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]))

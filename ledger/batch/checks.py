@@ -157,7 +157,7 @@ def _is_open(batch: Batch | None) -> bool:
 
 
 def require(findings: Sequence[Finding]) -> None:
-    """Raise what is wrong, all of it in one message, as the first of the errors."""
+    """Raise what is wrong, all of it in one error of the kind of the first."""
     wrong = [one for one in findings if one.error is not None]
     if not wrong:
         return
@@ -166,7 +166,10 @@ def require(findings: Sequence[Finding]) -> None:
     if len(wrong) == 1:
         raise first
     told = (f"({number}) {one.message.rstrip('. ')}" for number, one in enumerate(wrong, 1))
-    raise type(first)(f"{len(wrong)} things are wrong: {'; '.join(told)}")
+    error = type(first)(f"{len(wrong)} things are wrong: {'; '.join(told)}")
+    head = f"{len(wrong)} things are wrong:"
+    error.lines = (head, *(f"{one.subject}: {one.message}" for one in wrong))
+    raise error
 
 
 def finding(subject: str, look: Callable[[], str]) -> Finding:

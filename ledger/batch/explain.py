@@ -199,7 +199,7 @@ def _next(found: Row[Any]) -> list[str]:
     if status == "failed" and not found.held:
         return remedies(_case(found))
     target = found.target or ANY_TARGET
-    chosen = f"ackledger replay {target} --batch {found.batch_id} --root {found.root_id}"
+    chosen = f"ackledger replay {target} --batch {found.batch_id} --record {found.message_id}"
     lines = {
         "failed": f"its unit failed too often. Once the cause is fixed: {chosen} --held",
         "quarantined": f"once the cause is fixed, with a new budget: {chosen} --quarantined",
@@ -218,7 +218,7 @@ def _once_more(found: Row[Any], *, quarantined: bool) -> list[str]:
     gone = f"the files of its batch were removed by retention on {found.files_expired_at:%Y-%m-%d}"
     case, target = _case(found), found.target or ANY_TARGET
     if case.rereads:
-        chosen = f"--batch {found.batch_id} --root {found.root_id} --from-source"
+        chosen = f"--batch {found.batch_id} --record {found.message_id} --from-source"
         chosen += " --quarantined" if quarantined else ""
         return [f"{gone}: to read it again, by key:", f"ackledger replay {target} {chosen}"]
     if case.reprocesses:
@@ -247,5 +247,5 @@ def _case(found: Row[Any]) -> Case:
         _at_source(found),
         any(step.get("rereads") for step in sources) and not by_unit and _has_key(found),
         not any(step.get("incremental") for step in found.topology),
-        found.root_id,
+        found.message_id,
     )

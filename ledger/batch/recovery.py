@@ -11,8 +11,8 @@ from typing import Any
 from sqlalchemy import Connection, Row
 
 from ledger.core import commands
-from ledger.core.commands import ANY_TARGET, moment
-from ledger.core.run_request import REPROCESS, Interval
+from ledger.core.commands import ANY_TARGET
+from ledger.core.run_request import REPROCESS, Interval, moment
 from ledger.core.states import BatchKind, BatchStatus, Obstacle, RunState, Settle
 from ledger.errors import LostFileError
 from ledger.pipeline.pipeline import Pipeline

@@ -8,8 +8,8 @@ from datetime import datetime
 from typing import Any
 
 from ledger.core import commands
-from ledger.core.commands import ANY_TARGET, moment
-from ledger.core.run_request import Interval
+from ledger.core.commands import ANY_TARGET
+from ledger.core.run_request import Interval, moment
 
 
 @dataclass(frozen=True)
@@ -17,8 +17,8 @@ class Case:
     """A failed record, or the failed records of a batch that have the same cause.
 
     ``at_source``: they did not parse. ``rereads``: their source finds a record again by its key.
-    ``reprocesses``: the interval can be run again. ``root``: of the one record. ``held``: with
-    their unit, which failed too often.
+    ``reprocesses``: the interval can be run again. ``record``: the number of the one record.
+    ``held``: with their unit, which failed too often.
     """
 
     target: str | None
@@ -31,7 +31,7 @@ class Case:
     at_source: bool
     rereads: bool
     reprocesses: bool
-    root: int | None = None
+    record: int | None = None
     held: bool = False
 
     @classmethod
@@ -48,7 +48,7 @@ def remedy(count: int, case: Case) -> str:
 
 def remedies(case: Case) -> list[str]:
     """What to fix, and the commands, one a line."""
-    one = case.root is not None
+    one = case.record is not None
     those = "the record" if one else "the records"
     quarantine = _line("ackledger quarantine", *_which(case), '--reason "..."')
     if not case.at_source:
@@ -68,7 +68,7 @@ def _reread(case: Case, those: str, quarantine: str) -> list[str]:
     if not case.rereads and not case.reprocesses:
         head = f"its source is read once: deliver {those}, corrected, anew, and quarantine the old:"
         return [head, quarantine]
-    never = f"if {'they' if case.root is None else 'it'} can never be right: {quarantine}"
+    never = f"if {'they' if case.record is None else 'it'} can never be right: {quarantine}"
     if case.rereads:
         head = f"fix {those} in the source, then read {those} again, by key:"
         return [head, *_replays(case, from_source=True), never]
@@ -77,12 +77,15 @@ def _reread(case: Case, those: str, quarantine: str) -> list[str]:
 
 
 def _replays(case: Case, *, from_source: bool = False) -> list[str]:
-    chosen = [f"--batch {case.batch_id}", *([] if case.root is None else [f"--root {case.root}"])]
+    chosen = [
+        f"--batch {case.batch_id}",
+        *([] if case.record is None else [f"--record {case.record}"]),
+    ]
     again = [*(["--from-source"] if from_source else []), *(["--held"] if case.held else [])]
     made = [_line("ackledger replay", case.target or ANY_TARGET, *chosen, *again)]
     if case.dag_id:
         conf: dict[str, Any] = {"replay_of": case.batch_id}
-        conf |= {"root": case.root} if case.root is not None else {}
+        conf |= {"record": case.record} if case.record is not None else {}
         conf |= {"from_source": True} if from_source else {}
         conf |= {"held": True} if case.held else {}
         given = shlex.quote(json.dumps(conf))
@@ -104,8 +107,8 @@ def _reprocess(case: Case) -> list[str]:
 
 
 def _which(case: Case) -> Sequence[str]:
-    if case.root is not None:
-        return [str(case.root)]
+    if case.record is not None:
+        return [str(case.record)]
     return [f"--batch {case.batch_id}", f"--step {shlex.quote(case.step)}"]
 
 

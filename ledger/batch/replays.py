@@ -101,7 +101,7 @@ def _check_original(original: Batch, pipeline: Pipeline) -> None:
     if original.status is not BatchStatus.SETTLED:
         raise NotReadyError(
             f"batch {original.batch_id} is {original.status}: only a settled batch has failed"
-            " messages to replay"
+            " records to replay"
         )
 
 
@@ -132,7 +132,7 @@ def check_sources(connection: Connection, batch_id: int, pipeline: Pipeline) -> 
     gone = sorted(set(replay_queries.claimed_sources(connection, batch_id)) - known)
     if gone:
         raise InputError(
-            f"failed messages came from source {gone[0]!r}, which pipeline {pipeline.name!r} no"
+            f"failed records came from source {gone[0]!r}, which pipeline {pipeline.name!r} no"
             f" longer has (it has {', '.join(sorted(known))}): add it again for the replay, under"
             " its old name"
         )

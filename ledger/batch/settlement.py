@@ -12,6 +12,7 @@ from ledger.batch.holds import OverLimitError, Preview, check_limit, keep
 from ledger.batch.recovery import stands_at
 from ledger.core.probes import reached
 from ledger.core.states import BatchKind, BatchStatus, RunState, Settle
+from ledger.core.text import quantity
 from ledger.core.verdict import Action, Limits, StepFacts, Verdict, decide, hops
 from ledger.errors import IntegrityError, NotReadyError
 from ledger.store.connection import Database
@@ -51,8 +52,8 @@ class Settlement:
         """What was decided, and why or when, in one line."""
         acked = self.roots - self.failed
         return (
-            f"batch {self.batch_id} is {self.status.words} ({self.reason}): {self.roots} records, "
-            f"{acked} acked, {self.failed} failed"
+            f"batch {self.batch_id} is {self.status.words} ({self.reason}): "
+            f"{quantity(self.roots, 'record')}, {acked} acked, {self.failed} failed"
         )
 
 
@@ -277,7 +278,7 @@ def _check_replayed(connection: Connection, batch: Batch) -> None:
         emitted = claimed - replays.unemitted_claims(connection, batch.batch_id)
     if claimed != emitted:
         raise IntegrityError(
-            f"replay batch {batch.batch_id} claimed {claimed} messages and emitted {emitted}: run"
+            f"replay batch {batch.batch_id} claimed {claimed} records and emitted {emitted}: run"
             " its sources again"
         )
 

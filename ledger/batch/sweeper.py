@@ -31,11 +31,11 @@ class SweepOptions:
 
 @dataclass(frozen=True)
 class ReplayRequest:
-    """A batch whose pipeline asks for automatic replay, with the number of its failed messages."""
+    """A batch whose pipeline asks for automatic replay, with the number of its failed records."""
 
     batch_id: int
     pipeline: str
-    messages: int
+    records: int
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def sweep_once(
     return Swept(
         tuple(settled),
         tuple(dropped),
-        tuple(ReplayRequest(row.batch_id, row.pipeline, row.messages) for row in asking),
+        tuple(ReplayRequest(row.batch_id, row.pipeline, row.records) for row in asking),
         tuple(overdue),
         errors,
     )

@@ -11,7 +11,7 @@ import typer
 from sqlalchemy import Connection, Row
 
 from ledger.batch.summary import summarize
-from ledger.cli.base import MOMENTS, Json, Remote, Target, app, err, example, params_of
+from ledger.cli.base import Json, Params, Remote, Target, app, err, example, params_of, time_option
 from ledger.cli.running import LOCAL, Master, Place, finish, place, run_interval, summary_of
 from ledger.core.run_request import Interval, RunKey
 from ledger.core.states import Guarantee
@@ -49,26 +49,14 @@ def backfill(
     target: Target,
     start: Annotated[
         datetime,
-        typer.Option(
-            "--from",
-            envvar="ACKLEDGER_BACKFILL_FROM",
-            help="Start of the first interval.",
-            formats=MOMENTS,
-        ),
+        time_option("Start of the first interval.", "--from", envvar="ACKLEDGER_BACKFILL_FROM"),
     ],
     end: Annotated[
         datetime,
-        typer.Option(
-            "--to",
-            envvar="ACKLEDGER_BACKFILL_TO",
-            help="End of the last interval, exclusive.",
-            formats=MOMENTS,
-        ),
+        time_option("End of the last interval, exclusive.", "--to", envvar="ACKLEDGER_BACKFILL_TO"),
     ],
     every: Annotated[Every, typer.Option(help="How long each interval is.")] = Every.DAY,
-    param: Annotated[
-        list[str] | None, typer.Option(help="NAME=VALUE for the path templates.")
-    ] = None,
+    param: Params = None,
     guarantee: Annotated[
         Guarantee | None, typer.Option(help="Instead of the pipeline's own.")
     ] = None,
@@ -76,7 +64,7 @@ def backfill(
     remote: Remote = None,
     as_json: Json = False,
 ) -> None:
-    """Run a pipeline over many intervals in one process, one batch each, without Airflow.
+    """Run a pipeline over many intervals, one batch each.
 
     The same command goes on after a failure: what is decided does not run again, and an interval
     that another run has read is left to it. Records that failed keep no later interval waiting.
@@ -89,7 +77,8 @@ def backfill(
         )
     chosen = intervals(start, end, every, params_of(param or []))
     done = [one for interval in chosen for one in _filled(at, interval, every, guarantee)]
-    finish([summary_of(summarize(at.database, one), target=target) for one in done], as_json)
+    summaries = [summary_of(summarize(at.database, one), target=target) for one in done]
+    finish(at.database, summaries, as_json)
 
 
 def intervals(

@@ -3,8 +3,10 @@
 import getpass
 import json
 import os
+import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
 from importlib import metadata
 from typing import Annotated, Any
 
@@ -12,17 +14,19 @@ import typer
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
+from ledger.cli import variables
+from ledger.cli.help import Application, application
 from ledger.core.text import printable
 from ledger.errors import InputError
 from ledger.pipeline.pipeline import Pipeline
 from ledger.settings import VERBOSE
 
 HELP = (
-    "The ``ackledger`` command. Exit codes: 0 complete, 4 complete but for quarantined records that"
-    " nobody has accepted, 3 failed records remain, 1 error."
+    "Run pipelines, and find out what became of each record. Exit codes: 0 complete, 4 complete"
+    " but for quarantined records that nobody has accepted, 3 failed records remain, 1 error."
 )
 
-app = typer.Typer(
+app = application(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
@@ -30,7 +34,7 @@ app = typer.Typer(
     # Each option of a command by a variable, too: --limit of status is ACKLEDGER_STATUS_LIMIT.
     context_settings={"auto_envvar_prefix": "ACKLEDGER"},
 )
-db = typer.Typer(no_args_is_help=True, help="The ledger's database.")
+db = Application(no_args_is_help=True, help="Manage the ledger's database.")
 app.add_typer(db, name="db")
 
 
@@ -46,15 +50,40 @@ Remote = Annotated[
 Json = Annotated[
     bool, typer.Option("--json", envvar="ACKLEDGER_JSON", help="Print JSON instead of a table.")
 ]
+Params = Annotated[
+    list[str] | None, typer.Option(metavar="NAME=VALUE", help="For the path templates.")
+]
 Target = Annotated[
     str, typer.Argument(metavar="MODULE:PIPELINE", help="For example jobs.flights:pipeline.")
 ]
-MOMENTS = ["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S%z"]
-_UTC = "UTC, if it names no zone."
-Start = typer.Option(formats=MOMENTS, help=f"Start of the interval, inclusive; {_UTC}")
-End = typer.Option(formats=MOMENTS, help=f"End of the interval, exclusive; {_UTC}")
-Since = typer.Option(formats=MOMENTS, help=f"Only records that failed last since then; {_UTC}")
-Until = typer.Option(formats=MOMENTS, help=f"Only records that failed last before then; {_UTC}")
+RECORD_HELP = "Its number, as 'failed --records' shows it."
+_TIME = "YYYY-MM-DD[THH:MM]"
+_TIMES = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d(:?\d\d)?)?)?")
+
+
+def _time(value: str) -> datetime:
+    try:
+        if _TIMES.fullmatch(value):
+            return datetime.fromisoformat(value)
+    except ValueError:  # no day of a calendar
+        pass
+    raise typer.BadParameter(
+        f"{value!r}: expected {_TIME}, for example 2026-01-31 or 2026-01-31T06:30; in UTC, unless"
+        " a zone follows, as in 2026-01-31T06:30+02:00"
+    )
+
+
+def time_option(what: str, *names: str, **options: Any) -> Any:
+    """An option that is a time; ``what`` it is the time of."""
+    return typer.Option(
+        *names, parser=_time, metavar=_TIME, help=f"{what} UTC by default.", **options
+    )
+
+
+Start = time_option("Start of the interval, inclusive.")
+End = time_option("End of the interval, exclusive.")
+Since = time_option("Only records that last failed at or after this time.")
+Until = time_option("Only records that last failed before this time.")
 PipelineName = Annotated[str | None, typer.Option("--pipeline", help="Only this pipeline.")]
 BatchNumber = Annotated[int | None, typer.Option("--batch", help="Only this batch.")]
 
@@ -85,6 +114,7 @@ def _show_version(asked: bool) -> None:
 
 @app.callback(help=HELP)
 def common(
+    context: typer.Context,
     version: Annotated[
         bool,
         typer.Option(
@@ -103,6 +133,8 @@ def common(
     """Options of the command itself."""
     if verbose:
         os.environ[VERBOSE] = "1"  # which the processes of Spark inherit
+    for sentence in variables.unknown(os.environ, context.command):
+        err.print(f"ackledger: {sentence}", style="yellow", soft_wrap=True, highlight=False)
 
 
 def fail(message: str) -> None:
@@ -118,6 +150,11 @@ def show(data: Any, as_json: bool, table: Callable[[Any], Any]) -> None:
     else:
         # A table fits the terminal by itself; a line with a command to paste is never cut.
         out.print(table(data), crop=False)
+
+
+def in_user_words(data: Mapping[str, Any]) -> dict[str, Any]:
+    """What the ledger says of roots, as records."""
+    return {"records" if name == "roots" else name: value for name, value in data.items()}
 
 
 def load(target: str) -> Pipeline:

@@ -8,7 +8,19 @@ from rich.text import Text
 
 from ledger.batch.checks import examine
 from ledger.batch.installation import examine_installation
-from ledger.cli.base import End, Json, Remote, Start, app, example, load, out, params_of, show
+from ledger.cli.base import (
+    End,
+    Json,
+    Params,
+    Remote,
+    Start,
+    app,
+    example,
+    load,
+    out,
+    params_of,
+    show,
+)
 from ledger.core.run_request import Interval
 from ledger.errors import InputError
 from ledger.settings import Settings
@@ -28,14 +40,13 @@ def check(
     ] = None,
     interval_start: Annotated[datetime | None, Start] = None,
     interval_end: Annotated[datetime | None, End] = None,
-    param: Annotated[
-        list[str] | None, typer.Option(help="NAME=VALUE for the path templates.")
-    ] = None,
+    param: Params = None,
     remote: Remote = None,
     as_json: Json = False,
 ) -> None:
-    """Check what a run needs: a line for each thing, with what to do where it is wrong; exit code 1
-    if one is.
+    """Check what a run needs, and say what is wrong.
+
+    A line for each thing, with what to do where it is wrong; then the exit code is 1.
 
     Without a pipeline the installation: versions, Java or a Spark Connect server, storage,
     database, roles, clock, the sweeper's last run. With one, what a run of it needs: database,

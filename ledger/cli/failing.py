@@ -15,12 +15,12 @@ from ledger.store.queries.batches import Batch
 
 
 def fail_with(exc: Exception) -> NoReturn:
-    """Print what failed in one line, with the command that goes on where one was noted, and exit
-    with 1.
+    """Print what failed in one line, with the command that goes on where one was noted, or in a
+    line for each thing that is wrong, and exit with 1.
     """
     if verbose():
         err.print("".join(traceback.format_exception(exc)), highlight=False)
-    fail(noted(exc))
+    fail("\n  ".join(exc.lines) if isinstance(exc, LedgerError) and exc.lines else noted(exc))
     raise AssertionError("fail exits")
 
 

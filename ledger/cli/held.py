@@ -11,7 +11,7 @@ from ledger.core.states import BatchStatus
 from ledger.store.connection import Database
 from ledger.store.queries import batches, holds
 
-_STATUS = "on hold"
+STATUS = "on hold"
 
 
 def failures(database: Database, chosen: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -23,9 +23,9 @@ def failures(database: Database, chosen: Mapping[str, Any]) -> list[dict[str, An
             "pipeline": row.pipeline,
             "step": row.step,
             "reason": row.reason,
-            "status": _STATUS,
-            "messages": row.records,
-            "example_root": row.example_root,
+            "status": STATUS,
+            "records": row.records,
+            "example_record": row.example_record,
         }
         for row in found
     ]
@@ -54,10 +54,10 @@ def print_sampled(
     database: Database, chosen: Mapping[str, Any], listed: Sequence[Mapping[str, Any]]
 ) -> None:
     """Print of how many records those of batches on hold are a sample, and what to do."""
-    mine = [one for one in listed if one["status"] == _STATUS]
+    mine = [one for one in listed if one["status"] == STATUS]
     if not mine:
         return
-    would_fail = sum(one["messages"] for one in failures(database, chosen))
+    would_fail = sum(one["records"] for one in failures(database, chosen))
     each = f"the first {holds.SAMPLE} of each step and reason"
     out.print(f"on hold: not decided. Of {would_fail:,} records that would fail, {each} are kept")
     print_ways(database, mine)

@@ -17,7 +17,7 @@ from ledger.batch.recovery import waiting_states
 from ledger.batch.summary import summarize
 from ledger.cli import held, tables
 from ledger.cli.base import BatchNumber, Json, PipelineName, app, err, example, out, show
-from ledger.cli.running import summary_of
+from ledger.cli.running import print_summary, summary_of
 from ledger.core.states import BatchStatus
 from ledger.errors import InputError
 from ledger.settings import Settings
@@ -42,15 +42,19 @@ def status(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Show the latest batches, or the steps of one."""
+    """List the latest batches, or show the steps of one."""
     if watch and as_json:
         raise InputError("expected --watch or --json, found both: a program asks again by itself")
-    look = partial(_look, connect(Settings()), pipeline, batch, limit)
+    database = connect(Settings())
+    look = partial(_look, database, pipeline, batch, limit)
     if watch:
         _watch(look)
         return
     found = look()
-    show(found.data, as_json, found.table)
+    if batch is not None and not as_json:
+        print_summary(database, found.data)
+    else:
+        show(found.data, as_json, found.table)
     for sentence in found.waiting:
         err.print(sentence, style="yellow", highlight=False, soft_wrap=True)
 
@@ -95,7 +99,7 @@ def _watch(look: Callable[[], _Found]) -> None:
 
 @app.command(epilog=example("sql 'SELECT * FROM batch_status ORDER BY batch_id'"))
 def sql(query: str, as_json: Json = False) -> None:
-    """Ask the ledger in SQL: one query, by a login that can only read."""
+    """Query the ledger in SQL, by a login that can only read."""
     rows = asking.answer(connect(Settings()), query)
     show([_named(row) for row in rows], as_json, tables.rows)
 

@@ -9,7 +9,7 @@ from ledger.batch.acceptance import accept as accept_batch
 from ledger.batch.interventions import release as release_batch
 from ledger.batch.sweeper import sweep_once
 from ledger.cli import tables
-from ledger.cli.base import Json, app, db, example, show, user
+from ledger.cli.base import Json, app, db, example, in_user_words, show, user
 from ledger.core.states import BatchStatus
 from ledger.errors import InputError
 from ledger.settings import Settings
@@ -30,14 +30,14 @@ def db_upgrade(as_json: Json = False) -> None:
 
 @db.command("start", epilog=example("db start"))
 def db_start(as_json: Json = False) -> None:
-    """Start the embedded server if it does not run, with its schema up to date."""
+    """Start the embedded server, with its schema up to date."""
     database = connect(_embedded())
     show({"database": database.shown, "state": "running"}, as_json, tables.facts)
 
 
 @db.command("stop", epilog=example("db stop"))
 def db_stop(as_json: Json = False) -> None:
-    """Stop the embedded server; the next command that needs it starts it again."""
+    """Stop the embedded server, until a command needs it."""
     from ledger.store import embedded
 
     settings = _embedded()
@@ -48,8 +48,9 @@ def db_stop(as_json: Json = False) -> None:
 
 @db.command("status", epilog=example("db status"))
 def db_status(as_json: Json = False) -> None:
-    """Show where the ledger is and whether it is ready; starts nothing. Exit code 1 if it is
-    not.
+    """Show where the ledger is, and whether it is ready.
+
+    Starts nothing. Exit code 1 if it is not ready.
     """
     found = state_of(Settings())
     show(asdict(found), as_json, tables.facts)
@@ -70,9 +71,10 @@ def _embedded() -> Settings:
 
 @app.command(epilog=example("sweep"))
 def sweep(as_json: Json = False) -> None:
-    """Decide what can be decided, fail what expired, clean up; safe to run at any time."""
+    """Settle what is due and fail what expired; safe at any time."""
     swept = sweep_once(connect(Settings()))
-    show(asdict(swept), as_json, tables.sweep)
+    settlements = [in_user_words(asdict(one)) for one in swept.settlements]
+    show({**asdict(swept), "settlements": settlements}, as_json, tables.sweep)
     if swept.errors:
         raise typer.Exit(1)
 
@@ -81,7 +83,7 @@ def sweep(as_json: Json = False) -> None:
 def release(batch: int, as_json: Json = False) -> None:
     """Let a batch on hold settle although too many of its records failed."""
     released = release_batch(connect(Settings()), batch)
-    show(asdict(released), as_json, tables.facts)
+    show(in_user_words(asdict(released)), as_json, tables.facts)
     if released.status is not BatchStatus.SETTLED:
         raise typer.Exit(1)
 
@@ -94,7 +96,7 @@ def accept(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Accept the records of a batch that are quarantined: its runs are then complete.
+    """Accept quarantined records of a batch: it is then complete.
 
     What is quarantined later, or again after a replay, is not accepted.
     """

@@ -1,8 +1,10 @@
-"""How far a batch is, on stderr: a bar on a terminal, else a line for each step that is done."""
+"""How far a batch is, on stderr: a bar on a terminal, else a line for each step that is done, and
+one a minute for a step that takes longer.
+"""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
 
 from rich.progress import (
     BarColumn,
@@ -12,50 +14,111 @@ from rich.progress import (
     TextColumn,
     TimeElapsedColumn,
 )
+from rich.table import Column
 
 from ledger.cli.base import err
+from ledger.core.text import quantity
 
 if TYPE_CHECKING:
     from ledger.execution import StepResult
+    from ledger.spark.tasks import Tasks
+
+_BAR_SECONDS = 0.5  # between two looks at Spark's tasks, where somebody watches
 
 
 class BatchProgress:
-    """Hears of each step of one batch before and after it runs."""
+    """Hears of each step of one batch before and after it runs, and of its tasks meanwhile.
 
-    def __init__(self, batch_id: int, steps: int, bar: Progress):
+    ``steps``: of each step by name those that it reads.
+    """
+
+    def __init__(self, batch_id: int, steps: Mapping[str, Sequence[str]], bar: Progress):
         self._name = f"batch {batch_id}"
         self._bar = bar
-        self._task = bar.add_task(f"{self._name}: starting Spark", total=steps + 1, rows="")
+        self._steps, self._rows = steps, dict[str, int]()
+        self._doing, self._done = "", 0
+        total = len(steps) + 1
+        self._task = bar.add_task("starting Spark", total=total, rows="")
+        self._watching = ExitStack()
+        self._restart: Callable[[], None] = _nothing  # until a session is asked for tasks
+
+    def watch(self, session: Any) -> None:
+        """Ask a session for its tasks until the batch is done."""
+        from ledger.spark.tasks import MINUTE, watching
+
+        every = _BAR_SECONDS if err.is_terminal else MINUTE
+        self._restart = self._watching.enter_context(watching(session, self.on_tasks, every))
+
+    def close(self) -> None:
+        """The batch is done."""
+        self._watching.close()
 
     def on_step(self, name: str, result: "StepResult | None") -> None:
         """A step begins (None), or has done what ``result`` says."""
         if result is None:
-            self._bar.update(self._task, description=f"{self._name}: {name}")
+            self._begin(name, self._to_read(name))
             return
-        rows = f"{result.record.output_rows:,} rows" if result.record else "settled before"
-        self._bar.update(self._task, advance=1, rows=rows)
+        rows = "settled before"
+        if result.record:
+            self._rows[name] = result.record.output_rows
+            rows = quantity(result.record.output_rows, "row")
+        self._done += 1
+        self._bar.update(self._task, completed=self._done, rows=rows)
         self._say(f"{self._name}: {name}, {rows}, {result.seconds:.1f} s")
+
+    def on_tasks(self, tasks: "Tasks", seconds: float) -> None:
+        """So many tasks of the step are done, which has taken so long."""
+        if not self._doing:
+            return
+        parts = [str(tasks)] if tasks.total else []
+        parts += filter(None, [self._to_read(self._doing)])
+        share = tasks.done / tasks.total if tasks.total else 0
+        self._bar.update(self._task, completed=self._done + min(share, 0.99), rows=", ".join(parts))
+        self._say(", ".join([f"{self._name}: {self._doing}", *parts, f"{seconds:.0f} s"]))
 
     def settling(self) -> None:
         """All steps are done."""
-        self._bar.update(self._task, description=f"{self._name}: settling")
+        self._begin("settling")
         self._say(f"{self._name}: settling")
+
+    def _begin(self, doing: str, rows: str = "") -> None:
+        self._doing = doing
+        self._restart()
+        self._bar.update(self._task, description=doing, rows=rows)
+
+    def _to_read(self, name: str) -> str:
+        """The rows of the steps that a step reads, if they ran just now."""
+        reads = self._steps.get(name, ())
+        if not reads or not self._rows.keys() >= set(reads):
+            return ""
+        return f"{quantity(sum(self._rows[step] for step in reads), 'row')} to read"
 
     def _say(self, line: str) -> None:
         if not err.is_terminal:
             err.print(line, highlight=False, soft_wrap=True)
 
 
+def _nothing() -> None:
+    """Restarts nothing."""
+
+
 @contextmanager
-def progress_of(batch_id: int, steps: int) -> Iterator[BatchProgress]:
-    """The progress of a batch with so many steps; a bar goes once the batch is settled."""
+def progress_of(batch_id: int, steps: Mapping[str, Sequence[str]]) -> Iterator[BatchProgress]:
+    """The progress of a batch with these steps; a bar goes once the batch is settled."""
     columns = (
         SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=20),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[rows]}"),
-        TimeElapsedColumn(),
+        TextColumn(
+            "{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)
+        ),
+        BarColumn(bar_width=10),
+        MofNCompleteColumn(table_column=Column(no_wrap=True)),
+        TextColumn("{task.fields[rows]}", table_column=Column(no_wrap=True)),
+        TimeElapsedColumn(table_column=Column(no_wrap=True)),
     )
-    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bar:
-        yield BatchProgress(batch_id, steps, bar)
+    quiet = not err.is_terminal
+    with Progress(*columns, console=err, transient=True, expand=True, disable=quiet) as bar:
+        progress = BatchProgress(batch_id, steps, bar)
+        try:
+            yield progress
+        finally:
+            progress.close()

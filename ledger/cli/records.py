@@ -2,25 +2,32 @@
 
 import csv
 import json
-import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 from sqlalchemy import Connection, Row
 
 from ledger.batch.explain import Explanation, explain
 from ledger.batch.payloads import keep_all
 from ledger.batch.quarantine import quarantine
-from ledger.batch.remedies import Case, remedies
-from ledger.cli import held, tables
-from ledger.cli.base import BatchNumber, Json, PipelineName, app, example, out, show, user
+from ledger.cli import causes, held, tables
+from ledger.cli.base import (
+    RECORD_HELP,
+    BatchNumber,
+    Json,
+    PipelineName,
+    app,
+    example,
+    out,
+    show,
+    user,
+)
+from ledger.cli.listing import listed, place
 from ledger.core import conditions
 from ledger.core.commands import ANY_TARGET
 from ledger.errors import InputError
@@ -28,11 +35,10 @@ from ledger.settings import Settings
 from ledger.sources.base import Sought
 from ledger.sources.registry import lines_of
 from ledger.store.connection import Database
-from ledger.store.queries import holds, payloads, redactions, reports
+from ledger.store.queries import holds, payloads, redactions
 from ledger.store.upgrade import connect
 
 _EXPLAINED = 5  # records that match a condition, at once
-_CASES = 3
 _MINUTE = "%Y-%m-%d %H:%M"
 _COLUMNS = (
     "record", "batch_id", "pipeline", "source", "step", "reason", "status", "attempts", "key",
@@ -63,36 +69,25 @@ def failed(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Show failed and quarantined records: by step and reason, or one by one."""
+    """List failed records, by step and reason or one by one."""
     chosen = {"pipeline": pipeline, "batch_id": batch, "step": step, "reason": reason}
     database = connect(Settings())
     if records or where is not None or output is not None:
         _records(database, chosen, where, limit, output, as_json)
         return
-    rows = database.transact(lambda c: reports.failures(c, chosen), engine=database.reader)
-    on_hold = held.failures(database, chosen)
-    show([*(dict(row._mapping) for row in rows), *on_hold], as_json, tables.failures)
-    if not as_json:
-        held.print_ways(database, on_hold)
-        cases = database.transact(
-            lambda c: reports.failed_cases(c, chosen), engine=database.payload_reader
-        )
-        for case in cases[:_CASES]:
-            out.print(_advice(case), soft_wrap=True)
-        if len(cases) > _CASES:
-            out.print(_more_cases(cases[_CASES:]))
+    if as_json:
+        show(causes.failures(database, chosen), True, tables.failures)
+    else:
+        causes.print_causes(database, chosen)
 
 
 @app.command("explain", epilog=example("explain 28677"))
 def explain_record(
-    record: Annotated[
-        int | None, typer.Argument(help="Its number, as 'failed --records' shows it, or a root.")
-    ] = None,
+    record: Annotated[int | None, typer.Argument(help=RECORD_HELP)] = None,
     where: Where = None,
     as_json: Json = False,
 ) -> None:
-    """Explain a record: verdict, where it was last seen, what is missing, content, attempts, what
-    to do."""
+    """Explain a record: content, where it was lost, what to do."""
     database = connect(Settings())
     if (record is None) == (where is None):
         raise InputError(
@@ -112,14 +107,14 @@ def explain_record(
 @app.command("quarantine", epilog=example("quarantine 28677 --reason 'a test order'"))
 def quarantine_records(
     reason: Annotated[str, typer.Option(help="Why, for those who look at the quarantine.")],
-    record: Annotated[int | None, typer.Argument(help="Its number, or a root of it.")] = None,
+    record: Annotated[int | None, typer.Argument(help=RECORD_HELP)] = None,
     batch: BatchNumber = None,
     step: Annotated[
         str | None, typer.Option(help="Of the batch, only what failed last in this step.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Move failed records to quarantine: they will never be right, nothing waits for them."""
+    """Give failed records up: the batch no longer waits for them."""
     database, by = connect(Settings()), user()
     done = quarantine(database, reason, by, record=record, batch_id=batch, step=step)
     target = done.target or ANY_TARGET
@@ -160,7 +155,7 @@ def _records(
 
     found, total = database.transact(look)
     _add_lines(found)
-    show({"total": total, "records": [_shown(one) for one in found]}, as_json, _listed)
+    show({"total": total, "records": [_shown(one) for one in found]}, as_json, listed)
     if not as_json:
         held.print_sampled(database, chosen, found)
 
@@ -183,7 +178,7 @@ def _matching(database: Database, where: str | None) -> tuple[list[int], int]:
             check_fields(connection, anything, parsed)
             raise InputError(
                 f"no record that failed has {where}. Of what is acked at once the ledger keeps"
-                " counts alone: look for it in the sinks, or name its root"
+                " counts alone: look for it in the sinks, or name it by its number"
             )
         return found, total
 
@@ -290,62 +285,13 @@ def _write_parquet(path: Path, rows: Iterable[list[Any]]) -> int:
     return len(given)
 
 
-def _listed(data: Mapping[str, Any]) -> RenderableType:
-    """Records, a line each: the content is cut to the terminal."""
-    found, total = data["records"], data["total"]
-    if not found:
-        return Text("no record is failed or quarantined, or none of them matches")
-    table = Table(
-        header_style="bold", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), expand=True
-    )
-    table.add_column("record", no_wrap=True, justify="right")
-    for name, widest in (("key or line", 30), ("step", 20), ("reason", 30), ("status", 11)):
-        table.add_column(name, no_wrap=True, overflow="ellipsis", max_width=widest)
-    table.add_column("content", no_wrap=True, overflow="ellipsis", ratio=1)
-    for one in found:
-        shown = (
-            _place(one),
-            one["step"],
-            one["reason"],
-            one["status"],
-            one["content"] or "not kept yet",
-        )
-        table.add_row(str(one["record"]), *(Text(_one_line(cell)) for cell in shown))
-    more = (
-        f"{len(found)} of {total} records: --limit {total} lists all, --output FILE.csv writes "
-        "them to a file"
-    )
-    said = [Text(more)] if total > len(found) else []
-    return Group(table, *said, Text(f"All about one: ackledger explain {found[0]['record']}"))
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
-
-
-def _place(one: Mapping[str, Any]) -> str:
-    """What people know a record by: its key, else where it was read."""
-    if one["key"] is not None:
-        return ", ".join(f"{name}={_plain(value)}" for name, value in one["key"].items())
-    if one["source_file"] is None:
-        return ""
-    name = Path(one["source_file"]).name
-    if one.get("source_line") is not None:
-        return f"{name}:{one['source_line']}"
-    return name if one["source_row"] is None else f"{name} record {one['source_row']}"
-
-
-def _plain(value: object) -> str:
-    return "?" if value is None else str(value)
-
-
 def _explained(data: Mapping[str, Any]) -> RenderableType:
     """All about one record."""
     one = Explanation(**data)
     facts = {
         "verdict": one.verdict,
         "source": f"{one.source} of {one.pipeline}, batch {one.batch_id}",
-        "key": None if one.key is None else _place(data),
+        "key": None if one.key is None else place(data),
         "read from": _read_from(one),
         "last seen": one.last_seen,
         "missing": one.missing,
@@ -358,11 +304,13 @@ def _explained(data: Mapping[str, Any]) -> RenderableType:
         + row["reason"]
         for row in one.quarantined_by_hand
     ]
-    head = f"record {one.record}" + (f", now root {one.root}" if one.root != one.record else "")
     lines.append(f"  row by row ackledger trace {one.record}")
     steps = tables.line("\n".join(f"  {step}" for step in one.next), "yellow")
     return Group(
-        Text(head, style="bold"), Text("\n".join(lines)), Text("next", style="bold"), steps
+        Text(f"record {one.record}", style="bold"),
+        Text("\n".join(lines)),
+        Text("next", style="bold"),
+        steps,
     )
 
 
@@ -376,19 +324,5 @@ def _read_from(one: Explanation) -> str | None:
 
 def _attempt(tried: Mapping[str, Any]) -> str:
     broke = f" at {tried['step']}: {tried['reason']}" if tried["step"] else ""
-    place = f"batch {tried['batch_id']}, root {tried['root_id']}"
     when = f"{tried['decided_at']:{_MINUTE}}"
-    return f"{tried['attempt']}  {tried['outcome']}{broke} ({place}, {when})"
-
-
-def _more_cases(cases: Sequence[Row[Any]]) -> Text:
-    """Where the advice is that did not fit."""
-    where = f"batch {cases[0].batch_id} at {cases[0].step}"
-    how = f"ackledger failed --batch {cases[0].batch_id} --step {shlex.quote(cases[0].step)}"
-    return Text(f"{len(cases)} more causes, first {where}: {how}", style="yellow")
-
-
-def _advice(case: Row[Any]) -> Text:
-    """What the failed records of one cause need."""
-    head = f"batch {case.batch_id}, {case.records} at {case.step}: "
-    return Text(head + "\n  ".join(remedies(Case.of(case))), style="yellow")
+    return f"{tried['attempt']}  {tried['outcome']}{broke} (batch {tried['batch_id']}, {when})"

@@ -16,10 +16,11 @@ from ledger.batch.forgetting import Forgotten, Holding, holding, matching, named
 from ledger.batch.forgetting import forget as forget_records
 from ledger.batch.retention import Collected, GcOptions, gc_once
 from ledger.cli import tables
-from ledger.cli.base import Json, PipelineName, app, err, example, show
+from ledger.cli.base import RECORD_HELP, Json, PipelineName, app, err, example, show
 from ledger.cli.records import check_fields, conditions_of
 from ledger.core.durations import keep_seconds
 from ledger.core.states import Need
+from ledger.core.text import quantity
 from ledger.errors import DeclarationError, InputError
 from ledger.settings import Settings
 from ledger.store.upgrade import connect
@@ -33,7 +34,7 @@ _WHY = {
     Need.CONTENT_MISSING: "the content of failed records is not copied: ackledger publish",
     Need.UNPUBLISHED: "a sink is yet to publish: ackledger publish",
     Need.COMBINE_DUE: "a combine is yet to run: ackledger publish",
-    Need.SOURCE_UNTOLD: "a source is yet to be told of its messages: task notify",
+    Need.SOURCE_UNTOLD: "a source is yet to be told of its records: task notify",
     Need.STATE_DUE: "a state is yet to include it: ackledger status",
     Need.CURRENT_STATE: "it has the current state, which the next batch starts from",
     Need.INTERVAL_UNREAD: "further batches read the rest of its interval from it",
@@ -54,7 +55,10 @@ def gc(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Remove files that nothing needs any more, of pipelines with keep; safe to run at any time."""
+    """Remove files that nothing needs any more; safe at any time.
+
+    Of pipelines that declare keep.
+    """
     seconds = None if keep is None else _seconds(keep)
     options = GcOptions(pipeline, keep_seconds=seconds, dry_run=dry_run)
     with _progress() as say:
@@ -94,7 +98,7 @@ def _collected(found: Collected) -> RenderableType:
         if size.files
     ]
     verb = "would be removed" if found.dry_run else "removed"
-    total = f"{found.total.files:,} files, {_shown(found.total.bytes)}, {verb}"
+    total = f"{quantity(found.total.files, 'file')}, {_shown(found.total.bytes)}, {verb}"
     parts: list[RenderableType] = [
         *([tables.rows(removed)] if removed else []),
         tables.line(f"{total}; batches that expired: {len(found.expired):,}"),
@@ -103,7 +107,8 @@ def _collected(found: Collected) -> RenderableType:
     firsts = {(one.pipeline, one.need): one.batch_id for one in reversed(found.kept)}
     for (pipeline, need), batches in counts.items():
         first = firsts[pipeline, need]
-        kept = f"{pipeline}: {batches:,} kept, from batch {first} on: {_WHY[need]}"
+        held = quantity(batches, "batch", "batches")
+        kept = f"{pipeline}: {held} kept, from batch {first} on: {_WHY[need]}"
         parts.append(tables.line(kept, "yellow"))
     for batch_id, error in found.errors.items():
         parts.append(tables.line(f"batch {batch_id}: {error}", "red"))
@@ -121,9 +126,7 @@ def _shown(size: float) -> str:
 
 @app.command(epilog=example("forget 28677", "forget --where \"customer = 'C7'\" --dry-run"))
 def forget(
-    record: Annotated[
-        int | None, typer.Argument(help="Its number, as 'failed --records' shows it, or a root.")
-    ] = None,
+    record: Annotated[int | None, typer.Argument(help=RECORD_HELP)] = None,
     where: Annotated[
         str | None,
         typer.Option(help="Records that ever failed and whose fields fit: \"customer = 'C7'\"."),
@@ -140,7 +143,10 @@ def forget(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Remove what failed records contain, for good; counts and verdicts stay as they are."""
+    """Remove what failed records contain, permanently.
+
+    Counts and verdicts stay as they are.
+    """
     if (record is None) == (where is None):
         raise InputError(
             "expected one record, for example 'ackledger forget 17', or --where \"customer = 'C7'\""
@@ -168,7 +174,7 @@ def _forgotten(done: Forgotten, dry_run: bool) -> RenderableType:
     verb = "would be forgotten" if dry_run else "forgotten: the ledger has no content of them"
     parts: list[RenderableType] = [
         tables.rows([asdict(one) for one in done.records[:_SHOWN]]),
-        tables.line(f"{len(done.records):,} records {verb}"),
+        tables.line(f"{quantity(len(done.records), 'record')} {verb}"),
     ]
     if done.collected is not None:
         parts.append(_collected(done.collected))
@@ -183,7 +189,7 @@ def _holds(one: Holding) -> str:
         until = "for good, for its pipeline declares no keep"
         if one.keep_seconds is not None:
             until = "until ackledger gc removes them"
-        told.append(f"{one.files:,} files, {_shown(one.bytes)}, {until}")
+        told.append(f"{quantity(one.files, 'file')}, {_shown(one.bytes)}, {until}")
     if one.published:
         told.append("rows in its sinks, which are yours to delete")
     return f"batch {one.batch_id} of {one.pipeline} may hold them: {'; '.join(told)}"

@@ -2,7 +2,7 @@
 
 import time
 import uuid
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,11 +16,12 @@ from ledger.batch.payloads import keep_all
 from ledger.batch.publishing import Published
 from ledger.batch.recovery import asked_as, run_again
 from ledger.batch.summary import Summary, summarize
-from ledger.cli import tables
+from ledger.cli import causes, tables
 from ledger.cli.base import (
     BatchNumber,
     End,
     Json,
+    Params,
     Remote,
     Since,
     Start,
@@ -29,6 +30,7 @@ from ledger.cli.base import (
     app,
     err,
     example,
+    in_user_words,
     load,
     out,
     params_of,
@@ -66,9 +68,7 @@ def run(
     interval_start: Annotated[datetime, Start],
     interval_end: Annotated[datetime, End],
     run_id: Annotated[str | None, typer.Option(help="Finds the batch of that run again.")] = None,
-    param: Annotated[
-        list[str] | None, typer.Option(help="NAME=VALUE for the path templates.")
-    ] = None,
+    param: Params = None,
     reprocess: Annotated[
         bool, typer.Option("--reprocess", help="Replace the batch that has this interval.")
     ] = False,
@@ -79,12 +79,12 @@ def run(
     remote: Remote = None,
     as_json: Json = False,
 ) -> None:
-    """Run all steps of a pipeline over one interval in one process, without Airflow."""
+    """Run a pipeline over one interval, without Airflow."""
     at = place(target, master, remote)
     interval = Interval(interval_start, interval_end, params_of(param or []))
     key = RunKey("", run_id or f"run-{uuid.uuid4()}")
     done = run_interval(at, key, interval, reprocess=reprocess, guarantee=guarantee)
-    finish([done], as_json, single=True)
+    finish(at.database, [done], as_json, single=True)
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ def replay(
         str | None, typer.Option(help="Only records whose last reason is like this SQL pattern.")
     ] = None,
     step: Annotated[str | None, typer.Option(help="Only records that failed in this step.")] = None,
-    root: Annotated[int | None, typer.Option(help="Only the record of this root.")] = None,
+    record: Annotated[int | None, typer.Option(help="Only this record, by its number.")] = None,
     source: Annotated[str | None, typer.Option(help="Only records of this source.")] = None,
     since: Annotated[datetime | None, Since] = None,
     until: Annotated[datetime | None, Until] = None,
@@ -161,10 +161,12 @@ def replay(
     remote: Remote = None,
     as_json: Json = False,
 ) -> None:
-    """Run the failed records again, one replay batch for each original batch."""
+    """Run failed records again, one replay batch for each batch."""
     at = place(target, master, remote)
     pipeline, database = at.pipeline, at.database
-    selection = Selection(reason, step, root, source, since, until, quarantined, held, from_source)
+    selection = Selection(
+        reason, step, record, source, since, until, quarantined, held, from_source
+    )
     if dry_run:
         show(matching_messages(database, pipeline, batch, selection), as_json, tables.rows)
         return
@@ -187,7 +189,7 @@ def replay(
         summaries.append(summary_of(*_run_batch(at, opened), target))
     if not originals and not as_json:
         out.print("nothing to replay: no failed record matches, or is due; see 'ackledger failed'")
-    finish(summaries, as_json, refused=refused)
+    finish(database, summaries, as_json, refused=refused)
 
 
 @app.command(epilog=example("publish jobs.flights:pipeline"))
@@ -198,8 +200,9 @@ def publish(
     remote: Remote = None,
     as_json: Json = False,
 ) -> None:
-    """Do what a run that died has left of what follows a settlement: publish, run the combines,
-    carry the states forward.
+    """Finish what an interrupted run left undone.
+
+    Publish sinks, run combines, update states.
     """
     from ledger.execution import OF_PIPELINE, follow
     from ledger.spark.job import Job
@@ -277,7 +280,8 @@ def _run_batch(at: Place, batch: Batch) -> tuple[Summary, float]:
     again = run_again(batch, target=at.target, options=options)
     begun = f"batch {batch.batch_id}: run id {asked_as(batch)}"
     err.print(begun, highlight=False, soft_wrap=True)
-    with progress_of(batch.batch_id, len(at.pipeline.steps())) as progress:
+    steps = {step.name: step.inputs for step in at.pipeline.steps()}
+    with progress_of(batch.batch_id, steps) as progress:
 
         def on_step(name: str, result: StepResult | None) -> None:
             nonlocal current
@@ -286,6 +290,7 @@ def _run_batch(at: Place, batch: Batch) -> tuple[Summary, float]:
 
         with going_on(at.database, batch, again, lambda: current):
             session = spark_session(at.pipeline, at.spark)
+            progress.watch(session)
             job = Job(session, at.database, at.settings, at.pipeline)
             run_steps(job, batch.batch_id, on_step)
             current = "its settlement, or what follows it"
@@ -299,17 +304,23 @@ def summary_of(
 ) -> dict[str, Any]:
     """What is printed of a batch of the pipeline at ``target``."""
     outcome = {"outcome": summary.outcome.value, "exit_code": exit_code(summary)}
-    made = {**asdict(summary), **outcome}
+    made = {**in_user_words(asdict(summary)), **outcome}
     if seconds is not None:
         made["seconds"] = round(seconds, 2)
-    advice = advise(summary, target)
+    # What each cause needs is printed behind the failures.
+    advice = advise(replace(summary, remedies=()), target)
     if advice is not None:
-        made["advice"] = str(advice)
+        made["advice"] = "\n".join([advice.because, *map(":\n  ".join, advice.commands)])
     return made
 
 
 def finish(
-    summaries: list[dict[str, Any]], as_json: bool, *, single: bool = False, refused: int = 0
+    database: Database,
+    summaries: list[dict[str, Any]],
+    as_json: bool,
+    *,
+    single: bool = False,
+    refused: int = 0,
 ) -> None:
     """Print what became of the batches; exit with the worst of their codes: 1, then 3, then 4.
 
@@ -319,8 +330,15 @@ def finish(
         show(summaries[0] if single else summaries, True, tables.summary)
     else:
         for summary in summaries:
-            out.print(tables.summary(summary), crop=False)
+            print_summary(database, summary)
     found = {summary["exit_code"] for summary in summaries} | ({INCOMPLETE} if refused else set())
     for code in (ERROR, INCOMPLETE, QUARANTINED):
         if code in found:
             raise typer.Exit(code)
+
+
+def print_summary(database: Database, summary: dict[str, Any]) -> None:
+    """One batch; if records of it failed, these and what they need as ``failed`` has it."""
+    out.print(tables.summary(summary), crop=False)
+    if summary["records"]["failed"] or summary["records"]["quarantined"]:
+        causes.print_causes(database, {"batch_id": summary["batch_id"]})

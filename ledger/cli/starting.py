@@ -34,10 +34,9 @@ def init(
     ] = "orders",
     as_json: Json = False,
 ) -> None:
-    """Create a project: a pipeline with its DAG, a test, a day of data, and a README that says what
-    to type.
+    """Create a project: pipeline, DAG, test, a day of data.
 
-    No file is overwritten.
+    Its README says what to type. No file is overwritten.
     """
     _check_name(name)
     places = {source: folder / path.format(name=name) for source, path in _FILES.items()}

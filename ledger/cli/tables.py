@@ -1,11 +1,13 @@
 """How the command line shows things: rich tables of plain rows."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
 from itertools import chain
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len
 from rich.console import (
     Console,
     ConsoleOptions,
@@ -14,49 +16,92 @@ from rich.console import (
     RenderableType,
     RenderResult,
 )
-from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
 from ledger.batch.holds import UNDECIDED
 from ledger.core.commands import ANY_TARGET
 from ledger.core.states import BatchStatus
+from ledger.core.text import quantity
 
-_SHORT = 24  # characters: a narrower column is never broken over lines
+_LONGEST = 200  # characters of a reason
+_NARROWEST = 12  # characters: a text is not folded into a narrower column
 
 Rows = Sequence[Mapping[str, Any]]
 
 
 def rows(data: Rows) -> RenderableType:
     """Any rows, with their keys as the header; a line per column where they are too wide."""
-    if not data:
-        return Text("no rows")
-    return _fitting(data)
-
-
-def _fitting(data: Rows) -> RenderableType:
-    names = list(data[0])
-    return _Fitting((_table(data, names), _table(data, names, gap=0)), data)
+    return _Fitting((data,)) if data else Text("no rows")
 
 
 @dataclass(frozen=True)
 class _Fitting:
-    """The first of the tables that fits the console, else the rows one below the other."""
+    """The first of the ``forms`` of some rows of which a table fits the console, long texts folded;
+    else each row of the last form in a block of lines. ``labels``: headers other than the names.
+    """
 
-    tables: tuple[Table, ...]
-    data: Rows
+    forms: Sequence[Rows]
+    labels: Mapping[str, str] = field(default_factory=dict)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        unbound = options.update(max_width=10_000)
-        for table in self.tables:
-            if Measurement.get(console, unbound, table).maximum <= options.max_width:
-                yield table
-                return
-        width = max(len(name) for name in self.data[0])
-        for number, row in enumerate(self.data, 1):
-            yield Text(f"row {number}", style="bold")
-            lines = (f"  {name:<{width}}  {_cell(name, value)}" for name, value in row.items())
-            yield line("\n".join(lines))
+        for data in self.forms:
+            columns = [_Column.of(name, self.labels.get(name, name), data) for name in data[0]]
+            for gap in (1, 0):
+                if sum(column.least + gap + 1 for column in columns) + 1 <= options.max_width:
+                    yield _table(columns, gap)
+                    return
+        for number, row in enumerate(self.forms[-1]):
+            yield from [""] if number else []
+            yield self._block(row)
+        yield ""
+
+    def _block(self, row: Mapping[str, Any]) -> Table:
+        block = Table.grid(padding=(0, 2, 0, 0))
+        block.add_column(style="bold", no_wrap=True)
+        block.add_column(overflow="fold")
+        for name, value in row.items():
+            block.add_row(self.labels.get(name, name), Text(_cell(name, value)))
+        return block
+
+
+@dataclass(frozen=True)
+class _Column:
+    label: str
+    cells: Sequence[str]
+    numeric: bool
+
+    @classmethod
+    def of(cls, name: str, label: str, data: Rows) -> "_Column":
+        values = [row[name] for row in data]
+        numeric = all(isinstance(value, int | float | Decimal | None) for value in values)
+        return cls(label, [_cell(name, value) for value in values], numeric)
+
+    @property
+    def least(self) -> int:
+        """The width that it needs at least: a number is never broken."""
+        lines = chain.from_iterable(cell.split("\n") for cell in (self.label, *self.cells))
+        widest = max(map(cell_len, lines))
+        return widest if self.numeric else min(widest, _NARROWEST)
+
+
+def _table(columns: Sequence[_Column], gap: int) -> Table:
+    table = Table(header_style="bold", box=SIMPLE_HEAD, pad_edge=False, padding=(0, gap, 0, 0))
+    for column in columns:
+        justify: JustifyMethod = "right" if column.numeric else "left"
+        table.add_column(column.label, justify=justify, no_wrap=column.numeric, overflow="fold")
+    for row in zip(*(column.cells for column in columns), strict=True):
+        table.add_row(*map(Text, row))
+    return table
+
+
+def _without_empty(data: Rows, optional: Iterable[str]) -> Rows:
+    """The rows without those of the ``optional`` columns in which no row has anything."""
+    return _without(data, {name for name in optional if not any(row[name] for row in data)})
+
+
+def _without(data: Rows, names: Collection[str]) -> Rows:
+    return [{name: row[name] for name in row if name not in names} for row in data]
 
 
 def facts(data: Mapping[str, Any]) -> RenderableType:
@@ -66,63 +111,70 @@ def facts(data: Mapping[str, Any]) -> RenderableType:
 
 
 def batches(data: Rows) -> RenderableType:
-    """Batches with their counts."""
+    """Batches with their counts: one column for all that are not acked where they are many."""
     if not data:
         return Text(f"the ledger holds no batch yet: 'ackledger run {ANY_TARGET}' makes one")
-    shown = [
+    heads = [
         {
-            **row,
+            **{name: row[name] for name in ("batch_id", "pipeline", "kind")},
             "from": f"{row['interval_start']:%Y-%m-%d}",
             "status": BatchStatus(row["status"]).words,
+            **{name: row[name] for name in ("total", "acked")},
         }
         for row in data
     ]
-    names = [
-        "batch_id",
-        "pipeline",
-        "kind",
-        "from",
-        "status",
-        "total",
-        "acked",
-        "failed",
-        "quarantined",
-        "accepted",
-        "pending",
+    counts = [{name: row[name] for name in _NOT_ACKED} for row in data]
+    wide = [{**head, **count} for head, count in zip(heads, counts, strict=True)]
+    short = [
+        {**head, "not acked": _not_acked(count)} for head, count in zip(heads, counts, strict=True)
     ]
     # Of most ledgers these are 0: what is left fits a narrow terminal.
-    idle = {"pending", "quarantined", "accepted"}
-    kept = [name for name in names if name not in idle or any(row[name] for row in shown)]
-    return _fitting([{name: row[name] for name in kept} for row in shown])
+    idle = ("pending", "quarantined", "accepted")
+    counted = _without_empty(wide, idle)
+    return _Fitting((counted, _without_empty(counted, ("failed",)), short), _LABELS)
+
+
+_NOT_ACKED = ("failed", "quarantined", "accepted", "pending")
+_LABELS = {"batch_id": "batch", "example_record": "example"}
+
+
+def _not_acked(counts: Mapping[str, int]) -> str:
+    """As 'failed 12,345, quarantined 9 (accepted 3)'."""
+    shown = {name: f"{name} {count:,}" for name, count in counts.items() if count}
+    accepted = shown.pop("accepted", None)
+    if accepted is not None:
+        shown["quarantined"] += f" ({accepted})"
+    return ", ".join(shown.values())
 
 
 def failures(data: Rows) -> RenderableType:
     """Failed records by step and reason."""
     if not data:
         return Text("no record is failed or quarantined")
-    names = ["batch_id", "pipeline", "step", "reason", "status", "messages", "example_root"]
-    return _fitting([{name: row[name] for name in names} for row in data])
+    names = ["batch_id", "pipeline", "step", "reason", "status", "records", "example_record"]
+    shown = [{**{name: row[name] for name in names}, "reason": _cut(row["reason"])} for row in data]
+    batches = {row["batch_id"] for row in data}
+    return _Fitting((_without(shown, {"pipeline"}) if len(batches) == 1 else shown,), _LABELS)
 
 
 def summary(data: Mapping[str, Any]) -> RenderableType:
     """One batch: its steps, its counts, and what to do if it is incomplete."""
-    roots = data["roots"]
-    counts = ", ".join(f"{value:,} {key}" for key, value in roots.items() if key != "total")
+    records = data["records"]
+    counts = ", ".join(f"{value:,} {key}" for key, value in records.items() if key != "total")
     counts += f"; {data['accepted']:,} of the quarantined accepted" if data["accepted"] else ""
     status = BatchStatus(data["status"])
     title = f"batch {data['batch_id']} of {data['pipeline']} ({data['kind']}): {status.words}"
     if status.decided:
         title += f", {data['outcome']}"
     names = ["name", "kind", "state", "input", "output", "failed", "duplicates", "seconds"]
-    if not any(step["duplicates"] for step in data["steps"]):
-        names.remove("duplicates")
+    steps = [{name: step[name] for name in names} for step in data["steps"]]
     parts: list[RenderableType] = [
         line(title, "bold"),
-        _fitting([{name: step[name] for name in names} for step in data["steps"]]),
-        line(f"{roots['total']:,} records: {counts}"),
+        _Fitting((_without_empty(steps, ("failed", "duplicates")),)) if steps else Text("no step"),
+        line(f"{quantity(records['total'], 'record')}: {counts}"),
     ]
     if data.get("preview"):
-        parts += [line(UNDECIDED, "bold"), _fitting(data["preview"])]
+        parts += [line(UNDECIDED, "bold"), _Fitting((data["preview"],), _LABELS)]
     waits = [one["sentences"] for one in data["undone"] if not one["incomplete"]]
     parts += [line(sentence, "yellow") for sentence in chain(*waits)]
     if "advice" in data:
@@ -133,7 +185,7 @@ def summary(data: Mapping[str, Any]) -> RenderableType:
 def sweep(data: Mapping[str, Any]) -> RenderableType:
     """What a sweep did."""
     settled = [
-        {key: one[key] for key in ("batch_id", "status", "roots", "failed", "reason")}
+        {key: one[key] for key in ("batch_id", "status", "records", "failed", "reason")}
         for one in data["settlements"]
     ]
     asking = ", ".join(str(one["batch_id"]) for one in data["replays"]) or "none"
@@ -155,17 +207,9 @@ def line(text: str, style: str = "") -> Text:
     return Text(text, style=style, no_wrap=True, overflow="ignore")
 
 
-def _table(data: Rows, names: Sequence[str], gap: int = 1) -> Table:
-    table = Table(header_style="bold", box=SIMPLE_HEAD, pad_edge=False, padding=(0, gap, 0, 0))
-    for name in names:
-        values = [row[name] for row in data]
-        numeric = all(isinstance(value, int | float | None) for value in values)
-        short = max(len(_cell(name, value)) for value in values) <= _SHORT
-        justify: JustifyMethod = "right" if numeric else "left"
-        table.add_column(name, justify=justify, no_wrap=short, overflow="fold")
-    for row in data:
-        table.add_row(*(_cell(name, row[name]) for name in names))
-    return table
+def _cut(reason: str) -> str:
+    """A reason that takes some lines of a table at most; ``explain`` has the whole."""
+    return reason if len(reason) <= _LONGEST else f"{reason[:_LONGEST]}…"
 
 
 def _cell(name: str, value: Any) -> str:
@@ -178,4 +222,5 @@ def _cell(name: str, value: Any) -> str:
 
 
 def _is_id(name: str) -> bool:
-    return name in ("id", "pid", "root", "message", "min", "max") or name.endswith(("_id", "_root"))
+    ids = ("id", "pid", "root", "message", "record", "min", "max")
+    return name in ids or name.endswith(("_id", "_root", "_record"))

@@ -11,7 +11,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from ledger.cli import tables
-from ledger.cli.base import Json, app, example, show
+from ledger.cli.base import RECORD_HELP, Json, app, example, show
 from ledger.settings import Settings
 from ledger.store.upgrade import connect
 
@@ -21,15 +21,13 @@ _STYLES = {"passed on": "green", "acked": "green", "failed": "red", "lost": "red
 
 @app.command("trace", epilog=example("trace 28677", "trace 28677 --attempt 1"))
 def trace_record(
-    record: Annotated[
-        int, typer.Argument(help="Its number, as 'failed --records' shows it, or a root.")
-    ],
+    record: Annotated[int, typer.Argument(help=RECORD_HELP)],
     attempt: Annotated[
         int | None, typer.Option(min=1, help="Which attempt, from 1, instead of the last.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Show the rows derived from a record, step by step, and where they end."""
+    """Show the rows derived from a record, step by step."""
     from ledger.batch.trace import trace  # numpy and pyarrow take longer than most commands
 
     show(asdict(trace(connect(Settings()), record, attempt)), as_json, _traced)
@@ -42,7 +40,7 @@ def _traced(data: Mapping[str, Any]) -> RenderableType:
     _grow(tree, data["tree"])
     failed = f"failed at {data['failed_at']}: {data['reason']}"
     return Group(
-        Text(f"{head} ({place}, root {data['root']})", style="bold"),
+        Text(f"{head} ({place})", style="bold"),
         *([] if data["failed_at"] is None else [Text(failed, style="red")]),
         tree,
         tables.line(f"why, and what to do: ackledger explain {data['record']}", "yellow"),

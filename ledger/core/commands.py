@@ -1,10 +1,10 @@
 """Commands that messages ask for, as one pastes them."""
 
 import shlex
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Protocol
 
-from ledger.core.run_request import Interval
+from ledger.core.run_request import Interval, moment
 
 ANY_TARGET = "MODULE:PIPELINE"  # of a pipeline whose place is not known
 # What in Airflow goes on with what follows a settlement.
@@ -49,10 +49,3 @@ def ways_on(target: str, asked: Asked, owner: Any) -> str:
         f" it: ackledger replay {target} --batch {owner.batch_id}; or replace it:"
         f" {run(target, interval, '--reprocess')}"
     )
-
-
-def moment(value: datetime) -> str:
-    """A moment in UTC, as the command line and a run's conf read it: a date at midnight."""
-    there = value.astimezone(UTC)
-    midnight = (there.hour, there.minute, there.second) == (0, 0, 0)
-    return f"{there:%Y-%m-%d}" if midnight else f"{there:%Y-%m-%dT%H:%M:%S}"

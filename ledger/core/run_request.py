@@ -30,14 +30,21 @@ class Interval:
     params: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name, moment in (("start", self.start), ("end", self.end)):
-            if moment.tzinfo is None:
-                object.__setattr__(self, name, moment.replace(tzinfo=UTC))
+        for name, bound in (("start", self.start), ("end", self.end)):
+            if bound.tzinfo is None:
+                object.__setattr__(self, name, bound.replace(tzinfo=UTC))
         if self.end <= self.start:
             raise InputError(
-                f"the interval ends at {self.end.isoformat()}, not after its start"
-                f" {self.start.isoformat()}"
+                f"the interval ends at {moment(self.end)}, not after its start {moment(self.start)}"
             )
+
+
+def moment(value: datetime) -> str:
+    """A time in UTC, as the command line and a run's conf read it: a date at midnight."""
+    there = value.astimezone(UTC)
+    if (there.hour, there.minute, there.second) == (0, 0, 0):
+        return f"{there:%Y-%m-%d}"
+    return f"{there:%Y-%m-%dT%H:%M:%S}" if there.second else f"{there:%Y-%m-%dT%H:%M}"
 
 
 @dataclass(frozen=True)
@@ -45,16 +52,17 @@ class Selection:
     """Which failed messages of one original batch a replay takes; None: any.
 
     ``reason``: a text or SQL pattern (``%``, ``_``). ``step``: the one that failed last.
-    ``root``: a root id of any attempt. ``source``: where they came from. ``since``, ``until``:
-    when they failed last, until exclusive. ``quarantined``: those in quarantine instead of what
-    failed; they begin with a new budget of replays, and keep their history. ``held``: those
-    whose unit failed too often, instead. ``from_source``: their content is read again from the
-    source, by key. ``causes``: step and reason of their last failure, any of these.
+    ``record``: its number, or that of an attempt of it. ``source``: where they came from.
+    ``since``, ``until``: when they failed last, until exclusive. ``quarantined``: those in
+    quarantine instead of what failed; they begin with a new budget of replays, and keep their
+    history. ``held``: those whose unit failed too often, instead. ``from_source``: their content
+    is read again from the source, by key. ``causes``: step and reason of their last failure, any
+    of these.
     """
 
     reason: str | None = None
     step: str | None = None
-    root: int | None = None
+    record: int | None = None
     source: str | None = None
     since: datetime | None = None
     until: datetime | None = None

@@ -29,3 +29,8 @@ def as_reason(text: str) -> str:
 def cut(reason: str) -> str:
     """A reason that is no longer than one may be."""
     return reason if len(reason) <= MOST_REASON else f"{reason[:MOST_REASON]}{CUT}"
+
+
+def quantity(number: int, noun: str, nouns: str | None = None) -> str:
+    """A number of things, as '1 record' and '12,345 records'; ``nouns``: unless an s makes many."""
+    return f"{number:,} {noun if number == 1 else nouns or noun + 's'}"

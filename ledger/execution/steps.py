@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ledger.batch import recovery
@@ -34,6 +35,7 @@ from ledger.pipeline.steps import (
     Step,
 )
 from ledger.spark.failures import recorded, redacted, told, translated
+from ledger.spark.tasks import Tasks, watching
 from ledger.storage.folders import private_output
 
 if TYPE_CHECKING:
@@ -131,6 +133,7 @@ def living(
             for one in runs:
                 note_folder(job.database, one, job.written_to(one))
             reached("run opened", run.step)
+            stack.enter_context(watching(job.spark, partial(_tell, run)))
             yield
         except BaseException as exc:
             hides = job.pipeline.redact and isinstance(exc, Exception)
@@ -142,6 +145,11 @@ def living(
             if failure is exc:
                 raise
             raise failure from None
+
+
+def _tell(run: OpenedRun, tasks: Tasks, seconds: float) -> None:
+    rows, batch_id = f"{tasks}, " if tasks.total else "", run.batch.batch_id
+    _log.info("%s of batch %s: %s%.0f s", run.step, batch_id, rows, seconds)
 
 
 def execute(job: "Job", run: OpenedRun, step: Step) -> Record:

@@ -177,7 +177,7 @@ class Database:
     @property
     def shown(self) -> str:
         """The address without its password, for messages."""
-        return self.url.render_as_string(hide_password=True)
+        return addresses.shown(self.url)
 
     @property
     def password(self) -> str | None:

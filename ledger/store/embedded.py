@@ -87,7 +87,7 @@ def ensure_database(url: str, name: str) -> str:
     """
     target = addresses.parsed(url)
     plain = target.set(drivername="postgresql").render_as_string(hide_password=False)
-    connection = _connected(plain, target.render_as_string())
+    connection = _connected(plain, addresses.shown(target))
     try:
         connection.autocommit = True
         with connection.cursor() as cursor:

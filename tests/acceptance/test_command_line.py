@@ -109,9 +109,9 @@ def test_from_nothing_to_a_settled_ledger(folder):
     assert "the ledger holds no batch yet" in cli.run("status").stdout
 
     made = cli.json("run", FLIGHTS, *JANUARY, "--run-id", "first", code=3)
-    assert {"batch_id", "status", "roots", "steps", "seconds"} <= set(made)
+    assert {"batch_id", "status", "records", "steps", "seconds"} <= set(made)
     assert (made["batch_id"], made["status"]) == (1, "settled")
-    assert made["roots"] == {
+    assert made["records"] == {
         "total": 300,
         "acked": 300 - lost,
         "failed": lost,
@@ -129,11 +129,11 @@ def test_from_nothing_to_a_settled_ledger(folder):
     assert made["seconds"] > 0
 
     failed = cli.json("failed")
-    assert [(row["step"], row["reason"], row["status"], row["messages"]) for row in failed] == [
+    assert [(row["step"], row["reason"], row["status"], row["records"]) for row in failed] == [
         ("with_plane", "lost", "failed", lost)
     ]
     again = cli.json("run", FLIGHTS, *JANUARY, "--run-id", "first", code=3)
-    assert (again["batch_id"], again["roots"]) == (1, made["roots"])
+    assert (again["batch_id"], again["records"]) == (1, made["records"])
     taken = cli.refused("run", FLIGHTS, *JANUARY)
     assert "belongs to batch 1 (settled; run 'first')" in taken
     assert f"Run it again: ackledger run {FLIGHTS} {' '.join(JANUARY)} --run-id first;" in taken
@@ -141,7 +141,7 @@ def test_from_nothing_to_a_settled_ledger(folder):
     data.write_planes(folder)
     unknown = without_plane(folder, 1)
     (replayed,) = cli.json("replay", FLIGHTS, code=4)
-    assert replayed["roots"] == {
+    assert replayed["records"] == {
         "total": lost,
         "acked": lost - unknown,
         "failed": 0,
@@ -183,7 +183,7 @@ def test_interrupted_replay_goes_on(cli, folder, database):
     open_replay(database, Settings(), wordcount, RunKey("", "mine-1"), 1, Selection())
     assert cli.json("replay", "jobs.wordcount:pipeline") == []
     (replayed,) = cli.json("replay", "jobs.wordcount:pipeline", "--run-id", "mine", code=3)
-    assert (replayed["batch_id"], replayed["status"], replayed["roots"]["total"]) == (
+    assert (replayed["batch_id"], replayed["status"], replayed["records"]["total"]) == (
         2,
         "settled",
         1,
@@ -205,7 +205,7 @@ def test_word_count(cli, folder):
         "2013-01-02",
         code=3,
     )
-    assert made["roots"] == {"total": 4, "acked": 3, "failed": 1, "quarantined": 0, "pending": 0}
+    assert made["records"] == {"total": 4, "acked": 3, "failed": 1, "quarantined": 0, "pending": 0}
     words = (
         ds.dataset(folder / "warehouse" / "words", format="parquet", partitioning="hive")
         .to_table()["word"]
@@ -227,7 +227,7 @@ def test_split_and_merge(cli, folder, guarantee):
     """
     day = ("--interval-start", "2013-01-01", "--interval-end", "2013-01-02")
     made = cli.json("run", "jobs.trades:pipeline", *day, "--guarantee", guarantee)
-    assert (made["roots"]["acked"], made["roots"]["failed"]) == (1000, 0)
+    assert (made["records"]["acked"], made["records"]["failed"]) == (1000, 0)
     (given,) = cli.json("sql", "SELECT snapshot FROM checkpoint WHERE step = 'trades'")
     totals = DeltaTable(folder / "warehouse" / "positions").to_pyarrow_table()
     found = {name: sum(totals[name].to_pylist()) for name in ("trades", "cents")}
@@ -258,7 +258,7 @@ def test_a_run_that_fails_before_its_first_commit_leaves_no_claim(cli, folder):
 
     flights.write_text(good)
     made = cli.json(*shlex.split(command), code=3)
-    assert (made["batch_id"], made["roots"]["total"]) == (1, 20)
+    assert (made["batch_id"], made["records"]["total"]) == (1, 20)
 
 
 @pytest.mark.parametrize(
@@ -301,11 +301,11 @@ def test_a_held_batch_is_released_and_its_replay_foreseen(cli, folder, database)
     released = cli.json("release", number)
     assert (released["status"], released["failed"]) == ("settled", 2)
     assert "only a batch on hold" in cli.refused("release", number)
-    due = {"batch_id": batch.batch_id, "step": "sink", "reason": "lost", "messages": 2}
+    due = {"batch_id": batch.batch_id, "step": "sink", "reason": "lost", "records": 2}
     wanted = [
         ((), [due]),
         (("--batch", number, "--step", "sink", "--reason", "lo%", "--source", "source"), [due]),
-        (("--root", str(roots[1]), "--since", "2013-01-01"), [{**due, "messages": 1}]),
+        (("--record", str(roots[1]), "--since", "2013-01-01"), [{**due, "records": 1}]),
         (("--step", "middle"), []),
         (("--reason", "bad%"), []),
         (("--source", "other"), []),

@@ -132,11 +132,11 @@ def test_first_run(newcomer):
     assert "batch 1: run id run-" in ran.stderr
     assert "batch 1: with_country, 4 rows" in ran.stderr
     (lost,) = newcomer.json("failed")
-    assert (lost["step"], lost["reason"], lost["messages"]) == ("with_country", "lost", 1)
+    assert (lost["step"], lost["reason"], lost["records"]) == ("with_country", "lost", 1)
 
     (project / "customers.csv").write_text("customer,country\nann,NO\nbob,SE\ncyd,DK\n")
     (replayed,) = newcomer.json("replay", SHOP, "--batch", "1")
-    assert (replayed["outcome"], replayed["roots"]["acked"]) == ("complete", 1)
+    assert (replayed["outcome"], replayed["records"]["acked"]) == ("complete", 1)
     assert [row["failed"] for row in newcomer.json("status")] == [0, 0]
     assert max(map(len, newcomer.run("status").stdout.splitlines())) <= 80
     _check_sinks(project / "warehouse", url)

@@ -264,8 +264,8 @@ def test_a_preview_says_what_a_replay_takes(ask, ledger):
     assert found["dag_id"] == "dag"
     assert found["conf"] == {"replay_of": batch.batch_id, "step": "middle", "reason": "a\\_b"}
     assert found["steps"] == ["source", "middle", "sink"]
-    one = ask(f"api/replay?batch={batch.batch_id}&root={roots[1]}").json()
-    assert (one["records"], one["conf"]["root"]) == (1, roots[1])
+    one = ask(f"api/replay?batch={batch.batch_id}&record={roots[1]}").json()
+    assert (one["records"], one["conf"]["record"]) == (1, roots[1])
     assert ask(f"api/replay?batch={batch.batch_id}&quarantined=true").json()["records"] == 0
 
 

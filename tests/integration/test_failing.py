@@ -1,5 +1,9 @@
 """How a command that runs a batch fails: what it gives back, and what it says."""
 
+import logging
+import time
+from functools import partial
+
 import pytest
 
 from ledger.batch.opening import open_batch
@@ -8,6 +12,9 @@ from ledger.cli.failing import going_on
 from ledger.core.run_request import Interval, RunKey
 from ledger.core.states import BatchStatus
 from ledger.errors import InputError, LedgerError, UnavailableError
+from ledger.execution import steps
+from ledger.spark.job import Job
+from ledger.spark.tasks import watching
 from ledger.store.queries import batches
 from tests.support.ledgers import END, START, age, emit, opened, pipeline, started
 
@@ -92,3 +99,21 @@ def test_a_run_says_its_id_when_it_begins(master, option, database, settings, mo
         "ackledger run jobs.x:p --interval-start 2013-01-01 --interval-end 2013-01-02 "
         f"--run-id run-1f{option}"
     )
+
+
+def test_the_log_of_a_driver_says_how_far_a_long_step_is(database, settings, monkeypatch, caplog):
+    """A line again and again, every minute unless a test hurries, until the step is done."""
+    monkeypatch.setattr(steps, "watching", partial(watching, every=0.01))
+    caplog.set_level(logging.INFO, steps.__name__)
+    made = pipeline()
+    batch = opened(database, made)
+    run = started(database, batch.batch_id, "source")
+    told = f"source of batch {batch.batch_id}: 0 s"
+    with steps.living(Job(None, database, settings, made), run, lambda: None):
+        until = time.monotonic() + 10
+        while told not in caplog.messages and time.monotonic() < until:
+            time.sleep(0.01)
+    assert told in caplog.messages
+    said = len(caplog.messages)
+    time.sleep(0.05)
+    assert len(caplog.messages) <= said + 1

@@ -72,7 +72,7 @@ def test_a_fixed_file_is_read_again_by_key(runner, tmp_path, sink_rows):
     assert before["O3"].source_file == str(tmp_path / "orders" / "a.csv")
     root = before["O2"].root
     command = (
-        f"ackledger replay MODULE:PIPELINE --batch {batch.batch_id} --root {root} --from-source"
+        f"ackledger replay MODULE:PIPELINE --batch {batch.batch_id} --record {root} --from-source"
     )
     assert before["O2"].next[1] == command
     advice = str(advise(summarize(database, batch.batch_id)))

@@ -497,7 +497,7 @@ def test_replay_takes_what_is_selected(database):
     made = pipeline()
     batch, roots = whole_batch(database, made, lose_middle=[1], lose_sink=[2, 3])
     settle_once(database, batch.batch_id)
-    replayed(database, made, batch.batch_id, "one", root=roots[2])
+    replayed(database, made, batch.batch_id, "one", record=roots[2])
     replayed(database, made, batch.batch_id, "two", step="middle")
     claimed = rows(
         database,

@@ -64,8 +64,8 @@ def test_two_replays_of_a_held_batch_settle_at_once(database):
     made = pipeline(settle="hold", guarantee="exactly_once")
     old, roots = whole_batch(database, made, 5, lose_sink=[0, 1])
     settle_once(database, old.batch_id)
-    first = replayed(database, made, old.batch_id, "first", root=roots[0])
-    second = replayed(database, made, old.batch_id, "second", root=roots[1])
+    first = replayed(database, made, old.batch_id, "first", record=roots[0])
+    second = replayed(database, made, old.batch_id, "second", record=roots[1])
     for replay in (first, second):
         run_replay(database, replay)
     with database.writer.begin() as connection:
@@ -82,7 +82,7 @@ def test_a_held_batch_is_decided_when_its_last_replay_is_abandoned(database):
     made = pipeline(settle="hold", guarantee="exactly_once", max_replays=1)
     old, roots = whole_batch(database, made, 5, lose_sink=[0, 1])
     settle_once(database, old.batch_id)
-    failing = replayed(database, made, old.batch_id, "failing", root=roots[0])
+    failing = replayed(database, made, old.batch_id, "failing", record=roots[0])
     again = emit_replay(database, failing)
     run_middle(database, failing, again, fail={again[0]: "bad"})
     run_sink(database, failing, [])
@@ -111,8 +111,8 @@ def test_a_partial_combine_follows_the_settlements_not_the_numbers(database):
     made.sink("daily", ParquetSink("daily"), reads="total")
     old, roots = whole_batch(database, made, 5, lose_sink=[0, 1])
     settle_once(database, old.batch_id)
-    first = replayed(database, made, old.batch_id, "first", root=roots[0])
-    second = replayed(database, made, old.batch_id, "second", root=roots[1])
+    first = replayed(database, made, old.batch_id, "first", record=roots[0])
+    second = replayed(database, made, old.batch_id, "second", record=roots[1])
     for replay in (second, first):
         run_replay(database, replay)
         settle_once(database, replay.batch_id)

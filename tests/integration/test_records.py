@@ -4,6 +4,7 @@ import csv
 import json
 import logging
 import resource
+from datetime import UTC, datetime
 
 import pyarrow.parquet as pq
 import pytest
@@ -25,7 +26,7 @@ from ledger.core.states import Outcome
 from ledger.errors import InputError, LedgerError, NotReadyError
 from ledger.settings import Settings
 from ledger.store.queries import payloads as queries
-from ledger.store.queries import publications, reports
+from ledger.store.queries import publications, replays, reports
 from tests.support import ledgers
 from tests.support.ledgers import (
     emit,
@@ -153,9 +154,9 @@ def test_explain_names_what_is_missing(database, batch):
     assert lost.missing == "1 of 1 rows from source has no output in middle: lost"
     assert (
         lost.next[1]
-        == f"ackledger replay MODULE:PIPELINE --batch {found.batch_id} --root {roots[1]}"
+        == f"ackledger replay MODULE:PIPELINE --batch {found.batch_id} --record {roots[1]}"
     )
-    assert json.dumps({"replay_of": found.batch_id, "root": roots[1]}) in lost.next[2]
+    assert json.dumps({"replay_of": found.batch_id, "record": roots[1]}) in lost.next[2]
     failed = explain(database, roots[5])
     assert (failed.last_seen, failed.missing) == ("middle", "it failed there: bad city")
     replay = replayed(database, made, found.batch_id, step="sink")
@@ -173,7 +174,7 @@ def test_explain_names_what_is_missing(database, batch):
     assert [row["root_id"] for row in twice.attempts] == [roots[3], again[0]]
     assert explain(database, roots[2]).next == ("nothing: it is acked by every step",)
     with pytest.raises(
-        InputError, match=f"no record 99999: .* roots go from 1 to {again[-1]} so far"
+        InputError, match=f"no record 99999: .* numbers go from 1 to {again[-1]} so far"
     ):
         explain(database, 99999)
 
@@ -197,7 +198,7 @@ def test_giving_up_is_final_and_audited(database, batch):
     assert summarize(database, found.batch_id).roots.failed == 2
     told = explain(database, roots[5])
     assert (told.verdict, told.quarantined_by_hand[0]["reason"]) == ("quarantined", "no such city")
-    assert told.next[0].endswith(f"--root {roots[5]} --quarantined")
+    assert told.next[0].endswith(f"--record {roots[5]} --quarantined")
     with pytest.raises(NotReadyError, match=f"record {roots[5]} is quarantined: only a failed one"):
         quarantine(database, "again", "me", record=roots[5])
     with pytest.raises(NotReadyError, match="has no failed record at sink"):
@@ -230,7 +231,7 @@ def test_what_is_quarantined_by_hand_needs_no_second_word(database):
     )
     settle_once(database, found.batch_id)
     replay, accept = explain(database, roots[0]).next
-    assert replay.endswith(f"--root {roots[0]} --quarantined")
+    assert replay.endswith(f"--record {roots[0]} --quarantined")
     assert accept.endswith(f'ackledger accept {found.batch_id} --reason "..."')
 
 
@@ -280,7 +281,7 @@ def test_a_reprocessed_batch_counts_no_record_twice(database, batch):
     chosen = dict.fromkeys(("pipeline", "batch_id", "step", "reason"))
     assert database.transact(lambda c: reports.failures(c, chosen)) == []
     asked = database.transact(lambda c: reports.failures(c, {**chosen, "batch_id": found.batch_id}))
-    assert sum(row.messages for row in asked) == 5
+    assert sum(row.records for row in asked) == 5
     for number in (0, 5):  # one failed, the other was quarantined
         (only,) = explain(database, roots[number]).next
         assert only.startswith("nothing: another batch replaced")
@@ -299,6 +300,46 @@ def cli(migrated, monkeypatch):
         return done.output
 
     return run
+
+
+def test_a_batch_ends_with_what_failed_says(batch, cli):
+    """``run``, ``replay`` and ``status --batch`` say of each cause what ``failed`` says, each
+    command in a line of its own, and nothing of it in one long line.
+    """
+    found, _, _ = batch
+    told = cli("status", "--batch", found.batch_id)
+    assert cli("failed", "--batch", found.batch_id).strip() in told
+    assert "By cause" not in told
+    commands = [line.partition("ackledger ")[1] for line in told.splitlines()]
+    assert max(line.count("ackledger ") for line in told.splitlines()) == 1
+    assert commands.count("ackledger ") >= 4
+
+
+def test_one_number_names_a_record_everywhere(batch, cli, database):
+    """The number that ``failed`` gives as an example and ``failed --records`` lists stays the same
+    when the record has failed again, and ``explain``, ``trace`` and ``replay`` take it.
+    """
+    found, roots, _ = batch
+    (shown,) = json.loads(cli("failed", "--reason", "bad city", "--json"))
+    assert shown["example_record"] == roots[5]
+    replay = replayed(database, keyed(max_replays=2), found.batch_id, record=roots[5])
+    (number,) = ledgers.emit_replay(database, replay)
+    run_middle(database, replay, [number], fail={number: "bad town"})
+    run_sink(database, replay, [])
+    settle_once(database, replay.batch_id)
+    assert number != roots[5]
+    (shown,) = json.loads(cli("failed", "--reason", "bad town", "--json"))
+    assert (shown["example_record"], shown["records"]) == (roots[5], 1)
+    assert str(number) not in cli("failed", "--records", "--reason", "bad town").split()
+    assert json.loads(cli("explain", roots[5], "--json"))["record"] == roots[5]
+    for given in (roots[5], number):
+        chosen = Selection(record=given).as_json()
+        (due,) = database.transact(
+            lambda c, chosen=chosen: replays.batches_to_replay(
+                c, None, found.batch_id, chosen, datetime(2100, 1, 1, tzinfo=UTC)
+            )
+        )
+        assert due.records == 1
 
 
 def test_records_on_the_command_line(batch, cli, tmp_path):
@@ -456,7 +497,7 @@ def test_advice_names_commands_that_work(database, batch, cli):
     told = cli("failed", "--step", "sink")
     assert "--held" in told
     assert "middle" not in told
-    assert "1 more causes, first" in cli("failed")
+    assert "1 more cause, first" in cli("failed")
 
 
 def test_what_a_record_says_does_not_command_the_terminal(database, cli):

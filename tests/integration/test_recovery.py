@@ -199,12 +199,12 @@ def test_the_command_that_goes_on(database):
     batch = open_batch(database, Settings(data="/data"), made, RunKey("", "mine"), interval)
     assert (
         run_again(batch, "middle", "jobs.x:p")
-        == "ackledger run jobs.x:p --interval-start 2013-01-01 --interval-end 2013-01-01T06:00:00 "
+        == "ackledger run jobs.x:p --interval-start 2013-01-01 --interval-end 2013-01-01T06:00 "
         "--param 'kind=a b' --run-id mine"
     )
     assert (
         reprocess(batch, "jobs.x:p")
-        == "ackledger run jobs.x:p --interval-start 2013-01-01 --interval-end 2013-01-01T06:00:00 "
+        == "ackledger run jobs.x:p --interval-start 2013-01-01 --interval-end 2013-01-01T06:00 "
         "--param 'kind=a b' --reprocess"
     )
     lossy, _ = whole_batch(database, made, run_id="lossy", day=1, lose_sink=[0])
@@ -232,7 +232,7 @@ def test_an_undecided_batch_has_its_command(database):
     with database.plain.begin() as connection:
         connection.exec_driver_sql("UPDATE pipeline SET target = 'jobs.x:p'")
     again = (
-        "ackledger run jobs.x:p --interval-start 2013-01-01 --interval-end 2013-01-01T06:00:00 "
+        "ackledger run jobs.x:p --interval-start 2013-01-01 --interval-end 2013-01-01T06:00 "
         "--run-id run-1f"
     )
     name = f"batch {batch.batch_id} is"

@@ -129,7 +129,7 @@ def test_sweeper_waits_for_the_backoff(database):
     settle_once(database, batch.batch_id, now=now)
     assert sweep_once(database, now=now + HOUR - timedelta(seconds=1)).replays == ()
     (asked,) = sweep_once(database, now=now + HOUR).replays
-    assert (asked.batch_id, asked.messages) == (batch.batch_id, 1)
+    assert (asked.batch_id, asked.records) == (batch.batch_id, 1)
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_selection(database, selection, taken):
             c, "chain", None, chosen.as_json(), batches.database_now(c)
         )
     )
-    assert sum(row.messages for row in dry) == len(taken)
+    assert sum(row.records for row in dry) == len(taken)
     if not taken:
         with pytest.raises(NotReadyError):
             replayed(database, made, batch.batch_id, **selection)

@@ -506,7 +506,7 @@ def test_replay_that_emits_too_little_is_held(database):
     run_middle(database, replay, roots)
     run_sink(database, replay, roots)
     settlement = settle_once(database, replay.batch_id)
-    assert (settlement.status, "claimed 2 messages and emitted 1" in settlement.reason) == (
+    assert (settlement.status, "claimed 2 records and emitted 1" in settlement.reason) == (
         BatchStatus.HELD,
         True,
     )

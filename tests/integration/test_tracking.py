@@ -1,6 +1,7 @@
 """Tracking on real Spark: what a stage loses is named, what storage loses is noticed."""
 
 import struct
+import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -30,6 +31,7 @@ from ledger.execution import publish_settled
 from ledger.spark import post as folding
 from ledger.spark.steps import sink
 from ledger.spark.steps import source as emit
+from ledger.spark.tasks import watching
 from ledger.spark.tracking import edges_of
 from ledger.store.connection import Database
 from tests.support.dying import Died, dies_at
@@ -708,3 +710,17 @@ def test_credentials_stay_out_of_plans(runner, tmp_path, spark):
     ]
     assert any("MapInArrow" in plan for plan in plans)
     assert not any("secret" in plan for plan in plans)
+
+
+def test_tasks_are_counted_while_they_run(spark):
+    """Of a step that is under way it is known how many tasks it has, and how many are done."""
+
+    def slowly(batches):
+        time.sleep(1)
+        yield from batches
+
+    counted = []
+    with watching(spark, lambda tasks, seconds: counted.append(tasks), every=0.2):
+        assert spark.range(0, 6, 1, 6).mapInPandas(slowly, "id BIGINT").count() == 6
+    assert any(0 < one.done < one.total for one in counted), counted
+    assert all(one.done <= one.total for one in counted)

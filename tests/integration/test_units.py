@@ -153,7 +153,7 @@ def test_each_replay_carries_over_what_the_others_published(spark):
     }
     result = testing.run_batch(latest(lose=[3, 8]), events, spark=spark)
     assert ids(result) == [2, 7, 9]
-    first = testing.replay(result, latest(), root=min(one.message_id for one in result.failed))
+    first = testing.replay(result, latest(), record=min(one.message_id for one in result.failed))
     assert ids(first) in ([3, 7, 9], [2, 8, 9])
     second = testing.replay(result, latest())
     assert ids(second) == [3, 8, 9]
@@ -435,7 +435,7 @@ def test_two_replays_of_a_batch_in_units(runner, tmp_path):
     run = runner(made)
     batch = run.open()
     assert run.settled(batch).failed == 2
-    run.open_replay(batch.batch_id, "one", root=1)
+    run.open_replay(batch.batch_id, "one", record=1)
     with pytest.raises(NotReadyError, match="replayed by one at a time"):
         run.open_replay(batch.batch_id, "two")
 

@@ -245,7 +245,7 @@ def test_failures_come_back_once_the_sweeper_is_to_replay_them(database):
     assert followed(database) == [batch.batch_id]
     opened(database, chain(auto_replay=True), "next", 1)
     (asked,) = sweep_once(database).replays
-    assert (asked.batch_id, asked.messages) == (batch.batch_id, 1)
+    assert (asked.batch_id, asked.records) == (batch.batch_id, 1)
     assert followed(database) == []
 
 

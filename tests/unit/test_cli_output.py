@@ -4,19 +4,30 @@ import io
 import os
 import subprocess
 import sys
-from dataclasses import fields
-from datetime import datetime
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
 from importlib import metadata
+from threading import Event
 from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
+from sqlalchemy.engine import make_url
 from typer.main import get_command
 from typer.testing import CliRunner
 
+from ledger.batch.checks import Finding, require
 from ledger.batch.explain import Explanation
 from ledger.batch.remedies import Case, remedies
-from ledger.cli import app, base, progress, records, tables
+from ledger.cli import app, base, causes, checking, maintaining, progress, records, tables
+from ledger.cli.failing import fail_with
+from ledger.cli.help import PANELS
+from ledger.cli.listing import listed
+from ledger.core.text import quantity
+from ledger.errors import ConfigurationError
+from ledger.spark.tasks import TaskCount, Tasks, counting, watching
+from ledger.store import addresses
+from scripts import site
 
 COUNTS = {"total": 336776, "acked": 336776, "failed": 12345, "quarantined": 0, "pending": 0}
 BATCH = {
@@ -37,6 +48,11 @@ def printed(renderable, width=80):
     return console.file.getvalue()
 
 
+def lines_of(renderable, width=80):
+    """Its lines that are not blank."""
+    return [line for line in printed(renderable, width).splitlines() if line.strip()]
+
+
 def commands(command=None, path=()):
     """Every command with the words that call it."""
     command = command or get_command(app)
@@ -46,18 +62,110 @@ def commands(command=None, path=()):
         yield path
 
 
-@pytest.mark.parametrize("path", list(commands()), ids=" ".join)
-def test_each_option_has_its_variable_and_help_names_it(path):
+@pytest.mark.parametrize("path", [(), ("db",), *commands()], ids=lambda path: " ".join(path) or "-")
+def test_help_is_prose(path):
+    """No marks of RST, no type of a flag, no formats of strptime, and no variable on every line."""
+    shown = CliRunner().invoke(app, [*path, "--help"], env={"COLUMNS": "80"}).stdout
+    for mark in ("``", "<bool>", "%Y", "env var", "ACKLEDGER_"):
+        assert mark not in shown
+
+
+def test_commands_stand_in_groups_in_the_order_in_which_one_needs_them():
+    """Each command has a group, what it does fits a line, and ``run`` comes first."""
+    shown = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "80"}).stdout
+    assert {name for names in PANELS.values() for name in names} == {*get_command(app).commands}
+    wanted = [word for panel, names in PANELS.items() for word in (f"╭─ {panel}", *names)]
+    places = [shown.index(f"\n│ {one} " if one[0] != "╭" else one) for one in wanted]
+    assert places == sorted(places)
+    listed = shown[places[0] :].splitlines()
+    assert sum(line.startswith("│") for line in listed) == sum(map(len, PANELS.values()))
+
+
+def test_the_page_of_the_commands_has_the_variable_of_each_option():
     """ACKLEDGER_, the command, the option; --json has one for all commands."""
-    said = CliRunner().invoke(app, [*path, "--help"], env={"COLUMNS": "300"}).stdout
-    command = get_command(app)
-    for word in path:
-        command = command.commands[word]
-    options = [one for one in command.params if one.param_type_name == "option"]
-    for option in options:
-        automatic = "_".join(("ACKLEDGER", *path, option.name)).upper().replace("-", "_")
-        expected = option.envvar or automatic
-        assert f"env var: {expected}]" in said, option.name
+    page = site.commands()
+    for path in commands():
+        command = get_command(app)
+        for word in path:
+            command = command.commands[word]
+        for option in command.params:
+            if option.param_type_name == "option":
+                automatic = "_".join(("ACKLEDGER", *path, option.name)).upper().replace("-", "_")
+                assert f"`{option.opts[0]}`" in page
+                assert f"| `{option.envvar or automatic}` |" in page
+    assert "| `ACKLEDGER_STATUS_LIMIT` |" in page
+
+
+def test_a_variable_that_does_not_exist_is_named(monkeypatch):
+    """A slip in a name is not ignored in silence; settings and options are known names."""
+    for name in ("STORGE", "STATUS_LIMIT", "BACKFILL_FROM", "JSON", "LOG_FORMAT", "VERBOSE"):
+        monkeypatch.setenv(f"ACKLEDGER_{name}", "")
+    for command in (["check"], ["db", "status"]):
+        told = CliRunner().invoke(app, [*command, "--help"]).stderr.splitlines()
+        assert told == [] or told == [STORGE]
+    monkeypatch.setattr(maintaining, "state_of", lambda settings: Ready())
+    done = CliRunner().invoke(app, ["db", "status"], env={"ACKLEDGER_VERBOSE": "0"})
+    assert done.stderr.splitlines() == [STORGE]
+
+
+STORGE = (
+    "ackledger: variable ACKLEDGER_STORGE is ignored: there is none of that name; did you mean"
+    " 'ACKLEDGER_STORAGE'?"
+)
+
+
+@dataclass
+class Ready:
+    """What ``db status`` shows."""
+
+    ready: bool = True
+
+
+@pytest.mark.parametrize(
+    ("typed", "wanted"),
+    [
+        ("2026-01-31", datetime(2026, 1, 31)),
+        ("2026-01-31T06:30", datetime(2026, 1, 31, 6, 30)),
+        ("2026-01-31 06:30:15", datetime(2026, 1, 31, 6, 30, 15)),
+        ("2026-01-31T06:30Z", datetime(2026, 1, 31, 6, 30, tzinfo=UTC)),
+        ("2026-01-31T08:30:00+0200", datetime(2026, 1, 31, 6, 30, tzinfo=UTC)),
+    ],
+)
+def test_a_time_is_typed_in_any_of_its_forms(typed, wanted, monkeypatch):
+    """With minutes, with seconds, and with a zone."""
+    given = []
+    monkeypatch.setattr(checking, "load", lambda target: None)
+    monkeypatch.setattr(checking, "examine", lambda *all, **_: given.append(all[2]) or [])
+    day = ["--interval-start", typed, "--interval-end", "2026-02-01"]
+    assert CliRunner().invoke(app, ["check", "m:p", *day]).exit_code == 0
+    assert given[0].start == (wanted if wanted.tzinfo else wanted.replace(tzinfo=UTC))
+
+
+@pytest.mark.parametrize("typed", ["2026-02-30", "2026", "01/02/2026", "20260101", "2026-01-01T6"])
+def test_what_is_no_time_is_refused_with_the_form_of_one(typed):
+    """The form of a time, and an example, instead of formats of strptime."""
+    day = ["--interval-start", typed, "--interval-end", "2026-02-01"]
+    done = CliRunner().invoke(app, ["check", "m:p", *day], env={"COLUMNS": "300"})
+    assert done.exit_code == 2
+    assert f"{typed!r}: expected YYYY-MM-DD[THH:MM], for example 2026-01-31" in done.stderr
+
+
+def test_things_that_are_wrong_are_a_line_each(monkeypatch, capsys):
+    """What ``run`` finds wrong before it begins reads as what ``check`` says."""
+    wrong = [
+        Finding(name, f"{name} is away", ConfigurationError(f"{name} is away"))
+        for name in ("storage", "sink out")
+    ]
+    with pytest.raises(ConfigurationError) as raised:
+        require(wrong)
+    assert str(raised.value) == "2 things are wrong: (1) storage is away; (2) sink out is away"
+    with pytest.raises(SystemExit):
+        fail_with(raised.value)
+    assert capsys.readouterr().err.splitlines() == [
+        "ackledger: 2 things are wrong:",
+        "  storage: storage is away",
+        "  sink out: sink out is away",
+    ]
 
 
 def test_an_option_is_taken_from_its_variable():
@@ -70,12 +178,12 @@ def test_an_option_is_taken_from_its_variable():
 
 
 def test_ids_can_be_pasted_back_and_counts_can_be_read():
-    """Numbers of batches, roots and messages have no separators, counts have; headers are the
+    """Numbers of batches and records have no separators, counts have; headers are the
     columns' names.
     """
-    shown = printed(tables.rows([{"batch_id": 12345, "message_id": 28677, "messages": 15482}]))
+    shown = printed(tables.rows([{"batch_id": 12345, "record": 28677, "records": 15482}]))
     header, _, line = [one for one in shown.splitlines() if one.strip()]
-    assert header.split() == ["batch_id", "message_id", "messages"]
+    assert header.split() == ["batch_id", "record", "records"]
     assert line.split() == ["12345", "28677", "15,482"]
     failed = {
         "batch_id": 12345,
@@ -84,31 +192,124 @@ def test_ids_can_be_pasted_back_and_counts_can_be_read():
         "reason": "lost",
         "status": "failed",
     }
-    shown = printed(tables.failures([{**failed, "messages": 15482, "example_root": 28677}]))
+    shown = printed(tables.failures([{**failed, "records": 15482, "example_record": 28677}]))
     assert {"12345", "28677", "15,482"} <= set(shown.split())
 
 
 @pytest.mark.parametrize(
-    "more",
-    [{}, {"quarantined": 4479, "accepted": 9, "pending": 1000}, {"pipeline": "p" * 60}],
+    ("more", "counts"),
+    [
+        ({}, {"12,345"}),
+        ({"failed": 0}, {"0"}),
+        ({"accepted": 9, "quarantined": 4479}, {"4,479", "9)"}),
+        ({"quarantined": 4479, "accepted": 9, "pending": 1000}, {"4,479", "(accepted", "9),"}),
+        ({"pipeline": "p" * 60}, {"12,345"}),
+    ],
 )
-def test_tables_fit_a_narrow_terminal(more):
-    """No line of a table is wider than 80 columns, and no value is cut, broken or left out."""
+def test_batches_are_a_table_at_80_columns(more, counts):
+    """No line is wider, no number is broken, and no row becomes a block of lines: not for a record
+    that was accepted, nor for a pipeline with a long name.
+    """
     row = {**BATCH, "interval_start": datetime(2013, 1, 1), **more}
-    shown = printed(tables.batches([row]))
+    shown = printed(tables.batches([row, row]))
     assert max(map(len, shown.splitlines())) <= 80
-    wanted = {"12345", "original", "settled", "2013-01-01", "336,776", "12,345"}
-    wanted |= {f"{value:,}" for value in more.values() if isinstance(value, int)}
+    wanted = {"12345", "original", "settled", "2013-01-01", "336,776", *counts}
     assert wanted <= set(shown.split())
-    assert ("row 1" in shown) == (len(more.get("pipeline", "")) > 20 or "pending" in more)
+    assert "".join(line[7:19].strip() for line in shown.splitlines()).count(row["pipeline"]) or (
+        row["pipeline"] in shown
+    )
+    assert shown.split().count("pipeline") == 1
+
+
+REASON = " ".join(["the amount is negative, which the shop does not allow"] * 10)
+FAILURE = {
+    "batch_id": 12345,
+    "pipeline": "orders",
+    "step": "with_country_and_rates",
+    "reason": "lost",
+    "status": "quarantined",
+    "records": 15482,
+    "example_record": 13510277,
+}
+
+
+@pytest.mark.parametrize("reason", ["lost", REASON, "x" * 500])
+def test_failures_are_a_table_at_80_columns_however_long_a_reason_is(reason):
+    """The reason is folded within its column, whole; numbers stand at the right."""
+    shown = lines_of(tables.failures([{**FAILURE, "reason": reason}, {**FAILURE, "batch_id": 7}]))
+    assert max(map(len, shown)) <= 80
+    header = shown[0]
+    assert header.split() == [
+        "batch", "pipeline", "step", "reason", "status", "records", "example",
+    ]  # fmt: skip
+    first, last = header.index("reason"), header.index("status")
+    folded = "".join(line[first:last] for line in shown[2:])
+    wanted = reason if len(reason) <= 200 else f"{reason[:200]}…"
+    assert "".join(wanted.split()) in "".join(folded.split())
+    ends = [line.rstrip() for line in shown if "13510277" in line]
+    assert [line[: header.index("records") + 7].endswith("15,482") for line in ends] == [True] * 2
+
+
+def test_failures_of_one_batch_leave_its_pipeline_out():
+    """It is the same in each row, and said above them."""
+    shown = lines_of(tables.failures([FAILURE, FAILURE]))
+    assert shown[0].split() == ["batch", "step", "reason", "status", "records", "example"]
+
+
+def test_rows_that_are_no_table_at_40_columns_read_line_by_line():
+    """A block of lines for each row, in which nothing is cut or wider than the terminal."""
+    lines = printed(tables.rows([{**FAILURE, "reason": REASON}] * 2), 40).splitlines()
+    lines = [line.rstrip() for line in lines]
+    assert max(map(len, lines)) <= 40
+    assert [line.split() for line in lines[:2]] == [["batch_id", "12345"], ["pipeline", "orders"]]
+    values = "".join(line[16:] for line in lines)
+    assert "".join(values.split()).count("".join(REASON.split())) == 2
+    assert [lines.count(""), lines[-1]] == [2, ""]
 
 
 def test_rows_too_wide_for_a_table_stand_below_each_other():
-    """A wide row of a query is a line for each column."""
-    row = {f"a_column_of_some_length_{n}": f"value {n}" for n in range(6)}
+    """A row of a query with many columns is a line for each of them."""
+    row = {f"a_column_of_some_length_{n}": f"value {n}" for n in range(9)}
     lines = printed(tables.rows([row, row])).splitlines()
-    assert lines[0] == "row 1"
-    assert lines[1].split(None, 1) == ["a_column_of_some_length_0", "value 0"]
+    assert lines[0].split(None, 1) == ["a_column_of_some_length_0", "value 0"]
+    assert lines[9] == ""
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_a_listed_record_keeps_its_number_and_a_part_of_its_content(width):
+    """``explain`` needs the number: it is whole, beside the key and the content, at any width."""
+    one = {
+        "record": 1351027744,
+        "key": {"id": "K" * 300},
+        "source_file": None,
+        "content": '{"id": "KKK", "amount": -3.25, "note": "' + "n" * 400,
+        "step": "with_country_and_rates",
+        "reason": REASON,
+        "status": "failed",
+    }
+    lines = lines_of(listed({"records": [one], "total": 1}), width)
+    assert max(map(len, lines[:3])) <= width
+    assert lines[0].split()[:4] == ["record", "key", "or", "line"] or width == 40
+    assert lines[2].split()[0] == "1351027744"
+    assert '{"' in lines[2]
+    assert "…" in lines[2]
+    assert ("failed" in lines[2]) == (width == 120)
+
+
+@pytest.mark.parametrize(
+    ("number", "said"), [(0, "0 records"), (1, "1 record"), (12345, "12,345 records")]
+)
+def test_one_thing_is_not_many(number, said):
+    """As 1 record, and not as 1 records."""
+    assert quantity(number, "record") == said
+    assert quantity(1, "batch", "batches") == "1 batch"
+    assert quantity(2, "batch", "batches") == "2 batches"
+
+
+def test_addresses_are_not_encoded():
+    """The folder of a socket and a name with a blank are shown as they are; a password never is."""
+    url = make_url("postgresql+psycopg2://my%20name:se%40cret@/ledger?host=%2Fvar%2Frun%2Fpg")
+    assert addresses.shown(url) == "postgresql+psycopg2://my name:***@/ledger?host=/var/run/pg"
 
 
 def test_a_sweep_says_what_is_left_and_what_it_could_not_settle():
@@ -133,13 +334,16 @@ def test_facts_stay_one_line_each():
 def test_a_command_in_a_message_stays_one_line():
     """What a summary advises can be pasted: no line break is put into it."""
     advice = "replay just these: ackledger replay jobs.flights:pipeline --batch 12345 " + "x" * 60
-    data = {**BATCH, "steps": [], "undone": [], "roots": COUNTS, "advice": advice}
+    data = {**BATCH, "steps": [], "undone": [], "records": COUNTS, "advice": advice}
     data["steps"] = [dict.fromkeys(
         ("name", "kind", "state", "input", "output", "failed", "duplicates", "seconds"), 0
     )]  # fmt: skip
     assert advice in printed(tables.summary(data)).splitlines()
-    data["steps"][0]["name"] = "a_name_of_a_step_that_is_rather_long_for_a_narrow_terminal"
-    assert data["steps"][0]["name"] in printed(tables.summary(data)).split()
+    name = "a_name_of_a_step_that_is_rather_long_for_a_narrow_terminal"
+    data["steps"][0] |= {"name": name, "kind": "stage", "state": "committed"}
+    shown = printed(tables.summary(data)).splitlines()
+    header = next(line for line in shown if line.split()[:1] == ["name"])
+    assert name in "".join(line[: header.index("kind")].strip() for line in shown[3:-2])
 
 
 def test_a_summary_says_what_a_state_waits_for():
@@ -151,7 +355,7 @@ def test_a_summary_says_what_a_state_waits_for():
         {"sentences": waits, "incomplete": False},
         {"sentences": ["said by the advice"], "incomplete": True},
     ]
-    data = {**BATCH, "steps": [], "undone": undone, "roots": COUNTS}
+    data = {**BATCH, "steps": [], "undone": undone, "records": COUNTS}
     data["steps"] = [dict.fromkeys(
         ("name", "kind", "state", "input", "output", "failed", "duplicates", "seconds"), 0
     )]  # fmt: skip
@@ -204,13 +408,13 @@ def test_commands_of_failed_and_explain_stay_one_line_each(at_source, monkeypatc
     assert [line.strip() for line in shown[-len(wanted) :]] == wanted
     # failed prints its advice by itself, after the table
     out = Console(file=io.StringIO(), width=80)
-    monkeypatch.setattr(records, "out", out)
+    monkeypatch.setattr(causes, "out", out)
+    monkeypatch.setattr(tables, "failures", lambda rows: "")
     database = SimpleNamespace(
         reader=None, payload_reader=None, transact=lambda work, engine=None: [row]
     )
     monkeypatch.setattr(records, "connect", lambda settings: database)
-    monkeypatch.setattr(records, "show", lambda *_: None)
-    monkeypatch.setattr(records.held, "failures", lambda *_: [])  # no batch is on hold
+    monkeypatch.setattr(causes.held, "failures", lambda *_: [])  # no batch is on hold
     assert CliRunner().invoke(app, ["failed"]).exit_code == 0
     assert {line.strip() for line in out.file.getvalue().splitlines()} >= set(wanted[1:])
 
@@ -245,30 +449,96 @@ def test_version_and_completion():
     assert {"replay", "release"} <= set(done.stdout.split())
 
 
+STEPS = {"parse": (), "shelf": ("parse",)}
+
+
 def test_a_line_for_each_step_where_nobody_watches(monkeypatch):
-    """Piped, each finished step is one line with its rows and seconds on stderr."""
+    """Piped, each finished step is one line with its rows and seconds on stderr, and one that takes
+    long is one a minute, with tasks, rows and time.
+    """
     err = Console(file=io.StringIO(), width=80)
     monkeypatch.setattr(progress, "err", err)
     result = SimpleNamespace(record=SimpleNamespace(output_rows=15482), seconds=1.25)
-    with progress.progress_of(7, 1) as shown:
+    with progress.progress_of(7, STEPS) as shown:
         shown.on_step("parse", None)
+        shown.on_tasks(Tasks(), 60.2)
         shown.on_step("parse", result)
+        shown.on_step("shelf", None)
+        shown.on_tasks(Tasks(3, 40), 60.2)
         shown.settling()
-    assert err.file.getvalue() == "batch 7: parse, 15,482 rows, 1.2 s\nbatch 7: settling\n"
+    assert err.file.getvalue().splitlines() == [
+        "batch 7: parse, 60 s",
+        "batch 7: parse, 15,482 rows, 1.2 s",
+        "batch 7: shelf, 3 of 40 tasks, 15,482 rows to read, 60 s",
+        "batch 7: settling",
+    ]
 
 
 def test_a_bar_with_rows_and_step_on_a_terminal(monkeypatch):
-    """On a terminal a bar names the step and counts steps and rows."""
-    err = Console(file=io.StringIO(), width=100, force_terminal=True)
+    """On a terminal of 80 columns a bar names the step and counts steps, tasks and rows."""
+    err = Console(file=io.StringIO(), width=80, force_terminal=True)
     monkeypatch.setattr(progress, "err", err)
     result = SimpleNamespace(record=SimpleNamespace(output_rows=15482), seconds=1.25)
-    with progress.progress_of(7, 1) as shown:
+    name = "a_step_with_a_name_of_some_length"
+    with progress.progress_of(7, {"parse": (), name: ("parse",)}) as shown:
         shown.on_step("parse", result)
-        shown.on_step("shelf", None)
+        shown.on_step(name, None)
+        shown.on_tasks(Tasks(3, 40), 2.0)
     said = err.file.getvalue()
-    assert "batch 7: shelf" in said
-    assert "1/2" in said
-    assert "15,482 rows" in said
+    assert "a_step_with_a" in said
+    assert "1/3" in said
+    assert "3 of 40 tasks, 15,482 rows to read" in said
+    assert "0:00:00" in said
+
+
+def test_the_tasks_of_a_step_are_those_of_its_stages():
+    """A stage that Spark does not name any more is done; those before the step do not count."""
+    count = TaskCount()
+    count.note([(1, Tasks(2, 8))])
+    assert count.now() == Tasks(2, 8)
+    count.note([(2, Tasks(1, 4))])
+    assert count.now() == Tasks(9, 12)
+    count.restart()
+    count.note([(2, Tasks(3, 4)), (3, Tasks(0, 2))])
+    assert count.now() == Tasks(3, 6)
+    count.note([])
+    assert count.now() == Tasks(6, 6)
+
+
+def test_progress_that_cannot_be_had_fails_no_step():
+    """A session that cannot be asked, and a display that raises, keep nothing from being done."""
+
+    class Broken:
+        def registerProgressHandler(self, handler):  # noqa: N802  # Spark's name
+            raise RuntimeError("no server")
+
+    told, raised = [], Event()
+
+    def tell(tasks, seconds):
+        told.append(tasks)
+        raised.set()
+        raise RuntimeError("no terminal")
+
+    with watching(Broken(), tell, every=0.001) as restart:
+        restart()
+        assert raised.wait(10)
+    assert told == [Tasks()]
+
+
+def test_a_server_reports_the_tasks_of_a_step():
+    """Of a Spark Connect server they are what it reports, until the step is done."""
+    handlers = []
+
+    session = SimpleNamespace(
+        registerProgressHandler=handlers.append, removeProgressHandler=handlers.remove
+    )
+    stage = SimpleNamespace(stage_id=1, num_tasks=8, num_completed_tasks=2)
+    with counting(session) as count:
+        (hear,) = handlers
+        hear(stages=[stage], inflight_tasks=2, operation_id="a", done=False)
+        hear(stages=None, inflight_tasks=0, operation_id="b", done=True)
+        assert count.now() == Tasks(8, 8)
+    assert handlers == []
 
 
 def test_only_the_noise_of_a_started_process_is_left_out():

@@ -22,7 +22,7 @@ def test_a_command_has_the_shorter_form_of_a_moment():
     interval = Interval(START.astimezone(timezone(timedelta(hours=9))), START.replace(hour=6))
     assert (
         run("etl:shop", interval, "--reprocess")
-        == "ackledger run etl:shop --interval-start 2013-01-01 --interval-end 2013-01-01T06:00:00"
+        == "ackledger run etl:shop --interval-start 2013-01-01 --interval-end 2013-01-01T06:00"
         " --reprocess"
     )
 

@@ -28,3 +28,18 @@ def test_it_ends_by_saying_which_page_to_open(monkeypatch, missing, code):
     assert start.endswith(" make up")
     assert "ACKLEDGER_HOME=" in start
     assert verdict == ("The sinks are wrong." if missing else "The sinks are right.")
+
+
+def test_it_fits_the_terminal(monkeypatch):
+    """Tables have the width of the terminal that they are printed in, and what is said at the end
+    fits 80 columns, but for the folder's name.
+    """
+    assert shown.console.width == Console().width
+    console = Console(file=io.StringIO(), width=1000)
+    monkeypatch.setattr(shown, "console", console)
+    counts = SimpleNamespace(**{**vars(COUNTS), "total": 336776, "recovered": 11003})
+    database = SimpleNamespace(reader=None, transact=lambda work, engine: counts)
+    flights = Counter({("a",): 336776})
+    shown._conclude(database, flights, flights, True, 0.0)
+    lines = [one for one in console.file.getvalue().splitlines() if "ACKLEDGER_HOME" not in one]
+    assert max(map(len, lines)) <= 80

@@ -119,8 +119,8 @@ def test_an_undecided_batch_says_where_it_stands():
 
 def test_report():
     """Counts, where records broke and why in columns, what a state waits for, what to type."""
-    lost = SimpleNamespace(step="join", reason="lost", status="failed", messages=1200)
-    bad = SimpleNamespace(step="parse", reason="no date", status="quarantined", messages=3)
+    lost = SimpleNamespace(step="join", reason="lost", status="failed", records=1200)
+    bad = SimpleNamespace(step="parse", reason="no date", status="quarantined", records=3)
     lines = report(summary(failed=2, undone=(STATES,)), [lost, bad], "m:p")
     assert lines[:6] == [
         "batch 7 of p (replay): incomplete",

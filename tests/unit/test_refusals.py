@@ -83,7 +83,7 @@ def test_the_worst_exit_code_of_several_batches(capsys):
     roots = {"total": 1, "acked": 0, "failed": 0, "quarantined": 0, "pending": 1}
     for codes, expected in (((4, 0), 4), ((4, 3), 3), ((0, 3, 1, 4), 1)):
         with pytest.raises(Exception) as caught:
-            finish([{"exit_code": code, "roots": roots} for code in codes], as_json=True)
+            finish(None, [{"exit_code": code, "records": roots} for code in codes], as_json=True)
         assert caught.value.exit_code == expected
-    finish([{"exit_code": 0}], as_json=True)
+    finish(None, [{"exit_code": 0}], as_json=True)
     assert "exit_code" in capsys.readouterr().out

@@ -17,7 +17,7 @@ def case(
     rereads=False,
     reprocesses=True,
     dag_id="",
-    root=None,
+    record=None,
     held=False,
 ):
     """A case of batch 7, whose run had a parameter."""
@@ -33,7 +33,7 @@ def case(
         at_source,
         rereads,
         reprocesses,
-        root,
+        record,
         held,
     )
 
@@ -50,8 +50,8 @@ def case(
             ["by key:", f"{REPLAY} --from-source", "quarantine --batch 7", f"and replay: {REPLAY}"],
         ),
         (
-            case(rereads=True, root=9),
-            ["the record again", f"{REPLAY} --root 9 --from-source", "quarantine 9 --reason"],
+            case(rereads=True, record=9),
+            ["the record again", f"{REPLAY} --record 9 --from-source", "quarantine 9 --reason"],
         ),
         (
             case(),

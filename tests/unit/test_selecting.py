@@ -18,7 +18,7 @@ DAY = datetime(2013, 1, 2, tzinfo=UTC)
 GIVEN = {
     "reason": (["lost%"], "lost%", "lost%"),
     "step": (["parsed"], "parsed", "parsed"),
-    "root": (["7"], 7, 7),
+    "record": (["7"], 7, 7),
     "source": (["letters"], "letters", "letters"),
     "since": (["2013-01-02T00:00:00+0000"], "2013-01-02T00:00:00+00:00", DAY),
     "until": (["2013-01-02T00:00:00+0000"], "2013-01-02T00:00:00+00:00", DAY),

@@ -73,11 +73,11 @@ def test_an_option_says_what_may_be_given():
     page = site.commands()
     run, backfill = (page.partition(f"## {name}\n")[2] for name in ("run", "backfill"))
     start = run.partition("| `--interval-start` |")[2].partition("\n")[0]
-    assert start.endswith("UTC, if it names no zone. Required. |")
+    assert start.endswith("UTC by default. Required. |")
     every = backfill.partition("| `--every` |")[2].partition("\n")[0]
     assert "`hour`, `day`, `week`, `month`" in every
     assert every.endswith("Default: `day`. |")
-    assert "| `[RECORD]` | | Its number, as 'failed --records' shows it, or a root. |" in page
+    assert "| `[RECORD]` | | Its number, as 'failed --records' shows it. |" in page
     assert "|  |" not in page  # nothing goes without saying
 
 

@@ -1,4 +1,4 @@
-"""Tell sources what became of their messages."""
+"""Tell sources what became of their records."""
 
 from ledger.batch.following.base import SETTLE, FollowUp, Task
 from ledger.batch.following.publications import PUBLISH
@@ -14,7 +14,7 @@ def _after_settle_or_publish(pipeline: Pipeline) -> str:
 
 NOTIFY = FollowUp(
     "notify",
-    "Tell the sources what became of their messages.",
+    "Tell the sources what became of their records.",
     task=Task(after=_after_settle_or_publish, awaited=False),
     wanted=lambda pipeline: pipeline.wants_notice,
     overdue=batches.unnotified,

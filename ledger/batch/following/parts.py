@@ -6,6 +6,7 @@ from sqlalchemy import Connection
 
 from ledger.batch.following.base import FollowUp, NextRun, Surroundings, Task, Undone
 from ledger.batch.following.publications import PUBLISH
+from ledger.core.text import quantity
 from ledger.errors import Failures
 from ledger.store.queries import batches, claims
 
@@ -27,19 +28,20 @@ def _next_part(database: "Database", batch_id: int) -> NextRun:
         "interval_start": batch.interval_start.isoformat(),
         "interval_end": batch.interval_end.isoformat(),
     }
+    left = quantity(unread, "record is", "records are")
     return NextRun(
         batch.dag_id,
         f"{run_id}__{tried}" if tried else run_id,
         {**interval, "guarantee": batch.guarantee.value, **batch.params},
-        f"reads on in the interval of batch {batch_id}: {unread:,} records are left",
+        f"reads on in the interval of batch {batch_id}: {left} left",
     )
 
 
 def _unread(connection: Connection, batch_id: int) -> Undone | None:
     count = claims.unread(connection, batch_id)
     sentence = (
-        f"{count:,} records of its interval wait for further batches (max_pending): run the same "
-        "interval again, under another run id, until none is left"
+        f"{quantity(count, 'record')} of its interval wait for further batches (max_pending): run"
+        " the same interval again, under another run id, until none is left"
     )
     return Undone(NEXT_PART.name, count, (sentence,), by_publish=False) if count else None
 

@@ -54,7 +54,7 @@ def parsed(url: str) -> sa.URL:
 
 def shown(url: sa.URL) -> str:
     """The address without its password, for messages."""
-    return url.render_as_string(hide_password=True)
+    return addresses.shown(url)
 
 
 def transact(url: sa.URL, work: Callable[[Connection], Result]) -> Result:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ledger.core import path_templates
 from ledger.core.run_request import Interval
+from ledger.core.text import quantity
 from ledger.settings import Settings
 from ledger.sources import listing
 from ledger.sources.base import Offer, Scope, Sought, Source, SourceReader
@@ -45,7 +46,9 @@ class Files(Source):
                 "look for its files"
             )
         none_due = self.incremental or self._declared.allow_missing
-        return f"{len(listing.find_files(name, path, allow_missing=none_due))} files match {path}"
+        count = len(listing.find_files(name, path, allow_missing=none_due))
+        matching = quantity(count, "file matches", "files match")
+        return f"{matching} {path}"
 
     def look(self, scope: Scope) -> Offer:
         """The files that no batch has claimed as they are now."""

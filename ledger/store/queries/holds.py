@@ -112,11 +112,11 @@ def insert(
 
 def failures(connection: Connection, chosen: Mapping[str, Any]) -> Sequence[Row[Any]]:
     """What batches on hold would record, most records first: batch_id, pipeline, source, step,
-    reason, records, example_root. ``chosen``: as of ``reports.failures``; left out: any."""
+    reason, records, example_record. ``chosen``: as of ``reports.failures``; left out: any."""
     statement = text(f"""
         SELECT h.batch_id, p.name AS pipeline, h.source, h.step, h.reason, h.records,
-               (SELECT min(s.root_id) FROM hold_sample s
-                WHERE s.batch_id = h.batch_id AND s.number = h.number) AS example_root
+               (SELECT min(s.message_id) FROM hold_sample s
+                WHERE s.batch_id = h.batch_id AND s.number = h.number) AS example_record
         {_OF_BATCHES} ORDER BY h.batch_id, h.number
     """)
     return connection.execute(statement, {**_ANY, **chosen}).all()

@@ -46,8 +46,7 @@ def emitted_root(connection: Connection, root_id: int) -> Row[Any]:
     if found is None:
         raise InputError(
             f"no record {root_id}: expected the number of a record as 'ackledger failed --records' "
-            f"shows it, or a root_id of the views; roots go from 1 to {_last_root(connection)} so "
-            "far, with gaps"
+            f"shows it; numbers go from 1 to {_last_root(connection)} so far, with gaps"
         )
     return found
 

@@ -22,9 +22,10 @@ _SELECTED = """
          @> jsonb_build_array(jsonb_build_object('step', r.step, 'reason', r.reason)))
     AND (cast(:since AS timestamptz) IS NULL OR r.failed_at >= cast(:since AS timestamptz))
     AND (cast(:until AS timestamptz) IS NULL OR r.failed_at < cast(:until AS timestamptz))
-    AND (cast(:root AS bigint) IS NULL
+    AND (cast(:record AS bigint) IS NULL
+         OR m.message_id = cast(:record AS bigint)
          OR m.message_id IN (SELECT f.message_id FROM failed_root f
-           WHERE f.root_id = cast(:root AS bigint)))
+           WHERE f.root_id = cast(:record AS bigint)))
     AND NOT (m.status = 'quarantined' AND EXISTS (
       SELECT FROM failed_payload f
       WHERE f.message_id = m.message_id AND f.forgotten_at IS NOT NULL))
@@ -38,7 +39,7 @@ def _as_found(message: str) -> str:
     return f"jsonb_build_object({pairs})"
 
 
-_ANY = dict.fromkeys(("source", "reason", "step", "root", "since", "until"))
+_ANY = dict.fromkeys(("source", "reason", "step", "record", "since", "until"))
 
 
 def _keys(selection: Mapping[str, Any], now: datetime) -> dict[str, Any]:
@@ -231,11 +232,11 @@ def batches_to_replay(
     now: datetime,
 ) -> Sequence[Row[Any]]:
     """Settled originals with failed messages that match and are due, by step and reason of their
-    last failure: batch_id, pipeline, step, reason, messages. One whose files have expired only by
+    last failure: batch_id, pipeline, step, reason, records. One whose files have expired only by
     its number, or to be read again.
     """
     statement = text(f"""
-        SELECT b.batch_id, p.name AS pipeline, r.step, r.reason, count(*) AS messages
+        SELECT b.batch_id, p.name AS pipeline, r.step, r.reason, count(*) AS records
         FROM failed_message m
         JOIN failed_root r ON r.root_id = m.root_id
         JOIN batch b ON b.batch_id = m.original_batch_id AND b.status = 'settled'
@@ -246,7 +247,7 @@ def batches_to_replay(
           AND (cast(:pipeline AS text) IS NULL OR p.name = :pipeline)
           AND (cast(:batch_id AS bigint) IS NULL OR b.batch_id = :batch_id)
         GROUP BY b.batch_id, p.name, r.step, r.reason
-          ORDER BY b.batch_id, messages DESC, r.step, r.reason
+          ORDER BY b.batch_id, records DESC, r.step, r.reason
     """)
     keys = {"pipeline": pipeline, "batch_id": batch_id}
     return connection.execute(statement, {**_keys(selection, now), **keys}).all()
@@ -283,10 +284,10 @@ def causes_to_replay(
 
 def automatic_replays(connection: Connection, now: datetime) -> Sequence[Row[Any]]:
     """Batches of pipelines with ``auto_replay`` that have failed messages due, and may be
-    replayed now: batch_id, pipeline, messages.
+    replayed now: batch_id, pipeline, records.
     """
     statement = text("""
-        SELECT m.original_batch_id AS batch_id, p.name AS pipeline, count(*) AS messages
+        SELECT m.original_batch_id AS batch_id, p.name AS pipeline, count(*) AS records
         FROM failed_message m
         JOIN batch b ON b.batch_id = m.original_batch_id
         JOIN pipeline p USING (pipeline_id)

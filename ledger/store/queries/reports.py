@@ -41,17 +41,17 @@ _CHOSEN = """
 
 def failures(connection: Connection, chosen: Mapping[str, Any]) -> Sequence[Row[Any]]:
     """Failed messages by original batch, step, reason and status of their last attempt, with an
-    example root.
+    example record: batch_id, pipeline, step, reason, status, records, example_record.
 
     ``chosen``: pipeline, batch_id, step, reason (a SQL pattern); null: any. A batch that
     another one replaced counts only where it is asked for: the other has read its records again.
     """
     statement = text(f"""
         SELECT g.original_batch_id AS batch_id, p.name AS pipeline, g.step, g.reason, g.status,
-               g.messages, g.example_root
+               g.records, g.example_record
         FROM (
-          SELECT m.original_batch_id, r.step, r.reason, m.status, count(*) AS messages,
-                 min(r.root_id) AS example_root
+          SELECT m.original_batch_id, r.step, r.reason, m.status, count(*) AS records,
+                 min(m.message_id) AS example_record
           FROM failed_message m JOIN failed_root r ON r.root_id = m.root_id
           WHERE m.status <> 'recovered' AND {_CHOSEN} GROUP BY 1, 2, 3, 4
         ) g

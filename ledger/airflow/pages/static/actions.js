@@ -199,7 +199,7 @@ function ReplayDialog({ asked, done }) {
   <//>`;
 }
 
-/** Replay what is chosen of a batch: a preview first. `asked`: batch, step, reason, root,
+/** Replay what is chosen of a batch: a preview first. `asked`: batch, step, reason, record,
  *  quarantined, held. */
 export const Replay = ({ asked, label, reload }) =>
   html`<${Ask} label=${label} reload=${reload}>

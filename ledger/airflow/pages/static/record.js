@@ -122,7 +122,7 @@ function Found({ found, reload }) {
     html`<${Replay}
       asked=${{
         batch: found.batch_id,
-        root: found.root,
+        record: found.record,
         quarantined: verdict === "quarantined" || null,
       }}
       label=${verdict === "quarantined" ? "Retry" : "Replay this record"}

@@ -1,0 +1,77 @@
+"""The application ``ackledger``: its commands in groups, and how ``--help`` shows them."""
+
+from collections.abc import Callable
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup, TyperOption
+from typer.models import CommandFunctionType
+
+# The groups of --help with their commands, both in the order in which one needs them.
+PANELS = {
+    "Run": ("run", "backfill", "replay", "publish"),
+    "Look": ("status", "failed", "explain", "trace", "sql"),
+    "Decide": ("quarantine", "accept", "release"),
+    "Operate": ("sweep", "gc", "forget"),
+    "Set up": ("init", "check", "db"),
+}
+
+
+class _Command(TyperCommand):
+    def get_params(self, ctx: Any) -> list[Any]:
+        """See ``TyperCommand``."""
+        return _plain(super().get_params(ctx))
+
+
+class _Part(TyperGroup):
+    """Commands that share a word, as ``db`` does."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """See ``TyperGroup``."""
+        return _plain(super().get_params(ctx))
+
+
+class _Whole(_Part):
+    """All commands, in their groups."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Those of the groups in their order, then any others."""
+        names = [name for names in PANELS.values() for name in names if name in self.commands]
+        return [*names, *(name for name in self.commands if name not in names)]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command, in its group."""
+        command: Any = super().get_command(ctx, cmd_name)
+        if command is not None:
+            panels = (panel for panel, names in PANELS.items() if cmd_name in names)
+            command.rich_help_panel = next(panels, None)
+        return command
+
+
+def _plain(params: list[Any]) -> list[Any]:
+    """Options without their variables, which docs/reference/command-line.md lists, and flags
+    without a type.
+    """
+    for param in params:
+        if isinstance(param, TyperOption):
+            param.show_envvar = False
+            param.metavar = "" if param.is_flag else param.metavar
+    return params
+
+
+class Application(typer.Typer):
+    """A ``Typer`` whose commands show their help so."""
+
+    def __init__(self, *, cls: type[TyperGroup] = _Part, **options: Any):
+        super().__init__(cls=cls, **options)
+
+    def command(
+        self, name: str | None = None, **options: Any
+    ) -> Callable[[CommandFunctionType], CommandFunctionType]:
+        """See ``Typer``."""
+        return super().command(name, cls=_Command, **options)
+
+
+def application(**options: Any) -> Application:
+    """The whole of it."""
+    return Application(cls=_Whole, **options)

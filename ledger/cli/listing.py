@@ -1,0 +1,107 @@
+"""The list of failed records: ``failed --records``."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len
+from rich.console import (
+    Console,
+    ConsoleOptions,
+    Group,
+    JustifyMethod,
+    RenderableType,
+    RenderResult,
+)
+from rich.table import Table
+from rich.text import Text
+
+from ledger.core.text import quantity
+
+_LEAST = 20  # characters of the content; columns behind it go rather than that it gets less
+_LEAST_KEY = 8
+_WIDEST = {"key or line": 24, "step": 16, "reason": 24, "status": 11}
+
+
+def listed(data: Mapping[str, Any]) -> RenderableType:
+    """Records, a line each: the content is cut to the terminal."""
+    records, total = data["records"], data["total"]
+    if not records:
+        return Text("no record is failed or quarantined, or none of them matches")
+    more = (
+        f"{len(records)} of {quantity(total, 'record')}: --limit {total} lists all, "
+        "--output FILE.csv writes them to a file"
+    )
+    rest = [Text(more)] if total > len(records) else []
+    about = Text(f"All about one: ackledger explain {records[0]['record']}")
+    return Group(_Listing([_cells(record) for record in records]), *rest, about)
+
+
+def _cells(record: Mapping[str, Any]) -> dict[str, str]:
+    cells = {
+        "record": str(record["record"]),
+        "key or line": place(record),
+        "content": record["content"] or "not kept yet",
+        "step": record["step"],
+        "reason": record["reason"],
+        "status": record["status"],
+    }
+    return {name: " ".join(cell.split()) for name, cell in cells.items()}
+
+
+@dataclass(frozen=True)
+class _Listing:
+    """A line for each record. Its number is whole; of the columns behind the content a narrow
+    console has as many as leave room for that.
+    """
+
+    records: Sequence[Mapping[str, str]]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        widths = {
+            name: min(
+                max(cell_len(name), *(cell_len(record[name]) for record in self.records)),
+                _WIDEST.get(name, options.max_width),
+            )
+            for name in self.records[0]
+        }
+        shown = list(widths)
+        while len(shown) > 3 and self._room(widths, shown, options) < _LEAST:
+            del shown[-1]
+        wanting = max(0, _LEAST - self._room(widths, shown, options))
+        widths["key or line"] -= min(wanting, max(0, widths["key or line"] - _LEAST_KEY))
+        widths["content"] = max(1, self._room(widths, shown, options))
+        table = Table(header_style="bold", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+        for name in shown:
+            justify: JustifyMethod = "right" if name == "record" else "left"
+            table.add_column(
+                name, justify=justify, width=widths[name], no_wrap=True, overflow="ellipsis"
+            )
+        for record in self.records:
+            table.add_row(*(Text(record[name]) for name in shown))
+        yield table
+
+    def _room(
+        self, widths: Mapping[str, int], shown: Sequence[str], options: ConsoleOptions
+    ) -> int:
+        """What the other columns leave to the content."""
+        others = sum(widths[name] for name in shown if name != "content")
+        return options.max_width - others - 2 * len(shown) - 1
+
+
+def place(record: Mapping[str, Any]) -> str:
+    """What people know a record by: its key, else where it was read."""
+    if record["key"] is not None:
+        return ", ".join(f"{name}={_plain(value)}" for name, value in record["key"].items())
+    if record["source_file"] is None:
+        return ""
+    name = Path(record["source_file"]).name
+    if record.get("source_line") is not None:
+        return f"{name}:{record['source_line']}"
+    return name if record["source_row"] is None else f"{name} record {record['source_row']}"
+
+
+def _plain(value: object) -> str:
+    return "?" if value is None else str(value)
