@@ -89,14 +89,14 @@ def release(batch: int, as_json: Json = False) -> None:
 @app.command(epilog=example("accept 12 --reason 'planes that were never registered'"))
 def accept(
     batch: int,
-    reason: Annotated[
-        str | None, typer.Option(help="Why they may stay out; kept in the ledger.")
-    ] = None,
+    reason: Annotated[str, typer.Option(help="Why they may stay out; kept in the ledger.")],
     as_json: Json = False,
 ) -> None:
-    """Accept the records of a batch that are quarantined: its runs are then complete.
+    """Accept the quarantined records of a batch: it is complete without them.
 
-    What is quarantined later, or again after a replay, is not accepted.
+    Records whose replays are used up wait in quarantine for this. 'quarantine' gives failed
+    records up before that, and accepts them at once. What is quarantined later, or again after a
+    replay, is not accepted.
     """
     accepted = accept_batch(connect(Settings()), batch, by=user(), reason=reason)
     show(asdict(accepted), as_json, tables.facts)

@@ -16,14 +16,14 @@ from rich.text import Text
 from sqlalchemy import Connection, Row
 
 from ledger.batch.explain import Explanation, explain
+from ledger.batch.filters import require_names
 from ledger.batch.payloads import keep_all
 from ledger.batch.quarantine import quarantine
-from ledger.batch.remedies import Case, remedies
+from ledger.batch.remedies import Case, remedies, said_status
 from ledger.cli import tables
 from ledger.cli.base import BatchNumber, Json, PipelineName, app, example, out, show, user
 from ledger.core import conditions
-from ledger.core.commands import ANY_TARGET
-from ledger.errors import InputError
+from ledger.errors import InputError, suggestion
 from ledger.settings import Settings
 from ledger.sources.base import Sought
 from ledger.sources.registry import lines_of
@@ -36,7 +36,7 @@ _CASES = 3
 _MINUTE = "%Y-%m-%d %H:%M"
 _COLUMNS = (
     "record", "batch_id", "pipeline", "source", "step", "reason", "status", "attempts", "key",
-    "source_file", "source_row", "content",
+    "accepted_by", "source_file", "source_row", "content",
 )  # fmt: skip
 
 Where = Annotated[
@@ -70,6 +70,8 @@ def failed(
         _records(database, chosen, where, limit, output, as_json)
         return
     rows = database.transact(lambda c: reports.failures(c, chosen), engine=database.reader)
+    if not rows:
+        database.transact(lambda c: require_names(c, chosen), engine=database.reader)
     show([dict(row._mapping) for row in rows], as_json, tables.failures)
     if not as_json:
         cases = database.transact(
@@ -117,16 +119,15 @@ def quarantine_records(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Move failed records to quarantine: they will never be right, nothing waits for them."""
+    """Give failed records up: the batch no longer waits for them.
+
+    They are accepted at once, in your name. Records whose replays are used up are quarantined
+    without anybody's word, and wait for 'accept'.
+    """
     database, by = connect(Settings()), user()
     done = quarantine(database, reason, by, record=record, batch_id=batch, step=step)
-    target = done.target or ANY_TARGET
-    then = f"ackledger publish {target} --batch {done.batch_id}"
-    show(
-        {**asdict(done), "next": f"what waited for them goes on with: {then}"},
-        as_json,
-        tables.facts,
-    )
+    facts = asdict(done)
+    show({**facts, "next": ". ".join(done.next) or None}, as_json, tables.facts)
 
 
 def _records(
@@ -149,7 +150,8 @@ def _records(
     def look(connection: Connection) -> tuple[list[dict[str, Any]], int]:
         found = [_record(row) for row in payloads.records(connection, chosen, conditions_, limit)]
         total = payloads.count(connection, chosen, conditions_)
-        if not total and conditions_:
+        if not total:
+            require_names(connection, chosen)
             check_fields(connection, chosen, conditions_)
         return found, total
 
@@ -190,13 +192,25 @@ def conditions_of(
 def check_fields(
     connection: Connection, chosen: Mapping[str, Any], given: Iterable[conditions.Comparison]
 ) -> None:
-    """Raise InputError if a condition that fits nothing names a field that no record has."""
-    known = payloads.known_fields(connection, chosen)
+    """Raise InputError if a condition that fits nothing names a field that no failed record has."""
+    sources = payloads.fields(connection, chosen)
+    names = {name for row in sources for name in row.names}
     for one in given:
-        if known and one.name not in known:
-            raise InputError(
-                f"--where names {one.name!r}: the records have {', '.join(sorted(known))}"
-            )
+        if names and one.name not in names:
+            raise InputError(_unknown_field(one.name, sources, names))
+
+
+def _unknown_field(name: str, sources: Sequence[Row[Any]], names: Iterable[str]) -> str:
+    """Which fields there are, and which source has which."""
+    one_pipeline = len({row.pipeline for row in sources}) == 1
+    has = "; ".join(
+        f"{row.source if one_pipeline else f'{row.source} of {row.pipeline}'} has"
+        f" {', '.join(row.names)}"
+        for row in sources
+    )
+    meant = suggestion(name, names)
+    ends = meant if meant.endswith("?") else ""
+    return f"--where names {name!r}, a field of no failed record: {has}{ends}"
 
 
 def _record(row: Row[Any]) -> dict[str, Any]:
@@ -288,7 +302,7 @@ def _listed(data: Mapping[str, Any]) -> RenderableType:
         header_style="bold", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), expand=True
     )
     table.add_column("record", no_wrap=True, justify="right")
-    for name, widest in (("key or line", 30), ("step", 20), ("reason", 30), ("status", 11)):
+    for name, widest in (("key or line", 30), ("step", 20), ("reason", 30), ("status", 20)):
         table.add_column(name, no_wrap=True, overflow="ellipsis", max_width=widest)
     table.add_column("content", no_wrap=True, overflow="ellipsis", ratio=1)
     for one in found:
@@ -296,7 +310,7 @@ def _listed(data: Mapping[str, Any]) -> RenderableType:
             _place(one),
             one["step"],
             one["reason"],
-            one["status"],
+            said_status(one["status"], one["accepted_by"]),
             one["content"] or "not kept yet",
         )
         table.add_row(str(one["record"]), *(Text(_one_line(cell)) for cell in shown))
@@ -332,7 +346,7 @@ def _explained(data: Mapping[str, Any]) -> RenderableType:
     """All about one record."""
     one = Explanation(**data)
     facts = {
-        "verdict": one.verdict,
+        "verdict": said_status(one.verdict, one.accepted_by),
         "source": f"{one.source} of {one.pipeline}, batch {one.batch_id}",
         "key": None if one.key is None else _place(data),
         "read from": _read_from(one),
@@ -343,9 +357,9 @@ def _explained(data: Mapping[str, Any]) -> RenderableType:
     lines = [f"  {name:<10} {value}" for name, value in facts.items() if value is not None]
     lines += [f"  attempt {_attempt(tried)}" for tried in one.attempts]
     lines += [
-        f"  quarantined by {row['quarantined_by']} on {row['quarantined_at']:{_MINUTE}}: "
-        + row["reason"]
-        for row in one.quarantined_by_hand
+        f"  {'quarantined' if row['by_hand'] else 'accepted'} by {row['accepted_by']} on"
+        f" {row['accepted_at']:{_MINUTE}}: {row['reason']}"
+        for row in one.decisions
     ]
     head = f"record {one.record}" + (f", now root {one.root}" if one.root != one.record else "")
     lines.append(f"  row by row ackledger trace {one.record}")
@@ -374,7 +388,8 @@ def _more_cases(cases: Sequence[Row[Any]]) -> Text:
     """Where the advice is that did not fit."""
     where = f"batch {cases[0].batch_id} at {cases[0].step}"
     how = f"ackledger failed --batch {cases[0].batch_id} --step {shlex.quote(cases[0].step)}"
-    return Text(f"{len(cases)} more causes, first {where}: {how}", style="yellow")
+    more = "1 more cause" if len(cases) == 1 else f"{len(cases)} more causes, first"
+    return Text(f"{more} {where}: {how}", style="yellow")
 
 
 def _advice(case: Row[Any]) -> Text:

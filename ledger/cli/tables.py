@@ -18,6 +18,8 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from ledger.batch.advice import accepted_in_words
+from ledger.batch.remedies import said_status
 from ledger.core.commands import ANY_TARGET
 from ledger.core.states import BatchStatus
 
@@ -93,14 +95,17 @@ def failures(data: Rows) -> RenderableType:
     if not data:
         return Text("no record is failed or quarantined")
     names = ["batch_id", "pipeline", "step", "reason", "status", "messages", "example_root"]
-    return _fitting([{name: row[name] for name in names} for row in data])
+    shown = [{**row, "status": said_status(row["status"], row["accepted_by"])} for row in data]
+    return _fitting([{name: row[name] for name in names} for row in shown])
 
 
 def summary(data: Mapping[str, Any]) -> RenderableType:
     """One batch: its steps, its counts, and what to do if it is incomplete."""
     roots = data["roots"]
-    counts = ", ".join(f"{value:,} {key}" for key, value in roots.items() if key != "total")
-    counts += f"; {data['accepted']:,} of the quarantined accepted" if data["accepted"] else ""
+    counted = {**roots, "quarantined": roots["quarantined"] - data["accepted"]}
+    counts = ", ".join(f"{value:,} {key}" for key, value in counted.items() if key != "total")
+    if data["accepted"]:
+        counts += f"; {accepted_in_words(data['accepted'], data['accepted_by'], roots['total'])}"
     title = f"batch {data['batch_id']} of {data['pipeline']} ({data['kind']}): {data['status']}"
     if BatchStatus(data["status"]).decided:
         title += f", {data['outcome']}"
@@ -109,7 +114,9 @@ def summary(data: Mapping[str, Any]) -> RenderableType:
         names.remove("duplicates")
     parts: list[RenderableType] = [
         line(title, "bold"),
-        _fitting([{name: step[name] for name in names} for step in data["steps"]]),
+        _fitting([{name: step[name] for name in names} for step in data["steps"]])
+        if data["steps"]
+        else Text("no step has run yet"),
         line(f"{roots['total']:,} records: {counts}"),
     ]
     waits = [one["sentences"] for one in data["undone"] if not one["incomplete"]]
@@ -132,7 +139,8 @@ def sweep(data: Mapping[str, Any]) -> RenderableType:
     if data["overdue"]:
         overdue = ", ".join(str(one["batch_id"]) for one in data["overdue"])
         told = f"batches that are settled, and of which something is left to do: {overdue}."
-        command = f"ackledger publish {ANY_TARGET} --batch N"
+        first = data["overdue"][0]
+        command = f"ackledger publish {first['target'] or ANY_TARGET} --batch {first['batch_id']}"
         tail.append(line(f"{told} Airflow's sweeper does it, or {command}", "yellow"))
     for batch_id, error in data["errors"].items():
         tail.append(line(f"batch {batch_id} could not be settled: {error}", "red"))

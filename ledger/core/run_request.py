@@ -46,10 +46,11 @@ class Selection:
 
     ``reason``: a text or SQL pattern (``%``, ``_``). ``step``: the one that failed last.
     ``root``: a root id of any attempt. ``source``: where they came from. ``since``, ``until``:
-    when they failed last, until exclusive. ``quarantined``: those in quarantine instead of what
-    failed; they begin with a new budget of replays, and keep their history. ``held``: those
-    whose unit failed too often, instead. ``from_source``: their content is read again from the
-    source, by key.
+    when they failed last, until exclusive. ``quarantined``: instead of what failed, those in
+    quarantine that nobody has accepted; ``accepted``: those that a person gave up, by accepting
+    them or by quarantining them by hand. Both begin with a new budget of replays, and keep their
+    history. ``held``: those whose unit failed too often, instead. ``from_source``: their content
+    is read again from the source, by key.
     """
 
     reason: str | None = None
@@ -61,6 +62,12 @@ class Selection:
     quarantined: bool = False
     held: bool = False
     from_source: bool = False
+    accepted: bool = False
+
+    @property
+    def leaves_out_accepted(self) -> bool:
+        """Whether it takes quarantined messages, but none that a person gave up."""
+        return self.quarantined and not self.accepted
 
     def as_json(self) -> dict[str, Any]:
         """What was given, for the ledger."""

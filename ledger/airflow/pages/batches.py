@@ -111,6 +111,7 @@ def replay(database: Database, number: int, chosen: Selection) -> dict[str, Any]
     ``match`` and are due; of these the most by step and reason in ``groups``, and ``more`` there
     are. ``by_unit``: acked records may run again with them. ``dag_id`` and ``conf``: the run of
     Airflow that does it. ``not_due``: failed records of the original that no replay takes now.
+    ``left_out``: of the quarantined ones those that a person gave up, by decision.
     """
 
     def work(connection: Connection) -> dict[str, Any]:
@@ -119,6 +120,8 @@ def replay(database: Database, number: int, chosen: Selection) -> dict[str, Any]
         selection = {**chosen.as_json(), **_literal(chosen.reason)}
         now = batches.database_now(connection)
         groups = replays.batches_to_replay(connection, None, original.batch_id, selection, now)
+        keys = (None, original.batch_id, selection, now)
+        left_out = replays.left_out(connection, *keys) if chosen.leaves_out_accepted else []
         match = sum(row.messages for row in groups)
         return {
             "records": match
@@ -135,6 +138,7 @@ def replay(database: Database, number: int, chosen: Selection) -> dict[str, Any]
             "batch_id": original.batch_id,
             "dag_id": original.dag_id or original.pipeline,
             "conf": {"replay_of": original.batch_id, **selection},
+            "left_out": _rows(left_out),
             "not_due": dict(pages.not_due(connection, original.batch_id)._mapping),
         }
 
