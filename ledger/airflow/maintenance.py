@@ -20,6 +20,7 @@ from ledger.airflow.submitting import connected
 from ledger.airflow.waiting import COMPLETED, announce
 from ledger.core.logs import about
 from ledger.core.text import quantity
+from ledger.errors import InputError
 
 REPLAY_WANTED = Asset("x-ledger://replay-wanted")
 MOST_EXPIRED = 200  # batches whose files go in one run: the next sweep waits for it
@@ -120,7 +121,15 @@ def replay_dag(**dag_options: Any) -> DAG:
         "since": Param(None, type=["null", "string"], description="Only failed since (ISO date)."),
         "until": Param(None, type=["null", "string"], description="Only failed before (ISO date)."),
         "quarantined": Param(
-            False, type="boolean", description="Quarantined records, with a new budget."
+            False,
+            type="boolean",
+            description="Instead quarantined records, with a new budget; not those that a person"
+            " gave up.",
+        ),
+        "accepted": Param(
+            False,
+            type="boolean",
+            description="Instead, or as well as quarantined ones, records that a person gave up.",
         ),
         "held": Param(
             False, type="boolean", description="Records held with their unit, with a new budget."
@@ -167,7 +176,9 @@ def accept_dag(**dag_options: Any) -> DAG:
             type="integer", description="The batch whose quarantined records to accept."
         ),
         "reason": Param(
-            None, type=["null", "string"], description="Why they may stay out; kept in the ledger."
+            type="string",
+            minLength=1,
+            description="Why they may stay out; kept in the ledger.",
         ),
     }
     with DAG(ACCEPT_DAG, schedule=None, start_date=START, params=params, **options) as dag:
@@ -230,6 +241,8 @@ def _release(batch: int | None) -> None:
 
 
 def _triggers(params: dict[str, Any], only: set[int] | None, run_id: str) -> list[dict[str, Any]]:
+    from ledger.batch.filters import require_names
+    from ledger.batch.replay_matches import left_out
     from ledger.store.queries import batches, replays
 
     chosen = selection(params).as_json()
@@ -258,6 +271,13 @@ def _triggers(params: dict[str, Any], only: set[int] | None, run_id: str) -> lis
                 "note": f"replays {what} of batch {number}, asked by {run_id}",
             }
         )
+    for sentence in left_out(database, params["pipeline"], params["batch"], selection(params)):
+        _log.info("%s", sentence)
     if not made:
+        asked = {**params, "batch_id": params["batch"]}
+        try:
+            database.transact(lambda c: require_names(c, asked))
+        except InputError as exc:
+            raise AirflowFailException(str(exc)) from exc
         raise AirflowSkipException("nothing to replay: no failed record matches")
     return made

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from ledger.core.text import storable
+from ledger.batch.quarantine import required_reason
 from ledger.store.connection import Database
 from ledger.store.queries import acceptances, batches, reports
 
@@ -23,14 +23,14 @@ class Acceptance:
     failed: int
 
 
-def accept(database: Database, batch_id: int, *, by: str, reason: str | None = None) -> Acceptance:
+def accept(database: Database, batch_id: int, *, by: str, reason: str) -> Acceptance:
     """Accept the records of a batch, or of a replay's original, that are quarantined now.
 
     ``by``: who does, for the ledger. Safe to repeat: what is accepted stays so. A record that is
-    quarantined later, or again, is not accepted. Raises NotReadyError if there is no such batch.
+    quarantined later, or again, is not accepted. Raises InputError without a reason, or if there
+    is no such batch.
     """
-
-    said = None if reason is None else storable(reason)
+    said = required_reason(reason)
 
     def work(connection: Connection) -> Acceptance:
         original = batches.get_batch(connection, batch_id).original_id

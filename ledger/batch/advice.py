@@ -1,11 +1,12 @@
 """What a run says of its batch at its end: one sentence, and the commands that follow from it."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
 from ledger.batch.holds import as_text
+from ledger.batch.remedies import Case, State, next_steps, said_status
 from ledger.batch.summary import Summary
 from ledger.core.commands import ANY_TARGET, CLEAR_WITHHOLD
 from ledger.core.states import BatchStatus, Outcome
@@ -23,13 +24,20 @@ class Advice:
     because: str
     commands: tuple[tuple[str, str], ...] = ()
 
+    @property
+    def lines(self) -> list[str]:
+        """What is missing, then a line for each command."""
+        return [self.because, *(f"{what}: {how}" for what, how in self.commands)]
+
     def __str__(self) -> str:
-        return ". ".join((self.because, *(f"{what}: {how}" for what, how in self.commands)))
+        return ". ".join(self.lines)
 
 
-def advise(summary: Summary, target: str = ANY_TARGET) -> Advice | None:
-    """What to say of a batch of the pipeline at ``target``; None if every record is acked."""
-    name = f"batch {summary.batch_id}"
+def advise(summary: Summary, target: str | None = None) -> Advice | None:
+    """What to say of a batch; None if every record is acked. ``target``: of its pipeline, where the
+    ledger may not know it.
+    """
+    name, target = f"batch {summary.batch_id}", target or summary.target or ANY_TARGET
     if not summary.status.decided:
         return Advice(f"{name} is {summary.status.words}. {summary.stands}", summary.ways)
     unpublished = [one for one in summary.undone if one.incomplete and one.by_publish]
@@ -70,41 +78,58 @@ def _lost(summary: Summary) -> Iterator[str]:
     if summary.unaccepted:
         yield f"{summary.unaccepted:,} of {roots.total:,} records are quarantined and not accepted"
     if summary.accepted:
-        yield f"{summary.accepted:,} of {roots.total:,} records are quarantined, and were accepted"
+        yield accepted_in_words(summary.accepted, summary.accepted_by, roots.total)
+
+
+def accepted_in_words(accepted: int, by: Mapping[str, int], total: int) -> str:
+    """Who has given up how many of the records of a batch."""
+    names = ", ".join(name if len(by) == 1 else f"{name} ({by[name]:,})" for name in by)
+    return f"{accepted:,} of {total:,} records accepted by {names or 'a person'}"
 
 
 def _commands(summary: Summary, target: str) -> tuple[tuple[str, str], ...]:
-    """How to see these records, to replay them once the cause is fixed, to accept them."""
-    number, found = summary.original_id, []
-    replay = f"ackledger replay {target} --batch {number}"
-    if summary.roots.failed:
-        found += [
-            ("Once the cause is fixed, replay just these", replay),
-            ("In Airflow", _trigger("ledger_replay", f'{{"batch": {number}}}')),
-            *(("By cause", one) for one in summary.remedies),
-        ]
-    if summary.unaccepted:
+    """How to see these records, and for each cause how they come in, or how the batch gets done
+    without them.
+    """
+    number = summary.original_id
+    found = [("See them", f"ackledger failed --records --batch {number}")]
+    cases = [(count, replace(case, target=target)) for count, case in summary.cases]
+    for count, case in cases:
+        found += _of_case(count, case)
+    states = {case.state for _, case in cases}
+    if State.FAILED in states:
+        found.append(("In Airflow", _trigger("ledger_replay", f'{{"batch": {number}}}')))
+    if State.QUARANTINED in states:
+        found.append(("Or accept what is quarantined", f'ackledger accept {number} --reason "..."'))
         form = f'{{"batch": {number}, "reason": "..."}}'
-        found += [
-            ("Quarantined ones: replay them once the cause is fixed", f"{replay} --quarantined"),
-            ("Or accept them", f'ackledger accept {number} --reason "..."'),
-            ("In Airflow", _trigger("ledger_accept", form)),
-        ]
-    return (("See them", f"ackledger failed --records --batch {number}"), *found)
+        found.append(("In Airflow", _trigger("ledger_accept", form)))
+    return tuple(found)
+
+
+def _of_case(count: int, case: Case) -> Iterator[tuple[str, str]]:
+    """The first thing to do about the records of a case that has a command."""
+    head = f"{count:,} at {case.step}"
+    what, command = next_steps(case)[0]
+    if command is not None:
+        yield f"{head}: {what}", command
+    else:
+        then, command = next_steps(case)[1]
+        assert command is not None
+        yield f"{head}: {what}; {then}", command
 
 
 def _trigger(dag: str, conf: str) -> str:
     return f"airflow dags trigger {dag} --conf '{conf}'"
 
 
-def report(summary: Summary, failures: Sequence[Any], target: str = ANY_TARGET) -> list[str]:
+def report(summary: Summary, failures: Sequence[Any], target: str | None = None) -> list[str]:
     """The whole of it, line by line: counts, ``failures`` by step and reason, what to do."""
     roots, advice = summary.roots, advise(summary, target)
     lines = [
         f"batch {summary.batch_id} of {summary.pipeline} ({summary.kind}): {summary.outcome}",
         (
             f"{roots.total:,} records: {roots.acked:,} acked, {roots.failed:,} failed, "
-            f"{roots.quarantined:,} quarantined ({summary.accepted:,} of them accepted), "
+            f"{summary.unaccepted:,} quarantined, {summary.accepted:,} accepted, "
             f"{roots.pending:,} pending"
         ),
         *_table(failures),
@@ -112,7 +137,7 @@ def report(summary: Summary, failures: Sequence[Any], target: str = ANY_TARGET) 
         *summary.waits,
     ]
     if advice is not None:
-        lines += [advice.because, *(f"{what}: {how}" for what, how in advice.commands)]
+        lines += advice.lines
     return lines
 
 
@@ -121,7 +146,10 @@ def _table(failures: Sequence[Any]) -> list[str]:
     if not failures:
         return []
     rows = [("step", "reason", "status", "records")]
-    rows += [(one.step, one.reason, str(one.status), f"{one.records:,}") for one in failures]
+    rows += [
+        (one.step, one.reason, said_status(one.status, one.accepted_by), f"{one.records:,}")
+        for one in failures
+    ]
     widths = [max(len(row[place]) for row in rows) for place in range(3)]
     return [
         "  ".join((*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]))

@@ -16,7 +16,7 @@ from ledger.core import commands
 from ledger.core.run_request import Interval
 from ledger.core.states import BatchStatus
 from ledger.errors import BackPressureError, InputError, NotReadyError, redacted
-from ledger.pipeline.load import target_of
+from ledger.pipeline.load import known_target
 from ledger.pipeline.pipeline import Pipeline
 from ledger.pipeline.steps import SourceStep
 from ledger.settings import Settings
@@ -282,7 +282,7 @@ def _taken(
         f"source {source!r} of pipeline {pipeline.name!r}: the interval {start} to {end} belongs to"
         f" batch {interval_owner.batch_id} ({interval_owner.status}; run"
         f" {interval_owner.run_id!r}); a second batch would deliver it twice."
-        f" {commands.ways_on(target_of(pipeline) or commands.ANY_TARGET, opening, interval_owner)}"
+        f" {commands.ways_on(known_target(pipeline), opening, interval_owner)}"
     )
 
 

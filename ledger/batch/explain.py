@@ -10,10 +10,14 @@ from sqlalchemy import Connection, Row
 
 from ledger.batch.payloads import try_to_keep
 from ledger.batch.recovery import stands_at
-from ledger.batch.remedies import Case, remedies
-from ledger.core import commands
-from ledger.core.commands import ANY_TARGET
-from ledger.core.run_request import Interval
+from ledger.batch.remedies import (
+    Case,
+    Cause,
+    State,
+    remedies,
+    replay_command,
+    reprocess_command,
+)
 from ledger.core.states import BatchStatus
 from ledger.sources.base import Sought
 from ledger.sources.registry import lines_of
@@ -26,7 +30,8 @@ _EDGES = re.compile(r"(-?\d+) edges from (.+?), (-?\d+) acked")
 @dataclass(frozen=True)
 class Explanation:
     """All that the ledger knows of one record. ``root``: of its last attempt. ``last_seen``: the
-    step that last passed on a row of it. ``content``: JSON of its fields, or raw text. ``next``:
+    step that last passed on a row of it. ``content``: JSON of its fields, or raw text.
+    ``accepted_by``: who gave it up, as it stands; ``decisions``: who ever did, and why. ``next``:
     what to do, with commands."""
 
     record: int
@@ -35,6 +40,7 @@ class Explanation:
     source: str
     batch_id: int
     verdict: str
+    accepted_by: str | None = None
     last_seen: str | None = None
     missing: str | None = None
     key: Mapping[str, Any] | None = None
@@ -45,7 +51,7 @@ class Explanation:
     interval_start: datetime | None = None
     interval_end: datetime | None = None
     attempts: tuple[dict[str, Any], ...] = ()
-    quarantined_by_hand: tuple[dict[str, Any], ...] = ()
+    decisions: tuple[dict[str, Any], ...] = ()
     next: tuple[str, ...] = ()
 
 
@@ -79,7 +85,7 @@ def explained(database: Database, number: int) -> Explanation:
     if found is None:
         return database.transact(lambda c: _without_failure(c, number))
     tried = database.transact(lambda c: records.attempts(c, found.message_id))
-    stopped = database.transact(lambda c: records.manual_quarantines(c, found.message_id))
+    decided = database.transact(lambda c: records.decisions(c, found.message_id))
     last_seen, missing = _last_seen(found)
     return Explanation(
         record=found.message_id,
@@ -88,6 +94,7 @@ def explained(database: Database, number: int) -> Explanation:
         source=found.source,
         batch_id=found.batch_id,
         verdict=found.status,
+        accepted_by=next((row.accepted_by for row in decided if row.holds), None),
         last_seen=last_seen,
         missing=missing,
         key=found.key,
@@ -97,7 +104,7 @@ def explained(database: Database, number: int) -> Explanation:
         interval_start=found.interval_start,
         interval_end=found.interval_end,
         attempts=tuple(dict(row._mapping) for row in tried),
-        quarantined_by_hand=tuple(dict(row._mapping) for row in stopped),
+        decisions=tuple(dict(row._mapping) for row in decided),
         next=tuple(_next(found)),
     )
 
@@ -163,9 +170,9 @@ def _last_seen(found: Row[Any]) -> tuple[str, str]:
         return found.step, f"it {what}: {found.reason}"
     emitted, producers, acked = int(edges[1]), edges[2], int(edges[3])
     if emitted > acked:
-        verb = "has" if emitted - acked == 1 else "have"
-        rows = f"{emitted - acked} of {emitted} rows from {producers}"
-        gap = f"{rows} {verb} no output in {found.step}"
+        rows = "one row" if emitted == 1 else f"{emitted} rows"
+        none = "none" if acked <= 0 else f"no output for {emitted - acked} of them"
+        gap = f"{found.step} read {rows} of this record from {producers} and wrote {none}"
     elif emitted < acked:
         gap = f"{found.step} acked {acked} rows of the {emitted} from {producers}"
     else:
@@ -192,40 +199,26 @@ def _line(found: Row[Any], layout: Mapping[str, Any]) -> int | None:
 def _next(found: Row[Any]) -> list[str]:
     """What to do about a record, by its state."""
     status = "superseded" if found.batch_status == "superseded" else found.status
+    if status == "superseded":
+        return ["nothing: another batch replaced this one and has read its interval again"]
+    if status == "recovered":
+        return ["nothing: a replay has processed it to every sink"]
     if found.forgotten_at is not None and status == "quarantined":
         return ["nothing: its content was removed on request, and it is never replayed"]
     if found.files_expired_at is not None and status in ("failed", "quarantined"):
-        return _once_more(found, quarantined=status == "quarantined")
-    if status == "failed" and not found.held:
-        return remedies(_case(found))
-    target = found.target or ANY_TARGET
-    chosen = f"ackledger replay {target} --batch {found.batch_id} --record {found.message_id}"
-    lines = {
-        "failed": f"its unit failed too often. Once the cause is fixed: {chosen} --held",
-        "quarantined": f"once the cause is fixed, with a new budget: {chosen} --quarantined",
-        "replaying": f"wait for its replay: ackledger status --batch {found.replay_batch_id}",
-        "recovered": "nothing: a replay has processed it to every sink",
-        "superseded": "nothing: another batch replaced this one and has read its interval again",
-    }
-    if status == "quarantined" and not found.accepted:
-        accept = f'ackledger accept {found.batch_id} --reason "..."'
-        return [lines[status], f"if what is quarantined of its batch may stay out: {accept}"]
-    return [lines[status]]
+        return _once_more(found)
+    return remedies(_case(found))
 
 
-def _once_more(found: Row[Any], *, quarantined: bool) -> list[str]:
+def _once_more(found: Row[Any]) -> list[str]:
     """How a record is processed again whose batch has no files any more."""
     gone = f"the files of its batch were removed by retention on {found.files_expired_at:%Y-%m-%d}"
-    case, target = _case(found), found.target or ANY_TARGET
+    case = _case(found)
     if case.rereads:
-        chosen = f"--batch {found.batch_id} --record {found.message_id} --from-source"
-        chosen += " --quarantined" if quarantined else ""
-        return [f"{gone}: to read it again, by key:", f"ackledger replay {target} {chosen}"]
+        return [f"{gone}: to read it again, by key:", replay_command(case, from_source=True)]
     if case.reprocesses:
-        interval = Interval(found.interval_start, found.interval_end, found.params)
-        again = commands.run(target, interval, "--reprocess")
-        return [f"{gone}: to run its whole interval again:", again]
-    return [f"{gone}, and its source is read once: deliver it, corrected, anew"]
+        return [f"{gone}: to run its whole interval again:", reprocess_command(case)]
+    return [f"{gone}, and its source is read once: deliver it again, corrected"]
 
 
 def _has_key(found: Row[Any]) -> bool:
@@ -244,8 +237,12 @@ def _case(found: Row[Any]) -> Case:
         found.params,
         found.dag_id,
         found.step,
-        _at_source(found),
+        Cause(found.cause),
+        State(found.state),
         any(step.get("rereads") for step in sources) and not by_unit and _has_key(found),
         not any(step.get("incremental") for step in found.topology),
-        found.message_id,
+        found.reason,
+        record=found.message_id,
+        due_at=found.due_at,
+        replay_batch_id=found.replay_batch_id,
     )

@@ -19,6 +19,7 @@ from ledger.batch.following.parts import NEXT_PART
 from ledger.batch.following.publications import PUBLISH, WITHHOLD
 from ledger.batch.following.states import STATE
 from ledger.pipeline.pipeline import Pipeline
+from ledger.store.queries import reports
 
 if TYPE_CHECKING:
     from ledger.store.connection import Database
@@ -90,13 +91,28 @@ def of_pipeline(pipeline: Pipeline) -> tuple[FollowUp, ...]:
 
 
 def left(database: "Database", pipeline: Pipeline, batch_id: int | None) -> list[int]:
-    """Batches of a pipeline, or the one, for which ``ackledger publish`` has something to do."""
+    """Batches of a pipeline, or of the one's family, for which ``ackledger publish`` has something
+    to do.
+    """
 
     def ask(connection: Connection) -> list[int]:
-        asked = [one.left for one in by_publish(pipeline) if one.left is not None]
-        return sorted({one for ask in asked for one in ask(connection, pipeline.name, batch_id)})
+        return pending(connection, pipeline.name, batch_id, by_publish(pipeline))
 
     return database.transact(ask)
+
+
+def pending(
+    connection: Connection,
+    pipeline: str,
+    batch_id: int | None = None,
+    asked: Sequence[FollowUp] = FOLLOW_UPS,
+) -> list[int]:
+    """As ``left``, of a pipeline by its name."""
+    family = [None] if batch_id is None else reports.family(connection, batch_id)
+    asks = [one.left for one in asked if one.left is not None]
+    return sorted(
+        {one for ask in asks for number in family for one in ask(connection, pipeline, number)}
+    )
 
 
 def is_due(database: "Database", pipeline: Pipeline) -> bool:

@@ -102,7 +102,7 @@ def open_replay(
             return _reopened(connection, settings, pipeline, found, moment, {})
         original = check_replayable(connection, pipeline, original_batch_id, None)
         check_files(original, pipeline, from_source=selection.from_source)
-        if selection.quarantined:
+        if selection.quarantined or selection.accepted:
             state_guards.check_quarantined(connection, pipeline, original)
         interval = Interval(original.interval_start, original.interval_end, original.params)
         values = _values(pipeline, pipeline_id, key, interval)
@@ -260,7 +260,7 @@ def _reopened(
         original = check_replayable(connection, pipeline, locked.original_id, locked.batch_id)
         again = bool((locked.selection or {}).get("from_source")) and not locked.files_expired_at
         check_files(original, pipeline, from_source=again)
-        if (locked.selection or {}).get("quarantined"):
+        if {"quarantined", "accepted"} & set(locked.selection or ()):
             state_guards.check_quarantined(connection, pipeline, original)
         claim_messages(connection, pipeline, locked, moment)
     else:

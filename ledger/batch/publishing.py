@@ -14,7 +14,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row
 
-from ledger.core.commands import ANY_TARGET, CLEAR_WITHHOLD
+from ledger.core.commands import CLEAR_WITHHOLD
 from ledger.core.probes import reached
 from ledger.errors import (
     Failures,
@@ -24,6 +24,7 @@ from ledger.errors import (
     StageError,
     redacted,
 )
+from ledger.pipeline.load import known_target
 from ledger.pipeline.pipeline import Pipeline
 from ledger.pipeline.steps import SinkStep
 from ledger.settings import Settings
@@ -75,7 +76,7 @@ def lost(
     missing = []
     for row in database.transact(lambda c: publications.pending(c, batch_id)):
         if row.ready and (sinks is None or row.sink in sinks):
-            with failures.kept(unpublished_note(row)):
+            with failures.kept(unpublished_note(pipeline, row)):
                 if is_lost(database, settings, pipeline, row):
                     missing.append(row)
     return missing
@@ -92,13 +93,14 @@ def is_lost(database: Database, settings: Settings, pipeline: Pipeline, row: Row
     return False
 
 
-def unpublished_note(row: Row[Any]) -> str:
+def unpublished_note(pipeline: Pipeline, row: Row[Any]) -> str:
     """Whose failure it is that a publication is not published, and how to go on once its cause
     is fixed.
     """
     return (
         f"Sink {row.sink!r} has not published batch {row.batch_id}. To go on: ackledger publish"
-        f" {ANY_TARGET} --batch {row.batch_id}, or in Airflow clear the task that failed"
+        f" {known_target(pipeline)} --batch {row.batch_id}, or in Airflow clear the task that"
+        " failed"
     )
 
 
@@ -151,7 +153,7 @@ def _publish_each(
             published = database.transact(work)
         except Exception as exc:  # of one sink: the others do not wait for it
             failure = redacted(exc) if pipeline.redact else exc
-            failure.add_note(unpublished_note(row))
+            failure.add_note(unpublished_note(pipeline, row))
             failed[row.sink] = failure
             continue
         if published is not None:
@@ -182,7 +184,8 @@ def publish_one(
     if not locked.ready:
         raise NotReadyError(
             f"sink {row.sink!r} of batch {row.batch_id}: rows of failed records are yet to be"
-            f" withheld: run ackledger publish {ANY_TARGET}, or in Airflow {CLEAR_WITHHOLD}"
+            f" withheld: run ackledger publish {known_target(pipeline)} --batch {row.batch_id}, or"
+            f" in Airflow {CLEAR_WITHHOLD}"
         )
     owner = batches.interval_owner(connection, locked.original_id)
     if publications.unpublished_of(connection, owner, locked.batch_id, row.sink):

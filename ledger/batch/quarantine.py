@@ -5,21 +5,27 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
+from ledger.batch import follow_ups
+from ledger.batch.filters import require_names
+from ledger.batch.recovery import waits_for
 from ledger.batch.settlement import decide_publications
+from ledger.core.commands import ANY_TARGET
 from ledger.core.text import storable
 from ledger.errors import InputError, NotReadyError
 from ledger.store.connection import Database
-from ledger.store.queries import batches, records
+from ledger.store.queries import batches, records, reports
+from ledger.store.queries.batches import Batch
 
 
 @dataclass(frozen=True)
 class Quarantined:
-    """How many records of which original batch moved to quarantine. ``target``: its pipeline, for
-    commands."""
+    """How many records of which original batch moved to quarantine, given up by whom. ``next``:
+    what follows from that, as sentences and commands."""
 
     batch_id: int
     records: int
-    target: str | None
+    accepted_by: str
+    next: tuple[str, ...]
 
 
 def quarantine(
@@ -36,12 +42,20 @@ def quarantine(
     Raises InputError without a reason or for a record that never failed, NotReadyError if nothing
     is failed.
     """
-    if not reason.strip():
-        raise InputError("--reason is empty: say why, for those who look at the quarantine later")
+    said = required_reason(reason)
     if (record is None) == (batch_id is None):
         raise InputError("expected one record, or --batch, and not both")
-    said = storable(reason)
     return database.transact(lambda c: _quarantine(c, said, by, record, batch_id, step))
+
+
+def required_reason(reason: str | None) -> str:
+    """A person's reason as the ledger keeps it. Raises InputError if there is none."""
+    if not (reason or "").strip():
+        raise InputError(
+            "the reason is empty: say why these records may stay out, for those who look at them"
+            " later"
+        )
+    return storable(reason or "")
 
 
 def _quarantine(
@@ -59,7 +73,22 @@ def _quarantine(
     if moved == 0:
         raise NotReadyError(_nothing(connection, record, original, step))
     decide_publications(connection, locked, failed=0)
-    return Quarantined(original, moved, batches.target(connection, locked.pipeline_id))
+    return Quarantined(original, moved, by, tuple(_next(connection, locked)))
+
+
+def _next(connection: Connection, batch: Batch) -> list[str]:
+    """What waits for a batch of which records were given up: what is failed still, or what is to
+    be published now.
+    """
+    number, lines = batch.batch_id, []
+    left = reports.batch_counts(connection, number).failed
+    if left:
+        lines.append(f"{left:,} records of it are still failed: ackledger failed --batch {number}")
+    if follow_ups.pending(connection, batch.pipeline, number):
+        target = batches.target(connection, batch.pipeline_id) or ANY_TARGET
+        command = f"ackledger publish {target} --batch {number}"
+        lines.append(f"what waited for them goes on with: {command}")
+    return lines or waits_for(connection, number)
 
 
 def _chosen(
@@ -83,6 +112,7 @@ def _nothing(connection: Connection, record: int | None, batch_id: int, step: st
         found = records.failed_record(connection, record)
         assert found is not None
         return f"record {record} is {found.status}: only a failed one is quarantined by hand"
+    require_names(connection, {"batch_id": batch_id, "step": step})
     where = f" at {step}" if step else ""
     return (
         f"batch {batch_id} has no failed record{where} (those replaying, recovered or quarantined "

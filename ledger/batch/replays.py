@@ -5,10 +5,12 @@ from datetime import datetime
 from sqlalchemy import Connection
 
 from ledger.batch import claims, recovery
+from ledger.batch.filters import require_names
 from ledger.core.probes import reached
 from ledger.core.states import BatchKind, BatchStatus
 from ledger.errors import InputError, NotReadyError
 from ledger.pipeline.graph import unit_in_words
+from ledger.pipeline.load import known_target
 from ledger.pipeline.pipeline import Pipeline
 from ledger.pipeline.steps import SinkStep, SourceStep
 from ledger.store.queries import batches
@@ -42,9 +44,10 @@ def check_files(original: Batch, pipeline: Pipeline, *, from_source: bool) -> No
         return
     why = f", and {needing[0]!r} would read them" if from_source else ""
     ways = "" if needing else "read these records again from their source (--from-source), or "
-    ways += f"read its interval again: {recovery.reprocess(original)}"
+    again = recovery.reprocess(original, known_target(pipeline))
+    ways += f"read its interval again: {again}"
     if any(step.incremental for step in pipeline.sources()):  # it has no interval
-        ways = "deliver the records, corrected, anew"
+        ways = "deliver the records again, corrected"
     raise InputError(
         f"the files of batch {original.batch_id} of pipeline {pipeline.name!r} were removed by"
         f" retention on {original.files_expired_at:%Y-%m-%d}: nothing of it was failed then{why}."
@@ -151,10 +154,12 @@ def check_from_source(connection: Connection, replay: Batch, pipeline: Pipeline)
             why = "it has no key: declare it with key=(...), the columns that identify a record"
         else:
             continue
-        instead = "To read its whole interval again: ackledger run --reprocess"
+        again = recovery.reprocess(replay, known_target(pipeline))
+        instead = f"To read its whole interval again: {again}"
         if step.incremental:
             instead = (
-                "Deliver the records, corrected, anew, and quarantine the old: ackledger quarantine"
+                "Deliver the records again, corrected, and quarantine the old: ackledger quarantine"
+                f' --batch {replay.original_id} --reason "..."'
             )
         raise InputError(
             f"source {name!r} of pipeline {pipeline.name!r} cannot be read again for the failed"
@@ -172,6 +177,8 @@ def claim_messages(
         connection, replay.batch_id, replay.original_id, selection, moment, limit
     )
     if claimed == 0:
+        asked = {"pipeline": replay.pipeline, "batch_id": replay.original_id, **selection}
+        require_names(connection, asked)
         raise NotReadyError(
             f"nothing to replay in batch {replay.original_id}: no failed message "
             f"{'matches ' + str(dict(selection)) if selection else 'is left'} "

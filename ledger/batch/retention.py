@@ -73,11 +73,13 @@ class GcOptions:
 
 @dataclass(frozen=True)
 class Kept:
-    """A family whose files may be read again: its original, and why."""
+    """A family whose files may be read again: its original, and why. ``target``: of its pipeline,
+    MODULE:PIPELINE, if the ledger knows it."""
 
     batch_id: int
     pipeline: str
     need: Need
+    target: str | None = None
 
 
 @dataclass(frozen=True)
@@ -157,7 +159,7 @@ def _looked_at(
             if row.need is None:
                 free.append(row.batch_id)
             else:
-                kept.append(Kept(row.batch_id, row.pipeline, Need(row.need)))
+                kept.append(Kept(row.batch_id, row.pipeline, Need(row.need), row.target))
     return free[: options.most], kept
 
 

@@ -1,6 +1,7 @@
 """What became of a batch: counts by state, steps, and what a run reports of it."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
@@ -10,10 +11,10 @@ from ledger.batch import follow_ups
 from ledger.batch.following.base import Undone
 from ledger.batch.holds import failures_of
 from ledger.batch.recovery import stands_at, ways_from_hold
-from ledger.batch.remedies import Case, remedy
+from ledger.batch.remedies import Case
 from ledger.core.states import BatchStatus, OnQuarantine, Outcome, is_tolerated
 from ledger.store.connection import Database
-from ledger.store.queries import batches, reports
+from ledger.store.queries import acceptances, batches, reports
 from ledger.store.queries.batches import Batch
 
 
@@ -47,10 +48,12 @@ class Policy:
 @dataclass(frozen=True)
 class Summary:
     """One batch as ``batch_status`` and ``step_progress`` have it. ``seconds`` per step.
-    ``original_id``: itself, or what it is a replay of. ``accepted``: of the quarantined records.
-    ``undone``: what is yet to be done of its follow-ups. ``remedies``: what its failed records
-    need, by cause. ``stands``: while it is undecided, at which step it is, and how to go on; on
-    hold that is in ``ways``, and what would fail, by step and reason, in ``preview``."""
+    ``original_id``: itself, or what it is a replay of. ``accepted``: of the quarantined records,
+    by whom: ``accepted_by``. ``undone``: what is yet to be done of its follow-ups. ``cases``: the
+    records that are failed or wait in quarantine, by cause, with their number. ``stands``: while it
+    is undecided, at which step it is, and how to go on; on hold that is in ``ways``, and what would
+    fail, by step and reason, in ``preview``. ``target``: MODULE:PIPELINE, if the ledger knows it.
+    """
 
     batch_id: int
     pipeline: str
@@ -63,10 +66,12 @@ class Summary:
     accepted: int
     policy: Policy
     undone: tuple[Undone, ...] = ()
-    remedies: tuple[str, ...] = ()
+    cases: tuple[tuple[int, Case], ...] = ()
     stands: str | None = None
     ways: tuple[tuple[str, str], ...] = ()
     preview: tuple[dict[str, Any], ...] = ()
+    accepted_by: Mapping[str, int] = field(default_factory=dict)
+    target: str | None = None
 
     @property
     def outcome(self) -> Outcome:
@@ -100,11 +105,12 @@ class Summary:
 
 def summarize(database: Database, batch_id: int) -> Summary:
     """The summary of one batch, as of now."""
-    row = database.transact(lambda c: reports.batch_counts(c, batch_id))
     batch = database.transact(lambda c: batches.get_batch(c, batch_id))
+    row = database.transact(lambda c: reports.batch_counts(c, batch_id))
     family = database.transact(lambda c: reports.batch_counts(c, batch.original_id))
     lost = family.failed + family.quarantined
     steps = database.transact(lambda c: reports.step_table(c, batch_id))
+    stands, ways, preview = database.transact(lambda c: _standing(c, batch))
     return Summary(
         batch_id,
         row.pipeline,
@@ -118,10 +124,14 @@ def summarize(database: Database, batch_id: int) -> Summary:
         Policy(batch.on_quarantine, batch.tolerate, lost, family.total),
         database.transact(lambda c: follow_ups.undone(c, batch_id)),
         tuple(
-            remedy(row.records, Case.of(row))
+            (row.records, Case.of(row))
             for row in database.transact(lambda c: reports.failed_cases(c, {"batch_id": batch_id}))
         ),
-        *database.transact(lambda c: _standing(c, batch)),
+        stands,
+        ways,
+        preview,
+        database.transact(lambda c: acceptances.by_person(c, batch_id)),
+        database.transact(lambda c: batches.target(c, batch.pipeline_id)),
     )
 
 

@@ -1,10 +1,12 @@
 """The sweeper: decides what can be decided, fails what expired, and removes decided partitions."""
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Row
 
 from ledger.batch import follow_ups
 from ledger.batch.settlement import Settlement, settle_once
@@ -40,10 +42,12 @@ class ReplayRequest:
 
 @dataclass(frozen=True)
 class OverdueFollowUp:
-    """A settled batch whose run left something of ``FOLLOW_UPS`` undone, with its DAG."""
+    """A settled batch whose run left something of ``FOLLOW_UPS`` undone, with its DAG. ``target``:
+    MODULE:PIPELINE, if the ledger knows it."""
 
     batch_id: int
     dag_id: str
+    target: str | None = None
 
 
 @dataclass(frozen=True)
@@ -69,7 +73,7 @@ def sweep_once(
     _note_followed(database)
     due = moment - timedelta(seconds=chosen.overdue_after_seconds)
     left = database.transact(lambda c: follow_ups.overdue(c, due))
-    overdue = dict.fromkeys(OverdueFollowUp(row.batch_id, row.dag_id) for row in left)
+    overdue = database.transact(lambda c: _overdue(c, left))
     dropped = _drop_partitions(database, chosen)
     _vacuum(database, chosen)
     database.transact(health.note_sweep)
@@ -98,6 +102,14 @@ def _settle_all(
         if settlement is not None:
             settled.append(settlement)
     return settled, errors
+
+
+def _overdue(connection: Connection, left: Sequence[Row[Any]]) -> list[OverdueFollowUp]:
+    """What runs left undone, each batch once."""
+    return [
+        OverdueFollowUp(number, dag_id, batches.target_of_batch(connection, number))
+        for number, dag_id in dict.fromkeys((row.batch_id, row.dag_id) for row in left)
+    ]
 
 
 def _note_followed(database: Database) -> None:

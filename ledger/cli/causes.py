@@ -7,6 +7,7 @@ from typing import Any
 from rich.text import Text
 from sqlalchemy import Row
 
+from ledger.batch.filters import require_names
 from ledger.batch.remedies import Case, remedies
 from ledger.cli import held, tables
 from ledger.cli.base import out
@@ -22,7 +23,7 @@ def print_causes(database: Database, chosen: Mapping[str, Any]) -> None:
     """Failed and quarantined records by step and reason, then what each cause needs."""
     rows = failures(database, chosen)
     out.print(tables.failures(rows), crop=False)
-    held.print_ways(database, [row for row in rows if row["status"] == held.STATUS])
+    held.print_ways(database, [row for row in rows if row.get("status") == held.STATUS])
     for head, *commands in advice(database, chosen):
         out.print(Text(head, style="yellow"))
         for command in commands:  # in a line that can be pasted
@@ -36,7 +37,10 @@ def failures(database: Database, chosen: Mapping[str, Any]) -> list[dict[str, An
     rows = database.transact(
         lambda c: reports.failures(c, {**_ANY, **chosen}), engine=database.reader
     )
-    return [*(dict(row._mapping) for row in rows), *held.failures(database, chosen)]
+    shown = [*(dict(row._mapping) for row in rows), *held.failures(database, chosen)]
+    if not shown:
+        database.transact(lambda c: require_names(c, {**_ANY, **chosen}), engine=database.reader)
+    return shown
 
 
 def advice(database: Database, chosen: Mapping[str, Any]) -> Iterator[list[str]]:

@@ -24,6 +24,7 @@ def failures(database: Database, chosen: Mapping[str, Any]) -> list[dict[str, An
             "step": row.step,
             "reason": row.reason,
             "status": STATUS,
+            "accepted_by": None,
             "records": row.records,
             "example_record": row.example_record,
         }

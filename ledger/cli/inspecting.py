@@ -13,6 +13,7 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from sqlalchemy import Row
 
+from ledger.batch.filters import require_pipeline
 from ledger.batch.recovery import waiting_states
 from ledger.batch.summary import summarize
 from ledger.cli import held, tables
@@ -79,6 +80,8 @@ def _look(database: Database, pipeline: str | None, batch: int | None, limit: in
     rows = database.transact(
         lambda c: reports.recent_batches(c, pipeline, limit), engine=database.reader
     )
+    if not rows and pipeline is not None:
+        database.transact(lambda c: require_pipeline(c, pipeline), engine=database.reader)
     waiting = database.transact(lambda c: waiting_states(c, pipeline), engine=database.reader)
     waiting += held.sentences(database, [row.batch_id for row in rows])
     is_open = any(row.status == BatchStatus.OPEN for row in rows)

@@ -18,11 +18,12 @@ from rich.console import (
 from rich.table import Table
 from rich.text import Text
 
+from ledger.batch.remedies import said_status
 from ledger.core.text import quantity
 
 _LEAST = 20  # characters of the content; columns behind it go rather than that it gets less
 _LEAST_KEY = 8
-_WIDEST = {"key or line": 24, "step": 16, "reason": 24, "status": 11}
+_WIDEST = {"key or line": 24, "step": 16, "reason": 24, "status": 20}
 
 
 def listed(data: Mapping[str, Any]) -> RenderableType:
@@ -46,7 +47,7 @@ def _cells(record: Mapping[str, Any]) -> dict[str, str]:
         "content": record["content"] or "not kept yet",
         "step": record["step"],
         "reason": record["reason"],
-        "status": record["status"],
+        "status": said_status(record["status"], record["accepted_by"]),
     }
     return {name: " ".join(cell.split()) for name, cell in cells.items()}
 

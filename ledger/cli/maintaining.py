@@ -81,7 +81,7 @@ def sweep(as_json: Json = False) -> None:
 
 @app.command(epilog=example("release 7"))
 def release(batch: int, as_json: Json = False) -> None:
-    """Let a batch on hold settle although too many of its records failed."""
+    """Let a batch settle that is on hold for too many failures."""
     released = release_batch(connect(Settings()), batch)
     show(in_user_words(asdict(released)), as_json, tables.facts)
     if released.status is not BatchStatus.SETTLED:
@@ -91,14 +91,14 @@ def release(batch: int, as_json: Json = False) -> None:
 @app.command(epilog=example("accept 12 --reason 'planes that were never registered'"))
 def accept(
     batch: int,
-    reason: Annotated[
-        str | None, typer.Option(help="Why they may stay out; kept in the ledger.")
-    ] = None,
+    reason: Annotated[str, typer.Option(help="Why they may stay out; kept in the ledger.")],
     as_json: Json = False,
 ) -> None:
     """Accept quarantined records of a batch: it is then complete.
 
-    What is quarantined later, or again after a replay, is not accepted.
+    Records whose replays are used up wait in quarantine for this. 'quarantine' gives failed
+    records up before that, and accepts them at once. What is quarantined later, or again after a
+    replay, is not accepted.
     """
     accepted = accept_batch(connect(Settings()), batch, by=user(), reason=reason)
     show(asdict(accepted), as_json, tables.facts)

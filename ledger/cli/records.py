@@ -2,7 +2,7 @@
 
 import csv
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,8 +13,10 @@ from rich.text import Text
 from sqlalchemy import Connection, Row
 
 from ledger.batch.explain import Explanation, explain
+from ledger.batch.filters import require_names
 from ledger.batch.payloads import keep_all
 from ledger.batch.quarantine import quarantine
+from ledger.batch.remedies import said_status
 from ledger.cli import causes, held, tables
 from ledger.cli.base import (
     RECORD_HELP,
@@ -29,8 +31,7 @@ from ledger.cli.base import (
 )
 from ledger.cli.listing import listed, place
 from ledger.core import conditions
-from ledger.core.commands import ANY_TARGET
-from ledger.errors import InputError
+from ledger.errors import InputError, suggestion
 from ledger.settings import Settings
 from ledger.sources.base import Sought
 from ledger.sources.registry import lines_of
@@ -42,7 +43,7 @@ _EXPLAINED = 5  # records that match a condition, at once
 _MINUTE = "%Y-%m-%d %H:%M"
 _COLUMNS = (
     "record", "batch_id", "pipeline", "source", "step", "reason", "status", "attempts", "key",
-    "source_file", "source_row", "content",
+    "accepted_by", "source_file", "source_row", "content",
 )  # fmt: skip
 
 Where = Annotated[
@@ -114,16 +115,15 @@ def quarantine_records(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Give failed records up: the batch no longer waits for them."""
+    """Give failed records up: the batch no longer waits for them.
+
+    They are accepted at once, in your name. Records whose replays are used up are quarantined
+    without anybody's word, and wait for 'accept'.
+    """
     database, by = connect(Settings()), user()
     done = quarantine(database, reason, by, record=record, batch_id=batch, step=step)
-    target = done.target or ANY_TARGET
-    then = f"ackledger publish {target} --batch {done.batch_id}"
-    show(
-        {**asdict(done), "next": f"what waited for them goes on with: {then}"},
-        as_json,
-        tables.facts,
-    )
+    facts = asdict(done)
+    show({**facts, "next": ". ".join(done.next) or None}, as_json, tables.facts)
 
 
 def _records(
@@ -149,7 +149,8 @@ def _records(
         sampled = [_record(row) for row in holds.sample(connection, chosen, conditions_, None)]
         found += sampled[: max(0, limit - len(found))]
         total += len(sampled)
-        if not total and conditions_:
+        if not total:
+            require_names(connection, chosen)
             check_fields(connection, chosen, conditions_)
         return found, total
 
@@ -196,13 +197,25 @@ def conditions_of(
 def check_fields(
     connection: Connection, chosen: Mapping[str, Any], given: Iterable[conditions.Comparison]
 ) -> None:
-    """Raise InputError if a condition that fits nothing names a field that no record has."""
-    known = payloads.known_fields(connection, chosen)
+    """Raise InputError if a condition that fits nothing names a field that no failed record has."""
+    sources = payloads.fields(connection, chosen)
+    names = {name for row in sources for name in row.names}
     for one in given:
-        if known and one.name not in known:
-            raise InputError(
-                f"--where names {one.name!r}: the records have {', '.join(sorted(known))}"
-            )
+        if names and one.name not in names:
+            raise InputError(_unknown_field(one.name, sources, names))
+
+
+def _unknown_field(name: str, sources: Sequence[Row[Any]], names: Iterable[str]) -> str:
+    """Which fields there are, and which source has which."""
+    one_pipeline = len({row.pipeline for row in sources}) == 1
+    has = "; ".join(
+        f"{row.source if one_pipeline else f'{row.source} of {row.pipeline}'} has"
+        f" {', '.join(row.names)}"
+        for row in sources
+    )
+    meant = suggestion(name, names)
+    ends = meant if meant.endswith("?") else ""
+    return f"--where names {name!r}, a field of no failed record: {has}{ends}"
 
 
 def _record(row: Row[Any]) -> dict[str, Any]:
@@ -289,7 +302,7 @@ def _explained(data: Mapping[str, Any]) -> RenderableType:
     """All about one record."""
     one = Explanation(**data)
     facts = {
-        "verdict": one.verdict,
+        "verdict": said_status(one.verdict, one.accepted_by),
         "source": f"{one.source} of {one.pipeline}, batch {one.batch_id}",
         "key": None if one.key is None else place(data),
         "read from": _read_from(one),
@@ -300,9 +313,9 @@ def _explained(data: Mapping[str, Any]) -> RenderableType:
     lines = [f"  {name:<10} {value}" for name, value in facts.items() if value is not None]
     lines += [f"  attempt {_attempt(tried)}" for tried in one.attempts]
     lines += [
-        f"  quarantined by {row['quarantined_by']} on {row['quarantined_at']:{_MINUTE}}: "
-        + row["reason"]
-        for row in one.quarantined_by_hand
+        f"  {'quarantined' if row['by_hand'] else 'accepted'} by {row['accepted_by']} on"
+        f" {row['accepted_at']:{_MINUTE}}: {row['reason']}"
+        for row in one.decisions
     ]
     lines.append(f"  row by row ackledger trace {one.record}")
     steps = tables.line("\n".join(f"  {step}" for step in one.next), "yellow")

@@ -12,30 +12,33 @@ from rich.console import Group, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 from rich.text import Text
 
+from ledger.batch.filters import require_pipeline
 from ledger.batch.forgetting import Forgotten, Holding, holding, matching, named
 from ledger.batch.forgetting import forget as forget_records
 from ledger.batch.retention import Collected, GcOptions, gc_once
 from ledger.cli import tables
 from ledger.cli.base import RECORD_HELP, Json, PipelineName, app, err, example, show
 from ledger.cli.records import check_fields, conditions_of
+from ledger.core.commands import ANY_TARGET
 from ledger.core.durations import keep_seconds
 from ledger.core.states import Need
 from ledger.core.text import quantity
 from ledger.errors import DeclarationError, InputError
 from ledger.settings import Settings
+from ledger.store.connection import Database
 from ledger.store.upgrade import connect
 
 _SHOWN = 20  # records
 _UNITS = ("bytes", "kB", "MB", "GB", "TB")
 _WHY = {
-    Need.UNDECIDED: "a batch, or a replay of it, is not decided: ackledger status",
-    Need.RECORDS_FAILED: "records are failed: replay or quarantine them (ackledger failed)",
-    Need.RECORDS_QUARANTINED: "quarantined records are not accepted: ackledger accept BATCH",
-    Need.CONTENT_MISSING: "the content of failed records is not copied: ackledger publish",
-    Need.UNPUBLISHED: "a sink is yet to publish: ackledger publish",
-    Need.COMBINE_DUE: "a combine is yet to run: ackledger publish",
+    Need.UNDECIDED: "a batch, or a replay of it, is not decided: ackledger status{of}",
+    Need.RECORDS_FAILED: "records are failed: replay or quarantine them: ackledger failed{of}",
+    Need.RECORDS_QUARANTINED: "quarantined records are not accepted: ackledger failed{of}",
+    Need.CONTENT_MISSING: "the content of failed records is not copied: ackledger publish {target}",
+    Need.UNPUBLISHED: "a sink is yet to publish: ackledger publish {target}{of}",
+    Need.COMBINE_DUE: "a combine is yet to run: ackledger publish {target}{of}",
     Need.SOURCE_UNTOLD: "a source is yet to be told of its records: task notify",
-    Need.STATE_DUE: "a state is yet to include it: ackledger status",
+    Need.STATE_DUE: "a state is yet to include it: ackledger status{of}",
     Need.CURRENT_STATE: "it has the current state, which the next batch starts from",
     Need.INTERVAL_UNREAD: "further batches read the rest of its interval from it",
     Need.DEDUP_WINDOW: "a sink compares new rows with it (window_batches)",
@@ -62,11 +65,19 @@ def gc(
     seconds = None if keep is None else _seconds(keep)
     options = GcOptions(pipeline, keep_seconds=seconds, dry_run=dry_run)
     with _progress() as say:
-        collected = gc_once(connect(Settings()), options, on_progress=say)
+        collected = gc_once(_of_pipeline(pipeline), options, on_progress=say)
     data = {**asdict(collected), "total": asdict(collected.total)}
     show(data, as_json, lambda _: _collected(collected))
     if collected.errors:
         raise typer.Exit(1)
+
+
+def _of_pipeline(name: str | None) -> Database:
+    """The ledger, which knows the pipeline of this name, if one is named."""
+    database = connect(Settings())
+    if name is not None:
+        database.transact(lambda c: require_pipeline(c, name))
+    return database
 
 
 def _seconds(keep: str) -> float:
@@ -107,8 +118,10 @@ def _collected(found: Collected) -> RenderableType:
     firsts = {(one.pipeline, one.need): one.batch_id for one in reversed(found.kept)}
     for (pipeline, need), batches in counts.items():
         first = firsts[pipeline, need]
+        target = next(one.target for one in found.kept if one.pipeline == pipeline) or ANY_TARGET
+        why = _WHY[need].format(target=target, of=f" --batch {first}")
         held = quantity(batches, "batch", "batches")
-        kept = f"{pipeline}: {held} kept, from batch {first} on: {_WHY[need]}"
+        kept = f"{pipeline}: {held} kept, from batch {first} on: {why}"
         parts.append(tables.line(kept, "yellow"))
     for batch_id, error in found.errors.items():
         parts.append(tables.line(f"batch {batch_id}: {error}", "red"))
@@ -151,7 +164,7 @@ def forget(
         raise InputError(
             "expected one record, for example 'ackledger forget 17', or --where \"customer = 'C7'\""
         )
-    database = connect(Settings())
+    database = _of_pipeline(pipeline)
     if record is not None:
         chosen = named(database, record)
     else:

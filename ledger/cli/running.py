@@ -2,6 +2,7 @@
 
 import time
 import uuid
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,10 +12,12 @@ import typer
 from ledger.batch import follow_ups
 from ledger.batch.advice import ERROR, INCOMPLETE, QUARANTINED, advise, exit_code
 from ledger.batch.checks import before_replay, before_run
+from ledger.batch.filters import require_batch
 from ledger.batch.opening import open_batch, open_replay
 from ledger.batch.payloads import keep_all
 from ledger.batch.publishing import Published
-from ledger.batch.recovery import asked_as, run_again
+from ledger.batch.recovery import asked_as, run_again, waiting_states
+from ledger.batch.replay_matches import left_out, nothing_to_replay, require_match
 from ledger.batch.summary import Summary, summarize
 from ledger.cli import causes, tables
 from ledger.cli.base import (
@@ -38,7 +41,6 @@ from ledger.cli.base import (
 )
 from ledger.cli.failing import going_on
 from ledger.cli.progress import progress_of
-from ledger.core.commands import ANY_TARGET
 from ledger.core.connect_server import is_remote
 from ledger.core.run_request import Interval, RunKey, Selection
 from ledger.core.states import Guarantee
@@ -145,7 +147,18 @@ def replay(
     since: Annotated[datetime | None, Since] = None,
     until: Annotated[datetime | None, Until] = None,
     quarantined: Annotated[
-        bool, typer.Option("--quarantined", help="Quarantined records, with a new budget.")
+        bool,
+        typer.Option(
+            "--quarantined",
+            help="Instead quarantined records, with a new budget; not those that a person gave up.",
+        ),
+    ] = False,
+    accepted: Annotated[
+        bool,
+        typer.Option(
+            "--accepted",
+            help="Instead, or with --quarantined as well, records that a person gave up.",
+        ),
     ] = False,
     held: Annotated[
         bool, typer.Option("--held", help="Records whose unit failed too often, with a new budget.")
@@ -165,10 +178,12 @@ def replay(
     at = place(target, master, remote)
     pipeline, database = at.pipeline, at.database
     selection = Selection(
-        reason, step, record, source, since, until, quarantined, held, from_source
+        reason, step, record, source, since, until, quarantined, held, from_source, accepted
     )
+    for sentence in left_out(database, pipeline.name, batch, selection):
+        err.print(sentence, style="yellow", highlight=False, soft_wrap=True)
     if dry_run:
-        show(matching_messages(database, pipeline, batch, selection), as_json, tables.rows)
+        show(_due(at, batch, selection), as_json, tables.rows)
         return
     keep_all(database, pipeline.name)
     base = run_id or f"replay-{uuid.uuid4()}"
@@ -188,7 +203,7 @@ def replay(
             continue
         summaries.append(summary_of(*_run_batch(at, opened), target))
     if not originals and not as_json:
-        out.print("nothing to replay: no failed record matches, or is due; see 'ackledger failed'")
+        out.print(nothing_to_replay(database, batch), soft_wrap=True)
     finish(database, summaries, as_json, refused=refused)
 
 
@@ -202,14 +217,16 @@ def publish(
 ) -> None:
     """Finish what an interrupted run left undone.
 
-    Publish sinks, run combines, update states.
+    Publish sinks, run combines, update states. With --batch those of the batch and its replays.
     """
-    from ledger.execution import OF_PIPELINE, follow
+    from ledger.execution import OF_PIPELINE, StepResult, follow
     from ledger.spark.job import Job
 
     at = place(target, master, remote)
     pipeline, database = at.pipeline, at.database
     keep_all(database, pipeline.name)
+    if batch is not None:
+        database.transact(lambda c: require_batch(c, batch, pipeline.name))
     waiting = follow_ups.left(database, pipeline, batch)
     failures = Failures(told)
     done: list[object] = []
@@ -221,10 +238,42 @@ def publish(
                     done += follow(job, one, number)
         for one in follow_ups.of_pipeline(pipeline):
             with failures.kept():
-                OF_PIPELINE[one.name](job, batch)
+                done += OF_PIPELINE[one.name](job, batch)
     published = [asdict(one) for one in done if isinstance(one, Published)]
-    show(published, as_json, tables.rows)
+    if not published:
+        failures.raise_first()
+    if published or as_json:
+        show(published, as_json, tables.rows)
+    else:
+        carried = {one.name for one in done if isinstance(one, StepResult)}
+        for sentence in nothing_to_publish(database, pipeline, batch, carried):
+            out.print(sentence, soft_wrap=True)
     failures.raise_first()
+
+
+def nothing_to_publish(
+    database: Database, pipeline: Pipeline, batch: int | None, carried: Iterable[str]
+) -> list[str]:
+    """What ``publish`` says where it has published nothing. ``carried``: states that it has carried
+    forward.
+    """
+    if carried:
+        return [f"carried forward: {', '.join(sorted(carried))}"]
+    if batch is None:
+        nothing = f"nothing is left to publish of pipeline {pipeline.name!r}"
+        return [nothing, *database.transact(lambda c: waiting_states(c, pipeline.name))]
+    number = database.transact(lambda c: batches.get_batch(c, batch)).original_id
+    found = advise(summarize(database, number))
+    nothing = f"nothing is left to publish of batch {batch} and what belongs to it"
+    return [nothing] if found is None else [nothing, *found.lines]
+
+
+def _due(at: Place, batch: int | None, selection: Selection) -> list[dict[str, Any]]:
+    """As ``matching_messages``, where the ledger knows what is named."""
+    matching = matching_messages(at.database, at.pipeline, batch, selection)
+    if not matching:
+        require_match(at.database, at.pipeline, batch, selection)
+    return matching
 
 
 def originals_of(
@@ -234,6 +283,8 @@ def originals_of(
 
     begun = database.transact(lambda c: replays.unfinished_replays(c, pipeline.name, base))
     matching = matching_messages(database, pipeline, batch, selection)
+    if not matching and not begun:
+        require_match(database, pipeline, batch, selection)
     return sorted({*(row["batch_id"] for row in matching), *begun})
 
 
@@ -300,17 +351,19 @@ def _run_batch(at: Place, batch: Batch) -> tuple[Summary, float]:
 
 
 def summary_of(
-    summary: Summary, seconds: float | None = None, target: str = ANY_TARGET
+    summary: Summary, seconds: float | None = None, target: str | None = None
 ) -> dict[str, Any]:
-    """What is printed of a batch of the pipeline at ``target``."""
+    """What is printed of a batch. ``target``: see ``advise``."""
     outcome = {"outcome": summary.outcome.value, "exit_code": exit_code(summary)}
     made = {**in_user_words(asdict(summary)), **outcome}
+    del made["cases"]  # the commands are made of them
     if seconds is not None:
         made["seconds"] = round(seconds, 2)
     # What each cause needs is printed behind the failures.
-    advice = advise(replace(summary, remedies=()), target)
+    advice = advise(replace(summary, cases=()), target)
     if advice is not None:
         made["advice"] = "\n".join([advice.because, *map(":\n  ".join, advice.commands)])
+        made["commands"] = [list(command) for command in advice.commands]
     return made
 
 

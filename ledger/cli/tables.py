@@ -19,7 +19,9 @@ from rich.console import (
 from rich.table import Table
 from rich.text import Text
 
+from ledger.batch.advice import accepted_in_words
 from ledger.batch.holds import UNDECIDED
+from ledger.batch.remedies import said_status
 from ledger.core.commands import ANY_TARGET
 from ledger.core.states import BatchStatus
 from ledger.core.text import quantity
@@ -152,7 +154,14 @@ def failures(data: Rows) -> RenderableType:
     if not data:
         return Text("no record is failed or quarantined")
     names = ["batch_id", "pipeline", "step", "reason", "status", "records", "example_record"]
-    shown = [{**{name: row[name] for name in names}, "reason": _cut(row["reason"])} for row in data]
+    shown = [
+        {
+            **{name: row[name] for name in names},
+            "reason": _cut(row["reason"]),
+            "status": said_status(row["status"], row["accepted_by"]),
+        }
+        for row in data
+    ]
     batches = {row["batch_id"] for row in data}
     return _Fitting((_without(shown, {"pipeline"}) if len(batches) == 1 else shown,), _LABELS)
 
@@ -160,8 +169,10 @@ def failures(data: Rows) -> RenderableType:
 def summary(data: Mapping[str, Any]) -> RenderableType:
     """One batch: its steps, its counts, and what to do if it is incomplete."""
     records = data["records"]
-    counts = ", ".join(f"{value:,} {key}" for key, value in records.items() if key != "total")
-    counts += f"; {data['accepted']:,} of the quarantined accepted" if data["accepted"] else ""
+    counted = {**records, "quarantined": records["quarantined"] - data["accepted"]}
+    counts = ", ".join(f"{value:,} {key}" for key, value in counted.items() if key != "total")
+    if data["accepted"]:
+        counts += f"; {accepted_in_words(data['accepted'], data['accepted_by'], records['total'])}"
     status = BatchStatus(data["status"])
     title = f"batch {data['batch_id']} of {data['pipeline']} ({data['kind']}): {status.words}"
     if status.decided:
@@ -170,7 +181,9 @@ def summary(data: Mapping[str, Any]) -> RenderableType:
     steps = [{name: step[name] for name in names} for step in data["steps"]]
     parts: list[RenderableType] = [
         line(title, "bold"),
-        _Fitting((_without_empty(steps, ("failed", "duplicates")),)) if steps else Text("no step"),
+        _Fitting((_without_empty(steps, ("failed", "duplicates")),))
+        if steps
+        else Text("no step has run yet"),
         line(f"{quantity(records['total'], 'record')}: {counts}"),
     ]
     if data.get("preview"):
@@ -195,7 +208,8 @@ def sweep(data: Mapping[str, Any]) -> RenderableType:
     if data["overdue"]:
         overdue = ", ".join(str(one["batch_id"]) for one in data["overdue"])
         told = f"batches that are settled, and of which something is left to do: {overdue}."
-        command = f"ackledger publish {ANY_TARGET} --batch N"
+        first = data["overdue"][0]
+        command = f"ackledger publish {first['target'] or ANY_TARGET} --batch {first['batch_id']}"
         tail.append(line(f"{told} Airflow's sweeper does it, or {command}", "yellow"))
     for batch_id, error in data["errors"].items():
         tail.append(line(f"batch {batch_id} could not be settled: {error}", "red"))

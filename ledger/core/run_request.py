@@ -53,11 +53,12 @@ class Selection:
 
     ``reason``: a text or SQL pattern (``%``, ``_``). ``step``: the one that failed last.
     ``record``: its number, or that of an attempt of it. ``source``: where they came from.
-    ``since``, ``until``: when they failed last, until exclusive. ``quarantined``: those in
-    quarantine instead of what failed; they begin with a new budget of replays, and keep their
-    history. ``held``: those whose unit failed too often, instead. ``from_source``: their content
-    is read again from the source, by key. ``causes``: step and reason of their last failure, any
-    of these.
+    ``since``, ``until``: when they failed last, until exclusive. ``quarantined``: instead of what
+    failed, those in quarantine that nobody has accepted; ``accepted``: those that a person gave up,
+    by accepting them or by quarantining them by hand. Both begin with a new budget of replays, and
+    keep their history. ``held``: those whose unit failed too often, instead. ``from_source``: their
+    content is read again from the source, by key. ``causes``: step and reason of their last
+    failure, any of these.
     """
 
     reason: str | None = None
@@ -69,6 +70,7 @@ class Selection:
     quarantined: bool = False
     held: bool = False
     from_source: bool = False
+    accepted: bool = False
     causes: Sequence[Mapping[str, str]] | None = None
 
     def __post_init__(self) -> None:
@@ -78,6 +80,11 @@ class Selection:
                     'expected causes as [{"step": "...", "reason": "..."}, ...], found'
                     f" {cause!r} among them"
                 )
+
+    @property
+    def leaves_out_accepted(self) -> bool:
+        """Whether it takes quarantined messages, but none that a person gave up."""
+        return self.quarantined and not self.accepted
 
     def as_json(self) -> dict[str, Any]:
         """What was given, for the ledger."""

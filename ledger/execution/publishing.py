@@ -34,7 +34,7 @@ def stage_lost(job: "Job", batch_id: int, sinks: Collection[str] | None = None) 
         from ledger.spark.steps.withhold import stage_anew
 
         for row in missing:
-            with failures.kept(unpublished_note(row)):
+            with failures.kept(unpublished_note(job.pipeline, row)):
                 stage_anew(job, row)
     failures.raise_first()
     return [row.sink for row in missing]

@@ -3,9 +3,13 @@
 import importlib
 import os
 import sys
+from weakref import WeakKeyDictionary
 
+from ledger.core.commands import ANY_TARGET
 from ledger.errors import DeclarationError, suggestion
 from ledger.pipeline.pipeline import Pipeline
+
+_LOADED: WeakKeyDictionary[Pipeline, str] = WeakKeyDictionary()  # under which name
 
 
 def load_pipeline(target: str) -> Pipeline:
@@ -34,6 +38,7 @@ def load_pipeline(target: str) -> Pipeline:
             f" {name!r}{suggestion(name, pipelines)}"
         )
     pipelines[name].steps()
+    _LOADED[pipelines[name]] = target
     return pipelines[name]
 
 
@@ -48,12 +53,19 @@ def _make_importable(folder: str) -> None:
 
 
 def target_of(pipeline: Pipeline) -> str | None:
-    """MODULE:NAME under which a pipeline can be loaded again; None if it is no global of a
+    """MODULE:NAME under which a pipeline was loaded, or can be; None if it is no global of its
     module, or nobody else can import that.
     """
+    if pipeline in _LOADED:
+        return _LOADED[pipeline]
     module = sys.modules.get(pipeline.module)
     names = [name for name, value in vars(module or sys).items() if value is pipeline]
     return f"{pipeline.module}:{names[0]}" if names and is_importable(pipeline.module) else None
+
+
+def known_target(pipeline: Pipeline) -> str:
+    """As ``target_of``, for commands: what stands for it, where it is not known."""
+    return target_of(pipeline) or ANY_TARGET
 
 
 def is_importable(module: str) -> bool:

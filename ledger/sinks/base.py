@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
-from ledger.core.commands import ANY_TARGET, CLEAR_WITHHOLD
+from ledger.core.commands import CLEAR_WITHHOLD
 from ledger.settings import Settings
 from ledger.sinks.options import Dedup
 from ledger.storage.manifest import DataFile, Manifest, check_files
@@ -53,8 +53,8 @@ def require_staged(delivery: Delivery) -> None:
 def stage_again(before: str = "") -> str:
     """What to do about a staged file that is lost; ``before``: what comes first."""
     return (
-        f"Of a settled batch {before}run ackledger publish {ANY_TARGET}, or in Airflow "
-        f"{CLEAR_WITHHOLD}: the rows are staged anew from the sink's input. Of one that is not "
+        f"Of a settled batch {before}publish again, or in Airflow {CLEAR_WITHHOLD}: the "
+        "rows are staged anew from the sink's input. Of one that is not "
         "settled run the sink again"
     )
 

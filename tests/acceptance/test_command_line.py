@@ -2,6 +2,7 @@
 codes.
 """
 
+import getpass
 import gzip
 import json
 import os
@@ -307,8 +308,6 @@ def test_a_held_batch_is_released_and_its_replay_foreseen(cli, folder, database)
         (("--batch", number, "--step", "sink", "--reason", "lo%", "--source", "source"), [due]),
         (("--record", str(roots[1]), "--since", "2013-01-01"), [{**due, "records": 1}]),
         (("--step", "middle"), []),
-        (("--reason", "bad%"), []),
-        (("--source", "other"), []),
         (("--until", "2013-01-01"), []),
         (("--since", "2100-01-01"), []),
         (("--quarantined",), []),
@@ -317,6 +316,18 @@ def test_a_held_batch_is_released_and_its_replay_foreseen(cli, folder, database)
     for options, found in wanted:
         told = cli.json("replay", "chain:pipeline", "--dry-run", *options)
         assert [{name: row[name] for name in due} for row in told] == found, options
+    typos = [
+        (("replay", "chain:pipeline", "--batch", "999"), "batch 999 is not in the ledger"),
+        (("replay", "chain:pipeline", "--step", "midle"), "did you mean 'middle'?"),
+        (("failed", "--batch", "999"), "batch 999 is not in the ledger"),
+        (("failed", "--records", "--reason", "lots"), "did you mean 'lost'?"),
+        (("status", "--pipeline", "chian"), "did you mean 'chain'?"),
+        (("gc", "--pipeline", "chian"), "did you mean 'chain'?"),
+        (("publish", "chain:pipeline", "--batch", "999"), "batch 999 is not in the ledger"),
+        (("quarantine", "--batch", number, "--step", "snik", "--reason", "x"), "mean 'sink'?"),
+    ]
+    for command, meant in typos:
+        assert meant in cli.refused(*command), command
     assert one(database, "SELECT count(*) FROM batch")[0] == 1
 
 
@@ -397,12 +408,17 @@ def test_quarantined_records_are_accepted(cli, database):
     done = cli.json("accept", number, "--reason", "test rows")
     counts = {"records": 2, "accepted": 2, "quarantined": 2, "failed": 0}
     assert done == {"batch_id": batch.batch_id, **counts}
-    assert cli.json("accept", number) == {**done, "records": 0}
+    assert cli.json("accept", number, "--reason", "again") == {**done, "records": 0}
+    assert "Missing option '--reason'" in cli.run("accept", number).stderr
+    assert "the reason is empty" in cli.refused("accept", number, "--reason", " ")
+    assert [row["accepted_by"] for row in cli.json("failed")] == [getpass.getuser()]
+    assert f"accepted by {getpass.getuser()}" in cli.run("failed").stdout
+    assert "2 of 4 records accepted by" in cli.run("status", "--batch", number).stdout
     assert "complete" in cli.run("status", "--batch", number).stdout.splitlines()[0]
     after = cli.json("status", "--batch", number)
     assert (after["outcome"], after["exit_code"], after["accepted"]) == ("complete", 0, 2)
     assert [row["accepted"] for row in cli.json("status")] == [2]
-    assert "batch 77 is not in the ledger" in cli.refused("accept", "77")
+    assert "batch 77 is not in the ledger" in cli.refused("accept", "77", "--reason", "none")
 
 
 def test_storage_that_cannot_be_written(cli, folder):

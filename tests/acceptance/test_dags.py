@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk import BaseOperator
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from airflow.utils.session import create_session
 from airflow.utils.types import DagRunType
 
@@ -22,6 +22,7 @@ from ledger.airflow import pipeline_dag, replay_dag
 from ledger.airflow.intervals import interval_of
 from ledger.airflow.notes import noted
 from ledger.airflow.pipelines import _guarantee
+from ledger.batch.quarantine import quarantine
 from ledger.batch.settlement import settle_once
 from ledger.batch.sweeper import sweep_once
 from ledger.core.states import Guarantee
@@ -390,7 +391,7 @@ def test_the_last_task_is_red_until_records_are_accepted(ledger, dags, capfd):
     assert by.accepted_by == "dag_test"  # whoever triggers a run in this process
     state, report, link = last_task(dags, batch.batch_id)
     assert (state, link) == ("success", "")
-    assert "2 of 4 records are quarantined, and were accepted" in report
+    assert "2 of 4 records accepted by dag_test" in report
 
 
 def test_the_guarantee_is_a_parameter_of_the_dag():
@@ -465,3 +466,31 @@ def test_the_replay_dag_releases_a_held_batch(ledger):
     assert trigger["dag_id"] == "dag"
     with pytest.raises(LedgerError, match="only a batch on hold"):
         asked(batch.batch_id)
+
+
+def test_the_replay_dag_refuses_names_that_the_ledger_does_not_know(ledger):
+    """A step, source, reason, pipeline or batch that is misspelt in the form fails the run with
+    what was meant; what is known and not failed skips it.
+    """
+    batch, _ = whole_batch(ledger, pipeline(), 4, lose_sink=[0, 1])
+    settle_once(ledger, batch.batch_id)
+    find = replay_dag().get_task("find")
+    params = {name: param.value for name, param in find.dag.params.items()}
+
+    def asked(**given):
+        run = SimpleNamespace(run_id="by hand")
+        return find.python_callable(params={**params, **given}, dag_run=run)
+
+    typos = {"step": "snik", "source": "sorce", "reason": "lots", "pipeline": "chian"}
+    for name, typo in typos.items():
+        with pytest.raises(AirflowFailException, match=f"{typo}.*did you mean"):
+            asked(**{name: typo})
+    with pytest.raises(AirflowFailException, match="batch 99 is not in the ledger"):
+        asked(batch=99)
+    with pytest.raises(AirflowSkipException):
+        asked(step="middle")
+    quarantine(ledger, "a test order", "ada", batch_id=batch.batch_id)
+    with pytest.raises(AirflowSkipException):
+        asked(quarantined=True)
+    (run,) = asked(accepted=True)
+    assert run["conf"] == {"replay_of": batch.batch_id, "accepted": True}

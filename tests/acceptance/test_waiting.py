@@ -145,7 +145,7 @@ def test_the_last_acceptance_completes_an_interval(ledger):
     batch = settled(ledger, lose_sink=[0])
     announce(batch.batch_id, {COMPLETED: outlet})
     assert told == []
-    accept(ledger, batch.batch_id, by="somebody")
+    accept(ledger, batch.batch_id, by="somebody", reason="it may stay out")
     announce(batch.batch_id, {COMPLETED: outlet})
     assert told == [(interval_complete("chain").uri, batch.batch_id)]
 

@@ -7,7 +7,7 @@ from ledger.batch.advice import advise
 from ledger.batch.settlement import settle_once
 from ledger.batch.summary import summarize
 from ledger.core.states import BatchStatus, OnQuarantine, Outcome
-from ledger.errors import NotReadyError
+from ledger.errors import InputError
 from ledger.store.queries import batches, claims
 from ledger.store.queries import settlement as settlements
 from tests.support.ledgers import (
@@ -66,7 +66,7 @@ def test_quarantined_records_are_complete_once_accepted(database):
         database, "SELECT DISTINCT accepted_by, accepted_because, step FROM accepted_record"
     )
     assert kept == [("ada", "unregistered", "sink")]
-    again = accept(database, batch.batch_id, by="bob")
+    again = accept(database, batch.batch_id, by="bob", reason="no planes")
     assert (again.records, again.accepted) == (0, 2)
     assert one(database, "SELECT count(*) FROM acceptance")[0] == 1
 
@@ -77,14 +77,14 @@ def test_what_is_quarantined_later_is_not_accepted(database):
     """
     made = pipeline(max_replays=1)
     batch = quarantined(database, made)
-    assert accept(database, batch.batch_id, by="ada").failed == 2
+    assert accept(database, batch.batch_id, by="ada", reason="no planes").failed == 2
     first = replay_again(database, made, batch.batch_id)
     assert outcome(database, batch) is Outcome.QUARANTINED
     assert outcome(database, first) is Outcome.QUARANTINED
-    assert accept(database, first.batch_id, by="ada").batch_id == batch.batch_id
+    assert accept(database, first.batch_id, by="ada", reason="no planes").batch_id == batch.batch_id
     assert [outcome(database, one) for one in (batch, first)] == [Outcome.COMPLETE] * 2
 
-    dropped = replayed(database, made, batch.batch_id, "quarantined", quarantined=True)
+    dropped = replayed(database, made, batch.batch_id, "accepted", accepted=True)
     assert outcome(database, batch) is Outcome.INCOMPLETE
     with database.plain.begin() as connection:
         batches.move_batch(connection, dropped.batch_id, BatchStatus.OPEN, BatchStatus.ABANDONED)
@@ -92,7 +92,7 @@ def test_what_is_quarantined_later_is_not_accepted(database):
         settlements.release_messages(connection, dropped.batch_id)
     assert outcome(database, batch) is Outcome.COMPLETE
 
-    replay_again(database, made, batch.batch_id, run_id="by hand", quarantined=True)
+    replay_again(database, made, batch.batch_id, run_id="by hand", accepted=True)
     assert outcome(database, batch) is Outcome.QUARANTINED
     assert one(database, "SELECT accepted FROM batch_status WHERE batch_id = 1").accepted == 0
 
@@ -116,9 +116,14 @@ def test_the_policy_is_kept_with_the_pipeline(database):
 
 
 def test_no_such_batch(database):
-    """A number that no batch has is refused by name."""
-    with pytest.raises(NotReadyError, match="batch 7 is not in the ledger"):
-        accept(database, 7, by="ada")
+    """A number that no batch has is refused, with the latest that one has."""
+    with pytest.raises(InputError, match="batch 7 is not in the ledger, which has none yet"):
+        accept(database, 7, by="ada", reason="no planes")
+    batch = quarantined(database, pipeline(max_replays=0))
+    with pytest.raises(InputError, match="batch 7 is not in the ledger, whose latest is 1"):
+        accept(database, 7, by="ada", reason="no planes")
+    with pytest.raises(InputError, match="the reason is empty"):
+        accept(database, batch.batch_id, by="ada", reason=" ")
 
 
 def test_a_settlement_that_comes_late_has_the_counts(database):

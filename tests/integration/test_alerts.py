@@ -130,7 +130,7 @@ def test_what_is_accepted_is_no_growth(database):
     made = pipeline(max_replays=0)
     batch = settled(database, made, lose_sink=[0, 1])
     assert alerts.quarantine_growth(database, batch.batch_id, 1, DAY) is not None
-    accept(database, batch.batch_id, by="somebody")
+    accept(database, batch.batch_id, by="somebody", reason="it may stay out")
     assert alerts.quarantine_growth(database, batch.batch_id, 1, DAY) is None
 
 
@@ -198,7 +198,12 @@ def test_what_each_pipeline_has_lost(database):
     """
     settled(database, pipeline("failing"), lose_sink=[0, 1, 2])
     made = pipeline("full", max_replays=0)
-    accept(database, settled(database, made, lose_sink=[0]).batch_id, by="somebody")
+    accept(
+        database,
+        settled(database, made, lose_sink=[0]).batch_id,
+        by="somebody",
+        reason="it may stay out",
+    )
     late = settled(database, made, run_id="next", day=1, lose_sink=[0, 1])
     settled(database, pipeline("whole"))
     lost = measured(database, measures.lost_records)

@@ -76,7 +76,7 @@ def test_a_fixed_file_is_read_again_by_key(runner, tmp_path, sink_rows):
     )
     assert before["O2"].next[1] == command
     advice = str(advise(summarize(database, batch.batch_id)))
-    assert f"--batch {batch.batch_id} --from-source" in advice
+    assert f"--batch {batch.batch_id} --step orders --from-source" in advice
 
     write(tmp_path, FIXED)
     run.settled(run.open_replay(batch.batch_id, from_source=True))
@@ -273,7 +273,7 @@ def test_files_that_are_taken_once_are_not_read_again(runner, tmp_path):
     assert run.settled(batch).failed > 0
     advice = str(advise(summarize(run.job.database, batch.batch_id)))
     assert "--from-source" not in advice
-    assert "deliver the records, corrected, anew" in advice
+    assert "deliver the records again, corrected" in advice
     with pytest.raises(
         InputError, match=r"a file that was fixed is a new one.*Deliver the records.*quarantine"
     ):

@@ -114,9 +114,7 @@ def test_lost_files_are_staged_anew(runner, tmp_path, target, monkeypatch):
     settle_once(run.job.database, clean.batch_id)
     lose_one(tmp_path, clean.batch_id)
     job = run.job
-    with pytest.raises(
-        LostFileError, match="run ackledger publish MODULE:PIPELINE, or in Airflow clear `withhold`"
-    ):
+    with pytest.raises(LostFileError, match="publish again, or in Airflow clear `withhold`"):
         publish(job.database, job.settings, job.pipeline, clean.batch_id)
     publish_settled(job, clean.batch_id)
     assert shown(tmp_path, target) == every(expected(range(20, 24)))

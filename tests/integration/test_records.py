@@ -151,7 +151,7 @@ def test_explain_names_what_is_missing(database, batch):
     made = keyed(max_replays=2)
     lost = explain(database, roots[1])
     assert (lost.verdict, lost.last_seen) == ("failed", "source")
-    assert lost.missing == "1 of 1 rows from source has no output in middle: lost"
+    assert lost.missing == "middle read one row of this record from source and wrote none: lost"
     assert (
         lost.next[1]
         == f"ackledger replay MODULE:PIPELINE --batch {found.batch_id} --record {roots[1]}"
@@ -163,7 +163,7 @@ def test_explain_names_what_is_missing(database, batch):
     again = ledgers.emit_replay(database, replay)
     run_middle(database, replay, again)
     run_sink(database, replay, again, [again[0]])
-    assert "wait for its replay" in explain(database, roots[3]).next[0]
+    assert "wait for the replay" in explain(database, roots[3]).next[0]
     settle_once(database, replay.batch_id)
     twice, recovered = explain(database, again[0]), explain(database, roots[8])
     assert (twice.record, twice.root, recovered.verdict) == (roots[3], again[0], "recovered")
@@ -197,15 +197,16 @@ def test_giving_up_is_final_and_audited(database, batch):
     ]
     assert summarize(database, found.batch_id).roots.failed == 2
     told = explain(database, roots[5])
-    assert (told.verdict, told.quarantined_by_hand[0]["reason"]) == ("quarantined", "no such city")
-    assert told.next[0].endswith(f"--record {roots[5]} --quarantined")
+    assert (told.verdict, told.accepted_by) == ("quarantined", "me")
+    assert [(one["reason"], one["by_hand"]) for one in told.decisions] == [("no such city", True)]
+    assert told.next[-1].endswith(f"--record {roots[5]} --accepted")
     with pytest.raises(NotReadyError, match=f"record {roots[5]} is quarantined: only a failed one"):
         quarantine(database, "again", "me", record=roots[5])
     with pytest.raises(NotReadyError, match="has no failed record at sink"):
         quarantine(database, "again", "me", batch_id=found.batch_id, step="sink")
     with pytest.raises(InputError, match="has not failed, or is unknown"):
         quarantine(database, "why", "me", record=roots[2])
-    with pytest.raises(InputError, match="--reason is empty"):
+    with pytest.raises(InputError, match="the reason is empty"):
         quarantine(database, " ", "me", record=roots[0])
 
 
@@ -224,13 +225,13 @@ def test_what_is_quarantined_by_hand_needs_no_second_word(database):
     assert summarize(database, found.batch_id).outcome is Outcome.COMPLETE
     kept = rows(database, "SELECT accepted_by, accepted_because FROM accepted_record")
     assert kept == [("ada", "a test order")] * 2
-    assert len(explain(database, roots[0]).next) == 1
+    assert explain(database, roots[0]).next[0].startswith("nothing, a person gave it up")
 
     found, roots = whole_batch(
         database, ledgers.pipeline(max_replays=0), 5, day=1, run_id="b", lose_sink=[0]
     )
     settle_once(database, found.batch_id)
-    replay, accept = explain(database, roots[0]).next
+    _, replay, _, accept = explain(database, roots[0]).next
     assert replay.endswith(f"--record {roots[0]} --quarantined")
     assert accept.endswith(f'ackledger accept {found.batch_id} --reason "..."')
 
@@ -368,7 +369,7 @@ def test_records_on_the_command_line(batch, cli, tmp_path):
     shown = cli("failed", "--records", "--limit", 2)
     assert "2 of 5 records" in shown
     assert "n=1" in shown
-    with pytest.raises(InputError, match="--where names 'town': the records have city, n"):
+    with pytest.raises(InputError, match=r"'town', a field of no .*: source has city, n$"):
         cli("failed", "--records", "--where", "town = 'x'")
     cli("failed", "--output", tmp_path / "all.csv")
     cli("failed", "--output", tmp_path / "all.parquet", "--step", "middle")
@@ -408,8 +409,11 @@ def test_explain_and_quarantine_on_the_command_line(batch, cli):
         cli("explain")
     assert f"quarantine --batch {found.batch_id} --step sink" in cli("failed")
     given = cli("quarantine", roots[8], "--reason", "never right")
-    assert f"ackledger publish MODULE:PIPELINE --batch {found.batch_id}" in given
-    assert "quarantined by" in cli("explain", roots[8])
+    assert f"4 records of it are still failed: ackledger failed --batch {found.batch_id}" in given
+    assert "accepted by" in cli("failed")
+    told = cli("explain", roots[8])
+    assert "verdict    accepted by" in told
+    assert "quarantined by" in told
 
 
 def test_units_are_not_read_again_from_their_source(database):
@@ -426,7 +430,7 @@ def test_units_are_not_read_again_from_their_source(database):
     found, roots = whole_batch(database, made, 3, lose_sink=[0])
     settle_once(database, found.batch_id)
     with pytest.raises(
-        InputError, match=r"its records are replayed by unit\. .*ackledger run --reprocess"
+        InputError, match=r"its records are replayed by unit\. .*ackledger run .* --reprocess"
     ):
         replayed(database, made, found.batch_id, from_source=True)
     assert one(database, "SELECT count(*) FROM failed_message WHERE status = 'failed'")[0] == 3 - 2
@@ -497,7 +501,7 @@ def test_advice_names_commands_that_work(database, batch, cli):
     told = cli("failed", "--step", "sink")
     assert "--held" in told
     assert "middle" not in told
-    assert "1 more cause, first" in cli("failed")
+    assert "2 more causes, first" in cli("failed")
 
 
 def test_what_a_record_says_does_not_command_the_terminal(database, cli):

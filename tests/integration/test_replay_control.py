@@ -1,17 +1,22 @@
 """What a replay takes, when, how often, and when a person has to look: on the real PostgreSQL."""
 
+import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from sqlalchemy import event, text
 
+from ledger.batch.acceptance import accept
+from ledger.batch.filters import require_names
 from ledger.batch.interventions import release
 from ledger.batch.opening import open_replay
+from ledger.batch.quarantine import quarantine
+from ledger.batch.replay_matches import left_out, require_match
 from ledger.batch.settlement import settle_once
 from ledger.batch.sweeper import sweep_once
 from ledger.core.run_request import RunKey, Selection
 from ledger.core.states import BatchStatus
-from ledger.errors import NotReadyError
+from ledger.errors import InputError, NotReadyError
 from ledger.settings import Settings
 from ledger.store.queries import batches, replays
 from tests.support.ledgers import (
@@ -139,7 +144,6 @@ def test_sweeper_waits_for_the_backoff(database):
         ({"reason": "bad row"}, [0]),
         ({"step": "sink"}, [2]),
         ({"source": "source"}, [0, 1, 2]),
-        ({"source": "other"}, []),
         ({"until": START}, []),
         ({"since": START, "reason": "%date"}, [1]),
         ({"since": LATER}, []),
@@ -172,6 +176,42 @@ def test_selection(database, selection, taken):
     assert claimed(database, replay) == [roots[n] for n in taken]
 
 
+NAMES = [
+    ({"pipeline": "chian"}, "no batch of a pipeline 'chian'; did you mean 'chain'"),
+    ({"batch_id": 7}, "batch 7 is not in the ledger, whose latest is 2"),
+    ({"batch_id": 2, "pipeline": "chain"}, "batch 2 is of pipeline 'other', not 'chain'"),
+    ({"step": "midle"}, "has no step 'midle'; did you mean 'middle'"),
+    ({"source": "sorce"}, "has no source 'sorce'; did you mean 'source'"),
+    ({"reason": "bad rwo"}, "failed for a reason like 'bad rwo'; did you mean 'bad row'"),
+    ({"record": 9999}, "no record 9999"),
+    ({"record": 1, "batch_id": 2}, "record 1 is of batch 1 of pipeline 'chain', not of batch 2"),
+]
+
+
+@pytest.mark.parametrize(("chosen", "message"), NAMES, ids=str)
+def test_a_name_that_the_ledger_does_not_know_is_an_error(database, chosen, message):
+    """A pipeline, batch, step, source, reason or record that is not there is refused with the one
+    that was meant, for a replay as for a list; what is known passes.
+    """
+    made = pipeline()
+    batch = opened(database, made)
+    roots = emit(database, batch, 4)
+    run_middle(database, batch, roots, fail={roots[0]: "bad row"})
+    run_sink(database, batch, roots[1:])
+    settle_once(database, batch.batch_id)
+    opened(database, pipeline("other"), "other")
+    known = {"pipeline": "chain", "batch_id": 1, "step": "sink", "source": "source", "record": 1}
+    database.transact(lambda c: require_names(c, {**known, "reason": "bad %"}))
+    with pytest.raises(InputError, match=message):
+        database.transact(lambda c: require_names(c, chosen))
+    selection = {name: chosen[name] for name in chosen if name in ("step", "source", "reason")}
+    if selection:
+        with pytest.raises(InputError, match=message):
+            require_match(database, made, None, Selection(**selection))
+        with pytest.raises(InputError, match=message):
+            replayed(database, made, batch.batch_id, **selection)
+
+
 def test_quarantined_by_hand(database):
     """Messages taken from quarantine begin with a new budget and keep every earlier attempt."""
     made = pipeline(max_replays=1)
@@ -197,6 +237,32 @@ def test_quarantined_by_hand(database):
         (2, "failed", "sink", "lost"),
         (3, "acked", None, None),
     ]
+
+
+def test_what_a_person_gave_up_is_left_out_unless_asked_for(database):
+    """A replay of quarantined records leaves out those that a person quarantined by hand or
+    accepted, and says who decided and why; an option of its own takes these, or both.
+    """
+    made = pipeline(max_replays=1)
+    batch, roots = whole_batch(database, made, 6, lose_sink=[0, 1, 2, 3])
+    settle_once(database, batch.batch_id)
+    quarantine(database, "a test order", "ada", record=roots[0])
+    failing_replay(database, made, batch.batch_id, "first", reason="lost")
+    accept(database, batch.batch_id, by="bob", reason="no such planes")
+    asked = Selection(quarantined=True)
+    told = left_out(database, "chain", None, asked)
+    assert [re.sub(r" on \d{4}-\d\d-\d\d:", ":", one) for one in told] == [
+        "batch 1: 1 record is left out, accepted by ada: a test order. With --accepted a replay"
+        " takes them",
+        "batch 1: 3 records are left out, accepted by bob: no such planes. With --accepted a replay"
+        " takes them",
+    ]
+    with pytest.raises(NotReadyError, match="nothing to replay"):
+        replayed(database, made, batch.batch_id, "none", quarantined=True)
+    failing_replay(database, made, batch.batch_id, "again", accepted=True, record=roots[1])
+    assert left_out(database, "chain", None, Selection(quarantined=True, accepted=True)) == []
+    both = replayed(database, made, batch.batch_id, "both", quarantined=True, accepted=True)
+    assert claimed(database, both) == list(roots[:4])
 
 
 def test_poison_blocks_neither_the_others_nor_the_source(database):

@@ -330,14 +330,14 @@ def test_quarantined_records_keep_their_files_until_they_are_accepted(database, 
     """Somebody may take them up again; an acceptance says that nobody will."""
     batch, _ = settled(database, kept(max_replays=0), storage, lose_sink=[0])
     assert need(database) is Need.RECORDS_QUARANTINED
-    accept(database, batch.batch_id, by="a person")
+    accept(database, batch.batch_id, by="a person", reason="it may stay out")
     assert collect(database).expired == (batch.batch_id,)
 
 
 def test_content_that_is_not_copied_keeps_the_files(database, storage):
     """A failed record's content is read from the snapshot: it stays until it was."""
     batch, _ = settled(database, kept(max_replays=0), storage, publish=False, lose_sink=[0])
-    accept(database, batch.batch_id, by="a person")
+    accept(database, batch.batch_id, by="a person", reason="it may stay out")
     assert need(database) is Need.CONTENT_MISSING
 
 
@@ -573,7 +573,7 @@ def test_what_a_source_has_read_for_an_open_batch_is_kept(database, storage):
 def expired(database, storage, made):
     """A batch whose only quarantined record is accepted, and whose files are gone."""
     batch, roots = settled(database, made, storage, lose_sink=[0])
-    accept(database, batch.batch_id, by="a person")
+    accept(database, batch.batch_id, by="a person", reason="it may stay out")
     assert collect(database).expired == (batch.batch_id,)
     return batch, roots
 
@@ -585,10 +585,12 @@ def test_a_replay_of_what_is_gone_is_refused(database, storage):
     batch, _ = expired(database, storage, made)
     told = r"batch 1 .* removed by retention on \d{4}-.*--from-source.*--reprocess"
     with pytest.raises(InputError, match=told):
-        replayed(database, made, batch.batch_id, quarantined=True)
+        replayed(database, made, batch.batch_id, quarantined=True, accepted=True)
     everything = (None, None, {"quarantined": True}, later(database))
     assert not database.transact(lambda c: replays.batches_to_replay(c, *everything))
-    again = replayed(database, made, batch.batch_id, quarantined=True, from_source=True)
+    again = replayed(
+        database, made, batch.batch_id, quarantined=True, accepted=True, from_source=True
+    )
     assert again.files_expired_at is None
 
 
@@ -596,7 +598,9 @@ def test_a_replay_from_the_source_expires_by_itself(database, storage):
     """Its files are kept like any other's, and go when it is old."""
     made = kept(max_replays=0, key=("n",))
     batch, _ = expired(database, storage, made)
-    again = replayed(database, made, batch.batch_id, quarantined=True, from_source=True)
+    again = replayed(
+        database, made, batch.batch_id, quarantined=True, accepted=True, from_source=True
+    )
     roots = emit_replay(database, again)
     run_middle(database, again, roots)
     run_sink(database, again, roots)
@@ -619,7 +623,7 @@ def test_totals_need_the_whole_family(database, storage):
 
     made.sink("shown", ParquetSink("totals"), reads="totals")
     with pytest.raises(InputError, match=r"'totals' would read them.*--reprocess"):
-        replayed(database, made, batch.batch_id, quarantined=True, from_source=True)
+        replayed(database, made, batch.batch_id, quarantined=True, accepted=True, from_source=True)
 
 
 @pytest.mark.parametrize("key", [("n",), ()])
@@ -629,7 +633,7 @@ def test_a_masked_key_finds_nothing_without_the_snapshot(database, storage, key)
     made = kept(max_replays=0, key=key, redact="n")
     batch, _ = expired(database, storage, made)
     with pytest.raises(InputError, match=r"'source' would read them.*--reprocess"):
-        replayed(database, made, batch.batch_id, quarantined=True, from_source=True)
+        replayed(database, made, batch.batch_id, quarantined=True, accepted=True, from_source=True)
 
 
 def test_a_sink_that_compares_with_its_family_needs_it(database, storage):
@@ -644,7 +648,7 @@ def test_a_sink_that_compares_with_its_family_needs_it(database, storage):
     made.sink("sink", ParquetSink("out", dedup="exact"), reads="middle")
     batch, _ = expired(database, storage, made)
     with pytest.raises(InputError, match=r"'sink' would read them.*--reprocess"):
-        replayed(database, made, batch.batch_id, quarantined=True, from_source=True)
+        replayed(database, made, batch.batch_id, quarantined=True, accepted=True, from_source=True)
 
 
 def test_what_no_interval_brings_again_is_delivered_anew(database, storage):
@@ -658,20 +662,30 @@ def test_what_no_interval_brings_again_is_delivered_anew(database, storage):
 
     made.sink("sink", ParquetSink("out"), reads="middle")
     batch, _ = expired(database, storage, made)
-    with pytest.raises(InputError, match="deliver the records, corrected, anew"):
-        replayed(database, made, batch.batch_id, quarantined=True)
+    with pytest.raises(InputError, match="deliver the records again, corrected"):
+        replayed(database, made, batch.batch_id, quarantined=True, accepted=True)
 
 
 def test_an_abandoned_replay_is_not_opened_again(database, storage):
     """Its run would read what is gone, and its own files go with the family's."""
     made = kept(max_replays=0, key=("n",))
     batch, _ = settled(database, made, storage, lose_sink=[0])
-    replay = replayed(database, made, batch.batch_id, "late", quarantined=True, from_source=True)
+    replay = replayed(
+        database, made, batch.batch_id, "late", quarantined=True, accepted=True, from_source=True
+    )
     assert abandon(database, replay.batch_id, "its source never came")
-    accept(database, batch.batch_id, by="a person")
+    accept(database, batch.batch_id, by="a person", reason="it may stay out")
     assert collect(database).expired == (batch.batch_id,)
     with pytest.raises(InputError, match="removed by retention"):
-        replayed(database, made, batch.batch_id, "late", quarantined=True, from_source=True)
+        replayed(
+            database,
+            made,
+            batch.batch_id,
+            "late",
+            quarantined=True,
+            accepted=True,
+            from_source=True,
+        )
 
 
 # -- deaths and others at it -------------------------------------------------------------------
@@ -697,12 +711,14 @@ def test_what_changes_after_the_look_is_looked_at_again(database, storage):
     lock, and the second look is under it."""
     made = kept(max_replays=0)
     batch, _ = settled(database, made, storage, lose_sink=[0])
-    accept(database, batch.batch_id, by="a person")
+    accept(database, batch.batch_id, by="a person", reason="it may stay out")
     replayed_by = []
 
     def between(what, done, of):
         if what == "expiring batches" and not replayed_by:
-            replayed_by.append(replayed(database, made, batch.batch_id, quarantined=True))
+            replayed_by.append(
+                replayed(database, made, batch.batch_id, quarantined=True, accepted=True)
+            )
 
     collected = gc_once(database, now=later(database), on_progress=between)
     assert collected.expired == ()
@@ -715,7 +731,7 @@ def test_gc_waits_for_a_replay_that_opens(database, storage):
     it, look again, and keep what it reads."""
     made = kept(max_replays=0)
     batch, _ = settled(database, made, storage, lose_sink=[0])
-    accept(database, batch.batch_id, by="a person")
+    accept(database, batch.batch_id, by="a person", reason="it may stay out")
     claimed, on = threading.Event(), threading.Event()
 
     def stand_still(place, of):
@@ -725,7 +741,9 @@ def test_gc_waits_for_a_replay_that_opens(database, storage):
 
     with listening(stand_still), ThreadPoolExecutor(2) as pool:
         try:
-            again = pool.submit(replayed, database, made, batch.batch_id, quarantined=True)
+            again = pool.submit(
+                replayed, database, made, batch.batch_id, quarantined=True, accepted=True
+            )
             assert claimed.wait(60)
             collected = pool.submit(collect, database)
             until = time.monotonic() + 60
@@ -971,7 +989,9 @@ def test_no_text_of_its_family_quotes_a_forgotten_record(database, forgettable):
     """Failures of runs, why a batch was held, what a person gave as a reason or chose by, what was
     dropped, failures that it shares: all are masked, and what was counted is."""
     batch, roots = forgettable
-    replay = replayed(database, kept(max_replays=0), batch.batch_id, quarantined=True)
+    replay = replayed(
+        database, kept(max_replays=0), batch.batch_id, quarantined=True, accepted=True
+    )
     abandon(database, replay.batch_id, "a test")
     told = "of a@b.org, "
     for table, column, row in (
@@ -1065,7 +1085,7 @@ def test_where_the_values_are_lost_the_whole_text_is_masked(database, forgettabl
 def test_the_copy_says_what_to_mask_once_the_files_are_gone(database, forgettable):
     """Retention has removed the snapshot: the ledger's own copy names the values."""
     batch, roots = forgettable
-    accept(database, batch.batch_id, by="a person")
+    accept(database, batch.batch_id, by="a person", reason="it may stay out")
     assert collect(database).expired == (batch.batch_id,)
     forget(database, named(database, roots[0]))
     reason = one(database, "SELECT reason FROM failed_root WHERE root_id = :r", r=roots[0]).reason
@@ -1113,7 +1133,7 @@ def test_a_forgotten_record_is_not_replayed(database, forgettable):
     batch, roots = forgettable
     made = kept(max_replays=0)
     forget(database, named(database, roots[0]))
-    again = replayed(database, made, batch.batch_id, quarantined=True)
+    again = replayed(database, made, batch.batch_id, quarantined=True, accepted=True)
     taken = database.transact(lambda c: replays.claimed_messages(c, again.batch_id, "source"))
     assert taken == [roots[1]]
 
@@ -1212,7 +1232,7 @@ def test_the_files_of_forgotten_records_go_at_once_if_they_may(database, forgett
     chosen = named(database, roots[0])
     left = forget(database, chosen, files=True, now=later(database)).collected
     assert [one.need for one in left.kept] == [Need.RECORDS_QUARANTINED]  # of the other one
-    accept(database, batch.batch_id, by="a person")
+    accept(database, batch.batch_id, by="a person", reason="it may stay out")
     done = forget(database, chosen, files=True, now=later(database))
     assert done.collected.expired == (batch.batch_id,)
     assert storage.there() == set()
@@ -1301,7 +1321,8 @@ def test_the_command_forgets(database, forgettable):
     assert "no record that failed matches" in command("forget", *where).stdout
     assert command("forget").exit_code == 1
     misspelt = command("forget", "--where", "emial = 'a@b.org'")
-    assert "--where names 'emial': the records have" in str(misspelt.exception)
+    told = "--where names 'emial', a field of no failed record: source has email"
+    assert told in str(misspelt.exception)
 
 
 @pytest.mark.usefixtures("environment")

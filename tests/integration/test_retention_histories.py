@@ -109,7 +109,7 @@ class Life:
         self._run(job, lambda key: open_replay(*_at(job), key, original, chosen))
 
     def accept(self, batch_id):
-        accept(self.database, batch_id, by="a person")
+        accept(self.database, batch_id, by="a person", reason="it may stay out")
         self.gc()
 
     def _run(self, job, opening):
@@ -238,8 +238,8 @@ def test_what_is_gone_is_told(spark, database, tmp_path):
     told = " ".join(explain(database, record).next)
     assert "--from-source" in told
     with pytest.raises(InputError, match="--from-source"):
-        life.replay(1, quarantined=True)
-    life.replay(1, quarantined=True, from_source=True)
+        life.replay(1, quarantined=True, accepted=True)
+    life.replay(1, quarantined=True, accepted=True, from_source=True)
     assert one(database, "SELECT status FROM failed_message").status == "recovered"
 
 

@@ -336,9 +336,13 @@ class LedgerLife(RuleBasedStateMachine):
         run_id, original = f"r{self.replay_number}", self.original.batch_id
         if self.expired:
             with pytest.raises(InputError, match=r"removed by retention .* --reprocess"):
-                replayed(self.database, self.made, original, run_id, quarantined=True)
+                replayed(
+                    self.database, self.made, original, run_id, quarantined=True, accepted=True
+                )
             return
-        self.batch = replayed(self.database, self.made, original, run_id, quarantined=True)
+        self.batch = replayed(
+            self.database, self.made, original, run_id, quarantined=True, accepted=True
+        )
         self.quarantined, self.released = True, False
         self._claimed(found)
 
@@ -381,7 +385,7 @@ class LedgerLife(RuleBasedStateMachine):
     @rule()
     def accept(self):
         """A person accepts what is quarantined."""
-        accept(self.database, self.original.batch_id, by="a person")
+        accept(self.database, self.original.batch_id, by="a person", reason="it may stay out")
         self.accepted |= {m for m, status in self.messages.items() if status == "quarantined"}
 
     @rule()

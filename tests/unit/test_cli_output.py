@@ -190,10 +190,12 @@ def test_ids_can_be_pasted_back_and_counts_can_be_read():
         "pipeline": "p",
         "step": "s",
         "reason": "lost",
-        "status": "failed",
+        "status": "quarantined",
+        "accepted_by": "ada",
     }
     shown = printed(tables.failures([{**failed, "records": 15482, "example_record": 28677}]))
     assert {"12345", "28677", "15,482"} <= set(shown.split())
+    assert "accepted by ada" in shown
 
 
 @pytest.mark.parametrize(
@@ -228,6 +230,7 @@ FAILURE = {
     "step": "with_country_and_rates",
     "reason": "lost",
     "status": "quarantined",
+    "accepted_by": None,
     "records": 15482,
     "example_record": 13510277,
 }
@@ -286,6 +289,7 @@ def test_a_listed_record_keeps_its_number_and_a_part_of_its_content(width):
         "step": "with_country_and_rates",
         "reason": REASON,
         "status": "failed",
+        "accepted_by": None,
     }
     lines = lines_of(listed({"records": [one], "total": 1}), width)
     assert max(map(len, lines[:3])) <= width
@@ -317,11 +321,11 @@ def test_a_sweep_says_what_is_left_and_what_it_could_not_settle():
     data = {"settlements": [], "dropped": [], "replays": [{"batch_id": 4}], "overdue": []}
     quiet = printed(tables.sweep({**data, "errors": {}})).splitlines()
     assert quiet[1:] == ["partitions dropped: 0; batches that ask for a replay: 4"]
-    overdue = [{"batch_id": 7, "dag_id": "d"}, {"batch_id": 8, "dag_id": "d"}]
+    overdue = [{"batch_id": number, "dag_id": "d", "target": "jobs.d:p"} for number in (7, 8)]
     data = {**data, "overdue": overdue, "errors": {9: "the ledger is away"}}
     left, error = printed(tables.sweep(data)).splitlines()[2:]
     assert "left to do: 7, 8." in left
-    assert left.endswith("ackledger publish MODULE:PIPELINE --batch N")
+    assert left.endswith("ackledger publish jobs.d:p --batch 7")
     assert error == "batch 9 could not be settled: the ledger is away"
 
 
@@ -380,18 +384,20 @@ LONG = {
     "params": {"region": "a region with a rather long name"},
     "dag_id": "a_dag_of_some_length",
     "step": "with_the_plane_and_the_weather",
-    "at_source": False,
     "rereads": False,
     "reprocesses": True,
 }
 
 
-@pytest.mark.parametrize("at_source", [False, True])
-def test_commands_of_failed_and_explain_stay_one_line_each(at_source, monkeypatch):
+@pytest.mark.parametrize("cause", ["lost", "unparsed"])
+def test_commands_of_failed_and_explain_stay_one_line_each(cause, monkeypatch):
     """What these two advise can be pasted from 80 columns and from a pipe: a line for each
     command.
     """
-    row = SimpleNamespace(records=3, _mapping={**LONG, "at_source": at_source, "records": 3})
+    row = SimpleNamespace(
+        records=3,
+        _mapping={**LONG, "cause": cause, "state": "failed", "records": 3},
+    )
     vars(row).update(row._mapping)
     wanted = remedies(Case.of(row))
     assert max(map(len, wanted)) > 80
@@ -401,7 +407,7 @@ def test_commands_of_failed_and_explain_stay_one_line_each(at_source, monkeypatc
         "record": 7,
         "root": 7,
         "attempts": [],
-        "quarantined_by_hand": [],
+        "decisions": [],
         "next": wanted,
     }
     shown = printed(records._explained(told)).splitlines()

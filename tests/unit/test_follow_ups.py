@@ -44,6 +44,7 @@ def audited(monkeypatch):
 def alone(audited, monkeypatch):
     """It is the only one."""
     monkeypatch.setattr(follow_ups, "FOLLOW_UPS", (AUDIT,))
+    monkeypatch.setattr(follow_ups.reports, "family", lambda connection, number: [number])
     return audited
 
 

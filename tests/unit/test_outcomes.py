@@ -1,5 +1,7 @@
 """What a run reports of its batch: outcome, exit code and advice, from counts and policy alone."""
 
+from dataclasses import replace
+from datetime import UTC, datetime
 from types import SimpleNamespace
 
 import pytest
@@ -7,6 +9,7 @@ import pytest
 from ledger import Pipeline
 from ledger.batch.advice import advise, exit_code, report
 from ledger.batch.following.base import Undone
+from ledger.batch.remedies import Case, Cause, State
 from ledger.batch.summary import Policy, RootCounts, Summary
 from ledger.core.commands import ANY_TARGET
 from ledger.core.states import BatchStatus, OnQuarantine, Outcome
@@ -64,26 +67,38 @@ def test_outcomes(given, outcome, code):
     assert (found.outcome, exit_code(found)) == (outcome, code)
 
 
+def case(step, cause=Cause.LOST, state=State.FAILED):
+    """Records of batch 3 that failed at a step, as the ledger's own target has them."""
+    interval = (datetime(2013, 1, 1, tzinfo=UTC), datetime(2013, 1, 2, tzinfo=UTC))
+    return Case("jobs.p:made", 3, *interval, {}, "", step, cause, state, False, True, others=True)
+
+
 def test_advice_names_the_original_and_the_pipeline():
     """Commands can be pasted: the pipeline's own target, and the original's number, also of a
-    replay.
+    replay; each cause has its own.
     """
-    advice = advise(summary(failed=2, quarantined=3, accepted=1), "jobs.p:made")
+    cases = ((2, case("join")), (2, case("parse", Cause.REJECTED, State.QUARANTINED)))
+    given = summary(
+        failed=2, quarantined=3, accepted=1, accepted_by={"ada": 1}, target="m:p", cases=cases
+    )
+    advice = advise(given, "jobs.p:made")
     assert (
         advice.because
         == "batch 7: 2 of 1,000 records failed; 2 of 1,000 records are quarantined and not"
         " accepted; "
-        "1 of 1,000 records are quarantined, and were accepted"
+        "1 of 1,000 records accepted by ada"
     )
     assert [command for _, command in advice.commands] == [
         "ackledger failed --records --batch 3",
-        "ackledger replay jobs.p:made --batch 3",
+        "ackledger replay jobs.p:made --batch 3 --step join",
+        "ackledger replay jobs.p:made --batch 3 --step parse --quarantined",
         """airflow dags trigger ledger_replay --conf '{"batch": 3}'""",
-        "ackledger replay jobs.p:made --batch 3 --quarantined",
         'ackledger accept 3 --reason "..."',
         """airflow dags trigger ledger_accept --conf '{"batch": 3, "reason": "..."}'""",
     ]
-    assert f"ackledger replay {ANY_TARGET} --batch 3" in str(advise(summary(failed=1)))
+    assert "ackledger replay m:p --batch 3 --step join" in str(advise(given))
+    unknown = str(advise(replace(given, target=None)))
+    assert f"ackledger replay {ANY_TARGET} --batch 3 --step join" in unknown
     assert advise(summary()) is None
 
 
@@ -102,7 +117,9 @@ def test_advice_for_what_is_not_published(left):
 
 def test_what_is_tolerated_is_named():
     """A run that is green with failures says how many of how many, and how to replay them."""
-    advice = advise(summary(failed=5, quarantined=2, tolerate=0.01, undone=(PART,)))
+    advice = advise(
+        summary(failed=5, quarantined=2, tolerate=0.01, undone=(PART,), cases=((5, case("join")),))
+    )
     assert "7 of 1,000 records of batch 3 are tolerated (tolerate=0.01)" in advice.because
     assert "4 records of its interval wait for further batches" in advice.because
     assert ANY_TARGET in str(advice)
@@ -119,15 +136,21 @@ def test_an_undecided_batch_says_where_it_stands():
 
 def test_report():
     """Counts, where records broke and why in columns, what a state waits for, what to type."""
-    lost = SimpleNamespace(step="join", reason="lost", status="failed", records=1200)
-    bad = SimpleNamespace(step="parse", reason="no date", status="quarantined", records=3)
-    lines = report(summary(failed=2, undone=(STATES,)), [lost, bad], "m:p")
+    lost = SimpleNamespace(
+        step="join", reason="lost", status="failed", records=1200, accepted_by=None
+    )
+    bad = SimpleNamespace(
+        step="parse", reason="no date", status="quarantined", records=3, accepted_by="ada"
+    )
+    lines = report(
+        summary(failed=2, undone=(STATES,), cases=((2, case("join")),)), [lost, bad], "m:p"
+    )
     assert lines[:6] == [
         "batch 7 of p (replay): incomplete",
-        "1,000 records: 998 acked, 2 failed, 0 quarantined (0 of them accepted), 0 pending",
-        "step   reason   status       records",
-        "join   lost     failed       1,200",
-        "parse  no date  quarantined  3",
+        "1,000 records: 998 acked, 2 failed, 0 quarantined, 0 accepted, 0 pending",
+        "step   reason   status           records",
+        "join   lost     failed           1,200",
+        "parse  no date  accepted by ada  3",
         "it waits",
     ]
     assert "ackledger replay m:p --batch 3" in lines[-2]

@@ -15,7 +15,7 @@ from ledger.sinks.staged_files import record_batches
 from ledger.storage.manifest import DataFile
 
 START = datetime(2013, 1, 1, tzinfo=UTC)
-PIPELINE = SimpleNamespace(followers=list, redact=())
+PIPELINE = SimpleNamespace(followers=list, redact=(), module="jobs.none")
 DATABASE = SimpleNamespace(transact=lambda work: work(None))
 
 
@@ -90,8 +90,8 @@ def test_urls_of_one_database(monkeypatch):
 
 
 def test_what_to_do_about_a_lost_file_is_said_once(tmp_path):
-    """Gone or damaged: the command and the task that stage it anew are the same, in both forms
-    of a DAG.
+    """Gone or damaged: what stages it anew is the same, in both forms of a DAG; which command that
+    is, is in a note of what published.
     """
     path = tmp_path / "a.parquet"
     file = DataFile(str(path), 5, 1, 0)
@@ -102,7 +102,7 @@ def test_what_to_do_about_a_lost_file_is_said_once(tmp_path):
     with pytest.raises(LostFileError) as damaged:
         list(record_batches([file], pa.schema([])))
     again = (
-        "run ackledger publish MODULE:PIPELINE, or in Airflow clear `withhold` (or `run`, if the"
+        "publish again, or in Airflow clear `withhold` (or `run`, if the"
         " DAG has one task a batch) and what is downstream: the rows are staged anew from the"
         " sink's input. Of one that is not settled run the sink again"
     )

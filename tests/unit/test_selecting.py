@@ -25,6 +25,7 @@ GIVEN = {
     "quarantined": ([], True, True),
     "held": ([], True, True),
     "from_source": ([], True, True),
+    "accepted": ([], True, True),
 }
 
 

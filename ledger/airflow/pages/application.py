@@ -115,10 +115,11 @@ def get_replay(
     record: Annotated[int | None, Query(ge=1, le=_GREATEST)] = None,
     quarantined: bool = False,
     held: bool = False,
+    accepted: bool = False,
 ) -> dict[str, Any]:
     """What a replay of these records of a batch would run, and how to ask Airflow for it."""
     access.require(batches.place(ledger(READER), batch).pipeline)
-    chosen = Selection(reason, step, record, quarantined=quarantined, held=held)
+    chosen = Selection(reason, step, record, quarantined=quarantined, held=held, accepted=accepted)
     # What is forgotten is not replayed, which the table of contents knows.
     return batches.replay(ledger(PAYLOAD_READER), batch, chosen)
 

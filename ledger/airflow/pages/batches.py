@@ -125,7 +125,8 @@ def replay(database: Database, number: int, chosen: Selection) -> dict[str, Any]
     ``match`` and are due, at most ``limit``; the most by step and reason in ``groups``, as
     ``causes_to_replay`` has them, and how many ``more`` causes there are. ``by_unit``: acked
     records may run again with them. ``dag_id`` and ``conf``: the run of Airflow that does it.
-    ``not_due``: failed records of the original that no replay takes now.
+    ``not_due``: failed records of the original that no replay takes now. ``left_out``: of the
+    quarantined ones those that a person gave up, by decision.
     """
 
     def work(connection: Connection) -> dict[str, Any]:
@@ -133,7 +134,9 @@ def replay(database: Database, number: int, chosen: Selection) -> dict[str, Any]
         original = batches.get_batch(connection, asked.original_id)
         selection = {**chosen.as_json(), **_literal(chosen.reason)}
         now = batches.database_now(connection)
-        groups = replays.causes_to_replay(connection, original.batch_id, selection, now)
+        keys = (original.batch_id, selection, now)
+        groups = replays.causes_to_replay(connection, *keys)
+        left_out = replays.left_out(connection, None, *keys) if chosen.leaves_out_accepted else []
         match = sum(row.records for row in groups)
         return {
             "records": match
@@ -148,6 +151,7 @@ def replay(database: Database, number: int, chosen: Selection) -> dict[str, Any]
             "batch_id": original.batch_id,
             "dag_id": original.dag_id or original.pipeline,
             "conf": {"replay_of": original.batch_id, **selection},
+            "left_out": _rows(left_out),
             "not_due": dict(pages.not_due(connection, original.batch_id)._mapping),
         }
 

@@ -10,7 +10,6 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.pool import NullPool
 
-from ledger.core.commands import ANY_TARGET
 from ledger.errors import ConfigurationError, LedgerError, StageError, UnavailableError, WaitedError
 from ledger.store import addresses
 from ledger.store.connection import KEEPALIVES, LOCK_TIMEOUT
@@ -110,8 +109,7 @@ class Target:
                     f"{shown(self.url)} refused a row: {said}. Nothing of the batch was published."
                     " What it was staged against has changed since, or it comes from a combine or a"
                     " state, or a trigger, a missing partition, or a row of another batch is in the"
-                    " way: change the table so that it takes the row, then publish it again:"
-                    f" ackledger publish {ANY_TARGET}, or in Airflow clear the task that failed",
+                    " way: change the table so that it takes the row, then publish it again",
                     quotes=[report.said],
                 )
             case Trouble.REFUSED | Trouble.RIGHTS | Trouble.READ_ONLY:

@@ -48,7 +48,7 @@ def withhold(job: Job, batch_id: int) -> list[str]:
     chosen = [row for row in found if not row.ready]
     failures = failures_of(job.pipeline)
     for row in chosen:
-        with failures.kept(unpublished_note(row)):
+        with failures.kept(unpublished_note(job.pipeline, row)):
             _make_ready(job, row)
             reached("sink withheld", row.sink)
     failures.raise_first()

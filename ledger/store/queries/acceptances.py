@@ -3,7 +3,24 @@
 from sqlalchemy import Connection, text
 
 
-def accept(connection: Connection, original_id: int, by: str, reason: str | None) -> int:
+def by_person(connection: Connection, batch_id: int) -> dict[str, int]:
+    """How many of a batch's quarantined records each person has given up, most first; of an
+    original those of its replays, too.
+    """
+    statement = text("""
+        SELECT c.accepted_by, count(*) AS records
+        FROM batch b
+        JOIN failed_message m ON m.original_batch_id = b.family_id AND m.status = 'quarantined'
+        JOIN accepted_root a ON a.root_id = m.root_id JOIN acceptance c USING (acceptance_id)
+        WHERE b.batch_id = :id AND (b.kind = 'original' OR EXISTS (
+          SELECT FROM failed_root r WHERE r.message_id = m.message_id AND r.batch_id = b.batch_id))
+        GROUP BY 1 ORDER BY 2 DESC, 1
+    """)
+    found = connection.execute(statement, {"id": batch_id})
+    return {row.accepted_by: row.records for row in found}
+
+
+def accept(connection: Connection, original_id: int, by: str, reason: str) -> int:
     """Accept the quarantined records of a family that are not accepted yet; how many. Each is named
     by the attempt that failed last: quarantined again after another attempt, it is not accepted."""
     statement = text("""

@@ -16,7 +16,7 @@ from ledger.core.states import (
     OnQuarantine,
     Settle,
 )
-from ledger.errors import NotReadyError
+from ledger.errors import InputError, NotReadyError
 
 
 @dataclass(frozen=True)
@@ -105,6 +105,15 @@ def target(connection: Connection, pipeline_id: int) -> str | None:
     return found
 
 
+def target_of_batch(connection: Connection, batch_id: int) -> str | None:
+    """As ``target``, of the pipeline of a batch."""
+    statement = text("""
+        SELECT p.target FROM batch b JOIN pipeline p USING (pipeline_id) WHERE b.batch_id = :id
+    """)
+    found: str | None = connection.execute(statement, {"id": batch_id}).scalar_one()
+    return found
+
+
 def find_run(connection: Connection, pipeline: str, dag_id: str, run_id: str) -> Batch | None:
     """The batch of a run, if it was opened before."""
     statement = text(
@@ -115,12 +124,14 @@ def find_run(connection: Connection, pipeline: str, dag_id: str, run_id: str) ->
 
 
 def get_batch(connection: Connection, batch_id: int) -> Batch:
-    """The batch of that number. Raises NotReadyError if there is none."""
+    """The batch of that number. Raises InputError if there is none."""
     found = _batch(
         connection.execute(text(_BATCH + "WHERE b.batch_id = :id"), {"id": batch_id}).first()
     )
     if found is None:
-        raise NotReadyError(f"batch {batch_id} is not in the ledger: see 'ackledger status'")
+        last = connection.execute(text("SELECT max(batch_id) FROM batch")).scalar()
+        latest = "which has none yet" if last is None else f"whose latest is {last}"
+        raise InputError(f"batch {batch_id} is not in the ledger, {latest}: see 'ackledger status'")
     return found
 
 

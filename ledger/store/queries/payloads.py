@@ -8,6 +8,7 @@ from sqlalchemy import Connection, Row, text
 
 from ledger.core.conditions import Comparison
 from ledger.store.driver_errors import raw_cursor
+from ledger.store.queries.causes import ACCEPTED_BY
 
 _ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
 _NUMBER = r"^[+-]?[0-9]+([.][0-9]+)?([eE][+-]?[0-9]{1,3})?$"
@@ -164,9 +165,10 @@ _RECORDS = """
       AND (cast(:step AS text) IS NULL OR r.step = :step)
       AND (cast(:reason AS text) IS NULL OR r.reason LIKE :reason)
 """
-_COLUMNS = """
+_COLUMNS = f"""
     SELECT m.message_id, m.original_batch_id AS batch_id, p.name AS pipeline, m.source, r.step,
-           r.reason, m.status::text AS status, m.attempts, f.key, f.source_file, f.source_row,
+           r.reason, m.status::text AS status, {ACCEPTED_BY} AS accepted_by, m.attempts,
+           f.key, f.source_file, f.source_row,
            CASE WHEN f.forgotten_at IS NULL THEN f.content ELSE '(forgotten)' END AS content,
            f.parsed,
            (SELECT s.declaration FROM batch_step s
@@ -185,8 +187,8 @@ def records(
     limit: int | None,
 ) -> Iterator[Row[Any]]:
     """Failed and quarantined records that match, by message: message_id, batch_id, pipeline,
-    source, step, reason, status, attempts, key, source_file, source_row, content, parsed,
-    layout (of the source).
+    source, step, reason, status, accepted_by, attempts, key, source_file, source_row, content,
+    parsed, layout (of the source).
 
     ``chosen``: pipeline, batch_id, step, reason (a SQL pattern), null or left out: any;
     ``ever``: also records that were recovered, or whose batch was replaced.
@@ -206,14 +208,18 @@ def count(
     return int(connection.execute(statement, {**_ANY, **chosen, **keys}).scalar_one())
 
 
-def known_fields(connection: Connection, chosen: Mapping[str, Any]) -> list[str]:
-    """Names of the fields of some failed record that parsed, for messages."""
+def fields(connection: Connection, chosen: Mapping[str, Any]) -> Sequence[Row[Any]]:
+    """The fields of failed records by source, of one record each that parsed, if one did:
+    pipeline, source, names.
+    """
     statement = text(f"""
-        SELECT jsonb_object_keys(fields) AS name
-        FROM (SELECT {_FIELDS} AS fields {_RECORDS} AND f.message_id IS NOT NULL
-              ORDER BY f.parsed DESC LIMIT 1) one
+        SELECT pipeline, source,
+               ARRAY(SELECT jsonb_object_keys(fields) ORDER BY 1) AS names
+        FROM (SELECT DISTINCT ON (p.name, m.source) p.name AS pipeline, m.source,
+                     {_FIELDS} AS fields {_RECORDS} AND f.message_id IS NOT NULL
+              ORDER BY p.name, m.source, f.parsed DESC) one ORDER BY 1, 2
     """)
-    return [row.name for row in connection.execute(statement, {**_ANY, **chosen})]
+    return connection.execute(statement, {**_ANY, **chosen}).all()
 
 
 def conditions_sql(conditions: Sequence[Comparison]) -> tuple[str, dict[str, Any]]:

@@ -6,23 +6,25 @@ from typing import Any
 from sqlalchemy import Connection, Row, text
 
 from ledger.errors import InputError
+from ledger.store.queries.causes import CAUSE, STATE
 
 
 def failed_record(connection: Connection, number: int) -> Row[Any] | None:
     """A message that failed at least once, by its id or by a root of it, with its last failure:
-    message_id, root_id, status, attempts, held, replay_batch_id, pipeline, target, batch_id,
-    batch_status, interval_start, interval_end, params, dag_id (of the original), source,
-    failed_in, topology (of that batch), step, reason, detail, own_failure, accepted, key,
-    content_root, content, parsed, source_file, source_row, files_expired_at, forgotten_at."""
-    statement = text("""
+    message_id, root_id, status, attempts, state, cause, due_at, replay_batch_id, pipeline, target,
+    batch_id, batch_status, interval_start, interval_end, params, dag_id (of the original), source,
+    failed_in, topology (of that batch), step, reason, detail, own_failure, key, content_root,
+    content, parsed, source_file, source_row, files_expired_at, forgotten_at."""
+    statement = text(f"""
         SELECT m.message_id, m.root_id, m.status::text AS status, m.attempts,
-               m.not_before = 'infinity' AS held, m.replay_batch_id, p.name AS pipeline, p.target,
+               {STATE} AS state, {CAUSE} AS cause, CASE
+                 WHEN m.not_before < 'infinity' THEN m.not_before END AS due_at,
+               m.replay_batch_id, p.name AS pipeline, p.target,
                b.batch_id, b.status::text AS batch_status, b.interval_start, b.interval_end,
                b.params, b.dag_id, m.source, r.batch_id AS failed_in, (
                  SELECT jsonb_agg(s.declaration ORDER BY s.number) FROM batch_step s
                  WHERE s.batch_id = r.batch_id) AS topology,
                r.step, r.reason, r.detail, r.own_failure,
-               EXISTS (SELECT FROM accepted_root a WHERE a.root_id = m.root_id) AS accepted,
                f.key, f.root_id AS content_root, f.parsed, f.source_file, f.source_row,
                CASE WHEN f.forgotten_at IS NULL THEN f.content ELSE '(forgotten)' END AS content,
                b.files_expired_at, f.forgotten_at
@@ -69,11 +71,19 @@ def attempts(connection: Connection, message_id: int) -> Sequence[Row[Any]]:
     return connection.execute(statement, {"id": message_id}).all()
 
 
-def manual_quarantines(connection: Connection, message_id: int) -> Sequence[Row[Any]]:
-    """Who quarantined a message by hand, in order: quarantined_by, quarantined_at, reason."""
+def decisions(connection: Connection, message_id: int) -> Sequence[Row[Any]]:
+    """Who accepted that a message stays out, be it by quarantining it by hand, in order:
+    accepted_by, accepted_at, reason, by_hand, holds (for its last attempt).
+    """
     statement = text("""
-        SELECT quarantined_by, quarantined_at, reason FROM manual_quarantine
-        WHERE message_id = :id ORDER BY quarantined_at
+        SELECT c.accepted_by, c.accepted_at, c.reason, EXISTS (
+                 SELECT FROM manual_quarantine q
+                 WHERE q.message_id = :id AND q.quarantined_at = c.accepted_at) AS by_hand,
+               a.root_id = m.root_id AND m.status = 'quarantined' AS holds
+        FROM failed_message m
+        JOIN failed_root r ON r.message_id = m.message_id
+        JOIN accepted_root a ON a.root_id = r.root_id JOIN acceptance c USING (acceptance_id)
+        WHERE m.message_id = :id ORDER BY c.accepted_at
     """)
     return connection.execute(statement, {"id": message_id}).all()
 

@@ -7,13 +7,17 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, text
 
-# Which failed messages m, with r their last failure, a selection takes. ``quarantined``, ``held``:
-# those quarantined, or held with their unit, instead, to begin again by hand.
+# Which failed messages m, with r their last failure, a selection takes. ``quarantined``,
+# ``accepted``, ``held``: those quarantined, given up by a person, or held with their unit, instead,
+# to begin again by hand.
 _SELECTED = """
-    m.status = (CASE WHEN cast(:quarantined AS boolean) THEN 'quarantined'
-      ELSE 'failed' END)::message_status
+    m.status = (CASE WHEN cast(:quarantined AS boolean) OR cast(:accepted AS boolean)
+      THEN 'quarantined' ELSE 'failed' END)::message_status
+    AND (m.status = 'failed'
+      OR CASE WHEN EXISTS (SELECT FROM accepted_root a WHERE a.root_id = m.root_id)
+              THEN cast(:accepted AS boolean) ELSE cast(:quarantined AS boolean) END)
     AND CASE WHEN cast(:held AS boolean) THEN m.not_before = 'infinity'
-             ELSE cast(:quarantined AS boolean) OR m.not_before IS NULL
+             ELSE m.status = 'quarantined' OR m.not_before IS NULL
                OR m.not_before <= cast(:now AS timestamptz) END
     AND (cast(:source AS text) IS NULL OR m.source = :source)
     AND (cast(:reason AS text) IS NULL OR r.reason LIKE :reason)
@@ -30,6 +34,19 @@ _SELECTED = """
       SELECT FROM failed_payload f
       WHERE f.message_id = m.message_id AND f.forgotten_at IS NOT NULL))
 """
+_OF_ORIGINALS = """
+        FROM failed_message m
+        JOIN failed_root r ON r.root_id = m.root_id
+        JOIN batch b ON b.batch_id = m.original_batch_id AND b.status = 'settled'
+        JOIN pipeline p USING (pipeline_id)
+"""
+_MATCHING = f"""
+        WHERE {_SELECTED}
+          AND (b.files_expired_at IS NULL OR cast(:from_source AS boolean)
+               OR b.batch_id = cast(:batch_id AS bigint))
+          AND (cast(:pipeline AS text) IS NULL OR p.name = :pipeline)
+          AND (cast(:batch_id AS bigint) IS NULL OR b.batch_id = :batch_id)
+"""
 
 
 def _as_found(message: str) -> str:
@@ -43,7 +60,7 @@ _ANY = dict.fromkeys(("source", "reason", "step", "record", "since", "until"))
 
 
 def _keys(selection: Mapping[str, Any], now: datetime) -> dict[str, Any]:
-    chosen = dict.fromkeys(("quarantined", "held", "from_source"), False)
+    chosen = dict.fromkeys(("quarantined", "accepted", "held", "from_source"), False)
     causes = selection.get("causes")
     as_text = None if causes is None else json.dumps(causes)
     return {**_ANY, **chosen, **selection, "causes": as_text, "now": now}
@@ -121,8 +138,8 @@ def claim_companions(connection: Connection, batch_id: int, run_id: int) -> int:
     statement = text(f"""
         UPDATE failed_message m SET status = 'replaying', replay_batch_id = :batch,
                before_claim = {_as_found("m")}, not_before = NULL, updated_at = now(),
-               unit_failures = CASE WHEN b.selection ?| ARRAY['held', 'quarantined'] THEN 0
-                 ELSE m.unit_failures END
+               unit_failures = CASE WHEN b.selection ?| ARRAY['held', 'quarantined', 'accepted']
+                 THEN 0 ELSE m.unit_failures END
         FROM replay_root r JOIN batch b ON b.batch_id = r.batch_id
         WHERE r.batch_id = :batch AND r.step_run_id = :run AND r.message_id = m.message_id
           AND m.status = 'failed'
@@ -237,20 +254,34 @@ def batches_to_replay(
     """
     statement = text(f"""
         SELECT b.batch_id, p.name AS pipeline, r.step, r.reason, count(*) AS records
-        FROM failed_message m
-        JOIN failed_root r ON r.root_id = m.root_id
-        JOIN batch b ON b.batch_id = m.original_batch_id AND b.status = 'settled'
-        JOIN pipeline p USING (pipeline_id)
-        WHERE {_SELECTED}
-          AND (b.files_expired_at IS NULL OR cast(:from_source AS boolean)
-               OR b.batch_id = cast(:batch_id AS bigint))
-          AND (cast(:pipeline AS text) IS NULL OR p.name = :pipeline)
-          AND (cast(:batch_id AS bigint) IS NULL OR b.batch_id = :batch_id)
+        {_OF_ORIGINALS} {_MATCHING}
         GROUP BY b.batch_id, p.name, r.step, r.reason
-          ORDER BY b.batch_id, records DESC, r.step, r.reason
+        ORDER BY b.batch_id, records DESC, r.step, r.reason
     """)
     keys = {"pipeline": pipeline, "batch_id": batch_id}
     return connection.execute(statement, {**_keys(selection, now), **keys}).all()
+
+
+def left_out(
+    connection: Connection,
+    pipeline: str | None,
+    batch_id: int | None,
+    selection: Mapping[str, Any],
+    now: datetime,
+) -> Sequence[Row[Any]]:
+    """Of the quarantined messages that match, those that a person gave up, by decision: batch_id,
+    accepted_by, accepted_at, reason, records.
+    """
+    statement = text(f"""
+        SELECT b.batch_id, c.accepted_by, c.accepted_at, c.reason, count(*) AS records
+        {_OF_ORIGINALS}
+        JOIN accepted_root d ON d.root_id = m.root_id JOIN acceptance c USING (acceptance_id)
+        {_MATCHING}
+        GROUP BY b.batch_id, c.acceptance_id ORDER BY b.batch_id, c.acceptance_id
+    """)
+    asked = {**selection, "quarantined": False, "accepted": True}
+    keys = {"pipeline": pipeline, "batch_id": batch_id}
+    return connection.execute(statement, {**_keys(asked, now), **keys}).all()
 
 
 def causes_to_replay(
@@ -270,10 +301,7 @@ def causes_to_replay(
                count(*) FILTER (WHERE p.max_replays <= 1
                  + CASE WHEN m.status = 'quarantined' THEN 0 ELSE m.failed_replays END) AS last,
                p.max_replays
-        FROM failed_message m
-        JOIN failed_root r ON r.root_id = m.root_id
-        JOIN batch b ON b.batch_id = m.original_batch_id AND b.status = 'settled'
-        JOIN pipeline p USING (pipeline_id)
+        {_OF_ORIGINALS}
         WHERE b.batch_id = :batch_id AND {_SELECTED}
         GROUP BY r.step, r.reason, r.step = m.source, p.max_replays
         ORDER BY records DESC, r.step, r.reason

@@ -5,16 +5,13 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, text
 
-from ledger.errors import NotReadyError
+from ledger.store.queries.causes import ACCEPTED_BY, CAUSE, STATE
 
 
 def batch_counts(connection: Connection, batch_id: int) -> Row[Any]:
-    """One batch's row of ``batch_status``. Raises NotReadyError if there is none."""
+    """One batch's row of ``batch_status``."""
     statement = text("SELECT * FROM batch_status WHERE batch_id = :id")
-    found = connection.execute(statement, {"id": batch_id}).first()
-    if found is None:
-        raise NotReadyError(f"batch {batch_id} is not in the ledger: see 'ackledger status'")
-    return found
+    return connection.execute(statement, {"id": batch_id}).one()
 
 
 def recent_batches(connection: Connection, pipeline: str | None, limit: int) -> Sequence[Row[Any]]:
@@ -40,39 +37,47 @@ _CHOSEN = """
 
 
 def failures(connection: Connection, chosen: Mapping[str, Any]) -> Sequence[Row[Any]]:
-    """Failed messages by original batch, step, reason and status of their last attempt, with an
-    example record: batch_id, pipeline, step, reason, status, records, example_record.
+    """Failed messages by original batch, step, reason and status of their last attempt, and by who
+    gave them up, with an example record: batch_id, pipeline, step, reason, status, accepted_by,
+    records, example_record.
 
     ``chosen``: pipeline, batch_id, step, reason (a SQL pattern); null: any. A batch that
     another one replaced counts only where it is asked for: the other has read its records again.
     """
     statement = text(f"""
         SELECT g.original_batch_id AS batch_id, p.name AS pipeline, g.step, g.reason, g.status,
-               g.records, g.example_record
+               g.accepted_by, g.records, g.example_record
         FROM (
-          SELECT m.original_batch_id, r.step, r.reason, m.status, count(*) AS records,
-                 min(m.message_id) AS example_record
+          SELECT m.original_batch_id, r.step, r.reason, m.status, {ACCEPTED_BY} AS accepted_by,
+                 count(*) AS records, min(m.message_id) AS example_record
           FROM failed_message m JOIN failed_root r ON r.root_id = m.root_id
-          WHERE m.status <> 'recovered' AND {_CHOSEN} GROUP BY 1, 2, 3, 4
+          WHERE m.status <> 'recovered' AND {_CHOSEN} GROUP BY 1, 2, 3, 4, 5
         ) g
         JOIN batch b ON b.batch_id = g.original_batch_id
         JOIN pipeline p ON p.pipeline_id = b.pipeline_id
         WHERE g.status <> 'superseded' AND b.status <> 'superseded'
            OR g.original_batch_id = cast(:batch_id AS bigint)
-        ORDER BY 1, 6 DESC, 3, 4
+        ORDER BY 1, 7 DESC, 3, 4, 6
     """)
     return connection.execute(statement, dict(chosen)).all()
 
 
 def failed_cases(connection: Connection, chosen: Mapping[str, Any]) -> Sequence[Row[Any]]:
-    """Failed messages by original batch and step, as ``remedies.Case`` has a case, with their
-    number, most first: records. Those held with their unit are a case of their own.
+    """Messages that are neither recovered nor given up by a person, by original batch, step, cause
+    and state, as ``remedies.Case`` has a case, with their number, most first: records.
 
     ``chosen``: as for ``failures``. Whether a key could be read is known once content is kept.
     """
     statement = text(f"""
         SELECT p.target, b.batch_id, b.interval_start, b.interval_end, b.params, b.dag_id, r.step,
-               r.step = m.source AS at_source, coalesce(m.not_before = 'infinity', false) AS held,
+               {CAUSE} AS cause, {STATE} AS state,
+               CASE WHEN min(r.reason) = max(r.reason) THEN min(r.reason) END AS reason,
+               min(CASE WHEN m.not_before < 'infinity' THEN m.not_before END) AS due_at,
+               max(m.replay_batch_id) AS replay_batch_id,
+               EXISTS (
+                 SELECT FROM failed_message n JOIN failed_root q ON q.root_id = n.root_id
+                 WHERE n.original_batch_id = b.batch_id AND q.step <> r.step
+                   AND n.status IN ('failed', 'quarantined')) AS others,
                bool_and(s.rereads AND NOT any_step.merges AND CASE
                  WHEN f.message_id IS NULL THEN true WHEN f.key IS NULL THEN false
                  ELSE NOT jsonb_path_exists(f.key, '$.* ? (@ == null)') END) AS rereads,
@@ -86,8 +91,9 @@ def failed_cases(connection: Connection, chosen: Mapping[str, Any]) -> Sequence[
           SELECT bool_or(merges) AS merges, bool_or(incremental) AS incremental
           FROM batch_step t WHERE t.batch_id = b.batch_id) AS any_step
         LEFT JOIN failed_payload f ON f.message_id = m.message_id
-        WHERE m.status = 'failed' AND {_CHOSEN}
-        GROUP BY 1, 2, 3, 4, 5, 6, 7, 8, 9 ORDER BY records DESC, b.batch_id, r.step
+        WHERE m.status IN ('failed', 'replaying', 'quarantined') AND {STATE} <> 'accepted'
+          AND {_CHOSEN}
+        GROUP BY 1, 2, 3, 4, 5, 6, 7, 8, 9 ORDER BY records DESC, b.batch_id, r.step, cause, state
     """)
     keys = {**dict.fromkeys(("pipeline", "batch_id", "step", "reason")), **chosen}
     return connection.execute(statement, keys).all()

@@ -137,10 +137,10 @@ def needs(
     connection: Connection, families: Sequence[int], keep: float | None, now: datetime
 ) -> Sequence[Row[Any]]:
     """Why the files of these families may be read again: batch_id (of the original), pipeline,
-    need; null: they will not be.
+    target, need; null: they will not be.
     """
     statement = text(f"""
-        SELECT f.batch_id, p.name AS pipeline, {_NEED} AS need
+        SELECT f.batch_id, p.name AS pipeline, p.target, {_NEED} AS need
         FROM batch f JOIN pipeline p USING (pipeline_id)
         WHERE f.batch_id = ANY (cast(:families AS bigint[])) ORDER BY 1
     """)

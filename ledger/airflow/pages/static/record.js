@@ -123,7 +123,8 @@ function Found({ found, reload }) {
       asked=${{
         batch: found.batch_id,
         record: found.record,
-        quarantined: verdict === "quarantined" || null,
+        quarantined: (verdict === "quarantined" && !found.accepted_by) || null,
+        accepted: found.accepted_by ? true : null,
       }}
       label=${verdict === "quarantined" ? "Retry" : "Replay this record"}
       reload=${reload}
@@ -146,10 +147,11 @@ function Found({ found, reload }) {
         columns=${ATTEMPTS}
         empty="It never failed."
       />
-      ${found.quarantined_by_hand.map(
+      ${found.decisions.map(
         (one, place) =>
           html`<${Text} key=${place} mt=${2}>
-            Quarantined by ${one.quarantined_by}, ${moment(one.quarantined_at)}: ${one.reason}
+            ${one.by_hand ? "Quarantined" : "Accepted"} by ${one.accepted_by},
+            ${" "}${moment(one.accepted_at)}: ${one.reason}
           <//>`,
       )}
     <//>

@@ -603,7 +603,7 @@ CREATE TABLE acceptance (
   batch_id bigint NOT NULL REFERENCES batch,
   accepted_at timestamptz NOT NULL DEFAULT now(),
   accepted_by text NOT NULL,
-  reason text
+  reason text NOT NULL
 );
 COMMENT ON TABLE acceptance IS
   'Each time that a person accepted quarantined records of a batch, or quarantined failed ones.';

@@ -437,11 +437,13 @@ COMMENT ON COLUMN failed_root_detail.failed_at IS 'When it was settled.';
 
 CREATE VIEW quarantine AS
 SELECT m.message_id, p.name AS pipeline, m.source, m.original_batch_id, b.interval_start,
-       b.interval_end, f.step, f.reason, m.attempts, m.updated_at AS quarantined_at
+       b.interval_end, f.step, f.reason, m.attempts, m.updated_at AS quarantined_at, c.accepted_by
 FROM failed_message m
 JOIN failed_root f ON f.root_id = m.root_id
 JOIN batch b ON b.batch_id = m.original_batch_id
 JOIN pipeline p USING (pipeline_id)
+LEFT JOIN accepted_root a ON a.root_id = m.root_id
+LEFT JOIN acceptance c USING (acceptance_id)
 WHERE m.status = 'quarantined';
 COMMENT ON VIEW quarantine IS
   'Quarantined records, each with the reason of its last failure.';
@@ -455,6 +457,8 @@ COMMENT ON COLUMN quarantine.step IS 'Where its last attempt broke.';
 COMMENT ON COLUMN quarantine.reason IS 'Why.';
 COMMENT ON COLUMN quarantine.attempts IS 'Attempts that failed.';
 COMMENT ON COLUMN quarantine.quarantined_at IS 'When it was quarantined.';
+COMMENT ON COLUMN quarantine.accepted_by IS
+  'Who gave it up, by accepting it or by quarantining it by hand; null: it waits for that.';
 
 CREATE VIEW held_record AS
 SELECT m.message_id, p.name AS pipeline, m.source, m.original_batch_id, f.step, f.reason,

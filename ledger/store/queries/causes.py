@@ -1,0 +1,27 @@
+"""What a failed message m is by now, and why its last attempt r failed, as ``remedies`` tells
+cases apart."""
+
+# The last attempt's step s. Where no stage and no sink said anything, the edges did.
+CAUSE = """
+    CASE WHEN r.step = m.source THEN 'unparsed'
+         WHEN r.reason = 'did not commit in time' THEN 'late'
+         WHEN r.reason = 'its unit had a record that was quarantined' THEN 'unit'
+         WHEN r.detail ~ '^-?[0-9]+ edges from ' THEN 'lost'
+         WHEN EXISTS (SELECT FROM batch_step s WHERE s.batch_id = r.batch_id
+                      AND s.name = r.step AND s.kind = 'sink') THEN 'refused'
+         ELSE 'rejected' END
+"""
+STATE = """
+    CASE WHEN m.status = 'quarantined' THEN
+           CASE WHEN EXISTS (SELECT FROM accepted_root a WHERE a.root_id = m.root_id)
+                THEN 'accepted' ELSE 'quarantined' END
+         WHEN m.status = 'failed' AND m.not_before = 'infinity' THEN 'held'
+         WHEN m.status = 'failed' AND m.not_before > now() THEN 'waiting'
+         ELSE m.status::text END
+"""
+# Who has given it up.
+ACCEPTED_BY = """
+    CASE WHEN m.status = 'quarantined' THEN (
+      SELECT c.accepted_by FROM accepted_root a JOIN acceptance c USING (acceptance_id)
+      WHERE a.root_id = m.root_id) END
+"""

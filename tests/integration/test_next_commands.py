@@ -1,0 +1,273 @@
+"""Every command that is printed is typed: in each state of a batch, each works, and fits."""
+
+import json
+import re
+import shlex
+import shutil
+import sqlite3
+import sys
+from pathlib import Path
+
+import psycopg2
+import pytest
+from sqlalchemy.engine import make_url
+from typer.testing import CliRunner
+
+from ledger.airflow.pipelines import SELECTING
+from ledger.batch.opening import open_replay
+from ledger.cli.base import app, out
+from ledger.core.run_request import RunKey, Selection
+from ledger.errors import LedgerError
+from ledger.pipeline.load import load_pipeline
+from ledger.settings import Settings
+from ledger.store.connection import Database
+from ledger.store.embedded import ensure_database
+from ledger.store.upgrade import upgrade
+from tests.support.dying import dies_at
+
+NAME, TARGET = "next_commands", "fruit_shop:pipeline"
+DAY = "--interval-start 2026-01-01 --interval-end 2026-01-02"
+RUN = f"ackledger run {TARGET} {DAY} --run-id first"
+OUTCOMES = {0, 3, 4}
+# A command ends with the line, or where a sentence goes on after it.
+COMMAND = re.compile(r"ackledger [a-z]+(?: (?:\"[^\"]*\"|'[^']*'|[^\s\"';,)]+))*")
+TRIGGER = re.compile(r"airflow dags trigger (\S+) --conf '([^']*)'")
+NOTHING = re.compile(r"no rows|nothing to replay|nothing is left to publish")
+ORDERS = ["1,apple,2", "2,pear,0", "3,plum,1", "4,apple,500", "5,pear,3", "6,apple,many"]
+
+MODULE = """
+from ledger import FileSource, ParquetSink, Pipeline, failed
+from tests.support.sqlite_sink import SqliteSink
+
+pipeline = Pipeline("fruit", max_replays=1, {options})
+orders = FileSource("orders.csv", schema="id INT, item STRING, qty INT")
+pipeline.source("orders", orders, key=("id",))
+pipeline.reference("prices", FileSource("prices.csv", schema="item STRING, cents INT"))
+
+@pipeline.stage(reads="orders")
+def valid(orders):
+    return orders.where("qty > 0"), failed(orders.where("qty <= 0"), "quantity not positive")
+
+@pipeline.stage(reads="valid")
+def priced(valid, *, prices):
+    return valid.join(prices, "item").select("id", "item", "qty", "cents", "_anchor")
+
+pipeline.sink("table", SqliteSink("table.db", "sold"), reads="priced")
+
+@pipeline.combine(reads="priced")
+def totals(priced):
+    return priced.groupBy("item").count()
+
+pipeline.sink("report", ParquetSink("report"), reads="totals")
+"""
+
+
+class Lab:
+    """A ledger and a folder that can be put back to a state, and the commands that are typed."""
+
+    def __init__(self, url: str, folder: Path):
+        self.folder, self._server = folder, url
+        self._kept = folder.parent / f"{folder.name}-kept"
+        self.url = make_url(url).set(database=NAME).render_as_string(hide_password=False)
+        self._do(f"DROP DATABASE IF EXISTS {NAME} WITH (FORCE)")
+        ensure_database(url, NAME)
+        upgrade(Database(self.url))
+        folder.mkdir()
+        (folder / "prices.csv").write_text("item,cents\napple,10\npear,20\n")
+        self.write(ORDERS)
+        with sqlite3.connect(folder / "table.db") as table:
+            columns = "id INTEGER, item TEXT, qty INTEGER CHECK (qty < 100), cents INTEGER"
+            table.execute(f"CREATE TABLE sold ({columns}, ackledger_batch INTEGER)")
+        table.close()
+        self.declare()
+
+    def write(self, orders: list[str]) -> None:
+        """These orders of the day."""
+        (self.folder / "orders.csv").write_text("\n".join(["id,item,qty", *orders]))
+
+    def declare(self, **options: object) -> None:
+        """The pipeline, with these options."""
+        given = ", ".join(f"{name}={value!r}" for name, value in options.items())
+        (self.folder / "fruit_shop.py").write_text(MODULE.replace("{options}", given))
+
+    def type(self, command: str) -> tuple[int, str]:
+        """Type a command; its exit code, and all that it says."""
+        sys.modules.pop("fruit_shop", None)
+        done = CliRunner().invoke(app, shlex.split(command)[1:])
+        said = f"{done.output}\n"
+        if isinstance(done.exception, LedgerError):
+            said += "\n".join([str(done.exception), *getattr(done.exception, "__notes__", [])])
+        elif done.exception is not None and not isinstance(done.exception, SystemExit):
+            raise done.exception
+        return done.exit_code, said
+
+    def keep(self) -> None:
+        """Keep the state as it is."""
+        shutil.copytree(self.folder, self._kept)
+        self._copy(NAME, f"{NAME}_kept")
+
+    def put_back(self) -> None:
+        """Go back to the state that was kept."""
+        for one in self.folder.iterdir():  # it is where commands are typed, and stays
+            shutil.rmtree(one) if one.is_dir() else one.unlink()
+        shutil.copytree(self._kept, self.folder, dirs_exist_ok=True)
+        self._copy(f"{NAME}_kept", NAME)
+
+    def dispose(self) -> None:
+        """Remove the databases."""
+        for name in (NAME, f"{NAME}_kept"):
+            self._do(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+
+    def _copy(self, template: str, name: str) -> None:
+        self._do(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            f" WHERE datname = '{template}' AND pid <> pg_backend_pid()",
+            f"DROP DATABASE IF EXISTS {name} WITH (FORCE)",
+            f"CREATE DATABASE {name} TEMPLATE {template}",
+        )
+
+    def _do(self, *statements: str) -> None:
+        plain = make_url(self._server).set(drivername="postgresql", database="postgres")
+        connection = psycopg2.connect(plain.render_as_string(hide_password=False))
+        connection.autocommit = True
+        with connection.cursor() as cursor:
+            for statement in statements:
+                cursor.execute(statement)
+        connection.close()
+
+
+@pytest.fixture
+def lab(spark, migrated, server_home, tmp_path, monkeypatch):
+    """A lab in a folder of its own, where commands are typed."""
+    made = Lab(migrated.url.render_as_string(hide_password=False), tmp_path / "shop")
+    for name, value in {
+        "ACKLEDGER_HOME": str(server_home),
+        "ACKLEDGER_DATABASE_URL": made.url,
+        "ACKLEDGER_STORAGE": str(made.folder / "storage"),
+        "ACKLEDGER_DATA": str(made.folder),
+    }.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(made.folder)
+    monkeypatch.syspath_prepend(str(made.folder))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.setattr(out, "width", 10_000)
+    yield made
+    made.dispose()
+
+
+def failed(lab):
+    """Records failed for each cause: not parsed, rejected, lost, refused."""
+    return lab.type(RUN)
+
+
+def given_up(lab):
+    """The last failed records are quarantined by hand, and what waited for that is a combine."""
+    lab.type(RUN)
+    (lab.folder / "prices.csv").write_text("item,cents\napple,10\npear,20\nplum,30\n")
+    lab.type(f"ackledger replay {TARGET} --batch 1 --step priced")
+    return lab.type("ackledger quarantine --batch 1 --reason 'test orders'")
+
+
+def quarantined(lab):
+    """The replays of what failed are used up."""
+    lab.type(RUN)
+    return lab.type(f"ackledger replay {TARGET} --batch 1")
+
+
+def accepted(lab):
+    """A person has accepted that."""
+    quarantined(lab)
+    return lab.type("ackledger accept 1 --reason 'test orders'")
+
+
+def waiting(lab):
+    """What failed waits for its next replay."""
+    lab.declare(replay_backoff="1h")
+    return lab.type(RUN)
+
+
+def replaying(lab):
+    """A replay has the failed records, and does not run."""
+    failed(lab)
+    sys.modules.pop("fruit_shop", None)
+    made, key = load_pipeline(TARGET), RunKey("", "again-1")
+    open_replay(Database(lab.url), Settings(), made, key, 1, Selection())
+    return 0, ""
+
+
+def held(lab):
+    """Too many records failed for a person not to look."""
+    lab.declare(max_failed_ratio=0.1)
+    return lab.type(RUN)
+
+
+def replaced(lab):
+    """Another batch has read the interval again."""
+    failed(lab)
+    return lab.type(f"ackledger run {TARGET} {DAY} --reprocess")
+
+
+def unpublished(lab):
+    """The run died before a sink published."""
+    with dies_at("publishing", "table", raises=LedgerError("the disk is full")):
+        return lab.type(RUN)
+
+
+def interrupted(lab):
+    """A stage raised an error that is fixed since."""
+    with dies_at("run opened", "priced", raises=LedgerError("no such column")):
+        return lab.type(RUN)
+
+
+def claimed(lab):
+    """The interval is asked for again, under another run id."""
+    failed(lab)
+    return lab.type(f"ackledger run {TARGET} {DAY}")
+
+
+STATES = [
+    failed, given_up, quarantined, accepted, waiting, replaying, held, replaced, unpublished,
+    interrupted, claimed,
+]  # fmt: skip
+
+
+def surfaces(lab):
+    """All that says what to do next, about each batch and record."""
+    yield from (f"status --batch {number}" for number in range(1, 3))
+    yield from ("failed", "failed --records", "gc --dry-run --keep 1d", "sweep")
+    yield from (f"explain {number}" for number in range(1, len(ORDERS) + 1))
+
+
+def form(command):
+    """What of a command is not the number or name of a case: these share what they run."""
+    words = shlex.split(command)
+    return tuple(
+        word for word, before in zip(words[1:], words, strict=False)
+        if before not in ("--record", "--step") and not word.isdigit()
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("state", STATES, ids=lambda one: one.__name__)
+def test_every_printed_command_works(lab, state):
+    """In each state of a batch every command that is printed names its pipeline, ends as it is
+    documented, and finds something to do; what is for Airflow has a conf that a run reads.
+    """
+    _, said = state(lab)
+    lab.keep()
+    if state is not claimed:  # which says no more than failed
+        said = "\n".join([said, *(lab.type(f"ackledger {one}")[1] for one in surfaces(lab))])
+    for dag_id, conf in TRIGGER.findall(said):
+        keys = set(json.loads(conf))
+        assert keys <= {*SELECTING, "replay_of", "batch", "reprocess", "interval_start",
+                        "interval_end"}, (dag_id, conf)  # fmt: skip
+    sentences = re.sub(r"[.:] (?=[A-Z0-9])", "\n", said)
+    printed = {form(one): one.rstrip(".:") for one in COMMAND.findall(sentences)}
+    assert "MODULE:PIPELINE" not in said
+    assert printed
+    for command in printed.values():
+        lab.put_back()
+        if state is held:  # what is printed says to fix it first
+            lab.write([line for line in ORDERS if line[0] in "15"])
+        code, answer = lab.type(command)
+        assert code in OUTCOMES, (command, answer)
+        assert not NOTHING.search(answer), (command, answer)
