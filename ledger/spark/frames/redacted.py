@@ -1,5 +1,6 @@
 """Reasons of failed rows without the values of redacted columns, before they are stored."""
 
+from collections.abc import Sequence
 from functools import reduce
 
 from pyspark.sql import Column, DataFrame
@@ -7,7 +8,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, MapType, StructType, VariantType
 
 from ledger.core.column_names import ERROR, RESERVED
-from ledger.core.redaction import LONG, Redaction, found_pattern
+from ledger.core.redaction import Redaction, found_pattern, without
 from ledger.errors import MASK
 
 _PARTED = (ArrayType, MapType, StructType, VariantType)
@@ -30,12 +31,8 @@ def without_values(reason: Column, rows: DataFrame, redact: Redaction) -> Column
     parted = [name for name in names if isinstance(rows.schema[name].dataType, _PARTED)]
     plain = [F.col(f"`{name}`").cast("string") for name in names if name not in parted]
     if plain:
-        given = F.filter(F.array(*map(_stripped, plain)), lambda one: F.length(one) > 0)
-        values = F.concat(given, F.transform(given, _as_json))
-        longest = F.array_sort(values, lambda one, other: F.length(other) - F.length(one))
-        pattern = F.array_join(F.transform(longest, _quoted), "|")
-        hidden = F.regexp_replace(reason, F.concat(F.lit("(?iU)"), pattern), F.lit(MASK))
-        reason = F.when(reason.isNull() | (F.size(values) == 0), reason).otherwise(hidden)
+        values = F.when(reason.isNotNull(), F.array(*plain))
+        reason = F.udf(_without, "string")(reason, values)
     if parted:
         there = [F.col(f"`{name}`").isNotNull() for name in parted]
         hides = reason.isNotNull() & reduce(lambda one, other: one | other, there)
@@ -54,19 +51,5 @@ def without_row(said: Column, rows: DataFrame, redact: Redaction) -> Column:
     return F.regexp_replace(said, r"\s*\R\s*", " ")
 
 
-def _as_json(value: Column) -> Column:
-    """A text as it stands within JSON, without its quotes."""
-    text = F.to_json(F.array(value))
-    return F.substring(text, F.lit(3), F.length(text) - F.lit(4))
-
-
-def _stripped(value: Column) -> Column:
-    return F.regexp_replace(value, r"(?U)^\s+|\s+$", "")
-
-
-def _quoted(value: Column) -> Column:
-    """A pattern of just this text; of a short one as a whole word."""
-    plain = F.replace(value, F.lit("\\E"), F.lit("\\E\\\\E\\Q"))  # it ends what is taken literally
-    text = F.concat(F.lit("\\Q"), plain, F.lit("\\E"))
-    word = F.concat(F.lit("(?<!\\w)"), text, F.lit("(?!\\w)"))
-    return F.when(F.length(value) < LONG, word).otherwise(text)
+def _without(reason: str | None, values: Sequence[str | None] | None) -> str | None:
+    return None if reason is None else without(reason, [one for one in values or () if one])
