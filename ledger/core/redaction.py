@@ -13,6 +13,7 @@ from ledger.errors import MASK
 
 LONG = 4  # characters; a shorter value is masked as a whole word alone
 _DIGITS = 16  # of a pseudonym
+_MASKED = re.compile(rf"{re.escape(MASK)}(?:[0-9a-f]{{{_DIGITS}}})?")
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,14 @@ class Redaction:
         text = f"{name.lower()}\0{value}".encode("utf-8", "surrogatepass")
         return MASK + hmac.new(self.secret, text, "sha256").hexdigest()[:_DIGITS]
 
+    def may_be_in(self, *texts: str | None) -> bool:
+        """Whether one of these texts, names of columns or raw records, has the name of a redacted
+        column. A name that JSON escapes may be any."""
+        named = "\n".join(text for text in texts if text).lower()
+        return any(name in named for name in self.columns) or (
+            bool(self.columns) and "\\u" in named
+        )
+
     def key(self, key: str, every: bool = False) -> str:
         """A key, JSON of its columns, with pseudonyms; ``every``: of all its columns."""
         if not self.columns:
@@ -52,6 +61,11 @@ class Redaction:
 
 
 NOTHING = Redaction()
+
+
+def is_masked(value: str | None) -> bool:
+    """Whether a value of a key or of content is the mask, or a pseudonym."""
+    return value is not None and _MASKED.fullmatch(value) is not None
 
 
 def as_text(value: object) -> str:

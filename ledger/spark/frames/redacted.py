@@ -1,26 +1,49 @@
 """Reasons of failed rows without the values of redacted columns, before they are stored."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import reduce
+from itertools import chain
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, MapType, StructType, VariantType
 
-from ledger.core.column_names import ERROR, RESERVED
-from ledger.core.redaction import Redaction, found_pattern, without
+from ledger.core.column_names import ERROR, NAMES, RAW, RESERVED
+from ledger.core.redaction import NOTHING, Redaction, found_pattern, without
 from ledger.errors import MASK
+from ledger.pipeline.pipeline import Pipeline
+from ledger.pipeline.steps import StageStep
+from ledger.sources.parsing.typed import struct
 
 _PARTED = (ArrayType, MapType, StructType, VariantType)
 
 
+def redaction_of(pipeline: Pipeline, step: str, names: Collection[str]) -> Redaction:
+    """What a step that reads these columns masks: nothing if none of them is redacted, and no
+    source of its records, and no reference, has a column that is."""
+    redact = Redaction.of(pipeline.redact)
+    sources = {one.name: one.source for one in pipeline.sources()}
+    read = [sources[name] for name in pipeline.graph.sources(step)]
+    for stage in pipeline.steps():
+        if isinstance(stage, StageStep):
+            read += pipeline.references(stage).values()
+    known = chain(names, *(struct(one.schema).names for one in read))
+    return redact if redact.columns and redact.among(known) else NOTHING
+
+
 def without_found(records: DataFrame, redact: Redaction) -> DataFrame:
-    """Records of a source whose ``_error`` quotes no value. Of no column, for in a record that did
-    not parse a value may stand in the place of another."""
+    """Records of a source whose ``_error`` quotes no value of a record that may have a redacted
+    column. Of no column, for in a record that did not parse a value may stand in the place of
+    another."""
     if not redact.columns:
         return records
     names = [name for name in records.columns if name not in RESERVED]
     hidden = F.regexp_replace(ERROR, found_pattern(names), f"$1{MASK}")
+    if not redact.among(names):
+        texts = [F.col(name).cast("string") for name in (RAW, NAMES) if name in records.columns]
+        may_be = F.udf(redact.may_be_in, "boolean")
+        failed = [F.when(F.col(ERROR).isNotNull(), text) for text in texts]
+        hidden = F.when(may_be(*failed), hidden).otherwise(F.col(ERROR))
     return records.withColumn(ERROR, hidden)
 
 
