@@ -1,6 +1,6 @@
 """Texts are found whatever their case and Unicode form."""
 
-from unicodedata import normalize
+from unicodedata import combining, normalize
 
 import pytest
 from hypothesis import assume, given
@@ -66,4 +66,6 @@ def test_no_case_of_a_value_survives(value, data):
     variant = data.draw(st.sampled_from(sorted(set(variants(value)))))
     assert fold(variant) == fold(value)
     assume(not set("#*") & set(value))
-    assert without(f"## {variant} ##", [value]) == "## *** ##"
+    # A value that begins with an accent is covered with the character that bears it.
+    before = "##" if combining(normalize("NFD", value)[0]) else "## "
+    assert without(f"## {variant} ##", [value]) == f"{before}*** ##"
