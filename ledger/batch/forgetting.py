@@ -9,6 +9,7 @@ What a text may quote is read from the snapshots, for the ledger has the content
 alone, cut, and without what is redacted by now.
 """
 
+import json
 import logging
 import re
 from collections import defaultdict
@@ -23,7 +24,7 @@ from ledger.batch.payloads import keep_all
 from ledger.batch.retention import Collected, GcOptions, gc_once
 from ledger.core.conditions import Comparison
 from ledger.core.durations import SHORTEST_KEEP_SECONDS
-from ledger.core.redaction import without
+from ledger.core.redaction import is_masked, texts, without
 from ledger.errors import MASK, InputError, LostFileError, NotReadyError
 from ledger.storage.folders import require_reachable
 from ledger.storage.manifest import Manifest, check_files
@@ -79,6 +80,14 @@ def named(database: Database, number: int) -> list[Record]:
             " files of its batch and the sinks may: ackledger gc removes the first, in time"
         )
     return [Record(found.message_id, found.pipeline, found.batch_id, found.status)]
+
+
+def key_values(database: Database, number: int) -> list[str]:
+    """The values of a record's key, if the ledger has them as they are."""
+    (record,) = named(database, number)
+    contents = database.transact(lambda c: forgetting.contents(c, [record.record]))
+    found = [value for one in contents if one.key for value in texts(json.loads(one.key))]
+    return [] if any(map(is_masked, found)) else found
 
 
 def matching(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Row
 
-from ledger.core.redaction import NOTHING, Redaction, as_text
+from ledger.core.redaction import NOTHING, Redaction, as_text, is_masked
 from ledger.storage.manifest import Manifest, check_files
 from ledger.store.connection import Database
 from ledger.store.queries import batches, holds, payloads, redactions, runs
@@ -71,14 +71,14 @@ def keep_all(database: Database, pipeline: str | None) -> None:
 
 
 def claimed_keys(
-    database: Database, replay: Batch, source: str, names: Sequence[str], redact: Redaction
+    database: Database, replay: Batch, source: str, names: Sequence[str]
 ) -> list[tuple[int, list[str | None], bool]]:
     """The messages that a replay has claimed of a source: the message, the values of these columns
-    as text, null where they are not known, and whether it parsed. From its snapshot where the
-    ledger may have no more than a mask: where anything is redacted.
+    as text, null where they are not known, and whether it parsed. From its snapshot if the ledger
+    has a mask or a pseudonym for one of them, whatever the pipeline redacts by now.
     """
-    if not redact.columns:
-        rows = database.transact(lambda c: payloads.claimed_keys(c, replay.batch_id, source, names))
+    rows = database.transact(lambda c: payloads.claimed_keys(c, replay.batch_id, source, names))
+    if not any(is_masked(value) for row in rows for value in row.key):
         return [(row.message_id, row.key, row.parsed) for row in rows]
     original = database.transact(lambda c: batches.get_batch(c, replay.original_id))
     claimed = database.transact(lambda c: payloads.claimed(c, replay.batch_id, source))

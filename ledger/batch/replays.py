@@ -7,13 +7,14 @@ from sqlalchemy import Connection
 from ledger.batch import claims, recovery
 from ledger.batch.filters import require_names
 from ledger.core.probes import reached
+from ledger.core.redaction import is_masked
 from ledger.core.states import BatchKind, BatchStatus
 from ledger.errors import InputError, NotReadyError
 from ledger.pipeline.graph import unit_in_words
 from ledger.pipeline.load import known_target
 from ledger.pipeline.pipeline import Pipeline
 from ledger.pipeline.steps import SinkStep, SourceStep
-from ledger.store.queries import batches
+from ledger.store.queries import batches, payloads
 from ledger.store.queries import replays as replay_queries
 from ledger.store.queries.batches import Batch
 
@@ -56,11 +57,8 @@ def check_files(original: Batch, pipeline: Pipeline, *, from_source: bool) -> No
 
 
 def _readers_of_family(original: Batch, pipeline: Pipeline) -> list[str]:
-    """The steps of a replay that read what earlier batches of its family have written; the sources
-    of a pipeline that redacts look the keys of their records up there.
-    """
-    found = [step.name for step in pipeline.sources()] if pipeline.redact else []
-    found += [step.name for step in pipeline.combined()]
+    """The steps of a replay that read what earlier batches of its family have written."""
+    found = [step.name for step in pipeline.combined()]
     sinks = [step for step in pipeline.steps() if isinstance(step, SinkStep)]
     if not original.exactly_once:
         found += [step.name for step in sinks if step.sink.dedup != "none"]
@@ -143,6 +141,7 @@ def check_sources(connection: Connection, batch_id: int, pipeline: Pipeline) -> 
 
 def check_from_source(connection: Connection, replay: Batch, pipeline: Pipeline) -> None:
     """Raise InputError unless each claimed message can be found again in its source by itself."""
+    original = batches.get_batch(connection, replay.original_id)
     for name in replay_queries.claimed_sources(connection, replay.batch_id):
         step = pipeline.step(name)
         assert isinstance(step, SourceStep)
@@ -152,6 +151,12 @@ def check_from_source(connection: Connection, replay: Batch, pipeline: Pipeline)
             why = "its records are replayed by unit"
         elif not step.key:
             why = "it has no key: declare it with key=(...), the columns that identify a record"
+        elif original.files_expired_at and _has_masked_keys(connection, replay, step):
+            why = (
+                "the ledger has pseudonyms of their keys, because the pipeline redacted when they"
+                f" failed, and retention removed the files that have the keys on"
+                f" {original.files_expired_at:%Y-%m-%d}"
+            )
         else:
             continue
         again = recovery.reprocess(replay, known_target(pipeline))
@@ -165,6 +170,11 @@ def check_from_source(connection: Connection, replay: Batch, pipeline: Pipeline)
             f"source {name!r} of pipeline {pipeline.name!r} cannot be read again for the failed"
             f" records of batch {replay.original_id} alone: {why}. {instead}"
         )
+
+
+def _has_masked_keys(connection: Connection, replay: Batch, step: SourceStep) -> bool:
+    claimed = payloads.claimed_keys(connection, replay.batch_id, step.name, step.key)
+    return any(is_masked(value) for row in claimed for value in row.key)
 
 
 def claim_messages(

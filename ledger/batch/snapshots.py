@@ -119,22 +119,27 @@ def read_rows(
     rows: pa.Table, layout: Mapping[str, Any], redact: Redaction
 ) -> Iterator[tuple[str | None, str, bool, str | None]]:
     """Of each row key, content, whether that is the whole JSON of its fields, and file. Raw text is
-    masked as a whole, and so is each value of a key that was read from it: nobody knows where in it
-    a column stands, and it may have columns that the schema lacks."""
+    masked as a whole, and so is each value of a key that was read from it, if it may have a column
+    that is redacted: nobody knows where in it that stands."""
     columns = [name for name in rows.column_names if name not in _OWN]
     names = [name for name in layout.get("key") or () if name in columns]
     keys = json_rows(rows, names) if names else [None] * len(rows)
-    contents, hidden = json_rows(rows, columns, redact), bool(redact.columns)
+    contents, hidden = json_rows(rows, columns, redact), bool(redact.among(columns))
     others = (_values(rows, name) for name in (_ERROR, _RAW, _FILE, "_names"))
     for key, content, error, raw, file, order in zip(keys, contents, *others, strict=True):
-        text = content if error is None else MASK if hidden else raw_text(raw)
+        text = content if error is None else raw_text(raw)
+        hides = error is not None and (
+            hidden or redact.may_be_in(order, (raw or b"").decode(errors="replace"))
+        )
+        if hides:
+            text = MASK
         if error is not None and key is not None:
             told = _raw_key(raw or b"", _ordered(order, columns), names, layout)
             key = _as_json({**told, **_without_nulls(json.loads(key))})
         shown = shortened(text)
         whole = error is None and shown is text and _NUL not in text
         if key is not None:
-            key = redact.key(key, every=error is not None).replace(_NUL, "\\ufffd")
+            key = redact.key(key, every=hides).replace(_NUL, "\\ufffd")
         yield key, shown, whole, None if file is None else _LOCAL.sub("", unquote(file))
 
 

@@ -234,7 +234,8 @@ class _Tree:
         )
         self._is_carried = carried is not None
         if error is not None:
-            return Branch(source.name, Fate.FAILED, self._hidden(error, names), content)
+            reason = self._hidden(error, names) if content == MASK else error
+            return Branch(source.name, Fate.FAILED, reason, content)
         branches = self._branches(source.name, position)
         return Branch(source.name, Fate.PASSED_ON, None, content, branches=branches)
 

@@ -1,11 +1,12 @@
 """Commands that remove: ``gc``, files that nothing needs any more, and ``forget``, what records
 contain."""
 
+import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Group, RenderableType
@@ -13,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.text import Text
 
 from ledger.batch.filters import require_pipeline
-from ledger.batch.forgetting import Forgotten, Holding, holding, matching, named
+from ledger.batch.forgetting import Forgotten, Holding, holding, key_values, matching, named
 from ledger.batch.forgetting import forget as forget_records
 from ledger.batch.retention import Collected, GcOptions, gc_once
 from ledger.cli import tables
@@ -27,6 +28,9 @@ from ledger.errors import DeclarationError, InputError
 from ledger.settings import Settings
 from ledger.store.connection import Database
 from ledger.store.upgrade import connect
+
+if TYPE_CHECKING:
+    from ledger.batch.held_values import HoldingFile
 
 _SHOWN = 20  # records
 _UNITS = ("bytes", "kB", "MB", "GB", "TB")
@@ -154,6 +158,9 @@ def forget(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only list the records, and what holds them.")
     ] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Do not ask, as scripts need: it cannot be undone.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Remove what failed records contain, permanently.
@@ -164,21 +171,55 @@ def forget(
         raise InputError(
             "expected one record, for example 'ackledger forget 17', or --where \"customer = 'C7'\""
         )
+    from ledger.batch.held_values import files_with  # loads pyarrow, which other commands spare
+
     database = _of_pipeline(pipeline)
     if record is not None:
         chosen = named(database, record)
+        values = key_values(database, record)
     else:
         given = conditions_of(database, pipeline, where)
+        values = [one.value for one in given if one.operator == "=" and one.value is not None]
         everything = {"pipeline": pipeline, "ever": True}
         chosen = matching(database, pipeline, given)
         if not chosen:
             database.transact(lambda c: check_fields(c, everything, given))
-    if dry_run:
-        left = holding(database, [one.record for one in chosen])
-        done = Forgotten(tuple(chosen), tuple(left))
-    else:
+    left = holding(database, [one.record for one in chosen])
+    done = Forgotten(tuple(chosen), tuple(left))
+    held = files_with(database, pipeline, values)
+    if not dry_run and chosen:
+        if not yes:
+            _confirm(Group(_forgotten(done, dry_run=True), _held(held, values)))
         done = forget_records(database, chosen, files=files)
-    show(asdict(done), as_json, lambda _: _forgotten(done, dry_run))
+        held = files_with(database, pipeline, values)
+    data = {**asdict(done), "searched": bool(values), "files": [asdict(one) for one in held]}
+    show(data, as_json, lambda _: Group(_forgotten(done, dry_run), _held(held, values)))
+
+
+def _held(files: "Sequence[HoldingFile]", values: Sequence[str]) -> RenderableType:
+    """Every file that has the values, and when it goes."""
+    if not values:
+        return tables.line("files were not searched: name the person with --where \"... = '...'\"")
+    parts = [tables.line(f"files that have these values: {len(files):,}", "yellow")]
+    for one in files:
+        until = "kept until you remove it: its pipeline declares no keep"
+        if one.keep_seconds is not None:
+            days = one.keep_seconds / 86_400
+            until = f"ackledger gc removes it {days:g} days after the last act on its batch"
+            until += ", once nothing needs it"
+        parts.append(tables.line(f"{one.path} (batch {one.batch_id} of {one.pipeline}): {until}"))
+    return Group(*parts)
+
+
+def _confirm(planned: RenderableType) -> None:
+    """Ask a person, who sees what will be done. Raises InputError where there is none."""
+    if not sys.stdin.isatty():
+        raise InputError(
+            "what is forgotten cannot be brought back, so forget asks first, and nobody can answer"
+            " here. See what it would do with --dry-run, then add --yes"
+        )
+    err.print(planned, crop=False)
+    typer.confirm("Forget them? This cannot be undone", abort=True, err=True)
 
 
 def _forgotten(done: Forgotten, dry_run: bool) -> RenderableType:

@@ -5,12 +5,15 @@ import json
 import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
+from unicodedata import normalize
 
+from ledger.core.folding import FoldedText, fold
 from ledger.core.text import CUT
 from ledger.errors import MASK
 
 LONG = 4  # characters; a shorter value is masked as a whole word alone
 _DIGITS = 16  # of a pseudonym
+_MASKED = re.compile(rf"{re.escape(MASK)}(?:[0-9a-f]{{{_DIGITS}}})?")
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,14 @@ class Redaction:
         text = f"{name.lower()}\0{value}".encode("utf-8", "surrogatepass")
         return MASK + hmac.new(self.secret, text, "sha256").hexdigest()[:_DIGITS]
 
+    def may_be_in(self, *texts: str | None) -> bool:
+        """Whether one of these texts, names of columns or raw records, has the name of a redacted
+        column. A name that JSON escapes may be any."""
+        named = "\n".join(text for text in texts if text).lower()
+        return any(name in named for name in self.columns) or (
+            bool(self.columns) and "\\u" in named
+        )
+
     def key(self, key: str, every: bool = False) -> str:
         """A key, JSON of its columns, with pseudonyms; ``every``: of all its columns."""
         if not self.columns:
@@ -50,6 +61,11 @@ class Redaction:
 
 
 NOTHING = Redaction()
+
+
+def is_masked(value: str | None) -> bool:
+    """Whether a value of a key or of content is the mask, or a pseudonym."""
+    return value is not None and _MASKED.fullmatch(value) is not None
 
 
 def as_text(value: object) -> str:
@@ -77,30 +93,25 @@ def json_texts(content: str) -> frozenset[str]:
 def without(text: str, values: Iterable[str]) -> str:
     """A text in which these values are masked, in whatever case, and as JSON or Python spells them;
     of one that was cut also what is left of a value at its end."""
-    spelled = {way for one in values for way in _spellings(one.strip())}
-    given = sorted(spelled - {""}, key=len, reverse=True)
-    if not given:
+    spelled = {fold(way) for value in values for way in _spellings(value.strip())} - {""}
+    if not spelled:
         return text
-    masked = re.sub("|".join(map(_quoted, given)), MASK, text, flags=re.IGNORECASE)
+    masked = FoldedText(text).covered(spelled, LONG, MASK)
     if not masked.endswith(CUT):
         return masked
-    whole = masked.removesuffix(CUT)
-    begun = max(_begun(whole.lower(), one.lower()) for one in given)
-    return f"{whole[: len(whole) - begun]}{MASK}{CUT}" if begun else masked
+    return FoldedText(masked.removesuffix(CUT)).without_beginning(spelled, MASK) + CUT
 
 
 def _spellings(value: str) -> Iterator[str]:
-    """A value as it stands in a text, and within a text that quotes its whole record."""
+    """A value as it stands in a text, and within a text that quotes its whole record: escaped, a
+    letter no longer tells its case and form."""
     yield value
-    yield json.dumps(value)[1:-1]
-    yield json.dumps(value, ensure_ascii=False)[1:-1]
-    yield repr(value)[1:-1]
-
-
-def _begun(text: str, value: str) -> int:
-    """How many characters at the end of a text are the beginning of a value."""
-    most = min(len(text), len(value))
-    return next((n for n in range(most, 0, -1) if text.endswith(value[:n])), 0)
+    cases = {value, value.upper(), value.lower(), value.title()}
+    forms = {normalize(form, case) for case in cases for form in ("NFC", "NFD")}
+    for way in {value} if value.isascii() else cases | forms:
+        yield json.dumps(way)[1:-1]
+        yield json.dumps(way, ensure_ascii=False)[1:-1]
+        yield repr(way)[1:-1]
 
 
 def json_without(content: str, values: Collection[str]) -> str:
@@ -120,12 +131,6 @@ def _value_without(value: object, values: Collection[str]) -> object:
     text = as_text(value)
     masked = without(text, values)
     return value if masked == text else masked
-
-
-def _quoted(value: str) -> str:
-    """A pattern of just this text; of a short one as a whole word."""
-    text = re.escape(value)
-    return text if len(value) >= LONG else rf"(?<!\w){text}(?!\w)"
 
 
 def found_pattern(names: Iterable[str]) -> str:

@@ -297,3 +297,49 @@ def test_a_source_without_failures_is_not_read_again(runner, tmp_path, sink_rows
     run.settled(run.open_replay(batch.batch_id, from_source=True))
     assert sink_rows("out", "order_id", "amount") == [("O1", 5), ("O2", 6)]
     assert sink_rows("others", "n") == [(1,)]
+
+
+def accounts(redact: object) -> Pipeline:
+    """Three sources: with an address as the key, beside the key, and without one."""
+    made = Pipeline("accounts", redact=redact, max_replays=3)
+    email, number = "email STRING, n INT", "id STRING, n INT"
+    made.source("keyed", FileSource("keyed.csv", schema=email), key="email")
+    made.source("beside", FileSource("beside.csv", schema=f"{number}, email STRING"), key="id")
+    made.source("without", FileSource("without.csv", schema=number), key="id")
+    for name in ("keyed", "beside", "without"):
+        made.sink(f"{name}_out", ParquetSink(name), reads=name)
+    return made
+
+
+@pytest.mark.parametrize(("before", "after"), [(["email"], ()), ((), ["email"])])
+def test_what_is_redacted_may_change_before_a_replay(runner, tmp_path, sink_rows, before, after):
+    """Records are found again by their key, whatever was redacted when they failed or is by now;
+    only a source that has the column has pseudonyms."""
+
+    def write(n):
+        (tmp_path / "keyed.csv").write_text(f"email,n\na@b.org,{n}\n")
+        (tmp_path / "beside.csv").write_text(f"id,n,email\nB1,{n},a@b.org\n")
+        (tmp_path / "without.csv").write_text(f"id,n\nW1,{n}\n")
+
+    write("x")
+    run = runner(accounts(before))
+    batch = run.open()
+    run.settled(batch)
+    found = rows(
+        run.job.database,
+        "SELECT m.source, f.key::text AS key, f.content, r.reason FROM failed_payload f"
+        " JOIN failed_message m USING (message_id) JOIN failed_root r ON r.root_id = m.root_id",
+    )
+    kept = {row.source: (row.key, row.content, row.reason) for row in found}
+    open_reason = "malformed csv: n: expected int, found x"
+    assert kept["without"] == ('{"id": "W1"}', "W1,x", open_reason)
+    assert ("***" in kept["keyed"][0]) == ("***" in kept["beside"][0]) == bool(before)
+    masked = open_reason.replace("found x", "found ***") if before else open_reason
+    assert kept["keyed"][2] == kept["beside"][2] == masked
+    write(7)
+    again = runner(accounts(after))
+    again.settled(again.open_replay(batch.batch_id, from_source=True))
+    statuses = rows(run.job.database, "SELECT DISTINCT status::text FROM failed_message")
+    assert statuses == [("recovered",)]
+    assert sink_rows("keyed", "email", "n") == [("a@b.org", 7)]
+    assert sink_rows("without", "id", "n") == [("W1", 7)]

@@ -7,6 +7,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,13 +23,15 @@ from ledger.batch.acceptance import accept
 from ledger.batch.forgetting import forget, holding, matching, named
 from ledger.batch.interventions import abandon
 from ledger.batch.opening import open_batch
+from ledger.batch.payloads import claimed_keys
 from ledger.batch.quarantine import quarantine
 from ledger.batch.retention import GcOptions, gc_once
 from ledger.batch.settlement import settle_once
 from ledger.batch.step_runs import fail, note_folder
-from ledger.cli import app
+from ledger.cli import app, retaining
 from ledger.core import conditions
 from ledger.core.probes import listening
+from ledger.core.redaction import Redaction
 from ledger.core.run_request import Interval, RunKey
 from ledger.core.states import Need
 from ledger.errors import (
@@ -626,14 +629,26 @@ def test_totals_need_the_whole_family(database, storage):
         replayed(database, made, batch.batch_id, quarantined=True, accepted=True, from_source=True)
 
 
-@pytest.mark.parametrize("key", [("n",), ()])
-def test_a_masked_key_finds_nothing_without_the_snapshot(database, storage, key):
-    """Of a pipeline that redacts the ledger may have a pseudonym of any key alone: a replay from
-    the source needs the files, too."""
-    made = kept(max_replays=0, key=key, redact="n")
-    batch, _ = expired(database, storage, made)
-    with pytest.raises(InputError, match=r"'source' would read them.*--reprocess"):
-        replayed(database, made, batch.batch_id, quarantined=True, accepted=True, from_source=True)
+@pytest.mark.parametrize("now", ["n", ()])
+def test_a_masked_key_finds_nothing_without_the_snapshot(database, storage, now):
+    """A key that was kept as a pseudonym is refused before the replay opens, and one that was kept
+    as it is finds its record, whatever the pipeline redacts by now."""
+    batch, _ = expired(database, storage, kept(max_replays=0, key=("n",)))
+    redacting = kept(max_replays=0, key=("n",), redact=now)
+    kept_as = "UPDATE failed_payload SET parsed = true, key = jsonb_build_object('n', :k)"
+    secret = Redaction.of(["n"], b"secret")
+    changed(database, kept_as.replace(":k", "cast(:k AS text)"), k=secret.pseudonym("n", "7"))
+    with pytest.raises(InputError, match=r"the ledger has pseudonyms of their keys.*--reprocess"):
+        replayed(
+            database, redacting, batch.batch_id, quarantined=True, accepted=True, from_source=True
+        )
+    assert rows(database, "SELECT status, attempts FROM failed_message") == [("quarantined", 1)]
+    assert len(rows(database, "SELECT FROM batch")) == 1
+    changed(database, kept_as.replace(":k", "cast(:k AS text)"), k="7")
+    again = replayed(
+        database, redacting, batch.batch_id, quarantined=True, accepted=True, from_source=True
+    )
+    assert [key for _, key, _ in claimed_keys(database, again, "source", ["n"])] == [["7"]]
 
 
 def test_a_sink_that_compares_with_its_family_needs_it(database, storage):
@@ -1310,7 +1325,10 @@ def test_the_command_forgets(database, forgettable):
     listed = command("forget", *where, "--dry-run")
     assert "1 records would be forgotten" in listed.stdout
     assert "a@b.org" in everything(database)
-    said = command("forget", *where)
+    unasked = command("forget", *where)
+    assert "add --yes" in str(unasked.exception)
+    assert "a@b.org" in everything(database)
+    said = command("forget", *where, "--yes")
     assert said.exit_code == 0, said.output
     assert "1 records forgotten: the ledger has no content of them" in said.stdout
     assert "batch 1 of chain may hold them:" in said.stdout
@@ -1323,6 +1341,46 @@ def test_the_command_forgets(database, forgettable):
     misspelt = command("forget", "--where", "emial = 'a@b.org'")
     told = "--where names 'emial', a field of no failed record: source has email"
     assert told in str(misspelt.exception)
+
+
+@pytest.mark.usefixtures("environment")
+def test_forget_lists_every_file_that_has_the_values(database, storage):
+    """Of acked records, too, whatever the column is called there: those that a search of the whole
+    storage finds, and when they go; a script gets the same list."""
+    settled(database, kept(max_replays=0), storage, lose_sink=[0])
+    settled(database, pipeline(), storage, run_id="second", day=1)
+    folders = [
+        row.folder for row in rows(database, "SELECT folder FROM step_run WHERE folder <> ''")
+    ]
+    everywhere = [path for folder in folders for path in Path(folder).rglob("*.parquet")]
+    assert len(everywhere) == 6
+    for number, path in enumerate(everywhere):
+        mail = "EVE@Straße.org" if number % 2 else "eva@x.org"
+        pq.write_table(pa.table({"n": [1, 2], f"mail{number}": [mail, "b"]}), path)
+    where = ("--where", "n = 'eve@strasse.org'", "--dry-run")
+    data = json.loads(command("forget", *where, "--json").stdout)
+    searched = [str(path) for path in everywhere if "EVE" in str(pq.read_table(path).to_pylist())]
+    assert len(searched) == 3
+    assert sorted(one["path"] for one in data["files"]) == sorted(searched)
+    shown = command("forget", *where).stdout.replace("\n", "")
+    assert all(path in shown for path in searched)
+    assert "files that have these values: 3" in shown
+
+
+@pytest.mark.usefixtures("environment")
+def test_forget_asks_a_person(database, forgettable, monkeypatch):
+    """In a terminal it shows what it will do and asks: no leaves everything, yes goes on."""
+    _, roots = forgettable
+    monkeypatch.setattr(
+        retaining, "sys", SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True))
+    )
+    refused = CliRunner().invoke(app, ["forget", str(roots[0])], input="n\n")
+    assert refused.exit_code == 1
+    assert "1 records would be forgotten" in refused.output
+    assert "a@b.org" in everything(database)
+    agreed = CliRunner().invoke(app, ["forget", str(roots[0])], input="y\n")
+    assert agreed.exit_code == 0, agreed.output
+    assert "a@b.org" not in everything(database)
 
 
 @pytest.mark.usefixtures("environment")

@@ -1,107 +1,71 @@
-"""What a task takes at a time, and which files can be folded by themselves."""
+"""Texts are found whatever their case and Unicode form."""
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
+from unicodedata import combining, normalize
+
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
-from ledger.deltas.kernel import Deltas, united
-from ledger.deltas.portions import OnEmit, Output
-from ledger.deltas.stored import Written
-from ledger.spark import post as folding
-from ledger.storage.manifest import DataFile
-from tests.support.oracle import as_dict, edges
+from ledger.core.folding import fold
+from ledger.core.redaction import without
 
-ONE = pa.struct([("root", pa.int64()), ("parent", pa.int64())])
-
-
-def deltas(*roots):
-    """A delta of each root."""
-    numbers = np.array(roots, np.int64)
-    ones = np.ones(len(roots), np.int64)
-    return Deltas(numbers, numbers * 3, numbers, ones, ones, with_rows=len(roots))
-
-
-def test_deltas_are_united_as_many_at_a_time_as_memory_allows(monkeypatch):
-    """Parts are united until they are too many, then the next ones: nothing is left out or said
-    twice.
-    """
-    parts = [deltas(1, 2), deltas(2, 3), deltas(1), deltas(1, 4), deltas(2)]
-    monkeypatch.setattr(folding, "MOST_ROWS", 3)
-    found = list(folding._united(parts))
-    assert [one.root.tolist() for one in found] == [[1, 2, 3], [1, 2, 4]]
-    assert as_dict(united(found)) == as_dict(united(parts))
-
-
-@pytest.mark.parametrize(
-    ("most", "lengths"),
-    [(None, [7]), (1, [2, 2, 2, 1]), (3, [4, 3]), (4, [4, 3]), (7, [7]), (100, [7])],
+CASES = (str.upper, str.lower, str.title, str.casefold, str.swapcase, str.capitalize)
+FORMS = ("NFC", "NFD")
+VALUES = st.text(
+    st.one_of(
+        st.sampled_from("aIiıİßẞſσςΣﬁﬀŉǰΐᾳÅé\u0301\u0307\u0345"),
+        st.characters(exclude_categories=["Cs"]),
+    ),
+    min_size=1,
 )
-def test_batches_are_gathered(most, lengths):
-    """Batches make tables of at least so many rows, the last one of what is left."""
-    values = pa.table({"n": range(7)})
-    tables = list(folding._tables(iter(values.to_batches(max_chunksize=2)), most))
-    assert [len(table) for table in tables] == lengths
-    assert pa.concat_tables(tables).equals(values)
 
 
-def file_of(tmp_path, name, table, **options):
-    """A stored file; as Spark writes it, without a group of no rows."""
-    path = tmp_path / f"{name}.parquet"
-    with pq.ParquetWriter(path, table.schema, **options) as writer:
-        if len(table):
-            writer.write_table(table)
-    return DataFile(str(path), path.stat().st_size, len(table), 0)
-
-
-def flat(*parents):
-    """Rows of one anchor each."""
-    return pa.table({"_root": parents, "_parent": pa.array(parents, pa.int64())})
-
-
-def listed(*parents):
-    """Rows of several anchors each."""
-    rows = [[{"root": one, "parent": one} for one in some] for some in parents]
-    return pa.table({"_anchors": pa.array(rows, pa.list_(ONE))})
-
-
-def mixed(*files):
-    """Whether files of a run have to be exchanged."""
-    written = Written(("one",))
-    return folding._mixed(Output(files, written, OnEmit(), edges(1), 100))
+def variants(value):
+    for case in CASES:
+        for form in FORMS:
+            yield normalize(form, case(value))
+            yield case(normalize(form, value))
 
 
 @pytest.mark.parametrize(
-    ("tables", "expected"),
+    ("text", "value", "shown"),
     [
-        ([flat(5, 5, 6), flat(7, None), flat(1, 2)], False),
-        ([flat(5, 7), flat(6)], True),
-        ([flat(5, 6), flat(6, 7)], True),
-        ([flat(None), flat(5), flat()], False),
-        ([listed([1, 2], [2]), listed([3], [4, 5])], False),
-        ([listed([1, 3], [2]), listed([2], [4, 5])], True),
-        ([pa.table({"n": [1]}), flat(5)], True),
+        ("no STRASSE 5", "Straße", "no *** 5"),
+        ("no Straße 5", "STRASSE", "no *** 5"),
+        ("a ß, a ss, glass", "ß", "a ***, a ***, glass"),
+        ("at i\u0307stanbul!", "İstanbul", "at ***!"),
+        ("at istanbul!", "İSTANBUL", "at ***!"),
+        ("ΟΔΥΣΣΕΥΣ came", "Οδυσσευς", "*** came"),
+        ("the ﬁnal word", "FINAL", "the *** word"),
+        ("the oﬃce door", "offi", "the ***ce door"),
+        ("the oﬃces door", "ices", "the o*** door"),
+        ("for Jose\u0301 Ruiz", "José Ruiz", "for ***"),
+        ("for JOSÉ, here", "Jose\u0301", "for ***, here"),
+        ("Zo\\u00cb", "Zoë", "***"),
+        ("ab cd ef", "ab cd", "*** ef"),
+        ("at Haupt-Stras... (cut)", "Hauptallee", "at Haupt-Stras... (cut)"),
+        ("at HAUPTSTRASS... (cut)", "Hauptstraße", "at ***... (cut)"),
     ],
-    ids=["apart", "one within", "one input", "without parents", "lists", "lists mixed", "unknown"],
 )
-def test_files_that_share_an_input(tmp_path, tables, expected):
-    """Files whose parents overlap, or may, are not folded one by one; neither are those that say
-    nothing of them.
-    """
-    files = [file_of(tmp_path, place, table) for place, table in enumerate(tables)]
-    assert mixed(*files) is expected
+def test_exactly_the_characters_of_a_value_are_masked(text, value, shown):
+    """Where folding changes the length the places are those of the text as it stands; of a
+    ligature nothing is left, and what is beside the value stays."""
+    assert without(text, [value]) == shown
 
 
-@pytest.mark.parametrize("table", [flat(1), listed([1])], ids=["flat", "lists"])
-def test_a_footer_that_does_not_say(tmp_path, table):
-    """Without statistics nobody knows which parents a file has."""
-    silent = file_of(tmp_path, "silent", table, write_statistics=False)
-    assert mixed(silent, file_of(tmp_path, "other", flat(7)))
+def test_values_that_overlap_leave_nothing():
+    """What two values have in common is covered with both."""
+    assert without("to ab cd ef now", ["ab cd", "cd ef"]) == "to *** now"
 
 
-def test_a_file_of_too_many_rows(tmp_path, monkeypatch):
-    """A file that no task could hold is exchanged, though it shares no input with another."""
-    file = file_of(tmp_path, "large", flat(1, 2, 3, 4))
-    assert not mixed(file)
-    monkeypatch.setattr(folding, "MOST_ROWS", 3)
-    assert mixed(file)
+@given(VALUES, st.data())
+def test_no_case_of_a_value_survives(value, data):
+    """Whatever the case and the form in which a text has a value, it is masked there and nowhere
+    else."""
+    assume(value.strip() == value)
+    variant = data.draw(st.sampled_from(sorted(set(variants(value)))))
+    assert fold(variant) == fold(value)
+    assume(not set("#*") & set(value))
+    # A value that begins with an accent is covered with the character that bears it.
+    before = "##" if combining(normalize("NFD", value)[0]) else "## "
+    assert without(f"## {variant} ##", [value]) == f"{before}*** ##"

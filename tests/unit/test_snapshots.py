@@ -98,11 +98,23 @@ def test_each_value_of_a_key_that_did_not_parse_is_redacted(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("layout", "raw"), [(CSV, b"7,ann@x.org,y"), (JSON, b'{"id": "7", "email": "ann@x.org"}')]
+    ("layout", "raw", "names"),
+    [
+        (CSV, b"7,ann@x.org,y", "id\x1femail\x1fn"),
+        (JSON, b'{"id": "7", "email": "ann@x.org"}', None),
+        (JSON, b'{"id": "7", "\\u0065mail": "ann@x.org"}', None),
+    ],
 )
-def test_raw_text_is_redacted_whatever_the_schema_has(tmp_path, layout, raw):
+def test_raw_text_is_redacted_whatever_the_schema_has(tmp_path, layout, raw, names):
     """A file that is read by name, or of JSON, may have a redacted column that its schema lacks."""
     redact = Redaction.of(["email"], b"secret")
-    (row,) = read(tmp_path / "a.parquet", unparsed(raw), layout, redact)
+    table = unparsed(raw).append_column("_names", pa.array([names], pa.string()))
+    (row,) = read(tmp_path / "a.parquet", table, layout, redact)
     assert json.loads(row.key) == {"id": redact.pseudonym("id", "7")}
     assert row.content == "***"
+
+
+def test_raw_text_of_a_source_without_the_column_is_readable(tmp_path):
+    """Where neither schema, header nor text names a redacted column, text and key are kept."""
+    (row,) = read(tmp_path / "a.parquet", unparsed(b"7,x"), CSV, Redaction.of(["email"], b"s"))
+    assert (json.loads(row.key), row.content) == ({"id": "7"}, "7,x")

@@ -1,25 +1,49 @@
 """Reasons of failed rows without the values of redacted columns, before they are stored."""
 
+from collections.abc import Collection, Sequence
 from functools import reduce
+from itertools import chain
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, MapType, StructType, VariantType
 
-from ledger.core.column_names import ERROR, RESERVED
-from ledger.core.redaction import LONG, Redaction, found_pattern
+from ledger.core.column_names import ERROR, NAMES, RAW, RESERVED
+from ledger.core.redaction import NOTHING, Redaction, found_pattern, without
 from ledger.errors import MASK
+from ledger.pipeline.pipeline import Pipeline
+from ledger.pipeline.steps import StageStep
+from ledger.sources.parsing.typed import struct
 
 _PARTED = (ArrayType, MapType, StructType, VariantType)
 
 
+def redaction_of(pipeline: Pipeline, step: str, names: Collection[str]) -> Redaction:
+    """What a step that reads these columns masks: nothing if none of them is redacted, and no
+    source of its records, and no reference, has a column that is."""
+    redact = Redaction.of(pipeline.redact)
+    sources = {one.name: one.source for one in pipeline.sources()}
+    read = [sources[name] for name in pipeline.graph.sources(step)]
+    for stage in pipeline.steps():
+        if isinstance(stage, StageStep):
+            read += pipeline.references(stage).values()
+    known = chain(names, *(struct(one.schema).names for one in read))
+    return redact if redact.columns and redact.among(known) else NOTHING
+
+
 def without_found(records: DataFrame, redact: Redaction) -> DataFrame:
-    """Records of a source whose ``_error`` quotes no value. Of no column, for in a record that did
-    not parse a value may stand in the place of another."""
+    """Records of a source whose ``_error`` quotes no value of a record that may have a redacted
+    column. Of no column, for in a record that did not parse a value may stand in the place of
+    another."""
     if not redact.columns:
         return records
     names = [name for name in records.columns if name not in RESERVED]
     hidden = F.regexp_replace(ERROR, found_pattern(names), f"$1{MASK}")
+    if not redact.among(names):
+        texts = [F.col(name).cast("string") for name in (RAW, NAMES) if name in records.columns]
+        may_be = F.udf(redact.may_be_in, "boolean")
+        failed = [F.when(F.col(ERROR).isNotNull(), text) for text in texts]
+        hidden = F.when(may_be(*failed), hidden).otherwise(F.col(ERROR))
     return records.withColumn(ERROR, hidden)
 
 
@@ -30,12 +54,8 @@ def without_values(reason: Column, rows: DataFrame, redact: Redaction) -> Column
     parted = [name for name in names if isinstance(rows.schema[name].dataType, _PARTED)]
     plain = [F.col(f"`{name}`").cast("string") for name in names if name not in parted]
     if plain:
-        given = F.filter(F.array(*map(_stripped, plain)), lambda one: F.length(one) > 0)
-        values = F.concat(given, F.transform(given, _as_json))
-        longest = F.array_sort(values, lambda one, other: F.length(other) - F.length(one))
-        pattern = F.array_join(F.transform(longest, _quoted), "|")
-        hidden = F.regexp_replace(reason, F.concat(F.lit("(?iU)"), pattern), F.lit(MASK))
-        reason = F.when(reason.isNull() | (F.size(values) == 0), reason).otherwise(hidden)
+        values = F.when(reason.isNotNull(), F.array(*plain))
+        reason = F.udf(_without, "string")(reason, values)
     if parted:
         there = [F.col(f"`{name}`").isNotNull() for name in parted]
         hides = reason.isNotNull() & reduce(lambda one, other: one | other, there)
@@ -54,19 +74,5 @@ def without_row(said: Column, rows: DataFrame, redact: Redaction) -> Column:
     return F.regexp_replace(said, r"\s*\R\s*", " ")
 
 
-def _as_json(value: Column) -> Column:
-    """A text as it stands within JSON, without its quotes."""
-    text = F.to_json(F.array(value))
-    return F.substring(text, F.lit(3), F.length(text) - F.lit(4))
-
-
-def _stripped(value: Column) -> Column:
-    return F.regexp_replace(value, r"(?U)^\s+|\s+$", "")
-
-
-def _quoted(value: Column) -> Column:
-    """A pattern of just this text; of a short one as a whole word."""
-    plain = F.replace(value, F.lit("\\E"), F.lit("\\E\\\\E\\Q"))  # it ends what is taken literally
-    text = F.concat(F.lit("\\Q"), plain, F.lit("\\E"))
-    word = F.concat(F.lit("(?<!\\w)"), text, F.lit("(?!\\w)"))
-    return F.when(F.length(value) < LONG, word).otherwise(text)
+def _without(reason: str | None, values: Sequence[str | None] | None) -> str | None:
+    return None if reason is None else without(reason, [one for one in values or () if one])

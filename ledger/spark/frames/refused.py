@@ -18,7 +18,7 @@ from ledger.errors import ConfigurationError, StageError
 from ledger.pipeline.steps import SinkStep
 from ledger.sinks.base import Delivery, Publisher, Refusal, Rule, Sink
 from ledger.spark.failures import one_line, translated
-from ledger.spark.frames.redacted import without_row
+from ledger.spark.frames.redacted import redaction_of, without_row
 from ledger.spark.frames.stored import local_rows, with_position
 from ledger.spark.job import Job
 from ledger.spark.session import session_conf
@@ -71,7 +71,7 @@ def find_refused(
     if not rules and not listed:
         return None
     rows = with_position(staged_rows(job, delivery, schema), Manifest(delivery.files), POSITION)
-    redact = Redaction.of(job.pipeline.redact)
+    redact = redaction_of(job.pipeline, step.name, rows.columns)
     try:
         found = _counted(rows, listed, rules, step, redact)
     except Exception as exc:

@@ -13,7 +13,6 @@ from sqlalchemy import Row
 from ledger.batch.payloads import claimed_keys, keep_payloads
 from ledger.batch.step_runs import OpenedRun
 from ledger.core.column_names import ERROR, MESSAGE, RAW, RESERVED
-from ledger.core.redaction import Redaction
 from ledger.pipeline.steps import SourceStep
 from ledger.sources.base import Claimed
 from ledger.sources.parsing import values
@@ -93,9 +92,9 @@ def _wanted(
 ) -> DataFrame:
     """Each claimed message with its key, as ``schema`` has its columns, or why it has none to look
     for: ``_message``, ``_key``, ``_why``. ``formats``: how the source writes dates."""
-    names, redact = list(step.key), Redaction.of(job.pipeline.redact)
+    names = list(step.key)
     keep_payloads(job.database, run.batch.original_id)
-    rows = claimed_keys(job.database, run.batch, step.name, names, redact)
+    rows = claimed_keys(job.database, run.batch, step.name, names)
     given = {
         MESSAGE: pa.array([message for message, _, _ in rows], pa.int64()),
         _PARSED: pa.array([parsed for _, _, parsed in rows], pa.bool_()),

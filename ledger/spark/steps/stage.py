@@ -20,7 +20,7 @@ from ledger.pipeline.steps import CombineStep, StageStep, StateStep
 from ledger.sources.references import read_reference
 from ledger.spark.frames.anchors import expected_type, rooting, stored_anchor
 from ledger.spark.frames.inputs import anchored, input_frames, user_columns
-from ledger.spark.frames.redacted import without_values
+from ledger.spark.frames.redacted import redaction_of, without_values
 from ledger.spark.job import STORED, Job, file_rows, require_equal, write_files
 from ledger.spark.post import fold
 from ledger.spark.steps.records import run_records
@@ -71,7 +71,8 @@ def _output(
     marks: list[Mark] = []
     redact = Redaction.of(job.pipeline.redact)
     if step.by_record:
-        made = run_records(step, redact, *given)
+        own = redaction_of(job.pipeline, step.name, given[0].columns)
+        made = run_records(step, own, *given)
     else:
         made, marks = _parts(step, step.function(*given, **references))
         if not job.pipeline.graph.tracks(step.name):

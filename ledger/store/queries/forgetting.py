@@ -148,3 +148,16 @@ def holding(connection: Connection, message_ids: Sequence[int]) -> Sequence[Row[
         GROUP BY b.batch_id, p.name, p.keep_seconds ORDER BY b.batch_id
     """)
     return connection.execute(statement, {"ids": list(message_ids)}).all()
+
+
+def run_folders(connection: Connection, pipeline: str | None) -> Sequence[Row[Any]]:
+    """The folders of runs whose files are not removed: step_run_id, batch_id, pipeline,
+    keep_seconds, folder."""
+    statement = text("""
+        SELECT r.step_run_id, r.batch_id, p.name AS pipeline, p.keep_seconds, r.folder
+        FROM step_run r JOIN batch b USING (batch_id) JOIN pipeline p USING (pipeline_id)
+        WHERE r.folder IS NOT NULL AND r.files_removed_at IS NULL
+          AND (cast(:pipeline AS text) IS NULL OR p.name = :pipeline)
+        ORDER BY r.batch_id, r.step_run_id
+    """)
+    return connection.execute(statement, {"pipeline": pipeline}).all()

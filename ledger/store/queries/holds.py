@@ -148,8 +148,8 @@ def sample(
     where, keys = conditions_sql(conditions)
     statement = text(f"""
         SELECT f.message_id, h.batch_id, p.name AS pipeline, h.source, h.step, h.reason,
-               'on hold' AS status, null AS accepted_by, 0 AS attempts, f.key, f.source_file, f.source_row, f.content,
-               f.parsed, (SELECT s.declaration FROM batch_step s
+               'on hold' AS status, null AS accepted_by, 0 AS attempts, f.key, f.source_file,
+               f.source_row, f.content, f.parsed, (SELECT s.declaration FROM batch_step s
                 WHERE s.batch_id = b.batch_id AND s.name = h.source) AS layout
         {_SAMPLE}{where} ORDER BY f.root_id LIMIT :limit
     """)
