@@ -58,7 +58,7 @@ def large(results: Results) -> str:
         ),
         *(
             [
-                f"tracked, compared with {NAMES[other]}: times as long",
+                f"tracked takes ... times as long as {NAMES[other]}",
                 *(show.times(name, other) for name in LARGE),
             ]
             for other in AIMS
@@ -299,7 +299,7 @@ class _Shown:
     def measured(self, name: str) -> str:
         """Commit and rounds."""
         of = self.results["measured"][name]
-        return f"{of['commit'][:7]}, {of['rounds']} rounds"
+        return f"{of['commit'][:7]}, {of['rounds']} round{'s' if of['rounds'] > 1 else ''}"
 
 
 def _words(variant: str) -> str:

@@ -31,6 +31,7 @@ BEFORE = {
     "docs/how-to/schedule.md": [],
     "docs/operating.md": [FLIGHTS],
     "docs/pipelines.md": [],
+    "docs/when-red.md": [ORDERS],
     "docs/replay.md": [FLIGHTS, "ackledger quarantine --batch 1 --reason 'no list'"],
 }
 # Each with the reason why no test types it.
