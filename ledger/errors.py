@@ -76,7 +76,7 @@ class NotReadyError(LedgerError):
 
 
 class BackPressureError(NotReadyError):
-    """``max_pending`` records of a source are under way: a batch may open once some are decided."""
+    """``max_pending`` records of a source are undecided: a batch may open once some are decided."""
 
 
 class IntegrityError(LedgerError):
@@ -92,7 +92,7 @@ class TooManyFailedError(LedgerError):
 
 
 class UndecidedError(LedgerError):
-    """A batch that has run waits for a person: another attempt would run all of it again."""
+    """A person has to decide on a batch that has run: another attempt would run all of it again."""
 
     permanent = True
 
