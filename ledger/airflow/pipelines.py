@@ -86,13 +86,11 @@ def pipeline_dag(
       A run by hand reads the interval that contains its logical date, if that has ended.
     - ``submit="batch"``: one driver for all steps, in one task, ``run``. For small batches.
     - ``spark``: the address of a Spark Connect server, ``sc://host:port``; no task starts a JVM.
-    - ``connection`` (default: ``spark_default``), ``spark_conf``, ``java_options``: for
-      spark-submit alone.
+    - ``connection`` (default ``spark_default``), ``spark_conf``, ``java_options``: of spark-submit.
     - ``operator``: makes the tasks of Spark jobs without spark-submit, from ``task_id``, ``name``,
       ``application``, ``application_args`` (templated) and options that every operator takes.
     - ``target``: MODULE:NAME of the pipeline for its jobs; default: the module that declared it.
     - ``room_poll``: how often a run that waits for room (``max_pending``) looks again.
-    - ``dag_options``: further options of ``DAG``.
 
     Raises DeclarationError if the pipeline is not one, or options exclude each other.
     """
