@@ -58,8 +58,8 @@ def large(results: Results) -> str:
         ),
         *(
             [
-                f"tracked takes ... times as long as {NAMES[other]}",
-                *(show.times(name, other) for name in LARGE),
+                f"tracked, compared with {NAMES[other]}",
+                *(_long(show.times(name, other)) for name in LARGE),
             ]
             for other in AIMS
         ),
@@ -76,65 +76,74 @@ def small(results: Results) -> str:
     """Small batches, and parts of what tracking does."""
     show = _Shown(results)
     exactly = "exactly_once_over_at_least_once"
+    batch = (
+        "Small batch in Airflow (1,000 records, five steps), compared with one bare spark-submit"
+    )
+    publish = "Publishing a batch without failures, of 1 and of 10 million rows"
     rows = [
         (
-            "A DAG run of 1,000 records, five steps, compared with one bare spark-submit: times as"
-            ' long, with one driver a batch (`submit="batch"`); with one driver a step',
-            show.number("small_batch.over_bare_spark_submit", ".1f"),
-            show.number("small_batch.by_stage_over_bare_spark_submit", ".1f"),
+            f'{batch}: one driver for all steps (`submit="batch"`)',
+            _long(show.number("small_batch.over_bare_spark_submit", ".1f")),
             "small_batch",
         ),
         (
-            "A `record_stage`, compared with the same function in `mapInArrow`: times as long",
-            show.inverse("record_stage.over_map_in_arrow_throughput"),
+            f"{batch}: one driver for each step",
+            _long(show.number("small_batch.by_stage_over_bare_spark_submit", ".1f")),
+            "small_batch",
+        ),
+        (
+            "A `record_stage`, compared with the same function in `mapInArrow`",
+            _long(show.inverse("record_stage.over_map_in_arrow_throughput")),
             "record_stage",
         ),
-        (
-            'Noticing lost rows (`acks="on_emit"`), compared with `on_read`: times as long, in'
-            " `split`; in `parse`",
-            show.number("on_emit_over_on_read_cost.split"),
-            show.number("on_emit_over_on_read_cost.one_row"),
-            "on_emit",
+        *(
+            (
+                f'Noticing lost rows (`acks="on_emit"`), compared with `on_read`: {stage}',
+                _long(show.number(f"on_emit_over_on_read_cost.{key}")),
+                "on_emit",
+            )
+            for stage, key in (("an exploding stage", "split"), ("one row a record", "one_row"))
         ),
         (
-            "Exactly once, compared with at least once: times as long; compared with at least once"
-            " and a Bloom filter",
-            show.inverse(f"{exactly}_throughput", ".2f"),
-            show.inverse(f"{exactly}_with_bloom_throughput", ".2f"),
+            "Exactly once, compared with at least once",
+            _long(show.inverse(f"{exactly}_throughput", ".2f")),
             "guarantee",
         ),
         (
-            "Replaying 1 % of the flights, seconds",
-            show.number("replay_seconds", ".1f"),
-            "replay",
+            "Exactly once, compared with at least once and a Bloom filter",
+            _long(show.inverse(f"{exactly}_with_bloom_throughput", ".2f")),
+            "guarantee",
         ),
-        (
-            "Publishing a batch without failures, of 1 and of 10 million rows, ms: Parquet; Delta",
-            *(
+        ("Replaying 1 % of the flights", f"{show.number('replay_seconds', '.1f')} s", "replay"),
+        *(
+            (
+                f"{publish}: {kind.capitalize()}",
                 " and ".join(
-                    show.number(f"publish_seconds.{kind}.{rows}", ".0f", 1e3)
+                    f"{show.number(f'publish_seconds.{kind}.{rows}', '.0f', 1e3)} ms"
                     for rows in ("1m", "10m")
-                )
-                for kind in ("parquet", "delta")
-            ),
-            "guarantee",
+                ),
+                "guarantee",
+            )
+            for kind in ("parquet", "delta")
+        ),
+        *(
+            (
+                f"Rows that tracking computes from written files: {words}",
+                f"{show.number(f'fold_rows_per_second.{key}', digits, 1e-6)} million a second",
+                "fold",
+            )
+            for words, key, digits in (
+                ("in order", "in_order", ".0f"),
+                ("shuffled", "shuffled", ".1f"),
+            )
         ),
         (
-            "Million rows a second that tracking computes from written files: in order; shuffled",
-            show.number("fold_rows_per_second.in_order", ".0f", 1e-6),
-            show.number("fold_rows_per_second.shuffled", ".1f", 1e-6),
-            "fold",
-        ),
-        (
-            "Million rows a second that are written to the ledger",
-            show.number("ledger_rows_per_second", ".1f", 1e-6),
+            "Rows that are written to the ledger",
+            f"{show.number('ledger_rows_per_second', '.1f', 1e-6)} million a second",
             "posting",
         ),
     ]
-    return table(
-        ("", "", "measured at"),
-        ((what, "; ".join(figures), show.measured(of)) for what, *figures, of in rows),
-    )
+    return table(("", "", "measured at"), ((*row, show.measured(of)) for *row, of in rows))
 
 
 def aims(results: Results) -> str:
@@ -303,6 +312,10 @@ class _Shown:
         """Commit and rounds."""
         of = self.results["measured"][name]
         return f"{of['commit'][:7]}, {of['rounds']} round{'s' if of['rounds'] > 1 else ''}"
+
+
+def _long(ratio: str) -> str:
+    return f"{ratio} times as long"
 
 
 def _words(variant: str) -> str:

