@@ -65,7 +65,7 @@ class Pipeline:
     - ``ackers``: parallel connections that write to the ledger; 0 turns tracking off.
     - ``max_anchors``: one row may come from so many records.
     - ``max_pending``: so many records of a source may be undecided at once; further batches read
-      what an interval has more (None: no limit).
+      the rest of a larger interval (None: no limit).
     - ``auto_replay``: the sweeper asks for a replay when records have failed and are due.
     - ``redact``: columns of the sources that are masked wherever failed records are kept or shown.
     - ``keep``: how long files are kept that nothing needs, at least ``"1d"`` (None: for good).
