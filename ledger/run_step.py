@@ -23,6 +23,7 @@ from uuid import UUID
 from pyspark.sql import SparkSession
 
 from ledger.batch import follow_ups
+from ledger.batch.holds import preview_of
 from ledger.batch.step_runs import Attempt
 from ledger.core.connect_server import briefly
 from ledger.core.logs import about, about_failure, configure
@@ -125,7 +126,9 @@ def _run_whole(job: Job, batch_id: int, attempt: Attempt, leave: Leave) -> None:
     run_steps(job, batch_id, on_step, attempt, on_fenced=leave)
     done = settle_and_follow(job, batch_id, on_fenced=leave, attempt=attempt)
     if not done.status.decided:
-        raise UndecidedError(f"batch {batch_id} is {done.status}: {done.reason}")
+        for line in preview_of(job.database, batch_id):
+            _log.error("%s", line)
+        raise UndecidedError(f"batch {batch_id} is {done.status.words}: {done.reason}")
     _log.info("%s", done)
 
 

@@ -32,6 +32,7 @@ class Settle(BaseOperator):
 
     def execute(self, context: Any) -> None:
         """Settle, and do what belongs to it. Raises LedgerError while nothing can be decided."""
+        from ledger.batch.holds import preview_of
         from ledger.batch.settlement import settle_once
 
         at = InTask(self.target)
@@ -42,7 +43,11 @@ class Settle(BaseOperator):
             assert done is not None
             self.batch_id = done.batch_id
             if not done.status.decided:
-                raise LedgerError(f"batch {done.batch_id} is {done.status}: {done.reason}")
+                assert KEEP.here is not None
+                KEEP.here(at, done.batch_id)
+                for line in preview_of(at.database, done.batch_id):
+                    _log.error("%s", line)
+                raise LedgerError(f"batch {done.batch_id} is {done.status.words}: {done.reason}")
             if done.decided:
                 metrics.of_settlement(pipeline, time.monotonic() - started)
             _log.info("%s", done)

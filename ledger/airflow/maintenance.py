@@ -128,7 +128,7 @@ def replay_dag(**dag_options: Any) -> DAG:
             False, type="boolean", description="Read them again from their source, by key."
         ),
         "release": Param(
-            False, type="boolean", description="First let that batch settle, which is held."
+            False, type="boolean", description="First let that batch settle, which is on hold."
         ),
     }
     with DAG(
@@ -225,7 +225,7 @@ def _release(batch: int | None) -> None:
     released = release(connected(), batch)
     _log.info("%s", released)
     if released.status != "settled":
-        raise AirflowFailException(f"batch {batch} is {released.status}: {released.reason}")
+        raise AirflowFailException(f"batch {batch} is {released.status.words}: {released.reason}")
 
 
 def _triggers(params: dict[str, Any], only: set[int] | None, run_id: str) -> list[dict[str, Any]]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
+from ledger.batch.holds import as_text
 from ledger.batch.summary import Summary
 from ledger.core.commands import ANY_TARGET, CLEAR_WITHHOLD
 from ledger.core.states import BatchStatus, Outcome
@@ -30,7 +31,7 @@ def advise(summary: Summary, target: str = ANY_TARGET) -> Advice | None:
     """What to say of a batch of the pipeline at ``target``; None if every record is acked."""
     name = f"batch {summary.batch_id}"
     if not summary.status.decided:
-        return Advice(f"{name} is {summary.status}. {summary.stands}")
+        return Advice(f"{name} is {summary.status.words}. {summary.stands}", summary.ways)
     unpublished = [one for one in summary.undone if one.incomplete and one.by_publish]
     if unpublished:
         return Advice(
@@ -107,6 +108,7 @@ def report(summary: Summary, failures: Sequence[Any], target: str = ANY_TARGET) 
             f"{roots.pending:,} pending"
         ),
         *_table(failures),
+        *as_text(summary.preview),
         *summary.waits,
     ]
     if advice is not None:

@@ -3,9 +3,12 @@ grow, or its deadline is near. Each question is answered from the ledger alone, 
 the same answer.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import Any
 
+from ledger.batch import holds
 from ledger.batch.recovery import stands_at
 from ledger.batch.summary import RootCounts, summarize
 from ledger.core.run_request import REPROCESS
@@ -24,6 +27,7 @@ class Facts:
     ``records``, ``acked``, ``failed``, ``quarantined``, ``pending``: of the batch's interval, what
     replays have done included. ``lost_ratio``: failed and quarantined, as a share of the records.
     ``deadline``: when the batch reaches ``max_batch_age`` and is decided whatever lives or waits.
+    ``preview``: of a batch on hold what would fail, a line for each step and reason.
     """
 
     because: str
@@ -41,6 +45,7 @@ class Facts:
     pending: int
     lost_ratio: float
     deadline: datetime
+    preview: tuple[str, ...] = ()
 
 
 def batch_of_run(database: Database, dag_id: str, run_id: str) -> int | None:
@@ -53,12 +58,13 @@ def batch_of_run(database: Database, dag_id: str, run_id: str) -> int | None:
 
 def failed_ratio(database: Database, batch_id: int, above: float) -> Facts | None:
     """Told if more than a share of the interval's records are failed or quarantined, or if the
-    batch is held: then nobody knows how many are.
+    batch is on hold: then nothing is decided.
     """
     batch, found = _looked_at(database, batch_id)
     if batch.status is BatchStatus.HELD:
-        because = f"batch {batch_id} of {batch.pipeline} is held: {batch.held_reason}"
-        return _facts(batch, found, because)
+        because = f"batch {batch_id} of {batch.pipeline} is on hold: {batch.held_reason}"
+        preview = database.transact(lambda c: holds.failures_of(c, batch_id))
+        return replace(_facts(batch, found, because), preview=_lines(preview))
     if batch.status is not BatchStatus.SETTLED or _lost_ratio(found) <= above:
         return None
     lost = found.failed + found.quarantined
@@ -108,6 +114,10 @@ def still_open(database: Database, batch_id: int) -> Facts | None:
         f"batch {batch_id} of {batch.pipeline} is still open, and decided at"
         f" {_deadline(batch):%Y-%m-%d %H:%M %Z} whatever runs or waits. {stands}",
     )
+
+
+def _lines(preview: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    return tuple(printable(" ".join(line.split())) for line in holds.lines(preview))
 
 
 def _spelled(time: timedelta) -> str:

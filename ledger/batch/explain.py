@@ -1,7 +1,7 @@
 """Explain a record: what became of it, where it was last seen, what it holds, what to do next."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -9,14 +9,16 @@ from typing import Any
 from sqlalchemy import Connection, Row
 
 from ledger.batch.payloads import try_to_keep
+from ledger.batch.recovery import stands_at
 from ledger.batch.remedies import Case, remedies
 from ledger.core import commands
 from ledger.core.commands import ANY_TARGET
 from ledger.core.run_request import Interval
+from ledger.core.states import BatchStatus
 from ledger.sources.base import Sought
 from ledger.sources.registry import lines_of
 from ledger.store.connection import Database
-from ledger.store.queries import records
+from ledger.store.queries import batches, holds, records
 
 _EDGES = re.compile(r"(-?\d+) edges from (.+?), (-?\d+) acked")
 
@@ -51,11 +53,18 @@ def explain(database: Database, number: int) -> Explanation:
     """The record of a root, or of a message; where its content is not kept yet, or may have been
     read again, it is copied first. Raises InputError if there is none of that id.
     """
+    sampled = database.transact(lambda c: holds.record(c, number))
+    if sampled is not None and sampled.content is None:
+        try_to_keep(database, sampled.batch_id)
+        sampled = database.transact(lambda c: holds.record(c, number))
+    if sampled is not None:
+        on_hold = explained(database, number)
+        return replace(on_hold, source_line=_line(sampled, sampled.layout or {}))
     found = _found(database, number)
     if found is not None and (found.content is None or found.content_root < found.root_id):
         try_to_keep(database, found.batch_id)
         found = _found(database, number)
-    line = None if found is None else _line(found)
+    line = None if found is None else _line(found, _layout(found))
     return replace(explained(database, number), source_line=line)
 
 
@@ -64,6 +73,9 @@ def explained(database: Database, number: int) -> Explanation:
     source for the line.
     """
     found = _found(database, number)
+    sampled = database.transact(lambda c: holds.record(c, number))
+    if sampled is not None:
+        return _on_hold(database, sampled, None if found is None else found.message_id)
     if found is None:
         return database.transact(lambda c: _without_failure(c, number))
     tried = database.transact(lambda c: records.attempts(c, found.message_id))
@@ -94,12 +106,44 @@ def _found(database: Database, number: int) -> Row[Any] | None:
     return database.transact(lambda c: records.failed_record(c, number))
 
 
+def _on_hold(database: Database, sampled: Row[Any], failed_before: int | None) -> Explanation:
+    """A record that would fail if its batch, which is on hold, were settled as it is."""
+
+    def look(connection: Connection) -> tuple[Sequence[Row[Any]], str]:
+        batch = batches.get_batch(connection, sampled.batch_id)
+        tried = [] if failed_before is None else records.attempts(connection, failed_before)
+        return tried, stands_at(connection, batch)
+
+    tried, stands = database.transact(look)
+    return Explanation(
+        record=sampled.message_id,
+        root=sampled.root_id,
+        pipeline=sampled.pipeline,
+        source=sampled.source,
+        batch_id=sampled.batch_id,
+        verdict="on hold: not decided",
+        last_seen=sampled.step,
+        missing=f"it would fail at {sampled.step}: {sampled.reason}",
+        key=sampled.key,
+        content=sampled.content,
+        source_file=sampled.source_file,
+        source_row=sampled.source_row,
+        interval_start=sampled.interval_start,
+        interval_end=sampled.interval_end,
+        attempts=tuple(dict(row._mapping) for row in tried),
+        next=(f"batch {sampled.batch_id} is on hold. {stands}",),
+    )
+
+
 def _without_failure(connection: Connection, number: int) -> Explanation:
     """A record that never failed: acked, or not decided yet."""
     found = records.emitted_root(connection, number)
+    batch = batches.get_batch(connection, found.batch_id)
     undecided = (
         f"wait until batch {found.batch_id} settles: ackledger status --batch {found.batch_id}"
     )
+    if batch.status is BatchStatus.HELD:
+        undecided = f"batch {found.batch_id} is on hold. {stands_at(connection, batch)}"
     return Explanation(
         record=found.message_id,
         root=found.root_id,
@@ -133,13 +177,14 @@ def _at_source(found: Row[Any]) -> bool:
     return bool(found.step == found.source)
 
 
-def _line(found: Row[Any]) -> int | None:
+def _layout(found: Row[Any]) -> Mapping[str, Any]:
+    return next((step for step in found.topology if step["name"] == found.source), {})
+
+
+def _line(found: Row[Any], layout: Mapping[str, Any]) -> int | None:
     if found.source_file is None or found.source_row is None:
         return None
     sought = Sought(found.source_row, found.content, found.parsed)
-    layout: Mapping[str, Any] = next(
-        (step for step in found.topology if step["name"] == found.source), {}
-    )
     return lines_of(found.source_file, [sought], layout).get(found.source_row)
 
 

@@ -28,7 +28,7 @@ from ledger.errors import MASK, InputError, LostFileError, NotReadyError
 from ledger.storage.folders import require_reachable
 from ledger.storage.manifest import Manifest, check_files
 from ledger.store.connection import Database
-from ledger.store.queries import checkpoints, forgetting, payloads, records, runs
+from ledger.store.queries import checkpoints, forgetting, holds, payloads, records, runs
 
 _log = logging.getLogger(__name__)
 
@@ -70,6 +70,9 @@ class Forgotten:
 def named(database: Database, number: int) -> list[Record]:
     """The record of this number, or root. Raises InputError if it never failed."""
     found = database.transact(lambda c: records.failed_record(c, number))
+    sampled = database.transact(lambda c: holds.record(c, number))
+    if found is None and sampled is not None:
+        raise _undecided(sampled)
     if found is None:
         raise InputError(
             f"record {number} has not failed, or is unknown: the ledger holds no content of it. The"
@@ -86,12 +89,26 @@ def matching(
     chosen = {"pipeline": pipeline, "ever": True}
 
     def look(connection: Connection) -> list[Record]:
-        return [
+        found = [
             Record(row.message_id, row.pipeline, row.batch_id, row.status)
             for row in payloads.records(connection, chosen, conditions, None)
         ]
+        failed = {one.record for one in found}
+        for sampled in holds.sample(connection, {"pipeline": pipeline}, conditions, None):
+            if sampled.message_id not in failed:
+                raise _undecided(sampled)
+        return found
 
     return database.transact(look)
+
+
+def _undecided(sampled: Row[Any]) -> NotReadyError:
+    """Why a record is not forgotten that the preview of a batch on hold has."""
+    return NotReadyError(
+        f"record {sampled.message_id} is not decided: batch {sampled.batch_id} is on hold, and"
+        " shows its content to decide by. Fix the batch and rerun it, or ackledger release"
+        f" {sampled.batch_id}, and forget the record then. Nothing was forgotten"
+    )
 
 
 def forget(

@@ -76,9 +76,9 @@ def abandon(database: Database, batch_id: int, reason: str) -> bool:
 
 
 def release(database: Database, batch_id: int) -> Settlement:
-    """Let a batch that was held settle although too many of its records failed.
+    """Let a batch on hold settle although too many of its records failed.
 
-    Raises NotReadyError unless it is held. What else held it, holds it again.
+    Raises NotReadyError unless it is on hold. What else put it there, does so again.
     """
 
     def work(connection: Connection) -> None:
@@ -86,7 +86,7 @@ def release(database: Database, batch_id: int) -> Settlement:
         assert batch is not None
         if not batches.release_batch(connection, batch_id):
             raise NotReadyError(
-                f"batch {batch_id} is {batch.status}: only a held batch is released"
+                f"batch {batch_id} is {batch.status}: only a batch on hold is released"
             )
 
     database.transact(work)

@@ -17,7 +17,7 @@ from sqlalchemy import Row
 from ledger.core.redaction import NOTHING, Redaction, as_text
 from ledger.storage.manifest import Manifest, check_files
 from ledger.store.connection import Database
-from ledger.store.queries import batches, payloads, redactions, runs
+from ledger.store.queries import batches, holds, payloads, redactions, runs
 from ledger.store.queries.batches import Batch
 
 if TYPE_CHECKING:
@@ -31,7 +31,8 @@ _log = logging.getLogger(__name__)
 
 def keep_payloads(database: Database, batch_id: int) -> int:
     """Copy the content of the failed records of a batch's family that is not kept yet; of how many.
-    What a replay has read again takes the place of what was read before.
+    What a replay has read again takes the place of what was read before. Of a batch on hold, the
+    content of the records that its preview has.
 
     Safe to repeat, and to run twice at once. Raises LostFileError unless the snapshot's files are
     as they were written, and whatever their storage raises where it is out of reach.
@@ -39,6 +40,8 @@ def keep_payloads(database: Database, batch_id: int) -> int:
     batch = database.transact(lambda c: batches.get_batch(c, batch_id))
     original = database.transact(lambda c: batches.get_batch(c, batch.original_id))
     redact = database.transact(lambda c: redactions.of_pipeline(c, batch.pipeline))
+    sampled = database.transact(lambda c: holds.without_content(c, batch_id))
+    _copy(database, batch, sampled, holds.keep_content, redact)
     missing = database.transact(lambda c: payloads.missing(c, original.batch_id))
     kept = _copy(database, original, missing, payloads.insert, redact)
     for again in database.transact(lambda c: payloads.read_again(c, original.batch_id)):

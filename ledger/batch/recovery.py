@@ -13,13 +13,13 @@ from sqlalchemy import Connection, Row
 from ledger.core import commands
 from ledger.core.commands import ANY_TARGET, moment
 from ledger.core.run_request import REPROCESS, Interval
-from ledger.core.states import BatchKind, BatchStatus, Obstacle, RunState
+from ledger.core.states import BatchKind, BatchStatus, Obstacle, RunState, Settle
 from ledger.errors import LostFileError
 from ledger.pipeline.pipeline import Pipeline
 from ledger.pipeline.steps import SinkStep
 from ledger.storage.manifest import Manifest, check_files
 from ledger.store.connection import Database
-from ledger.store.queries import batches, checkpoints, runs
+from ledger.store.queries import batches, checkpoints, holds, runs
 from ledger.store.queries.batches import Batch
 from ledger.store.queries.runs import Run
 
@@ -133,16 +133,10 @@ def _target(connection: Connection, batch: Batch) -> str:
 def _cause(connection: Connection, batch: Batch) -> Sequence[str]:
     """What is the matter with an undecided batch, and what to do, as sentences without their
     stops."""
-    again = partial(run_again, batch, target=_target(connection, batch))
     if batch.status is BatchStatus.HELD:
-        reason = _first_line(batch.held_reason)
-        then = again()
-        if batch.dag_id:
-            then = (
-                f"in {_airflow_run(batch)} clear the task of the fixed step (or `run`, if the DAG"
-                " has one task a batch) and those downstream"
-            )
-        return [f"{reason}. Fix it, then {then}, or accept it: ackledger release {batch.batch_id}"]
+        ways = (f"{what}: {how}" for what, how in ways_from_hold(connection, batch))
+        return [_first_line(batch.held_reason), *ways]
+    again = partial(run_again, batch, target=_target(connection, batch))
     step = checkpoints.unfinished_step(connection, batch.batch_id)
     if step is None or step.after:
         return [f"All its steps are done: settle it with ackledger sweep, or {again()}"]
@@ -156,6 +150,22 @@ def _cause(connection: Connection, batch: Batch) -> Sequence[str]:
         return [told, f"To go on: {again(step.name)}{gone * (step.kind == 'source')}"]
     died = "was running, and its driver has died" if state is RunState.RUNNING else "has not run"
     return [f"Its step {step.name!r} {died}. To go on: {again(step.name)}"]
+
+
+def ways_from_hold(connection: Connection, batch: Batch) -> tuple[tuple[str, str], ...]:
+    """What a person can do about a batch on hold: what each is for, and the command or the click.
+    A release is for too many failures alone."""
+    rerun = run_again(batch, target=_target(connection, batch))
+    if batch.dag_id:
+        rerun = (
+            f"in {_airflow_run(batch)} clear the task of the fixed step (or `run`, if the DAG has"
+            " one task a batch) and those downstream"
+        )
+    if not holds.is_over_limit(connection, batch.batch_id):
+        return (("To go on", rerun),)
+    published_later = batch.exactly_once and batch.settle is Settle.PUBLISH_ACKED
+    otherwise = "Or publish the rest anyway" if published_later else "Or let these records fail"
+    return (("Fix it and rerun", rerun), (otherwise, f"ackledger release {batch.batch_id}"))
 
 
 def _first_line(told: str | None) -> str:

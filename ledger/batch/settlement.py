@@ -8,10 +8,12 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import Connection
 
+from ledger.batch.holds import OverLimitError, Preview, check_limit, keep
+from ledger.batch.recovery import stands_at
 from ledger.core.probes import reached
 from ledger.core.states import BatchKind, BatchStatus, RunState, Settle
 from ledger.core.verdict import Action, Limits, StepFacts, Verdict, decide, hops
-from ledger.errors import IntegrityError, NotReadyError, TooManyFailedError
+from ledger.errors import IntegrityError, NotReadyError
 from ledger.store.connection import Database
 from ledger.store.queries import (
     batches,
@@ -49,7 +51,7 @@ class Settlement:
         """What was decided, and why or when, in one line."""
         acked = self.roots - self.failed
         return (
-            f"batch {self.batch_id} is {self.status} ({self.reason}): {self.roots} records, "
+            f"batch {self.batch_id} is {self.status.words} ({self.reason}): {self.roots} records, "
             f"{acked} acked, {self.failed} failed"
         )
 
@@ -59,17 +61,18 @@ def settle_once(
 ) -> Settlement | None:
     """Settle the batch if it can be decided at ``now`` (default: the database's clock).
 
-    None if another settlement holds it and ``skip_locked``. A failed check holds the batch and
-    returns it as held: nothing else of the settlement takes effect.
+    None if another settlement holds it and ``skip_locked``. A failed check, or too many failures,
+    put the batch on hold: nothing else of the settlement takes effect.
     """
     try:
         return database.transact(lambda c: _settle(c, batch_id, now, skip_locked))
-    except TooManyFailedError as exc:
-        failure = str(exc)
-        return database.transact(lambda c: _hold(c, batch_id, failure))
+    except OverLimitError as exc:
+        failure, preview = str(exc), exc.preview
+        reached("before hold")
+        return database.transact(lambda c: _hold(c, batch_id, failure, preview))
     except IntegrityError as exc:
         damage = str(exc)
-        return database.transact(lambda c: _hold(c, batch_id, damage, released=False))
+        return database.transact(lambda c: _hold(c, batch_id, damage))
 
 
 def _settle(
@@ -79,7 +82,7 @@ def _settle(
     if batch is None:
         return None
     if batch.status is not BatchStatus.OPEN:
-        return _settled_before(batch)
+        return _settled_before(connection, batch)
     moment = now or batches.database_now(connection)
     limits = Limits(
         timedelta(seconds=batch.message_timeout_seconds),
@@ -99,9 +102,11 @@ def _settle(
     return _decide_roots(connection, batch, verdict, moment)
 
 
-def _settled_before(batch: Batch) -> Settlement:
+def _settled_before(connection: Connection, batch: Batch) -> Settlement:
     """What another settlement, or the sweeper, has made of a batch."""
-    reason = batch.held_reason or f"already {batch.status}"
+    if batch.status is BatchStatus.HELD:
+        return Settlement(batch.batch_id, batch.status, stands_at(connection, batch))
+    reason = f"already {batch.status}"
     if batch.settled_at is not None:
         reason += f", {batch.settled_at:%Y-%m-%d %H:%M:%S %Z}"
     roots, failed = batch.roots or 0, batch.failed_roots or 0
@@ -140,7 +145,7 @@ def _decide_roots(
     roots, failed = queries.total_roots(connection, batch.batch_id), 0
     if batch.ackers > 0:
         failed = _fail_roots(connection, batch, verdict, moment)
-        _check_ratio(connection, batch)
+        check_limit(connection, batch)
     if batch.kind is BatchKind.REPLAY:
         queries.recover_rest_of_replay(connection, batch.batch_id)
     queries.plan_as_usual(connection)
@@ -239,25 +244,6 @@ def record_failures(connection: Connection, batch: Batch) -> int:
     return of_companions + claimed
 
 
-def _check_ratio(connection: Connection, batch: Batch) -> None:
-    """Raise TooManyFailedError if the family's own failures exceed what its pipeline bears.
-
-    Measured against the original's records: a replay, in which all may fail, is none by itself.
-    """
-    if batch.max_failed_ratio is None or batch.released:
-        return
-    family = queries.family_failures(connection, batch.original_id, batch.batch_id)
-    roots = family.roots or queries.total_roots(connection, batch.batch_id)
-    if family.released or family.failed <= batch.max_failed_ratio * roots:
-        return
-    raise TooManyFailedError(
-        f"batch {batch.batch_id}: {family.failed} of {roots} records failed, most at {family.step}"
-        f" ({family.reason}); the pipeline bears {batch.max_failed_ratio:.1%}. That is a broken"
-        " step rather than broken records: fix it and run it again, or let the batch settle:"
-        f" ackledger release {batch.batch_id}"
-    )
-
-
 def _check_read(connection: Connection, batch: Batch) -> None:
     """Raise IntegrityError unless each run read what counts, and a replay emitted what it
     claimed.
@@ -311,13 +297,19 @@ def abandon_batch(connection: Connection, batch: Batch, verdict: Verdict) -> Set
 
 
 def _hold(
-    connection: Connection, batch_id: int, failure: str, *, released: bool | None = None
+    connection: Connection, batch_id: int, reason: str, preview: Preview | None = None
 ) -> Settlement:
+    """Put the batch on hold, if it is open still: for too many failures, of which there is a
+    preview, or for a check that failed."""
     batch = batches.lock_batch(connection, batch_id)
     assert batch is not None
     if batch.status is not BatchStatus.OPEN:
-        return _settled_before(batch)
-    batches.move_batch(connection, batch_id, BatchStatus.OPEN, BatchStatus.HELD, failure)
-    if released is not None:  # a release was meant for another reason than this one
-        batches.set_released(connection, batch_id, released)
-    return Settlement(batch_id, BatchStatus.HELD, failure, True)
+        return _settled_before(connection, batch)
+    batches.move_batch(connection, batch_id, BatchStatus.OPEN, BatchStatus.HELD, reason)
+    if preview is None:  # a release was meant for another reason than this one
+        batches.set_released(connection, batch_id, released=False)
+    else:
+        keep(connection, batch_id, preview)
+    reached("holding")
+    on_hold = batches.get_batch(connection, batch_id)
+    return Settlement(batch_id, BatchStatus.HELD, stands_at(connection, on_hold), True)

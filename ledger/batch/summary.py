@@ -4,13 +4,17 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
+from sqlalchemy import Connection
+
 from ledger.batch import follow_ups
 from ledger.batch.following.base import Undone
-from ledger.batch.recovery import stands_at
+from ledger.batch.holds import failures_of
+from ledger.batch.recovery import stands_at, ways_from_hold
 from ledger.batch.remedies import Case, remedy
 from ledger.core.states import BatchStatus, OnQuarantine, Outcome, is_tolerated
 from ledger.store.connection import Database
 from ledger.store.queries import batches, reports
+from ledger.store.queries.batches import Batch
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,8 @@ class Summary:
     """One batch as ``batch_status`` and ``step_progress`` have it. ``seconds`` per step.
     ``original_id``: itself, or what it is a replay of. ``accepted``: of the quarantined records.
     ``undone``: what is yet to be done of its follow-ups. ``remedies``: what its failed records
-    need, by cause. ``stands``: while it is undecided, at which step it is, and how to go on."""
+    need, by cause. ``stands``: while it is undecided, at which step it is, and how to go on; on
+    hold that is in ``ways``, and what would fail, by step and reason, in ``preview``."""
 
     batch_id: int
     pipeline: str
@@ -60,6 +65,8 @@ class Summary:
     undone: tuple[Undone, ...] = ()
     remedies: tuple[str, ...] = ()
     stands: str | None = None
+    ways: tuple[tuple[str, str], ...] = ()
+    preview: tuple[dict[str, Any], ...] = ()
 
     @property
     def outcome(self) -> Outcome:
@@ -114,8 +121,18 @@ def summarize(database: Database, batch_id: int) -> Summary:
             remedy(row.records, Case.of(row))
             for row in database.transact(lambda c: reports.failed_cases(c, {"batch_id": batch_id}))
         ),
-        None if batch.status.decided else database.transact(lambda c: stands_at(c, batch)),
+        *database.transact(lambda c: _standing(c, batch)),
     )
+
+
+def _standing(connection: Connection, batch: Batch) -> tuple[Any, ...]:
+    """``stands``, ``ways`` and ``preview`` of a summary."""
+    if batch.status.decided:
+        return None, (), ()
+    if batch.status is not BatchStatus.HELD:
+        return stands_at(connection, batch), (), ()
+    ways = ways_from_hold(connection, batch)
+    return batch.held_reason, ways, failures_of(connection, batch.batch_id)
 
 
 def _step(row: Any) -> dict[str, Any]:

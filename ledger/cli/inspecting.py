@@ -15,7 +15,7 @@ from sqlalchemy import Row
 
 from ledger.batch.recovery import waiting_states
 from ledger.batch.summary import summarize
-from ledger.cli import tables
+from ledger.cli import held, tables
 from ledger.cli.base import BatchNumber, Json, PipelineName, app, err, example, out, show
 from ledger.cli.running import summary_of
 from ledger.core.states import BatchStatus
@@ -76,6 +76,7 @@ def _look(database: Database, pipeline: str | None, batch: int | None, limit: in
         lambda c: reports.recent_batches(c, pipeline, limit), engine=database.reader
     )
     waiting = database.transact(lambda c: waiting_states(c, pipeline), engine=database.reader)
+    waiting += held.sentences(database, [row.batch_id for row in rows])
     is_open = any(row.status == BatchStatus.OPEN for row in rows)
     return _Found([dict(row._mapping) for row in rows], tables.batches, waiting, is_open)
 

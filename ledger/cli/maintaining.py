@@ -79,7 +79,7 @@ def sweep(as_json: Json = False) -> None:
 
 @app.command(epilog=example("release 7"))
 def release(batch: int, as_json: Json = False) -> None:
-    """Let a batch settle that is held because too many of its records failed."""
+    """Let a batch on hold settle although too many of its records failed."""
     released = release_batch(connect(Settings()), batch)
     show(asdict(released), as_json, tables.facts)
     if released.status is not BatchStatus.SETTLED:

@@ -19,7 +19,7 @@ from ledger.batch.explain import Explanation, explain
 from ledger.batch.payloads import keep_all
 from ledger.batch.quarantine import quarantine
 from ledger.batch.remedies import Case, remedies
-from ledger.cli import tables
+from ledger.cli import held, tables
 from ledger.cli.base import BatchNumber, Json, PipelineName, app, example, out, show, user
 from ledger.core import conditions
 from ledger.core.commands import ANY_TARGET
@@ -28,7 +28,7 @@ from ledger.settings import Settings
 from ledger.sources.base import Sought
 from ledger.sources.registry import lines_of
 from ledger.store.connection import Database
-from ledger.store.queries import payloads, redactions, reports
+from ledger.store.queries import holds, payloads, redactions, reports
 from ledger.store.upgrade import connect
 
 _EXPLAINED = 5  # records that match a condition, at once
@@ -70,8 +70,10 @@ def failed(
         _records(database, chosen, where, limit, output, as_json)
         return
     rows = database.transact(lambda c: reports.failures(c, chosen), engine=database.reader)
-    show([dict(row._mapping) for row in rows], as_json, tables.failures)
+    on_hold = held.failures(database, chosen)
+    show([*(dict(row._mapping) for row in rows), *on_hold], as_json, tables.failures)
     if not as_json:
+        held.print_ways(database, on_hold)
         cases = database.transact(
             lambda c: reports.failed_cases(c, chosen), engine=database.payload_reader
         )
@@ -149,6 +151,9 @@ def _records(
     def look(connection: Connection) -> tuple[list[dict[str, Any]], int]:
         found = [_record(row) for row in payloads.records(connection, chosen, conditions_, limit)]
         total = payloads.count(connection, chosen, conditions_)
+        sampled = [_record(row) for row in holds.sample(connection, chosen, conditions_, None)]
+        found += sampled[: max(0, limit - len(found))]
+        total += len(sampled)
         if not total and conditions_:
             check_fields(connection, chosen, conditions_)
         return found, total
@@ -156,6 +161,8 @@ def _records(
     found, total = database.transact(look)
     _add_lines(found)
     show({"total": total, "records": [_shown(one) for one in found]}, as_json, _listed)
+    if not as_json:
+        held.print_sampled(database, chosen, found)
 
 
 def _matching(database: Database, where: str | None) -> tuple[list[int], int]:
@@ -168,6 +175,10 @@ def _matching(database: Database, where: str | None) -> tuple[list[int], int]:
             row.message_id for row in payloads.records(connection, anything, parsed, _EXPLAINED)
         ]
         total = payloads.count(connection, anything, parsed)
+        sampled = {row.message_id for row in holds.sample(connection, {}, parsed, None)}
+        sampled = sorted(sampled.difference(found))
+        found += sampled[: _EXPLAINED - len(found)]
+        total += len(sampled)
         if not total:
             check_fields(connection, anything, parsed)
             raise InputError(

@@ -18,6 +18,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from ledger.batch.holds import UNDECIDED
 from ledger.core.commands import ANY_TARGET
 from ledger.core.states import BatchStatus
 
@@ -68,7 +69,14 @@ def batches(data: Rows) -> RenderableType:
     """Batches with their counts."""
     if not data:
         return Text(f"the ledger holds no batch yet: 'ackledger run {ANY_TARGET}' makes one")
-    shown = [{**row, "from": f"{row['interval_start']:%Y-%m-%d}"} for row in data]
+    shown = [
+        {
+            **row,
+            "from": f"{row['interval_start']:%Y-%m-%d}",
+            "status": BatchStatus(row["status"]).words,
+        }
+        for row in data
+    ]
     names = [
         "batch_id",
         "pipeline",
@@ -101,8 +109,9 @@ def summary(data: Mapping[str, Any]) -> RenderableType:
     roots = data["roots"]
     counts = ", ".join(f"{value:,} {key}" for key, value in roots.items() if key != "total")
     counts += f"; {data['accepted']:,} of the quarantined accepted" if data["accepted"] else ""
-    title = f"batch {data['batch_id']} of {data['pipeline']} ({data['kind']}): {data['status']}"
-    if BatchStatus(data["status"]).decided:
+    status = BatchStatus(data["status"])
+    title = f"batch {data['batch_id']} of {data['pipeline']} ({data['kind']}): {status.words}"
+    if status.decided:
         title += f", {data['outcome']}"
     names = ["name", "kind", "state", "input", "output", "failed", "duplicates", "seconds"]
     if not any(step["duplicates"] for step in data["steps"]):
@@ -112,6 +121,8 @@ def summary(data: Mapping[str, Any]) -> RenderableType:
         _fitting([{name: step[name] for name in names} for step in data["steps"]]),
         line(f"{roots['total']:,} records: {counts}"),
     ]
+    if data.get("preview"):
+        parts += [line(UNDECIDED, "bold"), _fitting(data["preview"])]
     waits = [one["sentences"] for one in data["undone"] if not one["incomplete"]]
     parts += [line(sentence, "yellow") for sentence in chain(*waits)]
     if "advice" in data:

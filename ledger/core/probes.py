@@ -24,6 +24,8 @@ PLACES = {
     # The batch is settled.
     "before settlement": "The steps have run; nothing is decided.",
     "settling": "Every record is acked or failed, and the sinks' publications are decided.",
+    "before hold": "Too many records failed, and that is rolled back; the batch is open.",
+    "holding": "The batch is on hold, with a preview of what failed.",
     "settled": "The batch is decided; nothing of what follows has begun.",
     # Failed records are withheld from a sink.
     "withholding": "The files without rows of failed records are recorded for one sink.",

@@ -25,6 +25,11 @@ class BatchStatus(StrEnum):
         """Whether every root of it is decided for good."""
         return self in (BatchStatus.SETTLED, BatchStatus.SUPERSEDED)
 
+    @property
+    def words(self) -> str:
+        """As a sentence has it."""
+        return "on hold" if self is BatchStatus.HELD else self.value
+
 
 class BatchKind(StrEnum):
     """An original batch reads a source; a replay re-emits failed messages of one original."""

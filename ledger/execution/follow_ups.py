@@ -10,6 +10,7 @@ from ledger.batch.following.combines import COMBINE
 from ledger.batch.following.notices import NOTIFY
 from ledger.batch.following.publications import PUBLISH, WITHHOLD
 from ledger.batch.following.states import STATE
+from ledger.batch.payloads import try_to_keep
 from ledger.batch.settlement import Settlement, settle_once
 from ledger.batch.step_runs import Attempt
 from ledger.core.probes import reached
@@ -32,11 +33,14 @@ def settle_and_follow(
     attempt: Attempt | None = None,
 ) -> Settlement:
     """Settle the batch if it can be decided at ``now``, then do what follows, in the order of
-    ``FOLLOW_UPS``. What fails of it is raised once the rest is done."""
+    ``FOLLOW_UPS``. What fails of it is raised once the rest is done. Of a batch on hold, what the
+    records contain that its preview has is copied."""
     reached("before settlement")
     settlement = settle_once(job.database, batch_id, now=now)
     reached("settled")
     assert settlement is not None
+    if settlement.status is BatchStatus.HELD:
+        try_to_keep(job.database, batch_id)
     if settlement.status is BatchStatus.SETTLED:
         _follow(job, batch_id, on_fenced, attempt)
     return settlement

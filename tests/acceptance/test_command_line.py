@@ -300,7 +300,7 @@ def test_a_held_batch_is_released_and_its_replay_foreseen(cli, folder, database)
     assert settle_once(database, batch.batch_id).status is BatchStatus.HELD
     released = cli.json("release", number)
     assert (released["status"], released["failed"]) == ("settled", 2)
-    assert "only a held batch" in cli.refused("release", number)
+    assert "only a batch on hold" in cli.refused("release", number)
     due = {"batch_id": batch.batch_id, "step": "sink", "reason": "lost", "messages": 2}
     wanted = [
         ((), [due]),
@@ -318,6 +318,68 @@ def test_a_held_batch_is_released_and_its_replay_foreseen(cli, folder, database)
         told = cli.json("replay", "chain:pipeline", "--dry-run", *options)
         assert [{name: row[name] for name in due} for row in told] == found, options
     assert one(database, "SELECT count(*) FROM batch")[0] == 1
+
+
+STRICT = """
+from ledger import FailedRecord, FileSource, ParquetSink, Pipeline
+
+pipeline = Pipeline("strict", max_failed_ratio=0.1)
+pipeline.source("orders", FileSource("orders.csv", schema="id INT, qty INT"), key=("id",))
+
+
+@pipeline.record_stage(reads="orders", schema="id INT, qty INT")
+def valid(order):
+    if order["qty"] <= 0:
+        raise FailedRecord("quantity not positive")
+    yield order
+
+
+pipeline.sink("out", ParquetSink("out"), reads="valid")
+"""
+
+
+def test_a_batch_on_hold_shows_what_to_decide_by(cli, folder):
+    """``run``, ``status``, ``failed``, ``failed --records`` and ``explain`` have the steps, the
+    reasons and the records that would fail, marked as not decided; both commands that they print
+    do what they say.
+    """
+    (folder / "strict.py").write_text(STRICT)
+    rows = "".join(f"{n},{n - 3}\n" for n in range(1, 11))
+    (folder / "orders.csv").write_text(f"id,qty\n{rows}")
+    cli.environment["PYTHONPATH"] += f":{folder}"
+    ran = cli.run("run", "strict:pipeline", *JANUARY)
+    assert ran.returncode == 1
+    why = "3 of 10 records failed; the limit is 10 % (max_failed_ratio). Most failed at valid. "
+    rerun = re.search(r"Fix it and rerun: (ackledger run .+?)\. Or", ran.stdout)
+    release = re.search(r"Or publish the rest anyway: (ackledger release \d+)", ran.stdout)
+    assert rerun is not None, ran.stdout
+    assert release is not None, ran.stdout
+    for command in (("status", "--batch", "1"), ("status",), ("failed",)):
+        asked = cli.run(*command)
+        shown = asked.stdout + asked.stderr
+        assert f"on hold. {why}" in shown or f"of it is decided. {why}" in shown, command
+        assert release[1] in shown
+        if command[1:]:
+            assert "On hold: not decided. These records would fail:" in shown
+            assert re.search(r"valid +quantity not positive +3 *\n", shown), shown
+    assert re.search(r"valid +quantity not positive +3 *\n", ran.stdout), ran.stdout
+    failure = {"step": "valid", "reason": "quantity not positive", "status": "on hold"}
+    (row,) = cli.json("failed", "--batch", "1")
+    assert row.items() >= {**failure, "messages": 3}.items()
+    listed = cli.json("failed", "--batch", "1", "--records", "--where", "id > 1")
+    found = listed["records"]
+    assert [(one["key"], one["status"]) for one in found] == [
+        ({"id": 2}, "on hold"),
+        ({"id": 3}, "on hold"),
+    ]
+    assert "Of 3 records that would fail" in cli.run("failed", "--records").stdout
+    told = cli.json("explain", str(found[0]["record"]))
+    assert (told["verdict"], told["content"]) == ("on hold: not decided", '{"id": 2, "qty": -1}')
+    again = cli.run(*shlex.split(rerun[1])[1:])
+    assert (again.returncode, why in again.stdout) == (1, True), again.stdout + again.stderr
+    assert cli.json(*shlex.split(release[1])[1:])["status"] == "settled"
+    (row,) = cli.json("failed", "--batch", "1")
+    assert row.items() >= {**failure, "status": "failed", "messages": 3}.items()
 
 
 def test_quarantined_records_are_accepted(cli, database):

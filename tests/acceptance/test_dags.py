@@ -444,5 +444,5 @@ def test_the_replay_dag_releases_a_held_batch(ledger):
         asked(None)
     (trigger,) = asked(batch.batch_id)
     assert trigger["dag_id"] == "dag"
-    with pytest.raises(LedgerError, match="only a held batch"):
+    with pytest.raises(LedgerError, match="only a batch on hold"):
         asked(batch.batch_id)

@@ -395,6 +395,58 @@ def test_a_record_is_told_as_explain_tells_it(ask, ledger):
     assert ask(f"api/record?number={roots[2]}").json()["verdict"] == "acked"
 
 
+def test_a_batch_on_hold_has_what_to_decide_by(ask, ledger):
+    """Steps, reasons, a sample of records, the losses in the graph, why it is on hold and both ways
+    on, of which the release is an action; its counts say that nothing is decided."""
+    made = pipeline(max_failed_ratio=0.1)
+    batch, roots = whole_batch(ledger, made, 10, lose_middle=[1, 2], lose_sink=[4])
+    settle_once(ledger, batch.batch_id)
+    found = ask(f"api/batch?number={batch.batch_id}").json()
+    lost = {"source": "source", "reason": "lost"}
+    assert found["preview"] == [
+        {**lost, "step": "middle", "records": 2},
+        {**lost, "step": "sink", "records": 1},
+    ]
+    assert (found["batch"]["pending"], found["batch"]["failed"], found["failures"]) == (10, 0, [])
+    assert {step["name"]: step["lost"] for step in found["steps"]} == {
+        "source": 0,
+        "middle": 2,
+        "sink": 1,
+    }
+    assert [edge["lost"] for edge in found["edges"]] == [2, 1]
+    assert found["because"].startswith(f"batch {batch.batch_id} is on hold. 3 of 10 records failed")
+    assert [what for what, _ in found["commands"]] == [
+        "Fix it and rerun",
+        "Or publish the rest anyway",
+    ]
+    assert found["can"] == ["release"]
+    listed = ask(f"api/failed?batch={batch.batch_id}").json()["records"]
+    assert [(row["message_id"], row["step"]) for row in listed] == [
+        (roots[1], "middle"),
+        (roots[2], "middle"),
+        (roots[4], "sink"),
+    ]
+    chosen = ask(f"api/failed?batch={batch.batch_id}&step=sink&reason=lost&search=lost").json()
+    assert [row["root_id"] for row in chosen["records"]] == [roots[4]]
+    assert chosen["next"] is None
+    record = ask(f"api/record?number={roots[4]}").json()
+    assert (record["verdict"], record["missing"]) == (
+        "on hold: not decided",
+        "it would fail at sink: lost",
+    )
+
+
+def test_a_batch_that_damage_holds_is_not_released(ask, ledger):
+    """It has no preview and no release among its actions, and says which step to run again."""
+    batch, roots = whole_batch(ledger, pipeline(), 4)
+    with ledger.plain.begin() as connection:
+        connection.exec_driver_sql(f"DELETE FROM ledger_delta WHERE root_id = {roots[3]}")
+    settle_once(ledger, batch.batch_id)
+    found = ask(f"api/batch?number={batch.batch_id}").json()
+    assert (found["preview"], found["can"]) == ([], [])
+    assert [what for what, _ in found["commands"]] == ["To go on"]
+
+
 def test_what_is_not_there_is_said_so(ask, ledger):
     """A batch, a record, a file that does not exist."""
     assert ask("api/batch?number=99").status_code == 404

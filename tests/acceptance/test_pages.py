@@ -145,11 +145,25 @@ def test_quarantined_records_are_accepted(airflow: Airflow, page: Page) -> None:
 
 
 def test_a_held_batch_is_released(airflow: Airflow, page: Page) -> None:
-    """The dialog says why it is held; released, it is settled with its failures."""
+    """The page has what to decide by: the step that loses records is red, and what would fail is
+    listed by reason and record, with both ways on. The dialog says how many fail; released, it is
+    settled with its failures."""
     made = pipeline("careful", max_failed_ratio=0.1)
-    batch, _ = whole_batch(airflow.ledger, made, lose_sink=range(5))
+    batch, roots = whole_batch(airflow.ledger, made, lose_sink=range(5))
     settle_once(airflow.ledger, batch.batch_id)
     go(page, batch=batch.batch_id)
+    why = "5 of 10 records failed; the limit is 10 % (max_failed_ratio). Most failed at sink"
+    expect(page.get_by_text(why)).to_have_count(1)
+    for way in ("Fix it and rerun", f"ackledger release {batch.batch_id}"):
+        expect(page.get_by_text(way)).to_have_count(1)
+    expect(page.get_by_role("button", name="sink: 5 records failed here")).to_be_visible()
+    expect(page.get_by_text("5 records would fail if the batch were settled")).to_be_visible()
+    reason = page.get_by_role("button", name="List records that would fail at sink: lost")
+    reason.click()
+    sample = page.get_by_role("table", name="A sample of the records that would fail")
+    expect(sample.get_by_role("link", name=str(roots[0]), exact=True)).to_be_visible()
+    expect(page.get_by_text("No record failed in this batch")).to_have_count(0)
+    reason.click()  # no more
     page.get_by_role("button", name="Release").click()
     dialog = page.get_by_role("dialog")
     expect(dialog).to_contain_text("5 of 10")

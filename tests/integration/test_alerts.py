@@ -81,7 +81,7 @@ def test_a_held_batch_is_told_of_whatever_the_ratio(database):
     batch = settled(database, pipeline(max_failed_ratio=0.1), lose_sink=[0, 1])
     facts = alerts.failed_ratio(database, batch.batch_id, 0.9)
     assert facts.status == "held"
-    assert facts.because.startswith(f"batch {batch.batch_id} of chain is held: ")
+    assert facts.because.startswith(f"batch {batch.batch_id} of chain is on hold: ")
 
 
 def test_why_is_told_in_a_line(database):
@@ -90,7 +90,7 @@ def test_why_is_told_in_a_line(database):
     with database.plain.begin() as connection:
         connection.execute(text("UPDATE batch SET held_reason = :r"), {"r": "bad\nBcc: x\x1b[31m"})
     facts = alerts.failed_ratio(database, batch.batch_id, 0.9)
-    assert facts.because == f"batch {batch.batch_id} of chain is held: bad Bcc: x\ufffd[31m"
+    assert facts.because == f"batch {batch.batch_id} of chain is on hold: bad Bcc: x\ufffd[31m"
 
 
 def test_an_undecided_batch_is_no_failure(database):

@@ -1,5 +1,6 @@
 """Lawful drops, explicit acks and fails, one row for an input, and stages of single records."""
 
+import json
 from collections import Counter
 from datetime import date, datetime
 from decimal import Decimal
@@ -8,6 +9,8 @@ import pytest
 from pyspark.sql import functions as F
 
 from ledger import FailedRecord, FileSource, ParquetSink, Pipeline, acked, dropped, failed
+from ledger.batch.explain import explain
+from ledger.batch.holds import preview_of
 from ledger.errors import DeclarationError, StageError
 from tests.support.ledgers import one, rows
 
@@ -457,7 +460,7 @@ def test_record_stage_of_all_types(runner, tmp_path, sink_rows):
 
 def test_a_bug_in_a_record_stage_holds_the_batch(runner, tmp_path):
     """A bug that fails every record stops the batch at max_failed_ratio instead of failing the
-    records.
+    records, and the driver that found it keeps which, why and with what content.
     """
 
     def buggy(record):
@@ -466,9 +469,15 @@ def test_a_bug_in_a_record_stage_holds_the_batch(runner, tmp_path):
     made = piped(tmp_path, recorded(buggy, "n INT"))
     made.max_failed_ratio = 0.5
     run = runner(made)
-    settlement = run.settled(run.open())
+    batch = run.open()
+    settlement = run.settled(batch)
     assert settlement.status == "held"
-    assert "30 of 30 records failed, most at buggy (KeyError: 'm')" in settlement.reason
+    assert "30 of 30 records failed; the limit is 50 %" in settlement.reason
+    told = ["On hold: not decided. These records would fail:", "  30 at buggy: KeyError: 'm'"]
+    assert preview_of(run.job.database, batch.batch_id) == told
+    sample = rows(run.job.database, "SELECT root_id, content FROM hold_sample ORDER BY root_id")
+    assert [json.loads(row.content)["n"] for row in sample] == list(range(COUNT))
+    assert explain(run.job.database, sample[7].root_id).content == '{"n": 7}'
     assert one(run.job.database, "SELECT count(*) FROM failed_message")[0] == 0
 
 

@@ -27,6 +27,7 @@ RAW = {
     "failed_root": {"detail"},
     "dedup_filter": {"filter"},
     "failed_payload": None,
+    "hold_sample": {"key", "content", "parsed", "source_file", "source_row"},
     "failed_root_payload": None,
     "redaction_key": None,
 }

@@ -244,16 +244,16 @@ def test_an_undecided_batch_has_its_command(database):
     run_middle(database, batch, roots)
     run_sink(database, batch, roots, lose=roots[:2])
     settle_once(database, batch.batch_id)
-    assert said().startswith(f"{name} held. ")
-    accept = f"or accept it: ackledger release {batch.batch_id}"
-    assert said().endswith(f"Fix it, then {again}, {accept}")
+    assert said().startswith(f"{name} on hold. 2 of 4 records failed; the limit is 20 % ")
+    release = f"Or publish the rest anyway: ackledger release {batch.batch_id}"
+    assert said().endswith(f". Fix it and rerun: {again}. {release}")
     with database.plain.begin() as connection:
         connection.exec_driver_sql("UPDATE batch SET dag_id = 'dag'")
     then = (
         "in run run-1f of DAG dag clear the task of the fixed step (or `run`, if the DAG has one"
         " task a batch) and those downstream"
     )
-    assert said().endswith(f"Fix it, then {then}, {accept}")
+    assert said().endswith(f". Fix it and rerun: {then}. {release}")
 
 
 def test_what_goes_on_after_a_settlement(database):

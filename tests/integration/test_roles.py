@@ -58,6 +58,7 @@ UPDATED = {
         "redact",
     },
     "failed_payload": {"root_id", "content", "parsed", "key"},
+    "hold_sample": {"key", "content", "parsed", "source_file", "source_row"},
     "batch": {
         "status",
         "held_reason",

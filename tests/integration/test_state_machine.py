@@ -31,6 +31,7 @@ from hypothesis.stateful import (
 from sqlalchemy import text
 
 from ledger.batch.acceptance import accept
+from ledger.batch.interventions import release
 from ledger.batch.retention import gc_once
 from ledger.batch.settlement import settle_once
 from ledger.batch.step_runs import Attempt, OpenedRun, commit, fail, note_folder, open_run
@@ -100,12 +101,18 @@ class LedgerLife(RuleBasedStateMachine):
         self.before: dict[int, tuple[str, int]] = {}  # message -> its status and failed replays
         self.accepted: set[int] = set()
         self.published = self.kept = self.expired = False
+        self.released = False  # whether a person let the batch settle above the limit
+        self.own_failed: set[int] = set()  # messages that failed through their own fault before
 
-    @initialize(max_replays=st.integers(0, MAX_REPLAYS))
-    def begin(self, max_replays):
-        """The batch is opened, of a pipeline that bears so many failed replays of a record."""
-        self.max_replays = max_replays
-        self.made = pipeline(fan_out=True, max_replays=max_replays, keep="1d")
+    @initialize(max_replays=st.integers(0, MAX_REPLAYS), limit=st.sampled_from([None, None, 0.5]))
+    def begin(self, max_replays, limit):
+        """The batch is opened, of a pipeline that allows so many failed replays of a record, and
+        such a share of new failures.
+        """
+        self.max_replays, self.limit = max_replays, limit
+        self.made = pipeline(
+            fan_out=True, max_replays=max_replays, keep="1d", max_failed_ratio=limit
+        )
         self.original = self.batch = opened(self.database, self.made)
 
     # -- steps of a run ------------------------------------------------------------------------
@@ -138,15 +145,17 @@ class LedgerLife(RuleBasedStateMachine):
         """A driver does all steps that are not committed, one after the other, as most do."""
         for step in STEPS:
             if step not in self.committed:
-                self.begun += 1000
-                self._open(step, self.begun)
-                run = self.newest[step]
-                self._imagine(run, fates)
-                assert post_bucket(
-                    self.database, self.batch.batch_id, run.opened.run_id, 0, run.deltas
-                )
-                commit(self.database, run.opened, record_of(run.deltas), emitted=_emitted(run))
-                self._committed(run)
+                self._run(step, fates)
+
+    def _run(self, step, fates):
+        """A driver does a step, whose input is there."""
+        self.begun += 1000
+        self._open(step, self.begun)
+        run = self.newest[step]
+        self._imagine(run, fates)
+        assert post_bucket(self.database, self.batch.batch_id, run.opened.run_id, 0, run.deltas)
+        commit(self.database, run.opened, record_of(run.deltas), emitted=_emitted(run))
+        self._committed(run)
 
     def _open(self, step, order):
         reads, batch_id = READS.get(step), self.batch.batch_id
@@ -155,8 +164,9 @@ class LedgerLife(RuleBasedStateMachine):
                 open_run(self.database, batch_id, step, task(order))
             return
         run = open_run(self.database, batch_id, step, task(order))
-        if step in self.newest and self.newest[step].state == "running":
-            self.newest[step].state = "fenced"
+        for older in self.everything:
+            if older.opened.step == step and older.state == "running":
+                older.state = "fenced"
         read = self.committed.get(reads) if reads else None
         self.newest[step] = Modelled(run, read, order)
         self.everything.append(self.newest[step])
@@ -251,7 +261,10 @@ class LedgerLife(RuleBasedStateMachine):
     def sweep(self, late, two):
         """A sweep, or two at once, now or a day later, decides just what the sets allow."""
         now = self.database.transact(batches.database_now) + timedelta(days=1 if late else 0)
-        settlement = self._settle(now, 2 if two else 1)
+        self._decided(self._settle(now, 2 if two else 1), late)
+
+    def _decided(self, settlement, late):
+        """What a settlement has decided, now or a day later, is just what the sets allow."""
         missing = [step for step in STEPS if step not in self.committed]
         alive = not late and any(run.state == "running" for run in self.newest.values())
         died = [
@@ -260,21 +273,48 @@ class LedgerLife(RuleBasedStateMachine):
             if step in self.newest and self.newest[step].state != "superseded"
         ]
         if not missing and not alive:
-            assert settlement.status is BatchStatus.SETTLED
-            self._settled()
+            self._judged(settlement)
         elif not late or not died:
             assert settlement.status is BatchStatus.OPEN
         elif "source" in missing:
             assert settlement.status is BatchStatus.ABANDONED
             self._abandoned()
         else:
+            self._judged(settlement)
+
+    def _judged(self, settlement):
+        """The batch is settled; or on hold, and then nothing is decided, and the preview has the
+        records that fail.
+        """
+        if not self._over_limit():
             assert settlement.status is BatchStatus.SETTLED
             self._settled()
+            return
+        assert settlement.status is BatchStatus.HELD
+        found = {row.root_id for row in rows(self.database, "SELECT root_id FROM hold_sample")}
+        assert found == {root for root, _ in self._failures()}
+        self.status = "held"
+
+    @precondition(lambda self: self.status == "held")
+    @rule()
+    def release_it(self):
+        """A person lets the batch settle as it is, unless a step of it runs, or may run, again."""
+        self.status, self.released = "open", True
+        self._decided(release(self.database, self.batch.batch_id), late=False)
+
+    @precondition(lambda self: self.status == "held")
+    @rule(step=st.sampled_from(STEPS), fates=FATES)
+    def fix_it(self, step, fates):
+        """A step of the batch runs again, which opens it."""
+        if READS.get(step) is None or READS[step] in self.committed:
+            self.status, self.newest = "open", {}
+            self._run(step, fates)
 
     @precondition(lambda self: self.status == "settled" and "failed" in self.messages.values())
     @rule()
     def replay(self):
         """A replay claims every failed message, and becomes the batch that is driven."""
+        self.released = False
         self.replay_number += 1
         self.batch = replayed(
             self.database, self.made, self.original.batch_id, f"r{self.replay_number}"
@@ -299,7 +339,7 @@ class LedgerLife(RuleBasedStateMachine):
                 replayed(self.database, self.made, original, run_id, quarantined=True)
             return
         self.batch = replayed(self.database, self.made, original, run_id, quarantined=True)
-        self.quarantined = True
+        self.quarantined, self.released = True, False
         self._claimed(found)
 
     def _claimed(self, messages):
@@ -402,8 +442,7 @@ class LedgerLife(RuleBasedStateMachine):
             return  # a history that has gone wrong is told of, not its end
         if self.status == "abandoned":
             LedgerLife.open_again(self)
-        if self.status == "open":
-            self._go_on()
+        self._go_on()
         for again in (LedgerLife.replay, LedgerLife.replay_quarantined):
             wanted = "failed" if again is LedgerLife.replay else "quarantined"
             if wanted in self.messages.values() and not (self.expired and wanted == "quarantined"):
@@ -415,8 +454,12 @@ class LedgerLife(RuleBasedStateMachine):
 
     def _go_on(self):
         """All goes well: what is missing is run, and the batch settled."""
-        LedgerLife.run_what_is_missing(self, ["ok"] * 3)
-        LedgerLife.sweep(self, late=True, two=False)
+        while self.status in ("open", "held"):
+            if self.status == "held":
+                LedgerLife.release_it(self)
+                continue
+            LedgerLife.run_what_is_missing(self, ["ok"] * 3)
+            LedgerLife.sweep(self, late=True, two=False)
 
     # -- invariants ----------------------------------------------------------------------------
 
@@ -426,6 +469,12 @@ class LedgerLife(RuleBasedStateMachine):
         for row in rows(self.database, "SELECT * FROM batch_status"):
             assert row.total == row.acked + row.failed + row.quarantined + row.pending
             assert row.pending == (0 if row.status == "settled" else row.total)
+
+    @invariant()
+    def a_preview_is_of_a_batch_on_hold(self):
+        """There is one as long as the batch is on hold, and no other."""
+        found = rows(self.database, "SELECT DISTINCT batch_id FROM hold_failure")
+        assert [row.batch_id for row in found] == [self.batch.batch_id] * (self.status == "held")
 
     @invariant()
     def messages_are_as_the_oracle_has_them(self):
@@ -529,18 +578,32 @@ class LedgerLife(RuleBasedStateMachine):
             acked.update(run.acked.get(root, []))
         return emitted, acked
 
-    def _settled(self):
+    def _failures(self):
+        """The roots that fail, each with whether it is through its own fault."""
         expired = len(self.committed) < len(STEPS)
         for root in self.committed["source"].roots:
             emitted, acked = self._edges(root)
             explicit = any(root in run.fails for run in self.committed.values())
+            if explicit or emitted != acked:
+                yield root, explicit or not (expired and self._broke_where_nothing_committed(root))
+
+    def _over_limit(self):
+        """Whether more records than the limit allows of the original's fail for the first time."""
+        if self.limit is None or self.released:
+            return False
+        failed = {self.message_of[root] for root, own in self._failures() if own}
+        original = self.snapshot or self.committed["source"]
+        return len(failed - self.own_failed) > self.limit * len(original.roots)
+
+    def _settled(self):
+        failures = dict(self._failures())
+        for root in self.committed["source"].roots:
             message = self.message_of[root]
-            if not explicit and emitted == acked:
-                if message in self.messages:
-                    self.messages[message] = "recovered"
-                continue
-            own = explicit or not (expired and self._broke_where_nothing_committed(root))
-            self._failed(message, own)
+            if root in failures:
+                self._failed(message, failures[root])
+            elif message in self.messages:
+                self.messages[message] = "recovered"
+        self.own_failed |= {self.message_of[root] for root, own in failures.items() if own}
         self._close("settled")
 
     def _broke_where_nothing_committed(self, root):

@@ -21,8 +21,9 @@ from tests.support.posting import Delta, post_bucket, record_of
 START, END = datetime(2013, 1, 1, tzinfo=UTC), datetime(2013, 1, 2, tzinfo=UTC)
 
 TABLES = (
-    "accepted_root, acceptance, dedup_filter, failed_payload, manual_quarantine, failed_root,"
-    " failed_message, replay_root, root_fail, step_run_bucket, step_run_file, step_run_input,"
+    "hold_sample, hold_failure, accepted_root, acceptance, dedup_filter, failed_payload,"
+    " manual_quarantine, failed_root, failed_message, replay_root, root_fail, step_run_bucket,"
+    " step_run_file, step_run_input,"
     " step_run_drop, claimed_file, checkpoint, sink_replacement, publication,"
     " last_sweep, batch_source, step_run, batch_step, batch, pipeline"
 )

@@ -210,6 +210,7 @@ def test_commands_of_failed_and_explain_stay_one_line_each(at_source, monkeypatc
     )
     monkeypatch.setattr(records, "connect", lambda settings: database)
     monkeypatch.setattr(records, "show", lambda *_: None)
+    monkeypatch.setattr(records.held, "failures", lambda *_: [])  # no batch is on hold
     assert CliRunner().invoke(app, ["failed"]).exit_code == 0
     assert {line.strip() for line in out.file.getvalue().splitlines()} >= set(wanted[1:])
 

@@ -14,7 +14,7 @@ from ledger.core.run_request import Selection
 from ledger.core.states import BatchKind, BatchStatus
 from ledger.errors import NotReadyError
 from ledger.store.connection import Database
-from ledger.store.queries import batches, pages, replays
+from ledger.store.queries import batches, holds, pages, replays
 
 _GROUPS = 10  # reasons that a preview names
 
@@ -40,7 +40,8 @@ def place(database: Database, number: int) -> Place:
 def batch(database: Database, number: int) -> dict[str, Any]:
     """``batch``: its counts. ``family``: its original and the latest replays. ``outcome``,
     ``because``, ``commands``, ``waits``: what a run reports. ``steps``, ``edges``: see ``flow``.
-    ``failures``: by step and reason, of ``groups``. ``publications``: by sink. ``can``: which
+    ``failures``: by step and reason, of ``groups``. ``preview``: of a batch on hold what would
+    fail, by step and reason. ``publications``: by sink. ``can``: which
     actions make sense.
     """
     summary = summarize(database, number)
@@ -50,10 +51,11 @@ def batch(database: Database, number: int) -> dict[str, Any]:
         found = batches.get_batch(connection, number)
         family = pages.batches(connection, [number, *pages.family(connection, number)])
         counted = _rows(pages.failures(connection, number))
+        preview = list(summary.preview)
         losses = [row for row in counted if row["reason"] is None]
         failures = [row for row in counted if row["reason"] is not None]
         dropped = _rows(pages.drops(connection, number))
-        steps, edges = flow(found.topology, summary.steps, losses, dropped)
+        steps, edges = flow(found.topology, summary.steps, losses + preview, dropped)
         return {
             "batch": next(as_batch(row) for row in family if row.batch_id == number),
             "family": [as_batch(row) for row in family],
@@ -61,6 +63,7 @@ def batch(database: Database, number: int) -> dict[str, Any]:
             "edges": edges,
             "failures": failures,
             "groups": failures[0]["groups"] if failures else 0,
+            "preview": preview,
             "publications": _rows(pages.published(connection, number)),
             "can": _can(summary, pages.not_due(connection, found.original_id).held),
         }
@@ -80,9 +83,9 @@ def _rows(found: Sequence[Any]) -> list[dict[str, Any]]:
 
 def _can(summary: Summary, held: int) -> list[str]:
     """Of an original that counts: replay, replay held (units), take up (from quarantine), accept;
-    release of any batch that is held. A replay's records are their original's.
+    release of any batch that too many failures hold. A replay's records are their original's.
     """
-    if summary.status is BatchStatus.HELD:
+    if summary.preview:
         return ["release"]
     if summary.status is not BatchStatus.SETTLED or summary.kind != BatchKind.ORIGINAL:
         return []
@@ -92,12 +95,15 @@ def _can(summary: Summary, held: int) -> list[str]:
 
 
 def failed(database: Database, number: int, chosen: Mapping[str, Any]) -> dict[str, Any]:
-    """A page of records that failed in a batch. ``next``: what to ask for after it; None: it is
-    the last one.
+    """A page of records that failed in a batch; of a batch on hold, of the sample of those that
+    would. ``next``: what to ask for after it; None: it is the last one.
     """
 
     def work(connection: Connection) -> Sequence[Any]:
         pages.limit_time(connection)
+        if holds.is_over_limit(connection, number):
+            sampled = {name: value for name, value in chosen.items() if name != "status"}
+            return holds.page(connection, number, **sampled)
         return pages.records(connection, number, **chosen)
 
     found = _rows(database.transact(work))

@@ -97,6 +97,7 @@ def told_of(connection: Connection, message_ids: Sequence[int]) -> Sequence[Row[
           SELECT m.family_id, d.reason
           FROM member m JOIN step_run r USING (batch_id) JOIN step_run_drop d USING (step_run_id)
           UNION SELECT family_id, held_reason FROM member
+          UNION SELECT m.family_id, h.reason FROM member m JOIN hold_failure h USING (batch_id)
           UNION SELECT family_id, selection ->> 'reason' FROM member
           UNION SELECT a.batch_id, a.reason FROM acceptance a
           WHERE a.batch_id IN (SELECT family_id FROM own)

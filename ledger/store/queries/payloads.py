@@ -68,10 +68,16 @@ def read_again(connection: Connection, original_batch_id: int) -> Sequence[Row[A
 
 
 def missing_batches(connection: Connection, pipeline: str | None) -> list[int]:
-    """Original batches of which the content of failed records is not kept yet."""
+    """Batches of which the content of failed records is not kept yet: originals, and batches on
+    hold."""
     statement = text("""
         SELECT batch_id FROM payload_missing
-        WHERE cast(:pipeline AS text) IS NULL OR pipeline = :pipeline ORDER BY batch_id
+        WHERE cast(:pipeline AS text) IS NULL OR pipeline = :pipeline
+        UNION
+        SELECT h.batch_id FROM hold_sample h JOIN batch b USING (batch_id)
+        JOIN pipeline p USING (pipeline_id)
+        WHERE h.content IS NULL AND (cast(:pipeline AS text) IS NULL OR p.name = :pipeline)
+        ORDER BY batch_id
     """)
     return [row.batch_id for row in connection.execute(statement, {"pipeline": pipeline})]
 
@@ -79,7 +85,7 @@ def missing_batches(connection: Connection, pipeline: str | None) -> list[int]:
 def insert(connection: Connection, rows: Sequence[Sequence[Any]]) -> int:
     """Keep content, but for messages that have theirs, or that were forgotten; of how many. Columns
     as ``Payload``'s."""
-    _copy(connection, rows)
+    copy_content(connection, rows)
     statement = text(
         "INSERT INTO failed_payload SELECT * FROM kept_payload ON CONFLICT (message_id) DO NOTHING"
     )
@@ -88,7 +94,7 @@ def insert(connection: Connection, rows: Sequence[Sequence[Any]]) -> int:
 
 def replace(connection: Connection, rows: Sequence[Sequence[Any]]) -> int:
     """Keep what messages contain now instead of what they did; of how many."""
-    _copy(connection, rows)
+    copy_content(connection, rows)
     statement = text("""
         UPDATE failed_payload f SET root_id = k.root_id, content = k.content, parsed = k.parsed,
           key = k.key
@@ -98,7 +104,8 @@ def replace(connection: Connection, rows: Sequence[Sequence[Any]]) -> int:
     return connection.execute(statement).rowcount
 
 
-def _copy(connection: Connection, rows: Sequence[Sequence[Any]]) -> None:
+def copy_content(connection: Connection, rows: Sequence[Sequence[Any]]) -> None:
+    """Copy content to the temporary table ``kept_payload``. Columns as ``Payload``'s."""
     connection.execute(text("CREATE TEMP TABLE kept_payload (LIKE failed_payload) ON COMMIT DROP"))
     lines = io.StringIO("".join("\t".join(map(copied_field, row)) + "\n" for row in rows))
     with raw_cursor(connection) as cursor:
@@ -183,7 +190,7 @@ def records(
     ``chosen``: pipeline, batch_id, step, reason (a SQL pattern), null or left out: any;
     ``ever``: also records that were recovered, or whose batch was replaced.
     """
-    where, keys = _where(conditions)
+    where, keys = conditions_sql(conditions)
     statement = text(f"{_COLUMNS}{_RECORDS}{where} ORDER BY m.message_id LIMIT :limit")
     found = connection.execution_options(yield_per=_PAGE)
     return iter(found.execute(statement, {**_ANY, **chosen, **keys, "limit": limit}))
@@ -193,7 +200,7 @@ def count(
     connection: Connection, chosen: Mapping[str, Any], conditions: Sequence[Comparison]
 ) -> int:
     """How many records ``records`` has without a limit."""
-    where, keys = _where(conditions)
+    where, keys = conditions_sql(conditions)
     statement = text(f"SELECT count(*) {_RECORDS}{where}")
     return int(connection.execute(statement, {**_ANY, **chosen, **keys}).scalar_one())
 
@@ -208,7 +215,7 @@ def known_fields(connection: Connection, chosen: Mapping[str, Any]) -> list[str]
     return [row.name for row in connection.execute(statement, {**_ANY, **chosen})]
 
 
-def _where(conditions: Sequence[Comparison]) -> tuple[str, dict[str, Any]]:
+def conditions_sql(conditions: Sequence[Comparison]) -> tuple[str, dict[str, Any]]:
     """The conditions as SQL: names and values are bound, operators are the parser's words."""
     parts, keys = [""], {}
     for number, one in enumerate(conditions):

@@ -232,29 +232,6 @@ def hold_units(connection: Connection, original_id: int, most: int) -> int:
     return connection.execute(statement, {"original": original_id, "most": most}).rowcount
 
 
-def family_failures(connection: Connection, original_id: int, batch_id: int) -> Row[Any]:
-    """Of an original and its replays, as ``batch_id`` of them settles: messages that failed through
-    their own fault and are not recovered, those that others replay included; the step and reason
-    of most of them, the original's roots, and whether a person released it: failed, step, reason,
-    roots, released.
-    """
-    statement = text("""
-        WITH own AS (
-          SELECT r.step, r.reason FROM failed_message m JOIN failed_root r ON r.root_id = m.root_id
-          WHERE m.original_batch_id = :id AND r.own_failure
-            AND r.batch_id = ANY (ARRAY(SELECT batch_id FROM batch WHERE family_id = :id))
-            AND (m.status IN ('failed', 'quarantined') OR m.status = 'replaying'
-              AND m.replay_batch_id <> :batch)
-        )
-        SELECT (SELECT count(*) FROM own) AS failed, most.step, most.reason, b.roots, b.released
-        FROM batch b
-        LEFT JOIN (SELECT step, reason FROM own GROUP BY 1, 2
-          ORDER BY count(*) DESC LIMIT 1) most ON true
-        WHERE b.batch_id = :id
-    """)
-    return connection.execute(statement, {"id": original_id, "batch": batch_id}).one()
-
-
 def recover_rest_of_replay(connection: Connection, batch_id: int) -> int:
     """Messages of a replay that did not fail again are recovered; how many."""
     statement = text("""

@@ -1,6 +1,7 @@
 // Actions: runs of Airflow, in the name of whoever is signed in.
 
 import { airflow, html, useLedger } from "./api.js";
+import { Consequences } from "./hold.js";
 import { Loaded, moment, Problem, Raw, records, runPath, State } from "./parts.js";
 
 const { useEffect, useState } = globalThis.React;
@@ -223,18 +224,14 @@ function AcceptDialog({ batch, done }) {
   <//>`;
 }
 
-const Release = ({ batch, done }) =>
+const Release = ({ found, done }) =>
   html`<${Confirm}
     dagId="ledger_replay"
-    conf=${{ batch: batch.batch_id, release: true }}
+    conf=${{ batch: found.batch.batch_id, release: true }}
     confirm="Release"
     done=${done}
   >
-    <${Text} mb=${2}>It is held: ${batch.held_reason}<//>
-    <${Text}>
-      Released, it settles although so many records failed, and these are replayed. What holds it
-      for another reason holds it again.
-    <//>
+    <${Consequences} found=${found} />
   <//>`;
 
 /** What can be done about a batch. `chosen`: the failures that are listed. */
@@ -264,7 +261,7 @@ export function Actions({ found, chosen, reload }) {
       ${can.includes("release") &&
       may.includes("release") &&
       html`<${Ask} title=${`Release batch ${batch.batch_id}`} label="Release" reload=${reload}>
-        ${(done) => html`<${Release} batch=${batch} done=${done} />`}
+        ${(done) => html`<${Release} found=${found} done=${done} />`}
       <//>`}
     <//>
     ${denied.size > 0 &&

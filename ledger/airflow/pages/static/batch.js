@@ -3,6 +3,7 @@
 import { Actions } from "./actions.js";
 import { html, useLedger } from "./api.js";
 import { Graph } from "./graph.js";
+import { OnHold, Ways } from "./hold.js";
 import {
   count,
   interval,
@@ -255,6 +256,7 @@ function Found({ found, reload }) {
     <${Family} batch=${batch} family=${found.family} />
     <${Counts} batch=${batch} />
     <${Report} found=${found} />
+    <${Ways} found=${found} />
     <${Actions} found=${found} chosen=${chosen} reload=${reload} />
     <${Section}
       title="Where the rows went"
@@ -267,13 +269,15 @@ function Found({ found, reload }) {
         choose=${(step) => setChosen(step ? { step } : {})}
       />
     <//>
-    <${Section} title="Failures">
+    ${batch.status === "held"
+      ? html`<${OnHold} found=${found} chosen=${chosen} choose=${setChosen} />`
+      : html`<${Section} title="Failures">
       <${Failures} failures=${failures} chosen=${chosen} choose=${setChosen} />
       ${found.groups > failures.length &&
       html`<${Text} color="fg.muted">
         ${count(found.groups - failures.length)} more reasons, of fewer records each
       <//>`}
-    <//>
+    <//>`}
     ${failures.length > 0 &&
     html`<${Records}
       key=${listed}
@@ -292,7 +296,7 @@ function Found({ found, reload }) {
     <${Section} title="Steps">
       <${Rows} label="Steps" rows=${steps} columns=${STEPS} empty="There are none." />
     <//>
-    <${Commands} commands=${found.commands} />
+    ${batch.status !== "held" && html`<${Commands} commands=${found.commands} />`}
   <//>`;
 }
 

@@ -14,7 +14,7 @@ export const STATES = {
   unpublished: ["blue", "decided, and not published by every sink yet"],
   failed: ["red", "records failed and have not been replayed"],
   quarantined: ["orange", "records are quarantined, and nobody has accepted that"],
-  held: ["purple", "a check holds it: a person has to look"],
+  held: ["purple", "nothing is decided until somebody has looked"],
   abandoned: ["gray", "it never finished, and will not"],
   superseded: ["gray", "another batch has read its interval again"],
   replaying: ["blue", "a replay is under way"],
@@ -32,7 +32,7 @@ export const STATES = {
 
 export function State({ of }) {
   const [palette, meaning] = STATES[of] ?? ["gray", ""];
-  return html`<${Badge} colorPalette=${palette} title=${meaning}>${of}<//>`;
+  return html`<${Badge} colorPalette=${palette} title=${meaning}>${of === "held" ? "on hold" : of}<//>`;
 }
 
 /** A color of the theme, for SVG. */

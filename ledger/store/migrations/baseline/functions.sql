@@ -134,6 +134,11 @@ BEGIN
     LEFT JOIN member s ON s.batch_id = x.batch_id AND s.told = x.selection ->> 'reason'
     WHERE x.batch_id = b.batch_id AND b.family_id = ANY (families)
       AND (h.masked IS NOT NULL OR s.masked IS NOT NULL)
+  ), previewed AS (
+    UPDATE hold_failure h SET reason = g.masked FROM member g
+    WHERE h.batch_id = g.batch_id AND h.reason = g.told
+  ), sampled AS (
+    DELETE FROM hold_sample WHERE message_id = ANY (chosen)
   ), accepted AS (
     UPDATE acceptance a SET reason = g.masked FROM member g
     WHERE a.batch_id = g.batch_id AND a.reason = g.told
@@ -153,6 +158,15 @@ COMMENT ON FUNCTION forget_records(bigint[], jsonb) IS
   'families that quote it; of how many. Only of those that are decided: of no record that is '
   'failed or being replayed. It takes nothing for a masked text but the text less what *** '
   'stands for.';
+
+CREATE FUNCTION end_hold() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp AS $$
+BEGIN
+  DELETE FROM hold_failure WHERE batch_id = NEW.batch_id;
+  RETURN NULL;
+END $$;
+COMMENT ON FUNCTION end_hold() IS
+  'Removes what a batch on hold shows, with its sample, as soon as it is on hold no more.';
 
 CREATE FUNCTION take_over_states(runs bigint[]) RETURNS bigint
 LANGUAGE sql SECURITY DEFINER SET search_path = public, pg_temp AS $$
@@ -235,6 +249,10 @@ CREATE TRIGGER batch_history BEFORE UPDATE ON batch FOR EACH ROW WHEN (
            OLD.released))
   AND NOT pg_has_role(current_user, 'ledger_owner', 'USAGE')
 ) EXECUTE FUNCTION refuse_rewriting();
+
+CREATE TRIGGER batch_end_hold AFTER UPDATE ON batch FOR EACH ROW WHEN (
+  OLD.status = 'held' AND NEW.status <> 'held'
+) EXECUTE FUNCTION end_hold();
 
 -- A folder is noted once: retention removes what it names.
 CREATE TRIGGER step_run_folder BEFORE UPDATE ON step_run FOR EACH ROW WHEN (

@@ -6,6 +6,7 @@ GRANT SELECT ON
   pipeline, batch, batch_step, step_run, step_run_input, step_run_file, step_run_drop, batch_source,
   claimed_file, last_sweep, ledger_delta, step_run_bucket, root_fail, replay_root,
   failed_message, failed_root, failed_payload, manual_quarantine, acceptance, accepted_root,
+  hold_failure, hold_sample,
   publication, sink_replacement, dedup_filter, checkpoint, redaction_key, alembic_version,
   batch_status, step_progress, replay_history, open_failure, pending_publication,
   pending_rebuild, sink_publication, state_progress, payload_missing
@@ -16,6 +17,7 @@ GRANT INSERT ON
   pipeline, batch, batch_step, step_run, step_run_input, step_run_file, step_run_drop,
   batch_source, claimed_file, last_sweep, step_run_bucket, root_fail, replay_root,
   failed_message, failed_root, failed_payload, manual_quarantine, acceptance, accepted_root,
+  hold_failure, hold_sample,
   publication,
   sink_replacement, dedup_filter, checkpoint
   TO ledger_writer;
@@ -42,6 +44,7 @@ GRANT UPDATE (
   before_claim, updated_at
 ) ON failed_message TO ledger_writer;
 GRANT UPDATE (root_id, content, parsed, key) ON failed_payload TO ledger_writer;
+GRANT UPDATE (key, content, parsed, source_file, source_row) ON hold_sample TO ledger_writer;
 GRANT UPDATE (published_at, replaced_at) ON publication TO ledger_writer;
 GRANT UPDATE (ready, folder, files, rows) ON pending_publication TO ledger_writer;
 GRANT UPDATE (acked_at) ON checkpoint TO ledger_writer;
@@ -50,20 +53,20 @@ GRANT USAGE ON SEQUENCE attempt_number TO ledger_writer;
 REVOKE EXECUTE ON FUNCTION
   open_partition(bigint), clear_partition(bigint), reserve_roots(bigint), forget_fails(bigint),
   release_files(bigint), take_over_states(bigint[]), remove_filters(bigint),
-  forget_records(bigint[], jsonb)
+  forget_records(bigint[], jsonb), end_hold()
   FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION
   open_partition(bigint), clear_partition(bigint), reserve_roots(bigint), forget_fails(bigint),
   release_files(bigint), take_over_states(bigint[]), remove_filters(bigint),
-  forget_records(bigint[], jsonb)
+  forget_records(bigint[], jsonb), end_hold()
   TO ledger_writer;
 
 -- The reader sees states, reasons and ids.
 GRANT SELECT ON
   pipeline, batch, batch_step, step_run, step_run_input, step_run_file, step_run_drop,
   batch_source, claimed_file, root_counter, last_sweep, ledger_delta, step_run_bucket, replay_root,
-  failed_message, manual_quarantine, acceptance, accepted_root, publication, sink_replacement,
-  checkpoint, alembic_version,
+  failed_message, manual_quarantine, acceptance, accepted_root, hold_failure, publication,
+  sink_replacement, checkpoint, alembic_version,
   batch_status, root_status, step_progress, pending_root, replay_history, step_drops,
   open_failure, source_progress, source_file, source_position, pending_publication,
   pending_rebuild, sink_publication, state_progress, failed_root_detail,
@@ -73,9 +76,10 @@ GRANT SELECT (batch_id, step_run_id, root_id, reason, shared) ON root_fail TO le
 GRANT SELECT (
   root_id, message_id, batch_id, attempt, step, reason, residue, own_failure, failed_at, shared
 ) ON failed_root TO ledger_reader;
+GRANT SELECT (root_id, message_id, batch_id, number) ON hold_sample TO ledger_reader;
 GRANT SELECT (step_run_id, key, capacity, error_rate, entries) ON dedup_filter TO ledger_reader;
 
 -- Raw text of records, and filters of their keys, are for a role of its own.
 GRANT SELECT ON
-  root_fail, failed_root, failed_payload, dedup_filter, failed_root_payload
+  root_fail, failed_root, failed_payload, hold_sample, dedup_filter, failed_root_payload
   TO ledger_payload_reader;

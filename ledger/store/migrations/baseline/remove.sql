@@ -9,11 +9,12 @@ DROP TABLE
   batch_source, claimed_file, root_counter, last_sweep, ledger_delta, step_run_bucket, root_fail,
   replay_root,
   failed_message, failed_root, failed_payload, redaction_key, manual_quarantine, acceptance, accepted_root,
+  hold_failure, hold_sample,
   publication,
   sink_replacement, dedup_filter, checkpoint;
 DROP FUNCTION
   open_partition(bigint), clear_partition(bigint), reserve_roots(bigint), forget_fails(bigint),
   release_files(bigint), take_over_states(bigint[]), remove_filters(bigint),
-  forget_records(bigint[], jsonb), root_state(bigint), refuse_rewriting(), refuse_another_emit();
+  forget_records(bigint[], jsonb), root_state(bigint), refuse_rewriting(), refuse_another_emit(), end_hold();
 DROP SEQUENCE attempt_number;
 DROP TYPE batch_state, batch_kind, run_state, message_status;

@@ -625,6 +625,55 @@ COMMENT ON COLUMN accepted_root.root_id IS
 COMMENT ON COLUMN accepted_root.acceptance_id IS 'The acceptance that names it.';
 
 
+-- What a settlement computed that was rolled back: what a batch on hold shows a person. It is no
+-- verdict: no record changes its state by it, and it goes with the hold.
+
+CREATE TABLE hold_failure (
+  batch_id bigint NOT NULL REFERENCES batch,
+  number integer NOT NULL,
+  source text NOT NULL,
+  step text NOT NULL,
+  reason text NOT NULL,
+  records bigint NOT NULL,
+  PRIMARY KEY (batch_id, number)
+);
+COMMENT ON TABLE hold_failure IS
+  'Of a batch that max_failed_ratio holds: the failures that its settlement would record, by '
+  'source, step and reason. Removed once the batch is on hold no more.';
+COMMENT ON COLUMN hold_failure.batch_id IS 'Batch on hold.';
+COMMENT ON COLUMN hold_failure.number IS 'From 1, most records first; rare reasons last.';
+COMMENT ON COLUMN hold_failure.source IS 'Source that the records came from.';
+COMMENT ON COLUMN hold_failure.step IS 'Source, stage or sink where they broke.';
+COMMENT ON COLUMN hold_failure.reason IS 'Why; of rare reasons how many there are.';
+COMMENT ON COLUMN hold_failure.records IS 'Records that would fail.';
+
+CREATE TABLE hold_sample (
+  root_id bigint PRIMARY KEY,
+  message_id bigint NOT NULL,
+  batch_id bigint NOT NULL,
+  number integer NOT NULL,
+  key jsonb,
+  content text,
+  parsed boolean,
+  source_file text,
+  source_row bigint,
+  FOREIGN KEY (batch_id, number) REFERENCES hold_failure ON DELETE CASCADE
+);
+CREATE INDEX hold_sample_batch_id_number_idx ON hold_sample (batch_id, number);
+CREATE INDEX hold_sample_message_id_idx ON hold_sample (message_id);
+COMMENT ON TABLE hold_sample IS
+  'Of each row of hold_failure its first records, as failed_payload has failed ones.';
+COMMENT ON COLUMN hold_sample.root_id IS 'Root that would fail.';
+COMMENT ON COLUMN hold_sample.message_id IS 'Message that it is an attempt of.';
+COMMENT ON COLUMN hold_sample.batch_id IS 'Batch on hold.';
+COMMENT ON COLUMN hold_sample.number IS 'Row of hold_failure that it is an example of.';
+COMMENT ON COLUMN hold_sample.key IS 'As in failed_payload.';
+COMMENT ON COLUMN hold_sample.content IS 'As in failed_payload; null: not copied yet.';
+COMMENT ON COLUMN hold_sample.parsed IS 'As in failed_payload.';
+COMMENT ON COLUMN hold_sample.source_file IS 'As in failed_payload.';
+COMMENT ON COLUMN hold_sample.source_row IS 'As in failed_payload.';
+
+
 -- What sinks publish.
 
 CREATE TABLE publication (

@@ -1,0 +1,251 @@
+"""Statements about batches that ``max_failed_ratio`` holds: how many records fail, and the preview
+of their failures, which is kept while the batch is on hold.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Row, text
+
+from ledger.core.conditions import Comparison
+from ledger.store.queries.pages import PAGE
+from ledger.store.queries.payloads import conditions_sql, copy_content
+
+REASONS = 100  # by source and step; rarer ones are counted together
+SAMPLE = 100  # records of a reason
+LARGEST_SAMPLE = 2_000  # records of a batch
+
+
+def new_failures(connection: Connection, batch_id: int, original_id: int) -> Row[Any]:
+    """Within the settlement of a batch, after its failures are recorded: failed, its records that
+    failed through their own fault and had not in an earlier batch of its family; step, where most
+    of them did; roots, the original's, null while that is not settled.
+    """
+    statement = text("""
+        WITH own AS MATERIALIZED (
+          SELECT r.step FROM failed_root r
+          WHERE r.batch_id = :batch AND r.own_failure AND NOT EXISTS (
+            SELECT FROM failed_root e
+            WHERE e.message_id = r.message_id AND e.own_failure AND e.batch_id = ANY (ARRAY(
+              SELECT batch_id FROM batch WHERE family_id = :original AND batch_id <> :batch)))
+        )
+        SELECT (SELECT count(*) FROM own) AS failed, b.roots,
+               (SELECT step FROM own GROUP BY 1 ORDER BY count(*) DESC, 1 LIMIT 1) AS step
+        FROM batch b WHERE b.batch_id = :original
+    """)
+    return connection.execute(statement, {"batch": batch_id, "original": original_id}).one()
+
+
+_REASONS = """
+    CREATE TEMP TABLE hold_reason ON COMMIT DROP AS
+    SELECT source, step, reason, records, CASE WHEN place <= :most THEN place
+             ELSE :most + dense_rank() OVER (ORDER BY source, step) END AS number
+    FROM (
+      SELECT m.source, r.step, r.reason, count(*) AS records,
+             row_number() OVER (ORDER BY count(*) DESC, r.step, m.source, r.reason) AS place
+      FROM failed_root r JOIN failed_message m USING (message_id)
+      WHERE r.batch_id = :batch AND m.original_batch_id = :original
+      GROUP BY 1, 2, 3
+    ) counted
+"""
+
+
+def computed_failures(
+    connection: Connection, batch_id: int, original_id: int
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Within a settlement that is about to be rolled back: its failures as ``hold_failure`` has
+    them, and the first records of each as ``hold_sample`` has them."""
+    keys = {"batch": batch_id, "original": original_id}
+    connection.execute(text(_REASONS), {**keys, "most": REASONS})
+    failures = text("""
+        SELECT number, source, step, sum(records)::bigint AS records,
+               CASE WHEN count(*) = 1 THEN min(reason)
+                    ELSE count(*) || ' rarer reasons' END AS reason
+        FROM hold_reason GROUP BY number, source, step ORDER BY number
+    """)
+    sample = text("""
+        WITH failure AS MATERIALIZED (  -- joined first: sources and reasons are few, records many
+          SELECT r.root_id, r.message_id, m.source, r.step, r.reason
+          FROM failed_root r JOIN failed_message m USING (message_id)
+          WHERE r.batch_id = :batch AND m.original_batch_id = :original
+        )
+        SELECT number, root_id, message_id FROM (
+          SELECT h.number, f.root_id, f.message_id,
+                 row_number() OVER (PARTITION BY h.number ORDER BY f.root_id) AS place
+          FROM failure f JOIN hold_reason h USING (source, step, reason)
+        ) numbered WHERE place <= :each ORDER BY place, number LIMIT :most
+    """)
+    sizes = {"each": SAMPLE, "most": LARGEST_SAMPLE}
+    return (
+        [dict(row) for row in connection.execute(failures).mappings()],
+        [dict(row) for row in connection.execute(sample, {**keys, **sizes}).mappings()],
+    )
+
+
+def insert(
+    connection: Connection,
+    batch_id: int,
+    failures: Sequence[Mapping[str, Any]],
+    sample: Sequence[Mapping[str, Any]],
+) -> None:
+    """Keep the preview of a batch that was put on hold. What ends the hold removes it."""
+    connection.execute(
+        text("""
+            INSERT INTO hold_failure (batch_id, number, source, step, reason, records)
+            VALUES (:batch_id, :number, :source, :step, :reason, :records)
+        """),
+        [{"batch_id": batch_id, **one} for one in failures],
+    )
+    statement = text("""
+        INSERT INTO hold_sample (root_id, message_id, batch_id, number)
+        SELECT * FROM unnest(cast(:roots AS bigint[]), cast(:messages AS bigint[]),
+                             cast(:batches AS bigint[]), cast(:numbers AS int[]))
+    """)
+    keys = {
+        "roots": [one["root_id"] for one in sample],
+        "messages": [one["message_id"] for one in sample],
+        "batches": [batch_id] * len(sample),
+        "numbers": [one["number"] for one in sample],
+    }
+    connection.execute(statement, keys)
+
+
+def failures(connection: Connection, chosen: Mapping[str, Any]) -> Sequence[Row[Any]]:
+    """What batches on hold would record, most records first: batch_id, pipeline, source, step,
+    reason, records, example_root. ``chosen``: as of ``reports.failures``; left out: any."""
+    statement = text(f"""
+        SELECT h.batch_id, p.name AS pipeline, h.source, h.step, h.reason, h.records,
+               (SELECT min(s.root_id) FROM hold_sample s
+                WHERE s.batch_id = h.batch_id AND s.number = h.number) AS example_root
+        {_OF_BATCHES} ORDER BY h.batch_id, h.number
+    """)
+    return connection.execute(statement, {**_ANY, **chosen}).all()
+
+
+_ANY = dict.fromkeys(("pipeline", "batch_id", "step", "reason"))
+_OF_BATCHES = """
+    FROM hold_failure h
+    JOIN batch b ON b.batch_id = h.batch_id
+    JOIN pipeline p USING (pipeline_id)
+    WHERE (cast(:pipeline AS text) IS NULL OR p.name = :pipeline)
+      AND (cast(:batch_id AS bigint) IS NULL OR :batch_id IN (b.batch_id, b.family_id))
+      AND (cast(:step AS text) IS NULL OR h.step = :step)
+      AND (cast(:reason AS text) IS NULL OR h.reason LIKE :reason)
+"""
+_SAMPLE = _OF_BATCHES.replace(
+    "JOIN batch b", "JOIN hold_sample f USING (batch_id, number) JOIN batch b", 1
+)
+
+
+def sample(
+    connection: Connection,
+    chosen: Mapping[str, Any],
+    conditions: Sequence[Comparison],
+    limit: int | None,
+) -> Sequence[Row[Any]]:
+    """Records of batches on hold that would fail, as ``payloads.records`` has failed ones; of each
+    batch those that its preview has."""
+    where, keys = conditions_sql(conditions)
+    statement = text(f"""
+        SELECT f.message_id, h.batch_id, p.name AS pipeline, h.source, h.step, h.reason,
+               'on hold' AS status, 0 AS attempts, f.key, f.source_file, f.source_row, f.content,
+               f.parsed, (SELECT s.declaration FROM batch_step s
+                WHERE s.batch_id = b.batch_id AND s.name = h.source) AS layout
+        {_SAMPLE}{where} ORDER BY f.root_id LIMIT :limit
+    """)
+    return connection.execute(statement, {**_ANY, **chosen, **keys, "limit": limit}).all()
+
+
+def page(
+    connection: Connection,
+    batch_id: int,
+    *,
+    step: str | None = None,
+    reason: str | None = None,
+    search: str | None = None,
+    after: int = 0,
+) -> Sequence[Row[Any]]:
+    """Sampled records of a batch on hold in order of their roots after ``after``; one more than a
+    page, if there are more: root_id, message_id, source, step, reason, key (as text), beginning
+    (of its content). ``search``: as of ``pages.records``.
+    """
+    statement = text("""
+        SELECT f.root_id, f.message_id, h.source, h.step, h.reason, f.key::text AS key,
+               left(f.content, 200) AS beginning
+        FROM hold_sample f JOIN hold_failure h USING (batch_id, number)
+        WHERE f.batch_id = :batch_id AND f.root_id > :after
+          AND (cast(:step AS text) IS NULL OR h.step = :step)
+          AND (cast(:reason AS text) IS NULL OR h.reason = :reason)
+          AND (cast(:search AS text) IS NULL
+               OR cast(:search AS text) IN (f.root_id::text, f.message_id::text)
+               OR strpos(lower(h.reason), lower(:search)) > 0
+               OR strpos(lower(f.content), lower(:search)) > 0)
+        ORDER BY f.root_id LIMIT :limit
+    """)
+    keys = {"batch_id": batch_id, "step": step, "reason": reason, "search": search or None}
+    return connection.execute(statement, {**keys, "after": after, "limit": PAGE + 1}).all()
+
+
+def record(connection: Connection, number: int) -> Row[Any] | None:
+    """A sampled record of a batch on hold, by a root or its message: message_id, root_id, batch_id,
+    pipeline, source, step, reason, key, content, parsed, source_file, source_row, interval_start,
+    interval_end, layout."""
+    statement = text("""
+        SELECT f.message_id, f.root_id, f.batch_id, p.name AS pipeline, h.source, h.step, h.reason,
+               f.key, f.content, f.parsed, f.source_file, f.source_row, b.interval_start,
+               b.interval_end, (SELECT s.declaration FROM batch_step s
+                WHERE s.batch_id = b.batch_id AND s.name = h.source) AS layout
+        FROM hold_sample f
+        JOIN hold_failure h USING (batch_id, number)
+        JOIN batch b USING (batch_id)
+        JOIN pipeline p USING (pipeline_id)
+        WHERE f.root_id = :number OR f.message_id = :number
+    """)
+    return connection.execute(statement, {"number": number}).first()
+
+
+def is_over_limit(connection: Connection, batch_id: int) -> bool:
+    """Whether ``max_failed_ratio`` holds the batch; a check that failed leaves no preview."""
+    statement = text("SELECT EXISTS (SELECT FROM hold_failure WHERE batch_id = :id)")
+    return bool(connection.execute(statement, {"id": batch_id}).scalar_one())
+
+
+def batches_on_hold(connection: Connection, batch_ids: Sequence[int]) -> list[int]:
+    """Those of these batches that are on hold."""
+    statement = text("""
+        SELECT batch_id FROM batch
+        WHERE status = 'held' AND batch_id = ANY (cast(:ids AS bigint[])) ORDER BY 1
+    """)
+    return list(connection.execute(statement, {"ids": list(batch_ids)}).scalars())
+
+
+def without_content(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
+    """Of a batch on hold the sampled records whose content is not copied yet, as
+    ``payloads.missing`` has failed ones."""
+    statement = text("""
+        SELECT s.source, s.emit_run_id, s.first_root, s.remainder_of_batch_id,
+               array_agg(h.message_id ORDER BY h.root_id) AS messages,
+               array_agg(h.root_id ORDER BY h.root_id) AS roots
+        FROM hold_sample h
+        JOIN batch_source s ON s.batch_id = h.batch_id AND h.root_id >= s.first_root
+                           AND h.root_id < s.first_root + s.roots
+        WHERE h.batch_id = :id AND h.content IS NULL AND s.emit_run_id IS NOT NULL
+          AND NOT EXISTS (SELECT FROM failed_payload f
+                          WHERE f.message_id = h.message_id AND f.forgotten_at IS NOT NULL)
+        GROUP BY s.source, s.emit_run_id, s.first_root, s.remainder_of_batch_id ORDER BY s.source
+    """)
+    return connection.execute(statement, {"id": batch_id}).all()
+
+
+def keep_content(connection: Connection, rows: Sequence[Sequence[Any]]) -> int:
+    """Keep what sampled records contain; of how many. ``rows``: as of ``payloads.insert``. A
+    replay's snapshot does not say at which place of its file a record is."""
+    copy_content(connection, rows)
+    statement = text("""
+        UPDATE hold_sample h SET key = k.key, content = k.content, parsed = k.parsed,
+          source_file = k.source_file,
+          source_row = CASE b.kind WHEN 'original' THEN k.source_row END
+        FROM kept_payload k, batch b
+        WHERE h.root_id = k.root_id AND b.batch_id = h.batch_id
+    """)
+    return connection.execute(statement).rowcount
