@@ -1,5 +1,5 @@
 """Measure against plain Spark: ``make bench``. Writes ``benchmarks/results.json``, and the figures
-of README.md and docs/cost.md.
+of README.md, docs/cost.md and docs/sizing.md.
 """
 
 import argparse
@@ -23,6 +23,7 @@ from rich.table import Table
 from benchmarks import data, driver, folding, guarantees, history_figures, plain, published, small
 from benchmarks.measure import Bench, PeakMemory, data_bytes, seconds
 from benchmarks.pipelines import acking, by_record, failing, flights, flights_clean, wordcount
+from benchmarks.sizes import sizes
 from ledger import Pipeline
 from ledger.settings import Settings
 from ledger.spark.job import Job
@@ -247,6 +248,7 @@ _WARM: dict[str, Callable[[SparkSession, Bench, int], dict[str, Any]]] = {
     "replay": replay,
     "posting": _posting,
     "fold": _fold,
+    "sizes": partial(sizes, home=HOME),
 }
 FIGURES = (*_DRIVERS, *_WARM)
 

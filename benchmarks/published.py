@@ -1,4 +1,4 @@
-"""Writes the figures into README.md and docs/cost.md, and the picture:
+"""Writes the figures into README.md, docs/cost.md and docs/sizing.md, and the picture:
 ``python -m benchmarks.published``.
 
 A page has each table between a line ``<!-- figures: NAME -->`` and one that ends it; what is
@@ -17,7 +17,7 @@ from benchmarks.picture import cost
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = Path(__file__).with_name("results.json")
-PAGES = (ROOT / "README.md", ROOT / "docs" / "cost.md")
+PAGES = tuple(ROOT / name for name in ("README.md", "docs/cost.md", "docs/sizing.md"))
 PICTURE = ROOT / "docs" / "images" / "cost.svg"
 
 Results = dict[str, Any]
@@ -27,11 +27,17 @@ LARGE = {
     "flights_clean": ("flights with a left join", "the same, nothing lost"),
     "wordcount": ("word count", "2 M sentences, 16 M words"),
 }
-# The aims for throughput of tracked over each variant, in the order of LARGE.
+FLIGHTS = 1_010_328  # records
+# How tracked should compare with each variant in throughput, in the order of LARGE.
 AIMS = {
     "plain": (0.70, 0.80, 0.45),
     "structured_streaming": (0.80, 0.80, 0.80),
     "untracked": (0.85, 0.85, 0.85),
+}
+NAMES = {
+    "plain": "plain Spark",
+    "structured_streaming": "Structured Streaming",
+    "untracked": "the same pipeline untracked",
 }
 
 
@@ -46,15 +52,21 @@ def large(results: Results) -> str:
     """Large batches: seconds of each variant, and throughput of tracked over the others."""
     show = _Shown(results)
     rows = [
-        ["seconds: plain, structured streaming, untracked, tracked", *map(show.seconds, LARGE)],
+        *(
+            [f"seconds, {_words(variant)}", *(show.seconds(name, variant) for name in LARGE)]
+            for variant in VARIANTS
+        ),
         *(
             [
-                f"throughput, tracked over {_words(other)}",
-                *(show.over(name, other) for name in LARGE),
+                f"tracked, compared with {NAMES[other]}",
+                *(_long(show.times(name, other)) for name in LARGE),
             ]
             for other in AIMS
         ),
-        ["settlement, seconds", *(show.number(f"{name}.settle_seconds", ".1f") for name in LARGE)],
+        [
+            "seconds, settlement alone (part of tracked)",
+            *(show.number(f"{name}.settle_seconds", ".1f") for name in LARGE),
+        ],
         ["measured at", *map(show.measured, LARGE)],
     ]
     return table(["", *(": ".join(title) for title in LARGE.values())], rows)
@@ -64,98 +76,119 @@ def small(results: Results) -> str:
     """Small batches, and parts of what tracking does."""
     show = _Shown(results)
     exactly = "exactly_once_over_at_least_once"
+    batch = (
+        "Small batch in Airflow (1,000 records, five steps), compared with one bare spark-submit"
+    )
+    publish = "Publishing a batch without failures, of 1 and of 10 million rows"
     rows = [
         (
-            "a DAG run of 1,000 records, five steps, over one with a bare spark-submit, in time: a"
-            ' driver a batch (`submit="batch"`); a driver a step',
-            show.number("small_batch.over_bare_spark_submit"),
-            show.number("small_batch.by_stage_over_bare_spark_submit"),
+            f'{batch}: one driver for all steps (`submit="batch"`)',
+            _long(show.number("small_batch.over_bare_spark_submit", ".1f")),
             "small_batch",
         ),
         (
-            "the fold, million rows a second: in order; shuffled",
-            show.number("fold_rows_per_second.in_order", ".0f", 1e-6),
-            show.number("fold_rows_per_second.shuffled", ".1f", 1e-6),
-            "fold",
+            f"{batch}: one driver for each step",
+            _long(show.number("small_batch.by_stage_over_bare_spark_submit", ".1f")),
+            "small_batch",
         ),
         (
-            "a record stage over the same function in `mapInArrow` by hand, throughput",
-            show.number("record_stage.over_map_in_arrow_throughput"),
+            "A `record_stage`, compared with the same function in `mapInArrow`",
+            _long(show.inverse("record_stage.over_map_in_arrow_throughput")),
             "record_stage",
         ),
-        ("a replay of 1 % of the flights, seconds", show.number("replay_seconds", ".1f"), "replay"),
+        *(
+            (
+                f'Noticing lost rows (`acks="on_emit"`), compared with `on_read`: {stage}',
+                _long(show.number(f"on_emit_over_on_read_cost.{key}")),
+                "on_emit",
+            )
+            for stage, key in (("an exploding stage", "split"), ("one row a record", "one_row"))
+        ),
         (
-            "deltas into the ledger, million rows a second",
-            show.number("ledger_rows_per_second", ".1f", 1e-6),
+            "Exactly once, compared with at least once",
+            _long(show.inverse(f"{exactly}_throughput", ".2f")),
+            "guarantee",
+        ),
+        (
+            "Exactly once, compared with at least once and a Bloom filter",
+            _long(show.inverse(f"{exactly}_with_bloom_throughput", ".2f")),
+            "guarantee",
+        ),
+        ("Replaying 1 % of the flights", f"{show.number('replay_seconds', '.1f')} s", "replay"),
+        *(
+            (
+                f"{publish}: {kind.capitalize()}",
+                " and ".join(
+                    f"{show.number(f'publish_seconds.{kind}.{rows}', '.0f', 1e3)} ms"
+                    for rows in ("1m", "10m")
+                ),
+                "guarantee",
+            )
+            for kind in ("parquet", "delta")
+        ),
+        *(
+            (
+                f"Rows that tracking computes from written files: {words}",
+                f"{show.number(f'fold_rows_per_second.{key}', digits, 1e-6)} million a second",
+                "fold",
+            )
+            for words, key, digits in (
+                ("in order", "in_order", ".0f"),
+                ("shuffled", "shuffled", ".1f"),
+            )
+        ),
+        (
+            "Rows that are written to the ledger",
+            f"{show.number('ledger_rows_per_second', '.1f', 1e-6)} million a second",
             "posting",
         ),
-        (
-            "acking an output when it is emitted over acking an input when it is read, in time:"
-            " `split`; `parse`",
-            show.number("on_emit_over_on_read_cost.split"),
-            show.number("on_emit_over_on_read_cost.one_row"),
-            "on_emit",
-        ),
-        (
-            "exactly once over at least once, throughput: alone; with a Bloom filter",
-            show.number(f"{exactly}_throughput"),
-            show.number(f"{exactly}_with_bloom_throughput"),
-            "guarantee",
-        ),
-        (
-            "publishing a clean batch of 1 and 10 million rows, ms: Parquet; Delta",
-            *(
-                " and ".join(
-                    show.number(f"publish_seconds.{kind}.{rows}", ".0f", 1e3)
-                    for rows in ("1m", "10m")
-                )
-                for kind in ("parquet", "delta")
-            ),
-            "guarantee",
-        ),
     ]
-    return table(
-        ("", "", "measured at"),
-        ((what, "; ".join(figures), show.measured(of)) for what, *figures, of in rows),
-    )
+    return table(("", "", "measured at"), ((*row, show.measured(of)) for *row, of in rows))
 
 
 def aims(results: Results) -> str:
     """Each aim, and what is reached of it."""
     show = _Shown(results)
     small_batch = show.number("small_batch.over_bare_spark_submit")
-    rows = [("small batch, a driver a batch, over a bare spark-submit, time", "1.5", small_batch)]
+    rows = [("small batch, one driver, compared with a bare spark-submit", "1.5", small_batch)]
     for place, (name, (title, _)) in enumerate(LARGE.items()):
         rows += [
             (
-                f"{title}, throughput of tracked over {_words(other)}",
-                f"{values[place]:.2f}",
-                show.over(name, other),
+                f"{title}, tracked compared with {NAMES[other]}",
+                f"{1 / values[place]:.1f}",
+                show.times(name, other),
             )
             for other, values in AIMS.items()
         ]
-    settle = {"flights": ("157,818 failures", "1.5"), "wordcount": ("2 M clean roots", "1.0")}
+    settle = {
+        "flights": ("157,818 failures", "1.5"),
+        "wordcount": ("2 M records without failures", "1.0"),
+    }
     rows += [
         (f"settlement of {what}, seconds", aim, show.number(f"{name}.settle_seconds", ".1f"))
         for name, (what, aim) in settle.items()
     ]
     for what, key, aim in (
-        ("settlement over the bare `bit_xor ... GROUP BY`", "sweep_over_bare_group_by", "2"),
-        ("stages' files with tracking over those by hand, bytes", "storage_overhead", "1.05"),
+        (
+            "settlement, compared with the bare `bit_xor ... GROUP BY`",
+            "sweep_over_bare_group_by",
+            "2",
+        ),
+        ("bytes of the stages' files, compared with plain Spark", "storage_overhead", "1.05"),
     ):
         rows += [
             (f"{title}, {what}", aim, show.number(f"{name}.{key}"))
             for name, (title, _) in LARGE.items()
         ]
     in_order, shuffled = "fold_rows_per_second.in_order", "fold_rows_per_second.shuffled"
-    record_stage = show.number("record_stage.over_map_in_arrow_throughput")
+    record_stage = show.inverse("record_stage.over_map_in_arrow_throughput")
     rows += [
         ("fold, million rows a second: in order", "60", show.number(in_order, ".0f", 1e-6)),
         ("fold, million rows a second: shuffled", "8", show.number(shuffled, ".1f", 1e-6)),
-        ("record stage over `mapInArrow` by hand, throughput", "0.75", record_stage),
+        ("`record_stage`, compared with `mapInArrow`", f"{1 / 0.75:.1f}", record_stage),
     ]
     rows += [
-        (f"{what} in a ledger with years of history over an empty one's, time", "1.2", ratio)
+        (f"{what} in a ledger with years of history, compared with an empty one", "1.2", ratio)
         for what, ratio in (
             ("a sweep", show.number("history.sweep_over_empty")),
             ("opening a batch", show.number("history.open_over_empty")),
@@ -179,17 +212,17 @@ def aims(results: Results) -> str:
             show.number("history.dead_rows", ".2f", 100),
         ),
     ]
-    return table(("", "aim", "reached"), rows)
+    return table(("times as long, if no unit is named", "aim", "reached"), rows)
 
 
 def large_batch(results: Results) -> str:
-    """Milliseconds of what the page of a batch with a million failures asks."""
+    """Milliseconds for the page of a batch with a million failures."""
     rows = [
         (name, f"{spent * 1e3:.0f}")
         for name, spent in results["history.large_batch_seconds"].items()
     ]
     measured = _Shown(results).measured("history")
-    return table((f"a batch of which a million records failed (at {measured})", "ms"), rows)
+    return table((f"a batch with a million failed records (at {measured})", "ms"), rows)
 
 
 def history(results: Results) -> str:
@@ -230,6 +263,30 @@ def steps(results: Results) -> str:
     return "\n\n".join(made)
 
 
+def sizes(results: Results) -> str:
+    """Rows and bytes of a batch, for a million records, or a million failed ones."""
+    of = results["sizes.batch"]
+    records, failed = FLIGHTS / 1e6, of["failed"] / 1e6
+    megabytes = lambda key, over: f"{of[key] / over / 1e6:,.0f} MB"  # noqa: E731
+    rows = [
+        ("storage, the snapshot", "", megabytes("snapshot_bytes", records)),
+        ("storage, the outputs of three stages", "", megabytes("stage_bytes", records)),
+        (
+            "ledger, while the batch is open",
+            f"{of['deltas'] / records:,.0f}",
+            megabytes("delta_bytes", records),
+        ),
+        (
+            "ledger, for good, per million failed records",
+            "3,000,000",
+            megabytes("failed_bytes", failed),
+        ),
+        ("for comparison: the source, as CSV", "", megabytes("source_bytes", records)),
+    ]
+    head = f"per million records (at {_Shown(results).measured('sizes')})"
+    return table((head, "rows", "bytes"), rows)
+
+
 @dataclass(frozen=True)
 class _Shown:
     """Figures as the pages have them."""
@@ -239,18 +296,26 @@ class _Shown:
     def number(self, key: str, digits: str = ".2f", scale: float = 1) -> str:
         return format(self.results[key] * scale, digits)
 
-    def over(self, name: str, other: str) -> str:
-        return self.number(f"{name}.tracked_over_{other}_throughput")
+    def inverse(self, key: str, digits: str = ".1f") -> str:
+        """Of a ratio of throughputs: how many times as long it takes."""
+        return format(1 / self.results[key], digits)
 
-    def seconds(self, name: str) -> str:
-        """The median of each variant's rounds."""
-        spent = self.results[f"{name}.seconds"]
-        return ", ".join(f"{statistics.median(spent[variant]):.1f}" for variant in VARIANTS)
+    def times(self, name: str, other: str) -> str:
+        """How many times as long tracked takes as another variant."""
+        return self.inverse(f"{name}.tracked_over_{other}_throughput")
+
+    def seconds(self, name: str, variant: str) -> str:
+        """The median of a variant's rounds."""
+        return f"{statistics.median(self.results[f'{name}.seconds'][variant]):.1f}"
 
     def measured(self, name: str) -> str:
         """Commit and rounds."""
         of = self.results["measured"][name]
-        return f"{of['commit'][:7]}, {of['rounds']} rounds"
+        return f"{of['commit'][:7]}, {of['rounds']} round{'s' if of['rounds'] > 1 else ''}"
+
+
+def _long(ratio: str) -> str:
+    return f"{ratio} times as long"
 
 
 def _words(variant: str) -> str:
@@ -258,7 +323,7 @@ def _words(variant: str) -> str:
 
 
 BLOCKS: dict[str, Callable[[Results], str]] = {
-    made.__name__: made for made in (large, small, aims, driver, steps, history, large_batch)
+    made.__name__: made for made in (large, small, aims, driver, steps, history, large_batch, sizes)
 }
 _BLOCK = re.compile(r"(<!-- figures: (\w+) -->\n).*?(<!-- end of figures -->)", re.DOTALL)
 

@@ -78,7 +78,7 @@ class NotReadyError(LedgerError):
 
 
 class BackPressureError(NotReadyError):
-    """``max_pending`` records of a source are under way: a batch may open once some are decided."""
+    """``max_pending`` records of a source are undecided: a batch may open once some are decided."""
 
 
 class IntegrityError(LedgerError):
@@ -94,7 +94,7 @@ class TooManyFailedError(LedgerError):
 
 
 class UndecidedError(LedgerError):
-    """A batch that has run waits for a person: another attempt would run all of it again."""
+    """A person has to decide on a batch that has run: another attempt would run all of it again."""
 
     permanent = True
 

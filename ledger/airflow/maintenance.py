@@ -30,9 +30,9 @@ _log = logging.getLogger(__name__)
 
 
 def sweeper_dag(*, schedule: str | None, **dag_options: Any) -> DAG:
-    """Sweeps on ``schedule``; for pipelines with ``auto_replay`` it asks for replays by an
-    asset, for batches that were decided without their run it starts a run that does
-    what follows, and of pipelines with ``keep`` it removes files that nothing needs any more.
+    """Sweeps on ``schedule``: settles batches that nobody settled, expires what died, and starts a
+    run where a publish, a combine or a callback is overdue. It also asks for replays for pipelines
+    with ``auto_replay``, and removes files that nothing needs for pipelines with ``keep``.
     """
     options = {
         "catchup": False,

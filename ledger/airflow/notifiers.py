@@ -59,8 +59,8 @@ class _Conditional(BaseNotifier):
 
 
 class WhenFailedRatio(_Conditional):
-    """Calls ``notify`` if more than ``above``, a share from 0 to 1, of the records that a run's
-    interval has are failed or quarantined, or if its batch is on hold. For ``on_success_callback``
+    """Calls ``notify`` when more than ``above``, a share from 0 to 1, of the records of a run's
+    interval are failed or quarantined, and when its batch is on hold. For ``on_success_callback``
     and ``on_failure_callback`` of a pipeline's DAG.
 
     ``notify``: a notifier, whose templates have the facts as ``ledger``, or a function of the
@@ -83,9 +83,9 @@ class WhenFailedRatio(_Conditional):
 
 
 class WhenQuarantineGrows(_Conditional):
-    """Calls ``notify`` for the batch that brings the records which its pipeline quarantined
-    ``within`` a time, as ``"1d"``, above ``by``. Records that are accepted do not count. For
-    callbacks as of ``WhenFailedRatio``.
+    """Calls ``notify`` when the records that the pipeline quarantined ``within`` a time, such as
+    ``"1d"``, exceed ``by``. It fires once and re-arms below the limit. Accepted records do not
+    count. For callbacks as of ``WhenFailedRatio``.
     """
 
     def __init__(self, *, by: int, within: str | float | timedelta, notify: Notify):

@@ -78,21 +78,21 @@ def pipeline_dag(
     ``complete``.
 
     Before the last two, ``withhold`` submits a Spark job if records failed, and is skipped if
-    none did; so do ``combine`` and ``state``, beside ``publish``, if the pipeline has them and
-    it is their turn. ``submit="batch"``: instead of all between ``open`` and ``complete`` one
-    task, ``run``, whose driver runs the steps that are left, settles, and does what follows. For
-    small batches: a driver's start costs more than they do. ``spark``: the address of a Spark
-    Connect server, ``sc://host:port``, on which the steps run: no task starts a JVM then.
-    ``operator``: makes the task of a Spark job where spark-submit does not do, from ``task_id``,
-    ``name``, ``application``, ``application_args`` (templated) and options that every operator
-    takes. A run's conf may name another guarantee than the pipeline's: ``{"guarantee":
-    "at_least_once"}``. ``schedule``: a cron expression or ``@monthly`` and the like; it becomes
-    real data intervals. A run by hand reads the one that its logical date lies in, if that has
-    ended. ``target``: MODULE:NAME where the pipeline is found by the job; default: the module
-    that declared it. ``connection`` (default: ``spark_default``), ``spark_conf``,
-    ``java_options``: for spark-submit alone. ``room_poll``: how often a run that waits for room
-    (``max_pending``) looks again. ``dag_options``: further options of ``DAG``. Raises
-    DeclarationError if the pipeline is not one, or options exclude each other.
+    none did. So are ``combine`` and ``state``, beside ``publish``, unless the pipeline has them
+    and it is their turn. A run's conf may name another guarantee than the pipeline's:
+    ``{"guarantee": "at_least_once"}``.
+
+    - ``schedule``: a cron expression or ``@monthly`` and the like; it becomes real data intervals.
+      A run by hand reads the interval that contains its logical date, if that has ended.
+    - ``submit="batch"``: one driver for all steps, in one task, ``run``. For small batches.
+    - ``spark``: the address of a Spark Connect server, ``sc://host:port``; no task starts a JVM.
+    - ``connection`` (default ``spark_default``), ``spark_conf``, ``java_options``: of spark-submit.
+    - ``operator``: makes the tasks of Spark jobs without spark-submit, from ``task_id``, ``name``,
+      ``application``, ``application_args`` (templated) and options that every operator takes.
+    - ``target``: MODULE:NAME of the pipeline for its jobs; default: the module that declared it.
+    - ``room_poll``: how often a run that waits for room (``max_pending``) looks again.
+
+    Raises DeclarationError if the pipeline is not one, or options exclude each other.
     """
     submits = {"connection": connection, "spark_conf": spark_conf, "java_options": java_options}
     _check(pipeline, submit)

@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 
 def interval_complete(pipeline: str) -> Asset:
-    """The asset of which each interval that a pipeline completes is an event: a DAG with
+    """An asset with an event for each interval that a pipeline completes: a DAG with
     ``schedule=interval_complete("orders")`` starts then. The event's ``extra`` has batch,
     interval_start and interval_end. An interval may have several events.
     """
@@ -128,8 +128,8 @@ class IntervalComplete(BaseTrigger):
 
 class LedgerGate(BaseOperator):
     """Fails, without a retry, unless an interval of ``pipeline`` is decided and at most
-    ``max_lost_ratio`` of its records are failed or quarantined: downstream tasks do not run on
-    too little.
+    ``max_lost_ratio`` of its records are failed or quarantined, so that downstream tasks do not
+    run on too few records.
     """
 
     template_fields = ("pipeline", "interval_start", "interval_end")

@@ -48,28 +48,27 @@ Function = TypeVar("Function", bound="Callable[..., Any]")
 
 
 class Pipeline:
-    """Sources, stages and sinks over which every record is tracked.
+    """Sources, stages and sinks over which every record is tracked; docs/pipelines.md has a table.
 
-    ``guarantee``: ``exactly_once``, sinks publish the rows of acked records once each, after the
-    batch is settled; ``at_least_once``, each publishes whatever reached it once it commits; None:
-    as ``ACKLEDGER_GUARANTEE`` says, by default exactly once. ``settle``, of exactly once:
-    ``publish_acked``, or ``hold`` until no record of the batch, replays included, is failed any
-    more. ``message_timeout``: seconds, a timedelta or text such as ``"90m"``; a batch expires
-    this long after a run of it failed or its driver fell silent. ``max_batch_age``: the hard
-    cap, whatever lives or waits. ``max_replays``: failed replays after which a record is
-    quarantined. ``replay_limit``: records that one replay takes at most. ``replay_backoff``: the
-    wait before a record's first replay, doubled by each that fails, up to
-    ``replay_backoff_cap``. ``max_failed_ratio``: share of records, failed for the first
-    time through their own fault, above which a batch is on hold (0 to 1; None: never).
-    ``on_quarantine``: ``fail`` or ``warn``, what a run does while quarantined records of its batch
-    are not accepted by a person. ``tolerate``: share of records, failed and quarantined, up to
-    which a run succeeds all the same. ``ackers``: parallel writers to the ledger; 0: no tracking.
-    ``max_anchors``: records that one row may be anchored to. ``max_pending``: records of a
-    source that may be undecided at once; a batch takes as many as are left, and what an interval
-    has more is read by further batches (None: no limit). ``auto_replay``: the sweeper asks for a
-    replay when records have failed and are due. ``redact``: columns of the sources that are masked
-    wherever something of a failed record is kept or shown: docs/security.md. ``keep``: how long
-    ``ackledger gc`` keeps files once nothing needs them, at least ``"1d"`` (None: for good).
+    - ``guarantee``: ``exactly_once`` or ``at_least_once``; None: as ``ACKLEDGER_GUARANTEE`` says.
+    - ``settle``: ``publish_acked``, or ``hold`` until no record, replays included, is failed.
+    - ``message_timeout``: seconds, a timedelta or text such as ``"90m"``; a batch expires this long
+      after a step failed or its driver died. ``max_batch_age``: at most, whatever still runs.
+    - ``max_replays``: a record is quarantined after so many failed replays.
+    - ``replay_limit``: one replay takes at most so many records.
+    - ``replay_backoff``: how long a record waits before its first replay, twice as long after each
+      that failed, up to ``replay_backoff_cap``.
+    - ``max_failed_ratio``: a batch is put on hold if a greater share of records fails through their
+      own fault (0 to 1; None: never).
+    - ``on_quarantine``: ``fail`` or ``warn``, while quarantined records are not accepted.
+    - ``tolerate``: a run succeeds while at most this share of records is failed or quarantined.
+    - ``ackers``: parallel connections that write to the ledger; 0 turns tracking off.
+    - ``max_anchors``: one row may come from so many records.
+    - ``max_pending``: so many records of a source may be undecided at once; further batches read
+      the rest of a larger interval (None: no limit).
+    - ``auto_replay``: the sweeper asks for a replay when records have failed and are due.
+    - ``redact``: columns of the sources that are masked wherever failed records are kept or shown.
+    - ``keep``: how long files are kept that nothing needs, at least ``"1d"`` (None: for good).
 
     Raises DeclarationError on any argument, name or graph that cannot work.
     """
@@ -151,20 +150,19 @@ class Pipeline:
         track: str | None = None,
         key: str | Sequence[str] = (),
     ) -> None:
-        """Declare a tracked source: files, a table, a StatefulSource, whose hooks keep its
-        position, or an object of a class of your own that is registered.
+        """Declare a tracked source: files, a table, a StatefulSource, which keeps its own
+        position, or an object of a registered class of your own.
 
-        ``key``: the columns by which people know a record; kept with each failure, and how
-        ``ackledger replay --from-source`` finds a record again in a file that was fixed.
+        ``key``: the columns by which people know a record. Each failure keeps them, and
+        ``ackledger replay --from-source`` finds a record by them in a corrected file.
 
-        ``track``: a SQL predicate over its columns, for example ``"cents > 0"``; records for
-        which it is false are handed on untracked: nobody notices if they are lost. Null counts
-        as true.
+        ``track``: a SQL predicate over its columns, for example ``"cents > 0"``. Records for
+        which it is false are not tracked: nobody notices if they are lost. Null counts as true.
 
-        ``on_ack``, ``on_fail``: called with the batch's number and a frame of its messages that
-        were acked, or failed, once the batch is settled for good: the source's columns and
-        ``message_id``, of failed ones also ``step``, ``reason`` and ``raw``. At least once for
-        each batch, so be idempotent on its number; what raises is called again.
+        ``on_ack``, ``on_fail``: called once the batch is settled, with its number and a frame of
+        the records that were acked, or failed: the source's columns and ``message_id``, for
+        failed ones also ``step``, ``reason`` and ``raw``. Each is called at least once for a
+        batch, and again if it raises, so make it idempotent on the batch's number.
         """
         self._add(source_step(name, source, on_ack, on_fail, track, key))
 
@@ -195,18 +193,18 @@ class Pipeline:
         It takes one frame for each input in ``reads``, in order, and, as keyword-only
         parameters, references by name. Several inputs are for unions: each output row keeps the
         anchor of one. It returns a frame that keeps ``_anchor``, or a tuple of it and marks:
-        ``dropped(frame, reason)``, ``failed(frame, reason)``, ``acked(frame)``. With ``on_emit``
-        a record counts as processed only if some output or drop is anchored to it; with
-        ``explicit`` an ack does as well, and what is mentioned nowhere fails as "not acked by"
-        the stage; with ``on_read`` every input counts once the stage has committed. A non-null
-        ``_failed`` string on an output row fails the record that it is anchored to.
-        ``emits="one"``: a record with more than one output row for an input fails.
-        ``anchored=False``: tracking ends here. What the stage read is acked once it has
-        committed; its output has no anchor, and what becomes of it is not guarded.
-        ``whole=True``: which rows come out of it depends on which others are there: joins of
-        tracked inputs, windows, totals. A row may then be anchored to several records
-        (``merge_anchors``, ``collect_anchors``), and what failed is replayed with its ``unit``:
-        the batch, or the records with equal values in these columns of the sources.
+        ``dropped(frame, reason)``, ``failed(frame, reason)``, ``acked(frame)``. A ``_failed``
+        string on an output row fails its record.
+
+        - ``acks``: with ``on_emit`` a record counts as processed only if an output or a drop is
+          anchored to it; with ``explicit`` an ack counts as well, and all others fail as "not
+          acked by" the stage; with ``on_read`` every input counts once the stage has committed.
+        - ``emits="one"``: a record with more than one output row for an input fails.
+        - ``anchored=False``: tracking ends here. The input is acked once the stage has committed;
+          the output has no anchor.
+        - ``whole=True``, for joins of tracked inputs, windows and totals: a row may come from
+          several records (``merge_anchors``, ``collect_anchors``), and failed ones are replayed
+          with their ``unit``: the batch, or records with equal values in these source columns.
         """
 
         def declare(function: Function) -> Function:
@@ -248,11 +246,11 @@ class Pipeline:
         """Declare the decorated function as a combine: aggregates, windows, numbering; its name
         is the combine's.
 
-        What it makes depends on which records are there, so it runs once all records of a batch,
-        replays included, are acked or quarantined, over the acked rows of all of them: one frame
-        of the user's columns for each step in ``reads``, references as keyword-only parameters.
-        Its sinks publish the result once, whole. ``partial=True``: it runs after each settlement
-        over what is acked by then, and the complete result replaces the early one.
+        It runs once all records of a batch, replays included, are acked or quarantined, over the
+        acked rows of all of them. It takes one frame of the user's columns for each step in
+        ``reads``, and references as keyword-only parameters. Its sinks publish the result once,
+        whole. ``partial=True``: it also runs after each settlement over the rows that are acked
+        by then, and the complete result replaces the early one.
         """
 
         if partial and self.settle is Settle.HOLD:
@@ -270,11 +268,10 @@ class Pipeline:
     def stateful_stage(self, *, reads: str) -> Callable[[Function], Function]:
         """Declare the decorated function as a state over batches; its name is the stage's.
 
-        It takes the state so far, as it returned it for the batch before or None, and the acked
-        rows of one batch in the user's columns, references as keyword-only parameters; it
-        returns the new state. It runs once the batch is settled, batch after batch in their
-        order; a replay is a batch of its own. Its sinks publish the whole new state in place of
-        the one before.
+        It takes the state that it returned for the batch before, or None, the acked rows of this
+        batch in the user's columns, and references as keyword-only parameters; it returns the
+        new state. It runs once a batch is settled, in the order of the batches; a replay is a
+        batch of its own. Its sinks replace the old state with the whole new one.
         """
 
         def declare(function: Function) -> Function:

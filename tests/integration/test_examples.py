@@ -191,7 +191,7 @@ def _combined(block, spark):
     assert found == {"UA": 2, "B6": 1}
 
 
-@proves("docs/reliability.md", "paid")
+@proves("docs/acks.md", "paid")
 def _paid(block, spark):
     """Emitted, dropped, failed; what is none of these is lost."""
     made = shop()
@@ -203,7 +203,7 @@ def _paid(block, spark):
     assert sorted(one.reason for one in found.failed) == ["lost", *["negative amount"] * 2]
 
 
-@proves("docs/reliability.md", "sold")
+@proves("docs/acks.md", "sold")
 def _united(block, spark):
     """A union has the rows of both inputs."""
     made = Pipeline("orders")
@@ -216,7 +216,7 @@ def _united(block, spark):
     assert {row["id"] for row in done.rows["out"]} == {"1", "2"}
 
 
-@proves("docs/reliability.md", "totals")
+@proves("docs/whole-stages.md", "totals")
 def _totals(block, spark):
     """Totals by customer; a customer without an order is dropped with a reason."""
     made = Pipeline("orders")
@@ -230,7 +230,7 @@ def _totals(block, spark):
     assert done.rows["out"] == [{"customer": "ada", "cents": 10}]
 
 
-@proves("docs/reliability.md", "parse")
+@proves("docs/acks.md", "parse")
 def _parsed(block, spark):
     """A comment is dropped, a line without a customer fails, the others are parsed."""
     made = Pipeline("lines")
@@ -246,7 +246,7 @@ def _parsed(block, spark):
     ]
 
 
-@proves("docs/reliability.md", "from ledger import TableSource")
+@proves("docs/incremental.md", "from ledger import TableSource")
 def _table(block, spark):
     """A table is declared without connecting to it."""
     made = Pipeline("orders")
@@ -254,7 +254,7 @@ def _table(block, spark):
     assert made.sources()[0].source.incremental
 
 
-@proves("docs/reliability.md", "alert")
+@proves("docs/incremental.md", "alert")
 def _notices(block, spark):
     """The hooks of a source are declared."""
     made = Pipeline("orders")
@@ -262,7 +262,6 @@ def _notices(block, spark):
     assert made.wants_notice
 
 
-@proves("docs/reliability.md", "test_nothing_is_lost")
 @proves("docs/how-to/test.md", "test_every_order_is_published")
 def _tested(block, spark):
     """The test on the page passes."""

@@ -31,7 +31,8 @@ BEFORE = {
     "docs/how-to/schedule.md": [],
     "docs/operating.md": [FLIGHTS],
     "docs/pipelines.md": [],
-    "docs/reliability.md": [FLIGHTS, "ackledger quarantine --batch 1 --reason 'no list'"],
+    "docs/when-red.md": [ORDERS],
+    "docs/replay.md": [FLIGHTS, "ackledger quarantine --batch 1 --reason 'no list'"],
 }
 # Each with the reason why no test types it.
 NOT_RUN = {

@@ -132,7 +132,7 @@ JOIN step_run r ON r.step_run_id = d.step_run_id AND r.state = 'committed'
 GROUP BY d.batch_id, d.root_id
 HAVING bit_xor(d.delta) <> 0 OR sum(d.emitted_edges) <> sum(d.acked_edges);
 COMMENT ON VIEW pending_root IS
-  'Roots of open batches whose running ack value is not 0: what is still under way.';
+  'Roots of open batches whose ack value so far is not 0: not processed yet.';
 COMMENT ON COLUMN pending_root.batch_id IS 'Number of the batch.';
 COMMENT ON COLUMN pending_root.root_id IS 'Root.';
 COMMENT ON COLUMN pending_root.ack_value IS 'XOR of all deltas committed so far.';

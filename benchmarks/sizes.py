@@ -1,0 +1,66 @@
+"""What a batch takes on disk: its snapshot and outputs, its deltas while it is open, and its failed
+records afterwards.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+from sqlalchemy import text
+
+from benchmarks.measure import Bench, data_bytes
+from benchmarks.pipelines import flights
+from ledger.batch.payloads import keep_payloads
+from ledger.store.connection import Database
+from ledger.store.queries.batches import Batch
+
+# Where a failed record is kept: what became of it, why, and its content.
+FAILURES = ("failed_message", "failed_root", "failed_payload")
+STAGES = ("parse", "with_plane", "with_weather")
+
+
+def sizes(session: SparkSession, bench: Bench, rounds: int, home: Path) -> dict[str, Any]:
+    """Rows and bytes of one batch of the flights, whatever ``rounds``: sizes do not vary as times
+    do.
+    """
+    deltas: dict[str, int] = {}
+
+    def look(batch: Batch) -> None:
+        table = f"ledger_delta_{batch.batch_id}"
+        deltas.update(rows=_rows(bench.database, table), bytes=_bytes(bench.database, table))
+
+    snapshots = home / "storage" / "flights" / "departures"
+    before = _failures(bench.database), data_bytes(snapshots)
+    batch, _ = bench.batch(flights(2), look)
+    keep_payloads(bench.database, batch.batch_id)
+    after = _failures(bench.database)
+    return {
+        "sizes.batch": {
+            "deltas": deltas["rows"],
+            "delta_bytes": deltas["bytes"],
+            "failed": after["rows"] - before[0]["rows"],
+            "failed_bytes": after["bytes"] - before[0]["bytes"],
+            "source_bytes": (home / "data" / "flights" / "2013-01-01.csv").stat().st_size,
+            "snapshot_bytes": data_bytes(snapshots) - before[1],
+            "stage_bytes": sum(bench.written[stage] for stage in STAGES),
+        }
+    }
+
+
+def _failures(database: Database) -> dict[str, int]:
+    return {
+        "rows": _rows(database, FAILURES[0]),
+        "bytes": sum(_bytes(database, table) for table in FAILURES),
+    }
+
+
+def _rows(database: Database, table: str) -> int:
+    with database.owner.begin() as connection:
+        return int(connection.execute(text(f"SELECT count(*) FROM {table}")).scalar_one())
+
+
+def _bytes(database: Database, table: str) -> int:
+    """With its indexes."""
+    statement = text("SELECT pg_total_relation_size(CAST(:table AS regclass))")
+    with database.owner.begin() as connection:
+        return int(connection.execute(statement, {"table": table}).scalar_one())

