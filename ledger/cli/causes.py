@@ -9,7 +9,7 @@ from sqlalchemy import Row
 
 from ledger.batch.filters import require_names
 from ledger.batch.remedies import Case, remedies
-from ledger.cli import held, tables
+from ledger.cli import held, masks, tables
 from ledger.cli.base import out
 from ledger.core.text import quantity
 from ledger.store.connection import Database
@@ -23,6 +23,7 @@ def print_causes(database: Database, chosen: Mapping[str, Any]) -> None:
     """Failed and quarantined records by step and reason, then what each cause needs."""
     rows = failures(database, chosen)
     out.print(tables.failures(rows), crop=False)
+    masks.print_legend(database, rows)
     held.print_ways(database, [row for row in rows if row.get("status") == held.STATUS])
     for head, *commands in advice(database, chosen):
         out.print(Text(head, style="yellow"))

@@ -17,7 +17,7 @@ from ledger.batch.filters import require_names
 from ledger.batch.payloads import keep_all
 from ledger.batch.quarantine import quarantine
 from ledger.batch.remedies import said_status
-from ledger.cli import causes, held, tables
+from ledger.cli import causes, held, masks, tables
 from ledger.cli.base import (
     RECORD_HELP,
     BatchNumber,
@@ -96,11 +96,16 @@ def explain_record(
             "--where \"order_id = 'O7'\""
         )
     if record is not None:
-        show(asdict(explain(database, record)), as_json, _explained)
+        explained = asdict(explain(database, record))
+        show(explained, as_json, _explained)
+        if not as_json:
+            masks.print_legend(database, [explained])
         return
     numbers, total = _matching(database, where)
-    found = [explain(database, number) for number in numbers]
-    show([asdict(one) for one in found], as_json, lambda all: Group(*map(_explained, all)))
+    found = [asdict(explain(database, number)) for number in numbers]
+    show(found, as_json, lambda all: Group(*map(_explained, all)))
+    if not as_json:
+        masks.print_legend(database, found)
     if total > len(found) and not as_json:
         out.print(f"{total - len(found)} more match: ackledger failed --records --where ...")
 
@@ -158,6 +163,7 @@ def _records(
     _add_lines(found)
     show({"total": total, "records": [_shown(one) for one in found]}, as_json, listed)
     if not as_json:
+        masks.print_legend(database, found)
         held.print_sampled(database, chosen, found)
 
 

@@ -176,6 +176,21 @@ def test_no_value_of_a_redacted_column_is_shown(settled, database, caplog, capfd
     assert [text for text in printed if MARK in text.lower()] == []
 
 
+def test_what_is_masked_says_why(settled, database):
+    """What a command prints with ``***`` in it names the columns that its pipeline redacts."""
+    number = one(
+        database, "SELECT message_id FROM failed_payload WHERE key ->> 'id' = 'quoted'"
+    ).message_id
+    legend = "*** stands for masked values: pipeline 'people' redacts email, name"
+    for shown in (
+        ["failed"],
+        ["failed", "--records"],
+        ["explain", number],
+    ):
+        assert commanded(*shown).count(legend) == 1
+    assert "***" not in commanded("failed", "--reason", "lost")
+
+
 def test_a_trace_masks_values_under_other_names(settled, database):
     """Rows of stages are masked by the columns' names, and by the record's own values in columns
     that a stage calls otherwise."""
