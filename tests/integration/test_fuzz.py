@@ -17,7 +17,7 @@ from ledger.batch.payloads import keep_payloads
 from ledger.batch.quarantine import quarantine
 from ledger.batch.settlement import settle_once
 from ledger.batch.snapshots import MOST_CHARACTERS
-from ledger.cli import base, records, tables
+from ledger.cli import base, listing, records, tables
 from ledger.core.text import MOST_REASON, printable
 from ledger.deltas.posting import NO_REASON
 from ledger.errors import DeclarationError, InputError
@@ -174,7 +174,7 @@ def test_content_and_keys_of_any_text(migrated, tmp_path_factory, fields):
         assert "\0" in "".join(fields.values()) or len(kept.content) > MOST_CHARACTERS
     found = list(migrated.transact(lambda c: list(payloads.records(c, CHOSEN, (), 5))))
     shown = [
-        on_terminal(records._listed({"records": [records._record(one) for one in found],
+        on_terminal(listing.listed({"records": [records._record(one) for one in found],
                                      "total": 1})),
         on_terminal(records._explained(vars(explain(migrated, roots[0])))),
     ]  # fmt: skip
@@ -200,7 +200,7 @@ def test_a_record_of_a_megabyte(database, tmp_path):
         assert not kept.parsed
     found = database.transact(lambda c: list(payloads.records(c, CHOSEN, (), 5)))
     listed = {"records": [records._record(one) for one in found], "total": 2}
-    assert max(map(len, on_terminal(records._listed(listed)).splitlines())) <= 100
+    assert max(map(len, on_terminal(listing.listed(listed)).splitlines())) <= 100
 
 
 def test_what_a_person_says_is_kept(database):
@@ -212,7 +212,7 @@ def test_what_a_person_says_is_kept(database):
     settle_once(database, batch.batch_id)
     for root, reason in zip(roots, NASTY, strict=True):
         if not reason.strip():
-            with pytest.raises(InputError, match="--reason is empty"):
+            with pytest.raises(InputError, match="the reason is empty"):
                 quarantine(database, reason, "me", record=root)
             continue
         quarantine(database, reason, "me", record=root)

@@ -506,7 +506,7 @@ def test_replay_takes_what_is_selected(database):
         b=batch.batch_id,
     )
     assert claimed == [(roots[1], 2), (roots[2], 1)]
-    with pytest.raises(NotReadyError, match="nothing to replay"):
+    with pytest.raises(InputError, match="failed for a reason like 'unheard of'; known: lost"):
         replayed(database, made, batch.batch_id, "three", reason="unheard of")
     assert one(database, "SELECT count(*) FROM batch")[0] == 3
 

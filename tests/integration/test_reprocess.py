@@ -55,7 +55,7 @@ def test_the_new_batch_supersedes_the_old_family(database):
     claims = rows(database, "SELECT batch_id FROM batch_source WHERE claimed")
     assert [row.batch_id for row in claims] == [new.batch_id]
     with pytest.raises(
-        NotReadyError, match="is superseded: only a settled batch has failed messages"
+        NotReadyError, match="is superseded: only a settled batch has failed records"
     ):
         replayed(database, made, old.batch_id)
     with pytest.raises(InputError, match=f"belongs to batch {new.batch_id}"):

@@ -1284,7 +1284,7 @@ def test_the_command_says_what_goes_and_what_stays(database, storage):
     said = command("gc", "--dry-run")
     assert said.exit_code == 0
     assert "3 files, 30 bytes, would be removed; batches that expired: 1" in said.stdout
-    why = "chain: 1 kept, from batch 2 on: records are failed: replay or quarantine them"
+    why = "chain: 1 batch kept, from batch 2 on: records are failed: replay or quarantine them"
     assert why in said.stdout
     assert len(storage.there()) == 6
     done = json.loads(command("gc", "--json").stdout)
@@ -1323,14 +1323,14 @@ def test_the_command_forgets(database, forgettable):
     _, roots = forgettable
     where = ("--where", "email = 'a@b.org'")
     listed = command("forget", *where, "--dry-run")
-    assert "1 records would be forgotten" in listed.stdout
+    assert "1 record would be forgotten" in listed.stdout
     assert "a@b.org" in everything(database)
     unasked = command("forget", *where)
     assert "add --yes" in str(unasked.exception)
     assert "a@b.org" in everything(database)
     said = command("forget", *where, "--yes")
     assert said.exit_code == 0, said.output
-    assert "1 records forgotten: the ledger has no content of them" in said.stdout
+    assert "1 record forgotten: the ledger has no content of them" in said.stdout
     assert "batch 1 of chain may hold them:" in said.stdout
     assert "rows in its sinks, which are yours to delete" in said.stdout
     assert "(forgotten)" in command("failed", "--records").stdout
@@ -1376,7 +1376,7 @@ def test_forget_asks_a_person(database, forgettable, monkeypatch):
     )
     refused = CliRunner().invoke(app, ["forget", str(roots[0])], input="n\n")
     assert refused.exit_code == 1
-    assert "1 records would be forgotten" in refused.output
+    assert "1 record would be forgotten" in refused.output
     assert "a@b.org" in everything(database)
     agreed = CliRunner().invoke(app, ["forget", str(roots[0])], input="y\n")
     assert agreed.exit_code == 0, agreed.output
