@@ -163,7 +163,7 @@ def test_from_nothing_to_a_settled_ledger(folder):
     ]  # fmt: skip
     quarantined = cli.json("status", "--batch", "1")
     assert quarantined["outcome"] == "complete with quarantined records"
-    assert 'ackledger accept 1 --reason "..."' in quarantined["advice"]
+    assert 'ackledger accept 1 --reason "..."' in cli.run("failed", "--batch", "1").stdout
     assert cli.json("accept", "2", "--reason", "unregistered")["accepted"] == unknown
     done = cli.json("status", "--batch", "1")
     assert (done["outcome"], done["accepted"]) == ("complete", unknown)
@@ -360,15 +360,15 @@ def test_a_batch_on_hold_shows_what_to_decide_by(cli, folder):
     cli.environment["PYTHONPATH"] += f":{folder}"
     ran = cli.run("run", "strict:pipeline", *JANUARY)
     assert ran.returncode == 1
-    why = "3 of 10 records failed; the limit is 10 % (max_failed_ratio). Most failed at valid. "
-    rerun = re.search(r"Fix it and rerun: (ackledger run .+?)\. Or", ran.stdout)
-    release = re.search(r"Or publish the rest anyway: (ackledger release \d+)", ran.stdout)
+    why = "3 of 10 records failed; the limit is 10 % (max_failed_ratio). Most failed at valid"
+    rerun = re.search(r"Fix it and rerun:\s+(ackledger run .+)\n", ran.stdout)
+    release = re.search(r"Or publish the rest anyway:\s+(ackledger release \d+)", ran.stdout)
     assert rerun is not None, ran.stdout
     assert release is not None, ran.stdout
     for command in (("status", "--batch", "1"), ("status",), ("failed",)):
         asked = cli.run(*command)
         shown = asked.stdout + asked.stderr
-        assert f"on hold. {why}" in shown or f"of it is decided. {why}" in shown, command
+        assert why in shown, command
         assert release[1] in shown
         if command[1:]:
             assert "On hold: not decided. These records would fail:" in shown
@@ -376,7 +376,7 @@ def test_a_batch_on_hold_shows_what_to_decide_by(cli, folder):
     assert re.search(r"valid +quantity not positive +3 *\n", ran.stdout), ran.stdout
     failure = {"step": "valid", "reason": "quantity not positive", "status": "on hold"}
     (row,) = cli.json("failed", "--batch", "1")
-    assert row.items() >= {**failure, "messages": 3}.items()
+    assert row.items() >= {**failure, "records": 3}.items()
     listed = cli.json("failed", "--batch", "1", "--records", "--where", "id > 1")
     found = listed["records"]
     assert [(one["key"], one["status"]) for one in found] == [
@@ -390,7 +390,7 @@ def test_a_batch_on_hold_shows_what_to_decide_by(cli, folder):
     assert (again.returncode, why in again.stdout) == (1, True), again.stdout + again.stderr
     assert cli.json(*shlex.split(release[1])[1:])["status"] == "settled"
     (row,) = cli.json("failed", "--batch", "1")
-    assert row.items() >= {**failure, "status": "failed", "messages": 3}.items()
+    assert row.items() >= {**failure, "status": "failed", "records": 3}.items()
 
 
 def test_quarantined_records_are_accepted(cli, database):
