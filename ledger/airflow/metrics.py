@@ -57,7 +57,7 @@ SETTLE_SECONDS = Metric(
     "settle_seconds", ("pipeline",), "how long the settlement took that decided a batch", "settle"
 )
 OPEN_BATCHES = Metric("open_batches", ("pipeline",), "batches that are not decided", _LEDGER)
-HELD_BATCHES = Metric("held_batches", ("pipeline",), "batches that wait for a person", _LEDGER)
+HELD_BATCHES = Metric("held_batches", ("pipeline",), "batches on hold", _LEDGER)
 PENDING_RECORDS = Metric(
     "pending_records", ("pipeline",), "records of open and held batches", _LEDGER
 )
