@@ -59,7 +59,7 @@ SETTLE_SECONDS = Metric(
 OPEN_BATCHES = Metric("open_batches", ("pipeline",), "batches that are not decided", _LEDGER)
 HELD_BATCHES = Metric("held_batches", ("pipeline",), "batches on hold", _LEDGER)
 PENDING_RECORDS = Metric(
-    "pending_records", ("pipeline",), "records of open and held batches", _LEDGER
+    "pending_records", ("pipeline",), "records of batches that are open or on hold", _LEDGER
 )
 OLDEST_PENDING = Metric(
     "oldest_pending_seconds", ("pipeline",), "age of the oldest batch that is open or held", _LEDGER
