@@ -62,7 +62,10 @@ PENDING_RECORDS = Metric(
     "pending_records", ("pipeline",), "records of batches that are open or on hold", _LEDGER
 )
 OLDEST_PENDING = Metric(
-    "oldest_pending_seconds", ("pipeline",), "age of the oldest batch that is open or on hold", _LEDGER
+    "oldest_pending_seconds",
+    ("pipeline",),
+    "age of the oldest batch that is open or on hold",
+    _LEDGER,
 )
 AGE_RATIO = Metric(
     "age_ratio",

@@ -18,16 +18,23 @@ ERROR, INCOMPLETE, QUARANTINED = 1, 3, 4
 @dataclass(frozen=True)
 class Advice:
     """``because``: what is missing. ``commands``: what each is for, and the command as it is
-    typed.
+    typed. ``by_cause``: likewise, those that bring in the records of a cause, or end their batch
+    without them.
     """
 
     because: str
     commands: tuple[tuple[str, str], ...] = ()
+    by_cause: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def every(self) -> tuple[tuple[str, str], ...]:
+        """All commands."""
+        return self.commands + self.by_cause
 
     @property
     def lines(self) -> list[str]:
         """What is missing, then a line for each command."""
-        return [self.because, *(f"{what}: {how}" for what, how in self.commands)]
+        return [self.because, *(f"{what}: {how}" for what, how in self.every)]
 
     def __str__(self) -> str:
         return ". ".join(self.lines)
@@ -57,11 +64,14 @@ def advise(summary: Summary, target: str | None = None) -> Advice | None:
 def _of_records(summary: Summary, name: str, target: str) -> Advice | None:
     """What to say of records that are not acked, or not read yet."""
     sentences = [*_lost(summary)]
-    commands = _commands(summary, target) if sentences else ()
+    see = ("See them", f"ackledger failed --records --batch {summary.original_id}")
+    commands = (see,) if sentences else ()
+    by_cause = _by_cause(summary, target) if sentences else ()
     sentences += chain(
         *(one.sentences for one in summary.undone if one.incomplete and not one.by_publish)
     )
-    return Advice(f"{name}: {'; '.join(sentences)}", commands) if sentences else None
+    because = f"{name}: {'; '.join(sentences)}"
+    return Advice(because, commands, by_cause) if sentences else None
 
 
 def _lost(summary: Summary) -> Iterator[str]:
@@ -87,12 +97,9 @@ def accepted_in_words(accepted: int, by: Mapping[str, int], total: int) -> str:
     return f"{accepted:,} of {total:,} records accepted by {names or 'a person'}"
 
 
-def _commands(summary: Summary, target: str) -> tuple[tuple[str, str], ...]:
-    """How to see these records, and for each cause how they come in, or how the batch gets done
-    without them.
-    """
-    number = summary.original_id
-    found = [("See them", f"ackledger failed --records --batch {number}")]
+def _by_cause(summary: Summary, target: str) -> tuple[tuple[str, str], ...]:
+    """For each cause how its records come in, or how the batch gets done without them."""
+    number, found = summary.original_id, list[tuple[str, str]]()
     cases = [(count, replace(case, target=target)) for count, case in summary.cases]
     for count, case in cases:
         found += _of_case(count, case)

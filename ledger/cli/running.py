@@ -3,7 +3,7 @@
 import time
 import uuid
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -359,11 +359,11 @@ def summary_of(
     del made["cases"]  # the commands are made of them
     if seconds is not None:
         made["seconds"] = round(seconds, 2)
-    # What each cause needs is printed behind the failures.
-    advice = advise(replace(summary, cases=()), target)
+    advice = advise(summary, target)
     if advice is not None:
-        made["advice"] = "\n".join([advice.because, *map(":\n  ".join, advice.commands)])
+        made["advice"] = advice.because
         made["commands"] = [list(command) for command in advice.commands]
+        made["by_cause"] = [list(command) for command in advice.by_cause]
     return made
 
 

@@ -191,7 +191,9 @@ def summary(data: Mapping[str, Any]) -> RenderableType:
     waits = [one["sentences"] for one in data["undone"] if not one["incomplete"]]
     parts += [line(sentence, "yellow") for sentence in chain(*waits)]
     if "advice" in data:
-        parts.append(line(data["advice"], "yellow"))
+        # What each cause needs is printed behind the failures.
+        ways = [f"{what}:\n  {command}" for what, command in data["commands"]]
+        parts.append(line("\n".join([data["advice"], *ways]), "yellow"))
     return Group(*parts)
 
 

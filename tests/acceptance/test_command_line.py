@@ -404,7 +404,9 @@ def test_quarantined_records_are_accepted(cli, database):
     number = str(batch.batch_id)
     before = cli.json("status", "--batch", number)
     assert (before["outcome"], before["exit_code"]) == ("complete with quarantined records", 4)
-    assert f'ackledger accept {number} --reason "..."' in before["advice"]
+    ways = [command for _, command in before["commands"] + before["by_cause"]]
+    assert f"ackledger failed --records --batch {number}" in ways
+    assert f'ackledger accept {number} --reason "..."' in ways
     done = cli.json("accept", number, "--reason", "test rows")
     counts = {"records": 2, "accepted": 2, "quarantined": 2, "failed": 0}
     assert done == {"batch_id": batch.batch_id, **counts}

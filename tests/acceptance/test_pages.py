@@ -235,8 +235,8 @@ def replay_batch(airflow: Airflow, run_id: str) -> tuple[str, int]:
 def test_a_quarantined_record_is_taken_up(
     browser: Browser, airflow: Airflow, red: SimpleNamespace
 ) -> None:
-    """From its page, after a look at what would run; a replay is opened, in the name of who asked
-    for it.
+    """From its page, after a look at what would run; a replay is opened of a record that a person
+    gave up, in the name of who asked for it.
     """
     data.write_planes(airflow.data)
     record = one_failed(airflow, red.batch_id)
@@ -249,7 +249,7 @@ def test_a_quarantined_record_is_taken_up(
         replay_this_record(page, "1 record at with_plane: lost", "Retry")
     started = airflow.runs("flights")[-1]
     assert started["triggering_user_name"] == "ada"
-    assert started["conf"]["quarantined"] is True
+    assert started["conf"]["accepted"] is True
     assert replay_batch(airflow, started["dag_run_id"]) == ("replay", 1)
 
 

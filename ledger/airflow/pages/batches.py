@@ -75,7 +75,7 @@ def batch(database: Database, number: int) -> dict[str, Any]:
         **database.transact(work),
         "outcome": str(summary.outcome),
         "because": advice and advice.because,
-        "commands": [] if advice is None else [list(one) for one in advice.commands],
+        "commands": [] if advice is None else [list(one) for one in advice.every],
         "waits": list(summary.waits),
     }
 
