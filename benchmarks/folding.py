@@ -15,11 +15,12 @@ from rich.console import Console
 from rich.progress import track
 
 from benchmarks.measure import seconds
+from ledger.core.column_names import POSITION
 from ledger.deltas import posting
 from ledger.deltas.edges import Edges
 from ledger.deltas.kernel import Deltas
 from ledger.deltas.portions import OnEmit, Output
-from ledger.deltas.stored import POSITION, Written
+from ledger.deltas.stored import Written
 from ledger.storage.manifest import DataFile
 from ledger.store.connection import Database
 
@@ -61,7 +62,7 @@ def _written(folder: Path, order: "np.ndarray[tuple[int], np.dtype[np.int64]]") 
         path = folder / f"{number}.parquet"
         if not path.exists():
             root = part // FAN_OUT
-            columns = {"_root": root, "_parent": root, "word": part % 10_000}
+            columns = {"_ackledger_root": root, "_ackledger_parent": root, "word": part % 10_000}
             pq.write_table(
                 pa.table(columns), path, compression="zstd", version="2.6", data_page_version="2.0",
                 use_dictionary=False,
@@ -83,9 +84,9 @@ def _by_file(session: SparkSession, output: Output) -> DataFrame:
 
 def _exchanged(session: SparkSession, output: Output) -> DataFrame:
     paths = [file.path for file in output.files]
-    rows = session.read.parquet(*paths).select("_root", "_parent")
+    rows = session.read.parquet(*paths).select("_ackledger_root", "_ackledger_parent")
     placed = rows.selectExpr("*", f"monotonically_increasing_id() AS {POSITION}")
-    parted = placed.repartition(FILES, "_root", "_parent")
+    parted = placed.repartition(FILES, "_ackledger_root", "_ackledger_parent")
     return parted.mapInArrow(partial(_fold_rows, output), _TOLD)
 
 

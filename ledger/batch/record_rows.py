@@ -16,8 +16,8 @@ from ledger.core.column_names import (
     FAILED,
     INPUT,
     PARENT,
-    RESERVED,
     ROOT,
+    is_own,
 )
 from ledger.core.redaction import Redaction, json_without
 from ledger.deltas.stored import Written
@@ -75,7 +75,7 @@ def _described(
     """Of each row its reason of failing, that of being dropped, its content, and whether it is
     taken over. A mark that a stage returns beside its output has no content.
     """
-    columns = [name for name in rows.column_names if name not in RESERVED]
+    columns = [name for name in rows.column_names if not is_own(name)]
     failed, dropped, carried = (
         rows[name].to_pylist() if name in rows.column_names else [None] * len(rows)
         for name in (FAILED, DROPPED, CARRIED)

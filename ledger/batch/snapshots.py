@@ -18,14 +18,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from sqlalchemy import Row
 
+from ledger.core.column_names import ERROR, FILE, NAMES, RAW, is_own
 from ledger.core.redaction import NOTHING, Redaction, json_texts
 from ledger.errors import MASK
 from ledger.storage import parquet
 from ledger.storage.manifest import DataFile
 
 MOST_CHARACTERS = 10_000
-_FILE, _ERROR, _RAW = "_file", "_error", "_raw"
-_OWN = frozenset({_FILE, _ERROR, _RAW, "_message", "_unit", "_carried", "_names"})
 _NUL = "\\u0000"  # JSON has it, PostgreSQL's jsonb does not
 _LOCAL = re.compile(r"^file:(//)?(?=/)")
 _WORD = re.compile(r"\w+")
@@ -84,9 +83,9 @@ def values(source: Row[Any], files: Sequence[DataFile]) -> Iterator[tuple[int, f
             continue
         with fsspec.open(file.path, "rb") as stream:
             rows = rows_at(parquet.opened(stream), positions[first:last] - file.first_position)
-        columns = [name for name in rows.column_names if name not in _OWN]
+        columns = [name for name in rows.column_names if not is_own(name)]
         contents = json_rows(rows, columns) if columns else ["{}"] * len(rows)
-        given = (contents, _values(rows, _ERROR), _values(rows, _RAW))
+        given = (contents, _values(rows, ERROR), _values(rows, RAW))
         for message, content, error, raw in zip(source.messages[first:last], *given, strict=True):
             told = () if error is None else _WORD.findall(raw_text(raw))
             yield message, json_texts(content).union(told)
@@ -121,11 +120,11 @@ def read_rows(
     """Of each row key, content, whether that is the whole JSON of its fields, and file. Raw text is
     masked as a whole, and so is each value of a key that was read from it, if it may have a column
     that is redacted: nobody knows where in it that stands."""
-    columns = [name for name in rows.column_names if name not in _OWN]
+    columns = [name for name in rows.column_names if not is_own(name)]
     names = [name for name in layout.get("key") or () if name in columns]
     keys = json_rows(rows, names) if names else [None] * len(rows)
     contents, hidden = json_rows(rows, columns, redact), bool(redact.among(columns))
-    others = (_values(rows, name) for name in (_ERROR, _RAW, _FILE, "_names"))
+    others = (_values(rows, name) for name in (ERROR, RAW, FILE, NAMES))
     for key, content, error, raw, file, order in zip(keys, contents, *others, strict=True):
         text = content if error is None else raw_text(raw)
         hides = error is not None and (
@@ -230,9 +229,9 @@ def _located(path: str) -> bool:
         return False
     with fsspec.open(path, "rb") as stream:
         stored = parquet.opened(stream)
-        if _FILE not in stored.schema_arrow.names:
+        if FILE not in stored.schema_arrow.names:
             return False
-        return bool(parquet.read(stored, [_FILE]).column(0).null_count == 0)
+        return bool(parquet.read(stored, [FILE]).column(0).null_count == 0)
 
 
 class _Numbers:
@@ -248,7 +247,7 @@ class _Numbers:
 
     def of(self, stored: pq.ParquetFile, local: Any) -> Sequence[int | None]:
         """The numbers, from 1, of the rows at these positions; files are asked for in order."""
-        column = parquet.read(stored, [_FILE]).column(0).combine_chunks().dictionary_encode()
+        column = parquet.read(stored, [FILE]).column(0).combine_chunks().dictionary_encode()
         codes = np.from_dlpack(column.indices)
         counts = np.bincount(codes, minlength=len(column.dictionary))
         order = np.argsort(codes, kind="stable")

@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 
 from ledger.batch.record_rows import Row, rows_of
 from ledger.batch.snapshots import json_rows, read_rows, rows_at
-from ledger.core.column_names import ANCHORS, CARRIED, ERROR, RESERVED, ROOT
+from ledger.core.column_names import ANCHORS, CARRIED, ERROR, ROOT, is_own
 from ledger.core.redaction import Redaction, found_pattern, json_texts, without
 from ledger.core.states import RunState
 from ledger.errors import MASK, InputError, LostFileError
@@ -226,7 +226,7 @@ class _Tree:
             local = np.array([position - file.first_position])
             table = rows_at(parquet.opened(stream), local)
         _, content, _, _ = next(read_rows(table, source.declared, self._redact))
-        names = [name for name in table.column_names if name not in RESERVED]
+        names = [name for name in table.column_names if not is_own(name)]
         self._values = _shown_values(table, self._redact.among(names))
         error, carried = (
             table[name][0].as_py() if name in table.column_names else None

@@ -1,6 +1,7 @@
 """What ``***`` stands for in what a command has printed of failed records."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from rich.text import Text
@@ -16,7 +17,7 @@ def print_legend(database: Database, shown: Sequence[Mapping[str, Any]]) -> None
     masked = {row["pipeline"] for row in shown if any(MASK in str(value) for value in row.values())}
     for name in sorted(masked):
         redacts = database.transact(
-            lambda c, name=name: redactions.columns_of(c, name), engine=database.reader
+            partial(redactions.columns_of, pipeline=name), engine=database.reader
         )
         columns = ", ".join(sorted(redacts.columns)) or "columns that it names no longer"
         legend = f"{MASK} stands for masked values: pipeline {name!r} redacts {columns}"

@@ -4,48 +4,36 @@ from collections.abc import Iterable
 
 from ledger.errors import LedgerError, StageError
 
+# A stage's author writes or sees three of these. All others begin with the prefix: every other name
+# is free for a column of a source, a stage, a table.
 ANCHOR = "_anchor"
-ANCHORS = "_anchors"
-ROOT = "_root"
-ROOTS = "_roots"
-UNIT = "_unit"
-PARENT = "_parent"
-INPUT = "_input"
 FAILED = "_failed"
 DROPPED = "_dropped"
-ERROR = "_error"
-RAW = "_raw"
-NAMES = "_names"  # the columns of the record's file, where they are read by name
-MESSAGE = "_message"
-FILE = "_file"  # of a source's snapshot: where the record was read
-POSITION = "_position"
-IDENTITY = "_identity"
-DELIVERED = "_delivered_message"
-CARRIED = (  # the root of an earlier batch that a replayed record's rows are taken over from
-    "_carried"
-)
-RESERVED = frozenset(
-    {
-        ANCHOR,
-        ANCHORS,
-        ROOT,
-        ROOTS,
-        UNIT,
-        PARENT,
-        INPUT,
-        FAILED,
-        DROPPED,
-        ERROR,
-        RAW,
-        NAMES,
-        MESSAGE,
-        FILE,
-        POSITION,
-        IDENTITY,
-        DELIVERED,
-        CARRIED,
-    }
-)
+PUBLIC = frozenset({ANCHOR, FAILED, DROPPED})
+PREFIX = "_ackledger_"
+ANCHORS = "_ackledger_anchors"
+ROOT = "_ackledger_root"
+ROOTS = "_ackledger_roots"
+UNIT = "_ackledger_unit"
+PARENT = "_ackledger_parent"
+INPUT = "_ackledger_input"
+ERROR = "_ackledger_error"
+RAW = "_ackledger_raw"
+NAMES = "_ackledger_names"  # the columns of the record's file, where they are read by name
+MESSAGE = "_ackledger_message"
+TEXT = "_ackledger_text"  # of a source: a record as it stands in its file
+FILE = "_ackledger_file"  # of a source's snapshot: where the record was read
+POSITION = "_ackledger_position"
+IDENTITY = "_ackledger_identity"
+DELIVERED = "_ackledger_delivered_message"
+# The root of an earlier batch that a replayed record's rows are taken over from.
+CARRIED = "_ackledger_carried"
+
+
+def is_own(name: str) -> bool:
+    """Whether a column is the ledger's, in whatever case it is written."""
+    folded = name.lower()
+    return folded in PUBLIC or folded.startswith(PREFIX)
 
 
 def check_names(
@@ -53,7 +41,6 @@ def check_names(
     names: Iterable[str],
     *,
     own: frozenset[str] = frozenset(),
-    taken: frozenset[str] = RESERVED,
     error: type[LedgerError] = StageError,
 ) -> None:
     """Raise ``error`` unless all names can be told from each other and from the ledger's.
@@ -67,7 +54,7 @@ def check_names(
             seen[folded] = name
             continue
         meant = next((one for one in own if one == folded), None)
-        if folded in taken:
+        if is_own(name):
             hint = f"write {meant!r}, or rename it" if meant else "rename it"
             raise error(f"{what} column {name!r}, a name of the ledger: {hint}")
         if "`" in name:

@@ -10,6 +10,7 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
+from ledger.core.column_names import CARRIED, ERROR, MESSAGE, PARENT, POSITION, RAW
 from ledger.deltas.edges import Edges
 from ledger.deltas.kernel import (
     Deltas,
@@ -21,21 +22,9 @@ from ledger.deltas.kernel import (
     united,
 )
 from ledger.deltas.rows import NONE, Longs, Rows
-from ledger.deltas.stored import (
-    CARRIED,
-    ERROR,
-    PARENT,
-    POSITION,
-    Part,
-    Seen,
-    Written,
-    joined,
-    read_columns,
-    texts_of,
-)
+from ledger.deltas.stored import Part, Seen, Written, joined, read_columns, texts_of
 from ledger.storage.manifest import DataFile
 
-MESSAGE, RAW = "_message", "_raw"
 MOST_DETAIL = 10_000  # characters of raw text kept in the ledger; the snapshot has all of it
 _NOTHING = Seen()
 
@@ -127,7 +116,7 @@ class Output:
 
     def fold_table(self, table: pa.Table) -> Folded:
         """The same of rows on their way from their files, one for each anchor, with
-        ``_position``.
+        ``POSITION``.
         """
         rows, _ = self.written.rows(table, table[POSITION].to_numpy())
         carried = None
@@ -151,8 +140,8 @@ class Reading:
     edges: Edges
 
     def fold_table(self, table: pa.Table) -> Folded:
-        """Each row is acked: ``_root``, ``_parent`` and, of several inputs, ``_input``;
-        ``_carried`` where some may be of records that the run did not run for.
+        """Each row is acked: ``ROOT``, ``PARENT`` and, of several inputs, ``INPUT``;
+        ``CARRIED`` where some may be of records that the run did not run for.
         """
         parent = table[PARENT].to_numpy()
         rows, _ = Written(self.inputs).rows(table, parent)

@@ -12,14 +12,24 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ledger.core.column_names import (
+    ANCHORS,
+    CARRIED,
+    DROPPED,
+    ERROR,
+    FAILED,
+    INPUT,
+    PARENT,
+    PREFIX,
+    ROOT,
+)
 from ledger.deltas.hashing import SEED, Hashes, hash_longs, hash_text
 from ledger.deltas.kernel import changes, lengths_of
 from ledger.deltas.rows import NONE, Codes, Flags, Longs, Rows, Texts
 from ledger.storage.manifest import DataFile
 
-ROOT, PARENT, INPUT, ANCHORS, UNIT = "_root", "_parent", "_input", "_anchors", "unit"
-FAILED, DROPPED, CARRIED, ERROR = "_failed", "_dropped", "_carried", "_error"
-FIRST, SHARED, POSITION = "_first", "_shared", "_position"
+UNIT = "unit"  # a field of an anchor
+FIRST, SHARED = "_ackledger_first", "_ackledger_shared"
 _OWN = (ROOT, PARENT, INPUT, ANCHORS, FAILED, DROPPED, CARRIED, ERROR)
 
 
@@ -161,7 +171,9 @@ def _anchors(
         within = np.arange(len(of_row)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
         elements = lists.values.take(pa.array(np.repeat(starts, lengths) + within))
         kind = elements.type
-        columns = {f"_{kind.field(n).name}": elements.field(n) for n in range(kind.num_fields)}
+        columns = {
+            f"{PREFIX}{kind.field(n).name}": elements.field(n) for n in range(kind.num_fields)
+        }
         root = _longs(columns[ROOT])
         first = np.ones(len(root), bool)
         first[1:] = (root[1:] != root[:-1]) | (of_row[1:] != of_row[:-1])

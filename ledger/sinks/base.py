@@ -82,8 +82,9 @@ class Publisher(Protocol):
 
     @property
     def keeps_tracking(self) -> bool:
-        """Whether staged files may carry the ledger's own columns (``_root``, ``_roots``,
-        ``_unit``) beside the user's: the sink never publishes them."""
+        """Whether staged files may carry the ledger's own columns (``_ackledger_root``,
+        ``_ackledger_roots``, ``_ackledger_unit``) beside the user's: the sink never publishes them.
+        """
 
     def look(self, schema: "pa.Schema | None") -> None:
         """Raise as ``check`` does, as far as one can tell before there are rows: the sink is

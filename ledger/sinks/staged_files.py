@@ -12,7 +12,9 @@ from ledger.sinks.base import stage_again
 from ledger.storage.manifest import DataFile
 from ledger.storage.parquet import iter_batches, opened
 
-TRACKING = frozenset({"_root", "_roots", "_unit"})  # the ledger's own columns beside the user's
+TRACKING = frozenset(
+    {"_ackledger_root", "_ackledger_roots", "_ackledger_unit"}
+)  # the ledger's own columns beside the user's
 MOST_ROWS = 1 << 16
 MOST_BYTES = 64 << 20
 

@@ -89,15 +89,18 @@ class SourceReader(Protocol):
     schema: "StructType"
 
     def records(self, claimed: Claimed) -> "DataFrame":
-        """All records of a claim, none dropped: the schema's columns, ``_raw`` (binary) and
-        ``_error`` (string), and ``_file`` where there are files.
+        """All records of a claim, none dropped: the schema's columns, ``_ackledger_raw`` (binary)
+        and ``_ackledger_error`` (string), and ``_ackledger_file`` where there are files.
 
-        A record that does not fit the schema has its text in ``_raw``, the reason in ``_error``
-        and nulls elsewhere; both are null in the others. Lazy; runs more than once.
+        A record that does not fit the schema has its text in ``_ackledger_raw``, the reason in
+        ``_ackledger_error`` and nulls elsewhere; both are null in the others. Lazy; runs more than
+        once.
         """
 
     def parse_again(self, stored: "DataFrame") -> "DataFrame":
-        """What ``records`` gave once, as it was stored, in today's schema; keeps ``_message``."""
+        """What ``records`` gave once, as it was stored, in today's schema; keeps
+        ``_ackledger_message``.
+        """
 
     def by_file(self, stored: "DataFrame") -> bool:
         """Whether ``stored``, which ``records`` just gave, is to be read again another way: how

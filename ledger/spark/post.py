@@ -25,13 +25,23 @@ from pyspark.sql import functions as F
 from sqlalchemy import Connection
 
 from ledger.batch.step_runs import OpenedRun
-from ledger.core.column_names import ANCHORS, CARRIED, DROPPED, FAILED, INPUT, PARENT, ROOT
+from ledger.core.column_names import (
+    ANCHORS,
+    CARRIED,
+    DROPPED,
+    FAILED,
+    INPUT,
+    PARENT,
+    POSITION,
+    PREFIX,
+    ROOT,
+)
 from ledger.core.probes import reached
 from ledger.deltas import posting
 from ledger.deltas.kernel import Deltas, Fails, united
 from ledger.deltas.portions import Folded, Output, Portion, Reading
 from ledger.deltas.posting import Posted
-from ledger.deltas.stored import FIRST, POSITION, SHARED, Seen
+from ledger.deltas.stored import FIRST, SHARED, Seen
 from ledger.errors import FencedError, UnavailableError
 from ledger.spark.frames.inputs import read_stored
 from ledger.spark.frames.stored import with_position
@@ -274,19 +284,19 @@ def _tables(batches: Iterator[pa.RecordBatch], most: int | None) -> Iterator[pa.
 
 
 def by_anchor(output: DataFrame) -> DataFrame:
-    """Rows of several anchors (``_anchors``: root, parent and maybe input, sorted) as a row for
-    each. ``_first``: whether it is the row's first of that root. ``_shared``: whether the row
+    """Rows of several anchors (``ANCHORS``: root, parent and maybe input, sorted) as a row for
+    each. ``FIRST``: whether it is the row's first of that root. ``SHARED``: whether the row
     has others.
     """
-    one = F.col("_one")
+    one = F.col("_ackledger_one")
     anchor = output.schema[ANCHORS].dataType.elementType  # type: ignore[attr-defined]
     fields = [name for name in anchor.names if name != "unit"]
-    before = F.get(F.col(ANCHORS), F.col("_place") - 1)["root"]
+    before = F.get(F.col(ANCHORS), F.col("_ackledger_place") - 1)["root"]
     shared = F.array_min(ANCHORS)["root"] != F.array_max(ANCHORS)["root"]
-    rows = output.select("*", F.posexplode(ANCHORS).alias("_place", "_one"))
+    rows = output.select("*", F.posexplode(ANCHORS).alias("_ackledger_place", "_ackledger_one"))
     return rows.select(
         *(name for name in output.columns if name != ANCHORS),
-        *(one[name].alias(f"_{name}") for name in fields),
+        *(one[name].alias(f"{PREFIX}{name}") for name in fields),
         (~before.eqNullSafe(one["root"])).alias(FIRST),
         shared.alias(SHARED),
     )

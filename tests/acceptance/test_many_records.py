@@ -81,7 +81,11 @@ def many(database, tmp_path):
     ]
     lines = (f'{one["n"]},{one["city"]},"{one["note"]}"\n' for one in fields)
     (tmp_path / "in.csv").write_text("n,city,note\n" + "".join(lines))
-    own = {"_file": f"file://{tmp_path}/in.csv", "_raw": None, "_error": None}
+    own = {
+        "_ackledger_file": f"file://{tmp_path}/in.csv",
+        "_ackledger_raw": None,
+        "_ackledger_error": None,
+    }
     write_snapshot(database, batch, tmp_path, [one | own for one in fields], group_rows=RECORDS)
     write_output(database, batch, first, fields, tmp_path)
     return SimpleNamespace(batch=batch, first=first, again=again)
@@ -95,7 +99,7 @@ def write_output(database, batch, first, fields, folder):
     run = started(database, batch.batch_id, "middle")
     path = folder / "middle.parquet"
     passed_on = range(1, RECORDS, 2)
-    rows_ = [fields[n] | {"_root": first + n, "_parent": n} for n in passed_on]
+    rows_ = [fields[n] | {"_ackledger_root": first + n, "_ackledger_parent": n} for n in passed_on]
     pq.write_table(pa.Table.from_pylist(rows_), path)
     keys = {"run": run.run_id, "path": str(path), "bytes": path.stat().st_size, "rows": len(rows_)}
     with database.plain.begin() as connection:

@@ -84,9 +84,19 @@ def test_the_pages_escape_what_records_hold(airflow: Airflow, page: Page, tmp_pa
     with ledger.plain.begin() as connection:
         changed = "UPDATE failed_root SET reason = %s WHERE batch_id = %s"
         connection.exec_driver_sql(changed, (HOSTILE, batch.batch_id))
-    row = {"n": HOSTILE, "text": HOSTILE + "x" * 1_000_000, "_raw": None, "_error": None}
-    unread = {"n": None, "text": None, "_raw": HOSTILE.encode(), "_error": HOSTILE}
-    file = {"_file": f"file:///in/{MARKUP}.csv"}
+    row = {
+        "n": HOSTILE,
+        "text": HOSTILE + "x" * 1_000_000,
+        "_ackledger_raw": None,
+        "_ackledger_error": None,
+    }
+    unread = {
+        "n": None,
+        "text": None,
+        "_ackledger_raw": HOSTILE.encode(),
+        "_ackledger_error": HOSTILE,
+    }
+    file = {"_ackledger_file": f"file:///in/{MARKUP}.csv"}
     write_snapshot(ledger, batch, tmp_path, [row | file, unread | file, row | file, row | file])
     assert keep_payloads(ledger, batch.batch_id) == 2
 
@@ -299,7 +309,13 @@ def test_a_key_is_no_json(airflow: Airflow, page: Page, tmp_path: Path) -> None:
     run_middle(ledger, batch, roots, lose=[roots[1]])
     run_sink(ledger, batch, roots[:1])
     settle_once(ledger, batch.batch_id)
-    row = {"n": "17", "text": "kettle", "_raw": None, "_error": None, "_file": "file:///in.csv"}
+    row = {
+        "n": "17",
+        "text": "kettle",
+        "_ackledger_raw": None,
+        "_ackledger_error": None,
+        "_ackledger_file": "file:///in.csv",
+    }
     write_snapshot(ledger, batch, tmp_path, [row, row])
     assert keep_payloads(ledger, batch.batch_id) == 1
     go(page, batch=batch.batch_id)

@@ -256,9 +256,9 @@ def test_malformed_reference_fails_the_stage(runner, tmp_path):
 
 def test_reserved_name_in_a_schema(runner, tmp_path):
     """A schema with a column of the ledger's is refused, naming it."""
-    write(tmp_path, "a.csv", b"_root\n1\n")
-    run = runner(copying(schema="_root INT"))
-    with pytest.raises(DeclarationError, match="'_root'"):
+    write(tmp_path, "a.csv", b"_ackledger_root\n1\n")
+    run = runner(copying(schema="_ackledger_root INT"))
+    with pytest.raises(DeclarationError, match="'_ackledger_root'"):
         run.step(run.open(), "records")
 
 

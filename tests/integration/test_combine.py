@@ -126,7 +126,10 @@ def test_after_units_the_latest_attempt_counts(spark):
     ("makes", "message"),
     [
         (lambda checked: "no frame", "str, expected a DataFrame"),
-        (lambda checked: checked.withColumn("_unit", F.lit(1)), "'_unit', a name of the ledger"),
+        (
+            lambda checked: checked.withColumn("_ackledger_unit", F.lit(1)),
+            "'_ackledger_unit', a name of the ledger",
+        ),
     ],
 )
 def test_a_combine_that_raises_is_run_again(runner, tmp_path, sink_rows, makes, message):

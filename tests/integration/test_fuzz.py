@@ -162,7 +162,7 @@ def test_content_and_keys_of_any_text(migrated, tmp_path_factory, fields):
     run_middle(migrated, batch, roots, lose=[roots[0]])
     run_sink(migrated, batch, roots[1:])
     settle_once(migrated, batch.batch_id)
-    row = {**fields, "_raw": None, "_error": None, "_file": None}
+    row = {**fields, "_ackledger_raw": None, "_ackledger_error": None, "_ackledger_file": None}
     write_snapshot(migrated, batch, tmp_path_factory.mktemp("snapshot"), [row, row])
     assert keep_payloads(migrated, batch.batch_id) == 1
     (kept,) = rows(migrated, "SELECT key, content, parsed FROM failed_payload")
@@ -190,8 +190,20 @@ def test_a_record_of_a_megabyte(database, tmp_path):
     run_sink(database, batch, [])
     settle_once(database, batch.batch_id)
     long = "\u00e4" * 1_000_000
-    row = {"id": "7", "text": long, "_raw": None, "_error": None, "_file": None}
-    raw = {"id": None, "text": None, "_raw": long.encode(), "_error": "broken", "_file": None}
+    row = {
+        "id": "7",
+        "text": long,
+        "_ackledger_raw": None,
+        "_ackledger_error": None,
+        "_ackledger_file": None,
+    }
+    raw = {
+        "id": None,
+        "text": None,
+        "_ackledger_raw": long.encode(),
+        "_ackledger_error": "broken",
+        "_ackledger_file": None,
+    }
     write_snapshot(database, batch, tmp_path, [row, raw])
     assert keep_payloads(database, batch.batch_id) == 2
     for kept in rows(database, "SELECT content, parsed FROM failed_payload"):

@@ -164,7 +164,9 @@ def test_content_of_the_sample(database, tmp_path):
     batch, _ = on_hold(database)
     with database.plain.begin() as connection:
         connection.execute(text("UPDATE pipeline SET redact = '{email}'"))
-    record = [{"n": n, "email": f"{n}@x.org", "_file": "file:///in.csv"} for n in range(10)]
+    record = [
+        {"n": n, "email": f"{n}@x.org", "_ackledger_file": "file:///in.csv"} for n in range(10)
+    ]
     write_snapshot(database, batch, tmp_path, record)
     settle_once(database, batch.batch_id)
     keep_payloads(database, batch.batch_id)
@@ -179,7 +181,9 @@ def test_a_record_on_hold_is_explained(database, tmp_path):
     """Its verdict says that nothing is decided, with the step, the reason, the content and the ways
     on; a record of the batch that would not fail is pending, with the same ways."""
     batch, roots = on_hold(database)
-    write_snapshot(database, batch, tmp_path, [{"n": n, "_file": None} for n in range(10)])
+    write_snapshot(
+        database, batch, tmp_path, [{"n": n, "_ackledger_file": None} for n in range(10)]
+    )
     settle_once(database, batch.batch_id)
     found = explain(database, roots[1])
     assert found.verdict == "on hold: not decided"
@@ -206,7 +210,9 @@ def test_an_alert_has_the_preview(database):
 def test_a_sampled_record_is_not_forgotten_while_it_is_undecided(database, tmp_path):
     """By number or by a field: the refusal names the batch on hold, and what to do first."""
     batch, roots = on_hold(database)
-    write_snapshot(database, batch, tmp_path, [{"n": n, "_file": None} for n in range(10)])
+    write_snapshot(
+        database, batch, tmp_path, [{"n": n, "_ackledger_file": None} for n in range(10)]
+    )
     settle_once(database, batch.batch_id)
     told = f"record {roots[1]} is not decided: batch {batch.batch_id} is on hold"
     with pytest.raises(NotReadyError, match=told):
@@ -220,7 +226,7 @@ def test_a_forgotten_record_leaves_the_preview(database, tmp_path):
     what reasons quote of it is masked."""
     made = pipeline(key=("n",), max_failed_ratio=0.1, max_replays=0)
     batch, roots = whole_batch(database, made, 10, lose_sink=[0])
-    names = [{"n": n, "name": f"person-{n}", "_file": None} for n in range(10)]
+    names = [{"n": n, "name": f"person-{n}", "_ackledger_file": None} for n in range(10)]
     write_snapshot(database, batch, tmp_path, names)
     settle_once(database, batch.batch_id)
     other = replayed(database, made, batch.batch_id, quarantined=True)

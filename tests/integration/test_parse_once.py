@@ -31,7 +31,7 @@ def test_a_text_is_parsed_once(spark, tmp_path, format):
     records = source_of("in", source).reader(spark).records(Claimed("in", str(tmp_path / "in.txt")))
     others = spark.range(5).select(F.col("id").cast("int").alias("n"))
     used = (
-        records.where("_error IS NULL AND n > 0")
+        records.where("_ackledger_error IS NULL AND n > 0")
         .join(others, "n")
         .where("n < 4")
         .selectExpr("n + 1 AS more", "n * 2 AS twice", "upper(name) AS name")

@@ -78,7 +78,9 @@ def test_a_table_is_made_and_a_second_publish_changes_nothing(warehouse):
         " FROM ackledger_commit"
     )
     assert found == [("shop.orders", 11, 11, JANUARY, 11, 2, "orders", None)]
-    sink.check(pa.schema([*ORDERS, ("_root", pa.int64()), ("_unit", pa.string())]))
+    sink.check(
+        pa.schema([*ORDERS, ("_ackledger_root", pa.int64()), ("_ackledger_unit", pa.string())])
+    )
 
 
 @pytest.mark.parametrize("mode", ["append", "upsert", "replace_interval"])

@@ -187,10 +187,10 @@ def test_the_other_rows_of_a_refused_record(warehouse):
 
 def test_a_row_of_several_records():
     """What fails with a row: its unit, all of its records, or nothing that is known."""
-    names = ["_root", "_unit"]
+    names = ["_ackledger_root", "_ackledger_unit"]
     both = pa.record_batch([pa.array([1, 2]), pa.array([7, None], pa.int64())], names)
     assert postgres_refusals._records(both).to_pylist() == [[7], [None]]
-    several = pa.record_batch([pa.array([[1, 2], [3]])], ["_roots"])
+    several = pa.record_batch([pa.array([[1, 2], [3]])], ["_ackledger_roots"])
     assert postgres_refusals._records(several).to_pylist() == [[1, 2], [3]]
     bare = pa.record_batch([pa.array([1, 2])], ["n"])
     assert postgres_refusals._records(bare).to_pylist() == [None, None]

@@ -57,10 +57,21 @@ def batch(database, tmp_path):
     run_sink(database, found, [r for r in roots[2:] if r != roots[5]], [roots[3], roots[8]])
     settle_once(database, found.batch_id)
     snapshot = [
-        {"_file": "file:///in/a%20b.csv", "n": n, "city": city, "_raw": None, "_error": None}
+        {
+            "_ackledger_file": "file:///in/a%20b.csv",
+            "n": n,
+            "city": city,
+            "_ackledger_raw": None,
+            "_ackledger_error": None,
+        }
         for n, city in enumerate(["Bern", "U\0lm", "Ulm", LONG, "a", 'b"\t\\', "c", "d", "e"])
     ]
-    snapshot[0] |= {"n": None, "city": None, "_raw": b"0,\xff", "_error": "not UTF-8"}
+    snapshot[0] |= {
+        "n": None,
+        "city": None,
+        "_ackledger_raw": b"0,\xff",
+        "_ackledger_error": "not UTF-8",
+    }
     paths = write_snapshot(database, found, tmp_path, snapshot)
     return found, roots, paths
 
@@ -104,9 +115,15 @@ def test_a_place_that_is_not_certain_is_not_kept(database, tmp_path, last):
     found, _ = whole_batch(database, ledgers.pipeline(), 4, lose_sink=[0, 2])
     settle_once(database, found.batch_id)
     snapshot = [
-        {"_file": "file:///in/a.csv", "n": n, "_raw": None, "_error": None} for n in range(4)
+        {
+            "_ackledger_file": "file:///in/a.csv",
+            "n": n,
+            "_ackledger_raw": None,
+            "_ackledger_error": None,
+        }
+        for n in range(4)
     ]
-    snapshot[3]["_file"] = last and "file:///in/b.csv"
+    snapshot[3]["_ackledger_file"] = last and "file:///in/b.csv"
     write_snapshot(database, found, tmp_path, snapshot)
     keep_payloads(database, found.batch_id)
     places = [(row.source_file, row.source_row) for row in content(database).values()]
@@ -595,7 +612,16 @@ def test_content_that_was_read_again_is_kept_whoever_settles(database, batch, tm
     run_middle(database, replay, again)
     run_sink(database, replay, again, again)
     settle_once(database, replay.batch_id)
-    fixed = [{"_file": None, "n": n, "city": "new", "_raw": None, "_error": None} for n in (3, 8)]
+    fixed = [
+        {
+            "_ackledger_file": None,
+            "n": n,
+            "city": "new",
+            "_ackledger_raw": None,
+            "_ackledger_error": None,
+        }
+        for n in (3, 8)
+    ]
     (tmp_path / "again").mkdir()
     write_snapshot(database, replay, tmp_path / "again", fixed)
     missing = "SELECT batch_id, records FROM payload_missing"

@@ -71,7 +71,7 @@ class Place:
             [[batch_id * 100 + n for n in range(len(labels))], list(labels)], schema=SCHEMA
         )
         if publisher.keeps_tracking:
-            rows = rows.append_column("_root", rows["id"])
+            rows = rows.append_column("_ackledger_root", rows["id"])
         for number, part in enumerate((rows[:1], rows[1:])):
             if len(part):
                 pq.write_table(part, folder / f"part-{number}-{batch_id}-{version}.parquet")

@@ -506,12 +506,12 @@ def test_a_parallel_read_returns_every_row_once(spark, shop, lite, where, monkey
     assert bound == 25000
     reader = TableReader(spark, source)
     frame = reader.rows(slices(source, 10, bound, 3))
-    assert frame.columns == ["item", "id", "_raw", "_error"]
+    assert frame.columns == ["item", "id", "_ackledger_raw", "_ackledger_error"]
     rows = frame.withColumn("task", F.spark_partition_id()).toPandas()
     assert sorted(rows["id"]) == list(range(11, 25001))
     assert set(rows["item"]) == {f"item {n}" for n in range(11, 25001)}
     assert rows["task"].nunique() == 3
-    assert rows[["_raw", "_error"]].isna().all(axis=None)
+    assert rows[["_ackledger_raw", "_ackledger_error"]].isna().all(axis=None)
     assert reader.repeated_headers() is None
     assert reader.rows([]).count() == 0
 
@@ -530,7 +530,7 @@ def test_a_value_that_does_not_fit_fails_its_row_alone(spark, shop):
     schema = "id int, n decimal(10,2), at timestamp, data string, need string NOT NULL"
     source = shop.source("id", schema, "shop.odd")
     frame = TableReader(spark, source).rows([(None, 4), (4, 8)])
-    rows = {row["_error"] or row["id"]: row for row in frame.collect()}
+    rows = {row["_ackledger_error"] or row["id"]: row for row in frame.collect()}
     assert sorted(map(str, rows)) == [
         "1",
         "8",
@@ -546,7 +546,7 @@ def test_a_value_that_does_not_fit_fails_its_row_alone(spark, shop):
     assert text_of == "2026-01-31 01:02:03.000004"
     spoilt = rows["malformed row: need: expected string NOT NULL, found NULL"]
     assert spoilt["id"] is None
-    assert json.loads(bytes(spoilt["_raw"])) == {
+    assert json.loads(bytes(spoilt["_ackledger_raw"])) == {
         "id": 7,
         "n": {"decimal": "1"},
         "at": None,
@@ -564,8 +564,8 @@ def test_what_sqlite_holds_in_a_column_of_another_type(spark, lite):
         "INSERT INTO orders VALUES (4, cast(x'ff' AS text), 1), (5, NULL, 1.5)",
         schema="id int, at timestamp_ntz, n int",
     )
-    rows = TableReader(spark, source).rows([(None, 5)]).orderBy("id", "_error").collect()
-    assert [row["_error"] for row in rows] == [
+    rows = TableReader(spark, source).rows([(None, 5)]).orderBy("id", "_ackledger_error").collect()
+    assert [row["_ackledger_error"] for row in rows] == [
         "malformed row: at: expected timestamp_ntz, found \\udcff",
         "malformed row: at: expected timestamp_ntz, found noon",
         "malformed row: n: expected int, found 1.5",
@@ -599,8 +599,8 @@ def test_a_reader_asks_for_what_is_declared(spark, shop):
     """
     with pytest.raises(DeclarationError, match=r"cursor 'id' of 'shop.orders'"):
         TableReader(spark, shop.source(schema="item string"))
-    with pytest.raises(DeclarationError, match="'_raw', a name of the ledger"):
-        TableReader(spark, shop.source(schema="id int, _raw string"))
+    with pytest.raises(DeclarationError, match="'_ackledger_raw', a name of the ledger"):
+        TableReader(spark, shop.source(schema="id int, _ackledger_raw string"))
     with pytest.raises(InputError, match="has no column 'price', it has id, item, at"):
         TableReader(spark, shop.source(schema="id int, price int")).rows([(None, 1)])
 
@@ -626,19 +626,28 @@ def test_stored_records_are_fitted_to_todays_schema(spark, shop):
     )
     source = shop.source("id", "id int, n decimal(4,2), note string", "shop.odd")
     stored = TableReader(spark, source).rows([(None, 3)])
-    stored = stored.withColumn("_message", F.monotonically_increasing_id() + 1)
+    stored = stored.withColumn("_ackledger_message", F.monotonically_increasing_id() + 1)
     today = TableReader(
         spark, shop.source("id", "id bigint, n decimal(12,2), new string", "shop.odd")
     )
     frame = today.parse_again(stored)
-    assert frame.columns == ["_message", "id", "n", "new", "_raw", "_error"]
-    rows = frame.orderBy("_message").collect()
-    assert [row["_message"] for row in rows] == [1, 2, 3]
+    assert frame.columns == [
+        "_ackledger_message",
+        "id",
+        "n",
+        "new",
+        "_ackledger_raw",
+        "_ackledger_error",
+    ]
+    rows = frame.orderBy("_ackledger_message").collect()
+    assert [row["_ackledger_message"] for row in rows] == [1, 2, 3]
     assert [row["id"] for row in rows] == [1, 2, None]
     assert [row["n"] for row in rows] == [Decimal("1.00"), Decimal("12345.00"), None]
-    assert rows[2]["_error"].startswith("malformed row: n: expected decimal(12,2), found 1")
-    assert b'"note": "c"' in bytes(rows[2]["_raw"])
-    assert rows[0]["_raw"] is rows[1]["_raw"] is None
+    assert rows[2]["_ackledger_error"].startswith(
+        "malformed row: n: expected decimal(12,2), found 1"
+    )
+    assert b'"note": "c"' in bytes(rows[2]["_ackledger_raw"])
+    assert rows[0]["_ackledger_raw"] is rows[1]["_ackledger_raw"] is None
 
 
 @pytest.fixture

@@ -257,7 +257,7 @@ def test_one_row_for_each_input_is_proved(runner, tmp_path, sink_rows, function,
     [
         (lambda frame: frame.select("n"), r"without '_anchor'.*\.select\('n', '_anchor'\)"),
         (lambda frame: 1, "returned int, expected a DataFrame"),
-        (lambda frame: frame.withColumn("_root", F.lit(1)), "'_root', a name of the ledger"),
+        (lambda frame: frame.withColumn("_Ackledger_x", F.lit(1)), "'_Ackledger_x', a name of the"),
         (lambda frame: frame.withColumn("_Failed", F.lit("x")), "'_Failed', .*: write '_failed'"),
         (lambda frame: frame.withColumn("_failed", F.lit(1)), "must be a string"),
         (lambda frame: frame.withColumn("_anchor", F.lit(1)), "changed '_anchor' to int"),
@@ -305,8 +305,8 @@ def cut(table):
 
 def forgiving(table):
     """Each record as if it had been parsed."""
-    place = table.schema.get_field_index("_error")
-    return table.set_column(place, "_error", pa.nulls(len(table), pa.string()))
+    place = table.schema.get_field_index("_ackledger_error")
+    return table.set_column(place, "_ackledger_error", pa.nulls(len(table), pa.string()))
 
 
 @pytest.mark.parametrize(

@@ -474,13 +474,13 @@ def test_lists_are_taken_apart_alike_by_spark_and_numpy(spark):
         )
     anchor = pa.struct([("root", pa.int64()), ("parent", pa.int64()), ("input", pa.string())])
     columns = {
-        "_anchors": pa.array(lists, pa.list_(anchor)),
-        "_position": pa.array(range(200), pa.int64()),
+        "_ackledger_anchors": pa.array(lists, pa.list_(anchor)),
+        "_ackledger_position": pa.array(range(200), pa.int64()),
         "_failed": pa.array([random.choice([None, None, "b", "a"]) for _ in lists]),
     }
     written, positions = Written(inputs), np.arange(200)
     in_spark = by_anchor(local_rows(spark, columns)).toArrow()
-    found, _ = written.rows(in_spark, in_spark["_position"].to_numpy())
+    found, _ = written.rows(in_spark, in_spark["_ackledger_position"].to_numpy())
     expected, _ = written.rows(pa.table(columns), positions)
     for name in ("root", "parent", "position", "input", "first", "shared"):
         assert np.array_equal(getattr(found, name), getattr(expected, name)), name

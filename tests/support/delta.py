@@ -45,7 +45,7 @@ def stage(
             path.parent.mkdir(parents=True, exist_ok=True)
             start, end = (place * len(part) // files for place in (number, number + 1))
             own = part.slice(start, end - start)
-            own = own.append_column("_root", pa.array(range(len(own)), pa.int64()))
+            own = own.append_column("_ackledger_root", pa.array(range(len(own)), pa.int64()))
             pq.write_table(own, path, compression="zstd")
     found = take_manifest(staging).files if Path(staging).exists() else ()
     moment = datetime(2013, 1, 1, tzinfo=UTC)

@@ -19,7 +19,10 @@ OWN = frozenset({"_anchor", "_failed"})
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        (["_ROOT"], "stage 's' returned column '_ROOT', a name of the ledger: rename it"),
+        (
+            ["_Ackledger_root"],
+            "stage 's' returned column '_Ackledger_root', a name of the ledger: rename it",
+        ),
         (["_anchor", "_Failed"], "'_Failed', a name of the ledger: write '_failed', or rename it"),
         (["_anchor", "_ANCHOR"], "'_ANCHOR', a name of the ledger: write '_anchor'"),
         (["a", "b", "A"], "columns 'a' and 'A', which are one to Spark, for it ignores case"),

@@ -13,6 +13,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ledger.core.column_names import PREFIX
 from ledger.deltas.edges import Edges
 from ledger.deltas.portions import OnEmit, OnRead, Output, Reading, Records
 from ledger.deltas.stored import Written
@@ -20,7 +21,7 @@ from ledger.storage.manifest import DataFile
 from tests.support.oracle import INPUTS, Oracle, anchor, as_dict, fails_of, marks
 
 BIGINT, TEXT, FLAG = pa.int64(), pa.string(), pa.bool_()
-KEYS = ("_root", "_parent", "_input")
+KEYS = ("_ackledger_root", "_ackledger_parent", "_ackledger_input")
 
 
 @st.composite
@@ -48,7 +49,7 @@ def marked(rows):
     return {
         "_failed": pa.array(columns[2], TEXT),
         "_dropped": pa.array(columns[3], TEXT),
-        "_carried": pa.array(columns[4], BIGINT),
+        "_ackledger_carried": pa.array(columns[4], BIGINT),
     }
 
 
@@ -64,8 +65,10 @@ def stored(rows, inputs, lists):
     """
     names, kinds = KEYS[: 1 + inputs], (BIGINT, BIGINT, TEXT)[: 1 + inputs]
     if lists:
-        one = pa.struct([(name[1:], kind) for name, kind in zip(names, kinds, strict=True)])
-        fields = [name[1:] for name in names]
+        one = pa.struct(
+            [(name.removeprefix(PREFIX), kind) for name, kind in zip(names, kinds, strict=True)]
+        )
+        fields = [name.removeprefix(PREFIX) for name in names]
         given = [
             [
                 dict(zip(fields, each, strict=True))
@@ -73,7 +76,7 @@ def stored(rows, inputs, lists):
             ]
             for row in rows
         ]
-        return pa.table({"_anchors": pa.array(given, pa.list_(one)), **marked(rows)})
+        return pa.table({"_ackledger_anchors": pa.array(given, pa.list_(one)), **marked(rows)})
     nothing = (None,) * len(names)
     given = [named(row[1][0], inputs) if row[1] else nothing for row in rows]
     given = [
@@ -97,8 +100,8 @@ def exploded(rows, inputs, lists):
             flags.append((one[0] not in given, len(roots) > 1))
             given.add(one[0])
     table = stored(found, inputs, lists=False)
-    table = table.append_column("_position", pa.array([row[0] for row in found], BIGINT))
-    for place, name in enumerate(("_first", "_shared") if lists else ()):
+    table = table.append_column("_ackledger_position", pa.array([row[0] for row in found], BIGINT))
+    for place, name in enumerate(("_ackledger_first", "_ackledger_shared") if lists else ()):
         table = table.append_column(name, pa.array([one[place] for one in flags], FLAG))
     return table
 
@@ -197,9 +200,13 @@ def test_rows_that_were_read(drawn):
     oracle = Oracle(edges)
     for _, [one], _, _, _ in rows:
         oracle.ack(*one)
-    whole = stored([(*row[:4], None) for row in rows], 2, lists=False).drop_columns(["_carried"])
+    whole = stored([(*row[:4], None) for row in rows], 2, lists=False).drop_columns(
+        ["_ackledger_carried"]
+    )
     carried = pa.array([row[4] for row in rows], BIGINT)
-    found = Reading(tuple(edges.inputs), edges).fold_table(whole.append_column("_carried", carried))
+    found = Reading(tuple(edges.inputs), edges).fold_table(
+        whole.append_column("_ackledger_carried", carried)
+    )
     assert as_dict(found.deltas) == oracle.deltas()
     assert found.read_carried == np.count_nonzero([row[4] is not None for row in rows])
 
@@ -211,7 +218,10 @@ def test_records_that_were_emitted(roots, emitted):
     """
     path = "memory://portions/records.parquet"
     with MemoryFileSystem().open(path, "wb") as stream:
-        given = {"_error": pa.array([None, "b", None, "a"], TEXT), "_raw": ["1", "x", "3", "y"]}
+        given = {
+            "_ackledger_error": pa.array([None, "b", None, "a"], TEXT),
+            "_ackledger_raw": ["1", "x", "3", "y"],
+        }
         pq.write_table(pa.table(given), stream)
     records = Records([DataFile(path, 1, 9, 0)], 100, roots, edges_of(0))
     found = records.fold(records.files)

@@ -56,7 +56,12 @@ def unparsed(raw, **values):
     own = {"id": None, "n": None, **values}
     fields = {name: pa.array([own[name]], pa.string()) for name in own}
     return pa.table(
-        {**fields, "_raw": pa.array([raw], pa.binary()), "_error": ["wrong"], "_file": ["/a"]}
+        {
+            **fields,
+            "_ackledger_raw": pa.array([raw], pa.binary()),
+            "_ackledger_error": ["wrong"],
+            "_ackledger_file": ["/a"],
+        }
     )
 
 
@@ -108,7 +113,7 @@ def test_each_value_of_a_key_that_did_not_parse_is_redacted(tmp_path):
 def test_raw_text_is_redacted_whatever_the_schema_has(tmp_path, layout, raw, names):
     """A file that is read by name, or of JSON, may have a redacted column that its schema lacks."""
     redact = Redaction.of(["email"], b"secret")
-    table = unparsed(raw).append_column("_names", pa.array([names], pa.string()))
+    table = unparsed(raw).append_column("_ackledger_names", pa.array([names], pa.string()))
     (row,) = read(tmp_path / "a.parquet", table, layout, redact)
     assert json.loads(row.key) == {"id": redact.pseudonym("id", "7")}
     assert row.content == "***"

@@ -32,7 +32,7 @@ _PLAIN = {
     pa.timestamp("us"): "timestamp_ntz",
 }
 _IN_FOLDERS = ("boolean", "byte", "short", "integer", "long", "string", "date", "timestamp_ntz")
-_TRACKING = ("_root", "_roots", "_unit")
+_TRACKING = ("_ackledger_root", "_ackledger_roots", "_ackledger_unit")
 _CONSTRAINT = "delta.constraints."
 _LENGTH = re.compile(r"(?:var)?char\((\d+)\)", re.IGNORECASE)
 _NOT_IN_NAMES = frozenset(" ,;{}()\n\t=")

@@ -121,9 +121,9 @@ class Trial:
 def _records(rows: pa.RecordBatch) -> pa.Array:
     """Of each row what fails with it as a whole: its unit, or its records."""
     names = rows.schema.names
-    if "_roots" in names and "_unit" not in names:
-        return rows.column("_roots").cast(pa.list_(pa.int64()))
-    one = next((name for name in ("_unit", "_root") if name in names), None)
+    if "_ackledger_roots" in names and "_ackledger_unit" not in names:
+        return rows.column("_ackledger_roots").cast(pa.list_(pa.int64()))
+    one = next((name for name in ("_ackledger_unit", "_ackledger_root") if name in names), None)
     if one is None:
         return pa.nulls(rows.num_rows, pa.list_(pa.int64()))
     offsets = pa.array(range(rows.num_rows + 1), pa.int32())

@@ -119,7 +119,7 @@ def remove(connection: Connection, positions: Sequence[int], records: Sequence[i
           SELECT row FROM refused
           UNION ALL
           SELECT t.{ROW} FROM {_TRIAL} t CROSS JOIN unnest(t.{RECORDS}) AS r (record)
-          JOIN failing USING (record))
+          JOIN failing ON failing.record = r.record)
     """)
     connection.execute(statement, {"positions": list(positions), "records": list(records)})
 

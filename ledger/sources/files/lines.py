@@ -17,12 +17,13 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from ledger.core.column_names import ERROR, RAW
+from ledger.core.column_names import ERROR, RAW, TEXT
 from ledger.sources.parsing import values
 from ledger.sources.parsing.fitting import kept
 from ledger.sources.parsing.typed import CORRUPT
 
-_EXACT = "_corrupt_exact"
+_EXACT = "_ackledger_corrupt_exact"
+_RECORD, _TEXTS = "_ackledger_record", "_ackledger_texts"
 NOT_UTF8 = "not UTF-8"
 UNCLOSED = "a quote is never closed"
 PARTED = (
@@ -32,7 +33,7 @@ STRAY = (
     "a quote within a value: double it and enclose the value in quotes, or declare "
     "options={'quote': ''} if quotes mean nothing"
 )
-_END = "_end"  # what is put after a line of JSON, to see whether its reader gets there
+_END = "_ackledger_end"  # what is put after a line of JSON, to see whether its reader gets there
 # Text of JSON in which each escaped half of a character has its other half.
 _PAIRED = r"(?s)^[^\\]*+(?:\\(?:[^u]|u(?![dD][89a-fA-F])|u[dD][89abAB]..\\u[dD][c-fC-F])[^\\]*+)*+$"
 _MOST_SHOWN = 200  # characters of a value in a reason; the raw record has all of it
@@ -71,23 +72,23 @@ class Format:
 
 
 def parsed(lines: DataFrame, form: Format) -> DataFrame:
-    """``lines`` (``value``: string of raw bytes, and others) with ``value`` replaced by the
-    schema's columns, ``_raw`` (bytes) and ``_error``, both null where the record parsed.
+    """``lines`` (``TEXT``: string of raw bytes, and others) with ``TEXT`` replaced by the schema's
+    columns, ``RAW`` (bytes) and ``ERROR``, both null where the record parsed.
     """
     given, names = lines.columns, form.schema.names
-    others = [name for name in given if name != "value"]
-    record = _record(form, values.parsed_type).alias("_record")
+    others = [name for name in given if name != TEXT]
+    record = _record(form, values.parsed_type).alias(_RECORD)
     read = _barrier(lines.select(*given, record, _exact(form)))
-    typed = _barrier(read.select(*given, "_record", _EXACT, *_columns(form)))
-    texts = F.when(_misfits(form), _record(form, _as_text)).alias("_texts")
+    typed = _barrier(read.select(*given, _RECORD, _EXACT, *_columns(form)))
+    texts = F.when(_misfits(form), _record(form, _as_text)).alias(_TEXTS)
     told = _barrier(typed.select("*", texts))
     judged = _barrier(told.select(*given, *_named(names), _error(form)))
-    good = F.col("_error").isNull()
+    good = F.col(ERROR).isNull()
     data = [
         F.when(good, column).alias(name) for name, column in zip(names, _named(names), strict=True)
     ]
-    raw = F.when(~good, F.col("value").cast("binary")).alias("_raw")
-    return judged.select(*others, *data, raw, "_error")
+    raw = F.when(~good, F.col(TEXT).cast("binary")).alias(RAW)
+    return judged.select(*others, *data, raw, ERROR)
 
 
 def _named(names: Sequence[str]) -> list[Column]:
@@ -100,7 +101,7 @@ def _columns(form: Format) -> list[Column]:
     for one in form.schema.fields:
         column = F.lit(None).cast(kept(one.dataType))
         if one.name in form.names:
-            read = F.col("_record")[one.name]
+            read = F.col(_RECORD)[one.name]
             column = values.converted(read, one.dataType, form.format, form.options)
         made.append(column.alias(one.name))
     return made
@@ -137,7 +138,7 @@ def _record(form: Format, kind: "values.Kind") -> Column:
     ]
     target = StructType([*columns, StructField(CORRUPT, StringType())])
     if form.format == "json":
-        return F.from_json("value", target, _options(form))
+        return F.from_json(TEXT, target, _options(form))
     csv = {
         "escape": form.escape or "\0",
         "multiLine": str(form.multiline).lower(),
@@ -146,7 +147,7 @@ def _record(form: Format, kind: "values.Kind") -> Column:
     if form.null_value is not None:
         csv["nullValue"] = form.null_value
     ddl = ", ".join(f"{_quoted(one.name)} {one.dataType.simpleString()}" for one in target.fields)
-    return F.when(_few_fields(form), F.from_csv("value", ddl, {**csv, **_options(form)}))
+    return F.when(_few_fields(form), F.from_csv(TEXT, ddl, {**csv, **_options(form)}))
 
 
 def _most_fields(form: Format) -> int:
@@ -157,7 +158,7 @@ def _few_fields(form: Format) -> Column:
     """Whether Spark's reader takes a record: of one with more fields it raises, for the whole
     file.
     """
-    value, most = F.col("value"), _most_fields(form)
+    value, most = F.col(TEXT), _most_fields(form)
     separator = re.escape(form.separator)
     if not form.quote:
         few = F.regexp_count(value, F.lit(separator)) < most
@@ -169,6 +170,8 @@ def _few_fields(form: Format) -> Column:
 
 def _options(form: Format) -> dict[str, str]:
     own = {name: value for name, value in form.options.items() if name not in values.FORMATS}
+    if form.separator == "\\":  # which begins an escape where Spark reads this option
+        own["sep"] = "\\\\"
     return {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT, **own}
 
 
@@ -179,7 +182,7 @@ def _exact(form: Format) -> Column:
     if doubtful is None:
         return F.lit(None).alias(_EXACT)
     exact = _record(form, values.exact_type)
-    return F.when(F.col("value").rlike(doubtful), exact).alias(_EXACT)
+    return F.when(F.col(TEXT).rlike(doubtful), exact).alias(_EXACT)
 
 
 def _quoted(name: str) -> str:
@@ -191,8 +194,8 @@ def _as_text(kind: DataType, format: str) -> DataType:
 
 
 def _error(form: Format) -> Column:
-    """Why a record does not parse, as ``_error``; null if it does."""
-    value = F.col("value")
+    """Why a record does not parse, as ``ERROR``; null if it does."""
+    value = F.col(TEXT)
     malformed = f"malformed {form.format}: "
     shape = _csv_shape(form) if form.format == "csv" else _json_shape(form)
     missing = [
@@ -206,24 +209,24 @@ def _error(form: Format) -> Column:
         F.concat(F.lit(malformed), _misfit(form)),
         *(F.when(condition, malformed + reason) for condition, reason in missing),
     ]
-    return F.coalesce(*problems).alias("_error")
+    return F.coalesce(*problems).alias(ERROR)
 
 
 def _misfits(form: Format) -> Column:
     """Whether a text is no record of the schema, or that of a column no value of its type."""
     found = [
-        values.misfits(F.col("_record")[one.name], F.col(_quoted(one.name)), one.dataType)
+        values.misfits(F.col(_RECORD)[one.name], F.col(_quoted(one.name)), one.dataType)
         for one in form.schema.fields
         if one.name in form.names and not values.plain(one.dataType)
     ]
     found += [_inexact(one) for one in form.schema.fields if _is_exact(form, one)]
-    return reduce(lambda one, other: one | other, found, F.col("_record")[CORRUPT].isNotNull())
+    return reduce(lambda one, other: one | other, found, F.col(_RECORD)[CORRUPT].isNotNull())
 
 
 def _misfit(form: Format) -> Column:
-    """What is wrong with a record that has ``_texts``: the first column whose value does not fit,
+    """What is wrong with a record that has ``_TEXTS``: the first column whose value does not fit,
     what is expected and what is found. Null if all is well."""
-    texts = F.col("_texts")
+    texts = F.col(_TEXTS)
     found = []
     for one in form.schema.fields:
         if one.name not in form.names:
@@ -231,7 +234,7 @@ def _misfit(form: Format) -> Column:
         text, made = texts[one.name], F.col(_quoted(one.name))
         wrong = made.isNull()
         if not values.plain(one.dataType):
-            wrong |= values.misfits(F.col("_record")[one.name], made, one.dataType)
+            wrong |= values.misfits(F.col(_RECORD)[one.name], made, one.dataType)
         if _is_exact(form, one):
             wrong |= _inexact(one)
         if form.format == "json" and isinstance(one.dataType, ArrayType | MapType | StructType):
@@ -240,7 +243,7 @@ def _misfit(form: Format) -> Column:
         shown = F.left(text, F.lit(_MOST_SHOWN))
         found.append(F.when(text.isNotNull() & wrong, F.concat(expected, shown)))
     declared = form.schema.simpleString().removeprefix("struct<").removesuffix(">")
-    other = F.when(F.col("_record")[CORRUPT].isNotNull(), f"expected {declared}")
+    other = F.when(F.col(_RECORD)[CORRUPT].isNotNull(), f"expected {declared}")
     return F.coalesce(F.when(texts[CORRUPT].isNotNull(), _not_a_record(form)), *found, other)
 
 
@@ -267,7 +270,7 @@ def _has_misfit(form: Format, text: Column, kind: DataType) -> Column:
 def _not_a_record(form: Format) -> Column:
     if form.format == "json":
         return F.lit(f"expected one object with {', '.join(form.names)}, found something else")
-    value, quote = F.col("value"), form.quote
+    value, quote = F.col(TEXT), form.quote
     if quote:
         quoted = f"{re.escape(quote)}[^{re.escape(quote)}]*{re.escape(quote)}"
         value = F.regexp_replace(value, quoted, "")
@@ -279,7 +282,7 @@ def _csv_shape(form: Format) -> list[tuple[Column, str]]:
     """What is wrong with a record's quotes, or with how many fields it has, each with its
     reason.
     """
-    value = F.col("value")
+    value = F.col(TEXT)
     breaks = F.contains(value, F.lit("\n")) | F.contains(value, F.lit("\r"))
     parted = [] if form.multiline else [(breaks, PARTED)]
     found = f"expected {len(form.names)} fields, found more than {_most_fields(form):,}"
@@ -317,7 +320,7 @@ def record_pattern(form: Format) -> tuple[str, str]:
 
 def _json_shape(form: Format) -> list[tuple[Column, str]]:
     """Whether a line is one object, and nothing else, of whole characters."""
-    value = F.col("value")
+    value = F.col(TEXT)
     # from_json reads the first value of a line and forgets what follows it. Where the first brace
     # that closes is the last character nothing follows; else the line is parsed again, with an
     # object after it that has to be the second of the two.

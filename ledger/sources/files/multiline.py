@@ -10,6 +10,7 @@ from urllib.parse import quote
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from ledger.core.column_names import FILE, TEXT
 from ledger.errors import InputError
 from ledger.sources.files import layouts as files
 from ledger.sources.files.lines import Format, record_pattern
@@ -22,15 +23,15 @@ _ROWS = 10_000  # records in one batch on their way to Spark
 def text_records(
     spark: SparkSession, paths: Sequence[str], form: Format, headers: Mapping[str, str]
 ) -> DataFrame:
-    """The records of ``paths`` as ``value``, a string of raw bytes, and ``_file``, where it was
+    """The records of ``paths`` as ``TEXT``, a string of raw bytes, and ``FILE``, where it was
     read as a URL; a file is read by one task.
 
     ``headers``: of files that have one the line with the names of the columns, which is left out.
     """
     tasks = spark.createDataFrame([(path,) for path in paths], "path string")
     read = partial(_read, Splitter(form), dict(headers))
-    rows = tasks.repartition(max(1, len(paths))).mapInArrow(read, "value binary, _file string")
-    return rows.selectExpr("cast(value AS string) AS value", "_file")
+    rows = tasks.repartition(max(1, len(paths))).mapInArrow(read, f"{TEXT} binary, {FILE} string")
+    return rows.selectExpr(f"cast({TEXT} AS string) AS {TEXT}", FILE)
 
 
 def _read(
@@ -58,7 +59,7 @@ def without_header(records: Iterator[str], header: str | None) -> Iterator[str]:
 def _batched(records: Iterator[str], file: str) -> Iterator[pa.RecordBatch]:
     while rows := [files.encoded(one) for one in islice(records, _ROWS)]:
         columns = [pa.array(rows, pa.binary()), pa.array([file] * len(rows), pa.string())]
-        yield pa.RecordBatch.from_arrays(columns, ["value", "_file"])
+        yield pa.RecordBatch.from_arrays(columns, [TEXT, FILE])
 
 
 class Splitter:

@@ -7,7 +7,7 @@ from functools import reduce
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
-from ledger.core.column_names import ERROR, MESSAGE, NAMES, RAW
+from ledger.core.column_names import ERROR, FILE, MESSAGE, NAMES, RAW, TEXT
 from ledger.errors import IntegrityError
 from ledger.sources import listing
 from ledger.sources.base import Claimed, SourceReader
@@ -19,9 +19,10 @@ from ledger.sources.parsing.typed import aligned, check_schema, checked, parsed_
 from ledger.storage.paths import literal
 
 _BLANKS = " \t\r\f\v"
-_TEXT = "value string, _file string"
-_FILE = "_metadata.file_path AS _file"
-_FIRST = "_metadata.file_block_start = 0 AS _first"  # of a file's blocks the first
+_TEXT = f"{TEXT} string, {FILE} string"
+_FILE = f"_metadata.file_path AS {FILE}"
+_IS_FIRST = "_ackledger_first"
+_FIRST = f"_metadata.file_block_start = 0 AS {_IS_FIRST}"  # of a file's blocks the first
 _BETWEEN = "\x1f"  # of the columns of a header that is read by name
 
 
@@ -54,7 +55,7 @@ class Reader(SourceReader):
         return self._source.options
 
     def records(self, claimed: Claimed) -> DataFrame:
-        """All records: the schema's columns, ``_file``, ``_raw``, ``_error``; checks headers first.
+        """All records: the schema's columns, ``FILE``, ``RAW``, ``ERROR``; checks headers first.
 
         Raises InputError when a header, or a Parquet file's schema, is not as declared, or when no
         file is there and one is due.
@@ -74,7 +75,8 @@ class Reader(SourceReader):
             if not paths:
                 return checked(self._none(), self.schema)
             found = checked(reader.parquet(*literal(paths)), self.schema)
-            return found.selectExpr("*", _FILE)
+            path = found.metadataColumn("_metadata")["file_path"]
+            return found.select("*", path.alias(FILE))
         source = self._source
         if source.format == "csv" and source.header and paths:
             layouts = files.layouts(paths, self.schema, source.columns, self._form([]))
@@ -95,7 +97,7 @@ class Reader(SourceReader):
         return self._united(found) if found else None
 
     def parse_again(self, stored: DataFrame) -> DataFrame:
-        """Stored records with ``_message``, in today's schema; what did not parse is parsed by it.
+        """Stored records with ``MESSAGE``, in today's schema; what did not parse is parsed by it.
 
         A value that does not fit today's type fails its record.
         """
@@ -104,7 +106,7 @@ class Reader(SourceReader):
         kept = stored.where(F.col(ERROR).isNull())
         good = aligned(kept, self.schema, self._source.options)
         spoilt = stored.where(F.col(ERROR).isNotNull())
-        raw = F.col(RAW).cast("string").alias("value")
+        raw = F.col(RAW).cast("string").alias(TEXT)
         if NAMES not in stored.columns:
             again = self._parsed(self._form(self.schema.names), spoilt.select(MESSAGE, raw))
             return good.unionByName(again, allowMissingColumns=True)
@@ -153,15 +155,15 @@ class _Text:
         self._observed = Observation()
 
     def records(self) -> DataFrame:
-        """``value``, a string of raw bytes, and ``_file``. Lazy."""
+        """``TEXT``, a string of raw bytes, and ``FILE``. Lazy."""
         paths = list(self._layout.paths)
         if not paths:
             return self._spark.createDataFrame([], _TEXT)
         if self._by_file:
             return text_records(self._spark, paths, self.form, self._layout.headers)
-        text = self._spark.read.text(literal(paths)).selectExpr("value", _FILE, _FIRST)
+        text = self._spark.read.text(literal(paths)).selectExpr(f"value AS {TEXT}", _FILE, _FIRST)
         # Of CSV only an empty line is no record: one of blanks or separators has values.
-        line = F.col("value")
+        line = F.col(TEXT)
         record = F.trim(line, F.lit(_BLANKS)) if self.form.format == "json" else line
         return self._without_headers(text).where(record != "")
 
@@ -189,10 +191,10 @@ class _Text:
 
     def _without_headers(self, text: DataFrame) -> DataFrame:
         if not self._headers:
-            return text.drop("_first")
-        matches = [F.col("_first") & (F.col("value") == header) for header in self._headers]
+            return text.drop(_IS_FIRST)
+        matches = [F.col(_IS_FIRST) & (F.col(TEXT) == header) for header in self._headers]
         counts = [
             F.count_if(match).alias(f"header_{number}") for number, match in enumerate(matches)
         ]
         is_header = reduce(lambda one, other: one | other, matches)
-        return text.observe(self._observed, *counts).where(~is_header).drop("_first")
+        return text.observe(self._observed, *counts).where(~is_header).drop(_IS_FIRST)

@@ -6,11 +6,11 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, NullType, StringType, StructField, StructType
 
-from ledger.core.column_names import ERROR, MESSAGE, RAW, RESERVED, check_names
+from ledger.core.column_names import ERROR, MESSAGE, RAW, check_names, is_own
 from ledger.errors import DeclarationError, InputError
 from ledger.sources.parsing import values
 
-CORRUPT = "_corrupt"  # a column of Spark's readers of text
+CORRUPT = "_ackledger_corrupt"  # a column of Spark's readers of text
 
 
 def struct(schema: StructType | str) -> StructType:
@@ -24,7 +24,7 @@ def struct(schema: StructType | str) -> StructType:
 
 def check_schema(schema: StructType) -> None:
     """Raise DeclarationError if a column has a name of the ledger, or one that Spark confuses."""
-    check_names("the schema has", schema.names, taken=RESERVED | {CORRUPT}, error=DeclarationError)
+    check_names("the schema has", schema.names, error=DeclarationError)
 
 
 def check_columns(where: str, found: StructType, schema: StructType) -> None:
@@ -45,7 +45,7 @@ def check_columns(where: str, found: StructType, schema: StructType) -> None:
 def aligned(
     stored: DataFrame, schema: StructType, options: Mapping[str, str] | None = None
 ) -> DataFrame:
-    """Stored records, with ``_message`` where they have it, in ``schema``; columns that it no
+    """Stored records, with ``MESSAGE`` where they have it, in ``schema``; columns that it no
     longer has are left out. ``options``: of their source, how it writes dates.
 
     A value that does not fit, or would be rounded or cut, fails its record.
@@ -61,14 +61,14 @@ def aligned(
         misfits.append(F.when(kept.isNotNull() & made.isNull(), text))
         misfits += [F.when(*one) for one in _nulls(kept, field)]
     message = [name for name in (MESSAGE,) if name in stored.columns]
-    own = [name for name in stored.columns if name not in RESERVED]
+    own = [name for name in stored.columns if not is_own(name)]
     return stored.select(*message, *columns, *_marks(F.coalesce(*misfits), own))
 
 
 def parsed_again(stored: DataFrame, schema: StructType) -> DataFrame:
     """Stored values in ``schema``. A record that did not fit before may have lost some: it then
     stays as it was."""
-    own = [f"`{name}`" for name in stored.columns if name not in RESERVED]
+    own = [f"`{name}`" for name in stored.columns if not is_own(name)]
     whole = F.col(RAW).eqNullSafe(F.to_json(F.struct(*own)).cast("binary"))
     kept = F.col(ERROR).isNull() | whole
     good = aligned(stored.where(kept).drop(RAW, ERROR), schema)
@@ -91,7 +91,7 @@ def _fitted(kept: Column, had: DataType, kind: DataType, options: Mapping[str, s
 
 
 def checked(rows: DataFrame, schema: StructType) -> DataFrame:
-    """Rows of the schema with ``_raw`` and ``_error``: of those with a null where none may be."""
+    """Rows of the schema with ``RAW`` and ``ERROR``: of those with a null where none may be."""
     missing = [
         F.when(condition, reason)
         for field in schema.fields

@@ -31,6 +31,8 @@ from pyspark.sql.types import (
     VariantType,
 )
 
+from ledger.core.column_names import TEXT
+
 Kind = Callable[[DataType, str], DataType]
 
 _DATE = r"^\d{4}-\d{2}-\d{2}$"
@@ -122,7 +124,7 @@ def inexact_texts(kind: StructType) -> str | None:
 def converted(read: Column, kind: DataType, format: str, options: Mapping[str, str]) -> Column:
     """A field that was read as ``parsed_type`` says, in its own type; null where it does not fit.
 
-    ``value`` is the text of its record.
+    ``TEXT`` is that of its record.
     """
     if not _changes(kind):
         return read
@@ -218,7 +220,7 @@ def _number(read: Column, kind: DataType, format: str) -> Column:
     made = read.try_cast(kind)
     finite = F.abs(made) != F.lit(float("inf"))
     if format == "json":
-        return F.when(finite | ~F.col("value").rlike(_LARGE[type(kind)]), made)
+        return F.when(finite | ~F.col(TEXT).rlike(_LARGE[type(kind)]), made)
     return F.when(read.rlike(_NUMBER) & (finite | F.contains(read, F.lit("Inf"))), made)
 
 

@@ -17,14 +17,14 @@ class FrameReader(SourceReader):
         check_schema(self.schema)
 
     def records(self, claimed: Claimed) -> DataFrame:
-        """The schema's columns of what ``read`` gives, ``_raw`` and ``_error``. Raises InputError
+        """The schema's columns of what ``read`` gives, ``RAW`` and ``ERROR``. Raises InputError
         when one is missing or of another type."""
         frame = self._hooks.read(self._spark)
         check_columns(f"read of {self._hooks.shown}", frame.schema, self.schema)
         return checked(frame.select(*(f"`{name}`" for name in self.schema.names)), self.schema)
 
     def parse_again(self, stored: DataFrame) -> DataFrame:
-        """Stored records in today's schema, with ``_message`` where they have it; a value that
+        """Stored records in today's schema, with ``MESSAGE`` where they have it; a value that
         does not fit fails its record. One that did not fit before is as it was, unless it still has
         all of its values."""
         return parsed_again(stored, self.schema)

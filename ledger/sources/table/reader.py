@@ -37,7 +37,7 @@ class TableReader(SourceReader):
         self._records = StructType([*nullable, *_OWN])
 
     def records(self, claimed: Claimed) -> DataFrame:
-        """The rows of the claimed range: the schema's columns, ``_raw`` and ``_error``."""
+        """The rows of the claimed range: the schema's columns, ``RAW`` and ``ERROR``."""
         if claimed.upto is None:
             return self.rows([])
         after = None if claimed.after is None else from_text(claimed.after)
@@ -45,7 +45,7 @@ class TableReader(SourceReader):
         return self.rows(source_tables.slices(self._source, after, upto, parts))
 
     def rows(self, ranges: Sequence[Range]) -> DataFrame:
-        """The rows of ``ranges``: the schema's columns, ``_raw`` and ``_error``; one task a range.
+        """The rows of ``ranges``: the schema's columns, ``RAW`` and ``ERROR``; one task a range.
 
         Lazy, but for the check of the columns. Each task connects by itself; the address travels
         in its closure. Raises InputError when the table or a column is missing.
@@ -65,7 +65,7 @@ class TableReader(SourceReader):
         return numbers.mapInArrow(task, self._records)
 
     def parse_again(self, stored: DataFrame) -> DataFrame:
-        """Stored records with ``_message``, in today's schema; what did not fit is fitted to it.
+        """Stored records with ``MESSAGE``, in today's schema; what did not fit is fitted to it.
 
         A value that does not fit today's type fails its record.
         """

@@ -169,7 +169,7 @@ class Deduplicator:
     def _identified(
         self, rows: DataFrame, batch_id: int | None = None, kind: str | None = None
     ) -> DataFrame:
-        """The rows with ``_identity``; null, so never a duplicate, where a key column is null."""
+        """The rows with ``IDENTITY``; null, so never a duplicate, where a key column is null."""
         if self._key:
             key = F.sha2(_canonical(*(f"`{name}`" for name in self._key)), 256)
             missing = reduce(

@@ -20,7 +20,7 @@ from ledger.store.queries import batches, combines, publications, runs
 class Withheld:
     """What is not published of a batch in one sink: the rows of some roots, of some units, or all.
 
-    ``roots``: ``_root``; ``units``: ``_unit``; None: none.
+    ``roots``: ``ROOT``; ``units``: ``UNIT``; None: none.
     """
 
     roots: DataFrame | None = None
@@ -121,7 +121,7 @@ def _emitted(job: Job, batch_id: int) -> int:
 
 
 def units_of(job: Job, batch_id: int, roots: list[int]) -> DataFrame:
-    """The units, ``_unit``, that roots of a batch are of."""
+    """The units, ``UNIT``, that roots of a batch are of."""
     of_roots = [
         rows.join(F.broadcast(local_numbers(job.spark, ROOT, roots)), ROOT, "left_semi").select(
             UNIT
@@ -132,8 +132,8 @@ def units_of(job: Job, batch_id: int, roots: list[int]) -> DataFrame:
 
 
 def emitted_roots(job: Job, batch_id: int) -> list[DataFrame]:
-    """Of each source in units of a batch, the roots that it emitted, ``_root`` and with columns
-    ``_unit``.
+    """Of each source in units of a batch, the roots that it emitted, ``ROOT`` and with columns
+    ``UNIT``.
     """
     frames = []
     for row in job.database.transact(lambda c: batches.sources(c, batch_id)):

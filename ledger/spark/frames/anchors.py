@@ -10,7 +10,7 @@ from uuid import uuid4
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 
-from ledger.core.column_names import ANCHOR, ANCHORS, DROPPED, FAILED, INPUT, PARENT, ROOT
+from ledger.core.column_names import ANCHOR, ANCHORS, DROPPED, FAILED, INPUT, PARENT, PREFIX, ROOT
 from ledger.errors import StageError
 from ledger.pipeline.pipeline import Pipeline
 from ledger.pipeline.steps import StageStep
@@ -37,7 +37,7 @@ def stored_anchor(pipeline: Pipeline, step: StageStep) -> list[Column]:
         return [F.sort_array(ANCHOR).alias(ANCHORS)]
     names = ["root", "parent", *(["input"] if len(step.inputs) > 1 else [])]
     names += ["unit"] if carries_unit(pipeline, step.name) else []
-    return [F.col(f"{ANCHOR}.{name}").alias(f"_{name}") for name in names]
+    return [F.col(f"{ANCHOR}.{name}").alias(f"{PREFIX}{name}") for name in names]
 
 
 def _bare() -> Column:
@@ -156,7 +156,7 @@ class Roots:
         self._observation = Observation(str(uuid4()))
 
     def watch(self, frame: DataFrame) -> DataFrame:
-        """The same frame, with its column ``_anchors`` observed when it is next executed."""
+        """The same frame, with its column ``ANCHORS`` observed when it is next executed."""
         roots = F.array_distinct(F.transform(ANCHORS, lambda one: one["root"]))
         watched = frame.observe(
             self._observation,

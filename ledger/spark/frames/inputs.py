@@ -20,10 +20,10 @@ from ledger.core.column_names import (
     PARENT,
     POSITION,
     RAW,
-    RESERVED,
     ROOT,
     ROOTS,
     UNIT,
+    is_own,
 )
 from ledger.errors import FencedError
 from ledger.spark.frames.stored import read_files, stored_schema, with_position
@@ -33,15 +33,15 @@ from ledger.store.queries import batches
 
 
 def input_rows(job: Job, run: OpenedRun) -> DataFrame:
-    """What the run's input passes on: its user columns, ``_root`` (downstream of a whole stage
-    the list ``_roots``), ``_position`` and, with units, ``_unit``; no failed rows.
+    """What the run's input passes on: its user columns, ``ROOT`` (downstream of a whole stage
+    the list ``ROOTS``), ``POSITION`` and, with units, ``UNIT``; no failed rows.
     """
     rows = delivered_rows(job, run.batch.batch_id, run.input_run.step_run_id)
     return job.on_read(run.step, rows)
 
 
 def input_frames(job: Job, run: OpenedRun) -> dict[str, DataFrame]:
-    """The rows of each of the run's inputs, as ``input_rows``; of several with ``_input``."""
+    """The rows of each of the run's inputs, as ``input_rows``; of several with ``INPUT``."""
     frames = {
         name: job.on_read(run.step, delivered_rows(job, run.batch.batch_id, read.step_run_id))
         for name, read in run.inputs.items()
@@ -53,7 +53,7 @@ def input_frames(job: Job, run: OpenedRun) -> dict[str, DataFrame]:
 
 def delivered_rows(job: Job, batch_id: int, input_run_id: int) -> DataFrame:
     """What a committed run of a batch passed on to its consumers, as ``input_rows``; without
-    ``_root`` where it is not tracked any more."""
+    ``ROOT`` where it is not tracked any more."""
     manifest = job.manifest(input_run_id)
     rows = with_position(read_stored(job, manifest), manifest, POSITION)
     if ERROR in rows.columns:
@@ -92,8 +92,8 @@ def anchored(rows: DataFrame, *, as_list: bool = False) -> DataFrame:
 
 
 def root_rows(rows: DataFrame) -> DataFrame:
-    """Tracked input rows as ``_root``, ``_parent`` and, in a stage of several inputs,
-    ``_input``: one for each root of a row; ``_carried`` where rows have it.
+    """Tracked input rows as ``ROOT``, ``PARENT`` and, in a stage of several inputs,
+    ``INPUT``: one for each root of a row; ``CARRIED`` where rows have it.
     """
     root = F.explode(ROOTS).alias(ROOT) if ROOTS in rows.columns else F.col(ROOT)
     given = [F.col(name) for name in (INPUT, CARRIED) if name in rows.columns]
@@ -103,7 +103,7 @@ def root_rows(rows: DataFrame) -> DataFrame:
 
 def user_columns(frame: DataFrame) -> list[str]:
     """The columns that are not the ledger's own, quoted for ``select``."""
-    return [f"`{name}`" for name in frame.columns if name not in RESERVED]
+    return [f"`{name}`" for name in frame.columns if not is_own(name)]
 
 
 def stored_rows(job: Job, run_id: int, position: str, first: int = 0) -> DataFrame:

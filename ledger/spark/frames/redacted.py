@@ -8,7 +8,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, MapType, StructType, VariantType
 
-from ledger.core.column_names import ERROR, NAMES, RAW, RESERVED
+from ledger.core.column_names import ERROR, NAMES, RAW, is_own
 from ledger.core.redaction import NOTHING, Redaction, found_pattern, without
 from ledger.errors import MASK
 from ledger.pipeline.pipeline import Pipeline
@@ -32,12 +32,12 @@ def redaction_of(pipeline: Pipeline, step: str, names: Collection[str]) -> Redac
 
 
 def without_found(records: DataFrame, redact: Redaction) -> DataFrame:
-    """Records of a source whose ``_error`` quotes no value of a record that may have a redacted
+    """Records of a source whose ``ERROR`` quotes no value of a record that may have a redacted
     column. Of no column, for in a record that did not parse a value may stand in the place of
     another."""
     if not redact.columns:
         return records
-    names = [name for name in records.columns if name not in RESERVED]
+    names = [name for name in records.columns if not is_own(name)]
     hidden = F.regexp_replace(ERROR, found_pattern(names), f"$1{MASK}")
     if not redact.among(names):
         texts = [F.col(name).cast("string") for name in (RAW, NAMES) if name in records.columns]
@@ -50,7 +50,7 @@ def without_found(records: DataFrame, redact: Redaction) -> DataFrame:
 def without_values(reason: Column, rows: DataFrame, redact: Redaction) -> Column:
     """A reason in which the values that its row has in redacted columns are masked; all of it where
     one of these has parts."""
-    names = redact.among(name for name in rows.columns if name not in RESERVED)
+    names = redact.among(name for name in rows.columns if not is_own(name))
     parted = [name for name in names if isinstance(rows.schema[name].dataType, _PARTED)]
     plain = [F.col(f"`{name}`").cast("string") for name in names if name not in parted]
     if plain:
@@ -67,7 +67,7 @@ def without_row(said: Column, rows: DataFrame, redact: Redaction) -> Column:
     """What a sink says of a row, whose values it may quote: as ``without_values``. Of all its
     columns where one that is redacted is not among them: a stage may have renamed it, and the words
     are no author's who could have known. In one line, once values that have several are masked."""
-    names = [name for name in rows.columns if name not in RESERVED]
+    names = [name for name in rows.columns if not is_own(name)]
     if redact.columns:
         lacks = len(redact.among(names)) < len(redact.columns)
         said = without_values(said, rows, Redaction.of(names) if lacks else redact)

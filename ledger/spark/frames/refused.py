@@ -28,8 +28,8 @@ from ledger.storage.paths import literal
 
 @dataclass(frozen=True)
 class Refused:
-    """``rows``: how many records fail. ``roots``: ``_root``, ``_failed`` and, after a whole stage,
-    ``_shared``."""
+    """``rows``: how many records fail. ``roots``: ``ROOT``, ``_failed`` and, after a whole stage,
+    ``SHARED``."""
 
     rows: int
     roots: DataFrame

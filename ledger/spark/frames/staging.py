@@ -39,6 +39,9 @@ def stage_rows(rows: DataFrame, step: SinkStep, folder: str) -> Manifest:
     return take_manifest(folder)
 
 
+_COUNT = "_ackledger_count"
+
+
 def _close_staging(folder: Path) -> None:
     """What is staged is for this user alone until it is published: all that is beside the
     folders that readers see, else the run's own folder.
@@ -63,11 +66,16 @@ def check_key(step: SinkStep, rows: DataFrame) -> None:
             )
     key = [f"`{name}`" for name in step.sink.key]
     missing = reduce(lambda one, other: one | other, [F.col(name).isNull() for name in key])
-    wrong = rows.groupBy(*key).count().where((F.col("count") > 1) | missing).first()
+    wrong = (
+        rows.groupBy(*key)
+        .agg(F.count(F.lit(1)).alias(_COUNT))
+        .where((F.col(_COUNT) > 1) | missing)
+        .first()
+    )
     if wrong is not None:
         found = str({name: wrong[name] for name in step.sink.key})
         raise StageError(
-            f"sink {step.name!r}: {wrong['count']} rows have the key {found}: expected one row of"
+            f"sink {step.name!r}: {wrong[_COUNT]} rows have the key {found}: expected one row of"
             " each key and no null; leave one in the stage before the sink",
             quotes=[found],
         )

@@ -55,12 +55,17 @@ def with_position(frame: DataFrame, manifest: Manifest, name: str, offset: int =
     first = {os.path.basename(file.path): file.first_position + offset for file in manifest.files}
     if len(first) != len(manifest.files):
         raise IntegrityError(f"two files of {manifest.paths[0]} and its siblings share a name")
-    file, row = F.col("_metadata.file_name"), F.col("_metadata.row_index")
+    about = frame.metadataColumn("_metadata")  # a column of the user may be called so
+    file, row = about["file_name"], about["row_index"]
     if len(first) <= MOST_FILES_COMPARED:
         # A map is data to the code that Spark generates; a chain of WHEN would be compiled anew.
         known = F.create_map(*(F.lit(part) for pair in first.items() for part in pair))
         return frame.withColumn(name, known[file].cast("bigint") + row)
-    starts = frame.sparkSession.createDataFrame(list(first.items()), "_part string, _first bigint")
-    located = frame.select("*", file.alias("_part"), row.alias("_row"))
-    joined = located.join(F.broadcast(starts), "_part", "inner")
-    return joined.withColumn(name, F.col("_first") + F.col("_row")).drop("_part", "_first", "_row")
+    starts = frame.sparkSession.createDataFrame(
+        list(first.items()), "_ackledger_part string, _ackledger_first bigint"
+    )
+    located = frame.select("*", file.alias("_ackledger_part"), row.alias("_ackledger_row"))
+    joined = located.join(F.broadcast(starts), "_ackledger_part", "inner")
+    return joined.withColumn(name, F.col("_ackledger_first") + F.col("_ackledger_row")).drop(
+        "_ackledger_part", "_ackledger_first", "_ackledger_row"
+    )

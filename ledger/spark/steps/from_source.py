@@ -12,7 +12,7 @@ from sqlalchemy import Row
 
 from ledger.batch.payloads import claimed_keys, keep_payloads
 from ledger.batch.step_runs import OpenedRun
-from ledger.core.column_names import ERROR, MESSAGE, RAW, RESERVED
+from ledger.core.column_names import ERROR, MESSAGE, RAW, is_own
 from ledger.pipeline.steps import SourceStep
 from ledger.sources.base import Claimed
 from ledger.sources.parsing import values
@@ -24,23 +24,29 @@ NO_KEY = "its key could not be read when it failed"
 SHARED_KEY = "several failed records have its key"
 NOT_FOUND = "no record of its source that parses has its key"
 FOUND_TWICE = "several records of its source have its key"
-_KEY, _WHY, _NOW, _TIMES, _PARSED = "_key", "_why", "_now", "_times", "_parsed"
+_KEY, _WHY, _NOW, _TIMES, _PARSED = (
+    "_ackledger_key",
+    "_ackledger_why",
+    "_ackledger_now",
+    "_ackledger_times",
+    "_ackledger_parsed",
+)
 _SEPARATOR = "\x1f"
 
 
 def records_again(
     job: Job, run: OpenedRun, step: SourceStep, claimed: Row[Any], stored: DataFrame | None
 ) -> DataFrame:
-    """The claimed messages as their source has them now: the schema's columns, ``_message``,
-    ``_raw``, ``_error``.
+    """The claimed messages as their source has them now: the schema's columns, ``MESSAGE``,
+    ``RAW``, ``ERROR``.
 
-    ``stored``: as their snapshot has them, with ``_message``; None: it has expired, and the ledger
+    ``stored``: as their snapshot has them, with ``MESSAGE``; None: it has expired, and the ledger
     has what they contained. One that is not found, or not alone,
     by its key fails again and says so. The source is scanned once.
     """
     reader = step.source.reader(job.spark)  # its own: headers are counted for a snapshot alone
     fresh = reader.records(_read_once(job, run, step, claimed))
-    names = [name for name in fresh.columns if name not in RESERVED]
+    names = [name for name in fresh.columns if not is_own(name)]
     wanted = _wanted(job, run, step, fresh.schema, reader.formats)
     now = F.struct(*(F.col(f"`{name}`") for name in names))
     parsed = fresh.where(F.col(ERROR).isNull()).select(_key(step.key).alias(_KEY), now.alias(_NOW))
@@ -63,7 +69,7 @@ def records_again(
 
 
 def _kept(job: Job, run: OpenedRun, step: SourceStep) -> DataFrame:
-    """Each claimed message with what the ledger keeps of its content: ``_message``, ``_raw``."""
+    """Each claimed message with what the ledger keeps of its content: ``MESSAGE``, ``RAW``."""
     rows = job.database.transact(
         lambda c: payloads.claimed_contents(c, run.batch.batch_id, step.name)
     )
@@ -91,7 +97,7 @@ def _wanted(
     job: Job, run: OpenedRun, step: SourceStep, schema: StructType, formats: Mapping[str, str]
 ) -> DataFrame:
     """Each claimed message with its key, as ``schema`` has its columns, or why it has none to look
-    for: ``_message``, ``_key``, ``_why``. ``formats``: how the source writes dates."""
+    for: ``MESSAGE``, ``KEY``, ``WHY``. ``formats``: how the source writes dates."""
     names = list(step.key)
     keep_payloads(job.database, run.batch.original_id)
     rows = claimed_keys(job.database, run.batch, step.name, names)
@@ -134,5 +140,5 @@ def _key(names: Sequence[str]) -> Column:
 
 def _raw(stored: DataFrame) -> Column:
     """What a record was, for people: its raw text, or the JSON of its fields."""
-    fields = [f"`{name}`" for name in stored.columns if name not in RESERVED]
+    fields = [f"`{name}`" for name in stored.columns if not is_own(name)]
     return F.coalesce(RAW, F.to_json(F.struct(*fields)).cast("binary"))

@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 from sqlalchemy import Row
 
 from ledger.batch.source_positions import acknowledge
-from ledger.core.column_names import MESSAGE, RAW, RESERVED, ROOT
+from ledger.core.column_names import MESSAGE, RAW, ROOT, is_own
 from ledger.core.probes import reached
 from ledger.errors import InputError, NotReadyError
 from ledger.pipeline.steps import SourceStep
@@ -82,7 +82,7 @@ def _messages(job: Job, source: Row[Any]) -> DataFrame:
     if source.roots < manifest.rows:  # the others are untracked, or left to other batches
         stored = stored.where(F.col(ROOT) < source.first_root + source.roots)
     message = F.col(MESSAGE if MESSAGE in stored.columns else ROOT)
-    own = [f"`{name}`" for name in stored.columns if name not in RESERVED]
+    own = [f"`{name}`" for name in stored.columns if not is_own(name)]
     raw = F.col(RAW).cast("string").alias("raw")
     return stored.select(*own, message.alias("message_id"), raw, ROOT)
 

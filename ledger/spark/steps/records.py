@@ -23,7 +23,7 @@ from pyspark.sql.types import (
     VariantType,
 )
 
-from ledger.core.column_names import ANCHOR, DROPPED, FAILED, check_names
+from ledger.core.column_names import ANCHOR, DROPPED, FAILED, PREFIX, check_names
 from ledger.core.outcomes import Drop, FailedRecord
 from ledger.core.redaction import Redaction, found_pattern, texts, without
 from ledger.core.text import as_reason
@@ -205,9 +205,9 @@ def _anchor_parts(frame: DataFrame) -> tuple[list[StructField], list[Column], Co
     anchor = frame.schema[ANCHOR].dataType
     if not isinstance(anchor, StructType):
         return [StructField(ANCHOR, anchor)], [F.col(ANCHOR)], F.col(ANCHOR)
-    own = [StructField(f"_{f.name}", f.dataType, f.nullable) for f in anchor.fields]
-    apart = [F.col(ANCHOR)[f.name].alias(f"_{f.name}") for f in anchor.fields]
-    fields = [F.col(f"_{f.name}").alias(f.name) for f in anchor.fields]
+    own = [StructField(f"{PREFIX}{f.name}", f.dataType, f.nullable) for f in anchor.fields]
+    apart = [F.col(ANCHOR)[f.name].alias(f"{PREFIX}{f.name}") for f in anchor.fields]
+    fields = [F.col(f"{PREFIX}{f.name}").alias(f.name) for f in anchor.fields]
     return own, apart, F.struct(*fields).alias(ANCHOR)
 
 

@@ -45,7 +45,7 @@ BROADCAST_MESSAGES = 1_000_000
 
 # Untracked records lie in a folder of their own, whose files come last: roots are dense over the
 # others.
-UNTRACKED_COLUMN = "_untracked"
+UNTRACKED_COLUMN = "_ackledger_untracked"
 UNTRACKED = f"/{UNTRACKED_COLUMN}=true/"
 
 
@@ -225,7 +225,7 @@ def _remainder(job: Job, step: SourceStep, claimed: Row[Any]) -> DataFrame:
 
 
 def _claimed(job: Job, run: OpenedRun, step: SourceStep, messages: list[int]) -> DataFrame:
-    """The messages that a replay claimed, from the snapshot of its original, with ``_message``."""
+    """The messages that a replay claimed, from the snapshot of its original, with ``MESSAGE``."""
     batch = run.batch
     emit = job.database.transact(lambda c: replays.original_emit(c, batch.original_id, step.name))
     snapshot = stored_rows(job, emit.emit_run_id, POSITION)

@@ -33,7 +33,7 @@ from ledger.storage.manifest import DataFile, Manifest, check_files
 from ledger.storage.paths import literal
 from ledger.store.queries import batches, publications, runs
 
-_FILE = "_file"
+_FILE = "_ackledger_file"
 
 _log = logging.getLogger(__name__)
 
@@ -136,7 +136,8 @@ def _clean_files(
     source = delivered_rows(job, row.batch_id, row.input_run_id)
     schema = source.select(*user_columns(source), *tracking_columns(source)).schema
     reader = job.spark.read.schema(schema).option("basePath", base)
-    rows = reader.parquet(*literal(staged.paths)).withColumn(_FILE, F.col("_metadata.file_path"))
+    stored = reader.parquet(*literal(staged.paths))
+    rows = stored.withColumn(_FILE, stored.metadataColumn("_metadata")["file_path"])
     counted = chosen.keep(rows).groupBy(_FILE).count().collect()
     kept = {_below(base, unquote(one[_FILE])): int(one["count"]) for one in counted}
     shares = [(file, kept.get(_below(base, file.path), 0)) for file in staged.files]

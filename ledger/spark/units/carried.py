@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from ledger.batch.step_runs import OpenedRun
-from ledger.core.column_names import CARRIED, ERROR, FAILED, MESSAGE, RESERVED, ROOT, UNIT
+from ledger.core.column_names import CARRIED, ERROR, FAILED, MESSAGE, ROOT, UNIT, is_own
 from ledger.core.states import BatchKind, RunState
 from ledger.errors import InputError, IntegrityError, StageError
 from ledger.pipeline.steps import SourceStep, StageStep
@@ -38,7 +38,7 @@ class Carrying(Protocol):
 
 
 def with_carried(job: Job, run: OpenedRun, step: SourceStep, records: DataFrame) -> DataFrame:
-    """The records of a replay by unit, which have ``_message``, with ``_carried``: the root
+    """The records of a replay by unit, which have ``MESSAGE``, with ``CARRIED``: the root
     under which all that record-wise stages make of a record is stored; null for one that they
     are to run for again.
     """
@@ -169,8 +169,8 @@ def _fresh(frame: DataFrame) -> DataFrame:
 
 
 def _carried_roots(job: Job, run: OpenedRun, step: StageStep) -> DataFrame | None:
-    """Of the records that a stage does not run for: ``_root`` here, ``_carried`` and, with
-    units, ``_unit``; None if its sources name none.
+    """Of the records that a stage does not run for: ``ROOT`` here, ``CARRIED`` and, with
+    units, ``UNIT``; None if its sources name none.
     """
     graph, frames = job.pipeline.graph, []
     for row in job.database.transact(lambda c: batches.sources(c, run.batch.batch_id)):
@@ -186,10 +186,17 @@ def _batches_of(job: Job, run: OpenedRun, roots: DataFrame) -> dict[int, int]:
     """How many records are carried over from which batch."""
     emits = job.database.transact(lambda c: replays.settled_emits(c, run.batch.original_id))
     ranges = [(row.batch_id, row.first_root, row.first_root + row.roots - 1) for row in emits]
-    known = job.spark.createDataFrame(ranges, "_batch bigint, _first bigint, _last bigint")
-    within = F.col(CARRIED).between(F.col("_first"), F.col("_last"))
-    found = roots.select(CARRIED).join(F.broadcast(known), within, "left").groupBy("_batch").count()
-    counts = {row["_batch"]: int(row["count"]) for row in found.collect()}
+    known = job.spark.createDataFrame(
+        ranges, "_ackledger_batch bigint, _ackledger_first bigint, _ackledger_last bigint"
+    )
+    within = F.col(CARRIED).between(F.col("_ackledger_first"), F.col("_ackledger_last"))
+    found = (
+        roots.select(CARRIED)
+        .join(F.broadcast(known), within, "left")
+        .groupBy("_ackledger_batch")
+        .count()
+    )
+    counts = {row["_ackledger_batch"]: int(row["count"]) for row in found.collect()}
     if None in counts:
         raise IntegrityError(
             f"batch {run.batch.batch_id}: {counts[None]} records are carried over from roots that"
@@ -224,10 +231,10 @@ def _misfit(step: StageStep, batch_id: int, records: int, found: str) -> InputEr
 
 
 def _emitted(job: Job, emit_run_id: int, first_root: int) -> DataFrame:
-    """The records of an emit, with ``_root``."""
+    """The records of an emit, with ``ROOT``."""
     return stored_rows(job, emit_run_id, ROOT, first_root)
 
 
 def _columns(schema: StructType) -> list[str]:
     """The user's columns of a stage's output, with their types."""
-    return [f"{f.name} {f.dataType.simpleString()}" for f in schema if f.name not in RESERVED]
+    return [f"{f.name} {f.dataType.simpleString()}" for f in schema if not is_own(f.name)]

@@ -46,8 +46,8 @@ def with_unit(job: Job, step: SourceStep, records: DataFrame) -> DataFrame:
 
 def replayed_records(job: Job, run: OpenedRun, step: SourceStep, reader: SourceReader) -> DataFrame:
     """What a replay emits of a source in units: every record of the claimed messages' units but
-    those quarantined, parsed again, with ``_message`` and, where stages carry over what they made,
-    ``_carried``.
+    those quarantined, parsed again, with ``MESSAGE`` and, where stages carry over what they made,
+    ``CARRIED``.
     """
     batch = run.batch
     quarantined = job.database.transact(
@@ -174,6 +174,6 @@ def _claimed(job: Job, run: OpenedRun, step: SourceStep, messages: list[int]) ->
 
 
 def _snapshot(job: Job, original_batch_id: int, source: str) -> DataFrame:
-    """The records of an original batch's source, with ``_message``."""
+    """The records of an original batch's source, with ``MESSAGE``."""
     emit = job.database.transact(lambda c: replays.original_emit(c, original_batch_id, source))
     return stored_rows(job, emit.emit_run_id, MESSAGE, emit.first_root)

@@ -1,0 +1,136 @@
+"""Columns of users that are called as the ledger's are without their prefix, in whole batches."""
+
+import ast
+import csv
+import json
+import re
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+
+from ledger import DeltaSink, FileSource, ParquetSink, Pipeline, PostgresSink
+from ledger.core.column_names import PREFIX, PUBLIC
+from ledger.errors import DeclarationError
+from ledger.sources.parsing.typed import check_schema, struct
+from tests.support.ledgers import rows
+from tests.support.places import ROOT
+
+
+def texts(path: Path) -> set[str]:
+    """The names with the ledger's prefix in the string literals of a module."""
+    tree = ast.parse(path.read_text())
+    found = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
+    named = re.compile(rf"{PREFIX}[a-z_]+")
+    return {name for text in found if isinstance(text, str) for name in named.findall(text)}
+
+
+def own_names() -> list[str]:
+    """Every name of the ledger's columns that stands in its code, without the prefix."""
+    found = set().union(*(texts(path) for path in (ROOT / "ledger").rglob("*.py")))
+    return sorted(name.removeprefix(PREFIX) for name in found)
+
+
+USUAL = ("value", "root", "position", "message", "batch", "unit", "count", "path", "rows", "key")
+ODD = ("a.b", "a b", 'a"b', "it's", "UPPER", "_metadata")
+NAMES = sorted(
+    {*own_names(), *(f"_{name}" for name in own_names()), *USUAL, *ODD} - PUBLIC - {"_failed"}
+)
+SCHEMA = ", ".join(f"`{name}` STRING" for name in NAMES)
+
+
+RENAMED = {"batch": "of_batch", "a b": "a_b"}
+
+
+def test_the_names_are_taken_from_the_code():
+    """The list that the tests below go through has the columns that the ledger stores, and those
+    that it makes on the way."""
+    assert {"root", "raw", "error", "text", "record", "first", "count"} <= set(own_names())
+
+
+def record(number: int) -> dict[str, str]:
+    return {name: f"{number} of {name}" for name in NAMES}
+
+
+def write(folder: Path, form: str, records: list[dict[str, str]]) -> FileSource:
+    """A file of a format with these records, and the source that reads it."""
+    path = folder / f"in.{form}"
+    if form == "parquet":
+        pq.write_table(pa.Table.from_pylist(records), path)
+    elif form == "json":
+        path.write_text("".join(json.dumps(one) + "\n" for one in records))
+    else:
+        with path.open("w", newline="") as stream:
+            writer = csv.DictWriter(stream, NAMES if form == "csv" else NAMES[::-1])
+            writer.writeheader()
+            writer.writerows(records)
+    if form == "by_name":
+        return FileSource(path.name, schema=SCHEMA, columns="by_name", multiline=True)
+    return FileSource(path.name, schema=SCHEMA, format=form)
+
+
+def pipeline(source: FileSource, sinks, *, fixed: bool) -> Pipeline:
+    """A stage joins a reference of the same columns, a record stage follows; record 2 fails."""
+    made = Pipeline("named", max_replays=3)
+    made.source("source", source, key=["root", "value"])
+    made.reference("others", source)
+
+    @made.stage(reads="source")
+    def joined(records, *, others):
+        from pyspark.sql import functions as F
+
+        spoilt = (F.col("root") == "2 of root") & F.lit(not fixed)
+        both = records.join(others.select(*(f"`{name}`" for name in ["root"])), "root", "inner")
+        return both.withColumn("_failed", F.when(spoilt, F.col("value")))
+
+    @made.record_stage(reads="joined", schema=SCHEMA)
+    def yielded(row):
+        yield row
+
+    @made.stage(reads="yielded")
+    def shown(records):
+        # The folder of a batch is called so; a Delta table takes no blanks.
+        return records.withColumnsRenamed(RENAMED)
+
+    for name, (sink, reads) in sinks.items():
+        made.sink(name, sink, reads=reads)
+    return made
+
+
+@pytest.mark.parametrize("form", ["csv", "json", "by_name", "parquet"])
+def test_columns_may_have_any_name_without_the_prefix(
+    form, runner, database, tmp_path, sink_rows, warehouse_url
+):
+    """Each of them is a column of a source in every format, of a reference, of stages and of sinks
+    of every kind; a record fails, is kept with its values, and is replayed."""
+    records = [record(number) for number in range(4)]
+    source = write(tmp_path, form, records)
+    sinks = {"out": (ParquetSink("out"), "shown")}
+    if form == "csv":
+        table = PostgresSink(warehouse_url, "named", mode="upsert", key=["root", "count"])
+        sinks |= {"table": (table, "yielded"), "delta": (DeltaSink("delta"), "shown")}
+    run = runner(pipeline(source, sinks, fixed=False))
+    batch = run.open()
+    run.settled(batch)
+    kept = rows(database, "SELECT key, content FROM failed_payload")
+    assert [json.loads(one.content) for one in kept] == [records[2]]
+    assert [one.key for one in kept] == [{"root": "2 of root", "value": "2 of value"}]
+    fixed = runner(pipeline(source, sinks, fixed=True))
+    fixed.settled(fixed.open_replay(batch.batch_id))
+    names = [RENAMED.get(name, name) for name in NAMES]
+    assert sink_rows("out", *names) == sorted(
+        (tuple(one[name] for name in NAMES) for one in records), key=repr
+    )
+    if form == "csv":
+        stored = DeltaTable(str(tmp_path / "delta")).to_pyarrow_table().to_pylist()
+        assert sorted(tuple(row[name] for name in names) for row in stored) == sorted(
+            tuple(one[name] for name in NAMES) for one in records
+        )
+
+
+def test_the_prefix_is_refused_in_any_case(spark):
+    """A schema that takes a name of the ledger is refused with that name."""
+    with pytest.raises(DeclarationError, match="'_ACKLEDGER_root', a name of the ledger: rename"):
+        check_schema(struct("_ACKLEDGER_root STRING"))
