@@ -337,12 +337,13 @@ def test_facts_stay_one_line_each():
 
 def test_a_command_in_a_message_stays_one_line():
     """What a summary advises can be pasted: no line break is put into it."""
-    advice = "replay just these: ackledger replay jobs.flights:pipeline --batch 12345 " + "x" * 60
-    data = {**BATCH, "steps": [], "undone": [], "records": COUNTS, "advice": advice}
+    command = "ackledger replay jobs.flights:pipeline --batch 12345 " + "x" * 60
+    data = {**BATCH, "steps": [], "undone": [], "records": COUNTS, "advice": "2 records failed"}
+    data["commands"] = [["Replay just these", command]]
     data["steps"] = [dict.fromkeys(
         ("name", "kind", "state", "input", "output", "failed", "duplicates", "seconds"), 0
     )]  # fmt: skip
-    assert advice in printed(tables.summary(data)).splitlines()
+    assert f"  {command}" in printed(tables.summary(data)).splitlines()
     name = "a_name_of_a_step_that_is_rather_long_for_a_narrow_terminal"
     data["steps"][0] |= {"name": name, "kind": "stage", "state": "committed"}
     shown = printed(tables.summary(data)).splitlines()

@@ -88,7 +88,7 @@ def test_advice_names_the_original_and_the_pipeline():
         " accepted; "
         "1 of 1,000 records accepted by ada"
     )
-    assert [command for _, command in advice.commands] == [
+    assert [command for _, command in advice.every] == [
         "ackledger failed --records --batch 3",
         "ackledger replay jobs.p:made --batch 3 --step join",
         "ackledger replay jobs.p:made --batch 3 --step parse --quarantined",
