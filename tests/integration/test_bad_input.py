@@ -159,6 +159,20 @@ def test_header_may_be_off_and_columns_separated_otherwise(runner, tmp_path, sin
     assert sink_rows("out", "n", "name", "price") == [(1, "a", 2.0)]
 
 
+@pytest.mark.parametrize("multiline", [False, True])
+@pytest.mark.parametrize("separator", ["\\", "|", "^", "$", ".", "+", "u", " ", "\x01", "¦"])
+def test_any_character_separates(runner, tmp_path, sink_rows, separator, multiline):
+    """Also one that means something to a reader of options, or to a pattern."""
+    lines = [["n", "s", "t"], ["1", "a", ""], ["2", f'"a{separator}b"', "c"], ["x", "a", "c"]]
+    write(tmp_path, "a.csv", "\n".join(map(separator.join, lines)).encode())
+    schema = "n INT, s STRING, t STRING"
+    options = {"sep": separator}
+    run = runner(copying(schema=schema, options=options, multiline=multiline))
+    arrived, failed = parsed(run, ("n", "s", "t"), sink_rows)
+    assert arrived == [(1, "a", None), (2, f"a{separator}b", "c")]
+    assert list(failed.values()) == ["csv: n: expected int, found x"]
+
+
 def test_no_file_fails_the_batch_unless_allowed(runner, tmp_path):
     """No matching file fails with the rendered path; with allow_missing it is a batch of 0
     roots.
@@ -556,7 +570,12 @@ def test_formats_of_dates_are_enforced(runner, tmp_path, sink_rows, format):
         ({"options": {"maxColumns": "5"}}, "a record of more fields .* fails by name"),
         ({"options": {"maxCharsPerColumn": "5"}}, "values are read whole"),
         ({"options": {"seperator": ";"}}, "'seperator' .* not supported with csv"),
-        ({"options": {"sep": "||"}}, "expected one character, found '\\|\\|'"),
+        ({"options": {"sep": "||"}}, "expected one character and no line break, found '\\|\\|'"),
+        ({"options": {"sep": "\n"}}, "expected one character and no line break, found '\\\\n'"),
+        ({"options": {"quote": "\r"}}, "expected one character and no line break, found '\\\\r'"),
+        ({"options": {"sep": "😀"}}, "expected one character"),
+        ({"options": {"sep": '"'}}, "'sep' and 'quote' .* expected two characters, found '\"'"),
+        ({"options": {"sep": "\\", "escape": "\\"}}, "'sep' and 'escape' .* two characters"),
         ({"options": {"sep": ";"}, "format": "json"}, "option 'sep' .* with json"),
         ({"options": {"mergeSchema": "true"}, "format": "parquet"}, "it has none"),
         ({"multiline": True, "format": "json"}, "expected format csv"),

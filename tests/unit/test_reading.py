@@ -120,6 +120,20 @@ def test_a_header_that_is_none_is_named(tmp_path, data, says):
         files.layouts([str(tmp_path / "a.csv")], form().schema, "by_name", form())
 
 
+@pytest.mark.parametrize("found", ["N", " n", "n ", "\u00a0N\t"])
+def test_a_header_that_is_nearly_the_schemas_is_refused(tmp_path, found):
+    """A name that differs from a column's in case or blanks alone is not a column of nulls; where
+    the column is there as well, the other is one that nobody asked for.
+    """
+    (tmp_path / "a.csv").write_text(f"{found},s\n1,2\n")
+    path, schema = str(tmp_path / "a.csv"), form().schema
+    with pytest.raises(InputError, match=r"a\.csv: expected column 'n', found .*mean 'n'\?"):
+        files.layouts([path], schema, "by_name", form())
+    (tmp_path / "a.csv").write_text(f"{found},n\n1,2\n")
+    (layout,) = files.layouts([path], schema, "by_name", form())
+    assert layout.names == (found, "n")
+
+
 @pytest.mark.parametrize("columns", ["by_name", "in_order"])
 @pytest.mark.parametrize("first", ["ann@x.org,7", "ann@x.org,ann@x.org", '""'])
 def test_a_header_that_is_a_record_is_a_quote(tmp_path, columns, first):

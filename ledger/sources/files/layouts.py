@@ -117,7 +117,18 @@ def _check_order(path: str, names: list[str], schema: StructType) -> None:
 
 
 def _check_names(path: str, names: list[str], schema: StructType) -> None:
-    """Columns that are none of the schema's are ignored; one that may not be null must be there."""
+    """Columns that are none of the schema's are ignored. One that may not be null must be there,
+    and none by a name that differs in case or blanks alone.
+    """
+    absent = {_folded(name): name for name in schema.names if name not in names}
+    for name in names:
+        meant = absent.get(_folded(name))
+        if meant is not None and name not in schema.names:
+            raise InputError(
+                f"the header of {path}: expected column {meant!r}, found {name!r}; did you mean "
+                f"{meant!r}? Fix the file, or the schema",
+                quotes=[f"found {name!r}"],
+            )
     missing = [one.name for one in schema.fields if not one.nullable and one.name not in names]
     if missing or not set(names) & set(schema.names):
         expected = f"NOT NULL column {missing[0]}" if missing else "a column of the schema"
@@ -129,6 +140,11 @@ def _check_names(path: str, names: list[str], schema: StructType) -> None:
     ignored = sum(name not in schema.names for name in names)
     if ignored:  # not their names: who has no header has values there
         _log.warning("%s: %d column(s) not in the schema are ignored", path, ignored)
+
+
+def _folded(name: str) -> str:
+    """A name as a person reads it: whatever its case, without blanks."""
+    return "".join(name.split()).casefold()
 
 
 def check_parquet(paths: list[str], schema: StructType) -> None:

@@ -119,9 +119,18 @@ def _check_options(path: str, format: str, options: Mapping[str, str]) -> None:
             )
         if not isinstance(value, str):
             raise DeclarationError(f"option {name!r} of {path!r}: expected a text, found {value!r}")
-        if name in _ONE_CHARACTER and len(value) > 1:
+        # Java counts a character beyond the first 65,536 as two.
+        if name in _ONE_CHARACTER and (len(value) > 1 or value > "\uffff" or value in ("\r", "\n")):
             raise DeclarationError(
-                f"option {name!r} of {path!r}: expected one character, found {value!r}"
+                f"option {name!r} of {path!r}: expected one character and no line break, found "
+                f"{value!r}"
             )
     if options.get("sep") == "":
         raise DeclarationError(f"option 'sep' of {path!r}: expected one character, found ''")
+    separator = options.get("sep", ",")
+    for name, default in (("quote", '"'), ("escape", None)):
+        if format == "csv" and options.get(name, default) == separator:
+            raise DeclarationError(
+                f"options 'sep' and {name!r} of {path!r}: expected two characters, found "
+                f"{separator!r} for both"
+            )

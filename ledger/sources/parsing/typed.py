@@ -7,7 +7,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, NullType, StringType, StructField, StructType
 
 from ledger.core.column_names import ERROR, MESSAGE, RAW, check_names, is_own
-from ledger.errors import DeclarationError, InputError
+from ledger.errors import DeclarationError, InputError, suggestion
 from ledger.sources.parsing import values
 
 CORRUPT = "_ackledger_corrupt"  # a column of Spark's readers of text
@@ -35,7 +35,8 @@ def check_columns(where: str, found: StructType, schema: StructType) -> None:
         if field.name not in types or values.nullable(types[field.name]) != values.nullable(
             field.dataType
         ):
-            has = types[field.name].simpleString() if field.name in types else "no such column"
+            none = f"no such column{suggestion(field.name, types)}"
+            has = types[field.name].simpleString() if field.name in types else none
             raise InputError(
                 f"{where}: expected column {field.name} of type "
                 f"{field.dataType.simpleString()}, found {has}"
