@@ -9,7 +9,7 @@ from ledger.errors import DeclarationError, InputError
 from ledger.settings import Settings
 from ledger.sinks.options import SinkOptions, names_of, require_dedup, require_different
 
-BATCH_FOLDER = "batch"  # in a folder of Parquet files: batch=<id>
+BATCH_FOLDER = "ackledger_batch"  # in a folder of Parquet files: ackledger_batch=<id>
 STAGING_FOLDER = "_staging"  # beside those of batches: what is not published yet
 
 

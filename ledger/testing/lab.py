@@ -45,6 +45,7 @@ from ledger.execution import run_steps, settle_and_follow
 from ledger.pipeline.pipeline import Pipeline
 from ledger.pipeline.steps import SinkStep, SourceStep, Step
 from ledger.settings import Settings
+from ledger.sinks.folder import BATCH_FOLDER
 from ledger.sinks.parquet.sink import ParquetSink
 from ledger.sources.base import Source
 from ledger.sources.files.source import FileSource
@@ -319,13 +320,13 @@ class _Lab:
         """The rows that the sink holds of the batch's original and its replays, or of a state."""
         folder = self._folder / "sinks" / name
         family = self.database.transact(lambda c: reports.family(c, batch_id))
-        shown = [str(folder / f"batch={one}") for one in family]
+        shown = [str(folder / f"{BATCH_FOLDER}={one}") for one in family]
         if made.graph.is_stateful(name):
-            shown = [str(one) for one in folder.glob("batch=*")]
+            shown = [str(one) for one in folder.glob(f"{BATCH_FOLDER}=*")]
         shown = [path for path in shown if any(Path(path).rglob("*.parquet"))]
         if not shown:
             return []
-        frame = self.spark.read.option("basePath", str(folder)).parquet(*shown).drop("batch")
+        frame = self.spark.read.option("basePath", str(folder)).parquet(*shown).drop(BATCH_FOLDER)
         return [row.asDict(recursive=True) for row in frame.collect()]
 
 

@@ -87,7 +87,7 @@ def sink_rows(tmp_path: Path) -> Callable[..., list[tuple[object, ...]]]:
 
     def read(folder: str = "out", *columns: str) -> list[tuple[object, ...]]:
         table = ds.dataset(tmp_path / folder, partitioning="hive", format="parquet").to_table()
-        names = columns or [name for name in table.column_names if name != "batch"]
+        names = columns or [name for name in table.column_names if name != "ackledger_batch"]
         return sorted((tuple(row[name] for name in names) for row in table.to_pylist()), key=repr)
 
     return read

@@ -103,7 +103,7 @@ def test_replay_parses_again_with_todays_schema(runner, tmp_path, sink_rows):
     replay = wide.open_replay(batch.batch_id)
     assert wide.settled(replay).failed == 0
     assert one(run.job.database, "SELECT status FROM failed_message").status == "recovered"
-    assert sink_rows(f"out/batch={replay.batch_id}", "n") == [(3_000_000_000,)]
+    assert sink_rows(f"out/ackledger_batch={replay.batch_id}", "n") == [(3_000_000_000,)]
 
 
 def test_message_that_never_parses_is_quarantined(runner, tmp_path):
@@ -297,7 +297,7 @@ def test_replay_leaves_out_and_refuses_by_todays_schema(runner, tmp_path, sink_r
     narrow = runner(failing_copy("n BIGINT, name INT", fail=False))
     replay = narrow.open_replay(batch.batch_id)
     assert narrow.settled(replay).failed == 1
-    assert sink_rows(f"out/batch={replay.batch_id}") == [(1, 7)]
+    assert sink_rows(f"out/ackledger_batch={replay.batch_id}") == [(1, 7)]
     query = "SELECT step, reason, content FROM quarantine JOIN failed_payload USING (message_id)"
     found = one(run.job.database, query)
     assert (found.step, found.reason) == ("records", "name: expected int, found b")
@@ -609,7 +609,7 @@ def test_columns_by_name(runner, tmp_path, sink_rows, caplog):
     original = one(run.job.database, "SELECT batch_id FROM batch").batch_id
     replay = later.open_replay(original)
     assert later.settled(replay).failed == 0
-    replayed = sink_rows(f"out/batch={replay.batch_id}", "n", "name", "price")
+    replayed = sink_rows(f"out/ackledger_batch={replay.batch_id}", "n", "name", "price")
     assert replayed == [("x", "a", 2.0), ("y", None, 4.0)]
     strict = runner(copying(columns="by_name", schema="n INT, name STRING NOT NULL, price DOUBLE"))
     with pytest.raises(InputError, match=r"b\.csv: expected NOT NULL column name, found price"):
@@ -749,7 +749,9 @@ def test_a_replay_after_columns_are_taken_by_name(runner, tmp_path, sink_rows):
     later = runner(copying(columns="by_name", schema="n BIGINT, name STRING, price DOUBLE"))
     replay = later.open_replay(batch.batch_id)
     assert later.settled(replay).failed == 0
-    assert sink_rows(f"out/batch={replay.batch_id}", "n", "name") == [(3_000_000_000, "b")]
+    assert sink_rows(f"out/ackledger_batch={replay.batch_id}", "n", "name") == [
+        (3_000_000_000, "b")
+    ]
 
 
 def test_other_columns_have_any_name(runner, tmp_path, sink_rows):
@@ -869,7 +871,7 @@ def test_a_replay_reads_kept_texts_as_its_reader_would(runner, tmp_path, sink_ro
     typed = runner(failing_copy("a BIGINT, b BOOLEAN, c DATE", fail=False, options=options))
     replay = typed.open_replay(batch.batch_id)
     assert typed.settled(replay).failed == 4
-    assert sink_rows(f"out/batch={replay.batch_id}") == [(7, True, date(2024, 1, 5))]
+    assert sink_rows(f"out/ackledger_batch={replay.batch_id}") == [(7, True, date(2024, 1, 5))]
 
 
 def test_parquet_columns_that_nobody_reads(runner, tmp_path, sink_rows):

@@ -270,8 +270,8 @@ def test_reprocessing_replaces_the_total(runner, tmp_path, sink_rows):
     )
     fixed.settled(again)
     assert sink_rows("daily", "carrier", "n", "delay") == oracle()
-    assert sorted(path.name for path in (tmp_path / "daily").glob("batch=*")) == [
-        f"batch={again.batch_id}"
+    assert sorted(path.name for path in (tmp_path / "daily").glob("ackledger_batch=*")) == [
+        f"ackledger_batch={again.batch_id}"
     ]
 
 

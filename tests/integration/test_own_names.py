@@ -41,7 +41,7 @@ NAMES = sorted(
 SCHEMA = ", ".join(f"`{name}` STRING" for name in NAMES)
 
 
-RENAMED = {"batch": "of_batch", "a b": "a_b"}
+RENAMED = {"a b": "a_b"}
 
 
 def test_the_names_are_taken_from_the_code():
@@ -91,7 +91,7 @@ def pipeline(source: FileSource, sinks, *, fixed: bool) -> Pipeline:
 
     @made.stage(reads="yielded")
     def shown(records):
-        # The folder of a batch is called so; a Delta table takes no blanks.
+        # A Delta table takes no blanks.
         return records.withColumnsRenamed(RENAMED)
 
     for name, (sink, reads) in sinks.items():

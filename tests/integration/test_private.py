@@ -85,4 +85,4 @@ def test_what_a_run_writes_is_for_its_user_alone(runner, tmp_path, target):
     publish_settled(run.job, batch.batch_id)
     (published,) = {Path(path).parent for path in DeltaTable(tmp_path / "lake").file_uris()}
     assert stat.S_IMODE(published.stat().st_mode) == stat.S_IMODE(parts.stat().st_mode)
-    assert list((tmp_path / "folder" / f"batch={batch.batch_id}").rglob("*.parquet"))
+    assert list((tmp_path / "folder" / f"ackledger_batch={batch.batch_id}").rglob("*.parquet"))

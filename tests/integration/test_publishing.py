@@ -105,7 +105,7 @@ def test_what_is_published_has_the_users_columns_only(runner, tmp_path):
     run = runner(branching(lose=LOST))
     run.settled(run.open())
     table = ds.dataset(tmp_path / "out", partitioning="hive").to_table()
-    assert set(table.column_names) == {"n", "copy", "batch"}
+    assert set(table.column_names) == {"n", "copy", "ackledger_batch"}
     assert set(ds.dataset(tmp_path / "late").to_table().column_names) == {"n", "copy"}
 
 
@@ -121,7 +121,7 @@ def test_a_clean_batch_is_one_rename(runner, tmp_path):
     settle_once(run.job.database, batch.batch_id)
     assert not needs_withholding(run.job.database, batch.batch_id)
     publish_settled(run.job, batch.batch_id)
-    folder = tmp_path / "out" / f"batch={batch.batch_id}"
+    folder = tmp_path / "out" / f"ackledger_batch={batch.batch_id}"
     assert {path.stat().st_ino for path in folder.rglob("*.parquet")} == staged
     assert not list((tmp_path / "out" / "_staging").rglob("*.parquet"))
 
@@ -271,8 +271,8 @@ def test_a_reader_sees_whole_batches_only(runner, tmp_path):
                 if "_staging" not in str(gone):
                     raise
                 continue
-            if "batch" in table.column_names:
-                seen.append(frozenset(Counter(table["batch"].to_pylist()).items()))
+            if "ackledger_batch" in table.column_names:
+                seen.append(frozenset(Counter(table["ackledger_batch"].to_pylist()).items()))
 
     numbers(tmp_path)
     (tmp_path / "out").mkdir()

@@ -201,14 +201,14 @@ def test_a_reprocess_of_two_sources_abandoned_halfway(runner, tmp_path, sink_row
     age(job.database, again.batch_id, 10_000)
     assert settle_once(job.database, again.batch_id).status is BatchStatus.ABANDONED
     assert sink_rows("sa", "id") == [(1,), (2,)]
-    assert (tmp_path / "sa" / f"batch={first.batch_id}").exists()
+    assert (tmp_path / "sa" / f"ackledger_batch={first.batch_id}").exists()
     reopened = open_batch(
         job.database, job.settings, made, RunKey("", "again"), Interval(START, END), reprocess=True
     )
     assert reopened.batch_id == again.batch_id
     run.settled(reopened)
     assert sink_rows("sa", "id") == [(1,), (2,)]
-    assert not (tmp_path / "sa" / f"batch={first.batch_id}").exists()
+    assert not (tmp_path / "sa" / f"ackledger_batch={first.batch_id}").exists()
 
 
 def poisoned(rows):
@@ -276,4 +276,6 @@ def test_the_sink_holds_what_the_new_batch_published(runner, tmp_path, sink_rows
     again = open_batch(job.database, job.settings, made, key, interval, reprocess=True)
     assert run.settled(again).failed == 0
     assert sink_rows("out", "id", "word") == [(1, "a"), (3, "c")]
-    assert {path.name for path in (tmp_path / "out").glob("batch=*")} == {f"batch={again.batch_id}"}
+    assert {path.name for path in (tmp_path / "out").glob("ackledger_batch=*")} == {
+        f"ackledger_batch={again.batch_id}"
+    }

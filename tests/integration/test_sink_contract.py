@@ -101,10 +101,10 @@ class Place:
 
 def _parquet(settings: Settings, folder: Path, url: str) -> Place:
     def rows() -> Rows:
-        files = (folder / "out").glob("batch=*/**/*.parquet")
+        files = (folder / "out").glob("ackledger_batch=*/**/*.parquet")
         return _sorted(pq.ParquetFile(file).read() for file in files)
 
-    misfit = pa.schema([*SCHEMA, ("batch", pa.string())])
+    misfit = pa.schema([*SCHEMA, ("ackledger_batch", pa.string())])
     moment = (ParquetPublisher, "_rename")
     return Place(
         ParquetSink("out"), rows, moment, misfit, settings, keeps_versions=False, copies_rows=False

@@ -408,7 +408,7 @@ def test_a_null_is_judged_by_todays_schema(runner, feed, sink_rows):
     fixed = runner(fed(feed))
     replay = fixed.open_replay(batch.batch_id)
     assert fixed.settled(replay).failed == 0
-    assert sink_rows(f"out/batch={replay.batch_id}", "n", "s") == [(2, None)]
+    assert sink_rows(f"out/ackledger_batch={replay.batch_id}", "n", "s") == [(2, None)]
 
 
 def test_ack_commit_waits_and_may_come_twice(runner, feed, monkeypatch):

@@ -152,7 +152,7 @@ def test_running_totals_over_batches_and_a_replay(runner, days, balances):
     assert balances() == oracle(1, 2, without=[201])
     fixed.settled(opened(fixed, 3))
     assert balances() == oracle(1, 2, 3, without=[201])
-    assert len(list((days / "balances").glob("batch=*"))) == 1
+    assert len(list((days / "balances").glob("ackledger_batch=*"))) == 1
     assert (
         one(
             run.job.database,

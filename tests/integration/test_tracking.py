@@ -632,7 +632,7 @@ def test_partitioned_sink(runner, tmp_path, sink_rows):
     batch = run.open()
     run.settled(batch)
     assert sorted(
-        path.name for path in (tmp_path / "out" / f"batch={batch.batch_id}").iterdir()
+        path.name for path in (tmp_path / "out" / f"ackledger_batch={batch.batch_id}").iterdir()
     ) == ["copy=1", "copy=2", "copy=3"]
     assert len(sink_rows("out", "n", "copy")) == COUNT * 3
 

@@ -54,13 +54,18 @@ def test_partition_columns(kind, names):
 
 
 def test_the_folder_of_a_batch():
-    """A column that the folders batch=<id> of a ParquetSink would hide is refused, as partition
-    column and as column of the rows; a Delta table may have it."""
-    with pytest.raises(DeclarationError, match="'Batch' is taken by the folder of each batch"):
-        ParquetSink("out", partition_by="Batch")
-    with pytest.raises(StageError, match="'BATCH': rename the column in the stage"):
-        ParquetPublisher("/out").check(pa.schema([("id", pa.int64()), ("BATCH", pa.int64())]))
-    DeltaSink("out", partition_by="batch")
+    """A column that the folders ackledger_batch=<id> of a ParquetSink would hide is refused, as
+    partition column and as column of the rows; a Delta table may have it."""
+    with pytest.raises(
+        DeclarationError, match="'Ackledger_Batch' is taken by the folder of each batch"
+    ):
+        ParquetSink("out", partition_by="Ackledger_Batch")
+    with pytest.raises(StageError, match="'ACKLEDGER_BATCH': rename the column in the stage"):
+        ParquetPublisher("/out").check(
+            pa.schema([("id", pa.int64()), ("ACKLEDGER_BATCH", pa.int64())])
+        )
+    DeltaSink("out", partition_by="ackledger_batch")
+    ParquetSink("out", partition_by="batch")
 
 
 @pytest.mark.parametrize(

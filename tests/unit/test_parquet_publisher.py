@@ -30,7 +30,7 @@ def shown(path):
     """The rows of each folder that a reader sees."""
     return {
         folder.name: sorted(n for file in folder.rglob("*.parquet") for n in numbers(file))
-        for folder in path.glob("batch=*")
+        for folder in path.glob("ackledger_batch=*")
     }
 
 
@@ -58,7 +58,7 @@ def test_a_publisher_that_hung_does_not_publish_what_was_replaced(publisher, tmp
     monkeypatch.setattr(parquet, "require_staged", hangs)
     with pytest.raises(OSError, match="No such file"):
         publisher.publish(old)
-    assert shown(tmp_path) == {"batch=10": [1, 2, 3]}
+    assert shown(tmp_path) == {"ackledger_batch=10": [1, 2, 3]}
 
 
 @dataclass(frozen=True)
@@ -111,9 +111,9 @@ def test_two_publishers_of_one_batch_lose_nothing(publisher, tmp_path, monkeypat
     monkeypatch.setattr(parquet, "require_staged", looks)
     with pytest.raises(OSError, match="No such file"):
         late.publish(both)
-    assert shown(tmp_path) == {"batch=10": [1, 2, 3]}
+    assert shown(tmp_path) == {"ackledger_batch=10": [1, 2, 3]}
     publisher.publish(both)
-    assert shown(tmp_path) == {"batch=10": [1, 2, 3]}
+    assert shown(tmp_path) == {"ackledger_batch=10": [1, 2, 3]}
 
 
 def test_what_was_replaced_does_not_come_back(publisher, tmp_path):
@@ -126,7 +126,7 @@ def test_what_was_replaced_does_not_come_back(publisher, tmp_path):
     late = Late(str(tmp_path), before_rename=[lambda: hanging(first.publish, both)])
     with pytest.raises(OSError, match="No such file"):
         late.publish(both)
-    assert shown(tmp_path) == {"batch=10": [1, 2, 3]}
+    assert shown(tmp_path) == {"ackledger_batch=10": [1, 2, 3]}
 
 
 def test_a_rename_that_fails_brings_back_what_was_hidden(publisher, tmp_path):
@@ -139,9 +139,9 @@ def test_a_rename_that_fails_brings_back_what_was_hidden(publisher, tmp_path):
 
     with pytest.raises(OSError, match="no space"):
         Late(str(tmp_path), before_rename=[full]).publish(new)
-    assert shown(tmp_path) == {"batch=1": [1, 2]}
+    assert shown(tmp_path) == {"ackledger_batch=1": [1, 2]}
     publisher.publish(new)
-    assert shown(tmp_path) == {"batch=10": [1, 2, 3]}
+    assert shown(tmp_path) == {"ackledger_batch=10": [1, 2, 3]}
 
 
 @pytest.mark.parametrize("rows", [[7], []])
@@ -155,4 +155,4 @@ def test_a_later_run_of_a_batch_takes_the_place_of_the_earlier(publisher, tmp_pa
         publisher._fs.rm(later.files[0].path)
         later = Delivery("p.s", 1, 2, START, 1, later.folder, ())
     publisher.publish(later)
-    assert shown(tmp_path) == {"batch=1": rows}
+    assert shown(tmp_path) == {"ackledger_batch=1": rows}

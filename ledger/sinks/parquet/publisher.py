@@ -16,7 +16,7 @@ from ledger.sinks.folder import STAGING_FOLDER as STAGING
 
 @dataclass(frozen=True)
 class ParquetPublisher:
-    """The sink's own record of a batch is its folder, ``<path>/batch=<id>``.
+    """The sink's own record of a batch is its folder, ``<path>/ackledger_batch=<id>``.
 
     ``path``: absolute or a URL. A local rename is atomic; on an object store it is a copy, file by
     file, and a reader may see a part. What a delivery replaces is moved aside first, folder by

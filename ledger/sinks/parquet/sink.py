@@ -10,11 +10,11 @@ from ledger.sinks.folder import BATCH_FOLDER, FolderSink
 
 @dataclass(frozen=True)
 class ParquetSink(FolderSink):
-    """A folder of Parquet files: ``<path>/batch=<id>/<partition columns>/``.
+    """A folder of Parquet files: ``<path>/ackledger_batch=<id>/<partition columns>/``.
 
     Each batch is staged under ``<path>/_staging/`` and published by one rename, so a reader sees a
     batch whole or not at all; on an object store a rename is a copy, file by file. It holds the
-    user's columns only, none of which may be ``batch``. Relative paths start from
+    user's columns only, none of which may be ``ackledger_batch``. Relative paths start from
     ``ACKLEDGER_OUTPUT``.
     """
 

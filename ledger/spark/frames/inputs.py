@@ -82,7 +82,8 @@ def anchored(rows: DataFrame, *, as_list: bool = False) -> DataFrame:
     if ROOT not in rows.columns and ROOTS not in rows.columns:
         return rows.select(*user_columns(rows))
     others = [F.col(POSITION).alias("parent")]
-    others += [F.col(name).alias(name[1:]) for name in (INPUT, UNIT) if name in rows.columns]
+    fields = ((INPUT, "input"), (UNIT, "unit"))
+    others += [F.col(name).alias(field) for name, field in fields if name in rows.columns]
     if ROOTS in rows.columns:
         anchor = F.transform(ROOTS, lambda root: F.struct(root.alias("root"), *others))
     else:
