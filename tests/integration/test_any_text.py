@@ -88,7 +88,7 @@ def test_a_batch_of_nasty_text(runner, tmp_path, database, how, sink_rows):
     assert {row[-1] for row in published} == {"good", f"bad{nul}", "y" * BIG}
 
 
-@pytest.mark.parametrize("name", ["a`b", "_failed", "_ROOT"])
+@pytest.mark.parametrize("name", ["a`b", "_failed", "_ACKLEDGER_ROOT"])
 def test_names_that_cannot_be_are_refused(runner, tmp_path, name):
     """A column that Spark or the ledger would confuse is refused before a row is read, by name."""
     (tmp_path / "in.json").write_text("{}\n")

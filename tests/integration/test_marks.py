@@ -500,7 +500,7 @@ def test_declarations_that_cannot_work(tmp_path, declare, message):
         piped(tmp_path, declare)
 
 
-@pytest.mark.parametrize("name", ["_failed", "_ROOT"])
+@pytest.mark.parametrize("name", ["_failed", "_ACKLEDGER_ROOT"])
 def test_reserved_name_in_a_record_stage(runner, tmp_path, name):
     """A record stage may not declare a column of the ledger's, in whatever case."""
 
