@@ -33,6 +33,7 @@ COLUMNS = {
     "in refused files": lambda one: one.rows if one.refused else 0,
     "wrong": lambda one: one.wrong,
     "without a trace": lambda one: one.lost,
+    "rewritten in the clean file": lambda one: one.rewritten,
     "beyond the clean file": lambda one: one.beyond,
 }
 _MOST_SHOWN = 1_000  # characters of a row or a reason

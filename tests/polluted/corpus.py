@@ -16,7 +16,7 @@ from ledger import FileSource
 from tests.polluted.comparison import Row
 
 MOST_FILES = 250  # of one batch
-_MADE_UP = re.compile(r"\s*col_\d+")  # a name that a clean file has where its file has no header
+_MADE_UP = re.compile(r"\s*col_\d+")  # what clean files call the columns of files without header
 _ONE_ROW = "one row"
 # What was done to a made file, by how its name begins.
 KINDS = {
@@ -79,8 +79,10 @@ class Polluted:
     @cached_property
     def rows(self) -> list[Row]:
         """What a right loader reads: the rows of the clean file, without header and blank lines."""
-        made_up = bool(self._clean) and all(_MADE_UP.fullmatch(name) for name in self._clean[0])
-        return self._clean[1:] if self.dialect.header or made_up else self._clean
+        clean = self._clean
+        named = bool(clean) and [name.strip() for name in clean[0]] == list(self.dialect.names)
+        made_up = bool(clean) and all(_MADE_UP.fullmatch(name) for name in clean[0])
+        return clean[1:] if self.dialect.header or named or made_up else clean
 
     @cached_property
     def dialect(self) -> Dialect:
