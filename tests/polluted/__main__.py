@@ -10,8 +10,8 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from ledger.settings import Settings
@@ -39,14 +39,16 @@ COLUMNS = {
 _MOST_SHOWN = 1_000  # characters of a row or a reason
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(
+    arguments: Sequence[str], laboratory: Callable[[], AbstractContextManager[Lab]] | None = None
+) -> int:
     """Run all files, print the tables; 1 if a row is wrong or without a trace."""
     parser = argparse.ArgumentParser(prog="tests.polluted", description=__doc__)
     parser.add_argument("folder", type=Path, help="a copy of the benchmark, or of one data set")
     parser.add_argument("--output", type=Path, help="a file for the tables, too")
     asked = parser.parse_args(arguments)
     files = corpus.files(asked.folder)
-    with _laboratory() as lab:
+    with (laboratory or own_laboratory)() as lab:
         found = verdicts(lab, files)
     text = report(found)
     sys.stdout.write(text)
@@ -56,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 @contextmanager
-def _laboratory() -> Iterator[Lab]:
+def own_laboratory() -> Iterator[Lab]:
     """A session of Spark, and a ledger in an embedded server of its own; both end."""
     with tempfile.TemporaryDirectory(prefix="ackledger-") as name:
         home = Path(name)
@@ -93,8 +95,9 @@ def report(found: Sequence[tuple[Polluted, Verdict]]) -> str:
     lines = [_line(["", *COLUMNS]), _line(["---", *["---:"] * len(COLUMNS)])]
     lines += [_line([kind, *_figures(by_kind[kind])]) for kind in kinds]
     lines.append(_line(["all", *_figures([verdict for _, verdict in found])]))
-    lines += ["", _line(["why records failed", "records"]), _line(["---", "---:"])]
-    lines += [_line([why, f"{times:,}"]) for why, times in _reasons(found).most_common()]
+    if reasons := _reasons(found):
+        lines += ["", _line(["why records failed", "records"]), _line(["---", "---:"])]
+        lines += [_line([why, f"{times:,}"]) for why, times in reasons.most_common()]
     for file, verdict in found:
         said = [f"refused: {verdict.refused}"] if verdict.refused else verdict.shown
         lines += [f"\n{file.path.name}: {one[:_MOST_SHOWN]}" for one in said]

@@ -52,7 +52,7 @@ def judged(lab: Lab, name: str, files: Sequence[Polluted]) -> Iterator[tuple[Pol
             yield from judged(lab, f"{name}_{number}", [one])
         return
     for one in files:
-        yield one, compare(records[one.path.name], one.rows, one.contents)
+        yield one, compare(records[one.path.name], one.rows, one.contents, one.mistaken)
 
 
 def _records(lab: Lab, name: str, dialect: Dialect) -> dict[str, list[Row | Failed | None]]:

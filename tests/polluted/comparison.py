@@ -1,7 +1,7 @@
 """Compares what the ledger says of a file's records with what a right loader reads of the file."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 
@@ -42,12 +42,15 @@ class Verdict:
 
 
 def compare(
-    records: Sequence[Row | Failed | None], rows: Sequence[Row], contents: Counter[Row]
+    records: Sequence[Row | Failed | None],
+    rows: Sequence[Row],
+    contents: Counter[Row],
+    mistaken: Collection[Row] = (),
 ) -> Verdict:
     """The verdict on a file whose ``records`` stand in its order; None is one of no outcome.
 
     ``contents``: what the file has by another reader. A record that the clean file leaves out may
-    be acked with that alone, and no more often.
+    be acked with that alone, and no more often. ``mistaken``: rows that the clean file has wrong.
     """
     verdict = Verdict(len(rows))
     left = contents.copy()
@@ -65,12 +68,16 @@ def compare(
             verdict.exact += 1
         elif row is None and left[record] >= 0:
             verdict.beyond += 1
-        elif row is not None and left[record] >= 0 and _cleaned(record) == _cleaned(row):
+        elif row is not None and left[record] >= 0 and _is_cleaned(record, row, mistaken):
             verdict.rewritten += 1
         else:
             verdict.wrong += 1
             verdict.shown.append(f"acked: {record}; expected: {row}")
     return verdict
+
+
+def _is_cleaned(record: Row, row: Row, mistaken: Collection[Row]) -> bool:
+    return row in mistaken or _cleaned(record) == _cleaned(row)
 
 
 def _cleaned(row: Row) -> Row:
