@@ -77,7 +77,9 @@ def test_each_file_has_its_figures(corpus, spark, database, settings, tmp_path, 
     assert ("| why records failed | records |" in output.read_text()) == (files is RIGHT)
 
 
-def test_a_folder_without_the_corpus_is_named(tmp_path):
+def test_a_folder_without_the_corpus_is_named(tmp_path, capsys):
     """With what is expected in it, before anything starts."""
-    with pytest.raises(FileNotFoundError, match="expected the folders csv, clean and parameters"):
+    with pytest.raises(SystemExit):
         main([str(tmp_path)])
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"{tmp_path}: expected the folders csv, clean and parameters" in said

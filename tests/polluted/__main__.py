@@ -47,7 +47,10 @@ def main(
     parser.add_argument("folder", type=Path, help="a copy of the benchmark, or of one data set")
     parser.add_argument("--output", type=Path, help="a file for the tables, too")
     asked = parser.parse_args(arguments)
-    files = corpus.files(asked.folder)
+    try:
+        files = corpus.files(asked.folder)
+    except FileNotFoundError as exc:
+        parser.error(str(exc))
     with (laboratory or own_laboratory)() as lab:
         found = verdicts(lab, files)
     text = report(found)
