@@ -95,7 +95,7 @@ def report(found: Sequence[tuple[Polluted, Verdict]]) -> str:
     for file, verdict in found:
         by_kind[file.kind].append(verdict)
     kinds = sorted(by_kind, key=[*corpus.KINDS.values(), corpus.AS_IT_IS].index)
-    lines = [_line(["", *COLUMNS]), _line(["---", *["---:"] * len(COLUMNS)])]
+    lines = [_line(["what is broken", *COLUMNS]), _line(["---", *["---:"] * len(COLUMNS)])]
     lines += [_line([kind, *_figures(by_kind[kind])]) for kind in kinds]
     lines.append(_line(["all", *_figures([verdict for _, verdict in found])]))
     if reasons := _reasons(found):

@@ -1,10 +1,13 @@
 """How ``make polluted`` compares what became of a file's records with the clean file."""
 
+import re
 from collections import Counter
 
 import pytest
 
+from tests.polluted.__main__ import COLUMNS
 from tests.polluted.comparison import Failed, compare
+from tests.support.places import ROOT
 
 ROWS = [("1", "a"), ("2", "b"), ("3", "c")]
 FAILED = Failed("malformed csv: a quote is never closed")
@@ -45,3 +48,28 @@ def test_a_mistake_of_the_clean_file_excuses_what_the_file_has():
     for contents, excused in ((Counter([*ROWS, found]), 1), (Counter(ROWS), 0)):
         verdict = compare([*ROWS[:2], found], rows, contents, rows[2:])
         assert (verdict.rewritten, verdict.wrong) == (excused, 1 - excused)
+
+
+def test_the_page_leaves_no_row_out():
+    """In each line of its table the outcomes add up to the rows, and all lines to the last; the
+    README has the figures of that one.
+    """
+    page = (ROOT / "docs" / "polluted.md").read_text()
+    lines = [line.strip("| \n").split(" | ") for line in page.splitlines() if line.startswith("| ")]
+    assert lines[0] == ["what is broken", *COLUMNS]
+    figures = [
+        dict(zip(COLUMNS, (int(one.replace(",", "")) for one in line[1:]), strict=True))
+        for line in lines
+        if len(line) == len(COLUMNS) + 1 and line[1][0].isdigit()
+    ]
+    beside = {"files", "refused by name", "rows", "beyond the clean file"}
+    for one in figures:
+        assert one["rows"] == sum(one[name] for name in COLUMNS if name not in beside)
+    total = figures.pop()
+    assert total == {name: sum(one[name] for one in figures) for name in COLUMNS}
+    readme = (
+        (ROOT / "README.md").read_text().partition("## Polluted files\n")[2].partition("\n#")[0]
+    )
+    named = {int(one.replace(",", "")) for one in re.findall(r"[\d,]*\d", readme)}
+    assert named == {n for name, n in total.items() if n and name != "beyond the clean file"}
+    assert total["wrong"] == total["without a trace"] == 0
