@@ -6,6 +6,7 @@ import re
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -39,7 +40,13 @@ AS_IT_IS = "as it is on the web"
 # Rows of clean files, from 1, that have not what the file has, for no reason.
 _MISTAKEN = {"O18_air.csv": [19]}
 
-csv.field_size_limit(sys.maxsize)
+
+@contextmanager
+def _any_length() -> Iterator[None]:
+    """Python's module reads values of any length meanwhile: a stray quote may take in a file."""
+    before = csv.field_size_limit(sys.maxsize)
+    yield
+    csv.field_size_limit(before)
 
 
 @dataclass(frozen=True)
@@ -112,7 +119,7 @@ class Polluted:
     @cached_property
     def _clean(self) -> list[Row]:
         path = self.path.parents[1] / "clean" / self.path.name
-        with path.open(encoding="utf-8-sig", newline="") as text:
+        with _any_length(), path.open(encoding="utf-8-sig", newline="") as text:
             return [tuple(row) for row in csv.reader(text) if row]
 
     @property
@@ -120,7 +127,10 @@ class Polluted:
         """Its records as Python's own module reads them, whatever they are."""
         dialect = self.dialect
         doubled = dialect.escape == dialect.quote
-        with self.path.open(encoding="utf-8", errors="surrogateescape", newline="") as text:
+        with (
+            _any_length(),
+            self.path.open(encoding="utf-8", errors="surrogateescape", newline="") as text,
+        ):
             reader = csv.reader(
                 text,
                 delimiter=dialect.separator,
