@@ -45,8 +45,10 @@ _MISTAKEN = {"O18_air.csv": [19]}
 def _any_length() -> Iterator[None]:
     """Python's module reads values of any length meanwhile: a stray quote may take in a file."""
     before = csv.field_size_limit(sys.maxsize)
-    yield
-    csv.field_size_limit(before)
+    try:
+        yield
+    finally:
+        csv.field_size_limit(before)
 
 
 @dataclass(frozen=True)
