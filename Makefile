@@ -7,7 +7,7 @@ PORT ?= 8080
 unexport PYTHONDONTWRITEBYTECODE VIRTUAL_ENV PYTHONHOME
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: help setup browser demo test test-system test-all test-tools chaos lint docs bench up down clean
+.PHONY: help setup browser demo test test-system test-all test-tools polluted chaos lint docs bench up down clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -35,6 +35,9 @@ test-all: setup browser ## Run both, with every crash, the long runs, the short 
 
 test-tools: setup ## Run the examples of docs/comparison.md beside the tools, which are downloaded
 	@python -m tests.tools
+
+polluted: setup ## Read the Pollock benchmark of polluted files in FOLDER, a copy of your own
+	@python -m tests.polluted "$(FOLDER)"
 
 chaos: setup ## Kill executors, drivers, servers while Airflow runs; SEED= repeats a run; SUBMIT=batch
 	@python -m chaos $(if $(SEED),--seed $(SEED)) $(if $(SUBMIT),--submit $(SUBMIT))

@@ -9,6 +9,7 @@ from pyspark.sql import functions as F
 
 from ledger import FileSource, ParquetSink, Pipeline, dropped
 from ledger.errors import StageError
+from ledger.spark.frames import stored
 from tests.support.ledgers import one, rows
 
 COUNT = 20
@@ -214,3 +215,21 @@ def test_replay_of_one_source_of_two(runner, tmp_path, sink_rows):
     assert Counter(sink_rows("out", "n")) == Counter(
         (n,) for n in [*range(COUNT), *range(1000, 1000 + COUNT)]
     )
+
+
+def test_a_snapshot_of_many_files(runner, tmp_path, sink_rows, monkeypatch):
+    """A step finds the record of each row where the files of its input are joined, not compared."""
+    monkeypatch.setattr(stored, "MOST_FILES_COMPARED", 1)
+    (tmp_path / "in").mkdir()
+    for number in range(3):
+        numbers(tmp_path, f"in/{number}.csv", number * COUNT)
+    made = Pipeline("many")
+    made.source("numbers", FileSource("in/*", schema="n INT", multiline=True))
+    made.sink("out", ParquetSink("out"), reads="numbers")
+    run = runner(made)
+    batch = run.open()
+    run.step(batch, "numbers")
+    (files,) = rows(run.job.database, "SELECT count(*) FROM step_run_file")
+    assert tuple(files) == (3,)
+    assert run.settled(batch).failed == 0
+    assert sink_rows("out", "n") == sorted([(n,) for n in range(3 * COUNT)], key=repr)

@@ -31,6 +31,7 @@ BEFORE = {
     "docs/how-to/schedule.md": [],
     "docs/operating.md": [FLIGHTS],
     "docs/pipelines.md": [],
+    "docs/polluted.md": [],
     "docs/when-red.md": [ORDERS],
     "docs/replay.md": [FLIGHTS, "ackledger quarantine --batch 1 --reason 'no list'"],
 }
@@ -40,6 +41,7 @@ NOT_RUN = {
     "make test": "it runs this test",
     "make test-system": "CI runs it",
     "make test-all": "it runs this test",
+    "make polluted FOLDER=../Pollock": "integration/test_polluted.py runs it over its own files",
     "make chaos": "make test-all runs its short form",
 }
 OUTCOMES = {0, 3, 4}  # complete, records failed, quarantined: whatever a command is to say

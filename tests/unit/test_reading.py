@@ -109,12 +109,16 @@ def test_a_damaged_file_is_named(tmp_path):
     ("data", "says"),
     [
         (b"n" * 200_000, "expected the names of columns, found 200,000 characters"),
+        (b'n,"s', "expected the names of columns, found 4 characters"),
+        (b'n,"s"x', "expected the names of columns, found 6 characters"),
         (b"n,\xff\n", "is not UTF-8: convert the file"),
         (b"x,y\r1,2\r", "expected a column of the schema, found x, y"),
     ],
 )
 def test_a_header_that_is_none_is_named(tmp_path, data, says):
-    """A first line that is too long, or not UTF-8, ends in one line; a carriage return ends it."""
+    """A first line that is too long, not UTF-8, or has a stray quote, ends in one line; a carriage
+    return ends it.
+    """
     (tmp_path / "a.csv").write_bytes(data)
     with pytest.raises(InputError, match=rf"a\.csv.*{says}"):
         files.layouts([str(tmp_path / "a.csv")], form().schema, "by_name", form())

@@ -86,6 +86,7 @@ def _names(path: str, header: str, form: Format) -> list[str]:
         quotechar=form.quote or None,
         escapechar=None if form.escape == form.quote else form.escape or None,
         quoting=csv.QUOTE_MINIMAL if form.quote else csv.QUOTE_NONE,
+        strict=True,  # a quote that is never closed is none of a name, as in a record
     )
     try:
         names = next(reader)

@@ -128,7 +128,7 @@ def _emitted(
     """
     source = emitted_source(job, batch_id, emit_run_id)
     parsed = snapshot.where(F.col(ERROR).isNull())
-    rows = with_position(parsed, manifest, ROOT, int(source.first_root))
+    rows = parsed.withColumn(ROOT, F.col(POSITION) + F.lit(int(source.first_root)))
     if source.remainder:
         return rows.where(F.col(POSITION) < source.roots)
     if source.roots < manifest.rows:
