@@ -21,8 +21,7 @@ from ledger.errors import InputError, suggestion
 from ledger.pipeline.redacted import check_known
 from ledger.pipeline.steps import SourceStep
 from ledger.sources.base import Claimed, SourceReader
-from ledger.sources.claims import require_unchanged
-from ledger.sources.listing import FoundFile
+from ledger.sources.listing import FoundFile, require_unchanged
 from ledger.sources.parsing.typed import struct
 from ledger.spark.failures import read_failure
 from ledger.spark.frames.inputs import stored_rows
@@ -76,6 +75,7 @@ def run_source(job: Job, run: OpenedRun, step: SourceStep) -> Record:
     manifest = take_manifest(folder)
     written = sum(witness.rows for witness in wrote)
     require_equal(f"records of {step.name} in {folder}", written, manifest.rows)
+    reader.check_read(step.name, manifest.rows, lambda: job.spark.read.parquet(folder))
     emitted = _reserved(job, manifest, claimed)
     malformed = sum(witness.failed for witness in wrote)
     made = _folded(job, run, manifest, emitted, malformed, raw=not redact.columns)
