@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from io import TextIOWrapper
 from itertools import islice
 from tempfile import TemporaryFile
 from typing import IO
@@ -81,7 +82,7 @@ class _Taken:
 
     def __init__(self) -> None:
         self.first: list[str] = []
-        self._further: IO[str] | None = None
+        self._further: IO[bytes] | None = None
 
     @property
     def is_long(self) -> bool:
@@ -94,15 +95,15 @@ class _Taken:
             self.first.append(line)
             return
         if self._further is None:
-            encoded = {"encoding": "utf-8", "errors": "surrogateescape", "newline": ""}
-            self._further = TemporaryFile("w+", **encoded)  # noqa: SIM115 - it goes with this
-        self._further.write(line)
+            self._further = TemporaryFile()  # noqa: SIM115 - it goes with this object
+        self._further.write(files.encoded(line))
 
     def __iter__(self) -> Iterator[str]:
         yield from self.first
         if self._further is not None:
             self._further.seek(0)
-            yield from self._further
+            text = TextIOWrapper(self._further, "utf-8", "surrogateescape", newline="")
+            yield from text
 
 
 class _Lines:
