@@ -691,7 +691,7 @@ def test_untracked_records_pass_and_nobody_misses_them(runner, tmp_path, sink_ro
         "words",
         source,
         track="word <> 'click'",
-        on_ack=lambda batch, frame: told.extend(r.word for r in frame.collect()),
+        on_ack=lambda batch, frame: told.extend(r.record.word for r in frame.collect()),
     )
 
     @made.stage(reads="words")

@@ -32,7 +32,6 @@ from ledger.spark.post import fold
 from ledger.spark.session import SPARK_ERRORS
 from ledger.spark.steps import source_state
 from ledger.spark.steps.from_source import records_again
-from ledger.spark.steps.notify import check_columns
 from ledger.spark.tracking import posted, source_tracking
 from ledger.spark.units.units import replayed_records, with_unit
 from ledger.storage.folders import remove_folder
@@ -51,7 +50,6 @@ UNTRACKED = f"/{UNTRACKED_COLUMN}=true/"
 def run_source(job: Job, run: OpenedRun, step: SourceStep) -> Record:
     """Emit one source of one batch and commit it; what it recorded."""
     reader = step.source.reader(job.spark)
-    check_columns(step, reader.schema.names)
     _check_key(step, reader.schema.names)
     redact = _redacted(job)
     claimed = _claim(job, run, step)
