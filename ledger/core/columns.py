@@ -48,7 +48,7 @@ def columns(schema: "StructType | str") -> dict[str, str] | None:
 def check_types(what: str, schema: "StructType | str") -> None:
     """Raise DeclarationError if a schema in DDL has a column of a type that Spark does not know, or
     of none. ``what``: whose it is."""
-    if isinstance(schema, str):
+    if isinstance(schema, str) and not schema.lstrip().startswith("{"):  # JSON is Spark's to read
         whole = _WITH_PARTS.fullmatch(schema.strip())
         _check_columns(what, "column", whole[2] if whole else schema)
 

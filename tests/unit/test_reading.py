@@ -1,5 +1,6 @@
 """How files become records before Spark sees them, and what of a text is doubted; without Spark."""
 
+import errno
 import gzip
 import io
 import re
@@ -26,7 +27,13 @@ from pyspark.sql.types import (
 )
 
 from ledger import FileSource
-from ledger.errors import DeclarationError, InputError, IntegrityError, redacted
+from ledger.errors import (
+    DeclarationError,
+    InputError,
+    IntegrityError,
+    UnavailableError,
+    redacted,
+)
 from ledger.sources.files import layouts as files
 from ledger.sources.files import lines, multiline
 from ledger.sources.files.reader import _Text
@@ -89,6 +96,18 @@ def test_a_quote_that_never_closes_spoils_its_line_alone(last):
     if last == 'z,"':  # which is a quote that closes the first, and no other follows
         whole = [whole[0], ("\n".join(text[1 : multiline.MOST_LINES + 1]), True), whole[-1]]
     assert split("\n".join(text)) == whole
+
+
+def test_no_room_for_what_follows_a_quote(tmp_path, monkeypatch):
+    """A disk without room for the lines that follow an open quote is no fault of the file."""
+
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(multiline, "TemporaryFile", full)
+    data = b'"a\n' + b"b\n" * 2 * multiline.MOST_LINES
+    with pytest.raises(UnavailableError, match="no space is left on the disk of /"):
+        read(tmp_path / "a.csv", data)
 
 
 def test_an_escaped_line_break_is_within_the_value():

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from io import TextIOWrapper
 from itertools import islice
-from tempfile import TemporaryFile
+from tempfile import TemporaryFile, gettempdir
 from typing import IO
 from urllib.parse import quote
 
@@ -17,6 +17,7 @@ from ledger.errors import InputError
 from ledger.sources.files import layouts as files
 from ledger.sources.files.lines import Format, record_pattern
 from ledger.sources.listing import UNREADABLE
+from ledger.storage.folders import FULL, no_space
 
 MOST_LINES = 10_000  # of one record: one of more fails, and only so many of its lines are kept
 IS_LONG = "_ackledger_long"  # whether a record has more
@@ -52,6 +53,8 @@ def _read(
                     records = _without_header(splitter.records(lines), headers.get(path))
                     yield from _batched(records, path if "://" in path else quote(path))
             except UNREADABLE as exc:
+                if isinstance(exc, OSError) and exc.errno in FULL:  # of what is kept of it
+                    raise no_space(gettempdir()) from exc
                 raise InputError(f"source file {path} cannot be read: {exc}") from exc
 
 
