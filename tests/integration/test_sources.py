@@ -439,9 +439,7 @@ def test_a_file_that_changes_after_its_claim(runner, tmp_path):
     run = runner(incremental())
     batch = run.open("one")
     write(tmp_path / "in" / "1.csv", "a", "b")
-    with pytest.raises(
-        InputError, match=r"1\.csv was claimed with 2 bytes .* Files must appear whole"
-    ):
+    with pytest.raises(InputError, match=r"1\.csv had 2 bytes .* Files must appear whole"):
         run.step(batch, "words")
 
 
