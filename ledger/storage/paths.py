@@ -1,10 +1,8 @@
-"""Paths as Spark takes them, and how it reads Parquet files."""
+"""Paths as Spark takes them."""
 
 import re
 from collections.abc import Sequence
 
-# Spark then notices bytes that were changed, in files whose pages have a checksum, as its own have.
-CHECKED = {"parquet.page.verify-checksum.enabled": "true"}
 _PATTERN = re.compile(r"([\[\]{}*?\\])")
 
 

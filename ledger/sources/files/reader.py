@@ -17,7 +17,7 @@ from ledger.sources.files import lines
 from ledger.sources.files.multiline import IS_LONG, TOO_LONG, text_records
 from ledger.sources.files.source import FileSource
 from ledger.sources.parsing.typed import aligned, check_schema, checked, parsed_again, struct
-from ledger.storage.paths import CHECKED, literal
+from ledger.storage.paths import literal
 
 _BLANKS = " \t\r\f\v"
 _TEXT = f"{TEXT} string, {FILE} string"
@@ -73,7 +73,7 @@ class Reader(SourceReader):
     def _records(self, paths: list[str]) -> DataFrame:
         if self._source.format == "parquet":
             self._footers = files.check_parquet(paths, self.schema)
-            reader = self._spark.read.schema(self.schema).options(**CHECKED)
+            reader = self._spark.read.schema(self.schema)
             if not paths:
                 return checked(self._none(), self.schema)
             found = checked(reader.parquet(*literal(paths)), self.schema)
