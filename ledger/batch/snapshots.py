@@ -11,7 +11,6 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import unquote
 
-import fsspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -60,8 +59,7 @@ def payloads(
         end = file.first_position + file.rows
         first, last = np.searchsorted(positions, [file.first_position, end])
         local = positions[first:last] - file.first_position
-        with fsspec.open(file.path, "rb") as stream:
-            stored = parquet.opened(stream)
+        with parquet.stored_file(file.path) as stored:
             row_numbers = numbers.of(stored, local) if numbers else [None] * len(local)
             if len(local) == 0:
                 continue
@@ -81,8 +79,8 @@ def values(source: Row[Any], files: Sequence[DataFile]) -> Iterator[tuple[int, f
         first, last = np.searchsorted(positions, [file.first_position, end])
         if first == last:
             continue
-        with fsspec.open(file.path, "rb") as stream:
-            rows = rows_at(parquet.opened(stream), positions[first:last] - file.first_position)
+        with parquet.stored_file(file.path) as stored:
+            rows = rows_at(stored, positions[first:last] - file.first_position)
         columns = [name for name in rows.column_names if not is_own(name)]
         contents = json_rows(rows, columns) if columns else ["{}"] * len(rows)
         given = (contents, _values(rows, ERROR), _values(rows, RAW))
@@ -227,8 +225,7 @@ def _located(path: str) -> bool:
     apart."""
     if "_untracked=" in path:
         return False
-    with fsspec.open(path, "rb") as stream:
-        stored = parquet.opened(stream)
+    with parquet.stored_file(path) as stored:
         if FILE not in stored.schema_arrow.names:
             return False
         return bool(parquet.read(stored, [FILE]).column(0).null_count == 0)

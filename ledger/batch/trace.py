@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-import fsspec
 import numpy as np
 import pyarrow as pa
 from sqlalchemy import Connection
@@ -222,9 +221,8 @@ class _Tree:
         assert source.files is not None  # a root is of a committed run
         check_files(Manifest(source.files), "Without it nobody can tell what came of the record")
         file = next(one for one in source.files if 0 <= position - one.first_position < one.rows)
-        with fsspec.open(file.path, "rb") as stream:
-            local = np.array([position - file.first_position])
-            table = rows_at(parquet.opened(stream), local)
+        with parquet.stored_file(file.path) as stored:
+            table = rows_at(stored, np.array([position - file.first_position]))
         _, content, _, _ = next(read_rows(table, source.declared, self._redact))
         names = [name for name in table.column_names if not is_own(name)]
         self._values = _shown_values(table, self._redact.among(names))
@@ -343,13 +341,22 @@ def _read(
 ) -> _Rows | Branch:
     try:
         check_files(Manifest(tuple(files)), "Nobody can tell what came of the record here")
+        return _stored(step, files, root, redact, values)
     except LostFileError as exc:
         return Branch(step.name, Fate.UNREADABLE, str(exc))
+
+
+def _stored(
+    step: _Step,
+    files: Sequence[DataFile],
+    root: int,
+    redact: Redaction,
+    values: Collection[str],
+) -> _Rows | Branch:
     found: list[Row] = []
     carries = False
     for file in files:
-        with fsspec.open(file.path, "rb") as stream:
-            stored = parquet.opened(stream)
+        with parquet.stored_file(file.path) as stored:
             if not {ROOT, ANCHORS} & set(stored.schema_arrow.names):
                 return Branch(step.name, Fate.UNTRACKED)
             carries |= CARRIED in stored.schema_arrow.names

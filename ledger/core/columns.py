@@ -3,15 +3,31 @@
 import re
 from typing import TYPE_CHECKING
 
+from ledger.errors import DeclarationError, suggestion
+
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-_COLUMN = re.compile(r"^\s*(?:`([^`]+)`|(\w+))\s*:?\s+(.+?)\s*$", re.DOTALL)
-_REST = re.compile(r"(?i)\s+(not\s+null\b|comment\b|default\b).*$", re.DOTALL)
+_COLUMN = re.compile(r"^\s*(?:`([^`]+)`|(\w+))(?:\s*:\s*|\s+)(.+?)\s*$", re.DOTALL)
+_REST = re.compile(r"(?i)\s+(not\s+null\b|comment\b|default\b)[^<>]*$")
+_QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""", re.DOTALL)
 # A quoted text with its escapes, or any other single character.
 _PIECE = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|`[^`]*`|.""", re.DOTALL)
 _DECIMAL = re.compile(r"(?:decimal|dec|numeric)(?:\((\d+)(?:,\s*(\d+))?\))?")
+# Types without parts, as Spark's parser takes them; what lies within brackets is left to it.
+_PLAIN = re.compile(
+    r"""(?ix) boolean | tinyint | byte | smallint | short | int | integer | bigint | long | float
+    | real | double | date | timestamp(_ntz|_ltz)? | timestamp\s+with(out|\s+local)\s+time\s+zone
+    | binary | void | variant | (string | (char|character|varchar)\s*\(.*\))(\s+collate\s+\S+)?
+    | (decimal|dec|numeric|time|geometry|geography)(\s*\(.*\))?
+    | interval(\s+\w+(\s+to\s+\w+)?)?"""
+)
+_WITH_PARTS = re.compile(r"(array|map|struct)\s*<(.*)>", re.DOTALL | re.IGNORECASE)
+_USUAL = (
+    "ARRAY", "BIGINT", "BINARY", "BOOLEAN", "DATE", "DECIMAL", "DOUBLE", "FLOAT", "INT", "MAP",
+    "SMALLINT", "STRING", "STRUCT", "TIMESTAMP", "TIMESTAMP_NTZ", "TINYINT", "VARCHAR",
+)  # fmt: skip
 
 
 def columns(schema: "StructType | str") -> dict[str, str] | None:
@@ -25,8 +41,55 @@ def columns(schema: "StructType | str") -> dict[str, str] | None:
         column = _COLUMN.match(part)
         if column is None:
             return None
-        found[column[1] or column[2]] = _REST.sub("", column[3]).strip().lower()
+        found[column[1] or column[2]] = _type(column[3]).lower()
     return found
+
+
+def check_types(what: str, schema: "StructType | str") -> None:
+    """Raise DeclarationError if a schema in DDL has a column of a type that Spark does not know, or
+    of none. ``what``: whose it is."""
+    if isinstance(schema, str) and not schema.lstrip().startswith("{"):  # JSON is Spark's to read
+        whole = _WITH_PARTS.fullmatch(schema.strip())
+        _check_columns(what, "column", whole[2] if whole else schema)
+
+
+def _check_columns(what: str, kind: str, text: str) -> None:
+    for part in _parts(text):
+        column = _COLUMN.match(part)
+        if column is None:
+            raise DeclarationError(
+                f"{what}: expected {kind}s with a name and a type each, separated by commas, found"
+                f" {part.strip()!r}"
+            )
+        name = column[1] or column[2]
+        _check_type(f"{what}: {kind} {name}", _type(column[3]))
+
+
+def _type(text: str) -> str:
+    """Of what follows a column's name its type alone."""
+    return _REST.sub("", _QUOTED.sub("''", text)).strip()
+
+
+def _check_type(what: str, text: str) -> None:
+    parts = _WITH_PARTS.fullmatch(text)
+    if parts is None:
+        if not _PLAIN.fullmatch(text):
+            raise DeclarationError(
+                f"{what}: expected a type of Spark, found {text!r}"
+                f"{suggestion(text.upper(), _USUAL)}"
+            )
+        return
+    kind, within = parts[1].lower(), parts[2]
+    if kind == "struct":
+        if within.strip():
+            _check_columns(what, "field", within)
+        return
+    elements = _parts(within)
+    if len(elements) != (1 if kind == "array" else 2):
+        example = "ARRAY<STRING>" if kind == "array" else "MAP<STRING, INT>"
+        raise DeclarationError(f"{what}: expected for example {example}, found {text!r}")
+    for element in elements:
+        _check_type(what, element.strip())
 
 
 def arrow_schema(schema: "StructType | str") -> "pa.Schema | None":

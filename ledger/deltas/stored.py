@@ -6,11 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-import fsspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from ledger.core.column_names import (
     ANCHORS,
@@ -27,6 +25,7 @@ from ledger.deltas.hashing import SEED, Hashes, hash_longs, hash_text
 from ledger.deltas.kernel import changes, lengths_of
 from ledger.deltas.rows import NONE, Codes, Flags, Longs, Rows, Texts
 from ledger.storage.manifest import DataFile
+from ledger.storage.parquet import read, stored_file
 
 UNIT = "unit"  # a field of an anchor
 FIRST, SHARED = "_ackledger_first", "_ackledger_shared"
@@ -123,11 +122,9 @@ class Written:
 
 def read_columns(file: DataFile, names: Iterable[str]) -> pa.Table:
     """Those of the columns that a file has."""
-    with fsspec.open(file.path, "rb") as stream:
-        metadata = pq.read_metadata(stream)
-        has = set(metadata.schema.to_arrow_schema().names)
-        opened = pq.ParquetFile(stream, metadata=metadata)
-        table = opened.read([name for name in names if name in has])
+    with stored_file(file.path) as stored:
+        has = set(stored.schema_arrow.names)
+        table = read(stored, [name for name in names if name in has])
     return table.unify_dictionaries().combine_chunks()
 
 

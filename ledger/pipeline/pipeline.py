@@ -160,9 +160,9 @@ class Pipeline:
         which it is false are not tracked: nobody notices if they are lost. Null counts as true.
 
         ``on_ack``, ``on_fail``: called once the batch is settled, with its number and a frame of
-        the records that were acked, or failed: the source's columns and ``message_id``, for
-        failed ones also ``step``, ``reason`` and ``raw``. Each is called at least once for a
-        batch, and again if it raises, so make it idempotent on the batch's number.
+        the records that were acked, or failed: ``message_id`` and ``record``, a struct of the
+        source's columns, for failed ones also ``step``, ``reason`` and ``raw``. Each is called at
+        least once for a batch, and again if it raises, so make it idempotent on the batch's number.
         """
         self._add(source_step(name, source, on_ack, on_fail, track, key))
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
 
+from ledger.core.columns import check_types
 from ledger.core.stateful import StatefulSource, StatefulStage
 from ledger.errors import DeclarationError, suggestion
 from ledger.sinks.base import Sink
@@ -321,6 +322,7 @@ def record_step(
         raise DeclarationError(
             f"record stage {name!r}: expected one parameter, the record; join references in a stage"
         )
+    check_types(f"record stage {name!r}", schema)
     reading = (one_input("record stage", name, reads),)
     return StageStep(name, function, reading, "on_emit", (), cast(Emits, emits), schema)
 

@@ -1,16 +1,15 @@
 """Staged files as a sink loads them: the user's columns, so many rows at a time."""
 
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 
-import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ledger.errors import IntegrityError, LostFileError, UnavailableError
+from ledger.errors import IntegrityError
 from ledger.sinks.base import stage_again
 from ledger.storage.manifest import DataFile
-from ledger.storage.parquet import iter_batches, opened
+from ledger.storage.parquet import iter_batches, stored_file
 
 TRACKING = frozenset(
     {"_ackledger_root", "_ackledger_roots", "_ackledger_unit"}
@@ -75,18 +74,5 @@ def _types(schema: pa.Schema) -> dict[str, str]:
     return {field.name: str(field.type) for field in schema}
 
 
-@contextmanager
-def _opened(file: DataFile) -> Iterator[pq.ParquetFile]:
-    fs, path = fsspec.core.url_to_fs(file.path)
-    try:
-        with fs.open(path, "rb") as stream, opened(stream) as parquet:
-            yield parquet
-    except (FileNotFoundError, pa.ArrowException) as exc:
-        raise LostFileError(
-            f"file {file.path}: expected a Parquet file of {file.rows} rows, found: {exc}. "
-            f"{stage_again('delete the file and ')}"
-        ) from exc
-    except OSError as exc:
-        raise UnavailableError(
-            f"file {file.path} could not be read: {exc}. Check the storage, then run this again"
-        ) from exc
+def _opened(file: DataFile) -> AbstractContextManager[pq.ParquetFile]:
+    return stored_file(file.path, stage_again("delete the file and "))

@@ -1,7 +1,7 @@
 """What a pipeline reads from: what every kind of source must be able to do, and what reads it."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -110,6 +110,11 @@ class SourceReader(Protocol):
     def repeated_headers(self) -> "DataFrame | None":
         """Records that ``records`` left out and that are known now that it was run."""
         return None
+
+    def check_read(self, source: str, rows: int, stored: "Callable[[], DataFrame]") -> None:
+        """Raise InputError unless the ``rows`` records of ``records``, as they are ``stored``, are
+        all that it is known to have. ``source``: its name. Called after each snapshot."""
+        return  # nothing says how many there are
 
     def failure(self, exc: BaseException) -> LedgerError | None:
         """The source's own failure, if that is why Spark failed; None: it is not the source's."""

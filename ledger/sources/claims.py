@@ -1,12 +1,11 @@
 """What batches claim of incremental sources: files, each once, and ranges of a cursor."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from sqlalchemy import Connection
 
-from ledger.errors import InputError
 from ledger.sources import listing
 from ledger.sources.base import Scope, Taken
 from ledger.sources.cursor import Value, from_text, next_range, to_text
@@ -81,20 +80,6 @@ def new_files(scope: Scope, path: str, count: Callable[[FoundFile], int]) -> New
     )
     new = listing.with_digests(unknown)
     return NewFiles(scope.pipeline, scope.source, _counted(new, count, scope.most))
-
-
-def require_unchanged(source: str, files: Iterable[FoundFile]) -> None:
-    """Raise InputError if a file is no longer as it was claimed: half of it may have been read."""
-    for file in files:
-        now = listing.look_at(file.path)
-        if now is None or (now.bytes, now.modified_at) != (file.bytes, file.modified_at):
-            found = "it is gone" if now is None else f"found {now.bytes} bytes of {now.modified_at}"
-            raise InputError(
-                f"source {source!r}: {file.path} was claimed with {file.bytes} bytes of "
-                f"{file.modified_at}, {found}. Files must appear whole: write them under another "
-                "name and rename them. The batch gives its claims back once it is abandoned; clear "
-                "its run then"
-            )
 
 
 def _unclaimed(

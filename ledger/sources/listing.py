@@ -2,7 +2,7 @@
 
 import hashlib
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -57,15 +57,15 @@ def _require_readable(path: str) -> None:
         )
 
 
-def find_files(name: str, path: str, *, allow_missing: bool = False) -> list[str]:
+def find_files(name: str, path: str, *, allow_missing: bool = False) -> list[FoundFile]:
     """The files that ``path`` matches. Raises InputError if there is none and one is due."""
-    paths = [file.path for file in list_files(path)]
-    if not paths and not allow_missing:
+    files = list_files(path)
+    if not files and not allow_missing:
         raise InputError(
             f"source {name!r}: no file matches {path}. Bring the file and run this again, "
             "or declare it with allow_missing=True"
         )
-    return paths
+    return files
 
 
 def look_at(path: str) -> FoundFile | None:
@@ -78,6 +78,24 @@ def look_at(path: str) -> FoundFile | None:
     except FileNotFoundError:
         return None
     return FoundFile(path, int(info["size"]), _modified(fs, name, info))
+
+
+def require_unchanged(source: str, files: Iterable[FoundFile]) -> None:
+    """Raise InputError if a file is no longer as it was listed: half of it may have been read."""
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(partial(_require_unchanged, source), files))
+
+
+def _require_unchanged(source: str, file: FoundFile) -> None:
+    now = look_at(file.path)
+    if now is None or (now.bytes, now.modified_at) != (file.bytes, file.modified_at):
+        found = "it is gone" if now is None else f"found {now.bytes} bytes of {now.modified_at}"
+        raise InputError(
+            f"source {source!r}: {file.path} had {file.bytes} bytes of {file.modified_at} when it"
+            f" was listed, {found}. Files must appear whole: write them under another name and"
+            " rename them. An incremental source gives its claims back once the batch is"
+            " abandoned: clear its run then; of any other run the step again"
+        )
 
 
 def with_digests(files: list[FoundFile]) -> list[FoundFile]:

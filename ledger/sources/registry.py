@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
+from ledger.core.columns import check_types
 from ledger.core.stateful import StatefulSource
 from ledger.errors import DeclarationError
 from ledger.sources.base import Sought, Source
@@ -35,7 +36,8 @@ def register(declared: Declared, kind: Callable[[Any], Source] | None = None) ->
 def source_of(what: str, given: object) -> Source:
     """The source that was declared. ``what``: what declares it, for messages.
 
-    Raises DeclarationError unless its class is registered and it has a schema.
+    Raises DeclarationError unless its class is registered and it has a schema, of types that are
+    known.
     """
     kind = next((_KINDS[one] for one in type(given).__mro__ if one in _KINDS), None)
     if kind is None:
@@ -44,11 +46,13 @@ def source_of(what: str, given: object) -> Source:
             f"{what}: expected {known} or an object of a subclass of StatefulSource, found "
             f"{given!r}. A class of your own is registered with ledger.sources.registry.register"
         )
-    if not getattr(given, "schema", None):
+    schema = getattr(given, "schema", None)
+    if not schema:
         raise DeclarationError(
             f"{what}: expected an attribute schema of {type(given).__qualname__}, a StructType or "
             "a DDL string: the columns of its records"
         )
+    check_types(what, schema)
     return kind(given)
 
 

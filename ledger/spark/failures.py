@@ -6,7 +6,6 @@ what happened: the worker's own traceback, the file that could not be read, or S
 condition. Nothing here imports Spark: what is looked at is text.
 """
 
-import errno
 import re
 import traceback
 from collections.abc import Iterator, Sequence
@@ -27,6 +26,7 @@ from ledger.errors import (
 )
 from ledger.pipeline.pipeline import Pipeline
 from ledger.settings import verbose
+from ledger.storage.folders import FULL, no_space, not_made
 
 _LONGEST = 500  # characters of what others said that are repeated
 _PACKAGE = f"{Path(__file__).parents[1]}/"
@@ -49,7 +49,8 @@ _UNREADABLE = (
     "CANNOT_READ_FILE",
     "not a gzip file",
 )
-_FULL = ("No space left on device", "Disk quota exceeded", "no space left")
+_FULL = ("No space left on device", "Disk quota exceeded", "no space left", "File too large")
+_UNMADE = re.compile(r"Mkdirs failed to create (\S+)")
 _WRITTEN = re.compile(r"while writing rows to ([^\s]+?)\.?(?:\s|$)")
 # Conditions that only say that a task failed, and not why.
 _WRAPPERS = ("TASK_WRITE_FAILED", "WRITING_JOB_ABORTED")
@@ -73,6 +74,7 @@ _RAISED = re.compile(
     re.MULTILINE,
 )
 _LEADING = re.compile(r"\[([A-Z][A-Z0-9_.]*)\] ")
+_OWN = re.compile(r"ledger\.errors\.(\w+): (.+)")  # an error of ours, raised by a task
 _AUTHORS = "USER_RAISED_EXCEPTION"
 _FRAME = re.compile(r'^\s*File "(.+?)", line (\d+), in (.+)$')
 _PATH = re.compile(r"(?:reading file|Path does not exist:|File) ((?:[a-z0-9]+:)?/[^\s\"']+)")
@@ -88,6 +90,10 @@ def translated(exc: BaseException) -> LedgerError:
             return found
     text = str(exc)
     where, said = _worker_failure(text) or (_place(exc), None)
+    own = _OWN.fullmatch(said or "")
+    if own and where is None:
+        kind: type[LedgerError] = getattr(errors, own[1])
+        return kind(own[2], quotes=[own[2]])
     if said is None:
         words = exc.msg if isinstance(exc, SyntaxError) else _first_line(text)
         said = _condition(text) or f"{type(exc).__name__}: {words}"
@@ -285,17 +291,11 @@ def _setting(exc: BaseException) -> ConfigurationError | None:
 
 
 def _full_disk(exc: BaseException) -> UnavailableError | None:
-    full = isinstance(exc, OSError) and exc.errno in (errno.ENOSPC, errno.EDQUOT)
-    if not full and not any(word in str(exc) for word in _FULL):
-        return None
-    written = _WRITTEN.search(str(exc))
-    named = written[1] if written else getattr(exc, "filename", None)
-    return UnavailableError(
-        f"no space is left on the disk{f' of {named}' if named else ''}: free some of "
-        "ACKLEDGER_STORAGE, of the sinks' "
-        "folders and of Spark's scratch folder (SPARK_LOCAL_DIRS, by default /tmp), then run "
-        "this again"
-    )
+    text, unmade = str(exc), _UNMADE.search(str(exc))
+    if (isinstance(exc, OSError) and exc.errno in FULL) or any(word in text for word in _FULL):
+        written = _WRITTEN.search(text)
+        return no_space(written[1] if written else getattr(exc, "filename", None))
+    return not_made(unmade[1]) if unmade else None
 
 
 def _out_of_memory(exc: BaseException) -> StageError | None:

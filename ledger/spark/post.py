@@ -15,10 +15,8 @@ from functools import partial, reduce
 from itertools import pairwise
 from typing import Any
 
-import fsspec
 import psycopg2
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -48,6 +46,7 @@ from ledger.spark.frames.stored import with_position
 from ledger.spark.job import Job, PostingTask, Witness
 from ledger.spark.session import SPARK_ERRORS
 from ledger.storage.manifest import DataFile, Manifest
+from ledger.storage.parquet import stored_file
 from ledger.store.driver_errors import raw_cursor
 
 MOST_ROWS = 1 << 22  # of one file, or of an exchange, that a task folds in its memory
@@ -366,8 +365,8 @@ _UNKNOWN = (-1, -1)
 
 def _parents(file: DataFile) -> tuple[int, int] | None:
     """The least and the greatest parent in a file, by its footer; None: it has no row with one."""
-    with fsspec.open(file.path, "rb") as stream:
-        metadata = pq.read_metadata(stream)
+    with stored_file(file.path) as stored:
+        metadata = stored.metadata
     found, named = [], metadata.num_rows == 0
     for group in range(metadata.num_row_groups):
         for place in range(metadata.num_columns):

@@ -28,6 +28,7 @@ REQUIRED = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.files.ignoreMissingFiles": "false",
     "spark.sql.files.ignoreCorruptFiles": "false",
+    "parquet.page.verify-checksum.enabled": "true",  # of pages that have one, as Spark's have
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
 }
 

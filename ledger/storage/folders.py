@@ -1,7 +1,9 @@
 """Folders, local or URLs: whether they can be written to, who may read them, their removal."""
 
+import errno
 import os
 import re
+import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -11,6 +13,10 @@ from pathlib import Path
 from ledger.errors import ConfigurationError, UnavailableError
 from ledger.settings import Settings
 
+RUN_AGAIN = (
+    "Run the step that wrote it again: in Airflow clear the task that ran it, and those downstream"
+)
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # what the lack of space is told as
 # Of a file system: these stay until a person has changed something; others may pass.
 LASTING = (
     FileExistsError,
@@ -46,6 +52,45 @@ def require_writable(folder: str, setting: str) -> None:
         probe = f"{path}/.probe-{uuid.uuid4()}"
         fs.touch(probe)
         fs.rm_file(probe)
+
+
+def no_space(folder: str | None) -> UnavailableError:
+    """The error for files that could not be written for want of space.
+
+    ``folder``: where; None: it is not known, as of what Spark keeps for itself.
+    """
+    scratch = os.environ.get("SPARK_LOCAL_DIRS") or tempfile.gettempdir()
+    where = f" of {_plain(folder)}{_room(folder)}" if folder else ""
+    return UnavailableError(
+        f"no space is left on the disk{where}: free some of ACKLEDGER_STORAGE, of the sinks'"
+        f" folders or of Spark's scratch folder {scratch}{_room(scratch)}, then run this again"
+    )
+
+
+def not_made(folder: str) -> UnavailableError:
+    """The error for a folder that could not be made, nobody knows why."""
+    return UnavailableError(
+        f"folder {_plain(folder)} could not be made{_room(folder)}: make the folders above it"
+        " writable, or free some space, then run this again"
+    )
+
+
+def _plain(folder: str) -> str:
+    """A local folder without the scheme that Spark gives it."""
+    return re.sub("^file:/+", "/", folder)
+
+
+def _room(folder: str) -> str:
+    """In brackets what is free on the disk of a local folder; nothing where it is not seen here."""
+    if not _is_local(_plain(folder)):
+        return ""
+    place = Path(_plain(folder)).absolute()
+    there = next(one for one in (place, *place.parents) if one.exists())
+    if there == Path(place.anchor):
+        return ""
+    disk = os.statvfs(there)
+    files = ", no more files" if disk.f_files and not disk.f_favail else ""
+    return f" ({disk.f_bavail * disk.f_frsize / 1e6:,.1f} MB free{files})"
 
 
 def make_private(folder: Path, *, group_may_pass: bool = False) -> None:
@@ -97,6 +142,8 @@ def _refusal(folder: str, setting: str) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError, ImportError) as exc:
+        if isinstance(exc, OSError) and exc.errno in FULL:
+            raise no_space(folder) from exc
         passes = isinstance(exc, OSError) and not isinstance(exc, LASTING)
         raise (UnavailableError if passes else ConfigurationError)(
             f"{folder} cannot be written to: {exc}. Make it writable, or set {setting} to another"

@@ -7,10 +7,7 @@ import fsspec
 
 from ledger.core.probes import reached
 from ledger.errors import LostFileError
-
-_RUN_AGAIN = (
-    "Run the step that wrote it again: in Airflow clear the task that ran it, and those downstream"
-)
+from ledger.storage.folders import RUN_AGAIN
 
 
 @dataclass(frozen=True)
@@ -56,7 +53,7 @@ def take_manifest(folder: str) -> Manifest:
     return Manifest(tuple(files))
 
 
-def check_files(manifest: Manifest, advice: str = _RUN_AGAIN) -> None:
+def check_files(manifest: Manifest, advice: str = RUN_AGAIN) -> None:
     """Raise LostFileError, with ``advice``, unless every file is there with the size it had."""
     if not manifest.files:
         return
@@ -73,10 +70,10 @@ def _is_data(relative: str) -> bool:
 
 
 def _footer_rows(fs: fsspec.AbstractFileSystem, name: str) -> int:
-    import pyarrow.parquet as pq  # DAG files import this module, and read no file
+    from ledger.storage.parquet import stored_file  # DAG files import this module, and read no file
 
-    with fs.open(name, "rb") as stream:
-        return int(pq.ParquetFile(stream).metadata.num_rows)
+    with stored_file(name, fs=fs) as stored:
+        return int(stored.metadata.num_rows)
 
 
 def _check_file(fs: fsspec.AbstractFileSystem, file: DataFile, advice: str) -> None:

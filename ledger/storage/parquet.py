@@ -7,15 +7,47 @@ has done all, would end as if it had failed.
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import BinaryIO
 
+import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ledger.errors import LostFileError, UnavailableError
+from ledger.storage.folders import RUN_AGAIN
+
+
+@contextmanager
+def stored_file(
+    path: str, advice: str = RUN_AGAIN, fs: fsspec.AbstractFileSystem | None = None
+) -> Iterator[pq.ParquetFile]:
+    """A file that the ledger has written, while it is read.
+
+    Raises LostFileError, with ``advice``, if it is gone or is not as it was written, and
+    UnavailableError if its storage does not answer.
+    """
+    if fs is None:
+        fs, path = fsspec.core.url_to_fs(path)
+    try:
+        with fs.open(path, "rb") as stream, opened(stream) as stored:
+            yield stored
+    except (OSError, pa.ArrowException) as exc:
+        # Arrow says of bytes that are no Parquet that they are an OSError, without a number.
+        if isinstance(exc, OSError) and exc.errno and not isinstance(exc, FileNotFoundError):
+            raise UnavailableError(
+                f"file {path} could not be read: {exc}. Check the storage, then run this again"
+            ) from exc
+        raise LostFileError(
+            f"file {path} was changed or lost since it was written: expected a Parquet file,"
+            f" found: {' '.join(str(exc).split())}. {advice}"
+        ) from exc
+
 
 def opened(stream: BinaryIO) -> pq.ParquetFile:
-    """The file of a stream, of which nothing is read ahead: it would hold all row groups."""
-    return pq.ParquetFile(stream, pre_buffer=False)
+    """The file of a stream, of which nothing is read ahead: it would hold all row groups. Bytes of
+    it that were changed since are noticed."""
+    return pq.ParquetFile(stream, pre_buffer=False, page_checksum_verification=True)
 
 
 def read(stored: pq.ParquetFile, columns: Sequence[str]) -> pa.Table:

@@ -14,7 +14,7 @@ from ledger import FailedRecord, FileSource, ParquetSink, Pipeline
 
 def _note(name: str, batch_id: int, messages: DataFrame) -> None:
     path = Path(os.environ["ACKLEDGER_DATA"]) / f"{name}-{batch_id}.txt"
-    path.write_text("".join(sorted(row["letter"] for row in messages.collect())))
+    path.write_text("".join(sorted(row["record"]["letter"] for row in messages.collect())))
 
 
 def on_ack(batch_id: int, messages: DataFrame) -> None:

@@ -30,11 +30,19 @@ from ledger.batch.opening import open_batch, open_replay
 from ledger.batch.settlement import settle_once
 from ledger.cli import running
 from ledger.cli.base import app
+from ledger.core.columns import check_types
 from ledger.core.run_request import Interval, RunKey, Selection
 from ledger.core.states import BatchStatus
-from ledger.errors import ConfigurationError, InputError, StageError, UnavailableError
+from ledger.errors import (
+    ConfigurationError,
+    DeclarationError,
+    InputError,
+    StageError,
+    UnavailableError,
+)
 from ledger.pipeline import load as loading
 from ledger.sources import listing
+from ledger.sources.parsing.typed import struct
 from ledger.storage import folders as storage
 from ledger.store import embedded
 from tests.support.ledgers import emit_replay, one, pipeline, replayed, whole_batch
@@ -412,3 +420,32 @@ def test_the_command(settings, database, server_home, monkeypatch, tmp_path):
         ("database", "java", "storage", "sink shelf", "source letters"), True
     )
     assert ask().exit_code == 0
+
+
+TYPES = [
+    "a BOOLEAN, b TINYINT, c BYTE, d SMALLINT, e SHORT, f INT, g INTEGER, h BIGINT, i LONG",
+    "a FLOAT, b REAL, c DOUBLE, d DATE, e TIMESTAMP, f TIMESTAMP_NTZ, g timestamp_ltz, h BINARY",
+    "a DECIMAL, b DEC(5), c NUMERIC ( 10 , 2 ), d CHAR(3), e CHARACTER(3), f VARCHAR (3)",
+    "a STRING COLLATE UTF8_LCASE, b INTERVAL DAY TO SECOND, c INTERVAL YEAR, d INTERVAL",
+    "a VOID, b VARIANT",
+    "a ARRAY<STRUCT<b: INT, c:ARRAY<MAP<STRING,DECIMAL(3,1)>>>> NOT NULL COMMENT 'x, y'",
+    "`a b` INT NOT NULL, timestamp TIMESTAMP, struct STRUCT<>, a:INT, b: int",
+    "struct<a: int, b: struct<c string not null comment 'c'>>",
+    "a INTT", "a INT b INT", "a", "a INT,", "a ARRAY", "a MAP<INT>", "a ARRAY<INT, INT>",
+    "a STRUCT<b>", "a INT(3)", "a VARCHAR", "int", "a TEXT", "a INT64", "a STRING(3)",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("schema", TYPES)
+def test_types_are_those_that_spark_parses(spark, schema):
+    """What is refused where it is declared is what Spark's own parser refuses, and no more."""
+    try:
+        struct(schema)
+        parses = True
+    except DeclarationError:
+        parses = False
+    if parses:
+        check_types("source", schema)
+    else:
+        with pytest.raises(DeclarationError):
+            check_types("source", schema)

@@ -11,7 +11,7 @@ from ledger.batch.opening import open_batch
 from ledger.batch.settlement import settle_once
 from ledger.batch.sweeper import OverdueFollowUp, sweep_once
 from ledger.core.run_request import Interval, RunKey
-from ledger.errors import InputError, NotReadyError
+from ledger.errors import NotReadyError
 from ledger.execution import notify, publish_settled, settle_and_follow
 from ledger.store.queries import batches
 from tests.support.runner import END, START
@@ -26,16 +26,15 @@ class Told:
 
     def on_ack(self, batch_id, messages):
         self.calls += 1
-        assert messages.columns == ["n", "message_id"]
-        self.acked[batch_id] = sorted((row["n"] for row in messages.collect()), key=str)
+        assert messages.columns == ["message_id", "record"]
+        self.acked[batch_id] = sorted((row["record"]["n"] for row in messages.collect()), key=str)
 
     def on_fail(self, batch_id, messages):
         if self._fail_first and self.calls == 1:
             raise RuntimeError("the source does not answer")
-        assert set(messages.columns) == {"n", "message_id", "raw", "step", "reason"}
-        self.failed[batch_id] = sorted(
-            (row["n"] or 0, row["step"], row["reason"], row["raw"]) for row in messages.collect()
-        )
+        assert set(messages.columns) == {"message_id", "record", "raw", "step", "reason"}
+        rows = messages.select("record.*", "step", "reason", "raw").collect()
+        self.failed[batch_id] = sorted((row["n"] or 0, *row[1:]) for row in rows)
 
 
 def noticed(told, lose=(), ackers=2):
@@ -170,15 +169,3 @@ def test_the_dag_tells_the_sources():
     made.source("a", FileSource("a", schema="n INT"))
     made.sink("b", ParquetSink("b"), reads="a")
     assert "notify" not in pipeline_dag(made, schedule=None, target="m:p").task_ids
-
-
-def test_columns_that_notices_add(runner, tmp_path):
-    """A source column with a name that the notices' frames add is refused, naming it."""
-    (tmp_path / "in.csv").write_text("reason\nx\n")
-    made = Pipeline("noticed")
-    source = FileSource("in.csv", schema="reason STRING")
-    made.source("numbers", source, on_fail=Told().on_fail)
-    made.sink("out", ParquetSink("out"), reads="numbers")
-    run = runner(made)
-    with pytest.raises(InputError, match="has a column 'reason'"):
-        run.steps(run.open())

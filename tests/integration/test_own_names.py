@@ -33,7 +33,23 @@ def own_names() -> list[str]:
     return sorted(name.removeprefix(PREFIX) for name in found)
 
 
-USUAL = ("value", "root", "position", "message", "batch", "unit", "count", "path", "rows", "key")
+USUAL = (
+    "step",
+    "reason",
+    "raw",
+    "message_id",
+    "record",
+    "value",
+    "root",
+    "position",
+    "message",
+    "batch",
+    "unit",
+    "count",
+    "path",
+    "rows",
+    "key",
+)
 ODD = ("a.b", "a b", 'a"b', "it's", "UPPER", "_metadata")
 NAMES = sorted(
     {*own_names(), *(f"_{name}" for name in own_names()), *USUAL, *ODD} - PUBLIC - {"_failed"}
@@ -71,10 +87,17 @@ def write(folder: Path, form: str, records: list[dict[str, str]]) -> FileSource:
     return FileSource(path.name, schema=SCHEMA, format=form)
 
 
-def pipeline(source: FileSource, sinks, *, fixed: bool) -> Pipeline:
+class Heard(list):
+    """What a source is told of its records: their columns, with those of the ledger."""
+
+    def __call__(self, batch_id, records):
+        self.extend(row.asDict(recursive=True) for row in records.collect())
+
+
+def pipeline(source: FileSource, sinks, *, fixed: bool, acked=None, failed=None) -> Pipeline:
     """A stage joins a reference of the same columns, a record stage follows; record 2 fails."""
     made = Pipeline("named", max_replays=3)
-    made.source("source", source, key=["root", "value"])
+    made.source("source", source, key=["root", "value"], on_ack=acked, on_fail=failed)
     made.reference("others", source)
 
     @made.stage(reads="source")
@@ -111,9 +134,14 @@ def test_columns_may_have_any_name_without_the_prefix(
     if form == "csv":
         table = PostgresSink(warehouse_url, "named", mode="upsert", key=["root", "count"])
         sinks |= {"table": (table, "yielded"), "delta": (DeltaSink("delta"), "shown")}
-    run = runner(pipeline(source, sinks, fixed=False))
+    acked, failed = Heard(), Heard()
+    run = runner(pipeline(source, sinks, fixed=False, acked=acked, failed=failed))
     batch = run.open()
     run.settled(batch)
+    assert sorted((one["record"] for one in acked), key=repr) == records[:2] + records[3:]
+    assert [(one["record"], one["step"], one["reason"]) for one in failed] == [
+        (records[2], "joined", "2 of value")
+    ]
     kept = rows(database, "SELECT key, content FROM failed_payload")
     assert [json.loads(one.content) for one in kept] == [records[2]]
     assert [one.key for one in kept] == [{"root": "2 of root", "value": "2 of value"}]

@@ -439,9 +439,7 @@ def test_a_file_that_changes_after_its_claim(runner, tmp_path):
     run = runner(incremental())
     batch = run.open("one")
     write(tmp_path / "in" / "1.csv", "a", "b")
-    with pytest.raises(
-        InputError, match=r"1\.csv was claimed with 2 bytes .* Files must appear whole"
-    ):
+    with pytest.raises(InputError, match=r"1\.csv had 2 bytes .* Files must appear whole"):
         run.step(batch, "words")
 
 
@@ -691,7 +689,7 @@ def test_untracked_records_pass_and_nobody_misses_them(runner, tmp_path, sink_ro
         "words",
         source,
         track="word <> 'click'",
-        on_ack=lambda batch, frame: told.extend(r.word for r in frame.collect()),
+        on_ack=lambda batch, frame: told.extend(r.record.word for r in frame.collect()),
     )
 
     @made.stage(reads="words")

@@ -38,7 +38,7 @@ class ArrowSource(Source):
         path = settings.data_path(self.place) if interval is None else self.path(settings, interval)
         files = find_files(name, path, allow_missing=self.incremental)
         for file in files:
-            self.require_columns(file)
+            self.require_columns(file.path)
         return f"{len(files)} files match {path}"
 
     def look(self, scope):
@@ -65,10 +65,10 @@ class ArrowReader(SourceReader):
         check_schema(self.schema)
 
     def records(self, claimed):
-        if self._source.incremental:
-            files = [file.path for file in claimed.files]
-        else:
-            files = find_files(claimed.source, claimed.path)
+        listed = claimed.files
+        if not self._source.incremental:
+            listed = find_files(claimed.source, claimed.path)
+        files = [file.path for file in listed]
         for file in files:
             self._source.require_columns(file)
         # A null where none may be fails its record, so until then any column may have one.

@@ -1,12 +1,15 @@
 """What declarations and Java's own words tell before a run."""
 
+import re
+
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import IntegerType, StructField, StructType
 
+from ledger import FileSource, Pipeline
 from ledger.core import columns as declared
 from ledger.core.java import require_java
-from ledger.errors import ConfigurationError
+from ledger.errors import ConfigurationError, DeclarationError
 
 
 @pytest.mark.parametrize(
@@ -34,6 +37,33 @@ def test_columns_of_a_schema(schema, found):
     gives none.
     """
     assert declared.columns(schema) == found
+
+
+@pytest.mark.parametrize(
+    ("schema", "says"),
+    [
+        ("id STRING, qty INTT", "column qty: expected a type of Spark, found 'INTT'; did you mean"),
+        ("id STRING, a ARRAY<INTT>", "column a: expected a type of Spark, found 'INTT'"),
+        ("s STRUCT<a: INT, b: TXT>", "column s: field b: expected a type of Spark, found 'TXT'"),
+        ("m MAP<STRING>", "column m: expected for example MAP<STRING, INT>, found 'MAP<STRING>'"),
+        ("id INT qty INT", "column id: expected a type of Spark, found 'INT qty INT'"),
+        ("id", "expected columns with a name and a type each, separated by commas, found 'id'"),
+        ("id INT,", "expected columns with a name and a type each, separated by commas, found ''"),
+    ],
+)
+def test_a_type_that_does_not_exist(schema, says):
+    """A schema that Spark cannot parse is refused where it is declared, without Spark, with whose
+    it is and the column; of a source, a reference and a record stage."""
+    made = Pipeline("typed")
+    with pytest.raises(DeclarationError, match=re.escape(f"source 'orders': {says}")):
+        made.source("orders", FileSource("in.csv", schema=schema))
+    with pytest.raises(DeclarationError, match=re.escape(f"reference 'all' of 'typed': {says}")):
+        made.reference("all", FileSource("in.csv", schema=schema))
+    with pytest.raises(DeclarationError, match=re.escape(f"record stage 'split': {says}")):
+
+        @made.record_stage(reads="orders", schema=schema)
+        def split(record):
+            yield record
 
 
 def test_types_in_arrow():

@@ -43,6 +43,10 @@ from ledger.spark.failures import (
     translated,
 )
 
+FULL = (
+    "no space is left on the disk of {}: free some of ACKLEDGER_STORAGE, of the sinks' folders or"
+    " of Spark's scratch folder /nowhere/scratch, then run this again"
+)
 JAVA = "\tat org.apache.spark.scheduler.Task.run(Task.scala:147)\n\t... 1 more\n"
 CALL = "An error occurred while calling o133.parquet.\n: org.apache.spark.SparkException: "
 READING = CALL + "[FAILED_READ_FILE.NO_HINT] Encountered error while reading file file:///in/"
@@ -167,28 +171,18 @@ def test_whose_code_it_was(name):
         ),
         (
             Py4JError(
-                CALL
-                + "[TASK_WRITE_FAILED] Task failed while writing rows to file:/data/out. SQLSTATE:"
-                " 58030\n"
+                CALL + "[TASK_WRITE_FAILED] Task failed while writing rows to file:/nowhere/out."
+                " SQLSTATE: 58030\n"
                 + "Caused by: org.apache.hadoop.fs.FSError: java.io.IOException: No space left on"
                 " device\n" + JAVA
             ),
             UnavailableError,
-            (
-                "no space is left on the disk of file:/data/out: free some of ACKLEDGER_STORAGE, of"
-                " the sinks' folders and of Spark's scratch folder (SPARK_LOCAL_DIRS, by default"
-                " /tmp), then run this again"
-            ),
+            FULL.format("/nowhere/out"),
         ),
         (
-            OSError(errno.ENOSPC, "No space left on device", "/data/x"),
+            OSError(errno.ENOSPC, "No space left on device", "/nowhere/x"),
             UnavailableError,
-            (
-                "no space is left on the disk of /data/x: free some of ACKLEDGER_STORAGE, of the "
-                "sinks' folders "
-                "and of Spark's scratch folder (SPARK_LOCAL_DIRS, by default /tmp), then run this "
-                "again"
-            ),
+            FULL.format("/nowhere/x"),
         ),
         (
             PySparkException(
@@ -217,10 +211,36 @@ def test_whose_code_it_was(name):
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else "",
 )
-def test_spark_is_translated(raised, kind, line):
+def test_spark_is_translated(raised, kind, line, monkeypatch):
     """An error of Spark is one line of the ledger's class for it: what, where, and what to do."""
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", "/nowhere/scratch")
     told = translated(raised)
     assert (type(told), str(told)) == (kind, line)
+
+
+def test_a_disk_without_space_is_named_with_what_is_free(tmp_path, monkeypatch):
+    """Where files cannot be written, the folder is named with what its disk has free, and so is the
+    folder where Spark keeps its own; whether the disk, a quota or a limit on files is used up."""
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path))
+    free = r" \([\d,]+\.\d MB free(, no more files)?\)"
+    out = f"{tmp_path}/out"
+    for cause in ("No space left on device", "Disk quota exceeded", "File too large"):
+        words = f"[TASK_WRITE_FAILED] Task failed while writing rows to file:{out}. SQLSTATE: 5\n"
+        told = translated(Py4JError(f"{CALL}{words}Caused by: java.io.IOException: {cause}\n"))
+        assert type(told) is UnavailableError
+        assert re.search(rf"disk of {out}{free}: .* scratch folder {tmp_path}{free}", str(told))
+    unmade = f"Caused by: java.io.IOException: Mkdirs failed to create file:{out}/a (exists=false)"
+    told = translated(Py4JError(f"{CALL}x\n{unmade}\n"))
+    assert re.match(rf"folder {out}/a could not be made{free}: make ", str(told))
+
+
+def test_errors_of_tasks_keep_their_class():
+    """An error that a task raised is the same to the driver: what it says, and its class."""
+    trace = (
+        'Traceback (most recent call last):\n  File "/x/site-packages/pyspark/a.py", line 3, in b\n'
+    )
+    told = translated(PySparkException(f"{trace}ledger.errors.LostFileError: file a is gone"))
+    assert (type(told), str(told)) == (LostFileError, "file a is gone")
 
 
 def test_own_code_is_named_by_its_line():

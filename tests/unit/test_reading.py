@@ -1,6 +1,8 @@
 """How files become records before Spark sees them, and what of a text is doubted; without Spark."""
 
+import errno
 import gzip
+import io
 import re
 from collections import Counter
 from decimal import Decimal
@@ -25,13 +27,20 @@ from pyspark.sql.types import (
 )
 
 from ledger import FileSource
-from ledger.errors import DeclarationError, InputError, IntegrityError, redacted
+from ledger.errors import (
+    DeclarationError,
+    InputError,
+    IntegrityError,
+    UnavailableError,
+    redacted,
+)
 from ledger.sources.files import layouts as files
 from ledger.sources.files import lines, multiline
 from ledger.sources.files.reader import _Text
 from ledger.sources.listing import FoundFile, most_records
 from ledger.sources.parsing import values
 from ledger.sources.parsing.fitting import yielded
+from tests.support.footers import set_rows
 
 
 def schema(**kinds):
@@ -52,6 +61,12 @@ def read(path, data, header=None, **options):
     return [record for batch in made for record in batch.column(0).to_pylist()]
 
 
+def split(text, **options):
+    """The records that a text is cut into, each with whether it has too many lines."""
+    lines = io.StringIO(text, newline="")
+    return list(multiline.Splitter(form(**options)).records(iter(lines)))
+
+
 @pytest.mark.parametrize("end", ["\n", "\r", "\r\n"])
 def test_lines_end_in_each_way(tmp_path, end):
     """A line ends with a line feed, a carriage return or both; within quotes each is part of the
@@ -60,6 +75,46 @@ def test_lines_end_in_each_way(tmp_path, end):
     data = end.join(["n,s", "1,a", '2,"x', 'y"', "", '3,"never closed', "4,b"])
     expected = ["1,a", f'2,"x{end}y"', '3,"never closed', "4,b"]
     assert read(tmp_path / "a.csv", data.encode(), "n,s") == [one.encode() for one in expected]
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_a_value_of_too_many_lines_is_one_record(end):
+    """A quoted value of more than 10,000 lines is one record, marked as too long, of which so many
+    lines are kept; one of 10,000 is whole, and what follows either is read."""
+    for more, long in [(0, False), (1, True), (25_000, True)]:
+        value = end.join(['"a', *["inside"] * (multiline.MOST_LINES - 2 + more), 'z"'])
+        kept = end.join(value.split(end)[: multiline.MOST_LINES])
+        assert split(end.join(["1", value, "2", ""])) == [("1", False), (kept, long), ("2", False)]
+
+
+@pytest.mark.parametrize("last", ["z", 'z"z', 'z,"'])
+def test_a_quote_that_never_closes_spoils_its_line_alone(last):
+    """However many lines follow a quote that is never closed, or that closes within a value, each
+    is read as if it was not there."""
+    text = ["1", '"a', *["inside"] * (2 * multiline.MOST_LINES), "\udcff", last, "2"]
+    whole = [(line, False) for line in text]
+    if last == 'z,"':  # which is a quote that closes the first, and no other follows
+        whole = [whole[0], ("\n".join(text[1 : multiline.MOST_LINES + 1]), True), whole[-1]]
+    assert split("\n".join(text)) == whole
+
+
+def test_no_room_for_what_follows_a_quote(tmp_path, monkeypatch):
+    """A disk without room for the lines that follow an open quote is no fault of the file."""
+
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(multiline, "TemporaryFile", full)
+    data = b'"a\n' + b"b\n" * 2 * multiline.MOST_LINES
+    with pytest.raises(UnavailableError, match="no space is left on the disk of /"):
+        read(tmp_path / "a.csv", data)
+
+
+def test_an_escaped_line_break_is_within_the_value():
+    """A line that ends in the escape character goes on, also if it has a quote; without quotes
+    each line is a record."""
+    assert split('"a\n\\"b\\\nc"\n2', escape="\\") == [('"a\n\\"b\\\nc"', False), ("2", False)]
+    assert split('"a\nb"', quote="") == [('"a', False), ('b"', False)]
 
 
 def test_both_characters_of_a_line_end_are_one(tmp_path):
@@ -174,6 +229,18 @@ def checked(tmp_path, table, declared, **options):
     path = tmp_path / "a.parquet"
     pq.write_table(table, path, **options)
     files.check_parquet([str(path)], declared)
+
+
+@pytest.mark.parametrize("rows", [24, 26])
+def test_a_footer_that_contradicts_itself(tmp_path, rows):
+    """A Parquet file whose footer says another number of records than its row groups is named, with
+    both numbers; a whole one has as many as it was written with."""
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"n": pa.array(range(25), pa.int64())}), path, row_group_size=10)
+    assert files.check_parquet([str(path)], schema(n=LongType())) == {str(path): 25}
+    set_rows(path, rows)
+    with pytest.raises(InputError, match=rf"a\.parquet is damaged: expected {rows} .* found 25"):
+        files.check_parquet([str(path)], schema(n=LongType()))
 
 
 MOMENT = pa.array([1], pa.timestamp("ns", "UTC"))

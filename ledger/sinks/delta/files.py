@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 from ledger.errors import IntegrityError
 from ledger.storage.manifest import DataFile
+from ledger.storage.parquet import stored_file
 
 PRIVATE = 0o700  # the mode of what is staged
 _NULL = "__HIVE_DEFAULT_PARTITION__"
@@ -117,8 +118,8 @@ class TableFolder:
                 if file.values[column] is None:
                     return False
                 continue
-            with self._fs.open(f"{self._stored(self.path)}/{file.path}", "rb") as stream:
-                footer = pq.ParquetFile(stream).metadata
+            with stored_file(f"{self._stored(self.path)}/{file.path}", fs=self._fs) as stored:
+                footer = stored.metadata
             if not all(_is_full(footer.row_group(k), column) for k in range(footer.num_row_groups)):
                 return False
         return True
@@ -139,8 +140,8 @@ class TableFolder:
 
     def file_schema(self, file: TableFile) -> pa.Schema:
         """The schema of a staged file, by its footer."""
-        with self._fs.open(f"{self._stored(self.path)}/{file.path}", "rb") as stream:
-            return pq.ParquetFile(stream).schema_arrow
+        with stored_file(f"{self._stored(self.path)}/{file.path}", fs=self._fs) as stored:
+            return stored.schema_arrow
 
     def _checked(self, batch_id: int, version: int) -> str:
         return f"{self.staging(batch_id, version)}.constraints.json"

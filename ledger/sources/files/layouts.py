@@ -148,14 +148,16 @@ def _folded(name: str) -> str:
     return "".join(name.split()).casefold()
 
 
-def check_parquet(paths: list[str], schema: StructType) -> None:
-    """Raise InputError unless every file has the schema's columns with its types, and Spark can
-    read them.
+def check_parquet(paths: list[str], schema: StructType) -> dict[str, int]:
+    """The records of each file by its footer. Raises InputError unless every file has the schema's
+    columns with its types, and Spark can read them.
     """
     with ThreadPoolExecutor(8) as pool:
-        read = partial(_parquet_schema, names=schema.names)
-        for path, found in zip(paths, pool.map(read, paths), strict=True):
-            check_columns(path, found, schema)
+        read = partial(_parquet_footer, names=schema.names)
+        footers = dict(zip(paths, pool.map(read, paths), strict=True))
+    for path, (columns, _) in footers.items():
+        check_columns(path, columns, schema)
+    return {path: records for path, (_, records) in footers.items()}
 
 
 def opened(path: str) -> IO[bytes]:
@@ -207,14 +209,15 @@ def _first_line(path: str) -> str | None:
         ) from exc
 
 
-def _parquet_schema(path: str, names: Sequence[str]) -> StructType:
-    """The columns of ``names`` as Spark reads them."""
+def _parquet_footer(path: str, names: Sequence[str]) -> tuple[StructType, int]:
+    """The columns of ``names`` as Spark reads them, and the number of records."""
     try:
         with opened(path) as stream, pq.ParquetFile(stream) as file:
             metadata, arrow = file.metadata, file.schema_arrow
     except UNREADABLE as exc:
         raise InputError(f"source file {path} cannot be read as Parquet: {exc}") from exc
     _check_codecs(path, metadata, names)
+    _check_row_groups(path, metadata)
     columns = [metadata.schema.column(number) for number in range(metadata.num_columns)]
     physical = iter([column.physical_type for column in columns])
     fields = []
@@ -223,7 +226,19 @@ def _parquet_schema(path: str, names: Sequence[str]) -> StructType:
         own = iter([next(physical) for _ in range(_leaves(field.type))])
         if field.name in names:
             fields.append(StructField(field.name, _spark_type(path, field.name, field.type, own)))
-    return StructType(fields)
+    return StructType(fields), int(metadata.num_rows)
+
+
+def _check_row_groups(path: str, metadata: pq.FileMetaData) -> None:
+    """Spark reads row groups by their own numbers, and each at most once: with equal sums it
+    cannot read more of one file than its footer says and less of another."""
+    rows = sum(metadata.row_group(number).num_rows for number in range(metadata.num_row_groups))
+    if rows != metadata.num_rows:
+        raise InputError(
+            f"source file {path} is damaged: expected {metadata.num_rows} records by its footer,"
+            f" found {rows} in the row groups that it lists. Write the file again, then run this"
+            " again"
+        )
 
 
 def _leaves(kind: pa.DataType) -> int:

@@ -1,10 +1,12 @@
 """Records of CSV files whose quoted values may hold line breaks, read file by file."""
 
 import re
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from io import TextIOWrapper
 from itertools import islice
+from tempfile import TemporaryFile, gettempdir
+from typing import IO
 from urllib.parse import quote
 
 import pyarrow as pa
@@ -15,23 +17,30 @@ from ledger.errors import InputError
 from ledger.sources.files import layouts as files
 from ledger.sources.files.lines import Format, record_pattern
 from ledger.sources.listing import UNREADABLE
+from ledger.storage.folders import FULL, no_space
 
-MOST_LINES = 10_000  # of one record: a quote that is open for longer is taken to be never closed
+MOST_LINES = 10_000  # of one record: one of more fails, and only so many of its lines are kept
+IS_LONG = "_ackledger_long"  # whether a record has more
+TOO_LONG = (
+    f"malformed csv: a quote is open for more than {MOST_LINES:,} lines, of which the first "
+    f"{MOST_LINES:,} are kept"
+)
+_COLUMNS = f"{TEXT} binary, {IS_LONG} boolean, {FILE} string"
 _ROWS = 10_000  # records in one batch on their way to Spark
 
 
 def text_records(
     spark: SparkSession, paths: Sequence[str], form: Format, headers: Mapping[str, str]
 ) -> DataFrame:
-    """The records of ``paths`` as ``TEXT``, a string of raw bytes, and ``FILE``, where it was
-    read as a URL; a file is read by one task.
+    """The records of ``paths`` as ``TEXT``, a string of raw bytes, ``IS_LONG``, and ``FILE``,
+    where it was read as a URL; a file is read by one task.
 
     ``headers``: of files that have one the line with the names of the columns, which is left out.
     """
     tasks = spark.createDataFrame([(path,) for path in paths], "path string")
     read = partial(_read, Splitter(form), dict(headers))
-    rows = tasks.repartition(max(1, len(paths))).mapInArrow(read, f"{TEXT} binary, {FILE} string")
-    return rows.selectExpr(f"cast({TEXT} AS string) AS {TEXT}", FILE)
+    rows = tasks.repartition(max(1, len(paths))).mapInArrow(read, _COLUMNS)
+    return rows.selectExpr(f"cast({TEXT} AS string) AS {TEXT}", IS_LONG, FILE)
 
 
 def _read(
@@ -41,25 +50,82 @@ def _read(
         for path in batch.column(0).to_pylist():
             try:
                 with files.opened_text(path) as lines:
-                    records = without_header(splitter.records(lines), headers.get(path))
+                    records = _without_header(splitter.records(lines), headers.get(path))
                     yield from _batched(records, path if "://" in path else quote(path))
             except UNREADABLE as exc:
+                if isinstance(exc, OSError) and exc.errno in FULL:  # of what is kept of it
+                    raise no_space(gettempdir()) from exc
                 raise InputError(f"source file {path} cannot be read: {exc}") from exc
 
 
-def without_header(records: Iterator[str], header: str | None) -> Iterator[str]:
+def _without_header(
+    records: Iterator[tuple[str, bool]], header: str | None
+) -> Iterator[tuple[str, bool]]:
     """The records but for the first that is the header; blank ones may stand before it."""
-    for record in records:
+    for record, is_long in records:
         if record == header:
             break
-        yield record
+        yield record, is_long
     yield from records
 
 
-def _batched(records: Iterator[str], file: str) -> Iterator[pa.RecordBatch]:
-    while rows := [files.encoded(one) for one in islice(records, _ROWS)]:
-        columns = [pa.array(rows, pa.binary()), pa.array([file] * len(rows), pa.string())]
-        yield pa.RecordBatch.from_arrays(columns, [TEXT, FILE])
+def _batched(records: Iterator[tuple[str, bool]], file: str) -> Iterator[pa.RecordBatch]:
+    while rows := list(islice(records, _ROWS)):
+        columns = [
+            pa.array([files.encoded(record) for record, _ in rows], pa.binary()),
+            pa.array([is_long for _, is_long in rows], pa.bool_()),
+            pa.array([file] * len(rows), pa.string()),
+        ]
+        yield pa.RecordBatch.from_arrays(columns, [TEXT, IS_LONG, FILE])
+
+
+class _Taken:
+    """Lines that were looked at to find where a record ends; those past ``MOST_LINES`` are kept in
+    a file, because it may be all that follow."""
+
+    def __init__(self) -> None:
+        self.first: list[str] = []
+        self._further: IO[bytes] | None = None
+
+    @property
+    def is_long(self) -> bool:
+        """Whether these and the line before them are more than ``MOST_LINES``."""
+        return self._further is not None
+
+    def add(self, line: str) -> None:
+        """Take one more line."""
+        if self._further is None and len(self.first) < MOST_LINES - 1:
+            self.first.append(line)
+            return
+        if self._further is None:
+            self._further = TemporaryFile()  # noqa: SIM115 - it goes with this object
+        self._further.write(files.encoded(line))
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self.first
+        if self._further is not None:
+            self._further.seek(0)
+            text = TextIOWrapper(self._further, "utf-8", "surrogateescape", newline="")
+            yield from text
+
+
+class _Lines:
+    """Lines of a file, which can be put back."""
+
+    def __init__(self, lines: Iterator[str]):
+        self._parts = [lines]
+
+    def __iter__(self) -> Iterator[str]:
+        while self._parts:
+            line = next(self._parts[-1], None)
+            if line is None:
+                self._parts.pop()
+            else:
+                yield line
+
+    def put_back(self, lines: Iterable[str]) -> None:
+        """Give ``lines`` again before those that follow."""
+        self._parts.append(iter(lines))
 
 
 class Splitter:
@@ -68,41 +134,43 @@ class Splitter:
     """
 
     def __init__(self, form: Format):
-        field, opened = record_pattern(form)
-        separator = re.escape(form.separator)
         self._quote = form.quote
-        whole, begun = f"{field}(?:{separator}{field})*+", f"(?:{field}{separator})*+{opened}"
-        self._whole, self._begun = (re.compile(one, re.DOTALL) for one in (whole, begun))
+        if not form.quote:  # nothing encloses a line break: each line is a record
+            return
+        field, opened = record_pattern(form)
+        separator, quote = re.escape(form.separator), re.escape(form.quote)
+        begun = f"(?:{field}{separator})*+{opened}"
+        within = opened.removeprefix(quote)  # the rest of a line that begins within quotes
+        ended = f"{within}{quote}(?:{separator}{field})*+"
+        still = f"{within}(?:{quote}{separator}{begun})?+"
+        self._begun, self._ended, self._still = (
+            re.compile(one, re.DOTALL) for one in (begun, ended, still)
+        )
 
-    def records(self, lines: Iterator[str]) -> Iterator[str]:
+    def records(self, lines: Iterator[str]) -> Iterator[tuple[str, bool]]:
         """The records of ``lines``, which end as they do in the file; without their own line break.
-        Empty lines between records are none."""
-        waiting: deque[str] = deque()
-        source = iter(lines)
-        while line := (waiting.popleft() if waiting else next(source, "")):
+        Empty lines between records are none. With each whether it has more than ``MOST_LINES``
+        lines: then it has lost those."""
+        source = _Lines(lines)
+        for line in source:
             record = line.rstrip("\r\n")
             if self._quote and self._quote in record and self._begun.fullmatch(record):
-                more = self._closing(line, waiting, source)
-                record = "".join([line, *more]).rstrip("\r\n") if more else record
+                taken = _Taken()
+                if self._closes(source, taken):
+                    yield "".join([line, *taken.first]).rstrip("\r\n"), taken.is_long
+                    continue
+                source.put_back(taken)
             if record:
-                yield record
+                yield record, False
 
-    def _closing(self, first: str, waiting: deque[str], source: Iterator[str]) -> list[str]:
-        """The lines after ``first`` with which its record ends; none, and all of them waiting,
-        if it does not.
-        """
-        taken: list[str] = []
-        while len(taken) < MOST_LINES:
-            line = waiting.popleft() if waiting else next(source, "")
-            if not line:
-                break
-            taken.append(line)
+    def _closes(self, source: Iterable[str], taken: _Taken) -> bool:
+        """Whether the quote that is open closes in what follows, all of which is ``taken``."""
+        for line in source:
+            taken.add(line)
             if self._quote not in line:
                 continue
-            so_far = "".join([first, *taken]).rstrip("\r\n")
-            if self._whole.fullmatch(so_far):
-                return taken
-            if not self._begun.fullmatch(so_far):
+            if self._ended.fullmatch(line.rstrip("\r\n")):
+                return True
+            if not self._still.fullmatch(line):
                 break
-        waiting.extendleft(reversed(taken))
-        return []
+        return False

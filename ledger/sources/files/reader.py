@@ -1,19 +1,20 @@
 """Reads what a FileSource declares."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
+from urllib.parse import unquote
 
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from ledger.core.column_names import ERROR, FILE, MESSAGE, NAMES, RAW, TEXT
-from ledger.errors import IntegrityError
+from ledger.errors import InputError, IntegrityError
 from ledger.sources import listing
 from ledger.sources.base import Claimed, SourceReader
 from ledger.sources.files import layouts as files
 from ledger.sources.files import lines
-from ledger.sources.files.multiline import text_records
+from ledger.sources.files.multiline import IS_LONG, TOO_LONG, text_records
 from ledger.sources.files.source import FileSource
 from ledger.sources.parsing.typed import aligned, check_schema, checked, parsed_again, struct
 from ledger.storage.paths import literal
@@ -35,6 +36,8 @@ class Reader(SourceReader):
         self.schema = struct(source.schema)
         check_schema(self.schema)
         self._read: list[_Text] = []
+        self._listed: Sequence[listing.FoundFile] = ()  # by this reader, not by the claim
+        self._footers: Mapping[str, int] | None = None  # of Parquet: the records of each file
         self._by_file = source.multiline
 
     def by_file(self, stored: DataFrame) -> bool:
@@ -60,17 +63,16 @@ class Reader(SourceReader):
         Raises InputError when a header, or a Parquet file's schema, is not as declared, or when no
         file is there and one is due.
         """
-        return self._records(self._paths(claimed))
-
-    def _paths(self, claimed: Claimed) -> list[str]:
-        if self._source.incremental:
-            return [file.path for file in claimed.files]
-        missing = self._source.allow_missing
-        return listing.find_files(claimed.source, claimed.path, allow_missing=missing)
+        chosen: Sequence[listing.FoundFile] = claimed.files
+        if not self._source.incremental:
+            missing = self._source.allow_missing
+            chosen = listing.find_files(claimed.source, claimed.path, allow_missing=missing)
+            self._listed = chosen
+        return self._records([file.path for file in chosen])
 
     def _records(self, paths: list[str]) -> DataFrame:
         if self._source.format == "parquet":
-            files.check_parquet(paths, self.schema)
+            self._footers = files.check_parquet(paths, self.schema)
             reader = self._spark.read.schema(self.schema)
             if not paths:
                 return checked(self._none(), self.schema)
@@ -96,6 +98,23 @@ class Reader(SourceReader):
         ]
         return self._united(found) if found else None
 
+    def check_read(self, source: str, rows: int, stored: Callable[[], DataFrame]) -> None:
+        """Raise InputError if a file has changed since ``records`` listed it, or if a Parquet file
+        has another number of records by its footer than were read of it."""
+        listing.require_unchanged(source, self._listed)
+        if self._footers is None or rows == sum(self._footers.values()):
+            return
+        counts = stored().groupBy(FILE).count().collect()
+        read = {_place(unquote(row[FILE])): row["count"] for row in counts}
+        for path, expected in self._footers.items():
+            count = read.get(_place(path), 0)
+            if count != expected:
+                raise InputError(
+                    f"source file {path} of {source!r} is damaged: expected {expected} records by"
+                    f" its footer, and Spark read {count}, as if a row group lay elsewhere in the"
+                    " file than the footer says. Write the file again, then run this again"
+                )
+
     def parse_again(self, stored: DataFrame) -> DataFrame:
         """Stored records with ``MESSAGE``, in today's schema; what did not parse is parsed by it.
 
@@ -106,13 +125,16 @@ class Reader(SourceReader):
         kept = stored.where(F.col(ERROR).isNull())
         good = aligned(kept, self.schema, self._source.options)
         spoilt = stored.where(F.col(ERROR).isNotNull())
-        raw = F.col(RAW).cast("string").alias(TEXT)
+        text = [
+            F.col(RAW).cast("string").alias(TEXT),
+            (F.col(ERROR) == TOO_LONG).alias(IS_LONG),  # it is as long as it was
+        ]
         if NAMES not in stored.columns:
-            again = self._parsed(self._form(self.schema.names), spoilt.select(MESSAGE, raw))
+            again = self._parsed(self._form(self.schema.names), spoilt.select(MESSAGE, *text))
             return good.unionByName(again, allowMissingColumns=True)
         orders = [row[0] for row in spoilt.select(NAMES).distinct().collect()]
         for order in orders:
-            own = spoilt.where(F.col(NAMES) == order).select(MESSAGE, raw)
+            own = spoilt.where(F.col(NAMES) == order).select(MESSAGE, *text)
             again = self._parsed(self._form(order.split(_BETWEEN)), own)
             good = good.unionByName(again, allowMissingColumns=True)
         return good
@@ -130,6 +152,9 @@ class Reader(SourceReader):
 
     def _parsed(self, form: lines.Format, text: DataFrame) -> DataFrame:
         made = lines.parsed(text, form)
+        if IS_LONG in made.columns:
+            long = F.when(F.col(IS_LONG), TOO_LONG)
+            made = made.withColumn(ERROR, F.coalesce(long, ERROR)).drop(IS_LONG)
         if self._source.columns == "in_order":
             return made
         return made.withColumn(NAMES, F.lit(_BETWEEN.join(form.names)))
@@ -139,6 +164,11 @@ class Reader(SourceReader):
 
     def _none(self) -> DataFrame:
         return self._spark.createDataFrame([], self.schema)
+
+
+def _place(path: str) -> str:
+    """A path or URL without its scheme, which Spark and fsspec may call otherwise."""
+    return path.split("://", 1)[-1]
 
 
 class _Text:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from pyspark.errors import ParseException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, NullType, StringType, StructField, StructType
@@ -17,8 +18,15 @@ def struct(schema: StructType | str) -> StructType:
     """A schema given as a StructType or a DDL string; needs a running session for the latter."""
     if isinstance(schema, StructType):
         return schema
-    parsed = StructType.fromDDL(schema)
-    assert isinstance(parsed, StructType)
+    try:
+        parsed = StructType.fromDDL(schema)
+    except ParseException as exc:
+        raise DeclarationError(
+            f"schema {schema!r}: expected a StructType or DDL, for example 'id INT, name STRING':"
+            f" {exc}"
+        ) from exc
+    if not isinstance(parsed, StructType):
+        raise DeclarationError(f"schema {schema!r}: expected columns, found one type")
     return parsed
 
 

@@ -6,9 +6,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 
-import fsspec
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -16,6 +14,7 @@ from pyspark.sql.types import StructType
 
 from ledger.errors import IntegrityError
 from ledger.storage.manifest import Manifest
+from ledger.storage.parquet import stored_file
 from ledger.storage.paths import literal
 
 # A chain of comparisons is fastest for a few files, a broadcast join for many: 16 million rows took
@@ -43,8 +42,8 @@ def read_files(spark: SparkSession, manifest: Manifest, schema: StructType) -> D
 
 def stored_schema(manifest: Manifest) -> StructType:
     """The schema that Spark wrote the manifest's files with, from a footer: no Spark job."""
-    with fsspec.open(manifest.paths[0], "rb") as stream:
-        metadata = pq.read_metadata(stream).metadata
+    with stored_file(manifest.paths[0]) as stored:
+        metadata = stored.metadata.metadata
     return StructType.fromJson(json.loads(metadata[_SPARK_SCHEMA]))
 
 

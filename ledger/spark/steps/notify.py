@@ -11,26 +11,12 @@ from sqlalchemy import Row
 from ledger.batch.source_positions import acknowledge
 from ledger.core.column_names import MESSAGE, RAW, ROOT, is_own
 from ledger.core.probes import reached
-from ledger.errors import InputError, NotReadyError
+from ledger.errors import NotReadyError
 from ledger.pipeline.steps import SourceStep
 from ledger.spark.frames.inputs import read_stored
 from ledger.spark.frames.stored import local_rows, with_position
 from ledger.spark.job import Job
 from ledger.store.queries import batches, publications
-
-ADDED = ("message_id", "raw", "step", "reason")
-
-
-def check_columns(step: SourceStep, names: list[str]) -> None:
-    """Raise InputError if a source that wants notices has a column that they add."""
-    if not step.hears_of_messages:
-        return
-    for name in ADDED:
-        if name in names:
-            raise InputError(
-                f"source {step.name!r} has a column {name!r}, which the frames of on_ack and"
-                " on_fail add: rename it in the schema"
-            )
 
 
 def notify(job: Job, batch_id: int) -> list[str]:
@@ -76,15 +62,16 @@ def _tell(job: Job, batch_id: int, step: SourceStep, source: Row[Any]) -> None:
 
 
 def _messages(job: Job, source: Row[Any]) -> DataFrame:
-    """Every message of an emit: the source's columns, ``message_id``, ``raw`` and its root."""
+    """Every message of an emit: ``message_id``, ``record`` with the source's columns, so that these
+    may have any name, ``raw``, and its root."""
     manifest = job.manifest(source.emit_run_id)
     stored = with_position(read_stored(job, manifest), manifest, ROOT, source.first_root)
     if source.roots < manifest.rows:  # the others are untracked, or left to other batches
         stored = stored.where(F.col(ROOT) < source.first_root + source.roots)
     message = F.col(MESSAGE if MESSAGE in stored.columns else ROOT)
-    own = [f"`{name}`" for name in stored.columns if not is_own(name)]
+    record = F.struct(*(f"`{name}`" for name in stored.columns if not is_own(name)))
     raw = F.col(RAW).cast("string").alias("raw")
-    return stored.select(*own, message.alias("message_id"), raw, ROOT)
+    return stored.select(message.alias("message_id"), record.alias("record"), raw, ROOT)
 
 
 def _failed(job: Job, batch_id: int) -> DataFrame:

@@ -21,8 +21,7 @@ from ledger.errors import InputError, suggestion
 from ledger.pipeline.redacted import check_known
 from ledger.pipeline.steps import SourceStep
 from ledger.sources.base import Claimed, SourceReader
-from ledger.sources.claims import require_unchanged
-from ledger.sources.listing import FoundFile
+from ledger.sources.listing import FoundFile, require_unchanged
 from ledger.sources.parsing.typed import struct
 from ledger.spark.failures import read_failure
 from ledger.spark.frames.inputs import stored_rows
@@ -33,7 +32,6 @@ from ledger.spark.post import fold
 from ledger.spark.session import SPARK_ERRORS
 from ledger.spark.steps import source_state
 from ledger.spark.steps.from_source import records_again
-from ledger.spark.steps.notify import check_columns
 from ledger.spark.tracking import posted, source_tracking
 from ledger.spark.units.units import replayed_records, with_unit
 from ledger.storage.folders import remove_folder
@@ -52,7 +50,6 @@ UNTRACKED = f"/{UNTRACKED_COLUMN}=true/"
 def run_source(job: Job, run: OpenedRun, step: SourceStep) -> Record:
     """Emit one source of one batch and commit it; what it recorded."""
     reader = step.source.reader(job.spark)
-    check_columns(step, reader.schema.names)
     _check_key(step, reader.schema.names)
     redact = _redacted(job)
     claimed = _claim(job, run, step)
@@ -76,6 +73,7 @@ def run_source(job: Job, run: OpenedRun, step: SourceStep) -> Record:
     manifest = take_manifest(folder)
     written = sum(witness.rows for witness in wrote)
     require_equal(f"records of {step.name} in {folder}", written, manifest.rows)
+    reader.check_read(step.name, manifest.rows, lambda: job.spark.read.parquet(folder))
     emitted = _reserved(job, manifest, claimed)
     malformed = sum(witness.failed for witness in wrote)
     made = _folded(job, run, manifest, emitted, malformed, raw=not redact.columns)

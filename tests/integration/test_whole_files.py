@@ -1,0 +1,151 @@
+"""What a source reads is all that its files hold, by whatever says how much that is."""
+
+import re
+import subprocess
+from pathlib import Path
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from ledger import FileSource, ParquetSink, Pipeline
+from ledger.errors import InputError, LostFileError, UnavailableError
+from ledger.spark.failures import translated
+from ledger.spark.steps import source as emit
+from tests.support.footers import move_row_group
+from tests.support.ledgers import rows
+
+
+def copying(**source):
+    """A pipeline that copies one source to one sink."""
+    made = Pipeline("copy", max_replays=1)
+    made.source("records", FileSource("in/*", **source))
+    made.sink("out", ParquetSink("out"), reads="records")
+    return made
+
+
+@pytest.fixture
+def folder(tmp_path):
+    made = tmp_path / "in"
+    made.mkdir()
+    return made
+
+
+@pytest.mark.parametrize("incremental", [False, True])
+def test_a_row_group_that_is_not_read_fails_the_step(runner, folder, incremental):
+    """A file of 25 records by its footer of which Spark reads none fails by name, with both
+    numbers, beside one that is whole; written again it is read."""
+    table = pa.table({"n": pa.array(range(25), pa.int32())})
+    broken = folder / "a b%.parquet"
+    for path in (broken, folder / "whole.parquet"):
+        pq.write_table(table, path)
+    move_row_group(broken)
+    run = runner(copying(format="parquet", schema="n INT", incremental=incremental))
+    batch = run.open()
+    says = r"a b%\.parquet of 'records' is damaged: expected 25 records by its footer, .* read 0"
+    with pytest.raises(InputError, match=says):
+        run.step(batch, "records")
+    if not incremental:
+        pq.write_table(table, broken)
+        settlement = run.settled(run.open())
+        assert (settlement.roots, settlement.failed) == (50, 0)
+
+
+@pytest.mark.parametrize("form", ["csv", "json"])
+def test_a_file_that_grows_while_it_is_read_fails_the_step(runner, folder, monkeypatch, form):
+    """A file of an interval that has another size than when it was listed fails by name: nothing
+    in a text says how many records it has."""
+    path = folder / f"a.{form}"
+    path.write_text("n\n1\n" if form == "csv" else '{"n": 1}\n')
+    records = emit.read_records
+
+    def plan_and_grow(*arguments):
+        frame = records(*arguments)
+        path.write_text(path.read_text() + "\n")
+        return frame
+
+    run = runner(copying(format=form, schema="n INT"))
+    with monkeypatch.context() as patch:
+        patch.setattr(emit, "read_records", plan_and_grow)
+        with pytest.raises(InputError, match=rf"a\.{form} had \d+ bytes .* when it was listed"):
+            run.step(run.open(), "records")
+    assert run.settled(run.open()).failed == 0
+
+
+@pytest.mark.parametrize("schema", ["s STRING", "s STRING, n INT"])
+@pytest.mark.parametrize("multiline", [False, True])
+def test_a_value_of_too_many_lines_fails_as_one_record(
+    runner, folder, sink_rows, schema, multiline
+):
+    """A quoted value of more than 10,000 lines, whatever is in them, fails as one record that names
+    the limit, again in its replay; the records around it arrive."""
+    commas = "," * schema.count(",")
+    value = "\n".join(['"a', *['""quoted"", 7'] * 10_500, f'z"{commas}'])
+    (folder / "a.csv").write_text(f"first{commas}\n{value}\nlast{commas}\n")
+    run = runner(copying(schema=schema, header=False, multiline=multiline))
+    batch = run.open()
+    settlement = run.settled(batch)
+    assert (settlement.roots, settlement.failed) == (3, 1)
+    assert sink_rows("out", "s") == [("first",), ("last",)]
+    run.settled(run.open_replay(batch.batch_id))
+    reasons = rows(run.job.database, "SELECT reason FROM failed_root")
+    says = "malformed csv: a quote is open for more than 10,000 lines, of which the first 10,000"
+    assert [row.reason for row in reasons] == [f"{says} are kept"] * 2
+
+
+def flip(path, place):
+    """Change a byte in the midst of a file's pages, or at its end."""
+    data = bytearray(path.read_bytes())
+    pages = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    data[pages // 2 if place == "page" else -2] ^= 0xFF
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("place", ["page", "end"])
+def test_changed_bytes_of_a_file_are_named(runner, folder, settings, place):
+    """Bytes that were changed in a source's Parquet file, in the snapshot that a step reads and in
+    what a sink has staged are an error that names the file and what to do."""
+    table = pa.table({"n": pa.array(range(5000), pa.int32())})
+    path = folder / "a.parquet"
+    pq.write_table(table, path, write_page_checksum=True)
+    flip(path, place)
+    run = runner(copying(format="parquet", schema="n INT"))
+    batch = run.open()
+    with pytest.raises(InputError, match=r"a\.parquet"):
+        run.step(batch, "records")
+    pq.write_table(table, path)
+    run.step(batch, "records")
+    (stored,) = Path(settings.storage_root()).rglob("records/**/*.parquet")
+    whole = stored.read_bytes()
+    for checked in (True, False):
+        flip(stored, place)
+        with pytest.raises(Exception, match=stored.name) as caught:
+            run.step(batch, "out")
+        told = translated(caught.value)
+        assert type(told) is LostFileError
+        assert "again" in str(told)
+        stored.write_bytes(whole)
+        if checked:  # a copy has no file of Hadoop's with checksums beside it
+            (stored.parent / f".{stored.name}.crc").unlink()
+
+
+def test_a_full_disk_is_named(runner, folder, settings):
+    """Where the disk of the storage is full, the step says in which folder, and what is free."""
+    root = Path(settings.storage_root())
+    root.mkdir(exist_ok=True)
+    mount = ["mount", "-t", "tmpfs", "-o", "size=100k", "none", str(root)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("a small disk is mounted by root alone")
+    try:
+        (root / "others").write_bytes(bytes(90 << 10))
+        path = folder / "a.csv"
+        path.write_text("s\n" + "".join(f"{uuid4()}\n" for _ in range(5000)))
+        run = runner(copying(schema="s STRING"))
+        with pytest.raises(Exception, match="No space left") as caught:
+            run.step(run.open(), "records")
+        told = translated(caught.value)
+    finally:
+        subprocess.run(["umount", "--lazy", str(root)], check=True)
+    assert type(told) is UnavailableError
+    assert re.search(rf"disk of {root}/copy/records/batch=1/run=1 \([\d.]+ MB free", str(told))

@@ -1,0 +1,41 @@
+"""Footers of Parquet files, changed by hand: they are Thrift in its compact form."""
+
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+_I64_NEXT = b"\x16"  # the header of a field of 64 bits that follows the one before it
+
+
+def move_row_group(path: Path) -> None:
+    """Let the footer's only row group end far behind the file: Spark, which reads a row group with
+    the part of the file that holds its middle, then reads it with none."""
+    with pq.ParquetFile(path) as file:
+        group = file.metadata.row_group(0)
+        columns = [group.column(number) for number in range(group.num_columns)]
+    size = sum(column.total_compressed_size for column in columns)
+    _change(path, size, 1 << 40, after=b"\x00")  # the end of the row group
+
+
+def set_rows(path: Path, rows: int) -> None:
+    """Let the footer say that its file has so many rows; its row groups say what they did."""
+    with pq.ParquetFile(path) as file:
+        found = file.metadata.num_rows
+    _change(path, found, rows, after=b"\x19")  # followed by the list of row groups
+
+
+def _change(path: Path, old: int, new: int, after: bytes) -> None:
+    data = path.read_bytes()
+    start = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    footer, old_field = data[start:-8], _I64_NEXT + _varint(old) + after
+    assert footer.count(old_field) == 1
+    footer = footer.replace(old_field, _I64_NEXT + _varint(new) + after)
+    path.write_bytes(data[:start] + footer + len(footer).to_bytes(4, "little") + b"PAR1")
+
+
+def _varint(number: int) -> bytes:
+    rest, made = 2 * number, bytearray()
+    while rest >= 0x80:
+        made.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    return bytes([*made, rest])
