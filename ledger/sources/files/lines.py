@@ -18,11 +18,11 @@ from pyspark.sql.types import (
 )
 
 from ledger.core.column_names import ERROR, RAW, TEXT
-from ledger.sources.parsing import values
+from ledger.sources.parsing import numerals, values
 from ledger.sources.parsing.fitting import kept
 from ledger.sources.parsing.typed import CORRUPT
 
-_EXACT = "_ackledger_corrupt_exact"
+_MARKED, _EXACT = "_ackledger_marked", "_ackledger_exact"
 _RECORD, _TEXTS = "_ackledger_record", "_ackledger_texts"
 NOT_UTF8 = "not UTF-8"
 UNCLOSED = "a quote is never closed"
@@ -36,6 +36,17 @@ STRAY = (
 _END = "_ackledger_end"  # what is put after a line of JSON, to see whether its reader gets there
 # Text of JSON in which each escaped half of a character has its other half.
 _PAIRED = r"(?s)^[^\\]*+(?:\\(?:[^u]|u(?![dD][89a-fA-F])|u[dD][89abAB]..\\u[dD][c-fC-F])[^\\]*+)*+$"
+# What Spark takes for JSON unless told otherwise: how it looks in a line, and what to do about it.
+_ALLOWED: Mapping[str, tuple[str, str]] = {
+    "allowNonNumericNumbers": (
+        r"[:\[,]\s*[-+]?(?:NaN|INF|Infinity)\b",
+        "NaN and Infinity are not in JSON: make them null",
+    ),
+    "allowSingleQuotes": (
+        r"[{:\[,]\s*'",
+        "single quotes are not in JSON: use double quotes",
+    ),
+}
 _MOST_SHOWN = 200  # characters of a value in a reason; the raw record has all of it
 _MOST_FIELDS = 20_480  # of a record of CSV, if its schema has not more: Spark's reader raises then
 
@@ -77,10 +88,12 @@ def parsed(lines: DataFrame, form: Format) -> DataFrame:
     """
     given, names = lines.columns, form.schema.names
     others = [name for name in given if name != TEXT]
-    record = _record(form, values.parsed_type).alias(_RECORD)
-    read = _barrier(lines.select(*given, record, _exact(form)))
-    typed = _barrier(read.select(*given, _RECORD, _EXACT, *_columns(form)))
-    texts = F.when(_misfits(form), _record(form, _as_text)).alias(_TEXTS)
+    marked = _barrier(lines.select("*", _marked(form).alias(_MARKED)))
+    record = _record(form, values.parsed_type, F.col(TEXT)).alias(_RECORD)
+    read = _barrier(marked.select("*", record, _exact(form).alias(_EXACT)))
+    typed = _barrier(read.select("*", *_columns(form)))
+    as_text = _record(form, _as_text, F.coalesce(_MARKED, TEXT))
+    texts = F.when(_misfits(form), as_text).alias(_TEXTS)
     told = _barrier(typed.select("*", texts))
     judged = _barrier(told.select(*given, *_named(names), _error(form)))
     good = F.col(ERROR).isNull()
@@ -101,10 +114,18 @@ def _columns(form: Format) -> list[Column]:
     for one in form.schema.fields:
         column = F.lit(None).cast(kept(one.dataType))
         if one.name in form.names:
-            read = F.col(_RECORD)[one.name]
-            column = values.converted(read, one.dataType, form.format, form.options)
+            column = values.converted(_read(form, one), one.dataType, form.format, form.options)
         made.append(column.alias(one.name))
     return made
+
+
+def _read(form: Format, field: StructField) -> Column:
+    """A field as it was read: of JSON with its numbers as they are written."""
+    read, exact = F.col(_RECORD)[field.name], F.col(_EXACT)
+    if form.format == "csv":
+        return read
+    restored = numerals.restored(read, exact[field.name], field.dataType)
+    return F.when(exact.isNotNull(), restored).otherwise(read)
 
 
 def is_unclosed(form: Format) -> Column:
@@ -121,7 +142,7 @@ def _barrier(rows: DataFrame) -> DataFrame:
     return rows.where(F.monotonically_increasing_id() >= 0)
 
 
-def _record(form: Format, kind: "values.Kind") -> Column:
+def _record(form: Format, kind: "values.Kind", text: Column) -> Column:
     """A record as a struct of its columns, each of the type that ``kind`` makes of its own, and the
     whole text where one does not fit."""
     types = {one.name: one.dataType for one in form.schema.fields}
@@ -138,7 +159,7 @@ def _record(form: Format, kind: "values.Kind") -> Column:
     ]
     target = StructType([*columns, StructField(CORRUPT, StringType())])
     if form.format == "json":
-        return F.from_json(TEXT, target, _options(form))
+        return F.from_json(text, target, _options(form))
     csv = {
         "escape": form.escape or "\0",
         "multiLine": str(form.multiline).lower(),
@@ -147,7 +168,7 @@ def _record(form: Format, kind: "values.Kind") -> Column:
     if form.null_value is not None:
         csv["nullValue"] = form.null_value
     ddl = ", ".join(f"{_quoted(one.name)} {one.dataType.simpleString()}" for one in target.fields)
-    return F.when(_few_fields(form), F.from_csv(TEXT, ddl, {**csv, **_options(form)}))
+    return F.when(_few_fields(form), F.from_csv(text, ddl, {**csv, **_options(form)}))
 
 
 def _most_fields(form: Format) -> int:
@@ -172,17 +193,28 @@ def _options(form: Format) -> dict[str, str]:
     own = {name: value for name, value in form.options.items() if name not in values.FORMATS}
     if form.separator == "\\":  # which begins an escape where Spark reads this option
         own["sep"] = "\\\\"
-    return {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT, **own}
+    strict = dict.fromkeys(_ALLOWED, "false") if form.format == "json" else {}
+    return {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT, **strict, **own}
+
+
+def _marked(form: Format) -> Column:
+    """A line of JSON with marks at its numbers, if Spark's reader may change one of them."""
+    nothing = F.lit(None).cast("string")
+    if form.format == "csv":
+        return nothing
+    value = F.col(TEXT)
+    doubtful = numerals.doubtful(value, form.schema, form.options)
+    if doubtful is None:
+        return nothing
+    return F.when(doubtful, numerals.marked(value, form.options))
 
 
 def _exact(form: Format) -> Column:
-    """A record with its decimals as they are written where its reader may have made
-    other numbers of them."""
-    doubtful = values.inexact_texts(form.schema) if form.format == "json" else None
-    if doubtful is None:
-        return F.lit(None).alias(_EXACT)
-    exact = _record(form, values.exact_type)
-    return F.when(F.col(TEXT).rlike(doubtful), exact).alias(_EXACT)
+    """A record of a marked line; null where the line has no marks."""
+    if form.format == "csv":
+        return F.lit(None)
+    read = _record(form, lambda kind, _: numerals.texts(kind), F.col(_MARKED))
+    return F.when(F.col(_MARKED).isNotNull(), read)
 
 
 def _quoted(name: str) -> str:
@@ -205,7 +237,7 @@ def _error(form: Format) -> Column:
     ]
     problems = [
         F.when(~F.is_valid_utf8(value), NOT_UTF8),
-        *(F.when(condition, malformed + reason) for condition, reason in shape),
+        *(F.when(condition, F.concat(F.lit(malformed), reason)) for condition, reason in shape),
         F.concat(F.lit(malformed), _misfit(form)),
         *(F.when(condition, malformed + reason) for condition, reason in missing),
     ]
@@ -219,7 +251,8 @@ def _misfits(form: Format) -> Column:
         for one in form.schema.fields
         if one.name in form.names and not values.plain(one.dataType)
     ]
-    found += [_inexact(one) for one in form.schema.fields if _is_exact(form, one)]
+    if form.format == "json":
+        found.append(F.coalesce(F.col(_EXACT)[CORRUPT].isNotNull(), F.lit(False)))
     return reduce(lambda one, other: one | other, found, F.col(_RECORD)[CORRUPT].isNotNull())
 
 
@@ -231,12 +264,10 @@ def _misfit(form: Format) -> Column:
     for one in form.schema.fields:
         if one.name not in form.names:
             continue
-        text, made = texts[one.name], F.col(_quoted(one.name))
+        text, made = numerals.unmarked(texts[one.name]), F.col(_quoted(one.name))
         wrong = made.isNull()
         if not values.plain(one.dataType):
             wrong |= values.misfits(F.col(_RECORD)[one.name], made, one.dataType)
-        if _is_exact(form, one):
-            wrong |= _inexact(one)
         if form.format == "json" and isinstance(one.dataType, ArrayType | MapType | StructType):
             wrong |= _has_misfit(form, text, one.dataType)
         expected = F.lit(f"{one.name}: expected {one.dataType.simpleString()}, found ")
@@ -245,17 +276,6 @@ def _misfit(form: Format) -> Column:
     declared = form.schema.simpleString().removeprefix("struct<").removesuffix(">")
     other = F.when(F.col(_RECORD)[CORRUPT].isNotNull(), f"expected {declared}")
     return F.coalesce(F.when(texts[CORRUPT].isNotNull(), _not_a_record(form)), *found, other)
-
-
-def _is_exact(form: Format, field: StructField) -> bool:
-    """Whether what was read exactly tells more of a field."""
-    return form.format == "json" and any(values.decimals(field.dataType))
-
-
-def _inexact(field: StructField) -> Column:
-    exact = F.col(_EXACT)
-    made = F.col(_quoted(field.name))
-    return exact.isNotNull() & values.inexact(exact[field.name], made, field.dataType)
 
 
 def _has_misfit(form: Format, text: Column, kind: DataType) -> Column:
@@ -269,7 +289,9 @@ def _has_misfit(form: Format, text: Column, kind: DataType) -> Column:
 
 def _not_a_record(form: Format) -> Column:
     if form.format == "json":
-        return F.lit(f"expected one object with {', '.join(form.names)}, found something else")
+        return _not_json(
+            form, f"expected one object with {', '.join(form.names)}, found something else"
+        )
     value, quote = F.col(TEXT), form.quote
     if quote:
         quoted = f"{re.escape(quote)}[^{re.escape(quote)}]*{re.escape(quote)}"
@@ -278,18 +300,29 @@ def _not_a_record(form: Format) -> Column:
     return F.concat(F.lit(f"expected {len(form.names)} fields, found "), found.cast("string"))
 
 
-def _csv_shape(form: Format) -> list[tuple[Column, str]]:
+def _not_json(form: Format, otherwise: str) -> Column:
+    """Why a line is no JSON, with the option that allows it if there is one."""
+    known = [
+        F.when(F.col(TEXT).rlike(look), f"{advice}, or declare options={{{name!r}: 'true'}}")
+        for name, (look, advice) in _ALLOWED.items()
+        if _options(form)[name].lower() != "true"
+    ]
+    return F.coalesce(*known, F.lit(otherwise))
+
+
+def _csv_shape(form: Format) -> list[tuple[Column, Column]]:
     """What is wrong with a record's quotes, or with how many fields it has, each with its
     reason.
     """
     value = F.col(TEXT)
     breaks = F.contains(value, F.lit("\n")) | F.contains(value, F.lit("\r"))
-    parted = [] if form.multiline else [(breaks, PARTED)]
+    parted = [] if form.multiline else [(breaks, F.lit(PARTED))]
     found = f"expected {len(form.names)} fields, found more than {_most_fields(form):,}"
-    many = [(~_few_fields(form), found)]
+    many = [(~_few_fields(form), F.lit(found))]
     if not form.quote:
         return [*parted, *many]
-    return [*parted, (_unclosed(value, form), UNCLOSED), (_broken(value, form), STRAY), *many]
+    unclosed = (_unclosed(value, form), F.lit(UNCLOSED))
+    return [*parted, unclosed, (_broken(value, form), F.lit(STRAY)), *many]
 
 
 def _broken(value: Column, form: Format) -> Column:
@@ -318,7 +351,7 @@ def record_pattern(form: Format) -> tuple[str, str]:
     return f"(?:{quote}{within}{quote}|[^{quote}{separator}]*+)", f"{quote}{within}"
 
 
-def _json_shape(form: Format) -> list[tuple[Column, str]]:
+def _json_shape(form: Format) -> list[tuple[Column, Column]]:
     """Whether a line is one object, and nothing else, of whole characters."""
     value = F.col(TEXT)
     # from_json reads the first value of a line and forgets what follows it. Where the first brace
@@ -333,6 +366,6 @@ def _json_shape(form: Format) -> list[tuple[Column, str]]:
     well_formed = alone & F.ltrim(value).startswith("{")
     halved = F.contains(value, F.lit("\\u")) & ~value.rlike(_PAIRED)
     return [
-        (~well_formed, "expected one object, found something else or more"),
-        (halved, "half of a character: expected two \\u escapes, found one of them"),
+        (~well_formed, _not_json(form, "expected one object, found something else or more")),
+        (halved, F.lit("half of a character: expected two \\u escapes, found one of them")),
     ]

@@ -28,7 +28,6 @@ from pyspark.sql.types import (
     TimestampNTZType,
     TimestampType,
     VarcharType,
-    VariantType,
 )
 
 from ledger.core.column_names import TEXT
@@ -45,8 +44,9 @@ _LARGE: Mapping[type[DataType], str] = {
     FloatType: r"\d[eE]\+?0*[1-9]\d|\d{29}",
     DoubleType: r"\d[eE]\+?0*[1-9]\d\d|\d{200}",
 }
-# A double whose text is exactly the number that was written.
-_SHORT = r"^[+-]?\d(\.\d{1,14})?[eE][+-]?\d+$"
+# A number with an exponent that a double has exactly, and that no decimal rounds to zero unseen.
+_SHORT = r"^[+-]?(?=[\d.]{1,16}[eE])(?:\d+\.?\d*|\.\d+)[eE][+-]?0*\d{1,2}$"
+_LONGEST = r"(?=.{1,100}$)"  # of the text of a decimal: to make a number of more takes ever longer
 _WHOLE, _TRUTH = r"^[+-]?\d+$", r"(?i)^(true|false)$"
 # Options of Spark's readers that are enforced here.
 FORMATS = ("dateFormat", "timestampFormat", "timestampNTZFormat")
@@ -60,65 +60,29 @@ _MOMENTS: Mapping[type[DataType], tuple[str, str]] = {
 
 def parsed_type(kind: DataType, format: str) -> DataType:
     """The type that Spark's reader is to make of a field before it is converted."""
-    return _rebuilt(kind, partial(_parsed, format))
+    return rebuilt(kind, partial(_parsed, format))
 
 
-def exact_type(kind: DataType, format: str) -> DataType:
-    """The same, with decimals as they are written, which takes longer."""
-    return _rebuilt(
-        kind, lambda one: VariantType() if isinstance(one, DecimalType) else _parsed(format, one)
-    )
-
-
-def _rebuilt(kind: DataType, leaf: Callable[[DataType], DataType]) -> DataType:
+def rebuilt(kind: DataType, leaf: Callable[[DataType], DataType]) -> DataType:
+    """A type with another in the place of each that has no parts."""
     if isinstance(kind, ArrayType):
-        return ArrayType(_rebuilt(kind.elementType, leaf))
+        return ArrayType(rebuilt(kind.elementType, leaf))
     if isinstance(kind, MapType):
-        return MapType(kind.keyType, _rebuilt(kind.valueType, leaf))
+        return MapType(kind.keyType, rebuilt(kind.valueType, leaf))
     if isinstance(kind, StructType):
-        fields = [StructField(one.name, _rebuilt(one.dataType, leaf)) for one in kind.fields]
+        fields = [StructField(one.name, rebuilt(one.dataType, leaf)) for one in kind.fields]
         return StructType(fields)
     return leaf(kind)
 
 
 def _parsed(format: str, kind: DataType) -> DataType:
-    if isinstance(kind, _TEXTUAL):
+    if isinstance(kind, (*_TEXTUAL, DecimalType)):
         return StringType()
-    if format == "csv" and isinstance(kind, DecimalType | DoubleType | FloatType):
+    if format == "csv" and isinstance(kind, DoubleType | FloatType):
         return StringType()
-    if isinstance(kind, DecimalType):  # a number of JSON, which as a text would be a double's
-        return DecimalType(38, _digits_read(kind))
     if isinstance(kind, ByteType):  # of which the reader of JSON takes 255 for -1
         return ShortType()
     return kind
-
-
-def _digits_read(kind: DecimalType) -> int:
-    """The digits after the point to which a number of JSON is read; it is rounded there."""
-    return 38 - (kind.precision - kind.scale)
-
-
-def decimals(kind: DataType) -> Iterator[DecimalType]:
-    """The decimals of a type, at every depth."""
-    if isinstance(kind, ArrayType):
-        yield from decimals(kind.elementType)
-    elif isinstance(kind, MapType):
-        yield from decimals(kind.valueType)
-    elif isinstance(kind, StructType):
-        for one in kind.fields:
-            yield from decimals(one.dataType)
-    elif isinstance(kind, DecimalType):
-        yield kind
-
-
-def inexact_texts(kind: StructType) -> str | None:
-    """What a line of JSON looks like if its reader may have rounded a decimal, or taken a text with
-    a comma for one; None if the schema has none."""
-    found = [_digits_read(one) for one in decimals(kind)]
-    if not found:
-        return None
-    grouped = r'"[\d.eE+-]*(?:\d,|,\d)[\d.,eE+-]*"|\\u002[cC]'
-    return rf"\.\d{{{min(found)}}}0*[1-9]|\d[eE]-|{grouped}"
 
 
 def converted(read: Column, kind: DataType, format: str, options: Mapping[str, str]) -> Column:
@@ -132,8 +96,9 @@ def converted(read: Column, kind: DataType, format: str, options: Mapping[str, s
         inner = kind.elementType
         return F.transform(read, lambda one: converted(one, inner, format, options))
     if isinstance(kind, MapType):
-        inner = kind.valueType
-        return F.transform_values(read, lambda _, one: converted(one, inner, format, options))
+        inner, keys = kind.valueType, F.map_keys(read)
+        made = F.transform_values(read, lambda _, one: converted(one, inner, format, options))
+        return F.when(F.size(keys) == F.size(F.array_distinct(keys)), made)
     if isinstance(kind, StructType):
         fields = [
             converted(read[one.name], one.dataType, format, options).alias(one.name)
@@ -165,8 +130,8 @@ def _changes(kind: DataType) -> bool:
     """Whether a value is converted after it was read, or a part of it."""
     if isinstance(kind, ArrayType):
         return _changes(kind.elementType)
-    if isinstance(kind, MapType):
-        return _changes(kind.valueType)
+    if isinstance(kind, MapType):  # of which a key may be there twice
+        return True
     if isinstance(kind, StructType):
         return any(_changes(one.dataType) for one in kind.fields)
     return isinstance(kind, (ByteType, DecimalType, DoubleType, FloatType, *_TEXTUAL))
@@ -182,37 +147,20 @@ def _moment(text: Column, kind: DataType, options: Mapping[str, str]) -> Column:
 
 
 def _decimal(read: Column, kind: DecimalType, format: str) -> Column:
-    """Exactly the number, or null."""
-    made = read.try_cast(kind)
-    if format == "json":
-        return F.when(made == read, made)
-    return F.when(read.rlike(_exactly(kind)), made)
+    """Exactly the number, or null. Only what looks like it is made a number of: with an exponent
+    of eight digits that takes half a minute."""
+    exactly = _exactly(kind)
+    if format == "csv":
+        return F.when(read.rlike(exactly), read).try_cast(kind)
+    text = F.when(read.rlike(f"{exactly}|{_SHORT}"), read)
+    made = text.try_cast(kind)
+    same = text.rlike(exactly) | (made.cast("double") == text.try_cast("double"))
+    return F.when(same, made)
 
 
 def _exactly(kind: DecimalType) -> str:
     """The texts of which a decimal is made without rounding."""
-    return rf"^[+-]?(\d+(\.\d{{0,{kind.scale}}}0*)?|\.\d{{1,{max(kind.scale, 1)}}}0*)$"
-
-
-def inexact(exact: Column, made: Column, kind: DataType) -> Column:
-    """Whether a decimal is not the number that is written, at any depth. ``exact``: the field as
-    ``exact_type`` has it."""
-    if isinstance(kind, ArrayType):
-        pairs = F.zip_with(exact, made, lambda one, other: inexact(one, other, kind.elementType))
-        return F.coalesce(F.exists(pairs, lambda one: one), F.lit(False))
-    if isinstance(kind, MapType):
-        inner = ArrayType(kind.valueType)
-        return inexact(F.map_values(exact), F.map_values(made), inner)
-    if isinstance(kind, StructType):
-        parts = [one for one in kind.fields if any(decimals(one.dataType))]
-        found = [inexact(exact[one.name], made[one.name], one.dataType) for one in parts]
-        return reduce(lambda one, other: one | other, found, F.lit(False))
-    if not isinstance(kind, DecimalType):
-        return F.lit(False)
-    text = F.try_variant_get(exact, "$", "string")
-    plain = text.rlike(_exactly(kind)) & (made == text.try_cast(kind))
-    scientific = text.rlike(_SHORT) & (made.cast("double") == text.try_cast("double"))
-    return text.isNotNull() & ~F.coalesce(plain | scientific, F.lit(False))
+    return rf"^{_LONGEST}[+-]?(\d+(\.\d{{0,{kind.scale}}}0*)?|\.\d{{1,{max(kind.scale, 1)}}}0*)$"
 
 
 def _number(read: Column, kind: DataType, format: str) -> Column:
@@ -238,7 +186,9 @@ def misfits(read: Column, made: Column, kind: DataType) -> Column:
         return F.coalesce(F.exists(pairs, lambda one: one), F.lit(False))
     if isinstance(kind, MapType):
         inner = ArrayType(kind.valueType, kind.valueContainsNull)
-        return misfits(F.map_values(read), F.map_values(made), inner)
+        return read.isNotNull() & (
+            made.isNull() | misfits(F.map_values(read), F.map_values(made), inner)
+        )
     if isinstance(kind, StructType):
         found = [
             misfits(read[one.name], made[one.name], one.dataType)

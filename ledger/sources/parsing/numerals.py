@@ -1,0 +1,123 @@
+"""Numbers of JSON as they are written, where a text or a decimal is to be made of them.
+
+Spark's reader makes a double of a number with a point or an exponent, and the text of that double
+of it. So such numbers are put in quotes, with a mark that no record has, and read as texts.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from uuid import uuid4
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StringType, StructType
+
+from ledger.sources.parsing import values
+
+MARK = uuid4().hex
+_END = r"(?=\s*+[,\]}])"
+# Numbers that are the text of their double, and those with so few digits that a double has them.
+_OWN_TEXT = (
+    r"(?:0|-?+[1-9]\d*+|-?+(?:0|[1-9]\d{0,6}+)\.0|-?+[1-9]\d{0,6}+\.\d{0,7}[1-9]"
+    rf"|-?+0\.(?!000)\d{{0,7}}[1-9]){_END}"
+)
+_FEW_DIGITS = rf"-?+(?:\d++|(?=[\d.]{{1,16}}+[^\d.])\d++\.\d++){_END}"
+
+
+def _number(options: Mapping[str, str]) -> str:
+    """What a number looks like. What is none stays as it is, and is refused where it is parsed."""
+    zeros = "" if _allows(options, "allowNumericLeadingZeros") else r"(?!0\d)"
+    number = rf"-?+{zeros}\d++(?:\.\d++)?+(?:[eE][-+]?+\d++)?+"
+    if _allows(options, "allowNonNumericNumbers"):
+        number += r"|[-+]?+(?:NaN|INF|Infinity)(?!\w)"
+    return f"(?:{number})"
+
+
+def _allows(options: Mapping[str, str], name: str) -> bool:
+    return options.get(name, "").lower() == "true"
+
+
+def texts(kind: DataType) -> DataType:
+    """The type in which marked numbers are read."""
+    return values.rebuilt(kind, lambda _: StringType())
+
+
+def doubtful(text: Column, schema: StructType, options: Mapping[str, str]) -> Column | None:
+    """Whether a line has a number of which Spark makes another text, or another decimal, and a
+    column that might get it; None if the schema has no such column."""
+    conditions = []
+    for kept, usual in ((_is_text, _OWN_TEXT), (_is_decimal, _FEW_DIGITS)):
+        names = {re.escape(name) for name, kind in _leaves(schema) if kept(kind)}
+        if not names:
+            continue
+        number = f"(?!{usual}){_number(options)}"
+        condition = text.rlike(rf"[:\[,]\s*+{number}")
+        if not any("Quote" in name or "Unquoted" in name for name in options):
+            # A backslash may be a part of a name that is written otherwise.
+            named = rf'"(?:{"|".join(sorted(names))})"\s*+:\s*+(?:[\[{{]|{number})|\\'
+            condition = text.rlike(named) & condition
+        conditions.append(condition)
+    if not conditions:
+        return None
+    return conditions[0] if len(conditions) == 1 else conditions[0] | conditions[1]
+
+
+def marked(text: Column, options: Mapping[str, str]) -> Column:
+    """A line with each number that Spark might change in quotes, with a mark before it."""
+    quoted = [r'"[^"\\]*+(?:\\.[^"\\]*+)*+"']
+    if _allows(options, "allowSingleQuotes"):
+        quoted.append(r"'[^'\\]*+(?:\\.[^'\\]*+)*+'")
+    number = f"(?!{_OWN_TEXT}){_number(options)}{_END}"
+    other = "|".join([rf"[^\"'\[:,]++|[\[:,](?!\s*+{number})", *quoted])
+    return F.regexp_replace(
+        text, F.lit(rf"(?s)\G((?:{other})*+[\[:,]\s*+)({number})"), F.lit(f'$1"{MARK}$2"')
+    )
+
+
+def unmarked(text: Column) -> Column:
+    """A text that was read of a marked line, as the line has it."""
+    plain = F.regexp_replace(text, F.lit(rf'"?{MARK}([^"]*+)"?'), F.lit("$1"))
+    return F.when(F.contains(text, F.lit(MARK)), plain).otherwise(text)
+
+
+def restored(read: Column, exact: Column, kind: DataType) -> Column:
+    """What was read, with the texts and decimals of ``exact``: the same of the marked line."""
+    if not any(_leaves(kind)):
+        return read
+    if isinstance(kind, ArrayType):
+        inner = kind.elementType
+        return F.zip_with(read, exact, lambda one, other: restored(one, other, inner))
+    if isinstance(kind, MapType):
+        inner = kind.valueType
+        return F.transform_values(
+            read, lambda key, one: restored(one, F.try_element_at(exact, key), inner)
+        )
+    if isinstance(kind, StructType):
+        fields = [
+            restored(read[one.name], exact[one.name], one.dataType).alias(one.name)
+            for one in kind.fields
+        ]
+        return F.when(read.isNotNull(), F.struct(*fields))
+    return unmarked(exact)
+
+
+def _is_text(kind: DataType) -> bool:
+    return isinstance(values.parsed_type(kind, "json"), StringType) and not _is_decimal(kind)
+
+
+def _is_decimal(kind: DataType) -> bool:
+    return isinstance(kind, DecimalType)
+
+
+def _leaves(kind: DataType, name: str = "") -> Iterator[tuple[str, DataType]]:
+    """The texts and decimals of a type, at every depth, each with the name that stands before it,
+    or before the list or map that it is in."""
+    if isinstance(kind, ArrayType):
+        yield from _leaves(kind.elementType, name)
+    elif isinstance(kind, MapType):
+        yield from _leaves(kind.valueType, name)
+    elif isinstance(kind, StructType):
+        for one in kind.fields:
+            yield from _leaves(one.dataType, one.name)
+    elif _is_text(kind) or _is_decimal(kind):
+        yield name, kind
