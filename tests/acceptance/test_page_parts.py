@@ -328,7 +328,7 @@ def test_a_retry_leaves_out_what_a_person_gave_up(airflow: Airflow, page: Page) 
     """The dialog counts the quarantined records that nobody has decided on, and says of the others
     who gave them up, and why."""
     ledger = airflow.ledger
-    batch, roots = whole_batch(ledger, pipeline("given up"), lose_sink=[1, 2, 3])
+    batch, roots = whole_batch(ledger, pipeline("given_up"), lose_sink=[1, 2, 3])
     settle_once(ledger, batch.batch_id)
     quarantine(ledger, "no such customer", "ada", record=roots[1])
     with ledger.plain.begin() as connection:  # their replays are used up
