@@ -216,9 +216,15 @@ class _Tree:
 
     def record(self) -> Branch:
         """The record itself, with all that came of it."""
-        source = next(step for step in self._steps if step.emitted(self._attempt.root))
-        position = self._attempt.root - source.first_root
-        assert source.files is not None  # a root is of a committed run
+        root = self._attempt.root
+        source = next((step for step in self._steps if step.emitted(root)), None)
+        if source is None or not source.files:
+            raise InputError(
+                f"the rows of record {self._attempt.record} cannot be shown: its source has no"
+                f" committed run in batch {self._attempt.batch_id} now. If it is being run again,"
+                f" ask once it has. What the ledger knows: ackledger explain {self._attempt.record}"
+            )
+        position = root - source.first_root
         check_files(Manifest(source.files), "Without it nobody can tell what came of the record")
         file = next(one for one in source.files if 0 <= position - one.first_position < one.rows)
         with parquet.stored_file(file.path) as stored:

@@ -324,6 +324,26 @@ def test_a_key_is_no_json(airflow: Airflow, page: Page, tmp_path: Path) -> None:
     assert '"text": "kettle"' in cells[2]
 
 
+def test_a_retry_leaves_out_what_a_person_gave_up(airflow: Airflow, page: Page) -> None:
+    """The dialog counts the quarantined records that nobody has decided on, and says of the others
+    who gave them up, and why."""
+    ledger = airflow.ledger
+    batch, roots = whole_batch(ledger, pipeline("given_up"), lose_sink=[1, 2, 3])
+    settle_once(ledger, batch.batch_id)
+    quarantine(ledger, "no such customer", "ada", record=roots[1])
+    with ledger.plain.begin() as connection:  # their replays are used up
+        connection.exec_driver_sql(
+            "UPDATE failed_message SET status = 'quarantined' WHERE status = 'failed'"
+            f" AND original_batch_id = {batch.batch_id}"
+        )
+    go(page, batch=batch.batch_id)
+    page.get_by_role("button", name="Retry quarantined").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog.get_by_role("button", name="Replay 2 records")).to_be_visible()
+    expect(dialog).to_contain_text("1 record left out, accepted by ada on")
+    expect(dialog).to_contain_text("no such customer")
+
+
 def test_who_may_not_run_is_told_so(browser: Browser, airflow: Airflow, page: Page) -> None:
     """A viewer sees what is lost, no button for it, and what is missing; an admin the buttons."""
     ledger = airflow.ledger

@@ -8,12 +8,13 @@ from pyspark.sql import functions as F
 from typer.testing import CliRunner
 
 from ledger import FileSource, ParquetSink, Pipeline, collect_anchors, dropped, failed
+from ledger.batch.settlement import settle_once
 from ledger.batch.trace import Fate, trace
 from ledger.cli.base import app
 from ledger.errors import InputError, LostFileError
 from ledger.storage.manifest import DataFile
 from ledger.store.queries import runs
-from tests.support.ledgers import one
+from tests.support.ledgers import one, pipeline, whole_batch
 from tests.support.without_java import commands
 
 NUMBERS = ["0", "1", "2", "three", "4", "5"]
@@ -155,6 +156,14 @@ def test_a_step_that_has_not_committed_is_named(runner, tmp_path):
     row = ("halves", "passed on", None, ("sifted", "not committed", None))
     assert tree_of(database, root) == ("numbers", "passed on", None, row, row)
     assert trace(database, root).verdict == "pending"
+
+
+def test_a_source_without_files_is_named(database):
+    """Where the run that emitted a record has no files any more, there is an answer, too."""
+    lost, roots = whole_batch(database, pipeline(), 4, lose_sink=[0])
+    settle_once(database, lost.batch_id)
+    with pytest.raises(InputError, match="its source has no committed run in batch 1 now"):
+        trace(database, roots[0])
 
 
 def test_files_that_are_gone_are_named(batch):

@@ -17,8 +17,6 @@ from ledger.sources.table import connection
 from tests.support.pages import PAGES
 from tests.support.places import ROOT
 
-# The page of Airflow's pages has the words of their buttons.
-READ = [page for page in PAGES if page.name != "pages.md"]
 # Pages on how it works, and those that explain columns by the ledger's own words.
 INSIDE = {
     "docs/acking.md",
@@ -64,13 +62,13 @@ def words(pattern, text):
     return [text[max(0, m.start() - 40) : m.end() + 40] for m in re.finditer(pattern, text)]
 
 
-@pytest.mark.parametrize("page", [one for one in READ if named(one) not in INSIDE], ids=named)
+@pytest.mark.parametrize("page", [one for one in PAGES if named(one) not in INSIDE], ids=named)
 def test_a_record_is_called_a_record(page):
     """The ledger's inner words stand on the pages on how it works, and in no other."""
     assert words(rf"\b(?:{INNER})\b", prose(page)) == []
 
 
-@pytest.mark.parametrize("page", READ, ids=named)
+@pytest.mark.parametrize("page", PAGES, ids=named)
 def test_no_clumsy_phrase_returns(page):
     """What was rewritten once stays away; the failure names what to say instead."""
     text = prose(page)

@@ -159,6 +159,16 @@ function NotDue({ found }) {
   return lines.map((line) => html`<${Text} key=${line} fontSize="sm">${line}<//>`);
 }
 
+/** Of the quarantined records those that a person gave up, which no replay takes unasked. */
+const LeftOut = ({ found }) =>
+  found.left_out.map(
+    (one, number) => html`<${Text} key=${number} fontSize="sm" overflowWrap="anywhere">
+      ${records(one.records)} left out, accepted by ${one.accepted_by} on
+      ${" "}${moment(one.accepted_at)}: ${one.reason}. Retry ${one.records === 1 ? "it" : "one"} on
+      ${" "}its own page.
+    <//>`,
+  );
+
 const ACKED = "Acked records are not re-run.";
 const BY_UNIT = "Acked records are not re-run unless they share a replay unit with a failed one.";
 
@@ -170,6 +180,7 @@ function Preview({ found, choice, choose }) {
     <//>
     <${Causes} found=${found} choice=${choice} choose=${choose} />
     <${NotDue} found=${found} />
+    <${LeftOut} found=${found} />
     <${Text} fontSize="sm" color="fg.muted" mt=${2}>
       It starts a run of DAG ${found.dag_id} with:
     <//>
