@@ -97,6 +97,21 @@ def test_a_preview_ends_with_its_hold(database):
     assert counts(database, batch) == (10, 4, 6, 0, 0)
 
 
+def test_the_preview_is_asked_for_in_sql(database):
+    """Who may only read sees what would fail, with an example each; nothing once it is decided."""
+    batch, roots = on_hold(database)
+    settle_once(database, batch.batch_id)
+    statement = "SELECT * FROM hold_preview ORDER BY records DESC"
+    with database.reader.connect() as connection:
+        found = [tuple(row) for row in connection.exec_driver_sql(statement)]
+    assert found == [
+        (batch.batch_id, "chain", "source", "middle", "bad", 2, roots[1]),
+        (batch.batch_id, "chain", "source", "sink", "lost", 1, roots[0]),
+    ]
+    release(database, batch.batch_id)
+    assert rows(database, statement) == []
+
+
 def test_a_crash_before_the_hold_is_settled_again(database):
     """Whoever dies between the rollback and the hold leaves an open batch without a preview, which
     the next settlement puts on hold; who dies within the hold leaves it open, too."""

@@ -401,6 +401,7 @@ REASONS = (
     "failed_root_detail",
     "quarantine",
     "held_record",
+    "hold_preview",
     "root_status",
     "root_state(1)",
     "replay_history",

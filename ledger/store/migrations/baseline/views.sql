@@ -479,6 +479,23 @@ COMMENT ON COLUMN held_record.reason IS 'Why.';
 COMMENT ON COLUMN held_record.unit_failures IS
   'How often a row of several records, this one among them, failed.';
 
+CREATE VIEW hold_preview AS
+SELECT h.batch_id, p.name AS pipeline, h.source, h.step, h.reason, h.records,
+       (SELECT min(s.message_id) FROM hold_sample s
+        WHERE s.batch_id = h.batch_id AND s.number = h.number) AS example_record
+FROM hold_failure h
+JOIN batch b ON b.batch_id = h.batch_id AND b.status = 'held'
+JOIN pipeline p USING (pipeline_id);
+COMMENT ON VIEW hold_preview IS
+  'What would fail if a batch on hold were settled, by step and reason; nothing of it is decided.';
+COMMENT ON COLUMN hold_preview.batch_id IS 'Batch on hold.';
+COMMENT ON COLUMN hold_preview.pipeline IS 'Pipeline by name.';
+COMMENT ON COLUMN hold_preview.source IS 'Source that the records came from.';
+COMMENT ON COLUMN hold_preview.step IS 'Where they would fail.';
+COMMENT ON COLUMN hold_preview.reason IS 'Why.';
+COMMENT ON COLUMN hold_preview.records IS 'How many records.';
+COMMENT ON COLUMN hold_preview.example_record IS 'Number of one of them.';
+
 CREATE VIEW failed_root_payload AS
 SELECT f.root_id, f.message_id, f.batch_id, p.name AS pipeline, m.source, f.step, f.reason,
        f.detail, m.status
