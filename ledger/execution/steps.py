@@ -136,7 +136,7 @@ def living(
             stack.enter_context(watching(job.spark, partial(_tell, run)))
             yield
         except BaseException as exc:
-            hides = job.pipeline.redact and isinstance(exc, Exception)
+            hides = isinstance(exc, Exception) and any(_hides(job, one.step) for one in runs)
             failure = redacted(exc) if hides else exc  # type: ignore[arg-type]
             if not isinstance(exc, FencedError):
                 failure.add_note(note_on(run))
@@ -145,6 +145,17 @@ def living(
             if failure is exc:
                 raise
             raise failure from None
+
+
+def _hides(job: "Job", step: str) -> bool:
+    """Whether an error of a step may quote a redacted column: that of a source any, for its files
+    may have columns that its schema lacks; that of another step what its sources declare.
+    """
+    if not job.pipeline.redact or isinstance(job.pipeline.step(step), SourceStep):
+        return bool(job.pipeline.redact)
+    from ledger.spark.frames.redacted import redaction_of
+
+    return bool(redaction_of(job.pipeline, step, ()).columns)
 
 
 def _tell(run: OpenedRun, tasks: Tasks, seconds: float) -> None:

@@ -392,6 +392,35 @@ def test_an_error_of_a_step_quotes_no_redacted_value(runner, database, tmp_path,
     assert MARK not in caplog.text
 
 
+def test_an_error_of_a_step_without_redacted_columns_is_told(runner, tmp_path):
+    """A stage whose sources have no redacted column fails with its own words, in a pipeline of
+    which another source has one; behind a join of both it does not."""
+    write(tmp_path, [line("good")])
+    (tmp_path / "items.csv").write_text("item\nchair\n")
+    made = Pipeline("shop", redact="email")
+    made.source("people", FileSource("people/*.csv", schema=SCHEMA))
+    made.source("items", FileSource("items.csv", schema="item STRING"))
+
+    @made.stage(reads="items")
+    def priced(items):
+        raise ValueError(f"no price of {items.first()['item']}")
+
+    @made.stage(reads=("people", "items"), whole=True)
+    def bought(people, items):
+        raise ValueError(f"no price of {items.first()['item']}")
+
+    made.sink("prices", ParquetSink("prices"), reads="priced")
+    made.sink("sales", ParquetSink("sales"), reads="bought")
+    run = runner(made)
+    batch = run.open()
+    for source in ("people", "items"):
+        run.step(batch, source)
+    with pytest.raises(ValueError, match="no price of chair"):
+        run.step(batch, "priced")
+    with pytest.raises(LedgerError, match="Its words may hold what the pipeline redacts"):
+        run.step(batch, "bought")
+
+
 def test_an_unknown_column_is_refused(runner, tmp_path):
     """A column of no source is refused when the pipeline is checked, with what may be meant; where
     only Spark can read a schema, when its first source runs."""
