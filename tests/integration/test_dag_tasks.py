@@ -1,5 +1,8 @@
 """Tasks of a pipeline's DAG, called as Airflow calls them, against the real ledger."""
 
+import json
+import re
+from copy import deepcopy
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
@@ -11,8 +14,12 @@ from airflow.sdk.exceptions import (
 )
 
 from ledger.airflow import pipeline_dag
+from ledger.airflow.maintenance import accept_dag, replay_dag
+from ledger.batch.advice import advise
 from ledger.batch.interventions import abandon
+from ledger.batch.remedies import remedies
 from ledger.batch.settlement import settle_once
+from ledger.batch.summary import summarize
 from ledger.core.logs import AboutFilter
 from ledger.core.run_request import REPROCESS
 from ledger.core.states import Guarantee
@@ -24,6 +31,7 @@ DAYS = [
     {"interval_start": f"2013-01-0{day}", "interval_end": f"2013-01-0{day + 1}"} for day in (1, 2)
 ]
 POLL = timedelta(minutes=7)
+TRIGGER = re.compile(r"airflow dags trigger (\S+) --conf '([^']*)'")
 
 
 @pytest.fixture
@@ -169,3 +177,33 @@ def test_a_conf_names_the_guarantee(database, dag_of, conf, kept):
     batch = batch_of(database, open_by(dag_of(pipeline()), "run", **DAYS[0], **conf, region="x"))
     assert batch.guarantee is kept
     assert batch.params == {"region": "x"}
+
+
+@pytest.mark.parametrize("max_replays", [3, 0], ids=["failed", "quarantined"])
+def test_the_runs_that_are_recommended_can_be_triggered(database, dag_of, max_replays):
+    """What a run says to trigger in Airflow names a DAG that is there and a conf that its form
+    takes; the pipeline's own DAG opens the replay that is meant.
+    """
+    made = pipeline(max_replays=max_replays)
+    dags = {"dag": dag_of(made), "ledger_replay": replay_dag(), "ledger_accept": accept_dag()}
+    batch, _ = whole_batch(database, made, 10, lose_sink=[1, 2], lose_middle=[3])
+    settle_once(database, batch.batch_id)
+    with database.plain.begin() as connection:
+        connection.exec_driver_sql("UPDATE publication SET published_at = now()")
+    summary = summarize(database, batch.batch_id)
+    lines = [command for _, command in advise(summary, "shop:pipeline").every]
+    lines += [line for _, case in summary.cases for line in remedies(case)]
+    confs = [(dag_id, json.loads(conf)) for line in lines for dag_id, conf in TRIGGER.findall(line)]
+    assert {dag_id for dag_id, _ in confs} == {
+        "dag", "ledger_accept" if max_replays == 0 else "ledger_replay",
+    }  # fmt: skip
+    for number, (dag_id, conf) in enumerate(confs):
+        if dag_id == "dag":
+            replay = batch_of(database, open_by(dags[dag_id], f"again-{number}", **conf))
+            assert (replay.original_id, replay.kind) == (batch.batch_id, "replay")
+            abandon(database, replay.batch_id, "looked at")
+        else:
+            params = deepcopy(dags[dag_id].params)
+            assert set(conf) <= set(params)
+            params.update(conf)
+            params.validate()

@@ -225,9 +225,24 @@ def claimed(lab):
     return lab.type(f"ackledger run {TARGET} {DAY}")
 
 
+def abandoned(lab):
+    """The first run died in its source, whose file is right since."""
+    lab.write([])
+    (lab.folder / "orders.csv").write_text("id;item;qty\n1;apple;2\n")
+    found = lab.type(RUN)
+    lab.write(ORDERS)
+    return found
+
+
+def kept_back(lab):
+    """The pipeline publishes nothing before all records are acked."""
+    lab.declare(settle="hold")
+    return lab.type(RUN)
+
+
 STATES = [
     failed, given_up, quarantined, accepted, waiting, replaying, held, replaced, unpublished,
-    interrupted, claimed,
+    interrupted, claimed, abandoned, kept_back,
 ]  # fmt: skip
 
 
