@@ -124,6 +124,7 @@ def living(
     those ``beside`` it, which write in the same block.
     """
     runs = [run, *beside]
+    hides = any(_hides(job, one.step) for one in runs)  # known now: Spark may be gone later
     with ExitStack() as stack:
         stack.enter_context(about(**keys_of(run)))
         stack.enter_context(heartbeat(job.database, run.run_id, on_fenced or cancelling(job)))
@@ -136,8 +137,7 @@ def living(
             stack.enter_context(watching(job.spark, partial(_tell, run)))
             yield
         except BaseException as exc:
-            hides = isinstance(exc, Exception) and any(_hides(job, one.step) for one in runs)
-            failure = redacted(exc) if hides else exc  # type: ignore[arg-type]
+            failure = redacted(exc) if hides and isinstance(exc, Exception) else exc
             if not isinstance(exc, FencedError):
                 failure.add_note(note_on(run))
             for one in runs:
