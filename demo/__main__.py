@@ -227,7 +227,7 @@ def _conclude(
     counts = database.transact(lambda c: reports.batch_counts(c, 1), engine=database.reader)
     differs = f"missing {missing:,}, too many {extra:,}, rows twice {twice:,}"
     named = f"of them {counts.recovered:,} replayed"
-    home = os.path.relpath(HOME)
+    home = min(str(HOME), os.path.relpath(HOME), key=len)
     console.print(
         f"""
   flights in January        {counts.total:>8,}
