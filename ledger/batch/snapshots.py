@@ -125,9 +125,7 @@ def read_rows(
     others = (_values(rows, name) for name in (ERROR, RAW, FILE, NAMES))
     for key, content, error, raw, file, order in zip(keys, contents, *others, strict=True):
         text = content if error is None else raw_text(raw)
-        hides = error is not None and (
-            hidden or redact.may_be_in(order, (raw or b"").decode(errors="replace"))
-        )
+        hides = error is not None and (hidden or redact.may_be_in(order, raw))
         if hides:
             text = MASK
         if error is not None and key is not None:

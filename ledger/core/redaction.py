@@ -41,10 +41,14 @@ class Redaction:
         text = f"{name.lower()}\0{value}".encode("utf-8", "surrogatepass")
         return MASK + hmac.new(self.secret, text, "sha256").hexdigest()[:_DIGITS]
 
-    def may_be_in(self, *texts: str | None) -> bool:
+    def may_be_in(self, *texts: str | bytes | None) -> bool:
         """Whether one of these texts, names of columns or raw records, has the name of a redacted
         column. A name that JSON escapes may be any."""
-        named = "\n".join(text for text in texts if text).lower()
+        named = "\n".join(
+            text if isinstance(text, str) else text.decode(errors="replace")
+            for text in texts
+            if text
+        ).lower()
         return any(name in named for name in self.columns) or (
             bool(self.columns) and "\\u" in named
         )

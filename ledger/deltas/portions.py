@@ -10,7 +10,8 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from ledger.core.column_names import CARRIED, ERROR, MESSAGE, PARENT, POSITION, RAW
+from ledger.core.column_names import CARRIED, ERROR, MESSAGE, NAMES, PARENT, POSITION, RAW
+from ledger.core.redaction import NOTHING, Redaction
 from ledger.deltas.edges import Edges
 from ledger.deltas.kernel import (
     Deltas,
@@ -21,9 +22,10 @@ from ledger.deltas.kernel import (
     fold_source,
     united,
 )
-from ledger.deltas.rows import NONE, Longs, Rows
+from ledger.deltas.rows import NONE, Flags, Longs, Rows
 from ledger.deltas.stored import Part, Seen, Written, joined, read_columns, texts_of
 from ledger.storage.manifest import DataFile
+from ledger.storage.parquet import read, stored_file
 
 MOST_DETAIL = 10_000  # characters of raw text kept in the ledger; the snapshot has all of it
 _NOTHING = Seen()
@@ -154,15 +156,15 @@ class Reading:
 @dataclass(frozen=True)
 class Records:
     """What a source emitted: ``roots`` records from the first one on, whose roots begin at
-    ``first_root``. As written count all that are in the files. ``raw``: whether the text of those
-    that did not parse is kept.
+    ``first_root``. As written count all that are in the files. The text of one that did not parse
+    is kept unless it may have a column of ``redact``.
     """
 
     files: Sequence[DataFile]
     first_root: int
     roots: int
     edges: Edges
-    raw: bool = True
+    redact: Redaction = NOTHING
 
     @property
     def size(self) -> int:
@@ -187,14 +189,25 @@ class Records:
         if ERROR in table.column_names and table[ERROR].null_count < len(table):
             errors = texts_of(table[ERROR])
         deltas = fold_source(root, position, self.edges, errors)
-        if errors is not None and self.raw:
-            raw = read_columns(file, (RAW,)).slice(0, len(position))
-            failing = raw[RAW].filter(pa.array(errors.codes != NONE))
-            details = [_text(one.as_py()) for one in failing]
+        if errors is not None:
+            details = self._details(file, errors.codes != NONE)
             deltas = replace(deltas, fails=[replace(one, details=details) for one in deltas.fails])
         if MESSAGE in table.column_names:
             deltas = replace(deltas, message=table[MESSAGE].to_numpy())
         return deltas, seen
+
+    def _details(self, file: DataFile, failing: Flags) -> list[str | None]:
+        """The raw text of the failing records among the first of a file; None: not to be kept."""
+        with stored_file(file.path) as stored:
+            columns = stored.schema_arrow.names
+            if self.redact.among(columns):
+                return [None] * int(failing.sum())
+            table = read(stored, [name for name in (RAW, NAMES) if name in columns])
+        rows = table.slice(0, len(failing)).filter(pa.array(failing)).to_pylist()
+        return [
+            None if self.redact.may_be_in(row.get(NAMES), row[RAW]) else _text(row[RAW])
+            for row in rows
+        ]
 
 
 def _text(raw: bytes | str | None) -> str | None:

@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame
 
 from ledger.batch.step_runs import OpenedRun, Record
 from ledger.core.column_names import POSITION, ROOT, ROOTS
+from ledger.core.redaction import Redaction
 from ledger.deltas.edges import Edges
 from ledger.deltas.portions import Acks, OnEmit, OnRead, Output, Portion, Reading, Records
 from ledger.deltas.stored import Written
@@ -139,17 +140,17 @@ class UntrackedSource:
 
 @dataclass(frozen=True)
 class Emits:
-    """A source: each record is a root. ``raw``: whether the ledger keeps the text of one that did
-    not parse."""
+    """A source: each record is a root. ``redact``: columns that the text which the ledger keeps of
+    one that did not parse must not have."""
 
     job: Job
     run: OpenedRun
-    raw: bool
+    redact: Redaction
 
     def records(self, manifest: Manifest, emitted: Emitted) -> Sequence[Portion]:
         """What it wrote."""
         edges = edges_of(self.job, self.run)
-        return [Records(manifest.files, emitted.first_root, emitted.roots, edges, self.raw)]
+        return [Records(manifest.files, emitted.first_root, emitted.roots, edges, self.redact)]
 
     def check(self, outcome: Outcome, emitted: Emitted, written: int, failed: int) -> None:
         """As many records are read back as were written, and as many init deltas as roots are
@@ -204,9 +205,9 @@ class AcksRows:
         require_equal(f"rows read by {self.run.step}", self.read.rows, expected)
 
 
-def source_tracking(job: Job, run: OpenedRun, raw: bool) -> SourceTracking:
-    """What a source owes the ledger in a run. ``raw``: with the text of what did not parse."""
-    return UntrackedSource() if run.batch.ackers == 0 else Emits(job, run, raw)
+def source_tracking(job: Job, run: OpenedRun, redact: Redaction) -> SourceTracking:
+    """What a source owes the ledger in a run. ``redact``: what is not to be kept there."""
+    return UntrackedSource() if run.batch.ackers == 0 else Emits(job, run, redact)
 
 
 def sink_tracking(job: Job, run: OpenedRun, step: SinkStep) -> SinkTracking:

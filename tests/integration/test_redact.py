@@ -284,6 +284,25 @@ def test_a_column_that_a_schema_lacks_is_masked(runner, database, tmp_path, capl
     assert MARK not in caplog.text
 
 
+def test_a_source_without_redacted_columns_keeps_its_text(runner, database, tmp_path):
+    """What did not parse is kept as it stands of a source that has no redacted column, in a
+    pipeline of which another source has one."""
+    write(tmp_path, [MALFORMED[0]])
+    (tmp_path / "items.csv").write_text("item,price\nchair,cheap\n")
+    made = Pipeline("shop", redact=["name", "email"])
+    made.source("people", FileSource("people/*.csv", schema=SCHEMA))
+    made.source("items", FileSource("items.csv", schema="item STRING, price INT"))
+    made.sink("persons", ParquetSink("persons"), reads="people")
+    made.sink("prices", ParquetSink("prices"), reads="items")
+    run = runner(made)
+    run.settled(run.open())
+    found = rows(database, "SELECT step, reason, detail FROM failed_root ORDER BY step")
+    assert found == [
+        ("items", "malformed csv: price: expected int, found cheap", "chair,cheap"),
+        ("people", "malformed csv: age: expected int, found ***", None),
+    ]
+
+
 CONTACTS = (
     "CREATE FUNCTION contactable(id text, contact text) RETURNS boolean LANGUAGE plpgsql AS $$"
     " BEGIN IF id LIKE 'sink%%' THEN RAISE EXCEPTION 'no mail to %% now', contact USING ERRCODE ="

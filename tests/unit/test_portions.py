@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ledger.core.column_names import PREFIX
+from ledger.core.redaction import Redaction
 from ledger.deltas.edges import Edges
 from ledger.deltas.portions import OnEmit, OnRead, Output, Reading, Records
 from ledger.deltas.stored import Written
@@ -228,3 +229,27 @@ def test_records_that_were_emitted(roots, emitted):
     assert (found.wrote.rows, found.deltas.root.tolist()) == (4, emitted)
     failed = {101: (False, "b"), 103: (False, "a")}
     assert fails_of(found.deltas) == {root: failed[root] for root in emitted if root in failed}
+
+
+@pytest.mark.parametrize(
+    ("redacted", "kept"),
+    [("other", ["id=1", "EMAIL", None, "y"]), ("Email", ["id=1", None, None, None])],
+)
+def test_raw_text_of_records_that_may_have_a_redacted_column(redacted, kept):
+    """Of records that did not parse the text is kept unless it, or the names of its file's columns,
+    have that of a redacted column, or one that JSON escapes.
+    """
+    path = "memory://portions/malformed.parquet"
+    with MemoryFileSystem().open(path, "wb") as stream:
+        given = {
+            "id": ["1", "2", "3", "4", "5"],
+            "_ackledger_error": pa.array([None, "a", "a", "a", "a"], TEXT),
+            "_ackledger_raw": pa.array([None, b"id=1", b"EMAIL", b"\\u0045", b"y"]),
+            "_ackledger_names": [None, "id", "id", "id", "id\x1femail"],
+        }
+        pq.write_table(pa.table(given), stream)
+    files = [DataFile(path, 1, 9, 0)]
+    for redact, details in ((redacted, kept), ("ID", [None] * 4)):
+        records = Records(files, 100, 5, edges_of(0), Redaction.of([redact]))
+        (fails,) = records.fold(files).deltas.fails
+        assert fails.details == details

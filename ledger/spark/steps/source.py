@@ -76,7 +76,7 @@ def run_source(job: Job, run: OpenedRun, step: SourceStep) -> Record:
     reader.check_read(step.name, manifest.rows, lambda: job.spark.read.parquet(folder))
     emitted = _reserved(job, manifest, claimed)
     malformed = sum(witness.failed for witness in wrote)
-    made = _folded(job, run, manifest, emitted, malformed, raw=not redact.columns)
+    made = _folded(job, run, manifest, emitted, malformed, redact)
     if position is not None and position.again is None:
         source_state.commit_position(job, run, step, position, made, emitted)
         return made.record
@@ -235,11 +235,16 @@ def _claimed(job: Job, run: OpenedRun, step: SourceStep, messages: list[int]) ->
 
 
 def _folded(
-    job: Job, run: OpenedRun, manifest: Manifest, emitted: Emitted, malformed: int, raw: bool
+    job: Job,
+    run: OpenedRun,
+    manifest: Manifest,
+    emitted: Emitted,
+    malformed: int,
+    redact: Redaction,
 ) -> StepOutput:
-    """One init delta per root; a record that did not parse fails its root at once, with its
-    ``raw`` text."""
-    tracking = source_tracking(job, run, raw)
+    """One init delta per root; a record that did not parse fails its root at once, with its raw
+    text unless that may have a column of ``redact``."""
+    tracking = source_tracking(job, run, redact)
     outcome = fold(job, run, tracking.records(manifest, emitted))
     tracking.check(outcome, emitted, manifest.rows, malformed)
     passed, failed = manifest.rows - emitted.remainder, outcome.posted.failed_roots
