@@ -884,6 +884,46 @@ def test_decimals_of_json_that_do_not_fit(runner, tmp_path, sink_rows):
     assert {str(d) for (d,) in arrived} == {"0.000000", "12345678901234.123456", "1.500000"}
 
 
+MISSPELT = {
+    '{"ID": 1}': "id, found ID",
+    '{"n": 1, "Id": null, " id": 2}': "id, found Id",
+    '{"n": 1, " id": 2}': "id, found  id",
+    '{"n": 1, "id": 2, "FIRSTNAME ": "a"}': "first name, found FIRSTNAME ",
+    '{"n": 1, "id": 2, "First  Name": "a"}': "first name, found First  Name",
+    r'{"n": 1, "\u0049D": 2}': "id, found ID",
+    '{"n": 1, "\u00c9t\u00e9": "a"}': "\u00e9t\u00e9, found \u00c9t\u00e9",
+    '{"id": 1, "N" : 2}': "n, found N",
+}
+
+
+@pytest.mark.parametrize("quotes", [{}, {"allowUnquotedFieldNames": "true"}])
+def test_a_key_of_json_that_nearly_names_a_column(runner, tmp_path, sink_rows, quotes):
+    """A key that differs in case or blanks alone from a column that a record lacks fails the
+    record by name; any other key is ignored, also one within an object, a list, a map or a text."""
+    good = {
+        '{"n": 1, "id": 2, "ID": 3}': (1, 2),
+        '{"n": 2, "id": null, "ID": 3}': (2, None),
+        '{"n": 3, "Idx": 4}': (3, None),
+        '{"n": 4, "s": {"ID": 1, "a": 5}, "m": {"ID": "x"}, "o": {"ID": 1}, "l": [{"ID": 2}]}': (
+            4,
+            None,
+        ),
+        r'{"n": 5, "o": "\"ID\": 1", "p": {"ID": 1}}': (5, None),
+        '{"n": 6}': (6, None),
+        '{"n": 7, "l": ["ID"], "o": ", \'ID\': 2"}': (7, None),
+    }
+    bad = MISSPELT | ({"{n: 1, Id: 2}": "id, found Id"} if quotes else {})
+    write(tmp_path, "a.jsonl", "\n".join([*good, *bad]).encode())
+    schema = (
+        "n INT NOT NULL, id INT, `first name` STRING, `\u00e9t\u00e9` STRING, "
+        "s STRUCT<a: INT, id: INT>, m MAP<STRING, STRING>, o STRING, l ARRAY<STRING>"
+    )
+    run = runner(copying(schema=schema, format="json", options=quotes))
+    arrived, failed = parsed(run, ("n", "id"), sink_rows)
+    assert set(arrived) == set(good.values())
+    assert failed == {line: f"json: expected column {said}" for line, said in bad.items()}
+
+
 NO_JSON = [
     *(f'{{"s": {one}, "n": 1}}' for one in ("NaN", "Infinity", "-Infinity", "+INF", "[NaN]")),
     *(f'{{"f": {one}, "n": 1}}' for one in ("NaN", "Infinity", "-Infinity", "+INF", "-INF")),
