@@ -249,9 +249,9 @@ def _misspelt(form: Format) -> Column:
     """Of JSON which column a record has by another case or with blanks; null if none."""
     if form.format == "csv":  # whose header is looked at
         return F.lit(None).cast("string")
-    names = form.schema.names
-    lacking = reduce(lambda one, other: one | other, [one.isNull() for one in _named(names)])
-    return F.when(lacking, keys.misspelt(F.col(TEXT), names, _options(form)))
+    missing = {name: F.col(_quoted(name)).isNull() for name in form.schema.names}
+    any_missing = reduce(lambda one, other: one | other, missing.values())
+    return F.when(any_missing, keys.misspelt(F.col(TEXT), missing, _options(form)))
 
 
 def _misfits(form: Format) -> Column:
