@@ -199,8 +199,8 @@ class Database:
                 )
             case Trouble.SCHEMA:
                 return ConfigurationError(
-                    f"the ledger's schema in {self.shown} lacks something: {report.said}. Run"
-                    " 'ackledger db upgrade'"
+                    f"the ledger's schema in {self.shown} lacks something: {report.said}."
+                    f" {self._way_to_whole_schema()}"
                 )
             case Trouble.LOCKED:
                 where = "".join(f", {line}" for line in report.context.splitlines()[:1])
@@ -235,6 +235,16 @@ class Database:
                 return not connection.execute(statement, {"role": WRITER}).scalar_one()
         except DBAPIError:  # there is no such role, or no answer any more
             return False
+
+    def _way_to_whole_schema(self) -> str:
+        """What to do where something is not there: to migrate what is migrated makes nothing."""
+        try:
+            is_migrated = self.revision() == head()
+        except LedgerError:
+            is_migrated = False
+        if is_migrated:
+            return f"It is at revision {head()}, which has it: restore the ledger from a backup"
+        return "Run 'ackledger db upgrade'"
 
     def dispose(self) -> None:
         """Close every pooled connection."""

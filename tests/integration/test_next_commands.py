@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psycopg2
 import pytest
+from sqlalchemy import text
 from sqlalchemy.engine import make_url
 from typer.testing import CliRunner
 
@@ -17,12 +18,13 @@ from ledger.airflow.pipelines import SELECTING
 from ledger.batch.opening import open_replay
 from ledger.cli.base import app, out
 from ledger.core.run_request import RunKey, Selection
-from ledger.errors import LedgerError
+from ledger.errors import ConfigurationError, LedgerError
 from ledger.pipeline.load import load_pipeline
 from ledger.settings import Settings
 from ledger.store.connection import Database
 from ledger.store.embedded import ensure_database
-from ledger.store.upgrade import upgrade
+from ledger.store.queries import health
+from ledger.store.upgrade import downgrade, upgrade
 from tests.support.dying import dies_at
 
 NAME, TARGET = "next_commands", "fruit_shop:pipeline"
@@ -112,6 +114,17 @@ class Lab:
             shutil.rmtree(one) if one.is_dir() else one.unlink()
         shutil.copytree(self._kept, self.folder, dirs_exist_ok=True)
         self._copy(f"{NAME}_kept", NAME)
+
+    def empty(self) -> None:
+        """A database without a schema in the place of the ledger's."""
+        self._do(f"DROP DATABASE {NAME} WITH (FORCE)", f"CREATE DATABASE {NAME}")
+
+    def change(self, statement: str) -> None:
+        """Change something of the ledger, as its owner."""
+        database = Database(self.url)
+        with database.owner.begin() as connection:
+            connection.execute(text(statement))
+        database.dispose()
 
     def dispose(self) -> None:
         """Remove the databases."""
@@ -250,6 +263,7 @@ def surfaces(lab):
     """All that says what to do next, about each batch and record."""
     yield from (f"status --batch {number}" for number in range(1, 3))
     yield from ("failed", "failed --records", "gc --dry-run --keep 1d", "sweep")
+    yield from ("check", f"check {TARGET} {DAY}")
     yield from (f"explain {number}" for number in range(1, len(ORDERS) + 1))
 
 
@@ -260,6 +274,12 @@ def form(command):
         word for word, before in zip(words[1:], words, strict=False)
         if before not in ("--record", "--step") and not word.isdigit()
     )  # fmt: skip
+
+
+def printed_in(said):
+    """The commands that are printed, one of each form."""
+    sentences = re.sub(r"[.:] (?=[A-Z0-9])", "\n", said)
+    return {form(one): one.rstrip(".:") for one in COMMAND.findall(sentences)}
 
 
 @pytest.mark.parametrize("state", STATES, ids=lambda one: one.__name__)
@@ -275,8 +295,7 @@ def test_every_printed_command_works(lab, state):
         keys = set(json.loads(conf))
         assert keys <= {*SELECTING, "replay_of", "batch", "reprocess", "interval_start",
                         "interval_end"}, (dag_id, conf)  # fmt: skip
-    sentences = re.sub(r"[.:] (?=[A-Z0-9])", "\n", said)
-    printed = {form(one): one.rstrip(".:") for one in COMMAND.findall(sentences)}
+    printed = printed_in(said)
     assert "MODULE:PIPELINE" not in said
     assert printed
     for command in printed.values():
@@ -286,3 +305,76 @@ def test_every_printed_command_works(lab, state):
         code, answer = lab.type(command)
         assert code in OUTCOMES, (command, answer)
         assert not NOTHING.search(answer), (command, answer)
+
+
+def not_migrated(lab):
+    """The database is new."""
+    lab.empty()
+
+
+def downgraded(lab):
+    """The schema was removed after a run."""
+    assert lab.type(RUN)[0] in OUTCOMES
+    downgrade(Database(lab.url), "base")
+
+
+def unswept(lab):
+    """The run of a batch died hours ago, and nothing sweeps."""
+    interrupted(lab)
+    lab.change("UPDATE batch SET opened_at = now() - interval '2 hours'")
+
+
+def swept_long_ago(lab):
+    """The same, with a sweeper that has stopped."""
+    lab.type("ackledger sweep")
+    unswept(lab)
+    lab.change("UPDATE last_sweep SET swept_at = now() - interval '3 hours'")
+
+
+CHECKS = ["ackledger check", f"ackledger check {TARGET} {DAY}"]
+# What is wrong in a state, by whether a pipeline is named, and the command that is printed of it.
+CHECKED = [
+    (not_migrated, 0, "database", "ackledger db upgrade"),
+    (not_migrated, 1, "database", "ackledger db upgrade"),
+    (downgraded, 0, "database", "ackledger db upgrade"),
+    (downgraded, 1, "database", "ackledger db upgrade"),
+    (unswept, 0, "sweeper", "ackledger sweep"),
+    (swept_long_ago, 0, "sweeper", "ackledger sweep"),
+]
+
+
+@pytest.mark.parametrize(("state", "asked", "subject", "expected"), CHECKED)
+def test_what_check_prints_repairs_what_it_finds(lab, state, asked, subject, expected):
+    """Each command that ``check`` prints as a remedy works, and ``check`` finds nothing wrong
+    after it."""
+    state(lab)
+    code, said = lab.type(CHECKS[asked])
+    wrong = [line for line in said.splitlines() if line.startswith("wrong")]
+    assert (code, [line.split()[1] for line in wrong]) == (1, [f"{subject}:"]), said
+    assert list(printed_in("\n".join(wrong)).values()) == [expected]
+    code, answer = lab.type(expected)
+    assert code == 0, answer
+    code, said = lab.type(CHECKS[asked])
+    assert code == 0, said
+
+
+def test_what_check_finds_without_remedy_prints_no_command(lab):
+    """A table that somebody dropped is not made by migrating what is migrated: no command is
+    printed that would do nothing."""
+    lab.change("DROP TABLE last_sweep CASCADE")
+    code, said = lab.type(CHECKS[0])
+    assert code == 1
+    assert "restore the ledger from a backup" in said
+    assert printed_in(said) == {}
+
+
+def test_a_schema_that_goes_while_it_is_used(lab):
+    """Where a statement finds no schema any more, the command that is printed makes one."""
+    database = Database(lab.url)
+    lab.empty()
+    with pytest.raises(ConfigurationError) as raised:
+        database.transact(health.last_sweep, engine=database.reader)
+    database.dispose()
+    (command,) = printed_in(str(raised.value)).values()
+    assert lab.type(command)[0] == 0
+    assert lab.type(CHECKS[0])[0] == 0

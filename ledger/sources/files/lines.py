@@ -18,7 +18,7 @@ from pyspark.sql.types import (
 )
 
 from ledger.core.column_names import ERROR, RAW, TEXT
-from ledger.sources.parsing import numerals, values
+from ledger.sources.parsing import keys, numerals, values
 from ledger.sources.parsing.fitting import kept
 from ledger.sources.parsing.typed import CORRUPT
 
@@ -239,9 +239,19 @@ def _error(form: Format) -> Column:
         F.when(~F.is_valid_utf8(value), NOT_UTF8),
         *(F.when(condition, F.concat(F.lit(malformed), reason)) for condition, reason in shape),
         F.concat(F.lit(malformed), _misfit(form)),
+        F.concat(F.lit(malformed), _misspelt(form)),
         *(F.when(condition, malformed + reason) for condition, reason in missing),
     ]
     return F.coalesce(*problems).alias(ERROR)
+
+
+def _misspelt(form: Format) -> Column:
+    """Of JSON which column a record has by another case or with blanks; null if none."""
+    if form.format == "csv":  # whose header is looked at
+        return F.lit(None).cast("string")
+    missing = {name: F.col(_quoted(name)).isNull() for name in form.schema.names}
+    any_missing = reduce(lambda one, other: one | other, missing.values())
+    return F.when(any_missing, keys.misspelt(F.col(TEXT), missing, _options(form)))
 
 
 def _misfits(form: Format) -> Column:
