@@ -54,7 +54,7 @@ NEWEST = {
     "failed_root_detail": "root_id",
     "failed_root_payload": "root_id",
     "quarantine": "message_id",
-    "held_record": "message_id",
+    "kept_back_record": "message_id",
     "accepted_record": "message_id",
     "payload_missing": "batch_id",
 }

@@ -131,8 +131,10 @@ def replay_dag(**dag_options: Any) -> DAG:
             type="boolean",
             description="Instead, or as well as quarantined ones, records that a person gave up.",
         ),
-        "held": Param(
-            False, type="boolean", description="Records held with their unit, with a new budget."
+        "kept_back": Param(
+            False,
+            type="boolean",
+            description="Records kept back because their unit failed too often, with a new budget.",
         ),
         "from_source": Param(
             False, type="boolean", description="Read them again from their source, by key."

@@ -19,11 +19,11 @@ Step = tuple[str, str | None]
 
 
 class State(StrEnum):
-    """What records are by now. ``WAITING``: for their next replay. ``HELD``: with their unit."""
+    """What records are by now. ``WAITING``: for their next replay. ``KEPT_BACK``: with a unit."""
 
     FAILED = "failed"
     WAITING = "waiting"
-    HELD = "held"
+    KEPT_BACK = "kept_back"
     REPLAYING = "replaying"
     QUARANTINED = "quarantined"
     ACCEPTED = "accepted"
@@ -43,7 +43,11 @@ class Cause(StrEnum):
 
 
 # What a replay has to be told to take records that are no longer just failed.
-_TAKEN_BY = {State.HELD: "held", State.QUARANTINED: "quarantined", State.ACCEPTED: "accepted"}
+_TAKEN_BY = {
+    State.KEPT_BACK: "kept_back",
+    State.QUARANTINED: "quarantined",
+    State.ACCEPTED: "accepted",
+}
 
 
 @dataclass(frozen=True)

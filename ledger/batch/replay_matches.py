@@ -62,7 +62,7 @@ def nothing_to_replay(database: Database, batch_id: int | None) -> str:
     others = (
         (row.replaying, "being replayed"),
         (row.later, f"waiting until {until} (replay_backoff)"),
-        (row.held, "kept back with their unit, which --held takes"),
+        (row.kept_back, "kept back with their unit, which --kept-back takes"),
     )
     counts = ", ".join(f"{count:,} {state}" for count, state in others if count)
     return f"{nothing} ({counts})" if counts else nothing

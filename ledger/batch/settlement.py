@@ -202,7 +202,7 @@ def _fail_roots(connection: Connection, batch: Batch, verdict: Verdict, moment: 
             batch.replay_backoff_cap_seconds,
         )
     if merging:
-        queries.hold_units(connection, batch.original_id, batch.max_replays + UNIT_GRACE)
+        queries.keep_units_back(connection, batch.original_id, batch.max_replays + UNIT_GRACE)
     kept = queries.record_attempts(connection, batch.batch_id)
     if not failed == known == kept:
         raise IntegrityError(

@@ -24,6 +24,7 @@ from ledger.cli.base import (
     BatchNumber,
     End,
     Json,
+    KeptBack,
     Params,
     Remote,
     Since,
@@ -160,9 +161,7 @@ def replay(
             help="Instead, or with --quarantined as well, records that a person gave up.",
         ),
     ] = False,
-    held: Annotated[
-        bool, typer.Option("--held", help="Records whose unit failed too often, with a new budget.")
-    ] = False,
+    kept_back: KeptBack = False,
     from_source: Annotated[
         bool, typer.Option("--from-source", help="Read them again from their source, by key.")
     ] = False,
@@ -178,7 +177,7 @@ def replay(
     at = place(target, master, remote)
     pipeline, database = at.pipeline, at.database
     selection = Selection(
-        reason, step, record, source, since, until, quarantined, held, from_source, accepted
+        reason, step, record, source, since, until, quarantined, kept_back, from_source, accepted
     )
     for sentence in left_out(database, pipeline.name, batch, selection):
         err.print(sentence, style="yellow", highlight=False, soft_wrap=True)

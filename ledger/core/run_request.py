@@ -56,8 +56,8 @@ class Selection:
     ``since``, ``until``: when they failed last, until exclusive. ``quarantined``: instead of what
     failed, those in quarantine that nobody has accepted; ``accepted``: those that a person gave up,
     by accepting them or by quarantining them by hand. Both begin with a new budget of replays, and
-    keep their history. ``held``: those whose unit failed too often, instead. ``from_source``: their
-    content is read again from the source, by key. ``causes``: step and reason of their last
+    keep their history. ``kept_back``: those whose unit failed too often, instead. ``from_source``:
+    their content is read again from the source, by key. ``causes``: step and reason of their last
     failure, any of these.
     """
 
@@ -68,7 +68,7 @@ class Selection:
     since: datetime | None = None
     until: datetime | None = None
     quarantined: bool = False
-    held: bool = False
+    kept_back: bool = False
     from_source: bool = False
     accepted: bool = False
     causes: Sequence[Mapping[str, str]] | None = None

@@ -311,7 +311,7 @@ def test_a_held_batch_is_released_and_its_replay_foreseen(cli, folder, database)
         (("--until", "2013-01-01"), []),
         (("--since", "2100-01-01"), []),
         (("--quarantined",), []),
-        (("--held",), []),
+        (("--kept-back",), []),
     ]
     for options, found in wanted:
         told = cli.json("replay", "chain:pipeline", "--dry-run", *options)

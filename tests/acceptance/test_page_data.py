@@ -346,8 +346,8 @@ def test_failures_without_end_are_counted_whole(ask, ledger, monkeypatch):
 
 
 def test_a_preview_says_what_it_leaves_out_and_why(ask, ledger):
-    """Records that another replay has, that wait, that are held with their unit; a replay's limit.
-    Held ones are offered as such.
+    """Records that another replay has, that wait, that are kept back with their unit; a replay's
+    limit. Those kept back are offered as such.
     """
     batch, roots = lost(ledger, *range(6), replay_limit=2)
     with ledger.plain.begin() as connection:
@@ -359,13 +359,13 @@ def test_a_preview_says_what_it_leaves_out_and_why(ask, ledger):
     assert (found["match"], found["records"]) == (4, 2)
     assert {**found["not_due"], "not_before": found["not_due"]["not_before"][:4]} == {
         "replaying": 0,
-        "held": 1,
+        "kept_back": 1,
         "later": 1,
         "not_before": "2999",
     }
-    assert ask(f"api/batch?number={batch}").json()["can"] == ["replay", "replay held"]
-    held = ask(f"api/replay?batch={batch}&held=true").json()
-    assert (held["records"], held["conf"]["held"]) == (1, True)
+    assert ask(f"api/batch?number={batch}").json()["can"] == ["replay", "replay kept back"]
+    kept = ask(f"api/replay?batch={batch}&kept_back=true").json()
+    assert (kept["records"], kept["conf"]["kept_back"]) == (1, True)
 
 
 def test_a_replay_leaves_its_records_to_their_original(ask, ledger):

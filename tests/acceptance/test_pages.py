@@ -253,8 +253,9 @@ def test_a_quarantined_record_is_taken_up(
     assert replay_batch(airflow, started["dag_run_id"]) == ("replay", 1)
 
 
-def test_held_units_are_replayed(airflow: Airflow, red: SimpleNamespace, page: Page) -> None:
-    """The dialog of a replay says that records are held; that of their own button takes them."""
+def test_records_kept_back_are_replayed(airflow: Airflow, red: SimpleNamespace, page: Page) -> None:
+    """The dialog of a replay says that records are kept back; that of their own button takes
+    them."""
     data.write_planes(airflow.data)
     record = one_failed(airflow, red.batch_id)
     with airflow.ledger.plain.begin() as connection:
@@ -265,14 +266,15 @@ def test_held_units_are_replayed(airflow: Airflow, red: SimpleNamespace, page: P
     go(page, batch=red.batch_id)
     page.get_by_role("button", name="Replay", exact=True).click()
     dialog = page.get_by_role("dialog")
-    expect(dialog).to_contain_text("1 record is held with its unit: replay held units.")
+    use = "1 record is kept back with its unit: use Replay kept-back records."
+    expect(dialog).to_contain_text(use)
     page.keyboard.press("Escape")
     expect(dialog).to_be_hidden()
-    page.get_by_role("button", name="Replay held units").click()
+    page.get_by_role("button", name="Replay kept-back records").click()
     expect(dialog).to_contain_text("1 record at with_plane: lost")
-    expect(dialog).to_contain_text('"held": true')
+    expect(dialog).to_contain_text('"kept_back": true')
     dialog.get_by_role("button", name="Replay 1 record").click()
-    expect(page.get_by_role("button", name="Replay held units")).to_have_count(
+    expect(page.get_by_role("button", name="Replay kept-back records")).to_have_count(
         0, timeout=180 * SECONDS
     )
     started = airflow.runs("flights")[-1]

@@ -40,7 +40,7 @@ def test_it_has_as_many_batches_and_failures_as_it_was_asked_for(history):
     assert set(states) == {"failed", "recovered", "quarantined", "superseded"}
     assert one(history, "SELECT count(*) AS n FROM pipeline").n == PIPELINES
     assert one(history, "SELECT count(*) AS n FROM accepted_record").n > 0
-    assert one(history, "SELECT count(*) AS n FROM held_record").n > 0
+    assert one(history, "SELECT count(*) AS n FROM kept_back_record").n > 0
 
 
 def test_its_counts_agree(history):
@@ -140,7 +140,7 @@ def test_a_record_can_be_explained(history, status):
 
 
 def test_what_failed_in_it_can_be_replayed(history):
-    """A replay opens and claims every record of a batch that is failed and not held."""
+    """A replay opens and claims every record of a batch that is failed and not kept back."""
     found = one(
         history,
         """

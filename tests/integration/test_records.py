@@ -488,8 +488,8 @@ def test_a_record_that_recovered_is_found_by_its_fields(database, batch, cli):
 
 
 def test_advice_names_commands_that_work(database, batch, cli):
-    """Records without a key that was read are not read again by key, held ones are replayed as
-    held, and advice is about what was asked for.
+    """Records without a key that was read are not read again by key, those kept back are
+    replayed as such, and advice is about what was asked for.
     """
     found, roots, _ = batch
     none = dict.fromkeys(("pipeline", "batch_id", "step", "reason"))
@@ -516,7 +516,7 @@ def test_advice_names_commands_that_work(database, batch, cli):
     assert "--from-source" not in " ".join(explain(database, roots[0]).next)
     assert sorted(cases(reason="bad %")) == ["middle"]
     told = cli("failed", "--step", "sink")
-    assert "--held" in told
+    assert "--kept-back" in told
     assert "middle" not in told
     assert "2 more causes, first" in cli("failed")
 

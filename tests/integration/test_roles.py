@@ -400,7 +400,7 @@ PAYLOAD = (
 REASONS = (
     "failed_root_detail",
     "quarantine",
-    "held_record",
+    "kept_back_record",
     "hold_preview",
     "root_status",
     "root_state(1)",

@@ -222,9 +222,9 @@ def test_a_poisoned_record_in_a_unit_of_100(spark, options, guarantee):
     assert tuple(status) == (100, 1, 0, 0)
 
 
-def test_a_unit_that_fails_after_its_total_is_held_for_a_person(spark):
+def test_a_unit_that_fails_after_its_total_is_kept_back_for_a_person(spark):
     """A row of 100 records that fails is nobody's own failure: none is quarantined, the unit is
-    held.
+    kept back.
     """
     refusing = totals(behind=True, max_replays=1)
     result = testing.run_batch(refusing, unit_of_100(), spark=spark)
@@ -235,7 +235,7 @@ def test_a_unit_that_fails_after_its_total_is_held_for_a_person(spark):
     assert {one.status for one in again.failed} == {"failed"}
     with pytest.raises(NotReadyError, match="nothing to replay"):
         testing.replay(result)
-    fixed = testing.replay(result, totals(max_replays=1), held=True)
+    fixed = testing.replay(result, totals(max_replays=1), kept_back=True)
     assert fixed.roots.failed == 0
     assert sorted((row["customer"], row["orders"]) for row in fixed.rows["sales"]) == [
         ("a", 100),

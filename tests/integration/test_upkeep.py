@@ -328,7 +328,7 @@ def test_a_policy_that_had_auto_replay_brings_nothing_back(database):
     assert followed(database) == [batch.batch_id]
 
 
-def test_records_held_for_a_person_bring_nothing_back(database):
+def test_records_kept_back_bring_nothing_back(database):
     """A pipeline that is given auto_replay leaves them to the person."""
     batch, _ = whole_batch(database, chain(), lose_middle=[0])
     settle_once(database, batch.batch_id)

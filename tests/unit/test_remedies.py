@@ -55,11 +55,11 @@ def case(cause=Cause.UNPARSED, step="src", **given):
             ],
         ),
         (
-            case(Cause.LOST, "join", state=State.HELD, dag_id="a"),
+            case(Cause.LOST, "join", state=State.KEPT_BACK, dag_id="a"),
             [
                 "fix join",
-                f"{REPLAY} --held",
-                """--conf '{"replay_of": 7, "held": true}'""",
+                f"{REPLAY} --kept-back",
+                """--conf '{"replay_of": 7, "kept_back": true}'""",
             ],
         ),
         (

@@ -23,7 +23,7 @@ GIVEN = {
     "since": (["2013-01-02T00:00:00+0000"], "2013-01-02T00:00:00+00:00", DAY),
     "until": (["2013-01-02T00:00:00+0000"], "2013-01-02T00:00:00+00:00", DAY),
     "quarantined": ([], True, True),
-    "held": ([], True, True),
+    "kept_back": ([], True, True),
     "from_source": ([], True, True),
     "accepted": ([], True, True),
 }
@@ -102,5 +102,5 @@ def test_what_a_conf_names_is_selected(name):
 
 def test_a_conf_may_name_several():
     """All that a conf names is in one selection."""
-    conf = {"from_source": True, "held": True}
-    assert selection(conf) == Selection(held=True, from_source=True)
+    conf = {"from_source": True, "kept_back": True}
+    assert selection(conf) == Selection(kept_back=True, from_source=True)

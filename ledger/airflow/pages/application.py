@@ -114,12 +114,14 @@ def get_replay(
     reason: Text = None,
     record: Annotated[int | None, Query(ge=1, le=_GREATEST)] = None,
     quarantined: bool = False,
-    held: bool = False,
+    kept_back: bool = False,
     accepted: bool = False,
 ) -> dict[str, Any]:
     """What a replay of these records of a batch would run, and how to ask Airflow for it."""
     access.require(batches.place(ledger(READER), batch).pipeline)
-    chosen = Selection(reason, step, record, quarantined=quarantined, held=held, accepted=accepted)
+    chosen = Selection(
+        reason, step, record, quarantined=quarantined, kept_back=kept_back, accepted=accepted
+    )
     # What is forgotten is not replayed, which the table of contents knows.
     return batches.replay(ledger(PAYLOAD_READER), batch, chosen)
 

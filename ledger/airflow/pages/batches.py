@@ -68,7 +68,7 @@ def batch(database: Database, number: int) -> dict[str, Any]:
             "groups": failures[0]["groups"] if failures else 0,
             "preview": preview,
             "publications": _rows(pages.published(connection, number)),
-            "can": _can(summary, pages.not_due(connection, found.original_id).held),
+            "can": _can(summary, pages.not_due(connection, found.original_id).kept_back),
         }
 
     return {
@@ -89,17 +89,17 @@ def _loss(row: Mapping[str, Any]) -> dict[str, Any]:
     return {**row, "missing": row["failed"] + row["quarantined"] - row["accepted"]}
 
 
-def _can(summary: Summary, held: int) -> list[str]:
-    """Of an original that counts: replay, replay held (units), take up (from quarantine), accept;
-    release of any batch that too many failures hold. A replay's records are their original's.
+def _can(summary: Summary, kept_back: int) -> list[str]:
+    """Of an original that counts: replay, replay kept back, retry (what is quarantined), accept;
+    release of any batch that too many failures put on hold. A replay's records are its original's.
     """
     if summary.preview:
         return ["release"]
     if summary.status is not BatchStatus.SETTLED or summary.kind != BatchKind.ORIGINAL:
         return []
-    found = ["replay"] if summary.roots.failed > held else []
-    found += ["replay held"] if held else []
-    return found + (["take up", "accept"] if summary.unaccepted else [])
+    found = ["replay"] if summary.roots.failed > kept_back else []
+    found += ["replay kept back"] if kept_back else []
+    return found + (["retry", "accept"] if summary.unaccepted else [])
 
 
 def failed(database: Database, number: int, chosen: Mapping[str, Any]) -> dict[str, Any]:

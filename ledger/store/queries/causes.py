@@ -15,7 +15,7 @@ STATE = """
     CASE WHEN m.status = 'quarantined' THEN
            CASE WHEN EXISTS (SELECT FROM accepted_root a WHERE a.root_id = m.root_id)
                 THEN 'accepted' ELSE 'quarantined' END
-         WHEN m.status = 'failed' AND m.not_before = 'infinity' THEN 'held'
+         WHEN m.status = 'failed' AND m.not_before = 'infinity' THEN 'kept_back'
          WHEN m.status = 'failed' AND m.not_before > now() THEN 'waiting'
          ELSE m.status::text END
 """

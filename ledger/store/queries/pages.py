@@ -253,11 +253,11 @@ def failures(connection: Connection, batch_id: int) -> Sequence[Row[Any]]:
 
 def not_due(connection: Connection, original_batch_id: int) -> Row[Any]:
     """Failed records of an original that a replay does not take now: replaying (another one has
-    them), held (with their unit), later (they wait), not_before (until when, the first of them).
+    them), kept_back (with their unit), later (they wait), not_before (until when, the first).
     """
     statement = text("""
         SELECT count(*) FILTER (WHERE status = 'replaying') AS replaying,
-               count(*) FILTER (WHERE status = 'failed' AND not_before = 'infinity') AS held,
+               count(*) FILTER (WHERE status = 'failed' AND not_before = 'infinity') AS kept_back,
                count(*) FILTER (WHERE status = 'failed' AND not_before > now()
                  AND not_before < 'infinity') AS later,
                min(not_before) FILTER (WHERE status = 'failed' AND not_before > now()

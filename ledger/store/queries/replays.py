@@ -8,15 +8,15 @@ from typing import Any
 from sqlalchemy import Connection, Row, text
 
 # Which failed messages m, with r their last failure, a selection takes. ``quarantined``,
-# ``accepted``, ``held``: those quarantined, given up by a person, or held with their unit, instead,
-# to begin again by hand.
+# ``accepted``, ``kept_back``: those quarantined, given up by a person, or kept back with their
+# unit, instead, to begin again by hand.
 _SELECTED = """
     m.status = (CASE WHEN cast(:quarantined AS boolean) OR cast(:accepted AS boolean)
       THEN 'quarantined' ELSE 'failed' END)::message_status
     AND (m.status = 'failed'
       OR CASE WHEN EXISTS (SELECT FROM accepted_root a WHERE a.root_id = m.root_id)
               THEN cast(:accepted AS boolean) ELSE cast(:quarantined AS boolean) END)
-    AND CASE WHEN cast(:held AS boolean) THEN m.not_before = 'infinity'
+    AND CASE WHEN cast(:kept_back AS boolean) THEN m.not_before = 'infinity'
              ELSE m.status = 'quarantined' OR m.not_before IS NULL
                OR m.not_before <= cast(:now AS timestamptz) END
     AND (cast(:source AS text) IS NULL OR m.source = :source)
@@ -60,7 +60,7 @@ _ANY = dict.fromkeys(("source", "reason", "step", "record", "since", "until"))
 
 
 def _keys(selection: Mapping[str, Any], now: datetime) -> dict[str, Any]:
-    chosen = dict.fromkeys(("quarantined", "accepted", "held", "from_source"), False)
+    chosen = dict.fromkeys(("quarantined", "accepted", "kept_back", "from_source"), False)
     causes = selection.get("causes")
     as_text = None if causes is None else json.dumps(causes)
     return {**_ANY, **chosen, **selection, "causes": as_text, "now": now}
@@ -76,8 +76,8 @@ def claim_messages(
 ) -> int:
     """Claim the failed messages that ``selection`` names and that are due, at most ``limit``,
     for an open replay; how many. Those that failed least often come first: one that kills its
-    step every time does not keep the others waiting. Messages taken from quarantine, or held
-    with their unit, begin with a new budget.
+    step every time does not keep the others waiting. Messages taken from quarantine, or kept
+    back with their unit, begin with a new budget.
 
     Guarded by their status: of two replays at once each message goes to one. Materialized, for a
     subquery may run again for each row of the outer table, and its limit then holds for each
@@ -138,8 +138,9 @@ def claim_companions(connection: Connection, batch_id: int, run_id: int) -> int:
     statement = text(f"""
         UPDATE failed_message m SET status = 'replaying', replay_batch_id = :batch,
                before_claim = {_as_found("m")}, not_before = NULL, updated_at = now(),
-               unit_failures = CASE WHEN b.selection ?| ARRAY['held', 'quarantined', 'accepted']
-                 THEN 0 ELSE m.unit_failures END
+               unit_failures = CASE
+                 WHEN b.selection ?| ARRAY['kept_back', 'quarantined', 'accepted'] THEN 0
+                 ELSE m.unit_failures END
         FROM replay_root r JOIN batch b ON b.batch_id = r.batch_id
         WHERE r.batch_id = :batch AND r.step_run_id = :run AND r.message_id = m.message_id
           AND m.status = 'failed'

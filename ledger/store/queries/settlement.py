@@ -220,9 +220,9 @@ def record_failures_of_companions(
     return connection.execute(statement, keys).rowcount
 
 
-def hold_units(connection: Connection, original_id: int, most: int) -> int:
-    """Hold for a person the messages of an original that fail in this settlement with others of
-    their unit, at least ``most`` times by now; how many."""
+def keep_units_back(connection: Connection, original_id: int, most: int) -> int:
+    """Keep back, for a person, the messages of an original that fail in this settlement with
+    others of their unit, at least ``most`` times by now; how many."""
     statement = text("""
         UPDATE failed_message m SET not_before = 'infinity'
         FROM settling s

@@ -145,16 +145,16 @@ function Confirm({ dagId, conf, note = null, confirm, disabled, done, children }
 
 /** Why failed records of the batch are not among those that would be replayed. */
 function NotDue({ found }) {
-  const { replaying, held, later, not_before: first } = found.not_due;
+  const { replaying, kept_back: kept, later, not_before: first } = found.not_due;
   const counted = (number, one, more) => `${records(number)} ${number === 1 ? one : more}`;
   const lines = [
     found.match > found.records &&
       `${counted(found.match, "matches", "match")}; one replay takes ${records(found.records)} (replay_limit).`,
     replaying > 0 && `${counted(replaying, "is", "are")} being replayed already.`,
     later > 0 && `${counted(later, "waits", "wait")} after the last replay, the first until ${moment(first)}.`,
-    held > 0 &&
-      !found.conf.held &&
-      `${counted(held, "is held with its unit", "are held with their units")}: replay held units.`,
+    kept > 0 &&
+      !found.conf.kept_back &&
+      `${counted(kept, "is kept back with its unit", "are kept back with their units")}: use Replay kept-back records.`,
   ].filter(Boolean);
   return lines.map((line) => html`<${Text} key=${line} fontSize="sm">${line}<//>`);
 }
@@ -211,7 +211,7 @@ function ReplayDialog({ asked, done }) {
 }
 
 /** Replay what is chosen of a batch: a preview first. `asked`: batch, step, reason, record,
- *  quarantined, held. */
+ *  quarantined, kept_back. */
 export const Replay = ({ asked, label, reload }) =>
   html`<${Ask} label=${label} reload=${reload}>
     ${(done) => html`<${ReplayDialog} asked=${asked} done=${done} />`}
@@ -251,8 +251,11 @@ export function Actions({ found, chosen, reload }) {
   const those = chosen.step ? " these" : "";
   const offered = {
     replay: ["replay", { label: `Replay${those}`, asked }],
-    "replay held": ["replay", { label: "Replay held units", asked: { ...asked, held: true } }],
-    "take up": [
+    "replay kept back": [
+      "replay",
+      { label: "Replay kept-back records", asked: { ...asked, kept_back: true } },
+    ],
+    "retry": [
       "replay",
       { label: `Retry${those} quarantined`, asked: { ...asked, quarantined: true } },
     ],

@@ -70,7 +70,7 @@ GRANT SELECT ON
   batch_status, root_status, step_progress, pending_root, replay_history, step_drops,
   open_failure, source_progress, source_file, source_position, pending_publication,
   pending_rebuild, sink_publication, state_progress, failed_root_detail,
-  quarantine, held_record, hold_preview, accepted_record, payload_missing
+  quarantine, kept_back_record, hold_preview, accepted_record, payload_missing
   TO ledger_reader;
 GRANT SELECT (batch_id, step_run_id, root_id, reason, shared) ON root_fail TO ledger_reader;
 GRANT SELECT (

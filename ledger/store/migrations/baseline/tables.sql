@@ -41,7 +41,7 @@ COMMENT ON COLUMN pipeline.auto_replay IS 'Whether the sweeper asks for replays 
 COMMENT ON COLUMN pipeline.max_batch_age_seconds IS
   'A batch expires at this age, whatever happens.';
 COMMENT ON COLUMN pipeline.max_failed_ratio IS
-  'Share of own failures above which a batch is held for a person; null: never.';
+  'Share of own failures above which a batch is put on hold; null: never.';
 COMMENT ON COLUMN pipeline.on_quarantine IS
   'What a run does while quarantined records of its batch are not accepted: fail or warn.';
 COMMENT ON COLUMN pipeline.tolerate IS
@@ -122,7 +122,7 @@ COMMENT ON COLUMN batch.selection IS
 COMMENT ON COLUMN batch.ackers IS 'Parallel ledger writers; 0: tracking is off.';
 COMMENT ON COLUMN batch.opened_at IS 'When it was opened, the last time.';
 COMMENT ON COLUMN batch.settled_at IS 'When its roots were decided.';
-COMMENT ON COLUMN batch.held_reason IS 'Why a check stopped its settlement, while it is held.';
+COMMENT ON COLUMN batch.held_reason IS 'Why a check stopped its settlement, while it is on hold.';
 COMMENT ON COLUMN batch.roots IS 'Roots decided at settlement.';
 COMMENT ON COLUMN batch.failed_roots IS 'Roots of it that failed at settlement.';
 COMMENT ON COLUMN batch.released IS 'Whether a person let it settle above max_failed_ratio.';

@@ -460,7 +460,7 @@ COMMENT ON COLUMN quarantine.quarantined_at IS 'When it was quarantined.';
 COMMENT ON COLUMN quarantine.accepted_by IS
   'Who gave it up, by accepting it or by quarantining it by hand; null: it waits for that.';
 
-CREATE VIEW held_record AS
+CREATE VIEW kept_back_record AS
 SELECT m.message_id, p.name AS pipeline, m.source, m.original_batch_id, f.step, f.reason,
        m.unit_failures
 FROM failed_message m
@@ -468,15 +468,15 @@ JOIN failed_root f USING (root_id)
 JOIN batch b ON b.batch_id = m.original_batch_id
 JOIN pipeline p USING (pipeline_id)
 WHERE m.status = 'failed' AND m.not_before = 'infinity';
-COMMENT ON VIEW held_record IS
+COMMENT ON VIEW kept_back_record IS
   'Failed records that no replay takes by itself any more: their unit failed too often.';
-COMMENT ON COLUMN held_record.message_id IS 'The record across its attempts.';
-COMMENT ON COLUMN held_record.pipeline IS 'Pipeline by name.';
-COMMENT ON COLUMN held_record.source IS 'Source that it came from.';
-COMMENT ON COLUMN held_record.original_batch_id IS 'Batch of its first attempt.';
-COMMENT ON COLUMN held_record.step IS 'Where it broke last.';
-COMMENT ON COLUMN held_record.reason IS 'Why.';
-COMMENT ON COLUMN held_record.unit_failures IS
+COMMENT ON COLUMN kept_back_record.message_id IS 'The record across its attempts.';
+COMMENT ON COLUMN kept_back_record.pipeline IS 'Pipeline by name.';
+COMMENT ON COLUMN kept_back_record.source IS 'Source that it came from.';
+COMMENT ON COLUMN kept_back_record.original_batch_id IS 'Batch of its first attempt.';
+COMMENT ON COLUMN kept_back_record.step IS 'Where it broke last.';
+COMMENT ON COLUMN kept_back_record.reason IS 'Why.';
+COMMENT ON COLUMN kept_back_record.unit_failures IS
   'How often a row of several records, this one among them, failed.';
 
 CREATE VIEW hold_preview AS
