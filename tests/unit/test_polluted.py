@@ -52,7 +52,7 @@ def test_a_mistake_of_the_clean_file_excuses_what_the_file_has():
 
 def test_the_page_leaves_no_row_out():
     """In each line of its table the outcomes add up to the rows, and all lines to the last; the
-    README has the figures of that one.
+    README has the figures of that one, and how many files the benchmark has.
     """
     page = (ROOT / "docs" / "polluted.md").read_text()
     lines = [line.strip("| \n").split(" | ") for line in page.splitlines() if line.startswith("| ")]
@@ -71,5 +71,10 @@ def test_the_page_leaves_no_row_out():
         (ROOT / "README.md").read_text().partition("## Polluted files\n")[2].partition("\n#")[0]
     )
     named = {int(one.replace(",", "")) for one in re.findall(r"[\d,]*\d", readme)}
-    assert named == {n for name, n in total.items() if n and name != "beyond the clean file"}
+    made, of_the_web = re.search(
+        r"([\d,]+) that were made .* and (\d+) that were found", page
+    ).groups()
+    of_all = int(made.replace(",", "")) + int(of_the_web)
+    published = {n for name, n in total.items() if n and name != "beyond the clean file"}
+    assert named == {of_all, *published}
     assert total["wrong"] == total["without a trace"] == 0
