@@ -18,6 +18,13 @@ PANELS = {
 
 
 class _Command(TyperCommand):
+    """Each paragraph of its help is broken where the terminal ends, not where the source is."""
+
+    def __init__(self, *args: Any, **options: Any):
+        paragraphs = (options.get("help") or "").split("\n\n")
+        options["help"] = "\n\n".join(" ".join(text.split()) for text in paragraphs)
+        super().__init__(*args, **options)
+
     def get_params(self, ctx: Any) -> list[Any]:
         """See ``TyperCommand``."""
         return _plain(super().get_params(ctx))

@@ -101,7 +101,9 @@ def _watch(look: Callable[[], _Found]) -> None:
 
 
 @app.command(epilog=example("sql 'SELECT * FROM batch_status ORDER BY batch_id'"))
-def sql(query: str, as_json: Json = False) -> None:
+def sql(
+    query: Annotated[str, typer.Argument(help="One query, in quotes.")], as_json: Json = False
+) -> None:
     """Query the ledger in SQL, by a login that can only read."""
     rows = asking.answer(connect(Settings()), query)
     show([_named(row) for row in rows], as_json, tables.rows)

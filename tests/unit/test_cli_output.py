@@ -7,6 +7,7 @@ import sys
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from importlib import metadata
+from itertools import pairwise
 from threading import Event
 from types import SimpleNamespace
 
@@ -68,6 +69,25 @@ def test_help_is_prose(path):
     shown = CliRunner().invoke(app, [*path, "--help"], env={"COLUMNS": "80"}).stdout
     for mark in ("``", "<bool>", "%Y", "env var", "ACKLEDGER_"):
         assert mark not in shown
+
+
+@pytest.mark.parametrize("path", [(), ("db",), *commands()], ids=lambda path: " ".join(path) or "-")
+def test_help_fills_its_lines(path):
+    """Above the options no line ends where the first word of the next still had room."""
+    shown = CliRunner().invoke(app, [*path, "--help"], env={"COLUMNS": "80"}).stdout
+    lines = [line.rstrip() for line in shown.split("╭")[0].splitlines()]
+    for line, after in pairwise(lines):
+        if line and after and "Usage:" not in line:
+            assert len(f"{line} {after.split()[0]}") > 79, line
+
+
+@pytest.mark.parametrize("path", list(commands()), ids=" ".join)
+def test_every_argument_and_option_says_what_it_is(path):
+    """None is shown by its name and type alone."""
+    command = get_command(app)
+    for word in path:
+        command = command.commands[word]
+    assert [one.name for one in command.params if not getattr(one, "help", None)] == []
 
 
 def test_commands_stand_in_groups_in_the_order_in_which_one_needs_them():
