@@ -86,7 +86,7 @@ QUARANTINED_RECORDS = Metric(
 OVERDUE_BATCHES = Metric(
     "overdue_batches",
     ("pipeline",),
-    "settled batches of which something is yet to be published, combined or noticed",
+    "settled batches with something left to publish, combine or notify",
     _LEDGER,
 )
 METRICS = (

@@ -281,7 +281,7 @@ def _open_task(
                 "batch %s (%s) is %s: %s to %s",
                 batch.batch_id,
                 batch.kind,
-                batch.status,
+                batch.status.words,
                 batch.interval_start,
                 batch.interval_end,
             )

@@ -248,7 +248,7 @@ def decided_batch(context: Any, database: Any) -> int:
         raise AirflowSkipException("the run has no batch")
     batch = database.transact(lambda c: batches.get_batch(c, batch_id))
     if not batch.status.decided:
-        raise AirflowSkipException(f"batch {batch_id} is {batch.status}: nothing follows yet")
+        raise AirflowSkipException(f"batch {batch_id} is {batch.status.words}: nothing follows yet")
     return int(batch_id)
 
 

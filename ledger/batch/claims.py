@@ -232,8 +232,8 @@ def _check_part(
     if interval_owner.status != BatchStatus.SETTLED:
         raise BackPressureError(
             f"source {source!r} of pipeline {pipeline.name!r}: batch {interval_owner.batch_id}"
-            f" reads this interval and is {interval_owner.status}: what it leaves, if anything, is"
-            " read once it is settled"
+            f" reads this interval and is {BatchStatus(interval_owner.status).words}: what it"
+            " leaves, if anything, is read once it is settled"
         )
     successors = batches.replacing_batches(connection, interval_owner.batch_id)
     if successors:
@@ -280,7 +280,7 @@ def _taken(
     start, end = opening.interval_start.isoformat(), opening.interval_end.isoformat()
     return InputError(
         f"source {source!r} of pipeline {pipeline.name!r}: the interval {start} to {end} belongs to"
-        f" batch {interval_owner.batch_id} ({interval_owner.status}; run"
+        f" batch {interval_owner.batch_id} ({BatchStatus(interval_owner.status).words}; run"
         f" {interval_owner.run_id!r}); a second batch would deliver it twice."
         f" {commands.ways_on(known_target(pipeline), opening, interval_owner)}"
     )

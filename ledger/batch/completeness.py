@@ -40,7 +40,11 @@ def losses(database: Database, pipeline: str, interval: Interval) -> Losses:
     """How much of an interval is lost by now."""
     asked = (pipeline, interval.start, interval.end)
     rows = database.transact(lambda c: intervals.over(c, *asked), engine=database.reader)
-    undecided = [f"batch {row.batch_id} is {row.status}" for row in rows if not _decided(row)]
+    undecided = [
+        f"batch {row.batch_id} is {BatchStatus(row.status).words}"
+        for row in rows
+        if not _decided(row)
+    ]
     return Losses(
         tuple(row.batch_id for row in rows),
         sum(row.total for row in rows),
@@ -71,7 +75,7 @@ def _lacks(database: Database, batch_id: int, enough: set[Outcome]) -> str | Non
     """What an original and its replays lack."""
     found = summarize(database, batch_id)
     if not found.status.decided:
-        return f"batch {batch_id} is {found.status}"
+        return f"batch {batch_id} is {found.status.words}"
     for number in database.transact(lambda c: reports.family(c, batch_id)):
         undone = database.transact(partial(follow_ups.undone, batch_id=number))
         if any(one.incomplete for one in undone):

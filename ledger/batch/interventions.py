@@ -86,7 +86,7 @@ def release(database: Database, batch_id: int) -> Settlement:
         assert batch is not None
         if not batches.release_batch(connection, batch_id):
             raise NotReadyError(
-                f"batch {batch_id} is {batch.status}: only a batch on hold is released"
+                f"batch {batch_id} is {batch.status.words}: only a batch on hold is released"
             )
 
     database.transact(work)

@@ -232,7 +232,7 @@ def _replaceable(connection: Connection, pipeline: Pipeline, values: dict[str, A
     others += batches.replacing_batches(connection, batch_id)
     others = [one for one in others if one != batch_id]
     if status != BatchStatus.SETTLED or others:
-        busy = f"batch {others[0]} is not" if others else f"it is {status}"
+        busy = f"batch {others[0]} is not" if others else f"it is {BatchStatus(status).words}"
         raise NotReadyError(
             f"batch {batch_id} has this interval and can be replaced once it is settled with all"
             f" that belongs to it: {busy}"
@@ -284,7 +284,7 @@ def _check_still_replaceable(connection: Connection, batch: Batch) -> None:
     if others or status is not BatchStatus.SETTLED:
         raise NotReadyError(
             f"batch {batch.batch_id} was abandoned before it replaced batch"
-            f" {batch.replaces_batch_id}, which is {status} now"
+            f" {batch.replaces_batch_id}, which is {status.words} now"
             + (f" and waits for batch {others[0]}" if others else "")
             + ": reprocess the interval in a new run"
         )

@@ -101,7 +101,7 @@ def _check_original(original: Batch, pipeline: Pipeline) -> None:
         )
     if original.status is not BatchStatus.SETTLED:
         raise NotReadyError(
-            f"batch {original.batch_id} is {original.status}: only a settled batch has failed"
+            f"batch {original.batch_id} is {original.status.words}: only a settled batch has failed"
             " records to replay"
         )
 
@@ -190,7 +190,7 @@ def claim_messages(
         asked = {"pipeline": replay.pipeline, "batch_id": replay.original_id, **selection}
         require_names(connection, asked)
         raise NotReadyError(
-            f"nothing to replay in batch {replay.original_id}: no failed message "
+            f"nothing to replay in batch {replay.original_id}: no failed record "
             f"{'matches ' + str(dict(selection)) if selection else 'is left'} "
             "(those replaying, recovered, quarantined or not due yet are not taken)"
         )

@@ -107,7 +107,7 @@ def _settled_before(connection: Connection, batch: Batch) -> Settlement:
     """What another settlement, or the sweeper, has made of a batch."""
     if batch.status is BatchStatus.HELD:
         return Settlement(batch.batch_id, batch.status, stands_at(connection, batch))
-    reason = f"already {batch.status}"
+    reason = f"already {batch.status.words}"
     if batch.settled_at is not None:
         reason += f", {batch.settled_at:%Y-%m-%d %H:%M:%S %Z}"
     roots, failed = batch.roots or 0, batch.failed_roots or 0
@@ -206,8 +206,8 @@ def _fail_roots(connection: Connection, batch: Batch, verdict: Verdict, moment: 
     kept = queries.record_attempts(connection, batch.batch_id)
     if not failed == known == kept:
         raise IntegrityError(
-            f"batch {batch.batch_id}: {failed} roots failed, but {known} belong to a message of it"
-            f" and {kept} were kept: deltas were posted for roots that it never emitted"
+            f"batch {batch.batch_id}: {failed} records failed, but it read {known} of these and"
+            f" kept {kept}: rows were posted of records that it never read"
         )
     return failed
 
@@ -229,8 +229,7 @@ def _name_failures(
     unnamed = naming.unnamed_roots(connection)
     if unnamed:
         raise IntegrityError(
-            f"batch {batch.batch_id}: {unnamed} roots have an ack value that no step's edges"
-            " explain"
+            f"batch {batch.batch_id}: the rows of {unnamed} records do not add up at any step"
         )
 
 
@@ -263,7 +262,7 @@ def _check_posted(connection: Connection, batch: Batch) -> None:
     for row in queries.uneven_runs(connection, batch.batch_id):
         raise IntegrityError(
             f"batch {batch.batch_id}: run {row.step_run_id} of {row.step} recorded (rows, XOR,"
-            f" emitted, acked; of a source roots, first, last) = {row.recorded}, the ledger has"
+            f" emitted, acked; of a source records, first, last) = {row.recorded}, the ledger has"
             f" {row.found}: run {row.step} again"
         )
 

@@ -292,8 +292,8 @@ def commit_in(
 def _guard(connection: Connection, batch: Batch, run: OpenedRun, state: RunState) -> None:
     if batch.status is not run.status:
         raise FencedError(
-            f"batch {batch.batch_id} is {batch.status}: run {run.run_id} of {run.step} comes too"
-            " late"
+            f"batch {batch.batch_id} is {batch.status.words}: run {run.run_id} of {run.step} comes"
+            " too late"
         )
     if state is not RunState.RUNNING:
         raise FencedError(

@@ -9,7 +9,7 @@ from ledger.batch.acceptance import accept as accept_batch
 from ledger.batch.interventions import release as release_batch
 from ledger.batch.sweeper import sweep_once
 from ledger.cli import tables
-from ledger.cli.base import Json, app, db, example, in_user_words, show, user
+from ledger.cli.base import BATCH, Json, app, db, example, in_user_words, show, user
 from ledger.core.states import BatchStatus
 from ledger.errors import InputError
 from ledger.settings import Settings
@@ -80,17 +80,17 @@ def sweep(as_json: Json = False) -> None:
 
 
 @app.command(epilog=example("release 7"))
-def release(batch: int, as_json: Json = False) -> None:
+def release(batch: Annotated[int, BATCH], as_json: Json = False) -> None:
     """Let a batch settle that is on hold for too many failures."""
     released = release_batch(connect(Settings()), batch)
-    show(in_user_words(asdict(released)), as_json, tables.facts)
+    show(in_user_words(asdict(released)), as_json, tables.released)
     if released.status is not BatchStatus.SETTLED:
         raise typer.Exit(1)
 
 
 @app.command(epilog=example("accept 12 --reason 'planes that were never registered'"))
 def accept(
-    batch: int,
+    batch: Annotated[int, BATCH],
     reason: Annotated[str, typer.Option(help="Why they may stay out; kept in the ledger.")],
     as_json: Json = False,
 ) -> None:

@@ -197,10 +197,16 @@ def summary(data: Mapping[str, Any]) -> RenderableType:
     return Group(*parts)
 
 
+def released(data: Mapping[str, Any]) -> RenderableType:
+    """What became of a batch that was released."""
+    return facts({**data, "status": BatchStatus(data["status"]).words})
+
+
 def sweep(data: Mapping[str, Any]) -> RenderableType:
     """What a sweep did."""
     settled = [
         {key: one[key] for key in ("batch_id", "status", "records", "failed", "reason")}
+        | {"status": BatchStatus(one["status"]).words}
         for one in data["settlements"]
     ]
     asking = ", ".join(str(one["batch_id"]) for one in data["replays"]) or "none"
@@ -209,7 +215,7 @@ def sweep(data: Mapping[str, Any]) -> RenderableType:
     ]
     if data["overdue"]:
         overdue = ", ".join(str(one["batch_id"]) for one in data["overdue"])
-        told = f"batches that are settled, and of which something is left to do: {overdue}."
+        told = f"settled batches with something left to do: {overdue}."
         first = data["overdue"][0]
         command = f"ackledger publish {first['target'] or ANY_TARGET} --batch {first['batch_id']}"
         tail.append(line(f"{told} Airflow's sweeper does it, or {command}", "yellow"))

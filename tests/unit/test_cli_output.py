@@ -349,6 +349,15 @@ def test_a_sweep_says_what_is_left_and_what_it_could_not_settle():
     assert error == "batch 9 could not be settled: the ledger is away"
 
 
+def test_a_batch_that_stays_on_hold_is_said_to_be():
+    """What ``sweep`` and ``release`` print has a batch's status in words."""
+    settlement = {"batch_id": 7, "status": "held", "records": 5, "failed": 0, "reason": "a check"}
+    done = {"settlements": [settlement], "dropped": [], "replays": [], "overdue": [], "errors": {}}
+    for shown in (printed(tables.sweep(done)), printed(tables.released(settlement))):
+        assert "on hold" in shown
+        assert "held" not in shown
+
+
 def test_facts_stay_one_line_each():
     """A fact, however long, is one line; what has no value is left out."""
     shown = printed(tables.facts({"database": "x" * 100, "pid": None, "state": "running"}))

@@ -112,8 +112,8 @@ class Trial:
         if len(self._found) > MOST_REFUSED:
             raise StageError(
                 f"the sink's table {self._place} refuses more than {MOST_REFUSED:,} rows, the last "
-                f"with: {said}. That is a broken stage or table rather than broken records: fix "
-                "it, then run the sink again",
+                f"with: {said}. The stage or the table is probably broken: fix it, then run the "
+                "sink again",
                 quotes=[said],
             )
 

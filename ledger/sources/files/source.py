@@ -98,8 +98,8 @@ class FileSource(_FileOptions):
             )
         if self.multiline and self.format != "csv":
             raise DeclarationError(
-                f"multiline of {self.path!r}: expected format csv, found {self.format}, of which "
-                "a record has no line breaks"
+                f"multiline of {self.path!r}: expected format csv, found {self.format}, whose "
+                "records have no line breaks"
             )
         _check_options(self.path, self.format, self.options)
         path_templates.check(self.path)

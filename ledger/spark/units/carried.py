@@ -199,8 +199,8 @@ def _batches_of(job: Job, run: OpenedRun, roots: DataFrame) -> dict[int, int]:
     counts = {row["_ackledger_batch"]: int(row["count"]) for row in found.collect()}
     if None in counts:
         raise IntegrityError(
-            f"batch {run.batch.batch_id}: {counts[None]} records are carried over from roots that"
-            f" no settled batch of batch {run.batch.original_id} has emitted: run its sources again"
+            f"batch {run.batch.batch_id}: {counts[None]} records are carried over that no settled"
+            f" batch of batch {run.batch.original_id} has read: run its sources again"
         )
     return counts
 

@@ -255,7 +255,7 @@ function Found({ found, reload }) {
     <${Attempts} family=${found.family} />
     <${Section}
       title="Where the rows went"
-      note="Into a red step records are missing now. Select a step to list what failed there."
+      note="Red steps lost records that are still missing. Select a step to list what failed there."
     >
       <${Graph}
         steps=${steps}
