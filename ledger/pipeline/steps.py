@@ -30,7 +30,8 @@ _AGGREGATES = frozenset(
     {"groupBy", "groupby", "rollup", "cube", "agg", "distinct",
      "dropDuplicates", "drop_duplicates", "limit", "over"}
 )  # fmt: skip
-_NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
+MOST_LETTERS = 63  # of a name
+_NAME = re.compile(rf"[a-z][a-z0-9_]{{0,{MOST_LETTERS - 1}}}")
 
 
 @dataclass(frozen=True)

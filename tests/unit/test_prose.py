@@ -9,12 +9,16 @@ import pytest
 
 from ledger.airflow import maintenance
 from ledger.batch import source_positions
-from ledger.core import text
+from ledger.core import durations, text
 from ledger.deltas import portions
+from ledger.pipeline import steps
 from ledger.pipeline.pipeline import Pipeline
 from ledger.sinks.postgres import declared, refusals
 from ledger.sources.files import lines, multiline
+from ledger.sources.parsing import values
 from ledger.sources.table import connection
+from ledger.store.connection import QUERY_TIMEOUT
+from ledger.store.queries import pages
 from tests.support.pages import PAGES
 from tests.support.places import ROOT
 
@@ -60,6 +64,7 @@ INNER_STRINGS = {
 BARE = {("quarantine.py", "found.status"), ("notify.py", "batch.status")}
 MODULES = sorted((ROOT / "ledger").rglob("*.py"))
 SCRIPTS = sorted((ROOT / "ledger" / "airflow" / "pages" / "static").glob("*.js"))
+DAY = 86_400  # seconds
 _SQL = re.compile(r"\b(?:SELECT|FROM|WHERE|UPDATE|INSERT|JOIN|AND|ORDER BY|CREATE|GRANT)\b")
 _CODE = re.compile(r"^ *```.*?^ *```$|`[^`\n]+`|\]\([^)]*\)|<!--.*?-->", re.DOTALL | re.MULTILINE)
 
@@ -173,25 +178,36 @@ def test_phrases_are_found():
 
 def test_limits_are_those_of_the_code():
     """Each number of the table stands in the code that enforces it."""
-    page = (ROOT / "docs" / "limits.md").read_text()
-    rows = dict(re.findall(r"^\| ([^|]+) \| ([^|]+) \|", page, re.MULTILINE))
+    page = (ROOT / "docs" / "limits.md").read_text().partition("## Numbers")[2]
+    rows = dict(re.findall(r"^\| ([^|]+) \| ([^|]+) \|", page, re.MULTILINE)[1:])
+    rows = {what: limit for what, limit in rows.items() if re.search(r"\d", limit)}
     limits = {
+        "name of a pipeline": steps.MOST_LETTERS,
         "name of a table or column": declared.LONGEST_NAME,
         "records that one row may come from": Pipeline("limits").max_anchors,
         "rows of a batch that one PostgreSQL": refusals.MOST_REFUSED,
         "lines of one quoted value": multiline.MOST_LINES,
         "fields of a CSV line": lines._MOST_FIELDS,
+        "digits of a JSON decimal": (values.MOST_DIGITS, values.MOST_EXPONENT),
+        "characters of a decimal": values.MOST_CHARACTERS,
         "content of a failed record": portions.MOST_DETAIL,
         "a value that a reason quotes": lines._MOST_SHOWN,
         "a reason": text.MOST_REASON,
         "retries of a record": Pipeline("limits").max_replays,
+        "age of a batch": Pipeline("limits").max_batch_age_seconds / DAY,
         "wait for a transaction in a source": connection.LOCK_SECONDS,
         "wait for another batch": source_positions.WAIT_SECONDS / 60,
+        "`keep` of a pipeline": durations.SHORTEST_KEEP_SECONDS / DAY,
         "pipelines' files that one sweep": maintenance.MOST_EXPIRED,
+        "a query of `ackledger sql`": QUERY_TIMEOUT.removesuffix("min"),
+        "a search for text": pages.LONGEST.removesuffix("s"),
     }
-    for what, number in limits.items():
-        (shown,) = (limit for name, limit in rows.items() if name.startswith(what))
-        assert f"{number:,.0f}" in shown, what
+    for what, numbers in limits.items():
+        (name,) = (name for name in rows if name.startswith(what))
+        numbers = numbers if isinstance(numbers, tuple) else (numbers,)
+        found = re.findall(r"\d+(?:,\d{3})*", re.sub(r"`[^`]*`", "", rows.pop(name)))
+        assert found == [f"{float(number):,.0f}" for number in numbers], what
+    assert [*rows] == ["chance that a lost record looks complete"]
 
 
 @pytest.mark.parametrize(

@@ -45,8 +45,13 @@ _LARGE: Mapping[type[DataType], str] = {
     DoubleType: r"\d[eE]\+?0*[1-9]\d\d|\d{200}",
 }
 # A number with an exponent that a double has exactly, and that no decimal rounds to zero unseen.
-_SHORT = r"^[+-]?(?=[\d.]{1,16}[eE])(?:\d+\.?\d*|\.\d+)[eE][+-]?0*\d{1,2}$"
-_LONGEST = r"(?=.{1,100}$)"  # of the text of a decimal: to make a number of more takes ever longer
+MOST_DIGITS, MOST_EXPONENT = 15, 2  # digits
+_SHORT = (
+    rf"^[+-]?(?=(?:\.?\d){{1,{MOST_DIGITS}}}\.?[eE])(?:\d+\.?\d*|\.\d+)"
+    rf"[eE][+-]?0*\d{{1,{MOST_EXPONENT}}}$"
+)
+MOST_CHARACTERS = 100  # of the text of a decimal: to make a number of more takes ever longer
+_LONGEST = rf"(?=.{{1,{MOST_CHARACTERS}}}$)"
 _WHOLE, _TRUTH = r"^[+-]?\d+$", r"(?i)^(true|false)$"
 # Options of Spark's readers that are enforced here.
 FORMATS = ("dateFormat", "timestampFormat", "timestampNTZFormat")
