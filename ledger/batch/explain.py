@@ -24,15 +24,16 @@ from ledger.sources.registry import lines_of
 from ledger.store.connection import Database
 from ledger.store.queries import batches, holds, records
 
+NOT_DECIDED = "on hold: not decided"
 _EDGES = re.compile(r"(-?\d+) edges from (.+?), (-?\d+) acked")
 
 
 @dataclass(frozen=True)
 class Explanation:
     """All that the ledger knows of one record. ``root``: of its last attempt. ``last_seen``: the
-    step that last passed on a row of it. ``content``: JSON of its fields, or raw text.
-    ``accepted_by``: who gave it up, as it stands; ``decisions``: who ever did, and why. ``next``:
-    what to do, with commands."""
+    step that last passed on a row of it, None while nothing is decided. ``content``: JSON of its
+    fields, or raw text. ``accepted_by``: who gave it up, as it stands; ``decisions``: who ever did,
+    and why. ``next``: what to do, with commands."""
 
     record: int
     root: int
@@ -128,8 +129,7 @@ def _on_hold(database: Database, sampled: Row[Any], failed_before: int | None) -
         pipeline=sampled.pipeline,
         source=sampled.source,
         batch_id=sampled.batch_id,
-        verdict="on hold: not decided",
-        last_seen=sampled.step,
+        verdict=NOT_DECIDED,
         missing=f"it would fail at {sampled.step}: {sampled.reason}",
         key=sampled.key,
         content=sampled.content,

@@ -2,7 +2,7 @@
 
 import csv
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -149,11 +149,13 @@ def _records(
         return
 
     def look(connection: Connection) -> tuple[list[dict[str, Any]], int]:
-        found = [_record(row) for row in payloads.records(connection, chosen, conditions_, limit)]
-        total = payloads.count(connection, chosen, conditions_)
         sampled = [_record(row) for row in holds.sample(connection, chosen, conditions_, None)]
-        found += sampled[: max(0, limit - len(found))]
-        total += len(sampled)
+        numbers = {one["record"] for one in sampled}
+        found = [_record(row) for row in payloads.records(connection, chosen, conditions_, limit)]
+        found = [one for one in found if one["record"] not in numbers]  # it is on hold by now
+        found += sampled[: limit - len(found)]
+        total = payloads.count(connection, chosen, conditions_) + len(numbers)
+        total -= _counted(connection, chosen, conditions_, numbers)
         if not total:
             require_names(connection, chosen)
             check_fields(connection, chosen, conditions_)
@@ -177,10 +179,9 @@ def _matching(database: Database, where: str | None) -> tuple[list[int], int]:
             row.message_id for row in payloads.records(connection, anything, parsed, _EXPLAINED)
         ]
         total = payloads.count(connection, anything, parsed)
-        on_hold = holds.sample(connection, {}, parsed, None)
-        sampled = sorted({row.message_id for row in on_hold}.difference(found))
-        found += sampled[: _EXPLAINED - len(found)]
-        total += len(sampled)
+        sampled = {row.message_id for row in holds.sample(connection, {}, parsed, None)}
+        total += len(sampled) - _counted(connection, anything, parsed, sampled)
+        found += sorted(sampled.difference(found))[: _EXPLAINED - len(found)]
         if not total:
             check_fields(connection, anything, parsed)
             raise InputError(
@@ -190,6 +191,18 @@ def _matching(database: Database, where: str | None) -> tuple[list[int], int]:
         return found, total
 
     return database.transact(look)
+
+
+def _counted(
+    connection: Connection,
+    chosen: Mapping[str, Any],
+    parsed: Sequence[conditions.Comparison],
+    sampled: Collection[int],
+) -> int:
+    """How many records of a preview have failed before, in the batch that is replayed, and match
+    there as well: a record is counted once.
+    """
+    return payloads.count(connection, {**chosen, "messages": list(sampled)}, parsed)
 
 
 def conditions_of(

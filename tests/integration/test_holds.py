@@ -4,6 +4,7 @@ import json
 
 import pytest
 from sqlalchemy import text
+from typer.testing import CliRunner
 
 from ledger.batch.alerts import failed_ratio
 from ledger.batch.explain import explain
@@ -13,6 +14,7 @@ from ledger.batch.opening import open_batch
 from ledger.batch.payloads import keep_payloads
 from ledger.batch.settlement import settle_once
 from ledger.batch.summary import summarize
+from ledger.cli import app
 from ledger.core import conditions
 from ledger.core.run_request import Interval, RunKey
 from ledger.core.states import BatchStatus
@@ -201,7 +203,7 @@ def test_a_record_on_hold_is_explained(database, tmp_path):
     )
     settle_once(database, batch.batch_id)
     found = explain(database, roots[1])
-    assert found.verdict == "on hold: not decided"
+    assert (found.verdict, found.last_seen) == ("on hold: not decided", None)
     assert found.missing == "it would fail at middle: bad"
     assert (found.key, found.content) == ({"n": 1}, '{"n": 1}')
     (way,) = found.next
@@ -285,10 +287,10 @@ def test_a_replay_answers_for_its_own_new_failures(database):
     assert counts(database, batch) == (200, 193, 7, 0, 0)
 
 
-def test_a_replay_that_breaks_what_was_whole_is_held(database):
-    """Records that had failed through no fault of their own, and now do: they are new failures of
-    the replay, measured by the original's records, and the message says both."""
-    made = pipeline(max_failed_ratio=0.1)
+def replay_on_hold(database, lost):
+    """A batch of ten records that expired in its sink, and its replay, which is on hold because the
+    sink loses the first of them: batch, roots, replay, its roots, its settlement."""
+    made = pipeline(key=("n",), max_failed_ratio=0.1)
     batch = opened(database, made)
     roots = emit(database, batch, 10)
     run_middle(database, batch, roots)
@@ -305,9 +307,16 @@ def test_a_replay_that_breaks_what_was_whole_is_held(database):
     replay = replayed(database, made, batch.batch_id)
     again = emit_replay(database, replay)
     run_middle(database, replay, again)
-    run_sink(database, replay, again, lose=again[:2])
+    run_sink(database, replay, again, lose=again[:lost])
     settlement = settle_once(database, replay.batch_id)
     assert settlement.status is BatchStatus.HELD
+    return batch, roots, replay, again, settlement
+
+
+def test_a_replay_that_breaks_what_was_whole_is_held(database):
+    """Records that had failed through no fault of their own, and now do: they are new failures of
+    the replay, measured by the original's records, and the message says both."""
+    batch, roots, replay, again, settlement = replay_on_hold(database, lost=2)
     assert settlement.reason.startswith(
         f"2 records failed that had not failed before; batch {batch.batch_id}, which is replayed,"
         " has 10, and the limit is 10 % (max_failed_ratio). Most failed at sink."
@@ -317,6 +326,29 @@ def test_a_replay_that_breaks_what_was_whole_is_held(database):
     found = explain(database, roots[0])
     assert (found.record, found.root, found.batch_id) == (roots[0], again[0], replay.batch_id)
     assert [tried["step"] for tried in found.attempts] == ["sink"]
+
+
+def test_a_record_of_a_replay_on_hold_is_counted_once(database, migrated, monkeypatch, tmp_path):
+    """Though it failed before, and would fail again: ``explain --where`` and ``failed --records``
+    name and count it once, the latter as on hold."""
+    batch, roots, *_ = replay_on_hold(database, lost=7)
+    write_snapshot(database, batch, tmp_path, [{"n": 17, "_ackledger_file": None}] * 10)
+    assert keep_payloads(database, batch.batch_id) == 10
+    with database.plain.begin() as connection:
+        connection.exec_driver_sql("UPDATE hold_sample SET key = '{\"n\": 17}'")
+    monkeypatch.setenv("ACKLEDGER_DATABASE_URL", migrated.url.render_as_string(hide_password=False))
+    run = CliRunner()
+    explained = run.invoke(app, ["explain", "--where", "n = 17"])
+    assert explained.exit_code == 0, explained.output
+    assert explained.stdout.splitlines()[-1].startswith("5 more match: ")
+    for limit, on_hold_of_these in ((20, 7), (4, 4)):
+        options = ["--records", "--where", "n = 17", "--limit", str(limit), "--json"]
+        listed = json.loads(run.invoke(app, ["failed", *options]).stdout)
+        assert listed["total"] == 10
+        numbers = [one["record"] for one in listed["records"]]
+        assert len(numbers) == len({*numbers} & {*roots}) == min(limit, 10)
+        states = [one["status"] for one in listed["records"]]
+        assert states.count("on hold") == on_hold_of_these
 
 
 def test_acked_records_that_a_replay_breaks_are_new_failures(database):

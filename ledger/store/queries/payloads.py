@@ -149,7 +149,7 @@ def copied_field(value: Any) -> str:
     return value.translate(_ESCAPES) if isinstance(value, str) else str(value)
 
 
-_ANY = {**dict.fromkeys(("pipeline", "batch_id", "step", "reason")), "ever": False}
+_ANY = {**dict.fromkeys(("pipeline", "batch_id", "step", "reason", "messages")), "ever": False}
 _RECORDS = """
     FROM failed_message m
     JOIN failed_root r ON r.root_id = m.root_id
@@ -159,6 +159,7 @@ _RECORDS = """
     WHERE (cast(:ever AS boolean) OR m.status <> 'recovered')
       AND (b.status <> 'superseded' AND m.status <> 'superseded' OR cast(:ever AS boolean)
            OR m.original_batch_id = cast(:batch_id AS bigint))
+      AND (cast(:messages AS bigint[]) IS NULL OR m.message_id = ANY (cast(:messages AS bigint[])))
       AND (cast(:pipeline AS text) IS NULL OR p.name = :pipeline)
       AND (cast(:batch_id AS bigint) IS NULL OR :batch_id IN (m.original_batch_id, r.batch_id)
         AND m.original_batch_id = (SELECT o.family_id FROM batch o WHERE o.batch_id = :batch_id))
@@ -191,7 +192,8 @@ def records(
     parsed, layout (of the source).
 
     ``chosen``: pipeline, batch_id, step, reason (a SQL pattern), null or left out: any;
-    ``ever``: also records that were recovered, or whose batch was replaced.
+    ``messages``: their numbers; ``ever``: also records that were recovered, or whose batch was
+    replaced.
     """
     where, keys = conditions_sql(conditions)
     statement = text(f"{_COLUMNS}{_RECORDS}{where} ORDER BY m.message_id LIMIT :limit")
