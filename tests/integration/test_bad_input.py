@@ -945,6 +945,18 @@ def test_no_decimal_is_made_of_what_takes_long(runner, tmp_path, sink_rows, form
     assert failed == {text: f"{found}{one}" for text, one in wrong.items()}
 
 
+def test_digits_that_a_double_may_round_are_not_rounded_unseen(runner, tmp_path, sink_rows):
+    """With an exponent a number of JSON has 15 digits at most, with a dot or without: of these a
+    double tells a decimal that was rounded."""
+    good, bad = "996417322785142e-15", "9964173227851419e-16"
+    lines = [f'{{"d": {one}}}' for one in (good, bad)]
+    write(tmp_path, "a.txt", "\n".join(lines).encode())
+    run = runner(copying(schema="d DECIMAL(20,15)", format="json"))
+    arrived, failed = parsed(run, ("d",), sink_rows)
+    assert arrived == [(Decimal("0.996417322785142"),)]
+    assert failed == {lines[1]: f"json: d: expected decimal(20,15), found {bad}"}
+
+
 NO_JSON = [
     *(f'{{"s": {one}, "n": 1}}' for one in ("NaN", "Infinity", "-Infinity", "+INF", "[NaN]")),
     *(f'{{"f": {one}, "n": 1}}' for one in ("NaN", "Infinity", "-Infinity", "+INF", "-INF")),
