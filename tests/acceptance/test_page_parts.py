@@ -324,6 +324,54 @@ def test_a_key_is_no_json(airflow: Airflow, page: Page, tmp_path: Path) -> None:
     assert '"text": "kettle"' in cells[2]
 
 
+def test_a_record_on_hold_is_listed_with_its_key(
+    airflow: Airflow, page: Page, tmp_path: Path
+) -> None:
+    """The sample of a batch on hold has keys and contents in columns of their own, its buttons say
+    what they list, and the page of a record says that nothing is decided, not where it was seen.
+    """
+    ledger = airflow.ledger
+    batch = opened(ledger, keyed(name="keys_on_hold", max_failed_ratio=0.1))
+    roots = emit(ledger, batch, 2)
+    run_middle(ledger, batch, roots, lose=roots)
+    run_sink(ledger, batch, [])
+    settle_once(ledger, batch.batch_id)
+    row = {
+        "n": "17",
+        "text": "kettle",
+        "_ackledger_raw": None,
+        "_ackledger_error": None,
+        "_ackledger_file": "file:///in.csv",
+    }
+    write_snapshot(ledger, batch, tmp_path, [row, row])
+    go(page, batch=batch.batch_id)
+    sample = "A sample of the records that would fail"
+    assert row_of(page, sample, str(roots[1]))[1:3] == ["", "not copied yet"]
+    assert keep_payloads(ledger, batch.batch_id) == 2
+    page.reload()
+    cells = row_of(page, sample, str(roots[1]))
+    assert cells[1] == "17"
+    assert '"text": "kettle"' in cells[2]
+    expect(page.get_by_text("List records at middle", exact=True)).to_be_visible()
+    go(page, record=roots[1])
+    expect(page.get_by_text("Not decided yet", exact=True)).to_be_visible()
+    expect(page.get_by_text("it would fail at middle: lost")).to_be_visible()
+    expect(page.get_by_text("Last seen at")).to_have_count(0)
+    meaning = "nothing is decided until somebody has looked"
+    expect(page.get_by_title(meaning)).to_have_text("on hold: not decided")
+
+
+def test_a_day_is_a_square_of_the_calendar(airflow: Airflow, page: Page) -> None:
+    """Of a pipeline with one day read, its cell is as wide as high, and can be hit."""
+    batch, _ = whole_batch(airflow.ledger, pipeline("daily"))
+    settle_once(airflow.ledger, batch.batch_id)
+    go(page, pipeline="daily")
+    cell = page.get_by_role("figure", name="Calendar").locator("a rect").first
+    size = cell.evaluate("it => it.getBoundingClientRect().toJSON()")
+    assert size["width"] > 12
+    assert abs(size["width"] - size["height"]) < 4
+
+
 def test_a_retry_leaves_out_what_a_person_gave_up(airflow: Airflow, page: Page) -> None:
     """The dialog counts the quarantined records that nobody has decided on, and says of the others
     who gave them up, and why."""

@@ -7,6 +7,7 @@ import { Graph } from "./graph.js";
 import { OnHold, Ways } from "./hold.js";
 import {
   Breadcrumbs,
+  columnsOf,
   count,
   interval,
   Loaded,
@@ -85,24 +86,6 @@ function Failures({ failures, chosen, choose }) {
   />`;
 }
 
-/** A key in one line: its columns, where it has several. */
-function keyText(text) {
-  const key = JSON.parse(text);
-  const shown = (value) => (typeof value === "string" ? value : JSON.stringify(value));
-  if (key === null || typeof key !== "object" || Array.isArray(key)) return shown(key);
-  const pairs = Object.entries(key);
-  if (pairs.length === 1) return shown(pairs[0][1]);
-  return pairs.map(([name, value]) => `${name} ${shown(value)}`).join(", ");
-}
-
-const RECORD = [
-  "Record",
-  (row) => html`<${To} to=${{ record: row.root_id }}>${row.message_id}<//>`,
-];
-const KEY = [
-  "Key",
-  (row) => html`<${Box} whiteSpace="nowrap">${row.key === null ? "" : keyText(row.key)}<//>`,
-];
 const REST = [
   [
     "Content",
@@ -117,7 +100,6 @@ const REST = [
   ["State", (row) => html`<${State} of=${row.status} />`],
   ["Failed attempts", (row) => count(row.attempts), true],
 ];
-const columnsOf = (rows) => [RECORD, ...(rows.some((row) => row.key !== null) ? [KEY] : []), ...REST];
 
 /** The records of the chosen failures, a page at a time. */
 function Records({ number, chosen, choose }) {
@@ -171,7 +153,7 @@ function Records({ number, chosen, choose }) {
         <${Rows}
           label="Failed records"
           rows=${rows}
-          columns=${columnsOf(rows)}
+          columns=${columnsOf(rows, REST)}
           empty="No record matches."
         />
         <${HStack} mt=${2}>

@@ -1,7 +1,7 @@
 // What a batch on hold shows a person to decide by: nothing of it is decided.
 
 import { html, useLedger } from "./api.js";
-import { count, Loaded, Raw, records, Rows, Section, To } from "./parts.js";
+import { columnsOf, count, Loaded, Raw, records, Rows, Section } from "./parts.js";
 
 const { useState } = globalThis.React;
 const { Box, Button, HStack, Text } = globalThis.ChakraUI;
@@ -42,7 +42,7 @@ function Reasons({ preview, chosen, choose }) {
           aria-pressed=${isChosen(row)}
           onClick=${() => pick(row)}
         >
-          List
+          List records at ${row.step}
         <//>`,
     ],
   ];
@@ -55,12 +55,11 @@ function Reasons({ preview, chosen, choose }) {
 }
 
 const RECORDS = [
-  ["Record", (row) => html`<${To} to=${{ record: row.root_id }}>${row.message_id}<//>`],
   [
     "Content",
     (row) =>
       html`<${Box} fontFamily="mono" fontSize="xs" overflowWrap="anywhere">
-        ${row.beginning ?? row.key ?? "not copied yet"}
+        ${row.beginning ?? "not copied yet"}
       <//>`,
   ],
   ["Step", (row) => row.step],
@@ -75,7 +74,7 @@ function Sample({ number, chosen }) {
       <${Rows}
         label="A sample of the records that would fail"
         rows=${listed}
-        columns=${RECORDS}
+        columns=${columnsOf(listed, RECORDS)}
         empty="No record is kept of these."
       />
       ${(next !== null || after.length > 1) &&

@@ -17,6 +17,8 @@ export const STATES = {
   failed: ["red", "records failed and have not been replayed"],
   quarantined: ["orange", "records are quarantined, and nobody has accepted that"],
   held: ["purple", "nothing is decided until somebody has looked"],
+  "on hold: not decided": ["purple", "nothing is decided until somebody has looked"],
+  settled: ["gray", "each of its records is decided"],
   abandoned: ["gray", "it never finished, and will not"],
   superseded: ["gray", "another batch has read its interval again"],
   replaying: ["blue", "a replay is running"],
@@ -25,7 +27,10 @@ export const STATES = {
   pending: ["blue", "not decided yet"],
   committed: ["green", "done"],
   running: ["blue", "running"],
+  "not run": ["gray", "nothing of it has run yet"],
   fenced: ["gray", "a newer attempt took its place"],
+  queued: ["gray", "it waits for Airflow to run it"],
+  success: ["green", "done"],
   published: ["green", "visible to readers"],
   replaced: ["gray", "a later batch took its place"],
   decided: ["blue", "to be published"],
@@ -131,6 +136,31 @@ export function Rows({ label, columns, rows, empty }) {
     <//>
   <//>`;
 }
+
+/** A key in one line: its columns, where it has several. */
+function keyText(text) {
+  const key = JSON.parse(text);
+  const shown = (value) => (typeof value === "string" ? value : JSON.stringify(value));
+  if (key === null || typeof key !== "object" || Array.isArray(key)) return shown(key);
+  const pairs = Object.entries(key);
+  if (pairs.length === 1) return shown(pairs[0][1]);
+  return pairs.map(([name, value]) => `${name} ${shown(value)}`).join(", ");
+}
+
+const RECORD = [
+  "Record",
+  (row) => html`<${To} to=${{ record: row.root_id }}>${row.message_id}<//>`,
+];
+const KEY = [
+  "Key",
+  (row) => html`<${Box} whiteSpace="nowrap">${row.key === null ? "" : keyText(row.key)}<//>`,
+];
+/** The columns of a list of records: number and key, where one has a key, before the `rest`. */
+export const columnsOf = (rows, rest) => [
+  RECORD,
+  ...(rows.some((row) => row.key !== null) ? [KEY] : []),
+  ...rest,
+];
 
 export function Problem({ error, title }) {
   return html`<${Alert.Root} status="error" role="alert" my=${3}>

@@ -113,7 +113,7 @@ function Found({ found, reload }) {
     html`<${Alert.Root} status=${replayable ? "warning" : "info"} my=${3}>
       <${Alert.Indicator} />
       <${Alert.Content}>
-        <${Alert.Title}>Last seen at ${found.last_seen}<//>
+        <${Alert.Title}>${found.last_seen ? `Last seen at ${found.last_seen}` : "Not decided yet"}<//>
         <${Alert.Description} overflowWrap="anywhere">${missing}<//>
       <//>
     <//>`}
