@@ -1,0 +1,67 @@
+"""What the commands answer where little or nothing matches: never that nothing is wrong."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from ledger.batch.settlement import settle_once
+from ledger.cli.base import app, out
+from tests.support.ledgers import (
+    emit_replay,
+    pipeline,
+    replayed,
+    run_middle,
+    run_sink,
+    whole_batch,
+)
+
+pytestmark = pytest.mark.usefixtures("environment")
+
+
+@pytest.fixture
+def cli(monkeypatch):
+    """A command's output in one wide terminal; of one that fails its error."""
+    monkeypatch.setattr(out, "width", 1_000)
+
+    def run(*arguments, code=0):
+        done = CliRunner().invoke(app, [str(one) for one in arguments])
+        assert done.exit_code == code, (done.output, done.exception)
+        return done.output if code != 1 else str(done.exception)
+
+    return run
+
+
+def settled(database, made, count=5, lose=(0, 1)):
+    """A settled batch whose sink lost some records, and its roots."""
+    batch, roots = whole_batch(database, made, count, lose_sink=lose)
+    settle_once(database, batch.batch_id)
+    return batch, roots
+
+
+def failed_again(database, made, original, run_id, **selection):
+    """A replay that loses all of its records once more."""
+    batch = replayed(database, made, original, run_id, **selection)
+    roots = emit_replay(database, batch)
+    run_middle(database, batch, roots)
+    run_sink(database, batch, roots, lose=roots)
+    settle_once(database, batch.batch_id)
+    return batch
+
+
+def test_each_batch_lists_what_failed_in_it(database, cli):
+    """Records that failed again, and again, are listed for each batch in which they failed, as
+    ``status`` counts them; so are those that a replay has under way.
+    """
+    made = pipeline(max_replays=1)
+    batch, roots = settled(database, made)
+    failed_again(database, made, batch.batch_id, "first")
+    failed_again(database, made, batch.batch_id, "second", quarantined=True)
+    for number in (2, 3):
+        shown = cli("status", "--batch", number)
+        assert "2 quarantined" in shown
+        assert f" {roots[0]} " in shown
+    replayed(database, made, batch.batch_id, "third", quarantined=True)
+    for number in range(1, 5):
+        assert f" {roots[0]} " in cli("failed", "--batch", number)
+        assert json.loads(cli("failed", "--records", "--batch", number, "--json"))["total"] == 2
