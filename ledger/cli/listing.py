@@ -29,8 +29,6 @@ _WIDEST = {"key or line": 24, "step": 16, "reason": 24, "status": 20}
 def listed(data: Mapping[str, Any]) -> RenderableType:
     """Records, a line each: the content is cut to the terminal."""
     records, total = data["records"], data["total"]
-    if not records:
-        return Text("no record is failed or quarantined, or none of them matches")
     more = (
         f"{len(records)} of {quantity(total, 'record')}: --limit {total} lists all, "
         "--output FILE.csv writes them to a file"

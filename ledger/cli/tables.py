@@ -149,10 +149,10 @@ def _not_acked(counts: Mapping[str, int]) -> str:
     return ", ".join(shown.values())
 
 
-def failures(data: Rows) -> RenderableType:
-    """Failed records by step and reason."""
+def failures(data: Rows, nothing: str = "no record is failed or quarantined") -> RenderableType:
+    """Failed records by step and reason. ``nothing``: the sentence where there are none."""
     if not data:
-        return Text("no record is failed or quarantined")
+        return line(nothing)
     names = ["batch_id", "pipeline", "step", "reason", "status", "records", "example_record"]
     shown = [
         {

@@ -65,3 +65,34 @@ def test_each_batch_lists_what_failed_in_it(database, cli):
     for number in range(1, 5):
         assert f" {roots[0]} " in cli("failed", "--batch", number)
         assert json.loads(cli("failed", "--records", "--batch", number, "--json"))["total"] == 2
+
+
+def test_an_empty_filter_is_not_an_empty_ledger(database, cli, tmp_path):
+    """Where nothing matches, ``failed`` says what was asked for, and which command lists the
+    records that there are; an unknown name is an error, also where a file is asked for.
+    """
+    made = pipeline(max_replays=1)
+    batch, _ = settled(database, made)
+    settled_again, _ = whole_batch(database, made, 2, run_id="next", day=1)
+    settle_once(database, settled_again.batch_id)
+    at_middle = "no record is failed or quarantined at middle; see 'ackledger failed'\n"
+    assert cli("failed", "--step", "middle") == at_middle
+    assert cli("failed", "--records", "--step", "middle") == at_middle
+    of_batch = f"no record of batch {batch.batch_id} is failed or quarantined at middle"
+    asked = ("failed", "--batch", batch.batch_id, "--step", "middle")
+    assert cli(*asked) == f"{of_batch}; see 'ackledger failed --batch {batch.batch_id}'\n"
+    other = cli("failed", "--batch", settled_again.batch_id)
+    assert other.endswith("is failed or quarantined; see 'ackledger failed'\n")
+    assert json.loads(cli("failed", "--step", "middle", "--json")) == []
+    file = tmp_path / "records.csv"
+    assert "batch 999 is not" in cli("failed", "--batch", 999, "--output", file, code=1)
+    assert not file.exists()
+
+
+def test_an_empty_ledger_recommends_nothing(database, cli):
+    """Where no record is failed at all, no command is named that would list none."""
+    made = pipeline()
+    batch, _ = settled(database, made, lose=())
+    assert cli("failed") == "no record is failed or quarantined\n"
+    shown = cli("failed", "--batch", batch.batch_id)
+    assert shown == f"no record of batch {batch.batch_id} is failed or quarantined\n"
