@@ -75,9 +75,11 @@ def named(database: Database, number: int) -> list[Record]:
     if found is None and sampled is not None:
         raise _undecided(sampled)
     if found is None:
+        emitted = database.transact(lambda c: records.emitted_root(c, number))
         raise InputError(
-            f"record {number} has not failed, or is unknown: the ledger holds no content of it. The"
-            " files of its batch and the sinks may: ackledger gc removes the first, in time"
+            f"record {number} has not failed, it is {emitted.status}: the ledger holds no content"
+            f" of it. The files of batch {emitted.batch_id} and the sinks may: ackledger gc removes"
+            " the first, in time"
         )
     return [Record(found.message_id, found.pipeline, found.batch_id, found.status)]
 

@@ -275,6 +275,8 @@ def surfaces(lab):
     yield from ("failed", "failed --records", "gc --dry-run --keep 1d", "sweep")
     yield from ("check", f"check {TARGET} {DAY}")
     yield from (f"explain {number}" for number in range(1, len(ORDERS) + 1))
+    yield from (f"{wrong} 99999 --reason none" for wrong in ("quarantine", "accept"))
+    yield from ("explain 99999", "forget 99999", "accept 1 --reason none")
 
 
 def form(command):
