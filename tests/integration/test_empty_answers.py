@@ -96,3 +96,32 @@ def test_an_empty_ledger_recommends_nothing(database, cli):
     assert cli("failed") == "no record is failed or quarantined\n"
     shown = cli("failed", "--batch", batch.batch_id)
     assert shown == f"no record of batch {batch.batch_id} is failed or quarantined\n"
+
+
+def test_accept_says_what_there_was_to_accept(database, cli):
+    """Where nothing is in quarantine, or all of it is accepted, it says so, and what is failed."""
+    batch, _ = settled(database, pipeline(max_replays=1))
+    number = batch.batch_id
+    accept = ("accept", number, "--reason", "test orders")
+    failed = f"2 records of it are still failed: ackledger failed --batch {number}"
+    assert f"next: batch {number} has nothing in quarantine; {failed}\n" in cli(*accept)
+    assert json.loads(cli(*accept, "--json"))["next"].endswith(failed)
+    failed_again(database, pipeline(max_replays=1), number, "first")
+    assert "next" not in cli(*accept)
+    nothing_left = f"batch {number} has nothing left to accept: 2 of 2 quarantined are accepted\n"
+    assert cli(*accept).endswith(nothing_left)
+
+
+@pytest.mark.parametrize("command", [("quarantine", "--reason", "never"), ("forget", "--yes")])
+def test_a_wrong_number_leads_nowhere_else(database, cli, command):
+    """A record that there is not is named as ``explain`` names it; of one that never failed what it
+    is, and the commands that are printed know it.
+    """
+    _, roots = settled(database, pipeline(max_replays=1))
+    name, *options = command
+    unknown = cli("explain", 99999, code=1)
+    assert unknown.startswith("no record 99999: expected the number of a record")
+    assert cli(name, 99999, *options, code=1) == unknown
+    acked = cli(name, roots[-1], *options, code=1)
+    assert acked.startswith(f"record {roots[-1]} has not failed, it is acked: ")
+    assert "acked" in cli("explain", roots[-1])
