@@ -36,12 +36,13 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Record:
-    """A record that failed once: its number, and its state by now."""
+    """A record that failed once: its number, its state by now, and who has given it up."""
 
     record: int
     pipeline: str
     batch_id: int
     status: str
+    accepted_by: str | None = None
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,11 @@ def named(database: Database, number: int) -> list[Record]:
             f" of it. The files of batch {emitted.batch_id} and the sinks may: ackledger gc removes"
             " the first, in time"
         )
-    return [Record(found.message_id, found.pipeline, found.batch_id, found.status)]
+    return [_record(found)]
+
+
+def _record(row: Row[Any]) -> Record:
+    return Record(row.message_id, row.pipeline, row.batch_id, row.status, row.accepted_by)
 
 
 def key_values(database: Database, number: int) -> list[str]:
@@ -100,10 +105,7 @@ def matching(
     chosen = {"pipeline": pipeline, "ever": True}
 
     def look(connection: Connection) -> list[Record]:
-        found = [
-            Record(row.message_id, row.pipeline, row.batch_id, row.status)
-            for row in payloads.records(connection, chosen, conditions, None)
-        ]
+        found = [_record(row) for row in payloads.records(connection, chosen, conditions, None)]
         failed = {one.record for one in found}
         for sampled in holds.sample(connection, {"pipeline": pipeline}, conditions, None):
             if sampled.message_id not in failed:

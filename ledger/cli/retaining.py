@@ -14,8 +14,17 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.text import Text
 
 from ledger.batch.filters import require_pipeline
-from ledger.batch.forgetting import Forgotten, Holding, holding, key_values, matching, named
+from ledger.batch.forgetting import (
+    Forgotten,
+    Holding,
+    Record,
+    holding,
+    key_values,
+    matching,
+    named,
+)
 from ledger.batch.forgetting import forget as forget_records
+from ledger.batch.remedies import said_status
 from ledger.batch.retention import Collected, GcOptions, gc_once
 from ledger.cli import tables
 from ledger.cli.base import RECORD_HELP, Json, PipelineName, app, err, example, show
@@ -225,15 +234,25 @@ def _confirm(planned: RenderableType) -> None:
 def _forgotten(done: Forgotten, dry_run: bool) -> RenderableType:
     if not done.records:
         return Text("no record that failed matches. Of others the ledger has counts alone")
-    verb = "would be forgotten" if dry_run else "forgotten: the ledger has no content of them"
+    them = "it" if len(done.records) == 1 else "them"
+    verb = "would be forgotten" if dry_run else f"forgotten: the ledger has no content of {them}"
     parts: list[RenderableType] = [
-        tables.rows([asdict(one) for one in done.records[:_SHOWN]]),
+        tables.labelled([_listed(one) for one in done.records[:_SHOWN]]),
         tables.line(f"{quantity(len(done.records), 'record')} {verb}"),
     ]
     if done.collected is not None:
         parts.append(_collected(done.collected))
     parts += [tables.line(_holds(one), "yellow") for one in done.holding]
     return Group(*parts)
+
+
+def _listed(one: Record) -> dict[str, Any]:
+    return {
+        "record": one.record,
+        "pipeline": one.pipeline,
+        "batch_id": one.batch_id,
+        "status": said_status(one.status, one.accepted_by),
+    }
 
 
 def _holds(one: Holding) -> str:

@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from ledger.batch.settlement import settle_once
-from ledger.cli.base import app, out
+from ledger.cli.base import app, out, user
 from tests.support.ledgers import (
     emit_replay,
     pipeline,
@@ -125,3 +125,16 @@ def test_a_wrong_number_leads_nowhere_else(database, cli, command):
     acked = cli(name, roots[-1], *options, code=1)
     assert acked.startswith(f"record {roots[-1]} has not failed, it is acked: ")
     assert "acked" in cli("explain", roots[-1])
+
+
+def test_forget_names_who_gave_a_record_up(database, cli):
+    """A record that a person gave up is listed as accepted by name, also as data."""
+    _, roots = settled(database, pipeline(max_replays=1))
+    cli("quarantine", roots[0], "--reason", "a test order")
+    shown = cli("forget", roots[0], "--dry-run")
+    assert f"accepted by {user()}" in shown
+    assert "batch_id" not in shown
+    (record,) = json.loads(cli("forget", roots[0], "--dry-run", "--json"))["records"]
+    assert (record["status"], record["accepted_by"]) == ("quarantined", user())
+    done = cli("forget", roots[0], "--yes")
+    assert "1 record forgotten: the ledger has no content of it\n" in done

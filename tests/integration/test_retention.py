@@ -1330,7 +1330,7 @@ def test_the_command_forgets(database, forgettable):
     assert "a@b.org" in everything(database)
     said = command("forget", *where, "--yes")
     assert said.exit_code == 0, said.output
-    assert "1 record forgotten: the ledger has no content of them" in said.stdout
+    assert "1 record forgotten: the ledger has no content of it" in said.stdout
     assert "batch 1 of chain may hold them:" in said.stdout
     assert "rows in its sinks, which are yours to delete" in said.stdout
     assert "(forgotten)" in command("failed", "--records").stdout
