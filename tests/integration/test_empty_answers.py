@@ -1,11 +1,13 @@
 """What the commands answer where little or nothing matches: never that nothing is wrong."""
 
 import json
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from ledger.batch.settlement import settle_once
+from ledger.cli import running
 from ledger.cli.base import app, out, user
 from tests.support.ledgers import (
     emit_replay,
@@ -16,6 +18,7 @@ from tests.support.ledgers import (
     whole_batch,
 )
 
+ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.usefixtures("environment")
 
 
@@ -138,3 +141,65 @@ def test_forget_names_who_gave_a_record_up(database, cli):
     assert (record["status"], record["accepted_by"]) == ("quarantined", user())
     done = cli("forget", roots[0], "--yes")
     assert "1 record forgotten: the ledger has no content of it\n" in done
+
+
+@pytest.fixture
+def replay(database, cli, monkeypatch):
+    """``replay`` of what a batch of the pipeline of flights has, by options; of a run that finds
+    nothing, and of a dry one, which say the same.
+    """
+    for name in ("before_replay", "keep_all"):
+        monkeypatch.setattr(running, name, lambda *arguments: None)
+    monkeypatch.chdir(ROOT)
+
+    def run(*options):
+        asked = ("replay", "jobs.flights:pipeline", *options)
+        answer = cli(*asked)
+        assert cli(*asked, "--dry-run") == answer
+        return answer.splitlines()[-1]
+
+    return run
+
+
+def test_a_replay_of_one_record_says_what_it_is(database, cli, replay):
+    """Of a record that it does not take, a replay says what it is by now, and which option takes
+    it.
+    """
+    made = pipeline("flights", max_replays=1)
+    batch, roots = settled(database, made, lose=(0, 1, 2))
+    number = batch.batch_id
+
+    def state(root, *options):
+        said = replay("--batch", number, "--record", root, *options)
+        assert said.startswith(f"nothing to replay: record {root} is ")
+        return said.split(" is ", 1)[1]
+
+    assert state(roots[4]) == "acked, and has not failed: a replay takes failed records"
+    assert state(roots[0], "--step", "middle") == "failed, which other options leave out"
+    cli("quarantine", roots[0], "--reason", "a test order")
+    given_up = f"accepted by {user()}, which --accepted takes"
+    assert [state(roots[0]), state(roots[0], "--quarantined")] == [given_up] * 2
+    failed_again(database, made, number, "first", record=roots[1])
+    assert state(roots[1]) == "quarantined, which --quarantined takes"
+    again = replayed(database, made, number, "second", record=roots[2])
+    assert state(roots[2]) == f"being replayed by batch {again.batch_id}"
+    emitted = emit_replay(database, again)
+    run_middle(database, again, emitted)
+    run_sink(database, again, emitted)
+    settle_once(database, again.batch_id)
+    assert state(roots[2]) == "recovered: a replay has processed it to every sink"
+    nothing = "nothing to replay: no failed record matches, or is due"
+    left = f"1 quarantined, which --quarantined takes, 1 {given_up}"
+    assert replay("--batch", number) == f"{nothing} ({left})"
+    assert replay() == f"{nothing}; see 'ackledger failed'"
+    cli("forget", roots[1], "--yes")
+    gone = "quarantined, and its content was removed on request: it is never replayed"
+    assert state(roots[1], "--quarantined") == gone
+
+
+def test_a_dry_replay_has_the_headers_of_other_tables(database, cli, monkeypatch):
+    """What a replay would take is listed by batch, as ``failed`` lists it."""
+    settled(database, pipeline("flights"))
+    monkeypatch.chdir(ROOT)
+    header = cli("replay", "jobs.flights:pipeline", "--dry-run").split("\n")[1]
+    assert header.split() == ["batch", "pipeline", "step", "reason", "records"]
