@@ -89,12 +89,13 @@ def _record(row: Row[Any]) -> Record:
     return Record(row.message_id, row.pipeline, row.batch_id, row.status, row.accepted_by)
 
 
-def key_values(database: Database, number: int) -> list[str]:
-    """The values of a record's key, if the ledger has them as they are."""
+def key_values(database: Database, number: int) -> list[tuple[str, str]]:
+    """The columns of a record's key, each with its value, if the ledger has these as they are."""
     (record,) = named(database, number)
     contents = database.transact(lambda c: forgetting.contents(c, [record.record]))
-    found = [value for one in contents if one.key for value in texts(json.loads(one.key))]
-    return [] if any(map(is_masked, found)) else found
+    keys = [json.loads(one.key) for one in contents if one.key]
+    found = [(name, part) for key in keys for name in key for part in texts(key[name])]
+    return [] if any(is_masked(part) for _, part in found) else found
 
 
 def matching(
