@@ -22,8 +22,10 @@ _ANY = dict.fromkeys(("pipeline", "batch_id", "step", "reason"))
 def print_causes(database: Database, chosen: Mapping[str, Any]) -> None:
     """Failed and quarantined records by step and reason, then what each cause needs."""
     rows = failures(database, chosen)
-    none = "" if rows else nothing(database, chosen)
-    out.print(tables.failures(rows, none), crop=False)
+    if not rows:
+        out.print(nothing(database, chosen), soft_wrap=True)
+        return
+    out.print(tables.failures(rows), crop=False)
     masks.print_legend(database, rows)
     held.print_ways(database, [row for row in rows if row.get("status") == held.STATUS])
     for head, *commands in advice(database, chosen):

@@ -154,10 +154,8 @@ def _not_acked(counts: Mapping[str, int]) -> str:
     return ", ".join(shown.values())
 
 
-def failures(data: Rows, nothing: str = "no record is failed or quarantined") -> RenderableType:
-    """Failed records by step and reason. ``nothing``: the sentence where there are none."""
-    if not data:
-        return line(nothing)
+def failures(data: Rows) -> RenderableType:
+    """Failed records by step and reason, of which there are some."""
     names = ["batch_id", "pipeline", "step", "reason", "status", "records", "example_record"]
     shown = [
         {
