@@ -186,7 +186,7 @@ def accept_dag(**dag_options: Any) -> DAG:
     with DAG(ACCEPT_DAG, schedule=None, start_date=START, params=params, **options) as dag:
 
         @task(outlets=[COMPLETED])
-        def accept(**context: Any) -> dict[str, int]:
+        def accept(**context: Any) -> dict[str, Any]:
             """Accept what is quarantined by now, in the name of whoever triggered the run."""
             from dataclasses import asdict
 

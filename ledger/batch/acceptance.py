@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from ledger.batch.quarantine import required_reason
+from ledger.batch.quarantine import required_reason, still_failed
 from ledger.store.connection import Database
 from ledger.store.queries import acceptances, batches, reports
 
@@ -14,13 +14,15 @@ from ledger.store.queries import acceptances, batches, reports
 @dataclass(frozen=True)
 class Acceptance:
     """``batch_id``: the original. ``records``: accepted by this call. ``accepted``: by now, of
-    ``quarantined``. ``failed``: records that are no matter of an acceptance, to be replayed."""
+    ``quarantined``. ``failed``: records that are no matter of an acceptance, to be replayed.
+    ``next``: what there was to accept, where there was nothing, and what is failed still."""
 
     batch_id: int
     records: int
     accepted: int
     quarantined: int
     failed: int
+    next: tuple[str, ...] = ()
 
 
 def accept(database: Database, batch_id: int, *, by: str, reason: str) -> Acceptance:
@@ -37,6 +39,21 @@ def accept(database: Database, batch_id: int, *, by: str, reason: str) -> Accept
         batches.lock_batch(connection, original)
         records = acceptances.accept(connection, original, by, said)
         row = reports.batch_counts(connection, original)
-        return Acceptance(original, records, row.accepted, row.quarantined, row.failed)
+        counts = (records, row.accepted, row.quarantined, row.failed)
+        return Acceptance(original, *counts, tuple(_next(original, *counts)))
 
     return database.transact(work)
+
+
+def _next(batch_id: int, records: int, accepted: int, quarantined: int, failed: int) -> list[str]:
+    lines = []
+    if not quarantined:
+        lines.append(f"batch {batch_id} has nothing in quarantine")
+    elif not records:
+        lines.append(
+            f"batch {batch_id} has nothing left to accept: {accepted:,} of {quarantined:,}"
+            " quarantined are accepted"
+        )
+    if failed:
+        lines.append(still_failed(batch_id, failed))
+    return lines

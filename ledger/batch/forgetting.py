@@ -36,12 +36,13 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Record:
-    """A record that failed once: its number, and its state by now."""
+    """A record that failed once: its number, its state by now, and who has given it up."""
 
     record: int
     pipeline: str
     batch_id: int
     status: str
+    accepted_by: str | None = None
 
 
 @dataclass(frozen=True)
@@ -75,19 +76,26 @@ def named(database: Database, number: int) -> list[Record]:
     if found is None and sampled is not None:
         raise _undecided(sampled)
     if found is None:
+        emitted = database.transact(lambda c: records.emitted_root(c, number))
         raise InputError(
-            f"record {number} has not failed, or is unknown: the ledger holds no content of it. The"
-            " files of its batch and the sinks may: ackledger gc removes the first, in time"
+            f"record {number} has not failed, it is {emitted.status}: the ledger holds no content"
+            f" of it. The files of batch {emitted.batch_id} and the sinks may: ackledger gc removes"
+            " the first, in time"
         )
-    return [Record(found.message_id, found.pipeline, found.batch_id, found.status)]
+    return [_record(found)]
 
 
-def key_values(database: Database, number: int) -> list[str]:
-    """The values of a record's key, if the ledger has them as they are."""
+def _record(row: Row[Any]) -> Record:
+    return Record(row.message_id, row.pipeline, row.batch_id, row.status, row.accepted_by)
+
+
+def key_values(database: Database, number: int) -> list[tuple[str, str]]:
+    """The columns of a record's key, each with its value, if the ledger has these as they are."""
     (record,) = named(database, number)
     contents = database.transact(lambda c: forgetting.contents(c, [record.record]))
-    found = [value for one in contents if one.key for value in texts(json.loads(one.key))]
-    return [] if any(map(is_masked, found)) else found
+    keys = [json.loads(one.key) for one in contents if one.key]
+    found = [(name, part) for key in keys for name in key for part in texts(key[name])]
+    return [] if any(is_masked(part) for _, part in found) else found
 
 
 def matching(
@@ -98,10 +106,7 @@ def matching(
     chosen = {"pipeline": pipeline, "ever": True}
 
     def look(connection: Connection) -> list[Record]:
-        found = [
-            Record(row.message_id, row.pipeline, row.batch_id, row.status)
-            for row in payloads.records(connection, chosen, conditions, None)
-        ]
+        found = [_record(row) for row in payloads.records(connection, chosen, conditions, None)]
         failed = {one.record for one in found}
         for sampled in holds.sample(connection, {"pipeline": pipeline}, conditions, None):
             if sampled.message_id not in failed:

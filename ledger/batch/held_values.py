@@ -19,12 +19,13 @@ from ledger.store.queries import forgetting
 @dataclass(frozen=True)
 class HoldingFile:
     """A file of a batch that has the values. ``keep_seconds``: of its pipeline; None: it is kept
-    permanently."""
+    permanently. ``published``: a sink shows rows of the batch, and may have them, too."""
 
     path: str
     batch_id: int
     pipeline: str
     keep_seconds: float | None
+    published: bool
 
 
 def files_with(
@@ -37,7 +38,7 @@ def files_with(
     """
     runs = database.transact(lambda c: forgetting.run_folders(c, pipeline)) if values else ()
     return tuple(
-        HoldingFile(path, run.batch_id, run.pipeline, run.keep_seconds)
+        HoldingFile(path, run.batch_id, run.pipeline, run.keep_seconds, run.published)
         for run in runs
         for path in _files(run)
         if _may_have(path, values)

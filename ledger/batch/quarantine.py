@@ -10,7 +10,7 @@ from ledger.batch.filters import require_names
 from ledger.batch.recovery import waits_for
 from ledger.batch.settlement import decide_publications
 from ledger.core.commands import ANY_TARGET
-from ledger.core.text import storable
+from ledger.core.text import quantity, storable
 from ledger.errors import InputError, NotReadyError
 from ledger.store.connection import Database
 from ledger.store.queries import batches, records, reports
@@ -83,12 +83,19 @@ def _next(connection: Connection, batch: Batch) -> list[str]:
     number, lines = batch.batch_id, []
     left = reports.batch_counts(connection, number).failed
     if left:
-        lines.append(f"{left:,} records of it are still failed: ackledger failed --batch {number}")
+        lines.append(still_failed(number, left))
     if follow_ups.pending(connection, batch.pipeline, number):
         target = batches.target(connection, batch.pipeline_id) or ANY_TARGET
         command = f"ackledger publish {target} --batch {number}"
         lines.append(f"what waited for them goes on with: {command}")
     return lines or waits_for(connection, number)
+
+
+def still_failed(batch_id: int, records: int) -> str:
+    """How many records of a batch nobody has given up, and where they are listed."""
+    verb = "is" if records == 1 else "are"
+    those = f"{quantity(records, 'record')} of it {verb} still failed"
+    return f"{those}: ackledger failed --batch {batch_id}"
 
 
 def _chosen(
@@ -100,9 +107,10 @@ def _chosen(
         return None, batches.get_batch(connection, batch_id).original_id
     found = records.failed_record(connection, record)
     if found is None:
+        state = records.emitted_root(connection, record).status
         raise InputError(
-            f"record {record} has not failed, or is unknown: 'ackledger failed --records' lists "
-            f"those that did, 'ackledger explain {record}' says what became of it"
+            f"record {record} has not failed, it is {state}: 'ackledger failed --records' lists"
+            f" those that did, 'ackledger explain {record}' says what became of it"
         )
     return found.message_id, found.batch_id
 

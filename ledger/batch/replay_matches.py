@@ -5,11 +5,12 @@ from typing import Any
 from sqlalchemy import Connection, Row
 
 from ledger.batch.filters import require_names
+from ledger.batch.remedies import State, said_status
 from ledger.batch.replays import check_replayable
 from ledger.core.run_request import Selection
 from ledger.pipeline.pipeline import Pipeline
 from ledger.store.connection import Database
-from ledger.store.queries import batches, pages, replays
+from ledger.store.queries import acceptances, batches, pages, records, replays
 
 _DAY, _MINUTE = "%Y-%m-%d", "%Y-%m-%d %H:%M %Z"
 
@@ -52,17 +53,59 @@ def _decision(row: Row[Any]) -> str:
     )
 
 
-def nothing_to_replay(database: Database, batch_id: int | None) -> str:
-    """Why a replay finds nothing, of one batch or of all."""
+def nothing_to_replay(database: Database, batch_id: int | None, selection: Selection) -> str:
+    """Why a replay finds nothing: of one record, of one batch, or of all."""
+    if selection.record is not None:
+        number = selection.record
+        state = database.transact(lambda c: _state(c, number, selection))
+        return f"nothing to replay: record {number} is {state}"
     nothing = "nothing to replay: no failed record matches, or is due"
     if batch_id is None:
         return f"{nothing}; see 'ackledger failed'"
     row = database.transact(lambda c: pages.not_due(c, batch_id))
+    waiting = database.transact(lambda c: replays.waiting_records(c, batch_id))
+    people = database.transact(lambda c: acceptances.by_person(c, batch_id))
     until = f"{row.not_before:{_MINUTE}}" if row.later else ""
+    quarantined = selection.quarantined or selection.accepted
     others = (
+        (waiting.due if quarantined else 0, "failed, which --quarantined and --accepted leave out"),
         (row.replaying, "being replayed"),
         (row.later, f"waiting until {until} (replay_backoff)"),
         (row.kept_back, "kept back with their unit, which --kept-back takes"),
+        (
+            0 if selection.quarantined else waiting.quarantined,
+            "quarantined, which --quarantined takes",
+        ),
+        *(
+            (0 if selection.accepted else count, f"accepted by {name}, which --accepted takes")
+            for name, count in people.items()
+        ),
     )
     counts = ", ".join(f"{count:,} {state}" for count, state in others if count)
     return f"{nothing} ({counts})" if counts else nothing
+
+
+def _state(connection: Connection, number: int, selection: Selection) -> str:
+    """What a record is that a replay does not take, and what takes it."""
+    found = records.failed_record(connection, number)
+    if found is None:
+        state = records.emitted_root(connection, number).status
+        return f"{state}, and has not failed: a replay takes failed records"
+    if found.batch_status == "superseded":
+        return "superseded: another batch has read its interval again"
+    match found.state:
+        case State.WAITING:
+            return f"waiting until {found.due_at:{_MINUTE}} (replay_backoff)"
+        case State.REPLAYING:
+            return f"being replayed by batch {found.replay_batch_id}"
+        case State.HELD if not selection.held:
+            return "kept back with its unit, which --held takes"
+        case State.QUARANTINED | State.ACCEPTED if found.forgotten_at is not None:
+            return f"{found.status}, and its content was removed on request: it is never replayed"
+        case State.QUARANTINED if not selection.quarantined:
+            return "quarantined, which --quarantined takes"
+        case State.ACCEPTED if not selection.accepted:
+            return f"accepted by {found.accepted_by}, which --accepted takes"
+    if found.state == "recovered":
+        return "recovered: a replay has processed it to every sink"
+    return f"{said_status(found.status, found.accepted_by)}, which other options leave out"

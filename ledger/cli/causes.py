@@ -22,6 +22,9 @@ _ANY = dict.fromkeys(("pipeline", "batch_id", "step", "reason"))
 def print_causes(database: Database, chosen: Mapping[str, Any]) -> None:
     """Failed and quarantined records by step and reason, then what each cause needs."""
     rows = failures(database, chosen)
+    if not rows:
+        out.print(nothing(database, chosen), soft_wrap=True)
+        return
     out.print(tables.failures(rows), crop=False)
     masks.print_legend(database, rows)
     held.print_ways(database, [row for row in rows if row.get("status") == held.STATUS])
@@ -42,6 +45,31 @@ def failures(database: Database, chosen: Mapping[str, Any]) -> list[dict[str, An
     if not shown:
         database.transact(lambda c: require_names(c, {**_ANY, **chosen}), engine=database.reader)
     return shown
+
+
+def nothing(database: Database, chosen: Mapping[str, Any], where: str | None = None) -> str:
+    """What is said where no failed record matches: of what there is none, and which command lists
+    others. ``where``: a condition on fields."""
+    words = {
+        "pipeline": " of pipeline {}",
+        "batch_id": " of batch {}",
+        "step": " at {}",
+        "reason": " for a reason like '{}'",
+    }
+    of, at = (
+        "".join(words[name].format(chosen[name]) for name in names if chosen.get(name) is not None)
+        for names in (("pipeline", "batch_id"), ("step", "reason"))
+    )
+    matching = "" if where is None else f", with {where}"
+    sentence = f"no record{of} is failed or quarantined{at}{matching}"
+    wider: list[dict[str, Any]] = [{}] if of or at or matching else []
+    if chosen.get("batch_id") is not None and (at or matching):
+        wider.insert(0, {"batch_id": chosen["batch_id"]})
+    for scope in wider:
+        if failures(database, scope):
+            batch = "".join(f" --batch {number}" for number in scope.values())
+            return f"{sentence}; see 'ackledger failed{batch}'"
+    return sentence
 
 
 def advice(database: Database, chosen: Mapping[str, Any]) -> Iterator[list[str]]:

@@ -29,8 +29,6 @@ _WIDEST = {"key or line": 24, "step": 16, "reason": 24, "status": 20}
 def listed(data: Mapping[str, Any]) -> RenderableType:
     """Records, a line each: the content is cut to the terminal."""
     records, total = data["records"], data["total"]
-    if not records:
-        return Text("no record is failed or quarantined, or none of them matches")
     more = (
         f"{len(records)} of {quantity(total, 'record')}: --limit {total} lists all, "
         "--output FILE.csv writes them to a file"
@@ -55,7 +53,7 @@ def _cells(record: Mapping[str, Any]) -> dict[str, str]:
 @dataclass(frozen=True)
 class _Listing:
     """A line for each record. Its number is whole; of the columns behind the content a narrow
-    console has as many as leave room for that.
+    console has as many as leave room for that, and a line says where the others are.
     """
 
     records: Sequence[Mapping[str, str]]
@@ -69,8 +67,9 @@ class _Listing:
             for name in self.records[0]
         }
         shown = list(widths)
+        hidden: list[str] = []
         while len(shown) > 3 and self._room(widths, shown, options) < _LEAST:
-            del shown[-1]
+            hidden.insert(0, shown.pop())
         wanting = max(0, _LEAST - self._room(widths, shown, options))
         widths["key or line"] -= min(wanting, max(0, widths["key or line"] - _LEAST_KEY))
         widths["content"] = max(1, self._room(widths, shown, options))
@@ -83,6 +82,9 @@ class _Listing:
         for record in self.records:
             table.add_row(*(Text(record[name]) for name in shown))
         yield table
+        if hidden:
+            names = " and ".join(filter(None, (", ".join(hidden[:-1]), hidden[-1])))
+            yield Text(f"{names}: in a wider terminal, or with --json")
 
     def _room(
         self, widths: Mapping[str, int], shown: Sequence[str], options: ConsoleOptions

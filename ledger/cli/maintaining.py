@@ -101,4 +101,5 @@ def accept(
     replay, is not accepted.
     """
     accepted = accept_batch(connect(Settings()), batch, by=user(), reason=reason)
-    show(asdict(accepted), as_json, tables.facts)
+    facts = asdict(accepted)
+    show({**facts, "next": "; ".join(accepted.next) or None}, as_json, tables.facts)

@@ -142,9 +142,14 @@ def _records(
     conditions_ = conditions_of(database, chosen["pipeline"], where)
     keep_all(database, chosen["pipeline"])
     if output is not None:
-        written = database.transact(
-            lambda c: _export(output, payloads.records(c, chosen, conditions_, None))
-        )
+
+        def write(connection: Connection) -> int:
+            if not payloads.count(connection, chosen, conditions_):
+                require_names(connection, chosen)
+                check_fields(connection, chosen, conditions_)
+            return _export(output, payloads.records(connection, chosen, conditions_, None))
+
+        written = database.transact(write)
         show({"file": str(output), "records": written}, as_json, tables.facts)
         return
 
@@ -163,6 +168,9 @@ def _records(
 
     found, total = database.transact(look)
     _add_lines(found)
+    if not found and not as_json:
+        out.print(causes.nothing(database, chosen, where), soft_wrap=True)
+        return
     show({"total": total, "records": [_shown(one) for one in found]}, as_json, listed)
     if not as_json:
         masks.print_legend(database, found)

@@ -5,17 +5,25 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Group, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
-from rich.text import Text
 
 from ledger.batch.filters import require_pipeline
-from ledger.batch.forgetting import Forgotten, Holding, holding, key_values, matching, named
+from ledger.batch.forgetting import (
+    Forgotten,
+    Holding,
+    Record,
+    holding,
+    key_values,
+    matching,
+    named,
+)
 from ledger.batch.forgetting import forget as forget_records
+from ledger.batch.remedies import said_status
 from ledger.batch.retention import Collected, GcOptions, gc_once
 from ledger.cli import tables
 from ledger.cli.base import RECORD_HELP, Json, PipelineName, app, err, example, show
@@ -33,6 +41,7 @@ if TYPE_CHECKING:
     from ledger.batch.held_values import HoldingFile
 
 _SHOWN = 20  # records
+_PUBLISHED = "rows in its sinks, which are yours to delete"
 _UNITS = ("bytes", "kB", "MB", "GB", "TB")
 _WHY = {
     Need.UNDECIDED: "a batch, or a replay of it, is not decided: ackledger status{of}",
@@ -176,38 +185,65 @@ def forget(
     database = _of_pipeline(pipeline)
     if record is not None:
         chosen = named(database, record)
-        values = key_values(database, record)
+        sought = key_values(database, record)
     else:
         given = conditions_of(database, pipeline, where)
-        values = [one.value for one in given if one.operator == "=" and one.value is not None]
+        equal = [one for one in given if one.operator == "="]
+        sought = [(one.name, one.value) for one in equal if one.value is not None]
         everything = {"pipeline": pipeline, "ever": True}
         chosen = matching(database, pipeline, given)
         if not chosen:
             database.transact(lambda c: check_fields(c, everything, given))
+    values = [value for _, value in sought]
     left = holding(database, [one.record for one in chosen])
     done = Forgotten(tuple(chosen), tuple(left))
-    held = files_with(database, pipeline, values)
+    searched = _Searched(sought, files_with(database, pipeline, values), by_key=record is not None)
     if not dry_run and chosen:
         if not yes:
-            _confirm(Group(_forgotten(done, dry_run=True), _held(held, values)))
+            _confirm(Group(_forgotten(done, searched, dry_run=True), _held(done, searched)))
         done = forget_records(database, chosen, files=files)
-        held = files_with(database, pipeline, values)
-    data = {**asdict(done), "searched": bool(values), "files": [asdict(one) for one in held]}
-    show(data, as_json, lambda _: Group(_forgotten(done, dry_run), _held(held, values)))
+        searched = replace(searched, files=files_with(database, pipeline, values))
+    data = {**asdict(done), "searched": bool(values), "files": [asdict(f) for f in searched.files]}
+    both = Group(_forgotten(done, searched, dry_run), _held(done, searched))
+    show(data, as_json, lambda _: both)
 
 
-def _held(files: "Sequence[HoldingFile]", values: Sequence[str]) -> RenderableType:
-    """Every file that has the values, and when it goes."""
-    if not values:
+@dataclass(frozen=True)
+class _Searched:
+    """The files that have each of the values of these columns, in any column; ``by_key``: the
+    values are those of a record's key. Without values nothing was searched.
+    """
+
+    values: Sequence[tuple[str, str]]
+    files: "Sequence[HoldingFile]"
+    by_key: bool
+
+    @property
+    def for_what(self) -> str:
+        """What was searched for, as a condition has it."""
+        return " AND ".join(f"{name} = '{value}'" for name, value in self.values)
+
+
+def _held(done: Forgotten, searched: _Searched) -> RenderableType:
+    """Every file that has the values, when it goes, and which sinks may have them, too."""
+    if not searched.values:
         return tables.line("files were not searched: name the person with --where \"... = '...'\"")
-    parts = [tables.line(f"files that have these values: {len(files):,}", "yellow")]
-    for one in files:
+    of_what = f"files that have {searched.for_what}, in any column"
+    parts = [tables.line(f"{of_what}: {len(searched.files):,}", "yellow")]
+    for one in searched.files:
         until = "kept until you remove it: its pipeline declares no keep"
         if one.keep_seconds is not None:
             days = one.keep_seconds / 86_400
             until = f"ackledger gc removes it {days:g} days after the last act on its batch"
             until += ", once nothing needs it"
         parts.append(tables.line(f"{one.path} (batch {one.batch_id} of {one.pipeline}): {until}"))
+    if searched.by_key:
+        also = "a file without the key is not among them: search for what else names the person"
+        parts.append(tables.line(f"{also}, with --where \"... = '...'\""))
+    others = {one.batch_id: one.pipeline for one in searched.files if one.published}
+    for batch_id in sorted(others.keys() - {one.batch_id for one in done.holding}):
+        sinks = f"batch {batch_id} of {others[batch_id]} may have {_PUBLISHED}"
+        parts.append(tables.line(sinks, "yellow"))
     return Group(*parts)
 
 
@@ -222,28 +258,42 @@ def _confirm(planned: RenderableType) -> None:
     typer.confirm("Forget them? This cannot be undone", abort=True, err=True)
 
 
-def _forgotten(done: Forgotten, dry_run: bool) -> RenderableType:
+def _forgotten(done: Forgotten, searched: _Searched, dry_run: bool) -> RenderableType:
     if not done.records:
-        return Text("no record that failed matches. Of others the ledger has counts alone")
-    verb = "would be forgotten" if dry_run else "forgotten: the ledger has no content of them"
+        return tables.line("no record that failed matches. Of others the ledger has counts alone")
+    them = "it" if len(done.records) == 1 else "them"
+    verb = "would be forgotten" if dry_run else f"forgotten: the ledger has no content of {them}"
     parts: list[RenderableType] = [
-        tables.rows([asdict(one) for one in done.records[:_SHOWN]]),
+        tables.labelled([_listed(one) for one in done.records[:_SHOWN]]),
         tables.line(f"{quantity(len(done.records), 'record')} {verb}"),
     ]
     if done.collected is not None:
         parts.append(_collected(done.collected))
-    parts += [tables.line(_holds(one), "yellow") for one in done.holding]
+    parts += [tables.line(_holds(one, searched), "yellow") for one in done.holding]
     return Group(*parts)
 
 
-def _holds(one: Holding) -> str:
+def _listed(one: Record) -> dict[str, Any]:
+    return {
+        "record": one.record,
+        "pipeline": one.pipeline,
+        "batch_id": one.batch_id,
+        "status": said_status(one.status, one.accepted_by),
+    }
+
+
+def _holds(one: Holding, searched: _Searched) -> str:
     """What may hold forgotten records still, and how that ends."""
-    told = []
+    parts = []
     if one.files:
-        until = "for good, for its pipeline declares no keep"
+        until = "until you remove them: its pipeline declares no keep"
         if one.keep_seconds is not None:
             until = "until ackledger gc removes them"
-        told.append(f"{quantity(one.files, 'file')}, {_shown(one.bytes)}, {until}")
+        parts.append(f"{quantity(one.files, 'file')}, {_shown(one.bytes)}, {until}")
+        if searched.values:
+            found = sum(file.batch_id == one.batch_id for file in searched.files)
+            have = f"{found:,} {'has' if found == 1 else 'have'} it, listed below"
+            parts.append(f"searched for {searched.for_what}: {have if found else 'none has it'}")
     if one.published:
-        told.append("rows in its sinks, which are yours to delete")
-    return f"batch {one.batch_id} of {one.pipeline} may hold them: {'; '.join(told)}"
+        parts.append(_PUBLISHED)
+    return f"batch {one.batch_id} of {one.pipeline} may hold them: {'; '.join(parts)}"

@@ -61,11 +61,7 @@ LOCAL = "local[*]"
 Master = Annotated[str, typer.Option(help="Spark master.")]
 
 
-@app.command(
-    epilog=example(
-        "run etl:shop --interval-start 2026-01-01 --interval-end 2026-01-02",
-    )
-)
+@app.command(epilog=example("run etl:shop --interval-start 2026-01-01 --interval-end 2026-01-02"))
 def run(
     target: Target,
     interval_start: Annotated[datetime, Start],
@@ -182,7 +178,7 @@ def replay(
     for sentence in left_out(database, pipeline.name, batch, selection):
         err.print(sentence, style="yellow", highlight=False, soft_wrap=True)
     if dry_run:
-        show(_due(at, batch, selection), as_json, tables.rows)
+        _print_due(at, batch, selection, as_json)
         return
     keep_all(database, pipeline.name)
     base = run_id or f"replay-{uuid.uuid4()}"
@@ -202,7 +198,7 @@ def replay(
             continue
         summaries.append(summary_of(*_run_batch(at, opened), target))
     if not originals and not as_json:
-        out.print(nothing_to_replay(database, batch), soft_wrap=True)
+        out.print(nothing_to_replay(database, batch, selection), soft_wrap=True)
     finish(database, summaries, as_json, refused=refused)
 
 
@@ -267,12 +263,15 @@ def nothing_to_publish(
     return [nothing] if found is None else [nothing, *found.lines]
 
 
-def _due(at: Place, batch: int | None, selection: Selection) -> list[dict[str, Any]]:
-    """As ``matching_messages``, where the ledger knows what is named."""
+def _print_due(at: Place, batch: int | None, selection: Selection, as_json: bool) -> None:
+    """What a replay would take, or why that is nothing."""
     matching = matching_messages(at.database, at.pipeline, batch, selection)
     if not matching:
         require_match(at.database, at.pipeline, batch, selection)
-    return matching
+    if matching or as_json:
+        show(matching, as_json, tables.labelled)
+    else:
+        out.print(nothing_to_replay(at.database, batch, selection), soft_wrap=True)
 
 
 def originals_of(

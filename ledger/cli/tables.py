@@ -37,6 +37,11 @@ def rows(data: Rows) -> RenderableType:
     return _Fitting((data,)) if data else Text("no rows")
 
 
+def labelled(data: Rows) -> RenderableType:
+    """Rows of the ledger, of which there is one at least, with the headers of the other tables."""
+    return _Fitting((data,), _LABELS)
+
+
 @dataclass(frozen=True)
 class _Fitting:
     """The first of the ``forms`` of some rows of which a table fits the console, long texts folded;
@@ -150,9 +155,7 @@ def _not_acked(counts: Mapping[str, int]) -> str:
 
 
 def failures(data: Rows) -> RenderableType:
-    """Failed records by step and reason."""
-    if not data:
-        return Text("no record is failed or quarantined")
+    """Failed records by step and reason, of which there are some."""
     names = ["batch_id", "pipeline", "step", "reason", "status", "records", "example_record"]
     shown = [
         {

@@ -408,9 +408,11 @@ def test_quarantined_records_are_accepted(cli, database):
     assert f"ackledger failed --records --batch {number}" in ways
     assert f'ackledger accept {number} --reason "..."' in ways
     done = cli.json("accept", number, "--reason", "test rows")
-    counts = {"records": 2, "accepted": 2, "quarantined": 2, "failed": 0}
+    counts = {"records": 2, "accepted": 2, "quarantined": 2, "failed": 0, "next": None}
     assert done == {"batch_id": batch.batch_id, **counts}
-    assert cli.json("accept", number, "--reason", "again") == {**done, "records": 0}
+    again = cli.json("accept", number, "--reason", "again")
+    nothing_left = f"batch {number} has nothing left to accept: 2 of 2 quarantined are accepted"
+    assert again == {**done, "records": 0, "next": nothing_left}
     assert "Missing option '--reason'" in cli.run("accept", number).stderr
     assert "the reason is empty" in cli.refused("accept", number, "--reason", " ")
     assert [row["accepted_by"] for row in cli.json("failed")] == [getpass.getuser()]

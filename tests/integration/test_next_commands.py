@@ -34,7 +34,10 @@ OUTCOMES = {0, 3, 4}
 # A command ends with the line, or where a sentence goes on after it.
 COMMAND = re.compile(r"ackledger [a-z]+(?: (?:\"[^\"]*\"|'[^']*'|[^\s\"';,)]+))*")
 TRIGGER = re.compile(r"airflow dags trigger (\S+) --conf '([^']*)'")
-NOTHING = re.compile(r"no rows|nothing to replay|nothing is left to publish")
+NOTHING = re.compile(
+    r"no rows|nothing to replay|nothing is left to publish|no record .*is failed"
+    r"|nothing in quarantine"
+)
 ORDERS = ["1,apple,2", "2,pear,0", "3,plum,1", "4,apple,500", "5,pear,3", "6,apple,many"]
 
 MODULE = """
@@ -187,6 +190,12 @@ def quarantined(lab):
     return lab.type(f"ackledger replay {TARGET} --batch 1")
 
 
+def failed_twice(lab):
+    """What was quarantined has failed again in a replay of its own."""
+    quarantined(lab)
+    return lab.type(f"ackledger replay {TARGET} --batch 1 --quarantined")
+
+
 def accepted(lab):
     """A person has accepted that."""
     quarantined(lab)
@@ -254,17 +263,20 @@ def kept_back(lab):
 
 
 STATES = [
-    failed, given_up, quarantined, accepted, waiting, replaying, held, replaced, unpublished,
-    interrupted, claimed, abandoned, kept_back,
+    failed, given_up, quarantined, failed_twice, accepted, waiting, replaying, held, replaced,
+    unpublished, interrupted, claimed, abandoned, kept_back,
 ]  # fmt: skip
 
 
 def surfaces(lab):
     """All that says what to do next, about each batch and record."""
-    yield from (f"status --batch {number}" for number in range(1, 3))
+    yield from (f"status --batch {number}" for number in range(1, 4))
+    yield from (f"failed --batch {number}" for number in range(1, 4))
     yield from ("failed", "failed --records", "gc --dry-run --keep 1d", "sweep")
     yield from ("check", f"check {TARGET} {DAY}")
     yield from (f"explain {number}" for number in range(1, len(ORDERS) + 1))
+    yield from (f"{wrong} 99999 --reason none" for wrong in ("quarantine", "accept"))
+    yield from ("explain 99999", "forget 99999", "accept 1 --reason none")
 
 
 def form(command):

@@ -221,7 +221,7 @@ def test_giving_up_is_final_and_audited(database, batch):
         quarantine(database, "again", "me", record=roots[5])
     with pytest.raises(NotReadyError, match="has no failed record at sink"):
         quarantine(database, "again", "me", batch_id=found.batch_id, step="sink")
-    with pytest.raises(InputError, match="has not failed, or is unknown"):
+    with pytest.raises(InputError, match="has not failed, it is acked: "):
         quarantine(database, "why", "me", record=roots[2])
     with pytest.raises(InputError, match="the reason is empty"):
         quarantine(database, " ", "me", record=roots[0])

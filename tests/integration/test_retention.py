@@ -1330,7 +1330,7 @@ def test_the_command_forgets(database, forgettable):
     assert "a@b.org" in everything(database)
     said = command("forget", *where, "--yes")
     assert said.exit_code == 0, said.output
-    assert "1 record forgotten: the ledger has no content of them" in said.stdout
+    assert "1 record forgotten: the ledger has no content of it" in said.stdout
     assert "batch 1 of chain may hold them:" in said.stdout
     assert "rows in its sinks, which are yours to delete" in said.stdout
     assert "(forgotten)" in command("failed", "--records").stdout
@@ -1364,7 +1364,37 @@ def test_forget_lists_every_file_that_has_the_values(database, storage):
     assert sorted(one["path"] for one in data["files"]) == sorted(searched)
     shown = command("forget", *where).stdout.replace("\n", "")
     assert all(path in shown for path in searched)
-    assert "files that have these values: 3" in shown
+    assert "files that have n = 'eve@strasse.org', in any column: 3" in shown
+
+
+@pytest.mark.usefixtures("environment")
+def test_forget_tells_what_it_searched_from_what_may_be(database, forgettable, storage):
+    """Of a record's batches it says in how many files the search found the values, if in none, too;
+    of batches of acked records, that their sinks may have rows; of a record's number, that the
+    search was for its key.
+    """
+    _, roots = forgettable
+    settled(database, kept(), storage, run_id="second", day=1)
+    published(database)
+    folders = rows(database, "SELECT batch_id, folder FROM step_run WHERE folder <> '' ORDER BY 1")
+    for number, row in enumerate(folders):
+        mail = "a@b.org" if row.batch_id == 2 and number == len(folders) - 1 else "x@y.org"
+        for path in Path(row.folder).rglob("*.parquet"):
+            pq.write_table(pa.table({"mail": [mail]}), path)
+    shown = command("forget", "--where", "email = 'a@b.org'", "--dry-run").stdout
+    first, second = [text for text in shown.splitlines() if text.startswith("batch ")]
+    assert "searched for email = 'a@b.org': none has it; rows in its sinks" in first
+    assert second == "batch 2 of chain may have rows in its sinks, which are yours to delete"
+    assert "for good" not in shown
+    changed(
+        database,
+        "UPDATE failed_payload SET key = cast(:k AS jsonb) WHERE message_id = :r",
+        k=json.dumps({"id": 4711}),
+        r=roots[0],
+    )
+    by_number = command("forget", str(roots[0]), "--dry-run").stdout
+    assert "files that have id = '4711', in any column: 0" in by_number
+    assert "a file without the key is not among them" in by_number
 
 
 @pytest.mark.usefixtures("environment")

@@ -318,6 +318,10 @@ def test_a_listed_record_keeps_its_number_and_a_part_of_its_content(width):
     assert '{"' in lines[2]
     assert "…" in lines[2]
     assert ("failed" in lines[2]) == (width == 120)
+    below = " ".join(line.strip() for line in lines[3:])
+    elsewhere = {40: "step, reason and status", 80: "reason and status"}.get(width)
+    hint = "" if elsewhere is None else f"{elsewhere}: in a wider terminal, or with --json "
+    assert below == f"{hint}All about one: ackledger explain 1351027744"
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,15 @@ STATE = """
          WHEN m.status = 'failed' AND m.not_before > now() THEN 'waiting'
          ELSE m.status::text END
 """
+# Whether it is of a batch: it began in it, failed in it, or is being replayed by it, wherever else
+# it has failed since.
+OF_BATCH = """
+    (m.original_batch_id = cast(:batch_id AS bigint)
+     OR m.replay_batch_id = cast(:batch_id AS bigint) AND m.status = 'replaying'
+     OR EXISTS (SELECT FROM failed_root q
+                WHERE q.message_id = m.message_id AND q.batch_id = cast(:batch_id AS bigint)))
+    AND m.original_batch_id = (SELECT o.family_id FROM batch o WHERE o.batch_id = :batch_id)
+"""
 # Who has given it up.
 ACCEPTED_BY = """
     CASE WHEN m.status = 'quarantined' THEN (

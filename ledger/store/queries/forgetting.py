@@ -7,6 +7,12 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, text
 
+# Whether a sink shows rows of batch b.
+_PUBLISHED = """
+    EXISTS (SELECT FROM publication x WHERE x.batch_id = b.batch_id
+            AND x.published_at IS NOT NULL AND x.replaced_at IS NULL)
+"""
+
 
 def undecided(connection: Connection, message_ids: Sequence[int]) -> list[int]:
     """Those of these messages that are failed or being replayed."""
@@ -130,12 +136,11 @@ def holding(connection: Connection, message_ids: Sequence[int]) -> Sequence[Row[
     """The batches of these records' families: batch_id, pipeline, keep_seconds, files and bytes
     that their runs committed and that are not removed, published (whether a sink shows rows of it).
     """
-    statement = text("""
+    statement = text(f"""
         SELECT b.batch_id, p.name AS pipeline, p.keep_seconds,
                coalesce(sum(w.files), 0)::bigint AS files,
                coalesce(sum(w.bytes), 0)::bigint AS bytes,
-               EXISTS (SELECT FROM publication x WHERE x.batch_id = b.batch_id
-                       AND x.published_at IS NOT NULL AND x.replaced_at IS NULL) AS published
+               {_PUBLISHED} AS published
         FROM batch b
         JOIN pipeline p USING (pipeline_id)
         LEFT JOIN step_run r ON r.batch_id = b.batch_id AND r.files_removed_at IS NULL
@@ -152,9 +157,10 @@ def holding(connection: Connection, message_ids: Sequence[int]) -> Sequence[Row[
 
 def run_folders(connection: Connection, pipeline: str | None) -> Sequence[Row[Any]]:
     """The folders of runs whose files are not removed: step_run_id, batch_id, pipeline,
-    keep_seconds, folder."""
-    statement = text("""
-        SELECT r.step_run_id, r.batch_id, p.name AS pipeline, p.keep_seconds, r.folder
+    keep_seconds, folder, published (whether a sink shows rows of the batch)."""
+    statement = text(f"""
+        SELECT r.step_run_id, r.batch_id, p.name AS pipeline, p.keep_seconds, r.folder,
+               {_PUBLISHED} AS published
         FROM step_run r JOIN batch b USING (batch_id) JOIN pipeline p USING (pipeline_id)
         WHERE r.folder IS NOT NULL AND r.files_removed_at IS NULL
           AND (cast(:pipeline AS text) IS NULL OR p.name = :pipeline)

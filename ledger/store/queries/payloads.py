@@ -8,7 +8,7 @@ from sqlalchemy import Connection, Row, text
 
 from ledger.core.conditions import Comparison
 from ledger.store.driver_errors import raw_cursor
-from ledger.store.queries.causes import ACCEPTED_BY
+from ledger.store.queries.causes import ACCEPTED_BY, OF_BATCH
 
 _ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
 _NUMBER = r"^[+-]?[0-9]+([.][0-9]+)?([eE][+-]?[0-9]{1,3})?$"
@@ -150,7 +150,7 @@ def copied_field(value: Any) -> str:
 
 
 _ANY = {**dict.fromkeys(("pipeline", "batch_id", "step", "reason", "messages")), "ever": False}
-_RECORDS = """
+_RECORDS = f"""
     FROM failed_message m
     JOIN failed_root r ON r.root_id = m.root_id
     JOIN batch b ON b.batch_id = m.original_batch_id
@@ -158,11 +158,10 @@ _RECORDS = """
     LEFT JOIN failed_payload f ON f.message_id = m.message_id
     WHERE (cast(:ever AS boolean) OR m.status <> 'recovered')
       AND (b.status <> 'superseded' AND m.status <> 'superseded' OR cast(:ever AS boolean)
-           OR m.original_batch_id = cast(:batch_id AS bigint))
+           OR cast(:batch_id AS bigint) IS NOT NULL)
       AND (cast(:messages AS bigint[]) IS NULL OR m.message_id = ANY (cast(:messages AS bigint[])))
       AND (cast(:pipeline AS text) IS NULL OR p.name = :pipeline)
-      AND (cast(:batch_id AS bigint) IS NULL OR :batch_id IN (m.original_batch_id, r.batch_id)
-        AND m.original_batch_id = (SELECT o.family_id FROM batch o WHERE o.batch_id = :batch_id))
+      AND (cast(:batch_id AS bigint) IS NULL OR {OF_BATCH})
       AND (cast(:step AS text) IS NULL OR r.step = :step)
       AND (cast(:reason AS text) IS NULL OR r.reason LIKE :reason)
 """

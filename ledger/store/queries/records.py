@@ -6,17 +6,18 @@ from typing import Any
 from sqlalchemy import Connection, Row, text
 
 from ledger.errors import InputError
-from ledger.store.queries.causes import CAUSE, STATE
+from ledger.store.queries.causes import ACCEPTED_BY, CAUSE, STATE
 
 
 def failed_record(connection: Connection, number: int) -> Row[Any] | None:
     """A message that failed at least once, by its id or by a root of it, with its last failure:
-    message_id, root_id, status, attempts, state, cause, due_at, replay_batch_id, pipeline, target,
-    batch_id, batch_status, interval_start, interval_end, params, dag_id (of the original), source,
-    failed_in, topology (of that batch), step, reason, detail, own_failure, key, content_root,
-    content, parsed, source_file, source_row, files_expired_at, forgotten_at."""
+    message_id, root_id, status, accepted_by, attempts, state, cause, due_at, replay_batch_id,
+    pipeline, target, batch_id, batch_status, interval_start, interval_end, params, dag_id (of the
+    original), source, failed_in, topology (of that batch), step, reason, detail, own_failure, key,
+    content_root, content, parsed, source_file, source_row, files_expired_at, forgotten_at."""
     statement = text(f"""
-        SELECT m.message_id, m.root_id, m.status::text AS status, m.attempts,
+        SELECT m.message_id, m.root_id, m.status::text AS status, {ACCEPTED_BY} AS accepted_by,
+               m.attempts,
                {STATE} AS state, {CAUSE} AS cause, CASE
                  WHEN m.not_before < 'infinity' THEN m.not_before END AS due_at,
                m.replay_batch_id, p.name AS pipeline, p.target,

@@ -285,6 +285,20 @@ def left_out(
     return connection.execute(statement, {**_keys(asked, now), **keys}).all()
 
 
+def waiting_records(connection: Connection, original_batch_id: int) -> Row[Any]:
+    """Records of an original that wait for a replay by the options that take them: quarantined (and
+    given up by no person); due (failed, for one without options)."""
+    statement = text("""
+        SELECT count(*) FILTER (WHERE status = 'quarantined' AND NOT EXISTS (
+                 SELECT FROM accepted_root a WHERE a.root_id = m.root_id)) AS quarantined,
+               count(*) FILTER (WHERE status = 'failed'
+                 AND (not_before IS NULL OR not_before <= now())) AS due
+        FROM failed_message m
+        WHERE original_batch_id = :id AND status IN ('failed', 'quarantined')
+    """)
+    return connection.execute(statement, {"id": original_batch_id}).one()
+
+
 def causes_to_replay(
     connection: Connection, original_batch_id: int, selection: Mapping[str, Any], now: datetime
 ) -> Sequence[Row[Any]]:

@@ -5,7 +5,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, text
 
-from ledger.store.queries.causes import ACCEPTED_BY, CAUSE, STATE
+from ledger.store.queries.causes import ACCEPTED_BY, CAUSE, OF_BATCH, STATE
 
 
 def batch_counts(connection: Connection, batch_id: int) -> Row[Any]:
@@ -23,14 +23,12 @@ def recent_batches(connection: Connection, pipeline: str | None, limit: int) -> 
     return connection.execute(statement, {"pipeline": pipeline, "limit": limit}).all()
 
 
-# Of failed messages m, with r their last failure, those that are chosen. What failed in a batch is
-# of its family.
-_CHOSEN = """
+# Of failed messages m, with r their last failure, those that are chosen.
+_CHOSEN = f"""
     (cast(:pipeline AS text) IS NULL OR m.original_batch_id IN (
        SELECT o.batch_id FROM batch o JOIN pipeline n ON n.pipeline_id = o.pipeline_id
        WHERE n.name = :pipeline))
-    AND (cast(:batch_id AS bigint) IS NULL OR :batch_id IN (m.original_batch_id, r.batch_id)
-      AND m.original_batch_id = (SELECT o.family_id FROM batch o WHERE o.batch_id = :batch_id))
+    AND (cast(:batch_id AS bigint) IS NULL OR {OF_BATCH})
     AND (cast(:step AS text) IS NULL OR r.step = :step)
     AND (cast(:reason AS text) IS NULL OR r.reason LIKE :reason)
 """
@@ -56,7 +54,7 @@ def failures(connection: Connection, chosen: Mapping[str, Any]) -> Sequence[Row[
         JOIN batch b ON b.batch_id = g.original_batch_id
         JOIN pipeline p ON p.pipeline_id = b.pipeline_id
         WHERE g.status <> 'superseded' AND b.status <> 'superseded'
-           OR g.original_batch_id = cast(:batch_id AS bigint)
+           OR cast(:batch_id AS bigint) IS NOT NULL
         ORDER BY 1, 7 DESC, 3, 4, 6
     """)
     return connection.execute(statement, dict(chosen)).all()

@@ -1,0 +1,205 @@
+"""What the commands answer where little or nothing matches: never that nothing is wrong."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from ledger.batch.settlement import settle_once
+from ledger.cli import running
+from ledger.cli.base import app, out, user
+from tests.support.ledgers import (
+    emit_replay,
+    pipeline,
+    replayed,
+    run_middle,
+    run_sink,
+    whole_batch,
+)
+
+ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.usefixtures("environment")
+
+
+@pytest.fixture
+def cli(monkeypatch):
+    """A command's output in one wide terminal; of one that fails its error."""
+    monkeypatch.setattr(out, "width", 1_000)
+
+    def run(*arguments, code=0):
+        done = CliRunner().invoke(app, [str(one) for one in arguments])
+        assert done.exit_code == code, (done.output, done.exception)
+        return done.output if code != 1 else str(done.exception)
+
+    return run
+
+
+def settled(database, made, count=5, lose=(0, 1)):
+    """A settled batch whose sink lost some records, and its roots."""
+    batch, roots = whole_batch(database, made, count, lose_sink=lose)
+    settle_once(database, batch.batch_id)
+    return batch, roots
+
+
+def failed_again(database, made, original, run_id, **selection):
+    """A replay that loses all of its records once more."""
+    batch = replayed(database, made, original, run_id, **selection)
+    roots = emit_replay(database, batch)
+    run_middle(database, batch, roots)
+    run_sink(database, batch, roots, lose=roots)
+    settle_once(database, batch.batch_id)
+    return batch
+
+
+def test_each_batch_lists_what_failed_in_it(database, cli):
+    """Records that failed again, and again, are listed for each batch in which they failed, as
+    ``status`` counts them; so are those that a replay has under way.
+    """
+    made = pipeline(max_replays=1)
+    batch, roots = settled(database, made)
+    failed_again(database, made, batch.batch_id, "first")
+    failed_again(database, made, batch.batch_id, "second", quarantined=True)
+    for number in (2, 3):
+        shown = cli("status", "--batch", number)
+        assert "2 quarantined" in shown
+        assert f" {roots[0]} " in shown
+    replayed(database, made, batch.batch_id, "third", quarantined=True)
+    for number in range(1, 5):
+        assert f" {roots[0]} " in cli("failed", "--batch", number)
+        assert json.loads(cli("failed", "--records", "--batch", number, "--json"))["total"] == 2
+
+
+def test_an_empty_filter_is_not_an_empty_ledger(database, cli, tmp_path):
+    """Where nothing matches, ``failed`` says what was asked for, and which command lists the
+    records that there are; an unknown name is an error, also where a file is asked for.
+    """
+    made = pipeline(max_replays=1)
+    batch, _ = settled(database, made)
+    settled_again, _ = whole_batch(database, made, 2, run_id="next", day=1)
+    settle_once(database, settled_again.batch_id)
+    at_middle = "no record is failed or quarantined at middle; see 'ackledger failed'\n"
+    assert cli("failed", "--step", "middle") == at_middle
+    assert cli("failed", "--records", "--step", "middle") == at_middle
+    of_batch = f"no record of batch {batch.batch_id} is failed or quarantined at middle"
+    asked = ("failed", "--batch", batch.batch_id, "--step", "middle")
+    assert cli(*asked) == f"{of_batch}; see 'ackledger failed --batch {batch.batch_id}'\n"
+    other = cli("failed", "--batch", settled_again.batch_id)
+    assert other.endswith("is failed or quarantined; see 'ackledger failed'\n")
+    assert json.loads(cli("failed", "--step", "middle", "--json")) == []
+    file = tmp_path / "records.csv"
+    assert "batch 999 is not" in cli("failed", "--batch", 999, "--output", file, code=1)
+    assert not file.exists()
+
+
+def test_an_empty_ledger_recommends_nothing(database, cli):
+    """Where no record is failed at all, no command is named that would list none."""
+    made = pipeline()
+    batch, _ = settled(database, made, lose=())
+    assert cli("failed") == "no record is failed or quarantined\n"
+    shown = cli("failed", "--batch", batch.batch_id)
+    assert shown == f"no record of batch {batch.batch_id} is failed or quarantined\n"
+
+
+def test_accept_says_what_there_was_to_accept(database, cli):
+    """Where nothing is in quarantine, or all of it is accepted, it says so, and what is failed."""
+    batch, _ = settled(database, pipeline(max_replays=1))
+    number = batch.batch_id
+    accept = ("accept", number, "--reason", "test orders")
+    failed = f"2 records of it are still failed: ackledger failed --batch {number}"
+    assert f"next: batch {number} has nothing in quarantine; {failed}\n" in cli(*accept)
+    assert json.loads(cli(*accept, "--json"))["next"].endswith(failed)
+    failed_again(database, pipeline(max_replays=1), number, "first")
+    assert "next" not in cli(*accept)
+    nothing_left = f"batch {number} has nothing left to accept: 2 of 2 quarantined are accepted\n"
+    assert cli(*accept).endswith(nothing_left)
+
+
+@pytest.mark.parametrize("command", [("quarantine", "--reason", "never"), ("forget", "--yes")])
+def test_a_wrong_number_leads_nowhere_else(database, cli, command):
+    """A record that there is not is named as ``explain`` names it; of one that never failed what it
+    is, and the commands that are printed know it.
+    """
+    _, roots = settled(database, pipeline(max_replays=1))
+    name, *options = command
+    unknown = cli("explain", 99999, code=1)
+    assert unknown.startswith("no record 99999: expected the number of a record")
+    assert cli(name, 99999, *options, code=1) == unknown
+    acked = cli(name, roots[-1], *options, code=1)
+    assert acked.startswith(f"record {roots[-1]} has not failed, it is acked: ")
+    assert "acked" in cli("explain", roots[-1])
+
+
+def test_forget_names_who_gave_a_record_up(database, cli):
+    """A record that a person gave up is listed as accepted by name, also as data."""
+    _, roots = settled(database, pipeline(max_replays=1))
+    cli("quarantine", roots[0], "--reason", "a test order")
+    shown = cli("forget", roots[0], "--dry-run")
+    assert f"accepted by {user()}" in shown
+    assert "batch_id" not in shown
+    (record,) = json.loads(cli("forget", roots[0], "--dry-run", "--json"))["records"]
+    assert (record["status"], record["accepted_by"]) == ("quarantined", user())
+    done = cli("forget", roots[0], "--yes")
+    assert "1 record forgotten: the ledger has no content of it\n" in done
+
+
+@pytest.fixture
+def replay(database, cli, monkeypatch):
+    """``replay`` of what a batch of the pipeline of flights has, by options; of a run that finds
+    nothing, and of a dry one, which say the same.
+    """
+    for name in ("before_replay", "keep_all"):
+        monkeypatch.setattr(running, name, lambda *arguments: None)
+    monkeypatch.chdir(ROOT)
+
+    def run(*options):
+        asked = ("replay", "jobs.flights:pipeline", *options)
+        answer = cli(*asked)
+        assert cli(*asked, "--dry-run") == answer
+        return answer.splitlines()[-1]
+
+    return run
+
+
+def test_a_replay_of_one_record_says_what_it_is(database, cli, replay):
+    """Of a record that it does not take, a replay says what it is by now, and which option takes
+    it.
+    """
+    made = pipeline("flights", max_replays=1)
+    batch, roots = settled(database, made, lose=(0, 1, 2))
+    number = batch.batch_id
+
+    def state(root, *options):
+        said = replay("--batch", number, "--record", root, *options)
+        assert said.startswith(f"nothing to replay: record {root} is ")
+        return said.split(" is ", 1)[1]
+
+    assert state(roots[4]) == "acked, and has not failed: a replay takes failed records"
+    assert state(roots[0], "--step", "middle") == "failed, which other options leave out"
+    cli("quarantine", roots[0], "--reason", "a test order")
+    given_up = f"accepted by {user()}, which --accepted takes"
+    assert [state(roots[0]), state(roots[0], "--quarantined")] == [given_up] * 2
+    failed_again(database, made, number, "first", record=roots[1])
+    assert state(roots[1]) == "quarantined, which --quarantined takes"
+    again = replayed(database, made, number, "second", record=roots[2])
+    assert state(roots[2]) == f"being replayed by batch {again.batch_id}"
+    emitted = emit_replay(database, again)
+    run_middle(database, again, emitted)
+    run_sink(database, again, emitted)
+    settle_once(database, again.batch_id)
+    assert state(roots[2]) == "recovered: a replay has processed it to every sink"
+    nothing = "nothing to replay: no failed record matches, or is due"
+    left = f"1 quarantined, which --quarantined takes, 1 {given_up}"
+    assert replay("--batch", number) == f"{nothing} ({left})"
+    assert replay() == f"{nothing}; see 'ackledger failed'"
+    cli("forget", roots[1], "--yes")
+    gone = "quarantined, and its content was removed on request: it is never replayed"
+    assert state(roots[1], "--quarantined") == gone
+
+
+def test_a_dry_replay_has_the_headers_of_other_tables(database, cli, monkeypatch):
+    """What a replay would take is listed by batch, as ``failed`` lists it."""
+    settled(database, pipeline("flights"))
+    monkeypatch.chdir(ROOT)
+    header = cli("replay", "jobs.flights:pipeline", "--dry-run").split("\n")[1]
+    assert header.split() == ["batch", "pipeline", "step", "reason", "records"]
