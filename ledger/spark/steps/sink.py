@@ -6,11 +6,13 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 from sqlalchemy import Connection
 
 from ledger.batch.publishing import delivery_of
 from ledger.batch.step_runs import OpenedRun, Record, commit
+from ledger.core.column_names import CARRIED
 from ledger.pipeline.steps import SinkStep
 from ledger.sinks.base import Delivery
 from ledger.spark.dedup.dedup import Deduplicator
@@ -36,22 +38,18 @@ def run_sink(job: Job, run: OpenedRun, step: SinkStep) -> Record:
     dedup = Deduplicator(job, run, step)
     kept = dedup.keep(rows)
     replacement = Replacement(job, run, step)
-    wrote, carried = Witness(), Witness()
     tracking = tracking_columns(kept) if publisher.keeps_tracking else []
     columns = [*user_columns(kept), *tracking]
-    delivered = wrote.watch(kept.select(*columns))
-    others = replacement.carried()
-    if others is not None:
-        delivered = delivered.unionByName(carried.watch(others), allowMissingColumns=True)
-    manifest = stage_rows(delivered, step, folder)
-    own = manifest.rows - (0 if others is None else carried.rows)
-    require_equal(f"rows of {step.name} in {folder}", wrote.rows, own)
+    delivered, wrote = _delivered(kept.select(*columns), replacement.carried())
+    manifest = stage_rows(delivered, step, folder, wrote)
+    require_equal(f"rows of {step.name} in {folder}", wrote.rows, manifest.rows)
+    own = manifest.rows - wrote.counted
     delivery = job.database.transact(
         lambda c: delivery_of(
             c, publisher, run.batch, step.name, run.run_id, manifest.files, replacement.batches
         )
     )
-    refused = find_refused(job, run, step, publisher, delivery, delivered.schema)
+    refused = find_refused(job, run, step, publisher, delivery, delivered.drop(CARRIED).schema)
     record, post = _folded(job, run, step, rows, own, dedup.dropped(rows), refused)
 
     def keep(connection: Connection) -> None:
@@ -65,6 +63,17 @@ def run_sink(job: Job, run: OpenedRun, step: SinkStep) -> Record:
     if refused is not None:
         refused.release()
     return record
+
+
+def _delivered(rows: DataFrame, others: DataFrame | None) -> tuple[DataFrame, Witness]:
+    """What a sink is to stage, its own rows and those that a replay takes over from the batches it
+    replaces, and a witness that counts these, too."""
+    if others is None:
+        return rows, Witness(counting=lambda frame: F.lit(0))
+    own = rows.withColumn(CARRIED, F.lit(False))
+    taken = others.withColumn(CARRIED, F.lit(True))
+    both = own.unionByName(taken, allowMissingColumns=True)
+    return both, Witness(counting=lambda frame: F.count_if(CARRIED))
 
 
 def _decides(run: OpenedRun, delivery: Delivery, refused: Refused | None) -> bool:
