@@ -35,7 +35,7 @@ ROUNDS = {"1m": 3, "10m": 2, "30m": 1}  # at most
 VARIANTS = ("tracked", "plain")
 FILES = 4
 SESSION = "--driver-memory 6g --conf spark.sql.shuffle.partitions=4 pyspark-shell"
-_WARM_UP = 100_000  # records: what a session's first batch pays is in none of the figures
+_WARM_UP = 1_000_000  # records: what a session's first batch pays is in none of the figures
 
 
 def measure(home: Path, rounds: int, console: Console) -> dict[str, Any]:
@@ -77,7 +77,7 @@ def _in_process(home: Path, records: int, variant: str, rounds: int) -> dict[str
 
 
 def figures_of(home: Path, records: int, variant: str, rounds: int) -> dict[str, Any]:
-    """What one size takes in one variant, in a session that has run a small batch before."""
+    """What one size takes in one variant, in a session that has run a million records before."""
     session = build_session("scale", "local[2]")
     run = {"tracked": _tracked, "plain": _by_hand}[variant](session, home)
     try:
