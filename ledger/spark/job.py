@@ -138,7 +138,7 @@ def observed(observation: Observation, nothing: dict[str, Any]) -> dict[str, Any
         return nothing
 
 
-_COUNTS = ("rows", "xor", "failed", "dropped", "counted")
+_COUNTS = ("rows", "xor", "failed", "dropped")
 
 
 class Witness:
@@ -146,7 +146,7 @@ class Witness:
 
     ``failed``: the column that holds the reason of a row that fails, if the frame has it.
     ``mixing``: what of a frame's rows is XORed in place of the hash of columns. ``counting``: what
-    of them is counted, too. Each count costs every row.
+    else of them is counted, by name. Each count costs every row.
 
     Two witnesses of the same rows are equal, whatever the order: what a job meant to write is
     witnessed where it is written, before it is read back.
@@ -157,12 +157,12 @@ class Witness:
         *columns: str,
         failed: str = FAILED,
         mixing: Callable[[DataFrame], Column] | None = None,
-        counting: Callable[[DataFrame], Column] | None = None,
+        counting: Mapping[str, Callable[[DataFrame], Column]] | None = None,
     ):
         self._columns = columns
         self._failed = failed
         self._mixing = mixing
-        self._counting = counting
+        self._counting = counting or {}
         self._name = str(uuid4())
         self._observation = Observation(self._name)
 
@@ -177,7 +177,7 @@ class Witness:
             F.coalesce(mixed, F.lit(0)).alias("xor"),
             _non_null(frame, self._failed).alias("failed"),
             _non_null(frame, DROPPED).alias("dropped"),
-            *([self._counting(frame).alias("counted")] if self._counting else []),
+            *(count(frame).alias(name) for name, count in self._counting.items()),
         )
 
     def within(self, frame: DataFrame) -> bool:
@@ -204,9 +204,10 @@ class Witness:
         return self._metrics()["dropped"]
 
     @property
-    def counted(self) -> int:
-        """What was to be counted, too; waits for the action."""
-        return self._metrics()["counted"]
+    def counted(self) -> dict[str, int]:
+        """What else was to be counted, by name; waits for the action."""
+        metrics = self._metrics()
+        return {name: metrics[name] for name in self._counting}
 
     @property
     def seen(self) -> tuple[int, int]:
@@ -215,7 +216,7 @@ class Witness:
         return metrics["rows"], metrics["xor"]
 
     def _metrics(self) -> dict[str, int]:
-        seen = observed(self._observation, dict.fromkeys(_COUNTS, 0))
+        seen = observed(self._observation, dict.fromkeys((*_COUNTS, *self._counting), 0))
         return {name: int(value) for name, value in seen.items()}
 
 

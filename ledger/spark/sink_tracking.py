@@ -18,10 +18,12 @@ from ledger.spark.frames.inputs import root_rows
 from ledger.spark.job import Job, Witness, require_equal
 from ledger.spark.tracking import edges_of, edges_to, readings
 
+OWN = "own"  # rows that a sink has read, and not taken over from an earlier batch
+
 
 class SinkTracking(Protocol):
     """What of a sink's run is folded and checked. ``wrote``: witness of the rows that its writer
-    got.
+    gets, which counts those of the run's ``OWN``.
     """
 
     wrote: Witness
@@ -36,7 +38,7 @@ class UntrackedSink:
     """Of a run without ackers, and of a sink downstream of the last tracked stage: nothing."""
 
     def __init__(self, run: OpenedRun) -> None:
-        self.wrote = Witness()
+        self.wrote = Witness(counting={OWN: _own})
         self._run = run
 
     def fold(self, rows: DataFrame, held: int) -> Outcome:
@@ -53,12 +55,12 @@ class AcksRows:
 
     def __init__(self, job: Job, run: OpenedRun) -> None:
         self._job, self._run = job, run
-        self.wrote = Witness(mixing=self._mixed, counting=self._counted)
+        self.wrote = Witness(mixing=self._mixed, counting={OWN: _own, "edges": self._counted})
 
     def fold(self, rows: DataFrame, held: int) -> Outcome:
         """See ``SinkTracking``."""
         outcome = None
-        if self.wrote.counted == self._edges:
+        if self.wrote.counted["edges"] == self._edges:
             outcome = fold_here(
                 self._job, self._run, readings(self._job, self._run), self._is_proved
             )
@@ -78,7 +80,8 @@ class AcksRows:
     def _is_proved(self, outcome: Outcome) -> bool:
         """Whether the edges of the input's files are those of the rows that were written."""
         posted = outcome.posted
-        return (self.wrote.counted, self.wrote.seen[1]) == (posted.acked_edges, posted.acked_xor)
+        wrote = self.wrote.counted["edges"], self.wrote.seen[1]
+        return wrote == (posted.acked_edges, posted.acked_xor)
 
     @cached_property
     def _edges(self) -> int:
@@ -104,6 +107,10 @@ class AcksRows:
         if ROOTS not in frame.columns:
             return F.count(ROOT)
         return F.coalesce(F.sum(F.size(ROOTS)), F.lit(0))
+
+
+def _own(frame: DataFrame) -> Column:
+    return F.count(POSITION)
 
 
 def sink_tracking(job: Job, run: OpenedRun, step: SinkStep) -> SinkTracking:

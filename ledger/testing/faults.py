@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from ledger.core.column_names import ANCHOR, POSITION, ROOT, ROOTS
 from ledger.errors import DeclarationError, IntegrityError, suggestion
 from ledger.pipeline.pipeline import Pipeline
-from ledger.pipeline.steps import SinkStep, StageStep, Step
+from ledger.pipeline.steps import SinkStep, StageStep
 from ledger.spark.job import Job
 
 # The points of ``crash_at`` by the places of ``ledger.core.probes``.

@@ -9,14 +9,15 @@ from sqlalchemy import Connection
 
 from ledger.batch.publishing import delivery_of
 from ledger.batch.step_runs import OpenedRun, Record, commit
+from ledger.core.column_names import POSITION
 from ledger.pipeline.steps import SinkStep
 from ledger.sinks.base import Delivery
 from ledger.spark.dedup.dedup import Deduplicator
 from ledger.spark.frames.inputs import input_rows, user_columns
 from ledger.spark.frames.refused import Refused, find_refused
 from ledger.spark.frames.staging import stage_rows, tracking_columns
-from ledger.spark.job import Job, Witness, file_rows, require_equal
-from ledger.spark.sink_tracking import sink_tracking
+from ledger.spark.job import Job, file_rows, require_equal
+from ledger.spark.sink_tracking import OWN, sink_tracking
 from ledger.spark.tracking import posted
 from ledger.spark.units.units import Replacement
 from ledger.store.queries import publications
@@ -34,21 +35,22 @@ def run_sink(job: Job, run: OpenedRun, step: SinkStep) -> Record:
     dedup = Deduplicator(job, run, step)
     kept = dedup.keep(rows)
     replacement = Replacement(job, run, step)
-    tracking, carried = sink_tracking(job, run, step), Witness()
-    own_columns = tracking_columns(kept) if publisher.keeps_tracking else []
-    delivered = tracking.wrote.watch(kept).select(*user_columns(kept), *own_columns)
+    tracking = sink_tracking(job, run, step)
+    delivered = kept.select(*user_columns(kept), *tracking_columns(kept), POSITION)
     others = replacement.carried()
     if others is not None:
-        delivered = delivered.unionByName(carried.watch(others), allowMissingColumns=True)
-    manifest = stage_rows(delivered, step, folder)
-    own = manifest.rows - (0 if others is None else carried.rows)
-    require_equal(f"rows of {step.name} in {folder}", tracking.wrote.rows, own)
+        delivered = delivered.unionByName(others, allowMissingColumns=True)
+    columns = user_columns(delivered)
+    columns += tracking_columns(kept) if publisher.keeps_tracking else []
+    manifest = stage_rows(delivered, step, folder, tracking.wrote, columns)
+    require_equal(f"rows of {step.name} in {folder}", tracking.wrote.rows, manifest.rows)
+    own = tracking.wrote.counted[OWN]  # a replay may take over rows of others
     delivery = job.database.transact(
         lambda c: delivery_of(
             c, publisher, run.batch, step.name, run.run_id, manifest.files, replacement.batches
         )
     )
-    refused = find_refused(job, run, step, publisher, delivery, delivered.schema)
+    refused = find_refused(job, run, step, publisher, delivery, delivered.select(*columns).schema)
     duplicates = dedup.dropped(rows)
     outcome = tracking.fold(rows, own + duplicates)
     if refused is not None:
