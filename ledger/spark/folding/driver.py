@@ -5,7 +5,6 @@ and no Python worker is started for it.
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 
 import psycopg2
 
@@ -15,6 +14,7 @@ from ledger.deltas.footers import Footer, sharing
 from ledger.deltas.kernel import Deltas
 from ledger.deltas.portions import Folded, Portion
 from ledger.deltas.windows import UnorderedError
+from ledger.spark.folding.outcome import ways_in_words
 from ledger.spark.folding.refusals import refused
 from ledger.spark.job import Job
 from ledger.storage.manifest import DataFile
@@ -22,40 +22,26 @@ from ledger.storage.manifest import DataFile
 MOST_THREADS = 8  # each needs the memory of a window
 
 
-@dataclass(frozen=True)
-class Way:
-    """How many files were folded window by window, and how many gathered: since they share inputs
-    with others, or since their rows lie in no order.
-    """
-
-    in_order: int = 0
-    shared: int = 0
-    unordered: int = 0
-
-    def __str__(self) -> str:
-        parts = (
-            (self.in_order, "in order"),
-            (self.shared, "gathered, they share inputs"),
-            (self.unordered, "gathered, out of order"),
-        )
-        return "; ".join(f"{count} files {how}" for count, how in parts if count) or "no files"
-
-
-def fold_files(portion: Portion, footers: Sequence[Footer] | None) -> tuple[list[Folded], Way]:
-    """What the files of a portion add, and how that was found. ``footers``: None where the files
-    are so few and small that they are gathered without a look at them.
+def fold_files(portion: Portion, footers: Sequence[Footer] | None) -> tuple[list[Folded], str]:
+    """What the files of a portion add, and how they were folded. ``footers``: None where they have
+    so few rows that these are gathered without a look at them.
     """
     files = list(portion.files)
     with ThreadPoolExecutor(min(MOST_THREADS, os.cpu_count() or 1)) as pool:
         if footers is None:
-            return list(portion.gathered(files)), Way(shared=len(files))
+            return list(portion.gathered(files)), f"{len(files)} files gathered, in the driver"
         alone, groups = sharing(footers) if portion.by_input else (files, [])
         tried = list(pool.map(lambda file: _in_order(portion, file), alone))
         unordered = [file for file, folded in zip(alone, tried, strict=True) if folded is None]
         shared = [file for group in groups for file in group]
         folded = [one for some in tried if some is not None for one in some]
         folded += portion.gathered([*shared, *unordered], pool.map)
-    return folded, Way(len(alone) - len(unordered), len(shared), len(unordered))
+    ways = (
+        (len(alone) - len(unordered), "in order"),
+        (len(shared), "gathered, they share inputs"),
+        (len(unordered), "gathered, out of order"),
+    )
+    return folded, f"{ways_in_words(ways)}, in the driver"
 
 
 def post_buckets(job: Job, run: OpenedRun, deltas: Sequence[Deltas]) -> None:

@@ -36,7 +36,7 @@ from ledger.deltas.portions import Folded, Output, Portion, fold_rows_read
 from ledger.deltas.posting import Posted
 from ledger.deltas.stored import FIRST, SHARED, Seen
 from ledger.deltas.windows import UnorderedError
-from ledger.spark.folding.outcome import Frame, Outcome
+from ledger.spark.folding.outcome import Frame, Outcome, ways_in_words
 from ledger.spark.folding.refusals import refused
 from ledger.spark.frames.inputs import read_stored
 from ledger.spark.frames.stored import with_position
@@ -59,14 +59,16 @@ def fold_files(
     alone, groups = sharing(footers) if portion.by_input else (list(portion.files), [])
     outcomes, unordered = _by_file(job, run, portion, alone, first)
     shared = [file for group in groups for file in group]
-    way = f"{len(alone) - len(unordered)} files by executors"
     if shared or unordered:
         assert isinstance(portion, Output)
         files = sorted([*shared, *unordered], key=lambda file: file.first_position)
         outcomes += _exchanged(job, run, portion, files, first + len(alone))
-        way += f"; {len(shared)} exchanged, they share inputs"
-        way += f"; {len(unordered)} exchanged, out of order"
-    return outcomes, way
+    ways = (
+        (len(alone) - len(unordered), "each by itself"),
+        (len(shared), "exchanged, they share inputs"),
+        (len(unordered), "exchanged, out of order"),
+    )
+    return outcomes, f"{ways_in_words(ways)}, by executors"
 
 
 def fold_frame(job: Job, run: OpenedRun, frame: Frame, first: int) -> list[Outcome]:

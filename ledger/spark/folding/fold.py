@@ -88,9 +88,8 @@ def _folded_here(job: Job, run: OpenedRun, plans: Sequence[_Plan]) -> list[Folde
                 folded.append(fold_rows_read(plan.portion.rows.toArrow(), plan.portion.edges))
                 line.way = "a frame in the driver"
             else:
-                parts, way = driver.fold_files(plan.portion, plan.footers)
+                parts, line.way = driver.fold_files(plan.portion, plan.footers)
                 folded += parts
-                line.way = f"{way}, in the driver"
     deltas = sum(len(part.deltas.root) for part in folded)
     return [reduce(Folded.__add__, folded)] if folded and deltas <= job.few_rows else folded
 

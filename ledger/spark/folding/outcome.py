@@ -1,6 +1,6 @@
 """What a run's fold came to, wherever it was done."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 
@@ -8,6 +8,7 @@ from pyspark.sql import DataFrame
 from sqlalchemy import Connection
 
 from ledger.batch.step_runs import OpenedRun
+from ledger.core.text import quantity
 from ledger.deltas import posting
 from ledger.deltas.edges import Edges
 from ledger.deltas.kernel import Deltas, Fails
@@ -82,3 +83,8 @@ def _outcome(run: OpenedRun, folded: Folded) -> Outcome:
         deltas.with_rows,
         dict(deltas.drops),
     )
+
+
+def ways_in_words(ways: Iterable[tuple[int, str]]) -> str:
+    """How many files were folded in which way, for the log."""
+    return "; ".join(f"{quantity(count, 'file')} {way}" for count, way in ways if count)
