@@ -194,12 +194,12 @@ class _Drawing:
 
     def _inputs(self, many: int) -> list[str]:
         """Steps to read: mostly such that nothing reads yet, else there is a fan-out."""
-        names, chosen = list(self.runs), []
+        names, drawn = list(self.runs), []
         for _ in range(many):
-            fresh = [name for name in self.unread if name not in chosen]
-            pool = fresh if fresh and self._maybe(0.7) else [n for n in names if n not in chosen]
-            chosen.append(self.random.choice(pool))
-        return chosen
+            fresh = [name for name in self.unread if name not in drawn]
+            pool = fresh if fresh and self._maybe(0.7) else [n for n in names if n not in drawn]
+            drawn.append(self.random.choice(pool))
+        return drawn
 
     def _covering(self) -> list[str]:
         """One or two steps that together go back to every source."""
@@ -270,14 +270,14 @@ class _Drawing:
         lawful, faults = _fates_of(stage)
         if stage.whole:
             outputs = run_stage(stage, reading, faulty=False).delivered
-            chosen = (
+            drawn = (
                 dict.fromkeys(self._some(keys, 1), "lost")
                 if keys and self._maybe(0.5 * self.faults)
                 else {}
             )
             if outputs and self._maybe(0.5 * self.faults):
-                chosen |= dict.fromkeys(self._some([row.key for row in outputs], 1), "failed")
-            return replace(stage, faults=chosen)
+                drawn |= dict.fromkeys(self._some([row.key for row in outputs], 1), "failed")
+            return replace(stage, faults=drawn)
         for_good = self._drawn(keys, lawful, 0.35)
         left = [key for key in keys if key not in for_good]
         return replace(stage, lawful=for_good, faults=self._drawn(left, faults, 0.3 * self.faults))
@@ -383,8 +383,8 @@ def features(plan: Plan) -> Iterator[str]:
         yield from ["row lost"] * bool(misread.lost) + ["row twice"] * bool(misread.twice)
         if misread.lost and misread.twice:
             yield "one lost and another twice"
-    given = {"combine": plan.combined, "state": plan.carried, "again": plan.again}
-    yield from (name for name, value in given.items() if value)
+    followers = {"combine": plan.combined, "state": plan.carried, "again": plan.again}
+    yield from (name for name, value in followers.items() if value)
     if plan.lasting:
         yield "two replays"
     if plan.death is not None:

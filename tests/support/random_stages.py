@@ -70,7 +70,7 @@ class World:
 
     def shown(self, name: str) -> Counter[tuple[Any, ...]]:
         """The rows of a sink of records: number and key."""
-        sink = next(one for one in self.plan.sinks if one.name == name)
+        sink = next(some for some in self.plan.sinks if some.name == name)
         if sink.kind == "postgres":
             return Counter(self.warehouse.rows(f"SELECT id, key FROM {name}"))
         if sink.kind == "delta":
@@ -83,7 +83,7 @@ class World:
         if not any((self.folder / name).glob("ackledger_batch=*/*.parquet")):
             return Counter()
         table = ds.dataset(self.folder / name, partitioning="hive", format="parquet").to_table()
-        return Counter(tuple(row[one] for one in columns) for row in table.to_pylist())
+        return Counter(tuple(row[column] for column in columns) for row in table.to_pylist())
 
     def _create(self, sink: Sink) -> None:
         refused = ", ".join(f"'{key}'" for key in sorted(sink.refuses))
@@ -106,21 +106,21 @@ class World:
     def pipeline(self, round_: int) -> Pipeline:
         """The plan's pipeline with the faults of a round."""
         plan = self.plan
-        made = Pipeline("random", guarantee=plan.guarantee, max_replays=5)
+        pipeline = Pipeline("random", guarantee=plan.guarantee, max_replays=5)
         for source in plan.sources:
             files = FileSource(f"{source.name}/*.csv", schema=SCHEMA)
-            made.source(source.name, files)
+            pipeline.source(source.name, files)
         for stage in plan.stages:
-            self._declare(made, stage, plan.is_faulty(stage.name, round_))
+            self._declare(pipeline, stage, plan.is_faulty(stage.name, round_))
         for sink in plan.sinks:
-            made.sink(sink.name, self._target(sink), reads=sink.reads)
+            pipeline.sink(sink.name, self._target(sink), reads=sink.reads)
         if plan.combined:
-            made.combine(reads=plan.combined)(counted)
-            made.sink("combine", ParquetSink("combine"), reads="counted")
+            pipeline.combine(reads=plan.combined)(counted)
+            pipeline.sink("combine", ParquetSink("combine"), reads="counted")
         if plan.carried:
-            made.stateful_stage(reads=plan.carried)(so_far)
-            made.sink("state", ParquetSink("state"), reads="so_far")
-        return made
+            pipeline.stateful_stage(reads=plan.carried)(so_far)
+            pipeline.sink("state", ParquetSink("state"), reads="so_far")
+        return pipeline
 
     def on_read(self, round_: int) -> Callable[[str, DataFrame], DataFrame]:
         """The hook of a job by which steps do not get some rows, and others twice."""
@@ -138,17 +138,17 @@ class World:
             return PostgresSink(self.warehouse.url, sink.name, dedup=dedup)
         return {"delta": DeltaSink, "parquet": ParquetSink}[sink.kind](sink.name, dedup=dedup)
 
-    def _declare(self, made: Pipeline, stage: Stage, faulty: bool) -> None:
+    def _declare(self, pipeline: Pipeline, stage: Stage, faulty: bool) -> None:
         fates = stage.fates(faulty)
         if stage.form == "record":
             function = by_record(stage, fates)
             function.__name__ = stage.name
-            made.record_stage(reads=stage.reads, schema=SCHEMA, emits=stage.emits)(function)
+            pipeline.record_stage(reads=stage.reads, schema=SCHEMA, emits=stage.emits)(function)
             return
         function = _taking(len(stage.reads), FORMS[stage.form](stage, fates))
         function.__name__ = stage.name
         whole = {"whole": True, "unit": self.plan.unit} if stage.whole else {}
-        made.stage(reads=stage.reads, acks=stage.acks, emits=stage.emits, **whole)(function)
+        pipeline.stage(reads=stage.reads, acks=stage.acks, emits=stage.emits, **whole)(function)
 
 
 def _taking(many: int, run: Callable[..., Any]) -> Callable[..., Any]:
