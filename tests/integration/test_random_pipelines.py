@@ -21,7 +21,7 @@ from tests.support.random_oracle import Oracle
 from tests.support.random_pipelines import features, plan_of
 from tests.support.random_stages import CONSTRAINT, World
 
-FOLDS = ("driver", "executors", "exchange")
+FOLDS = ("driver", "threads", "executors", "exchange")
 # Plans that together have everything that there is to one; and how many are tried instead.
 NUMBERS = (228, 266, 76, 139, 270)
 EXAMPLES = int(os.environ.get("ACKLEDGER_EXAMPLES", "0"))
